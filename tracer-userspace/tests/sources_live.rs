@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use tracer_model::event::{Links, NodePort, ObservationKind, Pod, ProxyMode};
 use tracer_sources::enter::{enter_on_this_thread, in_netns};
 use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
+use tracer_testing::address;
 
 use common::{Dir, PATIENCE, soon};
 
@@ -184,13 +185,13 @@ fn a_snapshot_has_the_probers_namespace_and_the_pods() {
     let links = find(&snapshot, links);
     assert!(!lo_is_up(&links), "lo of a new namespace is down: {links:?}");
     assert_eq!(Some(links.netns), snapshot.node.as_ref().map(|node| node.netns));
-    assert!(links.links[0].addrs.contains(&"192.0.2.1".parse().expect("address")), "{links:?}");
+    assert!(links.links[0].addrs.contains(&address("192.0.2.1")), "{links:?}");
     let settings = |kind: &ObservationKind| {
         if let ObservationKind::NodeSettings(settings) = kind { settings.local_port_range } else { None }
     };
     assert_eq!(find(&snapshot, settings), (1024, 65000));
     let all = find(&snapshot, pods);
-    let found = all.iter().find(|pod| pod.addrs.contains(&"10.88.7.4".parse().expect("address")));
+    let found = all.iter().find(|pod| pod.addrs.contains(&address("10.88.7.4")));
     let found = found.expect("the pod's namespace");
     assert!(found.name.is_none() && found.netns.is_some() && found.addrs.len() == 2, "{found:?}");
 }
@@ -378,7 +379,7 @@ fn a_pod_is_found_by_its_cgroup_and_named_by_the_file() {
     let found = find_pod(&first);
     assert_eq!((found.name.as_deref(), found.host_network), (None, false));
     assert_eq!(found.containers[0].id.as_deref(), Some(container.as_str()));
-    assert_eq!(found.addrs, ["10.88.0.5".parse::<std::net::IpAddr>().expect("address")]);
+    assert_eq!(found.addrs, [address::<std::net::IpAddr>("10.88.0.5")]);
 
     let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kubelet-pods.json"));
     let second = snapshot(&SourceConfig { pods: Some(file), ..config("live-kubelet") }).expect("snapshot");

@@ -18,6 +18,7 @@ pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 pub use tracer_model::event::*;
 pub use tracer_model::record::*;
+pub use tracer_testing::address;
 
 pub const NODE: Netns = Netns(1);
 pub const POD: Netns = Netns(2);
@@ -61,17 +62,13 @@ last! {
     last_state: State(State),
 }
 
-fn addr(text: &str) -> SocketAddr {
-    text.parse().expect("an address in a test")
-}
-
 impl Stream {
     pub fn new() -> Self {
         Self::to("10.88.0.2:8080")
     }
 
     pub fn to(dst: &str) -> Self {
-        let flow = Flow { src: addr("10.88.0.1:40000"), dst: addr(dst) };
+        let flow = Flow { src: address("10.88.0.1:40000"), dst: address(dst) };
         let mut stream = Self { observations: Vec::new(), now: 1_000_000_000, flow, conn: ConnId(7) };
         stream.push(ObservationKind::Start(Box::new(start())));
         stream
@@ -384,7 +381,7 @@ impl Stream {
 
     /// The next attempt, to another target.
     pub fn again_to(&mut self, conn: u64, dst: &str) -> &mut Self {
-        self.flow.dst = addr(dst);
+        self.flow.dst = address(dst);
         self.again(conn)
     }
 

@@ -122,11 +122,12 @@ mod tests {
 
     use super::*;
     use tracer_model::event::LinkState;
+    use tracer_testing::address;
 
     const TABLE: &str = include_str!("../../testdata/ip_vs.txt");
 
     fn link(name: &str, kind: Option<&str>, addrs: &[&str]) -> Link {
-        let addrs = addrs.iter().map(|addr| addr.parse().expect("address")).collect();
+        let addrs = addrs.iter().map(|addr| address(addr)).collect();
         let state = LinkState {
             ifindex: 1,
             name: name.into(),
@@ -150,7 +151,7 @@ mod tests {
     #[test]
     fn node_ports_are_distinguished_from_cluster_addresses() {
         let (ports, without) = parse(TABLE.as_bytes(), &node()).expect("table");
-        assert!(without.contains(&"10.23.77.129:30080".parse().expect("address")), "{without:?}");
+        assert!(without.contains(&address("10.23.77.129:30080")), "{without:?}");
         assert!(!without.iter().any(|at| at.port() == 36704), "{without:?}");
         let numbers: Vec<u16> = ports.iter().map(|port| port.port).collect();
         assert_eq!(numbers, [30080, 36704]);

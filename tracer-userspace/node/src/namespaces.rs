@@ -281,6 +281,7 @@ mod tests {
     use super::super::procfs::netns_of;
     use super::super::room::MAX_OF_POD;
     use super::*;
+    use tracer_testing::address;
 
     #[test]
     fn our_own_namespace_is_found_through_a_process() {
@@ -327,8 +328,7 @@ mod tests {
         let path = PathBuf::from(format!("/proc/{}/ns/net", std::process::id()));
         let namespaces = Namespaces { paths: [(own, path.clone())].into(), ..Namespaces::default() };
         let elsewhere = Place { netns: Netns(1), path: path.clone() };
-        let known =
-            |addr: &str, reported| namespaces.known_owner(addr.parse().expect("an address"), &elsewhere, reported);
+        let known = |addr: &str, reported| namespaces.known_owner(address(addr), &elsewhere, reported);
         assert_eq!(known("fd00::2", Some(own)), Owner::One(own, path));
         assert_eq!(known("fd00::2", None), Owner::Nobody);
         assert_eq!(known("10.88.0.2", Some(own)), Owner::Nobody, "an IPv4 address stays when its link is down");

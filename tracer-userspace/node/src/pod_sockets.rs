@@ -161,10 +161,7 @@ fn parse_reply(message: &[u8]) -> Option<SocketAddr> {
 mod tests {
     use super::*;
     use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, listen, setsockopt, socket, sockopt};
-
-    fn addr(text: &str) -> SocketAddr {
-        text.parse().expect("an address")
-    }
+    use tracer_testing::address;
 
     #[test]
     fn the_source_of_replies_is_the_redirected_address() {
@@ -172,13 +169,13 @@ mod tests {
             ("10.88.0.2:8080", "10.88.0.1:40000", "10.88.0.2:15006"),
             ("[fd00::2]:8080", "[fd00::1]:40000", "[fd00::2]:15006"),
         ] {
-            let mut message = request(addr(to), addr(peer));
-            let reply = request(addr(peer), addr(to));
+            let mut message = request(address(to), address(peer));
+            let reply = request(address(peer), address(to));
             // The tuple of replies has another number.
             message.extend_from_slice(&reply[4..]);
             let at = message.len() - (reply.len() - 4) + 2;
             message[at..at + 2].copy_from_slice(&(CTA_TUPLE_REPLY | NLA_F_NESTED).to_ne_bytes());
-            assert_eq!(parse_reply(&message), Some(addr(to)), "{target}");
+            assert_eq!(parse_reply(&message), Some(address(to)), "{target}");
         }
         assert_eq!((parse_reply(&[]), parse_reply(&[2, 0, 0, 0])), (None, None));
     }
@@ -195,11 +192,11 @@ mod tests {
     fn a_listener_accepts_its_own_addresses_only() {
         let listener = std::net::TcpListener::bind("[::]:0").expect("a listener");
         let port = listener.local_addr().expect("its address").port();
-        let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
+        let at = |ip: &str| listening(SocketAddr::new(address(ip), port)).len();
         assert_eq!((at("10.88.0.2"), at("fd00::2")), (1, 1));
         let v4 = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let port = v4.local_addr().expect("its address").port();
-        let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
+        let at = |ip: &str| listening(SocketAddr::new(address(ip), port)).len();
         assert_eq!((at("127.0.0.1"), at("10.88.0.2"), at("::1")), (1, 0, 0));
     }
 
@@ -220,7 +217,7 @@ mod tests {
         listen(&fd, Backlog::new(1).expect("a backlog")).expect("a listener");
         let listener = std::net::TcpListener::from(fd);
         let port = listener.local_addr().expect("its address").port();
-        let at = |ip: &str| listening(SocketAddr::new(ip.parse().expect("an address"), port)).len();
+        let at = |ip: &str| listening(SocketAddr::new(address(ip), port)).len();
         assert_eq!((at("10.88.0.2"), at("fd00::2")), (0, 1));
     }
 }

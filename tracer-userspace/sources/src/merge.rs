@@ -117,6 +117,7 @@ fn ended(listed: &Container, found: &Container) -> bool {
 mod tests {
     use super::*;
     use tracer_model::event::{Ended, Netns, Runs};
+    use tracer_testing::address;
 
     fn pod(name: Option<&str>, uid: Option<&str>, addrs: &[[u8; 4]], netns: Option<u32>) -> Pod {
         Pod {
@@ -215,7 +216,7 @@ mod tests {
     #[test]
     fn the_node_gives_an_address_that_is_not_listed_or_changed() {
         let merged = |listed: &[[u8; 4]], found: &[&str]| {
-            let addrs = found.iter().map(|addr| addr.parse().expect("an address")).collect();
+            let addrs = found.iter().map(|addr| address(addr)).collect();
             let found = Pod { addrs, ..pod(None, Some("u"), &[], Some(1)) };
             addresses(&merge(vec![found], &[pod(Some("a"), Some("u"), listed, None)])).remove(0)
         };

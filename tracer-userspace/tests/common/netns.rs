@@ -51,7 +51,7 @@ impl Netns {
 
     /// Whether a connection from inside succeeds.
     pub(crate) fn reaches(&self, address: &str) -> bool {
-        let address: SocketAddr = address.parse().expect("an address");
+        let address: SocketAddr = tracer_testing::address(address);
         self.within(|| TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok())
     }
 

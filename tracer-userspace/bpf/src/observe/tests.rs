@@ -2,6 +2,7 @@
 
 use super::*;
 use tracer_common::names::Hook;
+use tracer_testing::address;
 
 const CONN: u64 = 7;
 /// The flow of `v4()` in an observation.
@@ -24,7 +25,7 @@ fn v4() -> Tuple {
 }
 
 fn expected_flow() -> Flow {
-    let [src, dst] = FLOW.map(|it| it.parse().expect("an address"));
+    let [src, dst] = FLOW.map(address);
     Flow { src, dst }
 }
 

@@ -59,7 +59,7 @@ mod tests {
     use crate::testing::*;
 
     fn flow() -> Flow {
-        let [src, dst] = ["10.201.0.2:40000", "10.201.0.1:10250"].map(|it| it.parse().expect("an address"));
+        let [src, dst] = ["10.201.0.2:40000", "10.201.0.1:10250"].map(address);
         Flow { src, dst }
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::answer::RejectAnswer;
 use tracer_common::names::Hook;
 use tracer_model::event::{
-    Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, PacketDrop, ResetReceived, ResetSent, State, TcpState,
+    Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, Listen, PacketDrop, ResetReceived, ResetSent, State, TcpState,
 };
 use tracer_model::record::Evidence;
 
@@ -104,6 +104,14 @@ pub fn of_inspection(time: u64, reading: &Inspection) -> Evidence {
     evidence_of("inspection", time, text, json!({ "netns": reading.netns, "down": down }))
 }
 
+/// Evidence that a process began to listen, or stopped.
+pub fn of_listener(time: u64, listen: &Listen) -> Evidence {
+    let Listen { actor, addr, netns, begins } = listen;
+    let what = if *begins { "began to listen" } else { "stopped listening" };
+    let text = format!("{actor} {what} on port {}", addr.port());
+    evidence_of(Hook::InetSockSetState.name(), time, text, json!({ "pid": actor.pid, "netns": netns }))
+}
+
 /// The state change that ended the attempt.
 pub fn of_state(time: u64, state: &State) -> Evidence {
     let text = format!("the attempt's own socket went from {} to {}", state_name(state.old), state_name(state.new));
@@ -197,7 +205,7 @@ mod tests {
     use crate::testing::*;
 
     fn text_of(fill: impl FnOnce(&mut Inspection)) -> String {
-        let mut reading = Inspection::nothing(NODE, "10.88.0.2:80".parse().expect("an address"));
+        let mut reading = Inspection::nothing(NODE, address("10.88.0.2:80"));
         fill(&mut reading);
         of_inspection(1, &reading).text
     }

@@ -157,7 +157,7 @@ mod tests {
             let service = Service {
                 namespace: "default".into(),
                 name: "web".into(),
-                cluster_ips: vec!["10.96.0.33".parse().expect("an address")],
+                cluster_ips: vec![address("10.96.0.33")],
                 ports: Vec::new(),
                 ready_endpoints: None,
                 not_ready_endpoints: Vec::new(),

@@ -24,8 +24,7 @@ mod tests {
 
     /// The address that Istio ambient gives to probes, and the port as it was.
     fn behind() -> Flow {
-        let addr = |text: &str| text.parse().expect("an address");
-        Flow { src: addr("169.254.7.127:40000"), dst: addr("10.88.0.2:8080") }
+        Flow { src: address("169.254.7.127:40000"), dst: address("10.88.0.2:8080") }
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Stream {
     }
 
     pub fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {
-        let backends = backends.iter().map(|b| addr(b)).collect();
+        let backends = backends.iter().map(|b| address(b)).collect();
         let (addrs, service) = (vec![self.flow.src.ip()], Some("kube-system/dashboard".into()));
         let port = NodePort { port, addrs, service, backends, listened: false };
         self.push(ObservationKind::NodePorts(NodePorts {
@@ -75,12 +75,12 @@ impl Stream {
 
     /// A rule of priority 1000, or a route, to these addresses.
     pub fn removed_to(addr: &str, len: u8) -> RemovedRoute {
-        let to = Some(Prefix { addr: addr.parse().expect("an address in a test"), len });
+        let to = Some(Prefix { addr: address(addr), len });
         RemovedRoute { v6: false, from: None, to, narrower: false, table: 101, priority: Some(1000) }
     }
 
     pub fn links(&mut self, lo_up: bool, addrs: &[&str]) -> &mut Self {
-        let addrs = addrs.iter().map(|a| a.parse().expect("an address in a test")).collect();
+        let addrs = addrs.iter().map(|a| address(a)).collect();
         let lo = LinkState { ifindex: 1, name: "lo".into(), up: lo_up, loopback: true, addrs, ..Default::default() };
         self.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![lo] }))
     }

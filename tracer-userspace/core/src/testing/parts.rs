@@ -31,16 +31,16 @@ pub fn rule(chain: &str, verdict: RuleVerdict) -> FirewallRule {
 /// The pod redirects port 8080 to a proxy. Another process, or the same one, listens on the port.
 pub fn redirect(proxy: u32, app: u32) -> Redirect {
     let listener = |pid, comm: &str| Some(Listener { pid, comm: comm.to_owned() });
-    Redirect { to: addr("10.88.0.2:15006"), server: listener(proxy, "envoy"), passed_over: listener(app, "app") }
+    Redirect { to: address("10.88.0.2:15006"), server: listener(proxy, "envoy"), passed_over: listener(app, "app") }
 }
 
 pub fn neighbour(state: &str) -> NeighbourState {
-    NeighbourState { addr: addr("10.88.0.2:8080").ip(), state: state.to_owned(), ifindex: 2 }
+    NeighbourState { addr: address("10.88.0.2"), state: state.to_owned(), ifindex: 2 }
 }
 
 /// A listener on the port of the target, with `waiting` of `backlog` connections in its queue.
 pub fn listener(waiting: u32, backlog: u32) -> ListenerState {
-    ListenerState { addr: addr("0.0.0.0:8080"), waiting, backlog, half_open: None }
+    ListenerState { addr: address("0.0.0.0:8080"), waiting, backlog, half_open: None }
 }
 
 /// Somebody sets a link up or down.

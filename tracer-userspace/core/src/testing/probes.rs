@@ -195,7 +195,7 @@ impl Stream {
 
     /// Another pod, of which only the name is known yet.
     pub fn pod_without_specs(&mut self, addr: &str) -> &mut Self {
-        let addrs = vec![addr.parse().expect("an address")];
+        let addrs = vec![address(addr)];
         let pod = Pod { name: Some("new".into()), uid: Some("new".into()), addrs, ..Pod::default() };
         self.change_pods(|pods| pods.push(pod))
     }

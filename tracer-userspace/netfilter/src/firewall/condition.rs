@@ -184,10 +184,10 @@ fn single_state(value: &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracer_testing::address;
 
     fn flow() -> Flow {
-        let at = |text: &str| text.parse().expect("an address");
-        Flow { src: at("10.88.0.1:0"), dst: at("10.96.0.9:80") }
+        Flow { src: address("10.88.0.1:0"), dst: address("10.96.0.9:80") }
     }
 
     fn element(key: &[u8]) -> Element {

@@ -218,6 +218,7 @@ fn add_matches(rule: &mut Rule, entry: &[u8], layout: &Layout) {
 mod tests {
     use super::*;
     use tracer_model::event::{FirewallRule, Flow, Netns, Prefix};
+    use tracer_testing::address;
 
     const INPUT: usize = 1;
 
@@ -298,7 +299,7 @@ mod tests {
     }
 
     fn flow(src: &str, dst: &str) -> Flow {
-        Flow { src: src.parse().expect("address"), dst: dst.parse().expect("address") }
+        Flow { src: address(src), dst: address(dst) }
     }
 
     fn v4() -> Entry {
@@ -311,7 +312,7 @@ mod tests {
     }
 
     fn prefix(addr: &str, len: u8) -> Option<Prefix> {
-        Some(Prefix { addr: addr.parse().expect("address"), len })
+        Some(Prefix { addr: address(addr), len })
     }
 
     #[test]

@@ -76,7 +76,7 @@ mod tests {
     }
 
     fn table(netns: Netns) -> Links {
-        let addrs = vec!["127.0.0.1".parse().expect("an address")];
+        let addrs = vec![address("127.0.0.1")];
         let lo = LinkState { ifindex: 1, name: "lo".into(), up: true, loopback: true, addrs, ..LinkState::default() };
         Links { netns, cookie: None, links: vec![lo] }
     }
@@ -122,7 +122,7 @@ mod tests {
         (1..=256).for_each(|netns| links.observe(&table(Netns(netns))));
         links.observe(&table(NODE));
         links.observe(&table(Netns(1_000)));
-        assert!(links.have(NODE, "127.0.0.1".parse().expect("an address")), "it was read again");
+        assert!(links.have(NODE, address("127.0.0.1")), "it was read again");
         assert!(links.get(&Netns(2)).is_none());
         links.forget(NODE);
         assert!(links.get(&NODE).is_none());

@@ -34,14 +34,10 @@ impl NodePortTables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_core::testing::NODE;
-
-    fn addr(text: &str) -> SocketAddr {
-        text.parse().expect("an address")
-    }
+    use tracer_core::testing::{NODE, address};
 
     fn port(port: u16, addrs: &[&str]) -> NodePort {
-        let addrs = addrs.iter().map(|ip| ip.parse().expect("an address")).collect();
+        let addrs = addrs.iter().map(|ip| address(ip)).collect();
         NodePort { port, addrs, ..NodePort::default() }
     }
 
@@ -54,14 +50,14 @@ mod tests {
             ports: vec![port(30_001, &[])],
             without_backend: Vec::new(),
         });
-        assert!(tables.of_ipvs_at(addr("10.88.0.1:30001")).is_none());
+        assert!(tables.of_ipvs_at(address("10.88.0.1:30001")).is_none());
         tables.observe(&NodePorts {
             netns: NODE,
             mode: ProxyMode::Ipvs,
             ports: vec![port(30_002, &["10.88.0.1"]), port(30_003, &[])],
             without_backend: Vec::new(),
         });
-        let taken = |at: &str| tables.of_ipvs_at(addr(at)).is_some();
+        let taken = |at: &str| tables.of_ipvs_at(address(at)).is_some();
         assert_eq!(["10.88.0.1:30002", "10.88.0.9:30002", "10.88.0.9:30003"].map(taken), [true, false, true]);
         assert_eq!(tables.all().count(), 3);
     }

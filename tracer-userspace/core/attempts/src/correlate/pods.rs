@@ -161,7 +161,7 @@ mod tests {
     use tracer_core::testing::*;
 
     fn pod(name: &str, addr: &str, netns: u32) -> Pod {
-        let addrs = vec![addr.parse().expect("an address")];
+        let addrs = vec![address(addr)];
         Pod { name: Some(name.into()), addrs, netns: Some(Netns(netns)), ..Pod::default() }
     }
 
@@ -181,7 +181,7 @@ mod tests {
         let mut pods = [pod("a", "10.88.0.1", 1), pod("c", "10.88.0.1", 3), pod("d", "10.88.0.4", 4)];
         pods[1].addrs.push(pods[0].addrs[0]);
         known.replace(&[named.as_slice(), &pods].concat());
-        let addr = "10.88.0.1".parse().expect("an address");
+        let addr = address("10.88.0.1");
         assert_eq!(names(known.at(addr)), ["a", "c"]);
         assert_eq!(names(known.connected_at(addr)), ["by host", "by name", "a", "c"]);
         assert_eq!(known.in_netns(Netns(4)).and_then(|pod| pod.name.as_deref()), Some("d"));
@@ -190,8 +190,7 @@ mod tests {
 
     #[test]
     fn an_address_that_two_named_pods_have_finds_no_pod() {
-        let (addr, nameless) =
-            ("10.88.0.1".parse().expect("an address"), Pod { name: None, ..pod("", "10.88.0.1", 3) });
+        let (addr, nameless) = (address("10.88.0.1"), Pod { name: None, ..pod("", "10.88.0.1", 3) });
         let of = |pods: &[Pod]| {
             let mut known = KnownPods::default();
             known.replace(pods);
@@ -214,7 +213,7 @@ mod tests {
         let container = Container { lifecycle: vec![handler], ..Container::default() };
         let mut known = KnownPods::default();
         known.replace(&[Pod { containers: vec![container], ..pod("a", "10.88.0.9", 9) }, pod("b", "10.88.0.1", 1)]);
-        assert_eq!(names(known.connected_at("10.88.0.1".parse().expect("an address"))), ["a", "b"]);
+        assert_eq!(names(known.connected_at(address("10.88.0.1"))), ["a", "b"]);
         assert!(known.have_handler_on(9000) && !known.have_handler_on(80) && known.have_specs());
         known.replace(&[]);
         assert!(!known.have_handler_on(9000));
@@ -225,7 +224,7 @@ mod tests {
         let mut known = KnownPods::default();
         known.replace(&[pod("a", "10.88.0.1", 1)]);
         known.replace(&[pod("b", "10.88.0.2", 2)]);
-        let addrs = ["10.88.0.1", "10.88.0.2"].map(|addr| addr.parse().expect("an address"));
+        let addrs = ["10.88.0.1", "10.88.0.2"].map(address);
         assert_eq!(addrs.map(|addr| known.at(addr).count()), [0, 1]);
         assert!(known.in_netns(Netns(1)).is_none());
     }

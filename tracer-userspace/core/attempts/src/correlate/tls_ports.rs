@@ -74,17 +74,13 @@ mod tests {
     use super::*;
     use tracer_core::testing::*;
 
-    fn addr(text: &str) -> SocketAddr {
-        text.parse().expect("an address")
-    }
-
     fn hello(time: u64, netns: Option<Netns>, at: &str, ports: &mut TlsPorts) {
-        ports.observe_hello(time, &TlsHello { netns, addr: addr(at) });
+        ports.observe_hello(time, &TlsHello { netns, addr: address(at) });
     }
 
     fn end(netns: Netns, at: &str) -> Listen {
         let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
-        Listen { netns, addr: addr(at), actor, begins: false }
+        Listen { netns, addr: address(at), actor, begins: false }
     }
 
     #[test]
@@ -94,11 +90,11 @@ mod tests {
         hello(2, Some(POD), "10.88.0.2:443", &mut ports);
         hello(3, None, "10.88.0.3:443", &mut ports);
         hello(4, Some(POD), "10.88.0.2:444", &mut ports);
-        assert_eq!(ports.hello(Some(POD), addr("10.88.0.9:443")), Some(2), "whatever its address");
-        assert_eq!(ports.hello(Some(NODE), addr("10.88.0.2:443")), None, "another namespace");
-        assert_eq!(ports.hello(None, addr("10.88.0.2:443")), Some(2));
-        assert_eq!(ports.hello(Some(NODE), addr("10.88.0.3:443")), Some(3));
-        assert_eq!(ports.hello(None, addr("127.0.0.1:443")), None, "every namespace has that");
+        assert_eq!(ports.hello(Some(POD), address("10.88.0.9:443")), Some(2), "whatever its address");
+        assert_eq!(ports.hello(Some(NODE), address("10.88.0.2:443")), None, "another namespace");
+        assert_eq!(ports.hello(None, address("10.88.0.2:443")), Some(2));
+        assert_eq!(ports.hello(Some(NODE), address("10.88.0.3:443")), Some(3));
+        assert_eq!(ports.hello(None, address("127.0.0.1:443")), None, "every namespace has that");
     }
 
     #[test]
@@ -107,18 +103,18 @@ mod tests {
         hello(1, Some(POD), "10.88.0.2:443", &mut ports);
         hello(1, Some(NODE), "10.88.0.1:443", &mut ports);
         hello(1, Some(POD), "10.88.0.2:444", &mut ports);
-        ports.observe_answer(1, addr("10.88.0.2:443"));
-        ports.observe_answer(1, addr("10.88.0.2:444"));
+        ports.observe_answer(1, address("10.88.0.2:443"));
+        ports.observe_answer(1, address("10.88.0.2:444"));
         ports.forget(&end(POD, "[::]:443"));
         let hellos = [(POD, 443), (NODE, 443), (POD, 444)];
         let known = hellos.map(|(netns, port)| ports.hello(Some(netns), SocketAddr::from(([10, 88, 0, 9], port))));
         assert_eq!(known, [None, Some(1), Some(1)]);
-        assert_eq!(["10.88.0.2:443", "10.88.0.2:444"].map(|at| ports.answer(addr(at))), [None, Some(1)]);
+        assert_eq!(["10.88.0.2:443", "10.88.0.2:444"].map(|at| ports.answer(address(at))), [None, Some(1)]);
     }
 
     #[test]
     fn the_last_answer_counts_until_the_listener_ends() {
-        let (mut ports, at) = (TlsPorts::default(), addr("10.88.0.2:443"));
+        let (mut ports, at) = (TlsPorts::default(), address("10.88.0.2:443"));
         ports.observe_answer(1, at);
         ports.observe_plain(at);
         assert_eq!((ports.is_plain(at), ports.answer(at)), (true, None));

@@ -2,7 +2,6 @@
 
 use super::super::sidecar;
 use super::app_status_failure::GRPC_IN_PLAIN;
-use super::connection_refused::of_listener;
 use super::mid_stream_rst::is_close;
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::tls_handshake_slow::{doubt_of_https, or_in_plain};

@@ -60,7 +60,7 @@ mod tests {
     use crate::testing::*;
 
     fn silent(sockets: u32, retransmits: u8) -> Vec<UnansweredConnect> {
-        let dst = "10.96.0.1:443".parse().expect("an address");
+        let dst = address("10.96.0.1:443");
         vec![UnansweredConnect { dst, sockets, retransmits }]
     }
 

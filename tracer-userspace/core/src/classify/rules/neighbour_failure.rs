@@ -255,9 +255,9 @@ mod tests {
     fn an_unresolved_gateway_is_the_cause_and_not_the_pod() {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|reading| {
-            let gateway = "10.98.0.9".parse().expect("an address");
+            let gateway = address("10.98.0.9");
             reading.neighbour = Some(NeighbourState { addr: gateway, ..neighbour("incomplete") });
-            reading.no_way_back = Some(NoWayBack { to: "10.88.0.1".parse().expect("an address"), errno: 101 });
+            reading.no_way_back = Some(NoWayBack { to: address("10.88.0.1"), errno: 101 });
         });
         let verdict = stream.gives_up().verdict();
         assert_eq!(verdict.cause.name(), "neighbour_failure");
@@ -292,7 +292,7 @@ mod tests {
             }
             stream.connect().wait_ms(200);
             if inspected {
-                let addrs = vec!["10.88.0.2".parse().expect("an address")];
+                let addrs = vec![address("10.88.0.2")];
                 let link = LinkState { ifindex: 2, name: "eth0".into(), up: true, addrs, ..LinkState::default() };
                 stream.inspection(|reading| reading.links = vec![link]);
             }
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_there_is_not_called_gone() {
         let fix = |up: bool| {
-            let addrs = vec!["10.88.0.2".parse().expect("an address")];
+            let addrs = vec![address("10.88.0.2")];
             let link = LinkState { ifindex: 2, name: "eth0".into(), up, addrs, ..LinkState::default() };
             let mut stream = Stream::new();
             stream.connect().wait_ms(200).inspection(|reading| reading.links = vec![link]);
@@ -384,7 +384,7 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().drop_with(SYN, NODE, |drop| {
             drop.reason = Some("NEIGH_FAILED".into());
-            drop.flow.dst = "10.88.0.77:8081".parse().expect("an address");
+            drop.flow.dst = address("10.88.0.77:8081");
         });
         assert_ends(&stream.verdict().summary, "; a NAT rule translated 10.88.0.2:8080 to 10.88.0.77:8081");
     }
@@ -405,7 +405,7 @@ mod tests {
         let mut stream = Stream::new().connect().clone();
         stream.drop_with(SYN_ACK, POD, |drop| {
             (drop.reason, drop.via) = (Some("NEIGH_FAILED".into()), Via::Translated);
-            drop.flow.dst = "169.254.7.127:40000".parse().expect("an address");
+            drop.flow.dst = address("169.254.7.127:40000");
         });
         let fix = stream.verdict().remediation;
         assert_has(&fix, &["the gateway does not answer", "Calico's 169.254.1.1"]);
@@ -420,7 +420,7 @@ mod tests {
                 ifindex,
                 name: name.into(),
                 up: true,
-                addrs: vec![addr.parse().expect("an address")],
+                addrs: vec![address(addr)],
                 prefixes: vec![len],
                 ..LinkState::default()
             };

@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn an_external_address_is_not_called_a_node_port() {
         let comment = Some("shop/cart:http has no endpoints".into());
-        let dst = Some(Prefix { addr: "10.88.0.1".parse().expect("an address"), len: 32 });
+        let dst = Some(Prefix { addr: address("10.88.0.1"), len: 32 });
         let when = When { dst, dport: Some(40_000), ..When::default() };
         let rule = FirewallRule { comment, when, ..rule("KUBE-EXTERNAL-SERVICES", RuleVerdict::Reject) };
         let mut stream = Stream::new();
@@ -410,12 +410,12 @@ mod tests {
     /// Without hooks on functions the source port is not known yet, and a backend looks like any pod of this node.
     #[test]
     fn a_backends_rst_before_the_port_is_known_is_kept() {
-        let backend: std::net::SocketAddr = "10.88.0.9:80".parse().expect("an address");
+        let backend: std::net::SocketAddr = address("10.88.0.9:80");
         let mut stream = Stream::new();
         stream.missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).http_readiness().pod_without_specs("10.88.0.9");
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect();
         stream.last_connect().flow.src.set_port(0);
-        let target = "10.88.0.2:8080".parse().expect("an address");
+        let target = address("10.88.0.2:8080");
         stream.reset_sent_on(Flow { src: backend, dst: target }, SYN_ACK, false, None);
         stream.last_reset_sent().via = Via::Destination;
         let verdict = stream.gives_up().verdict();

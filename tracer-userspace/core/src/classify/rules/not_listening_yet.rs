@@ -1,8 +1,7 @@
 //! The target refused during its start: a process began to listen on that port later, or has not begun yet.
 
 use super::super::history;
-use super::connection_refused::{of_listener, refused};
-use super::refusal::{Refused, serves};
+use super::refusal::{Refused, refused, serves};
 use super::*;
 use tracer_model::event::{Listen, Netns, ProbeType};
 
@@ -264,14 +263,14 @@ mod tests {
     /// A process begins to listen on another address, and the next probe is refused, too.
     #[test]
     fn a_listener_on_another_address_does_not_count() {
-        let local = "127.0.0.1:8080".parse().expect("an address");
+        let local = address("127.0.0.1:8080");
         let mut stream = Stream::new();
         stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, local, true);
         stream.again(9).connect().reset_sent(SYN, true, None);
         assert_eq!(stream.causes(), ["connection_refused", "connection_refused"]);
         let words = &stream.verdicts()[1].verdict.summary;
         assert_ends(&words, "; app (pid 99) listens on 127.0.0.1:8080 only");
-        let own = "[::ffff:10.88.0.2]:8080".parse().expect("an address");
+        let own = address("[::ffff:10.88.0.2]:8080");
         let mut bound = Stream::new();
         bound.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, own, true);
         assert_eq!(bound.causes(), ["connection_refused", "not_listening_yet"]);

@@ -1,7 +1,6 @@
 //! The target refused, because the port is the local port of a client connection: no server can bind it.
 
-use super::connection_refused::refused;
-use super::refusal::Refused;
+use super::refusal::{Refused, refused};
 use super::*;
 use tracer_model::event::{Netns, PortHolder, PortHolders};
 
@@ -58,7 +57,7 @@ mod tests {
     }
 
     fn hold(stream: &mut Stream, local: &str, remote: &str) {
-        let [local, remote] = [local, remote].map(|end| end.parse().expect("an address"));
+        let [local, remote] = [local, remote].map(address);
         let holders = vec![PortHolder { local, remote, pid: 812, comm: "agent".into() }];
         let reading = PortHolders { netns: POD, port: 8080, range: (1024, 9000), holders };
         stream.push(ObservationKind::PortHolders(Box::new(reading)));

@@ -2,8 +2,7 @@
 
 use super::super::wrong_field::wrong_field;
 use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
-use super::connection_refused::refused;
-use super::refusal::Refused;
+use super::refusal::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
 use super::*;
 use tracer_attempts::correlate::attempt::Redirected;
@@ -304,7 +303,7 @@ mod tests {
     fn grpc_without_tls_at_a_port_that_speaks_tls() {
         for reset in [false, true] {
             let mut stream = Stream::new().grpc_readiness(1).links(true, &["10.88.0.1"]).clone();
-            let addr = "10.88.0.2:8080".parse().expect("an address");
+            let addr = address("10.88.0.2:8080");
             stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
             assert_eq!(closed(&mut stream, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
             let mut without_hello = Stream::new();

@@ -50,8 +50,7 @@ mod tests {
     use crate::testing::*;
 
     fn redirected() -> Flow {
-        let addr = |text: &str| text.parse().expect("an address");
-        Flow { src: addr("10.88.0.1:40000"), dst: addr("10.88.0.2:15006") }
+        Flow { src: address("10.88.0.1:40000"), dst: address("10.88.0.2:15006") }
     }
 
     #[test]

@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_pod_without_a_route_back_cannot_answer() {
-        let to = "10.88.0.1".parse().expect("an address");
+        let to = address("10.88.0.1");
         let no_way = Some(NoWayBack { to, errno: libc::ENETUNREACH });
         let mut stream =
             Stream::new().connect().wait_ms(200).inspection(|reading| reading.no_way_back = no_way).clone();

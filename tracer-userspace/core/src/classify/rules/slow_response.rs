@@ -167,7 +167,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).http_readiness().connect().established().wait_ms(200);
             let serving = |bytes| {
-                let peer = "10.88.0.1:40000".parse().expect("an address");
+                let peer = address("10.88.0.1:40000");
                 let unacknowledged = Some(bytes);
                 let connection = ServedConnection { peer, unread: 0, unacknowledged, accepted: true, pid: None };
                 Some(Box::new(Serving { connection: Some(connection), ..Serving::default() }))
@@ -192,13 +192,13 @@ mod tests {
             &["(established and the request acknowledged; the target sent 42 bytes, and none arrived)"],
         );
         let no_route = noted(|reading| {
-            let to = "10.88.0.1".parse().expect("an address");
+            let to = address("10.88.0.1");
             reading.no_way_back = Some(NoWayBack { to, errno: libc::ENETUNREACH });
         });
         assert_eq!((no_route.cause.name(), no_route.confidence), ("route_unreachable", Confidence::Likely));
         assert_has(&no_route.summary, &["drops the answer without a trace"]);
         let no_link = noted(|reading| {
-            let addrs = vec!["10.88.0.2".parse().expect("an address")];
+            let addrs = vec![address("10.88.0.2")];
             reading.links = vec![LinkState { ifindex: 2, name: "eth0".into(), addrs, ..LinkState::default() }];
         });
         assert_eq!((no_link.cause.name(), no_link.confidence), ("pod_link_down", Confidence::Likely));

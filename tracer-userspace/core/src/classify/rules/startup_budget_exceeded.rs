@@ -1,8 +1,7 @@
 //! The liveness or startup budget ended before the container listened.
 
 use super::super::{Streak, history, startup_probe};
-use super::connection_refused::refused;
-use super::refusal::Refused;
+use super::refusal::{Refused, refused};
 use super::*;
 use tracer_model::event::{LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 

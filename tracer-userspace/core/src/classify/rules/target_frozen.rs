@@ -177,7 +177,7 @@ mod tests {
     fn silent_for(ms: u64, inspections: &[&[ServerProcess]]) -> Stream {
         let mut stream = Stream::new().connect().established().clone();
         for processes in inspections {
-            let peer = "10.88.0.1:40000".parse().expect("an address");
+            let peer = address("10.88.0.1:40000");
             let connection =
                 Some(ServedConnection { peer, unread: 100, unacknowledged: None, accepted: false, pid: None });
             let processes = processes.to_vec();

@@ -311,7 +311,7 @@ mod tests {
     fn verdict_after(more_ms: u64, (unread, accepted): (u32, bool), read: Read) -> Verdict {
         let mut stream = Stream::new().connect().established().wait_ms(200).clone();
         for ms in [0, 300, 600] {
-            let peer = "10.88.0.1:40000".parse().expect("an address");
+            let peer = address("10.88.0.1:40000");
             let connection = Some(ServedConnection { peer, unread, unacknowledged: None, accepted, pid: None });
             let serving = Serving { connection, ..read(ms) };
             stream.inspection(|reading| reading.serving = Some(Box::new(serving)));

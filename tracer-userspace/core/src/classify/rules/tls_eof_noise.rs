@@ -60,7 +60,7 @@ mod tests {
     use crate::testing::*;
 
     fn hello(netns: Option<Netns>, addr: &str) -> ObservationKind {
-        ObservationKind::TlsHello(TlsHello { netns, addr: addr.parse().expect("an address") })
+        ObservationKind::TlsHello(TlsHello { netns, addr: address(addr) })
     }
 
     /// The causes with the outcome noise, of a touch of this address after these observations.
@@ -106,7 +106,7 @@ mod tests {
         let end = |netns| {
             let actor =
                 Actor { pid: 1, tid: 1, comm: "s".into(), netns: Some(netns), cgroup: None, cgroup_memory: None };
-            ObservationKind::Listen(Listen { netns, addr: own.parse().expect("an address"), actor, begins: false })
+            ObservationKind::Listen(Listen { netns, addr: address(own), actor, begins: false })
         };
         assert!(touch(own, vec![hello(Some(NODE), own), end(NODE)]).is_empty());
         assert!(touch(own, vec![hello(None, own), end(POD)]).is_empty());

@@ -245,6 +245,7 @@ impl BaseChain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracer_testing::address;
 
     const SYN: TcpFlags = TcpFlags(0x02);
 
@@ -261,8 +262,7 @@ mod tests {
     }
 
     fn takers(chains: Vec<BaseChain>, hook: Option<&str>, tracked: Option<Tracked>) -> (Vec<usize>, bool) {
-        let at = |text: &str| text.parse().expect("an address");
-        let flow = Flow { src: at("10.88.0.1:0"), dst: at("10.88.0.2:80") };
+        let flow = Flow { src: address("10.88.0.1:0"), dst: address("10.88.0.2:80") };
         let path = Path { flow, chains, translates: true };
         let found = path.takers(&Packet { hook, tracked, flags: SYN }, |rule| rule == 99);
         (found.rules.into_iter().collect(), found.take_all)

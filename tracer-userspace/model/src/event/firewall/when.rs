@@ -221,9 +221,10 @@ impl When {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracer_testing::address;
 
     fn prefix(addr: &str, len: u8) -> Prefix {
-        Prefix { addr: addr.parse().expect("address"), len }
+        Prefix { addr: address(addr), len }
     }
 
     fn from(addr: &str, len: u8) -> When {
@@ -237,18 +238,17 @@ mod tests {
     }
 
     fn flow(src: &str, dst: &str) -> Flow {
-        Flow { src: src.parse().expect("address"), dst: dst.parse().expect("address") }
+        Flow { src: address(src), dst: address(dst) }
     }
 
     #[test]
     fn a_prefix_holds_what_begins_with_it() {
-        let addr = |addr: &str| -> IpAddr { addr.parse().expect("address") };
-        assert!(prefix("10.88.0.0", 16).holds(addr("10.88.3.4")));
-        assert!(!prefix("10.88.0.0", 16).holds(addr("10.89.3.4")));
-        assert!(prefix("0.0.0.0", 0).holds(addr("10.89.3.4")));
-        assert!(!prefix("0.0.0.0", 0).holds(addr("::1")));
-        assert!(prefix("fd00::", 8).holds(addr("fd00::1")));
-        assert!(!prefix("fd00::2", 128).holds(addr("fd00::1")));
+        assert!(prefix("10.88.0.0", 16).holds(address("10.88.3.4")));
+        assert!(!prefix("10.88.0.0", 16).holds(address("10.89.3.4")));
+        assert!(prefix("0.0.0.0", 0).holds(address("10.89.3.4")));
+        assert!(!prefix("0.0.0.0", 0).holds(address("::1")));
+        assert!(prefix("fd00::", 8).holds(address("fd00::1")));
+        assert!(!prefix("fd00::2", 128).holds(address("fd00::1")));
     }
 
     #[test]

@@ -2,10 +2,10 @@ use super::super::add_tables;
 use super::super::ruleset::{Base, Key};
 use super::*;
 use tracer_model::event::Netns;
+use tracer_testing::address;
 
 fn flow() -> Flow {
-    let addr = |text: &str| text.parse().expect("address");
-    Flow { src: addr("10.88.0.1:40000"), dst: addr("10.88.0.2:8080") }
+    Flow { src: address("10.88.0.1:40000"), dst: address("10.88.0.2:8080") }
 }
 
 fn base(name: &str, hook: &'static str, rules: Vec<Rule>) -> Chain {

@@ -24,7 +24,7 @@ fn the_end_of_a_namespace_ends_its_listeners() {
 #[test]
 fn a_new_namespace_has_no_links_and_listeners_of_an_older_one_with_its_number() {
     let mut stream = Stream::new().links(true, &["10.88.0.1"]).listens(NODE, 8080, true).clone();
-    let addr = "10.88.0.1".parse().expect("an address");
+    let addr = address("10.88.0.1");
     assert!(node(&stream).owns(NODE, addr));
     let node = self::node(stream.push(op(NODE, NetnsOpKind::Unshare)));
     assert!(!node.owns(NODE, addr) && !node.listeners.knows(NODE, 8080));
@@ -33,7 +33,7 @@ fn a_new_namespace_has_no_links_and_listeners_of_an_older_one_with_its_number() 
 #[test]
 fn an_address_of_the_dialling_namespace_goes_before_an_inspection() {
     let stream = Stream::new().links(true, &["10.88.0.1"]).inspection(|it| it.netns = Some(POD)).clone();
-    let at = |addr: &str| node(&stream).netns_of_addr(NODE, addr.parse().expect("an address"));
+    let at = |addr: &str| node(&stream).netns_of_addr(NODE, address(addr));
     assert_eq!(["10.88.0.1", "127.0.0.1", "10.88.0.2", "10.88.0.3"].map(at), [Some(NODE), Some(NODE), Some(POD), None]);
 }
 

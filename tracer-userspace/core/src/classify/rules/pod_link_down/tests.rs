@@ -5,7 +5,7 @@ fn eth0(up: bool, running: bool) -> LinkState {
         ifindex: 2,
         name: "eth0".into(),
         up,
-        addrs: vec!["10.88.0.2".parse().expect("an address")],
+        addrs: vec![address("10.88.0.2")],
         running: Some(running),
         ..LinkState::default()
     }
@@ -78,7 +78,7 @@ fn a_bridge_with_the_pods_link_up_is_not_reported_without_ports() {
 fn a_bridge_with_other_addresses_is_no_link_of_the_pod() {
     let noted = |addr: &str| {
         let bridge = Device { ifindex: 3, name: "br0".into(), up: true, loopback: false };
-        let addrs = vec![addr.parse().expect("an address")];
+        let addrs = vec![address(addr)];
         let link =
             LinkState { ifindex: 3, name: "br0".into(), up: true, addrs, prefixes: vec![24], ..LinkState::default() };
         let mut stream = Stream::new();
@@ -244,7 +244,7 @@ fn named_links(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
 fn an_ipv6_address_is_lost_with_the_link_that_held_it() {
     let held = |stream: &mut Stream| {
         stream.inspection(|reading| {
-            let addrs = vec![IPV6.parse().expect("an address")];
+            let addrs = vec![address(IPV6)];
             reading.links = vec![LinkState { ifindex: 4, up: true, addrs, ..LinkState::default() }];
         });
     };
@@ -272,7 +272,7 @@ fn an_ipv6_address_is_lost_with_the_link_that_was_set_down() {
 fn a_pod_with_a_known_namespace_is_not_gone() {
     let reported = |begin: &dyn Fn(&mut Stream)| {
         let mut stream = Stream::new();
-        let addrs = vec!["10.88.0.2".parse().expect("an address")];
+        let addrs = vec![address("10.88.0.2")];
         let pod = Pod { name: Some("web".into()), addrs, netns: Some(POD), ..Pod::default() };
         stream.push(ObservationKind::Pods(Pods { pods: vec![pod] }));
         begin(&mut stream);
@@ -291,7 +291,7 @@ fn a_pod_with_a_known_namespace_is_not_gone() {
 #[test]
 fn a_link_that_was_just_set_down_counts_while_its_flag_is_on() {
     let reported = |later_ms: u64| {
-        let addrs = vec!["10.88.0.1".parse().expect("an address")];
+        let addrs = vec![address("10.88.0.1")];
         let bridge =
             LinkState { ifindex: 3, name: "cni0".into(), up: true, addrs, prefixes: vec![24], ..Default::default() };
         let mut stream = Stream::new().link_set(NODE, 3, "cni0", false).clone();

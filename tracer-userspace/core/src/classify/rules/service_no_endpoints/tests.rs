@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use tracer_model::event::path::{Asks, BaseChain, Onward, Path, Step};
 
 fn services(ready: &[&str], not_ready: &[&str]) -> ObservationKind {
-    let addrs = |list: &[&str]| -> Vec<IpAddr> { list.iter().map(|it| it.parse().expect("address")).collect() };
+    let addrs = |list: &[&str]| -> Vec<IpAddr> { list.iter().map(|it| address(it)).collect() };
     ObservationKind::Services(Services {
         services: vec![Service {
             namespace: "shop".into(),
@@ -26,7 +26,7 @@ fn kube_proxy_in(chain: &str, verdict: RuleVerdict, comment: &str) -> Observatio
 }
 
 fn pod_at(addr: &str) -> ObservationKind {
-    let pod = Pod { addrs: vec![addr.parse().expect("address")], ..Pod::default() };
+    let pod = Pod { addrs: vec![address(addr)], ..Pod::default() };
     ObservationKind::Pods(Pods { pods: vec![pod] })
 }
 
@@ -180,7 +180,7 @@ fn a_node_port_without_a_backend_in_the_table_of_ipvs_is_no_firewall_reject() {
 #[test]
 fn without_a_hook_for_the_error_the_table_and_the_drop_decide() {
     let reported = |missing: &[Hook], without: &[&str]| {
-        let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
+        let without_backend = without.iter().map(|at| address(at)).collect();
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
         missing.iter().for_each(|hook| _ = stream.missing(*hook));
@@ -202,7 +202,7 @@ fn without_a_hook_for_the_error_the_table_and_the_drop_decide() {
 #[test]
 fn a_service_without_a_backend_in_the_table_of_ipvs_is_no_firewall_reject() {
     let reported_in = |netns, hook: Hook, without: &[&str], rules: Option<Vec<FirewallRule>>| {
-        let without_backend = without.iter().map(|at| at.parse().expect("an address")).collect();
+        let without_backend = without.iter().map(|at| address(at)).collect();
         let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
         stream.missing(hook).push(ObservationKind::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
@@ -299,7 +299,7 @@ fn a_reject_of_kube_proxy_is_never_a_firewall_reject() {
 #[test]
 fn kube_proxys_rule_for_all_cluster_ips_does_not_count_for_another_address() {
     let reported = |addrs: &[&str], truncated| {
-        let addrs = addrs.iter().map(|it| it.parse().expect("an address")).collect();
+        let addrs = addrs.iter().map(|it| address(it)).collect();
         let of_ipvs = LinkState { ifindex: 9, name: "kube-ipvs0".into(), addrs, ..LinkState::default() };
         let filter = FirewallRule {
             backend: Backend::IptablesNft,
@@ -328,7 +328,7 @@ fn the_rule_at_which_the_walk_ends_decides() {
         shared("service-endpoints-check", "shop/cart:http has no endpoints"),
     ];
     let reported = |chains: Vec<BaseChain>, flow: &str| {
-        let flow = Flow { src: "10.88.0.1:0".parse().expect("an address"), dst: flow.parse().expect("an address") };
+        let flow = Flow { src: address("10.88.0.1:0"), dst: address(flow) };
         let path = Some(Path { flow, chains, translates: true });
         let mut stream = Stream::to("10.96.0.9:80");
         let firewall =
