@@ -106,8 +106,10 @@ pub(crate) fn run(args: &TestArgs) -> Result<()> {
     if args.is_whole() {
         sh::step("the tests of the workspace", || nextest::run(&mut report))?;
     }
-    fetching.join().map_err(|_| anyhow::anyhow!("fetching the kernels ended in a panic"))??;
     build::programs()?;
+    // A misspelt `--only` ends here, before a machine boots.
+    Scenarios { place: Place::Here, suite: "all", args }.names()?;
+    fetching.join().map_err(|_| anyhow::anyhow!("fetching the kernels ended in a panic"))??;
     on_kernels(args, &releases, &mut report)?;
     eprintln!("xtask: test: {:.0} s in all", begun.elapsed().as_secs_f64());
     report.end()

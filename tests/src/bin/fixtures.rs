@@ -97,11 +97,17 @@ fn keep(replayer: &Replayer, records: &Path, rows: &Path, to: &Path) -> Result<(
     for line in text.lines() {
         let row: Value = serde_json::from_str(line).with_context(|| format!("not a row: {line}"))?;
         let scenario = row["scenario"].as_str().with_context(|| format!("a row without a scenario: {line}"))?;
-        if row["result"] == "pass" && !file(to, scenario).is_file() {
+        let kept = file(to, scenario);
+        if row["result"] != "pass" {
+            continue;
+        }
+        if kept.is_file() {
+            eprintln!("{scenario}: not recorded, {} exists; delete it first if it is to change", kept.display());
+        } else {
             let source = records.join(format!("{scenario}.observations.ndjson"));
             let recording = fs::read_to_string(&source).with_context(|| format!("read {}", source.display()))?;
             let tidied = shrink::tidied(&recording, replayer).with_context(|| scenario.to_owned())?;
-            pack(&tidied, &file(to, scenario))?;
+            pack(&tidied, &kept)?;
         }
     }
     Ok(fs::remove_dir_all(records)?)

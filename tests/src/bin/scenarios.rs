@@ -82,11 +82,10 @@ fn main() -> Result<ExitCode> {
 fn choose(args: &Args) -> Result<Vec<Scenario>> {
     let fits = |s: &Scenario, only: &str| if args.exact { s.name == only } else { s.name.starts_with(only) };
     let wanted = |s: &Scenario| args.only.is_empty() || args.only.iter().any(|only| fits(s, only));
-    let chosen: Vec<Scenario> = all().into_iter().filter(|s| s.suite >= args.suite && wanted(s)).collect();
-    if chosen.is_empty() {
-        bail!("no scenario begins with {:?}", args.only);
+    if let Some(unknown) = args.only.iter().find(|only| !all().iter().any(|s| fits(s, only))) {
+        bail!("no scenario's name begins with {unknown}: --list prints all names");
     }
-    Ok(chosen)
+    Ok(all().into_iter().filter(|s| s.suite >= args.suite && wanted(s)).collect())
 }
 
 fn plan(args: &Args) -> Result<Plan> {

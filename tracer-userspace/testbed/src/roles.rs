@@ -12,7 +12,8 @@ impl Role {
     pub fn run(self, args: &[String]) -> Result<()> {
         match self {
             Self::Kubelet => prober::serve(),
-            Self::Pod => server::run(args),
+            // Whoever starts a pod reads its stdout.
+            Self::Pod => server::run(args).inspect_err(|error| println!("{error:#}")),
             Self::Crio => plugin::runtime(),
             Self::Loopback => plugin::run(args.first().map(String::as_str)),
             Self::Load => {
