@@ -50,8 +50,9 @@ const NEEDS: [Need; 6] = [
         packages: &["gcc", "libc6-dev"],
         programs: &["gcc"],
     },
-    // Python for the programs from PyPI (`packages.rs`). actionlint checks scripts with shellcheck.
-    Need { purposes: &[Purpose::Check], packages: &["python3", "python3-venv", "shellcheck"], programs: &[] },
+    // Python for the programs from PyPI (`packages.rs`). actionlint checks scripts with shellcheck. jq is in commands
+    // of the documentation.
+    Need { purposes: &[Purpose::Check], packages: &["jq", "python3", "python3-venv", "shellcheck"], programs: &[] },
     // llvm lists the instructions of the kernel programs, debootstrap makes a clean Debian, rpm reads the .rpm file.
     // Python is for helm.
     Need {
