@@ -9,16 +9,19 @@ use super::net::die_with_parent;
 use super::node::TestNode;
 use super::options::Options;
 use super::watcher::without_settings;
-use tracer_terminal::error::Error;
+use tracer_terminal::error::{Error, os_message};
 
 /// What the scenarios need: number (linux/capability.h) and name. The tracer reports by itself what it needs.
 const NEEDED: [(u32, &str); 2] = [(21, "CAP_SYS_ADMIN"), (12, "CAP_NET_ADMIN")];
 
-/// Fails if this process lacks a capability.
+/// Fails if this process lacks a capability, or a file that its children need.
 pub(super) fn check_capabilities() -> Result<(), Error> {
-    let status = fs::read_to_string("/proc/self/status");
-    let status = status.map_err(|error| Error::Kernel(format!("selftest needs /proc: /proc/self/status: {error}")))?;
-    let missing = lacking(&status);
+    let read = |path| {
+        fs::read_to_string(path)
+            .map_err(|error| Error::Kernel(format!("selftest needs {path}: {}", os_message(&error))))
+    };
+    let missing = lacking(&read("/proc/self/status")?);
+    read("/dev/null")?;
     if missing.is_empty() {
         return Ok(());
     }

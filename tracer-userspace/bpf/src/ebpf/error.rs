@@ -1,7 +1,7 @@
 //! The errors because of which tracer cannot start.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{btf::BtfError, refusal::LOCKDOWN};
 use tracer_terminal::error::os_message;
@@ -55,6 +55,7 @@ pub(super) const SIZE_OF_TCP_SOCK: &str = "/sys/kernel/slab/TCP/object_size";
 fn needed(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => "",
+        Some(libc::ENOENT) if !Path::new("/sys/kernel").exists() => ": is /sys mounted?",
         _ => ": CONFIG_DEBUG_INFO_BTF or --btf FILE is needed",
     }
 }
