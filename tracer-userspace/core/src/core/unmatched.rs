@@ -99,11 +99,19 @@ impl Core {
         }) {
             return true;
         }
-        let is_same = |a: &&Attempt| a.prober && a.kubelet().is_none() && is_in_time(a, probe);
+        let is_same = |a: &&Attempt| {
+            a.prober && a.kubelet().is_none() && (is_in_time(a, probe) || is_closed_late(a, probe.written_boot_ns))
+        };
         let mut of_probe =
             self.correlator.all().filter(is_same).filter(|a| Matched::new(a, &self.node).is_probe_of(probe));
         of_probe.any(|a| self.has_failed(a))
     }
+}
+
+/// A busy kubelet closes the socket well after it wrote the line.
+fn is_closed_late(attempt: &Attempt, written: u64) -> bool {
+    let ends_then = |(end, _)| (written..=written.saturating_add(WAIT_NS)).contains(&end);
+    attempt.started <= written && attempt.ended.is_some_and(ends_then)
 }
 
 #[cfg(test)]
@@ -176,6 +184,16 @@ mod tests {
         let verdicts = stream.verdicts();
         assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_ends(&verdicts[0].verdict.summary, "tracer cannot see which of 2 connections it was");
+    }
+
+    #[test]
+    fn a_socket_that_a_busy_kubelet_closes_late_has_the_verdict_on_the_outcome() {
+        let causes = |late_ms| {
+            let mut stream = Stream::new().http_readiness().connect().ipvs(SYN_ACK, IpvsOp::Translate).clone();
+            stream.wait_ms(1_000).kubelet_messages(ProbeType::Readiness, "dial tcp 10.88.0.2:8080: i/o timeout");
+            stream.wait_ms(late_ms).state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)).wait_ms(600).tick().causes()
+        };
+        assert!(causes(80).iter().all(|cause| *cause == "nodeport_ephemeral_collision"), "{:?}", causes(80));
     }
 
     /// The kubelet dials until its timeout, and reports at its end.

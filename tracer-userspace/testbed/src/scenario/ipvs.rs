@@ -1,5 +1,7 @@
 //! A probe's source port is a NodePort. It fails with IPVS, and is harmless with other proxies.
 
+use std::net::SocketAddr;
+
 use anyhow::Result;
 use tracer_model::record::Cause;
 
@@ -26,12 +28,14 @@ pub(super) const ALL: &[Scenario] = &[
     collision("nodeport_collision_no_backend", |s| to_pod(s, Backend::None)),
     collision("nodeport_collision_host_network", over_lo),
     collision("nodeport_collision_new_service", new_service),
+    collision("nodeport_collision_masqueraded", collides_masqueraded).needs(&[Need::Ipvs, Need::NftNat]),
     Scenario::new("nodeport_collision_rule_for_all", COLLISION, rule_for_all)
         .proxy(Proxy::Iptables)
         .needs(&[Need::Iptables])
         .own(),
     harmless("nodeport_other_source_port", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]),
     harmless("nodeport_other_source_port_v6", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]).v6(),
+    harmless("nodeport_masquerade_same_port", Proxy::Ipvs, masqueraded).needs(&[Need::Ipvs, Need::NftNat]),
     harmless("nodeport_dnat_same_port", Proxy::Nftables, dnat).needs(&[Need::NftNat]),
     harmless("nodeport_dnat_same_port_v6", Proxy::Nftables, dnat).needs(&[Need::NftNat]).v6(),
     harmless("nodeport_iptables_same_port", Proxy::Iptables, iptables).needs(&[Need::IptablesNat]),
@@ -76,6 +80,31 @@ fn other_port(fixture: &mut Fixture<'_>) -> Result<()> {
     service(fixture, Backend::Listening)?;
     fixture.node.set_source_port(NODE_PORT + 2)?;
     fixture.succeeds(Kind::Http, pod)
+}
+
+/// A masquerade picks a NodePort as the translated source port (kubernetes#139276). conntrack puts the own port back
+/// (hook PREROUTING) before IPVS looks at the SYN-ACK (hook INPUT).
+fn masqueraded(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    service(fixture, Backend::Listening)?;
+    masquerade(fixture, pod, NODE_PORT)?;
+    fixture.succeeds(Kind::Http, pod)
+}
+
+/// The own source port is a NodePort, and the pod sees another one.
+fn collides_masqueraded(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    service(fixture, Backend::Listening)?;
+    masquerade(fixture, pod, NODE_PORT + 2)?;
+    fixture.node.set_source_port(NODE_PORT)?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// Gives connections to this pod another source port.
+fn masquerade(fixture: &Fixture<'_>, pod: SocketAddr, port: u16) -> Result<()> {
+    let rule = format!("ip daddr {} tcp dport {} masquerade to :{port}", pod.ip(), pod.port());
+    let chain = format!("chain out {{ type nat hook postrouting priority srcnat; {rule}; }}");
+    fixture.node.node.nft(&format!("table ip translated {{ {chain}; }}\n"))
 }
 
 /// The source port equals a NodePort that is a DNAT rule. conntrack knows the connection of the SYN-ACK, so no rule

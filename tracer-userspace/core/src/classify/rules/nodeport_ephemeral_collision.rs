@@ -19,9 +19,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let port = case.node.node_ports.of_ipvs_at(attempt.flow.src);
     taken(case, port)
+        .or_else(|| freed(case, port))
         .or_else(|| by_rule(case))
         .or_else(|| backend_reset(case, port?))
         .or_else(|| dropped(case, port?))
+        .or_else(|| half_open(case, port?))
         .or_else(|| unanswered(case, port?))
 }
 
@@ -32,6 +34,37 @@ fn taken(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
         case.attempt.ipvs().find(|(_, i)| i.flags.is_syn_ack() && i.flow == back && i.via != Via::Destination)?;
     Some(finding(case, port, &sent_to(port), vec![of_ipvs(time, ipvs)]))
 }
+
+/// IPVS took an answer with this attempt's own tuple, and freed it. It is no SYN-ACK, see [`half_open`].
+fn freed(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
+    let back = case.attempt.flow.reversed();
+    let by_ipvs = |drop: &PacketDrop| drop.location.as_deref().is_some_and(|place| place.starts_with("ip_vs_nat_xmit"));
+    let (time, drop) = case.attempt.drops().find(|(_, drop)| drop.flow == back && by_ipvs(drop))?;
+    Some(finding(case, port, HALF_OPEN, vec![of_drop(time, drop)]))
+}
+
+/// The target dropped each SYN, since it has a half-open connection of an earlier attempt from this port. It answers with
+/// an ACK (`tcp_check_req`, net/ipv4/tcp_minisocks.c), and IPVS takes that as it took the SYN-ACK. The hooks of IPVS show
+/// only segments of a handshake. A prober that gets such an ACK answers with a RST, and its next SYN succeeds.
+fn half_open(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, _) = attempt.ended.filter(|_| case.settled)?;
+    let at_target = |drop: &PacketDrop| {
+        drop.flags.is_syn() && drop.flow == attempt.flow && drop.reason.is_some() && is_at_socket(drop)
+    };
+    let first = attempt.drops().next()?;
+    // A retransmitted SYN is dropped in the same way if this attempt's own SYN-ACK was lost.
+    let all =
+        attempt.drops().all(|(_, drop)| at_target(drop)) && attempt.drops().count() > attempt.retransmits.0 as usize;
+    let is_silent = attempt.icmp().next().is_none() && attempt.reset_received().is_none();
+    (all && is_silent && attempt.resets_sent().next().is_none()).then(|| {
+        let found = finding(case, Some(port), HALF_OPEN, vec![of_drop(first.0, first.1)]);
+        Finding { decided_at: ended, ..found.with_confidence(Confidence::Likely) }
+    })
+}
+
+const HALF_OPEN: &str =
+    "takes the target's answers for its traffic; the target drops the SYN, as it still has a connection from this port";
 
 /// A rule of kube-proxy for a NodePort without endpoints stopped the SYN-ACK. Current rules match new connections only,
 /// and let it pass.
@@ -112,7 +145,8 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 
 /// `ip_vs_in_hook` drops packets of a connection that it knows in two cases. Its backend is gone, or the packet has a
 /// conntrack entry of its own (`ip_vs_conn_uses_old_conntrack`).
-const GONE: &str = "dropped it, as it does for an earlier connection to a backend that is gone";
+const GONE: &str =
+    "took the SYN-ACK for its traffic and dropped it, as it does for an earlier connection to a backend that is gone";
 
 /// The drop was at a hook at which IPVS takes requests (`ip_vs_ops4`), or the stack does not show the hook.
 fn may_be_at_ipvs(drop: &PacketDrop) -> bool {
@@ -132,8 +166,8 @@ fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 /// The hooks that show where IPVS sends a packet, and what it drops.
 const IPVS_HOOKS: &[Hook] = &[Hook::IpvsNatXmit, Hook::IpvsNatXmitV6, Hook::IpvsLeave];
 
-/// `fate`: what IPVS did with the SYN-ACK.
-fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut evidence: Vec<Evidence>) -> Finding {
+/// `deed`: what IPVS does.
+fn finding(case: &Case<'_>, port: Option<&NodePort>, deed: &str, mut evidence: Vec<Evidence>) -> Finding {
     let src = case.attempt.flow.src;
     let decided_at = evidence.iter().map(|e| e.time_boot_ns).max();
     evidence.extend(port.map(|p| table_entry(case, p, decided_at.unwrap_or(case.attempt.started))));
@@ -144,7 +178,7 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut evidence: V
         .map(|s| format!(" of Service {s}"))
         .unwrap_or_default();
     let summary = format!(
-        "source port {} of this attempt to {} is a NodePort{service}; IPVS took the SYN-ACK for its traffic and {fate}; {} retransmits its SYN{}",
+        "source port {} of this attempt to {} is a NodePort{service}; IPVS {deed}; {} retransmits its SYN{}",
         src.port(),
         case.attempt.flow.dst,
         client_name(case.attempt),
@@ -156,14 +190,16 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, fate: &str, mut evidence: V
 
 fn sent_to(port: Option<&NodePort>) -> String {
     match port {
-        Some(p) if p.backends.is_empty() => "sent it to no backend (the Service has none)".to_owned(),
+        Some(p) if p.backends.is_empty() => format!("{TOOK} sent it to no backend (the Service has none)"),
         Some(p) => format!(
-            "sent it to one of its backends ({})",
+            "{TOOK} sent it to one of its backends ({})",
             p.backends.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join(", ")
         ),
-        None => "sent it to one of its backends".to_owned(),
+        None => format!("{TOOK} sent it to one of its backends"),
     }
 }
+
+const TOOK: &str = "took the SYN-ACK for its traffic and";
 
 fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
     let text = format!(
@@ -184,6 +220,11 @@ fn describe_overlap(case: &Case<'_>) -> String {
     let usable = |p: u16| (low..=high).contains(&p) && p % 2 == low % 2 && !reserved(p);
     let live = case.node.node_ports.all().filter(|(_, p)| !p.listened && usable(p.port));
     let own = case.attempt.flow.src.port();
+    if !(low..=high).contains(&own) {
+        return format!(
+            ". ip_local_port_range is {low}-{high} now: it was changed since, or the prober bound the port"
+        );
+    }
     let ports: BTreeSet<u16> = live.map(|(_, p)| p.port).chain([own].into_iter().filter(|p| usable(*p))).collect();
     let all = (low..=high).filter(|&p| usable(p)).count().max(1);
     format!(
@@ -381,6 +422,51 @@ mod tests {
         );
         assert_eq!(reported(vec![], "ip_forward", 40000).cause.name(), "firewall_drop", "IPVS takes no requests there");
         assert_eq!(reported(vec![], "ip_local_deliver", 40002).cause.name(), "firewall_drop", "no NodePort");
+    }
+
+    /// An earlier attempt from the same port left a half-open connection in the target.
+    #[test]
+    fn an_answer_that_is_no_syn_ack_is_taken_too() {
+        let reported = |node_port, fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            stream.node_port(ProxyMode::Ipvs, node_port, &["10.88.0.9:80"]).connect();
+            fill(&mut stream);
+            let verdict = stream.gives_up().settles().last_verdict();
+            (verdict.cause.name(), verdict.confidence)
+        };
+        let at_socket = |stream: &mut Stream| {
+            stream.drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
+            });
+        };
+        let likely = ("nodeport_ephemeral_collision", Confidence::Likely);
+        assert_eq!(reported(40000, at_socket), likely);
+        assert_eq!(reported(40002, at_socket).0, "unexplained", "no NodePort");
+        let second_only = |stream: &mut Stream| {
+            stream.wait_ms(900).syn_again().drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
+            });
+        };
+        assert_eq!(reported(40000, second_only).0, "unexplained", "its own SYN-ACK was lost");
+        let by_ipvs = |stream: &mut Stream| {
+            stream.drop_with(TcpFlags(0x10), NODE, |drop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("ip_vs_nat_xmit".into()));
+                drop.flow = drop.flow.reversed();
+            });
+        };
+        assert_eq!(reported(40000, by_ipvs), ("nodeport_ephemeral_collision", Confidence::Proven));
+    }
+
+    #[test]
+    fn a_range_without_the_port_has_no_odds() {
+        let mut stream = Stream::new();
+        let range = NodeSettings { local_port_range: Some((50000, 50019)), ..NodeSettings::default() };
+        stream.push(ObservationKind::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
+        let summary = stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdict().summary;
+        assert_ends(
+            &summary,
+            ". ip_local_port_range is 50000-50019 now: it was changed since, or the prober bound the port",
+        );
     }
 
     #[test]
