@@ -186,14 +186,17 @@ mod tests {
         assert_ends(&verdicts[0].verdict.summary, "tracer cannot see which of 2 connections it was");
     }
 
+    /// Two probes wait for the same port, so neither outcome shows its attempt while both are open.
     #[test]
-    fn a_socket_that_a_busy_kubelet_closes_late_has_the_verdict_on_the_outcome() {
-        let causes = |late_ms| {
-            let mut stream = Stream::new().http_readiness().connect().ipvs(SYN_ACK, IpvsOp::Translate).clone();
-            stream.wait_ms(1_000).kubelet_messages(ProbeType::Readiness, "dial tcp 10.88.0.2:8080: i/o timeout");
-            stream.wait_ms(late_ms).state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)).wait_ms(600).tick().causes()
-        };
-        assert!(causes(80).iter().all(|cause| *cause == "nodeport_ephemeral_collision"), "{:?}", causes(80));
+    fn sockets_that_a_busy_kubelet_closes_late_have_the_verdicts_on_its_outcomes() {
+        let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
+        stream.again(100).connect().ipvs(SYN_ACK, IpvsOp::Translate);
+        stream.again(101).connect().ipvs(SYN_ACK, IpvsOp::Translate).wait_ms(1_000);
+        let words = "dial tcp 10.88.0.2:8080: i/o timeout";
+        stream.kubelet_messages(ProbeType::Liveness, words).kubelet_messages(ProbeType::Readiness, words).wait_ms(80);
+        stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0));
+        stream.back_to(100).state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)).wait_ms(600).tick();
+        assert_eq!(stream.causes(), ["nodeport_ephemeral_collision"; 2]);
     }
 
     /// The kubelet dials until its timeout, and reports at its end.
