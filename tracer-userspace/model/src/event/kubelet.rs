@@ -93,6 +93,9 @@ const DENIED: [&str; 2] = [
     "error: health rpc probe failed: rpc error: code = PermissionDenied",
 ];
 
+/// The health rpc ended with a status of gRPC.
+const RPC_FAILED: &str = "error: health rpc probe failed: rpc error: code = ";
+
 /// Go's client does not accept the HTTP answer (net/http). The texts are as `redact.rs` writes them.
 const NOT_TAKEN: [&str; 7] = [
     "failed to parse Location header",
@@ -153,6 +156,13 @@ impl KubeletProbe {
     /// The kubelet's gRPC probe was connected and had no answer to its request (`pkg/probe/grpc`).
     pub fn is_rpc_timeout(&self) -> bool {
         self.output.as_deref().is_some_and(|it| it.starts_with("timeout: health rpc did not complete"))
+    }
+
+    /// The gRPC status with which the health rpc ended. It may be the client's own, after a lost connection, unless it
+    /// says how the client gave up.
+    pub fn rpc_status(&self) -> Option<&str> {
+        let status = self.output.as_deref()?.strip_prefix(RPC_FAILED)?;
+        (!matches!(status, "" | "DeadlineExceeded" | "Canceled")).then_some(status)
     }
 
     /// How long the kubelet's gRPC client dialled without success (`pkg/probe/grpc`). Its dials failed within that

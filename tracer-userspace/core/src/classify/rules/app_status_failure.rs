@@ -6,7 +6,7 @@ use super::super::sidecar;
 use super::super::wrong_field::wrong_field;
 use super::*;
 use tracer_attempts::enrich::{self, Protocol};
-use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
+use tracer_model::event::{Answer, AnswerKind, KubeletProbe, ProbeOutput};
 
 pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on something that the pod cannot reach. Read the application's log of that moment";
 const NO_HTTP: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
@@ -30,6 +30,8 @@ const NO_HEALTH_SERVICE: &str =
 const NOT_FOUND: &str = "Set the probe's grpc.service to a name that the server's health service knows (empty: the whole server), or register that name there";
 
 const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without credentials: the kubelet's gRPC probes carry none. Or use tcpSocket, or exec with a client that has credentials";
+
+const RPC_FAILED: &str = "The network from the kubelet to the pod works. Find what ends the health rpc with this status: the server's Check handler, an interceptor, or a server that shuts down. Or the port speaks HTTP/2 without gRPC. Read the application's log of that moment";
 
 const NOT_ACCEPTED: &str = "Correct the header of the answer that the kubelet's message names. Go's HTTP client, which the kubelet uses, rejects it; other clients may accept it";
 
@@ -69,7 +71,8 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.received().is_some_and(|n| n == 0) {
         return None;
     }
-    let (text, fix) = answer_text(reported.reason, case.matched.scheme().as_deref())?;
+    let answer = answer_text(reported.reason, case.matched.scheme().as_deref());
+    let (text, fix) = answer.or_else(|| rpc_failure(case, reported))?;
     let dst = case.attempt.flow.dst;
     let summary = format!("{dst} was reached and answered: {text}, as the kubelet read it");
     let found = Finding::failure(Cause::AppStatusFailure, vec![of_outcome(reported)], summary, with_fix(case, fix));
@@ -77,10 +80,18 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
 }
 
+/// The health rpc failed on a connection that worked until the prober itself closed it. After a lost connection the
+/// kubelet's client makes such a status itself.
+fn rpc_failure(case: &Case<'_>, reported: &KubeletProbe) -> Option<(String, &'static str)> {
+    let (_, End::ClosedByProber) = case.attempt.ended? else { return None };
+    case.attempt.received()?;
+    Some((format!("the health rpc ended with gRPC status {}", reported.rpc_status()?), RPC_FAILED))
+}
+
 /// Adds the application's log, unless the port speaks another protocol: the log does not show that.
 fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     match fix {
-        HANDLER => with_log(case, fix),
+        HANDLER | RPC_FAILED => with_log(case, fix),
         TLS_REFUSED | TLS_NOT_ACCEPTED => with_log(case, fix).run([shows_certificate(case.attempt.flow.dst)]),
         _ => fix.into(),
     }

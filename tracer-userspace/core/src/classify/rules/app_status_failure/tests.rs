@@ -135,11 +135,30 @@ fn a_grpc_server_that_requires_credentials_fails_the_probe() {
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely), "{code}");
         assert_has(&verdict.remediation, &["without credentials"]);
     }
-    assert_eq!(
-        decided("Unavailable").cause.name(),
-        "unexplained",
-        "the client reports a lost connection in the same way"
-    );
+}
+
+/// The client reports a lost connection with `Unavailable`, too.
+#[test]
+fn a_failed_health_rpc_is_an_answer_if_the_connection_worked() {
+    let decided = |code: &str, end: fn(&mut Stream)| {
+        let mut stream = Stream::new();
+        end(stream.grpc_readiness(1).connect().established());
+        let words = format!("error: health rpc probe failed: rpc error: code = {code}");
+        stream.kubelet_messages(ProbeType::Readiness, &words).wait_ms(5).tick().verdict()
+    };
+    for code in ["Unavailable", "Internal", "Unknown"] {
+        let verdict = decided(code, |stream| _ = stream.closes((100, 101, 200)));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely), "{code}");
+        assert_has(&verdict.summary, &[&format!("the health rpc ended with gRPC status {code}")]);
+        assert_has(&verdict.remediation, &["Check handler", "kubectl logs"]);
+    }
+    let lost = |end: fn(&mut Stream)| decided("Unavailable", end).cause.name();
+    assert_eq!(lost(|stream| _ = stream.server_closes((100, 101, 200))), "closed_without_answer");
+    assert_eq!(lost(|stream| _ = stream.closes((100, 1, 0))), "unexplained", "no byte came");
+    for code in ["DeadlineExceeded", "Canceled"] {
+        let own = decided(code, |stream| _ = stream.closes((100, 101, 200)));
+        assert_ne!(own.cause.name(), "app_status_failure", "{code}");
+    }
 }
 
 /// For a cloud's metadata service or a credential provider a 404 can be normal.
