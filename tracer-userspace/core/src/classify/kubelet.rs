@@ -236,10 +236,35 @@ fn why_not_started(probe: &KubeletProbe) -> String {
 }
 
 /// The message says that the program is missing or not executable, in the words of runc (`exec: "curl": executable file
-/// not found in $PATH`, `exec /x: exec format error`) or crun.
+/// not found in $PATH`, `… process: exec /x: permission denied`) or crun.
 fn has_no_program(probe: &KubeletProbe) -> bool {
-    let has = |words: &str| probe.output.as_deref().is_some_and(|it| it.contains(words));
-    has("exec: \"") || has("executable file") || has("exec format error")
+    const PARTS: [&str; 5] =
+        ["exec: \"", "executable file", " process: exec /", "exec container process `", "exec format error"];
+    probe.output.as_deref().is_some_and(|it| PARTS.iter().any(|part| it.contains(part)))
+}
+
+/// The fix if the program is there, and the kernel could not execute it, by the message of runc or crun.
+fn not_executed(probe: &KubeletProbe) -> Option<&'static str> {
+    let words = probe.output.as_deref()?.to_lowercase();
+    let has = |part: &str| words.contains(part);
+    if has("chdir to cwd (") {
+        return Some("Make the container's working directory, or let its user enter it; or correct workingDir");
+    }
+    if has("exec format error") {
+        return Some(
+            "Put a program for this node's architecture into the image. If it is a script, begin it with #! and its interpreter",
+        );
+    }
+    if has("permission denied") && has_no_program(probe) {
+        return Some(
+            "Make the program executable for the container's user (chmod +x in the image), or run it by its interpreter. On a volume, check that it is not mounted with noexec",
+        );
+    }
+    // runc quotes a program that it did not find, and not the one that it executed.
+    let executed = words.split_once(" process: exec /").is_some_and(|(_, rest)| rest.contains("no such file or"));
+    executed.then_some(
+        "Put what the program needs to start into the image: the interpreter after its #! (CRLF at the end of that line breaks it), or its dynamic loader",
+    )
 }
 
 fn fix_at_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
@@ -265,9 +290,10 @@ fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
             Command::on_node("journalctl -u containerd -u crio"),
         ]);
     }
-    let other = || match has_no_program(probe) {
-        true => Remediation::from("Put its program into the image, or correct the command"),
-        false => Remediation::from(
+    let other = || match not_executed(probe) {
+        Some(fix) => Remediation::from(fix),
+        None if has_no_program(probe) => Remediation::from("Put its program into the image, or correct the command"),
+        None => Remediation::from(
             "See in the log of the runtime what failed; the evidence has the message that the kubelet got",
         )
         .run([Command::on_node("journalctl -u containerd -u crio")]),
@@ -386,6 +412,28 @@ mod tests {
         let other = errored(not_run, SETNS, false).verdict.remediation;
         assert_has(&other, &["in the log of the runtime"]);
         assert_lacks(&other, &["image"]);
+    }
+
+    /// Written by runc if the file is there and the kernel does not execute it.
+    #[test]
+    fn a_program_that_cannot_be_executed_is_not_called_missing() {
+        let fix = |why: &str| {
+            let words = MISSING.split_once("exec: \"curl").map(|(before, _)| format!("{before}{why}: unknown"));
+            errored(ProbeOutput::CommandNotRun, &words.expect("a message"), false).verdict.remediation
+        };
+        for (why, part) in [
+            (r#"exec: "/bin/check": permission denied"#, "chmod +x"),
+            ("exec /bin/check: permission denied", "chmod +x"),
+            ("exec container process `/bin/check`: Permission denied", "chmod +x"),
+            ("exec /bin/check: exec format error", "architecture"),
+            ("exec /bin/check: no such file or directory", "interpreter after its #!"),
+            (r#"chdir to cwd ("/app") set in config.json failed: permission denied"#, "workingDir"),
+        ] {
+            assert_has(&fix(why), &[part]);
+            assert_lacks(&fix(why), &["Put its program", "log of the runtime"]);
+        }
+        let missing = r#"exec: "/bin/check": stat /bin/check: no such file or directory"#;
+        assert_has(&fix(missing), &["Put its program into the image"]);
     }
 
     #[test]

@@ -22,6 +22,17 @@ impl NotStarted {
     }
 }
 
+/// runc: `possibly OOM-killed`, `setting cgroup config … caused: container init was OOM-killed (memory limit too low?)`.
+const OUT_OF_MEMORY: NotStarted = NotStarted {
+    words: &["oom-killed"],
+    cause: Cause::ExecNotRun,
+    why: "the memory of the container did not suffice for the runtime's own process",
+    fix: (
+        "Raise the container's memory limit, or let it use less: the process that starts the command is charged to it (runc: some 10 MiB). memory.current, memory.max and memory.events of its cgroup show its use and its kills",
+        &["dmesg | grep -i oom"],
+    ),
+};
+
 /// The order matters: a message about a cgroup also names the error of the system call.
 const CAUSES: &[NotStarted] = &[
     NotStarted {
@@ -42,6 +53,7 @@ const CAUSES: &[NotStarted] = &[
             &["aa-status", "journalctl -k -g apparmor", "apparmor_parser -r FILE"],
         ),
     },
+    OUT_OF_MEMORY,
     NotStarted {
         words: &["cgroup"],
         cause: Cause::ExecNotRun,
@@ -51,15 +63,7 @@ const CAUSES: &[NotStarted] = &[
             &[],
         ),
     },
-    NotStarted {
-        words: &["possibly oom-killed", "cannot allocate memory"],
-        cause: Cause::ExecNotRun,
-        why: "the memory of the container did not suffice for the runtime's own process",
-        fix: (
-            "Raise the container's memory limit, or let it use less: the process that starts the command is charged to it (runc: some 10 MiB). memory.current, memory.max and memory.events of its cgroup show its use and its kills",
-            &["dmesg | grep -i oom"],
-        ),
-    },
+    NotStarted { words: &["cannot allocate memory"], ..OUT_OF_MEMORY },
     NotStarted {
         words: &["no space left on device"],
         cause: Cause::ExecNotRun,
@@ -169,6 +173,11 @@ mod tests {
             ("error creating new parent process: pipe2: too many open files", "file descriptor"),
             ("fork/exec /proc/self/fd/6: resource temporarily unavailable", "limit of processes"),
             ("open /tmp/runc-process1: no space left on device", "full"),
+            (
+                "process_linux.go:112: setting cgroup config for procHooks process caused: container init was OOM-killed (memory limit too low?)",
+                "memory",
+            ),
+            ("error adding pid 7 to cgroups: mkdir /sys/fs/cgroup/x: cannot allocate memory", "cgroup"),
             ("error closing exec fds: open /proc/self/fd: operation not permitted", "EPERM"),
         ] {
             let found = cause(&format!("{RUNC}{words}")).map(|it| it.why);
