@@ -52,6 +52,15 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
     Some((words, evidence_of("sock_diag", time, text, json!({ "listeners": addrs, "netns": netns }))))
 }
 
+/// Where a process listens on the target's port, but not for the target's address.
+pub(super) fn address_elsewhere(case: &Case<'_>, netns: Netns) -> Option<SocketAddr> {
+    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == netns)?;
+    let port = case.attempt.flow.dst.port();
+    let is_here = |it: &&ListenerAt| it.addr.port() == port && it.device.is_none();
+    let found = reading.elsewhere.iter().find(is_here)?;
+    (!case.node.listeners.changed_since(netns, port, time)).then_some(found.addr)
+}
+
 /// The address translation of the pod redirects a port to another process than the one that listens there.
 pub(super) struct Detour<'a> {
     /// The process that gets the connection.

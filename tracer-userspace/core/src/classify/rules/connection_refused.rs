@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::super::history::{self, MORE_MEMORY};
 use super::super::pod_sockets;
 use super::super::shared_address::FIX;
+use super::not_listening_yet::may_be_startup_probe;
 use super::refusal::{Refused, by_any_stack, by_other_stack, pod_elsewhere, serves};
 use super::*;
 use tracer_model::event::{Listen, Netns};
@@ -52,7 +53,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_logs(case, fix));
         return Some(found.with_confidence(confidence));
     }
-    let otherwise: String = by_subject(case, PROBE_FIX, |who| {
+    let probe_fix = if may_be_startup_probe(case) { STARTUP_PROBE_FIX } else { PROBE_FIX };
+    let otherwise: String = by_subject(case, probe_fix, |who| {
         format!("correct the port that {who} connects to, or have it try again if the process there only starts slowly")
     });
     let place = match passed_over {
@@ -79,12 +81,19 @@ fn compare_namespaces(case: &Case<'_>, places: [Option<Netns>; 2], pod: &str, ot
 
 const PROBE_FIX: &str = "correct the probe's port, or add a startupProbe if it only starts slowly";
 
+const STARTUP_PROBE_FIX: &str =
+    "correct the probe's port, or raise failureThreshold of the startupProbe if it only starts slowly";
+
 /// A note for the fix: a listener on 127.0.0.1 gets no connections to another address.
 fn where_to_listen(case: &Case<'_>, netns: Option<Netns>, dst: IpAddr) -> &'static str {
-    let elsewhere = netns.and_then(|netns| listener_on_other_address(case, netns));
-    let only_ipv4 = dst.is_ipv6() && elsewhere.is_some_and(|it| it.addr.ip() == IpAddr::from([0, 0, 0, 0]));
+    let elsewhere = netns.and_then(|netns| {
+        let listener = listener_on_other_address(case, netns).map(|it| it.addr);
+        listener.or_else(|| pod_sockets::address_elsewhere(case, netns))
+    });
+    let on_all = elsewhere.is_some_and(|it| it.ip().is_unspecified() && it.is_ipv4() != dst.is_ipv4());
     match dst.is_loopback() {
-        _ if only_ipv4 => " (on [::]: a listener on 0.0.0.0 gets no connections over IPv6)",
+        _ if on_all && dst.is_ipv6() => " (on [::]: a listener on 0.0.0.0 gets no connections over IPv6)",
+        _ if on_all => " (for IPv4, too: its socket on [::] has IPV6_V6ONLY set)",
         true => "",
         false if case.node.has_pod(dst) => " (on the pod's address, not only 127.0.0.1)",
         false => " (on that address, not only 127.0.0.1)",
@@ -170,6 +179,21 @@ mod tests {
         assert_ends(&listens("[::]:8080", |_| ()).summary, "(SO_BINDTODEVICE), or for IPv6 only");
         let ended = listens("0.0.0.0:8080", |stream| _ = stream.listens(POD, 8080, false));
         assert_starts(&ended.summary, "nobody listens on 10.88.0.2:8080");
+    }
+
+    #[test]
+    fn a_listener_of_the_other_family_that_is_older_than_tracer_is_in_the_fix() {
+        let fix = |v6: bool, bound: &str| {
+            let mut stream = Stream::to(if v6 { "[fd00::2]:8080" } else { "10.88.0.2:8080" });
+            stream.http_readiness().pod_in(POD);
+            let server = Listener { pid: 7, comm: "app".into() };
+            let bound = ListenerAt { addr: bound.parse().expect("an address"), device: None, server };
+            stream.pod_sockets(|reading| reading.elsewhere = vec![bound]).wait_ms(10).connect().refused();
+            stream.verdict().remediation
+        };
+        assert_has(&fix(true, "0.0.0.0:8080"), &["on [::]: a listener on 0.0.0.0 gets no"]);
+        assert_has(&fix(false, "[::]:8080"), &["for IPv4, too", "IPV6_V6ONLY"]);
+        assert_has(&fix(false, "127.0.0.1:8080"), &["not only 127.0.0.1"]);
     }
 
     #[test]
@@ -310,6 +334,8 @@ mod tests {
             "{} {words}",
             fix(&probe)
         );
+        let startup = Stream::new().http_startup().connect().reset_sent(SYN, true, None).clone();
+        assert_has(&fix(&startup), &["or raise failureThreshold of the startupProbe"]);
         let fresh = Stream::new().http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None).clone();
         assert!(fix(&fresh).to_string().ends_with(log), "no run of it has ended: {}", fix(&fresh));
     }

@@ -102,7 +102,11 @@ fn not_yet(case: &Case<'_>, mut evidence: Vec<Evidence>, at: u64, netns: Netns) 
 }
 
 fn finding(case: &Case<'_>, evidence: Vec<Evidence>, summary: String) -> Finding {
-    let fix: Remediation = by_subject(case, Cause::NotListeningYet.fix(), |client| {
+    let of_probe = match may_be_startup_probe(case) {
+        true => IN_STARTUP_BUDGET.into(),
+        false => Cause::NotListeningYet.fix(),
+    };
+    let fix: Remediation = by_subject(case, of_probe, |client| {
         format!(
             "Let {client} retry until a process listens there. A readinessProbe of that port keeps clients of its Service away until then"
         )
@@ -110,9 +114,27 @@ fn finding(case: &Case<'_>, evidence: Vec<Evidence>, summary: String) -> Finding
     Finding::failure(Cause::NotListeningYet, evidence, summary, with_log(case, fix))
 }
 
+const IN_STARTUP_BUDGET: &str = "Nothing, if it listens within the budget of its startupProbe (periodSeconds x failureThreshold): that probe waits for it. Otherwise raise its failureThreshold";
+
+/// The attempt may be the startup probe of its container, so that the container has one.
+pub(super) fn may_be_startup_probe(case: &Case<'_>) -> bool {
+    case.matched.possible_probes().iter().any(|spec| spec.probe_type == ProbeType::Startup)
+}
+
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
+
+    #[test]
+    fn a_startup_probe_is_not_advised_to_a_container_that_has_one() {
+        let fix = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(stream.netns_made(POD)).connect().reset_sent(SYN, true, None).verdict().remediation
+        };
+        assert_has(&fix(Stream::http_startup), &["within the budget of its startupProbe"]);
+        assert_lacks(&fix(Stream::http_startup), &["Give the container a startupProbe"]);
+        assert_has(&fix(Stream::http_readiness), &["Give the container a startupProbe"]);
+    }
 
     #[test]
     fn a_refusal_in_a_young_namespace_without_a_listener_is_not_listening_yet() {

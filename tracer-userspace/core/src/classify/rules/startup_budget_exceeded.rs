@@ -172,7 +172,11 @@ fn finding(
 /// A probe to paste that would have passed: it allows twice the observed time, with the same period.
 fn fix(spec: &ProbeSpec, waited: f64) -> String {
     let probe = startup_probe::that_allows(waited * 2.0, spec);
-    format!("Add a startupProbe that covers the start: {probe}")
+    let what = match spec.probe_type {
+        ProbeType::Startup => "Give the startupProbe a budget",
+        _ => "Add a startupProbe",
+    };
+    format!("{what} that covers the start: {probe}")
 }
 
 #[cfg(test)]
