@@ -2,9 +2,10 @@
 
 use super::case::{Case, inspected};
 use super::finding::Finding;
-use super::rules::target_frozen::halt_of;
+use super::rules::target_frozen::{Halt, halt_of};
 use tracer_model::event::{ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
+use tracer_model::record::Command;
 
 /// The readings while the attempt waited, oldest first.
 pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
@@ -64,14 +65,31 @@ fn blocked(holder: &ServerProcess) -> Option<String> {
 
 const NOT_ACCEPTED: &str = "Find why the server accepts no connections: its workers are all busy, its event loop is blocked, or it has no file descriptors left";
 
+const NOT_READ: &str =
+    "Find why the server does not read what it accepted: its workers are all busy, or its event loop is blocked";
+
+/// What to do if nothing took the request, and on which processes.
+fn unblock(reading: &Serving, connection: &ServedConnection) -> Option<(String, Option<Command>)> {
+    match (connection.accepted, connection.unread) {
+        (true, 0) => return None,
+        (true, _) => return Some((NOT_READ.to_owned(), None)),
+        (false, _) => {}
+    }
+    let stopped = reading.processes.iter().find(|it| matches!(halt_of(it), Some(Halt::Stopped)));
+    let Some(stopped) = stopped else { return Some((NOT_ACCEPTED.to_owned(), None)) };
+    let who = name(std::slice::from_ref(stopped));
+    let text = format!("Resume {who}: it gets its share of the connections. If that does not help: {NOT_ACCEPTED}");
+    Some((text, Some(Command::on_node(format!("kill -CONT {}", stopped.pid)))))
+}
+
 /// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let (Some((_, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
     let holder = reading.processes.iter().find(|it| connection.pid == Some(it.pid));
     let server = holder.map_or_else(|| name(&reading.processes), |it| name(std::slice::from_ref(it)));
-    if !connection.accepted {
+    if let Some((first, command)) = unblock(reading, connection) {
         let fix = std::mem::take(&mut finding.remediation);
-        finding.remediation = fix.reword(|text| format!("{NOT_ACCEPTED}. If it is only slow: {text}"));
+        finding.remediation = fix.reword(|text| format!("{first}. If it is only slow: {text}")).run(command);
     }
     finding.summary += &match (connection.accepted, connection.unread) {
         (false, _) => format!("; nobody had accepted it: it waited in the queue of {server}{}", halted(reading)),

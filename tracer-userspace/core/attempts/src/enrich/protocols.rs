@@ -67,7 +67,7 @@ impl<'a> Matched<'a> {
     }
 
     /// A plain HTTP probe closed so long after the last segment that its answer cannot have been complete.
-    fn still_waited(&self) -> bool {
+    pub fn still_waited(&self) -> bool {
         let quiet = self.attempt.last.as_ref().and_then(|last| last.quiet_ns);
         self.is_no_refusal() && quiet.is_some_and(|quiet| quiet >= WAITED_NS)
     }

@@ -3,7 +3,7 @@
 use super::super::giving_up::{closed_late, is_timeout, timeout_ns};
 use super::super::serving;
 use super::*;
-use tracer_model::event::ProbeOutput;
+use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))
@@ -62,6 +62,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
             "answered the handshake, but not the request in time"
         }
+        ProbeOutput::Timeout if has_part_of_head(case) => "began to answer, but did not finish in time",
         _ => return None,
     };
     if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) || case.matched.mismatched_protocol().is_some()
@@ -72,6 +73,14 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let state = attempt.last.as_ref().map(|state| of_state(ended, state));
     let evidence = state.into_iter().chain([of_outcome(reported)]).collect();
     Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)))
+}
+
+/// The beginning of an answer in plain HTTP came, and the prober still waited. After a redirect the timeout may be that
+/// of the next connection.
+fn has_part_of_head(case: &Case<'_>) -> bool {
+    let is_redirect = |answer: &Answer| answer.status.is_some_and(|status| (300..400).contains(&status));
+    let answer = case.attempt.answer().map(|(_, answer)| answer);
+    answer.is_some_and(|it| it.kind == AnswerKind::Http && !is_redirect(it)) && case.matched.still_waited()
 }
 
 fn silent(case: &Case<'_>) -> Option<Finding> {
@@ -238,6 +247,23 @@ mod tests {
         unknown.connect().established().answer(AnswerKind::Http, Some(200)).wait_ms(5_000);
         let end = (TcpState::Established, TcpState::FinWait1);
         assert!(unknown.state_quiet(end, (100, 101, 141), 4_000_000_000).causes().is_empty(), "no probe is known");
+    }
+
+    /// The kubelet connected late, so that the connection was shorter than its timeout.
+    #[test]
+    fn a_head_that_is_not_complete_at_the_kubelets_timeout_is_slow() {
+        let decided = |status: u16, lasted_ms: u64, reason: ProbeOutput| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status)).wait_ms(lasted_ms);
+            stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 141), 900_000_000);
+            let first = stream.kubelet(reason).wait_ms(5).tick().verdicts().into_iter().next();
+            first.map(|it| (it.verdict.cause.name(), it.verdict.confidence))
+        };
+        let slow = Some(("slow_response", Confidence::Likely));
+        assert_eq!(decided(100, 960, ProbeOutput::Timeout), slow);
+        assert_eq!(decided(200, 960, ProbeOutput::Timeout), slow);
+        let redirected = decided(302, 960, ProbeOutput::Timeout);
+        assert_eq!(redirected.map(|it| it.0), Some("unexplained"), "the next connection may have timed out");
     }
 
     #[test]
