@@ -75,7 +75,8 @@ pub struct View {
     pub pods: Vec<Pod>,
     /// Services without their endpoints.
     services: Vec<Service>,
-    slices: Vec<Slice>,
+    /// Absent until the API has listed them: endpoints are then unknown.
+    slices: Option<Vec<Slice>>,
     /// Events of this node's kubelet, by their follower.
     events: BTreeMap<String, Vec<KubeletEvent>>,
     states: BTreeMap<String, State>,
@@ -102,8 +103,7 @@ impl View {
 
     /// Services joined with their endpoints.
     pub fn services(&self) -> Vec<Service> {
-        let known = self.states.get("endpointslices").is_some_and(|state| *state != State::Waiting);
-        join(self.services.clone(), known.then(|| self.slices.clone()))
+        join(self.services.clone(), self.slices.clone())
     }
 
     /// The problems, in words that follow "cluster API".

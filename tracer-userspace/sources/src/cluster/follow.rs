@@ -103,6 +103,10 @@ impl<W: Watched> ResourceFollower<W> {
                 self.consistent = true;
             }
             Err(ref failure) => {
+                if matches!(failure, Failure::Unknown(_)) {
+                    // A server that starts may not know its newest version yet.
+                    self.path = 0;
+                }
                 self.garbled = matches!(failure, Failure::Garbage(_));
                 self.board.failed(failure);
             }

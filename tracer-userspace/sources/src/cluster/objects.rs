@@ -99,7 +99,7 @@ impl Watched for api::EndpointSlice {
     }
 
     fn show(view: &mut View, _of: &str, all: Vec<Slice>) {
-        view.slices = all;
+        view.slices = Some(all);
     }
 }
 

@@ -201,12 +201,13 @@ async fn a_server_that_ignores_what_it_was_asked_is_listed() {
     LocalSet::new().run_until(run).await;
 }
 
+const SERVICE: &str = r#"{"metadata":{"namespace":"shop","name":"cart","uid":"s1","resourceVersion":"1"},"spec":{"clusterIP":"10.96.0.9","ports":[{"port":80,"nodePort":30080}]}}"#;
+
 #[tokio::test]
 async fn services_are_joined_with_their_endpoints_in_the_version_that_the_server_has() {
     let run = async {
         let mut api = Fake::new().await;
         let mut followed = Followed::start(api.addr, config(false, true), pace());
-        let service = r#"{"metadata":{"namespace":"shop","name":"cart","uid":"s1","resourceVersion":"1"},"spec":{"clusterIP":"10.96.0.9","ports":[{"port":80,"nodePort":30080}]}}"#;
         let slice = r#"{"metadata":{"namespace":"shop","name":"cart-1","uid":"e1","resourceVersion":"2","labels":{"kubernetes.io/service-name":"cart"}},"endpoints":[{"addresses":["10.0.0.1"]},{"addresses":["10.0.0.2"],"conditions":{"ready":false}}]}"#;
         let mut open = Vec::new();
         for _ in 0..3 {
@@ -215,7 +216,7 @@ async fn services_are_joined_with_their_endpoints_in_the_version_that_the_server
             match asked.path.as_str() {
                 "/api/v1/services" => {
                     let mut watch = asked.stream().await;
-                    watch.event("ADDED", service).await;
+                    watch.event("ADDED", SERVICE).await;
                     watch.synced(3).await;
                     open.push(watch);
                 }
@@ -235,6 +236,56 @@ async fn services_are_joined_with_their_endpoints_in_the_version_that_the_server
         assert_eq!(services[0].ready_endpoints, Some(vec![addr(1)]));
         assert_eq!(services[0].not_ready_endpoints, [addr(2)]);
         assert_eq!(services[0].ports[0].node_port, Some(30080));
+    };
+    LocalSet::new().run_until(run).await;
+}
+
+#[tokio::test]
+async fn refused_endpoint_slices_leave_endpoints_unknown() {
+    for (refusal, problem) in [("404 Not Found", "does not know endpointslices (404)"), ("403 Forbidden", "(403)")] {
+        let run = async {
+            let mut api = Fake::new().await;
+            let mut followed = Followed::start(api.addr, config(false, true), pace());
+            let answer = async {
+                let mut open = Vec::new();
+                loop {
+                    let asked = api.next().await;
+                    if asked.path != "/api/v1/services" {
+                        asked.answer(refusal, "refused").await;
+                        continue;
+                    }
+                    let mut watch = asked.stream().await;
+                    watch.event("ADDED", SERVICE).await;
+                    watch.synced(3).await;
+                    open.push(watch);
+                }
+            };
+            let both = |view: &View| !view.services().is_empty() && view.failure().is_some();
+            let view = tokio::select! {
+                view = followed.until("both", both) => view,
+                () = answer => unreachable!(),
+            };
+            assert!(view.failure().is_some_and(|it| it.contains(problem)), "{:?}", view.failure());
+            assert_eq!(view.services()[0].ready_endpoints, None, "{refusal}");
+        };
+        LocalSet::new().run_until(run).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_knows_no_version_is_asked_for_the_newest_again() {
+    let run = async {
+        let mut api = Fake::new().await;
+        let _followed = Followed::start(api.addr, config(false, true), pace());
+        let mut paths = Vec::new();
+        while paths.len() < 3 {
+            let asked = api.next().await;
+            if let Some((_, version)) = asked.path.split_once("/discovery.k8s.io/") {
+                paths.push(version.to_owned());
+            }
+            asked.answer("404 Not Found", "404 page not found").await;
+        }
+        assert_eq!(paths, ["v1/endpointslices", "v1beta1/endpointslices", "v1/endpointslices"]);
     };
     LocalSet::new().run_until(run).await;
 }
