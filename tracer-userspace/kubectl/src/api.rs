@@ -261,3 +261,45 @@ fn of_client(error: &kube::Error) -> Problem {
     }
     Problem::Unreachable(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::*;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn credential_plugins_sign_in_or_say_why_not() {
+        let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
+        let fake = one_unready(log).await;
+        let plugin = |script: &str| {
+            format!(
+                "{{exec: {{apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: sh, args: ['-c', '{script}']}}}}"
+            )
+        };
+        let credential = r#"echo "{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{\"token\":\"t\"}}""#;
+        let signed_in = ran_as(&fake, &plugin(credential), &["why", "cart-0", "-o", "pretty"]).await;
+        assert_eq!(signed_in.ended, Ok(0));
+        let (code, problem) = ran_as(&fake, &plugin("echo secret; exit 3"), &["why", "cart-0"]).await.problem();
+        assert!(code == 2 && problem.contains("the credential plugin sh failed: exit status: 3"), "{problem}");
+        assert!(!problem.contains("secret"), "{problem}");
+        let absent =
+            "{exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: /no/plugin}}";
+        let (code, problem) = ran_as(&fake, absent, &["why", "cart-0"]).await.problem();
+        assert!(
+            code == 2 && problem.contains("the credential plugin of the kubeconfig cannot be started: "),
+            "{problem}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_long_list_is_read_in_pages() {
+        let mut replies = cluster(&[pod("shop", "cart-0", "n1", false)], &[]);
+        let page = json!({"metadata": {"continue": "next page"}, "items": []});
+        replies.insert(PODS.into(), Reply::Json(200, page));
+        let fake = Fake::serve(replies).await;
+        // The fake always gives the same page. Two requests are enough to see the token.
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(300), ran(&fake, &["why", "cart-0"])).await;
+        let asked = fake.asked.lock().expect("a list").clone();
+        assert!(asked.iter().any(|it| it.contains("continue=next%20page") && it.contains("limit=500")), "{asked:?}");
+    }
+}

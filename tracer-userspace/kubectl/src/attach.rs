@@ -1,6 +1,8 @@
 //! `kubectl tracer attach`: a pod that runs tracer on one node for a while, with the rights of the DaemonSet.
 
 mod pod;
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, Write};
 use std::time::Duration;

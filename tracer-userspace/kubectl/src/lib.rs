@@ -27,7 +27,7 @@ mod skew;
 mod target;
 mod terminal;
 #[cfg(test)]
-mod tests;
+mod testing;
 mod top;
 mod why;
 

@@ -92,6 +92,8 @@ fn seconds(time: &Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::*;
+    use serde_json::json;
 
     const LOGS: Right<'_> = Right { verb: "get", resource: "pods/log", namespace: "tracer" };
 
@@ -117,5 +119,71 @@ mod tests {
     fn a_long_message_of_a_server_becomes_one_short_line() {
         let text = Problem::of_answer(502, "<html>\n".repeat(1000).as_bytes(), &LOGS, "pod x").to_string();
         assert!(text.len() < 350 && !text.contains('\n'), "{text}");
+    }
+
+    #[tokio::test]
+    async fn bad_input_is_one_line_and_an_exit_code() {
+        let mut waiting = pod("shop", "waits", "", false);
+        waiting["status"]["conditions"] =
+            json!([{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]);
+        let mut replies = cluster(
+            &[pod("shop", "cart-0", "n1", false), pod("shop", "far", "n9", false), waiting],
+            &[("n1", record("verdict", 1, "n1", &now(), json!({})).replace("tracer/1", "tracer/2"))],
+        );
+        replies.insert("GET /api/v1/namespaces/shop/pods/late".into(), Reply::Silence);
+        let fake = Fake::serve(replies).await;
+        for (words, part) in [
+            (&["why", "none"][..], "pod shop/none not found"),
+            (&["why", "waits"], "shop/waits is not scheduled, so no node probes it: 0/3 nodes are available"),
+            (&["why", "far"], "no tracer runs on n9"),
+            (
+                &["why", "cart-0"],
+                "the log of tracer/tracer-n1 on n1 has records of tracer/2, and this plugin reads tracer/1",
+            ),
+            (&["why", "late"], "no answer within 500 ms"),
+            (&["why", "deploy/none"], "deployment shop/none not found"),
+            (&["why", "cart-0", "--context", "none"], "kubeconfig"),
+        ] {
+            let (code, problem) = ran(&fake, words).await.problem();
+            assert!(code == 2 && problem.contains(part) && !problem.contains('\n'), "{words:?}: {code} {problem}");
+        }
+    }
+
+    #[tokio::test]
+    async fn each_missing_right_is_named() {
+        let all = || cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", String::new())]);
+        let forbidden =
+            r#"x is forbidden: User "jane" cannot get resource "pods" in API group "" in the namespace "shop""#;
+        for (path, right) in [
+            ("GET /api/v1/namespaces/shop/pods/cart-0", "verb `get` on `pods` in namespace `shop`"),
+            (PODS, "verb `list` on `pods` in namespace `tracer`"),
+            (&log_of("n1"), "verb `get` on `pods/log` in namespace `tracer`"),
+        ] {
+            let mut replies = all();
+            replies.insert(path.into(), status(403, forbidden));
+            let (code, problem) = ran(&Fake::serve(replies).await, &["why", "cart-0"]).await.problem();
+            assert!(code == 3 && problem.contains(&format!("`jane` needs {right}")), "{path}: {code} {problem}");
+        }
+        let mut replies = all();
+        replies.insert(log_of("n1"), status(403, forbidden));
+        let (code, problem) = ran(&Fake::serve(replies).await, &["top"]).await.problem();
+        assert!(code == 3 && problem.contains("`pods/log`"), "{code} {problem}");
+    }
+
+    #[tokio::test]
+    async fn an_expired_token_is_named() {
+        let replies = Replies::from([("GET /api/v1/namespaces/shop/pods/cart-0".into(), status(401, "Unauthorized"))]);
+        let (code, problem) = ran(&Fake::serve(replies).await, &["why", "cart-0"]).await.problem();
+        assert!(
+            code == 2 && problem.contains("refuses the credentials (401)") && !problem.contains("secret"),
+            "{problem}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_down_is_named() {
+        let fake = Fake { addr: ([127, 0, 0, 1], 1).into(), ..Fake::serve(Replies::new()).await };
+        let (code, problem) = ran(&fake, &["why", "cart-0"]).await.problem();
+        assert!(code == 2 && problem.contains("does not answer: http://127.0.0.1:1: Connection refused"), "{problem}");
     }
 }

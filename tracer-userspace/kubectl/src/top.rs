@@ -2,6 +2,8 @@
 
 mod page;
 mod tally;
+#[cfg(test)]
+mod tests;
 
 use std::io::Write;
 use std::rc::Rc;

@@ -2,6 +2,8 @@
 
 mod answer;
 mod collected;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::io::Write;

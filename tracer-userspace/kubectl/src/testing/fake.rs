@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 
 /// The answer to a request.
 #[derive(Clone)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     Json(u16, Value),
     Log(Bytes),
     /// No answer.
@@ -26,20 +26,20 @@ pub(super) enum Reply {
 }
 
 /// The server, until its runtime ends.
-pub(super) struct Fake {
-    pub(super) addr: SocketAddr,
+pub(crate) struct Fake {
+    pub(crate) addr: SocketAddr,
     /// `METHOD path?query` of each request.
-    pub(super) asked: Arc<Mutex<Vec<String>>>,
-    pub(super) bodies: Arc<Mutex<Vec<Value>>>,
+    pub(crate) asked: Arc<Mutex<Vec<String>>>,
+    pub(crate) bodies: Arc<Mutex<Vec<Value>>>,
     /// The timeout of commands. It is long if the server answers everything, so that no test depends on its speed.
-    pub(super) patience: &'static str,
+    pub(crate) patience: &'static str,
 }
 
 /// Answers by `METHOD path`, the query left out.
-pub(super) type Replies = HashMap<String, Reply>;
+pub(crate) type Replies = HashMap<String, Reply>;
 
 impl Fake {
-    pub(super) async fn serve(replies: Replies) -> Self {
+    pub(crate) async fn serve(replies: Replies) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let addr = listener.local_addr().expect("an address");
         let (asked, bodies) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<Mutex<Vec<Value>>>::default());
@@ -60,7 +60,7 @@ impl Fake {
     }
 
     /// A kubeconfig for it, in namespace `shop`. `user` is YAML.
-    pub(super) fn kubeconfig(&self, user: &str) -> PathBuf {
+    pub(crate) fn kubeconfig(&self, user: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("kubectl-tracer-{}-{}", std::process::id(), self.addr.port()));
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: 'http://{}'}}}}]\nusers: [{{name: u, user: {user}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: u, namespace: shop}}}}]\n",

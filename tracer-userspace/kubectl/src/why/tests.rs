@@ -1,0 +1,153 @@
+use serde_json::{Value, json};
+
+use crate::testing::*;
+
+fn finding(seq: u64, node: &str, status: &str) -> String {
+    let more = json!({"check": "ip_forward", "status": status, "observed": "net.ipv4.ip_forward = 0", "expected": "1",
+        "why": "pods need it", "remediation": {"text": "Set it", "commands": [{"run": "sysctl -w net.ipv4.ip_forward=1", "where": "node"}]}});
+    record("finding", seq, node, &now(), more)
+}
+
+#[tokio::test]
+async fn the_answer_comes_first_and_then_the_verdicts() {
+    let log = [
+        "tracer: warning: not a record\n".to_owned(),
+        verdict(1, "n1", &now(), "cart-0", "connection_refused"),
+        verdict(2, "n1", &now(), "other", "firewall_drop"),
+        verdict(3, "n1", &now(), "cart-0", "connection_refused"),
+    ];
+    let fake = one_unready(log.concat()).await;
+    let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
+    assert_eq!(ran.ended, Ok(0));
+    let answer =
+        "shop/cart-0 is not ready: nobody listens on port 3 (connection_refused, proven); fix: start the server\n";
+    assert!(ran.out.starts_with(answer), "{}", ran.out);
+    assert!(
+        ran.out.contains("connection_refused  shop/cart-0 web") && !ran.out.contains("firewall_drop"),
+        "{}",
+        ran.out
+    );
+    let asked = fake.asked.lock().expect("a list").clone();
+    assert!(asked.iter().all(|it| it.starts_with("GET ") && !it.contains("exec")), "{asked:?}");
+}
+
+#[tokio::test]
+async fn an_old_failure_does_not_explain_unreadiness() {
+    let log = verdict(1, "n1", "2026-01-02T03:04:05.000000000Z", "cart-0", "connection_refused");
+    let fake = one_unready(log).await;
+    let ran = ran(&fake, &["why", "pod/cart-0", "-o", "pretty"]).await;
+    assert!(ran.out.starts_with("shop/cart-0 is not ready; its last probe failure that tracer saw was"), "{}", ran.out);
+    assert!(!ran.out.contains("is not ready: "), "{}", ran.out);
+}
+
+/// The verdict of a connection of another process, or of a probe of this type.
+fn verdict_of(seq: u64, kind: &str) -> String {
+    let line = verdict(seq, "n1", &now(), "cart-0", "connection_refused");
+    match kind {
+        "connection" => line.replace(r#""subject":"probe""#, r#""subject":"connection""#),
+        kind => {
+            let probe = format!(r#""probe":{{"type":"{kind}","failure_threshold":3}},"subject":"#);
+            line.replace(r#""subject":"#, &probe)
+        }
+    }
+}
+
+/// The answer for a pod that is not ready, of verdicts of these kinds; the newest is the last.
+async fn answer_of(kinds: &[&str]) -> String {
+    let log: String = (1..).zip(kinds).map(|(seq, kind)| verdict_of(seq, kind)).collect();
+    let fake = one_unready(log).await;
+    let out = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await.out;
+    out.lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn only_a_probe_that_decides_readiness_explains_unreadiness() {
+    let because = "shop/cart-0 is not ready: nobody listens on port 1 ";
+    for kinds in
+        [&["readiness"][..], &["startup"], &["readiness", "connection"], &["startup", "liveness", "connection"]]
+    {
+        let answer = answer_of(kinds).await;
+        assert!(answer.starts_with(because), "{kinds:?}: {answer}");
+    }
+    let answer = answer_of(&[&["readiness"][..], &["connection"; 100]].concat()).await;
+    assert!(answer.starts_with(because), "many clients: {answer}");
+}
+
+#[tokio::test]
+async fn a_failed_liveness_probe_restarts_the_container() {
+    for kinds in [&["liveness"][..], &["liveness", "connection"]] {
+        let answer = answer_of(kinds).await;
+        assert!(answer.starts_with("shop/cart-0 is not ready; its liveness probe failed "), "{answer}");
+        let restart =
+            "UTC), and the kubelet restarts the container after 3 failures in a row: nobody listens on port 1 ";
+        assert!(answer.contains(restart) && !answer.contains("is not ready: "), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_failed_connection_is_no_failed_probe() {
+    let answer = answer_of(&["connection"]).await;
+    assert!(answer.starts_with("shop/cart-0 is not ready; tracer has no failed probe of it from "), "{answer}");
+    assert!(answer.contains("; a connection to it failed ") && !answer.contains("is not ready: "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_verdict_that_was_revised_to_noise_is_no_answer() {
+    let noise = verdict(2, "n1", &now(), "cart-0", "slow_response")
+        .replace(r#""outcome":"failure""#, r#""outcome":"noise","revises":1"#);
+    let noise = noise.replace(r#""subject":"#, r#""revises":1,"subject":"#);
+    let log = [verdict(1, "n1", &now(), "cart-0", "connection_refused"), noise].concat();
+    let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", true)], &[("n1", log)])).await;
+    let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
+    assert!(ran.out.starts_with("shop/cart-0 is ready; tracer has no failure of it"), "{}", ran.out);
+}
+
+#[tokio::test]
+async fn without_a_verdict_the_findings_of_the_node_are_shown() {
+    let log = [finding(1, "n1", "ok"), finding(2, "n1", "fail"), verdict(3, "n1", &now(), "other", "firewall_drop")];
+    let fake = one_unready(log.concat()).await;
+    let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
+    assert!(ran.out.starts_with("shop/cart-0 is not ready; tracer has no failure of it"), "{}", ran.out);
+    for part in [
+        "3 records of tracer/tracer-n1 on n1: 1 verdict of other pods",
+        "fail    ip_forward",
+        "sysctl -w net.ipv4.ip_forward=1",
+    ] {
+        assert!(ran.out.contains(part), "{part}: {}", ran.out);
+    }
+}
+
+#[tokio::test]
+async fn the_failing_pods_of_a_workload_are_explained() {
+    let pods = [pod("shop", "cart-a", "n1", true), pod("shop", "cart-b", "n2", false)];
+    let log = verdict(1, "n2", &now(), "cart-b", "connection_refused");
+    let mut replies = cluster(&pods, &[("n1", String::new()), ("n2", log)]);
+    let deployment = json!({"spec": {"selector": {"matchLabels": {"app": "cart"}}}});
+    replies.insert("GET /apis/apps/v1/namespaces/shop/deployments/cart".into(), Reply::Json(200, deployment));
+    replies.insert("GET /api/v1/namespaces/shop/pods".into(), Reply::Json(200, json!({"items": pods})));
+    let fake = Fake::serve(replies).await;
+    let ran = ran(&fake, &["why", "deploy/cart", "-o", "pretty"]).await;
+    assert!(ran.out.starts_with("shop/cart-b is not ready: ") && !ran.out.contains("cart-a"), "{}", ran.out);
+    let asked = fake.asked.lock().expect("a list").clone();
+    assert!(asked.iter().any(|it| it.contains("labelSelector=app%3Dcart")), "{asked:?}");
+}
+
+#[tokio::test]
+async fn json_output_is_the_record_of_the_log() {
+    let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
+    let fake = one_unready(log.clone()).await;
+    let ran = ran(&fake, &["why", "cart-0", "-o", "json"]).await;
+    let printed: Value = serde_json::from_str(&ran.out).expect("one record");
+    assert_eq!(printed["verdict"], serde_json::from_str::<Value>(&log).expect("a record")["verdict"]);
+}
+
+#[tokio::test]
+async fn of_a_log_of_ten_megabytes_the_newest_verdicts_are_kept() {
+    let log = long_log("n1", 10 << 20);
+    let newest = log.lines().rfind(|it| it.contains(r#""pod_name":"cart-0""#)).expect("a verdict");
+    let newest: Value = serde_json::from_str(newest).expect("a record");
+    let fake = one_unready(log).await;
+    let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
+    let answer = format!("shop/cart-0 is not ready: nobody listens on port {} ", newest["seq"]);
+    assert!(ran.out.starts_with(&answer) && ran.out.lines().count() < 200, "{answer}: {}", ran.out.lines().count());
+}
