@@ -83,9 +83,8 @@ mod tests {
 
     /// The states of the node's veth1 in this order: `Some` of a reading, which may lack it.
     fn read(stream: &mut Stream, up: Option<bool>) {
-        let link = |up| LinkState { ifindex: 7, name: "veth1".into(), up, ..LinkState::default() };
-        let links = up.map(link).into_iter().collect();
-        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links }));
+        let veth = |up| LinkState { up, ..link(7, "veth1", &[]) };
+        stream.node_links(up.map(veth).into_iter().collect());
     }
 
     fn events(fill: fn(&mut Stream)) -> Vec<String> {

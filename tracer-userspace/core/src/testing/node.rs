@@ -80,8 +80,11 @@ impl Stream {
     }
 
     pub fn links(&mut self, lo_up: bool, addrs: &[&str]) -> &mut Self {
-        let addrs = addrs.iter().map(|a| address(a)).collect();
-        let lo = LinkState { ifindex: 1, name: "lo".into(), up: lo_up, loopback: true, addrs, ..Default::default() };
-        self.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![lo] }))
+        self.node_links(vec![LinkState { up: lo_up, loopback: true, ..link(1, "lo", addrs) }])
+    }
+
+    /// The links of the node are read.
+    pub fn node_links(&mut self, links: Vec<LinkState>) -> &mut Self {
+        self.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links }))
     }
 }

@@ -34,6 +34,12 @@ pub fn redirect(proxy: u32, app: u32) -> Redirect {
     Redirect { to: address("10.88.0.2:15006"), server: listener(proxy, "envoy"), passed_over: listener(app, "app") }
 }
 
+/// A link that is up, with these addresses.
+pub fn link(ifindex: u32, name: &str, addrs: &[&str]) -> LinkState {
+    let addrs = addrs.iter().map(|addr| address(addr)).collect();
+    LinkState { ifindex, name: name.into(), up: true, addrs, ..LinkState::default() }
+}
+
 pub fn neighbour(state: &str) -> NeighbourState {
     NeighbourState { addr: address("10.88.0.2"), state: state.to_owned(), ifindex: 2 }
 }

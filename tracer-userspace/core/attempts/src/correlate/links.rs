@@ -76,8 +76,7 @@ mod tests {
     }
 
     fn table(netns: Netns) -> Links {
-        let addrs = vec![address("127.0.0.1")];
-        let lo = LinkState { ifindex: 1, name: "lo".into(), up: true, loopback: true, addrs, ..LinkState::default() };
+        let lo = LinkState { loopback: true, ..link(1, "lo", &["127.0.0.1"]) };
         Links { netns, cookie: None, links: vec![lo] }
     }
 

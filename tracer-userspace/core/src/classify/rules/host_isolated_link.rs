@@ -77,8 +77,7 @@ mod tests {
         stream.connect().wait_ms(200).inspection(|reading| {
             let parent = Some(ParentLink { kind: kind.into(), ifindex, is_of_prober });
             let addrs = vec![reading.target.ip()];
-            reading.links =
-                vec![LinkState { ifindex: 5, name: "eth0".into(), up: true, addrs, parent, ..LinkState::default() }];
+            reading.links = vec![LinkState { addrs, parent, ..link(5, "eth0", &[]) }];
             let (addr, state) = (reading.target.ip(), "incomplete".to_owned());
             reading.neighbour = Some(NeighbourState { addr, state, ifindex: 2 });
         });
@@ -105,8 +104,7 @@ mod tests {
     #[test]
     fn a_device_name_with_shell_characters_is_not_pasted() {
         let fix = |name: &str| {
-            let link = LinkState { ifindex: 2, name: name.into(), up: true, ..LinkState::default() };
-            let links = Links { netns: NODE, cookie: None, links: vec![link] };
+            let links = Links { netns: NODE, cookie: None, links: vec![link(2, name, &[])] };
             let mut stream = with_link("macvlan", 2, true, true);
             stream
                 .observations

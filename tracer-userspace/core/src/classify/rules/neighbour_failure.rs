@@ -292,9 +292,7 @@ mod tests {
             }
             stream.connect().wait_ms(200);
             if inspected {
-                let addrs = vec![address("10.88.0.2")];
-                let link = LinkState { ifindex: 2, name: "eth0".into(), up: true, addrs, ..LinkState::default() };
-                stream.inspection(|reading| reading.links = vec![link]);
+                stream.inspection(|reading| reading.links = vec![link(2, "eth0", &["10.88.0.2"])]);
             }
             let verdict = stream.drop(SYN, "NEIGH_FAILED", NODE).verdict();
             assert_eq!(verdict.cause.name(), "neighbour_failure");
@@ -330,8 +328,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_there_is_not_called_gone() {
         let fix = |up: bool| {
-            let addrs = vec![address("10.88.0.2")];
-            let link = LinkState { ifindex: 2, name: "eth0".into(), up, addrs, ..LinkState::default() };
+            let link = LinkState { up, ..link(2, "eth0", &["10.88.0.2"]) };
             let mut stream = Stream::new();
             stream.connect().wait_ms(200).inspection(|reading| reading.links = vec![link]);
             stream.drop(SYN, "NEIGH_FAILED", NODE).verdict().remediation.to_string()
@@ -416,18 +413,11 @@ mod tests {
     #[test]
     fn overlapping_subnets_are_reported_with_both_links() {
         let reported = |docker: &str| {
-            let link = |ifindex, name: &str, addr: &str, len| LinkState {
-                ifindex,
-                name: name.into(),
-                up: true,
-                addrs: vec![address(addr)],
-                prefixes: vec![len],
-                ..LinkState::default()
-            };
-            let links = vec![link(2, "docker0", docker, 24), link(3, "cni0", "10.88.3.1", 16)];
+            let bridge = |ifindex, name, addr, len| LinkState { prefixes: vec![len], ..link(ifindex, name, &[addr]) };
+            let links = vec![bridge(2, "docker0", docker, 24), bridge(3, "cni0", "10.88.3.1", 16)];
             let mut stream = Stream::new();
-            stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links })).connect().wait_ms(200);
-            stream.inspection(|reading| reading.neighbour = Some(crate::testing::neighbour("incomplete"))).verdict()
+            stream.node_links(links).connect().wait_ms(200);
+            stream.inspection(|reading| reading.neighbour = Some(neighbour("incomplete"))).verdict()
         };
         let words =
             "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";
@@ -441,15 +431,10 @@ mod tests {
     #[test]
     fn an_incomplete_entry_decides_while_the_attempt_waits() {
         let mut stream = Stream::new();
-        stream
-            .connect()
-            .wait_ms(200)
-            .inspection(|reading| reading.neighbour = Some(crate::testing::neighbour("incomplete")));
+        stream.connect().wait_ms(200).inspection(|reading| reading.neighbour = Some(neighbour("incomplete")));
         assert_eq!(stream.causes(), ["neighbour_failure"]);
         let mut fine = Stream::new();
-        fine.connect()
-            .wait_ms(200)
-            .inspection(|reading| reading.neighbour = Some(crate::testing::neighbour("reachable")));
+        fine.connect().wait_ms(200).inspection(|reading| reading.neighbour = Some(neighbour("reachable")));
         assert_eq!(fine.gives_up().causes(), ["unexplained"]);
     }
 }

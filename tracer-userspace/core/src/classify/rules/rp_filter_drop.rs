@@ -76,10 +76,8 @@ mod tests {
     /// A stream with the node's end of the pod's veth, which has these addresses.
     fn over_lxc(addrs: &[&str]) -> (Stream, Device) {
         let device = Device { ifindex: 7, name: "lxc7".into(), up: true, loopback: false };
-        let addrs = addrs.iter().map(|addr| address(addr)).collect();
-        let link = LinkState { ifindex: 7, name: "lxc7".into(), up: true, addrs, ..LinkState::default() };
         let mut stream = Stream::new();
-        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![link] }));
+        stream.node_links(vec![link(7, "lxc7", addrs)]);
         (stream, device)
     }
 

@@ -207,8 +207,7 @@ mod tests {
         assert_eq!((no_route.cause.name(), no_route.confidence), ("route_unreachable", Confidence::Likely));
         assert_has(&no_route.summary, &["drops the answer without a trace"]);
         let no_link = noted(|reading| {
-            let addrs = vec![address("10.88.0.2")];
-            reading.links = vec![LinkState { ifindex: 2, name: "eth0".into(), addrs, ..LinkState::default() }];
+            reading.links = vec![LinkState { up: false, ..link(2, "eth0", &["10.88.0.2"]) }];
         });
         assert_eq!((no_link.cause.name(), no_link.confidence), ("pod_link_down", Confidence::Likely));
         let gone = noted(|reading| (reading.netns, reading.serving) = (None, None));

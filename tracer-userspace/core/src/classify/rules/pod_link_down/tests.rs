@@ -1,14 +1,7 @@
 use crate::testing::*;
 
 fn eth0(up: bool, running: bool) -> LinkState {
-    LinkState {
-        ifindex: 2,
-        name: "eth0".into(),
-        up,
-        addrs: vec![address("10.88.0.2")],
-        running: Some(running),
-        ..LinkState::default()
-    }
+    LinkState { up, running: Some(running), ..link(2, "eth0", &["10.88.0.2"]) }
 }
 
 fn causes_with(link: LinkState) -> Vec<&'static str> {
@@ -78,11 +71,9 @@ fn a_bridge_with_the_pods_link_up_is_not_reported_without_ports() {
 fn a_bridge_with_other_addresses_is_no_link_of_the_pod() {
     let noted = |addr: &str| {
         let bridge = Device { ifindex: 3, name: "br0".into(), up: true, loopback: false };
-        let addrs = vec![address(addr)];
-        let link =
-            LinkState { ifindex: 3, name: "br0".into(), up: true, addrs, prefixes: vec![24], ..LinkState::default() };
         let mut stream = Stream::new();
-        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![link] })).http_readiness();
+        let link = LinkState { prefixes: vec![24], ..link(3, "br0", &[addr]) };
+        stream.node_links(vec![link]).http_readiness();
         stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).gives_up().verdict()
     };
     let (own, other) = (noted("10.88.0.1"), noted("10.89.0.1"));
@@ -117,7 +108,7 @@ fn a_pod_is_not_gone_if_somebody_answers_for_its_address() {
         stream.http_readiness().connect().wait_ms(200).inspection(|reading| {
             reading.netns = None;
             reading.ambiguous = ambiguous;
-            reading.neighbour = Some(crate::testing::neighbour(state));
+            reading.neighbour = Some(neighbour(state));
         });
         stream.gives_up().causes()
     };
@@ -162,12 +153,12 @@ fn the_state_of_the_targets_link_decides_and_a_good_link_does_not() {
 #[test]
 fn the_nodes_end_is_named_if_it_is_down() {
     let noted = |set_down: bool, up: bool| {
-        let veth = LinkState { ifindex: 7, name: "veth7".into(), up, ..LinkState::default() };
+        let veth = LinkState { up, ..link(7, "veth7", &[]) };
         let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
         if set_down {
             stream.link_set(NODE, 7, "veth7", false);
         }
-        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![veth] })).wait_ms(200);
+        stream.node_links(vec![veth]).wait_ms(200);
         stream.inspection(|reading| {
             reading.netns = Some(POD);
             reading.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
@@ -227,7 +218,7 @@ const IPV6: &str = "fd00::2";
 /// The links that the verdicts name if eth0 of the pod has lost its IPv6 address. The pod has the fallback devices of
 /// every pod of a node that uses IPIP.
 fn named_links(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
-    let down = |ifindex, name: &str| LinkState { ifindex, name: name.into(), ..LinkState::default() };
+    let down = |ifindex, name| LinkState { up: false, ..link(ifindex, name, &[]) };
     let mut stream = Stream::to(&format!("[{IPV6}]:8080"));
     begin(&mut stream);
     stream.connect().wait_ms(200).inspection(|reading| {
@@ -243,10 +234,7 @@ fn named_links(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
 #[test]
 fn an_ipv6_address_is_lost_with_the_link_that_held_it() {
     let held = |stream: &mut Stream| {
-        stream.inspection(|reading| {
-            let addrs = vec![address(IPV6)];
-            reading.links = vec![LinkState { ifindex: 4, up: true, addrs, ..LinkState::default() }];
-        });
+        stream.inspection(|reading| reading.links = vec![link(4, "", &[IPV6])]);
     };
     assert_eq!(named_links(held, false), ["eth0"]);
     assert_eq!(named_links(held, true), ["-"], "the address was removed");
@@ -278,7 +266,7 @@ fn a_pod_with_a_known_namespace_is_not_gone() {
         begin(&mut stream);
         stream.connect().wait_ms(200).inspection(|reading| {
             reading.netns = None;
-            reading.neighbour = Some(crate::testing::neighbour("incomplete"));
+            reading.neighbour = Some(neighbour("incomplete"));
         });
         stream.gives_up().causes()
     };
@@ -291,12 +279,9 @@ fn a_pod_with_a_known_namespace_is_not_gone() {
 #[test]
 fn a_link_that_was_just_set_down_counts_while_its_flag_is_on() {
     let reported = |later_ms: u64| {
-        let addrs = vec![address("10.88.0.1")];
-        let bridge =
-            LinkState { ifindex: 3, name: "cni0".into(), up: true, addrs, prefixes: vec![24], ..Default::default() };
+        let bridge = LinkState { prefixes: vec![24], ..link(3, "cni0", &["10.88.0.1"]) };
         let mut stream = Stream::new().link_set(NODE, 3, "cni0", false).clone();
-        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![bridge] }));
-        stream.wait_ms(later_ms).connect_failed(libc::ENETUNREACH).causes()
+        stream.node_links(vec![bridge]).wait_ms(later_ms).connect_failed(libc::ENETUNREACH).causes()
     };
     assert_eq!(reported(4), ["pod_link_down"]);
     assert_eq!(reported(600), ["route_unreachable"], "it was set up again, unobserved");

@@ -299,8 +299,7 @@ fn a_reject_of_kube_proxy_is_never_a_firewall_reject() {
 #[test]
 fn kube_proxys_rule_for_all_cluster_ips_does_not_count_for_another_address() {
     let reported = |addrs: &[&str], truncated| {
-        let addrs = addrs.iter().map(|it| address(it)).collect();
-        let of_ipvs = LinkState { ifindex: 9, name: "kube-ipvs0".into(), addrs, ..LinkState::default() };
+        let of_ipvs = LinkState { up: false, ..link(9, "kube-ipvs0", addrs) };
         let filter = FirewallRule {
             backend: Backend::IptablesNft,
             exact: false,
@@ -308,7 +307,7 @@ fn kube_proxys_rule_for_all_cluster_ips_does_not_count_for_another_address() {
         };
         let rules = Firewall { rules: vec![filter], truncated, ..Firewall::empty(NODE) };
         let mut stream = Stream::to("10.96.0.9:80");
-        stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links: vec![of_ipvs] })).connect();
+        stream.node_links(vec![of_ipvs]).connect();
         stream.icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(ObservationKind::Firewall(Box::new(rules))).gives_up();
         stream.last_decided()
     };
