@@ -83,7 +83,7 @@ fn judge(hooks: &[HookStatus]) -> Finding {
         reasons.into_iter().collect::<Vec<_>>().join("; "),
         lost.join("; ")
     );
-    match tried().find_map(|tried| tried.needs) {
+    match missing.iter().find_map(|hook| hook.needs()) {
         Some(capability) => draft.unknown(Unread::lacks(observed, capability)),
         None => draft.warn(observed, Fix::lasting(fix_of_all(&missing))),
     }

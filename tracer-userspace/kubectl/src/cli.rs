@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use super::target::Target;
+use tracer_output::sink::choices;
 use tracer_terminal::typed::duration::duration;
 use tracer_terminal::typed::size::size;
 
@@ -131,7 +132,7 @@ pub(super) struct Why {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub(super) tail: u32,
     /// Print records in this format [default: pretty on a terminal, else json]
-    #[arg(short, long, value_enum, value_name = "pretty|json", hide_possible_values = true)]
+    #[arg(short, long, value_enum, value_name = choices::<Format>(), hide_possible_values = true)]
     pub(super) output: Option<Format>,
     #[command(flatten)]
     pub(super) access: Access,
@@ -143,7 +144,7 @@ pub(super) struct Top {
     #[command(flatten)]
     pub(super) logs: Logs,
     /// Print in this format
-    #[arg(short, long, value_enum, value_name = "pretty|json", hide_possible_values = true, default_value = "pretty")]
+    #[arg(short, long, value_enum, value_name = choices::<Format>(), hide_possible_values = true, default_value = "pretty")]
     pub(super) output: Format,
     #[command(flatten)]
     pub(super) access: Access,
@@ -165,7 +166,7 @@ pub(super) struct Attach {
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     pub(super) duration: Duration,
     /// Print records in this format [default: pretty on a terminal, else json]
-    #[arg(short, long, value_enum, value_name = "pretty|json", hide_possible_values = true)]
+    #[arg(short, long, value_enum, value_name = choices::<Format>(), hide_possible_values = true)]
     pub(super) output: Option<Format>,
     #[command(flatten)]
     pub(super) access: Access,

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-pub use self::config::{Format, SinkConfig};
+pub use self::config::{Format, SinkConfig, choices};
 pub use self::destination::Destination;
 use crate::sink::metrics::{KernelCounts, Metrics};
 use crate::sink::output::Output;

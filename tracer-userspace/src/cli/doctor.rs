@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::flags::{BtfFlag, NodeFlag, OutputFlags, PodsFlag, ProberFlag, RotationFlags};
 use tracer_model::record::Status;
+use tracer_output::sink::choices;
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
@@ -16,7 +17,7 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub problems: bool,
     /// Exit with code 1 at a finding of this status or a worse one
-    #[arg(long, value_enum, value_name = "warn|fail", default_value = "fail", hide_possible_values = true)]
+    #[arg(long, value_enum, value_name = choices::<FailOn>(), default_value = "fail", hide_possible_values = true)]
     pub fail_on: FailOn,
     /// Check the files of a node below this folder; what only its kernel knows stays unknown
     #[arg(long, value_name = "DIR")]

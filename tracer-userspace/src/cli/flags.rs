@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{Args, ColorChoice};
 
-use tracer_output::sink::Format;
+use tracer_output::sink::{Format, choices};
 use tracer_sources::NamedLog;
 use tracer_sources::cluster::Namespace;
 
@@ -66,12 +66,12 @@ pub struct DetailFlags {
 #[command(next_help_heading = "Output")]
 pub struct OutputFlags {
     /// Print records in this format [default: pretty on a terminal, else json]
-    #[arg(short, long, value_enum, value_name = "pretty|json|otlp", hide_possible_values = true)]
+    #[arg(short, long, value_enum, value_name = choices::<Format>(), hide_possible_values = true)]
     pub output: Option<Format>,
     #[command(flatten)]
     pub file: FileFlag,
     /// Use colour; auto: on a terminal
-    #[arg(long, value_enum, value_name = "auto|always|never", default_value = "auto", hide_possible_values = true)]
+    #[arg(long, value_enum, value_name = choices::<ColorChoice>(), default_value = "auto", hide_possible_values = true)]
     pub color: ColorChoice,
     #[command(flatten)]
     pub quiet: QuietFlag,

@@ -4,6 +4,8 @@ use clap::{Args, ValueEnum};
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Uri};
 
+use tracer_output::sink::choices;
+
 /// Where `tracer run` pushes records to.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "OpenTelemetry")]
@@ -15,7 +17,7 @@ pub struct OtlpFlags {
     #[arg(long = "otlp-header", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = header, requires = "otlp_endpoint")]
     pub otlp_headers: Vec<(HeaderName, HeaderValue)>,
     /// Compress requests in this way
-    #[arg(long, value_enum, value_name = "gzip|none", default_value = "gzip", hide_possible_values = true)]
+    #[arg(long, value_enum, value_name = choices::<Compression>(), default_value = "gzip", hide_possible_values = true)]
     pub otlp_compression: Compression,
 }
 

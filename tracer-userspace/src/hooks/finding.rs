@@ -14,7 +14,7 @@ use tracer_model::record::Remediation;
 pub(super) fn of_hook(watched: &Watched, window: Duration) -> Finding {
     let row = watched.status.row;
     let status = status(watched);
-    let needs = watched.status.tried.iter().find_map(|tried| tried.needs).filter(|_| status == Status::Unknown);
+    let needs = watched.status.needs();
     let finding = Finding {
         check: format!("hooks/{}", watched.hook().name()),
         status,
@@ -29,10 +29,9 @@ pub(super) fn of_hook(watched: &Watched, window: Duration) -> Finding {
     finding.with_sentences()
 }
 
-/// A hook that is missing for lack of a privilege is `unknown`: the kernel may allow it.
 fn status(watched: &Watched) -> Status {
     match watched.status.hook_state {
-        HookState::Missing if watched.status.tried.iter().any(|tried| tried.needs.is_some()) => Status::Unknown,
+        HookState::Missing if watched.status.needs().is_some() => Status::Unknown,
         HookState::Missing if watched.status.row.required => Status::Fail,
         HookState::Missing => Status::Warn,
         HookState::Attached(_) | HookState::Superseded(_) | HookState::Covered(_) | HookState::AwaitsModule => {

@@ -40,6 +40,14 @@ pub struct HookStatus {
     pub tried: Vec<Tried>,
 }
 
+impl HookStatus {
+    /// The capability that a missing hook lacks. Its state is then unknown: with the capability, the kernel may allow it.
+    pub fn needs(&self) -> Option<&'static str> {
+        let is_missing = self.hook_state == HookState::Missing;
+        self.tried.iter().find_map(|tried| tried.needs).filter(|_| is_missing)
+    }
+}
+
 impl Loaded {
     /// The status of every hook, in the order of the table.
     pub fn hook_statuses(&self) -> Vec<HookStatus> {

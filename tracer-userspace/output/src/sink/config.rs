@@ -56,6 +56,12 @@ pub enum Format {
     Otlp,
 }
 
+/// The values of a flag as its help shows them: `pretty|json|otlp`.
+pub fn choices<T: ValueEnum>() -> String {
+    let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    values.map(|value| value.get_name().to_owned()).collect::<Vec<_>>().join("|")
+}
+
 impl Format {
     pub fn line(self, record: &Record) -> Vec<u8> {
         match self {
