@@ -2,7 +2,8 @@
 #   $1 the suite   $2 a mirror   $3 the .deb
 root=$(mktemp --directory)
 mount -t tmpfs tmpfs "$root"
-debootstrap --variant=minbase "$1" "$root" "$2" > /dev/null
+debootstrap --variant=minbase "$1" "$root" "$2" > "$root.log" || { tail "$root.log"; exit 1; }
+rm "$root.log"
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 cp "$3" "$root/tmp/tracer.deb"

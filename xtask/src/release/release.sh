@@ -46,6 +46,10 @@ for architecture in amd64 arm64; do
     sed "s,VERSION,$VERSION,; s,ARCHITECTURE,$architecture," deploy/debian/control > "$tree/DEBIAN/control"
     dpkg-deb --root-owner-group --build "$tree" "$OUT/tracer_$VERSION-1_$architecture.deb"
     cargo generate-rpm --package tracer-userspace --target "$target" --output "$OUT/"
+    # The .rpm has the files of the .deb, some of them in other folders.
+    rpm --query --dump --package "$OUT/tracer-$VERSION-1.${target%%-*}.rpm" |
+        while read -r file _ _ digest _; do echo "$digest ${file##*/}"; done | sort > "$parts/rpm.txt"
+    (cd "$tree" && find etc usr -type f -exec sha256sum {} +) | sed 's,  .*/, ,' | sort | diff "$parts/rpm.txt" -
 
     llvm-objcopy --output-target=binary --only-section=.tracer.ebpf "$stage/tracer" "$parts/tracer-ebpf.o"
     install -m 644 "$parts/tracer-ebpf.o" "$OUT/tracer-$VERSION-ebpf-$architecture.o"
