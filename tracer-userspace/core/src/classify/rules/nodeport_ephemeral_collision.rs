@@ -166,8 +166,8 @@ fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 /// The hooks that show where IPVS sends a packet, and what it drops.
 const IPVS_HOOKS: &[Hook] = &[Hook::IpvsNatXmit, Hook::IpvsNatXmitV6, Hook::IpvsLeave];
 
-/// `deed`: what IPVS does.
-fn finding(case: &Case<'_>, port: Option<&NodePort>, deed: &str, mut evidence: Vec<Evidence>) -> Finding {
+/// `action`: what IPVS does.
+fn finding(case: &Case<'_>, port: Option<&NodePort>, action: &str, mut evidence: Vec<Evidence>) -> Finding {
     let src = case.attempt.flow.src;
     let decided_at = evidence.iter().map(|e| e.time_boot_ns).max();
     evidence.extend(port.map(|p| table_entry(case, p, decided_at.unwrap_or(case.attempt.started))));
@@ -178,7 +178,7 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, deed: &str, mut evidence: V
         .map(|s| format!(" of Service {s}"))
         .unwrap_or_default();
     let summary = format!(
-        "source port {} of this attempt to {} is a NodePort{service}; IPVS {deed}; {} retransmits its SYN{}",
+        "source port {} of this attempt to {} is a NodePort{service}; IPVS {action}; {} retransmits its SYN{}",
         src.port(),
         case.attempt.flow.dst,
         client_name(case.attempt),
