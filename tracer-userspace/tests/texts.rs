@@ -51,6 +51,36 @@ fn collect(value: &Value, sentences: &mut BTreeSet<String>) {
     }
 }
 
+/// Words in a clause of a text: a summary is one sentence, and a semicolon separates its clauses.
+const WORDS: usize = 25;
+
+#[test]
+fn sentences_of_verdicts_are_short_and_of_one_kind() {
+    let wrong: BTreeSet<String> = with_each(&fixtures(), wrong_sentences).into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{} texts to rewrite:\n{}", wrong.len(), Vec::from_iter(wrong).join("\n"));
+}
+
+fn wrong_sentences(fixture: &Recording) -> Vec<String> {
+    let records: Vec<_> = fixture.records().iter().map(|record| parsed(record)).collect();
+    let verdicts = || records.iter().map(|record| &record["verdict"]);
+    let fixes = verdicts().filter_map(|verdict| verdict["remediation"]["text"].as_str());
+    let evidence = verdicts().filter_map(|verdict| verdict["evidence"].as_array()).flatten();
+    // The texts of the kubelet are not ours.
+    let evidence = evidence.filter_map(|it| it["text"].as_str()).filter(|text| !text.starts_with("The kubelet reports"));
+    let summaries = verdicts().filter_map(|verdict| verdict["summary"].as_str());
+    let long = summaries.chain(evidence).chain(fixes.clone()).filter(|text| longest_clause(text) > WORDS);
+    let several = |text: &str| text.contains(". ") || text.contains("? ");
+    let stopped = fixes.filter(|text| several(text) != text.ends_with(['.', '?']));
+    long.chain(stopped).map(str::to_owned).collect()
+}
+
+/// The number of words. A name in quotes is one word, and an arrow is none.
+fn longest_clause(text: &str) -> usize {
+    let text = regex_lite::Regex::new("`[^`]*`|\"[^\"]*\"").unwrap().replace_all(text, "name");
+    let words = |clause: &str| clause.split(' ').filter(|word| word.contains(char::is_alphanumeric)).count();
+    regex_lite::Regex::new("[.;?] ").unwrap().split(&text).map(words).max().unwrap_or(0)
+}
+
 #[test]
 fn pages_break_their_lines_as_before() {
     let mut texts = BTreeMap::new();

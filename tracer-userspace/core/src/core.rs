@@ -7,7 +7,7 @@ mod grpc_retries;
 mod known_noise;
 mod kubelet_messages;
 mod loopbacks;
-mod node_news;
+mod node_reports;
 mod not_connected;
 mod not_run;
 mod outcomes;
@@ -28,8 +28,8 @@ use self::failures::{Failures, next};
 use self::grpc_retries::GrpcRetries;
 use self::known_noise::KnownNoise;
 use self::kubelet_messages::KubeletMessages;
-use self::node_news::NodeNews;
-use self::not_run::NotRun;
+use self::node_reports::NodeReports;
+use self::not_run::FutureStarts;
 use self::queries::{PATIENCE_NS, Queries, waits_for_answer, wanted};
 use self::records::{attempt_record, kubelet_outcome, recovery, verdict_record};
 use self::revision::changes;
@@ -73,8 +73,8 @@ pub struct Core {
     /// Attempts of gRPC probes that may connect again.
     grpc_retries: GrpcRetries,
     budgets: Budgets,
-    node_news: NodeNews,
-    not_run: NotRun,
+    node_reports: NodeReports,
+    not_run: FutureStarts,
     known_noise: KnownNoise,
     kubelet_messages: KubeletMessages,
     /// Failures that the kubelet reported and that fit no attempt yet.
@@ -89,7 +89,7 @@ impl Core {
         if !matches!(observation.kind, ObservationKind::Loss(_) | ObservationKind::PortPressure(_)) {
             self.fire_deadlines(observation.time_boot_ns, out);
         }
-        self.node_news.push(observation, &self.node, out);
+        self.node_reports.push(observation, &self.node, out);
         self.node.observe(observation);
         out.extend(self.not_run.observe(observation, &self.node));
         match &observation.kind {
@@ -112,7 +112,7 @@ impl Core {
             self.attempt_observed(conn, observation, out);
         }
         if let Some(forgotten) = self.correlator.take_forgotten(observation.time_boot_ns) {
-            out.extend(self.node_news.lost(observation.time_boot_ns, &forgotten));
+            out.extend(self.node_reports.lost(observation.time_boot_ns, &forgotten));
         }
         self.reevaluate_waiting(observation, out);
     }
@@ -157,7 +157,7 @@ impl Core {
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let own = [self.waiting.due(), self.queries.due(), self.unmatched.due()];
-        let due = own.into_iter().chain([self.node_news.due(), self.not_run.due()]);
+        let due = own.into_iter().chain([self.node_reports.due(), self.not_run.due()]);
         due.flatten().min()
     }
 
@@ -179,7 +179,7 @@ impl Core {
     }
 
     fn fire_deadlines(&mut self, now: u64, out: &mut Vec<Decision>) {
-        self.node_news.fire(now, &self.node, out);
+        self.node_reports.fire(now, &self.node, out);
         self.not_run.fire(now, &self.node, out);
         while let Some((time, conn)) = self.waiting.next_due(now) {
             self.decide(conn, When::Settled(now), out);

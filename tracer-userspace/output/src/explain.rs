@@ -72,7 +72,7 @@ pub fn index_markdown() -> String {
     let mut text = String::from(
         "# Causes\n\nIn the order of decision: of several that hold, the first one is the verdict's cause.\n\
          [What proves each cause](../evidence.md) on which kernel, by the recordings.\n\n\
-         | cause | what it says | who has to act |\n|---|---|---|\n",
+         | cause | what it means | who has to act |\n|---|---|---|\n",
     );
     for cause in Cause::ALL {
         let (name, who) = (cause.name(), cause.scope().map_or("unknown", Scope::name));

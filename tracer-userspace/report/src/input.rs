@@ -152,11 +152,11 @@ mod tests {
 
     #[test]
     fn stdin_is_read_once() {
-        let (tell, noted) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            tell.send(open("report FILE", &["-".into(), "-".into()]).err().map(|error| error.to_string()))
+            sender.send(open("report FILE", &["-".into(), "-".into()]).err().map(|error| error.to_string()))
         });
-        let reported = noted.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for itself");
+        let reported = receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for itself");
         assert_eq!(reported.as_deref(), Some("report FILE stdin: the same file twice"));
     }
 

@@ -92,9 +92,9 @@ impl Fields<'_> {
             let uid = || k8s.pod_uid.as_ref().map(|uid| format!("pod {uid}"));
             k8s.pod_name.as_ref().map(|name| format!("{namespace}{name}")).or_else(uid)
         });
-        let dialled = || self.dst.map(|dst| dst.addr.to_string());
-        let dialling = || self.process.as_ref().map(|process| format!("connections of {}", process.comm));
-        let name = named.or_else(dialled).or_else(dialling).unwrap_or_else(|| "unknown".into());
+        let target = || self.dst.map(|dst| dst.addr.to_string());
+        let client = || self.process.as_ref().map(|process| format!("connections of {}", process.comm));
+        let name = named.or_else(target).or_else(client).unwrap_or_else(|| "unknown".into());
         PodKey { node: self.node_name.clone(), name }
     }
 }

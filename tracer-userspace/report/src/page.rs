@@ -15,7 +15,7 @@ use maud::{Markup, PreEscaped, html};
 use ring::digest;
 
 use self::view::View;
-use self::words::{clock, count, date, duration, number, safe};
+use self::words::{clock, count, date, duration, number, safe, uncapitalised};
 use super::tally::Tally;
 use super::target::BEGINS;
 use tracer_model::record::Cause;
@@ -116,7 +116,7 @@ fn reasons(view: &View) -> String {
         let times = if alone { String::new() } else { format!("{} ", number(it.count)) };
         match it.group.cause {
             Cause::Unexplained => format!("{times}unexplained"),
-            cause => format!("{times}because {}", cause.title()),
+            cause => format!("{times}because {}", uncapitalised(cause.title())),
         }
     });
     let others: u64 = groups.iter().skip(NAMED).map(|it| it.count).sum();

@@ -3,8 +3,8 @@
 mod ends;
 mod events;
 mod pods;
+mod run_verdicts;
 mod scale;
-mod standing;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,8 +12,8 @@ pub(crate) use self::ends::Ends;
 pub(crate) use self::events::{Event, Events, Losses};
 use self::pods::CountedVerdict;
 pub(crate) use self::pods::{Example, Lane, Pod, Pods};
+use self::run_verdicts::RunVerdicts;
 pub(crate) use self::scale::Scale;
-use self::standing::Standing;
 use super::line::{Fields, Line};
 use tracer_model::record::{Body, Confidence, FindingBody, Outcome, Record, Repeated, StartBody, StopBody};
 use tracer_output::sink::filter::{Filter, FilterHits};
@@ -63,7 +63,7 @@ pub(crate) struct Tally {
     filtered: u64,
     hits: FilterHits,
     pub(crate) records: u64,
-    nodes: HashMap<String, Standing>,
+    nodes: HashMap<String, RunVerdicts>,
 }
 
 impl Tally {
@@ -94,7 +94,7 @@ impl Tally {
         self.records += 1;
         match line {
             Line::Attempt(fields, us) => {
-                self.standing(&fields.node_name).see(fields.seq, false);
+                self.run_verdicts(&fields.node_name).see(fields.seq, false);
                 match fields.verdict {
                     Some(_) => self.verdict(&fields, us, bytes),
                     None => self.attempt(&fields, us),
@@ -102,7 +102,7 @@ impl Tally {
             }
             Line::Other(record, us) => {
                 let is_start = matches!(record.body, Body::Start(_));
-                self.standing(&record.node_name).see(record.seq, is_start);
+                self.run_verdicts(&record.node_name).see(record.seq, is_start);
                 self.other(*record, us);
             }
         }
@@ -150,13 +150,13 @@ impl Tally {
         self.scale.see(us);
         let reported = CountedVerdict { us, count, group: answer.group(), confidence: answer.confidence, line: bytes };
         let counted = self.pods.count(fields.pod(), &reported, &self.scale);
-        self.standing(&fields.node_name).put(fields.seq, counted);
+        self.run_verdicts(&fields.node_name).put(fields.seq, counted);
     }
 
     /// Takes back the replaced verdict. Gives whether it was counted.
     fn revise(&mut self, node: &str, seq: u64) -> bool {
-        let standing = self.standing(node);
-        let (counted, reached) = (standing.take(seq), standing.reaches(seq));
+        let verdicts = self.run_verdicts(node);
+        let (counted, reached) = (verdicts.take(seq), verdicts.reaches(seq));
         if let Some(counted) = counted {
             self.revised += 1;
             self.pods.retract(counted, &self.scale);
@@ -211,7 +211,7 @@ impl Tally {
     }
 
     /// The verdicts of the node's run. Nodes beyond the limit share one entry.
-    fn standing(&mut self, node: &str) -> &mut Standing {
+    fn run_verdicts(&mut self, node: &str) -> &mut RunVerdicts {
         let known = self.nodes.contains_key(node) || self.nodes.len() < NODES;
         self.nodes.entry(if known { node } else { "" }.to_owned()).or_default()
     }

@@ -157,7 +157,7 @@ impl Correlator {
         self.attempts.get_mut(&conn).and_then(|attempt| std::mem::replace(&mut attempt.over_at, time))
     }
 
-    /// The prober has given up: ends the attempt if it still dials. Returns whether it does.
+    /// The prober has given up: ends the attempt if it still connects. Returns whether it does.
     pub fn give_up(&mut self, conn: ConnId, time: u64) -> bool {
         self.attempts.get_mut(&conn).is_some_and(|attempt| attempt.give_up(time))
     }

@@ -46,7 +46,7 @@ pub struct Named {
     pub src: Option<Endpoint>,
     /// The server's end.
     pub dst: Endpoint,
-    /// The process that dialled.
+    /// The process that connects.
     pub process: Process,
 }
 
@@ -207,12 +207,12 @@ impl<'a> Matched<'a> {
         probed.into_iter().chain(others.into_iter().flat_map(|pod| &pod.containers))
     }
 
-    /// The probed pod, even if the probe dials an address that is not the pod's.
+    /// The probed pod, even if the probe connects to an address that is not the pod's.
     pub fn probed_pod(&self) -> Option<&'a Pod> {
         self.matching_probes().first().map(|(pod, ..)| *pod)
     }
 
-    /// Another probe of the same pod speaks HTTPS to the port that this attempt dialled.
+    /// Another probe of the same pod speaks HTTPS to the port of this attempt.
     pub fn https_spec_on_port(&self) -> bool {
         let dst = self.attempt.flow.dst;
         self.node

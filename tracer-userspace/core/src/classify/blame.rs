@@ -18,7 +18,7 @@ const NAMED: usize = 3;
 const STALE_NS: u64 = 1_000_000_000;
 
 /// Follows a sentence, if all rules were read and none can have dropped the packet.
-const NO_RULE_FITS: &str = ": no rule that was read there fits; connection tracking, IPVS, a program or module at a netfilter hook, or a rule that is gone did it";
+const NO_RULE_FITS: &str = "; no rule that was read there fits; connection tracking, IPVS, a program or module at a netfilter hook, or a rule that is gone did it";
 
 /// The rules that can have dropped this packet; `None` if the rules of its namespace were not read at that time.
 pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: RuleVerdict) -> Option<Blame<'a>> {
@@ -214,10 +214,10 @@ impl Blame<'_> {
         match (self.rules.len(), self.certain()) {
             (0, _) if self.complete => NO_RULE_FITS.to_owned(),
             (0, _) => String::new(),
-            (_, Some(rule)) => format!(": {}", self.described(rule)),
-            (1, None) => format!(": {named}, probably"),
-            (count, None) if count <= NAMED => format!(": one of these: {named}{more}"),
-            (count, None) => format!(": one of {count} rules, the first of them {named}{more}"),
+            (_, Some(rule)) => format!("; it is {}", self.described(rule)),
+            (1, None) => format!("; it is probably {named}"),
+            (count, None) if count <= NAMED => format!("; it is one of these: {named}{more}"),
+            (count, None) => format!("; it is one of {count} rules, the first of them {named}{more}"),
         }
     }
 

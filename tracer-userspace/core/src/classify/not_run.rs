@@ -59,7 +59,7 @@ pub fn verdict(not_run: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattac
     let (names, ahead) = (not_run.containers.join(", "), span(not_run.ahead_ns));
     let step = not_run.step.map(|step| format!("; the clock was {}", step.words())).unwrap_or_default();
     let summary = format!(
-        "the kubelet runs no probe of {names}{}: by the wall clock the start is {ahead} in the future, and the kubelet waits until then; no attempt was seen for {}{step}",
+        "the kubelet runs no probe of {names}{}; by the wall clock the start is {ahead} in the future, and the kubelet waits until then; no attempt was seen for {}{step}",
         container_of(&K8s { container_name: None, ..k8s.clone() }),
         span(not_run.silent_ns),
     );

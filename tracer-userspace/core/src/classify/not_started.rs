@@ -26,7 +26,7 @@ impl NotStarted {
 const OUT_OF_MEMORY: NotStarted = NotStarted {
     words: &["oom-killed"],
     cause: Cause::ExecNotRun,
-    why: "the memory of the container did not suffice for the runtime's own process",
+    why: "too little memory for the runtime's own process",
     fix: (
         "Raise the container's memory limit, or let it use less: the process that starts the command is charged to it (runc: some 10 MiB). memory.current, memory.max and memory.events of its cgroup show its use and its kills",
         &["dmesg | grep -i oom"],

@@ -12,7 +12,7 @@ use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 use tracer_model::record::{Body, Cause, Outcome};
 
-/// If one address of `localhost` refuses, the prober dials the other one at once. A busy prober takes up to this long.
+/// If one address of `localhost` refuses, the prober tries the other one at once. A busy prober takes up to this long.
 const OTHER_ADDRESS_NS: u64 = 100_000_000;
 /// How often the core searches for pending verdicts on attempts that the correlator has dropped.
 const SWEEP_EVERY_NS: u64 = 1_000_000_000;
@@ -22,7 +22,7 @@ const SWEEP_EVERY_NS: u64 = 1_000_000_000;
 enum Until {
     /// Its end: a retransmitted SYN may get through.
     End,
-    /// This time: the prober may dial again within the same attempt of the probe.
+    /// This time: the prober may connect again within the same attempt of the probe.
     Time(u64),
 }
 
@@ -105,7 +105,7 @@ impl Core {
         waits || self.verdicts.is_pending(attempt.conn) && !self.verdicts.is_finished(attempt.conn)
     }
 
-    /// Until when the prober may dial the other address of `localhost`; later while that connection is open.
+    /// Until when the prober may try the other address of `localhost`; later while that connection is open.
     fn may_try_other_until(&self, attempt: &Attempt, now: u64) -> Option<u64> {
         if !Matched::new(attempt, &self.node).may_be_localhost() {
             return None;

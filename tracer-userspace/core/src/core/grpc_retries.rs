@@ -146,11 +146,11 @@ fn is_earlier_connect(first: &Attempt, second: &Attempt) -> bool {
 
 fn later_connect(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
     let summary = format!(
-        "the prober's gRPC client dialled {} again {:.1} s later and was answered. A gRPC probe dials until its timeout. tracer cannot read the status in the answer",
+        "the prober's gRPC client connected to {} again {:.1} s later and was answered. A gRPC probe retries until its timeout. tracer cannot read the status in the answer",
         first.flow.dst,
         second.started.saturating_sub(first.started) as f64 / 1e9
     );
-    let fix = "Nothing for this connection: the probe dialled again and was answered in time";
+    let fix = "Nothing for this connection: the probe connected again and was answered in time";
     withdraw(before, second, summary, fix)
 }
 

@@ -10,7 +10,7 @@ use tracer_model::record::Cause;
 
 const MAX_TARGETS: usize = 4096;
 
-/// The summary that was emitted last, by target and by the namespace that dials it.
+/// The summary that was emitted last, by target and by the namespace that connects to it.
 #[derive(Debug, Default)]
 pub(super) struct KnownNoise(Recent<(Option<Netns>, SocketAddr), String, MAX_TARGETS>);
 

@@ -1,4 +1,4 @@
-//! `localhost` has two addresses. If the first one fails, the prober dials the second one, and the probe can succeed.
+//! `localhost` has two addresses. If the first one fails, the prober tries the second one, and the probe can succeed.
 
 use super::Core;
 use super::records::withdraw;
@@ -9,7 +9,7 @@ use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 
-/// How long after the first dial the second may begin. Go's dialer does not wait if the first fails. If it hangs, Go
+/// How long after the first connect the second may begin. Go's dialer does not wait if the first fails. If it hangs, Go
 /// waits 300 ms (net.Dialer, `FallbackDelay`).
 const FALLBACK_NS: u64 = 1_000_000_000;
 
@@ -33,7 +33,7 @@ impl Core {
     }
 }
 
-/// The prober dialled the second address of `localhost` because the first one failed or hung.
+/// The prober tried the second address of `localhost` because the first one failed or hung.
 pub(super) fn is_first_try(first: &Attempt, second: &Attempt) -> bool {
     let (one, other) = (first.flow.dst, second.flow.dst);
     let same = first.actor.pid == second.actor.pid && first.netns == second.netns && one.port() == other.port();
@@ -43,11 +43,11 @@ pub(super) fn is_first_try(first: &Attempt, second: &Attempt) -> bool {
 
 fn other_address(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
     let summary = format!(
-        "the prober then dialled {} and was connected: `localhost` has both addresses, and nothing listens on {}",
+        "the prober then connected to {}: `localhost` has both addresses, and nothing listens on {}",
         second.flow.dst, first.flow.dst
     );
     let fix =
-        format!("Set the probe's host to {}, so that each attempt dials the right address first", second.flow.dst.ip());
+        format!("Set the probe's host to {}, so that each attempt tries the right address first", second.flow.dst.ip());
     withdraw(before, second, summary, fix)
 }
 

@@ -10,7 +10,7 @@ use tracer_attempts::enrich::Matched;
 use tracer_model::event::KubeletProbe;
 
 impl Core {
-    /// A verdict for a probe that failed before it made a connection. If the prober dialled another address of the same
+    /// A verdict for a probe that failed before it made a connection. If the prober tried another address of the same
     /// name, the verdict on that attempt is enough.
     pub(super) fn not_connected(&self, probe: &KubeletProbe) -> Option<(Finding, Unattached)> {
         let elsewhere = |a: &Attempt| probe.dst.is_some_and(|dst| dst != a.flow.dst) && a.kubelet().is_none();

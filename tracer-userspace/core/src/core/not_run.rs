@@ -18,7 +18,7 @@ const PERIODS: u64 = 2;
 
 /// The wall clock, and the pods with a start in its future.
 #[derive(Debug, Default)]
-pub(super) struct NotRun {
+pub(super) struct FutureStarts {
     /// Wall clock minus boot clock.
     to_wall_ns: Option<i64>,
     step: Option<ClockStep>,
@@ -37,7 +37,7 @@ struct Pending {
     containers: BTreeMap<String, Vec<SocketAddr>>,
 }
 
-impl NotRun {
+impl FutureStarts {
     /// Takes an observation in; `node` has it already. Returns a record if the clock was set.
     pub(super) fn observe(&mut self, observation: &Observation, node: &Node) -> Option<Decision> {
         let time = observation.time_boot_ns;
@@ -57,7 +57,7 @@ impl NotRun {
             ObservationKind::Pods(_) => self.update_pods(time, node),
             ObservationKind::Connect(connect) if connect.prober => {
                 for pod in self.pods.values_mut() {
-                    pod.containers.retain(|_, dialled| !dialled.contains(&connect.flow.dst));
+                    pod.containers.retain(|_, targets| !targets.contains(&connect.flow.dst));
                 }
             }
             _ => {}
@@ -166,7 +166,7 @@ mod tests {
     fn a_clock_set_back_to_before_the_start_of_a_container_stops_its_probes() {
         let mut stream = set_back(7_200);
         assert_eq!(reported(&mut stream), [("probe_not_run", Confidence::Likely)]);
-        let words = "the kubelet runs no probe of app of pod default/web: by the wall clock the start is 59 min in the future, and the kubelet waits until then; no attempt was seen for 21 s; the clock was set back by 2 h 0 min";
+        let words = "the kubelet runs no probe of app of pod default/web; by the wall clock the start is 59 min in the future, and the kubelet waits until then; no attempt was seen for 21 s; the clock was set back by 2 h 0 min";
         assert_eq!(stream.verdict().summary, words);
         let events = stream.node_events();
         let expected = ("clock_step", "the wall clock of the node was set back by 2 h 0 min");

@@ -106,7 +106,7 @@ impl Core {
 
     /// The attempts that an outcome can be about.
     pub(super) fn fitting(&self, probe: &KubeletProbe) -> Vec<&Attempt> {
-        // A probe that could not be made dialled no target.
+        // A probe that could not be made has no target.
         let not_made = probe.reason.is_of_command() || !probe.is_counted() && probe.reason == ProbeOutput::Other;
         if not_made || not_connected::not_connected(probe).is_some() {
             return Vec::new();
@@ -147,9 +147,9 @@ impl Core {
     }
 
     fn is_of(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {
-        let dialled = probe.dst.is_none_or(|dst| dst == attempt.flow.dst);
+        let fits = probe.dst.is_none_or(|dst| dst == attempt.flow.dst);
         let from = probe.src.is_none_or(|src| src == attempt.flow.src);
-        dialled && from && !contradicts(attempt, probe) && Matched::new(attempt, &self.node).is_probe_of(probe)
+        fits && from && !contradicts(attempt, probe) && Matched::new(attempt, &self.node).is_probe_of(probe)
     }
 
     /// Emits the verdict on an attempt again, with the kubelet outcome, or for the first time.

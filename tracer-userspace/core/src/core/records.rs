@@ -58,7 +58,7 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Caus
     (Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(confidence) }, Vec::new())
 }
 
-/// Replaces a failure that did not count: the prober dialled again and was connected.
+/// Replaces a failure that did not count: the prober tried again and was connected.
 pub(super) fn withdraw(before: Decided, connected: &Attempt, summary: String, fix: impl Into<Remediation>) -> Finding {
     let ended = connected.ended.map_or(connected.started, |(time, _)| time);
     let reading = connected.last.as_ref().map(|state| of_state(ended, state));

@@ -40,7 +40,7 @@ struct Run {
     began: u64,
     /// When the last failed attempt before the first success began.
     failed: Option<u64>,
-    /// When the first attempt that succeeded began, and what it dialled.
+    /// When the first attempt that succeeded began, and its target.
     answered: Option<(u64, SocketAddr)>,
     reported: bool,
 }

@@ -1,4 +1,4 @@
-//! Ends attempts of probes that have timed out while their sockets still dial.
+//! Ends attempts of probes that have timed out while their sockets still connect.
 //!
 //! A kubelet built with Go 1.23 or newer (Kubernetes 1.32) leaves the socket of an httpGet probe in SYN_SENT until the
 //! kernel gives up, two minutes later: `Transport.getConn` of net/http detaches the dial from its request.
@@ -46,7 +46,7 @@ mod tests {
     use crate::testing::*;
 
     #[test]
-    fn a_probe_ends_at_its_timeout_even_if_its_socket_dials_on() {
+    fn a_probe_ends_at_its_timeout_even_if_its_socket_connects_on() {
         let mut stream = Stream::new().http_readiness().connect().wait_ms(1_050).tick().clone();
         assert!(stream.causes().is_empty(), "the prober still has time to close its socket");
         stream.wait_ms(100).tick();
@@ -57,7 +57,7 @@ mod tests {
 
     /// The kubelet writes the Event when the probe times out. tracer reads it a moment later.
     #[test]
-    fn an_event_is_joined_to_an_attempt_that_still_dials() {
+    fn an_event_is_joined_to_an_attempt_that_still_connects() {
         let mut stream = Stream::new();
         stream.http_readiness().connect().wait_ms(1_150).tick().kubelet_event(ProbeOutput::Timeout, 147);
         assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout)]);

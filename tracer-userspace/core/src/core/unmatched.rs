@@ -54,16 +54,16 @@ impl Core {
                 continue;
             }
             let (finding, named) = match self.fitting(probe).len() {
-                0 if self.is_never_dialled(probe) => not_connected::untried(probe, &self.node),
+                0 if self.was_never_tried(probe) => not_connected::untried(probe, &self.node),
                 connections => kubelet::unmatched(probe, connections, &self.node),
             };
             out.push(unattached(finding, named, Some(kubelet_outcome(&kubelet::of_command(probe)))));
         }
     }
 
-    /// The kubelet reports that it dialled the pod for some time, but made no connection to it. Another connection of
+    /// The kubelet reports that it tried the pod for some time, but made no connection to it. Another connection of
     /// the same kubelet must be seen: connections of another prober do not show that tracer watches this kubelet.
-    fn is_never_dialled(&self, probe: &KubeletProbe) -> bool {
+    fn was_never_tried(&self, probe: &KubeletProbe) -> bool {
         let Some(began) = probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns + FRESH_NS))
         else {
             return false;
@@ -78,8 +78,8 @@ impl Core {
         is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
     }
 
-    /// The kubelet dialled the address that it names, and that failed. No verdict names a pod that is not listed yet.
-    fn failed_to_dial(&self, probe: &KubeletProbe, began: u64) -> bool {
+    /// The kubelet tried the address that it names, and that failed. No verdict names a pod that is not listed yet.
+    fn failed_to_connect(&self, probe: &KubeletProbe, began: u64) -> bool {
         let dialled = |a: &&Attempt| {
             a.prober && probe.dst == Some(a.flow.dst) && (began..=probe.written_boot_ns).contains(&a.started)
         };
@@ -95,7 +95,7 @@ impl Core {
         let began =
             probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
         if began.is_some_and(|began| {
-            self.verdicts.has_failure(&pod, (began, probe.written_boot_ns)) || self.failed_to_dial(probe, began)
+            self.verdicts.has_failure(&pod, (began, probe.written_boot_ns)) || self.failed_to_connect(probe, began)
         }) {
             return true;
         }
@@ -199,9 +199,9 @@ mod tests {
         assert_eq!(stream.causes(), ["nodeport_ephemeral_collision"; 2]);
     }
 
-    /// The kubelet dials until its timeout, and reports at its end.
+    /// The kubelet tries until its timeout, and reports at its end.
     #[test]
-    fn a_failure_to_connect_is_not_reported_again_after_a_refused_dial() {
+    fn a_failure_to_connect_is_not_reported_again_after_a_refused_connect() {
         let mut stream = Stream::new().grpc_readiness(1).connect().refused().wait_ms(1_002).clone();
         let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
         stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
@@ -210,7 +210,7 @@ mod tests {
 
     /// The outcome names the address, so the pod need not be listed.
     #[test]
-    fn a_failed_dial_of_an_unlisted_pod_is_found_by_its_address() {
+    fn a_failed_connect_to_an_unlisted_pod_is_found_by_its_address() {
         let causes = |dial: fn(&mut Stream)| {
             let mut stream = Stream::new();
             let pod = Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() };
@@ -227,7 +227,7 @@ mod tests {
 
     /// grpc-go uses a proxy that the environment names.
     #[test]
-    fn a_kubelet_that_dials_only_a_proxy_is_a_client_error() {
+    fn a_kubelet_that_connects_only_to_a_proxy_is_a_client_error() {
         let verdict_of = |pid, fill: fn(&mut Stream)| {
             let mut stream = Stream::new().grpc_readiness(1).clone();
             fill(&mut stream);

@@ -16,14 +16,14 @@ const MAX_PENDING: usize = 1024;
 /// The verdicts on the latest attempts.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    standing: BTreeMap<ConnId, Standing>,
+    by_attempt: BTreeMap<ConnId, AttemptVerdict>,
     /// Attempts that are over, with a verdict or without.
     finished: BTreeSet<ConnId>,
 }
 
 /// The verdict on an attempt.
 #[derive(Debug)]
-struct Standing {
+struct AttemptVerdict {
     decided: Decided,
     /// The kind of probe with failures in a row that include this attempt.
     counted: Option<ProbeType>,
@@ -44,7 +44,7 @@ pub(super) struct Decided {
     /// The cause is right only until an answer comes.
     pub(super) until_answered: bool,
     pub(super) revised: bool,
-    /// An earlier dial of the same attempt of the probe had failed.
+    /// An earlier connect of the same attempt of the probe had failed.
     pub(super) is_retry: bool,
 }
 
@@ -85,7 +85,7 @@ impl VerdictKey {
 impl Verdicts {
     /// What was decided about an attempt.
     pub(super) fn of(&self, conn: ConnId) -> Option<Decided> {
-        self.standing.get(&conn).map(|it| it.decided)
+        self.by_attempt.get(&conn).map(|it| it.decided)
     }
 
     /// What was decided about an attempt, if that was a failure.
@@ -95,30 +95,30 @@ impl Verdicts {
 
     /// Keeps a decision. If the table is full, it drops the oldest attempt without a pending verdict.
     fn decide(&mut self, conn: ConnId, decided: Decided) {
-        if let Some(standing) = self.standing.get_mut(&conn) {
-            standing.decided = decided;
+        if let Some(verdict) = self.by_attempt.get_mut(&conn) {
+            verdict.decided = decided;
             return;
         }
-        if self.standing.len() >= MAX {
-            let oldest = self.standing.iter().find(|(_, it)| it.pending.is_none()).map(|(conn, _)| *conn);
-            oldest.map(|conn| self.standing.remove(&conn));
+        if self.by_attempt.len() >= MAX {
+            let oldest = self.by_attempt.iter().find(|(_, it)| it.pending.is_none()).map(|(conn, _)| *conn);
+            oldest.map(|conn| self.by_attempt.remove(&conn));
         }
-        self.standing.insert(conn, Standing { decided, counted: None, pending: None, emitted: None });
+        self.by_attempt.insert(conn, AttemptVerdict { decided, counted: None, pending: None, emitted: None });
     }
 
     /// Counts the attempt as a failure of this kind of probe; returns whether it was not counted as that before.
     pub(super) fn count_as(&mut self, conn: ConnId, kind: ProbeType) -> bool {
-        self.standing.get_mut(&conn).and_then(|it| it.counted.replace(kind)) != Some(kind)
+        self.by_attempt.get_mut(&conn).and_then(|it| it.counted.replace(kind)) != Some(kind)
     }
 
     /// A verdict on the attempt waits to be emitted.
     pub(super) fn is_pending(&self, conn: ConnId) -> bool {
-        self.standing.get(&conn).is_some_and(|it| it.pending.is_some())
+        self.by_attempt.get(&conn).is_some_and(|it| it.pending.is_some())
     }
 
     /// The attempts with a pending verdict, the oldest first.
     pub(super) fn pending(&self) -> impl Iterator<Item = ConnId> {
-        self.standing.iter().filter(|(_, it)| it.pending.is_some()).map(|(conn, _)| *conn)
+        self.by_attempt.iter().filter(|(_, it)| it.pending.is_some()).map(|(conn, _)| *conn)
     }
 
     /// Keeps a verdict as pending. If too many are pending, returns the oldest one, to be emitted now.
@@ -126,38 +126,38 @@ impl Verdicts {
         let is_full = self.pending().count() >= MAX_PENDING && !self.is_pending(conn);
         let oldest = is_full.then(|| self.pending().next()).flatten();
         let oldest = oldest.and_then(|conn| Some((conn, self.take_pending(conn)?)));
-        if let Some(standing) = self.standing.get_mut(&conn) {
-            standing.pending = Some(record);
+        if let Some(verdict) = self.by_attempt.get_mut(&conn) {
+            verdict.pending = Some(record);
         }
         oldest
     }
 
     pub(super) fn take_pending(&mut self, conn: ConnId) -> Option<Decision> {
-        self.standing.get_mut(&conn)?.pending.take()
+        self.by_attempt.get_mut(&conn)?.pending.take()
     }
 
     pub(super) fn is_emitted(&self, conn: ConnId) -> bool {
-        self.standing.get(&conn).is_some_and(|it| it.emitted.is_some())
+        self.by_attempt.get(&conn).is_some_and(|it| it.emitted.is_some())
     }
 
     /// Emits a verdict with the cause that it replaces, unless it repeats the last one.
     pub(super) fn emit(&mut self, conn: ConnId, mut record: Decision, out: &mut Vec<Decision>) {
-        if let (Some(standing), Body::Verdict(body)) = (self.standing.get_mut(&conn), &record.body) {
-            standing.pending = None;
+        if let (Some(verdict), Body::Verdict(body)) = (self.by_attempt.get_mut(&conn), &record.body) {
+            verdict.pending = None;
             let answer = VerdictKey::of(body);
-            let last = standing.emitted.as_ref().map(|(_, last)| last);
+            let last = verdict.emitted.as_ref().map(|(_, last)| last);
             if last == Some(&answer) {
                 return;
             }
             record.replaces = last.map(|last| last.cause);
-            standing.emitted = Some((record.time_boot_ns, answer));
+            verdict.emitted = Some((record.time_boot_ns, answer));
         }
         out.push(record);
     }
 
     /// A failure of this pod was emitted with a time in this range.
     pub(super) fn has_failure(&self, pod: &PodRef, (from, until): (u64, u64)) -> bool {
-        let mut emitted = self.standing.values().filter_map(|it| it.emitted.as_ref());
+        let mut emitted = self.by_attempt.values().filter_map(|it| it.emitted.as_ref());
         emitted.any(|(time, answer)| (from..=until).contains(time) && answer.is_failure_of(pod))
     }
 
@@ -176,7 +176,7 @@ impl Verdicts {
 }
 
 impl Core {
-    /// Remembers a verdict, and what later verdicts need of it: a failed dial, a port without TLS.
+    /// Remembers a verdict, and what later verdicts need of it: a failed connect, a port without TLS.
     pub(super) fn remember(&mut self, conn: ConnId, finding: &Finding, revised: bool) {
         let attempt = self.correlator.get(conn);
         let in_handshake = attempt.is_some_and(|it| it.established.is_none());
@@ -198,9 +198,9 @@ impl Core {
 impl Core {
     /// The length of all verdicts as text, without the pending ones. No more than [`MAX`] are remembered.
     pub(crate) fn decided_in_text(&self) -> usize {
-        let standing = &self.verdicts.standing;
-        assert!(standing.len() <= MAX, "{} decided attempts", standing.len());
-        standing.values().map(|it| format!("{:?}{:?}", it.decided, it.emitted).len()).sum()
+        let verdicts = &self.verdicts.by_attempt;
+        assert!(verdicts.len() <= MAX, "{} decided attempts", verdicts.len());
+        verdicts.values().map(|it| format!("{:?}{:?}", it.decided, it.emitted).len()).sum()
     }
 }
 

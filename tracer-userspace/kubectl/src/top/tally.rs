@@ -133,7 +133,7 @@ impl Sink for NodeTally {
     }
 }
 
-/// A hash of the pod; of the address that was dialled if no pod is known.
+/// A hash of the pod; of the target address if no pod is known.
 fn hash_of(fields: &Fields) -> u64 {
     let mut hasher = DefaultHasher::new();
     match &fields.k8s {

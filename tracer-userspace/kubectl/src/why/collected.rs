@@ -11,7 +11,7 @@ use tracer_model::plural::counted;
 use tracer_model::record::{Body, Cause, FindingBody, K8s, Outcome, Record, StartBody, Status, Subject, VerdictBody};
 
 /// Failures of each effect that are remembered. A revision comes at most seconds after its attempt's end.
-const STANDING: usize = 32;
+const MAX_UNREVISED: usize = 32;
 /// Checks of a node that are kept.
 const CHECKS: usize = 256;
 
@@ -59,7 +59,7 @@ pub(crate) struct OfPod {
     pub(crate) kept: VecDeque<Record>,
     /// Failures that are not revised, the newest last. They are kept by effect, so that failed connections of clients do
     /// not displace failed probes.
-    standing: BTreeMap<Effect, VecDeque<Failure>>,
+    unrevised: BTreeMap<Effect, VecDeque<Failure>>,
     causes: BTreeMap<Cause, u64>,
     first_time: String,
 }
@@ -69,7 +69,7 @@ impl Collected {
         let of = |pod| OfPod {
             pod,
             kept: VecDeque::new(),
-            standing: BTreeMap::new(),
+            unrevised: BTreeMap::new(),
             causes: BTreeMap::new(),
             first_time: String::new(),
         };
@@ -135,11 +135,11 @@ impl OfPod {
             record.time.clone_into(&mut self.first_time);
         }
         *self.causes.entry(body.verdict.cause).or_default() += body.count();
-        let stands = |it: &Failure| Some(it.seq) != body.revises || it.body.count() > 1;
-        self.standing.values_mut().for_each(|of| of.retain(stands));
+        let is_unrevised = |it: &Failure| Some(it.seq) != body.revises || it.body.count() > 1;
+        self.unrevised.values_mut().for_each(|of| of.retain(is_unrevised));
         if body.verdict.outcome == Outcome::Failure {
             let failure = Failure { seq: record.seq, time: record.time.clone(), body: body.clone() };
-            push(self.standing.entry(Effect::of(body)).or_default(), failure, STANDING);
+            push(self.unrevised.entry(Effect::of(body)).or_default(), failure, MAX_UNREVISED);
         }
         push(&mut self.kept, record, tail);
         Ok(())
@@ -147,11 +147,11 @@ impl OfPod {
 
     /// The newest failure of this effect. A failure of the last minute with a named cause is preferred.
     pub(crate) fn failure(&self, effect: Effect) -> Option<&Failure> {
-        let standing = self.standing.get(&effect)?;
-        let last = standing.back()?;
+        let unrevised = self.unrevised.get(&effect)?;
+        let last = unrevised.back()?;
         let is_named = |it: &&Failure| it.body.verdict.cause != Cause::Unexplained;
         let is_near = |it: &&Failure| seconds_between(&it.time, &last.time).is_some_and(|s| s < 60);
-        standing.iter().rev().take_while(is_near).find(is_named).or(Some(last))
+        unrevised.iter().rev().take_while(is_near).find(is_named).or(Some(last))
     }
 
     /// Whether the log has a verdict about the pod.

@@ -154,7 +154,7 @@ pub struct LifecycleHandler {
     /// `http` or `https`.
     pub scheme: String,
     pub port: u16,
-    /// Address dialled, if it is not the pod's.
+    /// The target address, if it is not the pod's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub host: Option<String>,
     /// Path, without the query.
@@ -194,9 +194,9 @@ pub struct ProbeSpec {
     /// The protocol, if handler and scheme do not determine it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub speaks: Option<ProbeProtocol>,
-    /// Port dialled.
+    /// The target port.
     pub port: u16,
-    /// Address dialled, if it is not the pod's.
+    /// The target address, if it is not the pod's.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub host: Option<String>,
     /// Path, for HTTP probes; without the query.

@@ -165,7 +165,7 @@ impl KubeletProbe {
         (!matches!(status, "" | "DeadlineExceeded" | "Canceled")).then_some(status)
     }
 
-    /// How long the kubelet's gRPC client dialled without success (`pkg/probe/grpc`). Its dials failed within that
+    /// How long the kubelet's gRPC client tried to connect (`pkg/probe/grpc`). Its attempts failed within that
     /// time, not at its end.
     pub fn connecting_for_ns(&self) -> Option<u64> {
         let (_, rest) = self.output.as_deref()?.strip_prefix(NOT_CONNECTED)?.split_once(" within ")?;
@@ -230,7 +230,7 @@ pub enum ProbeOutput {
     InvalidTls,
     /// Each answer was a redirect, until the kubelet gave up.
     TooManyRedirects,
-    /// The probe's port is a name that no port of its container has: the kubelet does not dial.
+    /// The probe's port is a name that no port of its container has: the kubelet does not connect.
     NoSuchPort,
     /// Another error of the network.
     Network,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Netns;
 
-/// How many silent destinations are kept: a pod can dial any number. The ones that are silent longest are kept.
+/// How many silent destinations are kept: a pod can connect to any number. The ones that are silent longest are kept.
 pub const MOST_UNANSWERED: usize = 16;
 
 /// How many other listeners are kept if none has the target.
@@ -17,7 +17,7 @@ pub const MOST_ELSEWHERE: usize = 4;
 pub struct PodSockets {
     /// The target of the attempt.
     pub target: SocketAddr,
-    /// The namespace that dialled it.
+    /// The namespace that connects to it.
     pub from: Netns,
     /// The namespace that has the address.
     pub netns: Netns,

@@ -27,9 +27,9 @@ pub struct PortHolder {
 }
 
 impl PortHolders {
-    /// The holder's process surely dialled: the remote port is outside of the range of connect(). For a connection that
+    /// The holder's process surely called connect(): the remote port is outside of the range of connect(). For a connection that
     /// a server accepted, it is the other way round.
-    pub const fn is_dialled(&self, holder: &PortHolder) -> bool {
+    pub const fn is_client(&self, holder: &PortHolder) -> bool {
         let other = holder.remote.port();
         other < self.range.0 || other > self.range.1
     }

@@ -124,7 +124,7 @@ causes! {
     LoopbackDown = "loopback_down": Some(Node), Handshake, Error, [];
     /// The pod's link, or the one that leads to it, is down, or its namespace is gone.
     PodLinkDown = "pod_link_down": Some(Network), Handshake, Error, [EndsWithNetwork];
-    /// The Service that was dialled has no ready endpoint.
+    /// The target Service has no ready endpoint.
     ServiceNoEndpoints = "service_no_endpoints": Some(Application), Handshake, Error, [];
     /// The connection table of the namespace is full.
     ConntrackTableFull = "conntrack_table_full": Some(Node), Handshake, Error, [];

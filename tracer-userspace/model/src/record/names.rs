@@ -20,7 +20,7 @@ pub struct Probe {
     /// `http`, `https`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scheme: Option<String>,
-    /// Port dialled.
+    /// The target port.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub port: Option<u16>,
     /// Path without the query.

@@ -7,7 +7,7 @@ const FIRST_WORDS: &str = "\
     a above add allow an another answered boot cannot change closed connected connection connections container \
     correct each ephemeral established established, fewer find fix give have if in install it its large less \
     let link make most name network no nobody none not nothing on one only paused perhaps plain pod probably \
-    process remove reset routing run see segments set so something source start strict tables take that the \
+    process remove reset routing run see segment segments set so something source start strict tables take that the \
     there this under use what when where while with without write";
 
 /// Gives a text a capital letter, and removes the full stop of a single sentence.
@@ -18,18 +18,30 @@ fn finish(text: &mut String) {
     if starts && let Some(first) = text.get_mut(..1) {
         first.make_ascii_uppercase();
     }
-    if text.ends_with('.') && !text.contains(". ") && !text.contains("? ") {
+    if text.ends_with('.') && !has_several(text) {
         text.pop();
     }
 }
 
+/// The same for a fix. Its last sentence of several gets a full stop. Other texts may quote some, so they keep their end.
+fn finish_fix(text: &mut String) {
+    finish(text);
+    if has_several(text) && !text.ends_with(['.', '?']) {
+        text.push('.');
+    }
+}
+
+fn has_several(text: &str) -> bool {
+    text.contains(". ") || text.contains("? ")
+}
+
 impl Body {
-    /// Gives its texts a capital letter, and removes the full stop of single sentences.
+    /// Gives its texts a capital letter. Single sentences have no full stop.
     pub fn finish_sentences(&mut self) {
         match self {
             Self::Verdict(body) => {
                 finish(&mut body.verdict.summary);
-                finish(&mut body.verdict.remediation.text);
+                finish_fix(&mut body.verdict.remediation.text);
                 body.verdict.evidence.iter_mut().for_each(|it| finish(&mut it.text));
             }
             Self::Node(body) => finish(&mut body.summary),
@@ -45,7 +57,8 @@ impl FindingBody {
     pub fn with_sentences(mut self) -> Self {
         let always = [&mut self.observed, &mut self.expected, &mut self.why];
         let fixes = self.remediation.iter_mut().chain(&mut self.persist).map(|fix| &mut fix.text);
-        always.into_iter().chain(fixes).for_each(finish);
+        always.into_iter().for_each(finish);
+        fixes.for_each(finish_fix);
         self
     }
 }
@@ -73,6 +86,19 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(finished(text), expected);
+        }
+    }
+
+    #[test]
+    fn each_of_several_sentences_of_a_fix_has_a_full_stop() {
+        for (text, expected) in [
+            ("Add a route. Then restart it", "Add a route. Then restart it."),
+            ("add a route.", "Add a route"),
+            ("Is it up? Set it up", "Is it up? Set it up."),
+        ] {
+            let mut text = text.to_owned();
+            finish_fix(&mut text);
+            assert_eq!(text, expected);
         }
     }
 }

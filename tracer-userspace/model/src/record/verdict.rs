@@ -13,8 +13,8 @@ use crate::event::KubeletResult;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// A probe spec fits, or the kubelet reported the attempt. Without specs: the prober dialled a pod of this node, or
-    /// an address of the node itself. The latter not on ports that a kubelet dials as a client of the control plane.
+    /// A probe spec fits, or the kubelet reported the attempt. Without specs: the prober connects to a pod of this node, or
+    /// an address of the node itself. The latter not on ports that a kubelet uses as a client of the control plane.
     Probe,
     /// Any other connection.
     Connection,
@@ -92,10 +92,10 @@ pub struct VerdictBody {
     /// The client's end; absent if the attempt failed before a source was chosen.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<Endpoint>,
-    /// The server's end; absent if nothing was dialled (exec probes, sandboxes).
+    /// The server's end; absent if there was no connection (exec probes, sandboxes).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dst: Option<Endpoint>,
-    /// The process that dialled or ran the probe, if known.
+    /// The process that connects or runs the probe, if known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub process: Option<Process>,
     /// The namespace of the client.
@@ -227,7 +227,7 @@ pub struct AttemptBody {
     pub src: Option<Endpoint>,
     /// The server's end.
     pub dst: Endpoint,
-    /// The process that dialled.
+    /// The process that connects.
     pub process: Process,
     /// The HTTP status of the answer; absent: there was none, or no hook saw it (as always in TLS).
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -1,6 +1,6 @@
 //! Each cause: a row in the table at the top, and a card with its fix, culprit and evidence.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{Markup, html};
 
@@ -15,8 +15,8 @@ const VARIANTS: usize = 5;
 /// Pods that are named for a cause.
 const PODS: usize = 8;
 
-/// Different texts, and how many pods have each.
-type Variants<T> = Vec<(T, u64)>;
+/// Different texts, and the names of the pods that have each.
+type Variants<T> = Vec<(T, Vec<String>)>;
 
 /// Summary, fixes and culprits of the kept verdicts of a cause, the most frequent first.
 pub(super) struct CauseDetails {
@@ -55,7 +55,7 @@ pub(super) fn table(view: &View, details: &[CauseDetails]) -> Markup {
 fn rows(view: &View, details: &[CauseDetails], first: usize, groups: &[GroupView]) -> Markup {
     html! {
         table.top {
-            thead { tr { th { "Cause" } th { "What it says, and the fix" } th { "Failed" } th { "Pods" } th { "Confidence" } th { "Last" } } }
+            thead { tr { th { "Cause" } th { "What it means, and the fix" } th { "Failed" } th { "Pods" } th { "Confidence" } th { "Last" } } }
             tbody {
                 @for (place, group) in (first..).zip(groups) {
                     tr {
@@ -105,7 +105,7 @@ pub(super) fn section(view: &View, details: &[CauseDetails]) -> Markup {
 
 fn card(view: &View, place: usize, group: &GroupView, details: Option<&CauseDetails>) -> Markup {
     let cause = group.group.cause;
-    let times = (clock(group.span.0, view.axis.length()), clock(group.span.1, view.axis.length()));
+    let (first, last) = (clock(group.span.0, view.axis.length()), clock(group.span.1, view.axis.length()));
     html! {
         article id={"cause-" (letter(place))} .cause .(colour(place)) {
             h3 { (chip(place)) code { (cause.name()) } " " span.title { (cause.title()) } }
@@ -113,7 +113,7 @@ fn card(view: &View, place: usize, group: &GroupView, details: Option<&CauseDeta
                 @if group.group.noise { (count(group.count, "attempt")) " that did not fail and left a misleading trace" }
                 @else { strong { (count(group.count, "failed attempt")) } }
                 " · " (pod_or_count(view, place, group)) " · " (confidence_text(group.confidences))
-                @if group.span.0 <= group.span.1 { " · " time { (times.0) } "–" time { (times.1) } " UTC" }
+                @if group.span.0 <= group.span.1 { " · " time { (first) } @if first != last { "–" time { (last) } } " UTC" }
             }
             @if let Some(details) = details {
                 p.why { (inline(&details.why)) }
@@ -167,13 +167,23 @@ fn variants<T>(word: &str, variants: &Variants<T>, shown: fn(&T) -> Markup) -> M
             dt { (word) }
             dd {
                 @for (variant, pods) in variants.iter().take(VARIANTS) {
+                    @if variants.len() > 1 { p.of { (pod_names(pods)) ":" } }
                     (shown(variant))
-                    @if variants.len() > 1 { p.quiet { (count(*pods, "pod")) } }
                 }
                 @if variants.len() > VARIANTS {
                     p.quiet { (variants.len() - VARIANTS) " more below, with the pods" }
                 }
             }
+        }
+    }
+}
+
+/// The names of the pods, or how many they are.
+fn pod_names(pods: &[String]) -> Markup {
+    html! {
+        @match pods {
+            [pod] => span.data { (safe(pod)) },
+            pods => (count(pods.len() as u64, "pod")),
         }
     }
 }
@@ -207,32 +217,29 @@ fn evidence(view: &View, place: usize) -> Markup {
 
 /// Collects the details of a cause from its kept verdicts.
 fn collect_details(view: &View, place: usize) -> CauseDetails {
-    let (mut fixes, mut culprits): (BTreeMap<Remediation, u64>, BTreeMap<String, u64>) = Default::default();
+    let (mut fixes, mut culprits): (BTreeMap<Remediation, _>, BTreeMap<String, _>) = Default::default();
     let mut why = None;
-    for (_, cell) in view.cells(place) {
+    for (row, cell) in view.cells(place) {
+        let pod = view.pod_name(&row.key);
         let records: Vec<_> = cell.examples().filter_map(verdict::record).map(|(_, body)| body).collect();
         let reported = records.iter().map(|body| body.verdict.remediation.clone()).filter(|fix| !fix.is_empty());
-        once_each(&mut fixes, reported.collect());
-        once_each(
-            &mut culprits,
-            records.iter().filter_map(|body| body.culprit.as_ref()).map(describe_culprit).collect(),
-        );
+        let known = records.iter().filter_map(|body| body.culprit.as_ref()).map(describe_culprit);
+        add_pod(&mut fixes, &pod, reported.collect());
+        add_pod(&mut culprits, &pod, known.collect());
         why = why.or_else(|| records.first().map(|body| body.verdict.summary.clone()));
     }
     CauseDetails { why: why.unwrap_or_default(), fixes: by_count(fixes), culprits: by_count(culprits) }
 }
 
-/// Counts a pod once for each different text.
-fn once_each<T: Ord>(counts: &mut BTreeMap<T, u64>, mut texts: Vec<T>) {
-    texts.sort_unstable();
-    texts.dedup();
+/// Adds a pod once to each of these texts.
+fn add_pod<T: Ord>(pods: &mut BTreeMap<T, Vec<String>>, pod: &str, texts: BTreeSet<T>) {
     for text in texts {
-        *counts.entry(text).or_default() += 1;
+        pods.entry(text).or_default().push(pod.to_owned());
     }
 }
 
-fn by_count<T>(counts: BTreeMap<T, u64>) -> Variants<T> {
-    let mut variants: Variants<T> = counts.into_iter().collect();
-    variants.sort_by_key(|(_, pods)| std::cmp::Reverse(*pods));
+fn by_count<T>(pods: BTreeMap<T, Vec<String>>) -> Variants<T> {
+    let mut variants: Variants<T> = pods.into_iter().collect();
+    variants.sort_by_key(|(_, pods)| std::cmp::Reverse(pods.len()));
     variants
 }

@@ -24,7 +24,7 @@ pub(super) fn cases(view: &View) -> Markup {
     html! {
         section #cases aria-labelledby="cases-title" {
             h2 #cases-title { "Pods and their evidence" }
-            p.quiet { "The first and the last verdict of each pod with each cause; of those between, the number." }
+            p.quiet { "For each pod and cause: the first and the last verdict, and the number of verdicts." }
             @for (row, cell) in open { (case(view, row, cell)) }
             @if !folded.is_empty() || !without.is_empty() {
                 details.more {
@@ -139,7 +139,7 @@ fn finding(view: &View, node: &str, found: &FindingBody) -> Markup {
 pub(super) fn sources(view: &View, names: &[String]) -> Markup {
     html! {
         section #sources aria-labelledby="sources-title" {
-            h2 #sources-title { "What this page was made of" }
+            h2 #sources-title { "Sources of this page" }
             p.quiet { "tracer report " (env!("CARGO_PKG_VERSION")) ", " @for (i, name) in names.iter().enumerate() { @if i > 0 { ", " } span.data { (safe(name)) } } }
             @for run in view.runs.iter() {
                 details {

@@ -200,25 +200,25 @@ fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
     let lost: Vec<_> =
         tally.losses.counts.iter().map(|(place, count)| format!("{} ({place})", words::number(*count))).collect();
     if !lost.is_empty() {
-        notes.push(format!("events were lost, {}: verdicts of that time are less sure", lost.join(", ")));
+        notes.push(format!("Events were lost, {}: verdicts of that time are less sure", lost.join(", ")));
     }
     let failing: Vec<_> = tally.findings.values().filter(|it| it.status == Status::Fail).collect();
     if !failing.is_empty() {
         let names: Vec<_> = failing.iter().map(|it| it.check.as_str()).collect();
-        notes.push(format!("checks of the node fail (tracer doctor): {}; see below", names.join(", ")));
+        notes.push(format!("Checks of the node fail (tracer doctor): {}; see below", names.join(", ")));
     }
     let mut say = |reported: bool, note: &dyn Fn() -> String| notes.extend(reported.then(note));
     say(tally.revised > 0, &|| {
-        format!("not counted, because a later verdict replaces them: {}", words::count(tally.revised, "verdict"))
+        format!("Not counted, because a later verdict replaces them: {}", words::count(tally.revised, "verdict"))
     });
-    let twice = "counted beside earlier verdicts that they replace, which were too far back to be found";
+    let twice = "Counted twice, because the earlier verdicts that they replace are too far back";
     say(tally.unmatched > 0, &|| format!("{twice}: {}", words::count(tally.unmatched, "verdict")));
-    say(tally.pods.too_many, &|| "more than 2,048 pods: those that came later are one row, `all other pods`".into());
+    say(tally.pods.too_many, &|| "More than 2,048 pods: those that came later are one row, `all other pods`".into());
     let left_out = [("finding", tally.findings_left_out), ("port account", tally.events.ports_left_out)];
     for (what, n) in left_out {
         say(n > 0, &|| format!("{} left out: there are too many nodes", words::count(n, what)));
     }
-    say(tally.pods.full, &|| "there was no room to keep every verdict that would be shown as an example".into());
+    say(tally.pods.full, &|| "There was no room to keep every verdict that would be shown as an example".into());
     notes
 }
 

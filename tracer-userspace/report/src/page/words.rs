@@ -25,6 +25,12 @@ pub(super) fn count(n: u64, word: &str) -> String {
     format!("{} {word}{}", number(n), plural::ending(n))
 }
 
+/// With a small letter at its begin, for the middle of a sentence.
+pub(super) fn uncapitalised(text: &str) -> String {
+    let (first, rest) = text.split_at(text.chars().next().map_or(0, char::len_utf8));
+    first.to_lowercase() + rest
+}
+
 /// The time of day: with milliseconds in a short span, with the date in a span of more than a day.
 pub(super) fn clock(us: i64, span_us: i64) -> String {
     const SECOND: i64 = 1_000_000;

@@ -15,7 +15,7 @@ fn tally(filter: Filter, lines: &[String]) -> Tally {
 }
 
 /// Verdicts that stand, by cause.
-fn standing(tally: Tally) -> BTreeMap<Cause, u64> {
+fn counts(tally: Tally) -> BTreeMap<Cause, u64> {
     let mut counts = BTreeMap::new();
     for (group, lane) in tally.pods.into_pods().flat_map(|(_, pod)| pod.lanes) {
         *counts.entry(group.cause).or_default() += lane.count;
@@ -33,7 +33,7 @@ fn a_verdict_that_was_replaced_is_not_counted() {
     ];
     let tally = tally(Filter::default(), &lines);
     assert_eq!((tally.revised, tally.unmatched), (2, 0));
-    assert_eq!(standing(tally), [(Cause::ConnectionRefused, 1), (Cause::Unexplained, 1)].into());
+    assert_eq!(counts(tally), [(Cause::ConnectionRefused, 1), (Cause::Unexplained, 1)].into());
 }
 
 #[test]
@@ -41,20 +41,20 @@ fn a_revision_that_the_filter_leaves_out_still_takes_the_old_one_back() {
     let lines = [verdict(1, "unexplained", "cart", None), verdict(2, "firewall_drop", "cart", Some(1))];
     let filter = Filter { causes: vec![Cause::Unexplained], ..Filter::default() };
     let tally = tally(filter, &lines);
-    assert_eq!((tally.filtered, standing(tally)), (1, BTreeMap::new()));
+    assert_eq!((tally.filtered, counts(tally)), (1, BTreeMap::new()));
 }
 
 #[test]
 fn numbers_belong_to_a_run_and_a_node() {
     let other = verdict(2, "firewall_drop", "cart", Some(1)).replace("\"n1\"", "\"n2\"");
     let lines = [verdict(1, "unexplained", "cart", None), other];
-    assert_eq!(standing(tally(Filter::default(), &lines)).len(), 2);
+    assert_eq!(counts(tally(Filter::default(), &lines)).len(), 2);
     let next_run = [
         verdict(1, "unexplained", "cart", None),
         verdict(0, "unexplained", "cart", None),
         verdict(2, "firewall_drop", "cart", Some(1)),
     ];
-    assert_eq!(standing(tally(Filter::default(), &next_run)).values().sum::<u64>(), 3);
+    assert_eq!(counts(tally(Filter::default(), &next_run)).values().sum::<u64>(), 3);
 }
 
 #[test]
@@ -132,13 +132,13 @@ proptest! {
         }).collect();
         let tally = tally(Filter::default(), &lines);
         let expected = lines.len() as u64 - tally.revised;
-        prop_assert_eq!(standing(tally).values().sum::<u64>(), expected);
+        prop_assert_eq!(counts(tally).values().sum::<u64>(), expected);
     }
 
     #[test]
     fn times_in_any_order_are_counted(times in prop::collection::vec(0_i64..253_000_000_000, 1..100)) {
         let lines: Vec<_> = times.iter().map(|&s| at(&verdict(1, "unexplained", "cart", None), s)).collect();
         let tally = tally(Filter::default(), &lines);
-        prop_assert_eq!(standing(tally).values().sum::<u64>(), times.len() as u64);
+        prop_assert_eq!(counts(tally).values().sum::<u64>(), times.len() as u64);
     }
 }

@@ -92,7 +92,7 @@ fn counters(fixture: &mut Fixture<'_>) -> Result<()> {
     )?;
     fixture.mentions(&["one of these: the rule with handle 2 in chain inet fw in; the rule with handle 4"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)?;
-    fixture.mentions(&[": the rule with handle 4 in chain inet fw in"]);
+    fixture.mentions(&["; it is the rule with handle 4 in chain inet fw in"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
@@ -125,7 +125,7 @@ fn inverted(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
         [3:180] -A INPUT -p tcp -m tcp --dport {HTTP} -m comment --comment mine -j DROP\nCOMMIT\n"
     );
     fixture.inside(pod)?.run(program, &["--counters"], &rules)?;
-    let one = if program.contains("legacy") { ": rule 8 \"mine\"" } else { ": the rule with handle" };
+    let one = if program.contains("legacy") { "it is rule 8 \"mine\"" } else { "it is the rule with handle" };
     fixture.mentions(&[one, "\"mine\" in chain INPUT of table filter"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }

@@ -37,9 +37,9 @@ pub struct Attempt {
     pub conn: ConnId,
     /// Source and target, as the prober sees them; the source port is 0 until it is known.
     pub flow: Flow,
-    /// The process that dialled.
+    /// The process that connects.
     pub actor: Actor,
-    /// The socket's namespace; absent if the dial failed before there was a connection.
+    /// The socket's namespace; absent if connect() failed before there was a connection.
     pub netns: Option<Netns>,
     /// The process carries a prober's name.
     pub prober: bool,
@@ -67,7 +67,7 @@ pub struct Attempt {
     pub over_at: Option<u64>,
     /// The redirects that led to this connection.
     pub redirected: Option<Redirected>,
-    /// The prober has given up, but its socket still dials.
+    /// The prober has given up, but its socket still connects.
     given_up: bool,
 }
 
@@ -121,8 +121,8 @@ impl Attempt {
         }
     }
 
-    /// Ends the attempt if it still dials: the prober has given up. Later observations of the socket do not count.
-    /// Returns whether it still dialled.
+    /// Ends the attempt if it still connects: the prober has given up. Later observations of the socket do not count.
+    /// Returns whether it still did.
     pub fn give_up(&mut self, time: u64) -> bool {
         self.given_up = self.ended.is_none() && self.established.is_none();
         if self.given_up {

@@ -65,7 +65,7 @@ pub struct Node {
     pub firewalls: Firewalls,
     /// The last reading of the processes that use up ephemeral ports.
     pub ports: Option<PortPressure>,
-    /// When probers dialled targets that not only probes dial.
+    /// When probers connected to targets that not only probes use.
     pub recent_connects: RecentConnects,
     /// The findings of the last check of the node, and its time.
     checked: Option<(u64, Findings)>,
@@ -118,7 +118,7 @@ impl Node {
         }
     }
 
-    /// Keeps the time of a dial to a target that not only probes dial.
+    /// Keeps the time of a connect to a target that not only probes use.
     fn observe_connect(&mut self, time: u64, dst: SocketAddr, comm: &str) {
         let api_server = || WITH_API_SERVER.contains(&comm) && self.pods.are_probed_at(dst);
         if self.pods.have_handler_on(dst.port()) || self.pods.is_api_server(dst) || api_server() {
@@ -221,7 +221,7 @@ impl Node {
         self.services.iter().find(has_it).map(|it| format!("{}/{}", it.namespace, it.name))
     }
 
-    /// The namespace that has an address: the dialling one, a pod's, or the one that a query found.
+    /// The namespace that has an address: that of the client, a pod's, or the one that a query found.
     pub fn netns_of_addr(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
         if self.owns(from, addr) {
             return Some(from);

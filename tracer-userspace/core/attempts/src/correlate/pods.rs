@@ -17,7 +17,7 @@ pub struct KnownPods {
     by_host: BTreeMap<IpAddr, Vec<usize>>,
     /// The pods with a network namespace of their own.
     by_netns: BTreeMap<Netns, usize>,
-    /// The pods with probes or lifecycle handlers that may dial an address that is in no list.
+    /// The pods with probes or lifecycle handlers that may connect to an address that is in no list.
     unlisted_addr: Vec<usize>,
     handler_ports: BTreeSet<u16>,
     have_specs: bool,
@@ -51,7 +51,7 @@ impl KnownPods {
                 self.by_netns.entry(netns).or_insert(place);
             }
         }
-        let unlisted = self.all.iter().enumerate().filter(|(_, pod)| may_dial_unlisted_addr(pod));
+        let unlisted = self.all.iter().enumerate().filter(|(_, pod)| may_connect_to_unlisted_addr(pod));
         self.unlisted_addr = unlisted.map(|(place, _)| place).collect();
         let containers = self.all.iter().flat_map(|pod| &pod.containers);
         self.handler_ports = containers.flat_map(|it| &it.lifecycle).map(|handler| handler.port).collect();
@@ -87,8 +87,8 @@ impl KnownPods {
         all.all(|netns| netns == first).then_some(first)
     }
 
-    /// The pods with probes or lifecycle handlers that may dial this address.
-    pub fn connected_at(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
+    /// The pods with probes or lifecycle handlers that may connect to this address.
+    pub fn targeting(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
         let named = self.by_host.get(&addr).into_iter().flatten();
         let mut places: Vec<usize> =
             self.places(addr).iter().chain(named).chain(&self.unlisted_addr).copied().collect();
@@ -102,21 +102,21 @@ impl KnownPods {
         self.by_netns.get(&netns).map(|place| &self.all[*place])
     }
 
-    /// A lifecycle handler of some pod dials this port.
+    /// A lifecycle handler of some pod connects to this port.
     pub fn have_handler_on(&self, port: u16) -> bool {
         self.handler_ports.contains(&port)
     }
 
-    /// A probe of some pod dials this target.
+    /// A probe of some pod connects to this target.
     pub fn are_probed_at(&self, dst: SocketAddr) -> bool {
-        let containers = self.connected_at(dst.ip()).flat_map(|pod| &pod.containers);
+        let containers = self.targeting(dst.ip()).flat_map(|pod| &pod.containers);
         containers.flat_map(|it| &it.probes).any(|spec| spec.port == dst.port())
     }
 
     /// The target is the API server of this node in a static pod, and is probed there.
     pub fn is_api_server(&self, dst: SocketAddr) -> bool {
         let is_probed = |it: &Container| it.probes.iter().any(|spec| spec.port == dst.port());
-        self.connected_at(dst.ip()).any(|pod| {
+        self.targeting(dst.ip()).any(|pod| {
             let by_name = pod.name.as_ref().is_some_and(|name| name.starts_with(API_SERVER));
             let is_it = |it: &Container| by_name || it.name.as_deref() == Some(API_SERVER);
             // An API server in a pod with its own network namespace is another cluster's (a hosted control plane).
@@ -144,7 +144,7 @@ fn add_place(places: &mut BTreeMap<IpAddr, Vec<usize>>, addr: IpAddr, place: usi
 
 /// A probe or handler names a host by name, or the pod has no address: a standalone kubelet reports none for a
 /// host-network pod.
-fn may_dial_unlisted_addr(pod: &Pod) -> bool {
+fn may_connect_to_unlisted_addr(pod: &Pod) -> bool {
     pod.host_network && pod.addrs.is_empty() || hosts(pod).any(|host| host.parse::<IpAddr>().is_err())
 }
 
@@ -183,7 +183,7 @@ mod tests {
         known.replace(&[named.as_slice(), &pods].concat());
         let addr = address("10.88.0.1");
         assert_eq!(names(known.at(addr)), ["a", "c"]);
-        assert_eq!(names(known.connected_at(addr)), ["by host", "by name", "a", "c"]);
+        assert_eq!(names(known.targeting(addr)), ["by host", "by name", "a", "c"]);
         assert_eq!(known.in_netns(Netns(4)).and_then(|pod| pod.name.as_deref()), Some("d"));
         assert!(known.have_specs());
     }
@@ -213,7 +213,7 @@ mod tests {
         let container = Container { lifecycle: vec![handler], ..Container::default() };
         let mut known = KnownPods::default();
         known.replace(&[Pod { containers: vec![container], ..pod("a", "10.88.0.9", 9) }, pod("b", "10.88.0.1", 1)]);
-        assert_eq!(names(known.connected_at(address("10.88.0.1"))), ["a", "b"]);
+        assert_eq!(names(known.targeting(address("10.88.0.1"))), ["a", "b"]);
         assert!(known.have_handler_on(9000) && !known.have_handler_on(80) && known.have_specs());
         known.replace(&[]);
         assert!(!known.have_handler_on(9000));

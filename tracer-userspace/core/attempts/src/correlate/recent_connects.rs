@@ -1,5 +1,5 @@
-//! The times at which probers dialled a target. A probe dials once a period, a lifecycle handler once in a container's
-//! life.
+//! The times at which probers connected to a target. A probe does so once a period, a lifecycle handler once in a
+//! container's life.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use tracer_model::recent::{Recent, remember};
 
 const MAX_TARGETS: usize = 1024;
 const MAX_TIMES: usize = 32;
-/// A dial is on time if it differs from the period by at most this part of it. The kubelet's ticker is exact to some
-/// milliseconds. One in fifty dials at random times counts as on time.
+/// A connect is on time if it differs from the period by at most this part of it. The kubelet's ticker is exact to some
+/// milliseconds. One in fifty connects at random times counts as on time.
 const TOLERANCE: u64 = 100;
-/// How late a dial on a busy node may be.
+/// How late a connect on a busy node may be.
 const LATE_NS: u64 = 50_000_000;
 
-/// The last dials of each target, in order.
+/// The last connects of each target, in order.
 #[derive(Clone, Debug, Default)]
 pub struct RecentConnects(Recent<SocketAddr, VecDeque<u64>, MAX_TARGETS>);
 
@@ -23,14 +23,14 @@ impl RecentConnects {
         remember(MAX_TIMES, self.0.or_default(dst), time);
     }
 
-    /// How many dials of a target came within one period up to `time`, with the dial at `time`.
+    /// How many connects to a target came within one period up to `time`, with the one at `time`.
     pub fn within(&self, dst: SocketAddr, time: u64, period_ns: u64) -> usize {
         let from = time.saturating_sub(period_ns).saturating_add(tolerance(period_ns));
         let is_within = |at: &&u64| (from..=time).contains(*at);
         self.0.get(&dst).map_or(0, |times| times.iter().filter(is_within).count())
     }
 
-    /// The target was dialled one period before `time`.
+    /// The last connect was one period before `time`.
     pub fn any_a_period_before(&self, dst: SocketAddr, time: u64, period_ns: u64) -> bool {
         let is_due = |before: &u64| time.saturating_sub(*before).abs_diff(period_ns) <= tolerance(period_ns);
         period_ns > 0 && self.0.get(&dst).is_some_and(|times| times.iter().any(is_due))
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dial_is_due_one_period_after_another() {
+    fn a_connect_is_due_one_period_after_another() {
         let mut recent_connects = RecentConnects::default();
         recent_connects.add(target(8080), 5 * SECOND_NS);
         let due = |time, period_s| recent_connects.any_a_period_before(target(8080), time, period_s * SECOND_NS);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_dials_are_dropped_first() {
+    fn the_oldest_connects_are_dropped_first() {
         let mut recent_connects = RecentConnects::default();
         for port in 0..2_000 {
             recent_connects.add(target(port), u64::from(port) * SECOND_NS);

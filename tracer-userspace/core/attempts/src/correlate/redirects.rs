@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::attempt::{Attempt, Redirected};
 use tracer_model::recent::Recent;
 
-/// How long after the first bytes of a redirect the client dials: less than a millisecond, but more on a busy node.
+/// How long after the first bytes of a redirect the client connects: less than a millisecond, but more on a busy node.
 const FOLLOWS_NS: u64 = 100_000_000;
 const MAX: usize = 1024;
 
@@ -41,7 +41,7 @@ impl Redirects {
         self.0.insert(key, Open { several, redirected });
     }
 
-    /// A prober dials: takes the redirect that this connection follows.
+    /// A prober connects: takes the redirect that this connection follows.
     pub(super) fn follow(&mut self, pid: u32, dst: SocketAddr, time: u64) -> Option<Redirected> {
         let open = self.0.remove(&key(pid, dst))?;
         (!open.several && time.saturating_sub(open.redirected.at) < FOLLOWS_NS).then_some(open.redirected)

@@ -11,7 +11,7 @@ const MAX_READINGS: usize = 8;
 /// Inspections kept of one target: those that the next attempts to it ask for must not replace an earlier one's.
 const MAX_INSPECTIONS: usize = 4;
 
-/// A target, and the namespace that dials it.
+/// A target, and the namespace that connects to it.
 type Target = (Netns, SocketAddr);
 
 /// The throttling of a target's cgroups, at several times.

@@ -1,4 +1,4 @@
-//! The lifecycle handlers that an attempt can be. The kubelet itself dials for them, as it does for probes.
+//! The lifecycle handlers that an attempt can be. The kubelet itself connects for them, as it does for probes.
 
 use super::Matched;
 use super::targets::{Match, behaving};
@@ -15,7 +15,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const AFTER_START_NS: u64 = 10 * SECOND_NS;
 
 impl<'a> Matched<'a> {
-    /// The lifecycle handlers that this attempt can be. None if a probe dials the target, too, and the attempt is
+    /// The lifecycle handlers that this attempt can be. None if a probe connects to the target, too, and the attempt is
     /// surely that probe.
     pub(super) fn find_handlers(&self) -> Vec<HandlerMatch<'a>> {
         let dst = self.attempt.flow.dst;
@@ -32,7 +32,7 @@ impl<'a> Matched<'a> {
     }
 
     /// The kubelet has reported the attempt, or it behaves like a probe of its target and unlike a handler. The time of
-    /// a preStop handler does not help: the kubelet may dial for it before tracer learns from the API that the pod
+    /// a preStop handler does not help: the kubelet may connect for it before tracer learns from the API that the pod
     /// ends.
     fn is_surely_a_probe(&self) -> bool {
         let probes = self.probes_on_target();

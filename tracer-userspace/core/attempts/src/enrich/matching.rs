@@ -54,7 +54,7 @@ impl<'a> Matched<'a> {
         pod.filter(|pod| pod.uid.is_some() || pod.name.is_some())
     }
 
-    /// The prober may have dialled `localhost`, which has another address, too: not all fitting probes name this
+    /// The prober may have connected to `localhost`, which has another address, too: not all fitting probes name this
     /// address.
     pub fn may_be_localhost(&self) -> bool {
         let names = |(.., spec): &Match<'_>| spec.host.as_deref().is_some_and(|host| host != "localhost");

@@ -1,4 +1,5 @@
-//! Dials of the prober's process that may be no probes: by an API server in the process, or as the API server's client.
+//! Connects of the prober's process that may be no probes: by an API server in the process, or as the API server's
+//! client.
 
 use super::Matched;
 use super::targets::{Match, behaving};
@@ -6,17 +7,17 @@ use crate::correlate::attempt::Attempt;
 use tracer_model::event::{AnswerKind, Handler, WITH_API_SERVER};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Ports that a kubelet, or a control plane in its process, dials on its own node as a client: API servers and their
+/// Ports that a kubelet, or a control plane in its process, uses on its own node as a client: API servers and their
 /// load balancers (kubeadm, k3s, RKE2, k0s, Talos, MicroK8s), RKE2's supervisor, etcd, kubelets. Not 443 and 8443,
 /// which any probe may use.
 const CONTROL_PLANE: &[u16] = &[2379, 6443, 6444, 7443, 7445, 9345, 10250, 16443];
 
 impl<'a> Matched<'a> {
-    /// Another reason for which the process may have dialled the target; `None` if the attempt is surely a probe, or
-    /// only probes dial there.
+    /// Another reason for which the process may have connected to the target; `None` if the attempt is surely a probe,
+    /// or only probes connect there.
     ///
-    /// The API server dials pods for its own clients (`kubectl get --raw /api/v1/namespaces/…/proxy`, webhooks,
-    /// aggregated APIs). The kubelet dials the API server of its own node as a client, which retries about once a
+    /// The API server connects to pods for its own clients (`kubectl get --raw /api/v1/namespaces/…/proxy`, webhooks,
+    /// aggregated APIs). The kubelet connects to the API server of its own node as a client, which retries about once a
     /// second.
     pub fn other_reason(&self) -> Option<&'static str> {
         let probes = self.matching_probes();
@@ -25,9 +26,9 @@ impl<'a> Matched<'a> {
             return None;
         }
         let reason = if has_api_server(self.attempt) {
-            "the API server in the same process dials pods, too"
+            "the API server in the same process connects to pods, too"
         } else if self.node.pods.is_api_server(self.attempt.flow.dst) {
-            "the kubelet dials it as a client, too"
+            "the kubelet connects to it as a client, too"
         } else {
             return None;
         };
@@ -36,8 +37,8 @@ impl<'a> Matched<'a> {
         (!due).then_some(reason)
     }
 
-    /// The prober dialled a control plane's port on its own node, maybe as a client: no spec is known, and the kubelet
-    /// has not reported the attempt. A control plane does not answer in plain HTTP.
+    /// The prober connected to a control plane's port on its own node, maybe as a client: no spec is known, and the
+    /// kubelet has not reported the attempt. A control plane does not answer in plain HTTP.
     pub fn may_be_client(&self) -> bool {
         let dst = self.attempt.flow.dst;
         let to_node =
@@ -47,12 +48,12 @@ impl<'a> Matched<'a> {
         self.attempt.prober && to_node && untold && CONTROL_PLANE.contains(&dst.port()) && !is_plain()
     }
 
-    /// The attempt came one period after another dial, with no more dials between them than probes make.
+    /// The attempt came one period after another connect, with no more connects between them than probes make.
     fn is_due(&self, (.., spec): &Match<'_>, all: &[Match<'_>]) -> bool {
         let (connects, dst) = (&self.node.recent_connects, self.attempt.flow.dst);
         let period_ns = u64::from(spec.period_s) * SECOND_NS;
         let most: u32 =
-            all.iter().map(|(.., other)| dials_per_period(other.period_s, other.handler, spec.period_s)).sum();
+            all.iter().map(|(.., other)| connects_per_period(other.period_s, other.handler, spec.period_s)).sum();
         connects.any_a_period_before(dst, self.attempt.started, period_ns)
             && connects.within(dst, self.attempt.started, period_ns) <= most as usize
     }
@@ -63,9 +64,9 @@ pub fn has_api_server(attempt: &Attempt) -> bool {
     WITH_API_SERVER.contains(&attempt.actor.comm.as_str())
 }
 
-/// The most dials of a probe within one period of another probe. A redirect needs a second dial, and a gRPC probe dials
-/// again until its timeout.
-fn dials_per_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
+/// The most connects of a probe within one period of another probe. A redirect needs a second connect, and a gRPC probe
+/// connects again until its timeout.
+fn connects_per_period(own_s: u32, handler: Handler, period_s: u32) -> u32 {
     let again = if handler == Handler::Grpc { 4 } else { 2 };
     period_s.div_ceil(own_s.max(1)).saturating_mul(again)
 }
@@ -100,9 +101,9 @@ mod tests {
         assert_eq!(verdicts("kubelet"), [1, 2, 3, 4].map(|count| (Proven, Some(count))));
     }
 
-    /// The client dials each second, so some dials are one period apart.
+    /// The client connects each second, so some connects are one period apart.
     #[test]
-    fn a_dial_of_the_api_server_that_may_be_the_kubelets_client_is_only_likely() {
+    fn a_connect_of_the_api_server_that_may_be_the_kubelets_client_is_only_likely() {
         let connects_to = |container: &str| {
             let mut stream = Stream::to("10.0.0.1:6443").host_network_liveness(container, 10).clone();
             for conn in 100..115 {
@@ -113,7 +114,7 @@ mod tests {
         let own = connects_to("kube-apiserver");
         assert_eq!(reported(&own), [(Confidence::Likely, None); 15]);
         let words = &own.verdicts()[14].verdict.summary;
-        assert_ends(&words, "; it may have been no probe: the kubelet dials it as a client, too");
+        assert_ends(&words, "; it may have been no probe: the kubelet connects to it as a client, too");
         assert_eq!(reported(&connects_to("proxy"))[2], (Confidence::Proven, Some(3)));
         let mut hosted = Stream::new().liveness(10, 3).named_container("kube-apiserver").clone();
         hosted.connect().reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
@@ -128,7 +129,7 @@ mod tests {
 
     /// `attach` on a control plane while its API server is down.
     #[test]
-    fn without_specs_a_dial_of_the_nodes_api_server_is_a_connection() {
+    fn without_specs_a_connect_to_the_nodes_api_server_is_a_connection() {
         let down = refused_at(6443).verdicts().remove(0);
         let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
@@ -137,14 +138,14 @@ mod tests {
         assert_lacks(&fix, &["robe"]);
         assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");
         let probe = refused_at(10256).verdicts().remove(0);
-        assert_eq!(probe.subject, Subject::Probe, "nothing but a probe dials it");
+        assert_eq!(probe.subject, Subject::Probe, "nothing but a probe connects to it");
         assert_lacks(&probe.verdict.summary, &["client"]);
         let noted = refused_at(6443).kubelet_at_target(ProbeOutput::Network).verdicts().remove(1);
         assert_eq!(noted.subject, Subject::Probe, "the kubelet says so");
         assert_lacks(&noted.verdict.summary, &["client"]);
     }
 
-    /// The answer to the first dial is a 301 to a port without a listener.
+    /// The answer to the first connect is a 301 to a port without a listener.
     #[test]
     fn a_refused_redirect_is_a_failure_of_the_probe() {
         let mut stream = Stream::new().http_readiness().connect().established().answers(301).clone();

@@ -29,8 +29,8 @@ impl<'a> Matched<'a> {
     pub fn only_connects(&self) -> bool {
         let probes = self.possible_probes();
         let silent = self.attempt.sent().is_none_or(|n| n == 0) && self.attempt.kubelet().is_none();
-        let all_dial = !probes.is_empty() && probes.iter().all(|spec| spec.handler == Handler::Tcp);
-        silent && all_dial && self.possible_handlers().is_empty()
+        let all_tcp = !probes.is_empty() && probes.iter().all(|spec| spec.handler == Handler::Tcp);
+        silent && all_tcp && self.possible_handlers().is_empty()
     }
 
     /// A tcpSocket probe was reset after its handshake: neither a failure nor a success.

@@ -20,8 +20,8 @@ impl<'a> Matched<'a> {
     /// answer to HTTPS, the kubelet retries in plain HTTP (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
     fn probe_protocol(&self) -> Option<Protocol> {
         let probes = self.possible_probes();
-        let first = of(probes.first()?)?;
-        let agreed = probes.iter().all(|spec| of(spec) == Some(first));
+        let first = protocol_of(probes.first()?)?;
+        let agreed = probes.iter().all(|spec| protocol_of(spec) == Some(first));
         (agreed && self.possible_handlers().is_empty() && self.other_reason().is_none()).then_some(first)
     }
 
@@ -93,7 +93,7 @@ impl<'a> Matched<'a> {
     }
 }
 
-fn of(spec: &ProbeSpec) -> Option<Protocol> {
+fn protocol_of(spec: &ProbeSpec) -> Option<Protocol> {
     match (spec.handler, spec.speaks) {
         (_, Some(ProbeProtocol::Unknown)) | (Handler::Tcp | Handler::Exec, _) => None,
         (Handler::Grpc, Some(ProbeProtocol::Tls)) => Some(Protocol::Tls),
@@ -111,7 +111,7 @@ pub fn is_beginning(attempt: &Attempt, answer: &Answer) -> bool {
 }
 
 /// An attempt that the prober closes this shortly before its timeout has timed out: the prober's timer began a moment
-/// before the dial.
+/// before the connect.
 pub const BEFORE_TIMEOUT_NS: u64 = 10_000_000;
 
 /// A prober closes at once when it has its answer. This long after the last byte, it still waited for the rest.

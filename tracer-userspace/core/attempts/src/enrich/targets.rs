@@ -11,13 +11,13 @@ pub(super) type Match<'a> = (&'a Pod, &'a Container, &'a ProbeSpec);
 pub(super) type PodContainer<'a> = (&'a Pod, &'a Container);
 
 impl<'a> Matched<'a> {
-    /// The containers with probes or lifecycle handlers that may dial this address.
+    /// The containers with probes or lifecycle handlers that may connect to this address.
     pub(super) fn target_containers(&self) -> impl Iterator<Item = PodContainer<'a>> {
-        let pods = self.node.pods.connected_at(self.attempt.flow.dst.ip());
+        let pods = self.node.pods.targeting(self.attempt.flow.dst.ip());
         pods.flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
     }
 
-    /// The probes of the containers with probes or lifecycle handlers that may dial this address.
+    /// The probes of the containers with probes or lifecycle handlers that may connect to this address.
     pub(super) fn target_specs(&self) -> impl Iterator<Item = Match<'a>> {
         self.target_containers().flat_map(|(pod, c)| c.probes.iter().map(move |spec| (pod, c, spec)))
     }
@@ -29,8 +29,8 @@ impl<'a> Matched<'a> {
             .collect()
     }
 
-    /// A probe or lifecycle handler dials this address: its own `host`, the pod's address, or the node's address for a
-    /// pod on the host's network.
+    /// A probe or lifecycle handler connects to this address: its own `host`, the pod's address, or the node's address
+    /// for a pod on the host's network.
     pub(super) fn connects_to(&self, pod: &Pod, host: Option<&str>) -> bool {
         let dst = self.attempt.flow.dst.ip();
         if let Some(host) = host {

@@ -55,7 +55,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let probe_fix = if may_be_startup_probe(case) { STARTUP_PROBE_FIX } else { PROBE_FIX };
     let otherwise: String = by_subject(case, probe_fix, |who| {
-        format!("correct the port that {who} connects to, or have it try again if the process there only starts slowly")
+        format!("correct the port that {who} connects to, or have it try again if the process there starts slowly")
     });
     let place = match passed_over {
         Some(_) => " on all devices (without SO_BINDTODEVICE), and for IPv4 and IPv6",
@@ -79,10 +79,10 @@ fn compare_namespaces(case: &Case<'_>, places: [Option<Netns>; 2], pod: &str, ot
     Remediation::from(text).run(places.map(|netns| run_in(case, netns, format!("ip addr show to {addr}"))))
 }
 
-const PROBE_FIX: &str = "correct the probe's port, or add a startupProbe if it only starts slowly";
+const PROBE_FIX: &str = "correct the probe's port, or add a startupProbe if it starts slowly";
 
 const STARTUP_PROBE_FIX: &str =
-    "correct the probe's port, or raise failureThreshold of the startupProbe if it only starts slowly";
+    "correct the probe's port, or raise failureThreshold of the startupProbe if it starts slowly";
 
 /// A note for the fix: a listener on 127.0.0.1 gets no connections to another address.
 fn where_to_listen(case: &Case<'_>, netns: Option<Netns>, dst: IpAddr) -> &'static str {

@@ -68,7 +68,7 @@ fn busiest_users(case: &Case<'_>) -> String {
     let Some(pressure) = &case.node.ports else { return String::new() };
     let here = |user: &&PortUser| user.netns.is_none() || user.netns == case.attempt.netns;
     let users: Vec<String> = pressure.users.iter().filter(here).take(2).map(|user| describe(user, pressure)).collect();
-    if users.is_empty() { String::new() } else { format!("; most connects: {}", users.join(", ")) }
+    if users.is_empty() { String::new() } else { format!("; most connects: {}", users.join("; ")) }
 }
 
 fn describe(user: &PortUser, pressure: &PortPressure) -> String {

@@ -353,7 +353,10 @@ mod tests {
                 (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), place);
             });
             let verdict = stream.push(read(last)).gives_up().last_verdict();
-            (verdict.confidence, verdict.summary.ends_with("the rule with handle 4 in chain inet t INPUT, probably"))
+            (
+                verdict.confidence,
+                verdict.summary.ends_with("; it is probably the rule with handle 4 in chain inet t INPUT"),
+            )
         };
         let (proven, probable) = ((Confidence::Proven, false), (Confidence::Likely, true));
         assert_eq!(reported("nf_hook_slow", false, &[None]), probable);

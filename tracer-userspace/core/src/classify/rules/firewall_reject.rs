@@ -73,7 +73,7 @@ mod tests {
                     ("firewall_reject", Confidence::Proven),
                     "{sent} {icmp}"
                 );
-                assert_has(&verdict.summary, &[&format!("rejected {sent} with {answer}: ")]);
+                assert_has(&verdict.summary, &[&format!("rejected {sent} with {answer}; ")]);
                 assert_has(&verdict.remediation, &["Allow the answers of 10.88.0.2:8080 to 10.88.0.1"]);
             }
         }

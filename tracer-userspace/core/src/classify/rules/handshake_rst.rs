@@ -45,12 +45,12 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
                 .run(kubectl::endpoints(Some(&service))),
         ),
         None => (
-            "a middlebox, a user-space stack, another host, or a process behind an address translation (sidecar, hostPort)"
+            "it can be a middlebox, a user-space stack, another host, or a process behind an address translation (sidecar, hostPort)"
                 .to_owned(),
             Cause::HandshakeRst.fix(),
         ),
     };
-    let summary = format!("the SYN to {dst} was answered with a RST, and no hook saw a sender on this node: {who}");
+    let summary = format!("the SYN to {dst} was answered with a RST, and no hook saw a sender on this node; {who}");
     Some(
         Finding::likely(Cause::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation)
             .resting_on(RST_AND_DROP_HOOKS),

@@ -47,7 +47,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let unseen = if lacks_hook { SENDER_UNKNOWN } else { SENDER_ELSEWHERE };
     let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
     let summary = format!(
-        "{} reset the connection{} after it was established, {}: {who}",
+        "{} reset the connection{} after it was established, {}; {who}",
         attempt.flow.dst,
         attempt
             .established_at()

@@ -59,7 +59,7 @@ const fn is_too_big(icmp: &Icmp) -> bool {
 
 fn finding(case: &Case<'_>, evidence: Vec<Evidence>, what: &str) -> Finding {
     let dst = case.attempt.flow.dst;
-    let summary = format!("the handshake with {dst} got through, but {what}, and the sender did not learn of it");
+    let summary = format!("the handshake with {dst} got through, but {what}; the sender did not learn of it");
     let remediation = Remediation::from(format!(
         "Set the CNI's MTU to that of the smallest link between the node and {}, less the encapsulation. Let ICMP `fragmentation needed` pass",
         dst.ip()

@@ -108,7 +108,7 @@ fn is_own_probe(case: &Case<'_>) -> bool {
 }
 
 const NO_NETWORK_POLICY: &str =
-    ": by an error, or by a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
+    "; it is an error, or a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
 const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
 
 /// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
@@ -322,7 +322,7 @@ mod tests {
     fn a_nodes_probe_of_its_own_pod_may_be_dropped_by_mistake() {
         let verdict = Stream::new().http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_has(&verdict.summary, &["by an error, or by a policy of another kind"]);
+        assert_has(&verdict.summary, &["it is an error, or a policy of another kind"]);
         assert_starts(&verdict.remediation, "Find the dataplane's own reason");
         let other = Stream::new().http_readiness().connect().by_other_process().drop(SYN, "TC_EGRESS", NODE).clone();
         assert_eq!(other.verdict().confidence, Confidence::Proven, "no prober");

@@ -228,7 +228,7 @@ fn describe_overlap(case: &Case<'_>) -> String {
     let ports: BTreeSet<u16> = live.map(|(_, p)| p.port).chain([own].into_iter().filter(|p| usable(*p))).collect();
     let all = (low..=high).filter(|&p| usable(p)).count().max(1);
     format!(
-        ". ip_local_port_range {low}-{high} holds {} that connect() can pick: {:.2} % of connects",
+        "; ip_local_port_range {low}-{high} holds {} that connect() can pick: {:.2} % of connects",
         counted(ports.len() as u64, "live NodePort"),
         ports.len() as f64 * 100.0 / all as f64
     )

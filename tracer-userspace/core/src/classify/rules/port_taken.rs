@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let text = format!("{local} is the source of a connection of {comm} (pid {pid}) to {remote}");
     let (first, last) = read.range;
     let summary = format!(
-        "nobody listens on {dst}{}: bind() fails, as the port is the source of a connection of {comm} (pid {pid}) to {remote} (ip_local_port_range {first}-{last})",
+        "nobody listens on {dst}{}; bind() fails, as the port is the source of a connection of {comm} (pid {pid}) to {remote} (ip_local_port_range {first}-{last})",
         in_namespace(case, Some(netns))
     );
     let fields = json!({ "pid": pid, "local": local, "remote": remote, "range": [first, last], "netns": netns });
@@ -41,7 +41,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 fn blocks(case: &Case<'_>, netns: Netns, read: &PortHolders, holder: &PortHolder) -> bool {
     let last = case.node.listeners.last(netns, read.port);
     let served = last.is_some_and(|(_, listen)| listen.actor.pid == holder.pid);
-    holder.local.ip() == case.attempt.flow.dst.ip() && read.is_dialled(holder) && !served
+    holder.local.ip() == case.attempt.flow.dst.ip() && read.is_client(holder) && !served
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ fn by_status(case: &Case<'_>) -> Option<Finding> {
     let found = failed_answer(case)?;
     Some(Finding {
         cause: Cause::ProbeMisconfigured,
-        summary: format!("{}: {}", found.summary, field.text),
+        summary: format!("{}; {}", found.summary, field.text),
         remediation: field.fix.into(),
         confidence: found.confidence.min(field.confidence),
         ..found

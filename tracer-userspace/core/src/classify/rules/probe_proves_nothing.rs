@@ -9,7 +9,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let detour = detour(case, REDIRECT_NS)?;
     let dst = case.attempt.flow.dst;
     let summary = format!(
-        "the attempt to {dst} succeeded and proves nothing: the pod's own address translation sends it to {}, past {}, which listens there",
+        "the attempt to {dst} succeeded and proves nothing; the pod's own address translation sends it to {}, past {}, which listens there",
         detour.server(),
         detour.passed_over()
     );

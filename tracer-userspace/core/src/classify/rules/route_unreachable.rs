@@ -51,7 +51,9 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
     let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![evidence], summary, fix);
     let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
-    let summary = format!("{route}{place} for {dst}, or {other} refused the connect: {error}, before a SYN was sent");
+    let summary = format!(
+        "{route}{place} for {dst}, or {other} refused the connect; the error came before a SYN was sent: {error}"
+    );
     let (check, command) = meaning.check;
     let fix =
         fix(case).reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);

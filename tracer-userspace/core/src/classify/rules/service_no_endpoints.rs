@@ -216,7 +216,7 @@ fn finding(
     let circular = service.and_then(|service| circular(case, service));
     let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere_or_not_yet(case) } else { lacking };
     let lacks = describe_lack(case, lacking);
-    let summary = format!("{called} at {dst} has {lacks}: {observed}{}", circular.as_deref().unwrap_or_default());
+    let summary = format!("{called} at {dst} has {lacks}; {observed}{}", circular.as_deref().unwrap_or_default());
     make(summary, fix(lacking, circular.is_some(), name.as_deref()))
 }
 

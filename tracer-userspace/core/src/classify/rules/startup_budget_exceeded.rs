@@ -158,7 +158,7 @@ fn finding(
     }
     let kind = spec.probe_type.name();
     let summary = format!(
-        "{} is not listening after {after}{}, and its {kind} probe allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}): the kubelet restarts it now{}",
+        "{} is not listening after {after}{}, and its {kind} probe allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}); the kubelet restarts it now{}",
         case.attempt.flow.dst,
         in_namespace(case, Some(netns)),
         spec.initial_delay_s,

@@ -34,7 +34,7 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     }
     let (server, words) = (name(&reading.processes), stall.describe());
     let request = match connection.unread {
-        bytes if unread => format!("{} of the request lie unread in {server}: ", counted(u64::from(bytes), "byte")),
+        bytes if unread => format!("{} of the request lie unread in {server}; ", counted(u64::from(bytes), "byte")),
         _ => format!("{server} has read the request, and "),
     };
     let summary = format!("{}: {request}{words}{}", case.attempt.flow.dst, stall.on_node());

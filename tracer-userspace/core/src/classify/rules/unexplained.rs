@@ -23,7 +23,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let lost = first_drop(attempt, ended);
     let node = missing_address(case).or_else(|| stray_route(case));
     let summary = format!(
-        "the attempt to {} failed after {} ({}) and {}{}",
+        "the attempt to {} failed after {} ({}); {}{}",
         attempt.flow.dst,
         ms(lasted),
         if too_late {

@@ -59,16 +59,16 @@ impl About<'_> {
         parts.join(" ")
     }
 
-    /// What failed: the pod, else the address that was dialled, with the process if that is not the prober.
+    /// What failed: the pod, else the target address, with the process if that is not the prober.
     pub(super) fn target(&self) -> String {
-        let dialled = || {
+        let target = || {
             let dst = self.dst.map_or_else(|| "a probe".to_owned(), plain::endpoint);
             match (self.subject, self.process) {
                 (Subject::Connection, Some(process)) => format!("{} -> {dst}", safe(&process.comm)),
                 _ => dst,
             }
         };
-        self.pod().unwrap_or_else(dialled)
+        self.pod().unwrap_or_else(target)
     }
 
     /// `shop/cart`, or the uid.

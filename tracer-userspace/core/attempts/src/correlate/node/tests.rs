@@ -31,7 +31,7 @@ fn a_new_namespace_has_no_links_and_listeners_of_an_older_one_with_its_number() 
 }
 
 #[test]
-fn an_address_of_the_dialling_namespace_goes_before_an_inspection() {
+fn an_address_of_the_clients_namespace_goes_before_an_inspection() {
     let stream = Stream::new().links(true, &["10.88.0.1"]).inspection(|it| it.netns = Some(POD)).clone();
     let at = |addr: &str| node(&stream).netns_of_addr(NODE, address(addr));
     assert_eq!(["10.88.0.1", "127.0.0.1", "10.88.0.2", "10.88.0.3"].map(at), [Some(NODE), Some(NODE), Some(POD), None]);

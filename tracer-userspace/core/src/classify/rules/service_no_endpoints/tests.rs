@@ -98,7 +98,7 @@ fn without_rules_an_empty_service_in_the_list_is_possible() {
 fn a_service_with_endpoints_elsewhere_is_reported_by_its_traffic_policy() {
     let verdict = dropped_in("KUBE-SERVICES", vec![]).verdict;
     assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
-    assert_has(&verdict.summary, &["no endpoint on this node (internalTrafficPolicy: Local):"]);
+    assert_has(&verdict.summary, &["no endpoint on this node (internalTrafficPolicy: Local);"]);
     assert_has(&verdict.remediation, &["on this node", "internalTrafficPolicy to Cluster"]);
     let outside = dropped_in("KUBE-EXTERNAL-SERVICES", vec![]).verdict.summary;
     assert_has(&outside, &["(externalTrafficPolicy: Local)"]);
@@ -112,7 +112,7 @@ fn the_list_of_services_has_the_number_of_endpoints_and_the_owner_of_the_policy(
     let elsewhere = known(&["10.88.1.7", "10.88.2.7"]).summary;
     assert_has(&elsewhere, &["(internalTrafficPolicy: Local; 2 ready in the cluster)"]);
     let nowhere = known(&[]);
-    assert_has(&nowhere.summary, &["no ready endpoint:"]);
+    assert_has(&nowhere.summary, &["no ready endpoint;"]);
     assert_starts(&nowhere.remediation, "Make an endpoint of the Service ready");
 }
 
@@ -135,7 +135,7 @@ fn rules_that_do_not_agree_show_only_that_none_is_ready() {
     let both = firewall(NODE, vec![named("local endpoints"), named("endpoints")]);
     stream.connect().filtered(SYN, NODE).push(both).gives_up();
     let verdict = stream.verdict();
-    assert_has(&verdict.summary, &["no ready endpoint:"]);
+    assert_has(&verdict.summary, &["no ready endpoint;"]);
 }
 
 #[test]
@@ -146,10 +146,10 @@ fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
     };
     let elsewhere = empty(&["10.88.1.7"], "10.88.0.7");
     assert_eq!((elsewhere.cause.name(), elsewhere.confidence), ("service_no_endpoints", Confidence::Likely));
-    assert_has(&elsewhere.summary, &["(internalTrafficPolicy: Local; 1 ready in the cluster): IPVS"]);
+    assert_has(&elsewhere.summary, &["(internalTrafficPolicy: Local; 1 ready in the cluster); IPVS"]);
     assert_has(&elsewhere.remediation, &["on this node"]);
-    let behind = "no endpoint in the tables of this node, though 1 are ready in the cluster:";
-    for (ready, reported) in [(&["10.88.0.7"][..], behind), (&[], "no ready endpoint:")] {
+    let behind = "no endpoint in the tables of this node, though 1 are ready in the cluster;";
+    for (ready, reported) in [(&["10.88.0.7"][..], behind), (&[], "no ready endpoint;")] {
         let verdict = empty(ready, "10.88.0.7");
         assert_has(&verdict.summary, &[reported]);
         assert_eq!(verdict.confidence, Confidence::Proven);

@@ -48,31 +48,31 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
     if may_be_rerouted(case, drop) {
         let show = ["ip rule", "ip route show table all", "nft list ruleset", "iptables-save -t mangle"];
-        return Explanation::of(" at OUTPUT, but no rule that was read there fits. If a rule sets a mark, the kernel looks up the route again, and that route may refuse the packet (ip rule). A program or module at that hook may also drop it").fix(
+        return Explanation::of(" at OUTPUT, but no rule that was read there fits; if a rule sets a mark, the kernel looks up the route again, and that route may refuse the packet (ip rule); a program or module at that hook may also drop it").fix(
             "Find a rule that sets a mark for this packet (meta mark set, MARK), and the routing table that `ip rule` gives packets with that mark",
             show.map(str::to_owned),
         );
     }
     let explained = if is_early_demux(case, drop) {
-        Explanation::of(": it is for a socket of this namespace, but was forwarded. Most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before").fix(
+        Explanation::of("; it is for a socket of this namespace, but was forwarded; most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before").fix(
             "If that is a CNI's rule, set net.ipv4.tcp_early_demux to 0 (AWS VPC CNI with security groups for pods: DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node). Else fix the rule",
             ["ip rule".to_owned(), format!("ip route get {dst} from {src} iif {}", device(drop))],
         )
     } else if is_on_wrong_bridge(case, drop) {
-        Explanation::of(": that bridge has other addresses, since a route or a mark led the SYN to a wrong device").fix(
+        Explanation::of("; that bridge has other addresses, since a route or a mark led the SYN to a wrong device").fix(
             "Find the route or the mark that leads there, and correct it",
             [format!("ip route get {dst} from {src}")],
         )
     } else if is_second_syn(drop) && case.attempt.established.is_some() {
-        Explanation::of(": the target had taken an earlier SYN, and its SYN-ACK was lost or came late")
+        Explanation::of("; the target had taken an earlier SYN, and its SYN-ACK was lost or came late")
     } else if is_taken_by_another(case, drop) {
-        Explanation::of(": that namespace has the prober's address, too, and took the answer for its own").fix(
+        Explanation::of("; that namespace has the prober's address, too, and took the answer for its own").fix(
             "Find which of the two should have the prober's address, and remove it from the other. Never remove the node's own address",
             [format!("ip addr show to {dst}")],
         )
     } else if is_in_wrong_namespace(case, drop) {
         Explanation::of(
-            ": another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)",
+            "; another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)",
         )
     } else {
         by_reason(drop)
@@ -89,50 +89,50 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
     match drop.reason.as_deref() {
         Some("NOT_SPECIFIED") | None => by_place(drop),
         Some(reason) if reason.starts_with("XFRM_") => Explanation::of(
-            ": an IPsec policy of that namespace blocks it, or takes it only encrypted (ip xfrm policy)",
+            "; an IPsec policy of that namespace blocks it, or takes it only encrypted (ip xfrm policy)",
         )
         .fix("Correct the IPsec policy, or what makes it", ["ip xfrm policy".to_owned()]),
         Some("NO_TX_TARGET") => Explanation::of(
-            ": the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)",
+            "; the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)",
         ),
         Some("IP_INADDRERRORS") => Explanation::of(
-            ": the kernel there does not have the address it was sent to (it was taken away, or a network stack of its own in the pod holds it)",
+            "; the kernel there does not have the address it was sent to (it was taken away, or the pod's own network stack holds it)",
         ),
         Some("IPV6DISABLED") => Explanation::of(
-            ": IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
+            "; IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
         )
         .fix(
             "Set disable_ipv6 of that device and of `all` to 0 there. A pod gets its address back when it is deleted and made again",
             [format!("sysctl net.ipv6.conf.all.disable_ipv6 net.ipv6.conf.{device}.disable_ipv6")],
         ),
         Some("TCP_MD5NOTFOUND" | "TCP_AONOTFOUND" | "TCP_AOREQUIRED") => Explanation::of(
-            ": the listener there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP uses it), and a probe signs none",
+            "; the listener there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP uses it), and a probe signs none",
         ),
         // `tcp_validate_incoming`, net/ipv4/tcp_input.c
         Some("TCP_INVALID_SYN") if drop.flags.is_syn_ack() => Explanation::of(
-            ": it is a second SYN-ACK, so that what the prober sent after the first one did not reach the target",
+            "; it is a second SYN-ACK, so that what the prober sent after the first one did not reach the target",
         ),
         Some("TCP_CSUM") => Explanation::of(
-            ": its checksum is wrong. Something on the way changed it, or a device claims a checksum offload that does not work",
+            "; its checksum is wrong; something on the way changed it, or a device claims a checksum offload that does not work",
         )
         .fix(
             "Find the device that sends it with a wrong checksum, such as a VXLAN device. Switch its offload off, and see if the attempts succeed (ethtool -K LINK tx-checksum-ip-generic off)",
             ["nstat -az TcpInCsumErrors".to_owned()],
         ),
         Some("IP_LOCAL_SOURCE") => {
-            Explanation::of(": it came back to its sender: the next hop's route to the target leads here again")
+            Explanation::of("; it came back to its sender: the next hop's route to the target leads here again")
                 .fix("Correct the next hop's route to the target", [format!("ip route get {dst}")])
         }
         Some("IP_INNOROUTES") if dst.is_ipv6() => Explanation::of(
-            ": that namespace has no route for it. If it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)",
+            "; that namespace has no route for it; if it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)",
         ),
-        Some("IP_INNOROUTES" | "IP_OUTNOROUTES") => Explanation::of(": that namespace has no route for it"),
+        Some("IP_INNOROUTES" | "IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
         Some("QDISC_DROP" | "QDISC_OVERLIMIT") => {
-            Explanation::of(": the device's queue is full, limited, or made to lose packets").fix(QUEUE, [queue(device)])
+            Explanation::of("; the device's queue is full, limited, or made to lose packets").fix(QUEUE, [queue(device)])
         }
         Some(reason) if reason.starts_with("QDISC") => Explanation::default().fix(QUEUE, [queue(device)]),
         Some(_) if ovs_reason(drop).is_some() => Explanation::of(
-            ": an error or a limit of Open vSwitch, not a flow that drops on purpose (its number: enum ovs_drop_reason, net/openvswitch/drop.h; ovs-appctl dpctl/dump-flows and the log of ovs-vswitchd on this node)",
+            "; it is an error or a limit of Open vSwitch, not a flow that drops on purpose (its number: enum ovs_drop_reason, net/openvswitch/drop.h; ovs-appctl dpctl/dump-flows and the log of ovs-vswitchd on this node)",
         ),
         _ => Explanation::default(),
     }
@@ -143,7 +143,7 @@ fn by_place(drop: &PacketDrop) -> Explanation {
     let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
     match drop.location.as_deref().map(plain) {
         _ if is_second_syn(drop) => Explanation::of(
-            ": most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)",
+            "; most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)",
         )
         .fix(
             "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ",
@@ -153,11 +153,11 @@ fn by_place(drop: &PacketDrop) -> Explanation {
         _ if drop.reason.is_none() => Explanation::default(),
         // `br_forward`, net/bridge/br_forward.c
         Some("br_dev_xmit") => Explanation::of(
-            ": the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)",
+            "; the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)",
         ),
         // `ip_error`, net/ipv4/route.c
         Some("ip_error") => Explanation::of(
-            ": a rule or route of that namespace refuses what comes in by that device (ip rule, ip route)",
+            "; a rule or route of that namespace refuses what comes in by that device (ip rule, ip route)",
         )
         .fix(
             "Find the rule or route that refuses it, and correct it",
@@ -165,7 +165,7 @@ fn by_place(drop: &PacketDrop) -> Explanation {
         ),
         // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
         Some("dst_discard_out") => {
-            Explanation::of(": its route was going away, or an IPsec policy waits for keys (ip xfrm policy)")
+            Explanation::of("; its route was going away, or an IPsec policy waits for keys (ip xfrm policy)")
         }
         _ => Explanation::default(),
     }

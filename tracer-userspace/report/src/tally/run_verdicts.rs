@@ -7,15 +7,15 @@ use super::pods::Counted;
 /// Verdicts of a run that are remembered. A revision comes at most seconds after its attempt's end.
 const REMEMBERED: usize = 8192;
 
-/// The run of a node that is being read.
+/// The verdicts of the run that is being read, of one node.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct RunVerdicts {
     last_seq: Option<u64>,
     counted: HashMap<u64, Counted>,
     order: VecDeque<u64>,
 }
 
-impl Standing {
+impl RunVerdicts {
     /// Takes the number of a record. Each run starts again at 0, so a lower number starts a new run.
     pub(super) fn see(&mut self, seq: u64, is_start: bool) {
         if is_start || self.last_seq.is_some_and(|last| seq <= last) {

@@ -12,7 +12,7 @@ use tracer_model::event::{Loss, Observation, ObservationKind, RulesFlushed};
 
 /// What was reported about the node so far.
 #[derive(Debug, Default)]
-pub(super) struct NodeNews {
+pub(super) struct NodeReports {
     dropping: Dropping,
     links: LinksRead,
     checks: Known,
@@ -20,7 +20,7 @@ pub(super) struct NodeNews {
     flushes: Paced<RulesFlushed>,
 }
 
-impl NodeNews {
+impl NodeReports {
     /// Adds the records that follow from an observation; `node` is its state before the observation.
     pub(super) fn push(&mut self, observation: &Observation, node: &Node, out: &mut Vec<Decision>) {
         let time = observation.time_boot_ns;
