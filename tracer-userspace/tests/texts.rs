@@ -66,7 +66,8 @@ fn wrong_sentences(fixture: &Recording) -> Vec<String> {
     let fixes = verdicts().filter_map(|verdict| verdict["remediation"]["text"].as_str());
     let evidence = verdicts().filter_map(|verdict| verdict["evidence"].as_array()).flatten();
     // The texts of the kubelet are not ours.
-    let evidence = evidence.filter_map(|it| it["text"].as_str()).filter(|text| !text.starts_with("The kubelet reports"));
+    let evidence =
+        evidence.filter_map(|it| it["text"].as_str()).filter(|text| !text.starts_with("The kubelet reports"));
     let summaries = verdicts().filter_map(|verdict| verdict["summary"].as_str());
     let long = summaries.chain(evidence).chain(fixes.clone()).filter(|text| longest_clause(text) > WORDS);
     let several = |text: &str| text.contains(". ") || text.contains("? ");

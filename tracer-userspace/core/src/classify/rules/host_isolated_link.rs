@@ -19,7 +19,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let text = format!("{} of the pod is a {kind} of {name}", link.name);
     let fields = json!({ "kind": kind, "parent_ifindex": ifindex, "netns": reading.netns });
     let summary = format!(
-        "{target} is on {}, a {kind} of {name}, and the node resolves this address on {name} itself: a host does not reach a {kind} over the device under it",
+        "{target} is on {}, a {kind} of {name}, and the node resolves this address on {name} itself; a host does not reach a {kind} over the device under it",
         link.name
     );
     let mode = if kind.starts_with("ip") { "l2" } else { "bridge" };
