@@ -18,14 +18,14 @@ const RECORDS: [&str; 4] = ["tracer.ndjson", "old.ndjson", "node-1.ndjson", "nod
 /// Checks all pages.
 pub(crate) fn check() -> Result<()> {
     tracer::build()?;
-    let place = Place::new()?;
+    let sandbox = Sandbox::new()?;
     for page in pages()? {
         let text = text(&sh::root().join(&page))?;
         for block in regex(r"(?ms)^ *```sh\n(.*?)^ *```").captures_iter(&text) {
-            place.run(&block[1]).with_context(|| format!("{page}:\n{}", &block[1]))?;
+            sandbox.run(&block[1]).with_context(|| format!("{page}:\n{}", &block[1]))?;
         }
     }
-    let log = fs::read_to_string(place.log())?;
+    let log = fs::read_to_string(sandbox.log())?;
     let count = |word| log.lines().filter(|line| *line == word).count();
     let (ran, parsed) = (count("ran"), count("parsed"));
     eprintln!("xtask: commands: {ran} of tracer and jq ran, {parsed} more of tracer and xtask were parsed");
@@ -34,9 +34,9 @@ pub(crate) fn check() -> Result<()> {
 }
 
 /// The folder where blocks run.
-struct Place(PathBuf);
+struct Sandbox(PathBuf);
 
-impl Place {
+impl Sandbox {
     fn new() -> Result<Self> {
         let folder = sh::target().join("check-commands");
         let _ = fs::remove_dir_all(&folder);
@@ -73,7 +73,7 @@ mod tests {
     fn run(block: &str) -> Result<()> {
         let folder = std::env::temp_dir().join(format!("xtask-commands-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
-        let result = Place(folder.clone()).run(block);
+        let result = Sandbox(folder.clone()).run(block);
         fs::remove_dir_all(folder)?;
         result
     }

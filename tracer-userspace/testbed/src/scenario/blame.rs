@@ -78,7 +78,7 @@ fn verdict_map(fixture: &mut Fixture<'_>) -> Result<()> {
             "table inet fw {{ chain deny {{ drop; }}; chain in {{ type filter hook input priority 0; {map}; }}; }}\n"
         ),
     )?;
-    fixture.mentions(&[": a rule in chain inet fw in"]);
+    fixture.mentions(&["; it is a rule in chain inet fw in"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
