@@ -40,7 +40,7 @@ fn freed(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
     let back = case.attempt.flow.reversed();
     let by_ipvs = |drop: &PacketDrop| drop.location.as_deref().is_some_and(|place| place.starts_with("ip_vs_nat_xmit"));
     let (time, drop) = case.attempt.drops().find(|(_, drop)| drop.flow == back && by_ipvs(drop))?;
-    Some(finding(case, port, HALF_OPEN, vec![of_drop(time, drop)]))
+    Some(finding(case, port, "took an answer of the target for its traffic and freed it", vec![of_drop(time, drop)]))
 }
 
 /// The target dropped each SYN, since it has a half-open connection of an earlier attempt from this port. It answers with
