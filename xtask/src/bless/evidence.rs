@@ -1,4 +1,4 @@
-//! `docs/evidence.md`: the evidence of each cause on each kernel with recordings, from the snapshots.
+//! `docs/evidence.md`: the evidence of each cause in the recordings of each kernel, from the snapshots.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,28 +9,45 @@ use crate::sh;
 
 const TEXT: &str = "# What proves each cause, by kernel
 
-Each cell has the highest confidence that the recorded scenarios reach on that kernel. The evidence of those verdicts
-follows, the most frequent first. \"—\": no recorded scenario gets that cause there. 5.10 is Debian's kernel with fentry and
-kprobes. 6.18 is a kernel with tracepoints only. On the others only scenarios with events that can differ were recorded.
+Each cell has the highest confidence that the recordings of that kernel reach. The evidence of those verdicts follows,
+the most frequent first.
+
+- \"note\": the cause was only noted beside the verdict's own cause (`also`).
+- \"—\": no recording has that cause there. It may be shown all the same: 6.1, 6.12 and sid have only the scenarios with
+  events that can differ by kernel.
+- 5.10 is Debian's kernel with fentry and kprobes. 6.18 is a kernel with tracepoints only.
+- \"kubelet 1.36\" are pods of a real kubelet on 6.18, \"fixtures\" the recordings in `tests/fixtures`.
+  Causes that need no kernel hook are there: they rest on the kubelet's log.
 
 ";
 
-/// For each confidence: its evidence, and the number of verdicts with it.
-type Seen = BTreeMap<String, BTreeMap<String, usize>>;
+/// The place of a confidence for a cause that only `also` has.
+const NOTE: &str = "note";
+
+/// For each confidence, or [`NOTE`]: the evidence, and the number of verdicts with it.
+type Evidence = BTreeMap<String, BTreeMap<String, usize>>;
 
 /// The page. `index` lists the causes in their order.
 pub(super) fn page(index: &str) -> Result<String> {
-    let folder = sh::root().join("tracer-userspace/tests/snapshots/kernels");
-    let mut kernels = BTreeMap::new();
+    let mut columns = BTreeMap::new();
+    for (name, snapshot) in snapshots("kernels")? {
+        columns.insert(version_key(&name), (name.replace('-', " "), by_cause(&snapshot)));
+    }
+    let fixtures = snapshots("decisions")?.into_values().collect::<String>();
+    let fixtures = ("fixtures".to_owned(), by_cause(&fixtures));
+    Ok(TEXT.to_owned() + &table(index, &columns.into_values().chain([fixtures]).collect::<Vec<_>>()))
+}
+
+/// The snapshots of a folder, by name.
+fn snapshots(folder: &str) -> Result<BTreeMap<String, String>> {
+    let folder = sh::root().join("tracer-userspace/tests/snapshots").join(folder);
+    let mut texts = BTreeMap::new();
     for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        // Recordings of a real kubelet are no scenarios.
-        if !name.starts_with("kubelet") {
-            kernels.insert(version_key(&name), (name, by_cause(&fs::read_to_string(&path)?)));
-        }
+        texts.insert(name, fs::read_to_string(&path)?);
     }
-    Ok(TEXT.to_owned() + &table(index, &kernels.into_values().collect::<Vec<_>>()))
+    Ok(texts)
 }
 
 /// The sort key of a kernel: 5.10 comes before 6.1.
@@ -38,20 +55,29 @@ fn version_key(kernel: &str) -> Vec<u32> {
     kernel.split('.').map(|it| it.parse().unwrap_or(u32::MAX)).collect()
 }
 
-fn by_cause(snapshot: &str) -> BTreeMap<String, Seen> {
-    let mut causes: BTreeMap<String, Seen> = BTreeMap::new();
-    for line in snapshot.lines().filter_map(|line| line.split_once(" | verdict ")) {
+fn by_cause(snapshot: &str) -> BTreeMap<String, Evidence> {
+    let mut causes: BTreeMap<String, Evidence> = BTreeMap::new();
+    for line in snapshot.lines().filter_map(|line| line.split_once("verdict +")) {
         let (Some(cause), Some(confidence)) = (line.1.split(' ').nth(1), line.1.split(' ').nth(3)) else { continue };
-        let evidence = line.1.split_once("evidence=[").and_then(|(_, rest)| rest.split_once(']'));
+        for noted in list(line.1, "also=[") {
+            causes.entry(noted.to_owned()).or_default().entry(NOTE.to_owned()).or_default();
+        }
         let hooks = causes.entry(cause.to_owned()).or_default().entry(confidence.to_owned()).or_default();
-        for hook in evidence.into_iter().flat_map(|(list, _)| list.split(", ")) {
-            *hooks.entry(hook.split(['-', '+']).next().unwrap_or_default().to_owned()).or_default() += 1;
+        // What follows a comma within a field has no time.
+        for (hook, _) in list(line.1, "evidence=[").filter_map(|item| item.split_once(['-', '+'])) {
+            *hooks.entry(hook.to_owned()).or_default() += 1;
         }
     }
     causes
 }
 
-fn table(index: &str, kernels: &[(String, BTreeMap<String, Seen>)]) -> String {
+/// The items of a list in a line of a snapshot.
+fn list<'a>(line: &'a str, start: &str) -> impl Iterator<Item = &'a str> {
+    let items = line.split_once(start).and_then(|(_, rest)| rest.split_once(']'));
+    items.into_iter().flat_map(|(items, _)| items.split(", "))
+}
+
+fn table(index: &str, kernels: &[(String, BTreeMap<String, Evidence>)]) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let names = kernels.iter().map(|(name, _)| name.clone());
     let mut out = row(std::iter::once("cause".to_owned()).chain(names).collect());
@@ -64,8 +90,8 @@ fn table(index: &str, kernels: &[(String, BTreeMap<String, Seen>)]) -> String {
 }
 
 /// The highest confidence and its evidence.
-fn cell(seen: &Seen) -> String {
-    let best = ["proven", "likely", "possible"].into_iter().find_map(|word| Some((word, seen.get(word)?)));
+fn cell(seen: &Evidence) -> String {
+    let best = ["proven", "likely", "possible", NOTE].into_iter().find_map(|word| Some((word, seen.get(word)?)));
     let Some((word, hooks)) = best else { return "—".to_owned() };
     let mut hooks: Vec<(&String, &usize)> = hooks.iter().collect();
     hooks.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
