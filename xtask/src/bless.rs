@@ -1,9 +1,11 @@
 //! `cargo xtask bless`: generates files again. `cargo xtask check generated` names the files that are out of date.
 //!
-//! tracer itself prints the lists of causes, the evidence of each cause, the schema, the transcripts of incidents, the
-//! picture of the README and a page of `tracer report`. The plain manifest (`deploy/daemonset.yaml`) is generated, too.
+//! tracer itself prints the page of all causes, the schema, the transcripts of incidents, the picture of the README and a
+//! page of `tracer report`. Other lists follow the table of causes. The plain manifest (`deploy/daemonset.yaml`) is
+//! generated, too.
 //! Snapshots of tests are not: `cargo insta` updates them.
 
+pub(crate) mod causes;
 mod evidence;
 
 use std::collections::BTreeMap;
@@ -44,12 +46,12 @@ fn shown(path: &Path) -> String {
 fn stale() -> Result<Files> {
     tracer::build()?;
     let docs = sh::root().join("docs");
-    let (incidents, summary) = (docs.join("incidents.md"), docs.join("SUMMARY.md"));
-    let causes = tracer::output(&["explain", "--markdown"])?;
+    let [incidents, summary, runbook] = ["incidents.md", "SUMMARY.md", "runbook.md"].map(|name| docs.join(name));
     let mut files = Files::from([
-        (summary.clone(), with_causes(&fs::read_to_string(summary)?, &causes)),
-        (docs.join("evidence.md"), evidence::page(&causes)?),
-        (docs.join("causes/README.md"), causes),
+        (summary.clone(), causes::in_contents(&fs::read_to_string(summary)?)),
+        (runbook.clone(), causes::in_runbook(&fs::read_to_string(runbook)?)?),
+        (docs.join("evidence.md"), evidence::page()?),
+        (docs.join("causes/README.md"), tracer::output(&["explain", "--markdown"])?),
         (docs.join("schema.json"), tracer::output(&["schema"])?),
         (docs.join("report-example.html"), example()?),
         (docs.join("attach.svg"), picture()?),
@@ -58,19 +60,6 @@ fn stale() -> Result<Files> {
     files.extend(deploy::generated()?);
     files.retain(|path, content| fs::read_to_string(path).ok().as_ref() != Some(content));
     Ok(files)
-}
-
-/// The contents of the documentation, with a line for each cause of the list.
-fn with_causes(summary: &str, list: &str) -> String {
-    let names = || list.lines().filter_map(|row| row.strip_prefix("| [`")?.split('`').next());
-    let mut out = Vec::new();
-    for line in summary.lines().filter(|line| !line.starts_with("  - ") || !line.contains("(causes/")) {
-        out.push(line.to_owned());
-        if line.contains("(causes/README.md)") {
-            out.extend(names().map(|name| format!("  - [{name}](causes/{name}.md)")));
-        }
-    }
-    out.join("\n") + "\n"
 }
 
 /// The start of a transcript, and its end.
@@ -140,14 +129,6 @@ fn first_blocks(page: &str) -> Option<Vec<&str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_contents_have_the_causes_of_the_list() {
-        let summary = "- [Causes](causes/README.md)\n  - [old](causes/old.md)\n- [Output](output.md)\n  - [A](a.md)\n";
-        let list = "| cause | scope |\n|---|---|\n| [`b`](b.md) | node |\n| [`a`](a.md) | pod |\n";
-        let lines = "- [Causes](causes/README.md)\n  - [b](causes/b.md)\n  - [a](causes/a.md)\n- [Output](output.md)\n  - [A](a.md)\n";
-        assert_eq!(with_causes(summary, list), lines);
-    }
 
     #[test]
     fn the_picture_has_the_first_blocks() {

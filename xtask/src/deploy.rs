@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize as _;
 use serde_json::Value;
 
+use crate::bless::causes;
 use crate::{packages, sh};
 
 /// A way to deploy. kustomize and the chart must render the same for it.
@@ -119,8 +120,8 @@ pub(crate) fn compare(expected: (&str, &str), found: (&str, &str)) -> Result<()>
     Ok(())
 }
 
-/// The generated files of `deploy/`: `daemonset.yaml` joins the files of the base, with their comments. The chart has
-/// copies of the rules and of the dashboard, which is on one line there.
+/// The generated files of `deploy/`: `daemonset.yaml` joins the files of the base, with their comments. The alerts
+/// list the causes. The chart has copies of the rules and of the dashboard, which is on one line there.
 pub(crate) fn generated() -> Result<BTreeMap<PathBuf, String>> {
     let base = place().join("kustomize/base");
     let kustomization: Value = serde_yaml_ng::from_str(&text(&base.join("kustomization.yaml"))?)?;
@@ -131,10 +132,13 @@ pub(crate) fn generated() -> Result<BTreeMap<PathBuf, String>> {
          # Made of deploy/kustomize/base by `cargo xtask bless`: change it there.\n{}",
         files?.join("---\n")
     );
-    let rules = text(&place().join("alerts/tracer.rules.yaml"))?;
-    let dashboard: Value = serde_json::from_str(&text(&place().join("dashboards/tracer.json"))?)?;
+    let alerts = place().join("alerts/tracer.rules.yaml");
+    let rules = causes::in_alerts(&text(&alerts)?)?;
+    let mut dashboard: Value = serde_json::from_str(&text(&place().join("dashboards/tracer.json"))?)?;
+    dashboard.sort_all_objects();
     Ok(BTreeMap::from([
         (place().join("daemonset.yaml"), plain),
+        (alerts, rules.clone()),
         (place().join("chart/files/tracer.rules.yaml"), rules),
         (place().join("chart/files/tracer.json"), format!("{dashboard}\n")),
     ]))

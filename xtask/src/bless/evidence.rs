@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context as _, Result};
+use tracer_model::record::Cause;
 
 use crate::sh;
 
@@ -27,15 +28,15 @@ const NOTE: &str = "note";
 /// For each confidence, or [`NOTE`]: the evidence, and the number of verdicts with it.
 type Evidence = BTreeMap<String, BTreeMap<String, usize>>;
 
-/// The page. `index` lists the causes in their order.
-pub(super) fn page(index: &str) -> Result<String> {
+/// The page.
+pub(super) fn page() -> Result<String> {
     let mut columns = BTreeMap::new();
     for (name, snapshot) in snapshots("kernels")? {
         columns.insert(version_key(&name), (name.replace('-', " "), by_cause(&snapshot)));
     }
     let fixtures = snapshots("decisions")?.into_values().collect::<String>();
     let fixtures = ("fixtures".to_owned(), by_cause(&fixtures));
-    Ok(TEXT.to_owned() + &table(index, &columns.into_values().chain([fixtures]).collect::<Vec<_>>()))
+    Ok(TEXT.to_owned() + &table(&columns.into_values().chain([fixtures]).collect::<Vec<_>>()))
 }
 
 /// The snapshots of a folder, by name.
@@ -77,13 +78,13 @@ fn list<'a>(line: &'a str, start: &str) -> impl Iterator<Item = &'a str> {
     items.into_iter().flat_map(|(items, _)| items.split(", "))
 }
 
-fn table(index: &str, kernels: &[(String, BTreeMap<String, Evidence>)]) -> String {
+fn table(kernels: &[(String, BTreeMap<String, Evidence>)]) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let names = kernels.iter().map(|(name, _)| name.clone());
     let mut out = row(std::iter::once("cause".to_owned()).chain(names).collect());
     out += &format!("|{}\n", "---|".repeat(kernels.len() + 1));
-    for cause in index.lines().filter_map(|line| line.strip_prefix("| [`")?.split('`').next()) {
-        let cells = kernels.iter().map(|(_, causes)| causes.get(cause).map_or_else(|| "—".to_owned(), cell));
+    for cause in Cause::ALL {
+        let cells = kernels.iter().map(|(_, causes)| causes.get(cause.name()).map_or_else(|| "—".to_owned(), cell));
         out += &row(std::iter::once(format!("[`{cause}`](causes/{cause}.md)")).chain(cells).collect());
     }
     out

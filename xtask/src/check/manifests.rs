@@ -94,6 +94,7 @@ fn comparable(mut objects: Vec<Value>) -> String {
     objects.retain(|object| object["kind"] != "Namespace");
     objects.sort_by_key(kind_and_name);
     for object in &mut objects {
+        object.sort_all_objects();
         if let Some(labels) = object.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
             labels.retain(|name, _| name == "app.kubernetes.io/name");
         }
