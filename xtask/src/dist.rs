@@ -105,8 +105,7 @@ fn cargo(target: Target, quick: bool) -> Result<Command> {
     }
     let gcc = target.tools().gcc;
     let mut flags = vec![format!("-Clinker={gcc}"), "-Ctarget-feature=+crt-static".to_owned()];
-    // So the binary has no paths of the machine, and each machine builds the same one in a folder of the same name. The
-    // kernel programs depend on a crate outside of their workspace: cargo hashes its path into the names of functions.
+    // So the binary has no paths of the machine, and each machine builds the same one.
     flags.push(format!("--remap-path-prefix={}=/tracer", sh::root().display()));
     let usual = || std::env::home_dir().unwrap_or_default().join(".cargo");
     let home = std::env::var_os("CARGO_HOME").map_or_else(usual, PathBuf::from);
