@@ -3,13 +3,15 @@
 //! Mechanism (net/netfilter/ipvs/ip_vs_proto_tcp.c `tcp_conn_schedule`, seen on 5.10 to 7.2): the SYN-ACK has the SYN bit,
 //! so a virtual service that matches its destination schedules it as a new connection. The prober itself never gets a RST.
 
-use std::collections::BTreeSet;
+mod overlap;
+mod reservation;
 
+use self::overlap::describe_overlap;
+use self::reservation::{remediation, reserve_port};
 use super::super::netfilter::stopped;
 use super::super::stopped::Blame;
 use super::service_no_endpoints::service_of;
 use super::*;
-use tracer_model::event::port_ranges::{NODE_PORTS, merged};
 use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -212,92 +214,6 @@ fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
     evidence_of("ip_vs", time, text, fields)
 }
 
-/// How many NodePorts lie in the range of source ports, and which share of connects picks one of them.
-fn describe_overlap(case: &Case<'_>) -> String {
-    let Some((low, high)) = case.node.settings.local_port_range else { return String::new() };
-    let reserved = |p: u16| case.node.settings.reserved_ports.iter().any(|&(a, b)| (a..=b).contains(&p));
-    // connect() takes only ports of the parity of the lower bound (net/ipv4/inet_hashtables.c, __inet_hash_connect).
-    let usable = |p: u16| (low..=high).contains(&p) && p % 2 == low % 2 && !reserved(p);
-    let live = case.node.node_ports.all().filter(|(_, p)| !p.listened && usable(p.port));
-    let own = case.attempt.flow.src.port();
-    if !(low..=high).contains(&own) {
-        return format!(
-            ". ip_local_port_range is {low}-{high} now: it was changed since, or the prober bound the port"
-        );
-    }
-    let ports: BTreeSet<u16> = live.map(|(_, p)| p.port).chain([own].into_iter().filter(|p| usable(*p))).collect();
-    let all = (low..=high).filter(|&p| usable(p)).count().max(1);
-    format!(
-        "; ip_local_port_range {low}-{high} holds {} that connect() can pick: {:.2} % of connects",
-        counted(ports.len() as u64, "live NodePort"),
-        ports.len() as f64 * 100.0 / all as f64
-    )
-}
-
-/// Up to this many ports are named one by one; of more, the span is named.
-const MAX_NAMED: usize = 16;
-
-/// Reserves the default NodePort range, the NodePorts outside it, and all ports that are reserved now: a write replaces
-/// the old value.
-fn remediation(case: &Case<'_>) -> Remediation {
-    let ports = node_ports(case);
-    let set = reserve(case, outside_default(&ports).into_iter().chain([NODE_PORTS]));
-    let (first, last) = NODE_PORTS;
-    let known = match ports.as_slice() {
-        [one] => format!("NodePort {one} is in use"),
-        all => format!("NodePorts {} are in use", merged(all.iter().map(|port| (*port, *port)))),
-    };
-    Remediation::from(format!(
-        "Reserve the NodePorts, and write the same setting to /etc/sysctl.d. The command keeps what was reserved before. {known} on this node. {first}-{last} is the default range: if your API server has --service-node-port-range, reserve that range"
-    ))
-    .run([set])
-}
-
-/// Reserves the source port of the attempt.
-fn reserve_port(case: &Case<'_>) -> Remediation {
-    let port = case.attempt.flow.src.port();
-    Remediation::from(format!(
-        "Reserve port {port}, so that no connection gets it as its source port, and write the same setting to /etc/sysctl.d. The command keeps what was reserved before"
-    ))
-    .run([reserve(case, [(port, port)].into_iter())])
-}
-
-/// The command that reserves these ports and those that are reserved now.
-fn reserve(case: &Case<'_>, wanted: impl Iterator<Item = (u16, u16)>) -> Command {
-    let set = match reserved(case) {
-        Some(now) => format!("sysctl -w {RESERVED}={}", merged(wanted.chain(now.iter().copied()))),
-        // The reserved ports were not read, so the command reads them.
-        None => format!("sh -c 'now=$(sysctl -n {RESERVED}); sysctl -w {RESERVED}=${{now:+$now,}}{}'", merged(wanted)),
-    };
-    run_in(case, case.attempt.netns, set)
-}
-
-const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
-
-/// All known NodePorts and the attempt's source port, in order.
-fn node_ports(case: &Case<'_>) -> Vec<u16> {
-    let live = case.node.node_ports.all().map(|(_, port)| port.port);
-    let ports: BTreeSet<u16> = live.chain([case.attempt.flow.src.port()]).collect();
-    ports.into_iter().collect()
-}
-
-fn outside_default(ports: &[u16]) -> Vec<(u16, u16)> {
-    let (first, last) = NODE_PORTS;
-    let outside: Vec<u16> = ports.iter().copied().filter(|port| !(first..=last).contains(port)).collect();
-    match outside.as_slice() {
-        [low, .., high] if outside.len() > MAX_NAMED => vec![(*low, *high)],
-        few => few.iter().map(|port| (*port, *port)).collect(),
-    }
-}
-
-/// The ports that are reserved now. Absent if the settings of the attempt's namespace were not read; both port settings
-/// are read together.
-fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
-    let here = case.attempt.netns.is_none_or(|netns| case.node.netns() == Some(netns));
-    let settings = &case.node.settings;
-    settings.local_port_range.filter(|_| here).map(|_| settings.reserved_ports.as_slice())
-}
-
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
@@ -457,31 +373,6 @@ mod tests {
         assert_eq!(reported(40000, by_ipvs), ("nodeport_ephemeral_collision", Confidence::Proven));
     }
 
-    #[test]
-    fn a_range_without_the_port_has_no_odds() {
-        let mut stream = Stream::new();
-        let range = NodeSettings { local_port_range: Some((50000, 50019)), ..NodeSettings::default() };
-        stream.push(ObservationKind::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
-        let summary = stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdict().summary;
-        assert_ends(
-            &summary,
-            ". ip_local_port_range is 50000-50019 now: it was changed since, or the prober bound the port",
-        );
-    }
-
-    #[test]
-    fn the_odds_leave_out_ports_that_somebody_listens_on() {
-        let odds = |listened| {
-            let mut stream = Stream::new();
-            let range = NodeSettings { local_port_range: Some((40000, 40019)), ..NodeSettings::default() };
-            stream.push(ObservationKind::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
-            stream.last_node_ports().ports.push(NodePort { port: 40002, listened, ..NodePort::default() });
-            stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdict().summary
-        };
-        assert_ends(&odds(false), "holds 2 live NodePorts that connect() can pick: 20.00 % of connects");
-        assert_ends(&odds(true), "holds 1 live NodePort that connect() can pick: 10.00 % of connects");
-    }
-
     /// The table shows a possibility only. The full queue of the listener was observed.
     #[test]
     fn an_observed_cause_goes_before_a_possible_one() {
@@ -507,41 +398,5 @@ mod tests {
         let verdict = stream.gives_up().verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Likely));
         assert_lacks(&verdict.summary, &["had been translated"]);
-    }
-
-    fn fix(reserved: Option<&[(u16, u16)]>) -> String {
-        let mut stream = Stream::new();
-        if let Some(reserved) = reserved {
-            stream.push(ObservationKind::NodeSettings(NodeSettings {
-                local_port_range: Some((1024, 65000)),
-                reserved_ports: reserved.to_vec(),
-                ..NodeSettings::default()
-            }));
-        }
-        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
-        stream.verdict().remediation.to_string()
-    }
-
-    #[test]
-    fn reserved_ports_stay_reserved() {
-        let words = fix(Some(&[(8080, 8080), (31000, 33000)]));
-        assert_ends(&words, ": sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000");
-        assert_has(&words, &["NodePort 40000 is in use on this node. 30000-32767 is"]);
-        let none = fix(Some(&[]));
-        assert_ends(&none, ": sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,40000");
-    }
-
-    #[test]
-    fn the_command_reads_reserved_ports_that_were_not_read() {
-        let words = fix(None);
-        let command = "sh -c 'now=$(sysctl -n net.ipv4.ip_local_reserved_ports); sysctl -w net.ipv4.ip_local_reserved_ports=${now:+$now,}30000-32767,40000'";
-        assert_ends(&words, command);
-    }
-
-    #[test]
-    fn many_ports_outside_the_default_range_are_named_as_a_span() {
-        assert_eq!(super::outside_default(&[31000, 36704, 40000]), [(36704, 36704), (40000, 40000)]);
-        let many: Vec<u16> = (40000..40100).step_by(2).collect();
-        assert_eq!(super::outside_default(&many), [(40000, 40098)]);
     }
 }
