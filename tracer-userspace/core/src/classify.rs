@@ -7,6 +7,7 @@ mod allow;
 mod answer;
 mod blame;
 mod case;
+mod command_fix;
 mod culprit;
 pub mod evidence;
 pub mod finding;
