@@ -43,12 +43,14 @@ fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Findin
             let (link, state) = broken_link(reading, case)?;
             let text = format!("link {} of the target's namespace {state}", link.name);
             let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up, "running": link.running });
-            let (netns, link, state) = match peer_down(case, link) {
-                Some((node, peer)) => (node, peer, "is down"),
-                None => (netns, link, state),
-            };
             let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
-            finding(case, evidence, netns, (link.ifindex, &link.name), state)
+            match peer_down(case, link) {
+                Some((node, peer)) => finding(case, evidence, node, (peer.ifindex, &peer.name), "is down"),
+                None => {
+                    let found = finding(case, evidence, netns, (link.ifindex, &link.name), state);
+                    if link.up { set_other_end_up(case, netns, &link.name, found) } else { found }
+                }
+            }
         }
         None if !reading.ambiguous && nobody_has_address(reading) && is_last() => gone(case, time)?,
         None => return None,
@@ -116,6 +118,15 @@ fn peer_down<'a>(case: &Case<'a>, link: &LinkState) -> Option<(Netns, &'a LinkSt
     let is_down = |l: &&LinkState| !l.up || case.node.links.down(node, l.ifindex).is_some();
     let peer = case.node.links.get(&node)?.iter().find(|l| l.ifindex == index).filter(is_down)?;
     Some((node, peer))
+}
+
+/// The link itself is up already, and its other end is not known.
+fn set_other_end_up(case: &Case<'_>, netns: Netns, device: &str, found: Finding) -> Finding {
+    let text = format!(
+        "Set the other end of {device} up: its index is the number after `@if` in the name of {device}, in another namespace. Or delete the pod, so that its sandbox is made again"
+    );
+    let show = run_in(case, Some(netns), format!("ip link show {}", shell::link(device)));
+    Finding { remediation: Remediation::from(text).run([show]), ..found }
 }
 
 /// Nobody on the link answers for the address either. A pod with a network stack of its own (gVisor) has removed its

@@ -167,7 +167,10 @@ fn the_nodes_end_is_named_if_it_is_down() {
     };
     let set = noted(true, true);
     assert_starts(&set.summary, "veth7 on the node is down (set down by");
-    assert!(noted(false, true).summary.starts_with("eth0 in "), "an end that is up is not named");
+    let unknown = noted(false, true);
+    assert_starts(&unknown.summary, "eth0 in ");
+    assert_starts(&unknown.remediation, "Set the other end of eth0 up: ");
+    assert_ends(&unknown.remediation, " ip link show eth0");
     let verdict = noted(false, false);
     assert_starts(&verdict.summary, "veth7 on the node is down: ");
     assert_ends(&verdict.remediation, ": ip link set veth7 up");
