@@ -60,13 +60,14 @@ pub struct Kernel {
 pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) -> Result<Attached<Kernel>, Error> {
     let (tx, changes) = mpsc::channel(CHANGES);
     // Before the hooks: otherwise their events would fill the ring while tracer waits for the API.
-    let sources = begin_sources(config, api)?;
+    let sources = begin_sources(config, tx.clone(), api)?;
     let mut loaded = ebpf::load(&config.load).map_err(|error| Error::Kernel(chain(&error)))?;
     let snapshot = tracer_sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     loaded.watch_answers(&pids(&snapshot.probers));
     loaded.watch_sockets(&pids(&snapshot.probers));
     let refresh = Arc::new(Notify::new());
-    let inquirer = Inquirer::start(tx.clone(), supervisor);
+    let endpoints = sources.cluster.as_ref().map(|cluster| cluster.queries.clone());
+    let inquirer = Inquirer::start(tx.clone(), endpoints, supervisor);
     let log = follow_log(config, &sources, &tx, supervisor);
     let kernel = Kernel {
         loaded,
@@ -89,8 +90,12 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
 }
 
 /// The configuration of the sources. Starts the reader of the cluster API, if one is configured.
-fn begin_sources(config: &LiveConfig, api: &Background) -> Result<SourceConfig, Error> {
-    let cluster = config.cluster.clone().map(|cluster| Cluster::start(cluster, api)).transpose();
+fn begin_sources(
+    config: &LiveConfig,
+    answers: mpsc::Sender<ObservationKind>,
+    api: &Background,
+) -> Result<SourceConfig, Error> {
+    let cluster = config.cluster.clone().map(|cluster| Cluster::start(cluster, answers, api)).transpose();
     let cluster = cluster.map_err(|error| Error::Source(chain(&error)))?;
     Ok(SourceConfig {
         probers: config.load.probers.clone(),
@@ -209,7 +214,9 @@ impl EventSource for Kernel {
             Query::Tls(port) => self.watch_tls(port),
             Query::Answers(prober) => self.watch_prober(prober),
             Query::Ports => return Some(ObservationKind::PortPressure(Box::new(self.ports(false)))),
-            Query::Firewall(..) | Query::Target(..) | Query::PortHolders(..) => self.inquirer.ask(query),
+            Query::Firewall(..) | Query::Target(..) | Query::PortHolders(..) | Query::Endpoints(_) => {
+                self.inquirer.ask(query)
+            }
         }
         None
     }

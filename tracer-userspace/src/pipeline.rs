@@ -178,6 +178,7 @@ fn start<S>(config: &LiveConfig, attached: &Attached<S>) -> Start {
         node_netns: attached.node_netns,
         namespaces: attached.namespaces.clone(),
         namespaces_incomplete: attached.namespaces_incomplete,
+        asks_for_endpoints: config.cluster.as_ref().is_some_and(|cluster| cluster.endpoints),
         probers: config.load.probers.clone(),
         all_connections: config.load.all_connections,
         hooks: attached.hooks.clone(),

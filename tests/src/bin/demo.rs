@@ -49,7 +49,8 @@ fn main() -> Result<ExitCode> {
     fs::write(&pods, demo.pods().to_string())?;
     let program = args.tracer.clone().unwrap_or_else(|| options.programs.tracer());
     announce(&demo, &program, &pods);
-    let tracer = Tracer { program, prober: options.prober.clone(), pods, services: None, tiny_ring: false };
+    let prober = options.prober.clone();
+    let tracer = Tracer { program, prober, pods, services: None, kubeconfig: None, tiny_ring: false };
     if args.mechanism_only {
         let shown = play(&mut demo, args.rounds)?;
         println!("{} attempts made", shown.len());

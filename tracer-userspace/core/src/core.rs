@@ -94,6 +94,9 @@ impl Core {
         out.extend(self.not_run.observe(observation, &self.node));
         match &observation.kind {
             ObservationKind::Firewall(firewall) => self.release(firewall.netns, observation.time_boot_ns, out),
+            ObservationKind::ServiceEndpoints(service) => {
+                self.release_endpoints(service, observation.time_boot_ns, out)
+            }
             ObservationKind::NetnsOp(op) if op.begins_again() => self.waiting.forget_refused(op.netns),
             ObservationKind::KubeletProbe(probe) => {
                 let probe = Box::new(probe.clone().understood());

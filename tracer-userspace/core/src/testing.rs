@@ -411,7 +411,15 @@ impl Stream {
     }
 
     pub fn verdicts(&self) -> Vec<VerdictBody> {
-        self.bodies(|body| if let Body::Verdict(verdict) = body { Some(*verdict) } else { None })
+        self.bodies(verdict_of)
+    }
+
+    /// The verdicts that are emitted while the stream goes on.
+    pub fn verdicts_before_the_end(&self) -> Vec<VerdictBody> {
+        let mut core = Core::default();
+        let mut out = Vec::new();
+        self.observations.iter().for_each(|observation| core.push(observation, &mut out));
+        out.into_iter().filter_map(|decision| verdict_of(decision.body)).collect()
     }
 
     pub fn node_events(&self) -> Vec<NodeBody> {
@@ -492,6 +500,10 @@ pub fn assert_ends(text: &impl Display, part: &str) {
 pub fn assert_lacks(text: &impl Display, parts: &[&str]) {
     let text = text.to_string();
     parts.iter().for_each(|part| assert!(!text.contains(part), "{part:?} is in: {text}"));
+}
+
+fn verdict_of(body: Body) -> Option<VerdictBody> {
+    if let Body::Verdict(verdict) = body { Some(*verdict) } else { None }
 }
 
 /// All decisions of a stream of observations.

@@ -22,7 +22,7 @@ mod serving;
 pub(crate) use cluster::full_name;
 pub use cluster::{
     Container, ExecSpec, Handler, LifecycleEvent, LifecycleHandler, Pod, Pods, ProbeProtocol, ProbeSpec, ProbeType,
-    Service, ServicePort, Services, Workload,
+    Service, ServiceName, ServicePort, Services, Workload,
 };
 pub use conn::{
     Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Listen, QueueFull, ResetReceived, ResetSent, Retransmit,
@@ -107,6 +107,9 @@ pub enum ObservationKind {
     Pods(Pods),
     /// Services; replaces what was known.
     Services(Services),
+    /// The endpoints of one Service, as the cluster API lists them (queried when a verdict needs them). The rest of the
+    /// Service is unknown; so are its endpoints if the API did not list them.
+    ServiceEndpoints(Box<Service>),
     /// Settings of the node that verdicts quote; replaces what was known.
     NodeSettings(NodeSettings),
     /// The rules that can drop or reject a packet in a namespace (queried when a packet was dropped).
@@ -182,6 +185,7 @@ impl ObservationKind {
             | Self::NodePorts(_)
             | Self::Pods(_)
             | Self::Services(_)
+            | Self::ServiceEndpoints(_)
             | Self::NodeSettings(_)
             | Self::Firewall(_)
             | Self::Inspection(_)
@@ -220,6 +224,9 @@ pub struct Start {
     /// There may have been more: tracer could not read the namespace of a process, or the list was full.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub namespaces_incomplete: bool,
+    /// The cluster API is asked for the endpoints of a Service where a verdict needs them.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub asks_for_endpoints: bool,
     /// Connections of processes with these names are probe attempts.
     pub probers: Vec<String>,
     /// Every process's connections are tracked.

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use crate::event::{Flow, Netns};
+use crate::event::{Flow, Netns, ServiceName};
 
 /// A query to the node. Its answer arrives as an observation, or never: nothing waits for it without a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Query {
     /// Whether this port speaks TLS: [`ObservationKind::TlsHello`](crate::event::ObservationKind::TlsHello).
     Tls(u16),
@@ -24,6 +24,9 @@ pub enum Query {
     /// [`Awaited::Nothing`], the sockets of its pod:
     /// [`ObservationKind::PodSockets`](crate::event::ObservationKind::PodSockets).
     Target(TargetQuery),
+    /// The endpoints of this Service, in the cluster API:
+    /// [`ObservationKind::ServiceEndpoints`](crate::event::ObservationKind::ServiceEndpoints).
+    Endpoints(ServiceName),
 }
 
 /// A target, as it is reached from a namespace.

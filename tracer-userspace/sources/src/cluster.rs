@@ -5,6 +5,7 @@
 
 mod board;
 mod connect;
+mod endpoints;
 mod events;
 mod failure;
 mod follow;
@@ -26,10 +27,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use kube::Client;
+use tokio::sync::mpsc::Sender;
 use tokio::sync::watch;
 
 pub use connect::client;
 pub use connect::{Access, ConnectError, in_cluster};
+pub use endpoints::Queries;
 pub use events::Namespace;
 pub(super) use events::SentEvents;
 pub use failure::{ApiRequest, Failure};
@@ -42,9 +45,10 @@ use super::background::Background;
 use super::files::{Slice, api, join};
 use super::kubelet::KubeletEvent;
 use board::Board;
+use endpoints::{Answering, answering};
 use follow::ResourceFollower;
 use request::Scope;
-use tracer_model::event::{Pod, Service};
+use tracer_model::event::{ObservationKind, Pod, Service};
 
 /// The start of a run waits this long for the API. Later results come as observations.
 const FIRST: Duration = Duration::from_secs(2);
@@ -58,13 +62,15 @@ pub struct ClusterConfig {
     pub pods: bool,
     /// Whether to follow Services and their endpoints, of the whole cluster.
     pub services: bool,
+    /// Whether to ask for the endpoints of a Service where a verdict needs them.
+    pub endpoints: bool,
     /// The namespaces of which the Events of the kubelet are followed.
     pub events: Vec<Namespace>,
 }
 
 impl ClusterConfig {
     pub const fn asks_something(&self) -> bool {
-        self.pods || self.services || !self.events.is_empty()
+        self.pods || self.services || self.endpoints || !self.events.is_empty()
     }
 }
 
@@ -128,28 +134,38 @@ impl View {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     pub config: ClusterConfig,
+    /// Takes queries for the endpoints of Services.
+    pub queries: Queries,
     view: watch::Receiver<View>,
 }
 
 impl Cluster {
-    /// Follows the API from now on, and gives it a moment to answer. No answer is no error.
-    pub fn start(config: ClusterConfig, background: &Background) -> Result<Self, ConnectError> {
+    /// Follows the API from now on, and gives it a moment to answer. No answer is no error. Queries are answered to
+    /// `answers`.
+    pub fn start(
+        config: ClusterConfig,
+        answers: Sender<ObservationKind>,
+        background: &Background,
+    ) -> Result<Self, ConnectError> {
+        let (queries, answering) = answering(answers);
         let (tx, view) = watch::channel(View::of(&config));
         let (first, begun) = mpsc::sync_channel(1);
         let followed = config.clone();
-        background.run(move || async move { follow(&followed, tx, &first).await })?;
+        background.run(move || async move { follow(&followed, answering, tx, &first).await })?;
         // After a timeout, nothing is known yet.
         begun.recv_timeout(FIRST).unwrap_or(Ok(()))?;
-        Ok(Self { config, view })
+        Ok(Self { config, queries, view })
     }
 
     /// A cluster with a view that a test writes.
     #[cfg(test)]
     pub(super) fn fixed(node: &str) -> (watch::Sender<View>, Self) {
         let access = Access::InCluster;
-        let config = ClusterConfig { access, node_name: node.into(), pods: true, services: false, events: Vec::new() };
+        let (pods, services, endpoints) = (true, false, false);
+        let config = ClusterConfig { access, node_name: node.into(), pods, services, endpoints, events: Vec::new() };
         let (tx, view) = watch::channel(View::of(&config));
-        (tx, Self { config, view })
+        let (queries, _) = tokio::sync::mpsc::channel(1);
+        (tx, Self { config, queries, view })
     }
 
     /// The text for the start record.
@@ -191,7 +207,7 @@ impl Cluster {
 type First = mpsc::SyncSender<Result<(), ConnectError>>;
 
 /// Follows the API until the receiver is gone.
-async fn follow(config: &ClusterConfig, view: watch::Sender<View>, first: &First) {
+async fn follow(config: &ClusterConfig, answering: Answering, view: watch::Sender<View>, first: &First) {
     let client = match connect::client(&config.access).await {
         Ok(client) => client,
         Err(error) => {
@@ -202,10 +218,17 @@ async fn follow(config: &ClusterConfig, view: watch::Sender<View>, first: &First
             return;
         }
     };
-    follow_with(client, config, Pace::default(), view, first).await;
+    follow_with(client, config, answering, Pace::default(), view, first).await;
 }
 
-async fn follow_with(client: Client, config: &ClusterConfig, pace: Pace, view: watch::Sender<View>, first: &First) {
+async fn follow_with(
+    client: Client,
+    config: &ClusterConfig,
+    answering: Answering,
+    pace: Pace,
+    view: watch::Sender<View>,
+    first: &First,
+) {
     let view = Rc::new(view);
     let scope = |namespace| Scope { node: config.node_name.clone(), namespace };
     let follow = Follow { client: &client, pace, view: &view };
@@ -215,6 +238,7 @@ async fn follow_with(client: Client, config: &ClusterConfig, pace: Pace, view: w
         () = follow.kind::<api::Service>(config.services, scope(None), "services".into()) => {}
         () = follow.kind::<api::EndpointSlice>(config.services, scope(None), "endpointslices".into()) => {}
         () = all(events.map(Box::pin).collect()) => {}
+        () = answering.run(&client, &view) => {}
         () = signal_first(view.subscribe(), first) => {}
         () = view.closed() => {}
     }

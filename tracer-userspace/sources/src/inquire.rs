@@ -8,6 +8,7 @@ use std::time::Instant;
 use tokio::sync::mpsc::Sender;
 
 use super::background::Supervisor;
+use super::cluster::Queries;
 use super::pace::ReadingPace;
 use tracer_model::event::{Flow, Netns, ObservationKind};
 use tracer_model::query::{Awaited, Query, TargetQuery};
@@ -29,13 +30,16 @@ pub struct Inquirer {
     targets: Option<SyncSender<TargetQuery>>,
     firewalls: Option<SyncSender<(Netns, Flow)>>,
     ports: Option<SyncSender<(Netns, u16)>>,
+    /// The cluster API's thread.
+    endpoints: Option<Queries>,
 }
 
 impl Inquirer {
     /// Starts the threads, which send their answers to `tx`.
-    pub fn start(tx: Sender<ObservationKind>, supervisor: &Supervisor) -> Self {
+    pub fn start(tx: Sender<ObservationKind>, endpoints: Option<Queries>, supervisor: &Supervisor) -> Self {
         let (observations, holders) = (tx.clone(), tx.clone());
         Self {
+            endpoints,
             ports: start(supervisor, "ports", move |asked| read_port_holders(&asked, &holders)),
             firewalls: start(supervisor, "firewalls", move |asked| read_firewalls(&asked, &observations)),
             targets: start(supervisor, "inquiries", move |asked| TargetInspector::new(asked).answer_all(&tx)),
@@ -47,6 +51,11 @@ impl Inquirer {
             Query::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
             Query::Target(inspect) => put(self.targets.as_ref(), inspect),
             Query::PortHolders(netns, port) => put(self.ports.as_ref(), (netns, port)),
+            Query::Endpoints(service) => {
+                if self.endpoints.as_ref().is_some_and(|queries| queries.try_send(service.clone()).is_err()) {
+                    log_dropped(&service);
+                }
+            }
             Query::Tls(_) | Query::Answers(_) | Query::Ports => {}
         }
     }

@@ -90,11 +90,13 @@ fn access(flags: &SourceFlags, files: &Files, daemon: bool) -> Option<Access> {
 
 /// What to read from the cluster API; absent if files have all of it.
 fn cluster_sources(access: Access, flags: &SourceFlags, files: &Files, node_name: &str) -> Option<ClusterConfig> {
+    let services = files.services.is_none();
     let config = ClusterConfig {
         access,
         node_name: node_name.to_owned(),
         pods: files.pods.is_none(),
-        services: flags.api_services && files.services.is_none(),
+        services: services && flags.api_services,
+        endpoints: services && !flags.api_services,
         events: namespaces(flags.api_events.clone()),
     };
     Some(config).filter(ClusterConfig::asks_something)

@@ -77,11 +77,13 @@ fn the_api_is_used_with_a_kubeconfig_for_what_files_do_not_have() {
     }
     let cluster = live(&["attach", "--kubeconfig", &file, "--node-name", "n1"]).unwrap();
     assert_eq!(cluster.access, Access::Kubeconfig(file.clone().into()));
-    assert!(cluster.pods && !cluster.services && cluster.node_name == "n1");
+    assert!(cluster.pods && !cluster.services && cluster.endpoints && cluster.node_name == "n1");
     assert!(live(&["run", "--kubeconfig", &file, "--no-api"]).is_none());
-    assert!(live(&["run", "--kubeconfig", &file, "--pods", &file]).is_none());
+    let cluster = live(&["run", "--kubeconfig", &file, "--pods", &file]).unwrap();
+    assert!(!cluster.pods && cluster.endpoints);
+    assert!(live(&["run", "--kubeconfig", &file, "--pods", &file, "--services", &file]).is_none());
     let cluster = live(&["record", "x", "--kubeconfig", &file, "--pods", &file, "--api-services"]).unwrap();
-    assert!(!cluster.pods && cluster.services);
+    assert!(!cluster.pods && cluster.services && !cluster.endpoints);
     let error = planned(&["run", "--kubeconfig", "/none"]).unwrap_err().to_string();
     assert_eq!(error, "--kubeconfig /none: No such file or directory");
     assert!(planned(&["replay", "x", "--no-api"]).is_err());

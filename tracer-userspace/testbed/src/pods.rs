@@ -82,12 +82,21 @@ pub fn services() -> Value {
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "circle", "namespace": "default"},
         "spec": {"clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": CIRCULAR.1, "protocol": "TCP"}]},
     });
-    let slice = json!({
+    json!({"apiVersion": "v1", "kind": "List", "items": [service, slice()]})
+}
+
+/// The EndpointSlices of the circular pod's Service, as the cluster API lists them.
+pub fn slices() -> Value {
+    json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList", "metadata": {"resourceVersion": "7"},
+           "items": [slice()]})
+}
+
+fn slice() -> Value {
+    json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {"name": "circle-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "circle"}},
         "endpoints": [{"addresses": [IpAddr::from(CIRCULAR_POD)], "conditions": {"ready": false}}],
-    });
-    json!({"apiVersion": "v1", "kind": "List", "items": [service, slice]})
+    })
 }
 
 fn planned(index: u16, seconds: u64) -> PodSpec {

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use tracer_model::record::{Body, Record};
 
+use crate::api;
 use crate::node::TestNode;
 use crate::options::Options;
 use crate::prober::Prober;
@@ -135,7 +136,9 @@ fn wait_for(session: Option<&Session>, plan: &Plan, done: &mut Until<'_>) -> boo
 
 fn start(plan: &Plan, scenario: &Scenario) -> Result<Option<Session>> {
     let Some(tracer) = &plan.tracer else { return Ok(None) };
-    let tracer = &Tracer { tiny_ring: scenario.tiny_ring, ..tracer.clone() };
+    let kubeconfig = scenario.asks_api.then(|| api::serve(&plan.options.scratch)).transpose()?;
+    let services = tracer.services.clone().filter(|_| !scenario.asks_api);
+    let tracer = &Tracer { tiny_ring: scenario.tiny_ring, services, kubeconfig, ..tracer.clone() };
     let patience = plan.options.patience;
     let Some(dir) = &plan.record else { return Session::attach(tracer, patience).map(Some) };
     let file = recording(dir, scenario);

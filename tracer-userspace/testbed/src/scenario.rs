@@ -94,6 +94,8 @@ pub struct Scenario {
     pub suite: Suite,
     /// The tracer's ring is so small that events are lost.
     pub tiny_ring: bool,
+    /// The tracer has a cluster API and no list of Services.
+    pub asks_api: bool,
     /// Makes the setup and the fault, and states the expectations.
     pub play: fn(&mut Fixture<'_>) -> Result<()>,
 }
@@ -110,6 +112,7 @@ impl Scenario {
             node: Node::Shared,
             suite: Suite::All,
             tiny_ring: false,
+            asks_api: false,
             play,
         }
     }
@@ -146,6 +149,11 @@ impl Scenario {
 
     const fn tiny_ring(mut self) -> Self {
         self.tiny_ring = true;
+        self.own()
+    }
+
+    const fn asks_api(mut self) -> Self {
+        self.asks_api = true;
         self.own()
     }
 

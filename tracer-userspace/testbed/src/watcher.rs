@@ -34,6 +34,8 @@ pub struct Tracer {
     pub tiny_ring: bool,
     /// The file with the Services.
     pub services: Option<PathBuf>,
+    /// The cluster API, in place of that file.
+    pub kubeconfig: Option<PathBuf>,
 }
 
 impl Tracer {
@@ -52,6 +54,7 @@ impl Tracer {
             pods: file("pods.json", &pods::plan(options.probe_timeout))?,
             services: Some(file("services.json", &pods::services())?),
             tiny_ring: false,
+            kubeconfig: None,
         })
     }
 }
@@ -102,6 +105,9 @@ impl Session {
         }
         if let Some(services) = &tracer.services {
             command.arg("--services").arg(services);
+        }
+        if let Some(kubeconfig) = &tracer.kubeconfig {
+            command.arg("--kubeconfig").arg(kubeconfig);
         }
         command.stderr(Stdio::piped());
         die_with_parent(without_settings(&mut command));

@@ -78,6 +78,7 @@ pub(crate) fn observations() -> Vec<Observation> {
         node_netns: None,
         namespaces: Vec::new(),
         namespaces_incomplete: false,
+        asks_for_endpoints: false,
         probers: vec!["kubelet".into()],
         all_connections: false,
         hooks: vec![],

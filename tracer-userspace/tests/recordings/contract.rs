@@ -91,6 +91,7 @@ fn check_verdict(record: &Value, printed: &BTreeSet<u64>, place: &str) {
 
 /// Sources of evidence that is no event of the kernel: tracer read it or asked for it, or another program reported it.
 const NOT_OF_THE_KERNEL: &[&str] = &[
+    "cluster_api",
     "container_status",
     "cpu.stat",
     "doctor",

@@ -1,6 +1,7 @@
 //! Joins observations into attempts by the number of the connection, never by port, pid or inode alone.
 
 pub mod attempt;
+pub mod endpoints;
 pub mod firewalls;
 pub mod flushes;
 pub mod links;

@@ -2,7 +2,7 @@
 
 use crate::classify::{Case, SETTLE_NS};
 use tracer_common::names::Hook;
-use tracer_model::event::{Loss, Netns};
+use tracer_model::event::{Loss, Netns, ServiceName};
 use tracer_model::plural::were;
 use tracer_model::record::{Cause, Confidence, Culprit, Evidence, Outcome, Remediation};
 
@@ -39,6 +39,8 @@ pub struct Finding {
     pub lost_events: u64,
     /// The firewall of this namespace, read at this time or later, may complete or change the finding.
     pub waits_for: Option<(Netns, u64)>,
+    /// The endpoints of this Service would complete the finding.
+    pub lacks_endpoints: Option<ServiceName>,
 }
 
 impl Finding {
@@ -60,6 +62,7 @@ impl Finding {
             missing_hooks: Vec::new(),
             lost_events: 0,
             waits_for: None,
+            lacks_endpoints: None,
         }
     }
 

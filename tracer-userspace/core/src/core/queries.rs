@@ -11,7 +11,7 @@ use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::firewalls::{Firewalls, Next};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
-use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, TcpState};
+use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, ServiceName, TcpState};
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_model::recent::Recent;
 
@@ -53,12 +53,12 @@ impl Queries {
     fn query(&mut self, query: Query, now: u64, firewalls: &mut Firewalls) {
         let interval = match query {
             Query::Firewall(netns, _) => return self.query_firewall(netns, query, now, firewalls),
-            Query::Target(target) if target.awaited != Awaited::Nothing => REINSPECT_NS,
+            Query::Target(ref target) if target.awaited != Awaited::Nothing => REINSPECT_NS,
             Query::Answers(_) => REQUERY_ANSWERS_NS,
             Query::PortHolders(..) => REQUERY_HOLDERS_NS,
             _ => REQUERY_NS,
         };
-        let key = query_key(query);
+        let key = query_key(&query);
         if self.last_issued.get(&key).is_some_and(|at| now < at.saturating_add(interval)) {
             return;
         }
@@ -99,6 +99,14 @@ impl Core {
     /// Issues a query, unless the same one was issued a short time ago.
     pub(super) fn query(&mut self, query: Query, now: u64) {
         self.queries.query(query, now, &mut self.node.firewalls);
+    }
+
+    /// Issues the query for the endpoints of a Service, if it is due. Returns until when a verdict waits for its answer.
+    pub(super) fn query_endpoints(&mut self, service: &ServiceName, now: u64) -> Option<u64> {
+        if self.node.endpoints.query(service, now) {
+            self.queries.issue(Query::Endpoints(service.clone()));
+        }
+        self.node.endpoints.pending_until(service).filter(|until| now < *until)
     }
 
     /// A firewall was read: queries it again for drops that came during the reading.
@@ -155,12 +163,12 @@ impl Core {
 }
 
 /// The key under which a query counts as the same. After the end of an attempt the pod is read, whatever the peer was.
-const fn query_key(query: Query) -> Query {
+fn query_key(query: &Query) -> Query {
     match query {
-        Query::Target(target) if matches!(target.awaited, Awaited::Nothing) => {
-            Query::Target(TargetQuery { peer: None, ..target })
+        Query::Target(target) if target.awaited == Awaited::Nothing => {
+            Query::Target(TargetQuery { peer: None, ..*target })
         }
-        query => query,
+        query => query.clone(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Attempts that wait to be classified, or classified again. A verdict waits until the firewall is read, so that it can
-//! name the rule.
+//! name the rule. One about a Service without endpoints then waits a moment for the cluster API.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,8 @@ use super::failures::MAX_COUNTERS;
 use super::{Core, When};
 use crate::classify::SETTLE_NS;
 use crate::classify::finding::Finding;
-use tracer_attempts::correlate::firewalls::Firewalls;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Netns};
+use tracer_model::event::{ConnId, Netns, Service, ServiceName};
 use tracer_model::recent::Recent;
 
 /// How long a verdict waits for the firewall after it could have been emitted. The answer takes a few milliseconds,
@@ -31,20 +30,26 @@ pub(super) struct Waiting {
     due_at: BTreeSet<(u64, ConnId)>,
     /// When the probes of attempts have timed out.
     timeouts: BTreeSet<(u64, ConnId)>,
-    /// Verdicts that wait for the firewall.
+    /// Verdicts that wait for an answer.
     held: BTreeMap<ConnId, Held>,
     /// Refused attempts, by namespace and port: a process may begin to listen there.
     refused: Recent<(Netns, u16), Vec<ConnId>, MAX_COUNTERS>,
 }
 
-/// A verdict that waits until a firewall is read.
-#[derive(Clone, Copy, Debug)]
+/// A verdict that waits for an answer.
+#[derive(Clone, Debug)]
 struct Held {
-    netns: Netns,
-    /// When the firewall dropped the packet.
-    dropped: u64,
+    answer: Answer,
     /// Absent while other observations of the same packet may still arrive.
     until: Option<u64>,
+}
+
+/// The answer that a verdict waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Answer {
+    /// A reading of the firewall of this namespace, which dropped the packet then.
+    Firewall(Netns, u64),
+    Endpoints(ServiceName),
 }
 
 impl Waiting {
@@ -91,11 +96,10 @@ impl Waiting {
         self.held.insert(conn, held);
     }
 
-    /// Takes the attempts that waited for this firewall.
-    fn take_answered(&mut self, netns: Netns, firewalls: &Firewalls, now: u64) -> Vec<(ConnId, When)> {
-        let answered = |held: &Held| held.netns == netns && !firewalls.is_pending(netns, held.dropped);
+    /// Takes the attempts that waited for this answer.
+    fn take_answered(&mut self, now: u64, is_answered: impl Fn(&Answer) -> bool) -> Vec<(ConnId, When)> {
         let when = |held: Held| if held.until.is_some() { When::Settled(now) } else { When::Seen(now) };
-        let taken = self.held.extract_if(.., |_, held| answered(held));
+        let taken = self.held.extract_if(.., |_, held| is_answered(&held.answer));
         taken.map(|(conn, held)| (conn, when(held))).collect()
     }
 
@@ -136,31 +140,70 @@ impl Core {
     /// A firewall was read: queries it again for later drops, and decides the attempts that waited for this answer.
     pub(super) fn release(&mut self, netns: Netns, now: u64, out: &mut Vec<Decision>) {
         self.query_after_answer(netns, now);
-        for (conn, when) in self.waiting.take_answered(netns, &self.node.firewalls, now) {
+        let firewalls = &self.node.firewalls;
+        let is_answered = |answer: &Answer| matches!(answer, Answer::Firewall(of, at) if *of == netns && !firewalls.is_pending(netns, *at));
+        for (conn, when) in self.waiting.take_answered(now, is_answered) {
             self.decide(conn, when, out);
         }
     }
 
-    /// Holds a verdict back if reading the firewall can name the rule; returns whether it is held. The wait begins when
-    /// the verdict could be emitted, as an event can reach the core long after it happened.
+    /// The endpoints of a Service were listed, or could not be: decides the attempts that waited for that.
+    pub(super) fn release_endpoints(&mut self, service: &Service, now: u64, out: &mut Vec<Decision>) {
+        let is_it = |name: &ServiceName| (&name.namespace, &name.name) == (&service.namespace, &service.name);
+        let is_answered = |answer: &Answer| matches!(answer, Answer::Endpoints(name) if is_it(name));
+        for (conn, when) in self.waiting.take_answered(now, is_answered) {
+            self.decide(conn, when, out);
+        }
+    }
+
+    /// Holds a verdict back while an answer can complete it; returns whether it is held.
     pub(super) fn hold_verdict(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
         let before = self.waiting.held.remove(&conn).and_then(|held| held.until);
-        let pending = finding.waits_for.filter(|(netns, time)| self.node.firewalls.is_pending(*netns, *time));
-        let Some((netns, dropped)) = pending else { return false };
+        match finding.waits_for.filter(|(netns, time)| self.node.firewalls.is_pending(*netns, *time)) {
+            Some(firewall) => self.hold_for_firewall(conn, firewall, before, when),
+            None => finding.lacks_endpoints.as_ref().is_some_and(|it| self.hold_for_endpoints(conn, it, when)),
+        }
+    }
+
+    /// Holds a verdict back until the API has listed the endpoints of a Service. A verdict that did not wait long enough
+    /// is not revised: the cause stays.
+    fn hold_for_endpoints(&mut self, conn: ConnId, service: &ServiceName, when: When) -> bool {
+        let (When::Seen(now) | When::Settled(now)) = when;
+        let Some(end) = self.query_endpoints(service, now) else { return false };
+        let (until, due) = match when {
+            When::Seen(now) => (None, now.saturating_add(SETTLE_NS)),
+            When::Settled(_) => (Some(end), end),
+        };
+        self.correlator.keep(conn, end.saturating_add(SETTLE_NS));
+        self.waiting.hold(conn, Held { answer: Answer::Endpoints(service.clone()), until });
+        self.waiting.schedule(due, conn);
+        true
+    }
+
+    /// Holds a verdict back if reading the firewall can name the rule; returns whether it is held. The wait begins when
+    /// the verdict could be emitted, as an event can reach the core long after it happened.
+    fn hold_for_firewall(
+        &mut self,
+        conn: ConnId,
+        (netns, dropped): (Netns, u64),
+        before: Option<u64>,
+        when: When,
+    ) -> bool {
+        let answer = Answer::Firewall(netns, dropped);
         let (until, due) = match when {
             When::Seen(now) => (before, now.saturating_add(SETTLE_NS)),
             When::Settled(now) => {
                 let until = before.unwrap_or_else(|| now.saturating_add(HOLD_NS));
                 // The verdict is emitted without the answer. A later answer can still revise it.
                 if now >= until {
-                    self.waiting.hold(conn, Held { netns, dropped, until: Some(until) });
+                    self.waiting.hold(conn, Held { answer, until: Some(until) });
                     self.correlator.keep(conn, now.saturating_add(LATE_NS));
                     return false;
                 }
                 (Some(until), until)
             }
         };
-        self.waiting.hold(conn, Held { netns, dropped, until });
+        self.waiting.hold(conn, Held { answer, until });
         self.waiting.schedule(due, conn);
         true
     }

@@ -79,6 +79,17 @@ impl Stream {
         RemovedRoute { v6: false, from: None, to, narrower: false, table: 101, priority: Some(1000) }
     }
 
+    /// The cluster API lists these endpoints of `shop/cart`; `None`: it does not answer.
+    pub fn endpoints(&mut self, ready: Option<&[&str]>, not_ready: &[&str]) -> &mut Self {
+        let addrs = |list: &[&str]| list.iter().map(|it| address(it)).collect();
+        let name = ServiceName { namespace: "shop".into(), name: "cart".into() };
+        self.push(ObservationKind::ServiceEndpoints(Box::new(Service {
+            ready_endpoints: ready.map(addrs),
+            not_ready_endpoints: addrs(not_ready),
+            ..Service::named(name)
+        })))
+    }
+
     pub fn links(&mut self, lo_up: bool, addrs: &[&str]) -> &mut Self {
         self.node_links(vec![LinkState { up: lo_up, loopback: true, ..link(1, "lo", addrs) }])
     }

@@ -114,6 +114,7 @@ pub fn start() -> Start {
         node_netns: Some(NODE),
         namespaces: vec![NODE],
         namespaces_incomplete: false,
+        asks_for_endpoints: false,
         probers: vec!["kubelet".into()],
         all_connections: false,
         hooks: Vec::new(),

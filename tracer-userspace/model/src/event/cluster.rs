@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::kubelet::is_object_name;
 use super::{Netns, Runs};
 
 /// Pods and their probes; replaces what was known.
@@ -305,11 +306,42 @@ pub struct Service {
     pub name: String,
     pub cluster_ips: Vec<IpAddr>,
     pub ports: Vec<ServicePort>,
-    /// Ready endpoint addresses; absent if there was no EndpointSlice.
+    /// Ready endpoint addresses; absent if no EndpointSlices were read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ready_endpoints: Option<Vec<IpAddr>>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub not_ready_endpoints: Vec<IpAddr>,
+}
+
+/// The name of a Service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceName {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl ServiceName {
+    /// The Service of `shop/cart` or of its port `shop/cart:http`. `None` if the API can have no such name.
+    pub fn of_port(port: &str) -> Option<Self> {
+        let (namespace, rest) = port.split_once('/')?;
+        let name = rest.split_once(':').map_or(rest, |(name, _)| name);
+        let is_nameable = is_object_name(namespace) && is_object_name(name);
+        is_nameable.then(|| Self { namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+}
+
+impl Service {
+    /// A Service of which nothing but its name is known.
+    pub fn named(ServiceName { namespace, name }: ServiceName) -> Self {
+        Self {
+            namespace,
+            name,
+            cluster_ips: Vec::new(),
+            ports: Vec::new(),
+            ready_endpoints: None,
+            not_ready_endpoints: Vec::new(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -319,4 +351,19 @@ pub struct ServicePort {
     pub port: u16,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_port: Option<u16>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_service_is_taken_from_that_of_its_port() {
+        let parts = |port| ServiceName::of_port(port).map(|it| format!("{} {}", it.namespace, it.name));
+        assert_eq!(["shop/cart", "shop/cart:http"].map(parts), [Some("shop cart".into()), Some("shop cart".into())]);
+        assert_eq!(
+            ["cart", "shop/", "../cart:http", "shop/a/b", "shop/cart&watch=true"].map(parts),
+            [const { None }; 5]
+        );
+    }
 }

@@ -2,12 +2,13 @@
 
 use kube::core::WatchEvent;
 
+use super::endpoints::service_of;
 use super::failure::Failure;
 use super::known::Known;
 use super::lines::Lines;
 use super::objects::{List, Watched};
 use crate::files::{api, join};
-use tracer_model::event::{ObservationKind, Pods, Services};
+use tracer_model::event::{ObservationKind, Pods, ServiceName, Services};
 use tracer_model::fuzzing::check_recorded;
 
 const NODE: &str = "rig-node";
@@ -22,6 +23,10 @@ pub fn apiserver(bytes: &[u8]) {
     let (slices, events) = (known::<api::EndpointSlice>(bytes, &lines.0), known::<api::Event>(bytes, &lines.0));
     check_recorded(ObservationKind::Pods(Pods { pods: pods.all() }));
     check_recorded(ObservationKind::Services(Services { services: join(services.all(), Some(slices.all())) }));
+    let cart = ServiceName { namespace: "shop".into(), name: "cart".into() };
+    if let Ok(service) = service_of(&cart, bytes) {
+        assert!(service.ready_endpoints.is_some() && (service.namespace, service.name) == (cart.namespace, cart.name));
+    }
     events.all().iter().filter_map(|it| it.kind(1_795_256_193_316_863_100)).for_each(check_recorded);
 }
 

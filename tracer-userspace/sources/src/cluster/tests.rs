@@ -1,5 +1,6 @@
 //! The follower beside an API server on loopback: its requests, and how it reacts to each failure.
 
+mod endpoints;
 mod events;
 mod faults;
 mod runs;
@@ -8,6 +9,7 @@ mod start;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
@@ -34,12 +36,15 @@ fn list(version: u32, pods: &[String]) -> String {
 }
 
 fn config(pods: bool, services: bool) -> ClusterConfig {
-    ClusterConfig { access: Access::InCluster, node_name: NODE.into(), pods, services, events: Vec::new() }
+    let (access, node_name) = (Access::InCluster, NODE.into());
+    ClusterConfig { access, node_name, pods, services, endpoints: false, events: Vec::new() }
 }
 
 /// The followers of a cluster, and their view.
 struct Followed {
     view: watch::Receiver<View>,
+    queries: Queries,
+    answers: Receiver<ObservationKind>,
 }
 
 impl Followed {
@@ -47,11 +52,13 @@ impl Followed {
     fn start(addr: SocketAddr, config: ClusterConfig, pace: Pace) -> Self {
         let client = client_of(addr);
         let (tx, view) = watch::channel(View::of(&config));
+        let (sent, answers) = channel(1);
+        let (queries, answering) = answering(sent);
         tokio::task::spawn_local(async move {
             let (first, _begun) = mpsc::sync_channel(1);
-            follow_with(client, &config, pace, tx, &first).await;
+            follow_with(client, &config, answering, pace, tx, &first).await;
         });
-        Self { view }
+        Self { view, queries, answers }
     }
 
     fn pods(addr: SocketAddr) -> Self {

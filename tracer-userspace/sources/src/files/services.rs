@@ -13,7 +13,7 @@ use tracer_model::event::{Service, ServicePort};
 const FLAG: &str = "--services";
 const EXPECTED: &str = "a ServiceList, an EndpointSliceList or a List of both";
 /// Label of an `EndpointSlice` that names its Service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Namespace and name of a Service.
 type Key = (String, String);

@@ -36,6 +36,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("service_no_local_endpoints_nftables", EMPTY, no_local_nftables).own().needs(&[Need::Nft]),
     Scenario::new("service_no_endpoints_ipvs", EMPTY, by_ipvs).own().needs(&[Need::Ipvs]).on_every_kernel(),
     Scenario::new("service_no_endpoints_circular", EMPTY, circular).own().needs(&[Need::Iptables]),
+    Scenario::new("service_no_endpoints_asked", EMPTY, asked).asks_api().needs(&[Need::Nft]),
     Scenario::new("service_unknown_port", EMPTY, unknown_port).own().needs(&[Need::Nft]),
     Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
@@ -127,10 +128,19 @@ fn circular(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, service, Ending::Refused)
 }
 
+/// The same in nftables mode, where tracer knows no Services and asks the cluster API for this one.
+fn asked(fixture: &mut Fixture<'_>) -> Result<()> {
+    cluster_ip(fixture)?;
+    let service = SocketAddr::from(CIRCULAR);
+    proxy_tables(fixture, ("default/circle", service), "goto reject-chain")?;
+    fixture.mentions(&["Service default/circle at", "the dependency is circular"]);
+    fixture.fails(Kind::Http, service, Ending::Refused)
+}
+
 /// kube-proxy in nftables mode.
 fn nftables(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
-    proxy_tables(fixture, service, "goto reject-chain")?;
+    proxy_tables(fixture, (CART, service), "goto reject-chain")?;
     fixture.mentions(&["Service shop/cart:http at", "kube-proxy"]);
     fixture.fails_without_probe(Kind::Http, service, Ending::Refused)
 }
@@ -169,7 +179,7 @@ fn nftables_1_36(fixture: &mut Fixture<'_>) -> Result<()> {
 /// As in [`no_local`], but the chain of the address does not show its policy.
 fn no_local_nftables(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
-    proxy_tables(fixture, service, "drop")?;
+    proxy_tables(fixture, (CART, service), "drop")?;
     let policy = "no endpoint on this node (externalTrafficPolicy or internalTrafficPolicy: Local)";
     fixture.mentions(&["Service shop/cart:http at", policy]);
     fixture.fails_without_probe(Kind::Http, service, Ending::Timeout)
@@ -178,24 +188,24 @@ fn no_local_nftables(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The Service does not have this port. kube-proxy rejects it with another rule.
 fn unknown_port(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
-    proxy_tables(fixture, service, "goto reject-chain")?;
+    proxy_tables(fixture, (CART, service), "goto reject-chain")?;
     fixture.mentions(&["no Service has port 81", "kube-proxy cluster-ips-check"]);
     fixture.fails_without_probe(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
 }
 
-fn proxy_tables(fixture: &Fixture<'_>, service: SocketAddr, verdict: &str) -> Result<()> {
+fn proxy_tables(fixture: &Fixture<'_>, (name, service): (&str, SocketAddr), verdict: &str) -> Result<()> {
     let (family, other) = match fixture.family {
         Family::V4 => ("ip", "10.96.0.77"),
         Family::V6 => ("ip6", "fd00:96::77"),
     };
     let addr = if family == "ip" { "ipv4_addr" } else { "ipv6_addr" };
-    let ip = service.ip();
+    let (ip, port) = (service.ip(), service.port());
     fixture.node.node.nft(&format!(
         "table {family} kube-proxy {{
            set cluster-ips {{ type {addr}; elements = {{ {ip} }}; }};
            map no-endpoint-services {{ type {addr} . inet_proto . inet_service : verdict; elements = {{
              {other} . tcp . 80 comment \"shop/other:http\" : goto reject-chain,
-             {ip} . tcp . 80 comment \"shop/cart:http\" : {verdict} }}; }};
+             {ip} . tcp . {port} comment \"{name}\" : {verdict} }}; }};
            chain reject-chain {{ reject; }};
            chain service-endpoints-check {{ {family} daddr . meta l4proto . th dport vmap @no-endpoint-services; }};
            chain cluster-ips-check {{ {family} daddr @cluster-ips reject; }};

@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::endpoints::Endpoints;
 use super::firewalls::Firewalls;
 use super::flushes::Flushes;
 use super::links::KnownLinks;
@@ -59,6 +60,8 @@ pub struct Node {
     pub pods: KnownPods,
     /// Services.
     pub services: Vec<Service>,
+    /// The endpoints of Services that were asked for.
+    pub endpoints: Endpoints,
     /// Settings that verdicts quote.
     pub settings: NodeSettings,
     /// The firewalls of the namespaces that were queried.
@@ -80,6 +83,7 @@ impl Node {
         match &observation.kind {
             ObservationKind::Start(start) => {
                 self.netns = start.node_netns;
+                self.endpoints.asked_for = start.asks_for_endpoints;
                 self.start = Some((**start).clone());
                 self.since = time;
             }
@@ -93,6 +97,7 @@ impl Node {
             ObservationKind::NodePorts(ports) => self.node_ports.observe(ports),
             ObservationKind::Pods(pods) => self.pods.replace(&pods.pods),
             ObservationKind::Services(services) => self.services.clone_from(&services.services),
+            ObservationKind::ServiceEndpoints(service) => self.endpoints.observe(time, service),
             ObservationKind::NodeSettings(settings) => self.settings = settings.clone(),
             ObservationKind::NetnsOpen(open) => self.namespaces.observe_open(time, open),
             ObservationKind::NetnsOp(op) => self.observe_netns_op(time, op),

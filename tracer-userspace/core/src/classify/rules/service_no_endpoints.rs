@@ -6,7 +6,9 @@ use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
 use super::super::owner::{is_cluster_ips_check, is_of_kube_proxy};
 use super::super::stopped::{Blame, Stopped};
 use super::*;
-use tracer_model::event::{FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, Service};
+use tracer_model::event::{
+    FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, Pod, ProxyMode, Service, ServiceName,
+};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -29,7 +31,7 @@ fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
     let make = |summary, remediation| {
         Finding::failure(Cause::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation).until_answered()
     };
-    if ready_elsewhere(case).is_none() {
+    if ready_elsewhere(case, service_at(case, dst)).is_none() {
         return Some(finding(case, None, Lacking::Everywhere, &observed, make));
     }
     let observed = format!("{observed}, because of that policy or because kube-proxy is behind");
@@ -49,7 +51,8 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let blame = stopped.blame.as_ref().filter(|blame| blame.all(is_no_endpoints))?;
     let first = blame.rules.first();
     let named = first.and_then(|rule| service_of(rule));
-    let here = blame.all(is_no_local_endpoints) && empty_service(case).is_none();
+    let none_ready = || known(case, named).is_some_and(|known| is_empty(known.service));
+    let here = blame.all(is_no_local_endpoints) && !none_ready();
     let lacking = match first.filter(|_| here) {
         Some(rule) => Lacking::Here(policy_of(rule).unwrap_or_else(|| policy_at(case, case.attempt.flow.dst))),
         None => Lacking::Everywhere,
@@ -113,7 +116,8 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let stopped = stopped(case).filter(|it| it.blame.as_ref().is_none_or(|blame| blame.rules.is_empty()))?;
-    let lacking = ready_elsewhere(case).map_or(Lacking::Everywhere, |_| Lacking::Here(policy_at(case, dst)));
+    let elsewhere = ready_elsewhere(case, service_at(case, dst));
+    let lacking = elsewhere.map_or(Lacking::Everywhere, |_| Lacking::Here(policy_at(case, dst)));
     let observed = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.action(case));
     let entry =
         evidence_of("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
@@ -210,18 +214,56 @@ fn finding(
     make: impl FnOnce(String, Remediation) -> Finding,
 ) -> Finding {
     let dst = case.attempt.flow.dst;
-    let service = service_at(case, dst);
-    let name = service.map(name_of).or_else(|| named.map(str::to_owned)).or_else(|| node_port_service(case, dst));
+    let listed = service_at(case, dst).map(name_of);
+    let name = listed.or_else(|| named.map(str::to_owned)).or_else(|| node_port_service(case, dst));
+    let known = known(case, name.as_deref());
+    let service = known.as_ref().map(|known| known.service);
     let called = name.as_ref().map_or_else(|| "the Service".to_owned(), |name| format!("Service {name}"));
     let circular = service.and_then(|service| circular(case, service));
-    let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere_or_not_yet(case) } else { lacking };
-    let lacks = describe_lack(case, lacking);
+    let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere_or_not_yet(service) } else { lacking };
+    let lacks = describe_lack(lacking, ready_elsewhere(case, service));
     let summary = format!("{called} at {dst} has {lacks}; {observed}{}", circular.as_deref().unwrap_or_default());
-    make(summary, fix(lacking, circular.is_some(), name.as_deref()))
+    let mut found = make(summary, fix(lacking, circular.is_some(), name.as_deref()));
+    found.evidence.extend(known.as_ref().and_then(Known::evidence));
+    // Any process can write such a comment into the rules of a namespace of its own.
+    let by_node = || stopped(case).and_then(|it| it.netns).is_some_and(|netns| case.node.is_a_node(netns));
+    found.lacks_endpoints = name.filter(|_| known.is_none() && by_node()).and_then(|name| ServiceName::of_port(&name));
+    found
 }
 
-fn describe_lack(case: &Case<'_>, lacking: Lacking) -> String {
-    match (lacking, ready_elsewhere(case)) {
+/// A Service with its endpoints.
+struct Known<'a> {
+    service: &'a Service,
+    /// When the cluster API was asked for them; absent: they are in the list of Services.
+    asked_at: Option<u64>,
+}
+
+impl Known<'_> {
+    fn evidence(&self) -> Option<Evidence> {
+        let count = |addrs: &[IpAddr]| addrs.len() as u64;
+        let ready = count(self.service.ready_endpoints.as_deref()?);
+        let not_ready = count(&self.service.not_ready_endpoints);
+        let text = format!(
+            "Service {} has {}, and {not_ready} not ready",
+            name_of(self.service),
+            counted(ready, "ready endpoint")
+        );
+        Some(evidence_of("cluster_api", self.asked_at?, text, json!({ "ready": ready, "not_ready": not_ready })))
+    }
+}
+
+/// The Service at the target's address, if its endpoints are in the list of Services or were asked for by its name.
+fn known<'a>(case: &Case<'a>, name: Option<&str>) -> Option<Known<'a>> {
+    let listed = service_at(case, case.attempt.flow.dst).filter(|service| service.ready_endpoints.is_some());
+    let asked = || {
+        let (time, service) = case.node.endpoints.of(&ServiceName::of_port(name?)?, case.attempt.started)?;
+        Some(Known { service, asked_at: Some(time) })
+    };
+    listed.map(|service| Known { service, asked_at: None }).or_else(asked)
+}
+
+fn describe_lack(lacking: Lacking, elsewhere: Option<usize>) -> String {
+    match (lacking, elsewhere) {
         (Lacking::Everywhere, _) => "no ready endpoint".to_owned(),
         (Lacking::NotYet(count), _) => {
             format!("no endpoint in the tables of this node, though {count} are ready in the cluster")
@@ -306,15 +348,15 @@ fn policy_at(case: &Case<'_>, dst: SocketAddr) -> &'static str {
     }
 }
 
-/// The list of Services may have ready endpoints that are not in kube-proxy's tables yet.
-fn everywhere_or_not_yet(case: &Case<'_>) -> Lacking {
-    let ready = service_at(case, case.attempt.flow.dst).and_then(|service| service.ready_endpoints.as_ref());
+/// The cluster may have ready endpoints that are not in kube-proxy's tables yet.
+fn everywhere_or_not_yet(service: Option<&Service>) -> Lacking {
+    let ready = service.and_then(|service| service.ready_endpoints.as_ref());
     ready.map(Vec::len).filter(|count| *count > 0).map_or(Lacking::Everywhere, Lacking::NotYet)
 }
 
 /// How many endpoints are ready, if some are and none of them is a pod of this node.
-fn ready_elsewhere(case: &Case<'_>) -> Option<usize> {
-    let ready = service_at(case, case.attempt.flow.dst)?.ready_endpoints.as_ref()?;
+fn ready_elsewhere(case: &Case<'_>, service: Option<&Service>) -> Option<usize> {
+    let ready = service?.ready_endpoints.as_ref()?;
     let here = |addr: &IpAddr| case.node.pods.at(*addr).next().is_some() || is_of_node(case, *addr);
     (!ready.is_empty() && !ready.iter().any(here)).then_some(ready.len())
 }
@@ -349,8 +391,12 @@ fn is_of_node(case: &Case<'_>, addr: IpAddr) -> bool {
 }
 
 fn empty_service<'a>(case: &Case<'a>) -> Option<&'a Service> {
-    service_at(case, case.attempt.flow.dst)
-        .filter(|service| service.ready_endpoints.as_ref().is_some_and(Vec::is_empty))
+    service_at(case, case.attempt.flow.dst).filter(|service| is_empty(service))
+}
+
+/// It is known to have no ready endpoint.
+fn is_empty(service: &Service) -> bool {
+    service.ready_endpoints.as_ref().is_some_and(Vec::is_empty)
 }
 
 fn node_port_service(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
@@ -362,12 +408,13 @@ fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &
     case.node.node_ports.all().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
 }
 
-/// The client pod, or the probed pod, is itself an endpoint that is not ready.
+/// The client pod, or the probed pod, is itself an endpoint that is not ready. Pods on the node's network share its
+/// address: the endpoint may be another one of them.
 fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
-    let waits = |addr: &IpAddr| service.not_ready_endpoints.contains(addr);
-    let probed = case.matched.probed_pod().filter(|pod| pod.addrs.iter().any(waits));
-    let client = || case.node.pods.at(case.attempt.flow.src.ip()).next();
-    let pod = probed.or_else(|| client().filter(|pod| pod.addrs.iter().any(waits)))?;
+    let is_not_ready =
+        |pod: &&Pod| !pod.host_network && pod.addrs.iter().any(|addr| service.not_ready_endpoints.contains(addr));
+    let client = || case.node.pods.at(case.attempt.flow.src.ip()).find(is_not_ready);
+    let pod = case.matched.probed_pod().filter(is_not_ready).or_else(client)?;
     let name = pod.name.as_deref().unwrap_or("the pod");
     Some(format!("; {name} is itself an endpoint of that Service, and not ready: the dependency is circular"))
 }

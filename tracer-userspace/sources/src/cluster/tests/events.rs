@@ -121,7 +121,7 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
         api.next().await.stream().await
     };
     let started = tokio::task::spawn_blocking(move || {
-        Cluster::start(config, &Background::new("cluster", &crate::Supervisor::new().0))
+        Cluster::start(config, channel(1).0, &Background::new("cluster", &crate::Supervisor::new().0))
     });
     let (cluster, mut stream) = tokio::join!(started, answer);
     let cluster = cluster.expect("start").expect("cluster");

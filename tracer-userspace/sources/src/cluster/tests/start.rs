@@ -33,9 +33,11 @@ impl TestConfig {
 
 /// Beside the test's own runtime, as it blocks.
 async fn start(config: ClusterConfig) -> Result<Cluster, ConnectError> {
-    spawn_blocking(move || Cluster::start(config, &Background::new("cluster", &crate::Supervisor::new().0)))
-        .await
-        .expect("start")
+    spawn_blocking(move || {
+        Cluster::start(config, channel(1).0, &Background::new("cluster", &crate::Supervisor::new().0))
+    })
+    .await
+    .expect("start")
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@ use crate::testing::*;
 use std::net::IpAddr;
 
 use tracer_model::event::path::{Asks, BaseChain, Onward, Path, Step};
+use tracer_model::query::Query;
 
 fn services(ready: &[&str], not_ready: &[&str]) -> ObservationKind {
     let addrs = |list: &[&str]| -> Vec<IpAddr> { list.iter().map(|it| address(it)).collect() };
@@ -345,4 +346,128 @@ fn the_rule_at_which_the_walk_ends_decides() {
     assert!(summary.starts_with("Service shop/cart:http") && confidence == Confidence::Proven, "{summary}");
     let (_, _, other) = reported(output(vec![take(0)]), "10.96.0.8:80");
     assert!(other.starts_with("Service shop/cart:http"), "the way of another flow says nothing: {other}");
+}
+
+/// A client on this node, where the cluster API answers queries. kube-proxy refuses its SYN.
+fn asking() -> Stream {
+    let mut stream = Stream::to("10.96.0.9:80");
+    match &mut stream.observations[0].kind {
+        ObservationKind::Start(start) => start.asks_for_endpoints = true,
+        other => panic!("{other:?}"),
+    }
+    stream.links(true, &[]).push(pod_at("10.88.0.1"));
+    refuse(stream.connect(), NODE);
+    stream
+}
+
+fn refuse(stream: &mut Stream, netns: Netns) {
+    let rule = FirewallRule {
+        comment: Some("shop/cart:http has no endpoints".into()),
+        ..rule("KUBE-SERVICES", RuleVerdict::Reject)
+    };
+    stream.icmp_in(netns, 3, 3).filtered(SYN, netns).push(firewall(netns, vec![rule]));
+    stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
+}
+
+/// The queries for endpoints after these observations.
+fn asked(stream: &Stream) -> usize {
+    let mut core = crate::core::Core::default();
+    let pushed = stream.observations.iter().map(|observation| {
+        core.push(observation, &mut Vec::new());
+        core.take_queries()
+    });
+    let name = ServiceName { namespace: "shop".into(), name: "cart".into() };
+    pushed.flatten().filter(|query| *query == Query::Endpoints(name.clone())).count()
+}
+
+#[test]
+fn the_endpoints_of_the_one_service_show_that_the_dependency_is_circular() {
+    let mut stream = asking();
+    assert_eq!(asked(&stream), 1);
+    let verdicts = stream.wait_ms(3).tick().endpoints(Some(&[]), &["10.88.0.1"]).verdicts();
+    let [verdict] = &verdicts[..] else { panic!("{verdicts:?}") };
+    let verdict = &verdict.verdict;
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
+    assert_has(&verdict.summary, &["Service shop/cart:http at", "the dependency is circular"]);
+    assert_starts(&verdict.remediation, "Do not gate");
+    let row = verdict.evidence.iter().find(|row| row.hook == "cluster_api").expect("the answer");
+    assert_eq!(row.text, "Service shop/cart has 0 ready endpoints, and 1 not ready");
+}
+
+/// As for a webhook: the API server connects from the node's address, and so do other pods on its network.
+#[test]
+fn a_pod_on_the_network_of_the_node_is_not_taken_for_the_endpoint() {
+    let mut stream = asking();
+    let pod = Pod { addrs: vec![address("10.88.0.1")], host_network: true, ..Pod::default() };
+    stream.push(ObservationKind::Pods(Pods { pods: vec![pod] })).endpoints(Some(&[]), &["10.88.0.1"]);
+    assert_lacks(&stream.verdict().summary, &["circular"]);
+}
+
+#[test]
+fn endpoints_that_are_ready_elsewhere_hint_at_kube_proxy() {
+    let verdict = asking().endpoints(Some(&["10.88.1.7"]), &[]).verdict();
+    assert_has(&verdict.summary, &["no endpoint in the tables of this node, though 1 are ready in the cluster"]);
+    assert_starts(&verdict.remediation, "Check whether kube-proxy");
+}
+
+#[test]
+fn an_api_without_an_answer_costs_a_second_once_and_changes_no_verdict() {
+    let without = |own: &[&str]| {
+        let mut stream = asking();
+        stream.push(services(&[], own)).verdict()
+    };
+    let known = without(&[]);
+    let mut stream = asking();
+    assert!(stream.clone().wait_ms(990).tick().verdicts_before_the_end().is_empty(), "it waits");
+    let emitted = stream.wait_ms(1_001).tick().verdicts_before_the_end();
+    assert_eq!(emitted.len(), 1);
+    assert_eq!(emitted[0].verdict.cause.name(), "service_no_endpoints");
+    assert_lacks(&emitted[0].verdict.summary, &["circular"]);
+    assert_starts(&emitted[0].verdict.remediation, "Make an endpoint of the Service ready");
+    assert_eq!(emitted[0].verdict.remediation, known.remediation);
+    // The next attempt does not wait, and a late answer revises nothing.
+    refuse(stream.wait_ms(5_000).again(8).connect(), NODE);
+    assert_eq!(stream.wait_ms(3).tick().verdicts_before_the_end().len(), 2);
+    assert_eq!(asked(&stream), 1);
+    assert_eq!(stream.endpoints(Some(&[]), &["10.88.0.1"]).verdicts().len(), 2);
+}
+
+#[test]
+fn a_failure_of_the_api_ends_the_wait() {
+    let mut stream = asking();
+    let emitted = stream.wait_ms(3).tick().endpoints(None, &[]).verdicts_before_the_end();
+    assert_eq!(emitted.len(), 1);
+    assert_lacks(&emitted[0].verdict.summary, &["circular"]);
+}
+
+#[test]
+fn two_attempts_at_one_service_ask_once_and_both_wait() {
+    let mut stream = asking();
+    refuse(stream.again(8).connect(), NODE);
+    assert_eq!(asked(&stream), 1);
+    let verdicts = stream.wait_ms(3).tick().endpoints(Some(&[]), &["10.88.0.1"]).verdicts_before_the_end();
+    assert_eq!(verdicts.iter().filter(|it| it.verdict.summary.contains("circular")).count(), 2);
+}
+
+#[test]
+fn nothing_is_asked_where_the_answer_is_known_or_nobody_answers() {
+    let mut stream = asking();
+    stream.observations.insert(1, Observation { time_boot_ns: 1_000_000_500, kind: services(&[], &[]) });
+    assert_eq!(asked(&stream), 0, "the list has it");
+    let mut stream = asking();
+    match &mut stream.observations[0].kind {
+        ObservationKind::Start(start) => start.asks_for_endpoints = false,
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(asked(&stream), 0);
+    assert_eq!(stream.wait_ms(3).tick().verdicts_before_the_end().len(), 1, "and nothing waits");
+}
+
+/// A process in a pod can write any comment into the rules of its own namespace.
+#[test]
+fn a_rule_of_a_pod_makes_tracer_ask_nothing() {
+    let mut stream = asking();
+    stream.observations.truncate(3);
+    refuse(stream.connect(), POD);
+    assert_eq!((asked(&stream), stream.causes()), (0, vec!["service_no_endpoints"]));
 }

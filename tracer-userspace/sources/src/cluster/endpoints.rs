@@ -1,0 +1,139 @@
+//! The endpoints of one Service, where the core asks for them. A list of its EndpointSlices, no watch.
+
+use std::time::Duration;
+
+use kube::Client;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use super::View;
+use super::failure::{ApiRequest, Failure};
+use super::objects::{List, Watched as _, percent_encoded};
+use super::request::{Scope, open, whole};
+use crate::files::api::EndpointSlice;
+use crate::files::{SERVICE_NAME, join, slice_of};
+use tracer_model::event::{ObservationKind, Service, ServiceName};
+
+/// A verdict waits for the answer.
+const WITHIN: Duration = Duration::from_secs(1);
+/// How many queries can wait. The core issues fewer at once.
+const MAX_WAITING: usize = 16;
+/// A Service with more endpoints stays unknown.
+const MAX_ENDPOINTS: usize = 10_000;
+
+/// The queries of the core for the endpoints of Services.
+pub type Queries = mpsc::Sender<ServiceName>;
+
+/// What answers them.
+#[derive(Debug)]
+pub(super) struct Answering {
+    queries: mpsc::Receiver<ServiceName>,
+    answers: mpsc::Sender<ObservationKind>,
+}
+
+/// Sends all answers to `answers`.
+pub(super) fn answering(answers: mpsc::Sender<ObservationKind>) -> (Queries, Answering) {
+    let (asked, queries) = mpsc::channel(MAX_WAITING);
+    (asked, Answering { queries, answers })
+}
+
+impl Answering {
+    /// Answers one query after the other; never ends by itself. A failure is an answer, too: a verdict waits for it.
+    pub(super) async fn run(mut self, client: &Client, view: &watch::Sender<View>) {
+        let mut asker = Asker { client, view, within: WITHIN, path: 0, reported: false };
+        while let Some(service) = self.queries.recv().await {
+            let answer = Box::new(asker.answer(service).await);
+            if self.answers.send(ObservationKind::ServiceEndpoints(answer)).await.is_err() {
+                break;
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+struct Asker<'a> {
+    client: &'a Client,
+    view: &'a watch::Sender<View>,
+    within: Duration,
+    /// The index of the version that the server has.
+    path: usize,
+    /// Whether the present trouble was logged.
+    reported: bool,
+}
+
+impl Asker<'_> {
+    async fn answer(&mut self, name: ServiceName) -> Service {
+        let late = Failure::Unreachable(format!("no answer within {} s", self.within.as_secs()));
+        match timeout(self.within, self.list(&name)).await.unwrap_or(Err(late)) {
+            Ok(service) => {
+                self.reported = false;
+                service
+            }
+            Err(failure) => {
+                self.report(&failure);
+                Service::named(name)
+            }
+        }
+    }
+
+    /// Logs the first failure of several in a row, unless a follower has logged the same.
+    fn report(&mut self, failure: &Failure) {
+        let text = failure.to_string();
+        let is_known = self.view.borrow().failure() == Some(&text);
+        if !std::mem::replace(&mut self.reported, true) && !is_known {
+            tracing::warn!("cluster API {text}; the endpoints of a Service stay unknown");
+        }
+    }
+
+    /// Lists the slices in the version that the server has: v1, or v1beta1 before 1.21.
+    async fn list(&mut self, name: &ServiceName) -> Result<Service, Failure> {
+        loop {
+            match self.list_version(name).await {
+                Err(Failure::Unknown(_)) if self.path + 1 < EndpointSlice::PATHS.len() => self.path += 1,
+                Err(failure) => {
+                    // A server that starts may not know its newest version yet.
+                    self.path = if matches!(failure, Failure::Unknown(_)) { 0 } else { self.path };
+                    return Err(failure);
+                }
+                Ok(service) => return Ok(service),
+            }
+        }
+    }
+
+    async fn list_version(&self, name: &ServiceName) -> Result<Service, Failure> {
+        let (resource, group) = (EndpointSlice::RESOURCE, EndpointSlice::GROUP);
+        let asked = ApiRequest { verb: "list", resource, group, streaming: false };
+        let body = open(self.client, &self.uri(name), asked, self.within).await?;
+        service_of(name, &whole(body, self.within).await?)
+    }
+
+    /// `resourceVersion=0`: the server's cache is new enough, and etcd is not read.
+    fn uri(&self, name: &ServiceName) -> String {
+        let scope = Scope { node: String::new(), namespace: Some(name.namespace.clone()) };
+        let path = scope.path(EndpointSlice::PATHS[self.path]);
+        format!(
+            "{path}?resourceVersion=0&labelSelector={}%3D{}",
+            percent_encoded(SERVICE_NAME),
+            percent_encoded(&name.name)
+        )
+    }
+}
+
+/// The endpoints of the Service in a list of slices. One that cannot be read may have any, so they stay unknown.
+pub(super) fn service_of(name: &ServiceName, list: &[u8]) -> Result<Service, Failure> {
+    let garbage = |error: serde_json::Error| Failure::Garbage(error.to_string());
+    let list: List<EndpointSlice> = serde_json::from_slice(list).map_err(garbage)?;
+    if list.metadata.resource_version.is_none() {
+        return Err(Failure::Garbage("a list without `resourceVersion`".into()));
+    }
+    let slices = list.items.into_iter().flatten().map(|item| item.0.map_err(garbage));
+    let slices: Vec<EndpointSlice> = slices.collect::<Result<_, _>>()?;
+    let joined = join(vec![Service::named(name.clone())], Some(slices.into_iter().filter_map(slice_of).collect()));
+    // A server that ignores the selector also lists those of other Services.
+    let service = joined.into_iter().next().unwrap_or_else(|| Service::named(name.clone()));
+    let count = service.ready_endpoints.as_ref().map_or(0, Vec::len) + service.not_ready_endpoints.len();
+    if count > MAX_ENDPOINTS {
+        return Err(Failure::Garbage(format!("a Service with more than {MAX_ENDPOINTS} endpoints")));
+    }
+    Ok(service)
+}
