@@ -1,9 +1,14 @@
 //! Counts the ephemeral ports that each process uses, without an event for each connect.
 
-use aya_ebpf::helpers::generated::bpf_get_current_cgroup_id;
+use aya_ebpf::{
+    helpers::generated::bpf_get_current_cgroup_id,
+    macros::{fentry, kprobe},
+    programs::{FEntryContext, ProbeContext},
+};
 use tracer_common::{
     ABSENT64,
     ports::{self, PortUse},
+    state,
 };
 
 use crate::{
@@ -13,11 +18,56 @@ use crate::{
     maps::{NOEXIST, PORTS, global},
 };
 
-/// Counts a connect of the current process.
+/// Counts a connect, where no program on `inet_sock_set_state` does it.
+///
+/// proto v5.10  net/ipv4/tcp_output.c  int tcp_connect(struct sock *sk)
+/// proto v7.2   net/ipv4/tcp_output.c  int tcp_connect(struct sock *sk)
+#[fentry(function = "tcp_connect")]
+pub fn fentry_count_connect(ctx: FEntryContext) -> i32 {
+    count_connect(Sock(ctx.arg(0)));
+    0
+}
+
+/// See [`fentry_count_connect`].
+#[kprobe]
+pub fn kprobe_count_connect(ctx: ProbeContext) -> u32 {
+    count_connect(Sock(ctx.arg(0).unwrap_or(0)));
+    0
+}
+
+/// A process closes or shuts down a connection, and the kernel is about to send the FIN.
+///
+/// proto v5.10  net/ipv4/tcp_output.c  void tcp_send_fin(struct sock *sk)
+/// proto v7.2   net/ipv4/tcp_output.c  void tcp_send_fin(struct sock *sk)
+#[fentry(function = "tcp_send_fin")]
+pub fn fentry_tcp_send_fin(ctx: FEntryContext) -> i32 {
+    try_tcp_send_fin(Sock(ctx.arg(0)));
+    0
+}
+
+/// See [`fentry_tcp_send_fin`].
+#[kprobe]
+pub fn kprobe_tcp_send_fin(ctx: ProbeContext) -> u32 {
+    try_tcp_send_fin(Sock(ctx.arg(0).unwrap_or(0)));
+    0
+}
+
+/// The side that closes second is in LAST_ACK.
+#[inline(always)]
+fn try_tcp_send_fin(sk: Sock) {
+    if sk.state() == state::FIN_WAIT1 {
+        count_close(sk);
+    }
+}
+
+/// Counts a connect of the current process, unless that is tracer.
 ///
 /// Threads of one process may run this at the same time. A lost bit of `destinations` does no harm.
 #[inline(always)]
 pub fn count_connect(sk: Sock) {
+    if actor::is_tracer() {
+        return;
+    }
     let tgid = actor::tgid();
     let known = PORTS.get_ptr_mut(tgid).or_else(|| add_process(sk, tgid));
     let (Some(usage), Some(to)) = (known, sk.destination()) else { return };

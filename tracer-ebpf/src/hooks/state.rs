@@ -68,11 +68,13 @@ fn change_of(ctx: &RawTracePointContext) -> (Sock, u8, u8) {
     (Sock(ctx.arg(0)), ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8)
 }
 
-/// Reports only listeners. Used with `sock_ops`, which reports the probers' connections.
+/// Reports only listeners, and counts ports. Used with `sock_ops`, which reports the probers' connections.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
-pub fn inet_sock_set_state_listen(ctx: RawTracePointContext) -> i32 {
+pub fn inet_sock_set_state_rest(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
     match (old, new) {
+        (state::CLOSE, state::SYN_SENT) => ports::count_connect(sk),
+        (state::ESTABLISHED, state::FIN_WAIT1) => ports::count_close(sk),
         (state::CLOSE, state::LISTEN) => listen(Hook::InetCskListen, sk, true),
         (state::LISTEN, state::CLOSE) => listen(Hook::InetCskListen, sk, false),
         _ => {}
@@ -139,9 +141,7 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
 /// same `conn` and the port.
 #[inline(always)]
 fn connect_without_port(sk: Sock) {
-    if !actor::is_tracer() {
-        ports::count_connect(sk);
-    }
+    ports::count_connect(sk);
     sockets::forget(sk);
     begin(sk, Hook::InetSockSetState);
 }

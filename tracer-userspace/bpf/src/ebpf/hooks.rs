@@ -46,7 +46,7 @@ pub enum When {
     ModuleLoaded,
     /// Loaded at the start, and attached to the cgroups of probers when these are found.
     Prober,
-    /// As `Prober`, but only with `--prober-hooks`.
+    /// As `Prober`, but only if probers are watched at their own cgroups.
     ProberAlone,
     OnDemand,
 }
@@ -250,17 +250,21 @@ pub const HOOKS: &[Row] = &[
         unless: Some("inet_sock_set_state"),
         ..row(
             Hook::InetCskListen,
-            "who begins or ceases to listen",
+            "who begins or ceases to listen, and who uses up source ports",
             &[
                 fentry(&[
                     ("fentry_inet_csk_listen_start", "inet_csk_listen_start"),
                     ("fentry_inet_csk_listen_stop", "inet_csk_listen_stop"),
+                    ("fentry_count_connect", "tcp_connect"),
+                    ("fentry_tcp_send_fin", "tcp_send_fin"),
                 ]),
                 kprobe(&[
                     ("kprobe_inet_csk_listen_start", "inet_csk_listen_start"),
                     ("kprobe_inet_csk_listen_stop", "inet_csk_listen_stop"),
+                    ("kprobe_count_connect", "tcp_connect"),
+                    ("kprobe_tcp_send_fin", "tcp_send_fin"),
                 ]),
-                raw(&[("inet_sock_set_state_listen", "inet_sock_set_state")]),
+                raw(&[("inet_sock_set_state_rest", "inet_sock_set_state")]),
             ],
         )
     },
