@@ -245,10 +245,11 @@ fn probers(names: Vec<String>) -> Result<Vec<String>, Error> {
 
 fn load_options(named: ProberFlag, kernel: KernelFlags) -> Result<LoadOptions, Error> {
     Ok(LoadOptions {
+        probers_are_named: !named.probers.is_empty(),
         probers: probers(named.probers)?,
         all_connections: kernel.all_connections,
         no_syscall_hooks: kernel.no_syscall_hooks,
-        prober_hooks: kernel.prober_hooks,
+        prober_hooks: kernel.prober_hooks.into(),
         btf: readable("--btf", kernel.btf.btf)?,
         ring_bytes: kernel.ring_kib.map(|kib| kib << 10),
     })

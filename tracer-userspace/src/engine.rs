@@ -49,6 +49,7 @@ impl Engine {
                     kernel: start.kernel.clone(),
                     hooks: start.hooks.clone(),
                     missing_hooks: start.missing_hooks.clone(),
+                    prober_hooks: start.prober_hooks.clone(),
                     sources: start.sources.clone(),
                     probers: start.probers.clone(),
                     prober_pids: self.at_start.prober_pids.clone(),

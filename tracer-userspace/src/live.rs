@@ -147,6 +147,7 @@ fn attached(
         since_boot_ns: loaded.attached_boot_ns,
         hooks: loaded.status.hooks.clone(),
         missing_hooks: loaded.status.missing.clone(),
+        prober_hooks: Some(loaded.choice.clone()),
         namespaces: present.namespaces,
         namespaces_incomplete: present.incomplete,
         node_netns: snapshot.node.as_ref().map(|node| node.netns),

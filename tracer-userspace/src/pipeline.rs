@@ -20,7 +20,9 @@ use crate::lock::instance::InstanceLock;
 use crate::pipeline::session::{Panics, Session};
 use crate::record_file::{self, Recorder};
 use crate::shutdown::Signals;
-use tracer_model::event::{HookStatus, MissingHook, Netns, Observation, ObservationKind, Pod, PortPressure, Start};
+use tracer_model::event::{
+    HookStatus, MissingHook, Netns, Observation, ObservationKind, Pod, PortPressure, ProberHooks, Start,
+};
 use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::serve;
@@ -70,6 +72,7 @@ pub struct Attached<S> {
     pub since_boot_ns: u64,
     pub hooks: Vec<HookStatus>,
     pub missing_hooks: Vec<MissingHook>,
+    pub prober_hooks: Option<ProberHooks>,
     pub node_netns: Option<Netns>,
     pub namespaces: Vec<Netns>,
     /// Whether some may be missing in `namespaces`.
@@ -183,6 +186,7 @@ fn start<S>(config: &LiveConfig, attached: &Attached<S>) -> Start {
         all_connections: config.load.all_connections,
         hooks: attached.hooks.clone(),
         missing_hooks: attached.missing_hooks.clone(),
+        prober_hooks: attached.prober_hooks.clone(),
         sources: attached.sources.clone(),
     }
 }

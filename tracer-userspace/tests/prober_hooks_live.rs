@@ -1,4 +1,4 @@
-//! `--prober-hooks` on this kernel: tracer watches only the cgroups of probers. Needs root, and cgroup v2.
+//! `--prober-hooks` on this kernel: tracer watches only the cgroups of probers. Needs root, and cgroup v2. No kubelet may run.
 //!
 //! Run with `cargo test -p tracer-userspace --test prober_hooks_live -- --ignored`.
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
@@ -7,16 +7,25 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::Value;
 
 use common::{Dir, soon, tracer};
 
 const PROBER: &str = "trc-prober";
+/// A name that tracer knows. No scenario uses it.
+const KUBELET: &str = "kubelite";
+/// The flags with which tracer watches the prober's cgroup.
+const ALWAYS: &[&str] = &["--prober", PROBER, "--prober-hooks"];
 
 fn root() -> PathBuf {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
@@ -46,10 +55,14 @@ struct Prober(Child);
 
 impl Prober {
     fn start(cgroup: &Cgroup) -> Self {
+        Self::named(PROBER, &cgroup.0)
+    }
+
+    fn named(name: &str, cgroup: &Path) -> Self {
         let script = format!(
-            "echo $$ > {}/cgroup.procs; printf {PROBER} > /proc/$$/comm; echo; \
+            "echo $$ > {}/cgroup.procs; printf {name} > /proc/$$/comm; echo; \
              while read -r port; do true 3<>/dev/tcp/127.0.0.1/$port; done",
-            cgroup.0.display()
+            cgroup.display()
         );
         let mut command = Command::new("bash");
         command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -58,7 +71,7 @@ impl Prober {
         Self(child)
     }
 
-    fn move_to(&self, cgroup: &std::path::Path) {
+    fn move_to(&self, cgroup: &Path) {
         fs::write(cgroup.join("cgroup.procs"), self.0.id().to_string()).unwrap();
     }
 
@@ -82,10 +95,10 @@ struct Tracer {
 }
 
 impl Tracer {
-    fn start(directory: &Dir) -> Self {
+    fn start(directory: &Dir, flags: &[&str]) -> Self {
         let stderr = directory.path("stderr");
         let mut command = tracer();
-        command.args(["attach", "--prober", PROBER, "--prober-hooks", "-o", "json"]);
+        command.args(["attach", "-o", "json"]).args(flags);
         let mut child = command.stdout(Stdio::piped()).stderr(File::create(&stderr).unwrap()).spawn().unwrap();
         let (sender, records) = channel();
         let stdout = BufReader::new(child.stdout.take().unwrap());
@@ -105,6 +118,10 @@ impl Tracer {
         assert_eq!(verdict["verdict"]["cause"], "connection_refused", "{verdict}");
         assert_eq!(verdict["verdict"]["confidence"], "proven");
         assert_eq!(verdict["process"]["pid"], prober.0.id());
+    }
+
+    fn warnings(&self) -> String {
+        fs::read_to_string(&self.stderr).unwrap()
     }
 
     /// Detaches the link as `bpftool link detach` does.
@@ -141,7 +158,7 @@ fn hooks(start: &Value) -> Vec<&str> {
 fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
     let (directory, first, second) = (Dir::new(), Cgroup::new("first"), Cgroup::new("second"));
     let mut prober = Prober::start(&first);
-    let tracer = Tracer::start(&directory);
+    let tracer = Tracer::start(&directory, ALWAYS);
     let start = tracer.records.recv().unwrap();
     assert!(hooks(&start).contains(&"sock_ops") && !hooks(&start).contains(&"inet_sock_set_state"), "{start}");
     tracer.expect_refusal(&mut prober, 9);
@@ -150,10 +167,10 @@ fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
     drop(prober);
     let mut restarted = Prober::start(&first);
     tracer.expect_refusal(&mut restarted, 13);
-    assert_eq!(fs::read_to_string(&tracer.stderr).unwrap(), "");
+    assert_eq!(tracer.warnings(), "");
     restarted.move_to(&root());
     tracer.expect_refusal(&mut restarted, 15);
-    let warned = fs::read_to_string(&tracer.stderr).unwrap();
+    let warned = tracer.warnings();
     assert!(warned.contains("sock_ops") && warned.contains("in the root of the cgroups"), "{warned}");
 }
 
@@ -162,7 +179,7 @@ fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
 fn a_detached_program_is_attached_again_and_other_tracers_keep_theirs() {
     let (directory, other_directory, cgroup) = (Dir::new(), Dir::new(), Cgroup::new("detached"));
     let mut prober = Prober::start(&cgroup);
-    let (tracer, other) = (Tracer::start(&directory), Tracer::start(&other_directory));
+    let (tracer, other) = (Tracer::start(&directory, ALWAYS), Tracer::start(&other_directory, ALWAYS));
     for tracer in [&tracer, &other] {
         let start = tracer.records.recv().unwrap();
         assert!(hooks(&start).contains(&"sock_ops"), "{start}");
@@ -170,17 +187,17 @@ fn a_detached_program_is_attached_again_and_other_tracers_keep_theirs() {
     }
     tracer.detach_sock_ops();
     tracer.expect_refusal(&mut prober, 11);
-    let warned = fs::read_to_string(&tracer.stderr).unwrap();
+    let warned = tracer.warnings();
     assert!(warned.contains("sock_ops") && warned.contains("somebody detached it"), "{warned}");
     other.expect_refusal(&mut prober, 13);
-    assert_eq!(fs::read_to_string(&other.stderr).unwrap(), "");
+    assert_eq!(other.warnings(), "");
 }
 
 #[test]
 #[ignore = "needs root"]
 fn without_a_prober_the_whole_node_is_watched() {
     let (directory, cgroup) = (Dir::new(), Cgroup::new("late"));
-    let tracer = Tracer::start(&directory);
+    let tracer = Tracer::start(&directory, ALWAYS);
     let start = tracer.records.recv().unwrap();
     assert!(hooks(&start).contains(&"inet_sock_set_state") && !hooks(&start).contains(&"sock_ops"), "{start}");
     let missing = start["missing_hooks"].as_array().unwrap();
@@ -188,4 +205,66 @@ fn without_a_prober_the_whole_node_is_watched() {
     assert!(reason.contains("no prober runs yet"), "{reason}");
     let mut prober = Prober::start(&cgroup);
     tracer.expect_refusal(&mut prober, 9);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn tracer_chooses_the_cgroup_of_a_kubelet_that_has_it_for_itself() {
+    let (directory, first, second) = (Dir::new(), Cgroup::new("own"), Cgroup::new("another"));
+    let mut kubelet = Prober::named(KUBELET, &first.0);
+    let tracer = Tracer::start(&directory, &[]);
+    let start = tracer.records.recv().unwrap();
+    assert!(hooks(&start).contains(&"sock_ops") && !hooks(&start).contains(&"inet_sock_set_state"), "{start}");
+    let choice = &start["prober_hooks"];
+    assert_eq!(choice["used"], true);
+    assert!(choice["reason"].as_str().unwrap().contains(first.0.to_str().unwrap()), "{choice}");
+    tracer.expect_refusal(&mut kubelet, 9);
+    let mut another = Prober::named(KUBELET, &second.0);
+    tracer.expect_refusal(&mut another, 11);
+    tracer.expect_refusal(&mut kubelet, 13);
+    assert!(!tracer.warnings().contains("sock_ops"));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn tracer_keeps_the_default_hooks_where_a_kubelet_shares_its_cgroup() {
+    let (directory, cgroup) = (Dir::new(), Cgroup::new("shared"));
+    let runtime = Prober::start(&cgroup);
+    for (folder, reason) in
+        [(&cgroup.0, format!("also has process {}", runtime.0.id())), (&root(), "in the root".into())]
+    {
+        let mut kubelet = Prober::named(KUBELET, folder);
+        let tracer = Tracer::start(&directory, &[]);
+        let start = tracer.records.recv().unwrap();
+        assert!(hooks(&start).contains(&"inet_sock_set_state") && !hooks(&start).contains(&"sock_ops"), "{start}");
+        assert!(!start["missing_hooks"].to_string().contains("sock_ops"), "it is not missing: {start}");
+        let choice = &start["prober_hooks"];
+        assert_eq!(choice["used"], false);
+        assert!(choice["reason"].as_str().unwrap().contains(&reason), "{choice}");
+        tracer.expect_refusal(&mut kubelet, 9);
+        assert!(!tracer.warnings().contains("sock_ops"));
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_users_of_source_ports_are_counted_beside_a_watched_cgroup() {
+    const CONNECTS: u64 = 500;
+    let (directory, cgroup) = (Dir::new(), Cgroup::new("ports"));
+    let _prober = Prober::start(&cgroup);
+    let tracer = Tracer::start(&directory, ALWAYS);
+    assert!(hooks(&tracer.records.recv().unwrap()).contains(&"sock_ops"));
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    for _ in 0..CONNECTS {
+        let client = TcpStream::connect(address).unwrap();
+        let accepted = server.accept().unwrap();
+        // In this order: the client closes first.
+        drop((client, accepted));
+    }
+    kill(Pid::from_raw(tracer.child.id().cast_signed()), Signal::SIGTERM).unwrap();
+    let used = tracer.records.iter().find(|record| record["event"] == "port_pressure").unwrap();
+    let users = used["ports"]["users"].as_array().unwrap();
+    let own = users.iter().find(|user| user["pid"] == std::process::id()).unwrap();
+    assert_eq!((own["connects"].as_u64(), own["time_wait_left"].as_u64()), (Some(CONNECTS), Some(CONNECTS)), "{own}");
 }

@@ -60,6 +60,7 @@ fn sighup_reopens_the_file_and_sigterm_ends_the_run() {
                 since_boot_ns: 1,
                 hooks: vec![],
                 missing_hooks: vec![],
+                prober_hooks: None,
                 namespaces: Vec::new(),
                 namespaces_incomplete: false,
                 node_netns: None,

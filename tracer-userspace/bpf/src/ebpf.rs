@@ -7,6 +7,7 @@ pub mod btf;
 mod budgets;
 mod capabilities;
 mod cgroup;
+mod choice;
 mod error;
 mod global;
 mod hook_state;
@@ -38,18 +39,20 @@ use tracer_common::{names::Hook, ports::PortUse, stats::Counter};
 
 pub use self::{
     attach::HookReport,
+    choice::ProberHooksWhen,
     error::EbpfError,
     hook_state::{HookState, HookStatus, Tried},
     names::KernelNames,
     ring::Ring,
     runs::{Counting, count_runs},
 };
-use tracer_model::event::Loss;
+use tracer_model::event::{Loss, ProberHooks};
 use tracer_node::clock;
 use tracer_node::procfs::is_alive;
 
 use self::{
     attach::Walk,
+    choice::choose,
     hooks::{HOOKS, ProgramType, Row, When},
     prober_sockets::ProberSockets,
 };
@@ -61,13 +64,18 @@ pub struct LoadOptions {
     pub all_connections: bool,
     /// Attach no `syscalls:*` tracepoints, which slow every system call of the node.
     pub no_syscall_hooks: bool,
-    /// Watch probers at their own cgroups, if each has one: this costs other processes less.
-    pub prober_hooks: bool,
+    /// Watch probers at their own cgroups: this costs other processes less.
+    pub prober_hooks: ProberHooksWhen,
+    /// The names are those of `--prober`, not of kubelets: such processes may come and go.
+    pub probers_are_named: bool,
     /// A file with the BTF of this kernel, for kernels without their own.
     pub btf: Option<PathBuf>,
     /// Size of the ring; absent for the default.
     pub ring_bytes: Option<u32>,
 }
+
+/// Hooks that every connection of the node passes, used if the probers' own cgroups are not watched.
+const NODE_HOOKS: [Hook; 2] = [Hook::InetSockSetState, Hook::TcpConnect];
 
 /// Attached programs. Dropping it detaches them.
 pub struct Loaded {
@@ -76,6 +84,8 @@ pub struct Loaded {
     pub attached_boot_ns: u64,
     /// Hooks attached and missing, as of the last change.
     pub status: HookReport,
+    /// Whether the probers' own cgroups were watched at the start, and why.
+    pub choice: ProberHooks,
     pub names: KernelNames,
     /// `None` once detached.
     ebpf: Option<Ebpf>,
@@ -102,7 +112,8 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     prepare::raise_memlock();
     let loader = prepare::loader();
     let mut layout = prepare::read_layout(options.btf.as_deref())?;
-    let mut ebpf = prepare::load_object(loader, &layout, options)?;
+    let mut choice = choose(options);
+    let mut ebpf = prepare::load_object(loader, &layout, options, choice.used)?;
     #[cfg(feature = "kernel-log")]
     log::follow(&mut ebpf);
     prepare::fill_probers(&mut ebpf, &options.probers)?;
@@ -111,7 +122,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     let refused = [(options.no_syscall_hooks, ProgramType::Tracepoint), (options.btf.is_some(), ProgramType::Fentry)];
     let refused = refused.into_iter().filter_map(|(is_refused, program_type)| is_refused.then_some(program_type));
     let mut walk = Walk::without(refused, std::mem::take(&mut layout.functions));
-    let prober_sockets = start_prober_sockets(&mut ebpf, &mut walk, options);
+    let prober_sockets = start_prober_sockets(&mut ebpf, &mut walk, options, &mut choice);
     tracefs::with(|| walk.start(&mut ebpf));
     let attached_boot_ns = clock::boot_ns();
     check_required(&walk)?;
@@ -128,6 +139,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
         prober_sockets,
         attached_boot_ns,
         status: walk.report(),
+        choice,
         names: layout.names,
         walk,
         missed: missed::Missed::default(),
@@ -135,15 +147,26 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     })
 }
 
-/// Returns `None` if it is not wanted or fails. Then the hooks of the node see the probers' connections.
-fn start_prober_sockets(ebpf: &mut Ebpf, walk: &mut Walk, options: &LoadOptions) -> Option<ProberSockets> {
-    if !options.prober_hooks || options.all_connections {
+/// Returns `None` if it is not chosen or fails. Then the hooks of the node see the probers' connections.
+fn start_prober_sockets(
+    ebpf: &mut Ebpf,
+    walk: &mut Walk,
+    options: &LoadOptions,
+    choice: &mut ProberHooks,
+) -> Option<ProberSockets> {
+    if !choice.used {
         return None;
     }
     let started = ProberSockets::start(ebpf, walk, &options.probers);
-    let refuse = |error| {
+    let refuse = |error: io::Error| {
         ProberSockets::end(ebpf, walk);
-        walk.note_no_cgroup(Hook::SockOps, error);
+        *choice = ProberHooks { used: false, reason: error.to_string() };
+        // What tracer chose by itself, and cannot have, is not missing.
+        if options.prober_hooks == ProberHooksWhen::Auto {
+            walk.forget_refusals(Hook::SockOps);
+        } else {
+            walk.note_no_cgroup(Hook::SockOps, error);
+        }
     };
     started.map_err(refuse).ok()
 }
@@ -258,10 +281,10 @@ impl Loaded {
         let walk = &mut self.walk;
         let Err(error) = sockets.retry(ebpf, walk) else { return false };
         self.prober_sockets = None;
+        // The verifier takes milliseconds, in which nothing would see the probers.
+        NODE_HOOKS.iter().for_each(|hook| walk.prepare(ebpf, *hook));
         ProberSockets::end(ebpf, walk);
-        for hook in [Hook::InetSockSetState, Hook::TcpConnect] {
-            walk.retry(ebpf, hook);
-        }
+        NODE_HOOKS.iter().for_each(|hook| _ = walk.retry(ebpf, *hook));
         walk.note_no_cgroup(Hook::SockOps, error);
         self.status = walk.report();
         true

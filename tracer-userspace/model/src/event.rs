@@ -235,8 +235,20 @@ pub struct Start {
     pub hooks: Vec<HookStatus>,
     /// Hooks that this kernel or these privileges refused.
     pub missing_hooks: Vec<MissingHook>,
+    /// Whether the probers' own cgroups are watched, and why; absent in older recordings.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub prober_hooks: Option<ProberHooks>,
     /// Sources of observations outside the kernel.
     pub sources: Vec<String>,
+}
+
+/// Whether the connections of probers are watched at their own cgroups (`--prober-hooks`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProberHooks {
+    /// False: the default hooks are attached, which every connection of the node passes.
+    pub used: bool,
+    /// Why.
+    pub reason: String,
 }
 
 /// An attached hook.

@@ -26,7 +26,7 @@ pub use verdict::{
     AttemptBody, Confidence, Evidence, KubeletOutcome, Outcome, Phases, Repeated, Subject, Timing, Verdict, VerdictBody,
 };
 
-use crate::event::{HookStatus, MissingHook};
+use crate::event::{HookStatus, MissingHook, ProberHooks};
 
 /// Name and version of the record format.
 pub const SCHEMA: &str = "tracer/1";
@@ -84,6 +84,9 @@ pub struct StartBody {
     pub hooks: Vec<HookStatus>,
     /// Hooks that are missing, why, and what cannot be known without them.
     pub missing_hooks: Vec<MissingHook>,
+    /// Whether probers are watched at their own cgroups, and why.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub prober_hooks: Option<ProberHooks>,
     /// Sources of observations in use.
     pub sources: Vec<String>,
     /// Names of processes: their connections are probe attempts.

@@ -132,6 +132,12 @@ pub(crate) fn path_in(text: &str, hierarchy: Hierarchy) -> Option<&str> {
     lines.find(|(controllers, _)| fits(controllers)).map(|(_, path)| path)
 }
 
+/// Whether a hierarchy of version 1 has a controller for sockets, from the text of `/proc/PID/cgroup`.
+pub fn has_socket_controller(text: &str) -> bool {
+    let all = || text.lines().filter_map(cgroup::hierarchy);
+    all().any(|(controllers, _)| has(controllers, "net_cls") || has(controllers, "net_prio"))
+}
+
 /// `41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw`
 fn mount(line: &str) -> Option<Mount> {
     let (mount, file_system) = line.split_once(" - ")?;

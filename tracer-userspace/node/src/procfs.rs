@@ -110,9 +110,13 @@ impl SmallFile {
     }
 }
 
-/// Scans `/proc` for probers with these names.
+/// Scans `/proc` for probers with these names. Of all other processes it reads only the name.
 pub fn find_probers(names: &[String]) -> Vec<Prober> {
-    probers(&scan(names).0)
+    let mut small = SmallFile::default();
+    let (mut pids, _) = bounded(every_pid());
+    pids.retain(|pid| prober_name(*pid, names, &mut small).is_some());
+    let named: Vec<Process> = pids.into_iter().map(|pid| read_process(pid, names, &mut small)).collect();
+    probers(&named)
 }
 
 /// The probers among these processes; those in pods come last. A kubelet in a pod does not count if another kubelet

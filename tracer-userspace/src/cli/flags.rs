@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{StringValueParser, TypedValueParser};
-use clap::{Args, ColorChoice};
+use clap::{Args, ColorChoice, ValueEnum};
 
+use tracer_bpf::ebpf::ProberHooksWhen;
 use tracer_output::sink::{Format, choices};
 use tracer_sources::NamedLog;
 use tracer_sources::cluster::Namespace;
@@ -164,14 +165,41 @@ pub struct KernelFlags {
     /// Attach no syscalls:* tracepoints: on kernels without function probes they slow every system call of the node
     #[arg(long)]
     pub no_syscall_hooks: bool,
-    /// Watch probers at their own cgroups: other processes pay less, and who uses up source ports is not seen
-    #[arg(long)]
-    pub prober_hooks: bool,
+    /// Watch probers at their own cgroups, so that other processes pay less; auto: kubelets, if each has a cgroup for itself; without a value: always
+    #[arg(
+        long,
+        value_enum,
+        value_name = choices::<ProberHooks>(),
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "auto",
+        default_missing_value = "always",
+        hide_possible_values = true
+    )]
+    pub prober_hooks: ProberHooks,
     #[command(flatten)]
     pub btf: BtfFlag,
     /// Size of the ring of events, a power of two from 4 on: for tests of what happens when it overflows
     #[arg(long, value_name = "KIB", hide = true, value_parser = ring_size)]
     pub ring_kib: Option<u32>,
+}
+
+/// When to watch probers at their own cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProberHooks {
+    Auto,
+    Always,
+    Never,
+}
+
+impl From<ProberHooks> for ProberHooksWhen {
+    fn from(when: ProberHooks) -> Self {
+        match when {
+            ProberHooks::Auto => Self::Auto,
+            ProberHooks::Always => Self::Always,
+            ProberHooks::Never => Self::Never,
+        }
+    }
 }
 
 /// The types of the kernel.

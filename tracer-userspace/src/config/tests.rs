@@ -1,5 +1,6 @@
 use super::*;
 use crate::cli::{Parsed, parse};
+use tracer_bpf::ebpf::ProberHooksWhen;
 use tracer_sources::NamedLog;
 use tracer_sources::cluster::Access;
 
@@ -17,6 +18,18 @@ fn without_names_every_kubelet_is_a_prober() {
     let Plan::Live(live) = planned(&["attach"]).unwrap() else { unreachable!() };
     assert_eq!(live.load.probers, KNOWN_PROBERS);
     assert!(!live.daemon && live.record.is_none());
+}
+
+#[test]
+fn tracer_chooses_the_hooks_unless_a_flag_does() {
+    let load = |flags: &[&str]| match planned(&[&["record"], flags, &["file"]].concat()).unwrap() {
+        Plan::Live(live) => (live.load.prober_hooks, live.load.probers_are_named),
+        other => unreachable!("{other:?}"),
+    };
+    assert_eq!(load(&[]), (ProberHooksWhen::Auto, false));
+    assert_eq!(load(&["--prober-hooks"]), (ProberHooksWhen::Always, false), "FILE is not its value");
+    assert_eq!(load(&["--prober-hooks=never", "--prober", "kubelet"]), (ProberHooksWhen::Never, true));
+    assert!(planned(&["attach", "--prober-hooks=sometimes"]).unwrap_err().to_string().contains("auto, always, never"));
 }
 
 #[test]

@@ -59,6 +59,7 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
         since_boot_ns: clock::boot_ns(),
         hooks: vec![HookStatus { hook: "kfree_skb".into(), program_type: "raw_tracepoint".into() }],
         missing_hooks: vec![],
+        prober_hooks: None,
         namespaces: Vec::new(),
         namespaces_incomplete: false,
         node_netns: Some(Netns(1)),

@@ -83,6 +83,7 @@ pub(crate) fn observations() -> Vec<Observation> {
         all_connections: false,
         hooks: vec![],
         missing_hooks: vec![],
+        prober_hooks: None,
         sources: vec![],
     };
     vec![

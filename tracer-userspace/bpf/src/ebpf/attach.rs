@@ -115,10 +115,19 @@ impl Walk {
         if !self.is_attached(hook)
             && let Some(row) = HOOKS.iter().find(|r| r.hook == hook)
         {
-            self.refused.retain(|(h, _)| *h != hook);
+            self.forget_refusals(hook);
             self.attach_row(ebpf, row);
         }
         self.is_attached(hook)
+    }
+
+    /// Loads the programs of a hook that will be attached soon. If the kernel refuses them, the hook will show it.
+    pub(super) fn prepare(&mut self, ebpf: &mut Ebpf, hook: Hook) {
+        let rows = HOOKS.iter().filter(|row| row.hook == hook);
+        let mut usable = rows.flat_map(|row| row.variants).filter(|variant| !self.is_given_up(variant.program_type));
+        if let Some(variant) = usable.next() {
+            let _ = self.load(ebpf, variant);
+        }
     }
 
     /// Attaches the program of a cgroup hook to another cgroup.
@@ -126,7 +135,7 @@ impl Walk {
         let row = HOOKS.iter().find(|row| row.hook == hook)?;
         let variant = row.variants.first()?;
         let (name, target) = variant.programs.first()?;
-        self.refused.retain(|(h, _)| *h != hook);
+        self.forget_refusals(hook);
         let attached = self.load_program(ebpf, variant.program_type, name, target).and_then(|program| {
             attach_to(program, folder)
                 .map_err(|error| Refusal::new(variant.program_type, Stage::Attach, target, &error))
@@ -274,6 +283,11 @@ impl Walk {
             let refusal = Refusal::new(ProgramType::Cgroup, Stage::Attach, "cgroup2", &ProgramError::IOError(error));
             self.refused.push((hook, vec![refusal]));
         }
+    }
+
+    /// A hook that is not wanted is not missing.
+    pub(super) fn forget_refusals(&mut self, hook: Hook) {
+        self.refused.retain(|(h, _)| *h != hook);
     }
 
     /// Gives up a program type if the refusal holds for all its programs.

@@ -169,7 +169,7 @@ fn no_program_is_harder_to_verify_than_its_budget() {
         loader
     });
     let layout = prepare::read_layout(None).unwrap();
-    let mut ebpf = prepare::load_object(loader, &layout, &LoadOptions::default()).unwrap();
+    let mut ebpf = prepare::load_object(loader, &layout, &LoadOptions::default(), false).unwrap();
     let functions = aya::Btf::parse(&layout.functions, Endianness::default()).unwrap();
     let measured =
         programs().filter_map(|(name, target)| Some((name.to_owned(), verified(&mut ebpf, name, target, &functions)?)));

@@ -14,6 +14,9 @@ use tracer_node::cgroups::{Hierarchy, Mounts};
 /// The limit of cgroups that a program is attached to at the same time. A node has only a few probers.
 const MAX: usize = 256;
 
+/// Why a prober's cgroup is not its own.
+pub(super) const IN_ROOT: &str = "it is in the root of the cgroups, as everybody";
+
 pub(super) fn root() -> io::Result<File> {
     let mounts = Mounts::read()?;
     let none = || io::Error::new(io::ErrorKind::NotFound, "the root of the cgroup2 hierarchy is not mounted here");

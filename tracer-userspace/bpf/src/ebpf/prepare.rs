@@ -110,11 +110,12 @@ pub(super) fn load_object(
     loader: JoinHandle<EbpfLoader<'static>>,
     layout: &Layout,
     options: &LoadOptions,
+    prober_hooks: bool,
 ) -> Result<Ebpf, EbpfError> {
     let (port_first, port_last) = ports::range();
     let all_connections = u32::from(options.all_connections);
     let cpu_mask = cpu_mask(nr_cpus().unwrap_or(1));
-    let prober_hooks = u32::from(options.prober_hooks);
+    let prober_hooks = u32::from(prober_hooks);
     let own_pid = std::process::id();
     let settings = Global(Settings { own_pid, all_connections, port_first, port_last, cpu_mask, prober_hooks });
     let usual = if options.all_connections { RING_BYTES_ALL } else { RING_BYTES };

@@ -12,7 +12,8 @@ use tracer_node::procfs::{find_probers, is_alive};
 
 use super::{
     attach::Walk,
-    cgroup::{self, Attached},
+    cgroup::{self, Attached, IN_ROOT},
+    choice::NO_PROBER,
     program::{CgroupLink, detach_from},
 };
 
@@ -33,7 +34,7 @@ impl ProberSockets {
         let mut sockets = Self::default();
         find_probers(names).iter().try_for_each(|prober| sockets.watch(ebpf, walk, prober.pid))?;
         // A prober may have exited meanwhile, and its cgroup has no program.
-        walk.is_attached(Hook::SockOps).then_some(sockets).ok_or_else(|| io::Error::other("no prober runs yet"))
+        walk.is_attached(Hook::SockOps).then_some(sockets).ok_or_else(|| io::Error::other(NO_PROBER))
     }
 
     /// Attaches to the cgroups of these processes.
@@ -62,7 +63,7 @@ impl ProberSockets {
     /// Attaches to the cgroup of a process, unless the program is already there. Skips a process that has exited.
     fn watch(&mut self, ebpf: &mut Ebpf, walk: &mut Walk, pid: u32) -> io::Result<()> {
         let attached = cgroup::of_process(pid).and_then(|folder| {
-            let folder = folder.ok_or_else(|| io::Error::other("it is in the root of the cgroups, as everybody"))?;
+            let folder = folder.ok_or_else(|| io::Error::other(IN_ROOT))?;
             let Some(file) = self.cgroups.open(Some(&folder))? else { return Ok(()) };
             self.cgroups.take_gone().into_iter().for_each(|link| detach_from(ebpf, link));
             self.cgroups.check_room()?;

@@ -119,6 +119,7 @@ pub fn start() -> Start {
         all_connections: false,
         hooks: Vec::new(),
         missing_hooks: Vec::new(),
+        prober_hooks: None,
         sources: Vec::new(),
     }
 }

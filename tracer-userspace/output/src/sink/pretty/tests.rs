@@ -31,6 +31,7 @@ fn start_without(missing: &[Hook]) -> StartBody {
         kernel: "6.12.0".into(),
         hooks: Vec::new(),
         missing_hooks: missing.collect(),
+        prober_hooks: None,
         sources: Vec::new(),
         probers: Vec::new(),
         prober_pids: Vec::new(),
