@@ -6,6 +6,7 @@ mod finding;
 mod table;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout_at};
@@ -14,7 +15,7 @@ use tracer_common::names::Hook;
 use crate::shutdown::{Request, Signals};
 use tracer_bpf::decode::decode;
 use tracer_bpf::ebpf::{self, HookStatus, LoadOptions, Loaded};
-use tracer_doctor::{Finding, Status};
+use tracer_doctor::{Finding, Status, command};
 use tracer_node::clock;
 use tracer_node::procfs;
 use tracer_output::sink::output::Output;
@@ -59,22 +60,25 @@ pub fn hooks(config: &HooksConfig) -> Result<u8, Error> {
 }
 
 fn inspect(config: &HooksConfig) -> Result<u8, Error> {
+    command::require_proc("hooks", Path::new("/"))?;
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
     let (watched, window) = runtime.block_on(watch(config))?;
     let findings: Vec<Finding> = watched.iter().map(|hook| finding::of_hook(hook, window)).collect();
     let code = tracer_doctor::exit_code(&findings, config.fail_on);
+    let missing = command::missing_privileges(&findings, code);
     match config.output.format {
         Format::Pretty => {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
             output.put(table::text(&watched, window, &config.node_name, screen).as_bytes());
         }
-        format => tracer_doctor::command::records(findings, &config.node_name)
-            .iter()
-            .for_each(|record| output.put(&format.line(record))),
+        format => {
+            command::records(findings, &config.node_name).iter().for_each(|record| output.put(&format.line(record)))
+        }
     }
     output.finish();
+    missing.iter().for_each(|missing| error::report(missing));
     Ok(if output.has_failed() { 2 } else { code })
 }
 

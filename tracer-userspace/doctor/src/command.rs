@@ -23,16 +23,14 @@ pub struct DoctorConfig {
 }
 
 pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
-    if !Path::new("/proc/self").exists() {
-        return Err(Error::Kernel("doctor reads the node from /proc, which is not mounted here".to_owned()));
-    }
+    require_proc("doctor", Path::new("/"))?;
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     if lacks_prober(&config.options) {
         error::warn(&"no kubelet runs here: tracer checks its own network namespace (--prober names another process)");
     }
     let findings = run(&config.options);
     let code = exit_code(&findings, config.fail_on);
-    let missing = (code == 3).then(|| missing_privileges(&findings));
+    let missing = missing_privileges(&findings, code);
     match config.output.format {
         Format::Pretty => {
             let screen = Screen { colour: config.output.colour, columns: output.columns().or(config.output.columns) };
@@ -45,18 +43,27 @@ pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
         }
     }
     output.finish();
-    if let Some(missing) = missing {
-        error::report(&missing);
-    }
+    missing.iter().for_each(|missing| error::report(missing));
     Ok(if output.has_failed() { 2 } else { code })
 }
 
+/// Fails without /proc: what is read there would seem to be missing, privileges included.
+pub fn require_proc(command: &str, root: &Path) -> Result<(), Error> {
+    if root.join("proc/self").exists() {
+        return Ok(());
+    }
+    Err(Error::Kernel(format!("{command} reads the node from /proc, which is not mounted here")))
+}
+
 /// The message that explains exit code 3.
-fn missing_privileges(findings: &[Finding]) -> String {
+pub fn missing_privileges(findings: &[Finding], code: u8) -> Option<String> {
+    if code != 3 {
+        return None;
+    }
     let needs: Vec<&str> = findings.iter().filter_map(|finding| finding.needs.as_deref()).collect();
     let names: BTreeSet<&str> = needs.iter().copied().collect();
     let names = names.into_iter().collect::<Vec<_>>().join(", ");
-    format!("{} of {} findings are unknown: {names} is missing", needs.len(), findings.len())
+    Some(format!("{} of {} findings are unknown: {names} is missing", needs.len(), findings.len()))
 }
 
 /// Makes numbered records of findings.
@@ -77,6 +84,7 @@ pub fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
 #[cfg(test)]
 mod tests {
     use super::super::finding::{Draft, Unread};
+    use super::super::testing::Tree;
     use super::*;
 
     #[test]
@@ -88,6 +96,16 @@ mod tests {
             unknown("CAP_B"),
             Draft::new("c", "w", "e").unknown(Unread::new("r", "m")),
         ];
-        assert_eq!(missing_privileges(&findings), "3 of 4 findings are unknown: CAP_A, CAP_B is missing");
+        let message = missing_privileges(&findings, 3);
+        assert_eq!(message.as_deref(), Some("3 of 4 findings are unknown: CAP_A, CAP_B is missing"));
+        assert_eq!(missing_privileges(&findings, 1), None);
+    }
+
+    #[test]
+    fn without_proc_there_is_one_message() {
+        let message = |tree: &Tree| require_proc("hooks", &tree.path()).err().map(|error| error.to_string());
+        let expected = "hooks reads the node from /proc, which is not mounted here";
+        assert_eq!(message(&Tree::new(&[("sys/kernel/btf/vmlinux", "")])).as_deref(), Some(expected));
+        assert_eq!(message(&Tree::new(&[("proc/self/status", "")])), None);
     }
 }
