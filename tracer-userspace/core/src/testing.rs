@@ -13,7 +13,9 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 
 use crate::core::Core;
-pub use parts::{firewall, http_probe, link, link_change, listener, lo, neighbour, prober, redirect, rule, start};
+pub use parts::{
+    device, firewall, http_probe, link, link_change, listener, lo, neighbour, prober, redirect, rule, start,
+};
 pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 pub use tracer_model::event::*;

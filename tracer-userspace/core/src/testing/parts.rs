@@ -101,6 +101,11 @@ pub fn http_probe(port: u16) -> ProbeSpec {
     }
 }
 
+/// A device that is up.
+pub fn device(ifindex: u32, name: &str) -> Device {
+    Device { ifindex, name: name.into(), up: true, loopback: false }
+}
+
 pub fn lo(up: bool) -> Option<Device> {
     Some(Device { ifindex: 1, name: "lo".into(), up, loopback: true })
 }

@@ -82,8 +82,7 @@ mod tests {
             reading.neighbour = Some(NeighbourState { addr, state, ifindex: 2 });
         });
         if dropped {
-            let device = Device { ifindex: 2, name: "ens3".into(), up: true, loopback: false };
-            stream.wait_ms(700).drop_on(SYN, "NEIGH_FAILED", NODE, Some(device));
+            stream.wait_ms(700).drop_on(SYN, "NEIGH_FAILED", NODE, Some(device(2, "ens3")));
         }
         stream.gives_up();
         stream

@@ -225,10 +225,9 @@ mod tests {
         let mut stream = Stream::new();
         begin(stream.links(true, &["10.88.0.1"]).http_readiness());
         let deny = FirewallRule { when, exact: !when.rpf, ..rule("cali-fw-cali1234", RuleVerdict::Drop) };
-        let device = Device { ifindex: 7, name: "cali1234".into(), up: true, loopback: false };
         stream.connect().drop_with(SYN_ACK, NODE, |drop| {
             (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nft_do_chain".into()));
-            (drop.tracked, drop.device) = (Some(tracked), Some(device));
+            (drop.tracked, drop.device) = (Some(tracked), Some(device(7, "cali1234")));
         });
         stream.push(firewall(NODE, vec![deny])).gives_up().verdict()
     }
@@ -296,9 +295,8 @@ mod tests {
     #[test]
     fn the_commands_for_a_program_in_a_pod_run_there() {
         let fix = |netns| {
-            let eth0 = Device { ifindex: 2, name: "eth0".into(), up: true, loopback: false };
             let mut stream = Stream::new();
-            stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "TC_INGRESS", netns, Some(eth0));
+            stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "TC_INGRESS", netns, Some(device(2, "eth0")));
             stream.verdict().remediation
         };
         let (pod, node) = (fix(POD), fix(NODE));

@@ -75,7 +75,7 @@ mod tests {
 
     /// A stream with the node's end of the pod's veth, which has these addresses.
     fn over_lxc(addrs: &[&str]) -> (Stream, Device) {
-        let device = Device { ifindex: 7, name: "lxc7".into(), up: true, loopback: false };
+        let device = device(7, "lxc7");
         let mut stream = Stream::new();
         stream.node_links(vec![link(7, "lxc7", addrs)]);
         (stream, device)
@@ -118,8 +118,8 @@ mod tests {
 
     #[test]
     fn a_vlans_setting_is_written_with_a_slash() {
-        let fix = |device: Option<&str>| {
-            let device = device.map(|name| Device { ifindex: 2, name: name.into(), up: true, loopback: false });
+        let fix = |name: Option<&str>| {
+            let device = name.map(|name| device(2, name));
             Stream::new().connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, device).verdict().remediation
         };
         let vlan = fix(Some("eth0.100"));

@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_copy_that_may_be_of_another_device_than_that_of_the_route_proves_nothing() {
         let verdict = |ifindex: Option<u32>, entry: Option<NeighbourState>| {
-            let device = |ifindex| Device { ifindex, name: "veth1".into(), up: true, loopback: false };
+            let device = |ifindex| device(ifindex, "veth1");
             let mut stream = Stream::new();
             stream.connect().wait_ms(200).inspection(|reading| reading.neighbour = entry);
             stream.drop_on(SYN_ACK, "OTHERHOST", NODE, ifindex.map(device)).syn_again().gives_up().verdict()
@@ -84,10 +84,9 @@ mod tests {
 
     #[test]
     fn the_route_is_known_from_an_earlier_inspection() {
-        let device = Device { ifindex: 2, name: "veth1".into(), up: true, loopback: false };
         let mut stream = Stream::new().connect().wait_ms(200).clone();
         stream.inspection(|reading| reading.neighbour = Some(neighbour("reachable"))).syn_again().wait_ms(200);
-        stream.inspection(|_| ()).drop_on(SYN_ACK, "OTHERHOST", NODE, Some(device)).gives_up();
+        stream.inspection(|_| ()).drop_on(SYN_ACK, "OTHERHOST", NODE, Some(device(2, "veth1"))).gives_up();
         assert_eq!(stream.causes(), ["neighbour_failure"]);
     }
 

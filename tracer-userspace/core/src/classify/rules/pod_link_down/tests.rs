@@ -15,14 +15,14 @@ fn causes_with(link: LinkState) -> Vec<&'static str> {
 
 #[test]
 fn a_drop_on_a_device_that_is_down_is_proof() {
-    let down = Device { ifindex: 7, name: "veth7".into(), up: false, loopback: false };
+    let down = Device { up: false, ..device(7, "veth7") };
     assert_eq!(Stream::new().connect().drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down)).causes(), ["pod_link_down"]);
 }
 
 /// Found on 5.10: the link went away a moment after the attempt, with the SYN that waited for the link-layer address.
 #[test]
 fn a_drop_on_a_device_that_went_down_after_the_end_decides_nothing() {
-    let down = Device { ifindex: 7, name: "up3".into(), up: false, loopback: false };
+    let down = Device { up: false, ..device(7, "up3") };
     let mut stream = Stream::new().connect().drop(SYN, "NEIGH_FAILED", NODE).clone();
     stream.state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
     assert_eq!(stream.drop_on(SYN, "NEIGH_DEAD", NODE, Some(down)).settles().causes(), ["neighbour_failure"]);
@@ -32,7 +32,7 @@ fn a_drop_on_a_device_that_went_down_after_the_end_decides_nothing() {
 #[test]
 fn who_set_an_older_link_of_that_name_down_is_no_culprit() {
     let blamed = |ifindex| {
-        let down = Device { ifindex, name: "veth7".into(), up: false, loopback: false };
+        let down = Device { up: false, ..device(ifindex, "veth7") };
         let mut stream = Stream::new().link_set(NODE, 7, "veth7", false).wait_ms(5).connect().clone();
         stream.drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down)).verdicts().remove(0).culprit.is_some()
     };
@@ -43,8 +43,7 @@ fn who_set_an_older_link_of_that_name_down_is_no_culprit() {
 fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
     let stream = Stream::new().connect().drop(SYN, "NO_TX_TARGET", NODE).clone();
     assert!(stream.causes().is_empty(), "an inspection of the target may name the link");
-    let bridge = Device { ifindex: 3, name: "cni0".into(), up: true, loopback: false };
-    let mut stream = Stream::new().connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).clone();
+    let mut stream = Stream::new().connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "cni0"))).clone();
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
@@ -52,9 +51,8 @@ fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
 #[test]
 fn a_bridge_with_the_pods_link_up_is_not_reported_without_ports() {
     let reported = |up: bool| {
-        let bridge = Device { ifindex: 3, name: "cni0".into(), up: true, loopback: false };
         let mut stream = Stream::new();
-        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).wait_ms(200);
+        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "cni0"))).wait_ms(200);
         stream.inspection(|reading| {
             (reading.netns, reading.links) = (Some(POD), if up { vec![eth0(true, true)] } else { vec![] })
         });
@@ -70,11 +68,10 @@ fn a_bridge_with_the_pods_link_up_is_not_reported_without_ports() {
 #[test]
 fn a_bridge_with_other_addresses_is_no_link_of_the_pod() {
     let noted = |addr: &str| {
-        let bridge = Device { ifindex: 3, name: "br0".into(), up: true, loopback: false };
         let mut stream = Stream::new();
         let link = LinkState { prefixes: vec![24], ..link(3, "br0", &[addr]) };
         stream.node_links(vec![link]).http_readiness();
-        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(bridge)).gives_up().verdict()
+        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "br0"))).gives_up().verdict()
     };
     let (own, other) = (noted("10.88.0.1"), noted("10.89.0.1"));
     assert_eq!((own.cause.name(), other.cause.name()), ("pod_link_down", "unexplained"));
@@ -86,8 +83,7 @@ fn a_bridge_with_other_addresses_is_no_link_of_the_pod() {
 /// Found on a node where the pod's neighbour entry for the node was wrong.
 #[test]
 fn an_answer_to_an_unknown_link_layer_address_is_not_link_down() {
-    let port = Device { ifindex: 3, name: "v3".into(), up: true, loopback: false };
-    let mut stream = Stream::new().connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(port)).clone();
+    let mut stream = Stream::new().connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(device(3, "v3"))).clone();
     assert_eq!(stream.gives_up().causes(), ["unexplained"]);
 }
 
@@ -131,7 +127,7 @@ fn flooded_copies_of_a_bridge_do_not_count() {
 #[test]
 fn a_drop_by_a_queue_without_carrier_is_link_down() {
     let at = |running| {
-        let port = Device { ifindex: 7, name: "veth7".into(), up: true, loopback: false };
+        let port = device(7, "veth7");
         let mut stream = Stream::new();
         stream.connect().drop_on(SYN, "QDISC_DROP", NODE, Some(port)).wait_ms(200).inspection(|reading| {
             reading.netns = Some(POD);

@@ -230,11 +230,10 @@ mod tests {
     #[test]
     fn a_forwarded_answer_with_a_socket_of_early_demux_is_explained() {
         let noted = |netns, reason: &str| {
-            let device = Device { ifindex: 7, name: "vlaneni1".into(), up: true, loopback: false };
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN_ACK, netns, |drop| {
                 (drop.reason, drop.location) = (Some(reason.into()), Some("ip_forward".into()));
-                drop.device = Some(device);
+                drop.device = Some(device(7, "vlaneni1"));
             });
             stream.gives_up().verdict()
         };
@@ -249,10 +248,10 @@ mod tests {
     #[test]
     fn the_meaning_of_a_reason_is_explained() {
         let noted = |reason: &str, place: &str| {
-            let device = Device { ifindex: 7, name: "eth0".into(), up: true, loopback: false };
             let mut stream = Stream::new();
             stream.connect().drop_with(SYN, POD, |drop| {
-                (drop.reason, drop.location, drop.device) = (Some(reason.into()), Some(place.into()), Some(device));
+                (drop.reason, drop.location) = (Some(reason.into()), Some(place.into()));
+                drop.device = Some(device(7, "eth0"));
             });
             let noted = stream.gives_up().verdict();
             assert_eq!(noted.cause.name(), "unexplained");
@@ -294,8 +293,8 @@ mod tests {
     #[test]
     fn an_answer_that_another_namespace_took_is_reported() {
         let noted = |netns| {
-            let device = Device { ifindex: 7, name: "eth0".into(), up: true, loopback: false };
-            let stream = Stream::new().connect().drop_on(SYN_ACK, "NO_SOCKET", netns, Some(device)).gives_up().clone();
+            let eth0 = device(7, "eth0");
+            let stream = Stream::new().connect().drop_on(SYN_ACK, "NO_SOCKET", netns, Some(eth0)).gives_up().clone();
             let verdict = stream.verdict();
             format!("{} {}", verdict.summary, verdict.remediation)
         };
@@ -305,9 +304,8 @@ mod tests {
 
     #[test]
     fn a_drop_that_no_cause_stands_for_is_named() {
-        let device = Device { ifindex: 7, name: "v7".into(), up: true, loopback: false };
         let mut stream = Stream::new();
-        stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, Some(device)).gives_up();
+        stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, Some(device(7, "v7"))).gives_up();
         let verdict = stream.verdict();
         let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 on the node (QDISC_DROP)";
         assert!(verdict.cause.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
