@@ -60,6 +60,7 @@ pub use tracer_common::netns::Op as NetnsOpKind;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// Inode number of a network namespace. The kernel reuses it right after the namespace ends, so it identifies a
 /// namespace only together with a time.
@@ -205,6 +206,7 @@ impl ObservationKind {
 }
 
 /// The conditions under which the stream was observed.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Start {
     /// Version of the tracer.
@@ -216,7 +218,6 @@ pub struct Start {
     /// Wall clock minus boot clock, nanoseconds: turns `time_boot_ns` into `time`.
     pub boot_to_wall_ns: i64,
     /// The prober's network namespace: the node's own.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub node_netns: Option<Netns>,
     /// Network namespaces that were there at the start.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -236,7 +237,6 @@ pub struct Start {
     /// Hooks that this kernel or these privileges refused.
     pub missing_hooks: Vec<MissingHook>,
     /// Whether the probers' own cgroups are watched, and why; absent in older recordings.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub prober_hooks: Option<ProberHooks>,
     /// Sources of observations outside the kernel.
     pub sources: Vec<String>,
@@ -274,11 +274,11 @@ pub struct MissingHook {
 }
 
 /// The state of a list in a file. If it cannot be read, the pods or Services read before stay known.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListTrouble {
     pub list: ListFile,
     /// What is wrong with it; absent: it can be read again.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub problem: Option<String>,
 }
 

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 pub use crate::event::{FindingBody, Status, Workload};
 pub use cause::{Cause, Scope, Severity, Stage, Trait};
@@ -74,6 +75,7 @@ impl Body {
 }
 
 /// The conditions of this run.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StartBody {
     /// Version of the tracer.
@@ -85,7 +87,6 @@ pub struct StartBody {
     /// Hooks that are missing, why, and what cannot be known without them.
     pub missing_hooks: Vec<MissingHook>,
     /// Whether probers are watched at their own cgroups, and why.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub prober_hooks: Option<ProberHooks>,
     /// Sources of observations in use.
     pub sources: Vec<String>,

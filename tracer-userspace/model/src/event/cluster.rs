@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::kubelet::is_object_name;
 use super::{Netns, Runs};
@@ -20,26 +21,21 @@ pub struct Services {
     pub services: Vec<Service>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
     /// Kubernetes namespace; absent if only the uid is known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub namespace: Option<String>,
     /// Name; absent if only the uid is known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uid: Option<String>,
     /// The uid in the kubelet and the cgroups, if it differs from the API's: of a static pod.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub kubelet_uid: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub addrs: Vec<IpAddr>,
     /// The object that made it; absent for a pod without an owner or a static pod.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub workload: Option<Workload>,
     /// Its network namespace, if one of its processes was found.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
     /// Shares the node's network.
     #[serde(default)]
@@ -103,12 +99,11 @@ pub(crate) fn full_name(namespace: Option<&str>, name: Option<&str>) -> Option<S
     Some(namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}")))
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// Name; absent if only the id is known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub id: Option<String>,
     /// Its network probes.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -120,7 +115,6 @@ pub struct Container {
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub lifecycle: Vec<LifecycleHandler>,
     /// Its starts and ends; absent if no source has them, or if they are of another boot of the node.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub runs: Option<Runs>,
 }
 
@@ -148,6 +142,7 @@ pub struct ExecSpec {
 
 /// A lifecycle handler of a container that sends an HTTP request, named ports resolved. Other handlers do not use the
 /// network: a `tcpSocket` handler fails without a connection (`handlerRunner.Run`, pkg/kubelet/lifecycle/handlers.go).
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LifecycleHandler {
     #[serde(rename = "type")]
@@ -156,7 +151,6 @@ pub struct LifecycleHandler {
     pub scheme: String,
     pub port: u16,
     /// The target address, if it is not the pod's.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub host: Option<String>,
     /// Path, without the query.
     pub path: String,
@@ -182,6 +176,7 @@ impl LifecycleEvent {
 }
 
 /// One network probe of a container, defaults applied and named ports resolved.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct ProbeSpec {
     /// The kind of the probe.
@@ -190,18 +185,14 @@ pub struct ProbeSpec {
     /// How it probes.
     pub handler: Handler,
     /// `http` or `https`, for HTTP probes.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scheme: Option<String>,
     /// The protocol, if handler and scheme do not determine it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub speaks: Option<ProbeProtocol>,
     /// The target port.
     pub port: u16,
     /// The target address, if it is not the pod's.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub host: Option<String>,
     /// Path, for HTTP probes; without the query.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub path: Option<String>,
     /// Seconds until the kubelet gives up.
     pub timeout_s: u32,
@@ -300,6 +291,7 @@ impl Handler {
 }
 
 /// A Service, as far as verdicts need it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     pub namespace: String,
@@ -307,7 +299,6 @@ pub struct Service {
     pub cluster_ips: Vec<IpAddr>,
     pub ports: Vec<ServicePort>,
     /// Ready endpoint addresses; absent if no EndpointSlices were read.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ready_endpoints: Option<Vec<IpAddr>>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub not_ready_endpoints: Vec<IpAddr>,
@@ -344,12 +335,11 @@ impl Service {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePort {
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
     pub port: u16,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_port: Option<u16>,
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use tracer_common::names::Hook;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{AnswerKind, ListenQueue, Netns, Via};
 
@@ -18,18 +19,16 @@ impl std::fmt::Display for ConnId {
 }
 
 /// A task, from an event in its own context.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Actor {
     pub pid: u32,
     pub tid: u32,
     pub comm: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
     /// cgroup v2 id.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cgroup: Option<u64>,
     /// kernfs id of its memory cgroup.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cgroup_memory: Option<u64>,
 }
 
@@ -94,6 +93,7 @@ pub struct Connect {
     pub hook: Hook,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
     #[serde(with = "as_string")]
@@ -103,21 +103,16 @@ pub struct State {
     pub old: TcpState,
     pub new: TcpState,
     /// `sk_err`, positive; absent if the layout of this kernel is not known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub errno: Option<i32>,
     /// Bytes received so far, as the kernel counts them: the peer's FIN counts as one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_received: Option<u64>,
     /// Payload sent so far, retransmits included.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_sent: Option<u64>,
     /// Sequence numbers acknowledged; the SYN counts as one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_acked: Option<u64>,
     /// The change happened in the connecting process's own context (a close, not a segment).
     pub own_context: bool,
     /// Nanoseconds since the last segment of either side, to the microsecond.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub quiet_ns: Option<u64>,
 }
 
@@ -147,13 +142,13 @@ pub struct ConnectFailed {
 }
 
 /// A segment of a tracked socket was retransmitted.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Retransmit {
     #[serde(with = "as_string")]
     pub conn: ConnId,
     pub state: TcpState,
     /// Payload of the segment, bytes.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub payload: Option<u32>,
     /// The target's socket sent it, not the prober's.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -161,18 +156,16 @@ pub struct Retransmit {
 }
 
 /// The first payload arrived at a tracked socket.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     #[serde(with = "as_string")]
     pub conn: ConnId,
     pub kind: AnswerKind,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u16>,
     /// The prober had sent payload before; absent in older recordings, or if the layout of this kernel is not known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub asked: Option<bool>,
     /// Payload of the segment, bytes; absent in older recordings.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub len: Option<u16>,
     /// The server's text says that the port speaks TLS.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -188,6 +181,7 @@ impl Answer {
 }
 
 /// The SYN of a tracked socket reached a listener with a full queue: the kernel drops it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueFull {
     #[serde(with = "as_string")]
@@ -198,7 +192,6 @@ pub struct QueueFull {
     /// How many may wait.
     pub backlog: u32,
     pub half_open: u32,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
 }
 
@@ -210,6 +203,7 @@ pub struct TlsHello {
     pub addr: SocketAddr,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResetSent {
     #[serde(with = "as_string")]
@@ -217,18 +211,14 @@ pub struct ResetSent {
     /// Direction of the RST.
     pub flow: Flow,
     /// The process that sent it, if it was sent by close or abort.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub actor: Option<Actor>,
     /// Kernel's reason by name (6.12 and later), e.g. `NO_SOCKET`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
     /// Namespace of the sender.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
     /// The answered segment's flags.
     pub answered: TcpFlags,
     /// State of the sending socket.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub state: Option<TcpState>,
     /// The stack found no socket.
     pub no_socket: bool,
@@ -236,6 +226,7 @@ pub struct ResetSent {
     pub hook: Hook,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResetReceived {
     #[serde(with = "as_string")]
@@ -245,7 +236,6 @@ pub struct ResetReceived {
     /// State when it came.
     pub state: TcpState,
     /// Payload received before.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_received: Option<u64>,
 }
 

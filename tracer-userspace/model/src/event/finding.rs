@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::record::Remediation;
 
@@ -37,6 +38,7 @@ impl Status {
 }
 
 /// The body of a `finding` record.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FindingBody {
     /// The check.
@@ -50,13 +52,10 @@ pub struct FindingBody {
     /// Why it matters.
     pub why: String,
     /// What fixes it now, or makes it readable; absent if nothing is to be done.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub remediation: Option<Remediation>,
     /// What keeps it fixed after a reboot.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub persist: Option<Remediation>,
     /// The capability that tracer lacked for reading it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub needs: Option<String>,
     /// What was found, as numbers and names; durations and rates have their unit in the name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]

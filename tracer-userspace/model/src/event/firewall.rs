@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 pub mod path;
 mod when;
@@ -12,6 +13,7 @@ pub use when::{Except, Prefix, When};
 
 /// Every rule and policy of a namespace that can drop or reject a TCP packet, in the order in which one hook evaluates
 /// them.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firewall {
     pub netns: Netns,
@@ -21,16 +23,12 @@ pub struct Firewall {
     #[serde(default)]
     pub truncated: bool,
     /// There were too many rules for one answer: only the rules that can match this flow are listed.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub only_for: Option<Flow>,
     /// The rules on the way of the queried flow; absent: too many, or not known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub path: Option<Path>,
     /// The connection table, if the namespace has one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub conntrack: Option<Conntrack>,
     /// When the reading began, CLOCK_BOOTTIME nanoseconds. It contains all packets before.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub began_boot_ns: Option<u64>,
     /// CPU time of the reading, nanoseconds.
     #[serde(default)]
@@ -115,6 +113,7 @@ pub enum RuleVerdict {
 }
 
 /// One rule, or the policy of a base chain.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirewallRule {
     pub backend: Backend,
@@ -123,7 +122,6 @@ pub struct FirewallRule {
     pub table: String,
     pub chain: String,
     /// The base chain that leads to it, if there is only one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub base: Option<String>,
     /// Netfilter hooks that lead to it: `INPUT`, `OUTPUT`, `FORWARD`, `PREROUTING`, `POSTROUTING`,
     /// `INGRESS`, `EGRESS`; `BRIDGE` for all of the bridge family.
@@ -133,9 +131,7 @@ pub struct FirewallRule {
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub policy: bool,
     /// Handle (nftables) or number in the chain (legacy), as the tools print it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub handle: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub comment: Option<String>,
     /// Its conditions, as far as tracer understands them.
     #[serde(default)]
@@ -148,10 +144,8 @@ pub struct FirewallRule {
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub first: bool,
     /// Priority of its base chain, if there is only one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub priority: Option<i32>,
     /// Packets it counted, if it has a counter.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub packets: Option<u64>,
 }
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{Ancestor, Netns, Prefix};
 
@@ -10,6 +11,7 @@ use super::{Ancestor, Netns, Prefix};
 pub const BULK: usize = 3;
 
 /// Rules or routes that a process removed within a few seconds, and that were not added again within one second.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesFlushed {
     pub netns: Netns,
@@ -21,7 +23,6 @@ pub struct RulesFlushed {
     pub incomplete: bool,
     pub rules: FlushedRules,
     /// The process that removed them; absent: it had closed its socket before tracer read it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub by: Option<Remover>,
 }
 
@@ -53,14 +54,13 @@ impl FlushedRules {
 }
 
 /// A removed rule or route: the packets that it applied to.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RemovedRoute {
     pub v6: bool,
     /// Only packets from there.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub from: Option<Prefix>,
     /// Only packets to there.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub to: Option<Prefix>,
     /// It had another condition, which is not kept.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -68,7 +68,6 @@ pub struct RemovedRoute {
     /// Its routing table.
     pub table: u32,
     /// Priority of a rule: the lowest goes first.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub priority: Option<u32>,
 }
 
@@ -87,12 +86,12 @@ impl RemovedRoute {
 }
 
 /// A process that removed rules or routes, as `/proc` showed it then.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remover {
     pub pid: u32,
     pub comm: String,
     /// Its executable; absent: the process had ended.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exe: Option<String>,
     /// Its ancestors, nearest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{LinkState, Netns, Serving};
 
@@ -13,13 +14,13 @@ pub const MOST_LINKS: usize = 128;
 pub const MOST_LISTENERS: usize = 128;
 
 /// The state of a target's namespace at one time.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {
     pub target: SocketAddr,
     /// The namespace from which it is reached.
     pub from: Netns,
     /// The namespace that has its address; absent: none was found on this node.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
     /// Several namespaces have it, or another one than the list of pods says: `netns` is absent.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -31,22 +32,17 @@ pub struct Inspection {
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub links: Vec<LinkState>,
     /// Sockets that listen on the port, [`MOST_LISTENERS`] at most; absent: could not be read.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub listeners: Option<Vec<ListenerState>>,
     /// How often the cgroups of its processes were throttled since they were made.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub throttled: Vec<Throttled>,
     /// The server; read when an attempt gets no answer.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub serving: Option<Box<Serving>>,
     /// The neighbour entry of the target in the namespace `from`, or that of its gateway, on the device of its route.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub neighbour: Option<NeighbourState>,
     /// The target's namespace has no route back to the client's address; absent: it has one, or that could not be read.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub no_way_back: Option<NoWayBack>,
     /// A route that sends packets for the target to another device; absent: there is none, or it could not be read.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stray_route: Option<StrayRoute>,
     /// Counters and settings of the target's namespace, by the kernel's own names (`ListenOverflows`,
     /// `tcp_syncookies`).
@@ -79,6 +75,7 @@ impl Inspection {
 }
 
 /// A listening socket, as sock_diag shows it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerState {
     pub addr: SocketAddr,
@@ -87,7 +84,6 @@ pub struct ListenerState {
     /// How many may wait (`sk_max_ack_backlog`).
     pub backlog: u32,
     /// Half-open connections. Counted only if SYN cookies are off: otherwise their number does not matter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub half_open: Option<u32>,
 }
 
@@ -100,6 +96,7 @@ pub struct NoWayBack {
 }
 
 /// A route to a target by another device than the one that leads to the target.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StrayRoute {
     pub device: String,
@@ -108,20 +105,18 @@ pub struct StrayRoute {
     /// The routing table.
     pub table: u32,
     /// The rule that chose the table; absent: not found, or not needed.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rule: Option<RoutingRule>,
 }
 
 /// A rule that chooses a routing table (`ip rule`).
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutingRule {
     /// The rule with the lowest priority goes first.
     pub priority: u32,
     /// Only packets from there.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub from: Option<String>,
     /// Only packets to there.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub to: Option<String>,
 }
 

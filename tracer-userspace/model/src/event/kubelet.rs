@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::ProbeType;
 
@@ -21,13 +22,11 @@ pub fn is_kubelet_name(comm: &str) -> bool {
 pub const WITH_API_SERVER: &[&str] = &["kubelite", "k3s", "k3s-server", "rke2", "microshift", "hyperkube"];
 
 /// The pod of a message, as far as the message names it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub namespace: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uid: Option<String>,
 }
 
@@ -54,10 +53,10 @@ impl PodRef {
 }
 
 /// A probe failed, as the kubelet saw it (`pkg/kubelet/prober/prober.go`).
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KubeletProbe {
     pub pod: PodRef,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub container: Option<String>,
     pub probe_type: ProbeType,
     pub result: KubeletResult,
@@ -65,21 +64,16 @@ pub struct KubeletProbe {
     #[serde(rename = "says")]
     pub reason: ProbeOutput,
     /// The kubelet's own text; absent if it may be text of the pod.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output: Option<String>,
     /// The prober's end of the connection, if the text names it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<SocketAddr>,
     /// The target, if the text names it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dst: Option<SocketAddr>,
     /// When the kubelet wrote it, CLOCK_BOOTTIME nanoseconds. For an Event: the beginning of that second.
     pub written_boot_ns: u64,
     /// Process id of the kubelet, if the line names it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
     /// For an Event of the cluster API: how many failures it counts; absent for a line of the log.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub event_count: Option<u32>,
 }
 
@@ -270,6 +264,7 @@ impl ProbeOutput {
 }
 
 /// The sandbox of a pod could not be made.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxFailure {
     pub pod: PodRef,
@@ -280,7 +275,6 @@ pub struct SandboxFailure {
     /// When the kubelet wrote it, CLOCK_BOOTTIME nanoseconds.
     pub written_boot_ns: u64,
     /// Process id of the kubelet, if the line names it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
 }
 

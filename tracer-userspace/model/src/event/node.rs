@@ -6,6 +6,7 @@ use tracer_common::names::Hook;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{Actor, Netns, NetnsOpKind};
 
@@ -26,11 +27,11 @@ pub struct NetnsOpen {
 }
 
 /// State of all links of a namespace.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Links {
     pub netns: Netns,
     /// Its `net_cookie` (5.14 and later): unlike the inode number, the kernel never reuses it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cookie: Option<u64>,
     pub links: Vec<LinkState>,
 }
@@ -56,6 +57,7 @@ impl NetnsOp {
 }
 
 /// A process set a link up or down.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkChange {
     pub netns: Netns,
@@ -66,15 +68,14 @@ pub struct LinkChange {
     /// Its ancestors, nearest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub ancestors: Vec<Ancestor>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exe: Option<String>,
     /// If the process is a network plugin: the path of the namespace that the container runtime gave it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cni_netns: Option<String>,
     pub hook: Hook,
 }
 
 /// A link, as netlink shows it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkState {
     pub ifindex: u32,
@@ -88,13 +89,10 @@ pub struct LinkState {
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub prefixes: Vec<u8>,
     /// IFF_RUNNING: it has a carrier.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub running: Option<bool>,
     /// Index of its other end (veth), in that end's namespace.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub peer_ifindex: Option<u32>,
     /// The device under it; only for a macvlan or ipvlan of a target.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub parent: Option<ParentLink>,
 }
 
@@ -149,6 +147,7 @@ pub struct NodePorts {
     pub without_backend: Vec<SocketAddr>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePort {
     pub port: u16,
@@ -156,7 +155,6 @@ pub struct NodePort {
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub addrs: Vec<IpAddr>,
     /// `namespace/name[:port]` of the Service, from the table (iptables comments, nftables maps) or a list of Services.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
     /// Backends (IPVS); empty: none, or the table does not have them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -167,10 +165,10 @@ pub struct NodePort {
 }
 
 /// Settings of the node that verdicts quote.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSettings {
     /// `net.ipv4.ip_local_port_range` of the node's namespace.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub local_port_range: Option<(u16, u16)>,
     /// `net.ipv4.ip_local_reserved_ports`, as inclusive ranges.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -179,6 +177,5 @@ pub struct NodeSettings {
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub sysctls: BTreeMap<String, String>,
     /// Wall clock minus boot clock, nanoseconds. It changes only when the wall clock is set.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub boot_to_wall_ns: Option<i64>,
 }

@@ -1,11 +1,13 @@
 //! Single packets of a connection: dropped, answered with an ICMP error, taken by IPVS.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::conn::as_string;
 use super::{ConnId, Flow, IpvsOp, Netns, TcpFlags, Via};
 
 /// A packet of a tracked flow was dropped.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PacketDrop {
     #[serde(with = "as_string")]
@@ -14,20 +16,15 @@ pub struct PacketDrop {
     pub flow: Flow,
     pub flags: TcpFlags,
     /// Kernel's reason by name, without the `SKB_DROP_REASON_` prefix; absent before 5.17.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
     /// Function that dropped it, if it was needed and kallsyms could be read.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub location: Option<String>,
     /// Its callers, nearest first, if they were needed and could be read.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub stack: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub device: Option<Device>,
     /// Its state in conntrack; absent if the kernel has no conntrack.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tracked: Option<Tracked>,
     pub via: Via,
 }
@@ -68,6 +65,7 @@ pub struct Device {
 }
 
 /// An ICMP error was sent for a packet of a tracked flow.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Icmp {
     #[serde(with = "as_string")]
@@ -79,11 +77,11 @@ pub struct Icmp {
     pub v6: bool,
     pub icmp_type: u8,
     pub code: u8,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
 }
 
 /// IPVS took a packet of a tracked flow.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ipvs {
     #[serde(with = "as_string")]
@@ -93,6 +91,5 @@ pub struct Ipvs {
     pub flags: TcpFlags,
     pub op: IpvsOp,
     pub via: Via,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::Netns;
 
@@ -13,6 +14,7 @@ pub const MOST_UNANSWERED: usize = 16;
 pub const MOST_ELSEWHERE: usize = 4;
 
 /// The sockets of a pod's namespace at one time.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodSockets {
     /// The target of the attempt.
@@ -25,7 +27,6 @@ pub struct PodSockets {
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub unanswered: Vec<UnansweredConnect>,
     /// Where the pod's own address translation sent the attempt; absent: nowhere, or that could not be read.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redirect: Option<Redirect>,
     /// If no process listens on the target over any device: listeners on other addresses, ports or devices,
     /// [`MOST_ELSEWHERE`] at most, those with the target's port first.
@@ -34,11 +35,11 @@ pub struct PodSockets {
 }
 
 /// A listener, and its process.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerAt {
     pub addr: SocketAddr,
     /// The only device over which it gets connections (SO_BINDTODEVICE); absent: it gets them over any.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub device: Option<String>,
     pub server: Listener,
 }
@@ -54,15 +55,14 @@ pub struct UnansweredConnect {
 }
 
 /// The pod's address translation sent the attempt to another address or port.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redirect {
     /// Where the attempt went.
     pub to: SocketAddr,
     /// The process that listens there; absent: none was found.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server: Option<Listener>,
     /// The process that listens on the target and got no connection; absent: none was found.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub passed_over: Option<Listener>,
 }
 

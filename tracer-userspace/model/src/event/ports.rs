@@ -1,10 +1,12 @@
 //! The processes that use up ephemeral ports.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::Netns;
 
 /// The connects that the kernel programs counted since the last reading.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PortPressure {
     /// Length of the window, nanoseconds.
@@ -16,15 +18,14 @@ pub struct PortPressure {
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub regular: bool,
     /// TCP sockets of the node's namespace that are in use.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub in_use: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub time_wait: Option<u64>,
     /// The processes that connected, most connects first; their number is limited.
     pub users: Vec<PortUser>,
 }
 
 /// Processes of one name, in one namespace and one pod.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortUser {
     /// The process with most connects.
@@ -32,10 +33,8 @@ pub struct PortUser {
     pub comm: String,
     /// How many processes: a program that is started for each connect has many.
     pub processes: u32,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<Netns>,
     /// Uid of their pod, by the cgroup.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pod_uid: Option<String>,
     pub connects: u64,
     /// Number of destinations (address and port), estimated; at most about a thousand.

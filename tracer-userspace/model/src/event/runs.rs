@@ -1,32 +1,30 @@
 //! The starts and ends of a container, as the kubelet reports them to the API.
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// The runs of a container, from its pod's status. Times are whole seconds, rounded down.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runs {
     #[serde(default)]
     pub restarts: u32,
     /// When the current run began, CLOCK_BOOTTIME nanoseconds; absent while it does not run.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started_boot_ns: Option<u64>,
     /// When the current run began, nanoseconds since 1970: the kubelet compares it with the wall clock.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started_wall_ns: Option<i64>,
     /// Why it does not run now.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub waiting: Option<Waiting>,
     /// The run that ended last.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last: Option<Ended>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// The kubelet's reason: `CrashLoopBackOff`, `ContainerCreating`, …
     pub reason: String,
     /// The kubelet's message, for `CrashLoopBackOff` only: how long it waits.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub message: Option<String>,
 }
 
@@ -40,21 +38,18 @@ impl Waiting {
 }
 
 /// A run that is over, without the termination message of the container.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     /// Id of the container that ran.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub id: Option<String>,
     /// Exit code; for a process that was killed: 128 plus the number of the signal.
     pub exit_code: i32,
     /// The runtime's reason: `Error`, `Completed`, `OOMKilled`, …
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
     /// When it began, CLOCK_BOOTTIME nanoseconds; absent if that was before the boot of the node, or is not known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started_boot_ns: Option<u64>,
     /// When it ended, CLOCK_BOOTTIME nanoseconds.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub finished_boot_ns: Option<u64>,
 }
 

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 /// The server of a target at one time.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Serving {
     /// The processes that hold a listener of the target, or the attempt's own connection.
@@ -14,24 +16,24 @@ pub struct Serving {
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub incomplete: bool,
     /// The target's end of the attempt's connection; absent: not found there.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub connection: Option<ServedConnection>,
     /// The pressure in the cgroups of the processes, and on the node.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub pressure: Vec<Pressure>,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerProcess {
     pub pid: u32,
     pub comm: String,
     pub tasks: ServerTasks,
     /// The file that shows that its cgroup is frozen; absent: it is not frozen.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub frozen: Option<String>,
 }
 
 /// The threads of a process, as far as they were read.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerTasks {
     pub count: u32,
@@ -51,17 +53,15 @@ pub struct ServerTasks {
     #[serde(skip_serializing_if = "is_zero", default)]
     pub blocked: u32,
     /// The kernel function in which a blocked thread waits.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub blocked_in: Option<String>,
     /// Time that all threads ran on a processor, nanoseconds; absent: not known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ran_ns: Option<u64>,
     /// Time that all threads waited for a processor until they got one, nanoseconds; absent: not known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub waited_ns: Option<u64>,
 }
 
 /// A connection, as the server's namespace shows it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServedConnection {
     /// The other end.
@@ -69,38 +69,31 @@ pub struct ServedConnection {
     /// Bytes that arrived and that no process has read.
     pub unread: u32,
     /// Bytes that the server wrote and that the other end has not acknowledged.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unacknowledged: Option<u32>,
     /// A process has accepted it.
     pub accepted: bool,
     /// A process that holds it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pid: Option<u32>,
 }
 
 /// For how long tasks have waited in total (`cpu.pressure` and others), microseconds. `some`: at least one task waited.
 /// `full`: at least one waited and none ran; for a processor the kernel counts that from 5.13 on.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pressure {
     /// The cgroup's folder, or `node`.
     pub of: String,
     /// Some, for a processor.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_us: Option<u64>,
     /// All, for a processor.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cpu_full_us: Option<u64>,
     /// Some, for a disk.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub io_us: Option<u64>,
     /// All, for a disk.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub io_full_us: Option<u64>,
     /// Some, for memory.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_us: Option<u64>,
     /// All, for memory.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_full_us: Option<u64>,
 }
 

@@ -4,40 +4,34 @@ use std::net::{IpAddr, SocketAddr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::event::{Ancestor, Handler, LifecycleHandler, Netns, ProbeSpec, ProbeType, Workload, full_name};
 
 /// What is known of a probe.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
     /// `liveness`, `readiness`, `startup`; absent if it can be several of them, or a lifecycle handler of the
     /// container.
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none", default)]
+    #[serde(rename = "type")]
     pub probe_type: Option<ProbeType>,
     /// `http`, `tcp`, `grpc`, `exec`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub handler: Option<Handler>,
     /// `http`, `https`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scheme: Option<String>,
     /// The target port.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub port: Option<u16>,
     /// Path without the query.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub path: Option<String>,
     /// Seconds.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timeout_s: Option<u32>,
     /// Seconds.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub period_s: Option<u32>,
     /// Failures in a row until the probe counts as failed.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failure_threshold: Option<u32>,
     /// Failures in a row of this probe so far, with this one; absent if several probes fit and the kubelet has not
     /// named one of them.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub consecutive_failures: Option<u32>,
 }
 
@@ -76,22 +70,18 @@ impl Probe {
 }
 
 /// The pod.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct K8s {
     /// Namespace.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub namespace: Option<String>,
     /// Pod name.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pod_name: Option<String>,
     /// Pod uid.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pod_uid: Option<String>,
     /// Container name.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub container_name: Option<String>,
     /// The object that made the pod; absent for a pod without an owner, or if its owners are not known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub workload: Option<Workload>,
 }
 
@@ -103,12 +93,12 @@ impl K8s {
 }
 
 /// An address and a port.
+#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Endpoint {
     /// Address; v4-mapped addresses are printed as IPv4.
     pub addr: IpAddr,
     /// Port; absent while it is not known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub port: Option<u16>,
 }
 
@@ -128,19 +118,19 @@ pub struct Process {
 }
 
 /// A network namespace.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NetnsRef {
     /// Inode number, as `readlink /proc/PID/ns/net` shows it.
     pub inum: Netns,
     /// `net_cookie`, if known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cookie: Option<String>,
     /// `host` for the node's own namespace, otherwise the pod's name, if known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
 }
 
 /// The process that caused a failure or event.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Culprit {
     /// Process id.
@@ -148,19 +138,15 @@ pub struct Culprit {
     /// Name.
     pub comm: String,
     /// Executable.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub exe: Option<String>,
     /// Ancestors, nearest first.
     pub ancestors: Vec<Ancestor>,
     /// What it did: `link_down`, `reset`.
     pub op: String,
     /// Path by which it entered the affected namespace, if tracer saw that.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns_path: Option<String>,
     /// The affected namespace.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<NetnsRef>,
     /// When it did it, on CLOCK_BOOTTIME.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub time_boot_ns: Option<u64>,
 }

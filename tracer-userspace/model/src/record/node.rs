@@ -2,11 +2,13 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{Culprit, NetnsRef};
 use crate::event::ProxyMode;
 
 /// The body of a `node` record.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeBody {
     /// `link_down`, `link_up`, `netns_enter`, `firewall_drop_began` (seen at watched connections; again after five
@@ -15,19 +17,14 @@ pub struct NodeBody {
     /// One sentence with the names and numbers of this event.
     pub summary: String,
     /// The process that did it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub culprit: Option<Culprit>,
     /// The namespace in which it happened.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<NetnsRef>,
     /// The link.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub link: Option<LinkRef>,
     /// The processes that use up ephemeral ports, and the effect on the next connect.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ports: Option<PortsBody>,
     /// How the NodePorts changed.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_ports: Option<NodePortsBody>,
 }
 
@@ -51,38 +48,33 @@ pub struct NodePortsBody {
 }
 
 /// A NodePort.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodePortRef {
     /// Its number.
     pub port: u16,
     /// `namespace/name[:port]` of its Service; absent if no source has it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub service: Option<String>,
 }
 
 /// Ephemeral ports of the node, over a window of time.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortsBody {
     /// Length of the window, seconds.
     pub window_s: f64,
     /// `net.ipv4.ip_local_port_range`; absent if it is not known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub range: Option<[u16; 2]>,
     /// Ports that connect() takes for each destination: every second one of the range, minus `ip_local_reserved_ports`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub usable: Option<u32>,
     /// TCP sockets of the node's namespace in use.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub in_use: Option<u64>,
     /// Sockets in TIME_WAIT.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub time_wait: Option<u64>,
     /// NodePorts of IPVS among the usable ports; absent without such a table. With other proxies such a collision is
     /// harmless.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub node_ports_in_range: Option<u32>,
     /// The chance that the next connect takes a NodePort of IPVS.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub chance_next_connect_hits: Option<f64>,
     /// The processes that connected from the namespace of this record, most connects first; ten at most.
     pub users: Vec<PortUserBody>,
@@ -99,6 +91,7 @@ impl PortsBody {
 }
 
 /// Processes of one name that use up ephemeral ports.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortUserBody {
     /// The process with most connects.
@@ -106,13 +99,10 @@ pub struct PortUserBody {
     /// Their name.
     pub comm: String,
     /// How many there were in the window, if more than one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub processes: Option<u32>,
     /// `namespace/name` of their pod, or its uid; absent for processes of the node.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pod: Option<String>,
     /// Their network namespace.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<NetnsRef>,
     /// Connects in the window.
     pub connects: u64,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use super::{Cause, Culprit, Endpoint, K8s, NetnsRef, Probe, Process, Remediation, Scope, Severity};
 use crate::event::KubeletResult;
@@ -68,53 +69,41 @@ impl Confidence {
 }
 
 /// The body of a `verdict` record.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VerdictBody {
     /// Probe or connection.
     pub subject: Subject,
     /// The attempt, unique on this node until the next boot; the `attempt` record and revisions have the same. Absent
     /// if no connection is known to be the attempt's (exec probes, sandboxes, an outcome that fits none).
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attempt_id: Option<String>,
     /// `error`: an attempt failed. `warning`: a start within its budget. `info`: outcome `noise`.
     pub severity: Severity,
     /// Who has to act, by the cause; absent if the cause does not tell.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub scope: Option<Scope>,
     /// The cause, with its evidence.
     pub verdict: Verdict,
     /// The probe, if a spec is known; fields in which several specs that fit differ are absent.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub probe: Option<Probe>,
     /// The pod.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub k8s: Option<K8s>,
     /// The client's end; absent if the attempt failed before a source was chosen.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<Endpoint>,
     /// The server's end; absent if there was no connection (exec probes, sandboxes).
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dst: Option<Endpoint>,
     /// The process that connects or runs the probe, if known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub process: Option<Process>,
     /// The namespace of the client.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub netns: Option<NetnsRef>,
     /// The process that caused it, if tracer saw that.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub culprit: Option<Culprit>,
     /// The kubelet outcome, if a source has it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub kubelet: Option<KubeletOutcome>,
     /// How long tracer took.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub timing: Option<Timing>,
     /// `seq` of the earlier verdict on the same attempt that this one replaces.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub revises: Option<u64>,
     /// The record stands for several equal verdicts, each on an attempt of its own.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub repeated: Option<Repeated>,
 }
 
@@ -144,15 +133,14 @@ impl Repeated {
 }
 
 /// The kubelet's own result of an attempt.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KubeletOutcome {
     /// How the kubelet counted it.
     pub result: KubeletResult,
     /// The kubelet's own text; absent if it may be the output of a command.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output: Option<String>,
     /// How many failures the Event counts; absent if it comes from the kubelet's log.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub event_count: Option<u32>,
 }
 
@@ -208,6 +196,7 @@ pub struct Timing {
 }
 
 /// The body of an `attempt` record.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AttemptBody {
     /// Probe or connection.
@@ -217,42 +206,34 @@ pub struct AttemptBody {
     /// How it ended.
     pub outcome: Outcome,
     /// The probe, if a spec is known.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub probe: Option<Probe>,
     /// The pod.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub k8s: Option<K8s>,
     /// The client's end.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<Endpoint>,
     /// The server's end.
     pub dst: Endpoint,
     /// The process that connects.
     pub process: Process,
     /// The HTTP status of the answer; absent: there was none, or no hook saw it (as always in TLS).
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub http_status: Option<u16>,
     /// How long its parts took.
     pub phases_ms: Phases,
     /// The verdict's cause, if there was one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<Cause>,
 }
 
 /// How long the parts of an attempt took, milliseconds; absent: that part was not reached or could not be seen.
+#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Phases {
     /// From connect to established.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub connect: Option<f64>,
     /// From established to the server's first TLS record: its part of the handshake (RFC 8446; before TLS 1.3 another
     /// round trip follows).
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tls: Option<f64>,
     /// From established to the first byte of the answer; in TLS it cannot be distinguished from the handshake.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub first_byte: Option<f64>,
     /// From connect to the end.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub total: Option<f64>,
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::event::Flow;
 
@@ -39,21 +40,16 @@ fn same_bits(left: u128, right: u128, width: u32, len: u8) -> bool {
 }
 
 /// The simple conditions of a rule and of the way to it. Conditions that tracer does not understand are left out.
+#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct When {
     /// Only IPv6 (true) or only IPv4 (false).
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub v6: Option<bool>,
     /// Protocol above IP.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protocol: Option<u8>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<Prefix>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dst: Option<Prefix>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sport: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dport: Option<u16>,
     /// Only packets that conntrack found invalid.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
@@ -71,17 +67,13 @@ pub struct When {
 }
 
 /// Conditions that a packet must not meet. Conditions that tracer does not understand are left out.
+#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Except {
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub protocol: Option<u8>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub src: Option<Prefix>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dst: Option<Prefix>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sport: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub dport: Option<u16>,
     /// The TCP flags of a SYN.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
