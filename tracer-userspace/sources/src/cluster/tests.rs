@@ -48,7 +48,7 @@ struct Followed {
 }
 
 impl Followed {
-    /// Must run within a `LocalSet`.
+    /// Must run where tasks may be local.
     fn start(addr: SocketAddr, config: ClusterConfig, pace: Pace) -> Self {
         let client = client_of(addr);
         let (tx, view) = watch::channel(View::of(&config));
@@ -77,174 +77,156 @@ impl Followed {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn one_streaming_list_is_one_request_and_follows_every_change() {
-    let run = async {
-        let mut api = Fake::new().await;
-        let mut followed = Followed::pods(api.addr);
-        let asked = api.next().await;
-        assert_eq!(asked.path, "/api/v1/pods");
-        for parameter in [
-            "watch=true",
-            "allowWatchBookmarks=true",
-            "sendInitialEvents=true",
-            "resourceVersionMatch=NotOlderThan",
-            "resourceVersion=0",
-            "fieldSelector=spec.nodeName%3Dn1",
-        ] {
-            assert!(asked.has(parameter), "{parameter}: {:?}", asked.query);
-        }
-        let mut watch = asked.stream().await;
-        watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
-        watch.event("ADDED", &pod("b", 2, "10.0.0.2")).await;
-        watch.synced(7).await;
-        let view = followed.until_names(&["a", "b"]).await;
-        let probe = &view.pods[0].containers[0].probes[0];
-        assert_eq!((probe.port, probe.path.as_deref()), (8080, Some("/")));
-        assert!(view.is_complete());
+    let mut api = Fake::new().await;
+    let mut followed = Followed::pods(api.addr);
+    let asked = api.next().await;
+    assert_eq!(asked.path, "/api/v1/pods");
+    for parameter in [
+        "watch=true",
+        "allowWatchBookmarks=true",
+        "sendInitialEvents=true",
+        "resourceVersionMatch=NotOlderThan",
+        "resourceVersion=0",
+        "fieldSelector=spec.nodeName%3Dn1",
+    ] {
+        assert!(asked.has(parameter), "{parameter}: {:?}", asked.query);
+    }
+    let mut watch = asked.stream().await;
+    watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+    watch.event("ADDED", &pod("b", 2, "10.0.0.2")).await;
+    watch.synced(7).await;
+    let view = followed.until_names(&["a", "b"]).await;
+    let probe = &view.pods[0].containers[0].probes[0];
+    assert_eq!((probe.port, probe.path.as_deref()), (8080, Some("/")));
+    assert!(view.is_complete());
 
-        watch.event("MODIFIED", &pod("a", 8, "10.0.0.9")).await;
-        let moved = |view: &View| view.pods[0].addrs == ["10.0.0.9".parse::<std::net::IpAddr>().expect("address")];
-        followed.until("another address", moved).await;
-        watch.event("ADDED", &pod("c", 9, "10.0.0.3")).await;
-        watch.event("DELETED", &pod("b", 10, "10.0.0.2")).await;
-        followed.until_names(&["a", "c"]).await;
-        watch.event("BOOKMARK", r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"55"}}"#).await;
-        watch.end().await;
-        let again = api.next().await;
-        assert!(again.is_watch() && again.has("resourceVersion=55") && !again.has("sendInitialEvents=true"));
-        assert!(again.has("allowWatchBookmarks=true") && again.has("fieldSelector=spec.nodeName%3Dn1"));
-        assert_eq!(api.requests, 2);
-        followed.until_names(&["a", "c"]).await;
-    };
-    LocalSet::new().run_until(run).await;
+    watch.event("MODIFIED", &pod("a", 8, "10.0.0.9")).await;
+    let moved = |view: &View| view.pods[0].addrs == ["10.0.0.9".parse::<std::net::IpAddr>().expect("address")];
+    followed.until("another address", moved).await;
+    watch.event("ADDED", &pod("c", 9, "10.0.0.3")).await;
+    watch.event("DELETED", &pod("b", 10, "10.0.0.2")).await;
+    followed.until_names(&["a", "c"]).await;
+    watch.event("BOOKMARK", r#"{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"55"}}"#).await;
+    watch.end().await;
+    let again = api.next().await;
+    assert!(again.is_watch() && again.has("resourceVersion=55") && !again.has("sendInitialEvents=true"));
+    assert!(again.has("allowWatchBookmarks=true") && again.has("fieldSelector=spec.nodeName%3Dn1"));
+    assert_eq!(api.requests, 2);
+    followed.until_names(&["a", "c"]).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn changes_that_follow_each_other_are_one_view() {
-    let run = async {
-        let mut api = Fake::new().await;
-        let debounce = Duration::from_millis(300);
-        let mut followed = Followed::start(api.addr, config(true, false), Pace { debounce, ..pace() });
-        let mut watch = api.next().await.stream().await;
-        watch.synced(1).await;
-        followed.until("nothing yet", View::is_complete).await;
-        let began = std::time::Instant::now();
-        let many: Vec<String> = (0..50).map(|n| format!("p{n:03}")).collect();
-        for name in &many {
-            watch.event("ADDED", &pod(name, 2, "10.0.0.1")).await;
-        }
-        // A change of fields that tracer does not read is no change.
-        watch.event("MODIFIED", &pod("p000", 3, "10.0.0.1")).await;
-        let (mut views, mut count) = (0, 0);
-        while count < many.len() {
-            timeout(GUARD, followed.view.changed()).await.expect("in time").expect("followers");
-            views += 1;
-            // All changes within that time make one view, however long a busy machine takes, and none comes earlier.
-            assert!(began.elapsed() >= debounce * views, "{views} views after {:?}", began.elapsed());
-            count = followed.view.borrow_and_update().pods.len();
-        }
-    };
-    LocalSet::new().run_until(run).await;
+    let mut api = Fake::new().await;
+    let debounce = Duration::from_millis(300);
+    let mut followed = Followed::start(api.addr, config(true, false), Pace { debounce, ..pace() });
+    let mut watch = api.next().await.stream().await;
+    watch.synced(1).await;
+    followed.until("nothing yet", View::is_complete).await;
+    let began = std::time::Instant::now();
+    let many: Vec<String> = (0..50).map(|n| format!("p{n:03}")).collect();
+    for name in &many {
+        watch.event("ADDED", &pod(name, 2, "10.0.0.1")).await;
+    }
+    // A change of fields that tracer does not read is no change.
+    watch.event("MODIFIED", &pod("p000", 3, "10.0.0.1")).await;
+    let (mut views, mut count) = (0, 0);
+    while count < many.len() {
+        timeout(GUARD, followed.view.changed()).await.expect("in time").expect("followers");
+        views += 1;
+        // All changes within that time make one view, however long a busy machine takes, and none comes earlier.
+        assert!(began.elapsed() >= debounce * views, "{views} views after {:?}", began.elapsed());
+        count = followed.view.borrow_and_update().pods.len();
+    }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn a_change_of_nothing_that_is_read_is_not_reported() {
-    let run = async {
-        let mut api = Fake::new().await;
-        let mut followed = Followed::pods(api.addr);
-        let mut watch = api.next().await.stream().await;
-        watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
-        watch.synced(1).await;
-        followed.until_names(&["a"]).await;
-        followed.until("complete", View::is_complete).await;
-        followed.view.mark_unchanged();
-        watch.event("MODIFIED", &pod("a", 2, "10.0.0.1")).await;
-        watch.end().await;
-        // It was read, so the next watch begins after it.
-        assert!(api.next().await.has("resourceVersion=2"));
-        assert!(!followed.view.has_changed().expect("followers"));
-    };
-    LocalSet::new().run_until(run).await;
+    let mut api = Fake::new().await;
+    let mut followed = Followed::pods(api.addr);
+    let mut watch = api.next().await.stream().await;
+    watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+    watch.synced(1).await;
+    followed.until_names(&["a"]).await;
+    followed.until("complete", View::is_complete).await;
+    followed.view.mark_unchanged();
+    watch.event("MODIFIED", &pod("a", 2, "10.0.0.1")).await;
+    watch.end().await;
+    // It was read, so the next watch begins after it.
+    assert!(api.next().await.has("resourceVersion=2"));
+    assert!(!followed.view.has_changed().expect("followers"));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn a_server_without_streaming_lists_gets_one_list_and_one_watch() {
-    let run = async {
-        let mut api = Fake::new().await;
-        let mut followed = Followed::pods(api.addr);
-        // The answer of a 1.20: kubernetes/apimachinery, ValidateListOptions.
-        let text = r#"{"kind":"Status","status":"Failure","message":"ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch","reason":"Invalid","code":422}"#;
-        api.next().await.answer("422 Unprocessable Entity", text).await;
-        let asked = api.next().await;
-        assert!(!asked.is_watch() && asked.has("resourceVersion=0") && asked.has("fieldSelector=spec.nodeName%3Dn1"));
-        let elsewhere = pod("x", 3, "10.9.9.9").replace("\"n1\"", "\"n2\"");
-        asked.answer("200 OK", &list(40, &[pod("a", 1, "10.0.0.1"), elsewhere])).await;
-        let asked = api.next().await;
-        assert!(asked.is_watch() && asked.has("resourceVersion=40") && asked.has("allowWatchBookmarks=true"));
-        assert!(asked.has("fieldSelector=spec.nodeName%3Dn1"));
-        let mut watch = asked.stream().await;
-        followed.until_names(&["a"]).await;
-        watch.event("ADDED", &pod("b", 41, "10.0.0.2")).await;
-        followed.until_names(&["a", "b"]).await;
-        assert_eq!(api.requests, 3);
-    };
-    LocalSet::new().run_until(run).await;
+    let mut api = Fake::new().await;
+    let mut followed = Followed::pods(api.addr);
+    // The answer of a 1.20: kubernetes/apimachinery, ValidateListOptions.
+    let text = r#"{"kind":"Status","status":"Failure","message":"ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch","reason":"Invalid","code":422}"#;
+    api.next().await.answer("422 Unprocessable Entity", text).await;
+    let asked = api.next().await;
+    assert!(!asked.is_watch() && asked.has("resourceVersion=0") && asked.has("fieldSelector=spec.nodeName%3Dn1"));
+    let elsewhere = pod("x", 3, "10.9.9.9").replace("\"n1\"", "\"n2\"");
+    asked.answer("200 OK", &list(40, &[pod("a", 1, "10.0.0.1"), elsewhere])).await;
+    let asked = api.next().await;
+    assert!(asked.is_watch() && asked.has("resourceVersion=40") && asked.has("allowWatchBookmarks=true"));
+    assert!(asked.has("fieldSelector=spec.nodeName%3Dn1"));
+    let mut watch = asked.stream().await;
+    followed.until_names(&["a"]).await;
+    watch.event("ADDED", &pod("b", 41, "10.0.0.2")).await;
+    followed.until_names(&["a", "b"]).await;
+    assert_eq!(api.requests, 3);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn a_server_that_ignores_what_it_was_asked_is_listed() {
-    let run = async {
-        let mut api = Fake::new().await;
-        let pace = Pace { sync: Duration::from_millis(100), ..pace() };
-        let mut followed = Followed::start(api.addr, config(true, false), pace);
-        let mut watch = api.next().await.stream().await;
-        watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
-        let asked = api.next().await;
-        assert!(!asked.is_watch());
-        asked.answer("200 OK", &list(4, &[pod("a", 1, "10.0.0.1")])).await;
-        followed.until_names(&["a"]).await;
-    };
-    LocalSet::new().run_until(run).await;
+    let mut api = Fake::new().await;
+    let pace = Pace { sync: Duration::from_millis(100), ..pace() };
+    let mut followed = Followed::start(api.addr, config(true, false), pace);
+    let mut watch = api.next().await.stream().await;
+    watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+    let asked = api.next().await;
+    assert!(!asked.is_watch());
+    asked.answer("200 OK", &list(4, &[pod("a", 1, "10.0.0.1")])).await;
+    followed.until_names(&["a"]).await;
 }
 
 const SERVICE: &str = r#"{"metadata":{"namespace":"shop","name":"cart","uid":"s1","resourceVersion":"1"},"spec":{"clusterIP":"10.96.0.9","ports":[{"port":80,"nodePort":30080}]}}"#;
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn services_are_joined_with_their_endpoints_in_the_version_that_the_server_has() {
-    let run = async {
-        let mut api = Fake::new().await;
-        let mut followed = Followed::start(api.addr, config(false, true), pace());
-        let slice = r#"{"metadata":{"namespace":"shop","name":"cart-1","uid":"e1","resourceVersion":"2","labels":{"kubernetes.io/service-name":"cart"}},"endpoints":[{"addresses":["10.0.0.1"]},{"addresses":["10.0.0.2"],"conditions":{"ready":false}}]}"#;
-        let mut open = Vec::new();
-        for _ in 0..3 {
-            let asked = api.next().await;
-            assert!(!asked.query.iter().any(|it| it.starts_with("fieldSelector")), "{:?}", asked.query);
-            match asked.path.as_str() {
-                "/api/v1/services" => {
-                    let mut watch = asked.stream().await;
-                    watch.event("ADDED", SERVICE).await;
-                    watch.synced(3).await;
-                    open.push(watch);
-                }
-                "/apis/discovery.k8s.io/v1/endpointslices" => asked.answer("404 Not Found", "404 page not found").await,
-                "/apis/discovery.k8s.io/v1beta1/endpointslices" => {
-                    let mut watch = asked.stream().await;
-                    watch.event("ADDED", slice).await;
-                    watch.synced(3).await;
-                    open.push(watch);
-                }
-                other => panic!("asked for {other}"),
+    let mut api = Fake::new().await;
+    let mut followed = Followed::start(api.addr, config(false, true), pace());
+    let slice = r#"{"metadata":{"namespace":"shop","name":"cart-1","uid":"e1","resourceVersion":"2","labels":{"kubernetes.io/service-name":"cart"}},"endpoints":[{"addresses":["10.0.0.1"]},{"addresses":["10.0.0.2"],"conditions":{"ready":false}}]}"#;
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let asked = api.next().await;
+        assert!(!asked.query.iter().any(|it| it.starts_with("fieldSelector")), "{:?}", asked.query);
+        match asked.path.as_str() {
+            "/api/v1/services" => {
+                let mut watch = asked.stream().await;
+                watch.event("ADDED", SERVICE).await;
+                watch.synced(3).await;
+                open.push(watch);
             }
+            "/apis/discovery.k8s.io/v1/endpointslices" => asked.answer("404 Not Found", "404 page not found").await,
+            "/apis/discovery.k8s.io/v1beta1/endpointslices" => {
+                let mut watch = asked.stream().await;
+                watch.event("ADDED", slice).await;
+                watch.synced(3).await;
+                open.push(watch);
+            }
+            other => panic!("asked for {other}"),
         }
-        let view = followed.until("all", View::is_complete).await;
-        let services = view.services();
-        let addr = |last| std::net::IpAddr::from([10, 0, 0, last]);
-        assert_eq!(services[0].ready_endpoints, Some(vec![addr(1)]));
-        assert_eq!(services[0].not_ready_endpoints, [addr(2)]);
-        assert_eq!(services[0].ports[0].node_port, Some(30080));
-    };
-    LocalSet::new().run_until(run).await;
+    }
+    let view = followed.until("all", View::is_complete).await;
+    let services = view.services();
+    let addr = |last| std::net::IpAddr::from([10, 0, 0, last]);
+    assert_eq!(services[0].ready_endpoints, Some(vec![addr(1)]));
+    assert_eq!(services[0].not_ready_endpoints, [addr(2)]);
+    assert_eq!(services[0].ports[0].node_port, Some(30080));
 }
 
 #[tokio::test]
@@ -279,20 +261,17 @@ async fn refused_endpoint_slices_leave_endpoints_unknown() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn a_server_that_knows_no_version_is_asked_for_the_newest_again() {
-    let run = async {
-        let mut api = Fake::new().await;
-        let _followed = Followed::start(api.addr, config(false, true), pace());
-        let mut paths = Vec::new();
-        while paths.len() < 3 {
-            let asked = api.next().await;
-            if let Some((_, version)) = asked.path.split_once("/discovery.k8s.io/") {
-                paths.push(version.to_owned());
-            }
-            asked.answer("404 Not Found", "404 page not found").await;
+    let mut api = Fake::new().await;
+    let _followed = Followed::start(api.addr, config(false, true), pace());
+    let mut paths = Vec::new();
+    while paths.len() < 3 {
+        let asked = api.next().await;
+        if let Some((_, version)) = asked.path.split_once("/discovery.k8s.io/") {
+            paths.push(version.to_owned());
         }
-        assert_eq!(paths, ["v1/endpointslices", "v1beta1/endpointslices", "v1/endpointslices"]);
-    };
-    LocalSet::new().run_until(run).await;
+        asked.answer("404 Not Found", "404 page not found").await;
+    }
+    assert_eq!(paths, ["v1/endpointslices", "v1beta1/endpointslices", "v1/endpointslices"]);
 }

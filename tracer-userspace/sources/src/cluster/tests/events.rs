@@ -37,78 +37,65 @@ async fn position(api: &mut Fake, path: &str, version: u32) {
     asked.answer("200 OK", &list(version, &[])).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn only_what_is_new_in_the_namespace_is_asked_for() {
-    let run = async {
-        let mut api = Fake::new().await;
-        let mut followed = Followed::start(api.addr, of(&[shop()]), pace());
-        position(&mut api, "/api/v1/namespaces/shop/events", 70).await;
-        let asked = api.next().await;
-        assert_eq!(asked.path, "/api/v1/namespaces/shop/events");
-        let selector = "fieldSelector=source%3Dkubelet%2Ctype%3DWarning%2CinvolvedObject.kind%3DPod%2Creason!%3DBackOff%2Creason!%3DFailed%2Creason!%3DFailedMount";
-        for parameter in ["watch=true", "resourceVersion=70", selector] {
-            assert!(asked.has(parameter), "{parameter}: {:?}", asked.query);
-        }
-        let mut watch = asked.stream().await;
-        watch.event("MODIFIED", &event("e1", "n2", 9, 71, "2026-11-20T16:05:44Z")).await;
-        watch.event("ADDED", &event("e2", NODE, 1, 72, "2026-11-20T16:05:45Z")).await;
-        watch.event("MODIFIED", &event("e2", NODE, 2, 73, "2026-11-20T16:05:47Z")).await;
-        followed.until("the count", |view| counts(view) == [2]).await;
-        // Deleted after an hour, as the server does.
-        watch.event("DELETED", &event("e2", NODE, 2, 80, "2026-11-20T16:05:47Z")).await;
-        followed.until("gone", |view| counts(view).is_empty()).await;
-    };
-    LocalSet::new().run_until(run).await;
+    let mut api = Fake::new().await;
+    let mut followed = Followed::start(api.addr, of(&[shop()]), pace());
+    position(&mut api, "/api/v1/namespaces/shop/events", 70).await;
+    let asked = api.next().await;
+    assert_eq!(asked.path, "/api/v1/namespaces/shop/events");
+    let selector = "fieldSelector=source%3Dkubelet%2Ctype%3DWarning%2CinvolvedObject.kind%3DPod%2Creason!%3DBackOff%2Creason!%3DFailed%2Creason!%3DFailedMount";
+    for parameter in ["watch=true", "resourceVersion=70", selector] {
+        assert!(asked.has(parameter), "{parameter}: {:?}", asked.query);
+    }
+    let mut watch = asked.stream().await;
+    watch.event("MODIFIED", &event("e1", "n2", 9, 71, "2026-11-20T16:05:44Z")).await;
+    watch.event("ADDED", &event("e2", NODE, 1, 72, "2026-11-20T16:05:45Z")).await;
+    watch.event("MODIFIED", &event("e2", NODE, 2, 73, "2026-11-20T16:05:47Z")).await;
+    followed.until("the count", |view| counts(view) == [2]).await;
+    // Deleted after an hour, as the server does.
+    watch.event("DELETED", &event("e2", NODE, 2, 80, "2026-11-20T16:05:47Z")).await;
+    followed.until("gone", |view| counts(view).is_empty()).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn a_forgotten_position_is_given_up_for_the_present() {
-    let run = async {
-        let log = Log::new();
-        let mut api = Fake::new().await;
-        let mut followed = Followed::start(api.addr, of(&[Namespace::All]), pace());
-        position(&mut api, "/api/v1/events", 70).await;
-        api.next().await.answer("410 Gone", "{}").await;
-        position(&mut api, "/api/v1/events", 90).await;
-        let asked = api.next().await;
-        assert!(asked.has("resourceVersion=90") && !asked.has("sendInitialEvents=true"), "{:?}", asked.query);
-        let mut watch = asked.stream().await;
-        watch.event("ADDED", &event("e2", NODE, 1, 91, "2026-11-20T16:05:45Z")).await;
-        followed.until("the event", |view| counts(view) == [1]).await;
-        assert_eq!(log.lines(), Vec::<String>::new());
-    };
-    LocalSet::new().run_until(run).await;
+    let log = Log::new();
+    let mut api = Fake::new().await;
+    let mut followed = Followed::start(api.addr, of(&[Namespace::All]), pace());
+    position(&mut api, "/api/v1/events", 70).await;
+    api.next().await.answer("410 Gone", "{}").await;
+    position(&mut api, "/api/v1/events", 90).await;
+    let asked = api.next().await;
+    assert!(asked.has("resourceVersion=90") && !asked.has("sendInitialEvents=true"), "{:?}", asked.query);
+    let mut watch = asked.stream().await;
+    watch.event("ADDED", &event("e2", NODE, 1, 91, "2026-11-20T16:05:45Z")).await;
+    followed.until("the event", |view| counts(view) == [1]).await;
+    assert_eq!(log.lines(), Vec::<String>::new());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn each_namespace_is_followed_and_fails_by_itself() {
-    let run = async {
-        let log = Log::new();
-        let mut api = Fake::new().await;
-        let mut followed = Followed::start(api.addr, of(&[shop(), Namespace::Named("bank".into())]), pace());
-        let mut open = Vec::new();
-        // The Events of `bank` are asked for again, because they were refused.
-        while open.is_empty() || api.requests < 5 {
-            let asked = api.next().await;
-            match asked.path.as_str() {
-                "/api/v1/namespaces/bank/events" => asked.answer("403 Forbidden", "{}").await,
-                "/api/v1/namespaces/shop/events" if !asked.is_watch() => asked.answer("200 OK", &list(7, &[])).await,
-                "/api/v1/namespaces/shop/events" => open.push(asked.stream().await),
-                other => panic!("asked for {other}"),
-            }
+    let log = Log::new();
+    let mut api = Fake::new().await;
+    let mut followed = Followed::start(api.addr, of(&[shop(), Namespace::Named("bank".into())]), pace());
+    let mut open = Vec::new();
+    // The Events of `bank` are asked for again, because they were refused.
+    while open.is_empty() || api.requests < 5 {
+        let asked = api.next().await;
+        match asked.path.as_str() {
+            "/api/v1/namespaces/bank/events" => asked.answer("403 Forbidden", "{}").await,
+            "/api/v1/namespaces/shop/events" if !asked.is_watch() => asked.answer("200 OK", &list(7, &[])).await,
+            "/api/v1/namespaces/shop/events" => open.push(asked.stream().await),
+            other => panic!("asked for {other}"),
         }
-        open[0].event("ADDED", &event("e1", NODE, 1, 8, "2026-11-20T16:05:45Z")).await;
-        let view = followed.until("shop", |view| counts(view) == [1]).await;
-        assert!(
-            view.failure().is_some_and(|it| it.contains("verb `list` on resource `events`")),
-            "{:?}",
-            view.failure()
-        );
-        let lines = log.lines();
-        assert_eq!(lines.len(), 1, "{lines:#?}");
-        assert!(lines[0].ends_with("; events of namespace bank known so far stay"), "{lines:#?}");
-    };
-    LocalSet::new().run_until(run).await;
+    }
+    open[0].event("ADDED", &event("e1", NODE, 1, 8, "2026-11-20T16:05:45Z")).await;
+    let view = followed.until("shop", |view| counts(view) == [1]).await;
+    assert!(view.failure().is_some_and(|it| it.contains("verb `list` on resource `events`")), "{:?}", view.failure());
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].ends_with("; events of namespace bank known so far stay"), "{lines:#?}");
 }
 
 #[tokio::test]

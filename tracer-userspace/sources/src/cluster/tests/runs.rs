@@ -20,35 +20,31 @@ fn runs(view: &View) -> Option<&Runs> {
     view.pods.first()?.containers.first()?.runs.as_ref()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "local")]
 async fn a_restart_is_one_change_and_what_else_a_status_says_is_none() {
-    let run = async {
-        let mut api = Fake::new().await;
-        let mut followed = Followed::pods(api.addr);
-        let mut watch = api.next().await.stream().await;
-        watch.event("ADDED", &with_status(1, FIRST, "False")).await;
-        watch.synced(1).await;
-        let first = followed.until("complete", |view| view.is_complete() && runs(view).is_some()).await;
-        let started = runs(&first).and_then(|runs| runs.started_boot_ns);
-        assert!(started.is_some() && runs(&first).is_some_and(|runs| runs.restarts == 0));
+    let mut api = Fake::new().await;
+    let mut followed = Followed::pods(api.addr);
+    let mut watch = api.next().await.stream().await;
+    watch.event("ADDED", &with_status(1, FIRST, "False")).await;
+    watch.synced(1).await;
+    let first = followed.until("complete", |view| view.is_complete() && runs(view).is_some()).await;
+    let started = runs(&first).and_then(|runs| runs.started_boot_ns);
+    assert!(started.is_some() && runs(&first).is_some_and(|runs| runs.restarts == 0));
 
-        // Ready now: the same runs, to the nanosecond.
-        followed.view.mark_unchanged();
-        watch.event("MODIFIED", &with_status(2, FIRST, "True")).await;
-        watch.end().await;
-        let again = api.next().await;
-        assert!(again.has("resourceVersion=2") && !followed.view.has_changed().expect("followers"));
+    // Ready now: the same runs, to the nanosecond.
+    followed.view.mark_unchanged();
+    watch.event("MODIFIED", &with_status(2, FIRST, "True")).await;
+    watch.end().await;
+    let again = api.next().await;
+    assert!(again.has("resourceVersion=2") && !followed.view.has_changed().expect("followers"));
 
-        let mut watch = again.stream().await;
-        watch.event("MODIFIED", &with_status(3, &BACK_OFF.replace('\n', ""), "False")).await;
-        let ended = followed.until("back-off", |view| runs(view).is_some_and(|runs| runs.restarts == 1)).await;
-        let runs = runs(&ended).expect("runs");
-        assert!(
-            runs.waiting.as_ref().is_some_and(tracer_model::event::Waiting::is_back_off)
-                && runs.started_boot_ns.is_none()
-        );
-        let last = runs.last.as_ref().expect("a run that ended");
-        assert!(last.is_out_of_memory() && last.started_boot_ns == started && last.ran_ns() == Some(31_000_000_000));
-    };
-    LocalSet::new().run_until(run).await;
+    let mut watch = again.stream().await;
+    watch.event("MODIFIED", &with_status(3, &BACK_OFF.replace('\n', ""), "False")).await;
+    let ended = followed.until("back-off", |view| runs(view).is_some_and(|runs| runs.restarts == 1)).await;
+    let runs = runs(&ended).expect("runs");
+    assert!(
+        runs.waiting.as_ref().is_some_and(tracer_model::event::Waiting::is_back_off) && runs.started_boot_ns.is_none()
+    );
+    let last = runs.last.as_ref().expect("a run that ended");
+    assert!(last.is_out_of_memory() && last.started_boot_ns == started && last.ran_ns() == Some(31_000_000_000));
 }
