@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 
-use common::{Dir, lines, ran, recording, reports_one_line, text, tracer};
+use common::{Scratch, lines, ran, recording, reports_one_line, text, tracer};
 
 #[test]
 fn wrong_usage_is_one_line() {
@@ -46,7 +46,7 @@ fn without_a_command_there_is_an_overview() {
 
 #[test]
 fn an_unknown_environment_variable_is_a_warning() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
     let slip = |args: &[&str]| tracer().args(args).env("TRACER_DURATON", "5m").output().unwrap();
     let output = slip(&["replay", &good]);
@@ -56,7 +56,7 @@ fn an_unknown_environment_variable_is_a_warning() {
 
 #[test]
 fn a_filter_without_matches_is_reported() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
     let shown = |args: &[&str]| ran(&[&["replay", &good], args].concat());
     let nothing = shown(&["-n", "nosuch", "-o", "json"]);
@@ -73,8 +73,8 @@ fn a_filter_without_matches_is_reported() {
 /// kubectl runs the plugin `tracer` as `kubectl-tracer`.
 #[test]
 fn the_name_kubectl_tracer_makes_it_a_plugin() {
-    let dir = Dir::new();
-    let plugin = dir.path("kubectl-tracer");
+    let dir = Scratch::new();
+    let plugin = dir.text("kubectl-tracer");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tracer"), &plugin).unwrap();
     let help = std::process::Command::new(&plugin).arg("--help").output().unwrap();
     assert!(help.status.success() && text(&help.stdout).contains("kubectl tracer"), "{}", text(&help.stdout));
@@ -103,7 +103,7 @@ fn a_wrong_value_of_a_variable_is_wrong_usage() {
     for flag in ["--cause", "--prober"] {
         reports_one_line(&ran(&["attach", flag, ""]), 2, &[flag, "an empty name"]);
     }
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let mut command = tracer();
     for name in ["OUTPUT", "OUTPUT_FILE", "NAMESPACE", "CAUSE", "DURATION", "ATTEMPTS", "PROBER", "PODS", "COMPARE"] {
         command.env(format!("TRACER_{name}"), "");
@@ -138,7 +138,7 @@ fn an_argument_that_is_not_utf8_is_named() {
 
 #[test]
 fn a_list_may_have_spaces_around_commas() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
     let output =
         tracer().args(["replay", &good]).env("TRACER_CAUSE", "loopback_down, mid_stream_rst").output().unwrap();
@@ -149,8 +149,8 @@ fn a_list_may_have_spaces_around_commas() {
 /// To open a named pipe would wait for a writer, perhaps without end.
 #[test]
 fn a_named_pipe_is_refused_as_a_list() {
-    let dir = Dir::new();
-    let pipe = dir.0.join("pipe");
+    let dir = Scratch::new();
+    let pipe = dir.path("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
     for flag in ["--pods", "--services"] {
         reports_one_line(
@@ -179,8 +179,8 @@ fn a_command_ignores_variables_of_flags_that_it_lacks() {
 
 #[test]
 fn a_variable_can_name_the_output_file() {
-    let dir = Dir::new();
-    let (good, path) = (dir.file("good", recording()), dir.0.join("records"));
+    let dir = Scratch::new();
+    let (good, path) = (dir.file("good", recording()), dir.path("records"));
     let output = tracer().args(["replay", &good]).env("TRACER_OUTPUT_FILE", &path).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
     assert_eq!(lines(&path), 2);
@@ -192,7 +192,7 @@ fn unreadable_files_are_named_with_their_flag() {
     reports_one_line(&ran(&["attach", "--services", "/"]), 2, &["--services /: Is a directory"]);
     reports_one_line(&ran(&["replay", "/none/incident"]), 2, &["replay FILE /none/incident: No such file"]);
     reports_one_line(&ran(&["replay", "/"]), 2, &["replay FILE /: Is a directory"]);
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
     reports_one_line(
         &ran(&["replay", &good, "--output-file", "/none/out"]),
@@ -234,7 +234,7 @@ fn without_privileges_the_missing_capabilities_are_named() {
 
 #[test]
 fn a_log_filter_does_not_touch_stdout() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
     let output = tracer().args(["replay", &good]).env("TRACER_LOG", "trace").output().unwrap();
     assert_eq!(output.stdout, ran(&["replay", &good]).stdout);

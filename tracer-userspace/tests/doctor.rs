@@ -4,37 +4,21 @@ mod common;
 
 use std::process::Output;
 
-use serde_json::Value;
-
-use common::{Dir, tracer};
+use common::{Scratch, records, tracer};
 
 /// The files of a node.
-struct Tree(Dir);
+fn tree(files: &[(&str, &str)]) -> Scratch {
+    let root = Scratch::new();
+    files.iter().for_each(|(path, content)| _ = root.file(path, content));
+    root
+}
 
-impl Tree {
-    fn new(files: &[(&str, &str)]) -> Self {
-        let root = Dir::new();
-        for (path, content) in files {
-            let path = root.0.join(path);
-            std::fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
-            std::fs::write(path, content).expect("file");
-        }
-        Self(root)
-    }
-
-    fn doctor(&self, args: &[&str]) -> Output {
-        let root = self.0.0.to_str().expect("UTF-8");
-        doctor(&[&["--root", root], args].concat())
-    }
+fn doctor_of(root: &Scratch, args: &[&str]) -> Output {
+    doctor(&[&["--root", &root.text("")], args].concat())
 }
 
 fn doctor(args: &[&str]) -> Output {
     tracer().arg("doctor").args(args).output().expect("tracer")
-}
-
-fn rows(output: &Output) -> Vec<Value> {
-    let text = std::str::from_utf8(&output.stdout).expect("UTF-8");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 const HEALTHY: &[(&str, &str)] = &[
@@ -46,18 +30,18 @@ const HEALTHY: &[(&str, &str)] = &[
 #[test]
 fn a_wrong_setting_is_a_failed_row_and_exit_code_1() {
     let checks = ["--check", "somaxconn,ip_forward,loopback_up", "--node-name", "n1"];
-    let output = Tree::new(HEALTHY).doctor(&checks);
+    let output = doctor_of(&tree(HEALTHY), &checks);
     assert_eq!(output.status.code(), Some(0));
     assert!(
-        rows(&output)
+        records(&output.stdout)
             .iter()
             .all(|row| row["status"] == "ok" && row["schema"] == "tracer/1" && row["node_name"] == "n1")
     );
     let mut files = HEALTHY.to_vec();
     files[1].1 = "0\n";
-    let output = Tree::new(&files).doctor(&checks);
+    let output = doctor_of(&tree(&files), &checks);
     assert_eq!(output.status.code(), Some(1));
-    let rows = rows(&output);
+    let rows = records(&output.stdout);
     let bad: Vec<_> = rows.iter().filter(|row| row["status"] == "fail").collect();
     assert_eq!((bad.len(), bad[0]["check"].as_str()), (1, Some("ip_forward")));
     assert_eq!(bad[0]["remediation"]["commands"][0]["run"], "sysctl -w net.ipv4.ip_forward=1");
@@ -69,16 +53,16 @@ fn a_wrong_setting_is_a_failed_row_and_exit_code_1() {
 fn a_warning_fails_only_with_fail_on_warn() {
     let mut files = HEALTHY.to_vec();
     files[0].1 = "128\n";
-    let tree = Tree::new(&files);
-    assert_eq!(tree.doctor(&["--check", "somaxconn"]).status.code(), Some(0));
-    assert_eq!(tree.doctor(&["--check", "somaxconn", "--fail-on", "warn"]).status.code(), Some(1));
+    let tree = tree(&files);
+    assert_eq!(doctor_of(&tree, &["--check", "somaxconn"]).status.code(), Some(0));
+    assert_eq!(doctor_of(&tree, &["--check", "somaxconn", "--fail-on", "warn"]).status.code(), Some(1));
 }
 
 #[test]
 fn pretty_is_a_table_with_the_commands() {
     let mut files = HEALTHY.to_vec();
     files[1].1 = "0\n";
-    let output = Tree::new(&files).doctor(&["-o", "pretty", "--node-name", "n1"]);
+    let output = doctor_of(&tree(&files), &["-o", "pretty", "--node-name", "n1"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(
         text.starts_with("fail    ip_forward IPv4\n")
@@ -87,7 +71,7 @@ fn pretty_is_a_table_with_the_commands() {
     );
     assert!(text.lines().last().is_some_and(|line| line.starts_with("n1: 1 fail, ")), "{text}");
     assert!(!text.contains('\u{1b}'), "no colour into a pipe");
-    let coloured = Tree::new(&files).doctor(&["-o", "pretty", "--color", "always"]);
+    let coloured = doctor_of(&tree(&files), &["-o", "pretty", "--color", "always"]);
     assert!(coloured.stdout.contains(&0x1b));
 }
 
@@ -96,10 +80,13 @@ fn problems_hides_rows_that_are_ok() {
     let mut files = HEALTHY.to_vec();
     files[1].1 = "0\n";
     let checks = ["--check", "somaxconn,ip_forward,loopback_up", "--node-name", "n1", "--problems"];
-    let output = Tree::new(&files).doctor(&checks);
+    let output = doctor_of(&tree(&files), &checks);
     assert_eq!(output.status.code(), Some(1));
-    assert!(!rows(&output).is_empty() && rows(&output).iter().all(|row| row["status"] != "ok"), "{output:?}");
-    let output = Tree::new(&files).doctor(&[&checks[..], &["-o", "pretty"]].concat());
+    assert!(
+        !records(&output.stdout).is_empty() && records(&output.stdout).iter().all(|row| row["status"] != "ok"),
+        "{output:?}"
+    );
+    let output = doctor_of(&tree(&files), &[&checks[..], &["-o", "pretty"]].concat());
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(!text.contains("\nok ") && text.ends_with("3 ok\n"), "{text}");
 }
@@ -108,10 +95,10 @@ fn problems_hides_rows_that_are_ok() {
 fn probe_budgets_come_from_the_list_of_pods() {
     let pods = r#"{"kind":"PodList","apiVersion":"v1","items":[{"kind":"Pod","metadata":{"name":"cart","namespace":"shop","uid":"u"},
         "spec":{"containers":[{"name":"main","livenessProbe":{"tcpSocket":{"port":9502},"periodSeconds":5,"initialDelaySeconds":2}}]}}]}"#;
-    let tree = Tree::new(&[("pods.json", pods)]);
-    let file = tree.0.path("pods.json");
-    let output = tree.doctor(&["--check", "probe_budgets", "--pods", &file]);
-    let rows = rows(&output);
+    let tree = tree(&[("pods.json", pods)]);
+    let file = tree.text("pods.json");
+    let output = doctor_of(&tree, &["--check", "probe_budgets", "--pods", &file]);
+    let rows = records(&output.stdout);
     assert_eq!(
         (rows[0]["status"].as_str(), rows[0]["fields"]["budget_s"].as_u64()),
         (Some("warn"), Some(17)),
@@ -139,10 +126,10 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
 #[test]
 fn an_empty_list_of_pods_is_unknown() {
     let empty = r#"{"apiVersion":"v1","kind":"List","items":[]}"#;
-    let tree = Tree::new(&[("pods.json", empty)]);
-    let pods = tree.0.path("pods.json");
-    let output = tree.doctor(&["--check", "probe_budgets", "--pods", &pods]);
-    let row = &rows(&output)[0];
+    let tree = tree(&[("pods.json", empty)]);
+    let pods = tree.text("pods.json");
+    let output = doctor_of(&tree, &["--check", "probe_budgets", "--pods", &pods]);
+    let row = &records(&output.stdout)[0];
     assert!(
         row["status"] == "unknown"
             && row["remediation"]["commands"][0]["run"].as_str().is_some_and(|fix| fix.contains("${NODE:?}"))

@@ -11,6 +11,7 @@ use serde_json::Value;
 mod common;
 
 use common::netns::Netns;
+use common::{Killed, as_nobody, records};
 
 /// Adds two links, each with an address and a default route.
 fn two_uplinks(node: &Netns) {
@@ -84,7 +85,7 @@ fn doctor_inspects_the_namespace_of_the_prober() {
     let name = format!("kl{}", std::process::id());
     let exe = std::env::temp_dir().join(&name);
     std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
-    let mut prober = node.command(exe.to_str().expect("UTF-8")).arg("300").spawn().expect("prober");
+    let mut prober = Killed(node.command(exe.to_str().expect("UTF-8")).arg("300").spawn().expect("prober"));
     let comm = format!("/proc/{}/comm", prober.id());
     while std::fs::read_to_string(&comm).unwrap_or_default().trim() != name {
         assert!(prober.try_wait().expect("prober").is_none(), "the prober ended");
@@ -95,8 +96,7 @@ fn doctor_inspects_the_namespace_of_the_prober() {
         node.findings(command.args(["doctor", "-o", "json", "--check", "loopback_up,cni_config", "--prober", name])).0
     };
     let (inside, own) = (outside(&name), outside("no-such-prober"));
-    let _ = prober.kill();
-    let _ = prober.wait();
+    drop(prober);
     let _ = std::fs::remove_file(&exe);
     assert_eq!((inside[0]["status"].as_str(), own[0]["status"].as_str()), (Some("fail"), Some("ok")));
     assert!(inside[1]["status"] != "unknown", "a prober without a CNI is not unknown: {inside:?}");
@@ -138,15 +138,14 @@ fn fixes_of_node_ports_and_of_the_kubelets_port_work_together() {
     node.run("ip link set lo up; sysctl -qw net.ipv4.ip_local_port_range='1024 65000'");
     let script =
         "import socket,time; s=socket.socket(); s.bind(('127.0.0.1',10250)); s.listen(); print(); time.sleep(60)";
-    let mut kubelet = node.command("python3").args(["-uc", script]).stdout(Stdio::piped()).spawn().expect("python3");
+    let kubelet = node.command("python3").args(["-uc", script]).stdout(Stdio::piped()).spawn();
+    let mut kubelet = Killed(kubelet.expect("python3"));
     BufReader::new(kubelet.stdout.take().expect("stdout")).lines().next();
     let checks = ["port_overlap", "listener_overlap"];
     let fixes = checks.map(|check| node.doctor(&["--check", check]).0.remove(0));
     let wrong = fixes.each_ref().map(|it| it["status"].as_str().expect("status").to_owned());
     fixes.iter().for_each(|it| node.run(it["remediation"]["commands"][0]["run"].as_str().expect("a fix")));
     let fixed = checks.map(|check| node.statuses(check).remove(0));
-    let _ = kubelet.kill();
-    let _ = kubelet.wait();
     assert_eq!(
         (wrong.as_slice(), fixed.as_slice()),
         (&["warn".into(), "warn".into()][..], &["ok".into(), "ok".into()][..])
@@ -249,12 +248,8 @@ fn the_proxy_mode_is_read_from_its_tables() {
 #[ignore = "needs root"]
 fn without_privileges_a_check_is_unknown_and_the_exit_code_3() {
     let node = Netns::new();
-    // The user `nobody` may not read the build directory, so it gets the binary as an open file.
-    let binary = std::fs::File::open(env!("CARGO_BIN_EXE_tracer")).expect("binary");
-    let script = "exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all /proc/self/fd/0 \"$@\"";
-    let mut command = node.command("sh");
-    command.args(["-c", script, "sh", "doctor", "--prober", "no-such-prober", "-o", "json", "--check", "base_policy"]);
-    let (findings, code) = node.findings(command.stdin(binary));
+    let args = ["doctor", "--prober", "no-such-prober", "-o", "json", "--check", "base_policy"];
+    let (findings, code) = node.findings(as_nobody(&mut node.command("setpriv"), &args));
     assert_eq!(
         (findings[0]["status"].as_str(), findings[0]["needs"].as_str()),
         (Some("unknown"), Some("CAP_NET_ADMIN"))
@@ -267,7 +262,7 @@ fn without_privileges_a_check_is_unknown_and_the_exit_code_3() {
 #[ignore = "needs root"]
 fn a_daemon_emits_findings_about_its_node() {
     let netns = Netns::new();
-    let socket = std::env::temp_dir().join(format!("{}.sock", netns.0));
+    let socket = std::env::temp_dir().join(format!("{}.sock", netns.name));
     let args = ["run", "--prober", "no-such-prober", "-o", "json", "--duration", "20s", "--health-socket"];
     let mut command = netns.command(env!("CARGO_BIN_EXE_tracer"));
     let mut daemon = command.args(args).arg(&socket).stdout(Stdio::piped()).spawn().expect("tracer");
@@ -285,10 +280,7 @@ fn a_daemon_emits_findings_about_its_node() {
 #[test]
 #[ignore = "needs root"]
 fn doctor_and_hooks_report_the_same_missing_hooks() {
-    let rows = |output: Output| -> Vec<Value> {
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-    };
+    let rows = |output: Output| records(&output.stdout);
     let check = ["doctor", "--check", "tracer_hooks"];
     let found = rows(common::tracer().args(check).output().expect("tracer")).remove(0);
     let hooks = rows(common::tracer().args(["hooks", "--duration", "1ms"]).output().expect("tracer"));

@@ -41,7 +41,7 @@ impl TestNode {
                 "ip link add {link} type veth peer name eth0 netns {}
                  ip addr add {net}.1/24 dev {link}
                  ip link set {link} up",
-                peer.0
+                peer.name
             ));
             peer.run(&format!(
                 "ip addr add {net}.2/24 dev eth0; ip link set eth0 up; ip route add default via {net}.1"

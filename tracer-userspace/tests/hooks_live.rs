@@ -6,17 +6,15 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use common::tracer;
+use common::{as_nobody, records, tracer};
 
 fn findings(stdout: &[u8]) -> BTreeMap<String, Value> {
-    let lines = std::str::from_utf8(stdout).unwrap().lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.map(|record| (record["check"].as_str().unwrap().to_owned(), record)).collect()
+    records(stdout).into_iter().map(|record| (record["check"].as_str().unwrap().to_owned(), record)).collect()
 }
 
 #[test]
@@ -75,10 +73,7 @@ fn a_missing_hook_fails_only_with_fail_on_warn() {
 #[test]
 #[ignore = "needs root"]
 fn without_privileges_the_missing_capability_is_named() {
-    // The user `nobody` may not read the build directory, so it gets the binary as an open file.
-    let binary = File::open(env!("CARGO_BIN_EXE_tracer")).unwrap();
-    let script = "exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all /proc/self/fd/0 hooks";
-    let output = Command::new("sh").args(["-c", script]).stdin(binary).output().unwrap();
+    let output = as_nobody(&mut Command::new("setpriv"), &["hooks"]).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(3), 0), "{stderr}");
     assert!(stderr.contains("CAP_BPF") && stderr.lines().count() == 1, "{stderr}");

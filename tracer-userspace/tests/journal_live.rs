@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use common::{PATIENCE, soon};
+use common::{Killed, PATIENCE, soon};
 
 const JOURNALD: &str = "/lib/systemd/systemd-journald";
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
@@ -34,24 +34,12 @@ fn prober() -> String {
     format!("kubelet-{}", std::process::id())
 }
 
-/// A child that ends with the test.
-struct Process(Child);
-
-impl Process {
-    fn say(&mut self, line: &str) {
-        writeln!(self.0.stdin.as_mut().unwrap(), "{line}").unwrap();
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.0.id().cast_signed()), signal).unwrap();
-    }
+fn say(process: &mut Killed, line: &str) {
+    writeln!(process.stdin.as_mut().unwrap(), "{line}").unwrap();
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn signal(process: &Killed, signal: Signal) {
+    kill(Pid::from_raw(process.id().cast_signed()), signal).unwrap();
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -87,7 +75,7 @@ fn hide_this_machine() -> MountPoint {
     place
 }
 
-fn journald() -> Process {
+fn journald() -> Killed {
     for directory in ["/run/systemd/journal", "/run/systemd/journald.conf.d", "/var/log/journal"] {
         fs::create_dir_all(directory).unwrap();
     }
@@ -97,7 +85,7 @@ fn journald() -> Process {
     fs::write("/run/systemd/journald.conf.d/test.conf", settings).unwrap();
     let mut command = Command::new(JOURNALD);
     command.env("SYSTEMD_LOG_TARGET", "console").stdin(Stdio::null()).stderr(Stdio::null());
-    let process = Process(command.spawn().expect("systemd-journald (package systemd)"));
+    let process = Killed(command.spawn().expect("systemd-journald (package systemd)"));
     wait_until("journald listens and writes", || {
         Path::new("/run/systemd/journal/stdout").exists() && current().exists()
     });
@@ -114,28 +102,28 @@ fn archived() -> usize {
 }
 
 /// Starts a process that writes its input to journald, by a socket as systemd gives one to a service.
-fn service(comm: &str) -> Process {
+fn service(comm: &str) -> Killed {
     let script = format!("printf {comm} > /proc/$$/comm; while read -r line; do printf '%s\\n' \"$line\"; done");
     let mut command = Command::new("systemd-cat");
     // Any sender can choose its identifier, so tracer must not trust it.
     command.args(["-t", "kubelet", "sh", "-c", &script]);
-    let process = Process(command.stdin(Stdio::piped()).spawn().expect("systemd-cat"));
-    let of = format!("/proc/{}/comm", process.0.id());
+    let process = Killed(command.stdin(Stdio::piped()).spawn().expect("systemd-cat"));
+    let of = format!("/proc/{}/comm", process.id());
     wait_until(comm, || fs::read_to_string(&of).unwrap_or_default().trim() == comm);
     process
 }
 
 /// Starts `tracer attach` without the files of this node, and returns it with its records.
-fn tracer(pods: &Path, more: &str) -> (Process, Receiver<Value>) {
+fn tracer(pods: &Path, more: &str) -> (Killed, Receiver<Value>) {
     let (tracer, prober, pods) = (env!("CARGO_BIN_EXE_tracer"), prober(), pods.display());
     let attach = format!("{tracer} attach -o json --prober {prober} --pods {pods} {more}");
     let hide = "mount -t tmpfs none /var/log && mount -t tmpfs none /run";
     let script = format!("{hide} && exec setpriv --bounding-set={CAPABILITIES} -- {attach}");
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
-    let mut process = Process(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("unshare"));
+    let mut process = Killed(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("unshare"));
     let (tx, records) = channel();
-    let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
     std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
             let _ = tx.send(serde_json::from_str(&line).unwrap_or_default());
@@ -205,7 +193,7 @@ fn the_kubelets_lines_in_the_journal_become_verdicts() {
     let _place = hide_this_machine();
     let journald = journald();
     let (mut kubelet, mut other) = (service(&prober()), service("other"));
-    kubelet.say(&failed("web", EARLY));
+    say(&mut kubelet, &failed("web", EARLY));
     wait_until("journald writes the first line", || holds(&current(), EARLY));
     let pods = pods("own");
     let (tracer, records) = tracer(&pods, "");
@@ -213,29 +201,29 @@ fn the_kubelets_lines_in_the_journal_become_verdicts() {
     let expected = format!("/root/var/log/journal/{MACHINE}/system.journal");
     assert!(sources.contains("the kubelet's lines in the journal") && sources.contains(&expected), "{sources}");
 
-    other.say(&failed("web", "command \"forged\" timed out"));
-    kubelet.say(&failed("web", "cat: no such file"));
+    say(&mut other, &failed("web", "command \"forged\" timed out"));
+    say(&mut kubelet, &failed("web", "cat: no such file"));
     assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
 
     // One line just before journald starts a new file, and one after that.
-    kubelet.say(&failed("web", "cat: again"));
-    journald.signal(Signal::SIGUSR2);
+    say(&mut kubelet, &failed("web", "cat: again"));
+    signal(&journald, Signal::SIGUSR2);
     wait_until("journald rotates", || archived() == 1);
-    kubelet.say(&failed("web", "command \"sleep\" timed out"));
+    say(&mut kubelet, &failed("web", "command \"sleep\" timed out"));
     assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
     assert_eq!(verdict(&records), ("exec_timeout".into(), "web".into()));
 
     // journald compresses a line of this length.
-    kubelet.say(&no_sandbox("late"));
+    say(&mut kubelet, &no_sandbox("late"));
     assert_eq!(verdict(&records), ("cni_not_ready".into(), "late".into()));
 
     // The kubelet restarts, so tracer reads the journal through another process. No line is lost or reported twice.
     drop(kubelet);
     let mut kubelet = service(&prober());
-    kubelet.say(&failed("web", "cat: after a restart"));
+    say(&mut kubelet, &failed("web", "cat: after a restart"));
     assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
 
-    tracer.signal(Signal::SIGTERM);
+    signal(&tracer, Signal::SIGTERM);
     let stop = next(&records, "stop");
     let expected = json!({"exec_failed": 3, "exec_timeout": 1, "cni_not_ready": 1});
     assert_eq!(stop["verdicts"], expected, "no line is reported twice, or from another process");
@@ -258,7 +246,7 @@ fn a_journal_can_be_named_by_its_directory() {
     let (_tracer, records) = tracer(&pods, &format!("--kubelet-log journal:{}", place.display()));
     let sources = next(&records, "start")["sources"].to_string();
     assert!(sources.contains(&format!("{}/{MACHINE}/system.journal", place.display())), "{sources}");
-    kubelet.say(&failed("web", "cat: no such file"));
+    say(&mut kubelet, &failed("web", "cat: no such file"));
     assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
     nix::mount::umount2(&place, nix::mount::MntFlags::MNT_DETACH).unwrap();
     fs::remove_dir(&place).unwrap();

@@ -8,7 +8,7 @@ mod common;
 
 use std::process::{Command, Output, Stdio};
 
-use common::{Dir, text};
+use common::{Scratch, text};
 
 /// Copies the binary and its libraries to `$1`, and runs it there with chroot.
 const IN_EMPTY_ROOT: &str = r#"
@@ -21,11 +21,11 @@ exec chroot "$root" /tracer "$@"
 
 /// Runs a script in new namespaces. Its arguments are an empty folder, the binary, and the command line.
 fn ran(script: &str, command: &str) -> Output {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let binary = std::env::var("TRACER").unwrap_or_else(|_| env!("CARGO_BIN_EXE_tracer").to_owned());
     let mut odd = Command::new("unshare");
     odd.args(["--mount", "--net", "sh", "-ec", script, "sh"]);
-    odd.arg(&dir.0).arg(binary).args(command.split(' ')).stdin(Stdio::null());
+    odd.arg(dir.root()).arg(binary).args(command.split(' ')).stdin(Stdio::null());
     odd.output().unwrap()
 }
 

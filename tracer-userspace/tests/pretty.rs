@@ -5,7 +5,6 @@
 
 mod common;
 
-use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -13,30 +12,18 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use nix::pty::{Winsize, openpty};
-
 use common::recorded::{self, with_each};
-use common::{soon, tracer};
+use common::{screen, soon, terminal, tracer};
 
 /// Returns the output of a command on a terminal of this width. Calls `meanwhile` several times a second.
 fn on_terminal(command: &mut Command, columns: u16, meanwhile: impl Fn()) -> String {
-    let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    let pty = openpty(&size, None).unwrap();
-    let slave = File::from(pty.slave);
+    let (master, slave) = terminal(columns);
     let mut child = command.stdout(slave.try_clone().unwrap()).stderr(slave.try_clone().unwrap()).spawn().unwrap();
     // The command holds copies of the slave, too. The thread below reads until the last one is closed.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     drop(slave);
     let (sender, output) = channel();
-    std::thread::spawn(move || {
-        let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
-        let mut master = File::from(pty.master);
-        // After the last slave is closed, read() fails with EIO.
-        while let Ok(n @ 1..) = master.read(&mut chunk) {
-            bytes.extend_from_slice(&chunk[..n]);
-        }
-        sender.send(String::from_utf8(bytes).unwrap())
-    });
+    std::thread::spawn(move || sender.send(screen(master)));
     let page = loop {
         match output.recv_timeout(Duration::from_millis(350)) {
             Err(RecvTimeoutError::Timeout) => meanwhile(),
@@ -173,14 +160,12 @@ fn json_dumb_terminals_and_pipes_have_no_live_line() {
 #[test]
 #[ignore = "needs root"]
 fn a_stopped_terminal_does_not_delay_the_end() {
-    let pty = openpty(None, None).unwrap();
-    let slave = File::from(pty.slave);
+    let (mut master, slave) = terminal(80);
     let mut attach = tracer();
     attach.args(["attach", "--duration", "2s", "--prober", "nobody"]).env("TERM", "xterm");
     let mut child = attach.stdout(Stdio::null()).stderr(slave).spawn().unwrap();
     // The command holds a copy of the terminal, too.
     drop(attach);
-    let mut master = File::from(pty.master);
     let (mut drawn, mut chunk) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&drawn).contains("  attempts ") {
         let n = master.read(&mut chunk).unwrap();

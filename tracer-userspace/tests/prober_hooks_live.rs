@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
@@ -19,7 +19,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use common::{Dir, soon, tracer};
+use common::{Killed, Scratch, soon, tracer};
 
 const PROBER: &str = "trc-prober";
 /// A name that tracer knows. No scenario uses it.
@@ -51,7 +51,7 @@ impl Drop for Cgroup {
 }
 
 /// A process that connects to each port that the test sends it.
-struct Prober(Child);
+struct Prober(Killed);
 
 impl Prober {
     fn start(cgroup: &Cgroup) -> Self {
@@ -66,7 +66,7 @@ impl Prober {
         );
         let mut command = Command::new("bash");
         command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
+        let mut child = Killed(command.spawn().unwrap());
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
         Self(child)
     }
@@ -80,26 +80,20 @@ impl Prober {
     }
 }
 
-impl Drop for Prober {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A running tracer.
 struct Tracer {
-    child: Child,
+    child: Killed,
     records: Receiver<Value>,
     stderr: String,
 }
 
 impl Tracer {
-    fn start(directory: &Dir, flags: &[&str]) -> Self {
-        let stderr = directory.path("stderr");
+    fn start(directory: &Scratch, flags: &[&str]) -> Self {
+        let stderr = directory.text("stderr");
         let mut command = tracer();
         command.args(["attach", "-o", "json"]).args(flags);
-        let mut child = command.stdout(Stdio::piped()).stderr(File::create(&stderr).unwrap()).spawn().unwrap();
+        command.stdout(Stdio::piped()).stderr(File::create(&stderr).unwrap());
+        let mut child = Killed(command.spawn().unwrap());
         let (sender, records) = channel();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         thread::spawn(move || {
@@ -142,13 +136,6 @@ impl Tracer {
     }
 }
 
-impl Drop for Tracer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn hooks(start: &Value) -> Vec<&str> {
     start["hooks"].as_array().unwrap().iter().map(|hook| hook["hook"].as_str().unwrap()).collect()
 }
@@ -156,7 +143,7 @@ fn hooks(start: &Value) -> Vec<&str> {
 #[test]
 #[ignore = "needs root"]
 fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
-    let (directory, first, second) = (Dir::new(), Cgroup::new("first"), Cgroup::new("second"));
+    let (directory, first, second) = (Scratch::new(), Cgroup::new("first"), Cgroup::new("second"));
     let mut prober = Prober::start(&first);
     let tracer = Tracer::start(&directory, ALWAYS);
     let start = tracer.records.recv().unwrap();
@@ -177,7 +164,7 @@ fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
 #[test]
 #[ignore = "needs root"]
 fn a_detached_program_is_attached_again_and_other_tracers_keep_theirs() {
-    let (directory, other_directory, cgroup) = (Dir::new(), Dir::new(), Cgroup::new("detached"));
+    let (directory, other_directory, cgroup) = (Scratch::new(), Scratch::new(), Cgroup::new("detached"));
     let mut prober = Prober::start(&cgroup);
     let (tracer, other) = (Tracer::start(&directory, ALWAYS), Tracer::start(&other_directory, ALWAYS));
     for tracer in [&tracer, &other] {
@@ -196,7 +183,7 @@ fn a_detached_program_is_attached_again_and_other_tracers_keep_theirs() {
 #[test]
 #[ignore = "needs root"]
 fn without_a_prober_the_whole_node_is_watched() {
-    let (directory, cgroup) = (Dir::new(), Cgroup::new("late"));
+    let (directory, cgroup) = (Scratch::new(), Cgroup::new("late"));
     let tracer = Tracer::start(&directory, ALWAYS);
     let start = tracer.records.recv().unwrap();
     assert!(hooks(&start).contains(&"inet_sock_set_state") && !hooks(&start).contains(&"sock_ops"), "{start}");
@@ -210,7 +197,7 @@ fn without_a_prober_the_whole_node_is_watched() {
 #[test]
 #[ignore = "needs root"]
 fn tracer_chooses_the_cgroup_of_a_kubelet_that_has_it_for_itself() {
-    let (directory, first, second) = (Dir::new(), Cgroup::new("own"), Cgroup::new("another"));
+    let (directory, first, second) = (Scratch::new(), Cgroup::new("own"), Cgroup::new("another"));
     let mut kubelet = Prober::named(KUBELET, &first.0);
     let tracer = Tracer::start(&directory, &[]);
     let start = tracer.records.recv().unwrap();
@@ -228,7 +215,7 @@ fn tracer_chooses_the_cgroup_of_a_kubelet_that_has_it_for_itself() {
 #[test]
 #[ignore = "needs root"]
 fn tracer_keeps_the_default_hooks_where_a_kubelet_shares_its_cgroup() {
-    let (directory, cgroup) = (Dir::new(), Cgroup::new("shared"));
+    let (directory, cgroup) = (Scratch::new(), Cgroup::new("shared"));
     let runtime = Prober::start(&cgroup);
     for (folder, reason) in
         [(&cgroup.0, format!("also has process {}", runtime.0.id())), (&root(), "in the root".into())]
@@ -250,7 +237,7 @@ fn tracer_keeps_the_default_hooks_where_a_kubelet_shares_its_cgroup() {
 #[ignore = "needs root"]
 fn the_users_of_source_ports_are_counted_beside_a_watched_cgroup() {
     const CONNECTS: u64 = 500;
-    let (directory, cgroup) = (Dir::new(), Cgroup::new("ports"));
+    let (directory, cgroup) = (Scratch::new(), Cgroup::new("ports"));
     let _prober = Prober::start(&cgroup);
     let tracer = Tracer::start(&directory, ALWAYS);
     assert!(hooks(&tracer.records.recv().unwrap()).contains(&"sock_ops"));

@@ -7,23 +7,19 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{self, Stdio};
+use std::process::Stdio;
 
 use tracer::replay::{self, ReplayConfig};
 use tracer_output::sink::{Format, SinkConfig};
 
-use common::{Dir, END, HEADER, lines, ran, recording, reports_one_line, text, tracer};
-
-fn records(output: &process::Output) -> Vec<serde_json::Value> {
-    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
+use common::{END, HEADER, Scratch, lines, ran, recording, records, reports_one_line, text, tracer};
 
 #[test]
 fn a_recording_is_replayed() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let output = ran(&["replay", &dir.file("good", recording())]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
-    let records = records(&output);
+    let records = records(&output.stdout);
     assert_eq!(records[0]["type"], "start");
     assert_eq!(records[0]["time"], "2023-11-14T22:13:21.000000000Z");
     assert_eq!((&records[0]["prober_pids"][0], &records[0]["pods"]), (&812.into(), &3.into()));
@@ -34,7 +30,7 @@ fn a_recording_is_replayed() {
 
 #[test]
 fn stdin_is_replayed_the_same() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
     let output = tracer().args(["replay", "-"]).stdin(File::open(&good).unwrap()).output().unwrap();
     assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
@@ -43,7 +39,7 @@ fn stdin_is_replayed_the_same() {
 
 #[test]
 fn another_file_than_a_recording_is_refused() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let refuse = |content: &str, words: &[&str]| {
         let path = dir.file("bad", content);
         reports_one_line(&ran(&["replay", &path]), 2, &[&[path.as_str()], words].concat());
@@ -68,7 +64,7 @@ fn another_file_than_a_recording_is_refused() {
 /// Another version may have other kinds of observations.
 #[test]
 fn an_observation_of_an_unknown_kind_is_skipped_and_counted() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let unknown = r#""fact":"probe_counts","failed":[{"pod":{"name":"web"},"failures":2}]"#;
     let known = ran(&["replay", &dir.file("known", recording())]);
     let output = ran(&["replay", &dir.file("unknown", recording().replace(r#""fact":"tick""#, unknown))]);
@@ -78,14 +74,14 @@ fn an_observation_of_an_unknown_kind_is_skipped_and_counted() {
 
 #[test]
 fn a_compressed_recording_says_how_to_read_it() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let path = dir.file("incident.gz", [0x1f, 0x8b, 8, 0, b'\n']);
     reports_one_line(&ran(&["replay", &path]), 2, &["zcat"]);
 }
 
 #[test]
 fn a_cut_recording_is_replayed_as_far_as_it_goes() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let whole = recording();
     let cuts = [
         (whole.len() - END.len() - 1, ":4: cut in the middle after 2"),
@@ -95,7 +91,7 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
     for (length, words) in cuts {
         let output = ran(&["replay", &dir.file("cut", &whole[..length])]);
         reports_one_line(&output, 2, &[words]);
-        let records = records(&output);
+        let records = records(&output.stdout);
         assert_eq!(records.first().unwrap()["type"], "start");
         let stop = records.last().unwrap();
         let line = words.trim_start_matches(':').split(':').next().unwrap();
@@ -110,9 +106,9 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
 
 #[test]
 fn wherever_a_recording_is_cut_it_is_reported() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let whole = recording();
-    let output = SinkConfig { attempts: true, ..SinkConfig::new(Format::Ndjson, Some(dir.0.join("out"))) };
+    let output = SinkConfig { attempts: true, ..SinkConfig::new(Format::Ndjson, Some(dir.path("out"))) };
     for length in 0..whole.len() - 1 {
         let file = PathBuf::from(dir.file("cut", &whole[..length]));
         let error = replay::replay(&ReplayConfig { output: output.clone(), file, compare: None }).unwrap_err();
@@ -124,17 +120,17 @@ fn wherever_a_recording_is_cut_it_is_reported() {
 
 #[test]
 fn records_before_a_damaged_line_are_printed() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let output = ran(&["replay", &dir.file("bad", recording().replace("\"fact\":\"tick\"", "?"))]);
     reports_one_line(&output, 2, &[":3:"]);
-    let records = records(&output);
+    let records = records(&output.stdout);
     assert_eq!((records.len(), &records[0]["type"]), (2, &"start".into()));
     assert_eq!((&records[1]["type"], &records[1]["reason"]), (&"stop".into(), &"unreadable_at_line_3".into()));
 }
 
 #[test]
 fn a_full_disk_loses_no_record() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
     let output = ran(&["replay", &good, "--output-file", "/dev/full"]);
     reports_one_line(&output, 2, &["--output-file /dev/full: No space left on device", "stdout"]);
@@ -146,7 +142,7 @@ fn a_full_disk_loses_no_record() {
 
 #[test]
 fn a_closed_pipe_ends_it_without_an_error() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
     for args in [&["replay", good.as_str()][..], &["explain"], &["schema"], &["--help"]] {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -158,7 +154,7 @@ fn a_closed_pipe_ends_it_without_an_error() {
 
 #[test]
 fn compare_reports_a_difference_with_exit_code_1() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
     let same = dir.file("same", ran(&["replay", &good]).stdout);
     assert_eq!(ran(&["replay", &good, "--compare", &same]).status.code(), Some(0));
@@ -180,7 +176,7 @@ fn compare_reports_a_difference_with_exit_code_1() {
 
 #[test]
 fn pretty_starts_with_the_node_and_has_no_colour_in_a_pipe() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let output = ran(&["replay", &dir.file("good", recording()), "-o", "pretty"]);
     let out = text(&output.stdout);
     assert!(
@@ -191,9 +187,9 @@ fn pretty_starts_with_the_node_and_has_no_colour_in_a_pipe() {
 
 #[test]
 fn an_output_file_is_appended_to() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
-    let path = dir.0.join("out");
+    let path = dir.path("out");
     for _ in 0..2 {
         assert_eq!(ran(&["replay", &good, "--output-file", path.to_str().unwrap()]).stdout, b"");
     }
@@ -203,9 +199,9 @@ fn an_output_file_is_appended_to() {
 #[test]
 fn a_partly_written_record_is_removed_and_goes_to_stdout() {
     // The file may grow by only 124 bytes, as on a disk that is nearly full.
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("good", recording());
-    let path = dir.0.join("out");
+    let path = dir.path("out");
     let mut file = File::create(&path).unwrap();
     file.write_all(&[b'\n'; 900]).unwrap();
     let mut command = tracer();
@@ -229,9 +225,9 @@ const KUBELET_1_36: &str = include_str!("../testdata/kubelet-1.36-probes.ndjson"
 
 #[test]
 fn probes_of_a_real_kubelet_have_the_right_causes() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let output = ran(&["replay", &dir.file("kubelet", KUBELET_1_36), "-o", "json"]);
-    let records = records(&output);
+    let records = records(&output.stdout);
     let verdicts = |pod: &str| {
         let of_pod = records.iter().filter(|it| it["type"] == "verdict" && it["k8s"]["pod_name"] == pod);
         of_pod.map(|it| it["verdict"].clone()).collect::<Vec<_>>()
@@ -285,12 +281,12 @@ fn repeated_refusals(times: u64) -> String {
 
 #[test]
 fn a_repeated_failure_has_a_record_for_each_interval_and_all_are_counted() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let recording = dir.file("recording", repeated_refusals(20));
     let counts = |args: &[&str]| {
         let output = ran(&[&["replay", recording.as_str(), "-o", "json"], args].concat());
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        let records = records(&output);
+        let records = records(&output.stdout);
         let verdicts = records.iter().filter(|it| it["type"] == "verdict");
         let counts: Vec<u64> = verdicts.map(|it| it["repeated"]["count"].as_u64().unwrap_or(0)).collect();
         (counts, records.last().unwrap()["verdicts"]["connection_refused"].as_u64(), output.stdout)

@@ -4,15 +4,13 @@
 mod common;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 
-use nix::pty::{Winsize, openpty};
 use nix::sys::stat::Mode;
 
-use common::{Dir, reports_one_line, text};
+use common::{Scratch, reports_one_line, screen, terminal, text};
 
 fn tracer(args: &[&str]) -> Command {
     let mut command = common::tracer();
@@ -26,35 +24,37 @@ fn ran(args: &[&str]) -> Output {
 
 /// A verdict at the start of this minute.
 fn verdict(minute: u32, seq: u64, cause: &str, revises: Option<u64>) -> String {
-    let revises = revises.map(|seq| format!(r#","revises":{seq}"#)).unwrap_or_default();
-    format!(
-        r#"{{"schema":"tracer/1","type":"verdict","time":"2026-01-02T03:{minute:02}:00.000000000Z","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","severity":"error","verdict":{{"cause":"{cause}","outcome":"failure","confidence":"proven","summary":"why","remediation":{{"text":"fix it"}},"evidence":[],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"cart"}}{revises}}}"#
-    ) + "\n"
+    let mut verdict = common::verdict(seq, "n1", "cart", cause);
+    verdict["time"] = format!("2026-01-02T03:{minute:02}:00.000000000Z").into();
+    if let Some(seq) = revises {
+        verdict["revises"] = seq.into();
+    }
+    format!("{verdict}\n")
 }
 
 #[test]
 fn a_page_goes_to_stdout_or_into_a_file() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let output = ran(&[&records]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
     assert!(
         text(&output.stdout).contains("<h1>1 attempt failed: because the loopback device of the node is down.</h1>")
     );
-    let page = dir.path("page.html");
+    let page = dir.text("page.html");
     for _ in 0..2 {
         assert_eq!(ran(&[&records, "--output-file", &page]).status.code(), Some(0), "a page may be replaced");
     }
     assert_eq!(fs::read(&page).unwrap(), output.stdout);
     assert_eq!(fs::metadata(&page).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 2, "a temporary file is left beside the page");
+    assert_eq!(fs::read_dir(dir.root()).unwrap().count(), 2, "a temporary file is left beside the page");
     let stdin = tracer(&["-"]).stdin(File::open(&records).unwrap()).output().unwrap();
     assert_eq!(text(&stdin.stdout), text(&output.stdout).replace(&records, "stdin"));
 }
 
 #[test]
 fn only_a_page_is_overwritten() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let other = dir.file("other.ndjson", "precious\n");
     reports_one_line(&ran(&[&records, "--output-file", &records]), 2, &["--output-file", "one of the inputs"]);
@@ -78,9 +78,9 @@ fn only_a_page_is_overwritten() {
 
 #[test]
 fn an_unreadable_input_is_refused() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
-    let page = dir.path("page.html");
+    let page = dir.text("page.html");
     reports_one_line(&ran(&["/none/records"]), 2, &["report FILE /none/records: No such file"]);
     reports_one_line(&ran(&[&records, "/"]), 2, &["report FILE /: Is a directory"]);
     reports_one_line(&ran(&[&records, &records]), 2, &["the same file twice"]);
@@ -94,7 +94,7 @@ fn an_unreadable_input_is_refused() {
 
 #[test]
 fn a_damaged_line_is_named_and_skipped() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = verdict(1, 1, "loopback_down", None);
     let records = dir.file("records", format!("{good}garbage\n{good}"));
     let output = ran(&[&records]);
@@ -114,7 +114,7 @@ fn a_damaged_line_is_named_and_skipped() {
 
 #[test]
 fn an_error_about_another_format_says_how_to_read_it() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let good = dir.file("records", verdict(1, 1, "loopback_down", None));
     let recording = dir.file("recording", "{\"format\":\"tracer-record\",\"version\":1}\n{}\n");
     let output = ran(&[&good, &recording]);
@@ -130,7 +130,7 @@ fn an_error_about_another_format_says_how_to_read_it() {
 
 #[test]
 fn rotated_files_are_read_oldest_first() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let newer = dir.file("t.ndjson", verdict(2, 2, "connection_refused", Some(1)));
     let older = dir.file("t.ndjson.1", verdict(1, 1, "unexplained", None));
     let page = text(&ran(&[&newer, &older]).stdout).to_owned();
@@ -139,8 +139,8 @@ fn rotated_files_are_read_oldest_first() {
 
 #[test]
 fn a_file_may_vanish_or_shrink_while_others_are_read() {
-    let dir = Dir::new();
-    let fifo = dir.path("fifo");
+    let dir = Scratch::new();
+    let fifo = dir.text("fifo");
     nix::unistd::mkfifo(fifo.as_str(), Mode::S_IRWXU).unwrap();
     let (gone, short) = (
         dir.file("gone", verdict(1, 1, "loopback_down", None)),
@@ -160,7 +160,7 @@ fn a_file_may_vanish_or_shrink_while_others_are_read() {
 
 #[test]
 fn a_closed_pipe_ends_it_without_an_error() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -168,26 +168,11 @@ fn a_closed_pipe_ends_it_without_an_error() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
 }
 
-/// A terminal of 40 columns: its master and its slave.
-fn terminal() -> (OwnedFd, OwnedFd) {
-    let size = Winsize { ws_row: 24, ws_col: 40, ws_xpixel: 0, ws_ypixel: 0 };
-    let pty = openpty(Some(&size), None).unwrap();
-    (pty.master, pty.slave)
-}
-
-/// Reads all that was written to a terminal.
-fn screen(master: OwnedFd) -> String {
-    let mut bytes = Vec::new();
-    // read() fails after the last slave is closed.
-    let _ = File::from(master).read_to_end(&mut bytes);
-    String::from_utf8(bytes).unwrap()
-}
-
 #[test]
 fn a_page_is_not_written_to_a_terminal() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
-    let (master, slave) = terminal();
+    let (master, slave) = terminal(40);
     let output = tracer(&[&records]).stdout(slave).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
     reports_one_line(&output, 2, &["the page is HTML", "--output-file"]);
     assert_eq!(screen(master), "");
@@ -195,10 +180,10 @@ fn a_page_is_not_written_to_a_terminal() {
 
 #[test]
 fn a_narrow_terminal_shows_the_progress() {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let records = dir.file("records", verdict(1, 1, "loopback_down", None).repeat(20_000));
-    let (master, slave) = terminal();
-    let mut command = tracer(&[&records, "--output-file", &dir.path("page.html")]);
+    let (master, slave) = terminal(40);
+    let mut command = tracer(&[&records, "--output-file", &dir.text("page.html")]);
     let mut child =
         command.stdout(Stdio::null()).stderr(slave).env("NO_COLOR", "1").env("TERM", "xterm").spawn().unwrap();
     drop(command);

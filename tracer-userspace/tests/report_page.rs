@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use common::Dir;
+use common::Scratch;
 use common::recorded::{Recording, fixtures, of_kernels, parsed};
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn a_browser_shows_the_page() {
         let _ = writeln!(std::io::stderr(), "SKIPPED: no Chromium is installed");
         return;
     };
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let zoo = page(&dir, "zoo", &records(&of_kernels(), "kubelet-1.36/zoo"));
     let crowd = page(&dir, "crowd", &crowd());
     let [dark, light] = SCHEMES.map(|scheme| look(browser, &dir, scheme, &format!("{zoo}&{crowd}")));
@@ -39,14 +39,14 @@ fn a_browser_shows_the_page() {
 }
 
 /// Checks pages in the browser, and returns their background colour.
-fn look(browser: &str, dir: &Dir, scheme: u32, pages: &str) -> Value {
+fn look(browser: &str, dir: &Scratch, scheme: u32, pages: &str) -> Value {
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"]);
     // `look.html` may read its frames, because they are files, too.
     command.args(["--allow-file-access-from-files", "--window-size=1280,900", "--dump-dom"]);
     // The virtual clock stops while the browser loads or computes, so a busy machine makes no difference.
     command.args(["--virtual-time-budget=60000".into(), format!("--blink-settings=preferredColorScheme={scheme}")]);
-    command.arg(format!("--user-data-dir={}", dir.path("profile")));
+    command.arg(format!("--user-data-dir={}", dir.text("profile")));
     let checks = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/report/look.html");
     let output = command.arg(format!("file://{}?{pages}", checks.display())).output().unwrap();
     let (page, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -60,9 +60,9 @@ fn look(browser: &str, dir: &Dir, scheme: u32, pages: &str) -> Value {
 }
 
 /// Makes a page out of records.
-fn page(dir: &Dir, name: &str, records: &[Value]) -> String {
+fn page(dir: &Scratch, name: &str, records: &[Value]) -> String {
     let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
-    let (file, page) = (dir.file(&format!("{name}.ndjson"), lines), dir.path(&format!("{name}.html")));
+    let (file, page) = (dir.file(format!("{name}.ndjson"), lines), dir.text(format!("{name}.html")));
     let output = common::ran(&["report", &file, "--output-file", &page]);
     assert!(output.status.success(), "{output:?}");
     page

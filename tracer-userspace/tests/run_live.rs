@@ -11,7 +11,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use common::{Dir, soon};
+use common::{Killed, Scratch, soon};
 
 const METRICS: &str = "127.0.0.1:9464";
 /// A port without a listener.
@@ -29,7 +29,7 @@ const CLOSED: &str = "127.0.0.1:9";
 /// A node for this thread and its children: a network namespace with `lo` up, an own `/run`, because a node has only
 /// one daemon, and a directory.
 struct Node {
-    directory: Dir,
+    directory: Scratch,
 }
 
 impl Node {
@@ -39,11 +39,11 @@ impl Node {
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
         mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), none).unwrap();
         assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
-        Self { directory: Dir::new() }
+        Self { directory: Scratch::new() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.0.join(name)
+        self.directory.path(name)
     }
 
     fn health(&self, args: &[&str]) -> (Option<i32>, String, String) {
@@ -55,8 +55,7 @@ impl Node {
     }
 }
 
-/// A daemon that ends with its test.
-struct Daemon(Child);
+struct Daemon(Killed);
 
 impl Daemon {
     fn start(node: &Node, args: &[&str]) -> Self {
@@ -65,7 +64,7 @@ impl Daemon {
         command.args(["run", "--prober", comm.trim()]).args(args);
         command.arg("--health-socket").arg(node.path("health/sock"));
         let stderr = File::create(node.path("stderr")).unwrap();
-        Self(command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap())
+        Self(Killed(command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap()))
     }
 
     /// Sends SIGTERM, and returns the exit code.
@@ -76,13 +75,6 @@ impl Daemon {
 
     fn hang_up(&self) {
         kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGHUP).unwrap();
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -236,7 +228,7 @@ fn rotation_keeps_at_most_output_max_files() {
     soon("the start record", || (!records(&out).is_empty()).then_some(()));
     refuse(200);
     assert_eq!(daemon.end(), Some(0));
-    let mut names: Vec<_> = fs::read_dir(&node.directory.0).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(node.directory.root()).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.retain(|name| name.to_string_lossy().starts_with("out"));
     names.sort();
     assert_eq!(names, ["out.ndjson", "out.ndjson.1", "out.ndjson.2"]);

@@ -5,13 +5,17 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+
+mod common;
+
+use common::{as_nobody, records};
 
 /// How long a killed tracer may need to detach on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -96,11 +100,6 @@ fn entries(dir: &str) -> Vec<String> {
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-fn rows(output: &Output) -> Vec<Value> {
-    let text = std::str::from_utf8(&output.stdout).expect("UTF-8");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
-
 fn row<'a>(rows: &'a [Value], cause: &str) -> &'a Value {
     let check = format!("selftest/{cause}");
     rows.iter().find(|row| row["check"] == *check).expect(&check)
@@ -110,7 +109,7 @@ fn row<'a>(rows: &'a [Value], cause: &str) -> &'a Value {
 #[ignore = "needs root"]
 fn a_cause_with_its_hook_is_proven() {
     let output = selftest(&["--cause", "connection_refused", "--cause", "handshake_rst"]).output().expect("tracer");
-    let rows = rows(&output);
+    let rows = records(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(rows.len(), 2, "{rows:?}");
     for (seq, record) in rows.iter().enumerate() {
@@ -130,7 +129,7 @@ fn a_cause_with_its_hook_is_proven() {
 #[ignore = "needs root"]
 fn a_cause_that_cannot_be_shown_is_unknown_with_a_reason() {
     let output = selftest(&["--cause", "exec_failed"]).output().expect("tracer");
-    let rows = rows(&output);
+    let rows = records(&output.stdout);
     assert_eq!((output.status.code(), rows.len()), (Some(0), 1), "{rows:?}");
     let shown = row(&rows, "exec_failed");
     assert_eq!(shown["status"], "unknown");
@@ -181,11 +180,7 @@ fn two_selftests_at_once_both_succeed() {
 #[test]
 #[ignore = "needs root"]
 fn without_privileges_the_missing_capabilities_are_named() {
-    // The user `nobody` may not read the build directory, so it gets the binary as an open file.
-    let binary = fs::File::open(env!("CARGO_BIN_EXE_tracer")).expect("binary");
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]);
-    let output = command.args(["/proc/self/fd/0", "selftest"]).stdin(binary).output().expect("setpriv");
+    let output = as_nobody(&mut Command::new("setpriv"), &["selftest"]).output().expect("setpriv");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), stderr.lines().count()), (Some(3), 1), "{stderr}");
     assert!(stderr.contains("CAP_SYS_ADMIN") && stderr.contains("CAP_NET_ADMIN"), "{stderr}");

@@ -1,14 +1,14 @@
 //! `tracer show` prints records of files, logs and stdin as `attach` does.
 
-use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+mod common;
 
-use tracer_testing::Scratch;
+use std::io::Write as _;
+use std::process::{Output, Stdio};
+
+use common::Scratch;
 
 fn verdict(seq: u64, node: &str, pod: &str, cause: &str) -> String {
-    format!(
-        r#"{{"schema":"tracer/1","type":"verdict","time":"2026-01-02T03:04:05.000000000Z","time_boot_ns":1,"seq":{seq},"node_name":"{node}","subject":"probe","severity":"error","verdict":{{"cause":"{cause}","outcome":"failure","confidence":"proven","summary":"why {pod}","remediation":{{"text":"Set lo up","commands":[{{"run":"ip link set lo up","where":"node"}}]}},"evidence":[],"also":[],"lost_events":0,"missing_hooks":[]}},"k8s":{{"namespace":"shop","pod_name":"{pod}"}}}}"#
-    ) + "\n"
+    format!("{}\n", common::verdict(seq, node, pod, cause))
 }
 
 fn show(args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
@@ -16,14 +16,8 @@ fn show(args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
 }
 
 fn tracer(command: &str, args: &[&str], stdin: &str) -> (Option<i32>, String, String) {
-    let mut tracer = Command::new(env!("CARGO_BIN_EXE_tracer"));
-    tracer
-        .arg(command)
-        .args(args)
-        .env_remove("COLUMNS")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    let mut tracer = common::tracer();
+    tracer.arg(command).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = tracer.spawn().expect("tracer starts");
     child.stdin.take().expect("a pipe").write_all(stdin.as_bytes()).expect("stdin is read");
     let Output { status, stdout, stderr } = child.wait_with_output().expect("tracer ends");
@@ -58,10 +52,8 @@ fn a_pods_log_is_shown_and_other_lines_get_one_warning() {
 #[test]
 fn it_has_the_filters_and_formats_of_attach() {
     let scratch = Scratch::new();
-    let path = scratch.path("records");
     let (cart, web) = (verdict(1, "n1", "cart", "loopback_down"), verdict(2, "n1", "web", "slow_response"));
-    std::fs::write(&path, cart + &web).unwrap();
-    let file = path.to_str().unwrap();
+    let file = &scratch.file("records", cart + &web);
     assert_eq!(show(&[file, "--cause", "slow-response", "-o", "json"], "").1, web, "the line as it was");
     let (_, otlp, _) = show(&[file, "--cause", "slow-response", "-o", "otlp"], "");
     assert!(otlp.starts_with(r#"{"resourceLogs":["#) && otlp.lines().count() == 1, "{otlp}");

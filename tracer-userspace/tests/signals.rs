@@ -15,7 +15,7 @@ use tracer_bpf::ebpf::LoadOptions;
 use tracer_model::event::Observation;
 use tracer_output::sink::{Format, SinkConfig};
 
-use common::{Dir, soon};
+use common::{Scratch, soon};
 
 /// A source without events.
 struct Quiet;
@@ -48,8 +48,8 @@ fn config(file: PathBuf) -> LiveConfig {
 
 #[test]
 fn sighup_reopens_the_file_and_sigterm_ends_the_run() {
-    let dir = Dir::new();
-    let path = dir.0.join("out");
+    let dir = Scratch::new();
+    let path = dir.path("out");
     let rotated = path.with_extension("1");
     let config = config(path.clone());
     let run = std::thread::spawn(move || {

@@ -8,7 +8,7 @@ mod common;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,11 +18,11 @@ use tracer_sources::enter::{enter_on_this_thread, in_netns};
 use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
 use tracer_testing::address;
 
-use common::{Dir, PATIENCE, soon};
+use common::{Killed, PATIENCE, Scratch, soon};
 
 /// A process with its own name in its own network namespace.
 struct NamedProcess {
-    child: Child,
+    child: Killed,
     exe: PathBuf,
 }
 
@@ -30,7 +30,7 @@ impl NamedProcess {
     fn start(name: &str) -> Self {
         let exe = std::env::temp_dir().join(name);
         std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
-        let child = Command::new("unshare").arg("-n").arg(&exe).arg("300").spawn().expect("unshare");
+        let child = Killed(Command::new("unshare").arg("-n").arg(&exe).arg("300").spawn().expect("unshare"));
         let comm = format!("/proc/{}/comm", child.id());
         soon(name, || (std::fs::read_to_string(&comm).ok()?.trim() == name).then_some(()));
         Self { child, exe }
@@ -49,8 +49,6 @@ impl NamedProcess {
 
 impl Drop for NamedProcess {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.exe);
     }
 }
@@ -217,8 +215,8 @@ async fn next<T>(
 async fn a_watch_sends_changes_and_ends_with_its_future() {
     let node = NamedProcess::start("live-watch");
     node.run("ip link set lo up");
-    let place = Dir::new();
-    let file = place.0.join("pods.yaml");
+    let place = Scratch::new();
+    let file = place.path("pods.yaml");
     std::fs::write(&file, "kind: PodList\nitems: []\n").expect("file");
     let config = SourceConfig { pods: Some(file.clone()), ..config("live-watch") };
     let snapshot = snapshot(&config).expect("snapshot");
@@ -319,10 +317,10 @@ fn a_thread_leaves_each_namespace_that_it_entered() {
 #[test]
 #[ignore = "needs root"]
 fn a_snapshot_of_a_full_node_has_all_pods() {
-    let place = Dir::new();
-    let file = place.0.join("pods.json");
+    let place = Scratch::new();
+    let file = place.path("pods.json");
     write_pods(&file, 250);
-    let mut sleepers: Vec<_> = (0..500).filter_map(|_| Command::new("sleep").arg("60").spawn().ok()).collect();
+    let _sleepers: Vec<_> = (0..500).filter_map(|_| Command::new("sleep").arg("60").spawn().ok()).map(Killed).collect();
     let started = Instant::now();
     drop(snapshot(&config("nobody")));
     println!("without a file: {:?}", started.elapsed());
@@ -332,10 +330,6 @@ fn a_snapshot_of_a_full_node_has_all_pods() {
     println!("full node: {:?}, RSS {} KiB more", started.elapsed(), resident_kib().saturating_sub(before));
     println!("problems: {:#?}", snapshot.problems);
     assert!(find(&snapshot, pods).len() >= 250);
-    for sleeper in &mut sleepers {
-        let _ = sleeper.kill();
-        let _ = sleeper.wait();
-    }
 }
 
 /// A cgroup of version 1 or 2 as the kubelet's cgroupfs driver makes it. It is removed when the test ends.

@@ -16,7 +16,7 @@ use tracer_output::sink::metrics::{self, HookCount, KernelCounts, Metrics};
 use tracer_output::sink::{Format, Sink, SinkConfig};
 
 use common::recorded::{Recording, fixtures, parsed, with_each};
-use common::{Dir, ran, snapshots, text, tracer};
+use common::{Scratch, ran, snapshots, text, tracer};
 
 /// Fixtures with page snapshots at several widths.
 const AT_WIDTHS: &[&str] =
@@ -163,11 +163,11 @@ fn sort_series(page: &str) -> String {
 
 /// A report of the records of a few fixtures. A file may have records of several nodes and runs.
 fn report() -> String {
-    let dir = Dir::new();
+    let dir = Scratch::new();
     let chosen = fixtures().into_iter().filter(|fixture| AT_WIDTHS.contains(&fixture.name.as_str()));
     let records: String = chosen.flat_map(|fixture| fixture.records()).map(|record| record + "\n").collect();
     dir.file("records.ndjson", records);
-    let output = tracer().args(["report", "records.ndjson"]).current_dir(&dir.0).output().unwrap();
+    let output = tracer().args(["report", "records.ndjson"]).current_dir(dir.root()).output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
     text(&output.stdout).to_owned()
 }

@@ -2,7 +2,7 @@
 //! kernel. Rounds with and without the tool alternate.
 
 use std::fs::{self, File};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tracer_testbed::net::die_with_parent;
+use tracer_testbed::proc::Killed;
 use tracer_testbed::watcher::without_settings;
 use tracer_tests::stats::Sample;
 
@@ -107,8 +108,8 @@ fn round(stage: &Stage, plan: Plan, command: &[&str]) -> Result<Round> {
     Ok(Round { made, own_us, anonymous_mib, file_mib, lost })
 }
 
-/// A running tool. It is killed on drop.
-struct Tool(Child);
+/// A running tool.
+struct Tool(Killed);
 
 impl Tool {
     fn start(stage: &Stage, command: &[&str], output: File) -> Result<Self> {
@@ -126,7 +127,7 @@ impl Tool {
         };
         die_with_parent(without_settings(&mut tool));
         tool.stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
-        Ok(Self(tool.spawn().context("start it")?))
+        Ok(Self(Killed(tool.spawn().context("start it")?)))
     }
 
     fn pid(&self) -> Pid {
@@ -149,13 +150,6 @@ impl Tool {
     fn holds_a_program(&self) -> bool {
         let files = fs::read_dir(format!("/proc/{}/fd", self.pid())).into_iter().flatten().flatten();
         files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.ends_with("anon_inode:bpf-prog"))
-    }
-}
-
-impl Drop for Tool {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use nix::unistd::{Pid, gettid};
 use serde_json::Value;
 use tracer_node::clock::boot_ns;
 use tracer_testbed::net::die_with_parent;
+use tracer_testbed::proc::Killed;
 use tracer_testbed::watcher::without_settings;
 
 use super::PROBER;
@@ -34,9 +35,9 @@ impl Line {
     }
 }
 
-/// A running tracer. It is killed on drop.
+/// A running tracer.
 pub(super) struct Subject {
-    child: Child,
+    child: Killed,
     lines: Receiver<(String, u64)>,
     /// Time from the start of its process to its `start` record.
     pub(super) attached_after: Duration,
@@ -61,7 +62,7 @@ impl Subject {
     fn spawn(mut tracer: Command) -> Result<Self> {
         die_with_parent(without_settings(&mut tracer));
         let begun = boot_ns();
-        let mut child = tracer.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("start tracer")?;
+        let mut child = Killed(tracer.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("start tracer")?);
         let (send, lines) = channel();
         let stdout = child.stdout.take().context("stdout of tracer")?;
         thread::spawn(move || stamp(stdout, &send));
@@ -125,13 +126,6 @@ pub(super) fn memory_of(pid: Pid, field: &str) -> Result<f64> {
 pub(super) fn cpu_seconds_of(pid: Pid) -> Result<f64> {
     let spent = clock_getcpuclockid(pid).and_then(clock_gettime).context("processor time of a process")?;
     Ok(Duration::from(spent).as_secs_f64())
-}
-
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// Reads lines with the time of their arrival. Uses the real-time class if possible: under load, this program must not

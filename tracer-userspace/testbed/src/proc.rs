@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::{Deref, DerefMut};
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -14,10 +15,35 @@ pub fn rename(comm: &str) -> Result<()> {
     Ok(nix::sys::prctl::set_name(&CString::new(comm)?)?)
 }
 
-/// A running child process. It is killed on drop.
+/// A child process. It is killed on drop.
+#[derive(Debug)]
+pub struct Killed(pub Child);
+
+impl Deref for Killed {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Killed {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A running child process with its lines.
 #[derive(Debug)]
 pub struct Proc {
-    child: Child,
+    child: Killed,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
     what: String,
@@ -28,7 +54,7 @@ impl Proc {
     pub fn spawn(mut command: Command) -> Result<Self> {
         let what = format!("{:?}", command.get_program());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("start {what}"))?;
+        let mut child = Killed(command.spawn().with_context(|| format!("start {what}"))?);
         let stdout = child.stdout.take().context("stdout of a child")?;
         let (sender, lines) = channel();
         thread::spawn(move || {
@@ -81,12 +107,5 @@ impl Proc {
             bail!("{}: {status}", self.what);
         }
         Ok(lines)
-    }
-}
-
-impl Drop for Proc {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

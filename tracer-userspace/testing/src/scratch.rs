@@ -24,6 +24,19 @@ impl Scratch {
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)
     }
+
+    /// The same as an argument of a command.
+    pub fn text(&self, name: impl AsRef<Path>) -> String {
+        self.path(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Writes a file, and the folders that it is in. Returns its path.
+    pub fn file(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> String {
+        let path = self.path(&name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("its folder");
+        std::fs::write(path, content).expect("a file");
+        self.text(name)
+    }
 }
 
 impl Drop for Scratch {
@@ -41,8 +54,6 @@ pub struct TestFile {
 impl TestFile {
     pub fn new(name: &str, text: &str) -> Self {
         let directory = Scratch::new();
-        let path = directory.path(name);
-        std::fs::write(&path, text).expect("a file");
-        Self { path, _directory: directory }
+        Self { path: directory.file(name, text).into(), _directory: directory }
     }
 }

@@ -7,41 +7,16 @@ pub(crate) mod recorded;
 pub(crate) mod root;
 pub(crate) mod snapshots;
 
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::process::{self, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use nix::pty::{Winsize, openpty};
+use serde_json::{Value, json};
 use tracer_model::event::{Observation, ObservationKind, Start};
-pub(crate) use tracer_testing::{PATIENCE, soon};
-
-/// A directory that is removed when the test ends.
-pub(crate) struct Dir(pub(crate) PathBuf);
-
-impl Dir {
-    pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("tracer-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
-        let path = self.path(name);
-        std::fs::write(&path, content).unwrap();
-        path
-    }
-
-    pub(crate) fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+pub(crate) use tracer_testbed::proc::Killed;
+pub(crate) use tracer_testing::{PATIENCE, Scratch, soon};
 
 pub(crate) fn tracer() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
@@ -53,8 +28,47 @@ pub(crate) fn ran(args: &[&str]) -> process::Output {
     tracer().args(args).output().unwrap()
 }
 
+/// Runs tracer with `setpriv` as the user `nobody`, who may not read the build directory: the binary is an open file.
+pub(crate) fn as_nobody<'a>(setpriv: &'a mut Command, args: &[&str]) -> &'a mut Command {
+    let binary = File::open(env!("CARGO_BIN_EXE_tracer")).unwrap();
+    setpriv.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "/proc/self/fd/0"]);
+    setpriv.args(args).stdin(binary)
+}
+
+/// A terminal of this width: its master and its slave.
+pub(crate) fn terminal(columns: u16) -> (File, File) {
+    let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    let pty = openpty(&size, None).unwrap();
+    (pty.master.into(), pty.slave.into())
+}
+
+/// All that was written to a terminal, once its last slave is closed.
+pub(crate) fn screen(mut master: File) -> String {
+    let mut bytes = Vec::new();
+    // read() then fails with EIO.
+    let _ = master.read_to_end(&mut bytes);
+    String::from_utf8(bytes).unwrap()
+}
+
 pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
+}
+
+/// A verdict about a pod of the namespace `shop`.
+pub(crate) fn verdict(seq: u64, node: &str, pod: &str, cause: &str) -> Value {
+    let fix = json!({"text": "Set lo up", "commands": [{"run": "ip link set lo up", "where": "node"}]});
+    json!({
+        "schema": "tracer/1", "type": "verdict", "time": "2026-01-02T03:04:05.000000000Z", "time_boot_ns": 1,
+        "seq": seq, "node_name": node, "subject": "probe", "severity": "error",
+        "verdict": {"cause": cause, "outcome": "failure", "confidence": "proven", "summary": format!("why {pod}"),
+            "remediation": fix, "evidence": [], "also": [], "lost_events": 0, "missing_hooks": []},
+        "k8s": {"namespace": "shop", "pod_name": pod},
+    })
+}
+
+/// The lines of JSON that a command printed.
+pub(crate) fn records(stdout: &[u8]) -> Vec<Value> {
+    text(stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The command ended with this exit code, and exactly one line on stderr that contains these words.

@@ -1,47 +1,39 @@
 //! A network namespace, and `tracer doctor` in it.
 
-use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
+use tracer_testbed::net;
 
 /// A network namespace that is removed when the test ends.
-pub(crate) struct Netns(pub(crate) String);
+pub(crate) struct Netns {
+    pub(crate) name: String,
+    inside: net::Netns,
+}
 
 impl Netns {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("doctor-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let made = Command::new("ip").args(["netns", "add", &name]).status().expect("ip");
-        assert!(made.success(), "ip netns add {name}");
-        Self(name)
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}{}-doctor-{number}", net::PREFIX, std::process::id());
+        Self { inside: net::Netns::create(&name).expect("root"), name }
     }
 
     pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0, program]);
-        command
+        self.inside.command(program)
     }
 
     /// Runs a script inside.
     pub(crate) fn run(&self, script: &str) {
-        let ended = self.command("sh").args(["-ec", script]).status().expect("sh");
-        assert!(ended.success(), "{script}");
+        self.inside.run("sh", &["-e"], script).expect("a script that works");
     }
 
     /// Runs `work` on a thread inside.
     pub(crate) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let netns = File::open(format!("/run/netns/{}", self.0)).expect("the namespace");
-        let inside = || {
-            setns(&netns, CloneFlags::CLONE_NEWNET).expect("setns");
-            work()
-        };
-        thread::scope(|scope| scope.spawn(inside).join().expect("the thread"))
+        self.inside.enter(|| Ok(work())).expect("the namespace")
     }
 
     /// Listens until the listener is dropped.
@@ -63,9 +55,7 @@ impl Netns {
 
     pub(crate) fn findings(&self, command: &mut Command) -> (Vec<Value>, Option<i32>) {
         let output = command.output().expect("tracer");
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
-        let findings = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-        (findings, output.status.code())
+        (super::records(&output.stdout), output.status.code())
     }
 
     pub(crate) fn statuses(&self, check: &str) -> Vec<String> {
@@ -86,11 +76,5 @@ impl Netns {
     pub(crate) fn fix(&self, check: &str) {
         let (findings, _) = self.doctor(&["--check", check]);
         self.run(findings[0]["remediation"]["commands"][0]["run"].as_str().expect("a fix"));
-    }
-}
-
-impl Drop for Netns {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
     }
 }

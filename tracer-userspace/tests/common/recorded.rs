@@ -10,7 +10,7 @@ use serde_json::Value;
 use tracer::replay::{self, ReplayConfig};
 use tracer_output::sink::{Format, SinkConfig};
 
-use super::Dir;
+use super::Scratch;
 
 /// A recording on disk, uncompressed or compressed.
 pub(crate) struct Recording {
@@ -32,12 +32,12 @@ impl Recording {
 
     /// The observations of the recording.
     pub(crate) fn observations(&self) -> String {
-        fs::read_to_string(self.uncompressed(&Dir::new())).unwrap()
+        fs::read_to_string(self.uncompressed(&Scratch::new())).unwrap()
     }
 
     fn replayed(&self, format: Format, columns: Option<usize>) -> String {
-        let dir = Dir::new();
-        let out = dir.0.join("records");
+        let dir = Scratch::new();
+        let out = dir.path("records");
         let output =
             SinkConfig { columns, attempts: format == Format::Ndjson, ..SinkConfig::new(format, Some(out.clone())) };
         let config = ReplayConfig { output, file: self.uncompressed(&dir), compare: None };
@@ -47,11 +47,11 @@ impl Recording {
     }
 
     /// The file of the recording, or an uncompressed copy in `dir`.
-    fn uncompressed(&self, dir: &Dir) -> PathBuf {
+    fn uncompressed(&self, dir: &Scratch) -> PathBuf {
         if self.path.extension().is_none_or(|end| end != "gz") {
             return self.path.clone();
         }
-        let uncompressed = dir.0.join("observations");
+        let uncompressed = dir.path("observations");
         let mut unpacked = GzDecoder::new(File::open(&self.path).unwrap());
         io::copy(&mut unpacked, &mut File::create(&uncompressed).unwrap()).expect(&self.name);
         uncompressed

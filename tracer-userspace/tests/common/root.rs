@@ -5,8 +5,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::Dir;
 use super::netns::Netns;
+use super::{Killed, Scratch};
 
 /// `$1` is an empty folder, `$2` the folder of the packages. The last process stays, as the init of its PID namespace.
 const MAKE: &str = r#"
@@ -35,10 +35,10 @@ const USUAL: &str = "/var/lib/tracer-xtask/packages";
 
 /// A root with ufw, firewalld and rsyslog, in a network namespace.
 pub(crate) struct Root {
-    init: Child,
+    _init: Killed,
     /// PID of `init` outside of its namespace.
     pid: String,
-    _place: Dir,
+    _place: Scratch,
 }
 
 impl Root {
@@ -53,17 +53,17 @@ impl Root {
             let _ = writeln!(std::io::stderr(), "SKIPPED, not found: {why}");
             return None;
         }
-        let place = Dir::new();
+        let place = Scratch::new();
         let mut command = node.command("unshare");
         command
             .args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", MAKE, "sh"])
-            .arg(&place.0)
+            .arg(place.root())
             .arg(packages);
-        let mut init = with_debian_path(&mut command).stdout(Stdio::piped()).spawn().expect("unshare");
+        let mut init = Killed(with_debian_path(&mut command).stdout(Stdio::piped()).spawn().expect("unshare"));
         let mut pid = String::new();
         BufReader::new(init.stdout.take().expect("stdout")).read_line(&mut pid).expect("a line");
         assert!(!pid.is_empty(), "the root was not made: {:?}", init.wait());
-        Some(Self { init, pid: pid.trim().to_owned(), _place: place })
+        Some(Self { _init: init, pid: pid.trim().to_owned(), _place: place })
     }
 
     /// The path by which this process reaches a file of the root. `path` has no leading slash.
@@ -91,13 +91,6 @@ impl Root {
         let reported = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         assert!(output.status.success(), "{script}\n{reported}");
         reported
-    }
-}
-
-impl Drop for Root {
-    fn drop(&mut self) {
-        let _ = self.init.kill();
-        let _ = self.init.wait();
     }
 }
 
