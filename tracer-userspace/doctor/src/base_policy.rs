@@ -1,8 +1,7 @@
 //! Base chains of netfilter that drop what no rule accepted, and the software that owns them.
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, KEEP, Remediation, Unread};
-use super::view::View;
+use super::finding::{Finding, Fix, KEEP, Remediation, Unread};
 use tracer_core::classify::owner;
 use tracer_model::event::Backend;
 use tracer_model::plural::counted;
@@ -12,16 +11,9 @@ use tracer_netfilter::{Survey, SurveyChain, SurveyTable};
 pub(super) const CHECK: Check = Check {
     name: "base_policy",
     why: "a base chain that drops by default blocks traffic that no rule accepts. INPUT: the API server to the kubelet, pods to the node. FORWARD: pods to each other, other nodes to pods. OUTPUT: the kubelet's probes",
-    run: check,
+    expected: || "no base chain that drops, by its policy or its last rule, the packets that no rule accepted".into(),
+    run: |view| Ok(judge(&view.firewall()?)),
 };
-
-fn draft() -> Draft {
-    CHECK.expects("no base chain that drops, by its policy or its last rule, the packets that no rule accepted")
-}
-
-fn check(view: &View) -> Vec<Finding> {
-    view.firewall().map_or_else(|unread| vec![draft().unknown(unread)], |survey| judge(&survey))
-}
 
 fn judge(survey: &Survey) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
@@ -30,7 +22,7 @@ fn judge(survey: &Survey) -> Vec<Finding> {
     }
     if found.is_empty() && survey.truncated {
         let reason = "there are too many rules to read all; of the base chains that were read, none drops by its policy or its last rule";
-        found.push(draft().unknown(Unread::new(
+        found.push(CHECK.draft().unknown(Unread::new(
             reason,
             Remediation::on_node(
                 "Read the policies by hand",
@@ -40,7 +32,9 @@ fn judge(survey: &Survey) -> Vec<Finding> {
     } else if found.is_empty() {
         let bases = survey.tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.hook.is_some()).count();
         found.push(
-            draft().ok(format!("{}, none drops by its policy or its last rule", counted(bases as u64, "base chain"))),
+            CHECK
+                .draft()
+                .ok(format!("{}, none drops by its policy or its last rule", counted(bases as u64, "base chain"))),
         );
     }
     found
@@ -60,7 +54,8 @@ fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
         None => ("policy drop", String::new()),
     };
     let place = format!("{} {} {}", table.family, table.name, chain.name);
-    let mut draft = draft()
+    let mut draft = CHECK
+        .draft()
         .with("hook", hook)
         .with("family", table.family)
         .with("table", table.name.clone())
@@ -155,11 +150,10 @@ fn allow(command: &str, off: &str) -> Fix {
 
 /// The owner of these rules is not known: a person has to allow the traffic where the rules are kept.
 fn list_rules(table: &SurveyTable, chain: &SurveyChain) -> Fix {
+    let (name, chain) = (shell::table(&table.name), shell::chain(&chain.name));
     let list = match iptables(table) {
-        Some(iptables) => format!("{iptables} -t {} -vS {}", shell::table(&table.name), shell::chain(&chain.name)),
-        None => {
-            format!("nft -a list chain {} {} {}", table.family, shell::table(&table.name), shell::chain(&chain.name))
-        }
+        Some(iptables) => format!("{iptables} -t {name} -vS {chain}"),
+        None => format!("nft -a list chain {} {name} {chain}", table.family),
     };
     let text = "See which packets the chain accepts. Allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept";
     Fix::lasting(Remediation::on_node(text, list))
@@ -171,16 +165,10 @@ fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Fix {
     if let Some(handle) = chain.last_drops.filter(|_| !chain.drops) {
         return Fix::new(Remediation::on_node("Delete the last rule", delete_rule(table, chain, handle)), persist);
     }
+    let (name, chain) = (shell::table(&table.name), shell::chain(&chain.name));
     let accept = match iptables(table) {
-        Some(iptables) => {
-            format!("{iptables} -t {} -P {} ACCEPT", shell::table(&table.name), shell::chain(&chain.name))
-        }
-        None => format!(
-            "nft 'chain {} {} {} {{ policy accept; }}'",
-            table.family,
-            shell::table(&table.name),
-            shell::chain(&chain.name)
-        ),
+        Some(iptables) => format!("{iptables} -t {name} -P {chain} ACCEPT"),
+        None => format!("nft 'chain {} {name} {chain} {{ policy accept; }}'", table.family),
     };
     Fix::new(Remediation::on_node("Let the chain accept what no rule decides", accept), persist)
 }
@@ -198,16 +186,10 @@ const fn iptables(table: &SurveyTable) -> Option<&'static str> {
 
 /// `handle` is nft's handle of the rule, also under iptables-nft. Only in a table of iptables-legacy it is the rule's number.
 fn delete_rule(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String {
+    let (name, chain) = (shell::table(&table.name), shell::chain(&chain.name));
     match iptables(table).filter(|_| table.backend == Backend::IptablesLegacy) {
-        Some(iptables) => {
-            format!("{iptables} -t {} -D {} {handle}", shell::table(&table.name), shell::chain(&chain.name))
-        }
-        None => format!(
-            "nft delete rule {} {} {} handle {handle}",
-            table.family,
-            shell::table(&table.name),
-            shell::chain(&chain.name)
-        ),
+        Some(iptables) => format!("{iptables} -t {name} -D {chain} {handle}"),
+        None => format!("nft delete rule {} {name} {chain} handle {handle}", table.family),
     }
 }
 

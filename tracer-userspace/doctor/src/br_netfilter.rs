@@ -2,13 +2,14 @@
 
 use super::Check;
 use super::cni;
-use super::finding::{Draft, Finding, Fix, KEEP, Remediation, Unread};
+use super::finding::{Finding, Fix, KEEP, Remediation, Unread};
 use super::view::View;
 
 pub(super) const CHECK: Check = Check {
     name: "br_netfilter",
     why: "without it, answers from a Service's backend on the same Linux bridge as the client bypass NAT, and the client resets the connection. flannel and kubeadm refuse to start",
-    run: |view| vec![check(view)],
+    expected: || format!("br_netfilter loaded, {V4} = 1 and {V6} = 1, where pods are on a Linux bridge"),
+    run: |view| Ok(vec![judge(&read(view)?)]),
 };
 
 const V4: &str = "net.bridge.bridge-nf-call-iptables";
@@ -25,21 +26,14 @@ struct BridgeSettings {
     known: bool,
 }
 
-fn draft() -> Draft {
-    CHECK.expects(format!("br_netfilter loaded, {V4} = 1 and {V6} = 1, where pods are on a Linux bridge"))
-}
-
-fn check(view: &View) -> Finding {
-    let read = || -> Result<BridgeSettings, Unread> {
-        let (bridge, known) = bridge(view);
-        Ok(BridgeSettings {
-            v4: view.number_if_any("net/bridge/bridge-nf-call-iptables")?,
-            v6: view.number_if_any("net/bridge/bridge-nf-call-ip6tables")?,
-            bridge,
-            known,
-        })
-    };
-    read().map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
+fn read(view: &View) -> Result<BridgeSettings, Unread> {
+    let (bridge, known) = bridge(view);
+    Ok(BridgeSettings {
+        v4: view.number_if_any("net/bridge/bridge-nf-call-iptables")?,
+        v6: view.number_if_any("net/bridge/bridge-nf-call-ip6tables")?,
+        bridge,
+        known,
+    })
 }
 
 /// What shows that pods are on a bridge, and whether its absence proves that they are not.
@@ -71,16 +65,16 @@ fn judge(found: &BridgeSettings) -> Finding {
         }
     };
     if found.v4 == Some(1) && found.v6.is_none_or(|value| value == 1) {
-        return draft().ok(observed);
+        return CHECK.draft().ok(observed);
     }
     match (&found.bridge, found.known) {
-        (Some(bridge), _) if found.v4 == Some(1) => draft().warn(
+        (Some(bridge), _) if found.v4 == Some(1) => CHECK.draft().warn(
             format!("{observed}; {bridge}: it does harm if pods have IPv6 addresses"),
             fix(found),
         ),
-        (Some(bridge), _) => draft().fail(format!("{observed}; {bridge}"), fix(found)),
-        (None, true) => draft().ok(format!("{observed}; the CNI configuration names no bridge, so br_netfilter is not needed")),
-        (None, false) => draft().unknown(Unread::new(
+        (Some(bridge), _) => CHECK.draft().fail(format!("{observed}; {bridge}"), fix(found)),
+        (None, true) => CHECK.draft().ok(format!("{observed}; the CNI configuration names no bridge, so br_netfilter is not needed")),
+        (None, false) => CHECK.draft().unknown(Unread::new(
             format!("{observed}; neither a CNI configuration that shows how pods are connected nor a pod bridge was found, so it may be needed"),
             "run `tracer doctor` on the node, where its kubelet runs",
         )),
@@ -115,7 +109,7 @@ mod tests {
 
     #[test]
     fn flannel_without_the_module_fails() {
-        let finding = check(&Tree::new(&[FLANNEL, SETTINGS]).view());
+        let finding = Tree::new(&[FLANNEL, SETTINGS]).finding(&CHECK);
         assert_eq!(finding.status, Status::Fail);
         assert!(
             finding.observed.contains("not loaded") && finding.observed.contains("10-flannel.conflist"),
@@ -133,11 +127,11 @@ mod tests {
             ("proc/sys/net/bridge/bridge-nf-call-iptables", "1\n"),
             ("proc/sys/net/bridge/bridge-nf-call-ip6tables", "1\n"),
         ];
-        assert_eq!(check(&Tree::new(&on).view()).status, Status::Ok);
+        assert_eq!(Tree::new(&on).finding(&CHECK).status, Status::Ok);
         let of = |v4, v6| {
             let mut off = on;
             (off[2].1, off[3].1) = (v4, v6);
-            check(&Tree::new(&off).view())
+            Tree::new(&off).finding(&CHECK)
         };
         assert_eq!((of("0\n", "1\n").status, of("0\n", "0\n").status), (Status::Fail, Status::Fail));
         assert_eq!(of("1\n", "0\n").status, Status::Warn, "pods may have no IPv6 addresses");
@@ -147,15 +141,15 @@ mod tests {
     #[test]
     fn a_cni_without_a_bridge_is_ok_and_an_unknown_cni_is_unknown() {
         let calico = ("etc/cni/net.d/10-calico.conflist", r#"{"plugins":[{"type":"calico"}]}"#);
-        assert_eq!(check(&Tree::new(&[calico, SETTINGS]).view()).status, Status::Ok);
-        assert_eq!(check(&Tree::new(&[SETTINGS]).view()).status, Status::Unknown);
+        assert_eq!(Tree::new(&[calico, SETTINGS]).finding(&CHECK).status, Status::Ok);
+        assert_eq!(Tree::new(&[SETTINGS]).finding(&CHECK).status, Status::Unknown);
         let shim = ("etc/cni/net.d/00-multus.conf", r#"{"type":"multus-shim"}"#);
         assert_eq!(
-            check(&Tree::new(&[shim, SETTINGS]).view()).status,
+            Tree::new(&[shim, SETTINGS]).finding(&CHECK).status,
             Status::Unknown,
             "the delegates of Multus are not known"
         );
-        assert_eq!(check(&Tree::new(&[shim, FLANNEL, SETTINGS]).view()).status, Status::Fail);
-        assert_eq!(check(&Tree::new(&[calico]).view()).status, Status::Unknown);
+        assert_eq!(Tree::new(&[shim, FLANNEL, SETTINGS]).finding(&CHECK).status, Status::Fail);
+        assert_eq!(Tree::new(&[calico]).finding(&CHECK).status, Status::Unknown);
     }
 }

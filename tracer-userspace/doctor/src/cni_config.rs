@@ -2,14 +2,18 @@
 
 use super::Check;
 use super::cni::{Config, PLACES, active};
-use super::finding::{Draft, Finding, Fix, Remediation, Unread};
+use super::finding::{Finding, Fix, Remediation, Unread};
 use super::view::View;
 use tracer_model::record::Command;
 
 pub(super) const CHECK: Check = Check {
     name: "cni_config",
     why: "without a configuration, its binaries or flannel's subnet file, no pod gets a network: FailedCreatePodSandBox",
-    run: |view| vec![check(view)],
+    expected: || {
+        "one CNI configuration, a binary for each of its plugins, and flannel's subnet file where flannel is used"
+            .into()
+    },
+    run: |view| Ok(vec![judge(&read(view)?)]),
 };
 
 /// Container runtimes run this plugin for each pod, although no configuration names it.
@@ -26,16 +30,6 @@ struct CniState {
     prober: bool,
     /// A link of a pod on this node; it shows that some CNI works.
     pod_link: Option<String>,
-}
-
-fn draft() -> Draft {
-    CHECK.expects(
-        "one CNI configuration, a binary for each of its plugins, and flannel's subnet file where flannel is used",
-    )
-}
-
-fn check(view: &View) -> Finding {
-    read(view).map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
 }
 
 fn read(view: &View) -> Result<CniState, Unread> {
@@ -76,7 +70,7 @@ fn pod_link(view: &View) -> Option<String> {
 
 fn judge(found: &CniState) -> Finding {
     let Some(config) = &found.config else { return no_config(found) };
-    let draft = draft().with("config", config.path.clone()).with("plugins", config.plugins.clone());
+    let draft = CHECK.draft().with("config", config.path.clone()).with("plugins", config.plugins.clone());
     if !found.missing.is_empty() {
         let missing = found.missing.join(", ");
         let places = config.binaries.join(", ");
@@ -124,10 +118,16 @@ fn no_config(found: &CniState) -> Finding {
     let places: Vec<_> = PLACES.iter().map(|place| place.configs).collect();
     let observed = format!("no CNI configuration in {}", places.join(", "));
     if let Some(link) = &found.pod_link {
-        return draft().unknown(may_be_elsewhere(&observed, link, "its configuration", "conf_dir", "network_dir"));
+        return CHECK.draft().unknown(may_be_elsewhere(
+            &observed,
+            link,
+            "its configuration",
+            "conf_dir",
+            "network_dir",
+        ));
     }
     if found.prober {
-        return draft().fail(
+        return CHECK.draft().fail(
             observed,
             Fix::lasting(
                 Remediation::from("Install a CNI, or see why its DaemonSet has not written its configuration")
@@ -135,7 +135,7 @@ fn no_config(found: &CniState) -> Finding {
             ),
         );
     }
-    draft().unknown(Unread::new(
+    CHECK.draft().unknown(Unread::new(
         format!("{observed}, and no kubelet runs here"),
         "run `tracer doctor` where the kubelet runs, or give --prober its name",
     ))
@@ -167,7 +167,7 @@ mod tests {
     ];
 
     fn of(files: &[(&str, &str)]) -> Finding {
-        check(&Tree::new(files).view())
+        Tree::new(files).finding(&CHECK)
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
         let tree = Tree::new(&[ptp, program, loopback]);
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
         std::fs::set_permissions(tree.path().join(program.0), mode).expect("mode");
-        assert_eq!(check(&tree.view()).status, Status::Fail);
+        assert_eq!(tree.finding(&CHECK).status, Status::Fail);
     }
 
     /// The daemon of Multus reads the file next to its own, and does not start without it.

@@ -1,41 +1,37 @@
 //! How full the connection tracking table is.
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Remediation, Unread};
+use super::finding::{Finding, Fix, Remediation, Unread};
 use super::view::View;
 
 pub(super) const CHECK: Check = Check {
     name: "conntrack",
     why: "when the connection tracking table is full, the kernel drops the first packet of each new connection",
-    run: |view| vec![check(view)],
+    expected: || format!("fewer than {WARN} % of net.netfilter.nf_conntrack_max entries in use"),
+    run: |view| Ok(vec![judge(read(view)?)]),
 };
 
 /// Shares of the table, in percent.
 const WARN: u64 = 75;
 const FAIL: u64 = 95;
 
-fn draft() -> Draft {
-    CHECK.expects(format!("fewer than {WARN} % of net.netfilter.nf_conntrack_max entries in use"))
+/// The entries and their limit; absent if connection tracking is not loaded.
+fn read(view: &View) -> Result<Option<(u64, u64)>, Unread> {
+    let Some(max) = view.number_if_any("net/netfilter/nf_conntrack_max")? else { return Ok(None) };
+    Ok(Some((view.number("net/netfilter/nf_conntrack_count")?, max)))
 }
 
-fn check(view: &View) -> Finding {
-    let read = || -> Result<Option<(u64, u64)>, Unread> {
-        let Some(max) = view.number_if_any("net/netfilter/nf_conntrack_max")? else { return Ok(None) };
-        Ok(Some((view.number("net/netfilter/nf_conntrack_count")?, max)))
-    };
-    read().map_or_else(|unread| draft().unknown(unread), judge)
-}
-
-/// `table`: the entries and their limit; absent if connection tracking is not loaded.
 fn judge(table: Option<(u64, u64)>) -> Finding {
-    let Some((count, max)) = table else { return draft().ok("connection tracking is not loaded: no table to fill") };
+    let Some((count, max)) = table else {
+        return CHECK.draft().ok("connection tracking is not loaded: no table to fill");
+    };
     if max == 0 {
         // `__nf_conntrack_alloc`, net/netfilter/nf_conntrack_core.c
-        return draft().with("count", count).with("max", max).ok(format!("{count} entries, and no limit (0)"));
+        return CHECK.draft().with("count", count).with("max", max).ok(format!("{count} entries, and no limit (0)"));
     }
     let share = count.saturating_mul(100) / max;
     let observed = format!("{count} of {max} entries ({share} %)");
-    let draft = draft().with("count", count).with("max", max);
+    let draft = CHECK.draft().with("count", count).with("max", max);
     let fix = || {
         let doubled = (max.saturating_mul(2)).max(131_072).to_string();
         Fix::new(
@@ -71,9 +67,9 @@ mod tests {
 
     #[test]
     fn a_node_without_connection_tracking_is_ok() {
-        assert_eq!(check(&Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n")]).view()).status, Status::Ok);
-        assert_eq!(check(&Tree::new(&[]).view()).status, Status::Unknown);
+        assert_eq!(Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n")]).finding(&CHECK).status, Status::Ok);
+        assert_eq!(Tree::new(&[]).finding(&CHECK).status, Status::Unknown);
         let half = Tree::new(&[("proc/sys/net/netfilter/nf_conntrack_max", "9\n")]);
-        assert_eq!(check(&half.view()).status, Status::Unknown);
+        assert_eq!(half.finding(&CHECK).status, Status::Unknown);
     }
 }

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Remediation, Unread};
+use super::finding::{Finding, Fix, Remediation, Unread};
 use super::view::View;
 use tracer_model::shell;
 
 pub(super) const CHECK: Check = Check {
     name: "default_routes",
     why: "kubelet and CNI agents take the node's address and uplink from the default route. With several routes, these can change at each start; without one, ClusterIPs are unreachable",
-    run: |view| vec![check(view)],
+    expected: || "one IPv4 default route".into(),
+    run: |view| Ok(vec![check(view)?]),
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,19 +29,12 @@ impl Route {
     }
 }
 
-fn draft() -> Draft {
-    CHECK.expects("one IPv4 default route")
-}
-
-fn check(view: &View) -> Finding {
-    let read = || -> Result<Finding, Unread> {
-        let text = view.net("route")?;
-        // A node with other IPv4 routes may have lost its default route.
-        let without_v4 = text.lines().count() == 1;
-        let only_v6 = without_v4 && only_v6(view)?;
-        Ok(if only_v6 { draft().ok("no IPv4 route at all, and an IPv6 default route") } else { judge(&parse(&text)) })
-    };
-    read().unwrap_or_else(|unread| draft().unknown(unread))
+fn check(view: &View) -> Result<Finding, Unread> {
+    let text = view.net("route")?;
+    // A node with other IPv4 routes may have lost its default route.
+    let without_v4 = text.lines().count() == 1;
+    let only_v6 = without_v4 && only_v6(view)?;
+    Ok(if only_v6 { CHECK.draft().ok("no IPv4 route at all, and an IPv6 default route") } else { judge(&parse(&text)) })
 }
 
 /// `include/uapi/linux/route.h`. RTF_REJECT marks unreachable, prohibit and blackhole routes.
@@ -101,7 +95,7 @@ fn v6_defaults(text: &str) -> impl Iterator<Item = (u32, &str)> {
 
 fn judge(routes: &[Route]) -> Finding {
     let text = |route: &Route| format!("{}{} metric {}", route.dev, route.via(), route.metric);
-    let draft = draft().with("routes", routes.len());
+    let draft = CHECK.draft().with("routes", routes.len());
     let list: Vec<_> = routes.iter().map(text).collect();
     match routes {
         [] => draft.warn(
@@ -154,7 +148,7 @@ mod tests {
     fn a_node_with_only_ipv6_routes_is_ok() {
         let none = "00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 1 0 00200200 lo\n";
         let one = none.replace("lo\n", "eth0\n");
-        let of = |v6: &str| check(&Tree::new(&[("proc/net/route", HEAD), ("proc/net/ipv6_route", v6)]).view()).status;
+        let of = |v6: &str| Tree::new(&[("proc/net/route", HEAD), ("proc/net/ipv6_route", v6)]).finding(&CHECK).status;
         assert_eq!((of(none), of(&one)), (Status::Warn, Status::Ok));
     }
 

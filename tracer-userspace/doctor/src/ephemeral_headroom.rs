@@ -3,14 +3,19 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Remediation, Unread};
+use super::finding::{Finding, Fix, Remediation};
 use super::port_range::PortRange;
-use super::view::View;
+use super::sockets::{self, Socket};
 
 pub(super) const CHECK: Check = Check {
     name: "ephemeral_headroom",
     why: "each connection holds a port for its destination until one minute after its end (TIME_WAIT). When no port is left, connect() fails with EADDRNOTAVAIL",
-    run: |view| vec![check(view)],
+    expected: || format!("{NARROW} ports at least, fewer than {WARN} % of them in use for one destination"),
+    run: |view| {
+        let range = PortRange::read(view)?;
+        let lists = sockets::read(view)?;
+        Ok(vec![judge(&range, &Sockets::of(&lists, &range))])
+    },
 };
 
 /// Fewer ports than this for each destination are a warning by themselves.
@@ -18,8 +23,7 @@ const NARROW: usize = 4096;
 /// Shares of the range that one destination uses, in percent.
 const WARN: usize = 50;
 const FAIL: usize = 90;
-/// `TCP_LISTEN`, `TCP_TIME_WAIT`, include/net/tcp_states.h
-const LISTEN: u8 = 10;
+/// `TCP_TIME_WAIT`, include/net/tcp_states.h
 const TIME_WAIT: u8 = 6;
 
 /// Sockets of the node's network namespace with a local port in the range.
@@ -31,38 +35,18 @@ struct Sockets {
     time_wait: usize,
 }
 
-fn draft() -> Draft {
-    CHECK.expects(format!("{NARROW} ports at least, fewer than {WARN} % of them in use for one destination"))
-}
-
-fn check(view: &View) -> Finding {
-    let read = || -> Result<Finding, Unread> {
-        let range = PortRange::read(view)?;
-        let mut sockets = Sockets::default();
-        sockets.add(&view.net("tcp")?, &range);
-        if view.number_if_any("net/ipv6/conf/all/forwarding")?.is_some() {
-            sockets.add(&view.net("tcp6")?, &range);
-        }
-        Ok(judge(&range, &sockets))
-    };
-    read().unwrap_or_else(|unread| draft().unknown(unread))
-}
-
 impl Sockets {
-    /// Adds the sockets of `/proc/net/tcp`: a line is `sl local_address rem_address st …`, with numbers in hexadecimal.
-    fn add(&mut self, text: &str, range: &PortRange) {
-        for line in text.lines().skip(1) {
-            let mut words = line.split_whitespace().skip(1);
-            let (Some(local), Some(remote), Some(state)) = (words.next(), words.next(), words.next()) else { continue };
-            let port = local.rsplit_once(':').and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
-            let (Some(port), Ok(state)) = (port, u8::from_str_radix(state, 16)) else { continue };
-            if state == LISTEN || !range.holds(port) {
+    fn of(lists: &[String], range: &PortRange) -> Self {
+        let mut found = Self::default();
+        for Socket { port, remote, state } in sockets::parse(lists) {
+            if state == sockets::LISTEN || !range.holds(port) {
                 continue;
             }
-            self.total += 1;
-            self.time_wait += usize::from(state == TIME_WAIT);
-            self.by_destination.entry(unmapped(remote)).or_default().insert(port);
+            found.total += 1;
+            found.time_wait += usize::from(state == TIME_WAIT);
+            found.by_destination.entry(unmapped(remote)).or_default().insert(port);
         }
+        found
     }
 
     /// The destination with most ports, and how many.
@@ -92,7 +76,8 @@ fn judge(range: &PortRange, sockets: &Sockets) -> Finding {
     let busiest = sockets.busiest();
     let used = busiest.as_ref().map_or(0, |(_, used)| *used);
     let share = used * 100 / ports.max(1);
-    let mut draft = draft().with("ports", ports).with("in_use", sockets.total).with("time_wait", sockets.time_wait);
+    let mut draft =
+        CHECK.draft().with("ports", ports).with("in_use", sockets.total).with("time_wait", sockets.time_wait);
     let mut observed = format!(
         "{ports} ports for each destination ({}-{}), {} sockets on them, {} in TIME_WAIT",
         range.first, range.last, sockets.total, sockets.time_wait
@@ -133,9 +118,7 @@ mod tests {
     fn sockets(count: u16, range: &PortRange) -> Sockets {
         let rows: String =
             (0..count).map(|at| format!("{at}: 0200000A:{:04X} 0100000A:0050 06 0:0\n", range.first + at)).collect();
-        let mut sockets = Sockets::default();
-        sockets.add(&format!("head\n9: 00000000:9C40 00000000:0000 0A 0:0\n{rows}"), range);
-        sockets
+        Sockets::of(&[format!("head\n9: 00000000:9C40 00000000:0000 0A 0:0\n{rows}")], range)
     }
 
     #[test]

@@ -41,12 +41,18 @@ impl Unread {
         }
     }
 
-    pub fn file(path: &str, error: &io::Error) -> Self {
-        let reason = format!("cannot read {path}: {}", os_message(error));
-        match error.kind() {
-            io::ErrorKind::PermissionDenied => Self::lacks(reason, "CAP_DAC_READ_SEARCH"),
-            _ => Self::new(reason, Remediation::on_node("See why", format!("ls -l {path}"))),
+    /// The privilege `needs` is missing; if there is none, `fix` would help.
+    pub fn for_lack_of(needs: Option<&'static str>, reason: impl Into<String>, fix: impl Into<Remediation>) -> Self {
+        match needs {
+            Some(capability) => Self::lacks(reason, capability),
+            None => Self::new(reason, fix),
         }
+    }
+
+    pub fn file(path: &str, error: &io::Error) -> Self {
+        let needs = (error.kind() == io::ErrorKind::PermissionDenied).then_some("CAP_DAC_READ_SEARCH");
+        let fix = Remediation::on_node("See why", format!("ls -l {path}"));
+        Self::for_lack_of(needs, format!("cannot read {path}: {}", os_message(error)), fix)
     }
 }
 

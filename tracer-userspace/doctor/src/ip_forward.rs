@@ -11,22 +11,20 @@ use tracer_model::event::Pod;
 pub(super) const CHECK: Check = Check {
     name: "ip_forward",
     why: "without forwarding the kernel drops all packets that are not for the node itself: pods cannot reach each other or a Service",
-    run: |view| vec![v4(view), v6(view)],
+    expected: || V4.into(),
+    run: |view| Ok(vec![v4(view), v6(view)]),
 };
 
+const V4: &str = "net.ipv4.ip_forward = 1, or forwarding = 1 for the links that pods' packets come in on";
+const V6: &str = "net.ipv6.conf.all.forwarding = 1 where IPv6 is used";
+
 fn draft(family: &str) -> Draft {
-    CHECK
-        .expects(if family == "ipv4" {
-            "net.ipv4.ip_forward = 1, or forwarding = 1 for the links that pods' packets come in on"
-        } else {
-            "net.ipv6.conf.all.forwarding = 1 where IPv6 is used"
-        })
-        .with("family", family)
+    CHECK.expects(if family == "ipv4" { V4 } else { V6 }).with("family", family)
 }
 
 /// The kernel checks the setting of the link on which a packet arrives. A write to `ip_forward` sets it for all links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct V4 {
+struct Forwarding {
     value: u64,
     /// Links that forward.
     on: Vec<String>,
@@ -40,7 +38,7 @@ fn v4(view: &View) -> Finding {
     read_v4(view).map_or_else(|unread| draft("ipv4").unknown(unread), |found| judge_v4(&found))
 }
 
-fn read_v4(view: &View) -> Result<V4, Unread> {
+fn read_v4(view: &View) -> Result<Forwarding, Unread> {
     let value = view.number("net/ipv4/ip_forward")?;
     let (on, off): (Vec<_>, Vec<_>) =
         view.number_of_each_link("forwarding")?.into_iter().partition(|(_, value)| *value != 0);
@@ -51,7 +49,7 @@ fn read_v4(view: &View) -> Result<V4, Unread> {
         off.retain(|name| used_by_pods.contains(name));
     }
     let only_v6 = value == 0 && default_routes::only_v6(view).unwrap_or(false);
-    Ok(V4 { value, on, off, only_v6 })
+    Ok(Forwarding { value, on, off, only_v6 })
 }
 
 /// The links on which packets from and to pods arrive: uplinks, bridges, pods' links. With `--root` only the uplinks are known.
@@ -62,7 +60,7 @@ fn links_of_pod_traffic(view: &View) -> BTreeSet<String> {
     pod_links.map(|link| link.state.name).chain(uplinks).collect()
 }
 
-fn judge_v4(found: &V4) -> Finding {
+fn judge_v4(found: &Forwarding) -> Finding {
     let observed = format!("net.ipv4.ip_forward = {}", found.value);
     let names = |links: &[String]| listed(&links.iter().map(String::as_str).collect::<Vec<_>>());
     match found.value {
@@ -226,7 +224,7 @@ mod tests {
     #[test]
     fn a_kernel_without_ipv6_is_ok() {
         let tree = Tree::new(&[("proc/sys/net/core/somaxconn", "4096\n"), ("proc/sys/net/ipv4/ip_forward", "1\n")]);
-        assert!((CHECK.run)(&tree.view()).iter().all(|finding| finding.status == Status::Ok));
+        assert!(CHECK.findings(&tree.view()).iter().all(|finding| finding.status == Status::Ok));
         let tree = Tree::new(&[("proc/sys/net/ipv4/ip_forward", "1\n")]);
         assert_eq!(v6(&tree.view()).status, Status::Unknown, "a folder without settings shows nothing");
     }

@@ -1,47 +1,37 @@
 //! Whether the kubelet logs the results of probes where tracer can read them.
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Unread};
-use super::view::View;
+use super::finding::{Finding, Fix, Unread};
 use tracer_sources::{KubeletLogging, KubeletLoggingError, TO_NAME_THE_LOG, kubelet_stderr_lost};
 
 pub(super) const CHECK: Check = Check {
     name: "kubelet_log",
     why: "only the kubelet knows why a probe's command failed and which answer came over TLS. At verbosity 0, the default, it does not log this",
-    run: |view| vec![check(view)],
+    expected: || {
+        "a kubelet with verbosity 1 or more (-v, logging.verbosity) that logs text or json to the systemd journal or a file".into()
+    },
+    run: |view| {
+        let pid = view.prober_pid()?;
+        Ok(vec![judge(KubeletLogging::of(pid), kubelet_stderr_lost(pid).as_deref())])
+    },
 };
-
-fn draft() -> Draft {
-    CHECK.expects("a kubelet with verbosity 1 or more (-v, logging.verbosity) that logs text or json to the systemd journal or a file")
-}
-
-fn check(view: &View) -> Finding {
-    view.prober_pid().map_or_else(
-        |unread| draft().unknown(unread),
-        |pid| judge(KubeletLogging::of(pid), kubelet_stderr_lost(pid).as_deref()),
-    )
-}
 
 /// `lost`: why tracer cannot find the log by the kubelet's stderr. `--kubelet-log` can still name it.
 fn judge(read: Result<KubeletLogging, KubeletLoggingError>, lost: Option<&str>) -> Finding {
     let logging = match read {
         Ok(logging) => logging,
-        Err(error) => return draft().unknown(unread(&error)),
+        Err(error) => {
+            let fix = "see whether its log has lines with `Probe failed`";
+            return CHECK.draft().unknown(Unread::for_lack_of(error.needs(), error.to_string(), fix));
+        }
     };
     let KubeletLogging { pid, verbosity, format, .. } = &logging;
-    let draft = draft().with("pid", *pid).with("verbosity", *verbosity).with("format", format.clone());
+    let draft = CHECK.draft().with("pid", *pid).with("verbosity", *verbosity).with("format", format.clone());
     let logs = format!("the kubelet (pid {pid}) logs with verbosity {verbosity}, as {format}");
     match (logging.lack(), lost) {
         (Some(lack), _) => draft.warn(format!("the kubelet (pid {pid}) {lack}"), Fix::lasting(logging.fix())),
         (None, Some(lost)) => draft.unknown(Unread::new(format!("{logs}; but its stderr {lost}"), TO_NAME_THE_LOG)),
         (None, None) => draft.ok(logs),
-    }
-}
-
-fn unread(error: &KubeletLoggingError) -> Unread {
-    match error.needs() {
-        Some(capability) => Unread::lacks(error.to_string(), capability),
-        None => Unread::new(error.to_string(), "see whether its log has lines with `Probe failed`"),
     }
 }
 
@@ -77,6 +67,6 @@ mod tests {
         let source = std::io::Error::from_raw_os_error(libc::EACCES);
         let finding = judge(Err(KubeletLoggingError::Read { pid: 7, path: "/c".into(), source }), None);
         assert_eq!(finding.needs.as_deref(), Some("CAP_SYS_PTRACE"));
-        assert_eq!(check(&Tree::new(&[("etc/hostname", "")]).view()).status, Status::Unknown);
+        assert_eq!(Tree::new(&[("etc/hostname", "")]).finding(&CHECK).status, Status::Unknown);
     }
 }

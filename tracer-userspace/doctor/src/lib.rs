@@ -25,6 +25,7 @@ mod probe_budgets;
 mod proxy_mode;
 mod reserved;
 mod rp_filter;
+mod sockets;
 mod somaxconn;
 #[cfg(test)]
 mod testing;
@@ -47,9 +48,11 @@ pub use view::View;
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
     pub name: &'static str,
-    pub why: &'static str,
-    /// Returns at least one finding.
-    pub run: fn(&View) -> Vec<Finding>,
+    why: &'static str,
+    /// The words about what is right.
+    expected: fn() -> String,
+    /// Returns at least one finding, or what it could not read.
+    run: fn(&View) -> Result<Vec<Finding>, Unread>,
 }
 
 /// All checks, in the order in which they run.
@@ -121,12 +124,8 @@ pub fn run(options: &Options) -> Vec<Finding> {
     let mut view = View::of_node(node.clone(), prober, options.pods.clone(), options.window);
     view.btf.clone_from(&options.btf);
     node.enter(|| run_checks(&checks, &view)).unwrap_or_else(|error| {
-        let reason = error.to_string();
-        let unread = match error.needs() {
-            Some(capability) => Unread::lacks(reason, capability),
-            None => Unread::new(reason, "run `tracer doctor` on the node itself"),
-        };
-        all_unknown(&checks, &unread)
+        let fix = "run `tracer doctor` on the node itself";
+        all_unknown(&checks, &Unread::for_lack_of(error.needs(), error.to_string(), fix))
     })
 }
 
@@ -141,7 +140,7 @@ pub fn lacks_prober(options: &Options) -> bool {
 }
 
 fn run_checks(checks: &[&Check], view: &View) -> Vec<Finding> {
-    checks.iter().flat_map(|check| (check.run)(view)).collect()
+    checks.iter().flat_map(|check| check.findings(view)).collect()
 }
 
 /// The findings where the node cannot be read at all.
@@ -151,7 +150,16 @@ fn all_unknown(checks: &[&Check], unread: &Unread) -> Vec<Finding> {
 }
 
 impl Check {
+    fn findings(&self, view: &View) -> Vec<Finding> {
+        (self.run)(view).unwrap_or_else(|unread| vec![self.draft().unknown(unread)])
+    }
+
     /// Starts a finding of this check, before its status is known.
+    fn draft(&self) -> Draft {
+        self.expects((self.expected)())
+    }
+
+    /// The same with other words about what is right.
     fn expects(&self, expected: impl Into<String>) -> Draft {
         Draft::new(self.name, self.why, expected)
     }

@@ -3,16 +3,18 @@
 use std::collections::BTreeSet;
 
 use super::Check;
-use super::finding::{Draft, Finding, Unread};
+use super::finding::{Finding, Unread};
 use super::port_range::PortRange;
 use super::reserved::{reserve, wanted_by_node_ports};
+use super::sockets;
 use super::view::View;
 use tracer_model::plural::counted;
 
 pub(super) const CHECK: Check = Check {
     name: "listener_overlap",
     why: "while such a daemon restarts, a connect can take its port. The daemon then cannot listen (address already in use) until that connection ends",
-    run: |view| vec![check(view)],
+    expected: || "no port of a node daemon in net.ipv4.ip_local_port_range less ip_local_reserved_ports".into(),
+    run: |view| Ok(vec![check(view)?]),
 };
 
 /// Default ports of Kubernetes and of common agents on nodes.
@@ -35,35 +37,18 @@ const KNOWN: &[(u16, &str)] = &[
     (61678, "aws-node"),
     (61679, "aws-node"),
 ];
-/// `TCP_LISTEN`, include/net/tcp_states.h
-const LISTEN: &str = "0A";
 
-fn draft() -> Draft {
-    CHECK.expects("no port of a node daemon in net.ipv4.ip_local_port_range less ip_local_reserved_ports")
-}
-
-fn check(view: &View) -> Finding {
-    let read = || -> Result<Finding, Unread> {
-        let range = PortRange::read(view)?;
-        let ports = read(view)?;
-        // `port_overlap` gives a command for the same setting.
-        let node_ports = if known(&range, &ports).is_empty() { Vec::new() } else { wanted_by_node_ports(view, &range) };
-        Ok(judge(&range, &ports, node_ports))
-    };
-    read().unwrap_or_else(|unread| draft().unknown(unread))
-}
-
-fn read(view: &View) -> Result<BTreeSet<u16>, Unread> {
-    let mut ports = listeners(&view.net("tcp")?);
-    if view.number_if_any("net/ipv6/conf/all/forwarding")?.is_some() {
-        ports.extend(listeners(&view.net("tcp6")?));
-    }
-    Ok(ports)
+fn check(view: &View) -> Result<Finding, Unread> {
+    let range = PortRange::read(view)?;
+    let ports = listeners(&sockets::read(view)?);
+    // `port_overlap` gives a command for the same setting.
+    let node_ports = if known(&range, &ports).is_empty() { Vec::new() } else { wanted_by_node_ports(view, &range) };
+    Ok(judge(&range, &ports, node_ports))
 }
 
 /// The ports that this check wants reserved.
 pub(super) fn to_reserve(view: &View, range: &PortRange) -> Vec<(u16, u16)> {
-    let ports = read(view).unwrap_or_default();
+    let ports = sockets::read(view).map(|lists| listeners(&lists)).unwrap_or_default();
     known(range, &ports).iter().map(|(port, _)| (*port, *port)).collect()
 }
 
@@ -72,14 +57,8 @@ fn known(range: &PortRange, listeners: &BTreeSet<u16>) -> Vec<(u16, &'static str
     KNOWN.iter().copied().filter(|(port, _)| listeners.contains(port) && range.holds(*port)).collect()
 }
 
-/// A line is `sl local_address rem_address st …`, with numbers in hexadecimal.
-fn listeners(text: &str) -> BTreeSet<u16> {
-    let port = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().take(4).collect();
-        let (_, port) = words.get(1).filter(|_| words.get(3) == Some(&LISTEN))?.rsplit_once(':')?;
-        u16::from_str_radix(port, 16).ok()
-    };
-    text.lines().skip(1).filter_map(port).collect()
+fn listeners(lists: &[String]) -> BTreeSet<u16> {
+    sockets::parse(lists).filter(|socket| socket.state == sockets::LISTEN).map(|socket| socket.port).collect()
 }
 
 /// Listeners on other ports are only counted: most of them listen on a port that the kernel chose. `node_ports`: ports that
@@ -87,7 +66,7 @@ fn listeners(text: &str) -> BTreeSet<u16> {
 fn judge(range: &PortRange, listeners: &BTreeSet<u16>, node_ports: Vec<(u16, u16)>) -> Finding {
     let inside: Vec<u16> = listeners.iter().copied().filter(|port| range.holds(*port)).collect();
     let known = known(range, listeners);
-    let draft = draft().with("listeners_in_range", inside.len());
+    let draft = CHECK.draft().with("listeners_in_range", inside.len());
     let count = counted(inside.len() as u64, "listener");
     if known.is_empty() {
         return draft.ok(format!("{count} in {range}, none on a known port of a node daemon"));
@@ -108,7 +87,7 @@ mod tests {
     #[test]
     fn a_kubelet_port_in_the_range_is_a_warning() {
         let text = "head\n 0: 00000000:280A 00000000:0000 0A 0:0\n 1: 0100007F:9C40 00000000:0000 0A 0:0\n 2: 0100007F:1A0B 0100007F:9C40 01 0:0\n";
-        let ports = listeners(text);
+        let ports = listeners(&[text.to_owned()]);
         assert_eq!(ports.iter().copied().collect::<Vec<_>>(), [10250, 40000], "listeners only");
         let mut range = PortRange { first: 1024, last: 65000, reserved: vec![(8080, 8080)] };
         let finding = judge(&range, &ports, Vec::new());

@@ -3,13 +3,17 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Remediation, Unread};
+use super::finding::{Finding, Fix, Remediation, Unread};
 use super::view::View;
 
 pub(super) const CHECK: Check = Check {
     name: "loopback_up",
     why: "connections to an address of the node itself go over lo, and so do the probes of hostNetwork pods",
-    run: |view| vec![check(view)],
+    expected: || "lo is up and has 127.0.0.1".into(),
+    run: |view| {
+        let lo = if view.is_files() { from_files(view) } else { from_links(view) };
+        Ok(vec![judge(lo?)])
+    },
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,17 +21,6 @@ struct Loopback {
     up: bool,
     /// Whether 127.0.0.1 is on `lo`; absent: not known.
     addressed: Option<bool>,
-}
-
-fn check(view: &View) -> Finding {
-    match if view.is_files() { from_files(view) } else { from_links(view) } {
-        Ok(found) => judge(found),
-        Err(unread) => draft().unknown(unread),
-    }
-}
-
-fn draft() -> Draft {
-    CHECK.expects("lo is up and has 127.0.0.1")
 }
 
 fn from_links(view: &View) -> Result<Option<Loopback>, Unread> {
@@ -53,14 +46,14 @@ fn judge(lo: Option<Loopback>) -> Finding {
         )
     };
     match lo {
-        None => draft().fail("this network namespace has no loopback link", set_up()),
-        Some(Loopback { up: false, .. }) => draft().fail("lo is down", set_up()),
+        None => CHECK.draft().fail("this network namespace has no loopback link", set_up()),
+        Some(Loopback { up: false, .. }) => CHECK.draft().fail("lo is down", set_up()),
         Some(Loopback { addressed: Some(false), .. }) => {
             let address = Remediation::on_node("Give lo its address", "ip addr add 127.0.0.1/8 dev lo");
-            draft().fail("lo is up and has no 127.0.0.1", Fix::lasting(address))
+            CHECK.draft().fail("lo is up and has no 127.0.0.1", Fix::lasting(address))
         }
-        Some(Loopback { addressed: Some(true), .. }) => draft().ok("lo is up and has 127.0.0.1"),
-        Some(Loopback { addressed: None, .. }) => draft().ok("lo is up"),
+        Some(Loopback { addressed: Some(true), .. }) => CHECK.draft().ok("lo is up and has 127.0.0.1"),
+        Some(Loopback { addressed: None, .. }) => CHECK.draft().ok("lo is up"),
     }
 }
 
@@ -79,7 +72,7 @@ mod tests {
 
     #[test]
     fn flags_of_a_file_are_parsed() {
-        let of = |flags| check(&Tree::new(&[("sys/class/net/lo/flags", flags)]).view()).status;
+        let of = |flags| Tree::new(&[("sys/class/net/lo/flags", flags)]).finding(&CHECK).status;
         assert_eq!((of("0x9\n"), of("0x8\n"), of("x\n")), (Status::Ok, Status::Fail, Status::Unknown));
     }
 }

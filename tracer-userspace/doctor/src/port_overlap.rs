@@ -12,14 +12,12 @@ use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 pub(super) const CHECK: Check = Check {
     name: "port_overlap",
     why: "under IPVS a connect from a port that is also a NodePort never gets its SYN-ACK: IPVS sends it to that Service's backend",
-    run: |view| vec![check(view)],
+    expected: || "no NodePort in net.ipv4.ip_local_port_range less ip_local_reserved_ports".into(),
+    run: |view| Ok(vec![check(view)?]),
 };
 
-fn check(view: &View) -> Finding {
-    let range = match PortRange::read(view) {
-        Ok(range) => range,
-        Err(unread) => return draft().unknown(unread),
-    };
+fn check(view: &View) -> Result<Finding, Unread> {
+    let range = PortRange::read(view)?;
     let live = view.node_ports();
     let hit = live.as_ref().is_ok_and(|live| !of_ipvs(live, |port| is_taken(&range, port)).is_empty());
     let rate = if hit { view.growth(active_opens).ok() } else { None };
@@ -27,11 +25,7 @@ fn check(view: &View) -> Finding {
     // `listener_overlap` gives a command for the same setting.
     let listeners = if unreserved.is_empty() { Vec::new() } else { listener_overlap::to_reserve(view, &range) };
     let fix = reserve(&range, &[unreserved, listeners].concat());
-    judge(&range, live, rate, fix)
-}
-
-fn draft() -> Draft {
-    CHECK.expects("no NodePort in net.ipv4.ip_local_port_range less ip_local_reserved_ports")
+    Ok(judge(&range, live, rate, fix))
 }
 
 /// How many connects the network namespace has made since its creation.
@@ -50,7 +44,7 @@ fn value_of(text: &str, prefix: &str, name: &str) -> Option<u64> {
 /// `rate`: how many connects were made in how many seconds.
 fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(u64, f64)>, fix: Fix) -> Finding {
     let overlap = range.overlap(NODE_PORTS);
-    let draft = draft().with("range", vec![range.first, range.last]).with("default_node_ports_in_range", overlap);
+    let draft = CHECK.draft().with("range", vec![range.first, range.last]).with("default_node_ports_in_range", overlap);
     let live = match live {
         Ok(live) => live,
         Err(unread) => return by_range_alone(draft, range, unread, fix),
@@ -258,8 +252,7 @@ mod tests {
             ("proc/sys/net/ipv4/ip_local_reserved_ports", "8080\n"),
             ("proc/net/tcp", "head\n 0: 00000000:280A 00000000:0000 0A 0:0\n"),
         ]);
-        let view = tree.view();
-        let findings = [check(&view), (listener_overlap::CHECK.run)(&view).remove(0)];
+        let findings = [tree.finding(&CHECK), tree.finding(&listener_overlap::CHECK)];
         let all = "sysctl -w net.ipv4.ip_local_reserved_ports=8080,10250,30000-32767";
         assert_eq!(findings.each_ref().map(fix), [all; 2]);
     }

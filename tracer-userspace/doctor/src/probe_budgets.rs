@@ -7,9 +7,14 @@ use tracer_model::event::{Container, Handler, Pod, ProbeSpec, ProbeType};
 pub(super) const CHECK: Check = Check {
     name: "probe_budgets",
     why: "a liveness probe that gives up before the network is ready restarts a healthy container repeatedly. A tcpSocket probe of a TLS port does not test the server and fills its log",
-    run: |view| match &view.pods {
-        Some(pods) => judge(pods),
-        None => vec![unknown()],
+    expected: || {
+        format!(
+            "a startupProbe, or at least {BUDGET_S} s until a liveness probe restarts; a timeout over 1 s for TLS; no tcpSocket probe of a TLS port"
+        )
+    },
+    run: |view| {
+        let pods = view.pods.as_ref();
+        pods.map(|pods| judge(pods)).ok_or_else(|| Unread::without_pods("no probe specs were given", CHECK.name))
     },
 };
 
@@ -18,26 +23,16 @@ const BUDGET_S: u32 = 30;
 /// The check lists at most this many findings.
 const MAX_LISTED: usize = 200;
 
-fn draft() -> Draft {
-    CHECK.expects(format!(
-        "a startupProbe, or at least {BUDGET_S} s until a liveness probe restarts; a timeout over 1 s for TLS; no tcpSocket probe of a TLS port"
-    ))
-}
-
-fn unknown() -> Finding {
-    draft().unknown(Unread::without_pods("no probe specs were given", CHECK.name))
-}
-
 fn judge(pods: &[Pod]) -> Vec<Finding> {
     let mut found: Vec<Finding> = pods.iter().flat_map(of_pod).collect();
     if found.is_empty() {
         let probes: usize = pods.iter().flat_map(|pod| &pod.containers).map(|it| it.probes.len()).sum();
-        return vec![draft().ok(format!("{probes} network probes of {} pods", pods.len()))];
+        return vec![CHECK.draft().ok(format!("{probes} network probes of {} pods", pods.len()))];
     }
     let more = found.len().saturating_sub(MAX_LISTED);
     if more > 0 {
         found.truncate(MAX_LISTED);
-        found.push(draft().warn(format!("{more} more like these"), Fix::lasting("fix the listed ones first")));
+        found.push(CHECK.draft().warn(format!("{more} more like these"), Fix::lasting("fix the listed ones first")));
     }
     found
 }
@@ -89,8 +84,11 @@ impl ProbeOwner<'_> {
     }
 
     fn draft(&self, probe: &ProbeSpec) -> Draft {
-        let mut draft =
-            draft().with("probe", probe.probe_type.name()).with("port", probe.port).with("timeout_s", probe.timeout_s);
+        let mut draft = CHECK
+            .draft()
+            .with("probe", probe.probe_type.name())
+            .with("port", probe.port)
+            .with("timeout_s", probe.timeout_s);
         for (name, value) in
             [("namespace", &self.pod.namespace), ("pod_name", &self.pod.name), ("container_name", &self.container.name)]
         {

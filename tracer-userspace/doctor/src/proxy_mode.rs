@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Unread};
+use super::finding::{Finding, Fix, Unread};
 use super::view::View;
 use tracer_model::event::{Backend, ProxyMode};
 use tracer_netfilter::Survey;
@@ -12,23 +12,17 @@ use tracer_node::links::Link;
 pub(super) const CHECK: Check = Check {
     name: "proxy_mode",
     why: "tables of a second proxy, or of a former one, send a Service's packets to backends that no longer exist",
-    run: |view| vec![check(view)],
+    expected: || "the tables of one proxy: IPVS, iptables or nftables".into(),
+    run: |view| Ok(vec![check(view)?]),
 };
 
-fn draft() -> Draft {
-    CHECK.expects("the tables of one proxy: IPVS, iptables or nftables")
-}
-
-fn check(view: &View) -> Finding {
-    let read = || -> Result<Finding, Unread> {
-        let services = view.exists("/proc/thread-self/net/ip_vs")? && has_services(&view.net("ip_vs")?);
-        let links = view.links()?;
-        let ipvs = services && links.iter().any(is_proxy_link);
-        let cilium = links.iter().any(|link| link.state.name == "cilium_host");
-        let finding = judge(&proxies(ipvs, &view.firewall()?), cilium);
-        Ok(if services && !ipvs { with_other_ipvs(finding) } else { finding })
-    };
-    read().unwrap_or_else(|unread| draft().unknown(unread))
+fn check(view: &View) -> Result<Finding, Unread> {
+    let services = view.exists("/proc/thread-self/net/ip_vs")? && has_services(&view.net("ip_vs")?);
+    let links = view.links()?;
+    let ipvs = services && links.iter().any(is_proxy_link);
+    let cilium = links.iter().any(|link| link.state.name == "cilium_host");
+    let finding = judge(&proxies(ipvs, &view.firewall()?), cilium);
+    Ok(if services && !ipvs { with_other_ipvs(finding) } else { finding })
 }
 
 /// Whether this is the link of kube-proxy or kube-router. kube-vip and keepalived make IPVS services without such a link.
@@ -80,7 +74,7 @@ fn judge(found: &Tables, cilium: bool) -> Finding {
     };
     let names: Vec<String> = found.iter().map(text).collect();
     let modes: Vec<&str> = found.iter().map(|(mode, _)| *mode).collect();
-    let draft = draft().with("modes", modes);
+    let draft = CHECK.draft().with("modes", modes);
     match names.as_slice() {
         [] if cilium => draft.ok("no kube-proxy tables, but links of Cilium, which can replace kube-proxy"),
         [] => draft.unknown(Unread::new(

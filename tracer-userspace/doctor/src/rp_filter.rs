@@ -1,13 +1,17 @@
 //! Whether reverse-path filtering suits the CNI in use and the routes.
 
-use super::finding::{Draft, Finding, Fix, KEEP, Remediation, Unread, listed};
+use super::finding::{Finding, Fix, KEEP, Remediation, Unread, listed};
 use super::view::View;
 use super::{Check, default_routes};
 
 pub(super) const CHECK: Check = Check {
     name: "rp_filter",
     why: "strict filtering drops a packet if its answer would leave by another link, and some CNIs route like that",
-    run: |view| vec![check(view)],
+    expected: || {
+        "what the CNI in use needs: off (0) on Cilium's links; not strict (1) with AWS VPC CNI or several uplinks"
+            .into()
+    },
+    run: |view| Ok(vec![judge(&read(view)?)]),
 };
 
 const STRICT: u64 = 1;
@@ -39,16 +43,6 @@ impl Filtering {
     }
 }
 
-fn draft() -> Draft {
-    CHECK.expects(
-        "what the CNI in use needs: off (0) on Cilium's links; not strict (1) with AWS VPC CNI or several uplinks",
-    )
-}
-
-fn check(view: &View) -> Finding {
-    read(view).map_or_else(|unread| draft().unknown(unread), |found| judge(&found))
-}
-
 fn read(view: &View) -> Result<Filtering, Unread> {
     let all = view.number("net/ipv4/conf/all/rp_filter")?;
     let links = view.number_of_each_link("rp_filter")?;
@@ -60,7 +54,7 @@ fn read(view: &View) -> Result<Filtering, Unread> {
 }
 
 fn judge(found: &Filtering) -> Finding {
-    let draft = draft().with("all", found.all);
+    let draft = CHECK.draft().with("all", found.all);
     let uplinks: Vec<&str> = found.uplinks.iter().map(String::as_str).collect();
     let strict_uplinks: Vec<&str> =
         found.links_with(&uplinks, |value| value == STRICT).into_iter().filter(|name| uplinks.contains(name)).collect();

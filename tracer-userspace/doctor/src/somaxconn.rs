@@ -1,12 +1,13 @@
 //! The limit of the accept queues of the node's own listeners.
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix};
+use super::finding::{Finding, Fix};
 
 pub(super) const CHECK: Check = Check {
     name: "somaxconn",
     why: "it limits the backlog of each listener of the node and of hostNetwork pods: a larger burst of connects loses SYNs. Each other pod has its own setting",
-    run: |view| vec![view.number("net/core/somaxconn").map_or_else(|unread| draft().unknown(unread), judge)],
+    expected: || format!("net.core.somaxconn >= {DEFAULT}, the kernel's default since 5.4"),
+    run: |view| Ok(vec![judge(view.number("net/core/somaxconn")?)]),
 };
 
 /// The kernel's default since 5.4.
@@ -14,17 +15,13 @@ const DEFAULT: u64 = 4096;
 /// The kernel's default before 5.4.
 const OLD_DEFAULT: u64 = 128;
 
-fn draft() -> Draft {
-    CHECK.expects(format!("net.core.somaxconn >= {DEFAULT}, the kernel's default since 5.4"))
-}
-
 fn judge(value: u64) -> Finding {
     let observed = format!("net.core.somaxconn = {value}");
     let fix = Fix::sysctl(&[("net.core.somaxconn", "4096")]);
     match value {
-        DEFAULT.. => draft().ok(observed),
-        OLD_DEFAULT.. => draft().warn(observed, fix),
-        _ => draft().fail(format!("{observed}, below {OLD_DEFAULT}"), fix),
+        DEFAULT.. => CHECK.draft().ok(observed),
+        OLD_DEFAULT.. => CHECK.draft().warn(observed, fix),
+        _ => CHECK.draft().fail(format!("{observed}, below {OLD_DEFAULT}"), fix),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use super::Finding;
 use super::view::View;
+use super::{Check, Finding};
 use tracer_testing::Scratch;
 
 /// A node's files in a folder that is deleted at the end of the test.
@@ -15,10 +15,8 @@ impl Tree {
     pub(super) fn new(files: &[(&str, &str)]) -> Self {
         let root = Scratch::new();
         for (path, content) in files {
-            let path = root.path(path);
-            std::fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
-            std::fs::write(&path, content).expect("file");
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("mode");
+            let path = root.file(path, content);
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("mode");
         }
         Self(root)
     }
@@ -29,6 +27,11 @@ impl Tree {
 
     pub(super) fn view(&self) -> View {
         View::of_files(self.path(), None)
+    }
+
+    /// The first finding of a check.
+    pub(super) fn finding(&self, check: &Check) -> Finding {
+        check.findings(&self.view()).remove(0)
     }
 }
 

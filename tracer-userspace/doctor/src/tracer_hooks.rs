@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tokio::runtime;
 
 use super::Check;
-use super::finding::{Draft, Finding, Fix, Remediation, Unread};
+use super::finding::{Finding, Fix, Remediation, Unread};
 use super::view::View;
 use tracer_bpf::ebpf::hooks::ProgramType;
 use tracer_bpf::ebpf::{self, EbpfError, HookState, HookStatus, LoadOptions};
@@ -15,19 +15,16 @@ use tracer_terminal::error::chain;
 pub(super) const CHECK: Check = Check {
     name: "tracer_hooks",
     why: "without a hook some causes cannot be proven: `tracer attach` and each verdict name what is missing",
-    run: |view| vec![check(view)],
+    expected: || "BTF, and for each hook a program type that this kernel can attach".into(),
+    run: |view| Ok(vec![check(view)?]),
 };
 
-fn draft() -> Draft {
-    CHECK.expects("BTF, and for each hook a program type that this kernel can attach")
-}
-
-fn check(view: &View) -> Finding {
+fn check(view: &View) -> Result<Finding, Unread> {
     if view.is_files() {
         let reason = "only the kernel itself shows which hooks can be attached; --root shows files only";
-        return draft().unknown(Unread::new(reason, "run `tracer doctor` on the node, without --root"));
+        return Err(Unread::new(reason, "run `tracer doctor` on the node, without --root"));
     }
-    attach(view).map_or_else(|error| cannot_attach(&error), |hooks| judge(&hooks))
+    Ok(attach(view).map_or_else(|error| cannot_attach(&error), |hooks| judge(&hooks)))
 }
 
 /// Attaches the programs without a prober, so that they emit no events.
@@ -44,23 +41,23 @@ fn attach(view: &View) -> Result<Vec<HookStatus>, EbpfError> {
 fn cannot_attach(error: &EbpfError) -> Finding {
     let observed = chain(error);
     match error {
-        EbpfError::NoBtf(..) => draft().fail(
+        EbpfError::NoBtf(..) => CHECK.draft().fail(
             observed,
             Fix::lasting(
                 "boot a kernel with CONFIG_DEBUG_INFO_BTF=y (every distribution's since 5.10), or give it with --btf FILE",
             ),
         ),
         EbpfError::Btf(..) | EbpfError::OtherBtf { .. } => {
-            draft().fail(observed, Fix::lasting("give the BTF of exactly this kernel with --btf FILE"))
+            CHECK.draft().fail(observed, Fix::lasting("give the BTF of exactly this kernel with --btf FILE"))
         }
-        EbpfError::Lockdown => draft().fail(observed, Fix::lasting("boot this kernel with lockdown=integrity")),
+        EbpfError::Lockdown => CHECK.draft().fail(observed, Fix::lasting("boot this kernel with lockdown=integrity")),
         EbpfError::RequiredHook { .. } => {
-            draft().fail(observed, Fix::lasting("boot a kernel with CONFIG_BPF_EVENTS=y"))
+            CHECK.draft().fail(observed, Fix::lasting("boot a kernel with CONFIG_BPF_EVENTS=y"))
         }
         EbpfError::MapPermission { .. } | EbpfError::ProgramPermission(_) => {
-            draft().unknown(Unread::lacks(observed, "CAP_BPF"))
+            CHECK.draft().unknown(Unread::lacks(observed, "CAP_BPF"))
         }
-        _ => draft().unknown(Unread::new(observed, "see the output of `tracer hooks`")),
+        _ => CHECK.draft().unknown(Unread::new(observed, "see the output of `tracer hooks`")),
     }
 }
 
@@ -68,7 +65,7 @@ fn judge(hooks: &[HookStatus]) -> Finding {
     let missing: Vec<&HookStatus> = hooks.iter().filter(|it| it.hook_state == HookState::Missing).collect();
     let names: Vec<&str> = missing.iter().map(|it| it.row.hook.name()).collect();
     let attached = hooks.iter().filter(|it| matches!(it.hook_state, HookState::Attached(_))).count();
-    let draft = draft().with("attached", attached).with("missing_hooks", names);
+    let draft = CHECK.draft().with("attached", attached).with("missing_hooks", names);
     if missing.is_empty() {
         return draft.ok(format!("{attached} of {} hooks attached, and none of the others is needed", hooks.len()));
     }
@@ -181,6 +178,6 @@ mod tests {
         );
         let denied = cannot_attach(&EbpfError::ProgramPermission("CAP_BPF is missing".into()));
         assert_eq!((denied.status, denied.needs.as_deref()), (Status::Unknown, Some("CAP_BPF")));
-        assert_eq!(check(&Tree::new(&[("etc/hostname", "")]).view()).status, Status::Unknown);
+        assert_eq!(Tree::new(&[("etc/hostname", "")]).finding(&CHECK).status, Status::Unknown);
     }
 }

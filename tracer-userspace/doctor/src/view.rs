@@ -3,7 +3,7 @@
 //! Checks run on a thread in the node's network namespace, so that `/proc/sys/net` and `/proc/thread-self/net` are the
 //! node's. Its files (`/etc/cni`, `/opt/cni`, `/run`) are those that the prober sees.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -113,7 +113,7 @@ impl View {
         read(file).map_err(|error| Unread::file(path, &error))
     }
 
-    /// Whether this file exists. Each error but "no such file" leaves it unknown.
+    /// Whether this file exists.
     pub fn exists(&self, path: &str) -> Result<bool, Unread> {
         self.refuse_other_network(path)?;
         let kernel = path.starts_with("/proc/") || path.starts_with("/sys/");
@@ -121,20 +121,14 @@ impl View {
             (None, true) => std::fs::symlink_metadata(path).map(drop),
             _ => open_below(self.files()?, path, OFlag::O_PATH).map(drop),
         };
-        match found {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(Unread::file(path, &error)),
-        }
+        Ok(if_any(path, found)?.is_some())
     }
 
     /// Whether this is an executable file. An interrupted copy leaves an empty file, or one that is not executable yet.
     pub fn is_program(&self, path: &str) -> Result<bool, Unread> {
-        match open_below(self.files()?, path, OFlag::O_PATH).and_then(|file| file.metadata()) {
-            Ok(found) => Ok(found.is_file() && found.len() > 0 && found.permissions().mode() & 0o111 != 0),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(Unread::file(path, &error)),
-        }
+        let found = open_below(self.files()?, path, OFlag::O_PATH).and_then(|file| file.metadata());
+        let is_program = |it: Metadata| it.is_file() && it.len() > 0 && it.permissions().mode() & 0o111 != 0;
+        Ok(if_any(path, found)?.is_some_and(is_program))
     }
 
     /// Lists the names in a folder, sorted; none if the folder does not exist.
@@ -144,11 +138,7 @@ impl View {
             (None, true) => std::fs::read_dir(folder),
             _ => list_below(self.files()?, folder),
         };
-        let entries = match listed {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Unread::file(folder, &error)),
-        };
+        let entries = if_any(folder, listed)?.into_iter().flatten();
         let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort_unstable();
         Ok(names)
@@ -206,8 +196,7 @@ impl View {
                 return Err(unread);
             }
             in_netns(Path::new("/proc/1/ns/net"), || get(self)).unwrap_or_else(|error| {
-                let reason = format!("{}; {error}", unread.reason);
-                Err(error.needs().map_or_else(|| Unread::new(&reason, ""), |needs| Unread::lacks(&reason, needs)))
+                Err(Unread::for_lack_of(error.needs(), format!("{}; {error}", unread.reason), ""))
             })
         })
     }
@@ -276,9 +265,16 @@ fn read(file: io::Result<File>) -> io::Result<String> {
 }
 
 fn refused(error: &NetfilterError) -> Unread {
-    match error.needs() {
-        Some(capability) => Unread::lacks(error.to_string(), capability),
-        None => Unread::new(error.to_string(), "see `nft list ruleset` and `iptables-legacy-save`"),
+    let fix = "see `nft list ruleset` and `iptables-legacy-save`";
+    Unread::for_lack_of(error.needs(), error.to_string(), fix)
+}
+
+/// What was found; `None` if there is no such file. Each other error leaves it unknown.
+fn if_any<T>(path: &str, found: io::Result<T>) -> Result<Option<T>, Unread> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Unread::file(path, &error)),
     }
 }
 
