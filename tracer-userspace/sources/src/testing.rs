@@ -5,20 +5,19 @@
 pub mod fake;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::Duration;
 
 use kube::{Client, Config};
 
 use crate::cluster::Pace;
-use crate::kubelet::process::Files;
+use crate::kubelet::process::Root;
 use crate::{KubeletLogging, KubeletLoggingError};
+pub(crate) use tracer_testing::Scratch;
 #[cfg(test)]
-pub(crate) use tracer_testing::{Scratch, TestFile};
+pub(crate) use tracer_testing::TestFile;
 
 /// Short pauses, and long limits that only a failure reaches.
 pub fn pace() -> Pace {
@@ -80,23 +79,12 @@ impl Log {
     }
 }
 
-/// Files by their paths.
-#[derive(Default)]
-struct Disk(BTreeMap<PathBuf, &'static str>);
-
-impl Files for Disk {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        self.0.get(path).map(|text| text.as_bytes().to_vec()).ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
-        Ok(self.0.keys().filter(|path| path.parent() == Some(directory)).cloned().collect())
-    }
-}
-
 /// The log settings of a kubelet with pid 7 that has this command line and these files.
-pub fn reported(line: &str, files: &[(&str, &'static str)]) -> Result<KubeletLogging, KubeletLoggingError> {
+pub fn reported(line: &str, files: &[(&str, &str)]) -> Result<KubeletLogging, KubeletLoggingError> {
     let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
-    let disk = Disk(files.iter().map(|(path, text)| (PathBuf::from(path), *text)).collect());
-    KubeletLogging::reported(7, &args, &disk)
+    let root = Scratch::new();
+    for (path, text) in files {
+        root.file(path.trim_start_matches('/'), text);
+    }
+    KubeletLogging::reported(7, &args, &Root::at(root.root()))
 }

@@ -1,26 +1,19 @@
 //! A server with the API endpoints that the plugin uses, over HTTP on loopback.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tracer_sources::testing::fake::FakeRequest;
 
 /// The answer to a request.
 #[derive(Clone)]
 pub(crate) enum Reply {
     Json(u16, Value),
-    Log(Bytes),
+    Log(Vec<u8>),
     /// No answer.
     Silence,
 }
@@ -47,13 +40,7 @@ impl Fake {
         let (replies, log, sent) = (Arc::new(replies), Arc::clone(&asked), Arc::clone(&bodies));
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                let (replies, log, sent) = (Arc::clone(&replies), Arc::clone(&log), Arc::clone(&sent));
-                let service = service_fn(move |request| {
-                    answer(request, Arc::clone(&replies), Arc::clone(&log), Arc::clone(&sent))
-                });
-                tokio::spawn(
-                    async move { http1::Builder::new().serve_connection(TokioIo::new(socket), service).await },
-                );
+                tokio::spawn(answer(socket, Arc::clone(&replies), Arc::clone(&log), Arc::clone(&sent)));
             }
         });
         Self { addr, asked, bodies, patience }
@@ -72,33 +59,29 @@ impl Fake {
 }
 
 async fn answer(
-    request: Request<Incoming>,
+    socket: TcpStream,
     replies: Arc<Replies>,
     asked: Arc<Mutex<Vec<String>>>,
     bodies: Arc<Mutex<Vec<Value>>>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let uri = request.uri();
-    let key = format!("{} {}", request.method(), uri.path());
-    asked.lock().expect("a list").push(format!("{key}?{}", uri.query().unwrap_or_default()));
-    // The list of one node's pods is made from the list of all.
-    let node = uri
-        .query()
-        .and_then(|it| it.split("spec.nodeName%3D").nth(1))
-        .map(|it| it.split('&').next().unwrap_or(it).to_owned());
-    let body = request.into_body().collect().await.map(|it| it.to_bytes()).unwrap_or_default();
-    if let Ok(body) = serde_json::from_slice(&body) {
+) {
+    let request = FakeRequest::read(socket).await;
+    let (key, query) = (format!("{} {}", request.method, request.path), request.query.join("&"));
+    asked.lock().expect("a list").push(format!("{key}?{query}"));
+    if let Ok(body) = serde_json::from_slice(&request.body) {
         bodies.lock().expect("a list").push(body);
     }
     let missing = || Reply::Json(404, json!({"kind": "Status", "code": 404, "message": "not found"}));
     let (code, body) = match replies.get(&key).cloned().unwrap_or_else(missing) {
         Reply::Json(code, mut value) => {
+            // The list of one node's pods is made from the list of all.
+            let node = query.split("spec.nodeName%3D").nth(1).and_then(|it| it.split('&').next());
             if let (Some(node), Some(items)) = (node, value["items"].as_array_mut()) {
                 items.retain(|pod| pod["spec"]["nodeName"] == *node);
             }
-            (code, Bytes::from(value.to_string()))
+            (code, value.to_string().into())
         }
         Reply::Log(bytes) => (200, bytes),
         Reply::Silence => std::future::pending().await,
     };
-    Ok(Response::builder().status(code).body(Full::new(body)).unwrap_or_default())
+    request.answer(&code.to_string(), body).await;
 }

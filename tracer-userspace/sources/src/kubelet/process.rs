@@ -12,22 +12,37 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 /// Larger than any certificate or kubelet configuration.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// The files that a process sees.
-pub(crate) trait Files {
+/// The root directory of a process. Symlinks that lead out of it are resolved inside it.
+pub(crate) struct Root(PathBuf);
+
+impl Root {
+    pub(super) fn of(pid: u32) -> Self {
+        Self(format!("/proc/{pid}/root").into())
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn at(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
     /// Reads a file, up to [`MAX_SIZE`].
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    pub(super) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(path, OFlag::empty())?.take(MAX_SIZE).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
 
     /// The paths of all entries of a directory, sorted.
-    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
-}
+    pub(super) fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
+        let opened = self.open(directory, OFlag::O_DIRECTORY)?;
+        let entries = fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
+        let mut paths: Vec<_> = entries.flatten().map(|entry| directory.join(entry.file_name())).collect();
+        paths.sort_unstable();
+        Ok(paths)
+    }
 
-/// The root directory of a process. Symlinks that lead out of it are resolved inside it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RootOf(pub(crate) u32);
-
-impl RootOf {
-    fn open(self, path: &Path, flags: OFlag) -> io::Result<File> {
-        let root = File::open(format!("/proc/{}/root", self.0))?;
+    fn open(&self, path: &Path, flags: OFlag) -> io::Result<File> {
+        let root = File::open(&self.0)?;
         let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
         let how = how.resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         opened(&File::from(openat2(&root, path, how)?), flags)
@@ -50,22 +65,6 @@ fn opened(found: &File, flags: OFlag) -> io::Result<File> {
     }
     let path = Path::new("/proc/self/fd").join(found.as_raw_fd().to_string());
     File::options().read(true).custom_flags((flags | OFlag::O_NONBLOCK).bits()).open(path)
-}
-
-impl Files for RootOf {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.open(path, OFlag::empty())?.take(MAX_SIZE).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
-        let opened = self.open(directory, OFlag::O_DIRECTORY)?;
-        let entries = fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
-        let mut paths: Vec<_> = entries.flatten().map(|entry| directory.join(entry.file_name())).collect();
-        paths.sort_unstable();
-        Ok(paths)
-    }
 }
 
 /// The command line of a process, its name first; empty if it cannot be read.
@@ -108,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_symlink_out_of_the_root_is_resolved_inside_it() {
-        let own = RootOf(std::process::id());
+        let own = Root::of(std::process::id());
         let scratch = Scratch::new();
         let place = scratch.root();
         fs::write(place.join("b.conf"), "b").expect("file");

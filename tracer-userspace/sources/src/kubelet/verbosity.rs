@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::process::{Files, RootOf, arguments, flag};
+use super::process::{Root, arguments, flag};
 use tracer_terminal::error::{os_message, without_value};
 
 /// The name of its process. Programs that embed the kubelet (k3s, kubelite) do not have its settings on their command
@@ -91,7 +91,7 @@ impl KubeletLogging {
     pub fn of(pid: u32) -> Result<Self, KubeletLoggingError> {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         if comm.trim_end() == NAME {
-            Self::reported(pid, &arguments(pid), &RootOf(pid))
+            Self::reported(pid, &arguments(pid), &Root::of(pid))
         } else {
             Err(KubeletLoggingError::Embedded { pid })
         }
@@ -99,7 +99,7 @@ impl KubeletLogging {
 
     /// Merges the settings as the kubelet does: files of `--config-dir` override the file of `--config`, and flags
     /// override both (`cmd/kubelet/app/server.go`).
-    pub(crate) fn reported(pid: u32, args: &[String], files: &dyn Files) -> Result<Self, KubeletLoggingError> {
+    pub(crate) fn reported(pid: u32, args: &[String], files: &Root) -> Result<Self, KubeletLoggingError> {
         if !args.iter().skip(1).any(|arg| arg.starts_with('-')) {
             return Err(KubeletLoggingError::Bare { pid });
         }
@@ -181,7 +181,7 @@ impl KubeletLogging {
 }
 
 /// The files in `--config-dir` with names that end in `.conf`, sorted by name.
-fn drop_ins(pid: u32, args: &[String], files: &dyn Files) -> Result<Vec<PathBuf>, KubeletLoggingError> {
+fn drop_ins(pid: u32, args: &[String], files: &Root) -> Result<Vec<PathBuf>, KubeletLoggingError> {
     let Some(directory) = flag(args, "--config-dir").map(Path::new) else { return Ok(Vec::new()) };
     let listed = files.list(directory);
     let paths =
@@ -189,7 +189,7 @@ fn drop_ins(pid: u32, args: &[String], files: &dyn Files) -> Result<Vec<PathBuf>
     Ok(paths.filter(|path| path.extension().is_some_and(|it| it == "conf")).collect())
 }
 
-fn configuration(pid: u32, path: &Path, files: &dyn Files) -> Result<Configuration, KubeletLoggingError> {
+fn configuration(pid: u32, path: &Path, files: &Root) -> Result<Configuration, KubeletLoggingError> {
     let text = files.read(path).map_err(|source| KubeletLoggingError::Read { pid, path: path.to_owned(), source })?;
     // An empty drop-in changes nothing.
     let parsed = serde_yaml_ng::from_slice::<Option<Configuration>>(&text);

@@ -43,12 +43,18 @@ impl Fake {
     /// The next request.
     pub async fn next(&mut self) -> FakeRequest {
         let accepted = timeout(GUARD, self.listener.accept()).await.expect("a request in time");
-        let (mut socket, _) = accepted.expect("a connection");
+        self.requests += 1;
+        FakeRequest::read(accepted.expect("a connection").0).await
+    }
+}
+
+impl FakeRequest {
+    /// The request that arrives at a connection.
+    pub async fn read(mut socket: TcpStream) -> Self {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(socket.read_u8().await.expect("a whole request"));
         }
-        self.requests += 1;
         let head = String::from_utf8(head).expect("text");
         let header = |name: &str| {
             let named = |line: &str| {
@@ -63,11 +69,9 @@ impl Fake {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let query = query.split('&').map(Into::into).collect();
         let (method, kind) = (method.into(), header("content-type"));
-        FakeRequest { socket, method, kind, body, path: path.into(), query, at: Instant::now() }
+        Self { socket, method, kind, body, path: path.into(), query, at: Instant::now() }
     }
-}
 
-impl FakeRequest {
     pub fn has(&self, parameter: &str) -> bool {
         self.query.iter().any(|it| it == parameter)
     }
@@ -82,12 +86,13 @@ impl FakeRequest {
     }
 
     /// Sends a whole answer.
-    pub async fn answer(mut self, status: &str, body: &str) {
+    pub async fn answer(mut self, status: &str, body: impl AsRef<[u8]>) {
+        let body = body.as_ref();
         let length = body.len();
         let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
         self.socket.write_all(head.as_bytes()).await.expect("head");
         // The client may close early, once it has read enough.
-        let _ = self.socket.write_all(body.as_bytes()).await;
+        let _ = self.socket.write_all(body).await;
         let _ = self.socket.shutdown().await;
     }
 
