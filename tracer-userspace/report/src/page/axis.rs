@@ -7,44 +7,13 @@ use super::words;
 const LEAST: i64 = 60;
 /// About how many times are written at the axis.
 const TICKS: i64 = 5;
-/// Distances between ticks, µs.
-const STEPS: [i64; 31] = {
-    const S: i64 = 1_000_000;
-    const H: i64 = 3600 * S;
-    [
-        1000,
-        2000,
-        5000,
-        10_000,
-        20_000,
-        50_000,
-        100_000,
-        200_000,
-        500_000,
-        S,
-        2 * S,
-        5 * S,
-        10 * S,
-        15 * S,
-        30 * S,
-        60 * S,
-        120 * S,
-        300 * S,
-        600 * S,
-        900 * S,
-        1800 * S,
-        H,
-        2 * H,
-        3 * H,
-        6 * H,
-        12 * H,
-        24 * H,
-        48 * H,
-        168 * H,
-        720 * H,
-        8760 * H,
-    ]
-};
+/// Distances between ticks below a second, ms.
+const STEPS_MS: [i64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
+/// The longer ones, s.
+const STEPS_S: [i64; 22] = [
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800,
+    2_592_000, 31_536_000,
+];
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
@@ -112,7 +81,8 @@ impl Axis {
     /// The times that are written at the axis.
     pub(super) fn ticks(&self) -> Vec<(i64, String)> {
         let shown = self.columns << self.shift;
-        let step = STEPS.into_iter().find(|step| shown / step <= TICKS).unwrap_or(shown / TICKS);
+        let mut steps = STEPS_MS.map(|it| it * 1000).into_iter().chain(STEPS_S.map(|it| it * 1_000_000));
+        let step = steps.find(|step| shown / step <= TICKS).unwrap_or(shown / TICKS);
         let begin = self.begin(self.first);
         let first = begin.div_euclid(step) * step + step;
         let format = match step {
