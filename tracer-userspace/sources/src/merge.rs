@@ -6,18 +6,42 @@ use std::net::IpAddr;
 use tracer_model::event::{Container, Pod};
 
 /// Every pod of both, each once.
-pub fn merge(mut discovered: Vec<Pod>, from_file: &[Pod]) -> Vec<Pod> {
-    let mut joined: Vec<(Pod, Vec<Pod>)> = Vec::with_capacity(from_file.len() + discovered.len());
+pub fn merge(discovered: Vec<Pod>, from_file: &[Pod]) -> Vec<Pod> {
+    let places = places(&discovered);
+    let mut rest: Vec<Option<Pod>> = discovered.into_iter().map(Some).collect();
+    let mut joined: Vec<(Pod, Vec<Pod>)> = Vec::with_capacity(from_file.len());
     for listed in from_file {
-        let (same, rest) = discovered.into_iter().partition(|found| is_named(listed, found) == Some(true));
-        discovered = rest;
-        joined.push((listed.clone(), same));
+        let same: BTreeSet<usize> = keys(listed).filter_map(|key| places.get(&key)).flatten().copied().collect();
+        let take = |at: usize| rest[at].take_if(|found| is_named(listed, found) == Some(true));
+        joined.push((listed.clone(), same.into_iter().filter_map(take).collect()));
     }
-    join_by_address(&mut joined, &mut discovered);
+    join_by_address(&mut joined, &mut rest);
+    let mut discovered: Vec<Pod> = rest.into_iter().flatten().collect();
     let taken: HashSet<IpAddr> = joined.iter().flat_map(|(listed, found)| confirmed(listed, found)).collect();
     discovered.retain_mut(|found| keeps_any(found, &taken));
     let joined = joined.into_iter().map(|(listed, found)| found.into_iter().fold(listed, |l, f| absorb(l, f, &taken)));
     joined.chain(discovered).collect()
+}
+
+/// What two records of a pod have in common: a uid, or namespace and name.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Uid(String),
+    Name(Option<String>, String),
+}
+
+fn keys(pod: &Pod) -> impl Iterator<Item = Key> {
+    let uids = [&pod.uid, &pod.kubelet_uid].into_iter().flatten().cloned().map(Key::Uid);
+    uids.chain(pod.name.clone().map(|name| Key::Name(pod.namespace.clone(), name)))
+}
+
+/// Where each key is in the list. Comparing each pod with each other would take a second for some thousand pods.
+fn places(pods: &[Pod]) -> HashMap<Key, Vec<usize>> {
+    let mut places: HashMap<Key, Vec<usize>> = HashMap::new();
+    for (at, key) in pods.iter().enumerate().flat_map(|(at, pod)| keys(pod).map(move |key| (at, key))) {
+        places.entry(key).or_default().push(at);
+    }
+    places
 }
 
 /// Compares the uids if both have one: a StatefulSet's pod that was deleted by force still runs beside its successor
@@ -32,9 +56,10 @@ fn is_named(listed: &Pod, found: &Pod) -> Option<bool> {
 
 /// Joins a listed pod that has no match by uid or name with the only namespace that has its address. Joins nothing if
 /// several namespaces have the address, or several pods claim the namespace: a pod with CAP_NET_ADMIN can take any.
-fn join_by_address(joined: &mut [(Pod, Vec<Pod>)], rest: &mut Vec<Pod>) {
+fn join_by_address(joined: &mut [(Pod, Vec<Pod>)], rest: &mut [Option<Pod>]) {
     let mut holders: HashMap<IpAddr, BTreeSet<usize>> = HashMap::new();
-    for (place, found) in rest.iter().enumerate().filter(|(_, found)| !found.host_network) {
+    let found = |at: usize| rest[at].as_ref().filter(|found| !found.host_network);
+    for (place, found) in (0..rest.len()).filter_map(|at| Some((at, found(at)?))) {
         for addr in &found.addrs {
             holders.entry(*addr).or_default().insert(place);
         }
@@ -44,14 +69,15 @@ fn join_by_address(joined: &mut [(Pod, Vec<Pod>)], rest: &mut Vec<Pod>) {
         joined.iter().enumerate().filter(|(_, (pod, same))| same.is_empty() && !pod.host_network)
     {
         let of_any = listed.addrs.iter().filter_map(|addr| holders.get(addr)).flatten();
-        let can_be: BTreeSet<usize> = of_any.copied().filter(|at| is_named(listed, &rest[*at]).is_none()).collect();
+        let is_unnamed = |at: &usize| found(*at).is_some_and(|found| is_named(listed, found).is_none());
+        let can_be: BTreeSet<usize> = of_any.copied().filter(is_unnamed).collect();
         if let (1, Some(at)) = (can_be.len(), can_be.first()) {
             claims.entry(*at).or_default().push(number);
         }
     }
-    for (at, by) in claims.into_iter().rev() {
+    for (at, by) in claims {
         if let [number] = by[..] {
-            joined[number].1.push(rest.remove(at));
+            joined[number].1.extend(rest[at].take());
         }
     }
 }
@@ -158,6 +184,20 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(merged[0].addrs, [IpAddr::from([10, 0, 0, 1])]);
+    }
+
+    /// No pod is compared with each other one: that would take minutes here.
+    #[test]
+    fn ten_thousand_pods_are_joined() {
+        let uids: Vec<String> = (0..10_000_u32).map(|number| format!("uid-{number}")).collect();
+        let addr = |at: usize| [10, 0, (at >> 8) as u8, at as u8];
+        let each = |name| uids.iter().enumerate().map(move |(at, uid)| pod(name, Some(uid), &[addr(at)], None));
+        let mut found: Vec<Pod> = each(None).collect();
+        found.iter_mut().zip(1..).for_each(|(pod, netns)| pod.netns = Some(Netns(netns)));
+        found.reverse();
+        let merged = merge(found, &each(Some("a")).collect::<Vec<_>>());
+        let namespaces: Vec<_> = merged.iter().filter_map(|pod| pod.netns).collect();
+        assert_eq!(namespaces, (1..=10_000).map(Netns).collect::<Vec<_>>());
     }
 
     #[test]
