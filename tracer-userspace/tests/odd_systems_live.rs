@@ -66,6 +66,8 @@ fn an_empty_root_has_no_kernel_files() {
 fn btf_can_come_from_a_file() {
     let hidden = r#"cp /sys/kernel/btf/vmlinux "$1"; mount -t tmpfs tmpfs /sys/kernel/btf; cd "$1"; shift; exec "$@""#;
     works(hidden, "attach --duration 1s --btf vmlinux", r#""type":"stop""#);
+    works(hidden, "selftest --cause connection_refused --btf vmlinux", r#""status":"ok""#);
+    refuses(hidden, "selftest", "--btf FILE is needed");
     refuses(hidden, "attach --duration 1s", "--btf FILE is needed");
     refuses(hidden, "attach --duration 1s --btf /proc/self/exe", "/proc/self/exe, cannot be read: not BTF");
 }

@@ -50,7 +50,7 @@ fn main() -> Result<ExitCode> {
     let program = args.tracer.clone().unwrap_or_else(|| options.programs.tracer());
     announce(&demo, &program, &pods);
     let prober = options.prober.clone();
-    let tracer = Tracer { program, prober, pods, services: None, kubeconfig: None, tiny_ring: false };
+    let tracer = Tracer { program, prober, pods, services: None, kubeconfig: None, tiny_ring: false, btf: None };
     if args.mechanism_only {
         let shown = play(&mut demo, args.rounds)?;
         println!("{} attempts made", shown.len());

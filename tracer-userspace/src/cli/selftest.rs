@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::flags::{CauseFlag, NodeFlag, OutputFlags};
+use super::flags::{BtfFlag, CauseFlag, NodeFlag, OutputFlags};
 
 /// What is played, and where the rows go.
 #[derive(Debug, Args)]
@@ -13,4 +13,6 @@ pub struct SelftestArgs {
     pub causes: CauseFlag,
     #[command(flatten)]
     pub node: NodeFlag,
+    #[command(flatten)]
+    pub btf: BtfFlag,
 }

@@ -1,6 +1,6 @@
 //! The plan of `tracer selftest`.
 
-use super::{causes, host_name, non_empty, output};
+use super::{causes, host_name, non_empty, output, readable};
 use crate::cli::SelftestArgs;
 use tracer_output::sink::SinkConfig;
 use tracer_output::sink::filter::Filter;
@@ -11,5 +11,6 @@ use tracer_testbed::command::SelftestConfig;
 pub(super) fn plan(args: SelftestArgs) -> Result<SelftestConfig, Error> {
     let filter = Filter { causes: causes(&args.causes.causes)?, ..Filter::default() };
     let output = SinkConfig { filter, ..output(&args.output) };
-    Ok(SelftestConfig { output, node_name: non_empty(args.node.node_name).unwrap_or_else(host_name) })
+    let node_name = non_empty(args.node.node_name).unwrap_or_else(host_name);
+    Ok(SelftestConfig { output, node_name, btf: readable("--btf", args.btf.btf)? })
 }

@@ -1,5 +1,8 @@
 //! `tracer selftest`: runs a scenario of each cause, prints a row for each, and returns the exit code.
 
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::helper::{Programs, Role};
@@ -27,6 +30,8 @@ pub struct SelftestConfig {
     /// Where rows are printed. Its causes select the scenarios.
     pub output: SinkConfig,
     pub node_name: String,
+    /// `--btf` of the tracer that is played against.
+    pub btf: Option<PathBuf>,
 }
 
 /// Runs `tracer selftest`.
@@ -48,10 +53,13 @@ pub fn helper(role: Role, comm: &str, args: &[String]) -> Result<u8, Error> {
 }
 
 fn play(config: &SelftestConfig) -> Result<u8, Error> {
-    // The output may be a file below /run, which is hidden after `private_mounts`.
+    // The output and the BTF may be files below /run, which is hidden after `private_mounts`.
+    let opened = |path: &PathBuf| File::open(path).map_err(|error| Error::file("--btf", path, error));
+    let btf = config.btf.as_ref().map(opened).transpose()?;
     let mut report = Report::open(&config.output, &config.node_name)?;
     guard::private_mounts()?;
-    let options = options();
+    let through = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
+    let options = Options { btf: btf.as_ref().map(through), ..options() };
     allowed::check_node_and_tracer(&options)?;
     let items = items(&config.output.filter.causes);
     let chosen: Vec<Scenario> = items.iter().filter_map(|item| item.how.clone().ok()).collect();

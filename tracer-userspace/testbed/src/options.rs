@@ -22,6 +22,8 @@ pub struct Options {
     pub patience: Duration,
     /// How long to wait for a verdict after the last attempt.
     pub verdict_patience: Duration,
+    /// `--btf` of the tracer.
+    pub btf: Option<PathBuf>,
     /// Connections of the healthy crowd.
     pub crowd: u32,
     /// Whether summaries must mention names, such as that of the rule that dropped. A verdict waits one second for the
@@ -40,6 +42,7 @@ impl Options {
             probe_timeout: Duration::from_millis(if slow { 4000 } else { 1080 }),
             patience: Duration::from_secs(if slow { 90 } else { 30 }),
             verdict_patience: Duration::from_secs(15),
+            btf: None,
             crowd: if slow { 1000 } else { 10_000 },
             names: !slow,
         }

@@ -2,6 +2,7 @@
 //! SIGTERM.
 
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -36,6 +37,8 @@ pub struct Tracer {
     pub services: Option<PathBuf>,
     /// The cluster API, in place of that file.
     pub kubeconfig: Option<PathBuf>,
+    /// The file with the kernel's types.
+    pub btf: Option<PathBuf>,
 }
 
 impl Tracer {
@@ -55,8 +58,14 @@ impl Tracer {
             services: Some(file("services.json", &pods::services())?),
             tiny_ring: false,
             kubeconfig: None,
+            btf: options.btf.clone(),
         })
     }
+}
+
+/// The flag that makes a tracer read the kernel's types from a file.
+pub(super) fn btf_flag(file: Option<&Path>) -> impl Iterator<Item = &OsStr> {
+    file.into_iter().flat_map(|file| [OsStr::new("--btf"), file.as_os_str()])
 }
 
 /// What the tracer printed so far.
@@ -109,7 +118,7 @@ impl Session {
         if let Some(kubeconfig) = &tracer.kubeconfig {
             command.arg("--kubeconfig").arg(kubeconfig);
         }
-        command.stderr(Stdio::piped());
+        command.args(btf_flag(tracer.btf.as_deref())).stderr(Stdio::piped());
         die_with_parent(without_settings(&mut command));
         let mut proc = Proc::spawn(command)?;
         let stderr = Arc::default();
