@@ -88,6 +88,17 @@ fn it_works_without_cgroups_or_sysctls() {
     }
 }
 
+/// With cgroup v1 alone, nobody has mounted cgroup2.
+#[test]
+#[ignore = "needs root"]
+fn programs_are_attached_to_cgroups_that_are_not_mounted() {
+    let script = "umount -a -t cgroup2; ! grep cgroup2 /proc/mounts; shift; exec \"$@\"";
+    let output = ran(script, "hooks --duration 1s -o json");
+    let stdout = text(&output.stdout);
+    let attached = |hook: &str| stdout.lines().any(|line| line.contains(hook) && line.contains(r#""status":"ok""#));
+    assert!(attached("hooks/cgroup_skb") && attached("hooks/cgroup_answer"), "{stdout}");
+}
+
 #[test]
 #[ignore = "needs root"]
 fn without_capabilities_or_root_it_is_refused() {

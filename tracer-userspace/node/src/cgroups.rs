@@ -138,6 +138,12 @@ pub fn has_socket_controller(text: &str) -> bool {
     all().any(|(controllers, _)| has(controllers, "net_cls") || has(controllers, "net_prio"))
 }
 
+/// Whether a process is in the root of a hierarchy. Before anybody mounts version 2, the kernel does not name it
+/// (`proc_cgroup_show`: `cgrp_dfl_visible`), and all processes are in its root.
+pub fn is_in_root(text: &str, hierarchy: Hierarchy) -> bool {
+    !text.is_empty() && path_in(text, hierarchy).is_none_or(|path| path == "/")
+}
+
 /// `41 31 0:38 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup2 rw`
 fn mount(line: &str) -> Option<Mount> {
     let (mount, file_system) = line.split_once(" - ")?;
@@ -211,6 +217,14 @@ mod tests {
             assert!(error.to_string().contains(path), "{error}");
         }
         assert!(Mounts::default().folder("1:cpu:/a\n", Hierarchy::Unified).is_err());
+    }
+
+    /// Version 2 is not named before anybody mounts it.
+    #[test]
+    fn every_process_is_in_the_root_of_a_hierarchy_that_is_not_named() {
+        let is_in_root = |text| is_in_root(text, Hierarchy::Unified);
+        assert!(is_in_root("2:cpu:/kubepods/pod1\n") && is_in_root("2:cpu:/kubepods/pod1\n0::/\n"));
+        assert!(!is_in_root("0::/kubepods/pod1\n") && !is_in_root("0::/..\n") && !is_in_root(""));
     }
 
     #[test]

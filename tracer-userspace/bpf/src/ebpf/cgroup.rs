@@ -5,11 +5,18 @@ use std::collections::BTreeMap;
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::MetadataExt as _,
+    os::{
+        fd::{AsFd as _, AsRawFd as _, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
     path::{Path, PathBuf},
 };
 
-use tracer_node::cgroups::{Hierarchy, Mounts};
+use rustix::{
+    io::Errno,
+    mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen},
+};
+use tracer_node::cgroups::{Hierarchy, Mounts, is_in_root};
 
 /// The limit of cgroups that a program is attached to at the same time. A node has only a few probers.
 const MAX: usize = 256;
@@ -18,15 +25,32 @@ const MAX: usize = 256;
 pub(super) const IN_ROOT: &str = "it is in the root of the cgroups, as everybody";
 
 pub(super) fn root() -> io::Result<File> {
-    let mounts = Mounts::read()?;
-    let none = || io::Error::new(io::ErrorKind::NotFound, "the root of the cgroup2 hierarchy is not mounted here");
-    File::open(mounts.places(Hierarchy::Unified).find(|path| is_root(path)).ok_or_else(none)?)
+    if let Some(path) = Mounts::read()?.places(Hierarchy::Unified).find(|path| is_root(path)) {
+        return File::open(path);
+    }
+    let none = |_| io::Error::new(io::ErrorKind::NotFound, "the root of the cgroup2 hierarchy is not mounted here");
+    let mount = mounted_nowhere().map_err(none)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+    // In a cgroup namespace of our own, this is not the root.
+    if is_root(&path) { File::open(path) } else { Err(none(Errno::NOENT)) }
+}
+
+/// A mount of the hierarchy that is in no folder, and ends with its files. Where cgroups are of version 1 alone, nobody
+/// has mounted it. Needs `CAP_SYS_ADMIN`.
+fn mounted_nowhere() -> Result<OwnedFd, Errno> {
+    let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(context.as_fd())?;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
 /// The cgroup of a process; `None` if it is the root. It is an error if the cgroup cannot be found.
 pub(super) fn of_process(pid: u32) -> io::Result<Option<PathBuf>> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
-    let folder = Mounts::read()?.folder(&text, Hierarchy::Unified)?;
+    let mounts = Mounts::read()?;
+    if mounts.places(Hierarchy::Unified).next().is_none() && is_in_root(&text, Hierarchy::Unified) {
+        return Ok(None);
+    }
+    let folder = mounts.folder(&text, Hierarchy::Unified)?;
     Ok(Some(folder).filter(|folder| !is_root(folder)))
 }
 
