@@ -7,7 +7,7 @@ use crate::{build, sh};
 /// Arguments of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// For the benchmark: `--quick`, `--only rate,events,programs,latency,footprint,node,peers`, `--json PATH`
+    /// For the benchmark: `--quick`, `--only rate,events,programs,latency,footprint,node,growth,peers`, `--json PATH`, `--plot PATH`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     options: Vec<String>,
 }

@@ -13,14 +13,18 @@
 //! node        the daemon's processor time and memory on a full node
 //! api         a cluster API for `node`
 //! peers       other tools that see connections, with the same load: only with `--only peers`
+//! growth      how the cost grows with the node, at three sizes of each part of it: only with `--only growth`
+//! plot        its curves as SVG
 //! report      the table, the JSON
 //! ```
 
 mod api;
 mod footprint;
+mod growth;
 mod latency;
 mod node;
 mod peers;
+mod plot;
 mod programs;
 mod report;
 mod stage;
@@ -30,7 +34,7 @@ mod throughput;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Parser as _;
 
 use report::Row;
@@ -45,6 +49,9 @@ struct Args {
     /// Where the numbers go [default: target/bench.json]
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+    /// Where the plots of the part `growth` go
+    #[arg(long, value_name = "PATH")]
+    plot: Option<PathBuf>,
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
@@ -68,19 +75,25 @@ enum Part {
     Footprint,
     /// A full node: 250 pods, 75 attempts a second
     Node,
+    /// How the cost grows with pods, rules, sockets and more; only if it is named
+    Growth,
     /// Other tools that see connections, in place of the tracer; only if it is named
     Peers,
 }
 
 type Measure = fn(&Stage, Plan) -> Result<Vec<Row>>;
 
-const PARTS: [(Part, &str, Measure); 7] = [
+/// Parts that run only if they are named.
+const ON_REQUEST: [Part; 2] = [Part::Growth, Part::Peers];
+
+const PARTS: [(Part, &str, Measure); 8] = [
     (Part::Rate, "connections per second", throughput::rates),
     (Part::Events, "events per second", throughput::events),
     (Part::Programs, "nanoseconds per run", programs::rows),
     (Part::Latency, "event to line", latency::rows),
     (Part::Footprint, "start and memory", footprint::rows),
     (Part::Node, "a full node", node::rows),
+    (Part::Growth, "growth", growth::rows),
     (Part::Peers, "other tools", peers::rows),
 ];
 
@@ -114,6 +127,10 @@ fn main() -> Result<()> {
     let default = || Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench.json");
     let path = args.json.unwrap_or_else(default);
     report::write(&path, &machine, &rows)?;
+    let curves: Vec<_> = rows.iter().filter_map(|row| row.curve.as_ref()).collect();
+    if let (Some(path), Some(svg)) = (args.plot, plot::svg(&curves)) {
+        std::fs::write(&path, svg).with_context(|| format!("write {}", path.display()))?;
+    }
     print!("{}", report::table(&machine, &rows));
     eprintln!("numbers in {}", path.display());
     Ok(())
@@ -125,7 +142,7 @@ fn measure(args: &Args, plan: Plan) -> Result<Vec<Row>> {
     let _statistics = programs::Statistics::set(false)?;
     let mut rows = Vec::new();
     let is_wanted = |part: &Part| match args.only.as_slice() {
-        [] => *part != Part::Peers,
+        [] => !ON_REQUEST.contains(part),
         only => only.contains(part),
     };
     for (_, what, work) in PARTS.iter().filter(|(part, ..)| is_wanted(part)) {

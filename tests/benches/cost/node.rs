@@ -13,13 +13,14 @@ use tracer_testbed::probe::Kind;
 use super::api::Api;
 use super::footprint::Memory;
 use super::report::{Row, Target};
-use super::stage::{Load, Prober, Stage};
+use super::stage::{Load, PATIENCE, Prober, Stage};
 use super::subject::Subject;
 use super::{Plan, THREADS, UNTRACKED};
 
 const PODS: u8 = 250;
 const NODE_NAME: &str = "node-1";
-const PORT: u16 = 8081;
+/// The port of all pods.
+pub(super) const PORT: u16 = 8081;
 /// Attempts a second: three probes of each pod in ten seconds.
 const RATE: f64 = 75.0;
 /// The target, percent of one core.
@@ -54,9 +55,9 @@ fn case(stage: &Stage, plan: Plan, addresses: &[Ipv4Addr], beside: &Beside) -> R
     let targets = addresses.iter().map(|address| SocketAddr::from((*address, PORT))).cycle();
     let (count, every) = ((seconds * RATE) as usize, Duration::from_secs_f64(1.0 / RATE));
     // tracer inspects each new target once. That is no part of the permanent cost.
-    prober.dials(Kind::Http, targets.clone().take(addresses.len()), every)?;
+    prober.dials(Kind::Http, targets.clone().take(addresses.len()), PATIENCE, every)?;
     let (worked, begun) = (tracer.cpu_seconds_of_all()?, Instant::now());
-    prober.dials(Kind::Http, targets.take(count), every)?;
+    prober.dials(Kind::Http, targets.take(count), PATIENCE, every)?;
     let (took, worked) = (begun.elapsed().as_secs_f64(), tracer.cpu_seconds_of_all()? - worked);
     let memory = Memory::of(&tracer)?;
     let untracked = load.finish()?.per_second;
@@ -73,7 +74,8 @@ fn case(stage: &Stage, plan: Plan, addresses: &[Ipv4Addr], beside: &Beside) -> R
     Ok([cpu.target(Target::Below(CPU)).detail(detail).data(data), memory])
 }
 
-fn pod_list(addresses: &[Ipv4Addr]) -> Value {
+/// Pods at these addresses, with three probes each.
+pub(super) fn pods_at(addresses: &[Ipv4Addr]) -> Vec<PodSpec> {
     let probe = http_probe(PORT, "HTTP", 1);
     let container = json!({"name": "app", "image": "app", "ports": [{"containerPort": PORT}],
                            "startupProbe": probe, "livenessProbe": probe, "readinessProbe": probe});
@@ -83,7 +85,11 @@ fn pod_list(addresses: &[Ipv4Addr]) -> Value {
         host_network: false,
         containers: vec![container.clone()],
     };
-    let mut list = pods::list(&addresses.iter().enumerate().map(pod).collect::<Vec<_>>());
+    addresses.iter().enumerate().map(pod).collect()
+}
+
+fn pod_list(addresses: &[Ipv4Addr]) -> Value {
+    let mut list = pods::list(&pods_at(addresses));
     list["kind"] = json!("PodList");
     list["metadata"]["resourceVersion"] = json!("1");
     list

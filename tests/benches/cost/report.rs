@@ -8,6 +8,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tracer_tests::stats::Sample;
 
+use super::growth::Curve;
+
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     AtLeast(f64),
@@ -44,13 +46,16 @@ pub(super) struct Row {
     detail: String,
     /// Spread and circumstances as JSON for programs.
     data: Value,
+    /// What the plots show of it.
+    #[serde(skip)]
+    pub(super) curve: Option<Curve>,
 }
 
 impl Row {
     /// A row without target.
     pub(super) fn new(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         let (target, detail) = ("-".to_owned(), String::new());
-        Self { name: name.into(), value, unit, target, met: None, detail, data: Value::Null }
+        Self { name: name.into(), value, unit, target, met: None, detail, data: Value::Null, curve: None }
     }
 
     pub(super) fn target(mut self, target: Target) -> Self {
@@ -66,6 +71,11 @@ impl Row {
 
     pub(super) fn data(mut self, data: Value) -> Self {
         self.data = data;
+        self
+    }
+
+    pub(super) fn curve(mut self, curve: Curve) -> Self {
+        self.curve = Some(curve);
         self
     }
 

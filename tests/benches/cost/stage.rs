@@ -2,7 +2,7 @@
 //! node and a pod with a veth pair between them, for attempts that fail.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,6 +29,9 @@ const POD: Ipv4Addr = Ipv4Addr::new(10, 87, 0, 2);
 pub(super) const REFUSED: SocketAddr = SocketAddr::new(IpAddr::V4(POD), 8080);
 /// The pod's firewall drops packets to this port.
 pub(super) const DROPPED: SocketAddr = SocketAddr::new(IpAddr::V4(POD), 8443);
+
+/// The timeout of an attempt, where nothing depends on it.
+pub(super) const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The namespaces. They are removed on drop.
 pub(super) struct Stage {
@@ -61,7 +64,7 @@ impl Stage {
         let options = Options { prober: PROBER.to_owned(), ..Options::detect(Programs::beside()?) };
         let scratch = Scratch::new()?;
         let stage = Self { load, node, pod, options, pods: scratch.path().join("pods.json"), scratch };
-        fs::write(&stage.pods, pod_list().to_string()).context("write the PodList")?;
+        fs::write(&stage.pods, pods::list(&[bench_pod()]).to_string()).context("write the PodList")?;
         Ok(stage)
     }
 
@@ -97,6 +100,29 @@ impl Stage {
         Ok(Load { proc: Proc::spawn(command)?, patience: Duration::from_secs_f64(seconds) + self.options.patience })
     }
 
+    /// Leaves this many connections in TIME_WAIT, which lasts a minute. The kernel keeps those of all namespaces in one
+    /// table.
+    pub(super) fn time_wait(&self, count: usize) -> Result<()> {
+        self.load.enter(|| {
+            // Each destination has its own source ports.
+            let listeners: Vec<TcpListener> =
+                (1..=4).map(|n| TcpListener::bind((Ipv4Addr::new(127, 0, 0, n), 0))).collect::<Result<_, _>>()?;
+            for listener in listeners.iter().cycle().take(count) {
+                let client = TcpStream::connect(listener.local_addr()?)?;
+                let server = listener.accept()?;
+                // The end that closes first waits.
+                drop(client);
+                drop(server);
+            }
+            Ok(())
+        })
+    }
+
+    /// The node and the pod.
+    pub(super) const fn both(&self) -> [&Netns; 2] {
+        [&self.node, &self.pod]
+    }
+
     /// Adds hundreds of pod addresses to one namespace, where one server answers for all.
     pub(super) fn crowd(&self, addresses: &[Ipv4Addr], port: u16) -> Result<Proc> {
         self.pod.ip(|ip| addresses.iter().try_for_each(|address| ip.address(*address, 32, "eth0")))?;
@@ -109,10 +135,11 @@ impl Stage {
     }
 }
 
-fn pod_list() -> Value {
+/// The pod with the ports [`REFUSED`] and [`DROPPED`].
+pub(super) fn bench_pod() -> PodSpec {
     let container = |name: &str, port: u16| json!({"name": name, "ports": [{"containerPort": port}], "readinessProbe": tcp_probe(port, 1)});
     let containers = vec![container("app", REFUSED.port()), container("tls", DROPPED.port())];
-    pods::list(&[PodSpec { name: "bench".to_owned(), ips: vec![POD.to_string()], host_network: false, containers }])
+    PodSpec { name: "bench".to_owned(), ips: vec![POD.to_string()], host_network: false, containers }
 }
 
 pub(super) struct Load {
@@ -158,7 +185,7 @@ impl Prober {
 
     /// Makes attempts, one every `pace`, and waits for the end of the last.
     pub(super) fn attempts(&mut self, dst: SocketAddr, count: usize, pace: Duration) -> Result<()> {
-        self.dials(Kind::Tcp, std::iter::repeat_n(dst, count), pace)
+        self.dials(Kind::Tcp, std::iter::repeat_n(dst, count), PATIENCE, pace)
     }
 
     /// Makes an attempt to each target, one every `pace`, and waits for the end of the last.
@@ -166,11 +193,12 @@ impl Prober {
         &mut self,
         kind: Kind,
         targets: impl Iterator<Item = SocketAddr>,
+        timeout: Duration,
         pace: Duration,
     ) -> Result<()> {
         let (begun, mut made) = (Instant::now(), 0);
         for dst in targets {
-            let probes = vec![ProbeRequest::new(kind, dst, Duration::from_millis(200))];
+            let probes = vec![ProbeRequest::new(kind, dst, timeout)];
             self.proc.say(&serde_json::to_string(&Request::InTurn { probes })?)?;
             made += 1;
             thread::sleep((pace * made).saturating_sub(begun.elapsed()));
