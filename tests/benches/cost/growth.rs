@@ -164,9 +164,7 @@ fn measure(site: &Site<'_>, layout: &Layout, plan: Plan) -> Result<[f64; MEASURE
     let dropped = plan.starts.next_multiple_of(5);
     let rate = RATE * layout.pods as f64;
     let (each, pace) = ((rate * PACE) as usize, Duration::from_secs_f64(1.0 / rate));
-    let steady = cpu_share(&tracer, || {
-        prober.dials(Kind::Http, targets.clone().take(each * dropped), PATIENCE, pace)
-    })?;
+    let steady = cpu_share(&tracer, || prober.dials(Kind::Http, targets.clone().take(each * dropped), PATIENCE, pace))?;
     let begun = Instant::now();
     let share = cpu_share(&tracer, || {
         for _ in 0..dropped {
