@@ -1,7 +1,7 @@
 //! A RST before the connection was established, if no nearer cause explains it.
 
 use super::*;
-use tracer_model::event::{PacketDrop, TcpState};
+use tracer_model::event::{Ipvs, IpvsOp, PacketDrop, TcpState};
 
 /// If these hooks report nothing, no socket of this node sent a RST, and no packet was dropped.
 const RST_AND_DROP_HOOKS: &[Hook] = &[Hook::TcpSendReset, Hook::KfreeSkb];
@@ -38,23 +38,37 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     }
     let dst = case.attempt.flow.dst;
     // Behind an address translation the backend's RST has other addresses, so tracer does not match it to this attempt.
-    let (who, remediation) = match super::service_no_endpoints::target_service(case) {
-        Some(service) => (
+    let by_ipvs = sent_by_ipvs(case);
+    let (who, remediation) = match (super::service_no_endpoints::target_service(case), by_ipvs) {
+        (Some(service), _) => (
             format!("{dst} is Service {service}: most likely nobody listens at the endpoint that it was sent to"),
             Remediation::from(format!("Connect to each endpoint of Service {service} in turn: one of them refuses"))
                 .run(kubectl::endpoints(Some(&service))),
         ),
-        None => (
+        (None, Some((_, ipvs))) => (
+            format!(
+                "IPVS{} sent it to a backend of virtual service {dst}: most likely nobody listens there",
+                in_namespace(case, ipvs.netns)
+            ),
+            Remediation::from(format!("Connect to each backend of virtual service {dst} in turn: one of them refuses"))
+                .run([run_in(case, ipvs.netns, format!("ipvsadm -Ln -t {dst}"))]),
+        ),
+        (None, None) => (
             "it can be a middlebox, a user-space stack, another host, or a process behind an address translation (sidecar, hostPort)"
                 .to_owned(),
             Cause::HandshakeRst.fix(),
         ),
     };
     let summary = format!("the SYN to {dst} was answered with a RST, and no hook saw a sender on this node; {who}");
-    Some(
-        Finding::likely(Cause::HandshakeRst, vec![of_reset_received(at, received)], summary, remediation)
-            .resting_on(RST_AND_DROP_HOOKS),
-    )
+    let mut evidence = vec![of_reset_received(at, received)];
+    evidence.extend(by_ipvs.map(|(time, ipvs)| of_ipvs(time, ipvs)));
+    Some(Finding::likely(Cause::HandshakeRst, evidence, summary, remediation).resting_on(RST_AND_DROP_HOOKS))
+}
+
+/// IPVS sent the SYN of this attempt to a backend.
+fn sent_by_ipvs<'a>(case: &Case<'a>) -> Option<(u64, &'a Ipvs)> {
+    let attempt = case.attempt;
+    attempt.ipvs().find(|(_, it)| it.op == IpvsOp::Translate && it.flags.is_syn() && it.flow == attempt.flow)
 }
 
 /// A refusal by a stack or a rule of this node would look the same. Either the SYN was dropped at an unknown place. Or
@@ -73,6 +87,18 @@ mod tests {
     fn a_rst_without_a_sender_on_this_node_is_the_cause() {
         let causes = Stream::new().connect().reset_received(TcpState::SynSent, 0).causes();
         assert_eq!(causes, ["handshake_rst"]);
+    }
+
+    /// The hooks do not show who answered: the RST has the addresses of the backend.
+    #[test]
+    fn a_backend_of_ipvs_that_refuses_is_no_middlebox() {
+        let mut stream = Stream::new();
+        stream.connect().ipvs(SYN, IpvsOp::Translate).reset_received(TcpState::SynSent, 0);
+        let verdict = stream.verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("handshake_rst", Confidence::Likely));
+        assert_has(&verdict.summary, &["sent it to a backend of virtual service 10.88.0.2:8080"]);
+        assert_lacks(&verdict.summary, &["middlebox"]);
+        assert_has(&verdict.remediation, &["ipvsadm -Ln -t 10.88.0.2:8080"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::super::netfilter::stopped;
 use super::super::stopped::Blame;
 use super::service_no_endpoints::service_of;
 use super::*;
-use tracer_model::event::{NodePort, PacketDrop, TcpState, Via};
+use tracer_model::event::{IpvsOp, NodePort, PacketDrop, TcpState, Via};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -34,7 +34,11 @@ fn taken(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
     let back = case.attempt.flow.reversed();
     let (time, ipvs) =
         case.attempt.ipvs().find(|(_, i)| i.flags.is_syn_ack() && i.flow == back && i.via != Via::Destination)?;
-    Some(finding(case, port, &sent_to(port), vec![of_ipvs(time, ipvs)]))
+    let fate = match port.filter(|it| ipvs.op == IpvsOp::NoBackend && !it.backends.is_empty()) {
+        Some(_) => format!("{TOOK} sent it to no backend (none takes new connections)"),
+        None => sent_to(port),
+    };
+    Some(finding(case, port, &fate, vec![of_ipvs(time, ipvs)]))
 }
 
 /// IPVS took an answer with this attempt's own tuple, and freed it. It is no SYN-ACK, see [`half_open`].
@@ -282,6 +286,17 @@ mod tests {
         let verdict = stream.verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
         assert_has(&verdict.summary, &["kube-system/dashboard"]);
+    }
+
+    /// kube-proxy sets the weight of a backend that ends to 0 (`ip_vs_schedule` skips it).
+    #[test]
+    fn backends_that_take_no_new_connections_are_not_named() {
+        let mut stream = Stream::new();
+        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::NoBackend);
+        let verdict = stream.verdict();
+        assert_eq!(verdict.cause.name(), "nodeport_ephemeral_collision");
+        assert_has(&verdict.summary, &["sent it to no backend (none takes new connections)"]);
+        assert_lacks(&verdict.summary, &["10.88.0.9"]);
     }
 
     #[test]
