@@ -310,6 +310,8 @@ impl Walk {
         if let Some(refusal) = self.given_up.iter().find(|r| r.program_type() == variant.program_type) {
             return Err(refusal.clone());
         }
+        // All first: if the kernel refuses one, none is attached beside those of the next program type.
+        self.load(ebpf, variant)?;
         for (name, target) in variant.programs {
             let program = self.load_program(ebpf, variant.program_type, name, target)?;
             if !self.attached.contains(name) {
