@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use tracer_common::names::Hook;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_with::skip_serializing_none;
 
 use super::{AnswerKind, ListenQueue, Netns, Via};
@@ -15,6 +16,19 @@ pub struct ConnId(pub u64);
 impl std::fmt::Display for ConnId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl Serialize for ConnId {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ConnId {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        text.parse().map(Self).map_err(D::Error::custom)
     }
 }
 
@@ -82,7 +96,6 @@ pub enum TcpState {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Connect {
-    #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Source and destination, as the client sees them.
     pub flow: Flow,
@@ -96,7 +109,6 @@ pub struct Connect {
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Source and destination, as the client sees them.
     pub flow: Flow,
@@ -128,10 +140,10 @@ impl State {
 }
 
 /// `connect()` failed at once.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConnectFailed {
     /// Number of the connection, if the socket reached SYN_SENT.
-    #[serde(with = "as_string_opt", skip_serializing_if = "Option::is_none", default)]
     pub conn: Option<ConnId>,
     pub dst: SocketAddr,
     pub actor: Actor,
@@ -145,7 +157,6 @@ pub struct ConnectFailed {
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Retransmit {
-    #[serde(with = "as_string")]
     pub conn: ConnId,
     pub state: TcpState,
     /// Payload of the segment, bytes.
@@ -159,7 +170,6 @@ pub struct Retransmit {
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    #[serde(with = "as_string")]
     pub conn: ConnId,
     pub kind: AnswerKind,
     pub status: Option<u16>,
@@ -184,7 +194,6 @@ impl Answer {
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueFull {
-    #[serde(with = "as_string")]
     pub conn: ConnId,
     pub queue: ListenQueue,
     /// Connections that wait to be accepted.
@@ -206,7 +215,6 @@ pub struct TlsHello {
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResetSent {
-    #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Direction of the RST.
     pub flow: Flow,
@@ -229,7 +237,6 @@ pub struct ResetSent {
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResetReceived {
-    #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Source and destination, as the client sees them.
     pub flow: Flow,
@@ -286,37 +293,4 @@ pub struct Listen {
     pub actor: Actor,
     /// Began (true) or stopped.
     pub begins: bool,
-}
-
-/// 64-bit ids as strings.
-pub(super) mod as_string {
-    use super::ConnId;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(in crate::event) fn serialize<S: Serializer>(id: &ConnId, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(&id.0)
-    }
-
-    pub(in crate::event) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<ConnId, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
-        text.parse().map(ConnId).map_err(D::Error::custom)
-    }
-}
-
-/// Optional 64-bit ids as strings.
-mod as_string_opt {
-    use super::ConnId;
-    use serde::{Deserializer, Serializer};
-
-    #[expect(clippy::ref_option, reason = "serde's `with` hands over a reference to the field")]
-    pub(super) fn serialize<S: Serializer>(id: &Option<ConnId>, s: S) -> Result<S::Ok, S::Error> {
-        match id {
-            Some(id) => super::as_string::serialize(id, s),
-            None => s.serialize_none(),
-        }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ConnId>, D::Error> {
-        super::as_string::deserialize(d).map(Some)
-    }
 }

@@ -3,14 +3,12 @@
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::conn::as_string;
 use super::{ConnId, Flow, IpvsOp, Netns, TcpFlags, Via};
 
 /// A packet of a tracked flow was dropped.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PacketDrop {
-    #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Direction of the packet.
     pub flow: Flow,
@@ -68,7 +66,6 @@ pub struct Device {
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Icmp {
-    #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Direction of the packet that caused the error.
     pub flow: Flow,
@@ -84,7 +81,6 @@ pub struct Icmp {
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ipvs {
-    #[serde(with = "as_string")]
     pub conn: ConnId,
     /// Direction of the packet before translation.
     pub flow: Flow,
