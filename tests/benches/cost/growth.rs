@@ -149,6 +149,17 @@ fn row(curve: Curve, has_target: bool) -> Row {
     if has_target { row.target(Target::Below(TENFOLD)) } else { row }
 }
 
+/// The plotted measures of each part as a line of the table in docs/performance.md.
+pub(super) fn table(curves: &[&Curve]) -> String {
+    let shown = |value: &f64| if *value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") };
+    let line = |of: &[&Curve]| {
+        let sizes = of[0].sizes.map(|size| size.to_string()).join(" / ");
+        let cells = of.iter().take(STEADY_MEASURES).map(|curve| curve.values.iter().map(shown).collect::<Vec<_>>().join(" / "));
+        format!("| {} | {sizes} | {} |\n", of[0].what, cells.collect::<Vec<_>>().join(" | "))
+    };
+    curves.chunks(MEASURES.len()).map(line).collect()
+}
+
 /// Measures one size, in the order of [`MEASURES`].
 fn measure(site: &Site<'_>, layout: &Layout, plan: Plan) -> Result<[f64; MEASURES.len()]> {
     site.list_pods(layout.pods)?;

@@ -128,6 +128,9 @@ fn main() -> Result<()> {
     let path = args.json.unwrap_or_else(default);
     report::write(&path, &machine, &rows)?;
     let curves: Vec<_> = rows.iter().filter_map(|row| row.curve.as_ref()).collect();
+    if !curves.is_empty() {
+        println!("{}", growth::table(&curves));
+    }
     if let (Some(path), Some(svg)) = (args.plot, plot::svg(&curves)) {
         std::fs::write(&path, svg).with_context(|| format!("write {}", path.display()))?;
     }
