@@ -154,7 +154,8 @@ pub(super) fn table(curves: &[&Curve]) -> String {
     let shown = |value: &f64| if *value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") };
     let line = |of: &[&Curve]| {
         let sizes = of[0].sizes.map(|size| size.to_string()).join(" / ");
-        let cells = of.iter().take(STEADY_MEASURES).map(|curve| curve.values.iter().map(shown).collect::<Vec<_>>().join(" / "));
+        let cells =
+            of.iter().take(STEADY_MEASURES).map(|curve| curve.values.iter().map(shown).collect::<Vec<_>>().join(" / "));
         format!("| {} | {sizes} | {} |\n", of[0].what, cells.collect::<Vec<_>>().join(" | "))
     };
     curves.chunks(MEASURES.len()).map(line).collect()
