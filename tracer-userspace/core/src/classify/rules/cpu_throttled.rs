@@ -3,18 +3,7 @@
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let ended = taken_and_silent(case)?;
-    let attempt = case.attempt;
-    let readings = case.node.targets.throttling(attempt.netns?, attempt.flow.dst);
-    let asked = sent_request_late(case).unwrap_or(attempt.started);
-    let mut inside = readings.filter(|(time, _)| (asked..=ended).contains(time));
-    let (_, first) = inside.next()?;
-    let (time, last) = inside.last()?;
-    let (cgroup, times, micros) = last.iter().find_map(|now| {
-        let before = first.iter().find(|before| before.cgroup == now.cgroup)?;
-        let (times, micros) = (now.times.saturating_sub(before.times), now.micros.saturating_sub(before.micros));
-        (times > 0).then_some((&now.cgroup, times, micros))
-    })?;
+    let Throttling { cgroup, time, times, micros } = throttling(case)?;
     let text = format!(
         "{cgroup} was throttled {}, {:.1} ms in all, during the attempt",
         counted(times, "time"),
@@ -23,6 +12,29 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let evidence =
         evidence_of("cpu.stat", time, text.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
     Some(Finding::likely(Cause::CpuThrottled, vec![evidence], text, FIX))
+}
+
+/// How much a cgroup of the target was throttled between the first and the last reading, the latter at `time`.
+pub(super) struct Throttling<'a> {
+    cgroup: &'a str,
+    time: u64,
+    times: u64,
+    pub(super) micros: u64,
+}
+
+pub(super) fn throttling<'a>(case: &Case<'a>) -> Option<Throttling<'a>> {
+    let ended = taken_and_silent(case)?;
+    let attempt = case.attempt;
+    let readings = case.node.targets.throttling(attempt.netns?, attempt.flow.dst);
+    let asked = sent_request_late(case).unwrap_or(attempt.started);
+    let mut inside = readings.filter(|(time, _)| (asked..=ended).contains(time));
+    let (_, first) = inside.next()?;
+    let (time, last) = inside.last()?;
+    last.iter().find_map(|now| {
+        let before = first.iter().find(|before| before.cgroup == now.cgroup)?;
+        let (times, micros) = (now.times.saturating_sub(before.times), now.micros.saturating_sub(before.micros));
+        (times > 0).then_some(Throttling { cgroup: &now.cgroup, time, times, micros })
+    })
 }
 
 const FIX: &str = "Raise the CPU limit of the container, or remove it: the container was throttled during the attempt";

@@ -1,6 +1,7 @@
 //! For most of the attempt no task of the target's container could run: they waited for a processor, disk or memory.
 
 use super::super::serving::{connection, name, readings};
+use super::cpu_throttled::throttling;
 use super::*;
 use tracer_model::event::{Pressure, ServerTasks, Serving};
 
@@ -29,7 +30,7 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     let readings: Vec<_> = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time)).collect();
     let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS);
     let (stall, reading) = stall(&readings, connection.pid).filter(|(stall, _)| stall.for_ns >= watched / 2)?;
-    if !fits(unread, stall.server_waited) {
+    if !fits(unread, stall.server_waited) || is_throttling(case, &stall) {
         return None;
     }
     let (server, words) = (name(&reading.processes), stall.describe());
@@ -41,6 +42,13 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     let end = of_state(ended, case.attempt.last.as_ref()?);
     let evidence = std::iter::once(stall.evidence(reading)).chain(unread.then_some(end)).collect();
     Some(Finding::likely(Cause::TargetStarved, evidence, summary, stall.resource.fix()))
+}
+
+/// The tasks could not run since their CPU limit was used up. The kernel counts that as pressure, too (throttled tasks
+/// stay runnable), but no neighbour is to blame: `cpu_throttled` says it.
+fn is_throttling(case: &Case<'_>, stall: &Stall<'_>) -> bool {
+    let throttled = || throttling(case).map_or(0, |it| it.micros.saturating_mul(1000));
+    stall.resource == Resource::Cpu && throttled() >= stall.for_ns / 2
 }
 
 /// What a task waits for.
@@ -308,13 +316,22 @@ mod tests {
     }
 
     /// The prober closes so long after the last reading.
-    fn verdict_after(more_ms: u64, (unread, accepted): (u32, bool), read: Read) -> Verdict {
+    fn verdict_after(more_ms: u64, connection: (u32, bool), read: Read) -> Verdict {
+        verdict_with(more_ms, connection, read, 0)
+    }
+
+    /// The container was throttled for so many milliseconds in each 100.
+    fn verdict_with(more_ms: u64, (unread, accepted): (u32, bool), read: Read, throttled: u64) -> Verdict {
         let mut stream = Stream::new().connect().established().wait_ms(200).clone();
         for ms in [0, 300, 600] {
             let peer = address("10.88.0.1:40000");
             let connection = Some(ServedConnection { peer, unread, unacknowledged: None, accepted, pid: None });
             let serving = Serving { connection, ..read(ms) };
-            stream.inspection(|reading| reading.serving = Some(Box::new(serving)));
+            let throttled = Throttled { cgroup: "/pod".into(), times: throttled * ms, micros: throttled * ms * 10 };
+            stream.inspection(|reading| {
+                reading.serving = Some(Box::new(serving));
+                reading.throttled = vec![throttled];
+            });
             stream.wait_ms(if ms == 600 { more_ms } else { 300 });
         }
         stream.closes((100, 101, 0));
@@ -362,6 +379,18 @@ mod tests {
             assert_has(&verdict.summary, &[words, "100 bytes of the request lie unread in app (pid 7)"]);
             assert!(verdict.also.is_empty(), "{:?}", verdict.also);
         }
+    }
+
+    /// The processors are busy as well: what kept the container from running is its own limit.
+    #[test]
+    fn a_container_at_its_cpu_limit_is_throttled_and_not_starved() {
+        let verdict = verdict_with(300, UNREAD, cpu, 60);
+        assert_eq!(
+            (verdict.cause.name(), verdict.also.as_slice()),
+            ("slow_response", [Cause::CpuThrottled].as_slice())
+        );
+        assert_starts(&verdict.remediation.text, "Raise the CPU limit of the container");
+        assert_eq!(verdict_with(300, UNREAD, cpu, 2).cause, Cause::TargetStarved);
     }
 
     #[test]
