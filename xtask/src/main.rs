@@ -1,14 +1,11 @@
-//! The commands of the project. Each one is a module: see `cargo xtask --help`.
+//! The commands of the project: see `cargo xtask --help`.
 
-mod bench;
 mod bless;
 mod build;
 mod check;
-mod demo;
 mod deploy;
 mod dist;
 mod e2e;
-mod fixtures;
 mod image;
 mod packages;
 mod release;
@@ -48,7 +45,12 @@ enum Command {
     /// The tracer beside a real kubelet: pods with failing probes, in the cluster of KUBECONFIG; as root, on its node
     E2e(e2e::E2eArgs),
     /// Measure what the tracer costs and how fast it is; as root
-    Bench(bench::BenchArgs),
+    Bench {
+        /// For the benchmark: `--quick`, `--only rate,events,programs,latency,footprint,node,growth,peers`,
+        /// `--json PATH`, `--plot PATH`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Format, lints, licences, generated files, host names
     Check(check::CheckArgs),
     /// Run a command as root under another kernel
@@ -56,7 +58,11 @@ enum Command {
     /// Make the generated files again
     Bless,
     /// Recordings of the scenarios: record them, and cut the fixtures out of them
-    Fixtures(fixtures::FixturesArgs),
+    Fixtures {
+        /// For the program: `--only CELL`, `--all`, `--kernel KERNEL`, `--to DIRECTORY`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -77,11 +83,11 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Release(args) => release::run(&args),
         Command::Test(args) => test::run(&args),
         Command::E2e(args) => e2e::run(&args),
-        Command::Demo => demo::run(),
-        Command::Bench(args) => bench::run(&args),
+        Command::Demo => build::demo(),
+        Command::Bench { options } => build::bench(&options),
         Command::Check(args) => check::run(&args),
         Command::Vm(args) => vm::run(&args),
         Command::Bless => bless::run(),
-        Command::Fixtures(args) => fixtures::run(&args),
+        Command::Fixtures { options } => build::fixtures(&options),
     }
 }

@@ -16,11 +16,7 @@ type Bytes = Rc<RefCell<Vec<u8>>>;
 
 impl ReadAt for Bytes {
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
-        let bytes = self.borrow();
-        let rest = usize::try_from(at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
-        let count = rest.len().min(into.len());
-        into[..count].copy_from_slice(&rest[..count]);
-        Ok(count)
+        self.borrow().as_slice().read_at(into, at)
     }
 }
 
