@@ -136,6 +136,11 @@ impl Tracer {
     }
 }
 
+/// With function probes, tracer never chooses the prober hooks by itself.
+fn has_function_probes() -> bool {
+    Path::new("/sys/bus/event_source/devices/kprobe").exists()
+}
+
 fn hooks(start: &Value) -> Vec<&str> {
     start["hooks"].as_array().unwrap().iter().map(|hook| hook["hook"].as_str().unwrap()).collect()
 }
@@ -197,6 +202,9 @@ fn without_a_prober_the_whole_node_is_watched() {
 #[test]
 #[ignore = "needs root"]
 fn tracer_chooses_the_cgroup_of_a_kubelet_that_has_it_for_itself() {
+    if has_function_probes() {
+        return;
+    }
     let (directory, first, second) = (Scratch::new(), Cgroup::new("own"), Cgroup::new("another"));
     let mut kubelet = Prober::named(KUBELET, &first.0);
     let tracer = Tracer::start(&directory, &[]);
@@ -227,7 +235,8 @@ fn tracer_keeps_the_default_hooks_where_a_kubelet_shares_its_cgroup() {
         assert!(!start["missing_hooks"].to_string().contains("sock_ops"), "it is not missing: {start}");
         let choice = &start["prober_hooks"];
         assert_eq!(choice["used"], false);
-        assert!(choice["reason"].as_str().unwrap().contains(&reason), "{choice}");
+        let text = choice["reason"].as_str().unwrap();
+        assert!(text.contains(if has_function_probes() { "function probes" } else { &reason }), "{choice}");
         tracer.expect_refusal(&mut kubelet, 9);
         assert!(!tracer.warnings().contains("sock_ops"));
     }
