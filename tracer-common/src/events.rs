@@ -61,7 +61,7 @@ events! {
     ConnectResult = 3: conn::ConnectResult, 128;
     Retransmit = 4: conn::Retransmit, 80;
     ResetSent = 5: reset::ResetSent, 136;
-    ResetReceived = 6: reset::ResetReceived, 88;
+    ResetReceived = 6: reset::ResetReceived, 96;
     Drop = 7: drop::PacketDrop, 224;
     Listen = 8: listen::Listen, 96;
     TlsHello = 9: listen::TlsHello, 48;

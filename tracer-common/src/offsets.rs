@@ -38,6 +38,8 @@ offsets! {
     sk_dst_cache: "sock" . "sk_dst_cache";
     inet_sport: "inet_sock" . "inet_sport";
     tcp_bytes_received: "tcp_sock" . "bytes_received";
+    tcp_rcv_nxt: "tcp_sock" . "rcv_nxt";
+    tcp_copied_seq: "tcp_sock" . "copied_seq";
     tcp_bytes_sent: "tcp_sock" . "bytes_sent";
     tcp_bytes_acked: "tcp_sock" . "bytes_acked";
     tcp_mstamp: "tcp_sock" . "tcp_mstamp";

@@ -88,6 +88,13 @@ impl Sock {
         read(self.0, global!(OFFS.tcp_bytes_received))
     }
 
+    /// Bytes that are in order and not read yet. In CLOSE_WAIT the peer's FIN is one of them.
+    #[inline(always)]
+    pub fn unread(self) -> Option<u32> {
+        let next: u32 = read(self.0, global!(OFFS.tcp_rcv_nxt))?;
+        Some(next.wrapping_sub(read(self.0, global!(OFFS.tcp_copied_seq))?))
+    }
+
     #[inline(always)]
     pub fn bytes_sent(self) -> Option<u64> {
         read(self.0, global!(OFFS.tcp_bytes_sent))

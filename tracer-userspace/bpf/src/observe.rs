@@ -136,6 +136,7 @@ fn reset_received(e: &reset::ResetReceived) -> ResetReceived {
         flow: flow(&e.tuple),
         state: tcp_state(e.state),
         bytes_received: present64(e.bytes_received),
+        unread: present32(e.unread),
     }
 }
 

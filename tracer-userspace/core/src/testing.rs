@@ -285,6 +285,7 @@ impl Stream {
             flow: self.flow,
             state,
             bytes_received: Some(bytes_received),
+            unread: None,
         }))
     }
 

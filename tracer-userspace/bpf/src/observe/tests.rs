@@ -126,8 +126,14 @@ fn a_reset_without_a_socket_has_no_state() {
 fn a_received_reset_is_no_sent_one() {
     let mut event: reset::ResetReceived = blank(Hook::TcpReceiveReset);
     (event.conn, event.tuple, event.state, event.bytes_received) = (CONN, v4(), 1, ABSENT64);
-    let expected =
-        ResetReceived { conn: ConnId(CONN), flow: expected_flow(), state: TcpState::Established, bytes_received: None };
+    event.unread = 80;
+    let expected = ResetReceived {
+        conn: ConnId(CONN),
+        flow: expected_flow(),
+        state: TcpState::Established,
+        bytes_received: None,
+        unread: Some(80),
+    };
     assert_eq!(kind(KernelEvent::ResetReceived(event)), Some(ObservationKind::ResetReceived(expected)));
 }
 

@@ -244,6 +244,8 @@ pub struct ResetReceived {
     pub state: TcpState,
     /// Payload received before.
     pub bytes_received: Option<u64>,
+    /// How many of these bytes the client had not read yet; absent in older recordings.
+    pub unread: Option<u32>,
 }
 
 /// TCP flags, byte 13 of the header (RFC 9293 3.1).

@@ -61,14 +61,16 @@ impl<'a> Matched<'a> {
         by_itself || self.is_too_late() || closed() || answered()
     }
 
-    /// A RST cut the answer: all bytes came in one segment, and the prober still waited for the rest. After a whole
-    /// answer the prober closes within a millisecond, so a RST right after it does no harm.
+    /// A RST cut the answer: all bytes came in one segment, the prober had read them, and still waited for the rest.
+    /// After a whole answer the prober closes within a millisecond, so a RST right after it does no harm. A prober that
+    /// has not read yet can still read all of it (`tcp_recvmsg_locked` looks at the queue before the error).
     pub fn is_cut_short(&self) -> bool {
         let Some((ended, End::Reset)) = self.attempt.ended else { return false };
         let Some((at, answer)) = self.attempt.answer() else { return false };
         let established = self.attempt.last.as_ref().is_some_and(|last| last.old == TcpState::Established);
         let in_one = answer.len.is_some() && answer.len.map(u64::from) == self.attempt.received();
-        established && in_one && ended.saturating_sub(at) >= WAITED_NS && self.is_no_refusal()
+        let has_read = self.attempt.reset_received().is_none_or(|(_, reset)| reset.unread.is_none_or(|n| n == 0));
+        established && in_one && has_read && ended.saturating_sub(at) >= WAITED_NS && self.is_no_refusal()
     }
 
     /// A request was sent, and the answer is shorter than any valid one. Without specs, the protocol can be any.

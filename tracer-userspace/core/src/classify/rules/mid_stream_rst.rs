@@ -348,16 +348,18 @@ mod tests {
     /// The header came in one segment, and the RST while the prober waited for the body.
     #[test]
     fn a_rst_while_the_prober_waits_for_the_body_is_in_the_middle() {
-        let decided = |after_ms: u64, len: Option<u16>, status: u16| {
+        let decided_with = |after_ms: u64, len: Option<u16>, status: u16, unread: Option<u32>| {
             let mut stream = Stream::new().http_readiness().connect().established().clone();
             stream.answer_with(AnswerKind::Http, Some(status), |it| it.len = len).wait_ms(after_ms);
-            stream.reset_received(TcpState::Established, 80);
+            stream.reset_received(TcpState::Established, 80).last_reset_received().unread = unread;
             stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 80));
             stream.reset_sent(TcpFlags(0), false, Some("app")).settles();
             let first = stream.verdicts().into_iter().next().map(|it| it.verdict);
             first.map(|it| (it.cause.name(), it.confidence, it.summary.contains("in the middle of its answer")))
         };
+        let decided = |after_ms, len, status| decided_with(after_ms, len, status, Some(0));
         assert_eq!(decided(50, Some(80), 200), Some(("mid_stream_rst", Confidence::Proven, true)));
+        assert_eq!(decided_with(50, Some(80), 200, Some(80)), None, "a busy prober has not read it, and still can");
         assert_eq!(decided(0, Some(80), 200), None, "right after a whole answer");
         assert_eq!(decided(50, Some(40), 200), None, "more bytes came at an unknown time");
         assert_eq!(decided(50, None, 200), None, "an older recording");
