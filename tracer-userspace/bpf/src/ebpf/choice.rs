@@ -11,7 +11,7 @@ use tracer_model::event::ProberHooks;
 use tracer_node::cgroups::has_socket_controller;
 use tracer_node::procfs::find_probers;
 
-use super::{LoadOptions, cgroup, refusal::Refusal};
+use super::{LoadOptions, cgroup};
 
 /// When to watch probers at their own cgroups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,8 +31,6 @@ pub(super) fn choose(options: &LoadOptions) -> ProberHooks {
         ProberHooksWhen::Auto if options.probers_are_named => {
             Err("a process that --prober names may dial as soon as it begins".to_owned())
         }
-        // On 6.12, which has them, no verdict came in a trial. Why is not known.
-        ProberHooksWhen::Auto if Refusal::without_kprobes().is_none() => Err(UNPROVEN.to_owned()),
         ProberHooksWhen::Auto => each_has_own_cgroup(&options.probers),
     };
     let used = chosen.is_ok();
@@ -53,8 +51,6 @@ fn each_has_own_cgroup(names: &[String]) -> Result<String, String> {
     let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
     if names.is_empty() { Err(NO_PROBER.to_owned()) } else { Ok(format!("only probers are in {}", names.join(", "))) }
 }
-
-const UNPROVEN: &str = "not proven on kernels with function probes";
 
 pub(super) const NO_PROBER: &str = "no prober runs yet";
 
@@ -113,7 +109,7 @@ mod tests {
     fn tracer_does_not_choose_them_without_a_prober_or_for_named_ones() {
         let auto = options(ProberHooksWhen::Auto);
         let (used, reason) = chosen(&auto);
-        assert!(!used && [NO_PROBER, UNPROVEN].contains(&reason.as_str()), "{reason}");
+        assert!(!used && reason == NO_PROBER, "{reason}");
         let (used, reason) = chosen(&LoadOptions { probers_are_named: true, ..auto });
         assert!(!used && reason.contains("--prober names"), "{reason}");
     }
