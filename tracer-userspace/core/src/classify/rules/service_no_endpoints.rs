@@ -284,9 +284,13 @@ fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
             "Run a ready pod of the Service on this node (a DaemonSet has one on each), or set its {policy} to Cluster"
         ))
         .run(kubectl::endpoints(name)),
-        Lacking::NotYet(_) => "Check whether kube-proxy on this node is behind or stands still (its logs, and \
-            kubeproxy_sync_proxy_rules_last_timestamp_seconds), or whether the endpoints have become ready only now"
-            .into(),
+        // A pod that lacks the named targetPort is in a slice of its own, without that port.
+        Lacking::NotYet(_) => Remediation::from(
+            "Compare the targetPort and address family of the Service with its EndpointSlices: kube-proxy uses only \
+            endpoints that have both. If they fit, kube-proxy on this node is behind or stands still (its logs, and \
+            kubeproxy_sync_proxy_rules_last_timestamp_seconds), or the endpoints have become ready only now",
+        )
+        .run(kubectl::endpoints(name)),
         Lacking::Everywhere => {
             Remediation::from("Make an endpoint of the Service ready: find out why its pods are not ready")
                 .run(kubectl::endpoints(name))

@@ -407,7 +407,8 @@ fn a_pod_on_the_network_of_the_node_is_not_taken_for_the_endpoint() {
 fn endpoints_that_are_ready_elsewhere_hint_at_kube_proxy() {
     let verdict = asking().endpoints(Some(&["10.88.1.7"]), &[]).verdict();
     assert_has(&verdict.summary, &["no endpoint in the tables of this node, though 1 are ready in the cluster"]);
-    assert_starts(&verdict.remediation, "Check whether kube-proxy");
+    assert_starts(&verdict.remediation, "Compare the targetPort");
+    assert_has(&verdict.remediation, &["kube-proxy on this node is behind"]);
 }
 
 #[test]
