@@ -5,8 +5,10 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -121,16 +123,30 @@ impl Pod {
         Ok(frozen)
     }
 
-    /// Limits its newest server and the hogs together to a thousandth of a CPU, until the guard is dropped.
-    pub fn starve(&mut self, name: &str, hogs: &[Proc]) -> Result<Undo> {
-        let (groups, quota) = Cgroup::starved(name)?;
-        for group in &groups {
-            for process in hogs.iter().chain([self.server()?]) {
-                group.add(process.pid())?;
-            }
+    /// Gives hardly any CPU time to its newest server and to a process that always wants some, while the neighbour lives.
+    ///
+    /// Without that process, a request that wakes the server may get it the pod's turn at once.
+    pub fn starve(&mut self, name: &str, own: &Proc, neighbour: &Proc) -> Result<()> {
+        let groups = Cgroup::starved(name)?;
+        let cpu = one_cpu()?;
+        for (process, groups) in [
+            (own, groups.own.as_slice()),
+            (self.server()?, groups.own.as_slice()),
+            (neighbour, std::slice::from_ref(&groups.neighbour)),
+        ] {
+            groups.iter().try_for_each(|group| group.add(process.pid()))?;
+            tasks(process.pid())?.into_iter().try_for_each(|task| sched_setaffinity(task, &cpu))?;
         }
-        self.groups.extend(groups);
-        Ok(quota)
+        self.groups.extend(groups.own.into_iter().chain([groups.neighbour, groups.parent]));
+        let (own, neighbour) = (own.pid(), neighbour.pid());
+        let mut before = (ran(own)?, ran(neighbour)?);
+        until(&format!("{neighbour} has the CPU"), || {
+            let now = (ran(own)?, ran(neighbour)?);
+            if now.0 != before.0 {
+                before = now;
+            }
+            Ok(now.1 - before.1 > Duration::from_millis(50))
+        })
     }
 
     fn server(&self) -> Result<&Proc> {
@@ -145,13 +161,34 @@ impl Pod {
 
 /// Whether all threads of the process are in state T.
 fn is_stopped(pid: u32) -> Result<bool> {
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let stat = fs::read_to_string(task?.path().join("stat"))?;
+    for task in tasks(pid)? {
+        let stat = fs::read_to_string(format!("/proc/{pid}/task/{task}/stat"))?;
         if !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')) {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// The threads of a process.
+fn tasks(pid: u32) -> Result<Vec<Pid>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
+    entries.map(|entry| Ok(Pid::from_raw(entry?.file_name().to_str().context("a thread")?.parse()?))).collect()
+}
+
+/// How long the first thread of a process has run.
+fn ran(pid: u32) -> Result<Duration> {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+    Ok(Duration::from_nanos(text.split(' ').next().context("a time")?.parse()?))
+}
+
+/// The last CPU that this process may use.
+fn one_cpu() -> Result<CpuSet> {
+    let usable = sched_getaffinity(Pid::from_raw(0))?;
+    let last = (0..CpuSet::count()).rev().find(|cpu| usable.is_set(*cpu) == Ok(true)).context("a CPU")?;
+    let mut one = CpuSet::new();
+    one.set(last)?;
+    Ok(one)
 }
 
 /// A node with its pods. On drop, its processes are killed first, then its namespaces are removed.

@@ -28,19 +28,28 @@ impl Cgroup {
         Self::with_quota(name, "2000", "100000")
     }
 
-    /// Makes a cgroup that gets 1 ms of CPU time each second.
+    /// Makes two cgroups with a common parent. While the neighbour uses a CPU, the other one gets a ten-thousandth of it.
     ///
-    /// The pressure of its processes must be counted. If its hierarchy does not do that, there is a second cgroup, of
+    /// The pressure of its processes must be counted. If the hierarchy does not do that, there is one more cgroup, of
     /// version 2, for the same processes.
-    pub fn starved(name: &str) -> Result<(Vec<Self>, Undo)> {
-        let group = Self::with_quota(name, "1000", "1000000")?;
-        let quota = match cpu() {
-            Some((Hierarchy::Cpu, _)) => Undo(group.0.join("cpu.cfs_quota_us"), "-1"),
-            _ => Undo(group.0.join("cpu.max"), "max"),
+    pub fn starved(name: &str) -> Result<Starved> {
+        let (hierarchy, root) = cpu().context("no CPU controller")?;
+        let (file, few, most, little) = match hierarchy {
+            Hierarchy::Unified => ("cpu.weight", "1", "10000", "10"),
+            _ => ("cpu.shares", "2", "20000", "102"),
         };
-        let counts = group.0.join(PRESSURE).exists();
+        let parent = Self::below(&root, name)?;
+        // Both together get less than another process, so that nobody else waits for them.
+        parent.write(file, little)?;
+        if hierarchy == Hierarchy::Unified {
+            parent.write(CONTROLLERS, "+cpu")?;
+        }
+        let [own, neighbour] = [Self::below(&parent.0, "own")?, Self::below(&parent.0, "neighbour")?];
+        own.write(file, few)?;
+        neighbour.write(file, most)?;
+        let counts = own.0.join(PRESSURE).exists();
         let counting = if counts { None } else { Self::create(name)? };
-        Ok((std::iter::once(group).chain(counting).collect(), quota))
+        Ok(Starved { own: std::iter::once(own).chain(counting).collect(), neighbour, parent })
     }
 
     fn with_quota(name: &str, quota: &str, period: &str) -> Result<Self> {
@@ -82,6 +91,15 @@ impl Cgroup {
     pub fn add(&self, pid: u32) -> Result<()> {
         self.write("cgroup.procs", &pid.to_string())
     }
+}
+
+/// What [`Cgroup::starved`] makes.
+#[derive(Debug)]
+pub struct Starved {
+    /// The cgroups of each process that gets hardly any CPU time.
+    pub own: Vec<Cgroup>,
+    pub neighbour: Cgroup,
+    pub parent: Cgroup,
 }
 
 impl Drop for Cgroup {
@@ -126,8 +144,7 @@ impl Freezer {
 
 /// Writes a word to a file of a cgroup on drop, so that its processes can end.
 ///
-/// Processes that cgroup v1 froze cannot be killed before they are thawed. Processes without CPU time take a minute to
-/// end.
+/// Processes that cgroup v1 froze cannot be killed before they are thawed.
 #[derive(Debug)]
 pub struct Undo(PathBuf, &'static str);
 

@@ -33,7 +33,11 @@ pub fn remove_cgroups_of(pid: u32) {
 fn remove_cgroups_if(has_ended: impl Fn(&str) -> bool) {
     for root in super::cgroup::roots() {
         for name in names(&root).into_iter().filter(|name| has_ended(name)) {
-            let _ = fs::remove_dir(root.join(name));
+            let group = root.join(name);
+            for below in names(&group) {
+                let _ = fs::remove_dir(group.join(below));
+            }
+            let _ = fs::remove_dir(group);
         }
     }
 }
