@@ -90,14 +90,20 @@ fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall
     }
     let node = Waits::between(first, last, "node");
     let own = last.pressure.iter().filter(|it| it.of != NODE);
-    let by_pressure = own.filter_map(|it| {
-        let (resource, for_ns) = Waits::between(first, last, &it.of)?.longest_full()?;
-        Some((resource, for_ns, Some(it.of.as_str())))
+    let own: Vec<_> = own.filter_map(|it| Some((Waits::between(first, last, &it.of)?, it.of.as_str()))).collect();
+    let by_pressure = own.iter().filter_map(|(waits, of)| {
+        let (resource, for_ns) = waits.longest_full()?;
+        Some((resource, for_ns, Some(*of)))
     });
-    let longest = by_pressure.max_by_key(|(_, for_ns, _)| *for_ns);
+    let longest = by_pressure.max_by_key(|(_, for_ns, _)| *for_ns).filter(|(_, for_ns, _)| *for_ns >= of_ns / 2);
     let threads = Threads::of(whole.iter().map(|(_, reading)| *reading), pid);
-    let (resource, for_ns, cgroup) =
-        longest.or_else(|| threads.as_ref()?.stall(of_ns).map(|(resource, for_ns)| (resource, for_ns, None)))?;
+    // `full` of the CPU is counted since 5.13.
+    let not_counted = |resource: &Resource| own.iter().all(|(waits, _)| waits.full(*resource).is_none());
+    let by_threads = || {
+        let (resource, for_ns) = threads.as_ref()?.stall(of_ns).filter(|(resource, _)| not_counted(resource))?;
+        Some((resource, for_ns, None))
+    };
+    let (resource, for_ns, cgroup) = longest.or_else(by_threads)?;
     let server_waited = threads.is_some_and(|it| it.none_slept() || resource == Resource::Cpu && it.never_ran(of_ns));
     let node = node.and_then(|node| Some(node.some(resource)?.saturating_mul(100) / of_ns));
     let blocked_in = last.processes.iter().find_map(|it| it.tasks.blocked_in.as_deref());
@@ -127,7 +133,11 @@ impl Waits {
     }
 
     fn some(&self, resource: Resource) -> Option<u64> {
-        ALL.iter().zip(self.some).find_map(|(it, ns)| ns.filter(|_| *it == resource))
+        self.some[resource as usize]
+    }
+
+    fn full(&self, resource: Resource) -> Option<u64> {
+        self.full[resource as usize]
     }
 
     /// The resource that all tasks waited for longest.
@@ -187,6 +197,11 @@ impl<'a> Threads<'a> {
     /// queue counts. For the disk there is no such time, so no thread may have slept.
     fn stall(&self, of_ns: u64) -> Option<(Resource, u64)> {
         let idle = of_ns.saturating_sub(self.ran?);
+        if self.never_ran(of_ns) {
+            // The kernel adds the time in the run queue when the thread leaves it (`sched_info_arrive`,
+            // kernel/sched/stats.h), so it is not in the total yet.
+            return Some((Resource::Cpu, idle));
+        }
         if self.always(|it| it.runnable > 0) {
             let count = total(self.readings.last()?, |it| Some(it.count.into()))?;
             // All threads may have waited at the same time.
@@ -344,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_container_that_cannot_run_is_starved() {
-        let cases: [(Read, &str); 6] = [
+        let cases: [(Read, &str); 8] = [
             (
                 cpu,
                 "for 0.48 s of 0.60 s none of its tasks could run: they waited for a processor; on the node tasks waited for it 90 %",
@@ -361,6 +376,14 @@ mod tests {
                 "they waited for memory",
             ),
             (|ms| server(threads([1, 1, 0], ms * 10, ms * 980)), "they waited for a processor"),
+            (|_| server(threads([1, 1, 0], 0, 0)), "for 0.60 s of 0.60 s none of its tasks could run"),
+            (
+                |ms| {
+                    let before_5_13 = Pressure { cpu_us: Some(ms * 1000), io_full_us: Some(0), ..Pressure::default() };
+                    Serving { pressure: under(before_5_13).pressure, ..server(threads([9, 1, 0], 0, 0)) }
+                },
+                "none of its tasks could run: they waited for a processor; on the node tasks waited for it 99 %",
+            ),
             (
                 |ms| Serving { pressure: cpu(ms).pressure, ..server(threads([9, 1, 0], 5, 0)) },
                 "none of its tasks could run: they waited for a processor",
