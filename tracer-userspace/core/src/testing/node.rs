@@ -28,6 +28,11 @@ impl Stream {
         self.netns_op(netns, NetnsOpKind::End)
     }
 
+    /// A process enters the namespace. Where functions can be hooked, `unshare` is reported like this, too.
+    pub fn netns_entered(&mut self, netns: Netns) -> &mut Self {
+        self.netns_op(netns, NetnsOpKind::Switch)
+    }
+
     fn netns_op(&mut self, netns: Netns, op: NetnsOpKind) -> &mut Self {
         self.push(ObservationKind::NetnsOp(NetnsOp { actor: prober(), ancestors: Vec::new(), netns, op }))
     }

@@ -144,25 +144,28 @@ impl Node {
         self.start.as_ref().is_none_or(|start| start.namespaces.contains(&netns) || unlisted(start))
     }
 
-    /// A namespace that ends has no listeners any more. A new namespace has neither the listeners nor the links of an
-    /// older one with its number.
+    /// A namespace that ends has no listeners any more. Of a new namespace, nothing is known that was read or reported of
+    /// an older one with its number.
     fn observe_netns_op(&mut self, time: u64, op: &NetnsOp) {
+        let is_new = op.op != NetnsOpKind::End && (op.begins_again() || self.has_ended(op.netns));
         self.namespaces.observe(time, op, self.may_be_old(op.netns));
-        if op.begins_again() && op.op != NetnsOpKind::End {
-            self.links.forget(op.netns);
-        }
         match op.op {
             NetnsOpKind::End => self.ended.insert(op.netns, ()),
             _ => _ = self.ended.remove(&op.netns),
         }
-        if op.begins_again() {
-            // The kernel has reused the number.
+        if is_new || op.op == NetnsOpKind::End {
             if let Some(start) = &mut self.start {
                 start.namespaces.retain(|there| *there != op.netns);
             }
             self.listeners.forget(op.netns);
             self.firewalls.forget(op.netns);
             self.port_holders.retain(|(netns, _), _| *netns != op.netns);
+        }
+        if is_new {
+            self.links.forget(op.netns);
+            self.targets.forget(op.netns);
+            self.tls.forget_namespace(op.netns);
+            self.pods.forget_namespace(op.netns);
         }
     }
 

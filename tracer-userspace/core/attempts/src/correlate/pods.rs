@@ -30,6 +30,18 @@ impl KnownPods {
         }
     }
 
+    /// Another namespace has this number now, until a list names its pod: the pods in the last list were in the earlier
+    /// one.
+    pub(super) fn forget_namespace(&mut self, netns: Netns) {
+        let mut is_listed = false;
+        for pod in self.all.iter_mut().filter(|pod| pod.netns == Some(netns)) {
+            (pod.netns, is_listed) = (None, true);
+        }
+        if is_listed {
+            self.index();
+        }
+    }
+
     /// Takes a new list; returns whether it differs. Often one pod of the list changed, so the unchanged begin and end
     /// are not copied.
     fn update(&mut self, pods: &[Pod]) -> bool {

@@ -52,6 +52,13 @@ impl Targets {
         self.sockets.insert((reading.from, reading.target), (time, reading.clone()));
     }
 
+    /// Another namespace has this number now: what was read there belongs to the earlier one.
+    pub(super) fn forget(&mut self, netns: Netns) {
+        self.sockets.retain(|_, (_, reading)| reading.netns != netns);
+        self.holders.retain(|_, (holder, _)| *holder != netns);
+        self.inspections.retain(|_, readings| readings.back().is_none_or(|(_, last)| last.netns != Some(netns)));
+    }
+
     /// The last reading of the sockets of a target's pod.
     pub(super) fn sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
         self.sockets.get(&(from, target)).map(|(time, reading)| (*time, reading))

@@ -48,6 +48,11 @@ impl TlsPorts {
         self.plain.retain(|dst, ()| dst.port() != listener.addr.port());
     }
 
+    /// Another namespace has this number now.
+    pub(super) fn forget_namespace(&mut self, netns: Netns) {
+        self.hellos.retain(|(_, at, _), _| *at != Some(netns));
+    }
+
     /// The last ClientHello at a listener: by its namespace, or by its address if one of the namespaces is not known. A
     /// loopback address does not count, as every namespace has it.
     pub fn hello(&self, netns: Option<Netns>, dst: SocketAddr) -> Option<u64> {

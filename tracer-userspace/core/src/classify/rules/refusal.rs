@@ -290,6 +290,18 @@ mod tests {
         }
     }
 
+    /// The pod's sandbox was made again, and another pod's namespace has the number of its earlier one. The list of pods
+    /// does not know that yet.
+    #[test]
+    fn a_listener_in_the_next_namespace_of_that_number_is_another_pods() {
+        let next = |stream: &mut Stream| {
+            stream.http_readiness().pod_in(POD).netns_ends(POD).netns_entered(POD).listens(POD, 8080, true);
+        };
+        let reported = refused_elsewhere(next, 1).remove(0);
+        assert_eq!((reported.cause.name(), reported.confidence), ("connection_refused", Confidence::Proven));
+        assert_lacks(&reported.summary, &["did not get the SYN"]);
+    }
+
     /// The sandbox was recreated, and the process listens there now. The earlier refusal was the pod's own.
     #[test]
     fn a_listener_that_began_after_the_refusal_does_not_count() {

@@ -30,6 +30,32 @@ fn a_new_namespace_has_no_links_and_listeners_of_an_older_one_with_its_number() 
     assert!(!node.owns(NODE, addr) && !node.listeners.knows(NODE, 8080));
 }
 
+/// Where functions can be hooked, a new namespace is only seen to be entered. What became of the old one is known by its
+/// end.
+#[test]
+fn nothing_of_an_ended_namespace_is_known_of_the_next_one_with_its_number() {
+    let known = |ops: &[NetnsOpKind]| {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).link_set(POD, 2, "eth0", false).clone();
+        stream.inspection(|_| ()).pod_sockets(|_| ());
+        let addr = address("10.88.0.2:443");
+        stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
+        ops.iter().for_each(|kind| _ = stream.push(op(POD, *kind)));
+        let node = node(&stream);
+        [
+            node.links.down(POD, 2).is_some(),
+            node.netns_of_addr(NODE, addr.ip()) == Some(POD),
+            node.pods.in_netns(POD).is_some(),
+            node.targets.inspections(NODE, address("10.88.0.2:8080")).next().is_some(),
+            node.pod_sockets(NODE, address("10.88.0.2:8080")).is_some(),
+            node.tls.hello(Some(POD), addr).is_some(),
+        ]
+    };
+    use NetnsOpKind::{Clone, End, Setns, Switch, Unshare};
+    assert_eq!([known(&[]), known(&[Switch]), known(&[Setns])], [[true; 6]; 3], "a process entered it");
+    assert_eq!(known(&[End]), [true, true, true, true, false, true], "late events are of this one");
+    assert_eq!([known(&[End, Switch]), known(&[Unshare]), known(&[Clone])], [[false; 6]; 3]);
+}
+
 #[test]
 fn an_address_of_the_clients_namespace_goes_before_an_inspection() {
     let stream = Stream::new().links(true, &["10.88.0.1"]).inspection(|it| it.netns = Some(POD)).clone();
