@@ -8,7 +8,7 @@ use super::super::shared_address::FIX;
 use super::not_listening_yet::may_be_startup_probe;
 use super::refusal::{Refused, by_any_stack, by_other_stack, pod_elsewhere, serves};
 use super::*;
-use tracer_model::event::{Listen, Netns};
+use tracer_model::event::{Listen, Loss, Netns};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Some(refused) = by_any_stack(case) else { return redirected::find(case) };
@@ -102,18 +102,29 @@ fn where_to_listen(case: &Case<'_>, netns: Option<Netns>, dst: IpAddr) -> &'stat
 
 /// A process listens on that port, but on another address.
 fn listener_on_other_address<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a Listen> {
-    let dst = case.attempt.flow.dst;
-    let (_, listen) = case.node.listeners.last(netns, dst.port()).filter(|(_, last)| last.begins)?;
-    (!serves(listen, dst.ip())).then_some(listen)
+    let (_, listen) = last_listener(case, netns).filter(|(_, last)| last.begins)?;
+    (!serves(listen, case.attempt.flow.dst.ip())).then_some(listen)
 }
 
 /// The last process that began or stopped to listen on that port and address before the refusal, when that was, and how
 /// long before. If it still listens, the kernel did not choose its socket.
 fn earlier_listener<'a>(case: &Case<'a>, netns: Netns, refused: &[Evidence]) -> Option<(u64, &'a Listen, u64)> {
-    let dst = case.attempt.flow.dst;
     let at = refused.iter().map(|it| it.time_boot_ns).max()?;
-    let (time, listen) = case.node.listeners.last(netns, dst.port())?;
-    (*time < at && serves(listen, dst.ip())).then(|| (*time, listen, at - time))
+    let (time, listen) = last_listener(case, netns)?;
+    (*time < at && serves(listen, case.attempt.flow.dst.ip())).then(|| (*time, listen, at - time))
+}
+
+/// The last process that began or stopped to listen on the port. Absent if an event was lost since that may have
+/// reported the end of its namespace (another pod can have the number then), or the end of the listener.
+fn last_listener<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a (u64, Listen)> {
+    let last = case.node.listeners.last(netns, case.attempt.flow.dst.port())?;
+    let of_namespace = [Loss::RING, Loss::NAMESPACE];
+    let of_listener = [Loss::PROGRAM, Loss::LISTEN].as_slice();
+    let may_be = |loss: &Loss| {
+        let place = loss.where_.as_str();
+        of_namespace.contains(&place) || last.1.begins && of_listener.contains(&place)
+    };
+    (!case.node.losses.between(last.0, case.attempt.started).any(may_be)).then_some(last)
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -317,6 +328,38 @@ mod tests {
         assert_has(&noted(&["0.0.0.0:8081"], false), &["; other processes listen there: app (pid 7) on port 8081"]);
         assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
         assert_lacks(&noted(&[], false), &["listen there"]);
+    }
+
+    /// A lost event may have been the end of the namespace, and another pod's may have its number.
+    #[test]
+    fn a_listener_of_before_a_loss_is_not_named() {
+        let refused = |place: &str, begins: bool| {
+            let mut stream = Stream::new().http_readiness().listens(POD, 8080, begins).wait_ms(50).clone();
+            stream.lost_in(place, 1).wait_ms(50).connect().refused().verdict().summary.contains("app (pid 99)")
+        };
+        let places = [Loss::RING, Loss::NAMESPACE, Loss::PROGRAM, Loss::LISTEN, Loss::MAP];
+        assert_eq!(places.map(|place| refused(place, false)), [false, false, true, true, true]);
+        assert_eq!(places.map(|place| refused(place, true)), [false, false, false, false, true]);
+    }
+
+    /// A pod with a fixed address was deleted and made again, and its namespace has the number of the earlier one.
+    #[test]
+    fn listeners_of_an_earlier_pod_with_the_same_address_and_number_are_not_named() {
+        let refused = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_in(POD).connect().refused().pod_sockets(|reading| {
+                let server = Listener { pid: 7, comm: "app".into() };
+                reading.elsewhere = vec![ListenerAt { addr: address("127.0.0.1:8080"), device: None, server }];
+            });
+            fill(&mut stream);
+            stream.wait_ms(1_000).again(8).connect().refused().last_verdict().summary
+        };
+        assert_has(&refused(|_| ()), &["app (pid 7) listens on 127.0.0.1:8080 only"]);
+        let entered: fn(&mut Stream) = |stream| _ = stream.netns_ends(POD).netns_entered(POD).pod_in(POD);
+        let unshared: fn(&mut Stream) = |stream| _ = stream.netns_made(POD).pod_in(POD);
+        for again in [entered, unshared] {
+            assert_lacks(&refused(again), &["app (pid 7)"]);
+        }
     }
 
     #[test]
