@@ -54,6 +54,7 @@ macro_rules! last {
 last! {
     last_answer: Answer(Answer),
     last_connect: Connect(Connect),
+    last_connect_failed: ConnectFailed(ConnectFailed),
     last_drop: Drop(PacketDrop),
     last_icmp: Icmp(Icmp),
     last_kubelet_probe: KubeletProbe(KubeletProbe),
