@@ -11,9 +11,18 @@ pub struct Listen {
     pub actor: Actor,
     pub netns: u32,
     pub port: u16,
-    /// 1: the socket starts to listen; 0: it stops.
-    pub begins: u8,
-    pub reserved: u8,
+    /// A [`Change`].
+    pub change: u16,
+}
+
+numbered! {
+    /// What happens to a socket that listens, or may listen soon.
+    pub enum Change {
+        Ends = 0,
+        Begins = 1,
+        /// It has a port now.
+        Bound = 2,
+    }
 }
 
 numbered! {

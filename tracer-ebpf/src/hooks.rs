@@ -4,6 +4,7 @@
 //! hook, the name begins with the type, and they share one body.
 
 mod answer;
+mod bind;
 mod connect;
 mod drop;
 mod icmp;

@@ -15,7 +15,7 @@ use crate::pipeline::{Attached, EventSource, LiveConfig};
 use tracer_bpf::decode::decode;
 use tracer_bpf::ebpf::{self, Loaded};
 use tracer_bpf::observe::observe;
-use tracer_model::event::{HookStatus, Observation, ObservationKind, PortPressure};
+use tracer_model::event::{HookStatus, Listen, Observation, ObservationKind, PortPressure};
 use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::sink::metrics::{HookCount, KernelCounts};
@@ -170,7 +170,7 @@ impl EventSource for Kernel {
         let (probers, before) = (&self.probers, into.len());
         let since = self.loaded.attached_boot_ns;
         let (events, other_processes) = (&mut self.events, &mut self.other_processes);
-        let mut found = Vec::new();
+        let (mut found, mut bound) = (Vec::new(), Vec::new());
         let taken = self.loaded.ring.drain(max, |bytes| match decode(bytes) {
             Ok(event) => {
                 if let Some(count) = events.get_mut(usize::from(event.header().hook)) {
@@ -181,6 +181,7 @@ impl EventSource for Kernel {
                 }
                 let observation =
                     observe(&event, names, probers).filter(|observation| !begins_before(since, observation));
+                bound.extend(observation.as_ref().and_then(bound_socket));
                 into.extend(observation.and_then(|observation| other_processes.filter_attempt(observation)));
             }
             // The programs and this binary are built together, so this is a bug. The run continues and shows it.
@@ -189,6 +190,7 @@ impl EventSource for Kernel {
         if !found.is_empty() {
             self.loaded.watch_sockets(&found);
         }
+        bound.into_iter().for_each(|socket| self.inquirer.check_bound(socket));
         for cgroup in self.other_processes.take_found() {
             self.loaded.skip_cgroup(cgroup);
         }
@@ -302,6 +304,14 @@ fn pids(probers: &[Prober]) -> Vec<u32> {
 const fn begins_before(since_boot_ns: u64, observation: &Observation) -> bool {
     observation.time_boot_ns < since_boot_ns
         && matches!(observation.kind, ObservationKind::Connect(_) | ObservationKind::ConnectFailed(_))
+}
+
+/// The socket that has just bound a port.
+fn bound_socket(observation: &Observation) -> Option<Listen> {
+    match &observation.kind {
+        ObservationKind::Listen(listen) if listen.bound => Some(listen.clone()),
+        _ => None,
+    }
 }
 
 /// Whether a namespace, a listener or a link changed: pods and NodePorts may have changed, too.

@@ -65,18 +65,23 @@ fn try_tcp_send_fin(sk: Sock) {
 /// Threads of one process may run this at the same time. A lost bit of `destinations` does no harm.
 #[inline(always)]
 pub fn count_connect(sk: Sock) {
-    if actor::is_tracer() {
+    let tgid = actor::tgid();
+    if tgid == global!(SETTINGS.own_pid) {
         return;
     }
-    let tgid = actor::tgid();
     let known = PORTS.get_ptr_mut(tgid).or_else(|| add_process(sk, tgid));
     let (Some(usage), Some(to)) = (known, sk.destination()) else { return };
+    count(usage, to.hash);
+    if to.itself {
+        unsafe { add(&raw mut (*usage).to_itself, 1) };
+    }
+}
+
+#[inline(always)]
+fn count(usage: *mut PortUse, to: u64) {
     unsafe {
         add(&raw mut (*usage).connects, 1);
-        if to.itself {
-            add(&raw mut (*usage).to_itself, 1);
-        }
-        let (word, bit) = ports::bit(to.hash);
+        let (word, bit) = ports::bit(to);
         if (*usage).destinations[word] & bit == 0 {
             (*usage).destinations[word] |= bit;
         }
@@ -99,15 +104,49 @@ fn add_process(sk: Sock, tgid: u32) -> Option<*mut PortUse> {
     PORTS.get_ptr_mut(tgid)
 }
 
+/// Counts a connect of the current process before the kernel has chosen a source. `to` is the hash of its destination.
+#[inline(always)]
+pub fn count_attempt(sk: impl FnOnce() -> Sock, to: u64) {
+    let tgid = actor::tgid();
+    if tgid != global!(SETTINGS.own_pid)
+        && let Some(usage) = PORTS.get_ptr_mut(tgid).or_else(|| add_process(sk(), tgid))
+    {
+        count(usage, to);
+    }
+}
+
+/// Counts a socket that its process closes while it is in this state, as [`count_close`] does, and whether it was
+/// connected to its own address.
+///
+/// A close that resets the connection (SO_LINGER) counts, although no port stays in TIME_WAIT.
+#[inline(always)]
+pub fn count_release(sk: Sock, state: u8, to_itself: impl FnOnce() -> bool) {
+    if !is_ephemeral(sk) {
+        return;
+    }
+    let Some(usage) = PORTS.get_ptr_mut(actor::tgid()) else { return };
+    if to_itself() {
+        unsafe { add(&raw mut (*usage).to_itself, 1) };
+    }
+    if ![state::SYN_SENT, state::CLOSE_WAIT, state::LAST_ACK].contains(&state) {
+        unsafe { add(&raw mut (*usage).closes, 1) };
+    }
+}
+
 /// Counts a socket that its own side closes first. Such a socket keeps its port in TIME_WAIT.
 ///
 /// Only ephemeral ports count: later connects cannot use them. The port of a server remains usable for its listener.
 #[inline(always)]
 pub fn count_close(sk: Sock) {
-    let port = u32::from(sk.num());
-    if (global!(SETTINGS.port_first)..=global!(SETTINGS.port_last)).contains(&port)
+    if is_ephemeral(sk)
         && let Some(usage) = PORTS.get_ptr_mut(actor::tgid())
     {
         unsafe { add(&raw mut (*usage).closes, 1) };
     }
+}
+
+/// Whether the kernel may have chosen its source port.
+#[inline(always)]
+fn is_ephemeral(sk: Sock) -> bool {
+    (global!(SETTINGS.port_first)..=global!(SETTINGS.port_last)).contains(&u32::from(sk.num()))
 }

@@ -8,7 +8,7 @@ use tracer_common::{
     ABSENT_ERRNO, ABSENT32, ABSENT64,
     conn::{self, Connect, Retransmit, State},
     limit::Limited,
-    listen::Listen,
+    listen::{Change, Listen},
     names::Hook,
     state,
     tuple::Tuple,
@@ -68,15 +68,16 @@ fn change_of(ctx: &RawTracePointContext) -> (Sock, u8, u8) {
     (Sock(ctx.arg(0)), ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8)
 }
 
-/// Reports only listeners, and counts ports. Used with `sock_ops`, which reports the probers' connections.
+/// Reports only listeners, and counts ports. Used with `sock_ops`, which reports the probers' connections, if the programs of
+/// `hooks::bind` cannot be attached.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state_rest(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
     match (old, new) {
         (state::CLOSE, state::SYN_SENT) => ports::count_connect(sk),
         (state::ESTABLISHED, state::FIN_WAIT1) => ports::count_close(sk),
-        (state::CLOSE, state::LISTEN) => listen(Hook::InetCskListen, sk, true),
-        (state::LISTEN, state::CLOSE) => listen(Hook::InetCskListen, sk, false),
+        (state::CLOSE, state::LISTEN) => listen(Hook::InetCskListen, sk, Change::Begins),
+        (state::LISTEN, state::CLOSE) => listen(Hook::InetCskListen, sk, Change::Ends),
         _ => {}
     }
     0
@@ -88,14 +89,14 @@ pub fn inet_sock_set_state_rest(ctx: RawTracePointContext) -> i32 {
 /// proto v7.2   net/ipv4/inet_connection_sock.c  int inet_csk_listen_start(struct sock *sk)
 #[fentry(function = "inet_csk_listen_start")]
 pub fn fentry_inet_csk_listen_start(ctx: FEntryContext) -> i32 {
-    listen(Hook::InetCskListen, Sock(ctx.arg(0)), true);
+    listen(Hook::InetCskListen, Sock(ctx.arg(0)), Change::Begins);
     0
 }
 
 /// See [`fentry_inet_csk_listen_start`].
 #[kprobe]
 pub fn kprobe_inet_csk_listen_start(ctx: ProbeContext) -> u32 {
-    listen(Hook::InetCskListen, Sock(ctx.arg(0).unwrap_or(0)), true);
+    listen(Hook::InetCskListen, Sock(ctx.arg(0).unwrap_or(0)), Change::Begins);
     0
 }
 
@@ -105,14 +106,14 @@ pub fn kprobe_inet_csk_listen_start(ctx: ProbeContext) -> u32 {
 /// proto v7.2   net/ipv4/inet_connection_sock.c  void inet_csk_listen_stop(struct sock *sk)
 #[fentry(function = "inet_csk_listen_stop")]
 pub fn fentry_inet_csk_listen_stop(ctx: FEntryContext) -> i32 {
-    listen(Hook::InetCskListen, Sock(ctx.arg(0)), false);
+    listen(Hook::InetCskListen, Sock(ctx.arg(0)), Change::Ends);
     0
 }
 
 /// See [`fentry_inet_csk_listen_stop`].
 #[kprobe]
 pub fn kprobe_inet_csk_listen_stop(ctx: ProbeContext) -> u32 {
-    listen(Hook::InetCskListen, Sock(ctx.arg(0).unwrap_or(0)), false);
+    listen(Hook::InetCskListen, Sock(ctx.arg(0).unwrap_or(0)), Change::Ends);
     0
 }
 
@@ -123,8 +124,8 @@ fn try_inet_sock_set_state(sk: Sock, old: u8, new: u8) {
     }
     match (old, new) {
         (state::CLOSE, state::SYN_SENT) => connect_without_port(sk),
-        (state::CLOSE, state::LISTEN) => listen(Hook::InetSockSetState, sk, true),
-        (state::LISTEN, state::CLOSE) => listen(Hook::InetSockSetState, sk, false),
+        (state::CLOSE, state::LISTEN) => listen(Hook::InetSockSetState, sk, Change::Begins),
+        (state::LISTEN, state::CLOSE) => listen(Hook::InetSockSetState, sk, Change::Ends),
         // The server's side of a new connection is never tracked.
         (state::LISTEN, _) => {}
         _ => {
@@ -264,9 +265,9 @@ fn urgency(sk: Sock, conn: &Conn, (old, new): (u8, u8), errno: i32) -> Urgency {
     if state::goes_well(old, new, Some(errno), is_content) { Urgency::Later } else { Urgency::Now }
 }
 
-/// A socket of any process begins or stops listening.
+/// A socket of any process begins or stops listening, or may begin soon.
 #[inline(always)]
-fn listen(hook: Hook, sk: Sock, begins: bool) {
+pub fn listen(hook: Hook, sk: Sock, change: Change) {
     if !sk.is_tcp() || !limit::allows(Limited::Listen) {
         return;
     }
@@ -277,7 +278,7 @@ fn listen(hook: Hook, sk: Sock, begins: bool) {
         // When it stops, `skc_num` is already 0. Before an autobind, both are 0.
         let (sport, num) = (sk.sport(), sk.num());
         event.port = if num != 0 { num } else { sport };
-        event.begins = u8::from(begins);
+        event.change = change as u16;
     });
 }
 

@@ -34,6 +34,17 @@ impl Sock {
         Some(Destination { hash: ports::hash(to, self.dport()), itself })
     }
 
+    #[inline(always)]
+    pub fn has_source_v4(self, addr: u32) -> bool {
+        read::<u32>(self.0, global!(OFFS.sk_rcv_saddr)) == Some(addr)
+    }
+
+    #[inline(always)]
+    pub fn has_source_v6(self, addr: [u64; 2]) -> bool {
+        // Not compared as an `Option`: the compiler may read the value of `None` from an uninitialized register.
+        read::<[u64; 2]>(self.0, global!(OFFS.sk_v6_rcv_saddr)).unwrap_or_default() == addr
+    }
+
     /// Whether a connect found a route and a source address.
     ///
     /// Then `tcp_v4_connect` sets the destination address, and `tcp_v6_connect` caches the route. Neither undoes that

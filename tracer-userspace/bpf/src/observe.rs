@@ -6,8 +6,13 @@ mod tests;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use tracer_common::{
-    ABSENT_ERRNO, ABSENT32, ABSENT64, actor, conn, drop, events::KernelEvent, link, listen, names::Hook, netfilter,
-    netns, reset, tuple::Tuple,
+    ABSENT_ERRNO, ABSENT32, ABSENT64, actor, conn, drop,
+    events::KernelEvent,
+    link,
+    listen::{self, Change},
+    names::Hook,
+    netfilter, netns, reset,
+    tuple::Tuple,
 };
 
 use crate::ebpf::KernelNames;
@@ -28,7 +33,7 @@ pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String])
         KernelEvent::ResetSent(e) => ObservationKind::ResetSent(reset_sent(e, names)?),
         KernelEvent::ResetReceived(e) => ObservationKind::ResetReceived(reset_received(e)),
         KernelEvent::Drop(e) => ObservationKind::Drop(packet_drop(e, names)?),
-        KernelEvent::Listen(e) => ObservationKind::Listen(listen_change(e)),
+        KernelEvent::Listen(e) => ObservationKind::Listen(listen_change(e)?),
         KernelEvent::TlsHello(e) => ObservationKind::TlsHello(TlsHello {
             netns: present32(e.netns).map(Netns),
             addr: SocketAddr::new(addr(&e.addr), e.port),
@@ -201,13 +206,15 @@ fn symbolize(e: &drop::PacketDrop, names: &mut KernelNames) -> (Option<String>, 
     (location, stack)
 }
 
-fn listen_change(e: &listen::Listen) -> Listen {
-    Listen {
+fn listen_change(e: &listen::Listen) -> Option<Listen> {
+    let change = Change::from_number(e.change)?;
+    Some(Listen {
         netns: Netns(e.netns),
         addr: SocketAddr::new(addr(&e.addr), e.port),
         actor: task(&e.actor),
-        begins: e.begins != 0,
-    }
+        begins: change != Change::Ends,
+        bound: change == Change::Bound,
+    })
 }
 
 fn netns_op(e: &netns::NetnsOp) -> Option<NetnsOp> {

@@ -138,7 +138,7 @@ impl Core {
                 }
                 waiting.into_iter().filter(|conn| self.can_classify(*conn, observation.time_boot_ns)).collect()
             }
-            ObservationKind::Listen(listen) if listen.begins => {
+            ObservationKind::Listen(listen) if listen.begins && !listen.bound => {
                 self.waiting.take_refused(listen.netns, listen.addr.port())
             }
             ObservationKind::PortHolders(reading) => self.waiting.refused(reading.netns, reading.port),

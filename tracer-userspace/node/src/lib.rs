@@ -10,6 +10,7 @@ pub mod enter;
 pub mod flushes;
 pub mod inspect;
 pub mod links;
+pub mod listening;
 pub mod namespaces;
 pub mod netlink;
 pub mod pod_sockets;

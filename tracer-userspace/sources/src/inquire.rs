@@ -8,9 +8,10 @@ use std::time::Instant;
 use tokio::sync::mpsc::Sender;
 
 use super::background::Supervisor;
+use super::binds;
 use super::cluster::Queries;
 use super::pace::ReadingPace;
-use tracer_model::event::{Flow, Netns, ObservationKind};
+use tracer_model::event::{Flow, Listen, Netns, ObservationKind};
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_node::namespaces::{Namespaces, Place, max_age};
 use tracer_node::target_queue::TargetQueue;
@@ -30,6 +31,7 @@ pub struct Inquirer {
     targets: Option<SyncSender<TargetQuery>>,
     firewalls: Option<SyncSender<(Netns, Flow)>>,
     ports: Option<SyncSender<(Netns, u16)>>,
+    binds: Option<SyncSender<Listen>>,
     /// The cluster API's thread.
     endpoints: Option<Queries>,
 }
@@ -37,12 +39,22 @@ pub struct Inquirer {
 impl Inquirer {
     /// Starts the threads, which send their answers to `tx`.
     pub fn start(tx: Sender<ObservationKind>, endpoints: Option<Queries>, supervisor: &Supervisor) -> Self {
-        let (observations, holders) = (tx.clone(), tx.clone());
+        let (observations, holders, listeners) = (tx.clone(), tx.clone(), tx.clone());
         Self {
             endpoints,
             ports: start(supervisor, "ports", move |asked| read_port_holders(&asked, &holders)),
+            binds: start(supervisor, "binds", move |bound| binds::check(&bound, &listeners)),
             firewalls: start(supervisor, "firewalls", move |asked| read_firewalls(&asked, &observations)),
             targets: start(supervisor, "inquiries", move |asked| TargetInspector::new(asked).answer_all(&tx)),
+        }
+    }
+
+    /// Finds out whether this socket, which has just bound its port, listens.
+    pub fn check_bound(&self, socket: Listen) {
+        if let Some(binds) = &self.binds
+            && let Err(error) = binds.try_send(socket)
+        {
+            tracing::debug!("too many bound sockets wait: tracer drops this one: {error}");
         }
     }
 

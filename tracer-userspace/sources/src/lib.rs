@@ -4,6 +4,7 @@
 //! A missing privilege or kernel feature is a line in `problems`.
 
 mod background;
+mod binds;
 pub mod cluster;
 pub mod files;
 #[doc(hidden)]

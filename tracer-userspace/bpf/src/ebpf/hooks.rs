@@ -264,6 +264,13 @@ pub const HOOKS: &[Row] = &[
                     ("kprobe_count_connect", "tcp_connect"),
                     ("kprobe_tcp_send_fin", "tcp_send_fin"),
                 ]),
+                cgroup(&[
+                    ("post_bind4", "post_bind4"),
+                    ("post_bind6", "post_bind6"),
+                    ("sock_release", "sock_release"),
+                    ("connect4", "connect4"),
+                    ("connect6", "connect6"),
+                ]),
                 raw(&[("inet_sock_set_state_rest", "inet_sock_set_state")]),
             ],
         )

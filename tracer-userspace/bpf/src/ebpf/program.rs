@@ -5,8 +5,8 @@ use std::fs::File;
 use aya::{
     Btf, Ebpf,
     programs::{
-        CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, FEntry, FExit, KProbe, Program, ProgramError, RawTracePoint,
-        SockOps, TracePoint, cgroup_skb::CgroupSkbLinkId, sock_ops::SockOpsLinkId,
+        CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock, CgroupSockAddr, FEntry, FExit, KProbe, Program,
+        ProgramError, RawTracePoint, SockOps, TracePoint, cgroup_skb::CgroupSkbLinkId, sock_ops::SockOpsLinkId,
     },
 };
 
@@ -25,15 +25,18 @@ pub(super) fn load<'a>(
         Program::RawTracePoint(p) => RawTracePoint::load(p),
         Program::TracePoint(p) => TracePoint::load(p),
         Program::CgroupSkb(p) => CgroupSkb::load(p),
+        Program::CgroupSock(p) => CgroupSock::load(p),
+        Program::CgroupSockAddr(p) => CgroupSockAddr::load(p),
         Program::SockOps(p) => SockOps::load(p),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
 
-/// Attaches with a link, so that other programs can be attached, too. Kernels before 5.7 have no links and would need a mode, but
-/// these also lack the ring buffer.
+/// aya attaches with a link, so that other programs can be attached, too. Kernels before 5.7 have no links and would need a mode,
+/// but these also lack the ring buffer.
+const MODE: CgroupAttachMode = CgroupAttachMode::Single;
+
 pub(super) fn attach_to(program: &mut Program, folder: &File) -> Result<CgroupLinkId, ProgramError> {
-    const MODE: CgroupAttachMode = CgroupAttachMode::Single;
     match program {
         Program::CgroupSkb(program) => {
             program.attach(folder, CgroupSkbAttachType::Ingress, MODE).map(CgroupLinkId::Packets)
@@ -73,6 +76,8 @@ pub(super) fn unload(program: &mut Program) -> Result<(), ProgramError> {
         Program::RawTracePoint(it) => it.unload(),
         Program::TracePoint(it) => it.unload(),
         Program::CgroupSkb(it) => it.unload(),
+        Program::CgroupSock(it) => it.unload(),
+        Program::CgroupSockAddr(it) => it.unload(),
         Program::SockOps(it) => it.unload(),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
@@ -86,6 +91,8 @@ pub(super) fn attach(program: &mut Program, target: &str) -> Result<(), ProgramE
         Program::RawTracePoint(p) => p.attach(target).map(drop),
         Program::TracePoint(p) => p.attach("syscalls", target).map(drop),
         Program::CgroupSkb(_) => attach_to(program, &cgroup::root()?).map(drop),
+        Program::CgroupSock(p) => p.attach(cgroup::root()?, MODE).map(drop),
+        Program::CgroupSockAddr(p) => p.attach(cgroup::root()?, MODE).map(drop),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
@@ -117,7 +124,17 @@ mod tests {
         let variants =
             HOOKS.iter().flat_map(|row| row.variants).filter(|variant| variant.program_type == ProgramType::Cgroup);
         let names: Vec<&str> = variants.flat_map(|variant| variant.programs).map(|(name, _)| *name).collect();
-        assert_eq!(names, ["sock_ops", "cgroup_answer", "cgroup_skb"]);
+        let others = [
+            "post_bind4",
+            "post_bind6",
+            "sock_release",
+            "connect4",
+            "connect6",
+            "sock_ops",
+            "cgroup_answer",
+            "cgroup_skb",
+        ];
+        assert_eq!(names, others);
         for name in names {
             let instructions = &object.functions[&object.programs[name].function_key()].instructions;
             let exits: Vec<usize> = (0..instructions.len()).filter(|at| instructions[*at].code == EXIT).collect();

@@ -106,7 +106,7 @@ pub fn of_inspection(time: u64, reading: &Inspection) -> Evidence {
 
 /// Evidence that a process began to listen, or stopped.
 pub fn of_listener(time: u64, listen: &Listen) -> Evidence {
-    let Listen { actor, addr, netns, begins } = listen;
+    let Listen { actor, addr, netns, begins, .. } = listen;
     let what = if *begins { "began to listen" } else { "stopped listening" };
     let text = format!("{actor} {what} on port {}", addr.port());
     evidence_of(Hook::InetSockSetState.name(), time, text, json!({ "pid": actor.pid, "netns": netns }))

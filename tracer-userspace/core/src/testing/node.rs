@@ -48,7 +48,7 @@ impl Stream {
 
     pub fn listens_on(&mut self, netns: Netns, addr: SocketAddr, begins: bool) -> &mut Self {
         let actor = Actor { pid: 99, tid: 99, comm: "app".into(), ..prober() };
-        self.push(ObservationKind::Listen(Listen { netns, addr, actor, begins }))
+        self.push(ObservationKind::Listen(Listen { netns, addr, actor, begins, bound: false }))
     }
 
     pub fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {

@@ -295,4 +295,7 @@ pub struct Listen {
     pub actor: Actor,
     /// Began (true) or stopped.
     pub begins: bool,
+    /// It has bound the port. Whether it listens is not known yet; if `begins` is false, it does not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
 }

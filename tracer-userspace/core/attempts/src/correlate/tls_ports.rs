@@ -85,7 +85,7 @@ mod tests {
 
     fn end(netns: Netns, at: &str) -> Listen {
         let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
-        Listen { netns, addr: address(at), actor, begins: false }
+        Listen { netns, addr: address(at), actor, begins: false, bound: false }
     }
 
     #[test]

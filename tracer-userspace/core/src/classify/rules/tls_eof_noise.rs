@@ -106,7 +106,7 @@ mod tests {
         let end = |netns| {
             let actor =
                 Actor { pid: 1, tid: 1, comm: "s".into(), netns: Some(netns), cgroup: None, cgroup_memory: None };
-            ObservationKind::Listen(Listen { netns, addr: address(own), actor, begins: false })
+            ObservationKind::Listen(Listen { netns, addr: address(own), actor, begins: false, bound: false })
         };
         assert!(touch(own, vec![hello(Some(NODE), own), end(NODE)]).is_empty());
         assert!(touch(own, vec![hello(None, own), end(POD)]).is_empty());

@@ -1,0 +1,49 @@
+//! Whether a socket listens on a port.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::enter::in_netns;
+use super::namespaces::Namespaces;
+use super::procfs::netns_of;
+use super::sock_diag::{LISTEN, dump};
+use tracer_model::event::Listen;
+
+/// `/proc` is scanned again only if the last scan is older than this.
+const MAX_AGE: Duration = Duration::from_secs(2);
+
+/// Whether a socket listens at this address now. False if the namespace is gone or cannot be read.
+pub fn is_listening(socket: &Listen, namespaces: &mut Namespaces) -> bool {
+    let pid = socket.actor.pid;
+    let of_process = (netns_of(pid) == Some(socket.netns)).then(|| PathBuf::from(format!("/proc/{pid}/ns/net")));
+    let path = of_process.or_else(|| namespaces.path_within(socket.netns, MAX_AGE));
+    let find = || {
+        let mut found = false;
+        dump(LISTEN, socket.addr.port(), |it| found |= it.local == socket.addr).is_ok() && found
+    };
+    path.and_then(|path| in_netns(&path, find).ok()).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use tracer_model::event::{Actor, Netns};
+
+    #[test]
+    fn only_a_socket_that_listens_counts() {
+        let (pid, mut namespaces) = (std::process::id(), Namespaces::default());
+        let netns = netns_of(pid).expect("its namespace");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let addr = listener.local_addr().expect("its address");
+        let actor = Actor { pid, tid: pid, comm: "test".into(), netns: None, cgroup: None, cgroup_memory: None };
+        let mut socket = Listen { netns, addr, actor, begins: true, bound: false };
+        assert!(is_listening(&socket, &mut namespaces));
+        assert!(!is_listening(&Listen { netns: Netns(1), ..socket.clone() }, &mut namespaces), "nobody's namespace");
+        socket.actor.pid = 0;
+        assert!(is_listening(&socket, &mut namespaces), "another process of the namespace leads there");
+        drop(listener);
+        assert!(!is_listening(&socket, &mut namespaces));
+    }
+}

@@ -1,0 +1,108 @@
+//! Whether the process that has bound a port listens there, where no hook reports `listen(2)`.
+//!
+//! Until this is known, the core takes the port for one that may have a listener.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::Sender;
+
+use tracer_model::event::{Listen, ObservationKind};
+use tracer_node::listening::is_listening;
+use tracer_node::namespaces::Namespaces;
+
+/// When to look, milliseconds after the bind. Nearly all servers listen before the first look.
+const AFTER_MS: [u64; 7] = [0, 5, 20, 100, 500, 2_000, 10_000];
+/// How many sockets wait for each look. A new one drops the oldest.
+const MAX: usize = 256;
+
+/// Sockets that have bound a port, by the number of looks so far. Each queue has the order of their time.
+type Waiting = [VecDeque<(Instant, Listen)>; AFTER_MS.len()];
+
+/// Takes sockets that have just bound a port, and reports whether they listen.
+pub(super) fn check(bound: &Receiver<Listen>, tx: &Sender<ObservationKind>) {
+    let (mut waiting, mut namespaces) = (Waiting::default(), Namespaces::default());
+    loop {
+        match next(bound, &waiting) {
+            Ok(socket) => put(&mut waiting[0], Instant::now(), socket),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        for socket in look(&mut waiting, Instant::now(), |socket| is_listening(socket, &mut namespaces)) {
+            if tx.blocking_send(ObservationKind::Listen(socket)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Waits for the next socket, or until a look is due.
+fn next(bound: &Receiver<Listen>, waiting: &Waiting) -> Result<Listen, RecvTimeoutError> {
+    let due = waiting.iter().zip(AFTER_MS).filter_map(|(queue, after)| Some(queue.front()?.0 + ms(after))).min();
+    match due {
+        Some(due) => bound.recv_timeout(due.saturating_duration_since(Instant::now())),
+        None => bound.recv().map_err(|_| RecvTimeoutError::Disconnected),
+    }
+}
+
+fn ms(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+fn put(queue: &mut VecDeque<(Instant, Listen)>, at: Instant, socket: Listen) {
+    if queue.len() == MAX {
+        queue.pop_front();
+    }
+    queue.push_back((at, socket));
+}
+
+/// Looks at the sockets that are due. Returns those that listen, and at the first look also those that do not.
+fn look(waiting: &mut Waiting, now: Instant, mut listens: impl FnMut(&Listen) -> bool) -> Vec<Listen> {
+    let mut news = Vec::new();
+    for (looks, after) in AFTER_MS.into_iter().enumerate() {
+        while let Some((at, socket)) = waiting[looks].pop_front_if(|(at, _)| *at + ms(after) <= now) {
+            let begins = listens(&socket);
+            if begins || looks == 0 {
+                news.push(Listen { begins, bound: !begins, ..socket.clone() });
+            }
+            if let Some(later) = waiting.get_mut(looks + 1).filter(|_| !begins) {
+                put(later, at, socket);
+            }
+        }
+    }
+    news
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracer_model::event::{Actor, Netns};
+
+    fn socket(port: u16) -> Listen {
+        let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
+        Listen { netns: Netns(1), addr: ([127, 0, 0, 1], port).into(), actor, begins: true, bound: true }
+    }
+
+    #[test]
+    fn a_server_may_listen_late_or_never() {
+        let (mut waiting, began) = (Waiting::default(), Instant::now());
+        (1..=3).for_each(|port| put(&mut waiting[0], began, socket(port)));
+        let mut news = |at: u64, listening: &[u16]| {
+            let found = look(&mut waiting, began + ms(at), |socket| listening.contains(&socket.addr.port()));
+            found.iter().map(|it| (it.addr.port(), it.begins, it.bound)).collect::<Vec<_>>()
+        };
+        assert_eq!(news(0, &[1]), [(1, true, false), (2, false, true), (3, false, true)]);
+        assert_eq!(news(80, &[]), []);
+        assert_eq!(news(100, &[1, 2]), [(2, true, false)], "late");
+        assert_eq!(news(10_000, &[]), []);
+        assert_eq!(news(20_000, &[3]), [], "after the last look");
+    }
+
+    #[test]
+    fn a_flood_drops_the_oldest() {
+        let mut queue = VecDeque::new();
+        (0..=MAX as u16).for_each(|port| put(&mut queue, Instant::now(), socket(port)));
+        assert_eq!((queue.len(), queue[0].1.addr.port()), (MAX, 1));
+    }
+}
