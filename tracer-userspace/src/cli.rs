@@ -202,29 +202,6 @@ impl Command {
             _ => None,
         }
     }
-
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Attach(_) => "attach",
-            Self::Run { .. } => "run",
-            Self::Health { .. } => "health",
-            Self::Record { .. } => "record",
-            Self::Replay { .. } => "replay",
-            Self::Report { .. } => "report",
-            Self::Show { .. } => "show",
-            Self::Doctor(_) => "doctor",
-            Self::Hooks(_) => "hooks",
-            #[cfg(feature = "selftest")]
-            Self::Selftest(_) => "selftest",
-            #[cfg(feature = "selftest")]
-            Self::Helper { .. } => tracer_testbed::helper::COMMAND,
-            Self::Schema => "schema",
-            Self::Completions { .. } => "completions",
-            Self::Man { .. } => "man",
-            Self::Explain { .. } => "explain",
-            Self::Version => "version",
-        }
-    }
 }
 
 #[derive(Debug)]
