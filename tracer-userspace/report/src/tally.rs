@@ -21,7 +21,7 @@ use tracer_output::sink::filter::{Filter, FilterHits};
 /// Nodes, and checks of nodes, that are counted apart.
 const NODES: usize = 4096;
 /// How many of the first runs, and of the last runs, are kept.
-const RUNS: usize = 20;
+pub(crate) const RUNS: usize = 20;
 
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -34,7 +34,7 @@ pub(crate) struct Run {
 }
 
 /// The state after the lines read so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Tally {
     filter: Filter,
     /// The time in view.
@@ -49,7 +49,7 @@ pub(crate) struct Tally {
     pub(crate) findings: BTreeMap<(String, String), FindingBody>,
     /// Findings that there was no room for.
     pub(crate) findings_left_out: u64,
-    pub(crate) runs: Ends<Run>,
+    pub(crate) runs: Ends<Run, RUNS>,
     /// Attempts that have an `attempt` record.
     pub(crate) attempts_by_record: u64,
     /// Attempts that `stop` records count.
@@ -69,25 +69,7 @@ pub(crate) struct Tally {
 impl Tally {
     /// Counts the records that pass this filter.
     pub(crate) fn new(filter: Filter) -> Self {
-        Self {
-            filter,
-            scale: Scale::default(),
-            pods: Pods::default(),
-            events: Events::default(),
-            losses: Losses::default(),
-            findings: BTreeMap::new(),
-            findings_left_out: 0,
-            runs: Ends::new(RUNS),
-            attempts_by_record: 0,
-            attempts_by_stop: 0,
-            stops: 0,
-            revised: 0,
-            unmatched: 0,
-            filtered: 0,
-            hits: FilterHits::default(),
-            records: 0,
-            nodes: HashMap::new(),
-        }
+        Self { filter, ..Self::default() }
     }
 
     pub(crate) fn push(&mut self, line: Line<'_>, bytes: &[u8]) {

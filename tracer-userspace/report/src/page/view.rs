@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::super::line::{Group, PodKey};
 use super::super::tally::{Ends, Example, Scale};
-use super::super::tally::{Events, Lane, Losses, Pod, Run, SURE, Tally};
+use super::super::tally::{Events, Lane, Losses, Pod, RUNS, Run, SURE, Tally};
 use super::axis::Axis;
 use super::words;
 use tracer_model::record::{FindingBody, Status};
@@ -61,7 +61,7 @@ pub(super) struct View {
     pub(super) marks: Vec<(String, Vec<(i64, u64)>)>,
     pub(super) losses: Losses,
     pub(super) findings: BTreeMap<(String, String), FindingBody>,
-    pub(super) runs: Ends<Run>,
+    pub(super) runs: Ends<Run, RUNS>,
     /// Why no failure passed the filter.
     pub(super) hidden: Option<String>,
     /// What a reader must know about the numbers.

@@ -2,28 +2,28 @@
 
 use std::collections::VecDeque;
 
-/// Keeps the first and the last items, and counts the others.
+/// Keeps this many of the first and of the last items, and counts the others.
 #[derive(Debug)]
-pub(crate) struct Ends<T> {
+pub(crate) struct Ends<T, const EACH: usize> {
     first: Vec<T>,
     last: VecDeque<T>,
-    each: usize,
     total: u64,
 }
 
-impl<T> Ends<T> {
-    /// Keeps this many of the first, and of the last.
-    pub(crate) const fn new(each: usize) -> Self {
-        Self { first: Vec::new(), last: VecDeque::new(), each, total: 0 }
+impl<T, const EACH: usize> Default for Ends<T, EACH> {
+    fn default() -> Self {
+        Self { first: Vec::new(), last: VecDeque::new(), total: 0 }
     }
+}
 
+impl<T, const EACH: usize> Ends<T, EACH> {
     pub(crate) fn push(&mut self, item: T) {
         self.total += 1;
-        if self.first.len() < self.each {
+        if self.first.len() < EACH {
             self.first.push(item);
             return;
         }
-        if self.last.len() == self.each {
+        if self.last.len() == EACH {
             self.last.pop_front();
         }
         self.last.push_back(item);
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn both_ends_are_kept_and_the_middle_is_counted() {
-        let mut ends = Ends::new(2);
+        let mut ends = Ends::<_, 2>::default();
         (0..7).for_each(|n| ends.push(n));
         assert_eq!(ends.iter().copied().collect::<Vec<_>>(), [0, 1, 5, 6]);
         assert_eq!((ends.total(), ends.skipped(), ends.newest_mut(|n| n % 2 == 1).copied()), (7, 3, Some(5)));

@@ -24,21 +24,15 @@ pub(crate) struct Event {
     pub(crate) body: NodeBody,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Events {
-    pub(crate) kept: Ends<Event>,
+    pub(crate) kept: Ends<Event, KEPT>,
     /// When events happened, by kind.
     pub(crate) series: BTreeMap<String, Series>,
     /// The newest port usage of each node.
     pub(crate) ports: BTreeMap<String, Event>,
     /// Port usages that there was no room for.
     pub(crate) ports_left_out: u64,
-}
-
-impl Default for Events {
-    fn default() -> Self {
-        Self { kept: Ends::new(KEPT), series: BTreeMap::new(), ports: BTreeMap::new(), ports_left_out: 0 }
-    }
 }
 
 impl Events {
