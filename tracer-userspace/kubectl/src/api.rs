@@ -56,7 +56,7 @@ impl Api {
         config.connect_timeout = Some(access.timeout);
         let namespace = config.default_namespace.clone();
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-        let client = Client::try_from(config).map_err(|error| Problem::Access(reason(&error)))?;
+        let client = Client::try_from(config).map_err(|error| Problem::Found(reason(&error)))?;
         Ok(Self { client, server, namespace, patience: access.timeout, ahead_s: AtomicI64::new(0) })
     }
 
@@ -240,12 +240,12 @@ async fn config(access: &Access) -> Result<Config, Problem> {
         (None, Some(Err(KubeconfigError::ReadConfig(_, path)))) => format!("kubeconfig {}", path.display()),
         _ => "kubeconfig".to_owned(),
     };
-    let wrong = |problem: String| Problem::Access(format!("{named}: {problem}"));
+    let wrong = |problem: String| Problem::Found(format!("{named}: {problem}"));
     match file {
         None if access.context.is_some() => {
-            Err(Problem::Access("--context: a service account has none: name a --kubeconfig".into()))
+            Err(Problem::Found("--context: a service account has none: name a --kubeconfig".into()))
         }
-        None => Config::incluster().map_err(|error| Problem::Access(format!("in-cluster access: {}", reason(&error)))),
+        None => Config::incluster().map_err(|error| Problem::Found(format!("in-cluster access: {}", reason(&error)))),
         Some(file) => {
             let file = file.map_err(|error| wrong(reason(&error)))?;
             Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(reason(&error)))
@@ -257,7 +257,7 @@ async fn config(access: &Access) -> Result<Config, Problem> {
 fn of_client(error: &kube::Error) -> Problem {
     let text = reason_of_request(error);
     if matches!(error, kube::Error::Auth(_)) || text.contains("credential plugin") {
-        return Problem::Access(text);
+        return Problem::Found(text);
     }
     Problem::Unreachable(text)
 }

@@ -7,9 +7,6 @@ use tracer_sources::cluster::one_line;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
-    /// The kubeconfig or the service account cannot be used.
-    #[error("{0}")]
-    Access(String),
     /// The connection or TLS failed, or the connection broke.
     #[error("the API server does not answer: {0}")]
     Unreachable(String),
@@ -33,7 +30,7 @@ pub(super) enum Problem {
     /// The answer is no Kubernetes object.
     #[error("the API server's answer cannot be read: {0}")]
     Garbage(String),
-    /// Any other problem that the command found.
+    /// Any other problem that the command found, such as a kubeconfig that cannot be used.
     #[error("{0}")]
     Found(String),
 }

@@ -15,6 +15,7 @@ const MAX_UNREVISED: usize = 32;
 /// Checks of a node that are kept.
 const CHECKS: usize = 256;
 
+#[derive(Default)]
 pub(crate) struct Collected {
     pub(crate) pods: Vec<OfPod>,
     pub(crate) reading: Reading,
@@ -53,6 +54,7 @@ pub(crate) struct Failure {
     pub(crate) body: Box<VerdictBody>,
 }
 
+#[derive(Default)]
 pub(crate) struct OfPod {
     pub(crate) pod: Pod,
     /// The newest verdicts, in order.
@@ -66,22 +68,8 @@ pub(crate) struct OfPod {
 
 impl Collected {
     pub(crate) fn new(pods: Vec<Pod>, container: Option<String>, tail: usize) -> Self {
-        let of = |pod| OfPod {
-            pod,
-            kept: VecDeque::new(),
-            unrevised: BTreeMap::new(),
-            causes: BTreeMap::new(),
-            first_time: String::new(),
-        };
-        Self {
-            pods: pods.into_iter().map(of).collect(),
-            reading: Reading::default(),
-            others: 0,
-            start: None,
-            findings: BTreeMap::new(),
-            container,
-            tail,
-        }
+        let of = |pod| OfPod { pod, ..OfPod::default() };
+        Self { pods: pods.into_iter().map(of).collect(), container, tail, ..Self::default() }
     }
 
     /// The newest finding of each check that is not ok.
