@@ -11,14 +11,12 @@
 //! latency     from the deciding event to the printed line
 //! footprint   start to attached; memory
 //! node        the daemon's processor time and memory on a full node
-//! api         a cluster API for `node`
 //! peers       other tools that see connections, with the same load: only with `--only peers`
 //! growth      how the cost grows with the node, at three sizes of each part of it: only with `--only growth`
 //! plot        its curves as SVG
 //! report      the table, the JSON
 //! ```
 
-mod api;
 mod footprint;
 mod growth;
 mod latency;

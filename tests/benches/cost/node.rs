@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use tracer_testbed::api::{self, Answer};
 use tracer_testbed::pods::{self, PodSpec, http_probe};
 use tracer_testbed::probe::Kind;
 
-use super::api::Api;
 use super::footprint::Memory;
 use super::report::{Row, Target};
 use super::stage::{Load, PATIENCE, Prober, Stage};
@@ -47,8 +47,9 @@ pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
 
 fn case(stage: &Stage, plan: Plan, addresses: &[Ipv4Addr], beside: &Beside) -> Result<[Row; 2]> {
     let what = beside.what;
-    let api = Api::serve(&pod_list(addresses), stage.file("kubeconfig.json"))?;
-    let tracer = Subject::in_cluster(stage, &api.kubeconfig, NODE_NAME)?;
+    let pods = pod_list(addresses).to_string();
+    let kubeconfig = api::serve(stage.file("kubeconfig.json"), move |_, query| answer(query, &pods))?;
+    let tracer = Subject::in_cluster(stage, &kubeconfig, NODE_NAME)?;
     let seconds = plan.seconds * 15.0;
     let mut prober = Prober::start(stage)?;
     let load = (beside.load)(stage, UNTRACKED, THREADS, seconds + addresses.len() as f64 / RATE + 1.0)?;
@@ -86,6 +87,15 @@ pub(super) fn pods_at(addresses: &[Ipv4Addr]) -> Vec<PodSpec> {
         containers: vec![container.clone()],
     };
     addresses.iter().enumerate().map(pod).collect()
+}
+
+/// Answers as a server before 1.32, without streaming lists. The list does not change.
+fn answer(query: &str, pods: &str) -> Answer {
+    match (query.contains("sendInitialEvents="), query.contains("watch=")) {
+        (true, _) => Answer::Whole("400 Bad Request", r#"{"kind":"Status","code":400}"#.to_owned()),
+        (false, true) => Answer::Watch,
+        (false, false) => Answer::Whole("200 OK", pods.to_owned()),
+    }
 }
 
 fn pod_list(addresses: &[Ipv4Addr]) -> Value {

@@ -18,14 +18,14 @@
 //! load      the untracked client
 //! scenario  each failure and near miss: setup, fault and expectation
 //! check     compares records with the expectations
-//! api       a cluster API with one Service, for the tracer under test
+//! api       a cluster API on loopback, for the tracer under test
 //! watcher   the tracer under test and its records
 //! runner    runs scenarios
 //! row       the result of a scenario
 //! ```
 
 mod allowed;
-mod api;
+pub mod api;
 pub mod check;
 pub mod command;
 mod guard;

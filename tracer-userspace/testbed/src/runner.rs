@@ -136,7 +136,8 @@ fn wait_for(session: Option<&Session>, plan: &Plan, done: &mut Until<'_>) -> boo
 
 fn start(plan: &Plan, scenario: &Scenario) -> Result<Option<Session>> {
     let Some(tracer) = &plan.tracer else { return Ok(None) };
-    let kubeconfig = scenario.asks_api.then(|| api::serve(&plan.options.scratch)).transpose()?;
+    let kubeconfig =
+        scenario.asks_api.then(|| api::serve(plan.options.scratch.join("kubeconfig.json"), api::slices)).transpose()?;
     let services = tracer.services.clone().filter(|_| !scenario.asks_api);
     let tracer = &Tracer { tiny_ring: scenario.tiny_ring, services, kubeconfig, ..tracer.clone() };
     let patience = plan.options.patience;
