@@ -5,7 +5,7 @@ mod attach;
 pub mod btf;
 #[cfg(test)]
 mod budgets;
-mod capabilities;
+pub mod capabilities;
 mod cgroup;
 mod choice;
 mod error;

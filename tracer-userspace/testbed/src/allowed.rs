@@ -9,29 +9,23 @@ use super::net::die_with_parent;
 use super::node::TestNode;
 use super::options::Options;
 use super::watcher::{btf_flag, without_settings};
+use tracer_bpf::ebpf::capabilities::{self, Capability};
 use tracer_terminal::error::{Error, os_message};
 
-/// What the scenarios need: number (linux/capability.h) and name. The tracer reports by itself what it needs.
-const NEEDED: [(u32, &str); 2] = [(21, "CAP_SYS_ADMIN"), (12, "CAP_NET_ADMIN")];
+/// What the scenarios need. The tracer reports by itself what it needs.
+const NEEDED: [Capability; 2] = [Capability::SysAdmin, Capability::NetAdmin];
 
 /// Fails if this process lacks a capability, or a file that its children need.
 pub(super) fn check_capabilities() -> Result<(), Error> {
-    let read = |path| {
-        fs::read_to_string(path)
-            .map_err(|error| Error::Kernel(format!("selftest needs {path}: {}", os_message(&error))))
-    };
-    let missing = lacking(&read("/proc/self/status")?);
-    read("/dev/null")?;
+    for path in ["/proc/self/status", "/dev/null"] {
+        let needs = |error| Error::Kernel(format!("selftest needs {path}: {}", os_message(&error)));
+        fs::read_to_string(path).map_err(needs)?;
+    }
+    let missing = capabilities::missing(&NEEDED);
     if missing.is_empty() {
         return Ok(());
     }
     Err(Error::Kernel(format!("selftest makes network namespaces: {} missing (run it as root)", missing.join(", "))))
-}
-
-fn lacking(status: &str) -> Vec<&'static str> {
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or_default();
-    NEEDED.iter().filter(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| *name).collect()
 }
 
 /// Fails if no node with a pod can be made here, or the tracer cannot attach.
@@ -54,16 +48,4 @@ fn attach(options: &Options) -> Result<(), Error> {
     let reported = String::from_utf8_lossy(&output.stderr);
     let last = reported.lines().last().unwrap_or_default();
     Err(Error::Kernel(last.strip_prefix("tracer: error: ").unwrap_or(last).to_owned()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn missing_capabilities_are_named() {
-        assert_eq!(lacking("CapPrm:\t0\nCapEff:\t000001ffffffffff\n"), [""; 0]);
-        assert_eq!(lacking("CapEff:\t0000000000200000\n"), ["CAP_NET_ADMIN"]);
-        assert_eq!(lacking("nothing"), ["CAP_SYS_ADMIN", "CAP_NET_ADMIN"]);
-    }
 }

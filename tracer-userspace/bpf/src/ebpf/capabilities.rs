@@ -2,7 +2,7 @@
 
 /// A capability by its number (linux/capability.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Capability {
+pub enum Capability {
     NetAdmin = 12,
     SysAdmin = 21,
     Perfmon = 38,
@@ -28,6 +28,15 @@ pub(super) fn has(capability: Capability) -> bool {
     capability.is_in(effective())
 }
 
+/// The names of those that this process lacks.
+pub fn missing(wanted: &[Capability]) -> Vec<&'static str> {
+    names_outside(effective(), wanted)
+}
+
+fn names_outside(mask: u64, wanted: &[Capability]) -> Vec<&'static str> {
+    wanted.iter().filter(|it| !it.is_in(mask)).map(|it| it.name()).collect()
+}
+
 /// The text about missing capabilities for tracing programs.
 pub(super) fn missing_for_tracing() -> String {
     lacking(effective(), &[Capability::Bpf, Capability::Perfmon])
@@ -36,7 +45,7 @@ pub(super) fn missing_for_tracing() -> String {
 /// CAP_SYS_ADMIN includes all of them (`bpf_capable`, `perfmon_capable`, include/linux/capability.h, 5.8).
 fn lacking(mask: u64, wanted: &[Capability]) -> String {
     let has_all = Capability::SysAdmin.is_in(mask);
-    let missing: Vec<&str> = wanted.iter().filter(|it| !it.is_in(mask) && !has_all).map(|it| it.name()).collect();
+    let missing = if has_all { Vec::new() } else { names_outside(mask, wanted) };
     match missing.as_slice() {
         [] => "no capability is missing, so the reason may be a user namespace (rootless container), kernel lockdown, a security \
                module or a seccomp filter"
@@ -67,5 +76,6 @@ mod tests {
         assert!(words(1 << 39).starts_with("CAP_PERFMON (or CAP_SYS_ADMIN) is missing"));
         assert!(words(1 << 38).starts_with("CAP_BPF (or"));
         assert!(words(1 << 21).starts_with("no capability is missing"));
+        assert_eq!(names_outside(1 << 21, &[Capability::SysAdmin, Capability::NetAdmin]), ["CAP_NET_ADMIN"]);
     }
 }
