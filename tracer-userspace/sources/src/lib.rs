@@ -323,10 +323,8 @@ mod tests {
         let service = Service {
             namespace: "kube-system".into(),
             name: "kubernetes-dashboard".into(),
-            cluster_ips: Vec::new(),
             ports: vec![port],
-            ready_endpoints: None,
-            not_ready_endpoints: Vec::new(),
+            ..Service::default()
         };
         let port = |port| NodePort { port, ..NodePort::default() };
         let table = NodePorts {

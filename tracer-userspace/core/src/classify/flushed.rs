@@ -158,9 +158,7 @@ mod tests {
                 namespace: "default".into(),
                 name: "web".into(),
                 cluster_ips: vec![address("10.96.0.33")],
-                ports: Vec::new(),
-                ready_endpoints: None,
-                not_ready_endpoints: Vec::new(),
+                ..Service::default()
             };
             stream.push(ObservationKind::Services(Services { services: vec![service] }));
             stream.flushed(FlushedRules::Nftables { family: "ip".into(), table: table.into(), replaced: true });

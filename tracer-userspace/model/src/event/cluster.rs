@@ -292,7 +292,7 @@ impl Handler {
 
 /// A Service, as far as verdicts need it.
 #[skip_serializing_none]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     pub namespace: String,
     pub name: String,
@@ -324,14 +324,7 @@ impl ServiceName {
 impl Service {
     /// A Service of which nothing but its name is known.
     pub fn named(ServiceName { namespace, name }: ServiceName) -> Self {
-        Self {
-            namespace,
-            name,
-            cluster_ips: Vec::new(),
-            ports: Vec::new(),
-            ready_endpoints: None,
-            not_ready_endpoints: Vec::new(),
-        }
+        Self { namespace, name, ..Self::default() }
     }
 }
 

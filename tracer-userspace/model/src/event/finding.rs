@@ -10,12 +10,13 @@ use serde_with::skip_serializing_none;
 use crate::record::Remediation;
 
 /// The result of a check; a worse one is greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// As it should be.
     Ok,
     /// It could not be read: nothing is known.
+    #[default]
     Unknown,
     /// It may work now, but does harm in a case that the finding names.
     Warn,
@@ -39,7 +40,7 @@ impl Status {
 
 /// The body of a `finding` record.
 #[skip_serializing_none]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FindingBody {
     /// The check.
     pub check: String,
@@ -65,17 +66,7 @@ pub struct FindingBody {
 impl FindingBody {
     /// A finding with its status and without texts.
     pub fn new(check: impl Into<String>, status: Status) -> Self {
-        Self {
-            check: check.into(),
-            status,
-            observed: String::new(),
-            expected: String::new(),
-            why: String::new(),
-            remediation: None,
-            persist: None,
-            needs: None,
-            fields: BTreeMap::new(),
-        }
+        Self { check: check.into(), status, ..Self::default() }
     }
 
     /// The finding is about one probe of one container, not about the node.

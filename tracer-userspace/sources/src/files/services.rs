@@ -117,8 +117,7 @@ pub(crate) fn service_of(service: api::Service) -> Service {
         name: service.metadata.name.unwrap_or_default(),
         cluster_ips,
         ports: spec.ports.into_iter().filter_map(port).collect(),
-        ready_endpoints: None,
-        not_ready_endpoints: Vec::new(),
+        ..Service::default()
     }
 }
 
@@ -159,10 +158,9 @@ fn service_of_slices(((namespace, name), addresses): (Key, Addresses)) -> Servic
     Service {
         namespace,
         name,
-        cluster_ips: Vec::new(),
-        ports: Vec::new(),
         ready_endpoints: Some(sorted(addresses.ready)),
         not_ready_endpoints: sorted(addresses.not_ready),
+        ..Service::default()
     }
 }
 

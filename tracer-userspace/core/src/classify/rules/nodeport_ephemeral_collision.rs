@@ -268,8 +268,7 @@ mod tests {
     fn the_list_of_services_names_a_node_port_that_no_table_has() {
         let ports = vec![ServicePort { name: None, port: 80, node_port: Some(40_000) }];
         let (namespace, name) = ("shop".into(), "cart".into());
-        let cart =
-            Service { namespace, name, ports, cluster_ips: vec![], ready_endpoints: None, not_ready_endpoints: vec![] };
+        let cart = Service { namespace, name, ports, ..Service::default() };
         let mut stream = Stream::new();
         stream
             .push(ObservationKind::Services(Services { services: vec![cart] }))
