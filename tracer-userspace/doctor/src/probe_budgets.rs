@@ -86,7 +86,7 @@ impl ProbeOwner<'_> {
     fn draft(&self, probe: &ProbeSpec) -> Draft {
         let mut draft = CHECK
             .draft()
-            .with("probe", probe.probe_type.name())
+            .with("probe", probe.probe_type.to_string())
             .with("port", probe.port)
             .with("timeout_s", probe.timeout_s);
         for (name, value) in
@@ -127,7 +127,7 @@ impl ProbeOwner<'_> {
         let observed = format!(
             "{}: {} probe of port {} allows {} s for the TLS handshake and the answer",
             self.name(),
-            probe.probe_type.name(),
+            probe.probe_type,
             probe.port,
             probe.timeout_s
         );
@@ -141,7 +141,7 @@ impl ProbeOwner<'_> {
         let observed = format!(
             "{}: {} probe only opens a TCP connection to port {}, which speaks TLS, as another probe of this pod shows",
             self.name(),
-            probe.probe_type.name(),
+            probe.probe_type,
             probe.port
         );
         self.draft(probe).warn(observed, Fix::lasting("make it httpGet with scheme: HTTPS, or grpc"))

@@ -41,39 +41,31 @@ fn has_services(text: &str) -> bool {
 }
 
 /// The mode of each proxy with tables, and the backend of iptables (else empty).
-type Tables = BTreeSet<(&'static str, &'static str)>;
+type Tables = BTreeSet<(String, &'static str)>;
 
 /// kube-proxy makes iptables chains in IPVS mode, too. Only the chain of a Service shows the iptables mode.
 fn proxies(ipvs: bool, survey: &Survey) -> Tables {
     let mut found = Tables::new();
     if ipvs {
-        found.insert((mode(ProxyMode::Ipvs), ""));
+        found.insert((ProxyMode::Ipvs.to_string(), ""));
     }
     for table in &survey.tables {
         if table.backend == Backend::Nftables && table.name == "kube-proxy" {
-            found.insert((mode(ProxyMode::Nftables), ""));
+            found.insert((ProxyMode::Nftables.to_string(), ""));
         } else if table.chains.iter().any(|chain| chain.name.starts_with("KUBE-SVC-")) {
             let backend = if table.backend == Backend::IptablesLegacy { "legacy" } else { "nft" };
-            found.insert((mode(ProxyMode::Iptables), backend));
+            found.insert((ProxyMode::Iptables.to_string(), backend));
         }
     }
     found
 }
 
-const fn mode(mode: ProxyMode) -> &'static str {
-    match mode {
-        ProxyMode::Ipvs => "ipvs",
-        ProxyMode::Iptables => "iptables",
-        ProxyMode::Nftables => "nftables",
-    }
-}
-
 fn judge(found: &Tables, cilium: bool) -> Finding {
-    let text = |(mode, backend): &(&str, &str)| {
-        if backend.is_empty() { (*mode).to_owned() } else { format!("{mode} ({backend})") }
+    let text = |(mode, backend): &(String, &str)| {
+        if backend.is_empty() { mode.clone() } else { format!("{mode} ({backend})") }
     };
     let names: Vec<String> = found.iter().map(text).collect();
-    let modes: Vec<&str> = found.iter().map(|(mode, _)| *mode).collect();
+    let modes: Vec<&str> = found.iter().map(|(mode, _)| mode.as_str()).collect();
     let draft = CHECK.draft().with("modes", modes);
     match names.as_slice() {
         [] if cilium => draft.ok("no kube-proxy tables, but links of Cilium, which can replace kube-proxy"),

@@ -292,15 +292,7 @@ pub enum ListFile {
     Services,
 }
 
-impl ListFile {
-    /// The name in the health report.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pods => "pods",
-            Self::Services => "services",
-        }
-    }
-}
+display_as_serialized!(ListFile);
 
 /// The findings of the checks of the node (`tracer doctor`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tracer_model::record::{Block, Cause, Scope, Section};
+use tracer_model::record::{Block, Cause, Section};
 use tracer_terminal::screen::{Screen, unbroken_commands};
 use tracer_terminal::typed::nearest;
 
@@ -75,7 +75,7 @@ pub fn index_markdown() -> String {
          | cause | what it means | who has to act |\n|---|---|---|\n",
     );
     for cause in Cause::ALL {
-        let (name, who) = (cause.name(), cause.scope().map_or("unknown", Scope::name));
+        let (name, who) = (cause.name(), cause.scope().map_or("unknown".to_owned(), |scope| scope.to_string()));
         let _ = writeln!(text, "| [`{name}`]({name}.md) | {} | {who} |", cause.title().replace('|', "\\|"));
     }
     text

@@ -310,7 +310,7 @@ impl Watcher {
     /// Returns what was read of a file, and reports when the file becomes unreadable or readable again.
     fn or_report<T>(&mut self, list: ListFile, read: Option<Result<T, FileError>>) -> Result<Option<T>, Closed> {
         let Some(read) = read else { return Ok(None) };
-        let problem = read.as_ref().err().map(|error| format!("{error}; tracer keeps the {} read before", list.name()));
+        let problem = read.as_ref().err().map(|error| format!("{error}; tracer keeps the {list} read before"));
         if let Some(problem) = &problem {
             tracing::warn!("{problem}");
         }

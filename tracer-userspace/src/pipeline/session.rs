@@ -317,7 +317,7 @@ impl<S: EventSource> Session<S> {
 
     fn note_trouble(&self, kind: &ObservationKind) {
         if let (ObservationKind::ListTrouble(trouble), Some(server)) = (kind, &self.server) {
-            server.health.degraded(trouble.list.name(), trouble.problem.clone());
+            server.health.degraded(&trouble.list.to_string(), trouble.problem.clone());
         }
     }
 

@@ -96,7 +96,7 @@ fn row_finding(cause: Option<Cause>, row: &Row) -> FindingBody {
     field("took_ms", row.ms.into());
     if let Some(proof) = row.proof.as_ref().filter(|_| main_cause(cause, row).is_none()) {
         field("hooks", proof.hooks.clone().into());
-        field("confidence", proof.confidence.name().into());
+        field("confidence", proof.confidence.to_string().into());
     }
     match row.result {
         RowOutcome::Pass => FindingBody { status: Status::Ok, observed: describe_proof(cause, row), ..finding },
@@ -115,8 +115,8 @@ fn describe_proof(cause: Option<Cause>, row: &Row) -> String {
         return format!("beside {main}");
     }
     match (cause, &row.proof) {
-        (Some(_), Some(proof)) if proof.hooks.is_empty() => proof.confidence.name().to_owned(),
-        (Some(_), Some(proof)) => format!("{}: {}", proof.confidence.name(), proof.hooks.join(", ")),
+        (Some(_), Some(proof)) if proof.hooks.is_empty() => proof.confidence.to_string(),
+        (Some(_), Some(proof)) => format!("{}: {}", proof.confidence, proof.hooks.join(", ")),
         _ => "no verdict".to_owned(),
     }
 }

@@ -194,7 +194,7 @@ pub fn of_outcome(probe: &KubeletProbe) -> Evidence {
     let output = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));
     let place = probe.event_count.map_or_else(String::new, |n| format!(", in an Event that counts {n},"));
     let how = if probe.is_counted() { "failed" } else { "errored, a result that it ignores" };
-    let text = format!("the kubelet reports{place} that the {} probe {how}{output}", probe.probe_type.name());
+    let text = format!("the kubelet reports{place} that the {} probe {how}{output}", probe.probe_type);
     let fields = json!({ "result": probe.result, "container": probe.container, "event_count": probe.event_count });
     evidence_of("kubelet", probe.written_boot_ns, text, fields)
 }

@@ -223,7 +223,7 @@ const fn signal(exit_code: i32) -> Option<&'static str> {
 fn budget_clause(case: &Case<'_>, last: &Ended) -> String {
     let spec = case.matched.start_probe().filter(|it| is_ended_by_budget(last, it));
     let clause = spec.map(|spec| {
-        let kind = spec.probe_type.name();
+        let kind = spec.probe_type;
         let (earliest, budget) = (spec.earliest_restart_s(), spec.budget_s());
         format!(", as the kubelet ends a container that has used up its {kind} budget ({earliest} to {budget} s, and the grace period)")
     });

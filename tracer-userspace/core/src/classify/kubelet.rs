@@ -79,7 +79,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     }
     let summary = format!(
         "the {} probe{} failed, as the kubelet reports{}; {}",
-        kind(probe),
+        probe.probe_type,
         container_of(&named.k8s),
         probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
         reading(connections)
@@ -105,7 +105,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
     let named = Unattached::of(probe, node);
     let summary = format!(
         "the {} probe{} was answered: {text}, as the kubelet read it; {}",
-        kind(probe),
+        probe.probe_type,
         container_of(&named.k8s),
         reading(connections)
     );
@@ -157,7 +157,7 @@ fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> F
     let late = spec.filter(|_| cause == Cause::ExecTimeout);
     let budget = late.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
     let why = why_not_started(probe);
-    let summary = format!("the command of the {} probe{} {what}{why}{budget}", kind(probe), container_of(k8s));
+    let summary = format!("the command of the {} probe{} {what}{why}{budget}", probe.probe_type, container_of(k8s));
     let fix = match cause {
         Cause::ExecTimeout => cause.fix(),
         _ => fix_failed(probe, k8s),
@@ -183,7 +183,7 @@ fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
     let ends = if deleting { "; the pod is being deleted" } else { "" };
     let summary = format!(
         "the command of the {} probe{} {what}{}{ends}; the kubelet ignores this result: {}",
-        kind(probe),
+        probe.probe_type,
         container_of(k8s),
         why_not_started(probe),
         unchanged(probe.probe_type)
@@ -225,7 +225,7 @@ fn without_output(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> F
     let timeout_s = spec.map_or(1, |it| it.timeout_s);
     let summary = format!(
         "the command of the {} probe{} failed without output: it ended with an error, or did not end within {timeout_s} s (kubelets before 1.24 do not report which)",
-        kind(probe),
+        probe.probe_type,
         container_of(k8s)
     );
     let fix = Remediation::from(format!(
@@ -234,10 +234,6 @@ fn without_output(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> F
     .run(kubectl::exec(k8s, probe.probe_type));
     let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
     found.with_confidence(Confidence::Possible)
-}
-
-const fn kind(probe: &KubeletProbe) -> &'static str {
-    probe.probe_type.name()
 }
 
 /// The names of a pod: those that the message has, and else the known ones.

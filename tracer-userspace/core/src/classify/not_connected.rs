@@ -34,7 +34,7 @@ pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
         return Some(no_such_port(probe, node));
     }
     let (spec, named) = (spec(probe, node)?, Unattached::of(probe, node));
-    let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
+    let (kind, container_of) = (probe.probe_type, container_of(&named.k8s));
     let summary =
         format!("the {kind} probe{container_of} failed before it made a connection, as the kubelet reports: {why}");
     let fix = fix(why, spec.host.as_deref(), probe.pid);
@@ -45,7 +45,7 @@ pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
 /// no spec of a probe without a port number.
 fn no_such_port(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
-    let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
+    let (kind, container_of) = (probe.probe_type, container_of(&named.k8s));
     let summary = format!(
         "the {kind} probe{container_of} never runs: its port is a name that no port of the container has, as the kubelet reports"
     );
@@ -59,7 +59,7 @@ fn no_such_port(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
 /// The verdict on a probe for which the kubelet connected, but not to the pod: to a proxy, for example.
 pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
-    let (kind, container_of) = (probe.probe_type.name(), container_of(&named.k8s));
+    let (kind, container_of) = (probe.probe_type, container_of(&named.k8s));
     let words = probe.output.as_deref().unwrap_or_default();
     let summary = format!(
         "the {kind} probe{container_of} failed, as the kubelet reports: {words}; no connection to the pod was tried"

@@ -120,7 +120,7 @@ fn latency_finding(dst: SocketAddr, named: &Named, timeout_s: u32, quantiles: Qu
 /// "readiness probe"
 fn probe_words(named: &Named) -> String {
     let kind = named.probe.as_ref().and_then(|probe| probe.probe_type);
-    kind.map_or_else(|| "probe".to_owned(), |kind| format!("{} probe", kind.name()))
+    kind.map_or_else(|| "probe".to_owned(), |kind| format!("{kind} probe"))
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ impl ReportedStart {
     fn finding(&self, named: &Named, spec: &ProbeSpec) -> FindingBody {
         let after = |time: u64| time.saturating_sub(self.began) as f64 / 1e9;
         let (took_s, failed_s) = (after(self.answered), after(self.failed));
-        let (kind, earliest, budget) = (spec.probe_type.name(), spec.earliest_restart_s(), spec.budget_s());
+        let (kind, earliest, budget) = (spec.probe_type, spec.earliest_restart_s(), spec.budget_s());
         let mut body = about(self.dst, named, "probe_start");
         body.status = Status::Warn;
         body.observed = format!(

@@ -62,7 +62,7 @@ fn when(failure: &Failure, now: Timestamp) -> String {
 fn reason(body: &VerdictBody) -> String {
     let verdict = &body.verdict;
     let fix = fix(body).map(|fix| format!("; fix: {fix}")).unwrap_or_default();
-    format!("{} ({}, {}){fix}", verdict.summary.trim_end_matches('.'), verdict.cause.name(), verdict.confidence.name())
+    format!("{} ({}, {}){fix}", verdict.summary.trim_end_matches('.'), verdict.cause, verdict.confidence)
 }
 
 fn fix(body: &VerdictBody) -> Option<String> {

@@ -243,16 +243,9 @@ pub enum ProbeType {
     Startup,
 }
 
-impl ProbeType {
-    /// The name in records and sentences.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Liveness => "liveness",
-            Self::Readiness => "readiness",
-            Self::Startup => "startup",
-        }
-    }
+display_as_serialized!(ProbeType, Handler);
 
+impl ProbeType {
     /// The kind by its name in the kubelet's log, Events and metrics.
     pub fn from_kubelet(word: &str) -> Option<Self> {
         match word {
@@ -276,18 +269,6 @@ pub enum Handler {
     Grpc,
     /// `exec`: a command, without a connection.
     Exec,
-}
-
-impl Handler {
-    /// The name in records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Tcp => "tcp",
-            Self::Grpc => "grpc",
-            Self::Exec => "exec",
-        }
-    }
 }
 
 /// A Service, as far as verdicts need it.

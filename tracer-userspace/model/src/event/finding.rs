@@ -26,17 +26,9 @@ pub enum Status {
 
 impl Status {
     pub const ALL: [Self; 4] = [Self::Ok, Self::Unknown, Self::Warn, Self::Fail];
-
-    /// The name in records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Unknown => "unknown",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-        }
-    }
 }
+
+display_as_serialized!(Status);
 
 /// The body of a `finding` record.
 #[skip_serializing_none]

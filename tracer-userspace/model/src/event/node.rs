@@ -136,6 +136,8 @@ pub enum ProxyMode {
     Nftables,
 }
 
+display_as_serialized!(ProxyMode);
+
 /// The NodePorts of one table of the node; replaces the ones before of that table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodePorts {

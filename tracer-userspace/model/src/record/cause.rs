@@ -277,18 +277,7 @@ impl Cause {
     }
 }
 
-impl Scope {
-    /// The name in records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Network => "network",
-            Self::Kubelet => "kubelet",
-            Self::Pod => "pod",
-            Self::Application => "application",
-        }
-    }
-}
+display_as_serialized!(Scope);
 
 impl std::fmt::Display for Cause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

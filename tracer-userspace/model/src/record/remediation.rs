@@ -35,16 +35,9 @@ pub enum Place {
     Cluster,
 }
 
-impl Place {
-    /// The name in records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Pod => "pod",
-            Self::Cluster => "cluster",
-        }
-    }
+display_as_serialized!(Place);
 
+impl Place {
     /// The text before its commands.
     pub const fn instruction(self) -> &'static str {
         match self {
@@ -55,7 +48,7 @@ impl Place {
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Node, Self::Pod, Self::Cluster].into_iter().find(|place| place.name() == name)
+        [Self::Node, Self::Pod, Self::Cluster].into_iter().find(|place| place.to_string() == name)
     }
 }
 

@@ -48,16 +48,9 @@ pub enum Confidence {
     Proven,
 }
 
-impl Confidence {
-    /// The name in records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Proven => "proven",
-            Self::Likely => "likely",
-            Self::Possible => "possible",
-        }
-    }
+display_as_serialized!(Subject, Outcome, Confidence);
 
+impl Confidence {
     /// One step weaker.
     #[must_use]
     pub const fn lowered(self) -> Self {

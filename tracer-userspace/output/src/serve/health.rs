@@ -33,7 +33,7 @@ pub struct Health {
     missing: AtomicU64,
     socket: AtomicBool,
     /// The problem of each part that does not work.
-    degraded: watch::Sender<BTreeMap<&'static str, String>>,
+    degraded: watch::Sender<BTreeMap<String, String>>,
 }
 
 /// The answer, as JSON.
@@ -98,9 +98,9 @@ impl Health {
     }
 
     /// Sets the problem of a part; `None`: the part works.
-    pub fn degraded(&self, part: &'static str, problem: Option<String>) {
+    pub fn degraded(&self, part: &str, problem: Option<String>) {
         self.degraded.send_if_modified(|parts| match problem {
-            Some(problem) => parts.insert(part, problem.clone()).as_ref() != Some(&problem),
+            Some(problem) => parts.insert(part.to_owned(), problem.clone()).as_ref() != Some(&problem),
             None => parts.remove(part).is_some(),
         });
     }

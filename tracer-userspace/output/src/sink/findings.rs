@@ -21,7 +21,7 @@ pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, scr
         }
     }
     let count = |status| findings.iter().filter(|finding| finding.status == status).count();
-    let counts: Vec<_> = ORDER.iter().map(|status| format!("{} {}", count(*status), status.name())).collect();
+    let counts: Vec<_> = ORDER.iter().map(|status| format!("{} {status}", count(*status))).collect();
     screen.lines(
         &mut out,
         "",
@@ -43,7 +43,7 @@ pub fn name(finding: &FindingBody) -> String {
 
 /// One finding, in the rows of a verdict.
 pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
-    let status = format!("{:<7}", finding.status.name());
+    let status = format!("{:<7}", finding.status);
     let (status, name) = (screen.paint(style(finding.status), &status), screen.paint(Style::Strong, &name(finding)));
     let _ = writeln!(out, "{status} {name}");
     screen.row(out, "found", &finding.observed);

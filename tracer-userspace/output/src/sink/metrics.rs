@@ -19,8 +19,8 @@ use prometheus_client::registry::Registry;
 use self::pods::{Of, Pods};
 pub use self::text::text;
 use tracer_model::decision::Decision;
-use tracer_model::event::{Handler, Loss, ProbeType};
-use tracer_model::record::{AttemptBody, Body, K8s, Outcome, Probe, Subject, VerdictBody};
+use tracer_model::event::Loss;
+use tracer_model::record::{AttemptBody, Body, K8s, Outcome, Probe, VerdictBody};
 use tracer_model::record::{FindingBody, Status};
 
 /// Names and values of one series.
@@ -136,7 +136,7 @@ impl Metrics {
     /// Sets the status of a check to that of its last finding.
     fn set_finding(&self, finding: &FindingBody) {
         for status in Status::ALL {
-            let labels = vec![("check", finding.check.clone().into()), ("status", status.name().into())];
+            let labels = vec![("check", finding.check.clone().into()), ("status", status.to_string().into())];
             self.findings.get_or_create(&labels).set((status == finding.status).into());
         }
     }
@@ -166,9 +166,9 @@ impl Metrics {
         if decision.replaces == Some(cause) {
             return;
         }
-        let mut labels: Labels = vec![("cause", cause.name().into()), ("subject", subject(verdict.subject).into())];
+        let mut labels: Labels = vec![("cause", cause.name().into()), ("subject", verdict.subject.to_string().into())];
         labels.extend(probe(verdict.probe.as_ref()));
-        labels.push(("confidence", verdict.verdict.confidence.name().into()));
+        labels.push(("confidence", verdict.verdict.confidence.to_string().into()));
         self.inc(Of::Verdicts, labels, verdict.k8s.as_ref());
         if let Some(now) = now_boot_ns {
             self.latency.observe(seconds(now.saturating_sub(decision.time_boot_ns)));
@@ -176,8 +176,10 @@ impl Metrics {
     }
 
     fn count_attempt(&mut self, attempt: &AttemptBody) {
-        let Some(outcome) = outcome(attempt.outcome) else { return };
-        let mut labels: Labels = vec![("outcome", outcome.into())];
+        if attempt.outcome == Outcome::Open {
+            return;
+        }
+        let mut labels: Labels = vec![("outcome", attempt.outcome.to_string().into())];
         labels.extend(probe(attempt.probe.as_ref()));
         self.inc(Of::Attempts, labels, attempt.k8s.as_ref());
     }
@@ -201,26 +203,9 @@ impl Metrics {
 
 /// `probe_type` and `handler`. They are empty if no spec is known, or if several different ones fit.
 fn probe(probe: Option<&Probe>) -> [(&'static str, Cow<'static, str>); 2] {
-    let kind = probe.and_then(|p| p.probe_type).map_or("", ProbeType::name);
-    let handler = probe.and_then(|p| p.handler).map_or("", Handler::name);
+    let kind = probe.and_then(|p| p.probe_type).map(|kind| kind.to_string()).unwrap_or_default();
+    let handler = probe.and_then(|p| p.handler).map(|handler| handler.to_string()).unwrap_or_default();
     [("probe_type", kind.into()), ("handler", handler.into())]
-}
-
-const fn subject(subject: Subject) -> &'static str {
-    match subject {
-        Subject::Probe => "probe",
-        Subject::Connection => "connection",
-    }
-}
-
-/// `None`: the attempt has not ended.
-const fn outcome(outcome: Outcome) -> Option<&'static str> {
-    match outcome {
-        Outcome::Failure => Some("failure"),
-        Outcome::Noise => Some("noise"),
-        Outcome::Success => Some("success"),
-        Outcome::Open => None,
-    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a latency is far below 2^52 ns")]

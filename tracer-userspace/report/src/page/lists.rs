@@ -123,7 +123,7 @@ pub(super) fn findings(view: &View) -> Markup {
 fn finding(view: &View, node: &str, found: &FindingBody) -> Markup {
     html! {
         article.finding {
-            h3 { span.status .(found.status.name()) { (found.status.name()) } " " code { (findings::name(found)) } @if view.nodes.len() > 1 { " on " (safe(node)) } }
+            h3 { span.status .(found.status) { (found.status) } " " code { (findings::name(found)) } @if view.nodes.len() > 1 { " on " (safe(node)) } }
             p { (safe(&found.observed)) span.quiet { " · wanted: " (safe(&found.expected)) } }
             p { (safe(&found.why)) }
             dl {

@@ -147,9 +147,9 @@ pub(super) fn colour(group: usize) -> String {
 /// The confidence of some verdicts; if it differs, the count of each, the strongest first.
 pub(super) fn confidence_text(counts: [u64; 3]) -> String {
     let some = SURE.iter().zip(counts).rev().filter(|(_, count)| *count > 0);
-    let some: Vec<_> = some.map(|(confidence, count)| (confidence.name(), count)).collect();
+    let some: Vec<_> = some.collect();
     match some.as_slice() {
-        [(name, _)] => (*name).to_owned(),
+        [(name, _)] => name.to_string(),
         some => some.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", "),
     }
 }

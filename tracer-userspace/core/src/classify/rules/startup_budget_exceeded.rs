@@ -156,7 +156,7 @@ fn finding(
     } else if let Some(made) = start.made {
         evidence.insert(0, of_namespace(case, netns, made));
     }
-    let kind = spec.probe_type.name();
+    let kind = spec.probe_type;
     let summary = format!(
         "{} is not listening after {after}{}, and its {kind} probe allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}); the kubelet restarts it now{}",
         case.attempt.flow.dst,

@@ -1,7 +1,6 @@
 //! The subject of a record, and its culprit, as text.
 
 use crate::sink::plain;
-use tracer_model::event::{Handler, ProbeType};
 use tracer_model::record::{AttemptBody, Culprit, Endpoint, K8s, Probe, Process, Subject, VerdictBody};
 use tracer_terminal::screen::safe;
 
@@ -82,12 +81,12 @@ impl About<'_> {
 
 /// `readiness http probe :80/healthz`, as far as it is known.
 fn probe_text(probe: &Probe) -> String {
-    let kind = probe.probe_type.map(ProbeType::name).unwrap_or_default();
-    let handler = probe.handler.map(Handler::name).unwrap_or_default();
-    let scheme = probe.scheme.as_deref().unwrap_or(handler);
+    let kind = probe.probe_type.map(|kind| kind.to_string()).unwrap_or_default();
+    let handler = probe.handler.map(|handler| handler.to_string()).unwrap_or_default();
+    let scheme = probe.scheme.as_deref().unwrap_or(&handler);
     let port = probe.port.map(|port| format!(":{port}")).unwrap_or_default();
     let path = probe.path.as_deref().map(safe).unwrap_or_default();
-    let words = [kind.to_owned(), safe(scheme), "probe".to_owned(), format!("{port}{path}")];
+    let words = [kind, safe(scheme), "probe".to_owned(), format!("{port}{path}")];
     words.iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>().join(" ")
 }
 

@@ -160,7 +160,7 @@ impl CauseBlock {
     /// `3 proven, 1 likely`.
     fn sureness(&self) -> String {
         let count = |confidence: &Confidence| self.confidences.get(confidence).copied().filter(|n| *n > 0);
-        let reported = CONFIDENCES.iter().filter_map(|it| Some(format!("{} {}", count(it)?, it.name())));
+        let reported = CONFIDENCES.iter().filter_map(|it| Some(format!("{} {it}", count(it)?)));
         reported.collect::<Vec<_>>().join(", ")
     }
 

@@ -89,7 +89,7 @@ fn head(out: &mut String, record: &Record, body: &VerdictBody, above: Option<Rel
         plain::clock(&record.time),
         screen.paint(style, verdict.cause.name()),
         screen.paint(Style::Strong, &About::from(body).text()),
-        screen.paint(style, verdict.confidence.name()),
+        screen.paint(style, &verdict.confidence.to_string()),
         record.seq,
     );
     screen.head(out, &text);
