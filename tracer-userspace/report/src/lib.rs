@@ -78,6 +78,10 @@ impl Collector {
     /// Writes the page. Gives one line about what is missing on the page.
     pub fn finish(mut self) -> Result<Option<String>, Error> {
         self.names.sort();
+        self.write()
+    }
+
+    fn write(self) -> Result<Option<String>, Error> {
         if self.tally.records == 0 {
             return Err(no_record("report", &self.names, &self.faults));
         }
@@ -90,26 +94,17 @@ impl Collector {
 pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     let inputs = input::open("report FILE", &config.files)?;
     let target = Target::new(config.output_file.as_deref(), &inputs)?;
-    let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
+    let names = inputs.iter().map(|input| input.name.clone()).collect();
     let progress = Progress::new(&inputs);
-    let mut faults = Faults::default();
-    let mut tally = Tally::new(config.filter.clone());
+    let mut page = Collector { target, tally: Tally::new(config.filter.clone()), faults: Faults::default(), names };
     for input in inputs {
-        read(input, &mut tally, &mut faults, &progress);
+        read(input, &mut page.tally, &mut page.faults, &progress);
     }
     progress.end();
-    if tally.records == 0 {
-        return Err(no_record("report", &names, &faults));
-    }
-    let hidden = tally.nothing_shown();
-    target.write(&page::html(tally, &faults.reported, &names))?;
-    if let Some(line) = hidden {
-        error::warn(&line);
-    }
-    if let Some(line) = faults.line_of_all() {
-        error::warn(&line);
-    }
-    Ok(if faults.incomplete() { 2 } else { 0 })
+    let (hidden, incomplete) = (page.tally.nothing_shown(), page.faults.incomplete());
+    let missing = page.write()?;
+    hidden.iter().chain(&missing).for_each(|line| error::warn(line));
+    Ok(if incomplete { 2 } else { 0 })
 }
 
 /// The error that no record was found, and why.
