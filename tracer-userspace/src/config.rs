@@ -249,7 +249,7 @@ fn load_options(named: ProberFlag, kernel: KernelFlags) -> Result<LoadOptions, E
         probers: probers(named.probers)?,
         all_connections: kernel.all_connections,
         no_syscall_hooks: kernel.no_syscall_hooks,
-        prober_hooks: kernel.prober_hooks.into(),
+        prober_hooks: kernel.prober_hooks,
         btf: readable("--btf", kernel.btf.btf)?,
         ring_bytes: kernel.ring_kib.map(|kib| kib << 10),
     })

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{StringValueParser, TypedValueParser};
-use clap::{Args, ColorChoice, ValueEnum};
+use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::{Args, ColorChoice};
 
 use tracer_bpf::ebpf::ProberHooksWhen;
 use tracer_output::sink::{Format, choices};
@@ -168,15 +168,15 @@ pub struct KernelFlags {
     /// Watch probers at their own cgroups, so that other processes pay less; auto: kubelets, if each has a cgroup for itself; without a value: always
     #[arg(
         long,
-        value_enum,
-        value_name = choices::<ProberHooks>(),
+        value_name = "auto|always|never",
         num_args = 0..=1,
         require_equals = true,
         default_value = "auto",
         default_missing_value = "always",
-        hide_possible_values = true
+        hide_possible_values = true,
+        value_parser = prober_hooks()
     )]
-    pub prober_hooks: ProberHooks,
+    pub prober_hooks: ProberHooksWhen,
     #[command(flatten)]
     pub btf: BtfFlag,
     /// Size of the ring of events, a power of two from 4 on: for tests of what happens when it overflows
@@ -184,22 +184,12 @@ pub struct KernelFlags {
     pub ring_kib: Option<u32>,
 }
 
-/// When to watch probers at their own cgroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ProberHooks {
-    Auto,
-    Always,
-    Never,
-}
-
-impl From<ProberHooks> for ProberHooksWhen {
-    fn from(when: ProberHooks) -> Self {
-        match when {
-            ProberHooks::Auto => Self::Auto,
-            ProberHooks::Always => Self::Always,
-            ProberHooks::Never => Self::Never,
-        }
-    }
+fn prober_hooks() -> impl TypedValueParser<Value = ProberHooksWhen> {
+    PossibleValuesParser::new(["auto", "always", "never"]).map(|value| match value.as_str() {
+        "always" => ProberHooksWhen::Always,
+        "never" => ProberHooksWhen::Never,
+        _ => ProberHooksWhen::Auto,
+    })
 }
 
 /// The types of the kernel.
