@@ -316,16 +316,6 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_the_command_for_help() {
-        let wrong = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
-            Parsed::Wrong(text) => text,
-            other => panic!("{other:?}"),
-        };
-        assert!(wrong(&["tracer", "replay"]).ends_with("(see `tracer replay --help`)"));
-        assert!(wrong(&["tracer", "nothing"]).ends_with("(see `tracer --help`)"));
-    }
-
-    #[test]
     fn typed_flags_are_known() {
         let args = ["tracer", "attach", "-n", "a", "--pods", "p"].map(OsString::from);
         let Parsed::Command(cli) = parse(args) else { unreachable!() };

@@ -12,7 +12,7 @@ use common::{Scratch, lines, ran, recording, reports_one_line, text, tracer};
 
 #[test]
 fn wrong_usage_is_one_line() {
-    reports_one_line(&ran(&["atach"]), 2, &["atach", "attach"]);
+    reports_one_line(&ran(&["atach"]), 2, &["atach", "attach", "(see `tracer --help`)"]);
     reports_one_line(&ran(&["attach", "--outptu", "x"]), 2, &["--outptu", "--output"]);
     reports_one_line(&ran(&["replay"]), 2, &["<FILE>", "tracer replay --help"]);
     reports_one_line(&ran(&["attach", "-o", "xml"]), 2, &["xml", "pretty", "json"]);

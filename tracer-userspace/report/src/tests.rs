@@ -101,13 +101,6 @@ fn lines_that_cannot_be_read_are_named_and_the_others_count() {
 }
 
 #[test]
-fn other_files_are_distinguished() {
-    let read = |bytes: &[u8]| feed(&mut Lines::new(bytes), &mut Tally::new(Filter::default()), &mut Faults::default());
-    assert!(read(&[0x1f, 0x8b, 8, 0]).unwrap_err().starts_with("compressed"));
-    assert!(read(b"{\"format\":\"tracer-record\",\"version\":1}\n").unwrap_err().starts_with("a recording"));
-}
-
-#[test]
 fn the_headline_sums_up_the_causes_that_it_does_not_name() {
     let causes = ["loopback_down", "firewall_drop", "connection_refused", "mid_stream_rst", "unexplained"];
     let lines: Vec<_> = (1..).zip(causes).map(|(seq, cause)| verdict(seq, cause, "cart", None)).collect();
