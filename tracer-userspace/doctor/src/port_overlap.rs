@@ -185,7 +185,7 @@ mod tests {
 
     fn table(mode: ProxyMode, ports: &[u16]) -> Vec<NodePorts> {
         let port = |port: &u16| NodePort { port: *port, ..NodePort::default() };
-        vec![NodePorts { netns: Netns(1), mode, ports: ports.iter().map(port).collect(), without_backend: Vec::new() }]
+        vec![NodePorts::new(Netns(1), mode, ports.iter().map(port).collect())]
     }
 
     #[test]

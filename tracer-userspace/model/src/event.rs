@@ -207,7 +207,7 @@ impl ObservationKind {
 
 /// The conditions under which the stream was observed.
 #[skip_serializing_none]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Start {
     /// Version of the tracer.
     pub version: String,

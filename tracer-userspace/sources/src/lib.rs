@@ -327,12 +327,7 @@ mod tests {
             ..Service::default()
         };
         let port = |port| NodePort { port, ..NodePort::default() };
-        let table = NodePorts {
-            netns: Netns(1),
-            mode: ProxyMode::Ipvs,
-            ports: vec![port(30080), port(36704)],
-            without_backend: Vec::new(),
-        };
+        let table = NodePorts::new(Netns(1), ProxyMode::Ipvs, vec![port(30080), port(36704)]);
         let mut observations = [ObservationKind::NodePorts(table)];
         name_node_ports(&mut observations, &[service]);
         let ObservationKind::NodePorts(named) = &observations[0] else { unreachable!("the fact keeps its kind") };

@@ -71,12 +71,9 @@ impl Sent {
 /// A table of NodePorts without any.
 fn without_ports(kind: &ObservationKind) -> Option<ObservationKind> {
     match kind {
-        ObservationKind::NodePorts(NodePorts { netns, mode, .. }) => Some(ObservationKind::NodePorts(NodePorts {
-            netns: *netns,
-            mode: *mode,
-            ports: Vec::new(),
-            without_backend: Vec::new(),
-        })),
+        ObservationKind::NodePorts(NodePorts { netns, mode, .. }) => {
+            Some(ObservationKind::NodePorts(NodePorts::new(*netns, *mode, Vec::new())))
+        }
         _ => None,
     }
 }
@@ -103,14 +100,7 @@ mod tests {
     fn a_table_that_had_no_node_ports_is_reported_as_empty_first() {
         let sent = |last: &[ObservationKind]| Sent::new(last.to_vec(), mpsc::channel(1).0);
         let port = NodePort { port: 30080, ..NodePort::default() };
-        let table = |ports| {
-            ObservationKind::NodePorts(NodePorts {
-                netns: Netns(7),
-                mode: ProxyMode::Nftables,
-                ports,
-                without_backend: Vec::new(),
-            })
-        };
+        let table = |ports| ObservationKind::NodePorts(NodePorts::new(Netns(7), ProxyMode::Nftables, ports));
         let first = [table(vec![port])];
         assert_eq!(sent(&[]).newly_filled(&first, Some(Netns(7))), [table(Vec::new())]);
         assert_eq!(sent(&first).newly_filled(&first, Some(Netns(7))), [], "it had some already");

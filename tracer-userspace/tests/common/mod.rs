@@ -89,16 +89,8 @@ pub(crate) fn observations() -> Vec<Observation> {
         kernel: "6.12.0".into(),
         node_name: "n1".into(),
         boot_to_wall_ns: 1_700_000_000_000_000_000,
-        node_netns: None,
-        namespaces: Vec::new(),
-        namespaces_incomplete: false,
-        asks_for_endpoints: false,
         probers: vec!["kubelet".into()],
-        all_connections: false,
-        hooks: vec![],
-        missing_hooks: vec![],
-        prober_hooks: None,
-        sources: vec![],
+        ..Start::default()
     };
     vec![
         Observation { time_boot_ns: 1_000_000_000, kind: ObservationKind::Start(Box::new(start)) },

@@ -78,12 +78,7 @@ mod tests {
             service: service.map(Into::into),
             ..NodePort::default()
         };
-        NodePorts {
-            netns: Netns(netns),
-            mode: ProxyMode::Nftables,
-            ports: ports.iter().map(port).collect(),
-            without_backend: Vec::new(),
-        }
+        NodePorts::new(Netns(netns), ProxyMode::Nftables, ports.iter().map(port).collect())
     }
 
     fn change(before: NodePorts, now: &NodePorts) -> Option<NodeBody> {

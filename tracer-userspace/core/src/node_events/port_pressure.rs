@@ -171,12 +171,7 @@ mod tests {
         node.settings.local_port_range = Some((1024, 65000));
         node.settings.reserved_ports = reserved;
         let port = |port| NodePort { port, ..NodePort::default() };
-        let ports = NodePorts {
-            netns: Netns(1),
-            mode: ProxyMode::Ipvs,
-            ports: vec![port(36704), port(36705)],
-            without_backend: Vec::new(),
-        };
+        let ports = NodePorts::new(Netns(1), ProxyMode::Ipvs, vec![port(36704), port(36705)]);
         node.observe(&Observation { time_boot_ns: 1, kind: ObservationKind::NodePorts(ports) });
         node
     }
@@ -204,8 +199,7 @@ mod tests {
     fn a_node_port_with_a_listener_is_not_taken() {
         let mut node = node(Vec::new());
         let port = NodePort { port: 36704, listened: true, ..NodePort::default() };
-        let ports =
-            NodePorts { netns: Netns(1), mode: ProxyMode::Ipvs, ports: vec![port], without_backend: Vec::new() };
+        let ports = NodePorts::new(Netns(1), ProxyMode::Ipvs, vec![port]);
         node.observe(&Observation { time_boot_ns: 2, kind: ObservationKind::NodePorts(ports) });
         assert_eq!(body_of(&node).ports.expect("ports").node_ports_in_range, Some(0));
     }

@@ -55,12 +55,7 @@ impl Stream {
         let backends = backends.iter().map(|b| address(b)).collect();
         let (addrs, service) = (vec![self.flow.src.ip()], Some("kube-system/dashboard".into()));
         let port = NodePort { port, addrs, service, backends, listened: false };
-        self.push(ObservationKind::NodePorts(NodePorts {
-            netns: NODE,
-            mode,
-            ports: vec![port],
-            without_backend: Vec::new(),
-        }))
+        self.push(ObservationKind::NodePorts(NodePorts::new(NODE, mode, vec![port])))
     }
 
     /// systemd-networkd has removed these.

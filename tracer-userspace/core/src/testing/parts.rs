@@ -115,16 +115,9 @@ pub fn start() -> Start {
         version: "0".into(),
         kernel: "0".into(),
         node_name: "n1".into(),
-        boot_to_wall_ns: 0,
         node_netns: Some(NODE),
         namespaces: vec![NODE],
-        namespaces_incomplete: false,
-        asks_for_endpoints: false,
         probers: vec!["kubelet".into()],
-        all_connections: false,
-        hooks: Vec::new(),
-        missing_hooks: Vec::new(),
-        prober_hooks: None,
-        sources: Vec::new(),
+        ..Start::default()
     }
 }

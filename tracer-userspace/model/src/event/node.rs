@@ -149,6 +149,13 @@ pub struct NodePorts {
     pub without_backend: Vec<SocketAddr>,
 }
 
+impl NodePorts {
+    /// A table of which only the NodePorts are known.
+    pub const fn new(netns: Netns, mode: ProxyMode, ports: Vec<NodePort>) -> Self {
+        Self { netns, mode, ports, without_backend: Vec::new() }
+    }
+}
+
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePort {

@@ -44,19 +44,9 @@ mod tests {
     #[test]
     fn only_a_node_port_of_ipvs_collides_with_a_source_port() {
         let mut tables = NodePortTables::default();
-        tables.observe(&NodePorts {
-            netns: NODE,
-            mode: ProxyMode::Iptables,
-            ports: vec![port(30_001, &[])],
-            without_backend: Vec::new(),
-        });
+        tables.observe(&NodePorts::new(NODE, ProxyMode::Iptables, vec![port(30_001, &[])]));
         assert!(tables.of_ipvs_at(address("10.88.0.1:30001")).is_none());
-        tables.observe(&NodePorts {
-            netns: NODE,
-            mode: ProxyMode::Ipvs,
-            ports: vec![port(30_002, &["10.88.0.1"]), port(30_003, &[])],
-            without_backend: Vec::new(),
-        });
+        tables.observe(&NodePorts::new(NODE, ProxyMode::Ipvs, vec![port(30_002, &["10.88.0.1"]), port(30_003, &[])]));
         let taken = |at: &str| tables.of_ipvs_at(address(at)).is_some();
         assert_eq!(["10.88.0.1:30002", "10.88.0.9:30002", "10.88.0.9:30003"].map(taken), [true, false, true]);
         assert_eq!(tables.all().count(), 3);
@@ -65,12 +55,7 @@ mod tests {
     #[test]
     fn a_reading_replaces_the_one_before() {
         let mut tables = NodePortTables::default();
-        let table = |number| NodePorts {
-            netns: NODE,
-            mode: ProxyMode::Nftables,
-            ports: vec![port(number, &[])],
-            without_backend: Vec::new(),
-        };
+        let table = |number| NodePorts::new(NODE, ProxyMode::Nftables, vec![port(number, &[])]);
         [30_001, 30_002].into_iter().for_each(|number| tables.observe(&table(number)));
         assert_eq!(tables.all().map(|(_, port)| port.port).collect::<Vec<_>>(), [30_002]);
     }
