@@ -137,7 +137,6 @@ impl Pod {
             groups.iter().try_for_each(|group| group.add(process.pid()))?;
             tasks(process.pid())?.into_iter().try_for_each(|task| sched_setaffinity(task, &cpu))?;
         }
-        self.groups.extend(groups.own.into_iter().chain([groups.neighbour, groups.parent]));
         let (own, neighbour) = (own.pid(), neighbour.pid());
         let mut before = (ran(own)?, ran(neighbour)?);
         until(&format!("{neighbour} has the CPU"), || {
@@ -146,7 +145,9 @@ impl Pod {
                 before = now;
             }
             Ok(now.1 - before.1 > Duration::from_millis(50))
-        })
+        })?;
+        self.groups.extend(groups.settle()?);
+        Ok(())
     }
 
     fn server(&self) -> Result<&Proc> {

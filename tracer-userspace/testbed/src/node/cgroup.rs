@@ -34,13 +34,14 @@ impl Cgroup {
     /// version 2, for the same processes.
     pub fn starved(name: &str) -> Result<Starved> {
         let (hierarchy, root) = cpu().context("no CPU controller")?;
-        let (file, few, most, little) = match hierarchy {
-            Hierarchy::Unified => ("cpu.weight", "1", "10000", "10"),
-            _ => ("cpu.shares", "2", "20000", "102"),
+        // The least, the usual and the greatest.
+        let (file, [few, usual, most]) = match hierarchy {
+            Hierarchy::Unified => ("cpu.weight", ["1", "100", "10000"]),
+            _ => ("cpu.shares", ["2", "1024", "262144"]),
         };
         let parent = Self::below(&root, name)?;
-        // Both together get less than another process, so that nobody else waits for them.
-        parent.write(file, little)?;
+        // On a busy machine, others would cut the first turn short. Then the next one would come soon.
+        parent.write(file, most)?;
         if hierarchy == Hierarchy::Unified {
             parent.write(CONTROLLERS, "+cpu")?;
         }
@@ -49,7 +50,7 @@ impl Cgroup {
         neighbour.write(file, most)?;
         let counts = own.0.join(PRESSURE).exists();
         let counting = if counts { None } else { Self::create(name)? };
-        Ok(Starved { own: std::iter::once(own).chain(counting).collect(), neighbour, parent })
+        Ok(Starved { own: std::iter::once(own).chain(counting).collect(), neighbour, parent, usual: (file, usual) })
     }
 
     fn with_quota(name: &str, quota: &str, period: &str) -> Result<Self> {
@@ -99,7 +100,17 @@ pub struct Starved {
     /// The cgroups of each process that gets hardly any CPU time.
     pub own: Vec<Cgroup>,
     pub neighbour: Cgroup,
-    pub parent: Cgroup,
+    parent: Cgroup,
+    usual: (&'static str, &'static str),
+}
+
+impl Starved {
+    /// Ends the priority of all its processes over those of the machine, and returns the cgroups.
+    pub fn settle(self) -> Result<impl Iterator<Item = Cgroup>> {
+        let (file, weight) = self.usual;
+        self.parent.write(file, weight)?;
+        Ok(self.own.into_iter().chain([self.neighbour, self.parent]))
+    }
 }
 
 impl Drop for Cgroup {
