@@ -7,7 +7,7 @@ use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_model::event::ConnId;
-use tracer_model::record::{Cause, Confidence, Outcome, Trait};
+use tracer_model::record::{Cause, Confidence, Outcome, Stage, Trait};
 
 impl Decided {
     /// The handshake was classified as a failure, but a retransmitted SYN got through, and nothing shows that it was
@@ -43,7 +43,8 @@ fn is_counted(attempt: &Attempt) -> bool {
 /// A later finding replaces an earlier one if it names a nearer cause or another outcome, or if the earlier cause is no
 /// longer right.
 pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
-    finding.outcome != before.outcome || is_nearer(before, finding) || is_overtaken(before, finding, also)
+    let changed = finding.outcome != before.outcome || is_nearer(before, finding);
+    changed || is_overtaken(before, finding, also) || is_superseded(before, finding, also)
 }
 
 /// The cause comes first in the order of decision. If it is proven that the target was reached, a cause on the way to
@@ -63,6 +64,18 @@ fn is_overtaken(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     let got_through = finding.cause.has(Trait::Refusal) || silence && !queued;
     let stands = finding.cause == before.cause || also.contains(&before.cause);
     before.until_answered && before.outcome == Outcome::Failure && got_through && !stands
+}
+
+/// A later packet shows that the cause no longer holds: it is proven what stopped that one. A link was down, for example.
+/// It is up again, and a firewall drops the next SYN. If the first cause was proven, too, the later SYN must have reached
+/// the listener. A neighbour or a route that is missing may be missing for the first cause.
+fn is_superseded(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
+    let later_stage = matches!(finding.cause.stage(), Stage::Answer | Stage::Tls);
+    let got_further = !later_stage && !finding.cause.has(Trait::EndsWithNetwork);
+    let surer = before.confidence < Confidence::Proven || finding.cause.has(Trait::Reached);
+    let proven = finding.confidence == Confidence::Proven && got_further && surer;
+    let stands = finding.cause == before.cause || also.contains(&before.cause);
+    before.until_answered && before.outcome == Outcome::Failure && proven && !stands
 }
 
 #[cfg(test)]
@@ -153,6 +166,45 @@ mod tests {
             stream.wait_ms(1_000).syn_again().refused();
             assert_eq!(stream.causes().last(), Some(&"connection_refused"), "{:?}", stream.causes());
         }
+    }
+
+    /// Played on a node: the link is up again before the next SYN, which something else stops.
+    #[test]
+    fn what_stops_a_later_syn_replaces_a_link_that_was_down() {
+        let stopped_by = |stop: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200).inspection(|reading| {
+                reading.links = vec![LinkState { running: Some(false), ..link(2, "eth0", &["10.88.0.2"]) }];
+            });
+            stream.wait_ms(5).tick().wait_ms(800).syn_again();
+            stop(&mut stream);
+            stream.wait_ms(5).tick().gives_up().all_decided()
+        };
+        assert_eq!(stopped_by(|_| ()), [("pod_link_down", Confidence::Likely)]);
+        let full = stopped_by(|stream| _ = stream.queue_full(ListenQueue::Accept));
+        assert_eq!(full, [("accept_queue_overflow", Confidence::Proven)]);
+        let filtered = stopped_by(|stream| {
+            _ = stream.filtered(SYN, POD).push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]))
+        });
+        assert_eq!(filtered, [("firewall_drop", Confidence::Proven)]);
+        let unresolved = stopped_by(|stream| _ = stream.drop(SYN, "NEIGH_FAILED", NODE));
+        assert_eq!(unresolved, [("pod_link_down", Confidence::Likely)]);
+        let rejected = stopped_by(|stream| {
+            stream.filtered(SYN, POD).reset_received(TcpState::SynSent, 0);
+            stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
+        });
+        assert_eq!(rejected.last(), Some(&("firewall_reject", Confidence::Proven)));
+    }
+
+    /// Played on a node: the rule is removed before the next SYN, which meets a full queue.
+    #[test]
+    fn a_full_queue_replaces_a_rule_that_dropped_an_earlier_syn() {
+        let rules = || firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
+        let mut stream = Stream::new().connect().filtered(SYN, POD).push(rules()).wait_ms(1_000).syn_again().clone();
+        let dropped = stream.clone().gives_up().all_decided();
+        assert_eq!(dropped, [("firewall_drop", Confidence::Proven)]);
+        let met = stream.queue_full(ListenQueue::Accept).gives_up().all_decided();
+        assert_eq!(met, [("accept_queue_overflow", Confidence::Proven)]);
     }
 
     #[test]

@@ -398,6 +398,11 @@ impl Attempt {
     pub fn queue_full(&self, queue: ListenQueue) -> Option<(u64, &QueueFull)> {
         observations_of!(self, QueueFull).find(|(_, full)| full.queue == queue)
     }
+
+    /// A SYN reached a listener with a full queue after this time.
+    pub fn met_full_queue_after(&self, time: u64) -> bool {
+        observations_of!(self, QueueFull).any(|(at, _)| at > time)
+    }
 }
 
 /// The same kind of packet was dropped at the same place before, or the two observations are equal.
