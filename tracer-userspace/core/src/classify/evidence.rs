@@ -78,8 +78,10 @@ const MOST_NAMED: usize = 8;
 
 /// The state of the target as it was read while the attempt waited.
 pub fn of_inspection(time: u64, reading: &Inspection) -> Evidence {
+    let holds = || reading.links.iter().any(|link| link.addrs.contains(&reading.target.ip()));
+    let is = if reading.links.is_empty() || holds() { "is" } else { "was" };
     let place = match reading.netns {
-        Some(netns) => format!("it is in network namespace {}", netns.0),
+        Some(netns) => format!("it {is} in network namespace {}", netns.0),
         None if reading.ambiguous => "it is not known which network namespace of this node has its address".to_owned(),
         None => "no network namespace of this node has its address".to_owned(),
     };

@@ -42,7 +42,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let remediation =
         lost.and_then(|(_, drop)| drops::fix(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| node.map(|(_, fix)| fix));
-    let otherwise = || match is_syn_lost(case) {
+    let otherwise = || match is_syn_lost(case) && lost.is_none() {
         true => Cause::Unexplained.fix().reword(|text| format!("{SECOND_SYN}. {text}")),
         false => Cause::Unexplained.fix(),
     };
@@ -279,6 +279,18 @@ mod tests {
         for other in [noted(&["10.88.0.1"], false), noted(&["10.88.0.1", "10.88.0.2"], true)] {
             assert_lacks(&other.summary, &["no link of the node"]);
         }
+    }
+
+    /// tracer remembers who had an address that nobody has now.
+    #[test]
+    fn evidence_says_whether_the_namespace_still_has_the_address() {
+        let read = |addrs: &[&str]| {
+            let mut stream = Stream::new().connect().wait_ms(200).clone();
+            stream.inspection(|reading| reading.links = vec![link(2, "eth0", addrs)]).gives_up();
+            stream.verdict().evidence[0].text.clone()
+        };
+        assert_has(&read(&["10.88.0.2"]), &["it is in network namespace 2"]);
+        assert_has(&read(&["10.88.0.3"]), &["it was in network namespace 2"]);
     }
 
     /// With timeoutSeconds 1 the attempt ends just before the first retransmission.

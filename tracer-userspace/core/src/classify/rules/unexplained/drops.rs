@@ -74,6 +74,15 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         Explanation::of(
             "; another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)",
         )
+        .fix(
+            "If it should pass through that namespace, set net.ipv4.ip_forward to 1 there. If not, correct the route or the neighbour entry that led it there",
+            ["sysctl net.ipv4.ip_forward".to_owned(), format!("ip route get {dst}")],
+        )
+    } else if has_prober_address(case, drop) {
+        Explanation::of("; that namespace has the sender's address, too, and takes no packet from it").fix(
+            "Find which of the two should have that address, and remove it from the other. Never remove the node's own address",
+            [format!("ip addr show to {src}")],
+        )
     } else {
         by_reason(drop)
     };
@@ -125,8 +134,13 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
         }
         Some("IP_INNOROUTES") if dst.is_ipv6() => Explanation::of(
             "; that namespace has no route for it; if it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)",
-        ),
-        Some("IP_INNOROUTES" | "IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
+        )
+        .fix(ADDRESS, address(drop)),
+        Some("IP_INNOROUTES") => {
+            Explanation::of("; that namespace has no route for it, and does not have that address itself")
+                .fix(ADDRESS, address(drop))
+        }
+        Some("IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
         Some("QDISC_DROP" | "QDISC_OVERLIMIT") => {
             Explanation::of("; the device's queue is full, limited, or made to lose packets").fix(QUEUE, [queue(device)])
         }
@@ -171,6 +185,13 @@ fn by_place(drop: &PacketDrop) -> Explanation {
     }
 }
 
+const ADDRESS: &str = "If that namespace should have the address, restore it, or delete the pod, so that its sandbox is made again. If not, add the route that is missing there";
+
+fn address(drop: &PacketDrop) -> [String; 2] {
+    let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
+    [format!("ip addr show to {dst}"), format!("ip route get {dst} from {src} iif {}", device(drop))]
+}
+
 const QUEUE: &str =
     "Find the queue that counts drops: a rate limit (the CNI's bandwidth plugin), a full queue or netem";
 
@@ -208,6 +229,13 @@ fn is_taken_by_another(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let elsewhere = drop.netns.is_some() && case.attempt.netns.is_some() && drop.netns != case.attempt.netns;
     let answer = drop.flags.is_syn_ack() && drop.flow.dst == case.attempt.flow.src;
     elsewhere && answer && drop.reason.as_deref() == Some("NO_SOCKET")
+}
+
+/// The SYN came to another namespace than the prober's. That one has the prober's address as well
+/// (`ip_route_input_slow`, net/ipv4/route.c).
+fn has_prober_address(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let elsewhere = drop.netns.is_none_or(|netns| case.attempt.netns != Some(netns));
+    elsewhere && outbound(case, drop) && drop.reason.as_deref() == Some("IP_LOCAL_SOURCE")
 }
 
 /// Netfilter dropped it at OUTPUT, and no rule can have done it.
@@ -261,10 +289,16 @@ mod tests {
             &noted("IPV6DISABLED", "ip6_rcv_core"),
             &["IPv6 is switched off there", "net.ipv6.conf.eth0.disable_ipv6"],
         );
-        assert_has(&noted("TCP_MD5NOTFOUND", "tcp_v4_rcv"), &["takes only signed segments"]);
+        let signed = noted("TCP_MD5NOTFOUND", "tcp_v4_rcv");
+        assert_has(&signed, &["takes only signed segments"]);
+        assert_lacks(&signed, &["a single lost packet"]);
+        assert_has(
+            &noted("IP_INNOROUTES", "ip_route_input_slow"),
+            &["has no route for it", "ip addr show to 10.88.0.2"],
+        );
         assert_has(
             &noted("IP_LOCAL_SOURCE", "ip_rcv_finish_core"),
-            &["came back to its sender", "ip route get 10.88.0.2"],
+            &["has the sender's address, too", "ip addr show to 10.88.0.1"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
         assert_has(&noted("NOT_SPECIFIED", "tcp_v4_rcv"), &["its SYN-ACK does not arrive", "ip neigh show 10.88.0.1"]);
@@ -287,6 +321,15 @@ mod tests {
         let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
         assert_has(&again.summary, &["it is a second SYN-ACK"]);
         assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
+    }
+
+    #[test]
+    fn a_syn_that_comes_back_to_the_node_is_reported() {
+        let vethr = Some(device(7, "vethr"));
+        let stream = Stream::new().connect().drop_on(SYN, "IP_LOCAL_SOURCE", NODE, vethr).gives_up().clone();
+        let verdict = stream.verdict();
+        assert_has(&verdict.summary, &["came back to its sender"]);
+        assert_ends(&verdict.remediation, ": ip route get 10.88.0.2");
     }
 
     /// A pod has the node's address, too, and another pod's neighbour entry leads there.
