@@ -193,8 +193,8 @@ fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr)
     )
 }
 
-const LOST_ARP: &str = "ARP does not get through. Check that the link is attached to the bridge, that ARP is on, and that no nftables rule drops ARP (families arp, bridge and netdev)";
-const LOST_DISCOVERY: &str = "neighbour discovery does not get through. Check that the link is attached to the bridge, and that no firewall of the node or the pod drops ICMPv6 (types 135 and 136)";
+const LOST_ARP: &str = "ARP does not get through. Check that the link is attached to the bridge, and that ARP is on. Check that nothing drops ARP: nftables (families arp, bridge and netdev), tc or XDP";
+const LOST_DISCOVERY: &str = "neighbour discovery does not get through. Check that the link is attached to the bridge. Check that nothing drops ICMPv6 (types 135 and 136): a firewall of the node or the pod, tc or XDP";
 
 /// The pod asks for its gateway: to delete a pod at the prober's address leads nowhere.
 const GATEWAY: &str = "Give its address to the node's end of the link, or let that end answer for it (Calico's 169.254.1.1: proxy_arp is 1 there, and the node has a route to the gateway). Or delete the pod, so that its routes are made again";
