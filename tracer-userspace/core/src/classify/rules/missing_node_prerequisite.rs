@@ -22,7 +22,11 @@ fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, reason_of(d)?)))?;
     // An answer shows that the packet arrived all the same. Without a kernel reason a missing route is possible, too:
     // the same function drops then, and sends an ICMP error.
-    let otherwise = reason == Reason::Function && (no_route(case, drop) || forwards(case, drop));
+    // IPv6 packets with a link-local source get the same kernel reason on a node that forwards (`ip6_forward`).
+    let otherwise = match reason {
+        Reason::Function => no_route(case, drop) || forwards(case, drop),
+        Reason::Kernel => drop.flow.dst.is_ipv6() && forwards(case, drop),
+    };
     if !case.settled || case.attempt.reset_received().is_some() || otherwise {
         return None;
     }
@@ -170,6 +174,19 @@ mod tests {
         let commands: Vec<_> = fix.commands.iter().map(|command| command.run.as_str()).collect();
         let expected = ["ip -6 route show default proto ra", "sysctl -w net.ipv6.conf.all.forwarding=1"];
         assert_eq!(commands[..2], expected, "{fix}");
+    }
+
+    /// For IPv6 only the setting of the node decides. The kernel gives this reason also to a link-local source.
+    #[test]
+    fn a_node_that_forwards_ipv6_dropped_the_packet_for_another_reason() {
+        let cause = |value: &str| {
+            let mut settings = NodeSettings::default();
+            settings.sysctls.insert("net.ipv6.conf.all.forwarding".into(), value.into());
+            let mut stream = Stream::to("[fd00::2]:8080");
+            stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
+            stream.gives_up().verdict().cause
+        };
+        assert_eq!(["0", "1"].map(cause), [Cause::MissingNodePrerequisite, Cause::Unexplained]);
     }
 
     #[test]
