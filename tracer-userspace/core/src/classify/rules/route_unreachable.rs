@@ -202,18 +202,20 @@ fn dropped_on_this_node(case: &Case<'_>) -> bool {
     case.attempt.drops().any(|(_, d)| d.flags.is_syn() && !is_routing(d))
 }
 
-/// The routing code dropped the packet, along with its ICMP error. The drop reason shows that, before 5.17 the
-/// function.
+/// The routing code dropped the packet, along with its ICMP error. The drop reason shows that. Without one, the function
+/// does: tunnels (`ip_tunnel_xmit`, `wg_xmit`) also answer with host unreachable, for a peer that is down or unknown.
 fn is_routing(drop: &PacketDrop) -> bool {
-    match (drop.reason.as_deref(), drop.location.as_deref()) {
-        (Some(reason), _) => {
-            // IP_INHDR: the time to live expired (`ip_forward`).
-            matches!(reason, "IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "IP_INHDR" | "NOT_SPECIFIED")
-                && !is_netfilter(drop)
-                && !is_unresolved(drop)
+    let place = drop.location.as_deref().map(plain);
+    let by_reason = match drop.reason.as_deref() {
+        // IP_INHDR: the time to live expired (`ip_forward`).
+        Some("IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "IP_INHDR") => true,
+        Some("NOT_SPECIFIED") => {
+            matches!(place, None | Some("ip_error" | "ip6_pkt_drop" | "ip_forward" | "ip6_forward"))
         }
-        (None, place) => matches!(place, Some("ip_error" | "ip6_pkt_drop")),
-    }
+        Some(_) => false,
+        None => return matches!(place, Some("ip_error" | "ip6_pkt_drop")),
+    };
+    by_reason && !is_netfilter(drop) && !is_unresolved(drop)
 }
 
 /// Network, host, protocol unreachable or administratively prohibited, but not port unreachable (RFC 792, RFC 4443).
@@ -280,6 +282,20 @@ mod tests {
         };
         assert_eq!(reported(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
         assert_eq!(reported(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
+    }
+
+    /// WireGuard has no peer for the address, or the other end of a tunnel is down: there is a route.
+    #[test]
+    fn host_unreachable_from_a_tunnel_is_no_missing_route() {
+        let reported = |place: &str| {
+            let mut stream = Stream::new().connect().clone();
+            stream.drop_with(SYN, NODE, |drop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some(place.into()));
+            });
+            stream.icmp(3, 1).gives_up().verdict().cause.name()
+        };
+        let causes = ["ip_error", "wg_xmit", "ip_tunnel_xmit"].map(reported);
+        assert_eq!(causes, ["route_unreachable", "unexplained", "unexplained"]);
     }
 
     #[test]
