@@ -16,8 +16,12 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         "Let the process behind that rule listen on {port} (a sidecar's proxy that has not started yet, or has ended), or remove the rule that sends port {} there",
         dst.port()
     );
+    // The rule is in the pod (a sidecar's), or where the client is (the node's chain OUTPUT).
+    let elsewhere = case.attempt.netns.filter(|own| Some(*own) != netns);
+    let places = std::iter::once(netns).chain(elsewhere.map(Some));
     let rules = ["iptables-save -t nat", "nft list ruleset"];
-    let fix = Remediation::from(text).run(rules.map(|command| run_in(case, netns, command)));
+    let show = places.flat_map(|place| rules.map(|command| run_in(case, place, command)));
+    let fix = Remediation::from(text).run(show);
     Some(Finding::likely(Cause::ConnectionRefused, evidence, summary, with_log(case, fix)))
 }
 
@@ -64,6 +68,8 @@ mod tests {
         assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
         assert_has(&verdict.summary, &["nobody listens on 10.88.0.2:15006", "sends 10.88.0.2:8080"]);
         assert_has(&verdict.remediation, &["listen on 15006"]);
+        let nsenter = verdict.remediation.commands.iter().map(|it| it.run.starts_with("nsenter"));
+        assert_eq!(nsenter.take(4).collect::<Vec<_>>(), [true, true, false, false], "the pod's and the node's rules");
     }
 
     /// Kernels without the hook for a RST without a socket.
