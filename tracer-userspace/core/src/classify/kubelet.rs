@@ -82,7 +82,7 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
         probe.probe_type,
         container_of(&named.k8s),
         probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
-        reading(connections)
+        reading(connections, probe, node)
     );
     let fix = Cause::Unexplained.fix();
     let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
@@ -90,12 +90,23 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
 }
 
 /// Says which connections of the probe were seen.
-fn reading(connections: usize) -> String {
+fn reading(connections: usize, probe: &KubeletProbe, node: &Node) -> String {
     match connections {
+        0 if may_begin_before_tracer(probe, node) => {
+            "no connection of it was seen: it may have begun before tracer did".to_owned()
+        }
         0 => "no connection of it was seen".to_owned(),
         1 => "tracer saw no failure on its connection".to_owned(),
         _ => format!("tracer cannot see which of {connections} connections it was"),
     }
+}
+
+/// The probe may have taken all of its timeout, and tracer watches for less. A busy kubelet writes its line later.
+fn may_begin_before_tracer(probe: &KubeletProbe, node: &Node) -> bool {
+    const LATER_NS: u64 = 500_000_000;
+    let timeout_s = spec(probe, node).map_or(1, |spec| spec.timeout_s);
+    let watched_ns = probe.written_boot_ns.saturating_sub(node.since());
+    watched_ns < u64::from(timeout_s) * 1_000_000_000 + LATER_NS
 }
 
 /// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
@@ -107,7 +118,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         "the {} probe{} was answered: {text}, as the kubelet read it; {}",
         probe.probe_type,
         container_of(&named.k8s),
-        reading(connections)
+        reading(connections, probe, node)
     );
     let fix = match fix {
         HANDLER => kubectl::and_log(&named.k8s, false, fix.into()),

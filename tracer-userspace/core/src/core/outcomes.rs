@@ -65,7 +65,7 @@ impl Core {
     }
 
     /// The attempt that an outcome is about. The exact source address decides, then the last failed attempt. An attempt
-    /// without a failure in the kernel must be the only one that fits.
+    /// without a failure in the kernel must be the only one that fits, and follow none that failed.
     fn attempt_of(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
         let fitting = self.fitting(probe);
         if probe.is_event() {
@@ -82,7 +82,7 @@ impl Core {
             return Some(last.conn);
         }
         let [only] = fitting.as_slice() else { return None };
-        Some(only.conn)
+        (!self.failed_while_connecting(probe)).then_some(only.conn)
     }
 
     /// For a pod that is not listed yet: the only attempt to an unnamed pod that ended when the line was written. Its

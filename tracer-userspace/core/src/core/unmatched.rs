@@ -61,8 +61,9 @@ impl Core {
         }
     }
 
-    /// The kubelet reports that it tried the pod for some time, but made no connection to it. Another connection of
-    /// the same kubelet must be seen: connections of another prober do not show that tracer watches this kubelet.
+    /// The kubelet reports that it tried the pod for some time, but made no connection to it. tracer must have watched
+    /// all that time. Another connection of the same kubelet must be seen: connections of another prober do not show that
+    /// tracer watches this kubelet.
     fn was_never_tried(&self, probe: &KubeletProbe) -> bool {
         let Some(began) = probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns + FRESH_NS))
         else {
@@ -75,7 +76,22 @@ impl Core {
         let is_seen = self.correlator.all().any(|a| a.prober && is_its_own(a) && a.started >= began);
         let is_to_pod =
             |a: &Attempt| Matched::new(a, &self.node).is_probe_of(probe) && a.ended.is_none_or(|(end, _)| end >= began);
-        is_seen && !self.correlator.all().any(is_to_pod) && self.node.lost_between(began, probe.written_boot_ns) == 0
+        let was_watched = began >= self.node.since() && self.node.lost_between(began, probe.written_boot_ns) == 0;
+        is_seen && was_watched && !self.correlator.all().any(is_to_pod)
+    }
+
+    /// The kubelet's gRPC client connects until its timeout. One of its attempts failed and has the verdict.
+    pub(super) fn failed_while_connecting(&self, probe: &KubeletProbe) -> bool {
+        let Some(ns) = probe.connecting_for_ns() else { return false };
+        let began = probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS));
+        self.verdicts.has_failure(&self.listed(probe), (began, probe.written_boot_ns))
+            || self.failed_to_connect(probe, began)
+    }
+
+    /// The pod of an outcome. A static pod has different uids in the API and in the kubelet's messages.
+    fn listed(&self, probe: &KubeletProbe) -> PodRef {
+        let listed = kubelet::pod(&probe.pod, &self.node).and_then(|pod| pod.uid.clone());
+        PodRef { uid: listed.or_else(|| probe.pod.uid.clone()), ..probe.pod.clone() }
     }
 
     /// The kubelet tried the address that it names, and that failed. No verdict names a pod that is not listed yet.
@@ -89,14 +105,7 @@ impl Core {
     /// An attempt of this probe failed at that time and has no other kubelet outcome: it has the verdict on this
     /// failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
-        // A static pod has different uids in the API and in the kubelet's messages.
-        let listed = kubelet::pod(&probe.pod, &self.node).and_then(|pod| pod.uid.clone());
-        let pod = PodRef { uid: listed.or_else(|| probe.pod.uid.clone()), ..probe.pod.clone() };
-        let began =
-            probe.connecting_for_ns().map(|ns| probe.written_boot_ns.saturating_sub(ns.saturating_add(FRESH_NS)));
-        if began.is_some_and(|began| {
-            self.verdicts.has_failure(&pod, (began, probe.written_boot_ns)) || self.failed_to_connect(probe, began)
-        }) {
+        if self.failed_while_connecting(probe) {
             return true;
         }
         let is_same = |a: &&Attempt| {
@@ -125,13 +134,20 @@ mod tests {
     #[test]
     fn an_outcome_without_an_attempt_becomes_a_verdict() {
         let mut stream = Stream::new();
-        stream.http_readiness().kubelet_messages(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
+        stream.http_readiness().wait_ms(2_000);
+        stream.kubelet_messages(ProbeType::Readiness, "Get \"http://10.88.0.2:8080\": EOF");
         let verdict = stream.verdicts().remove(0);
         assert_eq!(stream.quoted(), [("unexplained", true)]);
         assert_eq!((verdict.verdict.confidence, verdict.dst), (Confidence::Possible, None));
         let words = "the readiness probe of container app of pod default/web failed, as the kubelet reports: Get \"http://10.88.0.2:8080\": EOF; no connection of it was seen";
         assert_eq!(verdict.verdict.summary, words);
         assert_eq!(verdict.k8s.and_then(|it| it.pod_name).as_deref(), Some("web"));
+    }
+
+    #[test]
+    fn an_outcome_soon_after_the_start_may_be_of_an_earlier_attempt() {
+        let stream = Stream::new().http_readiness().wait_ms(900).kubelet(ProbeOutput::Timeout).clone();
+        assert_ends(&stream.verdict().summary, "no connection of it was seen: it may have begun before tracer did");
     }
 
     /// The line is read before the events of its attempt.
@@ -208,6 +224,16 @@ mod tests {
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
+    /// grpc-go waits for a second after a failure. So it may connect again at the end of the kubelet's timeout.
+    #[test]
+    fn a_grpc_outcome_is_not_about_the_last_attempt_after_a_refused_one() {
+        let mut stream = Stream::new().grpc_readiness(1).connect().refused().wait_ms(1_001).clone();
+        stream.again(8).connect().established().closes((0, 1, 0)).wait_ms(9);
+        let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
+        stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
+        assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
     /// The outcome names the address, so the pod need not be listed.
     #[test]
     fn a_failed_connect_to_an_unlisted_pod_is_found_by_its_address() {
@@ -228,14 +254,15 @@ mod tests {
     /// grpc-go uses a proxy that the environment names.
     #[test]
     fn a_kubelet_that_connects_only_to_a_proxy_is_a_client_error() {
-        let verdict_of = |pid, fill: fn(&mut Stream)| {
-            let mut stream = Stream::new().grpc_readiness(1).clone();
+        let verdict_after = |watched_ms, pid, fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().grpc_readiness(1).wait_ms(watched_ms).clone();
             fill(&mut stream);
             let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
             stream.wait_ms(1_000).kubelet_messages(ProbeType::Readiness, words);
             stream.last_kubelet_probe().pid = pid;
             stream.wait_ms(600).tick().all_decided().pop()
         };
+        let verdict_of = |pid, fill| verdict_after(2_000, pid, fill);
         let verdict = |fill| verdict_of(Some(100), fill);
         let elsewhere = |stream: &mut Stream| {
             stream.again_to(100, "10.0.0.9:3128").connect().prober_with_pid(100).established();
@@ -244,6 +271,11 @@ mod tests {
             (("kubelet_client_error", Confidence::Likely), ("unexplained", Confidence::Possible));
         assert_eq!(verdict(elsewhere), Some(untried));
         assert_eq!(verdict(|_| ()), Some(unexplained), "tracer may not watch the kubelet");
+        assert_eq!(
+            verdict_after(0, Some(100), elsewhere),
+            Some(unexplained),
+            "it may have connected before tracer's start"
+        );
         let lossy = |stream: &mut Stream| {
             stream.again_to(100, "10.0.0.9:3128").connect().prober_with_pid(100).established().lost(1);
         };
