@@ -61,6 +61,8 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
     let (tx, changes) = mpsc::channel(CHANGES);
     // Before the hooks: otherwise their events would fill the ring while tracer waits for the API.
     let sources = begin_sources(config, tx.clone(), api)?;
+    // Before the hooks, too: otherwise lines about the first watched attempts would be missed.
+    let log = follow_log(config, &sources, &tx, supervisor);
     let mut loaded = ebpf::load(&config.load).map_err(|error| Error::Kernel(chain(&error)))?;
     let snapshot = tracer_sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     loaded.watch_answers(&pids(&snapshot.probers));
@@ -68,7 +70,6 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
     let refresh = Arc::new(Notify::new());
     let endpoints = sources.cluster.as_ref().map(|cluster| cluster.queries.clone());
     let inquirer = Inquirer::start(tx.clone(), endpoints, supervisor);
-    let log = follow_log(config, &sources, &tx, supervisor);
     let kernel = Kernel {
         loaded,
         probers: config.load.probers.clone(),

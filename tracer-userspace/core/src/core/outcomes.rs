@@ -23,9 +23,10 @@ const AFTER_NS: u64 = 50_000_000;
 const EVENTS_NS: u64 = 250_000_000;
 
 impl Core {
-    /// Takes a kubelet outcome in: joins it to an attempt, makes a verdict of it, or lets it wait.
+    /// Takes a kubelet outcome in: joins it to an attempt, makes a verdict of it, or lets it wait. The log is opened
+    /// before the hooks are attached: outcomes of that time are skipped.
     pub(super) fn outcome(&mut self, probe: &KubeletProbe, observation: &Observation, out: &mut Vec<Decision>) {
-        if self.kubelet_messages.has(probe) {
+        if probe.written_until() < self.node.since() || self.kubelet_messages.has(probe) {
             return;
         }
         let command = kubelet::of_command(probe);
@@ -216,6 +217,16 @@ fn seems_unanswered(attempt: &Attempt, probe: &KubeletProbe) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
+
+    #[test]
+    fn an_outcome_from_before_the_start_is_skipped() {
+        let quoted = |before_ns: u64| {
+            let mut stream = Stream::new().exec_readiness().clone();
+            let written = stream.now() - before_ns;
+            stream.kubelet_at(ProbeOutput::CommandTimeout, written).quoted().len()
+        };
+        assert_eq!([1_000, 1_001].map(quoted), [1, 0], "the list of pods comes 1 µs after the start");
+    }
 
     #[test]
     fn a_kubelet_outcome_does_not_change_the_cause() {
