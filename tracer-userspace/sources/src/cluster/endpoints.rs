@@ -40,7 +40,7 @@ pub(super) fn answering(answers: mpsc::Sender<ObservationKind>) -> (Queries, Ans
 impl Answering {
     /// Answers one query after the other; never ends by itself. A failure is an answer, too: a verdict waits for it.
     pub(super) async fn run(mut self, client: &Client, view: &watch::Sender<View>) {
-        let mut asker = Asker { client, view, within: WITHIN, path: 0, reported: false };
+        let mut asker = Asker { client, view, within: WITHIN, path: 0, reported: None };
         while let Some(service) = self.queries.recv().await {
             let answer = Box::new(asker.answer(service).await);
             if self.answers.send(ObservationKind::ServiceEndpoints(answer)).await.is_err() {
@@ -57,8 +57,8 @@ struct Asker<'a> {
     within: Duration,
     /// The index of the version that the server has.
     path: usize,
-    /// Whether the present trouble was logged.
-    reported: bool,
+    /// The namespace of the failure that was logged, until a query about it succeeds.
+    reported: Option<String>,
 }
 
 impl Asker<'_> {
@@ -66,23 +66,24 @@ impl Asker<'_> {
         let late = Failure::Unreachable(format!("no answer within {} s", self.within.as_secs()));
         match timeout(self.within, self.list(&name)).await.unwrap_or(Err(late)) {
             Ok(service) => {
-                self.reported = false;
+                self.reported.take_if(|namespace| *namespace == name.namespace);
                 service
             }
             Err(failure) => {
-                self.report(&failure);
+                self.report(&failure, &name.namespace);
                 Service::named(name)
             }
         }
     }
 
-    /// Logs the first failure of several in a row, unless a follower has logged the same.
-    fn report(&mut self, failure: &Failure) {
+    /// Logs the first failure of several, unless a follower has logged the same.
+    fn report(&mut self, failure: &Failure, namespace: &str) {
         let text = failure.to_string();
         let is_known = self.view.borrow().failure() == Some(&text);
-        if !std::mem::replace(&mut self.reported, true) && !is_known {
-            tracing::warn!("cluster API {text}; the endpoints of a Service stay unknown");
+        if self.reported.is_none() && !is_known {
+            tracing::warn!("cluster API {text}; the endpoints of a Service in namespace {namespace} stay unknown");
         }
+        self.reported.get_or_insert_with(|| namespace.to_owned());
     }
 
     /// Lists the slices in the version that the server has: v1, or v1beta1 before 1.21.

@@ -9,7 +9,8 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 const KNOWN_NS: u64 = 30_000_000_000;
 /// The same Service is not asked for again within this time.
 const AGAIN_NS: u64 = 5_000_000_000;
-/// After a query without an answer, none is issued for this time.
+/// After a query without an answer, none is issued for this time. After a failure that came in time, none about the same
+/// namespace: the right to list may be missing in one namespace only, and no verdict waited for it.
 const PAUSE_NS: u64 = 60_000_000_000;
 /// In the long run, one query is issued in this time: every node of a cluster may ask the same API server.
 const EVERY_NS: u64 = 10_000_000_000;
@@ -49,17 +50,30 @@ impl Entry {
 impl Endpoints {
     /// Whether to query for this Service now; the caller must issue the query.
     pub fn query(&mut self, service: &ServiceName, now: u64) -> bool {
+        if !self.asked_for || self.has_failed(&service.namespace, now) {
+            return false;
+        }
         let too_early = |entry: &Entry| now < entry.queried_at.saturating_add(AGAIN_NS) || entry.known(now).is_some();
         let spent = self.spent.max(now).saturating_add(EVERY_NS);
         let too_many = spent > now.saturating_add(BURST * EVERY_NS);
         let is_paused = (self.pause.0..self.pause.1).contains(&now);
-        if !self.asked_for || too_many || is_paused || self.services.get(service).is_some_and(too_early) {
+        if too_many || is_paused || self.services.get(service).is_some_and(too_early) {
             return false;
         }
         self.spent = spent;
         self.pause = (now.saturating_add(PATIENCE_NS), now.saturating_add(PAUSE_NS));
         self.services.insert(service.clone(), Entry { queried_at: now, answer: None });
         true
+    }
+
+    /// A query about this namespace failed a short time ago.
+    fn has_failed(&self, namespace: &str, now: u64) -> bool {
+        let mut answers = self.services.values().filter_map(|entry| entry.answer.as_ref());
+        answers.any(|(time, service)| {
+            service.ready_endpoints.is_none()
+                && service.namespace == namespace
+                && (*time..time.saturating_add(PAUSE_NS)).contains(&now)
+        })
     }
 
     /// Until when to wait for the answer about this Service; `None`: none is on its way.
@@ -70,10 +84,12 @@ impl Endpoints {
 
     /// Takes in an answer.
     pub fn observe(&mut self, now: u64, service: &Service) {
-        let has_failed = service.ready_endpoints.is_none();
-        self.pause = if has_failed { (now, now.saturating_add(PAUSE_NS)) } else { (0, 0) };
         let name = ServiceName { namespace: service.namespace.clone(), name: service.name.clone() };
-        self.services.or_default(name).answer = Some((now, service.clone()));
+        let entry = self.services.or_default(name);
+        entry.answer = Some((now, service.clone()));
+        let was_late = now >= entry.queried_at.saturating_add(PATIENCE_NS);
+        let is_away = was_late && service.ready_endpoints.is_none();
+        self.pause = if is_away { (now, now.saturating_add(PAUSE_NS)) } else { (0, 0) };
     }
 
     /// The endpoints of a Service for an attempt that began then, and when they were read.
@@ -153,5 +169,19 @@ mod tests {
         assert!(!endpoints.query(&named("till"), 161 * S) && endpoints.query(&named("till"), 221 * S));
         endpoints.observe(222 * S, &answer("till", Some(&[])));
         assert!(endpoints.query(&named("shelf"), 223 * S), "it answers again");
+    }
+
+    /// A RoleBinding gives the right in some namespaces only.
+    #[test]
+    fn a_refusal_concerns_its_namespace_and_a_late_failure_all() {
+        let elsewhere = ServiceName { namespace: "bank".into(), name: "till".into() };
+        let failed_after = |late: u64| {
+            let mut endpoints = asking();
+            assert!(endpoints.query(&named("cart"), 100 * S));
+            endpoints.observe(100 * S + late, &answer("cart", None));
+            assert!(!endpoints.query(&named("shelf"), 102 * S) && !endpoints.query(&named("shelf"), 159 * S));
+            endpoints.query(&elsewhere, 102 * S)
+        };
+        assert!(failed_after(5_000_000) && !failed_after(PATIENCE_NS));
     }
 }

@@ -90,7 +90,10 @@ async fn a_refusal_leaves_the_endpoints_unknown_and_is_one_warning() {
             }
             let lines = log.lines();
             assert_eq!(lines.len(), 1, "{lines:#?}");
-            assert!(lines[0].contains(problem) && lines[0].ends_with("; the endpoints of a Service stay unknown"));
+            assert!(
+                lines[0].contains(problem)
+                    && lines[0].ends_with("; the endpoints of a Service in namespace shop stay unknown")
+            );
         };
         LocalSet::new().run_until(run).await;
     }
