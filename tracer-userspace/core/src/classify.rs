@@ -27,6 +27,7 @@ mod phrases;
 mod pod_sockets;
 mod rules;
 pub mod sandbox;
+mod services;
 mod serving;
 mod shared_address;
 mod sidecar;

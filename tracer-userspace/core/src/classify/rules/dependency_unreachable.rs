@@ -1,7 +1,7 @@
 //! The pod's own connects get no answer: perhaps its probe fails because a dependency is unreachable. Goes to `also`.
 
 use super::super::pod_sockets;
-use super::service_no_endpoints::service_named;
+use super::super::services::service_named;
 use super::*;
 use tracer_model::event::UnansweredConnect;
 use tracer_model::shell::word;

@@ -39,7 +39,7 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     // Behind an address translation the backend's RST has other addresses, so tracer does not match it to this attempt.
     let by_ipvs = sent_by_ipvs(case);
-    let (who, remediation) = match (super::service_no_endpoints::target_service(case), by_ipvs) {
+    let (who, remediation) = match (super::super::services::target_service(case), by_ipvs) {
         (Some(service), _) => (
             format!("{dst} is Service {service}: most likely nobody listens at the endpoint that it was sent to"),
             Remediation::from(format!("Connect to each endpoint of Service {service} in turn: one of them refuses"))

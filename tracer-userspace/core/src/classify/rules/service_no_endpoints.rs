@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
 use super::super::owner::{is_cluster_ips_check, is_of_kube_proxy};
+use super::super::services::{is_of_node, name_of, node_port_service, node_ports_at, service_at};
 use super::super::stopped::{Blame, Stopped};
 use super::*;
 use tracer_model::event::{
@@ -365,35 +366,6 @@ fn ready_elsewhere(case: &Case<'_>, service: Option<&Service>) -> Option<usize> 
     (!ready.is_empty() && !ready.iter().any(here)).then_some(ready.len())
 }
 
-/// `namespace/name` of the Service at the target's address, if there is one.
-pub(super) fn target_service(case: &Case<'_>) -> Option<String> {
-    service_named(case, case.attempt.flow.dst)
-}
-
-/// `namespace/name` of the Service at this address, if there is one.
-pub(super) fn service_named(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
-    service_at(case, dst).map(name_of).or_else(|| node_port_service(case, dst))
-}
-
-fn name_of(service: &Service) -> String {
-    format!("{}/{}", service.namespace, service.name)
-}
-
-fn service_at<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
-    let at_cluster_ip = |service: &&Service| {
-        service.cluster_ips.contains(&dst.ip()) && service.ports.iter().any(|port| port.port == dst.port())
-    };
-    let at_node_port = |service: &&Service| {
-        service.ports.iter().any(|port| port.node_port == Some(dst.port())) && is_of_node(case, dst.ip())
-    };
-    let services = &case.node.services;
-    services.iter().find(at_cluster_ip).or_else(|| services.iter().find(at_node_port))
-}
-
-fn is_of_node(case: &Case<'_>, addr: IpAddr) -> bool {
-    case.node.netns().is_some_and(|netns| case.node.owns(netns, addr))
-}
-
 fn empty_service<'a>(case: &Case<'a>) -> Option<&'a Service> {
     service_at(case, case.attempt.flow.dst).filter(|service| is_empty(service))
 }
@@ -401,15 +373,6 @@ fn empty_service<'a>(case: &Case<'a>) -> Option<&'a Service> {
 /// It is known to have no ready endpoint.
 fn is_empty(service: &Service) -> bool {
     service.ready_endpoints.as_ref().is_some_and(Vec::is_empty)
-}
-
-fn node_port_service(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
-    node_ports_at(case, dst).find_map(|port| case.node.service_of(port))
-}
-
-fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &'a NodePort> {
-    let of_node = is_of_node(case, dst.ip());
-    case.node.node_ports.all().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
 }
 
 /// The client pod, or the probed pod, is itself an endpoint that is not ready. Pods on the node's network share its

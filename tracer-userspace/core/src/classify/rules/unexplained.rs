@@ -38,7 +38,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         lost.map_or_else(|| describe_no_evidence(case), |(_, drop)| drops::describe(case, drop)),
         node.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
-    let service = super::service_no_endpoints::target_service(case).filter(|_| lost.is_none());
+    let service = super::super::services::target_service(case).filter(|_| lost.is_none());
     let remediation =
         lost.and_then(|(_, drop)| drops::fix(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| node.map(|(_, fix)| fix));
@@ -94,7 +94,7 @@ fn is_undisturbed(attempt: &Attempt, ended: u64) -> bool {
 
 /// Says that nothing decides. Behind a Service, tracer does not recognize a translated packet as one of this attempt.
 fn describe_no_evidence(case: &Case<'_>) -> String {
-    let service = super::service_no_endpoints::target_service(case);
+    let service = super::super::services::target_service(case);
     let service = service.map(|name| {
         format!(
             "; the target is Service {name}: tracer does not see what becomes of a packet on its way to an endpoint"

@@ -1,0 +1,44 @@
+//! The Services that tracer knows: by the address that an attempt goes to.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::case::Case;
+use tracer_model::event::{NodePort, Service};
+
+/// `namespace/name` of the Service at the target's address, if there is one.
+pub(super) fn target_service(case: &Case<'_>) -> Option<String> {
+    service_named(case, case.attempt.flow.dst)
+}
+
+/// `namespace/name` of the Service at this address, if there is one.
+pub(super) fn service_named(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
+    service_at(case, dst).map(name_of).or_else(|| node_port_service(case, dst))
+}
+
+pub(super) fn name_of(service: &Service) -> String {
+    format!("{}/{}", service.namespace, service.name)
+}
+
+pub(super) fn service_at<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
+    let at_cluster_ip = |service: &&Service| {
+        service.cluster_ips.contains(&dst.ip()) && service.ports.iter().any(|port| port.port == dst.port())
+    };
+    let at_node_port = |service: &&Service| {
+        service.ports.iter().any(|port| port.node_port == Some(dst.port())) && is_of_node(case, dst.ip())
+    };
+    let services = &case.node.services;
+    services.iter().find(at_cluster_ip).or_else(|| services.iter().find(at_node_port))
+}
+
+pub(super) fn is_of_node(case: &Case<'_>, addr: IpAddr) -> bool {
+    case.node.netns().is_some_and(|netns| case.node.owns(netns, addr))
+}
+
+pub(super) fn node_port_service(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
+    node_ports_at(case, dst).find_map(|port| case.node.service_of(port))
+}
+
+pub(super) fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &'a NodePort> {
+    let of_node = is_of_node(case, dst.ip());
+    case.node.node_ports.all().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
+}
