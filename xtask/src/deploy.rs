@@ -100,7 +100,6 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
     Ok(values.context("not YAML")?.into_iter().filter(|value| !value.is_null()).collect())
 }
 
-/// Kind and name of an object.
 pub(crate) fn kind_and_name(object: &Value) -> String {
     let word = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?");
     format!("{}/{}", word("/kind"), word("/metadata/name"))

@@ -21,7 +21,6 @@ pub(crate) struct DistArgs {
     quick: bool,
 }
 
-/// A target.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Target {
     /// x86-64 with musl

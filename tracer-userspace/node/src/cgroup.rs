@@ -6,7 +6,6 @@
 
 use super::cgroups::has;
 
-/// The pod a process is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodProcess {
     pub uid: String,

@@ -17,7 +17,6 @@ const INET_DIAG_SKV6ONLY: u16 = 11;
 /// The bit of listeners in a set of states.
 pub(super) const LISTEN: u32 = 1 << 10;
 
-/// A TCP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TcpSocket {
     /// Whether it is an IPv6 socket. Its addresses may be IPv4 all the same.

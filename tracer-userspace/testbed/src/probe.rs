@@ -29,7 +29,6 @@ pub enum Kind {
     Https,
 }
 
-/// A probe to make.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ProbeRequest {
     pub dst: SocketAddr,

@@ -63,7 +63,6 @@ fn place() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests")
 }
 
-/// All fixtures.
 pub(crate) fn fixtures() -> Vec<Recording> {
     below(&place().join("fixtures"), "/observations.ndjson")
 }

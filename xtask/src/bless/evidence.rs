@@ -28,7 +28,6 @@ const NOTE: &str = "note";
 /// For each confidence, or [`NOTE`]: the evidence, and the number of verdicts with it.
 type Evidence = BTreeMap<String, BTreeMap<String, usize>>;
 
-/// The page.
 pub(super) fn page() -> Result<String> {
     let mut columns = BTreeMap::new();
     for (name, snapshot) in snapshots("kernels")? {

@@ -53,7 +53,6 @@ pub(crate) struct Row {
     pub(crate) result: Outcome,
     /// Why, unless it passed.
     pub(crate) reason: Option<String>,
-    /// The verdicts of its attempts.
     #[serde(default)]
     pub(crate) reported: Vec<AttemptVerdicts>,
     /// It failed first, and passed in a retry.

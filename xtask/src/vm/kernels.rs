@@ -51,7 +51,6 @@ pub(crate) struct Kernel {
 /// Directories that the guest covers with an empty file system.
 const HIDDEN: &[&str] = &["/var/cache", "/var/tmp", "/var/log", "/run", "/dev", "/sys", "/proc"];
 
-/// The release of that name.
 pub(crate) fn find(name: &str) -> Result<&'static Release> {
     let names = || RELEASES.iter().map(|release| release.name).collect::<Vec<_>>().join(", ");
     RELEASES.iter().find(|release| release.name == name).with_context(|| format!("the kernels are {}", names()))

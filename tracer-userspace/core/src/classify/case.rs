@@ -15,9 +15,7 @@ pub(super) const ANSWER_NS: u64 = 500_000_000;
 /// The input of a rule.
 #[derive(Debug)]
 pub struct Case<'a> {
-    /// The attempt.
     pub attempt: &'a Attempt,
-    /// The node.
     pub node: &'a Node,
     /// The probes that the attempt can be.
     pub matched: Matched<'a>,

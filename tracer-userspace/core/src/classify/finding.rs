@@ -9,7 +9,6 @@ use tracer_model::record::{Cause, Confidence, Culprit, Evidence, Outcome, Remedi
 /// What a rule found.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The cause.
     pub cause: Cause,
     /// How the attempt ended.
     pub outcome: Outcome,

@@ -18,7 +18,6 @@ use tracer_model::record::{Cause, Confidence, K8s, Outcome, Probe, Process, Reme
 /// The subject of a verdict that has no connection.
 #[derive(Clone, Debug)]
 pub struct Unattached {
-    /// The probe.
     pub probe: Option<Probe>,
     /// The pod.
     pub k8s: K8s,

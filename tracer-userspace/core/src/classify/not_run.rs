@@ -35,7 +35,6 @@ impl ClockStep {
 /// Containers of a pod that start in the future by the wall clock, while no attempt of their probes is seen.
 #[derive(Clone, Debug)]
 pub struct NotRun<'a> {
-    /// The pod.
     pub pod: &'a PodRef,
     /// Names of the containers.
     pub containers: Vec<&'a str>,
@@ -49,7 +48,6 @@ pub struct NotRun<'a> {
     pub lost: u64,
 }
 
-/// The verdict.
 pub fn verdict(not_run: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached) {
     let only = match not_run.containers[..] {
         [one] => Some(one.to_owned()),

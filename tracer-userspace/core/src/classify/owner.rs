@@ -5,7 +5,6 @@ use tracer_model::event::{Backend, FirewallRule};
 /// Software that writes rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its name.
     pub name: &'static str,
     /// It enforces network policies.
     pub policy: bool,

@@ -21,7 +21,6 @@ pub(super) struct Verdicts {
     finished: BTreeSet<ConnId>,
 }
 
-/// The verdict on an attempt.
 #[derive(Debug)]
 struct AttemptVerdict {
     decided: Decided,

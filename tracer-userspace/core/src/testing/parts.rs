@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// A firewall of these rules.
 pub fn firewall(netns: Netns, rules: Vec<FirewallRule>) -> ObservationKind {
     ObservationKind::Firewall(Box::new(Firewall { rules, ..Firewall::empty(netns) }))
 }

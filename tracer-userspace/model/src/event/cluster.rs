@@ -285,7 +285,6 @@ pub struct Service {
     pub not_ready_endpoints: Vec<IpAddr>,
 }
 
-/// The name of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceName {
     pub namespace: String,

@@ -271,7 +271,6 @@ fn no_endpoints(element: &Rule) -> String {
 }
 
 impl Table {
-    /// Keeps the elements of a map and their rules.
     fn keep_map(&mut self, name: &str, (elements, rules): (Elements, Vec<Rule>)) {
         self.sets.insert(name.to_owned(), elements);
         self.maps.insert(name.to_owned(), rules);

@@ -40,7 +40,6 @@ pub fn line(record: &Record) -> Vec<u8> {
     bytes
 }
 
-/// The record as a JSON value.
 pub(super) fn value(record: &Record) -> serde_json::Value {
     serde_json::to_value(ordered(record)).unwrap_or_default()
 }

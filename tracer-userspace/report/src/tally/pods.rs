@@ -19,7 +19,6 @@ pub(crate) struct Example {
     pub(crate) id: u64,
     /// When, µs.
     pub(crate) us: i64,
-    /// The whole line.
     pub(crate) line: Box<[u8]>,
 }
 

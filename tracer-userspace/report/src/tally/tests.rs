@@ -5,7 +5,6 @@ use crate::line;
 use crate::tests::{at, attempt, verdict};
 use tracer_model::record::{Cause, LossBody};
 
-/// The tally of these lines.
 fn tally(filter: Filter, lines: &[String]) -> Tally {
     let mut tally = Tally::new(filter);
     for text in lines {

@@ -50,7 +50,6 @@ struct Parts {
     slices: Option<Vec<Slice>>,
 }
 
-/// Reads the Services of a file.
 pub fn read_services(path: &Path) -> Result<Vec<Service>, FileError> {
     services_of(&Source::read(FLAG, path)?)
 }

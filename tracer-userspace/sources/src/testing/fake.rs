@@ -40,7 +40,6 @@ impl Fake {
         Self { listener, addr, requests: 0 }
     }
 
-    /// The next request.
     pub async fn next(&mut self) -> FakeRequest {
         let accepted = timeout(GUARD, self.listener.accept()).await.expect("a request in time");
         self.requests += 1;
@@ -80,7 +79,6 @@ impl FakeRequest {
         self.has("watch=true")
     }
 
-    /// The body of the request.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }

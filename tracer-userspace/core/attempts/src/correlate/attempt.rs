@@ -30,7 +30,6 @@ pub enum End {
     ClosedByServer,
 }
 
-/// One attempt.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     /// The number of the connection.

@@ -56,9 +56,7 @@ pub struct Node {
     pub flushes: Flushes,
     /// NodePorts of every table.
     pub node_ports: NodePortTables,
-    /// Pods.
     pub pods: KnownPods,
-    /// Services.
     pub services: Vec<Service>,
     /// The endpoints of Services that were asked for.
     pub endpoints: Endpoints,

@@ -70,7 +70,6 @@ impl KnownPods {
         self.have_specs = self.all.iter().any(Pod::has_specs);
     }
 
-    /// All pods.
     pub fn iter(&self) -> impl Iterator<Item = &Pod> {
         self.all.iter()
     }

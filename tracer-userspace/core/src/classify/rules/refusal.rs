@@ -8,7 +8,6 @@ use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 
 /// A refusal: nobody listens on the target's port.
 pub(super) struct Refused {
-    /// The evidence.
     pub(super) evidence: Vec<Evidence>,
     /// Where nobody listens.
     pub(super) netns: Option<Netns>,

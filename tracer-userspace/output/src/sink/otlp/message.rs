@@ -47,7 +47,6 @@ pub(super) struct Scope {
     pub(super) version: String,
 }
 
-/// One record.
 #[derive(Clone, PartialEq, Message, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LogRecord {

@@ -24,7 +24,6 @@ impl Explanation {
     }
 }
 
-/// Describes the drop.
 pub(super) fn describe(case: &Case<'_>, drop: &PacketDrop) -> String {
     let why = match (drop.reason.as_deref(), drop.location.as_deref()) {
         (Some(reason), Some(place)) => format!(" ({reason}, in {place})"),
