@@ -88,9 +88,9 @@ impl Api {
         let right = Right { verb: "get", resource: &format!("{resource}.apps"), namespace };
         let path = format!("/apis/apps/v1/namespaces/{namespace}/{resource}/{name}");
         let workload: Workload = self.object(&path, &right, &what).await?;
-        let selector = workload.spec.selector.text();
-        let selector = selector.ok_or_else(|| Problem::Found(format!("{what}: its selector cannot be read")))?;
-        self.pods(namespace, &selector, None).await
+        let selector =
+            workload.selector().ok_or_else(|| Problem::Found(format!("{what}: its selector cannot be read")))?;
+        self.pods(namespace, &selector.to_string(), None).await
     }
 
     /// The pods that match a selector, on one node or on all.

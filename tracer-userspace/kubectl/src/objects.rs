@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::Selector;
 use serde::{Deserialize, Deserializer};
 
 /// Reads `null` as the default value, because some clients write `null` for an empty field.
@@ -48,9 +50,7 @@ objects! {
     Waiting { reason: String, message: String, exit_code: i32, }
 
     Workload { spec: WorkloadSpec, }
-    WorkloadSpec { selector: Selector, }
-    Selector { match_labels: BTreeMap<String, String>, match_expressions: Vec<Expression>, }
-    Expression { key: String, operator: String, values: Vec<String>, }
+    WorkloadSpec { selector: LabelSelector, }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -89,22 +89,10 @@ impl Pod {
     }
 }
 
-impl Selector {
-    /// The selector as a query; absent if it is empty or has an unknown operator.
-    pub(super) fn text(&self) -> Option<String> {
-        let labels = self.match_labels.iter().map(|(key, value)| Some(format!("{key}={value}")));
-        let expressions = self.match_expressions.iter().map(|it| {
-            let (key, values) = (&it.key, it.values.join(","));
-            Some(match it.operator.as_str() {
-                "In" => format!("{key} in ({values})"),
-                "NotIn" => format!("{key} notin ({values})"),
-                "Exists" => key.clone(),
-                "DoesNotExist" => format!("!{key}"),
-                _ => return None,
-            })
-        });
-        let parts: Vec<_> = labels.chain(expressions).collect::<Option<_>>()?;
-        Some(parts.join(",")).filter(|text| !text.is_empty())
+impl Workload {
+    /// The selector of its pods; absent if it is empty, because it would select every pod, or has an unknown operator.
+    pub(super) fn selector(self) -> Option<Selector> {
+        Selector::try_from(self.spec.selector).ok().filter(|it| !it.selects_all())
     }
 }
 
@@ -114,11 +102,14 @@ mod tests {
 
     #[test]
     fn a_selector_is_a_query() {
-        let of = |json: &str| serde_json::from_str::<Selector>(json).expect("a selector").text();
+        let of = |json: &str| {
+            let selector = serde_json::from_str(json).expect("a selector");
+            Workload { spec: WorkloadSpec { selector } }.selector().map(|it| it.to_string())
+        };
         let text = r#"{"matchLabels":{"app":"cart"},"matchExpressions":[{"key":"tier","operator":"In","values":["a","b"]},{"key":"old","operator":"DoesNotExist"}]}"#;
         assert_eq!(of(text).as_deref(), Some("app=cart,tier in (a,b),!old"));
         assert_eq!(of(r#"{"matchExpressions":[{"key":"x","operator":"Gt","values":["1"]}]}"#), None);
-        assert_eq!(of("{}"), None, "it would select every pod");
+        assert_eq!(of("{}"), None);
     }
 
     #[test]
