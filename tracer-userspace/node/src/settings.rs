@@ -33,7 +33,7 @@ pub fn read(node: &NodeNetns) -> Result<NodeSettings, NetnsError> {
 }
 
 /// The ephemeral ports of the calling thread's namespace.
-pub(super) fn local_port_range() -> Option<(u16, u16)> {
+pub fn local_port_range() -> Option<(u16, u16)> {
     parse_range(&sysctl("ipv4/ip_local_port_range")?)
 }
 

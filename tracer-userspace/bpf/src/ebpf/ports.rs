@@ -1,14 +1,13 @@
 //! The map in which the programs count the ephemeral ports of each process.
 
-use std::fs;
-
 use aya::maps::{HashMap, MapData};
 use tracer_common::ports::PortUse;
+use tracer_node::settings::local_port_range;
 
 use super::global::Global;
 
 /// The kernel's default range.
-const DEFAULT_RANGE: (u32, u32) = (32768, 60999);
+const DEFAULT_RANGE: (u16, u16) = (32768, 60999);
 
 /// Counters by thread group.
 pub(super) type Ports = HashMap<MapData, u32, Global<PortUse>>;
@@ -26,10 +25,6 @@ pub(super) fn read(ports: &mut Ports, take: bool) -> Vec<(u32, PortUse)> {
 
 /// `net.ipv4.ip_local_port_range` of the own network namespace.
 pub(super) fn range() -> (u32, u32) {
-    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let mut words = text.split_whitespace().map(str::parse);
-    match (words.next(), words.next()) {
-        (Some(Ok(first)), Some(Ok(last))) => (first, last),
-        _ => DEFAULT_RANGE,
-    }
+    let (first, last) = local_port_range().unwrap_or(DEFAULT_RANGE);
+    (first.into(), last.into())
 }
