@@ -37,7 +37,8 @@ pub(super) fn understand(output: &str, result: KubeletResult) -> Words {
     let text = publishable(output, reason, result);
     // Only in the printable text: received data, or the output of a command, may look like an address.
     let (src, dst) = text.as_deref().filter(|_| is_network(output, result)).map_or((None, None), ends);
-    Words { reason, text: text.filter(|it| !it.is_empty()).map(shortened), src, dst }
+    let text = text.filter(|it| !it.is_empty()).map(|it| it[..it.floor_char_boundary(MAX_TEXT)].to_owned());
+    Words { reason, text, src, dst }
 }
 
 fn meaning(output: &str, result: KubeletResult) -> ProbeOutput {
@@ -171,12 +172,6 @@ fn not_serving(output: &str) -> &str {
     let state = output.strip_prefix("service unhealthy (responded with \"").and_then(|it| it.strip_suffix("\")"));
     let is_known = state.is_some_and(|it| ["UNKNOWN", "NOT_SERVING", "SERVICE_UNKNOWN"].contains(&it));
     if is_known { output } else { "service unhealthy" }
-}
-
-fn shortened(mut text: String) -> String {
-    let end = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= MAX_TEXT).last();
-    text.truncate(end.unwrap_or_default());
-    text
 }
 
 /// The source and destination address in the text: `read tcp A->B:`, `dial tcp B:`, `failed to connect service "B"`,
