@@ -9,6 +9,7 @@ use tracer_attempts::enrich::{self, Protocol};
 use tracer_model::event::{Answer, AnswerKind, KubeletProbe, ProbeOutput};
 
 pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on something that the pod cannot reach. Read the application's log of that moment";
+pub(in super::super) const NO_SUCH_PATH: &str = "The network from the kubelet to the pod works, and the application does not serve what the probe asks for: correct the probe's path or its Host header, or let the application serve that path. Read the application's log of that moment";
 const NO_HTTP: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP, MySQL and many gRPC servers do";
 const NOT_AN_HTTP_PORT: &str = "Correct the probe's port, or use tcpSocket, or grpc for a gRPC server: the server on this port does not speak HTTP/1";
@@ -91,7 +92,7 @@ fn rpc_failure(case: &Case<'_>, reported: &KubeletProbe) -> Option<(String, &'st
 /// Adds the application's log, unless the port speaks another protocol: the log does not show that.
 fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     match fix {
-        HANDLER | RPC_FAILED => with_log(case, fix),
+        HANDLER | NO_SUCH_PATH | RPC_FAILED => with_log(case, fix),
         TLS_REFUSED | TLS_NOT_ACCEPTED => with_log(case, fix).run([shows_certificate(case.attempt.flow.dst)]),
         _ => fix.into(),
     }
@@ -106,7 +107,7 @@ pub(super) fn shows_certificate(dst: SocketAddr) -> Command {
 /// With scheme `https`, `NotHttp` means that the port speaks no TLS, or something else than HTTP in it.
 pub(in super::super) fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -> Option<(String, &'static str)> {
     match reason {
-        ProbeOutput::Status(status) => Some((format!("HTTP status {status}"), HANDLER)),
+        ProbeOutput::Status(status) => Some(status_text(status)),
         ProbeOutput::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
         ProbeOutput::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
         ProbeOutput::HealthNotFound => Some(("that it does not know the service asked about".to_owned(), NOT_FOUND)),
@@ -124,6 +125,11 @@ pub(in super::super) fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -
         ProbeOutput::NotHttp => Some(("something that is not HTTP".to_owned(), NO_HTTP)),
         _ => None,
     }
+}
+
+/// A status as text, and its fix.
+fn status_text(status: u16) -> (String, &'static str) {
+    (format!("HTTP status {status}"), if status == 404 { NO_SUCH_PATH } else { HANDLER })
 }
 
 fn by_answer(case: &Case<'_>) -> Option<Finding> {
@@ -166,7 +172,7 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !answer.is_interim() => {
             // A lifecycle handler accepts any status (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
             let handlers = case.matched.possible_handlers();
-            handlers.is_empty().then(|| (format!("HTTP status {status}"), HANDLER))
+            handlers.is_empty().then(|| status_text(status))
         }
         (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
             "a TLS record in answer to plain HTTP".to_owned(),

@@ -161,6 +161,13 @@ fn a_failed_health_rpc_is_an_answer_if_the_connection_worked() {
     }
 }
 
+#[test]
+fn a_404_advises_to_correct_the_path() {
+    let verdict_on = |status| Stream::new().http_readiness().connect().established().answers(status).verdict();
+    assert_has(&verdict_on(404).remediation, &["correct the probe's path", "kubectl logs"]);
+    assert_has(&verdict_on(503).remediation, &["what the health handler checks", "kubectl logs"]);
+}
+
 /// For a cloud's metadata service or a credential provider a 404 can be normal.
 #[test]
 fn a_404_from_a_target_that_is_not_probed_is_no_failure() {
