@@ -73,7 +73,9 @@ fn is_superseded(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     let later_stage = matches!(finding.cause.stage(), Stage::Answer | Stage::Tls);
     let got_further = !later_stage && !finding.cause.has(Trait::EndsWithNetwork);
     let surer = before.confidence < Confidence::Proven || finding.cause.has(Trait::Reached);
-    let proven = finding.confidence == Confidence::Proven && got_further && surer;
+    // That the process is stopped is likely; that its queue was full is proven, else it would not be in `also`.
+    let queued = finding.cause == Cause::TargetFrozen && also.contains(&Cause::AcceptQueueOverflow);
+    let proven = (finding.confidence == Confidence::Proven || queued) && got_further && surer;
     let stands = finding.cause == before.cause || also.contains(&before.cause);
     before.until_answered && before.outcome == Outcome::Failure && proven && !stands
 }

@@ -309,6 +309,29 @@ mod tests {
         }
     }
 
+    /// Played on 6.12: the rule is removed before the next SYN, which meets the full queue.
+    #[test]
+    fn a_full_queue_of_a_stopped_server_replaces_a_rule_that_dropped_an_earlier_syn() {
+        let cause_if = |is_met: bool| {
+            let mut stream = Stream::new();
+            stream.connect().filtered(SYN, NODE).push(firewall(NODE, vec![rule("OUTPUT", RuleVerdict::Drop)]));
+            for _ in 0..2 {
+                let serving = Serving { processes: vec![stopped(7)], ..Serving::default() };
+                stream.wait_ms(300).inspection(|reading| {
+                    reading.listeners = Some(vec![listener(2, 1)]);
+                    reading.serving = Some(Box::new(serving));
+                });
+            }
+            stream.wait_ms(400).syn_again();
+            if is_met {
+                stream.queue_full(ListenQueue::Accept);
+            }
+            stream.gives_up().causes()
+        };
+        assert_eq!(cause_if(true), ["target_frozen"]);
+        assert_eq!(cause_if(false), ["firewall_drop"]);
+    }
+
     #[test]
     fn a_halted_server_with_a_full_queue_is_inspected_again() {
         let next = |server: ServerProcess| {

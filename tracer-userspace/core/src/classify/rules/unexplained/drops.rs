@@ -176,6 +176,14 @@ fn by_place(drop: &PacketDrop) -> Explanation {
             "Find the rule or route that refuses it, and correct it",
             [format!("ip route get {dst} from {src} iif {}", device(drop))],
         ),
+        // net/netfilter/nf_queue.c
+        Some("nf_queue") => Explanation::of(
+            "; a rule sends it to a queue for a process (NFQUEUE), and no process reads that queue, or it is full",
+        )
+        .fix(
+            "Start the process that reads the queue, or let the rule pass packets without it (bypass)",
+            ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"].map(str::to_owned),
+        ),
         // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
         Some("dst_discard_out") => {
             Explanation::of("; its route was going away, or an IPsec policy waits for keys (ip xfrm policy)")
@@ -304,6 +312,7 @@ mod tests {
         assert_has(&noted("TCP_CSUM", "tcp_v4_rcv"), &["its checksum is wrong", "tx-checksum-ip-generic off"]);
         assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
         assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
+        assert_has(&noted("NOT_SPECIFIED", "nf_queue"), &["no process reads that queue", "nfnetlink_queue"]);
         assert_has(&noted("NOT_SPECIFIED", "dst_discard_out"), &["an IPsec policy waits for keys"]);
         let on_its_way = |holder| {
             let mut stream = Stream::new();
