@@ -110,10 +110,7 @@ impl Pod {
 
     /// Stops its newest server with SIGSTOP. It can still be killed.
     pub fn halt(&self) -> Result<()> {
-        let pid = self.server()?.pid();
-        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP)?;
-        // `kill` only sends the signal: a running thread continues until it handles it.
-        until(&format!("{pid} is stopped"), || is_stopped(pid))
+        halt(self.server()?.pid())
     }
 
     /// Freezes its newest server until the guard is dropped.
@@ -129,6 +126,8 @@ impl Pod {
     pub fn starve(&mut self, name: &str, own: &Proc, neighbour: &Proc) -> Result<()> {
         let groups = Cgroup::starved(name)?;
         let cpu = one_cpu()?;
+        halt(own.pid())?;
+        let joined = ran(neighbour.pid())?;
         for (process, groups) in [
             (own, groups.own.as_slice()),
             (self.server()?, groups.own.as_slice()),
@@ -138,13 +137,18 @@ impl Pod {
             tasks(process.pid())?.into_iter().try_for_each(|task| sched_setaffinity(task, &cpu))?;
         }
         let (own, neighbour) = (own.pid(), neighbour.pid());
-        let mut before = (ran(own)?, ran(neighbour)?);
-        until(&format!("{neighbour} has the CPU"), || {
+        until(&format!("{neighbour} has the CPU"), || Ok(ran(neighbour)? > joined + Duration::from_millis(5)))?;
+        let began = ran(own)?;
+        kill(Pid::from_raw(own.cast_signed()), Signal::SIGCONT)?;
+        let mut before = (began, ran(neighbour)?);
+        until(&format!("{own} has had its turn"), || {
             let now = (ran(own)?, ran(neighbour)?);
             if now.0 != before.0 {
                 before = now;
             }
-            Ok(now.1 - before.1 > Duration::from_millis(50))
+            // If the turn was cut short, the next one comes soon.
+            let pause = (now.0 - began) * groups.ratio;
+            Ok(pause > Duration::from_secs(20) && now.1 - before.1 > Duration::from_millis(50))
         })?;
         self.groups.extend(groups.settle()?);
         Ok(())
@@ -158,6 +162,12 @@ impl Pod {
     pub fn stop(&mut self) {
         self.servers.clear();
     }
+}
+
+fn halt(pid: u32) -> Result<()> {
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP)?;
+    // `kill` only sends the signal: a running thread continues until it handles it.
+    until(&format!("{pid} is stopped"), || is_stopped(pid))
 }
 
 /// Whether all threads of the process are in state T.

@@ -35,9 +35,9 @@ impl Cgroup {
     pub fn starved(name: &str) -> Result<Starved> {
         let (hierarchy, root) = cpu().context("no CPU controller")?;
         // The least, the usual and the greatest.
-        let (file, [few, usual, most]) = match hierarchy {
-            Hierarchy::Unified => ("cpu.weight", ["1", "100", "10000"]),
-            _ => ("cpu.shares", ["2", "1024", "262144"]),
+        let (file, [few, usual, most], ratio) = match hierarchy {
+            Hierarchy::Unified => ("cpu.weight", ["1", "100", "10000"], 10_000),
+            _ => ("cpu.shares", ["2", "1024", "262144"], 131_072),
         };
         let parent = Self::below(&root, name)?;
         // On a busy machine, others would cut the first turn short. Then the next one would come soon.
@@ -50,7 +50,13 @@ impl Cgroup {
         neighbour.write(file, most)?;
         let counts = own.0.join(PRESSURE).exists();
         let counting = if counts { None } else { Self::create(name)? };
-        Ok(Starved { own: std::iter::once(own).chain(counting).collect(), neighbour, parent, usual: (file, usual) })
+        Ok(Starved {
+            own: std::iter::once(own).chain(counting).collect(),
+            neighbour,
+            parent,
+            usual: (file, usual),
+            ratio,
+        })
     }
 
     fn with_quota(name: &str, quota: &str, period: &str) -> Result<Self> {
@@ -102,6 +108,8 @@ pub struct Starved {
     pub neighbour: Cgroup,
     parent: Cgroup,
     usual: (&'static str, &'static str),
+    /// How much more CPU time the neighbour gets.
+    pub ratio: u32,
 }
 
 impl Starved {
