@@ -12,16 +12,17 @@ use tracer_model::event::Listen;
 /// `/proc` is scanned again only if the last scan is older than this.
 const MAX_AGE: Duration = Duration::from_secs(2);
 
-/// Whether a socket listens at this address now. False if the namespace is gone or cannot be read.
-pub fn is_listening(socket: &Listen, namespaces: &mut Namespaces) -> bool {
+/// Whether a socket listens at this address now. `None` if the namespace is gone or cannot be read.
+pub fn is_listening(socket: &Listen, namespaces: &mut Namespaces) -> Option<bool> {
     let pid = socket.actor.pid;
     let of_process = (netns_of(pid) == Some(socket.netns)).then(|| PathBuf::from(format!("/proc/{pid}/ns/net")));
     let path = of_process.or_else(|| namespaces.path_within(socket.netns, MAX_AGE));
     let find = || {
         let mut found = false;
-        dump(LISTEN, socket.addr.port(), |it| found |= it.local == socket.addr).is_ok() && found
+        let read = dump(LISTEN, socket.addr.port(), |it| found |= it.local == socket.addr);
+        (found || read.is_ok()).then_some(found)
     };
-    path.and_then(|path| in_netns(&path, find).ok()).unwrap_or(false)
+    in_netns(&path?, find).ok()?
 }
 
 #[cfg(test)]
@@ -39,11 +40,12 @@ mod tests {
         let addr = listener.local_addr().expect("its address");
         let actor = Actor { pid, tid: pid, comm: "test".into(), netns: None, cgroup: None, cgroup_memory: None };
         let mut socket = Listen { netns, addr, actor, begins: true, bound: false };
-        assert!(is_listening(&socket, &mut namespaces));
-        assert!(!is_listening(&Listen { netns: Netns(1), ..socket.clone() }, &mut namespaces), "nobody's namespace");
+        assert_eq!(is_listening(&socket, &mut namespaces), Some(true));
+        let nobodys = Listen { netns: Netns(1), ..socket.clone() };
+        assert_eq!(is_listening(&nobodys, &mut namespaces), None, "nobody's namespace");
         socket.actor.pid = 0;
-        assert!(is_listening(&socket, &mut namespaces), "another process of the namespace leads there");
+        assert_eq!(is_listening(&socket, &mut namespaces), Some(true), "another process of the namespace leads there");
         drop(listener);
-        assert!(!is_listening(&socket, &mut namespaces));
+        assert_eq!(is_listening(&socket, &mut namespaces), Some(false));
     }
 }

@@ -57,13 +57,15 @@ fn put(queue: &mut VecDeque<(Instant, Listen)>, at: Instant, socket: Listen) {
     queue.push_back((at, socket));
 }
 
-/// Looks at the sockets that are due. Returns those that listen, and at the first look also those that do not.
-fn look(waiting: &mut Waiting, now: Instant, mut listens: impl FnMut(&Listen) -> bool) -> Vec<Listen> {
+/// Looks at the sockets that are due. Returns those that listen, and at the first look also those that do not. What could
+/// not be read stays open.
+fn look(waiting: &mut Waiting, now: Instant, mut listens: impl FnMut(&Listen) -> Option<bool>) -> Vec<Listen> {
     let mut news = Vec::new();
     for (looks, after) in AFTER_MS.into_iter().enumerate() {
         while let Some((at, socket)) = waiting[looks].pop_front_if(|(at, _)| *at + ms(after) <= now) {
-            let begins = listens(&socket);
-            if begins || looks == 0 {
+            let seen = listens(&socket);
+            let begins = seen == Some(true);
+            if begins || (looks == 0 && seen.is_some()) {
                 news.push(Listen { begins, bound: !begins, ..socket.clone() });
             }
             if let Some(later) = waiting.get_mut(looks + 1).filter(|_| !begins) {
@@ -87,9 +89,12 @@ mod tests {
     #[test]
     fn a_server_may_listen_late_or_never() {
         let (mut waiting, began) = (Waiting::default(), Instant::now());
-        (1..=3).for_each(|port| put(&mut waiting[0], began, socket(port)));
+        (1..=4).for_each(|port| put(&mut waiting[0], began, socket(port)));
         let mut news = |at: u64, listening: &[u16]| {
-            let found = look(&mut waiting, began + ms(at), |socket| listening.contains(&socket.addr.port()));
+            let found = look(&mut waiting, began + ms(at), |socket| {
+                let port = socket.addr.port();
+                (port < 4).then(|| listening.contains(&port))
+            });
             found.iter().map(|it| (it.addr.port(), it.begins, it.bound)).collect::<Vec<_>>()
         };
         assert_eq!(news(0, &[1]), [(1, true, false), (2, false, true), (3, false, true)]);
