@@ -54,10 +54,14 @@ impl Packet {
 /// Reads addresses, ports and flags of a TCP packet; false for anything else.
 #[inline(always)]
 pub fn parse(bytes: &impl Bytes, packet: &mut Packet) -> bool {
-    let Some([first]) = bytes.load(0) else { return false };
-    let tcp = match first >> 4 {
-        4 => parse_v4(bytes, first, packet),
-        6 => parse_v6(bytes, packet),
+    // Both kinds of header have at least as many bytes.
+    let mut header = [0u8; 20];
+    if !bytes.copy(0, &mut header) {
+        return false;
+    }
+    let tcp = match header[0] >> 4 {
+        4 => parse_v4(&header, packet),
+        6 if header[6] == IPPROTO_TCP => parse_v6(bytes, packet),
         _ => 0,
     };
     tcp != 0 && parse_tcp(bytes, tcp, packet)
@@ -65,13 +69,9 @@ pub fn parse(bytes: &impl Bytes, packet: &mut Packet) -> bool {
 
 /// Returns where the TCP header begins, or 0.
 #[inline(always)]
-fn parse_v4(bytes: &impl Bytes, first: u8, packet: &mut Packet) -> u64 {
-    let mut header = [0u8; 20];
-    if !bytes.copy(0, &mut header) {
-        return 0;
-    }
+fn parse_v4(header: &[u8; 20], packet: &mut Packet) -> u64 {
     let fragment = (u16::from(header[6] & 0x1f) << 8) | u16::from(header[7]);
-    let length = u64::from(first & 0xf) * 4;
+    let length = u64::from(header[0] & 0xf) * 4;
     if header[9] != IPPROTO_TCP || fragment != 0 || length < 20 {
         return 0;
     }
@@ -83,8 +83,7 @@ fn parse_v4(bytes: &impl Bytes, first: u8, packet: &mut Packet) -> u64 {
 /// Parses IPv6 without extension headers in the same way.
 #[inline(always)]
 fn parse_v6(bytes: &impl Bytes, packet: &mut Packet) -> u64 {
-    let next = bytes.load(6).map_or(0, |[next]: [u8; 1]| next);
-    if next != IPPROTO_TCP || !bytes.copy(8, &mut packet.tuple.saddr) || !bytes.copy(24, &mut packet.tuple.daddr) {
+    if !bytes.copy(8, &mut packet.tuple.saddr) || !bytes.copy(24, &mut packet.tuple.daddr) {
         return 0;
     }
     40

@@ -9,6 +9,15 @@ pub const fn live_bucket(sk: u64) -> u32 {
     ((sk >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 & (LIVE_BUCKETS - 1)
 }
 
+/// Buckets of destination ports.
+pub const PORT_BUCKETS: u32 = 1 << 12;
+
+/// The bucket of a port.
+#[inline(always)]
+pub const fn port_bucket(port: u16) -> u32 {
+    port as u32 & (PORT_BUCKETS - 1)
+}
+
 /// Whether a socket that connects to `port` is still the one that was tracked with `tracked`.
 ///
 /// The kernel may have reused its memory for another connection. A disconnected socket has no port.

@@ -11,7 +11,7 @@ use tracer_common::{
     offsets::{EnumValues, Offsets, Settings},
     ports::PortUse,
     stats::COUNTERS,
-    tracking::{Flow, LIVE_BUCKETS},
+    tracking::{Flow, LIVE_BUCKETS, PORT_BUCKETS},
     tuple::Tuple,
     waiting::PLACES,
 };
@@ -126,6 +126,11 @@ pub struct Endpoint {
 /// The newest connect that waits for each destination.
 #[map]
 pub static DESTS: LruHashMap<Endpoint, Pending> = LruHashMap::with_max_entries(8192, 0);
+
+/// 1 at the `tracer_common::tracking::port_bucket` of each port that a tracked connect had as destination. It rules out
+/// most packets of others with two loads; a look-up of their tuple in each direction costs 50 ns or more.
+#[map]
+pub static TARGET_PORTS: Array<u8> = Array::with_max_entries(PORT_BUCKETS, 0);
 
 /// Destinations of earlier connects.
 #[map]

@@ -5,13 +5,13 @@
 //! waiting socket. If that is the packet's port, the flow moves to `FLOWS`. See `waiting.rs`.
 #![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is copied to the stack of 512 bytes")]
 
-use tracer_common::{conn::Via, packet::Packet, stats::Counter, tuple::Tuple};
+use tracer_common::{conn::Via, packet::Packet, stats::Counter, tracking::port_bucket, tuple::Tuple};
 
 use crate::{
     emit::count,
     flows,
     kernel::Sock,
-    maps::{Conn, DESTS, Endpoint, KNOWN, Pending},
+    maps::{Conn, DESTS, Endpoint, KNOWN, Pending, TARGET_PORTS},
     sockets, waiting,
 };
 
@@ -84,12 +84,26 @@ pub fn begin_with_port(sk: Sock, conn: &Conn) {
 
 #[inline(always)]
 fn remember(sk: Sock, conn: &Conn) {
+    if let Some(is_target) = TARGET_PORTS.get_ptr_mut(port_bucket(conn.tuple.dport)) {
+        unsafe { *is_target = 1 };
+    }
     let waits = Pending { sk: sk.0, conn: conn.conn };
     // Without room, this insert fails with the next one.
     let _ = DESTS.insert(any_port(&conn.tuple), waits, 0);
     if !sockets::insert(sk, conn) | DESTS.insert(destination(&conn.tuple), waits, 0).is_err() {
         count(Counter::MapFull);
     }
+}
+
+/// False for a packet that [`of_packet`] certainly does not find. A SYN may have another port than its connect.
+#[inline(always)]
+pub fn may_be_tracked(packet: &Packet) -> bool {
+    packet.is_syn() || is_target(packet.tuple.dport) || is_target(packet.tuple.sport)
+}
+
+#[inline(always)]
+fn is_target(port: u16) -> bool {
+    TARGET_PORTS.get(port_bucket(port)).is_none_or(|is_target| *is_target != 0)
 }
 
 /// Removes a connect that left SYN_SENT from the waiting ones.
