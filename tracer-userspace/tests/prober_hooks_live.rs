@@ -201,7 +201,7 @@ fn without_a_prober_the_whole_node_is_watched() {
 
 #[test]
 #[ignore = "needs root"]
-fn tracer_chooses_the_cgroup_of_a_kubelet_that_has_it_for_itself() {
+fn tracer_chooses_the_cgroup_of_a_kubelet() {
     let (directory, first, second) = (Scratch::new(), Cgroup::new("own"), Cgroup::new("another"));
     let mut kubelet = Prober::named(KUBELET, &first.0);
     let tracer = Tracer::start(&directory, &[]);
@@ -219,24 +219,35 @@ fn tracer_chooses_the_cgroup_of_a_kubelet_that_has_it_for_itself() {
 
 #[test]
 #[ignore = "needs root"]
-fn tracer_keeps_the_default_hooks_where_a_kubelet_shares_its_cgroup() {
+fn others_in_the_cgroup_of_a_kubelet_are_not_watched() {
     let (directory, cgroup) = (Scratch::new(), Cgroup::new("shared"));
-    let runtime = Prober::start(&cgroup);
-    for (folder, reason) in
-        [(&cgroup.0, format!("also has process {}", runtime.0.id())), (&root(), "in the root".into())]
-    {
-        let mut kubelet = Prober::named(KUBELET, folder);
-        let tracer = Tracer::start(&directory, &[]);
-        let start = tracer.records.recv().unwrap();
-        assert!(hooks(&start).contains(&"inet_sock_set_state") && !hooks(&start).contains(&"sock_ops"), "{start}");
-        assert!(!start["missing_hooks"].to_string().contains("sock_ops"), "it is not missing: {start}");
-        let choice = &start["prober_hooks"];
-        assert_eq!(choice["used"], false);
-        let text = choice["reason"].as_str().unwrap();
-        assert!(text.contains(&reason), "{choice}");
-        tracer.expect_refusal(&mut kubelet, 9);
-        assert!(!tracer.warnings().contains("sock_ops"));
-    }
+    let mut runtime = Prober::start(&cgroup);
+    let mut kubelet = Prober::named(KUBELET, &cgroup.0);
+    let tracer = Tracer::start(&directory, &[]);
+    let start = tracer.records.recv().unwrap();
+    assert!(hooks(&start).contains(&"sock_ops"), "{start}");
+    let first = soon("a verdict", || {
+        runtime.connect(11);
+        kubelet.connect(9);
+        iter::from_fn(|| tracer.records.recv_timeout(QUIET).ok()).find(|record| record["verdict"].is_object())
+    });
+    assert_eq!(first["process"]["pid"], kubelet.0.id(), "{first}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn tracer_keeps_the_default_hooks_for_a_kubelet_in_the_root_cgroup() {
+    let directory = Scratch::new();
+    let mut kubelet = Prober::named(KUBELET, &root());
+    let tracer = Tracer::start(&directory, &[]);
+    let start = tracer.records.recv().unwrap();
+    assert!(hooks(&start).contains(&"inet_sock_set_state") && !hooks(&start).contains(&"sock_ops"), "{start}");
+    assert!(!start["missing_hooks"].to_string().contains("sock_ops"), "it is not missing: {start}");
+    let choice = &start["prober_hooks"];
+    assert_eq!(choice["used"], false);
+    assert!(choice["reason"].as_str().unwrap().contains("in the root"), "{choice}");
+    tracer.expect_refusal(&mut kubelet, 9);
+    assert!(!tracer.warnings().contains("sock_ops"));
 }
 
 #[test]

@@ -165,7 +165,7 @@ pub struct KernelFlags {
     /// Attach no syscalls:* tracepoints: on kernels without function probes they slow every system call of the node
     #[arg(long)]
     pub no_syscall_hooks: bool,
-    /// Watch probers at their own cgroups, so that other processes pay less; auto: kubelets, if each has a cgroup for itself; without a value: always
+    /// Watch probers at their own cgroups, so that other processes pay less; auto: kubelets, if none is in the root cgroup; without a value: always
     #[arg(
         long,
         value_name = "auto|always|never",
