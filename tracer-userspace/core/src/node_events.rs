@@ -8,10 +8,10 @@ mod node_ports;
 mod port_pressure;
 pub(crate) mod rules_flushed;
 
-use crate::classify::not_run::ClockStep;
-use crate::classify::{culprit_of, is_elsewhere};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
+use tracer_classify::not_run::ClockStep;
+use tracer_classify::{culprit_of, is_elsewhere};
 use tracer_model::decision::Decision;
 use tracer_model::event::{LinkChange, NetnsOp, NetnsOpKind, Observation, ObservationKind};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};

@@ -2,7 +2,7 @@
 
 use super::Check;
 use super::finding::{Finding, Fix, KEEP, Remediation, Unread};
-use tracer_core::classify::owner;
+use tracer_classify::owner;
 use tracer_model::event::Backend;
 use tracer_model::plural::counted;
 use tracer_model::shell;

@@ -7,10 +7,10 @@ use serde_json::json;
 
 use super::probe_key::{ProbeKey, about, place};
 use super::starts::Starts;
-use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Named;
+use tracer_classify::finding::Finding;
 use tracer_model::recent::Recent;
 use tracer_model::record::{FindingBody, Status};
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use super::records::unattached;
-use crate::classify::sandbox;
 use tracer_attempts::correlate::node::Node;
+use tracer_classify::sandbox;
 use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, KubeletResult, PodRef, ProbeOutput, ProbeType, SandboxCause, SandboxFailure};
 use tracer_model::recent::Recent;

@@ -3,9 +3,9 @@
 use super::Core;
 use super::records::withdraw;
 use super::verdicts::Decided;
-use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
+use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
 

@@ -2,11 +2,11 @@
 
 use super::Core;
 use super::outcomes::is_in_time;
-use crate::classify::finding::Finding;
-use crate::classify::kubelet::Unattached;
-use crate::classify::not_connected;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
+use tracer_classify::finding::Finding;
+use tracer_classify::kubelet::Unattached;
+use tracer_classify::not_connected;
 use tracer_model::event::KubeletProbe;
 
 impl Core {

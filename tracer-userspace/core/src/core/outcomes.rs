@@ -6,12 +6,12 @@
 
 use super::records::{kubelet_outcome, unattached};
 use super::{Core, When};
-use crate::classify::finding::Finding;
-use crate::classify::kubelet::Unattached;
-use crate::classify::{SETTLE_NS, kubelet, not_connected};
 use tracer_attempts::correlate::KEEP_AFTER_END_NS;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::{Matched, is_pod};
+use tracer_classify::finding::Finding;
+use tracer_classify::kubelet::Unattached;
+use tracer_classify::{SETTLE_NS, kubelet, not_connected};
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeOutput};
 

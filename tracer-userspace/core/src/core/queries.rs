@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 
 use super::Core;
 use super::waiting::{first_due, take_due};
-use crate::classify::REDIRECT_NS;
-use crate::classify::evidence::is_netfilter;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::firewalls::{Firewalls, Next};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
+use tracer_classify::REDIRECT_NS;
+use tracer_classify::evidence::is_netfilter;
 use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, ServiceName, TcpState};
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_model::recent::Recent;

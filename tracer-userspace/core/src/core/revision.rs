@@ -2,10 +2,10 @@
 
 use super::Core;
 use super::verdicts::Decided;
-use crate::classify::finding::Finding;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
+use tracer_classify::finding::Finding;
 use tracer_model::event::ConnId;
 use tracer_model::record::{Cause, Confidence, Outcome, Stage, Trait};
 

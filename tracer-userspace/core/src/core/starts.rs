@@ -10,11 +10,11 @@ use std::net::SocketAddr;
 use serde_json::json;
 
 use super::probe_key::{about, place};
-use crate::classify::finding::Finding;
-use crate::classify::startup_probe;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{Matched, Named};
+use tracer_classify::finding::Finding;
+use tracer_classify::startup_probe;
 use tracer_model::event::{ProbeSpec, ProbeType};
 use tracer_model::recent::Recent;
 use tracer_model::record::{FindingBody, Outcome, Status, Trait};

@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use super::Core;
 use super::outcomes::is_in_time;
 use super::records::{kubelet_outcome, unattached};
-use crate::classify::{kubelet, not_connected};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
+use tracer_classify::{kubelet, not_connected};
 use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, Observation, ObservationKind, PodRef, is_kubelet_name};
 

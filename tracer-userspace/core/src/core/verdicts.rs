@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
-use crate::classify::finding::Finding;
 use tracer_attempts::enrich::Matched;
+use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, PodRef, ProbeType};
 use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::failures::MAX_COUNTERS;
 use super::{Core, When};
-use crate::classify::SETTLE_NS;
-use crate::classify::finding::Finding;
+use tracer_classify::SETTLE_NS;
+use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Netns, Service, ServiceName};
 use tracer_model::recent::Recent;

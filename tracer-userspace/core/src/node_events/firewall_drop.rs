@@ -1,8 +1,8 @@
 //! A hook of netfilter began to drop packets of watched connections.
 
-use crate::classify::evidence::{is_netfilter, netfilter_hook};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
+use tracer_classify::evidence::{is_netfilter, netfilter_hook};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Netns, Observation, ObservationKind, PacketDrop};
 use tracer_model::recent::Recent;

@@ -6,7 +6,7 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{BULK, FlushedRules, RemovedRoute, RulesFlushed};
 use tracer_model::record::{Body, NodeBody};
 
-use crate::classify::flushed;
+use tracer_classify::flushed;
 
 /// Whether the removal is an event of its own, and not just the end of pods.
 pub(crate) fn is_event(flush: &RulesFlushed, node: &Node) -> bool {

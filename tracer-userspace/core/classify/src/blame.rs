@@ -1,0 +1,329 @@
+//! Finds the rule that dropped a packet, among the rules of the namespace that fit the hook, the backend, the flow and
+//! the verdict. A single one that fits did it. Several are candidates.
+
+use serde_json::json;
+
+use super::Case;
+use super::evidence::{evidence_of, netfilter_hook, plain};
+use super::owner::{self, Owner, owner_of};
+use super::stopped::Blame;
+use tracer_attempts::correlate::firewalls::Reading;
+use tracer_model::event::path::{Packet, Takers};
+use tracer_model::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
+use tracer_model::record::Evidence;
+use tracer_model::shell;
+
+const NAMED: usize = 3;
+/// Rules that were read this long before the drop prove nothing: rules change, and namespace numbers are used again.
+const STALE_NS: u64 = 1_000_000_000;
+
+/// Follows a sentence, if all rules were read and none can have dropped the packet.
+const NO_RULE_FITS: &str = "; no rule that was read there fits; connection tracking, IPVS, a program or module at a netfilter hook, or a rule that is gone did it";
+
+/// The rules that can have dropped this packet; `None` if the rules of its namespace were not read at that time.
+pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: RuleVerdict) -> Option<Blame<'a>> {
+    let reading = case.node.firewalls.reading(drop.netns?)?;
+    (reading.at.saturating_add(STALE_NS) >= time).then_some(())?;
+    let all = reading.firewall.rules.iter().enumerate();
+    let takers = takers(case, reading, (time, drop));
+    let reached = match &takers {
+        Some(takers) => {
+            let taker = |at: usize, rule: &FirewallRule| {
+                takers.rules.contains(&at) && rule.verdict == verdict && backend_fits(case, rule, drop)
+            };
+            all.filter(|(at, rule)| taker(*at, rule)).collect()
+        }
+        None => {
+            let fitting = all.filter(|(at, rule)| fits(case, rule, drop, verdict) && !reading.took_none(*at, time));
+            reachable(fitting.collect())
+        }
+    };
+    let take_all = takers.is_some_and(|takers| takers.take_all);
+    let complete = reading.firewall.is_complete_for(drop.flow) && reading.covers(time);
+    let dropped = |(at, rule): &Candidate<'_>| has_dropped(reading, *at, rule, take_all, (time, drop));
+    let by_rule = !reached.is_empty() && (is_freed_in_chain(drop) || reached.iter().any(dropped));
+    let rules = reached.into_iter().map(|(_, rule)| rule).collect();
+    Some(Blame { rules, complete, by_rule, take_all, reading })
+}
+
+/// The rules that the packet can have reached and matched. Known only if the path of this flow through the rules was
+/// read, and no translation changed the packet.
+fn takers(case: &Case<'_>, reading: &Reading, (time, drop): (u64, &PacketDrop)) -> Option<Takers> {
+    let own = case.attempt.flow;
+    let path = reading.firewall.path.as_ref().filter(|path| path.is_of(drop.flow))?;
+    let packet = Packet { hook: netfilter_hook(drop), tracked: drop.tracked, flags: drop.flags };
+    (drop.flow == own || drop.flow == own.reversed())
+        .then(|| path.takers(&packet, |rule| reading.took_none(rule, time)))
+}
+
+/// A rule with its place in the reading.
+type Candidate<'a> = (usize, &'a FirewallRule);
+
+/// `NF_IP_PRI_CONNTRACK`, linux/netfilter_ipv4.h; the same for IPv6.
+const CONNTRACK_PRIORITY: i32 = -200;
+
+/// Whether this rule dropped the packet: `nf_hook_slow` also frees what connection tracking and IPVS drop. The rule
+/// must have counted the packet, or take every packet that reaches it. If connection tracking comes before the rule,
+/// its table must not have been full: then it drops packets itself.
+fn has_dropped(
+    reading: &Reading,
+    at: usize,
+    rule: &FirewallRule,
+    take_all: bool,
+    (time, drop): (u64, &PacketDrop),
+) -> bool {
+    let takes_all = (rule.exact || rule.policy || take_all) && rule.packets != Some(0);
+    let can_reach_it = || is_before_tracking(rule) || !may_lack_entry(drop) || !reading.lacked_room(time);
+    (takes_all || reading.took_some(at, time)) && can_reach_it()
+}
+
+/// The rule comes before connection tracking: no packet has an entry there.
+pub(super) fn is_before_tracking(rule: &FirewallRule) -> bool {
+    let raw = rule.backend != Backend::Nftables && rule.table == "raw";
+    rule.priority.map_or(raw, |priority| priority < CONNTRACK_PRIORITY)
+}
+
+/// Whether the packet may have lacked a connection tracking entry. At these hooks connection tracking gives a packet an
+/// entry or drops it (`nf_conntrack_in`); only an invalid packet goes on without one.
+pub(super) fn may_lack_entry(drop: &PacketDrop) -> bool {
+    drop.tracked.is_none_or(|it| it == Tracked::No)
+        && matches!(netfilter_hook(drop), None | Some("PREROUTING" | "OUTPUT"))
+}
+
+fn fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop, verdict: RuleVerdict) -> bool {
+    let hook = netfilter_hook(drop);
+    rule.verdict == verdict
+        && hook.is_none_or(|hook| rule.hooks.iter().any(|it| it == hook))
+        && backend_fits(case, rule, drop)
+        && rule.may_match(drop.flow)
+        && !(rule.when.not.syn && drop.flags.is_syn())
+        && (!rule.when.invalid || drop.tracked.is_none_or(|it| it == Tracked::No))
+        && (!rule.when.new || (drop.flags.is_syn() && drop.tracked.is_none_or(|it| it == Tracked::Yes)))
+}
+
+/// From 6.7 on (`nft_do_chain`: `NF_DROP_REASON`) an nftables rule frees the packet inside its chain. `nf_hook_slow`
+/// then frees only what a policy or another backend drops. Before 6.7, `nf_hook_slow` frees all of them.
+fn backend_fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop) -> bool {
+    let legacy = rule.backend == Backend::IptablesLegacy;
+    match drop.location.as_deref().map(plain) {
+        _ if is_freed_in_chain(drop) => !legacy,
+        Some("nf_hook_slow") if frees_in_chain(case) => legacy || rule.policy,
+        _ => true,
+    }
+}
+
+fn is_freed_in_chain(drop: &PacketDrop) -> bool {
+    drop.location.as_deref().map(plain) == Some("nft_do_chain")
+}
+
+fn frees_in_chain(case: &Case<'_>) -> bool {
+    let release = case.node.start.as_ref().map_or("", |start| start.kernel.as_str());
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(7))
+}
+
+/// Leaves out the rules that come after a rule which takes every such packet.
+fn reachable(mut candidates: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
+    if candidates.iter().any(|(_, rule)| owner::is_endpoints_check(rule)) {
+        candidates.retain(|(_, rule)| !owner::is_cluster_ips_check(rule));
+    }
+    let ends: Vec<&FirewallRule> = candidates.iter().map(|(_, rule)| *rule).filter(|rule| rule.exact).collect();
+    for end in ends {
+        let mut after = false;
+        candidates.retain(|(_, rule)| {
+            let never_met = comes_later(end, rule) || (after && same_base(end, rule));
+            after |= std::ptr::eq(*rule, end);
+            !never_met
+        });
+    }
+    candidates
+}
+
+fn same_base(left: &FirewallRule, right: &FirewallRule) -> bool {
+    let place = |rule: &FirewallRule| (rule.backend, rule.base.clone());
+    left.base.is_some() && place(left) == place(right) && left.table == right.table && left.family == right.family
+}
+
+/// The base chain of `end` runs before that of `rule` at the same hook, and nothing before `end` accepts the packet.
+/// Chains of `INGRESS` and `EGRESS` may belong to other devices, and `BRIDGE` stands for several hooks.
+fn comes_later(end: &FirewallRule, rule: &FirewallRule) -> bool {
+    let is_one = |hook: &str| !matches!(hook, "INGRESS" | "EGRESS" | "BRIDGE");
+    let together = end.hooks.iter().any(|hook| is_one(hook) && rule.hooks.contains(hook));
+    end.first && together && end.priority.zip(rule.priority).is_some_and(|(end, rule)| end < rule)
+}
+
+impl Blame<'_> {
+    /// The packet was answered, which only a rule that rejects does.
+    pub(super) fn answered(self) -> Self {
+        Self { by_rule: !self.rules.is_empty(), ..self }
+    }
+
+    /// The only rule that can have dropped the packet.
+    pub(super) fn certain(&self) -> Option<&FirewallRule> {
+        match self.rules.as_slice() {
+            [only] if self.complete && self.by_rule => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Whether there is such a rule and it takes every such packet.
+    pub(super) fn certainly_takes(&self) -> bool {
+        self.certain().is_some_and(|rule| rule.exact || self.take_all)
+    }
+
+    /// Whether all candidates are like that. Candidates that were not read may be missing.
+    pub(super) fn all_read(&self, like: impl Fn(&FirewallRule) -> bool) -> bool {
+        !self.rules.is_empty() && self.rules.iter().all(|rule| like(rule))
+    }
+
+    /// Whether connection tracking comes before all candidates: a packet that reaches one without an entry was invalid.
+    pub(super) fn come_after_tracking(&self) -> bool {
+        let iptables = |rule: &FirewallRule| rule.backend != Backend::Nftables && rule.table != "raw";
+        let after = |rule: &FirewallRule| rule.priority.map_or(iptables(rule), |at| at > CONNTRACK_PRIORITY);
+        self.rules.iter().all(|rule| after(rule))
+    }
+
+    /// All rules were read, and none of them can have dropped the packet.
+    pub(super) fn fits_no_rule(&self) -> bool {
+        self.complete && self.rules.is_empty()
+    }
+
+    /// Whether all candidates are like that, and none is missing.
+    pub(super) fn all(&self, like: impl Fn(&FirewallRule) -> bool) -> bool {
+        self.complete && self.all_read(like)
+    }
+
+    /// All candidates check the route back, as rp_filter does.
+    pub(super) fn is_reverse_path(&self) -> bool {
+        self.all(|rule| rule.when.rpf)
+    }
+
+    /// The software that made the first candidate.
+    pub(super) fn owner(&self) -> Option<Owner> {
+        self.rules.first().and_then(|rule| self.owner_of(rule))
+    }
+
+    pub(super) fn owner_of(&self, rule: &FirewallRule) -> Option<Owner> {
+        owner_of(rule, &self.reading.firewall.rules)
+    }
+
+    /// The rule or the candidates, as a clause that follows a sentence.
+    pub(super) fn words(&self) -> String {
+        let named = self.named();
+        let more = if self.complete { "" } else { " or one that was not read" };
+        match (self.rules.len(), self.certain()) {
+            (0, _) if self.complete => NO_RULE_FITS.to_owned(),
+            (0, _) => String::new(),
+            (_, Some(rule)) => format!("; it is {}", self.described(rule)),
+            (1, None) => format!("; it is probably {named}"),
+            (count, None) if count <= NAMED => format!("; it is one of these: {named}{more}"),
+            (count, None) => format!("; it is one of {count} rules, the first of them {named}{more}"),
+        }
+    }
+
+    pub(super) fn named(&self) -> String {
+        let named: Vec<String> = self.rules.iter().take(NAMED).map(|rule| self.described(rule)).collect();
+        named.join("; ")
+    }
+
+    fn described(&self, rule: &FirewallRule) -> String {
+        let owner = self.owner_of(rule).map(|owner| format!(", made by {}", owner.name)).unwrap_or_default();
+        let comment = rule.comment.as_deref().map(|reported| format!(" {reported:?}")).unwrap_or_default();
+        format!("{}{comment} in chain {}{owner}", name_of(rule), chain_of(rule))
+    }
+
+    /// The command that shows the chain.
+    pub(super) fn command(&self) -> Option<String> {
+        self.rules.first().map(|rule| command(rule))
+    }
+
+    /// The first candidates, as evidence.
+    pub(super) fn evidence(&self) -> Vec<Evidence> {
+        self.rules.iter().take(NAMED).map(|rule| self.evidence_of(rule)).collect()
+    }
+
+    fn evidence_of(&self, rule: &FirewallRule) -> Evidence {
+        let certain = if self.certain().is_some() { "dropped it" } else { "can have dropped it" };
+        let text = format!("{} {certain}", self.described(rule));
+        let legacy = rule.backend == Backend::IptablesLegacy;
+        let fields = json!({
+            "table": rule.table, "family": rule.family, "chain": rule.chain, "hook": rule.hooks.join(","),
+            "base_chain": rule.base.as_ref().filter(|base| **base != rule.chain), "backend": rule.backend,
+            "verdict": rule.verdict, "policy": rule.policy.then_some(true), "comment": rule.comment,
+            "handle": rule.handle.filter(|_| !legacy), "rule_number": rule.handle.filter(|_| legacy),
+            "packets": rule.packets, "owner": self.owner_of(rule).map(|owner| owner.name),
+            "candidates": (self.rules.len() > 1).then_some(self.rules.len()),
+        });
+        evidence_of("netfilter", self.reading.at, text, fields)
+    }
+}
+
+fn name_of(rule: &FirewallRule) -> String {
+    match (rule.policy, rule.handle, rule.backend) {
+        (true, ..) => "the policy".to_owned(),
+        (false, Some(handle), Backend::IptablesLegacy) => format!("rule {handle}"),
+        (false, Some(handle), _) => format!("the rule with handle {handle}"),
+        (false, None, _) => "a rule".to_owned(),
+    }
+}
+
+fn chain_of(rule: &FirewallRule) -> String {
+    match rule.backend {
+        Backend::Nftables => format!("{} {} {}", rule.family, rule.table, rule.chain),
+        Backend::IptablesNft => format!("{} of table {} (iptables-nft, {})", rule.chain, rule.table, rule.family),
+        Backend::IptablesLegacy => format!("{} of table {} (iptables-legacy, {})", rule.chain, rule.table, rule.family),
+    }
+}
+
+fn command(rule: &FirewallRule) -> String {
+    let six = if rule.family == "ip6" { "6" } else { "" };
+    let (family, table, chain) = (&rule.family, shell::table(&rule.table), shell::chain(&rule.chain));
+    match rule.backend {
+        Backend::Nftables => format!("nft -a list chain {family} {table} {chain}"),
+        Backend::IptablesNft => format!("ip{six}tables-nft -t {table} -vS {chain}"),
+        Backend::IptablesLegacy => format!("ip{six}tables-legacy -t {table} -vS {chain}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracer_core::testing::rule;
+
+    /// Whoever may write rules in a pod's namespace chooses the names of its chains.
+    #[test]
+    fn a_chain_name_cannot_inject_a_command() {
+        let rule = rule("in$(reboot)", RuleVerdict::Drop);
+        let shown =
+            command(&FirewallRule { backend: Backend::Nftables, family: "inet".into(), table: "f;l".into(), ..rule });
+        assert_eq!(shown, "nft -a list chain inet TABLE CHAIN");
+    }
+
+    /// On many nodes `iptables` is iptables-legacy, which does not list rules of iptables-nft.
+    #[test]
+    fn a_chain_is_listed_with_the_program_of_its_backend() {
+        let shown = |backend, family: &str| {
+            let rule = rule("cali-tw-x", RuleVerdict::Drop);
+            command(&FirewallRule { backend, family: family.into(), table: "filter".into(), ..rule })
+        };
+        assert_eq!(shown(Backend::IptablesNft, "ip"), "iptables-nft -t filter -vS cali-tw-x");
+        assert_eq!(shown(Backend::IptablesNft, "ip6"), "ip6tables-nft -t filter -vS cali-tw-x");
+        assert_eq!(shown(Backend::IptablesLegacy, "ip6"), "ip6tables-legacy -t filter -vS cali-tw-x");
+    }
+
+    /// The stack of a drop does not always show the hook.
+    #[test]
+    fn base_chains_of_different_hooks_do_not_follow_each_other() {
+        let at = |hook: &str, priority| {
+            let base = format!("{hook}{priority}");
+            let rule = FirewallRule { first: true, priority: Some(priority), ..rule(&base, RuleVerdict::Drop) };
+            FirewallRule { hooks: vec![hook.to_owned()], ..rule }
+        };
+        let places = |first: FirewallRule, second: FirewallRule| {
+            reachable(vec![(0, &first), (1, &second)]).into_iter().map(|(place, _)| place).collect::<Vec<_>>()
+        };
+        assert_eq!(places(at("INPUT", -150), at("INPUT", 0)), [0]);
+        assert_eq!(places(at("INPUT", -150), at("PREROUTING", 0)), [0, 1]);
+        assert_eq!(places(at("INGRESS", -150), at("INGRESS", 0)), [0, 1], "of another device");
+    }
+}

@@ -1,0 +1,161 @@
+//! What rules ask about an attempt.
+
+use super::evidence::netfilter_hook;
+use super::stopped::Stops;
+use tracer_attempts::correlate::attempt::{Attempt, End};
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::Matched;
+use tracer_common::names::Hook;
+use tracer_model::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, TcpState};
+
+/// How long after a drop a RST or ICMP error still answers the dropped SYN. A rule that rejects answers in the run in
+/// which it drops. The next SYN, with an answer of its own, comes a second later at the earliest (`TCP_TIMEOUT_INIT`).
+pub(super) const ANSWER_NS: u64 = 500_000_000;
+
+/// The input of a rule.
+#[derive(Debug)]
+pub struct Case<'a> {
+    pub(super) attempt: &'a Attempt,
+    pub(super) node: &'a Node,
+    /// The probes that the attempt can be.
+    pub(super) matched: Matched<'a>,
+    /// Enough time has passed since the last ambiguous event for its companions to have arrived:
+    /// conclusions from what was *not* seen are allowed.
+    pub(super) settled: bool,
+    /// Failures in a row of the same target before this attempt ends, this one included.
+    pub(super) streak: Option<Streak>,
+    pub(super) stops: Stops<'a>,
+}
+
+impl<'a> Case<'a> {
+    /// See the fields.
+    pub fn new(attempt: &'a Attempt, node: &'a Node, settled: bool, streak: Option<Streak>) -> Self {
+        Self { attempt, node, matched: Matched::new(attempt, node), settled, streak, stops: Stops::default() }
+    }
+
+    /// Which of these hooks are missing. A hook that shows only the other address family does not count.
+    pub(super) fn missing(&self, hooks: &[Hook]) -> Vec<Hook> {
+        let is_ipv4 = self.attempt.flow.dst.is_ipv4();
+        let shows = |hook: &Hook| match hook {
+            Hook::TcpV4SendReset | Hook::IcmpSend | Hook::IpvsNatXmit => is_ipv4,
+            Hook::TcpV6SendReset | Hook::Icmp6Send | Hook::IpvsNatXmitV6 => !is_ipv4,
+            _ => true,
+        };
+        self.node.missing_of(hooks).into_iter().filter(shows).collect()
+    }
+
+    /// Whether one of these hooks is missing.
+    pub(super) fn lacks(&self, hooks: &[Hook]) -> bool {
+        !self.missing(hooks).is_empty()
+    }
+}
+
+/// Failures in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streak {
+    /// When the first of them began, CLOCK_BOOTTIME nanoseconds.
+    pub since: u64,
+    /// When the last of them began.
+    pub last: u64,
+    /// How many, this one included.
+    pub count: u32,
+    /// The container had one id throughout: it was not restarted in between.
+    pub one_run: bool,
+    /// All of them can only be attempts of a probe.
+    pub of_probes: bool,
+}
+
+impl Streak {
+    /// One failure.
+    pub const fn of_one(began: u64) -> Self {
+        Self { since: began, last: began, count: 1, one_run: true, of_probes: true }
+    }
+
+    /// The part that belongs to the run of the container that began then. If the first failure came before that, only
+    /// the last one is known to belong to the run.
+    pub fn in_run(self, began: Option<u64>) -> Option<Self> {
+        match began {
+            Some(began) if self.since < began => {
+                (self.last >= began).then(|| Self { of_probes: self.of_probes, ..Self::of_one(self.last) })
+            }
+            _ => Some(self),
+        }
+    }
+}
+
+/// The attempt never got past its handshake.
+pub(super) fn in_handshake(case: &Case<'_>) -> bool {
+    let ended = case.attempt.ended.is_none_or(|(_, end)| end == End::NotEstablished);
+    case.attempt.established.is_none() && ended
+}
+
+/// The network shows nothing: no dropped packet, no ICMP error and no RST.
+pub(super) fn silent(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    attempt.drops().next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
+}
+
+/// Hooks that show a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).
+pub(super) const REFUSAL_HOOKS: &[Hook] = &[Hook::TcpV4SendReset, Hook::TcpV6SendReset];
+
+/// Hooks that show ICMP errors.
+pub(super) const ICMP_HOOKS: &[Hook] = &[Hook::IcmpSend, Hook::Icmp6Send];
+
+/// The state of the target as it was last read while this attempt waited.
+pub(super) fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
+    inspections(case).next()
+}
+
+/// The readings of the target's state while this attempt waited, latest first. For a handshake each of them counts: one
+/// that decides would have decided at once, had nothing ambiguous come just before it. Later, only the last one shows
+/// why the attempt ends without an answer.
+pub(super) fn inspections<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a Inspection)> + use<'a> {
+    let (attempt, node) = (case.attempt, case.node);
+    let all = attempt.netns.into_iter().flat_map(move |from| node.targets.inspections(from, attempt.flow.dst));
+    let most = if attempt.established.is_none() { usize::MAX } else { 1 };
+    all.filter(move |(time, _)| attempt.overlaps(*time)).take(most)
+}
+
+/// No RST answered a later SYN than the one at this time. A RST right after the drop is of whatever dropped that SYN.
+pub(super) fn is_unanswered(case: &Case<'_>, time: u64) -> bool {
+    let reset = case.attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent);
+    reset.is_none_or(|(at, _)| at < time.saturating_add(ANSWER_NS))
+}
+
+/// The packet belongs to a handshake that was neither completed nor answered otherwise.
+pub(super) fn is_of_handshake(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
+    case.attempt.established.is_none() && is_unanswered(case, time) && (drop.flags.is_syn() || drop.flags.is_syn_ack())
+}
+
+/// The dropped packet went from the prober to the target.
+pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    leads_out(case, drop.flow)
+}
+
+/// A packet of this flow goes from the prober to the target.
+pub(super) fn leads_out(case: &Case<'_>, packet: Flow) -> bool {
+    let flow = case.attempt.flow;
+    // The destination may have been translated by then; the source has not.
+    packet.dst == flow.dst || (packet.src == flow.src && packet.src != flow.dst)
+}
+
+/// The probed pod is on the host's network: a listener on another port of its namespace may be any process of the node.
+pub(super) fn shares_node(case: &Case<'_>) -> bool {
+    case.matched.probed_pod().is_some_and(|pod| pod.host_network)
+}
+
+/// What is known of the runs of the probed container.
+pub(super) fn runs<'a>(case: &Case<'a>) -> Option<&'a Runs> {
+    case.matched.probed_container()?.1.runs.as_ref()
+}
+
+/// This namespace has the target's address: its addresses were read, or its stack took packets to that address for
+/// itself. A list of pods names no namespaces; tracer finds them on the node a moment later.
+pub(super) fn holds_target(case: &Case<'_>, netns: Netns) -> bool {
+    let dst = case.attempt.flow.dst;
+    let read = || case.attempt.netns.and_then(|from| case.node.netns_of_addr(from, dst.ip())) == Some(netns);
+    let local = |d: &PacketDrop| netfilter_hook(d) == Some("INPUT") || d.reason.as_deref() == Some("NO_SOCKET");
+    let delivered = |d: &PacketDrop| d.netns == Some(netns) && d.flow.dst == dst && local(d);
+    let refused = |r: &ResetSent| r.netns == Some(netns) && r.no_socket && r.flow.src == dst;
+    read() || case.attempt.drops().any(|(_, d)| delivered(d)) || case.attempt.resets_sent().any(|(_, r)| refused(r))
+}

@@ -1,0 +1,179 @@
+//! The result of a rule, and what weakens it.
+
+use crate::{Case, SETTLE_NS};
+use tracer_common::names::Hook;
+use tracer_model::event::{Loss, Netns, ServiceName};
+use tracer_model::plural::were;
+use tracer_model::record::{Cause, Confidence, Culprit, Evidence, Outcome, Remediation};
+
+/// What a rule found.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub cause: Cause,
+    /// How the attempt ended.
+    pub outcome: Outcome,
+    /// How sure.
+    pub confidence: Confidence,
+    /// One sentence with the names and numbers of this case.
+    pub summary: String,
+    /// What fixes it.
+    pub remediation: Remediation,
+    /// What decided it.
+    pub evidence: Vec<Evidence>,
+    /// When the event that decided it happened, CLOCK_BOOTTIME.
+    pub decided_at: u64,
+    /// The process that caused it.
+    pub culprit: Option<Culprit>,
+    /// Hooks without which this conclusion is weaker; the verdict names those that are missing.
+    pub rests_on: &'static [Hook],
+    /// It rests on something that was not seen.
+    pub by_absence: bool,
+    /// It rests on a lost packet. It holds until a retransmission gets through and is refused, or meets silence.
+    pub until_answered: bool,
+    /// The target was reached, and sent nothing from then on for most of the attempt.
+    pub in_silence: bool,
+    /// Those of `rests_on` that are missing.
+    pub missing_hooks: Vec<Hook>,
+    /// Events lost inside the attempt's window.
+    pub lost_events: u64,
+    /// The firewall of this namespace, read at this time or later, may complete or change the finding.
+    pub waits_for: Option<(Netns, u64)>,
+    /// The endpoints of this Service would complete the finding.
+    pub lacks_endpoints: Option<ServiceName>,
+}
+
+impl Finding {
+    /// A failure with this cause, proven, by this evidence.
+    pub fn failure(cause: Cause, evidence: Vec<Evidence>, summary: String, fix: impl Into<Remediation>) -> Self {
+        Self {
+            cause,
+            outcome: Outcome::Failure,
+            confidence: Confidence::Proven,
+            summary,
+            remediation: fix.into(),
+            decided_at: evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default(),
+            evidence,
+            culprit: None,
+            rests_on: &[],
+            by_absence: false,
+            until_answered: false,
+            in_silence: false,
+            missing_hooks: Vec::new(),
+            lost_events: 0,
+            waits_for: None,
+            lacks_endpoints: None,
+        }
+    }
+
+    /// The same, likely.
+    pub(super) fn likely(cause: Cause, evidence: Vec<Evidence>, summary: String, fix: impl Into<Remediation>) -> Self {
+        Self { confidence: Confidence::Likely, ..Self::failure(cause, evidence, summary, fix) }
+    }
+
+    /// The same with another confidence.
+    #[must_use]
+    pub fn with_confidence(mut self, confidence: Confidence) -> Self {
+        self.confidence = confidence;
+        self
+    }
+
+    /// The same, and no surer than that.
+    #[must_use]
+    pub(super) fn at_most(mut self, confidence: Confidence) -> Self {
+        self.confidence = self.confidence.min(confidence);
+        self
+    }
+
+    /// The same with its culprit.
+    #[must_use]
+    pub(super) fn with_culprit(mut self, culprit: Option<Culprit>) -> Self {
+        self.culprit = culprit;
+        self
+    }
+
+    /// The same, concluded from the silence of these hooks.
+    #[must_use]
+    pub(super) fn resting_on(mut self, hooks: &'static [Hook]) -> Self {
+        self.rests_on = hooks;
+        self.by_absence = true;
+        self.until_answered()
+    }
+
+    /// The same, see [`Finding::until_answered`].
+    #[must_use]
+    pub(super) const fn until_answered(mut self) -> Self {
+        self.until_answered = true;
+        self
+    }
+
+    /// The same, less sure if events were lost between these moments: a lost event may have reported the missing
+    /// listener. A full ring loses all events for a while. The kernel skips single runs of programs. If a cgroup makes
+    /// too many listeners, tracer does not report some. Entries that a full map refused are no listeners.
+    #[must_use]
+    pub(super) fn unless_a_listener_was_lost(mut self, case: &Case<'_>, from: u64, to: u64) -> Self {
+        let lost = |places: &[&str]| {
+            Loss::total(case.node.losses.between(from, to).filter(|loss| places.contains(&loss.where_.as_str())))
+        };
+        let (ring, some) = (lost(&["ring"]), lost(&["program", Loss::LISTEN]));
+        if ring > 0 {
+            self.confidence = self.confidence.lowered();
+        } else if some > 0 {
+            self.confidence = self.confidence.min(Confidence::Likely);
+        }
+        let all = ring.saturating_add(some);
+        if all > 0 {
+            self.summary += &format!("; {} lost since: one may have reported a listener", were(all, "event"));
+        }
+        self
+    }
+
+    /// Lowers the confidence by the hooks that are missing and the events that were lost. A finding that rests on an
+    /// absence proves nothing when events were lost: it becomes `unexplained`.
+    #[must_use]
+    pub(super) fn weakened(mut self, case: &Case<'_>) -> Self {
+        let end = case.attempt.ended.map_or(self.decided_at, |(time, _)| time.max(self.decided_at));
+        self.missing_hooks = case.missing(self.rests_on);
+        // An event that ends the silence could come until the attempt had settled.
+        let end = if self.by_absence { end.saturating_add(SETTLE_NS) } else { end };
+        self.lost_events = case.node.lost_between(case.attempt.started, end);
+        if !self.missing_hooks.is_empty() || self.lost_events > 0 {
+            self.confidence = self.confidence.lowered();
+        }
+        if self.by_absence && self.lost_events > 0 {
+            self.cause = Cause::Unexplained;
+            self.confidence = Confidence::Possible;
+            self.summary = format!(
+                "{} lost during this attempt; what is left does not decide it",
+                were(self.lost_events, "event")
+            );
+            self.remediation = Cause::Unexplained.fix();
+        }
+        self
+    }
+
+    /// Adds the evidence of the other finding. A throttled container is fixed first, since throttling makes the rest
+    /// late. A dependency comes last: tracer does not know whether the pod needs it.
+    pub(super) fn join(&mut self, other: Self) {
+        let rows: Vec<_> = other.evidence.into_iter().filter(|row| !self.evidence.contains(row)).collect();
+        self.evidence.extend(rows);
+        if other.cause == Cause::CpuThrottled {
+            let first = other.remediation;
+            let rest = std::mem::take(&mut self.remediation);
+            let text = format!("{}. If that does not help: {}", first.text, rest.text);
+            self.remediation = first.reword(|_| text).run(rest.commands);
+        } else if other.cause == Cause::DependencyUnreachable {
+            self.summary += &format!("; {}", other.summary);
+            let Remediation { text, commands } = other.remediation;
+            let first = std::mem::take(&mut self.remediation);
+            self.remediation = first.reword(|first| format!("{}. {text}", first.trim_end_matches('.'))).run(commands);
+        }
+    }
+
+    /// Whether it has evidence that the other finding lacks.
+    pub(super) fn adds_to(&self, other: &Self) -> bool {
+        self.confidence > Confidence::Possible
+            && self.evidence.iter().any(|e| other.evidence.iter().all(|o| o.time_boot_ns != e.time_boot_ns))
+            && self.outcome == other.outcome
+            && !self.by_absence
+    }
+}

@@ -1,0 +1,189 @@
+//! Rules and routes that a process removed in bulk, and the attempts that fail without them.
+
+use serde_json::json;
+
+use super::case::{Case, inspected};
+use super::evidence::evidence_of;
+use super::finding::Finding;
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich::netns_ref;
+use tracer_model::event::{FlushedRules, RemovedRoute, RulesFlushed};
+use tracer_model::plural::counted;
+use tracer_model::record::{Cause, Culprit};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// kube-proxy checks every 30 s whether its chains exist (`--iptables-sync-period`).
+const RECENT_NS: u64 = 60 * SECOND_NS;
+
+/// If the attempt found no route or a wrong one: names the process that removed a rule or route for it in bulk.
+pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
+    if let Some(flush) = removed_service_rules(case, found.cause) {
+        let rules_gone = "what led to the Service may be gone with them";
+        return note(case, found, flush, "nf_tables", rules_gone);
+    }
+    let Some(flush) = removed_route(case, found.cause) else { return };
+    note(case, found, flush, "rtnetlink", "one for this address among them");
+    found.culprit = culprit(flush, case.node);
+    if let Some(process) = flush.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
+        found.remediation.text += &format!(". Then keep {process} from removing what others set up");
+    }
+}
+
+fn note(case: &Case<'_>, found: &mut Finding, flush: &RulesFlushed, source: &str, therefore: &str) {
+    let ago = case.attempt.started.saturating_sub(flush.since_boot_ns) / SECOND_NS;
+    let sentence = sentence(flush);
+    found.summary += &format!("; {sentence} {ago} s before: {therefore}");
+    let fields = json!({ "count": flush.count, "pid": flush.by.as_ref().map(|by| by.pid), "netns": flush.netns });
+    found.evidence.insert(0, evidence_of(source, flush.since_boot_ns, sentence, fields));
+}
+
+/// The recent removal of the proxy's rules. Only these rules lead to the address of a Service; they are in a table of
+/// the proxy or in `nat`. The proxy restores them when it notices, but no hook shows whether it did.
+fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
+    let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
+    let has_no_way = matches!(cause, Cause::RouteUnreachable | Cause::NeighbourFailure | Cause::Unexplained);
+    if !has_no_way || !case.node.services.iter().any(|service| service.cluster_ips.contains(&dst)) {
+        return None;
+    }
+    let own = if dst.is_ipv4() { "ip" } else { "ip6" };
+    let is_of_proxy =
+        |family: &str, table: &str| [own, "inet"].contains(&family) && ["nat", "kube-proxy"].contains(&table);
+    let mut recent = case
+        .node
+        .flushes
+        .before(attempt.netns?, attempt.started)
+        .take_while(|flush| attempt.started.saturating_sub(flush.since_boot_ns) < RECENT_NS);
+    recent.find(
+        |flush| matches!(&flush.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)),
+    )
+}
+
+/// The bulk removal that took a rule or route for this attempt.
+fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
+    let (attempt, flow) = (case.attempt, case.attempt.flow);
+    let applied = |it: &&RemovedRoute| it.applied_to(flow.src.ip(), flow.dst.ip());
+    let mut before = case.node.flushes.before(attempt.netns?, attempt.started);
+    match cause {
+        // Other errors show no missing route: a route that refuses, an ICMP error of a router, a missing route back.
+        Cause::RouteUnreachable if attempt.connect_failed_at().is_some_and(|(_, it)| it.errno == libc::ENETUNREACH) => {
+            before.find(|flush| flush.rules.of_routing().iter().any(|it| applied(&it)))
+        }
+        // Only a rule that came before the one which now leads astray.
+        Cause::AsymmetricRoute => {
+            let astray = inspected(case)?.1.stray_route.as_ref()?.rule.as_ref()?.priority;
+            let was_first = |it: &&RemovedRoute| it.priority.is_some_and(|priority| priority < astray);
+            before.find(|flush| flush.rules.of_routing().iter().filter(was_first).any(|it| applied(&it)))
+        }
+        _ => None,
+    }
+}
+
+/// `systemd-networkd (pid 412) removed 14 ip rules`
+pub fn sentence(flush: &RulesFlushed) -> String {
+    let process = match &flush.by {
+        Some(by) => format!("{} (pid {})", by.comm, by.pid),
+        None => "a process that was not seen".to_owned(),
+    };
+    let version = if flush.rules.of_routing().iter().any(|it| it.v6) { "IPv6 " } else { "" };
+    let (what, of) = match &flush.rules {
+        FlushedRules::Rules(_) => ("ip rule", String::new()),
+        FlushedRules::Routes(_) => ("route", String::new()),
+        FlushedRules::Nftables { family, table, replaced: true } => {
+            ("rule", format!(" and the whole nftables table {family} {table}"))
+        }
+        FlushedRules::Nftables { family, table, .. } => ("rule", format!(" of the nftables table {family} {table}")),
+    };
+    let least = if flush.incomplete { "at least " } else { "" };
+    format!("{process} removed {least}{}{of}", counted(flush.count as u64, &format!("{version}{what}")))
+}
+
+/// The process that removed them.
+pub fn culprit(flush: &RulesFlushed, node: &Node) -> Option<Culprit> {
+    let by = flush.by.clone()?;
+    Some(Culprit {
+        pid: by.pid,
+        comm: by.comm,
+        exe: by.exe,
+        ancestors: by.ancestors,
+        op: "rules_flushed".to_owned(),
+        netns_path: None,
+        netns: Some(netns_ref(flush.netns, node)),
+        time_boot_ns: Some(flush.since_boot_ns),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn rules(to: &str) -> FlushedRules {
+        FlushedRules::Rules(vec![Stream::removed_to(to, 24); 3])
+    }
+
+    fn verdict(stream: &Stream) -> VerdictBody {
+        stream.verdicts().remove(0)
+    }
+
+    fn without_route(flushed: FlushedRules, errno: i32) -> VerdictBody {
+        let stream = Stream::new().flushed(flushed).wait_ms(12_000).connect_failed(errno).clone();
+        verdict(&stream)
+    }
+
+    #[test]
+    fn the_process_that_removed_the_route_is_named() {
+        let found = without_route(rules("10.88.0.0"), libc::ENETUNREACH);
+        let words = "; systemd-network (pid 412) removed 3 ip rules 12 s before: one for this address among them";
+        let pid = found.culprit.map(|it| it.pid);
+        let found = found.verdict;
+        assert_ends(&found.summary, words);
+        assert_eq!((pid, found.evidence[0].hook.as_str()), (Some(412), "rtnetlink"));
+        assert_ends(&found.remediation.text, "keep systemd-network from removing what others set up");
+    }
+
+    #[test]
+    fn a_process_that_removed_another_route_is_not_named() {
+        let of_others = without_route(rules("10.99.0.0"), libc::ENETUNREACH);
+        assert!(of_others.culprit.is_none() && !of_others.verdict.summary.contains("removed"));
+        let refusing = without_route(rules("10.88.0.0"), libc::EHOSTUNREACH);
+        assert!(refusing.culprit.is_none(), "a route that refuses is there");
+        let later = Stream::new().connect_failed(libc::ENETUNREACH).wait_ms(10).flushed(rules("10.88.0.0")).clone();
+        assert!(verdict(&later).culprit.is_none());
+    }
+
+    #[test]
+    fn the_removal_of_the_proxys_table_explains_a_lost_service() {
+        let summary = |table: &str, dst: &str, wait_ms: u64| {
+            let mut stream = Stream::to(dst);
+            let service = Service {
+                namespace: "default".into(),
+                name: "web".into(),
+                cluster_ips: vec![address("10.96.0.33")],
+                ..Service::default()
+            };
+            stream.push(ObservationKind::Services(Services { services: vec![service] }));
+            stream.flushed(FlushedRules::Nftables { family: "ip".into(), table: table.into(), replaced: true });
+            stream.wait_ms(wait_ms).connect().gives_up();
+            let found = verdict(&stream);
+            (found.verdict.summary.contains("removed 40 rules"), found.culprit.is_some())
+        };
+        assert_eq!(summary("nat", "10.96.0.33:80", 5_000), (true, false));
+        assert_eq!(summary("nat", "10.88.0.2:80", 5_000), (false, false), "no Service");
+        assert_eq!(summary("filter", "10.96.0.33:80", 5_000), (false, false));
+        assert_eq!(summary("nat", "10.96.0.33:80", 61_000), (false, false), "the proxy has put them back");
+    }
+
+    fn astray(priority: u32) -> VerdictBody {
+        let mut stream = Stream::new();
+        let rule = Some(RoutingRule { priority, from: Some("10.88.0.1".into()), to: None });
+        let stray = StrayRoute { device: "eth1".into(), pod_device: "veth7".into(), table: 101, rule };
+        stream.flushed(rules("10.88.0.0")).connect().wait_ms(200).inspection(|flush| flush.stray_route = Some(stray));
+        stream.gives_up();
+        verdict(&stream)
+    }
+
+    /// The removed rule had priority 1000.
+    #[test]
+    fn only_a_removed_rule_before_the_stray_one_is_named() {
+        assert_eq!((astray(1001).culprit.map(|it| it.pid), astray(999).culprit), (Some(412), None));
+    }
+}

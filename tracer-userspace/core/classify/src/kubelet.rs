@@ -1,0 +1,390 @@
+//! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt. No event of the
+//! kernel shows these, so the verdicts are likely at most.
+
+use super::Case;
+use super::command_fix::{
+    BY_HAND, cause_not_run, fix_at_end, fix_failed, fix_not_run, has_no_program, is_cancelled, is_without_runtime,
+    why_not_started,
+};
+use super::evidence::of_outcome;
+use super::finding::Finding;
+use super::kubectl;
+use super::rules::app_status_failure::{HANDLER, NO_SUCH_PATH, answer_text};
+use tracer_attempts::correlate::node::Node;
+use tracer_attempts::enrich;
+use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
+use tracer_model::record::{Cause, Confidence, K8s, Outcome, Probe, Process, Remediation};
+
+/// The subject of a verdict that has no connection.
+#[derive(Clone, Debug)]
+pub struct Unattached {
+    pub probe: Option<Probe>,
+    /// The pod.
+    pub k8s: K8s,
+    /// The kubelet.
+    pub process: Option<Process>,
+}
+
+impl Unattached {
+    /// The probe of this message, as far as it is known.
+    pub(super) fn of(probe: &KubeletProbe, node: &Node) -> Self {
+        let agreed = spec(probe, node).and_then(|spec| Probe::agreed(&[spec]));
+        let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
+        Self {
+            probe: Some(agreed.unwrap_or_else(unknown)),
+            k8s: k8s(&probe.pod, probe.container.as_ref(), node),
+            process: kubelet(probe.pid),
+        }
+    }
+}
+
+/// The kubelet outcome of a command, without what the command printed. An error carries no output of a command, so its
+/// words stay (pkg/probe/exec).
+pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
+    let own = probe.reason.is_of_command() || !probe.is_counted();
+    KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
+}
+
+/// The verdict on a failed exec probe; `None` if it is no exec probe, or may be none.
+pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
+    let container = container(probe, node);
+    let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
+    // A command may print what looks like an unknown message. Without a spec, only the words of the runtime show one.
+    if self::spec(probe, node).is_some() || (spec.is_none() && !probe.reason.is_of_command()) {
+        return None;
+    }
+    let named = Unattached { probe: Some(probe_of(probe.probe_type, spec)), ..Unattached::of(probe, node) };
+    let found = if probe.is_counted() {
+        failed_command(probe, spec, &named.k8s)
+    } else {
+        ignored_result(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
+    };
+    Some((found, named))
+}
+
+/// The verdict on a failure that no attempt explains, or one of `connections` that all seemed to succeed.
+pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
+    let named = Unattached::of(probe, node);
+    let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
+    // tracer knows the kubelet's messages about probes that connect. Of a command, the kubelet prints only the output.
+    let printed = matches!(probe.reason, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
+    if connections == 0 && printed && without_specs {
+        let found = failed_command(&of_command(probe), None, &named.k8s);
+        return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
+    }
+    // The kubelet read an answer. Without a spec, a command may have printed the same text.
+    if let Some(answered) = spec(probe, node).and_then(|_| answer(probe, connections, node)) {
+        return answered;
+    }
+    let summary = format!(
+        "the {} probe{} failed, as the kubelet reports{}; {}",
+        probe.probe_type,
+        container_of(&named.k8s),
+        probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
+        reading(connections, probe, node)
+    );
+    let fix = Cause::Unexplained.fix();
+    let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
+    (found.with_confidence(Confidence::Possible), named)
+}
+
+/// Says which connections of the probe were seen.
+fn reading(connections: usize, probe: &KubeletProbe, node: &Node) -> String {
+    match connections {
+        0 if may_begin_before_tracer(probe, node) => {
+            "no connection of it was seen: it may have begun before tracer did".to_owned()
+        }
+        0 => "no connection of it was seen".to_owned(),
+        1 => "tracer saw no failure on its connection".to_owned(),
+        _ => format!("tracer cannot see which of {connections} connections it was"),
+    }
+}
+
+/// The probe may have taken all of its timeout, and tracer watches for less. A busy kubelet writes its line later.
+fn may_begin_before_tracer(probe: &KubeletProbe, node: &Node) -> bool {
+    const LATER_NS: u64 = 500_000_000;
+    let timeout_s = spec(probe, node).map_or(1, |spec| spec.timeout_s);
+    let watched_ns = probe.written_boot_ns.saturating_sub(node.since());
+    watched_ns < u64::from(timeout_s) * 1_000_000_000 + LATER_NS
+}
+
+/// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
+pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
+    let scheme = spec(probe, node).and_then(|spec| spec.scheme.as_deref());
+    let (text, fix) = answer_text(probe.reason, scheme)?;
+    let named = Unattached::of(probe, node);
+    let summary = format!(
+        "the {} probe{} was answered: {text}, as the kubelet read it; {}",
+        probe.probe_type,
+        container_of(&named.k8s),
+        reading(connections, probe, node)
+    );
+    let fix = match fix {
+        HANDLER | NO_SUCH_PATH => kubectl::and_log(&named.k8s, false, fix.into()),
+        _ => fix.into(),
+    };
+    Some((Finding::likely(Cause::AppStatusFailure, vec![of_outcome(probe)], summary, fix), named))
+}
+
+/// The container that the message names, if it is known.
+fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
+    let pod = pod(&probe.pod, node)?;
+    pod.containers.iter().find(|it| it.name == probe.container)
+}
+
+/// The spec of a probe that connects, if it is known.
+pub(super) fn spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ProbeSpec> {
+    container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)
+}
+
+/// The pod of this name, if it is known. Without a uid, the name may be that of an ended pod and of the next one.
+pub fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
+    let mut fitting = node.pods.iter().filter(|pod| enrich::is_pod(pod, named));
+    fitting.next().filter(|_| fitting.next().is_none())
+}
+
+/// A probe that runs a command.
+fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
+    Probe {
+        probe_type: Some(probe_type),
+        handler: Some(Handler::Exec),
+        timeout_s: spec.map(|it| it.timeout_s),
+        period_s: spec.map(|it| it.period_s),
+        failure_threshold: spec.map(|it| it.failure_threshold),
+        ..Probe::default()
+    }
+}
+
+fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
+    if probe.reason == ProbeOutput::Nothing {
+        return without_output(probe, spec, k8s);
+    }
+    let (cause, what) = match probe.reason {
+        ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
+        ProbeOutput::CommandNotRun => (cause_not_run(probe), "could not be run"),
+        _ => (Cause::ExecFailed, "ended with an error; what it printed is in the pod's event"),
+    };
+    let late = spec.filter(|_| cause == Cause::ExecTimeout);
+    let budget = late.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
+    let why = why_not_started(probe);
+    let summary = format!("the command of the {} probe{} {what}{why}{budget}", probe.probe_type, container_of(k8s));
+    let fix = match cause {
+        Cause::ExecTimeout => cause.fix(),
+        _ => fix_failed(probe, k8s),
+    };
+    Finding::likely(cause, vec![of_outcome(probe)], summary, fix)
+}
+
+/// The kubelet ignores this result: it counts neither as a failure nor as a success. A command that never runs is a
+/// failure here all the same, because nothing else reports it.
+fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
+    let (cause, what) = match probe.reason {
+        ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
+        ProbeOutput::ContainerEnds if is_cancelled(probe) => (Cause::ExecFailed, "was cancelled by the kubelet"),
+        ProbeOutput::ContainerEnds => {
+            (Cause::ExecFailed, "was not run: its container does not run, or is being stopped")
+        }
+        ProbeOutput::CommandNotRun => (cause_not_run(probe), "could not be run"),
+        _ if is_without_runtime(probe) => {
+            (Cause::ExecNotRun, "could not be run: the container runtime did not answer on its socket")
+        }
+        _ => (Cause::ExecFailed, "could not be run, or how it ended is not known"),
+    };
+    let ends = if deleting { "; the pod is being deleted" } else { "" };
+    let summary = format!(
+        "the command of the {} probe{} {what}{}{ends}; the kubelet ignores this result: {}",
+        probe.probe_type,
+        container_of(k8s),
+        why_not_started(probe),
+        unchanged(probe.probe_type)
+    );
+    let is_at_end = probe.reason == ProbeOutput::ContainerEnds
+        || deleting && probe.reason == ProbeOutput::CommandNotRun && !has_no_program(probe);
+    let (outcome, fix) = match is_at_end {
+        true => (Outcome::Noise, fix_at_end(probe, k8s)),
+        false => (Outcome::Failure, fix_not_run(cause, probe, k8s)),
+    };
+    Finding { outcome, ..Finding::likely(cause, vec![of_outcome(probe)], summary, fix) }
+}
+
+/// What the ignored result leaves unchanged.
+const fn unchanged(probe_type: ProbeType) -> &'static str {
+    match probe_type {
+        ProbeType::Readiness => "the container's readiness stays as it was",
+        ProbeType::Liveness => "the container is not restarted for it",
+        ProbeType::Startup => "the container is neither started nor restarted by it",
+    }
+}
+
+/// Notes that the kubelet ignored the result of the attempt. It changes neither cause nor confidence.
+pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
+    if case.attempt.kubelet().is_some_and(|(_, reported)| !reported.is_counted()) {
+        finding.summary += "; the kubelet ignores this result";
+    }
+}
+
+/// " of container app of pod default/web", as far as that is known.
+pub(super) fn container_of(k8s: &K8s) -> String {
+    let container = k8s.container_name.as_ref().map(|name| format!(" of container {name}"));
+    let pod = k8s.full_name().map(|name| format!(" of pod {name}"));
+    container.into_iter().chain(pod).collect()
+}
+
+/// The probe failed, and the kubelet wrote no reason.
+fn without_output(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
+    let timeout_s = spec.map_or(1, |it| it.timeout_s);
+    let summary = format!(
+        "the command of the {} probe{} failed without output: it ended with an error, or did not end within {timeout_s} s (kubelets before 1.24 do not report which)",
+        probe.probe_type,
+        container_of(k8s)
+    );
+    let fix = Remediation::from(format!(
+        "{BY_HAND}. By its status and its time, correct the command or raise timeoutSeconds"
+    ))
+    .run(kubectl::exec(k8s, probe.probe_type));
+    let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
+    found.with_confidence(Confidence::Possible)
+}
+
+/// The names of a pod: those that the message has, and else the known ones.
+pub(super) fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8s {
+    let known = pod(named, node);
+    let or_known =
+        |reported: &Option<String>, get: fn(&Pod) -> &Option<String>| reported.clone().or_else(|| get(known?).clone());
+    K8s {
+        namespace: or_known(&named.namespace, |it| &it.namespace),
+        pod_name: or_known(&named.name, |it| &it.name),
+        pod_uid: or_known(&named.uid, |it| &it.uid),
+        container_name: container.cloned(),
+        workload: known.and_then(|pod| pod.workload.clone()),
+    }
+}
+
+pub(super) fn kubelet(pid: Option<u32>) -> Option<Process> {
+    pid.map(|pid| Process { pid, comm: "kubelet".to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    const MISSING: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: exec: \"curl\": executable file not found in $PATH: unknown";
+    const CANCELED: &str = "rpc error: code = Canceled desc = context canceled";
+    const STOPPED: &str =
+        "rpc error: code = Unknown desc = failed to exec in container: container is in CONTAINER_EXITED state";
+    const SETNS: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: error executing setns process: exit status 1: unknown";
+
+    fn errored(reason: ProbeOutput, words: &str, deleting: bool) -> VerdictBody {
+        let mut stream = Stream::new().exec_readiness().clone();
+        if deleting {
+            stream.deleting();
+        }
+        stream.kubelet_error(ProbeType::Readiness, reason, words);
+        let verdicts = stream.verdicts();
+        assert_eq!(verdicts.len(), 1, "{verdicts:?}");
+        verdicts[0].clone()
+    }
+
+    /// `doProbe` ignores such a result (pkg/kubelet/prober/worker.go).
+    #[test]
+    fn a_result_that_the_kubelet_ignores_is_reported_as_ignored() {
+        let (gone, not_run) = (ProbeOutput::ContainerEnds, ProbeOutput::CommandNotRun);
+        for (reason, words, deleting, outcome) in [
+            (gone, CANCELED, false, Outcome::Noise),
+            (gone, CANCELED, true, Outcome::Noise),
+            (gone, STOPPED, false, Outcome::Noise),
+            (not_run, SETNS, true, Outcome::Noise),
+            (not_run, SETNS, false, Outcome::Failure),
+            (not_run, MISSING, false, Outcome::Failure),
+            (not_run, MISSING, true, Outcome::Failure),
+            (ProbeOutput::Other, "rpc error: code = Unavailable desc = closing", true, Outcome::Failure),
+            (ProbeOutput::CommandTimeout, "command timed out", false, Outcome::Failure),
+        ] {
+            let noted = errored(reason, words, deleting);
+            let (verdict, summary) = (&noted.verdict, &noted.verdict.summary);
+            assert_eq!((verdict.outcome, verdict.confidence), (outcome, Confidence::Likely), "{words}");
+            assert_ne!(verdict.cause.name(), "exec_not_run", "{words}");
+            assert_lacks(&summary, &["ended with an error"]);
+            assert_ends(&summary, "ignores this result: the container's readiness stays as it was");
+            assert_eq!(summary.contains("the pod is being deleted"), deleting, "{summary}");
+            assert_eq!(noted.kubelet.and_then(|it| it.output).as_deref(), Some(words));
+            assert_has(&verdict.evidence[0].text, &["errored, a result that it ignores"]);
+        }
+        assert_has(&errored(not_run, MISSING, false).verdict.remediation, &["Put its program into the image"]);
+        let other = errored(not_run, SETNS, false).verdict.remediation;
+        assert_has(&other, &["in the log of the runtime"]);
+        assert_lacks(&other, &["image"]);
+    }
+
+    /// Written by runc if the file is there and the kernel does not execute it.
+    #[test]
+    fn a_program_that_cannot_be_executed_is_not_called_missing() {
+        let fix = |why: &str| {
+            let words = MISSING.split_once("exec: \"curl").map(|(before, _)| format!("{before}{why}: unknown"));
+            errored(ProbeOutput::CommandNotRun, &words.expect("a message"), false).verdict.remediation
+        };
+        for (why, part) in [
+            (r#"exec: "/bin/check": permission denied"#, "chmod +x"),
+            ("exec /bin/check: permission denied", "chmod +x"),
+            ("exec container process `/bin/check`: Permission denied", "chmod +x"),
+            ("exec /bin/check: exec format error", "architecture"),
+            ("exec /bin/check: no such file or directory", "interpreter after its #!"),
+            (r#"chdir to cwd ("/app") set in config.json failed: permission denied"#, "workingDir"),
+        ] {
+            assert_has(&fix(why), &[part]);
+            assert_lacks(&fix(why), &["Put its program", "log of the runtime"]);
+        }
+        let missing = r#"exec: "/bin/check": stat /bin/check: no such file or directory"#;
+        assert_has(&fix(missing), &["Put its program into the image"]);
+    }
+
+    #[test]
+    fn a_failure_of_the_runtime_is_not_put_down_to_the_image() {
+        let words = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: can't open cgroup: unknown";
+        let verdict = errored(ProbeOutput::CommandNotRun, words, false).verdict;
+        assert_eq!(verdict.cause.name(), "exec_not_run");
+        let paused =
+            words.replace("unable to start container process: can't open cgroup", "cannot exec in a paused container");
+        assert_eq!(errored(ProbeOutput::CommandNotRun, &paused, false).verdict.cause.name(), "target_frozen");
+        assert_has(&verdict.summary, &["could not be run: the runtime could not use the container's cgroup"]);
+        // Written by kubelet 1.20 while containerd restarted.
+        let words = "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing dial unix /run/containerd/containerd.sock: connect: no such file or directory\"";
+        let away = errored(ProbeOutput::Other, words, false).verdict;
+        assert_eq!((away.cause.name(), away.remediation.to_string().contains("image")), ("exec_not_run", false));
+        assert_has(&away.summary, &["the container runtime did not answer"]);
+        let fix = &verdict.remediation;
+        assert_lacks(&fix, &["image"]);
+        assert_has(&fix, &["cgroup driver", "kubectl exec"]);
+    }
+
+    /// The next pod of a StatefulSet has the name of the one that ends, perhaps with another spec.
+    #[test]
+    fn the_spec_of_another_pod_with_the_same_name_is_not_used() {
+        let timeout = |reported: Option<&str>| {
+            let mut stream = Stream::new().exec_readiness().clone();
+            let pods = &mut stream.last_pods().pods;
+            pods[0].uid = Some("old".into());
+            let mut next = Pod { uid: Some("new".into()), ..pods[0].clone() };
+            next.containers[0].exec[0].timeout_s = 7;
+            pods.push(next);
+            stream.kubelet_with(ProbeOutput::CommandTimeout, |it| it.pod.uid = reported.map(Into::into));
+            let summary = stream.verdict().summary.clone();
+            summary.split_once("(timeoutSeconds ").map(|(_, timeout)| timeout.trim_end_matches(')').to_owned())
+        };
+        let known = [Some("old"), Some("new"), Some("of-none"), None].map(timeout);
+        assert_eq!(known.each_ref().map(Option::as_deref), [Some("1"), Some("7"), None, None]);
+    }
+
+    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error (pkg/probe/http).
+    #[test]
+    fn a_timeout_in_the_body_is_not_reported_as_ignored() {
+        let errored = |reason| {
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
+            stream.closes((100, 101, 200)).kubelet_error(ProbeType::Readiness, reason, "x").wait_ms(2_000);
+            let last = stream.last_verdict();
+            (last.cause.name(), last.summary.contains("the kubelet ignores this result"))
+        };
+        assert_eq!(errored(ProbeOutput::TimeoutInBody), ("slow_response", false));
+        assert!(errored(ProbeOutput::Network).1, "an error that names no state");
+    }
+}

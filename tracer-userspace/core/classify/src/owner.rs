@@ -1,0 +1,140 @@
+//! Finds the software that made a netfilter rule, by the names of its chain and table.
+
+use tracer_model::event::{Backend, FirewallRule};
+
+/// Software that writes rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub name: &'static str,
+    /// It enforces network policies.
+    pub(super) policy: bool,
+}
+
+const fn owner(name: &'static str) -> Owner {
+    Owner { name, policy: false }
+}
+
+const fn enforcer(name: &'static str) -> Owner {
+    Owner { name, policy: true }
+}
+
+const FIREWALLD: Owner = owner("firewalld");
+const KUBE_PROXY: Owner = owner("kube-proxy");
+
+/// By the beginning of the chain's name.
+const CHAINS: &[(&str, Owner)] = &[
+    ("ufw-", owner("ufw")),
+    ("ufw6-", owner("ufw")),
+    ("cali-", enforcer("calico")),
+    ("CILIUM_", enforcer("cilium")),
+    ("KUBE-NWPLCY-", enforcer("kube-router")),
+    ("KUBE-POD-FW-", enforcer("kube-router")),
+    ("KUBE-ROUTER-", enforcer("kube-router")),
+    ("WEAVE-NPC", enforcer("weave")),
+    ("WEAVE-", owner("weave")),
+    ("ANTREA-", enforcer("antrea")),
+    ("AZURE-NPM", enforcer("azure-npm")),
+    ("KUBE-", KUBE_PROXY),
+    ("FLANNEL-", owner("flannel")),
+    ("DOCKER", owner("docker")),
+    ("NETAVARK", owner("podman")),
+    ("CNI-", owner("CNI plugins")),
+    ("LIBVIRT_", owner("libvirt")),
+    ("f2b-", owner("fail2ban")),
+    ("INPUT_ZONES", FIREWALLD),
+    ("FORWARD_ZONES", FIREWALLD),
+    ("FORWARD_IN_ZONES", FIREWALLD),
+];
+
+/// The table of firewalld that drops everything: in panic mode, and for a moment while firewalld starts or reloads.
+pub const PANIC: &str = "firewalld_policy_drop";
+
+/// By the whole name of the table.
+const TABLES: &[(&str, Owner)] = &[
+    ("firewalld", FIREWALLD),
+    (PANIC, FIREWALLD),
+    ("calico", enforcer("calico")),
+    ("cilium", enforcer("cilium")),
+    ("kube-network-policies", enforcer("kube-network-policies")),
+    ("kube-proxy", KUBE_PROXY),
+    ("flannel-ipv4", owner("flannel")),
+    ("flannel-ipv6", owner("flannel")),
+    ("docker-bridges", owner("docker")),
+    ("netavark", owner("podman")),
+    ("f2b-table", owner("fail2ban")),
+    ("crowdsec", owner("crowdsec")),
+    ("crowdsec6", owner("crowdsec")),
+];
+
+/// The software that made the rule, if its names show it. A policy is of ufw if ufw has chains in the same table.
+pub(super) fn owner_of(rule: &FirewallRule, all: &[FirewallRule]) -> Option<Owner> {
+    by_chain(&rule.chain).or_else(|| by_table(&rule.table)).or_else(|| {
+        let neighbours = all.iter().filter(|it| it.backend == rule.backend && it.table == rule.table);
+        let mut owners = neighbours.filter_map(|it| by_chain(&it.chain));
+        rule.policy.then(|| owners.find(|owner| owner.name == "ufw")).flatten()
+    })
+}
+
+/// kube-proxy made the rule.
+pub(super) fn is_of_kube_proxy(rule: &FirewallRule) -> bool {
+    owner_of(rule, &[]) == Some(KUBE_PROXY)
+}
+
+/// The rule rejects a Service without endpoints. kube-proxy looks it up by address, protocol and port, before it
+/// rejects the rest of its ClusterIPs (pkg/proxy/nftables, `setupNFTables`).
+pub(super) fn is_endpoints_check(rule: &FirewallRule) -> bool {
+    let chains = ["service-endpoints-check", "nodeport-endpoints-check"];
+    is_nft_proxy(rule) && chains.contains(&rule.chain.as_str()) && rule.when.dport.is_some()
+}
+
+/// The rule rejects a ClusterIP on a port that its Service does not have, or a ClusterIP of no Service.
+pub(super) fn is_cluster_ips_check(rule: &FirewallRule) -> bool {
+    is_nft_proxy(rule) && rule.chain == "cluster-ips-check" || rule.chain == IPVS_FILTER
+}
+
+/// The chain for packets to a ClusterIP that IPVS did not take (pkg/proxy/ipvs, `kubeIPVSFilterChain`).
+const IPVS_FILTER: &str = "KUBE-IPVS-FILTER";
+
+fn is_nft_proxy(rule: &FirewallRule) -> bool {
+    rule.backend == Backend::Nftables && rule.table == "kube-proxy"
+}
+
+/// The software that is known to name chains like this.
+pub fn by_chain(chain: &str) -> Option<Owner> {
+    let known = CHAINS.iter().find(|(prefix, _)| chain.starts_with(prefix)).map(|(_, owner)| *owner);
+    known.or_else(|| is_zone_chain(chain).then_some(FIREWALLD))
+}
+
+/// The zones that firewalld comes with.
+const ZONES: [&str; 9] = ["block", "dmz", "drop", "external", "home", "internal", "public", "trusted", "work"];
+
+/// Chains that firewalld adds to tables of iptables for one of its zones; no table there has its name.
+fn is_zone_chain(chain: &str) -> bool {
+    let zone = ["IN_", "FWD_", "FWDI_", "FWDO_"].iter().find_map(|begin| chain.strip_prefix(begin));
+    zone.is_some_and(|zone| ZONES.iter().any(|known| zone.starts_with(known)))
+}
+
+/// The software that is known to name tables like this.
+pub fn by_table(table: &str) -> Option<Owner> {
+    TABLES.iter().find(|(name, _)| *name == table).map(|(_, owner)| *owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rules_of_an_enforcer_are_a_network_policy() {
+        let known = |chain| by_chain(chain).map(|it| (it.name, it.policy));
+        assert_eq!(known("cali-fw-cali0123"), Some(("calico", true)));
+        assert_eq!(known("KUBE-POD-FW-ABCDEF"), Some(("kube-router", true)));
+        assert_eq!(known("KUBE-SERVICES"), Some(("kube-proxy", false)));
+        assert_eq!(known("ufw-user-input"), Some(("ufw", false)));
+        assert_eq!(known("podpolicy"), None);
+        assert_eq!(by_table("firewalld").map(|it| it.policy), Some(false));
+        assert_eq!(known("FWD_public"), Some(("firewalld", false)));
+        assert_eq!(known("IN_drop"), Some(("firewalld", false)));
+        assert_eq!((known("IN_web"), known("drop")), (None, None));
+        assert_eq!(by_table("firewalld_policy_drop").map(|it| it.name), Some("firewalld"));
+    }
+}

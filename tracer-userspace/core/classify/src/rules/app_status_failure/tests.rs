@@ -1,0 +1,378 @@
+use tracer_core::testing::*;
+
+fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
+    Stream::new().http_readiness().connect().established().answer(kind, status).closes((100, 101, 200)).causes()
+}
+
+#[test]
+fn a_status_outside_200_to_399_or_a_tls_record_is_a_failure() {
+    assert_eq!(answered(AnswerKind::Http, Some(503)), ["app_status_failure"]);
+    assert_eq!(answered(AnswerKind::Http, Some(404)), ["app_status_failure"]);
+    assert_eq!(answered(AnswerKind::Tls, None), ["app_status_failure"]);
+    assert_eq!(answered(AnswerKind::Alert, None), ["app_status_failure"], "an alert to plain HTTP");
+    for status in [100, 103, 200, 204, 302, 399] {
+        assert!(answered(AnswerKind::Http, Some(status)).is_empty(), "{status}");
+    }
+    assert_eq!(answered(AnswerKind::Http, Some(101)), ["app_status_failure"], "the kubelet wants 200 to 399");
+}
+
+/// The segment with the status line was lost. The body arrived before the retransmission.
+#[test]
+fn a_body_that_arrives_before_its_status_line_is_not_another_protocol() {
+    let mut stream = Stream::new();
+    stream.http_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
+    stream.answer(AnswerKind::Http, Some(200));
+    assert!(stream.closes((100, 101, 200)).causes().is_empty());
+}
+
+/// An httpGet probe of a mail server.
+#[test]
+fn bytes_before_the_request_show_a_server_that_does_not_speak_http() {
+    let decided = |asked: bool| {
+        let mut stream = Stream::new().http_readiness().connect().established().clone();
+        stream.answer_with(AnswerKind::Other, None, |it| it.asked = Some(asked)).closes((100, 101, 24));
+        assert_eq!(stream.causes(), ["app_status_failure"]);
+        stream.verdict()
+    };
+    let (first, answer) = (decided(false), decided(true));
+    assert!(first.summary.contains("the server speaks first") && first.remediation.to_string().contains("tcpSocket"));
+    assert_ends(&answer.summary, "something that is not HTTP");
+}
+
+/// A tcpSocket probe of a server that sends `503` to each client right after the connect.
+#[test]
+fn a_status_without_a_request_is_not_a_failure() {
+    let decided = |specs: fn(&mut Stream) -> &mut Stream, sent: u64, asked: Option<bool>| {
+        let mut stream = Stream::new();
+        specs(&mut stream).connect().established();
+        stream.answer_with(AnswerKind::Http, Some(503), |it| it.asked = asked).closes((sent, sent + 1, 60)).causes()
+    };
+    let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
+    for specs in [unknown, Stream::tcp_readiness, |stream| stream.tcp_readiness().readiness_too()] {
+        for asked in [None, Some(false)] {
+            assert!(decided(specs, 0, asked).is_empty(), "{asked:?}");
+        }
+    }
+    for asked in [None, Some(true)] {
+        assert_eq!(decided(unknown, 100, asked), ["app_status_failure"]);
+        assert_eq!(decided(Stream::http_readiness, 100, asked), ["app_status_failure"]);
+    }
+    // The server spoke first, and the prober then sent an HTTP request.
+    assert_eq!(decided(Stream::http_readiness, 100, Some(false)), ["app_status_failure"]);
+}
+
+/// A TLS server answers plain HTTP with an alert and closes. No hook read the alert.
+#[test]
+fn bytes_shorter_than_a_status_line_are_a_failure() {
+    let decided = |specs: fn(&mut Stream) -> &mut Stream, received: u64, by_rst: bool| {
+        let mut stream = Stream::new();
+        specs(&mut stream).connect().established();
+        if by_rst {
+            stream.reset_received(TcpState::Established, received);
+            stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, received));
+        } else {
+            stream.server_closes((100, 101, received + 1));
+        }
+        stream.settles().causes()
+    };
+    let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
+    for by_rst in [false, true] {
+        for (specs, received) in [(unknown, 7), (Stream::http_readiness as _, 7), (Stream::http_readiness as _, 12)] {
+            assert_eq!(decided(specs, received, by_rst), ["app_status_failure"], "{received} {by_rst}");
+        }
+        for (specs, received) in [(unknown, 9), (Stream::http_readiness as _, 13), (Stream::https_readiness as _, 7)] {
+            assert!(decided(specs, received, by_rst).is_empty(), "{received} {by_rst}");
+        }
+    }
+}
+
+/// `103 Early Hints` came first, and the hook reads only the first status.
+#[test]
+fn after_an_interim_status_the_kubelet_outcome_decides() {
+    let decided = |status: u16| {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status));
+        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503)).wait_ms(600).tick();
+        let dst = stream.verdicts().remove(0).dst;
+        (stream.causes(), dst.is_some())
+    };
+    assert_eq!(decided(103), (vec!["app_status_failure"], true));
+    assert_eq!(decided(200), (vec!["app_status_failure"], false), "on a connection that was not seen");
+}
+
+/// The server closed after a complete answer that Go's client rejects.
+#[test]
+fn a_complete_answer_that_the_kubelet_rejects_is_not_closed_without_answer() {
+    let decided = |why: &str| {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
+        stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
+        stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
+        stream.kubelet_messages(ProbeType::Readiness, &format!("Get \"http://10.88.0.2:8080\": {why}"));
+        stream.wait_ms(5).tick().causes()
+    };
+    for why in [
+        "failed to parse Location header",
+        "net/http: HTTP/1.x transport connection broken: net/http: server response headers exceeded the limit",
+        "net/http: HTTP/1.x transport connection broken: bad Content-Length",
+    ] {
+        assert_eq!(decided(why), ["app_status_failure"], "{why}");
+    }
+    assert_eq!(decided("net/http: HTTP/1.x transport connection broken: unexpected EOF"), ["closed_without_answer"]);
+}
+
+/// A gRPC interceptor that requires a token of every client.
+#[test]
+fn a_grpc_server_that_requires_credentials_fails_the_probe() {
+    let decided = |code: &str| {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(1).connect().established().closes((100, 101, 200));
+        let words = format!("error: health rpc probe failed: rpc error: code = {code}");
+        stream.kubelet_messages(ProbeType::Readiness, &words).wait_ms(5).tick().verdict()
+    };
+    for code in ["Unauthenticated", "PermissionDenied"] {
+        let verdict = decided(code);
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely), "{code}");
+        assert_has(&verdict.remediation, &["without credentials"]);
+    }
+}
+
+/// The client reports a lost connection with `Unavailable`, too.
+#[test]
+fn a_failed_health_rpc_is_an_answer_if_the_connection_worked() {
+    let decided = |code: &str, end: fn(&mut Stream)| {
+        let mut stream = Stream::new();
+        end(stream.grpc_readiness(1).connect().established());
+        let words = format!("error: health rpc probe failed: rpc error: code = {code}");
+        stream.kubelet_messages(ProbeType::Readiness, &words).wait_ms(5).tick().verdict()
+    };
+    for code in ["Unavailable", "Internal", "Unknown"] {
+        let verdict = decided(code, |stream| _ = stream.closes((100, 101, 200)));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely), "{code}");
+        assert_has(&verdict.summary, &[&format!("the health rpc ended with gRPC status {code}")]);
+        assert_has(&verdict.remediation, &["Check handler", "kubectl logs"]);
+    }
+    let lost = |end: fn(&mut Stream)| decided("Unavailable", end).cause.name();
+    assert_eq!(lost(|stream| _ = stream.server_closes((100, 101, 200))), "closed_without_answer");
+    assert_eq!(lost(|stream| _ = stream.closes((100, 1, 0))), "unexplained", "no byte came");
+    for code in ["DeadlineExceeded", "Canceled"] {
+        let own = decided(code, |stream| _ = stream.closes((100, 101, 200)));
+        assert_ne!(own.cause.name(), "app_status_failure", "{code}");
+    }
+}
+
+#[test]
+fn a_404_advises_to_correct_the_path() {
+    let verdict_on = |status| Stream::new().http_readiness().connect().established().answers(status).verdict();
+    assert_has(&verdict_on(404).remediation, &["correct the probe's path", "kubectl logs"]);
+    assert_has(&verdict_on(503).remediation, &["what the health handler checks", "kubectl logs"]);
+}
+
+/// For a cloud's metadata service or a credential provider a 404 can be normal.
+#[test]
+fn a_404_from_a_target_that_is_not_probed_is_no_failure() {
+    let asked = |specs: bool| {
+        let mut stream = Stream::new();
+        if specs {
+            stream.http_readiness();
+        }
+        stream.again_to(8, "169.254.169.254:80").connect().established().answers(404).causes()
+    };
+    assert!(asked(true).is_empty());
+    assert_eq!(asked(false), ["app_status_failure"], "the probes are not known");
+}
+
+/// The pod's spec has not arrived yet, or a redirect led the probe to this port.
+#[test]
+fn a_kubelets_request_to_a_pod_is_a_probe_without_a_spec() {
+    let asked = |comm: &str, target: &str| {
+        let mut stream = Stream::new().http_readiness().pod_without_specs("10.88.0.9").clone();
+        stream.again_to(8, target).connect().prober_named(comm).established().answers(404).causes()
+    };
+    for target in ["10.88.0.9:8080", "10.88.0.2:9090"] {
+        assert_eq!(asked("kubelet", target), ["app_status_failure"], "{target}");
+    }
+    assert_eq!(asked("k3s-server", "10.88.0.9:8080"), ["app_status_failure"]);
+    assert!(asked("k3s-server", "10.88.0.2:9090").is_empty(), "its API server may ask any port");
+}
+
+fn asked_and_answered(stream: &mut Stream, kind: AnswerKind, status: Option<u16>) -> &mut Stream {
+    stream.connect().established().answer(kind, status).closes((300, 301, 103))
+}
+
+/// The status does not matter, unless it is a success: then another client asked in HTTP.
+#[test]
+fn an_answer_in_another_protocol_fails_the_probe() {
+    let decided = |https: bool, kind, status| {
+        let mut stream = Stream::new();
+        if https {
+            stream.https_readiness()
+        } else {
+            stream.grpc_readiness(1)
+        };
+        let verdicts = asked_and_answered(&mut stream, kind, status).verdicts();
+        verdicts.first().map(|it| (it.verdict.cause.name(), it.verdict.confidence, it.verdict.remediation.clone()))
+    };
+    let fix = |https, kind, status| {
+        let (cause, confidence, fix) = decided(https, kind, status).expect("a verdict");
+        assert_eq!((cause, confidence), ("app_status_failure", Confidence::Proven));
+        fix
+    };
+    assert_starts(&fix(true, AnswerKind::Http, Some(400)), "Set the probe's scheme to HTTP");
+    assert_has(&fix(true, AnswerKind::Other, None), &["correct the probe's port"]);
+    assert_starts(&fix(false, AnswerKind::Http, Some(505)), "Use httpGet");
+    for kind in [AnswerKind::Tls, AnswerKind::Alert] {
+        assert_has(&fix(false, kind, None), &["a gRPC probe speaks no TLS (grpc.mode: TLS is alpha"]);
+    }
+    for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
+        assert_eq!(decided(https, kind, None), None, "{https} {kind:?}");
+    }
+    for (https, status) in [(true, 200), (true, 301), (false, 200)] {
+        assert_eq!(decided(https, AnswerKind::Http, Some(status)), None, "another client asked in HTTP");
+    }
+}
+
+/// Kubernetes 1.37 has `grpc.mode: TLS` and `httpGet.protocol: HTTP2`; a later one has others.
+#[test]
+fn a_protocol_that_the_spec_asks_for_is_not_another_protocol() {
+    use ProbeProtocol::{Http2, Tls, Unknown};
+    let decided = |grpc: bool, speaks, kind, status| {
+        let mut stream = Stream::new();
+        if grpc {
+            stream.grpc_readiness(1)
+        } else {
+            stream.http_readiness()
+        };
+        asked_and_answered(stream.speaking(speaks), kind, status).causes()
+    };
+    for kind in [AnswerKind::Tls, AnswerKind::Other, AnswerKind::Alert] {
+        assert!(decided(true, Unknown, kind, None).is_empty() && decided(false, Unknown, kind, None).is_empty());
+    }
+    assert!(decided(true, Tls, AnswerKind::Tls, None).is_empty(), "the server's part of the handshake");
+    assert!(decided(false, Http2, AnswerKind::Other, None).is_empty(), "a frame of HTTP/2");
+    for (grpc, speaks) in [(true, Tls), (false, Http2)] {
+        assert_eq!(decided(grpc, speaks, AnswerKind::Http, Some(400)), ["app_status_failure"]);
+    }
+    assert_eq!(decided(true, Tls, AnswerKind::Other, None), ["app_status_failure"], "no TLS");
+    assert_eq!(decided(false, Http2, AnswerKind::Tls, None), ["app_status_failure"]);
+}
+
+/// kubernetes/kubernetes#38144, #92647: the server requires another cipher, or a client certificate.
+#[test]
+fn a_tls_alert_to_an_https_probe_is_a_failure() {
+    let alert = asked_and_answered(Stream::new().https_readiness(), AnswerKind::Alert, None).verdict();
+    assert_eq!((alert.cause.name(), alert.confidence), ("app_status_failure", Confidence::Proven));
+    assert_ends(&alert.summary, "a fatal alert that refuses the TLS handshake");
+    assert_has(&alert.remediation, &["no client certificate", "kubectl logs"]);
+    let mut decided = Stream::new().https_readiness().connect().established().clone();
+    decided.closes((300, 301, 2000)).kubelet(ProbeOutput::TlsRefused);
+    let reported = decided.verdict();
+    assert_eq!((reported.cause.name(), reported.confidence), ("app_status_failure", Confidence::Likely));
+    assert_eq!(reported.remediation, alert.remediation);
+}
+
+/// Go 1.23 and later reject a certificate with a negative serial number (crypto/x509).
+#[test]
+fn a_certificate_that_the_kubelets_client_rejects_is_a_failure() {
+    let decided = |why: &str| {
+        let mut stream = Stream::new().https_readiness().connect().established().clone();
+        stream.answer(AnswerKind::Tls, None).closes((300, 301, 2000));
+        stream.kubelet_messages(ProbeType::Readiness, &format!("Get \"https://10.88.0.2:8080\": {why}")).verdict()
+    };
+    let rejected = decided("tls: failed to parse certificate from server");
+    assert_eq!((rejected.cause.name(), rejected.confidence), ("app_status_failure", Confidence::Likely));
+    assert_has(&rejected.summary, &["a TLS handshake that the kubelet's client rejects"]);
+    assert_has(&rejected.remediation, &["certificate", "openssl s_client"]);
+    assert_eq!(decided("local error: tls: bad record MAC").cause.name(), "unexplained");
+}
+
+/// Liveness and readiness use one port: the status of the kubelet outcome came over the other connection.
+#[test]
+fn a_kubelet_status_is_not_given_to_the_connection_with_a_tls_alert() {
+    let mut stream = Stream::new();
+    asked_and_answered(stream.https_readiness().https_liveness_too(), AnswerKind::Alert, None).again(8);
+    asked_and_answered(&mut stream, AnswerKind::Tls, None).wait_ms(5).kubelet(ProbeOutput::Status(503));
+    let decided = stream.verdicts();
+    let quoted: Vec<_> =
+        decided.iter().filter(|it| it.kubelet.is_some()).map(|it| it.verdict.summary.as_str()).collect();
+    assert!(decided.len() == 2 && quoted.len() == 1 && quoted[0].contains("HTTP status 503"), "{quoted:?}");
+}
+
+/// A tcpSocket probe has succeeded by then. Without a spec, the server may refuse the certificate of an unknown client.
+#[test]
+fn a_tls_alert_without_a_known_tls_request_is_no_failure() {
+    for probed in [Stream::tcp_readiness as fn(&mut Stream) -> &mut Stream, |stream| stream] {
+        let mut stream = Stream::new();
+        probed(&mut stream).connect().established().answer(AnswerKind::Alert, None);
+        stream.closes((0, 1, 7));
+        assert!(stream.causes().is_empty(), "{:?}", stream.causes());
+    }
+    let mut overtaken = Stream::new();
+    overtaken.https_readiness().connect().established().answer(AnswerKind::Alert, None).answer(AnswerKind::Tls, None);
+    assert!(overtaken.closes((300, 301, 900)).causes().is_empty());
+}
+
+/// An HTTPS probe follows a redirect to `http://` on the same port.
+#[test]
+fn plain_http_from_a_port_that_speaks_tls_may_come_of_a_redirect() {
+    let mut stream = Stream::new();
+    asked_and_answered(stream.https_readiness(), AnswerKind::Tls, None).again(8);
+    asked_and_answered(&mut stream, AnswerKind::Http, Some(400));
+    let verdict = stream.verdict();
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+    assert_ends(&verdict.summary, "redirected to http:// on it");
+    assert_eq!(stream.wait_ms(3).kubelet(ProbeOutput::Status(400)).causes().len(), 1, "the same cause");
+}
+
+/// The first segment of the TLS server's answer was lost: the prober received no bytes in order.
+#[test]
+fn bytes_out_of_order_are_no_answer() {
+    for probed in [Stream::https_readiness, Stream::http_readiness] {
+        let mut stream = Stream::new();
+        probed(&mut stream).connect().established().answer(AnswerKind::Other, None).wait_ms(300);
+        stream.closes((300, 301, 0));
+        assert_eq!(stream.causes(), ["unexplained"]);
+    }
+}
+
+/// The second segment of a certificate can arrive before the first.
+#[test]
+fn a_segment_that_arrives_before_the_tls_record_is_not_another_protocol() {
+    let mut stream = Stream::new();
+    stream.https_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
+    stream.answer(AnswerKind::Tls, None);
+    assert!(stream.closes((300, 301, 2200)).causes().is_empty());
+}
+
+/// A lifecycle handler or a user may have sent plain HTTP. Or the server of a tcpSocket probe speaks first.
+#[test]
+fn plain_http_is_no_failure_if_the_attempt_may_not_be_the_https_probe() {
+    let decided = |probed: fn(&mut Stream) -> &mut Stream, comm: &str| {
+        let mut stream = Stream::new();
+        probed(&mut stream).connect().prober_named(comm).established().answers(400).causes()
+    };
+    assert!(decided(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), "kubelet").is_empty());
+    assert!(decided(Stream::https_readiness, "k3s-server").is_empty());
+    assert_eq!(decided(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
+    let mut banner = Stream::new();
+    banner.tcp_readiness().https_liveness_too().connect().established().answer(AnswerKind::Other, None);
+    assert!(banner.closes((0, 1, 41)).causes().is_empty());
+}
+
+#[test]
+fn the_fix_for_an_https_probe_names_https() {
+    let mut stream = Stream::new().https_readiness().connect().established().clone();
+    stream.closes((300, 301, 103)).kubelet(ProbeOutput::NotHttp);
+    let verdict = stream.verdict();
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+    assert_starts(&verdict.remediation, "The probe asks in HTTPS");
+}
+
+#[test]
+fn a_grpc_server_without_the_health_service_fails_the_probe() {
+    let mut stream = Stream::new().grpc_readiness(1).connect().established().clone();
+    stream.closes((200, 201, 150)).kubelet(ProbeOutput::NoHealthService);
+    let verdict = stream.verdict();
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+    assert_starts(&verdict.remediation, "Register the gRPC health service");
+}

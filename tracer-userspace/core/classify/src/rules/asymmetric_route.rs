@@ -1,0 +1,166 @@
+//! A routing rule of the node sends the SYN out of another device than the pod's.
+
+use super::*;
+use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
+
+/// A route of the node leads to another device than the pod's, and nothing shows that the SYN reached the pod.
+pub(super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
+    let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
+    let astray = |(time, reading): (u64, &'a Inspection)| {
+        let stray = reading.stray_route.as_ref().filter(|_| reading.netns.is_some() && !has_arrived(case, reading))?;
+        Some((time, stray))
+    };
+    inspections(case).filter(|_| over && case.settled).find_map(astray)
+}
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let (time, stray) = stray_route(case).filter(|(_, stray)| stray.is_by_rule())?;
+    let flow = case.attempt.flow;
+    let (rule, leads) = (rule(stray), format!("out of {}, while the pod is behind {}", stray.device, stray.pod_device));
+    let summary = format!("{rule} sends packets from {} to {} {leads}", flow.src.ip(), flow.dst.ip());
+    let fields = json!({
+        "table": stray.table, "priority": stray.rule.as_ref().map(|it| it.priority), "device": stray.device,
+        "pod_device": stray.pod_device,
+    });
+    let read = evidence_of("rtnetlink", time, format!("{rule} applies, and leads {leads}"), fields);
+    let (dst, src, table) = (flow.dst.ip(), flow.src.ip(), stray.table);
+    let (before, priority) = before(stray);
+    let fix = Remediation::from(format!(
+        "Correct what made the rule: the setup of a second uplink, the CNI or a VPN. Or add a rule before {before} that sends the pods' addresses to the main table (the last command)"
+    ))
+    .run(
+        [
+            "ip rule".to_owned(),
+            format!("ip route show table {table}"),
+            format!("ip route get {dst} from {src}"),
+            format!("ip rule add to PODS-SUBNET lookup main priority {priority}"),
+        ]
+        .map(|command| run_in(case, case.attempt.netns, command)),
+    );
+    Some(Finding::likely(Cause::AsymmetricRoute, vec![read], summary, fix).until_answered())
+}
+
+/// The place of the new rule as text, and its priority. Priority 0 is the local table's rule, which must stay first.
+fn before(stray: &StrayRoute) -> (String, String) {
+    match stray.rule.as_ref().map(|it| it.priority.saturating_sub(1)).filter(|it| *it > 0) {
+        Some(priority) => ("that rule".to_owned(), priority.to_string()),
+        None => (format!("the rule that has table {}", stray.table), "LOWER-PRIORITY".to_owned()),
+    }
+}
+
+/// Something shows that the SYN reached the pod in spite of that rule.
+fn has_arrived(case: &Case<'_>, reading: &Inspection) -> bool {
+    let attempt = case.attempt;
+    let is_answered = attempt.reset_received().is_some() || attempt.resets_sent().next().is_some();
+    let is_queue_full = || accept_queue_overflow::find(case).is_some() || syn_backlog_overflow::find(case).is_some();
+    is_answered
+        || attempt.drops().any(|(_, drop)| drop.flags.is_syn_ack() || drop.netns == reading.netns)
+        || attempt.icmp().any(|(_, icmp)| icmp.netns == reading.netns)
+        || is_queue_full()
+}
+
+/// "ip rule 32762 (from 10.0.1.5 lookup 101)"
+fn rule(stray: &StrayRoute) -> String {
+    let Some(rule) = &stray.rule else { return format!("routing table {}", stray.table) };
+    let RoutingRule { priority, from, to } = rule;
+    let from = from.as_deref().unwrap_or("all");
+    let to = to.as_ref().map(|to| format!(" to {to}")).unwrap_or_default();
+    format!("ip rule {priority} (from {from}{to} lookup {})", stray.table)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn stray() -> StrayRoute {
+        let rule = Some(RoutingRule { priority: 32_762, from: Some("10.88.0.1".into()), to: None });
+        StrayRoute { device: "eth1".into(), pod_device: "veth7".into(), table: 101, rule }
+    }
+
+    #[test]
+    fn a_rule_that_leads_elsewhere_is_named() {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(stray())).gives_up();
+        assert_eq!(stream.causes(), ["asymmetric_route"]);
+        let verdict = stream.verdict();
+        let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends packets from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
+        assert_eq!((verdict.confidence, verdict.summary.as_str()), (Confidence::Likely, words));
+    }
+
+    /// Cilium's routes lead to cilium_host, where a program redirects the packet: such a route decides nothing.
+    #[test]
+    fn a_stray_route_of_the_main_table_is_only_noted() {
+        let mut stream = Stream::new();
+        let main = StrayRoute { rule: None, table: 254, ..stray() };
+        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(main)).gives_up();
+        let verdict = stream.verdict();
+        assert_eq!(verdict.cause.name(), "unexplained");
+        assert_has(
+            &verdict.summary,
+            &["the node's route to 10.88.0.2 leads out of eth1, while the pod is behind veth7"],
+        );
+        assert_has(&verdict.remediation, &["took the pods' subnet", "ip route get 10.88.0.2 from 10.88.0.1"]);
+    }
+
+    /// With two rules of priority 0, `ip rule del` can delete the wrong one.
+    #[test]
+    fn without_a_free_lower_priority_the_fix_has_a_placeholder() {
+        let fix = |rule: Option<RoutingRule>| {
+            let mut stream = Stream::new();
+            let inspection = StrayRoute { rule, ..stray() };
+            stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(inspection)).gives_up();
+            stream.verdict().remediation.to_string()
+        };
+        let first = RoutingRule { priority: 1, from: None, to: None };
+        for fix in [fix(None), fix(Some(first))] {
+            assert!(fix.contains("before the rule that has table 101") && !fix.contains("priority 0"), "{fix}");
+        }
+        assert_ends(&fix(stray().rule), "lookup main priority 32761");
+    }
+
+    /// The stray route is no cause where the handshake succeeded, nor without such a route.
+    #[test]
+    fn an_established_attempt_has_another_cause() {
+        let mut slow = Stream::new();
+        slow.connect()
+            .wait_ms(200)
+            .inspection(|reading| reading.stray_route = Some(stray()))
+            .established()
+            .wait_ms(1_000);
+        slow.closes((100, 101, 0));
+        assert_eq!(slow.causes(), ["slow_response"]);
+        assert_eq!(Stream::new().connect().wait_ms(200).inspection(|_| ()).gives_up().causes(), ["unexplained"]);
+    }
+
+    fn inspected(fill: impl FnOnce(&mut Inspection)) -> Stream {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|reading| {
+            reading.stray_route = Some(stray());
+            fill(reading);
+        });
+        stream
+    }
+
+    /// The gateway of that table can lead back to the pod.
+    #[test]
+    fn a_syn_that_reached_the_pod_has_another_cause() {
+        let mut refused = inspected(|_| ());
+        refused.wait_ms(800).syn_again().refused();
+        assert_eq!(refused.causes(), ["connection_refused"]);
+        let mut full = inspected(|reading| {
+            reading.listeners = Some(vec![listener(2, 1)]);
+        });
+        assert_eq!(full.gives_up().causes(), ["accept_queue_overflow"]);
+        let mut answered = inspected(|_| ());
+        assert_eq!(answered.drop(SYN_ACK, "NEIGH_FAILED", NODE).gives_up().causes().last(), Some(&"neighbour_failure"));
+    }
+
+    #[test]
+    fn a_syn_that_was_dropped_on_the_node_did_not_reach_the_pod() {
+        let mut stream = inspected(|reading| {
+            reading.listeners = Some(vec![listener(2, 1)]);
+        });
+        stream.wait_ms(700).drop(SYN, "NEIGH_FAILED", NODE).gives_up();
+        assert_eq!(stream.causes().last(), Some(&"asymmetric_route"), "{:?}", stream.causes());
+    }
+}

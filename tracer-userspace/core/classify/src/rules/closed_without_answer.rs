@@ -1,0 +1,188 @@
+//! The server acknowledged the request and closed the connection without a byte of an answer.
+
+use super::super::sidecar;
+use super::app_status_failure::GRPC_IN_PLAIN;
+use super::mid_stream_rst::is_close;
+use super::probe_misconfigured::is_unanswered_grpc;
+use super::tls_handshake_slow::{doubt_of_https, or_in_plain};
+use super::*;
+use tracer_model::event::{KubeletProbe, ProbeOutput, State};
+
+/// The listener ended for the same reason as the connection if less time than this is between the two ends.
+const TOGETHER_NS: u64 = 1_000_000_000;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, end @ (End::ClosedByServer | End::Reset)) = attempt.ended? else { return None };
+    let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
+    let before_request = case.matched.sent_no_request();
+    if !case.settled {
+        return None;
+    }
+    let by_server = end == End::ClosedByServer;
+    // A RST may follow, which answers what the prober sent after the close (a TLS alert).
+    if let Some(outcome) = cut_by_outcome(case).filter(|_| by_server) {
+        return Some(cut_answer(case, (ended, state), outcome));
+    }
+    let closed = by_server && attempt.errno().is_none();
+    // A gRPC server that closes sends a RST if it has unread data, else a FIN. Both count: the difference is chance.
+    let grpc = is_unanswered_grpc(case) && (closed || is_close(case));
+    let failed = attempt.failed_by_itself() || before_request;
+    if attempt.received() != Some(0) || !failed || !(closed || grpc) {
+        return None;
+    }
+    let listener_end = listener_ended(case, ended);
+    let process_ended = listener_end.is_some();
+    let how = if process_ended { PROCESS_ENDED } else { "" };
+    let after = ms(ended.saturating_sub(established));
+    let what = match before_request {
+        true => format!("closed the connection {after} after it was established, before a request was sent"),
+        false => format!("took the request and closed the connection after {after} without a byte of an answer"),
+    };
+    let may_be_tls = grpc && !process_ended;
+    let not_tls = doubt_of_https(case).filter(|_| !process_ended && !before_request);
+    let or = match (before_request, may_be_tls) {
+        (true, _) => REDIRECTED,
+        (_, true) => NOT_GRPC,
+        _ => not_tls.unwrap_or_default(),
+    };
+    let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
+    let mut evidence = vec![of_state(ended, state)];
+    evidence.extend(listener_end);
+    evidence.extend(attempt.reset_received().filter(|_| grpc).map(|(at, reset)| of_reset_received(at, reset)));
+    evidence.extend(attempt.resets_sent().filter(|_| grpc).map(|(at, reset)| of_reset_sent(at, reset)));
+    let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
+    let fix: Remediation = if may_be_tls {
+        let dst = attempt.flow.dst;
+        let text = format!("If the port speaks TLS: {GRPC_IN_PLAIN}. If it does not: {}", fix.text);
+        let check = Command::on_node(format!("openssl s_client -connect {dst} -alpn h2 </dev/null"));
+        Remediation::from(text).run([check]).run(fix.commands)
+    } else if not_tls.is_some() {
+        or_in_plain(case, fix)
+    } else {
+        fix
+    };
+    let found = Finding::failure(Cause::ClosedWithoutAnswer, evidence, summary, fix);
+    let found = if before_request { found.with_confidence(Confidence::Likely) } else { found };
+    // If the listener ended, the process that listens closed the connection, and not a sidecar.
+    let found = if process_ended { found } else { sidecar::add_close(case, found) };
+    Some(Finding { decided_at: ended, ..found })
+}
+
+const PROCESS_ENDED: &str = ", and its listener ended at the same time: it exited, crashed or was stopped";
+
+/// An HTTP/2 server sends its first frame as soon as a client is connected (RFC 9113 3.4).
+const NOT_GRPC: &str = "; a gRPC server sends a frame at once: most likely the port speaks TLS";
+
+/// Bytes came, and the kubelet outcome is a network error: the answer was incomplete.
+fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
+    let attempt = case.attempt;
+    let began = attempt.received().is_some_and(|n| n > 0) && !case.matched.is_no_answer();
+    let (_, outcome) = attempt.kubelet().filter(|_| began)?;
+    (outcome.reason == ProbeOutput::Network).then_some(outcome)
+}
+
+fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletProbe) -> Finding {
+    let summary = format!(
+        "{} closed the connection in the middle of its answer, after {} bytes of it",
+        case.attempt.flow.dst,
+        case.attempt.received().unwrap_or_default()
+    );
+    let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
+    let evidence = vec![of_state(ended, state), of_outcome(outcome)];
+    let found = Finding::likely(Cause::ClosedWithoutAnswer, evidence, summary, fix);
+    sidecar::add_close(case, found)
+}
+
+/// A sockmap program puts the payload into the queue of the other socket (`tcp_bpf_sendmsg`, net/ipv4/tcp_bpf.c). The
+/// byte counters of both sockets do not see it: after a healthy request and answer they have counted only the FIN.
+const REDIRECTED: &str = "; or payload is redirected between sockets on this node (a sockmap program: bpftool prog show), and the byte counters do not see requests and answers";
+
+/// Evidence that the listener of that port ended at about the time of the close.
+fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
+    let (at, end) = case.node.listener_end(case.attempt.netns?, case.attempt.flow.dst)?;
+    (at.abs_diff(ended) < TOGETHER_NS).then(|| of_listener(*at, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn closed(received: u64) -> Vec<&'static str> {
+        Stream::new().connect().established().server_closes((100, 101, received + 1)).causes()
+    }
+
+    #[test]
+    fn a_fin_is_a_failure_only_without_a_byte_of_an_answer() {
+        assert_eq!(closed(0), ["closed_without_answer"]);
+        assert!(closed(10).is_empty());
+    }
+
+    /// `unexpected EOF`: the header or a part of the body came.
+    #[test]
+    fn a_close_in_the_middle_of_an_answer_needs_the_kubelet_outcome() {
+        let decided = |reason: Option<ProbeOutput>| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
+            stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
+            stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
+            reason.into_iter().for_each(|reason| _ = stream.kubelet(reason));
+            stream.settles().causes()
+        };
+        assert_eq!(decided(Some(ProbeOutput::Network)), ["closed_without_answer"]);
+        assert!(decided(None).is_empty(), "a body may end with the connection");
+    }
+
+    /// Go's TLS client sends an alert when it reads the end. The server's socket is gone, and its kernel sends a RST.
+    #[test]
+    fn a_rst_that_answers_an_alert_after_the_close_is_not_mid_stream_rst() {
+        let mut stream = Stream::new();
+        stream.https_readiness().connect().established().answer(AnswerKind::Tls, None);
+        stream.state(TcpState::Established, TcpState::CloseWait, 0, (300, 301, 1001));
+        stream.reset_received(TcpState::CloseWait, 1001).reset_sent(TcpFlags(0x18), true, None);
+        stream.state(TcpState::CloseWait, TcpState::Close, 32, (324, 301, 1001)).wait_ms(1);
+        stream.kubelet_messages(ProbeType::Readiness, "Get \"https://10.88.0.2:8080\": EOF").wait_ms(5).tick();
+        assert_eq!(stream.causes(), ["closed_without_answer"]);
+    }
+
+    /// The kernel's counter includes the FIN.
+    #[test]
+    fn the_evidence_does_not_count_the_fin_as_a_byte() {
+        let stream = Stream::new().connect().established().server_closes((100, 101, 1)).clone();
+        assert_eq!(stream.verdict().evidence[0].fields["bytes_received"], 0);
+    }
+
+    /// A server that speaks plain HTTP may close when it reads a ClientHello.
+    #[test]
+    fn a_port_that_closes_on_a_client_hello_may_not_speak_tls() {
+        let closed = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().server_closes((300, 301, 1)).verdict()
+        };
+        let https = closed(Stream::https_readiness);
+        assert_eq!((https.cause.name(), https.confidence), ("closed_without_answer", Confidence::Proven));
+        assert_ends(&https.summary, "; perhaps the port does not speak TLS: no HTTPS probe was answered there");
+        assert_has(&https.remediation, &["ask it in plain (scheme HTTP)", "openssl s_client"]);
+        assert_lacks(&closed(Stream::http_readiness).remediation, &["TLS"]);
+    }
+
+    /// A proxy without its upstream closes each connection before the prober has sent a request.
+    #[test]
+    fn a_close_before_the_request_fails_an_http_probe() {
+        let decided = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().server_closes((0, 1, 1));
+            let reported = |it: &VerdictBody| {
+                let count = it.probe.as_ref().and_then(|it| it.consecutive_failures);
+                let or = it.verdict.summary.contains("; or payload is redirected between sockets");
+                (it.verdict.cause.name(), count, it.verdict.confidence, or)
+            };
+            stream.verdicts().iter().map(reported).collect::<Vec<_>>()
+        };
+        let expected = ("closed_without_answer", Some(1), Confidence::Likely, true);
+        assert_eq!(decided(Stream::http_readiness), [expected]);
+        assert_eq!(decided(Stream::https_readiness), [expected]);
+        assert!(decided(Stream::tcp_readiness).is_empty(), "the port is open");
+        assert!(decided(|stream| stream).is_empty(), "the kind of probe is not known");
+    }
+}

@@ -1,0 +1,385 @@
+//! The target's stack found no socket for the SYN: nobody listens there.
+
+use std::net::IpAddr;
+
+use super::super::history::{self, MORE_MEMORY};
+use super::super::pod_sockets;
+use super::super::shared_address::FIX;
+use super::not_listening_yet::may_be_startup_probe;
+use super::refusal::{Refused, by_any_stack, by_other_stack, pod_elsewhere, serves};
+use super::*;
+use tracer_model::event::{Listen, Loss, Netns};
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let Some(refused) = by_any_stack(case) else { return redirected::find(case) };
+    if let Some(found) = by_other_stack(case, &refused) {
+        return Some(found);
+    }
+    let Refused { mut evidence, netns, confidence } = refused;
+    let dst = case.attempt.flow.dst;
+    let killed = evidence.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
+    let is_killed = killed.is_some();
+    let earlier = netns.and_then(|netns| earlier_listener(case, netns, &evidence));
+    let passed_over = earlier.map(|(_, listen, _)| listen).filter(|listen| listen.begins);
+    // In another namespace than the pod's, and in the node's, it may have been a process of an earlier pod.
+    let is_pods = netns.is_some_and(|netns| pod_elsewhere(case, netns).is_none()) && !shares_node(case);
+    let stopped = earlier.filter(|(_, listen, _)| !listen.begins && !is_killed && is_pods);
+    evidence.splice(0..0, stopped.map(|(at, listen, _)| of_listener(at, listen)));
+    let listens = || {
+        let (words, read) = pod_sockets::listeners_elsewhere(case, netns?)?;
+        evidence.push(read);
+        Some(format!("; {words}"))
+    };
+    let killed = killed.or_else(|| stopped.map(|(_, listen, before)| describe_stopped(listen, before)));
+    let why = killed.or_else(|| {
+        let elsewhere = netns.and_then(|netns| listener_on_other_address(case, netns));
+        let listens = elsewhere.map(|listen| format!("; {} listens on {} only", listen.actor, listen.addr));
+        listens.or_else(|| pods_namespace(case, netns?))
+    });
+    let why = why.or_else(listens).or_else(|| passed_over.map(|listen| describe_passed_over(listen, dst.ip())));
+    let what = if passed_over.is_some() { "no socket takes the SYN to" } else { "nobody listens on" };
+    let summary = format!(
+        "{what} {dst}{}: its kernel answered the SYN with a RST{}",
+        in_namespace(case, netns),
+        why.unwrap_or_default()
+    );
+    if is_killed {
+        let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_log(case, MORE_MEMORY));
+        return Some(found.with_confidence(confidence));
+    }
+    if let Some((_, listen, _)) = stopped {
+        let fix =
+            format!("Find why {} stopped: it crashed, was restarted, or closed its socket by itself", listen.actor);
+        let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_logs(case, fix));
+        return Some(found.with_confidence(confidence));
+    }
+    let probe_fix = if may_be_startup_probe(case) { STARTUP_PROBE_FIX } else { PROBE_FIX };
+    let otherwise: String = by_subject(case, probe_fix, |who| {
+        format!("correct the port that {who} connects to, or have it try again if the process there starts slowly")
+    });
+    let place = match passed_over {
+        Some(_) => " on all devices (without SO_BINDTODEVICE), and for IPv4 and IPv6",
+        None => where_to_listen(case, netns, dst.ip()),
+    };
+    let remediation = format!("Let the process listen on {}{place}, {otherwise}", dst.port());
+    let remediation = match netns.and_then(|netns| pod_elsewhere(case, netns)) {
+        Some((pod, own)) => compare_namespaces(case, [netns, Some(own)], &pod, &remediation),
+        None => Remediation::from(remediation),
+    };
+    let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_log(case, remediation));
+    Some(found.with_confidence(confidence))
+}
+
+/// The pod with the address may not have got the SYN: a process that listens there does not help.
+fn compare_namespaces(case: &Case<'_>, places: [Option<Netns>; 2], pod: &str, otherwise: &str) -> Remediation {
+    let addr = case.attempt.flow.dst.ip();
+    let text = format!(
+        "Check which network namespace has {addr} now. If it is not only that of pod {pod}, take it away from the other one, {FIX}. Otherwise: {otherwise}"
+    );
+    Remediation::from(text).run(places.map(|netns| run_in(case, netns, format!("ip addr show to {addr}"))))
+}
+
+const PROBE_FIX: &str = "correct the probe's port, or add a startupProbe if it starts slowly";
+
+const STARTUP_PROBE_FIX: &str =
+    "correct the probe's port, or raise failureThreshold of the startupProbe if it starts slowly";
+
+/// A note for the fix: a listener on 127.0.0.1 gets no connections to another address.
+fn where_to_listen(case: &Case<'_>, netns: Option<Netns>, dst: IpAddr) -> &'static str {
+    let elsewhere = netns.and_then(|netns| {
+        let listener = listener_on_other_address(case, netns).map(|it| it.addr);
+        listener.or_else(|| pod_sockets::address_elsewhere(case, netns))
+    });
+    let on_all = elsewhere.is_some_and(|it| it.ip().is_unspecified() && it.is_ipv4() != dst.is_ipv4());
+    match dst.is_loopback() {
+        _ if on_all && dst.is_ipv6() => " (on [::]: a listener on 0.0.0.0 gets no connections over IPv6)",
+        _ if on_all => " (for IPv4, too: its socket on [::] has IPV6_V6ONLY set)",
+        true => "",
+        false if case.node.has_pod(dst) => " (on the pod's address, not only 127.0.0.1)",
+        false => " (on that address, not only 127.0.0.1)",
+    }
+}
+
+/// A process listens on that port, but on another address.
+fn listener_on_other_address<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a Listen> {
+    let (_, listen) = last_listener(case, netns).filter(|(_, last)| last.begins)?;
+    (!serves(listen, case.attempt.flow.dst.ip())).then_some(listen)
+}
+
+/// The last process that began or stopped to listen on that port and address before the refusal, when that was, and how
+/// long before. If it still listens, the kernel did not choose its socket.
+fn earlier_listener<'a>(case: &Case<'a>, netns: Netns, refused: &[Evidence]) -> Option<(u64, &'a Listen, u64)> {
+    let at = refused.iter().map(|it| it.time_boot_ns).max()?;
+    let (time, listen) = last_listener(case, netns)?;
+    (*time < at && serves(listen, case.attempt.flow.dst.ip())).then(|| (*time, listen, at - time))
+}
+
+/// The last process that began or stopped to listen on the port. Absent if an event was lost since that may have
+/// reported the end of its namespace (another pod can have the number then), or the end of the listener.
+fn last_listener<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a (u64, Listen)> {
+    let last = case.node.listeners.last(netns, case.attempt.flow.dst.port())?;
+    let of_namespace = [Loss::RING, Loss::NAMESPACE];
+    let of_listener = [Loss::PROGRAM, Loss::LISTEN].as_slice();
+    let may_be = |loss: &Loss| {
+        let place = loss.where_.as_str();
+        of_namespace.contains(&place) || last.1.begins && of_listener.contains(&place)
+    };
+    (!case.node.losses.between(last.0, case.attempt.started).any(may_be)).then_some(last)
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn describe_stopped(listen: &Listen, before: u64) -> String {
+    let before = if before < SECOND_NS { ms(before) } else { format!("{:.1} s", before as f64 / 1e9) };
+    format!("; {} stopped listening there {before} before", listen.actor)
+}
+
+/// `inet_lookup_listener` compares the device and the family, too, which the event of the listener does not show.
+fn describe_passed_over(listen: &Listen, dst: IpAddr) -> String {
+    let family = if listen.addr.is_ipv6() && dst.is_ipv4() { ", or for IPv6 only" } else { "" };
+    format!(
+        "; {} listens on {}, most likely over another device only (SO_BINDTODEVICE){family}",
+        listen.actor, listen.addr
+    )
+}
+
+/// The pod with the address is in another namespace. It is not known whether a process listens there.
+fn pods_namespace(case: &Case<'_>, netns: Netns) -> Option<String> {
+    pod_elsewhere(case, netns).map(|(pod, own)| format!("; pod {pod} is in network namespace {}", own.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    #[test]
+    fn a_refusal_after_many_retransmissions_and_drops_is_the_cause() {
+        let mut stream = Stream::new().connect().clone();
+        for _ in 0..60 {
+            stream.wait_ms(900).syn_again().drop(SYN, "QDISC_DROP", NODE);
+        }
+        assert_eq!(stream.wait_ms(900).syn_again().refused().verdict().cause, Cause::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_process_that_stopped_listening_is_named() {
+        let mut stream = Stream::new().http_readiness().listens(POD, 8080, true).wait_ms(50).clone();
+        stream.listens(POD, 8080, false).wait_ms(400).connect().reset_sent(SYN, true, None);
+        let verdict = stream.verdict();
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Proven));
+        assert_ends(&verdict.summary, " stopped listening there 400.0 ms before");
+        assert_has(&verdict.evidence[0].text, &["stopped listening on port 8080"]);
+        assert_has(&verdict.remediation, &["Find why ", "--since=5m", "--previous"]);
+        assert_lacks(&verdict.remediation, &["startupProbe"]);
+    }
+
+    /// The kernel skips a listener that is bound to another device.
+    #[test]
+    fn a_listener_that_the_kernel_passes_over_is_not_called_missing() {
+        let listens = |bound: &str, fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+            stream.listens_on(POD, address(bound), true);
+            fill(&mut stream);
+            stream.wait_ms(10).connect().refused().verdict()
+        };
+        let verdict = listens("0.0.0.0:8080", |_| ());
+        assert_starts(&verdict.summary, "no socket takes the SYN to 10.88.0.2:8080");
+        let words = "; app (pid 99) listens on 0.0.0.0:8080, most likely over another device only (SO_BINDTODEVICE)";
+        assert_ends(&verdict.summary, words);
+        assert_has(&verdict.remediation, &["listen on 8080 on all devices (without SO_BINDTODEVICE)"]);
+        assert_ends(&listens("[::]:8080", |_| ()).summary, "(SO_BINDTODEVICE), or for IPv6 only");
+        let ended = listens("0.0.0.0:8080", |stream| _ = stream.listens(POD, 8080, false));
+        assert_starts(&ended.summary, "nobody listens on 10.88.0.2:8080");
+    }
+
+    #[test]
+    fn a_listener_of_the_other_family_that_is_older_than_tracer_is_in_the_fix() {
+        let fix = |v6: bool, bound: &str| {
+            let mut stream = Stream::to(if v6 { "[fd00::2]:8080" } else { "10.88.0.2:8080" });
+            stream.http_readiness().pod_in(POD);
+            let server = Listener { pid: 7, comm: "app".into() };
+            let bound = ListenerAt { addr: bound.parse().expect("an address"), device: None, server };
+            stream.pod_sockets(|reading| reading.elsewhere = vec![bound]).wait_ms(10).connect().refused();
+            stream.verdict().remediation
+        };
+        assert_has(&fix(true, "0.0.0.0:8080"), &["on [::]: a listener on 0.0.0.0 gets no"]);
+        assert_has(&fix(false, "[::]:8080"), &["for IPv4, too", "IPV6_V6ONLY"]);
+        assert_has(&fix(false, "127.0.0.1:8080"), &["not only 127.0.0.1"]);
+    }
+
+    #[test]
+    fn a_listener_older_than_tracer_is_named_with_its_device() {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+        let bound = ListenerAt {
+            addr: address("0.0.0.0:8080"),
+            device: Some("eth1".into()),
+            server: Listener { pid: 7, comm: "app".into() },
+        };
+        stream.pod_sockets(|reading| reading.elsewhere = vec![bound]).wait_ms(10).connect().refused();
+        assert_ends(
+            &stream.verdict().summary,
+            "; app (pid 7) listens on 0.0.0.0:8080 on device eth1 only (SO_BINDTODEVICE)",
+        );
+    }
+
+    /// A server binds 0.0.0.0 in a cluster that probes over IPv6.
+    #[test]
+    fn a_listener_on_ipv4_only_does_not_serve_ipv6() {
+        let refused = |to: &str, bound: &str| {
+            let mut stream = Stream::to(to).http_readiness().pod_in(POD).clone();
+            stream.listens_on(POD, address(bound), true).connect().refused().verdict()
+        };
+        let ipv4 = refused("[fd00::2]:8080", "0.0.0.0:8080");
+        assert_has(&ipv4.summary, &["listens on 0.0.0.0:8080 only"]);
+        assert_has(&ipv4.remediation, &["(on [::]: a listener on 0.0.0.0 gets no connections over IPv6)"]);
+        assert_has(&refused("[fd00::2]:8080", "[::1]:8080").remediation, &["(on the pod's address"]);
+        assert_has(&refused("10.88.0.2:8080", "127.0.0.1:8080").remediation, &["not only 127.0.0.1"]);
+    }
+
+    #[test]
+    fn a_rst_without_a_socket_decides_before_it_arrives() {
+        let causes = Stream::new().connect().reset_sent(SYN, true, None).causes();
+        assert_eq!(causes, ["connection_refused"]);
+    }
+
+    #[test]
+    fn the_probers_own_rst_for_a_late_syn_ack_is_not_a_refusal() {
+        let mut stream = Stream::new().connect().gives_up().reset_sent(SYN_ACK, true, None).clone();
+        let reset = stream.last_reset_sent();
+        reset.flow = reset.flow.reversed();
+        assert_eq!(stream.causes(), ["unexplained"]);
+    }
+
+    #[test]
+    fn a_syn_dropped_without_a_socket_needs_a_rst() {
+        assert_eq!(Stream::new().connect().drop(SYN, "NO_SOCKET", POD).gives_up().causes(), ["unexplained"]);
+        let causes = Stream::new().connect().drop(SYN, "NO_SOCKET", POD).reset_received(TcpState::SynSent, 0).causes();
+        assert_eq!(causes, ["connection_refused"]);
+    }
+
+    /// A kernel without drop reasons (5.10) freed the SYN in this function.
+    fn freed_at(place: &str, hooks: &[Hook], fill: impl FnOnce(&mut Stream)) -> (&'static str, Confidence) {
+        let mut stream = Stream::new();
+        hooks.iter().for_each(|hook| _ = stream.missing(*hook));
+        stream.connect().drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some(place.into())));
+        fill(&mut stream);
+        stream.gives_up().decided()
+    }
+
+    /// A kernel where no program can attach to the function that sends the RST.
+    #[test]
+    fn without_drop_reasons_the_freeing_function_and_a_rst_show_a_refusal() {
+        let missing = &[Hook::TcpV4SendReset][..];
+        let reset = |stream: &mut Stream| _ = stream.reset_received(TcpState::SynSent, 0);
+        assert_eq!(freed_at("tcp_v4_rcv", missing, reset), ("connection_refused", Confidence::Likely));
+        assert_eq!(freed_at("tcp_v4_rcv", missing, |_| ()).0, "unexplained", "no answer");
+        let late = |stream: &mut Stream| _ = stream.wait_ms(3000).reset_received(TcpState::SynSent, 0);
+        assert_eq!(freed_at("tcp_v4_rcv", missing, late).0, "unexplained", "of another SYN");
+        assert_eq!(freed_at("tcp_v4_do_rcv", missing, reset).0, "handshake_rst");
+    }
+
+    #[test]
+    fn the_freeing_function_shows_no_refusal_if_a_hook_shows_the_rst() {
+        let reset = |stream: &mut Stream| _ = stream.reset_received(TcpState::SynSent, 0);
+        assert_eq!(freed_at("tcp_v4_rcv", &[], reset).0, "handshake_rst", "a socket in TIME_WAIT");
+        let by_listener = |stream: &mut Stream| reset(stream.reset_sent(SYN, false, None));
+        assert_eq!(freed_at("tcp_v4_rcv", &[Hook::TcpV4SendReset], by_listener), ("handshake_rst", Confidence::Proven));
+    }
+
+    #[test]
+    fn the_freeing_function_shows_no_refusal_if_a_process_listens() {
+        let mut stream = Stream::new();
+        stream.missing(Hook::TcpV4SendReset).listens(POD, 8080, true).wait_ms(5).connect();
+        stream.drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some("tcp_v4_rcv".into())));
+        stream.reset_received(TcpState::SynSent, 0).gives_up();
+        assert_eq!(stream.causes(), ["unexplained"]);
+        let read = |addr: &str| {
+            let addr = address(addr);
+            let mut stream = Stream::new();
+            stream.missing(Hook::TcpV4SendReset).connect().inspection(|reading| {
+                reading.listeners = Some(vec![ListenerState { addr, ..listener(0, 128) }]);
+            });
+            stream.wait_ms(1).drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
+            stream.reset_received(TcpState::SynSent, 0).gives_up().causes().remove(0)
+        };
+        assert_eq!((read("0.0.0.0:8080"), read("127.0.0.1:8080")), ("unexplained", "connection_refused"));
+    }
+
+    /// The listeners are older than the tracer. An inspection found them after an earlier refusal.
+    #[test]
+    fn listeners_elsewhere_in_the_pod_are_named() {
+        let noted = |addrs: &[&str], ended: bool| {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_in(POD).connect().reset_sent(SYN, true, None).pod_sockets(|reading| {
+                let server = Listener { pid: 7, comm: "app".into() };
+                let at = |addr: &&str| ListenerAt { addr: address(addr), device: None, server: server.clone() };
+                reading.elsewhere = addrs.iter().map(at).collect();
+            });
+            if ended {
+                stream.listens(POD, 8081, false);
+            }
+            stream.wait_ms(1_000).again(8).connect().reset_sent(SYN, true, None);
+            let verdict = stream.last_verdict();
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
+            verdict.summary
+        };
+        assert_has(&noted(&["[::1]:8080", "0.0.0.0:8081"], false), &["; app (pid 7) listens on [::1]:8080 only"]);
+        assert_has(&noted(&["[::]:8080"], false), &["; app (pid 7) listens on [::]:8080 for IPv6 only"]);
+        assert_has(&noted(&["0.0.0.0:8081"], false), &["; other processes listen there: app (pid 7) on port 8081"]);
+        assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
+        assert_lacks(&noted(&[], false), &["listen there"]);
+    }
+
+    /// A lost event may have been the end of the namespace, and another pod's may have its number.
+    #[test]
+    fn a_listener_of_before_a_loss_is_not_named() {
+        let refused = |place: &str, begins: bool| {
+            let mut stream = Stream::new().http_readiness().listens(POD, 8080, begins).wait_ms(50).clone();
+            stream.lost_in(place, 1).wait_ms(50).connect().refused().verdict().summary.contains("app (pid 99)")
+        };
+        let places = [Loss::RING, Loss::NAMESPACE, Loss::PROGRAM, Loss::LISTEN, Loss::MAP];
+        assert_eq!(places.map(|place| refused(place, false)), [false, false, true, true, true]);
+        assert_eq!(places.map(|place| refused(place, true)), [false, false, false, false, true]);
+    }
+
+    /// A pod with a fixed address was deleted and made again, and its namespace has the number of the earlier one.
+    #[test]
+    fn listeners_of_an_earlier_pod_with_the_same_address_and_number_are_not_named() {
+        let refused = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_in(POD).connect().refused().pod_sockets(|reading| {
+                let server = Listener { pid: 7, comm: "app".into() };
+                reading.elsewhere = vec![ListenerAt { addr: address("127.0.0.1:8080"), device: None, server }];
+            });
+            fill(&mut stream);
+            stream.wait_ms(1_000).again(8).connect().refused().last_verdict().summary
+        };
+        assert_has(&refused(|_| ()), &["app (pid 7) listens on 127.0.0.1:8080 only"]);
+        let entered: fn(&mut Stream) = |stream| _ = stream.netns_ends(POD).netns_entered(POD).pod_in(POD);
+        let unshared: fn(&mut Stream) = |stream| _ = stream.netns_made(POD).pod_in(POD);
+        for again in [entered, unshared] {
+            assert_lacks(&refused(again), &["app (pid 7)"]);
+        }
+    }
+
+    #[test]
+    fn the_fix_of_a_connection_does_not_mention_probes() {
+        let fix = |stream: &Stream| stream.verdict().remediation.clone();
+        let connection = Stream::new().connect().by_other_process().reset_sent(SYN, true, None).clone();
+        let words = fix(&connection);
+        assert_has(&words, &["correct the port that kubelet connects to"]);
+        assert_lacks(&words, &["robe"]);
+        let probe = Stream::new().http_readiness().connect().reset_sent(SYN, true, None).clone();
+        assert_has(&fix(&probe), &["correct the probe's port, or add a startupProbe"]);
+        let log = ": kubectl logs -n default web -c app --since=5m";
+        assert!(
+            fix(&probe).to_string().ends_with(log) && !words.to_string().contains("kubectl"),
+            "{} {words}",
+            fix(&probe)
+        );
+        let startup = Stream::new().http_startup().connect().reset_sent(SYN, true, None).clone();
+        assert_has(&fix(&startup), &["or raise failureThreshold of the startupProbe"]);
+        let fresh = Stream::new().http_readiness().runs(Runs::default()).connect().reset_sent(SYN, true, None).clone();
+        assert!(fix(&fresh).to_string().ends_with(log), "no run of it has ended: {}", fix(&fresh));
+    }
+}

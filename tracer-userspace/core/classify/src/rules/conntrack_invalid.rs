@@ -1,0 +1,86 @@
+//! A rule dropped or rejected the packet because connection tracking found it invalid.
+
+use super::super::blame::is_before_tracking;
+use super::super::netfilter::stopped;
+use super::*;
+use tracer_model::event::{FirewallRule, Tracked};
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let stopped = stopped(case)?;
+    stopped.drop.filter(|(_, drop)| drop.tracked == Some(Tracked::No))?;
+    // Before connection tracking every packet counts as invalid (`nft_ct_get_eval`, `conntrack_mt`): the rule is wrong.
+    let finds_invalid = |rule: &FirewallRule| rule.when.invalid && !is_before_tracking(rule);
+    let blame = stopped.blame.as_ref().filter(|blame| blame.all(finds_invalid))?;
+    let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
+    let summary =
+        format!("connection tracking found the packet invalid, and a rule{}{}", stopped.action(case), stopped.words());
+    let text = format!(
+        "Let both directions of {} pass the same connection tracking (no asymmetric route, no notrack for one direction). The first command shows the rule. The last one makes tracking accept packets out of window",
+        case.attempt.flow.dst
+    );
+    let tolerant = run_in(case, stopped.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
+    let remediation = Remediation::from(text).run(stopped.show_rules(case)).run([tolerant]);
+    Some(stopped.finding(case, Cause::ConntrackInvalid, summary, remediation).with_confidence(confidence))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn causes(tracked: Tracked, rules: Vec<FirewallRule>) -> Vec<&'static str> {
+        stream("nft_do_chain", tracked, firewall(NODE, rules)).causes()
+    }
+
+    fn stream(place: &str, tracked: Tracked, firewall: ObservationKind) -> Stream {
+        let mut stream = Stream::new().connect().filtered(SYN_ACK, NODE).clone();
+        let drop = stream.last_drop();
+        (drop.location, drop.tracked) = (Some(place.into()), Some(tracked));
+        drop.stack = vec!["__ip_local_out".into()];
+        stream.push(firewall).settles();
+        stream
+    }
+
+    fn invalid() -> FirewallRule {
+        let mut rule = rule("input", RuleVerdict::Drop);
+        (rule.when.invalid, rule.exact) = (true, true);
+        rule
+    }
+
+    #[test]
+    fn only_a_packet_without_an_entry_is_invalid() {
+        assert_eq!(causes(Tracked::No, vec![invalid()]), ["conntrack_invalid"]);
+        assert!(causes(Tracked::Yes, vec![invalid()]).is_empty(), "no rule fits");
+        assert_eq!(causes(Tracked::Untracked, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["firewall_drop"]);
+    }
+
+    /// `ct state invalid` in a chain of priority raw fits every packet: none has an entry there yet.
+    #[test]
+    fn before_connection_tracking_no_packet_is_invalid() {
+        let early = |priority| FirewallRule { priority: Some(priority), ..invalid() };
+        assert_eq!(causes(Tracked::No, vec![early(-300)]), ["firewall_drop"]);
+        assert_eq!(causes(Tracked::No, vec![early(0)]), ["conntrack_invalid"]);
+    }
+
+    #[test]
+    fn an_earlier_rule_that_may_have_dropped_it_wins() {
+        assert_eq!(causes(Tracked::No, vec![rule("input", RuleVerdict::Drop), invalid()]), ["firewall_drop"]);
+        assert_eq!(causes(Tracked::No, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["conntrack_invalid"]);
+    }
+
+    /// Before 6.7 `nf_hook_slow` frees both: packets that an nftables rule drops, and those that find the table full.
+    #[test]
+    fn a_full_table_lowers_the_confidence_if_the_freeing_function_fits_both() {
+        let confidence = |place: &str, count: u64| {
+            let ObservationKind::Firewall(mut firewall) = firewall(NODE, vec![invalid()]) else {
+                unreachable!("a firewall")
+            };
+            firewall.conntrack = Some(Conntrack { count, max: 100, drop: 7, ..Conntrack::default() });
+            let verdict = stream(place, Tracked::No, ObservationKind::Firewall(firewall)).verdict();
+            assert_eq!(verdict.cause.name(), "conntrack_invalid");
+            verdict.confidence
+        };
+        assert_eq!(confidence("nft_do_chain", 100), Confidence::Proven);
+        assert_eq!(confidence("nf_hook_slow", 50), Confidence::Proven);
+        assert_eq!(confidence("nf_hook_slow", 100), Confidence::Likely);
+    }
+}

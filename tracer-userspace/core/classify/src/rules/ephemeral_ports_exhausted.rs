@@ -1,0 +1,181 @@
+//! Every source port for this destination is in use.
+
+use super::*;
+use tracer_model::event::{PortPressure, PortUser};
+
+/// Waits until the case is settled: tracer queries the users of the ports when the connect fails, and the answer comes
+/// a moment later.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let evidence = by_connect(case.attempt).or_else(|| by_state(case))?;
+    if !case.settled {
+        return None;
+    }
+    let dst = case.attempt.flow.dst;
+    if let Some((low, high)) = reserved_range(case) {
+        let summary = format!(
+            "no source port is free{} for connections to {dst}: net.ipv4.ip_local_reserved_ports reserves all ports of {low} to {high}",
+            in_namespace(case, case.attempt.netns)
+        );
+        let show = "sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports";
+        let remediation = Remediation::from(
+            "Remove ports from net.ipv4.ip_local_reserved_ports that no NodePort or listener needs, or widen net.ipv4.ip_local_port_range outside the NodePort range",
+        )
+        .run([run_in(case, case.attempt.netns, show.to_owned())]);
+        return Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, remediation));
+    }
+    let range = case.node.settings.local_port_range.map(|(a, b)| format!(" of {a} to {b}")).unwrap_or_default();
+    let summary = format!(
+        "no source port{range} is free{} for connections to {dst}{}",
+        in_namespace(case, case.attempt.netns),
+        busiest_users(case)
+    );
+    let remediation = Remediation::from(
+        "Find the process that uses the ports, and let it reuse its connections. Or widen net.ipv4.ip_local_port_range outside the NodePort range",
+    )
+    .run([run_in(case, case.attempt.netns, format!("ss -tan state all dst '{dst}'"))]);
+    Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, remediation))
+}
+
+/// The range of source ports, if all of them are reserved. The settings that tracer knows are those of the node.
+fn reserved_range(case: &Case<'_>) -> Option<(u16, u16)> {
+    let settings = &case.node.settings;
+    let here = case.attempt.netns.is_some_and(|netns| case.node.netns() == Some(netns));
+    let (low, high) = settings.local_port_range.filter(|_| here)?;
+    let reserved = |port| settings.reserved_ports.iter().any(|(first, last)| (*first..=*last).contains(&port));
+    (low..=high).all(reserved).then_some((low, high))
+}
+
+/// `connect(2)` failed for a socket that had reached SYN_SENT. It had an address and a route, so it lacked only a port.
+/// A socket that has a port was bound to it: an older connection of that port to this destination is in the way.
+fn by_connect(attempt: &Attempt) -> Option<Evidence> {
+    let (time, failed) = attempt.connect_failed_at()?;
+    let is_bound = attempt.last.as_ref().is_some_and(|state| state.flow.src.port() != 0);
+    let exhausted = failed.errno == libc::EADDRNOTAVAIL && failed.conn.is_some() && !is_bound;
+    let text = format!("connect({}) found no free source port: EADDRNOTAVAIL", failed.dst);
+    exhausted.then(|| evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno })))
+}
+
+/// Without that hook: the socket closed and never had a port.
+fn by_state(case: &Case<'_>) -> Option<Evidence> {
+    let lacks_hook = case.lacks(&[Hook::SysConnect]);
+    let (ended, _) = case.attempt.ended?;
+    let state = case.attempt.last.as_ref()?;
+    (lacks_hook && case.attempt.without_port()).then(|| of_state(ended, state))
+}
+
+/// The processes of the same namespace that connect most often.
+fn busiest_users(case: &Case<'_>) -> String {
+    let Some(pressure) = &case.node.ports else { return String::new() };
+    let here = |user: &&PortUser| user.netns.is_none() || user.netns == case.attempt.netns;
+    let users: Vec<String> = pressure.users.iter().filter(here).take(2).map(|user| describe(user, pressure)).collect();
+    if users.is_empty() { String::new() } else { format!("; most connects: {}", users.join("; ")) }
+}
+
+fn describe(user: &PortUser, pressure: &PortPressure) -> String {
+    format!(
+        "{} (pid {}) {} in {} to {}, {} in TIME_WAIT",
+        user.comm,
+        user.pid,
+        user.connects,
+        window(pressure.window_ns),
+        counted(user.destinations, "destination"),
+        user.time_wait_left
+    )
+}
+
+/// The time window of a count as text, never "0 s".
+fn window(ns: u64) -> String {
+    match ns {
+        0..1_000_000 => "less than 1 ms".to_owned(),
+        1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracer_core::testing::*;
+
+    fn pressure() -> ObservationKind {
+        let user = PortUser {
+            pid: 4711,
+            comm: "churner".into(),
+            processes: 1,
+            netns: None,
+            pod_uid: None,
+            connects: 28_000,
+            destinations: 1,
+            to_itself: 0,
+            time_wait_left: 27_000,
+        };
+        ObservationKind::PortPressure(Box::new(PortPressure {
+            window_ns: 60_000_000_000,
+            users: vec![user],
+            ..PortPressure::default()
+        }))
+    }
+
+    #[test]
+    fn a_connect_without_a_free_port_names_who_connects_most() {
+        let stream = Stream::new().connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).clone();
+        assert_eq!(stream.causes(), ["ephemeral_ports_exhausted"]);
+    }
+
+    /// The client chose a port with bind(), and its last connection to this destination still holds it.
+    #[test]
+    fn a_port_that_the_client_chose_does_not_use_up_the_range() {
+        let mut stream = Stream::new().connect().no_port(libc::EADDRNOTAVAIL).settles().clone();
+        for observation in &mut stream.observations {
+            if let ObservationKind::State(state) = &mut observation.kind {
+                state.flow.src.set_port(40_000);
+            }
+        }
+        assert_eq!(stream.causes(), ["unexplained"]);
+    }
+
+    /// Nobody holds the ports: to look for a process leads nowhere.
+    #[test]
+    fn a_range_that_is_reserved_as_a_whole_is_named() {
+        let fix = |reserved| {
+            let settings = NodeSettings {
+                local_port_range: Some((40_000, 40_100)),
+                reserved_ports: vec![(30_000, 40_050), reserved],
+                ..NodeSettings::default()
+            };
+            let mut stream = Stream::new();
+            stream.push(ObservationKind::NodeSettings(settings)).connect().no_port(libc::EADDRNOTAVAIL);
+            let verdict = stream.push(pressure()).verdict();
+            format!("{} {}", verdict.summary, verdict.remediation)
+        };
+        assert_has(&fix((40_051, 40_100)), &["reserves all ports of 40000 to 40100", "Remove ports from"]);
+        assert_has(&fix((40_052, 40_100)), &["Find the process that uses the ports"]);
+    }
+
+    /// ss reads the part after the last colon as the port.
+    #[test]
+    fn the_ss_filter_has_the_address_in_the_syntax_of_ss() {
+        let fix =
+            |dst: &str| Stream::to(dst).connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).verdict().remediation;
+        for dst in ["[fd00::2]:8080", "10.88.0.2:8080"] {
+            assert_ends(&fix(dst), &format!("ss -tan state all dst '{dst}'"));
+        }
+    }
+
+    #[test]
+    fn a_short_window_is_not_printed_as_zero() {
+        assert_eq!(window(60_000_000_000), "60.0 s");
+        assert_eq!(window(412_345_678), "412 ms");
+        assert_eq!(window(999), "less than 1 ms");
+    }
+
+    #[test]
+    fn another_error_after_syn_sent_is_not_this() {
+        assert_ne!(Stream::new().connect().no_port(libc::EPERM).causes(), ["ephemeral_ports_exhausted"]);
+    }
+
+    #[test]
+    fn a_missing_source_address_is_not_a_missing_port() {
+        assert_eq!(Stream::new().connect_failed(libc::EADDRNOTAVAIL).causes(), ["route_unreachable"]);
+    }
+}

@@ -1,0 +1,368 @@
+//! A netfilter rule dropped a packet that this attempt needs.
+
+use super::super::netfilter::dropped;
+use super::*;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let stopped = dropped(case).filter(|stopped| !stopped.may_be_rerouted())?;
+    if let Some(found) = by_reverse_path(case, stopped) {
+        return Some(found);
+    }
+    let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
+    let untracked = stopped.untracked(case);
+    let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
+    let summary = format!("{}{}{}{how}", stopped.subject(case), stopped.action(case), stopped.words());
+    let by_rule = || {
+        let (what, look) = (stopped.to_allow(case), stopped.show_rules(case));
+        match untracked.clone() {
+            Some((_, find)) => Remediation::from(format!(
+                "Change the rule that exempts it from connection tracking (the first commands), or the rule in the {hook} chain that drops it (the last one)"
+            ))
+            .run(find)
+            .run(look),
+            None => Remediation::from(format!("Allow {what} in the {hook} chain that drops it")).run(look),
+        }
+    };
+    let remediation = stopped.fix(case, by_rule);
+    Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
+}
+
+/// All rules that can have dropped the packet check the reverse path: whether the route back leads over the device on
+/// which the packet arrived. A rule that allows the flow does not help.
+fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
+    let (_, drop) = stopped.drop?;
+    let blame = stopped.blame.as_ref().filter(|blame| blame.is_reverse_path())?;
+    let owner = blame.owner().map(|owner| format!(" of {}", owner.name)).unwrap_or_default();
+    let device = drop.device.as_ref().map_or("the device it came in on", |device| device.name.as_str());
+    let src = drop.flow.src.ip();
+    let summary = format!(
+        "the reverse-path check{owner}{}{}; such a rule drops packets that arrive on a link over which the route back does not lead: the route to {src} does not lead over {device}",
+        stopped.action(case),
+        stopped.words()
+    );
+    let route = run_in(case, stopped.netns, format!("ip route get {src}"));
+    let remediation =
+        Remediation::from(format!("Fix the route to {src}: it has to lead over {device}. Or change the check"))
+            .run([route])
+            .run(stopped.show_rules(case));
+    Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    #[test]
+    fn a_dropped_syn_decides_without_waiting_for_the_timeout() {
+        let causes = Stream::new().connect().filtered(SYN, POD).settles().causes();
+        assert_eq!(causes, ["firewall_drop"]);
+    }
+
+    /// Connection tracking translates before the rules of INPUT and FORWARD.
+    #[test]
+    fn the_port_to_allow_is_the_one_behind_a_translation() {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, POD, |drop| {
+            drop.reason = Some("NETFILTER_DROP".into());
+            drop.flow.dst.set_port(15006);
+        });
+        assert_has(&stream.settles().verdict().remediation, &["Allow 10.88.0.1 -> port 15006"]);
+    }
+
+    #[test]
+    fn a_drop_for_another_reason_is_not_a_firewalls() {
+        assert_eq!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).gives_up().causes(), ["rp_filter_drop"]);
+    }
+
+    #[test]
+    fn a_dropped_fin_of_an_answered_attempt_is_no_failure() {
+        let mut stream = Stream::new().connect().established().closes((100, 101, 200)).clone();
+        assert!(stream.filtered(TcpFlags(0x11), POD).causes().is_empty());
+    }
+
+    #[test]
+    fn with_lost_events_a_dropped_syn_is_unexplained() {
+        assert_eq!(Stream::new().connect().filtered(SYN, POD).wait_ms(2).lost(2).settles().causes(), ["unexplained"]);
+    }
+
+    #[test]
+    fn a_late_rst_turns_the_drop_into_a_reject() {
+        let mut stream = Stream::new();
+        let rules = vec![rule("INPUT", RuleVerdict::Drop)];
+        stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
+        stream.wait_ms(300).tick().reset_received(TcpState::SynSent, 0);
+        assert_eq!(stream.causes(), ["firewall_reject"]);
+    }
+
+    #[test]
+    fn an_attempt_that_gets_through_on_a_later_syn_is_no_failure() {
+        let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
+        stream.wait_ms(1100).syn_again().established().closes((100, 101, 200));
+        assert_eq!(stream.outcomes(), [Outcome::Noise]);
+    }
+
+    /// The rules were read late: tracer decided the verdict without them, and revised it.
+    #[test]
+    fn a_revised_verdict_of_an_attempt_that_gets_through_is_no_failure() {
+        let mut stream = Stream::new().connect().filtered(SYN, POD).settles().wait_ms(1010).tick().clone();
+        stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
+        stream.syn_again().established().closes((100, 101, 200)).tick();
+        assert_eq!(stream.causes(), ["network_policy_drop"]);
+        assert_eq!(stream.outcomes(), [Outcome::Noise]);
+    }
+
+    #[test]
+    fn a_revised_verdict_stays_a_failure_if_the_kubelet_timed_out() {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(5).connect().filtered(SYN, POD).settles().wait_ms(1010).tick();
+        stream.push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
+        stream.kubelet(ProbeOutput::Timeout).syn_again().established().closes((100, 101, 200)).tick();
+        assert!(stream.outcomes().iter().all(|it| *it == Outcome::Failure), "{:?}", stream.outcomes());
+        assert_eq!(stream.causes().last(), Some(&"network_policy_drop"));
+    }
+
+    #[test]
+    fn a_success_becomes_a_failure_if_the_kubelet_timed_out() {
+        let mut stream = Stream::new();
+        let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
+        stream.http_readiness().connect().filtered(SYN, POD).push(rules).settles();
+        stream.wait_ms(300).syn_again().established().closes((100, 101, 200)).settles();
+        assert_eq!(stream.outcomes(), [Outcome::Noise]);
+        stream.wait_ms(50).kubelet(ProbeOutput::Timeout).wait_ms(50).tick();
+        assert_eq!(stream.outcomes().last(), Some(&Outcome::Failure), "{:?}", stream.outcomes());
+    }
+
+    #[test]
+    fn a_reset_after_a_late_connect_is_no_success() {
+        let mut stream = Stream::new();
+        let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
+        stream.tcp_readiness().connect().filtered(SYN, POD).push(rules).settles();
+        stream.wait_ms(300).syn_again().established().resets((0, 1, 0)).settles();
+        assert_eq!(stream.outcomes(), [Outcome::Failure]);
+    }
+
+    /// The kubelet's connect goes on after its probe has timed out. The kubelet closes the late connection.
+    #[test]
+    fn a_connect_after_the_timeout_stays_a_failure() {
+        let late = |probed: bool, after_ms: u64, bytes: (u64, u64, u64)| {
+            let mut stream = Stream::new();
+            if probed {
+                stream.http_readiness();
+            }
+            let rules = vec![rule("INPUT", RuleVerdict::Drop)];
+            stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
+            stream.wait_ms(after_ms).syn_again().established().closes(bytes).wait_ms(50).tick().outcomes()
+        };
+        let (nothing, answered) = ((0, 1, 0), (100, 101, 200));
+        assert_eq!(late(true, 1_025, nothing), [Outcome::Failure]);
+        assert_eq!(late(true, 900, nothing), [Outcome::Failure], "within timeoutSeconds 1, but without a request");
+        assert_eq!(late(true, 900, answered), [Outcome::Noise]);
+        assert_eq!(late(false, 1_025, nothing), [Outcome::Noise], "the timeout is not known");
+    }
+
+    #[test]
+    fn an_attempt_that_the_kubelet_failed_stays_a_failure() {
+        let mut stream = Stream::new().http_readiness().connect().filtered(SYN, POD).settles().clone();
+        stream.wait_ms(900).kubelet(ProbeOutput::Timeout).syn_again().established();
+        stream.closes((0, 1, 0)).wait_ms(50).tick();
+        let outcomes = stream.outcomes();
+        assert!(!outcomes.is_empty() && outcomes.iter().all(|it| *it == Outcome::Failure), "{outcomes:?}");
+    }
+
+    /// The rule is removed, the next SYN gets through, and nobody listens: the refusal is the cause.
+    #[test]
+    fn a_refusal_of_a_later_syn_is_no_reject() {
+        let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
+        stream.wait_ms(1000).syn_again().refused();
+        assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    #[test]
+    fn a_reset_after_a_later_syn_got_through_is_mid_stream_rst() {
+        let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
+        stream.wait_ms(1000).syn_again().established();
+        stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0x10), false, Some("app"));
+        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0));
+        assert_eq!(stream.causes(), ["mid_stream_rst"]);
+    }
+
+    #[test]
+    fn the_fix_allows_the_direction_of_the_dropped_packet() {
+        let fix = |flags| Stream::new().connect().filtered(flags, NODE).gives_up().verdict().remediation.clone();
+        assert_starts(&fix(SYN), "Allow 10.88.0.1 -> port 8080 in");
+        assert_starts(&fix(SYN_ACK), "Allow the answers of 10.88.0.2:8080 to 10.88.0.1 ");
+    }
+
+    #[test]
+    fn a_state_is_suggested_only_where_connections_are_tracked() {
+        let by_state = |place: &str| {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN_ACK, NODE, |drop| {
+                drop.reason = Some("NETFILTER_DROP".into());
+                drop.stack = vec![place.into()];
+            });
+            stream.gives_up().verdict().remediation.to_string().contains("ct state established")
+        };
+        assert!(by_state("ip_local_deliver"));
+        assert!(!by_state("__netif_receive_skb_core") && !by_state("__dev_queue_xmit") && !by_state("br_handle_frame"));
+    }
+
+    /// A chain such as iptables' raw comes before connection tracking, which has not seen the packet there.
+    #[test]
+    fn no_state_is_suggested_for_a_chain_before_connection_tracking() {
+        let by_state = |priority: Option<i32>, tracked: Option<Tracked>| {
+            let hooks = vec!["PREROUTING".into()];
+            let dropped = FirewallRule { priority, hooks, ..rule("PREROUTING", RuleVerdict::Drop) };
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN_ACK, NODE, |drop| {
+                (drop.reason, drop.tracked) = (Some("NETFILTER_DROP".into()), tracked);
+                drop.stack = vec!["ip_rcv".into()];
+            });
+            let verdict = stream.push(firewall(NODE, vec![dropped])).gives_up().last_verdict();
+            verdict.remediation.to_string().contains("ct state established")
+        };
+        assert!(!by_state(Some(-300), None) && !by_state(None, Some(Tracked::No)));
+        assert!(by_state(Some(-150), None) && by_state(Some(-150), Some(Tracked::Yes)));
+    }
+
+    /// On a node, ufw reloads its rules. In a pod's namespace no ufw runs that could change them.
+    #[test]
+    fn a_drop_by_ufw_on_a_node_is_fixed_with_ufw() {
+        let fix = |netns, chain: &str| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN, netns, |drop| {
+                drop.reason = Some("NETFILTER_DROP".into());
+                drop.stack = vec!["ip_local_deliver".into()];
+            });
+            stream.push(firewall(netns, vec![rule(chain, RuleVerdict::Drop)])).settles();
+            stream.verdict().remediation
+        };
+        let ufw = fix(NODE, "ufw-user-input");
+        assert!(ufw.commands[0].run == "ufw prepend allow proto tcp from 10.88.0.1 to any port 8080", "{ufw}");
+        assert_ends(&ufw, "; nft -a list chain inet t ufw-user-input");
+        assert_starts(&fix(POD, "ufw-user-input"), "Allow 10.88.0.1 -> port 8080 in the INPUT chain");
+        assert_starts(&fix(NODE, "ufw-before-input"), "Allow 10.88.0.1 -> port 8080 in the INPUT chain");
+    }
+
+    /// A list of pods does not name the namespaces. A stack that takes the SYN as its own shows the pod's namespace.
+    #[test]
+    fn the_namespace_is_named_by_its_pod_and_entered_by_a_command() {
+        let decided = |place: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().drop_with(SYN, POD, |drop| {
+                drop.reason = Some("NETFILTER_DROP".into());
+                drop.stack = vec![place.into()];
+            });
+            let verdict = stream.gives_up().verdict();
+            (verdict.summary, verdict.remediation)
+        };
+        let (summary, fix) = decided("ip_local_deliver");
+        assert_has(&summary, &["at INPUT in pod default/web drops"]);
+        let command = "nsenter -t $(lsns -no PID 2 | head -n1) -n nft list ruleset; ";
+        assert_has(&fix, &[command]);
+        let (on_the_way, _) = decided("ip_forward");
+        assert_has(&on_the_way, &["at FORWARD in network namespace 2 drops"]);
+    }
+
+    /// The rule is removed, the request is sent again and acknowledged, and the application does not answer.
+    #[test]
+    fn a_drop_of_a_segment_that_arrives_later_is_not_the_cause() {
+        let mut stream = Stream::new();
+        stream.connect().established().filtered(TcpFlags(0x18), POD).wait_ms(200).sent_again(100, false);
+        stream.wait_ms(1000).closes((200, 101, 0));
+        assert_eq!(stream.causes(), ["slow_response"]);
+        let mut lost = Stream::new();
+        lost.connect().established().filtered(TcpFlags(0x18), POD).wait_ms(200).sent_again(100, false);
+        lost.wait_ms(1000).closes((200, 1, 0));
+        assert_eq!(lost.causes(), ["firewall_drop"]);
+    }
+
+    /// The rule is removed, and the next SYN gets through. The target acknowledges the request and sends no answer.
+    #[test]
+    fn a_silence_after_a_later_syn_is_a_slow_response() {
+        let decided = |silent_ms: u64| {
+            let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
+            stream.wait_ms(1_000).syn_again().established().wait_ms(silent_ms);
+            stream.closes((100, 101, 0)).wait_ms(50).tick().causes()
+        };
+        assert_eq!(decided(4_000), ["slow_response"]);
+        assert_eq!(decided(500), ["firewall_drop"], "most of the time was over before");
+    }
+
+    /// The first acknowledgement was dropped. The request was sent again, and then acknowledged.
+    #[test]
+    fn a_drop_of_an_acknowledgement_that_arrives_later_is_not_the_cause() {
+        let mut stream = Stream::new();
+        stream.connect().established().drop_back(TcpFlags(0x10), "NETFILTER_DROP").wait_ms(200).sent_again(100, false);
+        stream.wait_ms(1000).closes((200, 101, 0));
+        assert_eq!(stream.causes(), ["slow_response"]);
+        for flags in [0x10, 0x18] {
+            let mut answer = Stream::new();
+            answer.connect().established().drop_back(TcpFlags(flags), "NETFILTER_DROP").wait_ms(1000);
+            answer.closes((200, 101, 0));
+            assert_eq!(answer.causes(), ["firewall_drop"], "the first of several segments has no PSH");
+        }
+    }
+
+    /// IPVS drops so if the destination of its entry is gone. A module or a program at a hook may also drop.
+    #[test]
+    fn if_no_rule_that_was_read_fits_the_summary_blames_no_rule() {
+        let reported =
+            |rules| Stream::new().connect().filtered(SYN, NODE).push(firewall(NODE, rules)).gives_up().last_verdict();
+        let nobody = reported(vec![]);
+        assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
+        assert_starts(&nobody.summary, "netfilter on the node");
+        assert_has(&nobody.summary, &["no rule that was read there fits"]);
+        assert_lacks(&nobody.remediation, &["chain that drops it"]);
+        let rule = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
+        assert_eq!(rule.confidence, Confidence::Proven);
+        assert_starts(&rule.summary, "a netfilter rule on the node");
+    }
+
+    /// The mark that a rule sets leads to a table that refuses the packet. Other things at that hook drop, too.
+    #[test]
+    fn a_drop_at_output_that_no_rule_fits_may_be_by_a_route() {
+        let decided = |place: &str, rules: Vec<FirewallRule>| {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, NODE, |drop| {
+                drop.reason = Some("NETFILTER_DROP".into());
+                drop.stack = vec![place.into()];
+            });
+            stream.wait_ms(5).tick().push(firewall(NODE, rules)).gives_up().last_verdict()
+        };
+        let verdict = decided("__ip_local_out", vec![]);
+        assert_eq!(verdict.cause.name(), "unexplained");
+        assert_has(&verdict.summary, &["NETFILTER_DROP", "at OUTPUT", "no rule that was read there fits", "ip rule"]);
+        assert_has(&verdict.remediation, &["ip rule; ", "meta mark"]);
+        assert_eq!(decided("ip_local_deliver", vec![]).cause.name(), "firewall_drop");
+        assert_eq!(decided("__ip_local_out", vec![rule("OUTPUT", RuleVerdict::Drop)]).cause.name(), "firewall_drop");
+    }
+
+    /// The rule has a condition that tracer does not understand: a mark, a set or a device.
+    #[test]
+    fn a_rule_that_may_not_match_the_packet_is_only_probable() {
+        let reported = |place: &str, exact: bool, packets: &[Option<u64>]| {
+            let mut stream = Stream::new();
+            let read = |packets: &Option<u64>| {
+                firewall(NODE, vec![FirewallRule { exact, packets: *packets, ..rule("INPUT", RuleVerdict::Drop) }])
+            };
+            let (last, first) = packets.split_last().expect("a reading");
+            first.iter().for_each(|packets| _ = stream.push(read(packets)));
+            let place = Some(place.to_owned());
+            stream.connect().drop_with(SYN, NODE, |drop| {
+                (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), place);
+            });
+            let verdict = stream.push(read(last)).gives_up().last_verdict();
+            (
+                verdict.confidence,
+                verdict.summary.ends_with("; it is probably the rule with handle 4 in chain inet t INPUT"),
+            )
+        };
+        let (proven, probable) = ((Confidence::Proven, false), (Confidence::Likely, true));
+        assert_eq!(reported("nf_hook_slow", false, &[None]), probable);
+        assert_eq!(reported("nf_hook_slow", false, &[Some(7)]), probable);
+        assert_eq!(reported("nf_hook_slow", false, &[Some(7), Some(8)]), proven, "its counter rose");
+        assert_eq!(reported("nf_hook_slow", true, &[None]), proven);
+        assert_eq!(reported("nft_do_chain", false, &[None]), proven);
+    }
+}

@@ -1,0 +1,124 @@
+//! A netfilter rule answered a packet of this flow with a RST or an ICMP error.
+
+use super::super::netfilter::rejected;
+use super::*;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let stopped = rejected(case)?;
+    let summary = format!("{}{}{}", stopped.subject(case), stopped.action(case), stopped.words());
+    let by_rule = || {
+        Remediation::from(format!("Allow {} before the rule that rejects it", stopped.to_allow(case)))
+            .run(stopped.show_rules(case))
+    };
+    let remediation = stopped.fix(case, by_rule);
+    Some(stopped.by_firewall(case, Cause::FirewallReject, summary, remediation))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    #[test]
+    fn a_rst_for_a_syn_that_netfilter_dropped_is_a_reject_in_either_order() {
+        let first = Stream::new().connect().filtered(SYN, POD).reset_received(TcpState::SynSent, 0).clone();
+        assert_eq!(first.causes(), ["firewall_reject"]);
+        let second = Stream::new().connect().reset_received(TcpState::SynSent, 0).filtered(SYN, POD).clone();
+        assert_eq!(second.causes(), ["firewall_reject"]);
+    }
+
+    #[test]
+    fn port_unreachable_decides_alone_and_host_unreachable_does_not() {
+        assert_eq!(Stream::new().connect().icmp(3, 3).causes(), ["firewall_reject"]);
+        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"]);
+    }
+
+    #[test]
+    fn a_request_is_rejected_like_a_syn() {
+        let mut reset = Stream::new().connect().established().filtered(TcpFlags(0x18), POD).clone();
+        reset.resets((100, 1, 0));
+        assert_eq!(reset.causes(), ["firewall_reject"]);
+        let mut by_app = Stream::new().connect().established().filtered(TcpFlags(0x18), POD).wait_ms(200).clone();
+        by_app.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+        by_app.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
+        assert_eq!(by_app.causes(), ["mid_stream_rst"]);
+    }
+
+    /// fail2ban on the node has banned the pod's address: its rules reject all packets from there.
+    #[test]
+    fn a_rejected_answer_of_the_target_names_what_the_target_gets() {
+        let decided = |flags: TcpFlags, icmp: bool| {
+            let mut stream = Stream::new().connect().clone();
+            if !flags.is_syn_ack() {
+                stream.established();
+            }
+            let back = stream.drop_back(flags, "NETFILTER_DROP").last_drop().flow;
+            stream.push(firewall(NODE, vec![rule("f2b", RuleVerdict::Reject)]));
+            if icmp {
+                stream.icmp_in(NODE, 3, 3);
+                (stream.last_icmp().flow, stream.last_icmp().flags) = (back, flags);
+            }
+            if flags.is_syn_ack() {
+                stream.gives_up()
+            } else {
+                stream.closes((100, 101, 0))
+            };
+            stream.verdict()
+        };
+        let sent = ["the SYN-ACK 10.88.0.2:8080 -> 10.88.0.1:40000", "the segment 10.88.0.2:8080 -> 10.88.0.1:40000"];
+        for (flags, sent) in [(SYN_ACK, sent[0]), (TcpFlags(0x18), sent[1])] {
+            for (icmp, answer) in [(true, "ICMP type 3 code 3"), (false, "an answer to the target")] {
+                let verdict = decided(flags, icmp);
+                assert_eq!(
+                    (verdict.cause.name(), verdict.confidence),
+                    ("firewall_reject", Confidence::Proven),
+                    "{sent} {icmp}"
+                );
+                assert_has(&verdict.summary, &[&format!("rejected {sent} with {answer}; ")]);
+                assert_has(&verdict.remediation, &["Allow the answers of 10.88.0.2:8080 to 10.88.0.1"]);
+            }
+        }
+    }
+
+    /// A later SYN and its answer may get through.
+    #[test]
+    fn a_rejected_answer_does_not_end_the_attempt() {
+        let mut stream = Stream::new().connect().drop_back(SYN_ACK, "NETFILTER_DROP").clone();
+        stream.push(firewall(NODE, vec![rule("f2b", RuleVerdict::Reject)])).settles();
+        stream.wait_ms(1000).syn_again().established().closes((100, 101, 200));
+        assert_eq!(stream.outcomes(), [Outcome::Noise]);
+    }
+
+    #[test]
+    fn without_the_hook_for_rsts_of_a_stack_it_is_only_likely() {
+        let decided = |missing: Hook| {
+            let mut stream = Stream::new();
+            stream.missing(missing).connect().established().filtered(TcpFlags(0x18), POD);
+            stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)])).resets((100, 1, 0)).settles();
+            stream.last_decided()
+        };
+        assert_eq!(decided(Hook::TcpV4SendReset), ("firewall_reject", Confidence::Likely));
+        assert_eq!(decided(Hook::TcpV6SendReset), ("firewall_reject", Confidence::Proven));
+    }
+
+    /// The rules have been read by then, so the verdict does not wait for them.
+    #[test]
+    fn a_rst_waits_for_the_event_of_its_sender() {
+        let mut stream = Stream::new().connect().established().filtered(TcpFlags(0x18), POD).clone();
+        stream.push(firewall(POD, Vec::new())).wait_ms(20);
+        stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+        stream.state(TcpState::Established, TcpState::Close, 104, (200, 101, 0));
+        assert_eq!(stream.causes(), ["mid_stream_rst"]);
+    }
+
+    #[test]
+    fn if_no_rule_that_was_read_fits_the_summary_blames_no_rule() {
+        let reported =
+            |rules| Stream::new().connect().icmp(3, 3).filtered(SYN, POD).push(firewall(POD, rules)).last_verdict();
+        let nobody = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
+        assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_reject", Confidence::Likely));
+        assert_starts(&nobody.summary, "netfilter in ");
+        let rule = reported(vec![rule("INPUT", RuleVerdict::Reject)]);
+        assert_eq!(rule.confidence, Confidence::Proven);
+        assert_starts(&rule.summary, "a netfilter rule in ");
+    }
+}

@@ -1,0 +1,144 @@
+//! A RST before the connection was established, if no nearer cause explains it.
+
+use super::*;
+use tracer_model::event::{Ipvs, IpvsOp, PacketDrop, TcpState};
+
+/// If these hooks report nothing, no socket of this node sent a RST, and no packet was dropped.
+const RST_AND_DROP_HOOKS: &[Hook] = &[Hook::TcpSendReset, Hook::KfreeSkb];
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if case.attempt.established.is_some() {
+        return None;
+    }
+    by_socket(case).or_else(|| from_outside(case))
+}
+
+/// A socket of this node answered the SYN with a RST, for a reason of its own.
+fn by_socket(case: &Case<'_>) -> Option<Finding> {
+    let (time, reset) = case
+        .attempt
+        .resets_sent()
+        .find(|(_, r)| !r.no_socket && r.answered.is_syn() && r.flow.src == case.attempt.flow.dst)?;
+    let (at, received) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
+    let why = reset.reason.as_deref().map(|r| format!(" (kernel reason {r})")).unwrap_or_default();
+    let summary =
+        format!("{} has a socket for this attempt and answered its SYN with a RST{why}", case.attempt.flow.dst);
+    let evidence = vec![of_reset_sent(time, reset), of_reset_received(at, received)];
+    Some(Finding::failure(Cause::HandshakeRst, evidence, summary, Cause::HandshakeRst.fix()))
+}
+
+/// A RST came, and no hook saw a sender on this node.
+fn from_outside(case: &Case<'_>) -> Option<Finding> {
+    let (at, received) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
+    if !case.settled || case.attempt.drops().any(|(_, d)| is_netfilter(d)) || case.attempt.icmp().next().is_some() {
+        return None;
+    }
+    if may_be_refused(case) {
+        return None;
+    }
+    let dst = case.attempt.flow.dst;
+    // Behind an address translation the backend's RST has other addresses, so tracer does not match it to this attempt.
+    let by_ipvs = sent_by_ipvs(case);
+    let (who, remediation) = match (super::super::services::target_service(case), by_ipvs) {
+        (Some(service), _) => (
+            format!("{dst} is Service {service}: most likely nobody listens at the endpoint that it was sent to"),
+            Remediation::from(format!("Connect to each endpoint of Service {service} in turn: one of them refuses"))
+                .run(kubectl::endpoints(Some(&service))),
+        ),
+        (None, Some((_, ipvs))) => (
+            format!(
+                "IPVS{} sent it to a backend of virtual service {dst}: most likely nobody listens there",
+                in_namespace(case, ipvs.netns)
+            ),
+            Remediation::from(format!("Connect to each backend of virtual service {dst} in turn: one of them refuses"))
+                .run([run_in(case, ipvs.netns, format!("ipvsadm -Ln -t {dst}"))]),
+        ),
+        (None, None) => (
+            "it can be a middlebox, a user-space stack, another host, or a process behind an address translation (sidecar, hostPort)"
+                .to_owned(),
+            Cause::HandshakeRst.fix(),
+        ),
+    };
+    let summary = format!("the SYN to {dst} was answered with a RST, and no hook saw a sender on this node; {who}");
+    let mut evidence = vec![of_reset_received(at, received)];
+    evidence.extend(by_ipvs.map(|(time, ipvs)| of_ipvs(time, ipvs)));
+    Some(Finding::likely(Cause::HandshakeRst, evidence, summary, remediation).resting_on(RST_AND_DROP_HOOKS))
+}
+
+/// IPVS sent the SYN of this attempt to a backend.
+fn sent_by_ipvs<'a>(case: &Case<'a>) -> Option<(u64, &'a Ipvs)> {
+    let attempt = case.attempt;
+    attempt.ipvs().find(|(_, it)| it.op == IpvsOp::Translate && it.flags.is_syn() && it.flow == attempt.flow)
+}
+
+/// A refusal by a stack or a rule of this node would look the same. Either the SYN was dropped at an unknown place. Or
+/// no hook shows a RST without a socket, nor the SYN that the kernel frees then.
+fn may_be_refused(case: &Case<'_>) -> bool {
+    let any = |is: fn(&PacketDrop) -> bool| case.attempt.drops().any(|(_, d)| d.flags.is_syn() && is(d));
+    let unseen = case.lacks(REFUSAL_HOOKS) && (case.lacks(&[Hook::KfreeSkb]) || any(is_at_socket));
+    unseen || any(|drop| drop.reason.is_none() && drop.location.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    #[test]
+    fn a_rst_without_a_sender_on_this_node_is_the_cause() {
+        let causes = Stream::new().connect().reset_received(TcpState::SynSent, 0).causes();
+        assert_eq!(causes, ["handshake_rst"]);
+    }
+
+    /// The hooks do not show who answered: the RST has the addresses of the backend.
+    #[test]
+    fn a_backend_of_ipvs_that_refuses_is_no_middlebox() {
+        let mut stream = Stream::new();
+        stream.connect().ipvs(SYN, IpvsOp::Translate).reset_received(TcpState::SynSent, 0);
+        let verdict = stream.verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("handshake_rst", Confidence::Likely));
+        assert_has(&verdict.summary, &["sent it to a backend of virtual service 10.88.0.2:8080"]);
+        assert_lacks(&verdict.summary, &["middlebox"]);
+        assert_has(&verdict.remediation, &["ipvsadm -Ln -t 10.88.0.2:8080"]);
+    }
+
+    #[test]
+    fn with_lost_events_a_rst_is_unexplained() {
+        let stream = Stream::new().connect().lost(3).reset_received(TcpState::SynSent, 0).clone();
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.causes(), ["unexplained"]);
+        assert_eq!(verdicts[0].verdict.lost_events, 3);
+    }
+
+    #[test]
+    fn a_missing_hook_is_named_and_lowers_the_confidence() {
+        let verdict = Stream::new().missing(Hook::KfreeSkb).connect().reset_received(TcpState::SynSent, 0).verdict();
+        assert_eq!(
+            (verdict.confidence, verdict.missing_hooks.as_slice()),
+            (Confidence::Possible, &["kfree_skb".to_owned()][..])
+        );
+    }
+
+    /// If no hook shows a refusal, a refused connection looks like this cause.
+    #[test]
+    fn without_the_hooks_for_a_refusal_it_is_less_sure_or_unexplained() {
+        let reported = |missing: &[Hook], fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            missing.iter().for_each(|hook| _ = stream.missing(*hook));
+            fill(stream.connect());
+            stream.reset_received(TcpState::SynSent, 0).gives_up().decided()
+        };
+        let without_place = |stream: &mut Stream| _ = stream.drop_with(SYN, POD, |_| ());
+        assert_eq!(reported(&[Hook::TcpV4SendReset], |_| ()), ("handshake_rst", Confidence::Likely));
+        assert_eq!(reported(&[Hook::TcpV6SendReset, Hook::KfreeSkb], |_| ()), ("handshake_rst", Confidence::Possible));
+        assert_eq!(reported(&[Hook::TcpV4SendReset], without_place).0, "unexplained");
+        assert_eq!(reported(&[], without_place).0, "unexplained", "a rule may have dropped it");
+        let unspecified = |stream: &mut Stream| {
+            let at = |drop: &mut PacketDrop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v6_rcv".into()));
+            };
+            stream.drop_with(SYN, POD, at);
+        };
+        assert_eq!(reported(&[Hook::TcpV4SendReset], unspecified).0, "unexplained");
+        assert_eq!(reported(&[Hook::TcpV4SendReset, Hook::KfreeSkb], |_| ()).0, "unexplained");
+    }
+}

@@ -1,0 +1,126 @@
+//! The pod's link is a macvlan or ipvlan of the device on which the node resolves the pod's address. A host does not
+//! reach a macvlan or ipvlan over the device under it.
+
+use super::neighbour_failure::is_unresolved;
+use super::*;
+use tracer_model::event::{Inspection, LinkState, ParentLink};
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let (time, reading) = inspected(case).filter(|_| in_handshake(case))?;
+    let (link, parent) = link_and_parent(reading, case)?;
+    let (ifindex, unresolved) = unresolved(case, time, reading)?;
+    if parent.ifindex != ifindex {
+        return None;
+    }
+    let target = case.attempt.flow.dst.ip();
+    let (known, kind) = (device_name(case, reading, ifindex), &parent.kind);
+    let name = known.map_or_else(|| format!("device {ifindex}"), str::to_owned);
+    let parent = known.map_or("DEVICE", shell::link);
+    let text = format!("{} of the pod is a {kind} of {name}", link.name);
+    let fields = json!({ "kind": kind, "parent_ifindex": ifindex, "netns": reading.netns });
+    let summary = format!(
+        "{target} is on {}, a {kind} of {name}, and the node resolves this address on {name} itself; a host does not reach a {kind} over the device under it",
+        link.name
+    );
+    let mode = if kind.starts_with("ip") { "l2" } else { "bridge" };
+    let fix = Remediation::from(format!(
+        "Give the node a {kind} of its own beside the pods', and a route over it. Or let the pod's first network be a bridge or veth, with the {kind} as a second one. Or use an exec probe"
+    ))
+    .run(
+        [
+            format!("ip link add shim0 link {parent} type {kind} mode {mode}"),
+            "ip link set shim0 up".to_owned(),
+            format!("ip route add {target} dev shim0"),
+        ]
+        .map(|command| run_in(case, case.attempt.netns, command)),
+    );
+    let evidence = vec![evidence_of("rtnetlink", time, text, fields), unresolved];
+    Some(Finding::likely(Cause::HostIsolatedLink, evidence, summary, fix).until_answered())
+}
+
+/// The link that has the target's address, and its parent device, which is in the prober's namespace.
+fn link_and_parent<'a>(reading: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'a ParentLink)> {
+    let target = case.attempt.flow.dst.ip();
+    let link = reading.links.iter().find(|link| link.addrs.contains(&target)).filter(|_| reading.netns.is_some())?;
+    Some((link, link.parent.as_ref().filter(|parent| parent.is_of_prober)?))
+}
+
+/// The device on which the node tried to resolve the address and got no answer.
+fn unresolved(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<(u32, Evidence)> {
+    let target = case.attempt.flow.dst;
+    let mut drops =
+        case.attempt.drops().filter(|(at, drop)| is_of_handshake(case, *at, drop) && drop.flow.dst == target);
+    let dropped =
+        drops.find_map(|(at, drop)| Some((drop.device.as_ref().filter(|_| is_unresolved(drop))?, of_drop(at, drop))));
+    if let Some((device, dropped)) = dropped {
+        return Some((device.ifindex, dropped));
+    }
+    let entry = reading.unresolved_target()?;
+    let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
+    let read = evidence_of("neighbour", time, text, json!({ "state": entry.state, "ifindex": entry.ifindex }));
+    (case.settled && silent(case)).then_some((entry.ifindex, read))
+}
+
+/// The name of a device of the prober's namespace.
+fn device_name<'a>(case: &Case<'a>, reading: &Inspection, ifindex: u32) -> Option<&'a str> {
+    let mut links = case.node.links.get(&reading.from).into_iter().flatten();
+    links.find(|link| link.ifindex == ifindex).map(|link| link.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// A pod with a link of this kind. The node resolves its address on device 2, and gets no answer.
+    fn with_link(kind: &str, ifindex: u32, is_of_prober: bool, dropped: bool) -> Stream {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|reading| {
+            let parent = Some(ParentLink { kind: kind.into(), ifindex, is_of_prober });
+            let addrs = vec![reading.target.ip()];
+            reading.links = vec![LinkState { addrs, parent, ..link(5, "eth0", &[]) }];
+            let (addr, state) = (reading.target.ip(), "incomplete".to_owned());
+            reading.neighbour = Some(NeighbourState { addr, state, ifindex: 2 });
+        });
+        if dropped {
+            stream.wait_ms(700).drop_on(SYN, "NEIGH_FAILED", NODE, Some(device(2, "ens3")));
+        }
+        stream.gives_up();
+        stream
+    }
+
+    #[test]
+    fn a_host_does_not_reach_its_own_macvlan() {
+        for (kind, dropped) in [("macvlan", false), ("macvlan", true), ("ipvlan", true)] {
+            let stream = with_link(kind, 2, true, dropped);
+            assert_eq!(stream.causes(), ["host_isolated_link"], "{kind} {dropped}");
+            let verdict = stream.verdict();
+            assert_eq!(verdict.confidence, Confidence::Likely);
+            assert_has(&verdict.remediation, &[&format!("shim0 link DEVICE type {kind}")]);
+        }
+    }
+
+    /// The kernel accepts nearly any bytes in the name of a device.
+    #[test]
+    fn a_device_name_with_shell_characters_is_not_pasted() {
+        let fix = |name: &str| {
+            let links = Links { netns: NODE, cookie: None, links: vec![link(2, name, &[])] };
+            let mut stream = with_link("macvlan", 2, true, true);
+            stream
+                .observations
+                .insert(1, Observation { time_boot_ns: 1_000_001_500, kind: ObservationKind::Links(links) });
+            stream.verdict().remediation.to_string()
+        };
+        assert_has(&fix("ens3"), &["shim0 link ens3 type macvlan"]);
+        assert_has(&fix("e$(reboot)"), &["shim0 link DEVICE type macvlan"]);
+    }
+
+    /// The host has its own macvlan, or the pod's parent device is another node's.
+    #[test]
+    fn a_pod_is_not_isolated_if_the_node_uses_another_device() {
+        for (ifindex, is_of_prober) in [(3, true), (2, false)] {
+            for dropped in [false, true] {
+                assert_eq!(with_link("macvlan", ifindex, is_of_prober, dropped).causes(), ["neighbour_failure"]);
+            }
+        }
+    }
+}

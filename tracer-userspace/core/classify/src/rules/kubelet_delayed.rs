@@ -1,0 +1,187 @@
+//! The kubelet itself was late. It did not read an answer that was in its socket in time, or it sent its request when
+//! most of its time was over.
+
+use super::super::giving_up::LATE_NS;
+use super::*;
+use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
+
+/// A kubelet that closes this soon after its timeout ran then: it would have read a complete answer.
+const PROMPT_NS: u64 = 20_000_000;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    request_left_too_little_time(case).or_else(|| unread(case))
+}
+
+/// The target acknowledged the request late: less than half of the time since the handshake was left for its answer.
+fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
+    let ended = taken_and_silent(case)?;
+    let asked = sent_request_late(case)?;
+    let timeout_s = case.matched.timeout_s()?;
+    let (attempt, established) = (case.attempt, case.attempt.established_at()?);
+    let [reached, idle, left] = [(attempt.started, established), (established, asked), (asked, ended)]
+        .map(|(from, to)| ms(to.saturating_sub(from)));
+    let dst = attempt.flow.dst;
+    let summary = format!(
+        "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s})"
+    );
+    let text = format!("the last segment of the connection, which acknowledged the request, came {left} before");
+    let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
+    let evidence = evidence_of(Hook::InetSockSetState.name(), ended, text, fields);
+    let state = of_state(ended, attempt.last.as_ref()?);
+    let fix = Cause::KubeletDelayed.fix();
+    Some(Finding::likely(Cause::KubeletDelayed, vec![evidence, state], summary, fix))
+}
+
+/// The answer was in the prober's socket, and the kubelet did not read it.
+fn unread(case: &Case<'_>) -> Option<Finding> {
+    let (_, reported) = case.attempt.kubelet().filter(|(_, reported)| reported.reason == ProbeOutput::Timeout)?;
+    // With TLS or HTTP/2 the first bytes belong to a handshake, and show nothing about the answer.
+    case.matched.expects_http().filter(|plain| *plain)?;
+    let timeout_s = case.matched.timeout_s()?;
+    let ((closed, _), lasted) = (case.attempt.ended?, case.attempt.lasted()?);
+    let timeout = u64::from(timeout_s) * 1_000_000_000;
+    let (when, confidence, arrived) = match case.attempt.answer() {
+        Some((time, answer)) => {
+            let took = time.saturating_sub(case.attempt.started);
+            let text = format!("the first bytes of the answer arrived {} after the connect", ms(took));
+            let evidence = evidence_of(Hook::CgroupSkb.name(), time, text, json!({ "kind": answer.kind }));
+            let late = lasted > timeout.saturating_add(PROMPT_NS);
+            (took.saturating_add(LATE_NS) < timeout && late && is_final(answer)).then_some((
+                format!("after {}", ms(took)),
+                Confidence::Likely,
+                Some(evidence),
+            ))?
+        }
+        None => {
+            let unread = case.attempt.received().is_some_and(|n| n > 0);
+            let late = lasted > timeout.saturating_add(LATE_NS);
+            (unread && late).then_some(("when it was closed".to_owned(), Confidence::Possible, None))?
+        }
+    };
+    let summary = format!(
+        "the answer of {} was in the prober's socket {when}; the kubelet timed out (timeoutSeconds {timeout_s}) and closed after {} without reading it",
+        case.attempt.flow.dst,
+        ms(lasted),
+    );
+    let state = case.attempt.last.as_ref().map(|state| of_state(closed, state));
+    let evidence = arrived.into_iter().chain(state).chain([of_outcome(reported)]).collect();
+    let found = Finding::failure(Cause::KubeletDelayed, evidence, summary, Cause::KubeletDelayed.fix());
+    Some(found.with_confidence(confidence))
+}
+
+/// The kubelet waits for another answer after a redirect, which it follows, and after a 1xx.
+fn is_final(answer: &Answer) -> bool {
+    answer.kind == AnswerKind::Http && answer.status.is_some_and(|status| (200..300).contains(&status) || status >= 400)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn causes(answer_after_ms: u64, reason: ProbeOutput) -> Vec<&'static str> {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().wait_ms(answer_after_ms).answer(AnswerKind::Http, Some(200));
+        stream.wait_ms(3000).closes((100, 101, 200)).kubelet(reason).causes()
+    }
+
+    /// The pod is gone when the kubelet sends its FIN.
+    #[test]
+    fn a_retransmission_after_the_close_is_not_the_request() {
+        let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1001).clone();
+        stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 0), 100_000_000);
+        stream.wait_ms(200).sent_again(0, false).wait_ms(10).tick();
+        assert_eq!(stream.causes(), ["kubelet_delayed"]);
+    }
+
+    /// kubernetes#89898: the kubelet connected at once, and sent its request 100 ms before its timeout of 1 s.
+    #[test]
+    fn a_request_that_was_sent_late_is_not_a_slow_answer() {
+        let decided = |https: bool, quiet_ms: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness_over_tls(https).connect().established().wait_ms(1001);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).decided()
+        };
+        assert_eq!(decided(false, 100), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(decided(true, 100), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(decided(false, 960), ("slow_response", Confidence::Proven), "a delayed acknowledgement");
+        assert_eq!(decided(false, 600), ("slow_response", Confidence::Proven), "the target had most of the time");
+    }
+
+    #[test]
+    fn a_retransmission_or_keepalive_is_not_the_request() {
+        let decided = |again: bool, seconds: u64| {
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(800).clone();
+            if again {
+                stream.sent_again(100, false);
+            }
+            stream.wait_ms(seconds * 1000 - 800);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            stream.state_quiet(end, (100, 101, 0), 200_000_000).causes()
+        };
+        assert_eq!(decided(true, 1), ["slow_response"], "the request was sent at once, and again");
+        assert_eq!(decided(false, 1), ["kubelet_delayed"]);
+        assert_eq!(decided(false, 16), ["slow_response"], "a keepalive");
+    }
+
+    #[test]
+    fn an_answer_in_time_was_not_read_by_the_kubelet() {
+        assert_eq!(causes(10, ProbeOutput::Timeout), ["kubelet_delayed"]);
+    }
+
+    #[test]
+    fn first_bytes_before_the_final_answer_do_not_count() {
+        let decided = |https: bool, kind, status| {
+            let mut stream = Stream::new();
+            stream
+                .http_readiness_over_tls(https)
+                .connect()
+                .established()
+                .wait_ms(10)
+                .answer(kind, status)
+                .wait_ms(1990);
+            stream.closes((100, 101, 200)).kubelet(ProbeOutput::Timeout).causes()
+        };
+        assert_eq!(decided(true, AnswerKind::Tls, None), ["slow_response"], "a ServerHello");
+        assert_eq!(decided(false, AnswerKind::Http, Some(302)), ["unexplained"], "a redirect, which was followed");
+        assert_eq!(decided(false, AnswerKind::Http, Some(200)), ["kubelet_delayed"]);
+    }
+
+    #[test]
+    fn an_unread_answer_of_unknown_time_needs_a_late_close() {
+        let closed_after = |ms: u64| {
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(ms).clone();
+            stream.state(TcpState::CloseWait, TcpState::Close, 0, (100, 101, 201)).kubelet(ProbeOutput::Timeout);
+            stream.causes()
+        };
+        assert_eq!(closed_after(1700), ["kubelet_delayed"]);
+        assert_eq!(closed_after(1001), ["unexplained"], "closed in time: the answer may have come in parts");
+    }
+
+    /// The server sent its status line, and then waited for its database. A kubelet that is late itself closes late.
+    #[test]
+    fn a_kubelet_that_closed_at_its_timeout_was_not_late() {
+        let closed_after = |ms: u64| {
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(10).clone();
+            stream.answer(AnswerKind::Http, Some(200)).wait_ms(ms - 10);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            stream
+                .state_quiet(end, (100, 101, 17), (ms - 10) * 1_000_000)
+                .kubelet(ProbeOutput::Timeout)
+                .last_decided()
+                .0
+        };
+        assert_eq!((closed_after(1001), closed_after(1100)), ("slow_response", "kubelet_delayed"));
+    }
+
+    #[test]
+    fn a_late_or_incomplete_answer_has_another_cause() {
+        assert_eq!(causes(1500, ProbeOutput::Timeout), ["unexplained"], "after the timeout");
+        assert_eq!(
+            causes(998, ProbeOutput::Timeout),
+            ["unexplained"],
+            "by the kubelet's timer it may be after the timeout"
+        );
+        assert_eq!(causes(10, ProbeOutput::TimeoutInBody), ["slow_response"], "the answer was incomplete");
+    }
+}

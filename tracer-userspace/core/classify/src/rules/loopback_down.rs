@@ -1,0 +1,112 @@
+//! `lo` of the attempt's namespace is down, and the route to the target leads over it.
+
+use super::*;
+use crate::{culprit, culprit_of};
+use tracer_model::event::Netns;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let netns = case.attempt.netns?;
+    if case.attempt.established.is_some() {
+        return None;
+    }
+    dropped(case, netns).or_else(|| unanswered(case, netns))
+}
+
+/// A SYN of this attempt was dropped on a loopback device that is down.
+fn dropped(case: &Case<'_>, netns: Netns) -> Option<Finding> {
+    let (time, drop) = case.attempt.drops().filter(|(time, _)| is_unanswered(case, *time)).find(|(_, d)| {
+        d.flags.is_syn() && d.netns == Some(netns) && d.device.as_ref().is_some_and(|dev| dev.loopback && !dev.up)
+    })?;
+    Some(finding(case, netns, of_drop(time, drop), Confidence::Proven))
+}
+
+/// By the link table `lo` is down. The target is an address of this namespace, and no answer came.
+fn unanswered(case: &Case<'_>, netns: Netns) -> Option<Finding> {
+    let attempt = case.attempt;
+    let lo = case.node.links.loopback(netns)?;
+    let silent = attempt.reset_received().is_none() && attempt.drops().next().is_none();
+    let (ended, _) = attempt.ended?;
+    if lo.up || !silent || !case.settled || !case.node.owns(netns, attempt.flow.dst.ip()) {
+        return None;
+    }
+    let text = format!("link {} of the attempt's namespace is down", lo.name);
+    let evidence =
+        evidence_of("rtnetlink", ended, text, json!({ "ifindex": lo.ifindex, "name": lo.name, "up": lo.up }));
+    Some(finding(case, netns, evidence, Confidence::Likely))
+}
+
+fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidence) -> Finding {
+    let decided_at = first.time_boot_ns;
+    let mut evidence = vec![first];
+    let (ifindex, lo) = case.node.links.loopback(netns).map_or((1, "lo"), |l| (l.ifindex, l.name.as_str()));
+    let change = case.node.links.down(netns, ifindex);
+    let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
+    if let Some((time, change)) = change {
+        evidence.insert(0, culprit::evidence(*time, change));
+    }
+    let by = culprit.as_ref().map(describe).unwrap_or_default();
+    let owner = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
+    let summary = format!(
+        "{lo}{} is down{by}; {} is an address of {owner} and is reached over {lo}",
+        in_namespace(case, Some(netns)),
+        case.attempt.flow.dst
+    );
+    let blame = change.zip(culprit.as_ref()).map(|((_, change), culprit)| culprit::fix(case.node, change, culprit));
+    let text = format!("Set {lo} up{}{}", in_namespace(case, Some(netns)), blame.unwrap_or_default());
+    let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(lo)));
+    let remediation = Remediation::from(text).run([up]);
+    let found = Finding::failure(Cause::LoopbackDown, evidence, summary, remediation)
+        .with_confidence(confidence)
+        .with_culprit(culprit)
+        .until_answered();
+    Finding { decided_at, ..found }
+}
+
+fn describe(culprit: &Culprit) -> String {
+    let parent =
+        culprit.ancestors.first().map(|a| format!(", child of {} (pid {})", a.comm, a.pid)).unwrap_or_default();
+    let path =
+        culprit.netns_path.as_ref().map(|p| format!(", which entered the namespace through {p}")).unwrap_or_default();
+    format!(", set down by pid {} `{}`{parent}{path}", culprit.pid, culprit.comm)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    #[test]
+    fn a_syn_dropped_on_lo_that_is_down() {
+        let mut stream = Stream::to("10.88.0.1:10256");
+        stream.links(false, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false));
+        assert_eq!(stream.decided(), ("loopback_down", Confidence::Proven));
+    }
+
+    #[test]
+    fn the_owner_of_the_address_is_reported() {
+        let summary = |netns| {
+            let mut stream = Stream::to("127.0.0.1:4").links(true, &["10.88.0.1"]).connect().clone();
+            for reading in &mut stream.observations {
+                if let ObservationKind::Connect(connect) = &mut reading.kind {
+                    connect.netns = netns;
+                }
+            }
+            stream.drop_on(SYN, "QDISC_DROP", netns, lo(false)).verdict().summary.clone()
+        };
+        assert_has(&summary(NODE), &["127.0.0.1:4 is an address of this node"]);
+        assert_has(&summary(POD), &["127.0.0.1:4 is an address of this namespace"]);
+    }
+
+    #[test]
+    fn lo_that_is_up_or_in_another_namespace_is_not_the_cause() {
+        let up = Stream::new().connect().drop_on(SYN, "QDISC_DROP", NODE, lo(true)).gives_up().clone();
+        assert_eq!(up.causes(), ["unexplained"]);
+        let pod = Stream::new().connect().drop_on(SYN, "QDISC_DROP", POD, lo(false)).gives_up().clone();
+        assert_eq!(pod.causes(), ["unexplained"]);
+    }
+
+    #[test]
+    fn the_link_table_alone_makes_it_likely() {
+        let verdict = Stream::to("10.88.0.1:10256").links(false, &["10.88.0.1"]).connect().gives_up().verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("loopback_down", Confidence::Likely));
+    }
+}

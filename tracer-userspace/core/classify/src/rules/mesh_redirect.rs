@@ -1,0 +1,78 @@
+//! The pod's own address translation sent the attempt to a proxy, and the proxy closed it, not the application.
+
+use super::super::pod_sockets::{FRESH_NS, detour};
+use super::*;
+
+/// Only a close or a reset counts. The proxy may have forwarded an HTTP answer of the application: see `sidecar.rs`.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let detour = detour(case, FRESH_NS)?;
+    let reset = mid_stream_rst::find(case);
+    let what = if reset.is_some() { "reset the connection" } else { "closed the connection without an answer" };
+    let found = reset.or_else(|| closed_without_answer::find(case))?;
+    let summary = format!(
+        "{} {what}: the pod's own address translation sends {} there, past {}, which listens on it",
+        detour.server(),
+        case.attempt.flow.dst,
+        detour.passed_over()
+    );
+    let evidence = found.evidence.into_iter().chain([detour.evidence(case)]).collect();
+    let fix = Cause::MeshRedirect.fix().run(detour.commands());
+    Some(Finding {
+        decided_at: found.decided_at,
+        rests_on: found.rests_on,
+        ..Finding::failure(Cause::MeshRedirect, evidence, summary, fix).with_confidence(Confidence::Likely)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn reset(stream: &mut Stream) -> &mut Stream {
+        stream.connect().established().resets((100, 101, 0))
+    }
+
+    fn closed(stream: &mut Stream) -> &mut Stream {
+        stream.connect().established().server_closes((100, 101, 1))
+    }
+
+    fn second(redirect: Option<Redirect>, fail: fn(&mut Stream) -> &mut Stream) -> Vec<&'static str> {
+        let mut stream = Stream::new().http_readiness().clone();
+        fail(&mut stream).wait_ms(5).pod_sockets(|reading| reading.redirect = redirect).wait_ms(10_000).again(8);
+        fail(&mut stream);
+        stream.causes()
+    }
+
+    #[test]
+    fn a_close_by_a_proxy_is_not_the_applications() {
+        assert_eq!(second(Some(redirect(7, 8)), reset), ["mid_stream_rst", "mesh_redirect"]);
+        assert_eq!(second(Some(redirect(7, 8)), closed), ["closed_without_answer", "mesh_redirect"]);
+    }
+
+    /// A process that may not bind port 80 has it translated to 8080, and listens on both ports or on 8080 only.
+    #[test]
+    fn a_translation_to_the_application_itself_is_no_detour() {
+        for other in [None, Some(redirect(7, 7)), Some(Redirect { passed_over: None, ..redirect(7, 8) })] {
+            assert_eq!(second(other, reset), ["mid_stream_rst"; 2]);
+        }
+    }
+
+    /// The rules may have been removed since then.
+    #[test]
+    fn an_old_reading_does_not_explain_the_failure() {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_sockets(|reading| reading.redirect = Some(redirect(7, 8))).wait_ms(61_000);
+        assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"]);
+    }
+
+    #[test]
+    fn a_reading_of_an_ended_pod_does_not_explain_the_next_one() {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_sockets(|reading| reading.redirect = Some(redirect(7, 8)));
+        stream.netns_ends(tracer_core::testing::POD);
+        assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"]);
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_sockets(|reading| reading.redirect = Some(redirect(7, 8))).pod_in(Netns(4711));
+        assert_eq!(reset(&mut stream).causes(), ["mid_stream_rst"], "another pod has its address");
+    }
+}

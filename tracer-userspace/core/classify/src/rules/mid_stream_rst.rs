@@ -1,0 +1,433 @@
+//! A RST after the connection was established and before any answer.
+
+use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
+use super::app_status_failure::shows_certificate;
+use super::probe_misconfigured::is_unanswered_grpc;
+use super::*;
+use tracer_attempts::enrich;
+use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
+use tracer_model::record::NetnsRef;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    // The state of the socket at the RST proves the handshake, even if the handshake's own event was lost.
+    let (at, received) =
+        attempt.reset_received().filter(|(_, r)| matches!(r.state, TcpState::Established | TcpState::CloseWait))?;
+    // The peer's FIN counts one byte (see `State::received`).
+    let payload = received.bytes_received.map(|n| n.saturating_sub(u64::from(received.state == TcpState::CloseWait)));
+    let closed_before = matches!(attempt.ended, Some((end, End::ClosedByProber)) if end < at);
+    // After some bytes of an answer the RST counts if the kubelet outcome is a network error.
+    let partial = payload.is_some_and(|n| n > 0);
+    let reported = attempt
+        .kubelet()
+        .map(|(_, reported)| reported)
+        .filter(|reported| partial && reported.reason == ProbeOutput::Network);
+    let only_connects = case.matched.only_connects();
+    // The RST counts as well if the prober still waited for the rest of the answer.
+    let cut = partial && case.matched.is_cut_short();
+    if payload.is_none() || closed_before || only_connects || (partial && reported.is_none() && !cut) {
+        return None;
+    }
+    // If the RST answers what the prober sent after the target's FIN (a TLS alert), the close came first.
+    let closed_first = reported.is_some() && received.state == TcpState::CloseWait;
+    if case.matched.is_no_answer() || closed_first || (is_unanswered_grpc(case) && is_close(case)) {
+        return None;
+    }
+    // On a loopback path the RST is delivered before the hook reports its sender.
+    let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
+    if sent.is_none() && !case.settled {
+        return None;
+    }
+    let mut evidence = vec![of_reset_received(at, received)];
+    evidence.extend(sent.map(|(time, reset)| of_reset_sent(time, reset)));
+    evidence.extend(reported.map(of_outcome));
+    let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| fullest_queue(case));
+    evidence.extend(without_room.map(|(time, _, listener)| of_queue(time, listener)));
+    let lacks_hook = sent.is_none() && case.lacks(REFUSAL_HOOKS);
+    let unseen = if lacks_hook { SENDER_UNKNOWN } else { SENDER_ELSEWHERE };
+    let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
+    let summary = format!(
+        "{} reset the connection{} after it was established, {}; {who}",
+        attempt.flow.dst,
+        attempt
+            .established_at()
+            .map(|established| format!(" {}", ms(at.saturating_sub(established))))
+            .unwrap_or_default(),
+        if partial { "in the middle of its answer" } else { "before any answer" }
+    );
+    let unseen = if lacks_hook { Fix::Stack } else { Fix::Outside };
+    let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));
+    let mut remediation = remediation_of(case, fix, sent.map(|(_, reset)| reset));
+    if fix == Fix::Unread && !partial && case.matched.may_speak_plain_http() {
+        remediation.text += OR_SPEAKS_TLS;
+        remediation.commands.push(shows_certificate(attempt.flow.dst));
+    } else if fix == Fix::Unread && !partial && case.matched.may_find_no_tls() {
+        remediation.text += OR_SPEAKS_NO_TLS;
+        remediation.commands.push(shows_certificate(attempt.flow.dst));
+    }
+    let remediation = if fix == Fix::Outside { remediation } else { with_log(case, remediation) };
+    let found = Finding::failure(Cause::MidStreamRst, evidence, summary, remediation);
+    let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
+    let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
+    Some(if lacks_hook { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
+}
+
+/// The target closed the connection: a close with unread data sends a RST, and so does data after a close (RFC 9293
+/// 3.10.4, 3.10.7.1). A RST is no close if a queue had no room, a listener ended, or SO_LINGER 0 was set.
+pub(super) fn is_close(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let Some((_, received)) = attempt.reset_received() else { return false };
+    if received.state == TcpState::CloseWait {
+        return true;
+    }
+    let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
+    sent.is_some_and(|(time, reset)| matches!(fix_of(case, time, reset), Fix::Unread | Fix::Process))
+}
+
+/// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello.
+const OR_SPEAKS_TLS: &str =
+    ". Or the port speaks TLS, and its server closes connections with plain HTTP. Then set the probe's scheme to HTTPS";
+
+/// A server that expects a request of another protocol stops reading the ClientHello in the same way.
+const OR_SPEAKS_NO_TLS: &str =
+    ". Or the port may not speak TLS (the command then shows no certificate). Then set the probe's scheme to HTTP";
+
+const SENDER_ELSEWHERE: &str = "a proxy behind an address translation, or a device on the way, sent it";
+
+const SENDER_UNKNOWN: &str =
+    "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
+
+fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
+    if is_without_room(reset) {
+        return text_without_room(case, reset);
+    }
+    let who = match (&reset.actor, reset.no_socket) {
+        (Some(actor), _) => format!("process {actor}"),
+        (None, true) => "its kernel no longer has a socket for it".to_owned(),
+        (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
+    };
+    let how = match (ended_with_listener(case, time, reset), &reset.reason) {
+        (true, Some(_)) => ENDED_BEFORE_ACCEPT.to_owned(),
+        (true, None) => ENDED_WITH_RST.to_owned(),
+        (false, _) => close_text(reset),
+    };
+    format!("{who}{how}")
+}
+
+/// With `tcp_abort_on_overflow` a listener resets a handshake if its last segment finds no room (`listen_overflow` in
+/// net/ipv4/tcp_minisocks.c). From 6.12 on the kernel then gives the reason INVALID_SYN. Older kernels give no reason,
+/// and reset an ACK without a pending handshake in the same way.
+fn is_without_room(reset: &ResetSent) -> bool {
+    let at_listener = !reset.no_socket && reset.actor.is_none() && reset.state == Some(TcpState::Listen);
+    at_listener && reset.answered.is_ack() && matches!(reset.reason.as_deref(), None | Some("INVALID_SYN"))
+}
+
+/// Why the listener had no room. The kernel also refuses the last segment if it has no memory for the new socket.
+fn text_without_room(case: &Case<'_>, reset: &ResetSent) -> String {
+    let why = match (fullest_queue(case), &reset.reason) {
+        (Some((.., queue)), reason) => format!(
+            "its accept queue is full ({} waiting, {} allowed) and {}net.ipv4.tcp_abort_on_overflow is 1",
+            queue.waiting,
+            queue.backlog,
+            if reason.is_some() { "" } else { "most likely " }
+        ),
+        (None, Some(_)) => {
+            "net.ipv4.tcp_abort_on_overflow is 1, and its accept queue was most likely full".to_owned()
+        }
+        (None, None) => "most likely its accept queue was full and net.ipv4.tcp_abort_on_overflow is 1 (else a SYN cookie was not valid, or the handshake was given up before)".to_owned(),
+    };
+    format!("its listener refused the last segment of the handshake: {why}")
+}
+
+const ENDED_BEFORE_ACCEPT: &str =
+    " closed its listener before it had accepted this connection: it exited, crashed or was stopped";
+/// Without a kernel reason (before 6.12) the process may also have accepted the connection and left data unread.
+const ENDED_WITH_RST: &str = " closed its listener at the same time: it exited, crashed or was stopped";
+/// The listener ended together with the RST if less time than this is between them. One call does both
+/// (`inet_csk_listen_stop`).
+const TOGETHER_NS: u64 = 100_000_000;
+
+/// A listener that closes resets the connections in its queue. The kernel gives the same reason as for SO_LINGER 0.
+fn ended_with_listener(case: &Case<'_>, time: u64, reset: &ResetSent) -> bool {
+    let (Some(netns), Some(actor)) = (reset.netns, &reset.actor) else { return false };
+    let last = case.node.listeners.last(netns, reset.flow.src.port());
+    let fits_reason = !matches!(reset.reason.as_deref(), Some("TCP_ABORT_ON_CLOSE" | "TCP_ABORT_ON_LINGER"));
+    let is_same_end = |(at, listen): &&(u64, Listen)| {
+        !listen.begins && listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS
+    };
+    fits_reason && last.is_some_and(|last| is_same_end(&last))
+}
+
+/// How the socket was closed, by the kernel's reason (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
+fn close_text(reset: &ResetSent) -> String {
+    match reset.reason.as_deref() {
+        Some("TCP_ABORT_ON_CLOSE") => " closed it with unread data".to_owned(),
+        Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => " closed it with SO_LINGER 0".to_owned(),
+        Some(other) => format!(", kernel reason {other}"),
+        None => String::new(),
+    }
+}
+
+/// Which fix applies, by what is known about the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fix {
+    /// The sender is not on this node, or is behind an address translation.
+    Outside,
+    /// Its listener ended.
+    Ended,
+    /// Data was left unread.
+    Unread,
+    /// SO_LINGER 0.
+    Linger,
+    /// A process closed the connection, and the kernel does not show how.
+    Process,
+    /// The listener had no room for the connection.
+    Room,
+    /// The target's kernel, outside of any process.
+    Stack,
+}
+
+fn fix_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Fix {
+    match reset.reason.as_deref() {
+        _ if is_without_room(reset) => Fix::Room,
+        _ if reset.actor.is_none() => Fix::Stack,
+        _ if ended_with_listener(case, time, reset) => Fix::Ended,
+        Some("TCP_ABORT_ON_CLOSE") => Fix::Unread,
+        Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Fix::Linger,
+        _ => Fix::Process,
+    }
+}
+
+fn remediation_of(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remediation {
+    let who = reset.and_then(|reset| reset.actor.as_ref());
+    let who = who.map_or_else(|| "the target".to_owned(), ToString::to_string);
+    let text = match fix {
+        Fix::Outside => "Check the proxy, load balancer or address translation on the way to the target, and the process behind it".to_owned(),
+        Fix::Ended => format!("Find why {who} ended: read its log of that moment, and how the container's run ended"),
+        Fix::Unread => format!("Find why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or the end of the process"),
+        Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then resets the connection and loses data that was not sent. Let it close normally, after its answer"),
+        Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not show which"),
+        Fix::Room => return make_room(case, reset.and_then(|reset| reset.netns)),
+        Fix::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before. Or an address translation mixed in packets of another connection".to_owned(),
+    };
+    text.into()
+}
+
+fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
+    let actor = reset.actor.as_ref()?;
+    Some(Culprit {
+        pid: actor.pid,
+        comm: actor.comm.clone(),
+        exe: None,
+        ancestors: Vec::new(),
+        op: "reset".to_owned(),
+        netns_path: None,
+        netns: reset.netns.map(|inum| -> NetnsRef { enrich::netns_ref(inum, case.node) }),
+        time_boot_ns: Some(time),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    const ACK: TcpFlags = TcpFlags(0x10);
+
+    #[test]
+    fn a_rst_before_any_answer_names_its_sender() {
+        let mut stream = Stream::new();
+        stream.connect().established().resets((100, 101, 0)).reset_sent(TcpFlags(0), false, Some("app"));
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.causes(), ["mid_stream_rst"]);
+        assert_eq!(verdicts[0].culprit.as_ref().map(|c| c.comm.as_str()), Some("app"));
+    }
+
+    /// The kernel skips a program if the same program is already running on that CPU: the event is lost.
+    #[test]
+    fn the_state_at_the_rst_proves_the_handshake_without_its_event() {
+        let mut stream = Stream::new();
+        stream.connect().reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.causes(), ["mid_stream_rst"]);
+        let summary = &verdicts[0].verdict.summary;
+        assert_has(&summary, &["reset the connection after it was established"]);
+    }
+
+    #[test]
+    fn the_fix_fits_the_kernels_reason() {
+        let decided = |reason: Option<&str>, actor: Option<&str>| {
+            let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
+            stream.reset_sent(TcpFlags(0), false, actor);
+            stream.last_reset_sent().reason = reason.map(str::to_owned);
+            let verdict = stream.verdict();
+            (verdict.summary, verdict.remediation)
+        };
+        let (summary, fix) = decided(Some("TCP_ABORT_ON_LINGER"), Some("app"));
+        assert_has(&summary, &["closed it with SO_LINGER 0"]);
+        assert_has(&fix, &["SO_LINGER 0"]);
+        assert_lacks(&fix, &["read", "killed"]);
+        let (_, unread) = decided(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
+        assert_has(&unread, &["without having read"]);
+        assert_lacks(&unread, &["LINGER"]);
+        assert_has(&decided(None, Some("app")).1, &["does not show which"]);
+        assert_has(&decided(None, None).1, &["the target's end of the connection"]);
+    }
+
+    /// OpenSSL closes after a few bytes of a plain HTTP request.
+    #[test]
+    fn a_server_that_does_not_read_the_request_may_speak_the_other_protocol() {
+        let fix = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().reset_received(TcpState::Established, 0);
+            stream.reset_sent(TcpFlags(0), false, Some("app"));
+            stream.last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".to_owned());
+            stream.verdict().remediation
+        };
+        assert_has(
+            &fix(Stream::http_readiness),
+            &["Or the port speaks TLS", "openssl s_client -connect 10.88.0.2:8080"],
+        );
+        let https = fix(Stream::https_readiness);
+        assert_has(&https, &["Or the port may not speak TLS", "scheme to HTTP", "openssl s_client"]);
+        assert_lacks(&fix(|stream| stream), &["TLS"]);
+    }
+
+    /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.
+    #[test]
+    fn a_listener_that_resets_the_end_of_a_handshake_has_no_room() {
+        let decided = |reason: Option<&str>, answered: TcpFlags, full: bool| {
+            let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
+            if full {
+                stream.inspection(|reading| reading.listeners = Some(vec![listener(2, 1)]));
+            }
+            stream.reset_sent(answered, false, None);
+            stream.last_reset_sent().reason = reason.map(str::to_owned);
+            assert_eq!(stream.causes(), ["mid_stream_rst"]);
+            stream.verdict()
+        };
+        let (setting, room) = ("net.ipv4.tcp_abort_on_overflow is 1", "raise its listen backlog");
+        let old = decided(None, ACK, false);
+        assert_has(&old.summary, &["most likely its accept queue", "SYN cookie"]);
+        let new = decided(Some("INVALID_SYN"), ACK, false);
+        assert!(new.summary.contains(setting) && new.summary.ends_with("most likely full"), "{new:?}");
+        assert!(old.remediation.to_string().contains(room) && new.remediation.to_string().contains(room), "{new:?}");
+        assert_eq!(new.confidence, Confidence::Proven, "the RST is proven");
+        let verdict = decided(None, ACK, true);
+        assert!(
+            verdict.summary.contains("is full (2 waiting, 1 allowed)") && verdict.evidence.len() == 3,
+            "{verdict:?}"
+        );
+        for other in [decided(Some("TCP_FLAGS"), ACK, true), decided(Some("INVALID_SYN"), SYN, true)] {
+            assert!(!other.summary.contains(setting) && !other.remediation.to_string().contains(room), "{other:?}");
+        }
+    }
+
+    /// On a 5.10 kernel where no program can attach to a function. The process may have been gone when the request
+    /// arrived.
+    #[test]
+    fn without_the_hook_for_a_rst_no_device_on_the_way_is_blamed() {
+        let decided = |missing: Hook| {
+            Stream::new().missing(missing).connect().established().resets((100, 101, 0)).settles().verdict()
+        };
+        let unknown = decided(Hook::TcpV4SendReset);
+        assert_eq!((unknown.confidence, unknown.missing_hooks.len()), (Confidence::Likely, 1));
+        assert_has(&unknown.summary, &["sender is unknown"]);
+        assert_has(&unknown.remediation, &["target's end"]);
+        let outside = decided(Hook::TcpV6SendReset);
+        assert_has(&outside.summary, &["a device on the way"]);
+        assert_has(&outside.remediation, &["proxy"]);
+    }
+
+    #[test]
+    fn a_rst_after_an_answer_is_no_failure() {
+        let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 200).clone();
+        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
+        assert!(stream.causes().is_empty());
+    }
+
+    /// The header came in one segment, and the RST while the prober waited for the body.
+    #[test]
+    fn a_rst_while_the_prober_waits_for_the_body_is_in_the_middle() {
+        let decided_with = |after_ms: u64, len: Option<u16>, status: u16, unread: Option<u32>| {
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
+            stream.answer_with(AnswerKind::Http, Some(status), |it| it.len = len).wait_ms(after_ms);
+            stream.reset_received(TcpState::Established, 80).last_reset_received().unread = unread;
+            stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 80));
+            stream.reset_sent(TcpFlags(0), false, Some("app")).settles();
+            let first = stream.verdicts().into_iter().next().map(|it| it.verdict);
+            first.map(|it| (it.cause.name(), it.confidence, it.summary.contains("in the middle of its answer")))
+        };
+        let decided = |after_ms, len, status| decided_with(after_ms, len, status, Some(0));
+        assert_eq!(decided(50, Some(80), 200), Some(("mid_stream_rst", Confidence::Proven, true)));
+        assert_eq!(decided_with(50, Some(80), 200, Some(80)), None, "a busy prober has not read it, and still can");
+        assert_eq!(decided(0, Some(80), 200), None, "right after a whole answer");
+        assert_eq!(decided(50, Some(40), 200), None, "more bytes came at an unknown time");
+        assert_eq!(decided(50, None, 200), None, "an older recording");
+        assert_eq!(decided(50, Some(80), 503).map(|it| it.0), Some("app_status_failure"));
+    }
+
+    /// The server closes a connection without a request with SO_LINGER 0. A tcpSocket probe has succeeded by then.
+    #[test]
+    fn a_rst_after_the_connect_of_a_tcp_probe_needs_the_kubelet_outcome() {
+        let reset = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().wait_ms(20).reset_sent(TcpFlags(0), false, Some("app"));
+            stream.resets((0, 1, 0)).wait_ms(1);
+            stream
+        };
+        assert!(reset(Stream::tcp_readiness).tick().causes().is_empty());
+        assert_eq!(reset(Stream::tcp_readiness).kubelet(ProbeOutput::Network).causes(), ["mid_stream_rst"]);
+        assert_eq!(reset(Stream::http_readiness).tick().causes(), ["mid_stream_rst"], "before its request");
+    }
+
+    #[test]
+    fn a_rst_after_the_connect_of_a_tcp_probe_is_no_success() {
+        let mut stream = Stream::new().tcp_readiness().clone();
+        for conn in [8, 9, 10] {
+            stream.again(conn).connect();
+            if conn == 9 {
+                stream.established().resets((0, 1, 0));
+            } else {
+                stream.reset_sent(SYN, true, None).state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+            }
+            stream.wait_ms(10_000).tick();
+        }
+        assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
+    }
+
+    /// Another probe of the port connected in the same second, and succeeded.
+    #[test]
+    fn the_kubelet_outcome_belongs_to_the_connection_that_was_reset() {
+        let mut stream = Stream::new();
+        stream.tcp_readiness().connect().established().reset_sent(TcpFlags(0), false, Some("app")).resets((0, 1, 0));
+        stream.again(9).connect().established().closes((0, 1, 0));
+        assert_eq!(stream.wait_ms(1).kubelet(ProbeOutput::Network).causes(), ["mid_stream_rst"]);
+    }
+
+    #[test]
+    fn a_rst_in_the_middle_of_an_answer_needs_the_kubelet_outcome() {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().established().reset_received(TcpState::Established, 200);
+        stream
+            .state(TcpState::Established, TcpState::Close, 104, (100, 101, 200))
+            .wait_ms(1)
+            .kubelet(ProbeOutput::Network);
+        let verdicts = stream.verdicts();
+        assert_eq!(stream.causes(), ["mid_stream_rst"]);
+        assert_has(&verdicts[0].verdict.summary, &["in the middle of its answer"]);
+    }
+
+    #[test]
+    fn a_listener_that_closes_resets_unaccepted_connections() {
+        let words = |ended: bool| {
+            let mut stream = Stream::new().listens(POD, 8080, true).connect().established().clone();
+            if ended {
+                stream.listens(POD, 8080, false);
+            }
+            stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+            stream.verdict().summary.clone()
+        };
+        assert_has(&words(true), &["closed its listener at the same time"]);
+        assert_lacks(&words(false), &["closed its listener"]);
+    }
+}

@@ -1,0 +1,321 @@
+//! A setting of the node stops the traffic of pods: the node does not forward, or a base chain drops packets that no
+//! rule accepted. In the second case the cause is `firewall_drop`, and this cause stands in `also`.
+
+use super::super::netfilter::dropped;
+use super::*;
+use tracer_model::event::PacketDrop;
+use tracer_model::record::Status;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if case.attempt.established.is_some() {
+        return None;
+    }
+    not_forwarded(case).or_else(|| by_base_policy(case))
+}
+
+/// A packet of the handshake was for another host, and the node does not forward. In a pod such a
+/// drop is normal: a virtual machine or a packet socket there has its own stack, which answers the dropped packets.
+fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
+    let handshake = |d: &PacketDrop| d.flags.is_syn() || d.flags.is_syn_ack();
+    let on_node = |d: &PacketDrop| d.netns.is_some_and(|netns| case.node.is_a_node(netns));
+    let mut drops = case.attempt.drops().filter(|(_, d)| handshake(d) && on_node(d));
+    let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, reason_of(d)?)))?;
+    // An answer shows that the packet arrived all the same. Without a kernel reason a missing route is possible, too:
+    // the same function drops then, and sends an ICMP error.
+    // IPv6 packets with a link-local source get the same kernel reason on a node that forwards (`ip6_forward`).
+    let otherwise = match reason {
+        Reason::Function => no_route(case, drop) || forwards(case, drop),
+        Reason::Kernel => drop.flow.dst.is_ipv6() && forwards(case, drop),
+    };
+    if !case.settled || case.attempt.reset_received().is_some() || otherwise {
+        return None;
+    }
+    let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
+    let summary = format!(
+        "the {} {} that came in on {device}{} was dropped: packets for other hosts are not forwarded there{}",
+        drop.flags.name(),
+        drop.flow,
+        in_namespace(case, drop.netns),
+        setting_clause(case, drop)
+    );
+    let (evidence, fix) = (vec![of_drop(time, drop)], forwarding_fix(case, drop));
+    let found = Finding::failure(Cause::MissingNodePrerequisite, evidence, summary, fix);
+    Some(match reason {
+        Reason::Kernel => found,
+        Reason::Function => found.with_confidence(Confidence::Likely).resting_on(ICMP_HOOKS),
+    })
+}
+
+/// The packet was dropped for want of a route, or may have been. An ICMP error was sent or arrived. Or no hook shows
+/// that error, and the setting is not known to be 0. (`ip6_forward` never drops for that: `ip6_pkt_drop` does.)
+fn no_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let came =
+        case.attempt.errno().is_some_and(|it| matches!(it, libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EACCES));
+    let lacks_hook = drop.flow.dst.is_ipv4() && case.lacks(ICMP_HOOKS);
+    case.attempt.icmp().next().is_some() || came || (lacks_hook && value(case, drop) != Some("0"))
+}
+
+/// The setting is on. Then `ip6_forward` drops a packet that an xfrm policy forbids, or for which early demux found a
+/// socket. `ip_error` may drop for the device's own setting. It drops in the same way for a blackhole route, which CNIs
+/// add for their blocks of addresses. So it does for an unreachable route, if the limit of ICMP errors for that source
+/// is used up (`ip_rt_error_burst`).
+fn forwards(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    value(case, drop).is_some_and(|value| value != "0")
+}
+
+/// What shows that a device does not forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// The kernel's own reason. `ip_error` (net/ipv4/route.c) and `ip6_forward` (net/ipv6/ip6_output.c) give it to a
+    /// packet with a valid address only if they do not forward.
+    Kernel,
+    /// The function, on kernels that give no reason.
+    Function,
+}
+
+fn reason_of(drop: &PacketDrop) -> Option<Reason> {
+    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+        (Some("IP_INADDRERRORS"), _) => Some(Reason::Kernel),
+        (None | Some("NOT_SPECIFIED"), Some("ip_error" | "ip6_forward")) => Some(Reason::Function),
+        _ => None,
+    }
+}
+
+/// The value of the setting. Tracer reads it only in the namespace of the last prober.
+fn value<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a str> {
+    let read = case.node.settings.sysctls.get(setting(drop)).map(String::as_str);
+    read.filter(|_| drop.netns == case.node.netns())
+}
+
+/// The setting as a clause. For IPv4 only the device's own setting decides. The kernel copies a change of the node's
+/// setting to all devices.
+fn setting_clause(case: &Case<'_>, drop: &PacketDrop) -> String {
+    let own = if drop.flow.dst.is_ipv4() && forwards(case, drop) { ": it is the device's own setting" } else { "" };
+    value(case, drop).map(|value| format!(" ({} = {value}{own})", setting(drop))).unwrap_or_default()
+}
+
+const fn setting(drop: &PacketDrop) -> &'static str {
+    if drop.flow.dst.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }
+}
+
+/// When forwarding is switched on, the kernel drops the default routes that came from router advertisements
+/// (`rt6_purge_dflt_routers`). It accepts no new ones unless `accept_ra` is 2.
+const KEEP_THE_ROUTE: &str = " Forwarding removes an IPv6 default route that came from router advertisements. If the first command shows one and accept_ra of its link is 1, set net.ipv6.conf.LINK.accept_ra to 2 first.";
+
+fn forwarding_fix(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
+    let (name, version) = (setting(drop), if drop.flow.dst.is_ipv4() { "ipv4" } else { "ipv6" });
+    let device = drop.device.as_ref().map(|d| shell::link_setting(&d.name));
+    let device = device.map(|device| format!(" (and net.{version}.conf.{device}.forwarding)")).unwrap_or_default();
+    let first = (!drop.flow.dst.is_ipv4()).then_some((KEEP_THE_ROUTE, "ip -6 route show default proto ra"));
+    let text = format!(
+        "Set {name}{device} to 1, make it permanent in /etc/sysctl.d, and find what set it to 0.{}",
+        first.map(|(text, _)| text).unwrap_or_default()
+    );
+    let set = format!("sysctl -w {name}=1");
+    let commands = first.map(|(_, show)| show).into_iter().chain([set.as_str()]);
+    Remediation::from(text)
+        .run(commands.map(|command| run_in(case, drop.netns, command)))
+        .run([Command::on_node("tracer doctor --check ip_forward")])
+}
+
+/// Netfilter dropped the packet at a hook of the node. `doctor` found a base chain at that hook that drops all packets
+/// that no rule accepts.
+fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
+    let stopped = dropped(case)?;
+    let (_, drop) = stopped.drop?;
+    let hook = netfilter_hook(drop)?;
+    if drop.netns.is_none() || drop.netns != case.node.netns() || !stopped.blame.as_ref()?.all(|rule| rule.policy) {
+        return None;
+    }
+    let (time, found) = case.node.finding("base_policy", |f| {
+        f.status >= Status::Warn && f.fields.get("hook").and_then(|it| it.as_str()) == Some(hook)
+    })?;
+    let text = format!("doctor, base_policy: {}", found.observed);
+    let evidence = evidence_of("doctor", time, text.clone(), json!({ "check": found.check, "status": found.status }));
+    let by_check = |fix: &Remediation| {
+        Remediation::from("Do what `tracer doctor --check base_policy` says").run(fix.commands.clone())
+    };
+    let fix = found.remediation.as_ref().map_or_else(|| Cause::MissingNodePrerequisite.fix(), by_check);
+    Some(Finding::likely(Cause::MissingNodePrerequisite, vec![evidence], text, fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use tracer_core::testing::*;
+
+    #[test]
+    fn the_kernels_own_reason_decides() {
+        let mut stream = Stream::new();
+        assert_eq!(stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).causes(), ["missing_node_prerequisite"]);
+        let verdict = stream.verdict();
+        assert_eq!(verdict.confidence, Confidence::Proven);
+        assert!(verdict.remediation.commands[0].run == "sysctl -w net.ipv4.ip_forward=1", "{}", verdict.remediation);
+    }
+
+    #[test]
+    fn a_devices_own_setting_is_reported_from_the_nodes() {
+        let decided = |forwards: &str| {
+            let mut stream = Stream::new();
+            let mut settings = NodeSettings::default();
+            settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
+            stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
+            stream.verdict().summary
+        };
+        assert_ends(&decided("0"), "(net.ipv4.ip_forward = 0)");
+        assert_ends(&decided("1"), "(net.ipv4.ip_forward = 1: it is the device's own setting)");
+    }
+
+    /// Observed: the route disappeared, and the kernel ignored the next advertisement.
+    #[test]
+    fn the_fix_for_ipv6_keeps_the_default_route() {
+        let fix = Stream::to("[fd00::2]:8080").connect().drop(SYN, "IP_INADDRERRORS", NODE).verdict().remediation;
+        assert_has(&fix.text, &["set net.ipv6.conf.LINK.accept_ra to 2 first"]);
+        let commands: Vec<_> = fix.commands.iter().map(|command| command.run.as_str()).collect();
+        let expected = ["ip -6 route show default proto ra", "sysctl -w net.ipv6.conf.all.forwarding=1"];
+        assert_eq!(commands[..2], expected, "{fix}");
+    }
+
+    /// For IPv6 only the setting of the node decides. The kernel gives this reason also to a link-local source.
+    #[test]
+    fn a_node_that_forwards_ipv6_dropped_the_packet_for_another_reason() {
+        let cause = |value: &str| {
+            let mut settings = NodeSettings::default();
+            settings.sysctls.insert("net.ipv6.conf.all.forwarding".into(), value.into());
+            let mut stream = Stream::to("[fd00::2]:8080");
+            stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
+            stream.gives_up().verdict().cause
+        };
+        assert_eq!(["0", "1"].map(cause), [Cause::MissingNodePrerequisite, Cause::Unexplained]);
+    }
+
+    #[test]
+    fn a_dropped_packet_that_was_answered_is_not_the_cause() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).reset_received(TcpState::SynSent, 0).gives_up();
+        assert_eq!(stream.causes(), ["handshake_rst"]);
+    }
+
+    /// The kernel reuses inode numbers: the number of a prober's namespace can become a pod's.
+    #[test]
+    fn a_pod_with_the_reused_number_of_a_node_need_not_forward() {
+        let mut stream = Stream::new();
+        stream
+            .push(ObservationKind::Links(Links { netns: POD, cookie: None, links: Vec::new() }))
+            .links(true, &["10.88.0.1"])
+            .netns_made(POD);
+        stream.connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up();
+        assert_eq!(stream.causes(), ["unexplained"]);
+    }
+
+    #[test]
+    fn a_pod_need_not_forward() {
+        assert_eq!(Stream::new().connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up().causes(), ["unexplained"]);
+    }
+
+    #[test]
+    fn a_packet_without_a_route_is_route_unreachable() {
+        let stream = Stream::new().connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up().clone();
+        assert_eq!(stream.causes(), ["route_unreachable"]);
+    }
+
+    /// A drop on a kernel without drop reasons (5.10).
+    fn without_reason(icmp: bool) -> (Vec<&'static str>, Confidence) {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
+        if icmp {
+            stream.icmp(3, 1);
+        }
+        stream.settles();
+        (stream.causes(), stream.verdict().confidence)
+    }
+
+    #[test]
+    fn where_the_kernel_gives_no_reason_the_missing_icmp_error_decides() {
+        assert_eq!(without_reason(false), (vec!["missing_node_prerequisite"], Confidence::Likely));
+        assert_eq!(without_reason(true), (vec!["route_unreachable"], Confidence::Proven));
+    }
+
+    /// On a 5.10 kernel where no program can attach to a function, no hook shows the ICMP error for a missing route.
+    #[test]
+    fn without_the_hook_for_icmp_errors_the_setting_decides() {
+        let decided = |forwards: &str| {
+            let mut stream = Stream::new();
+            let mut settings = NodeSettings::default();
+            settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
+            stream.missing(Hook::IcmpSend).push(ObservationKind::NodeSettings(settings)).connect();
+            stream.drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
+            let verdict = stream.gives_up().verdict();
+            (verdict.cause, verdict.confidence)
+        };
+        assert_eq!(decided("0"), (Cause::MissingNodePrerequisite, Confidence::Possible));
+        let mut v6 = Stream::to("[fd00::2]:8080");
+        v6.missing(Hook::Icmp6Send).connect().drop_with(SYN, NODE, |drop| drop.location = Some("ip6_forward".into()));
+        assert_eq!(v6.gives_up().causes(), ["missing_node_prerequisite"]);
+        assert_eq!(decided("1").0, Cause::Unexplained);
+    }
+
+    /// Early demux found a socket (amazon-vpc-cni-k8s#1269), or a blackhole route dropped the packet.
+    #[test]
+    fn a_drop_on_a_node_that_forwards_has_another_cause() {
+        let decided = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
+            let mut stream = Stream::to(dst);
+            let mut settings = NodeSettings::default();
+            settings.sysctls.extend(value.map(|value| (setting.to_owned(), value.to_owned())));
+            stream.push(ObservationKind::NodeSettings(settings)).connect();
+            stream.drop_with(SYN, NODE, |drop| drop.location = Some(place.to_owned()));
+            let verdict = stream.gives_up().verdict();
+            (verdict.cause, verdict.confidence)
+        };
+        let v6 = ("[fd00::2]:8080", "ip6_forward", "net.ipv6.conf.all.forwarding");
+        let v4 = ("10.88.0.2:8080", "ip_error", "net.ipv4.ip_forward");
+        for (dst, place, setting) in [v6, v4] {
+            let of = |value| decided(dst, place, setting, value);
+            assert_eq!(of(Some("1")).0, Cause::Unexplained);
+            assert_eq!(of(Some("0")), (Cause::MissingNodePrerequisite, Confidence::Likely));
+            assert_eq!(of(None), (Cause::MissingNodePrerequisite, Confidence::Likely), "not read");
+        }
+    }
+
+    fn base_policy(hook: &str) -> ObservationKind {
+        let fields = BTreeMap::from([("hook".to_owned(), hook.into())]);
+        let observed = format!("policy drop on {hook}");
+        let found = FindingBody { observed, fields, ..FindingBody::new("base_policy", Status::Fail) };
+        ObservationKind::Findings(Box::new(Findings { findings: vec![found] }))
+    }
+
+    fn dropped_at_input(stream: &mut Stream, netns: Netns) {
+        stream.drop_with(SYN, netns, |drop| {
+            drop.reason = Some("NETFILTER_DROP".into());
+            drop.stack = vec!["ip_local_deliver".into()];
+        });
+    }
+
+    fn reported(hook: &str, policy: bool) -> Verdict {
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).push(base_policy(hook)).connect().clone();
+        dropped_at_input(&mut stream, NODE);
+        let dropping = tracer_model::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
+        stream.push(firewall(NODE, vec![dropping])).settles();
+        assert_eq!(stream.causes(), ["firewall_drop"]);
+        stream.verdict()
+    }
+
+    #[test]
+    fn a_policy_that_doctor_found_is_reported_beside_the_drop() {
+        let also = |hook, policy| reported(hook, policy).also;
+        assert_eq!(also("INPUT", true), [Cause::MissingNodePrerequisite]);
+        assert!(also("FORWARD", true).is_empty(), "another hook's");
+        assert!(also("INPUT", false).is_empty(), "a rule's, not the policy's");
+        let rows = reported("INPUT", true).evidence;
+        assert_eq!(rows[0].text, "doctor, base_policy: policy drop on INPUT", "{rows:?}");
+    }
+
+    #[test]
+    fn a_drop_in_a_pod_is_not_the_nodes() {
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect().clone();
+        dropped_at_input(&mut stream, POD);
+        let dropping = tracer_model::event::FirewallRule { policy: true, ..rule("INPUT", RuleVerdict::Drop) };
+        stream.push(firewall(POD, vec![dropping])).settles();
+        assert!(stream.verdict().also.is_empty());
+    }
+}

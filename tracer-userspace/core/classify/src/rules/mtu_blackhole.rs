@@ -1,0 +1,116 @@
+//! Full-size segments do not get through.
+
+use super::*;
+use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit};
+
+/// A segment with at least this much payload, in bytes, is large. TCP's default segment size is 536 (RFC 9293 3.7.1).
+const LARGE_PAYLOAD: u32 = 1000;
+/// This many retransmissions without an acknowledgement are more than a chance loss.
+const MIN_RETRANSMITS: usize = 2;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    case.attempt.established?;
+    too_big(case).or_else(|| sent_again(case))
+}
+
+/// A packet of this attempt was too big for a device, and the attempt failed. If the request was acknowledged, its
+/// sender learned of the smaller MTU.
+fn too_big(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    if !attempt.failed_by_itself() {
+        return None;
+    }
+    let is_lost = |flow: Flow| !(leads_out(case, flow) && attempt.request_acknowledged());
+    let dropped = |d: &PacketDrop| d.reason.as_deref() == Some("PKT_TOO_BIG") && is_lost(d.flow);
+    let mut evidence: Vec<Evidence> = Vec::new();
+    evidence.extend(attempt.drops().find(|(_, d)| dropped(d)).map(|(t, d)| of_drop(t, d)));
+    evidence.extend(attempt.icmp().find(|(_, i)| is_too_big(i) && is_lost(i.flow)).map(|(t, i)| of_icmp(t, i)));
+    (!evidence.is_empty()).then(|| finding(case, evidence, "a packet was too big for a link on the way"))
+}
+
+/// Large segments were sent again several times: by the prober (its request) or by the target (its answer).
+fn sent_again(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, _) = attempt.ended.filter(|_| attempt.failed_by_itself())?;
+    let is_lost = |r: &Retransmit| r.by_target || !attempt.request_acknowledged();
+    let is_large = |r: &Retransmit| r.payload.is_some_and(|n| n >= LARGE_PAYLOAD);
+    let large: Vec<_> = attempt.retransmitted().filter(|(_, r)| is_large(r) && is_lost(r)).collect();
+    let (time, last) = large.last().copied()?;
+    if large.len() < MIN_RETRANSMITS || attempt.drops().any(|(at, d)| at <= ended && !d.flags.is_rst()) {
+        return None;
+    }
+    let content = if last.by_target { "the target's answer" } else { "the request" };
+    let payload = last.payload.unwrap_or_default();
+    let text = format!(
+        "segments of {content} ({payload} bytes) were sent again {} times without an acknowledgement",
+        large.len()
+    );
+    let mut evidence =
+        vec![evidence_of(Hook::TcpRetransmit.name(), time, text, json!({ "payload": payload, "times": large.len() }))];
+    evidence.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
+    let found = finding(case, evidence, &format!("large segments of {content} ({payload} bytes) do not arrive"));
+    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
+}
+
+/// ICMP fragmentation needed (RFC 1191), ICMPv6 packet too big (RFC 8201).
+const fn is_too_big(icmp: &Icmp) -> bool {
+    if icmp.v6 { icmp.icmp_type == 2 } else { icmp.icmp_type == 3 && icmp.code == 4 }
+}
+
+fn finding(case: &Case<'_>, evidence: Vec<Evidence>, what: &str) -> Finding {
+    let dst = case.attempt.flow.dst;
+    let summary = format!("the handshake with {dst} got through, but {what}; the sender did not learn of it");
+    let remediation = Remediation::from(format!(
+        "Set the CNI's MTU to that of the smallest link between the node and {}, less the encapsulation. Let ICMP `fragmentation needed` pass",
+        dst.ip()
+    ))
+    .run([Command::on_node("ip link"), Command::on_node(format!("tracepath {}", dst.ip()))]);
+    Finding::failure(Cause::MtuBlackhole, evidence, summary, remediation)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn gives_up(stream: &mut Stream) -> Vec<&'static str> {
+        closes(stream, (100, 101, 0))
+    }
+
+    fn closes(stream: &mut Stream, bytes: (u64, u64, u64)) -> Vec<&'static str> {
+        stream.wait_ms(1000).closes(bytes).causes()
+    }
+
+    #[test]
+    fn a_packet_that_was_too_big_is_proof_once_the_attempt_failed() {
+        let mut stream = Stream::new().connect().established().drop(TcpFlags(0x10), "PKT_TOO_BIG", NODE).clone();
+        assert_eq!(closes(&mut stream, (1800, 1, 0)), ["mtu_blackhole"]);
+        let mut answer = Stream::new();
+        answer.connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
+            (drop.reason, drop.flow) = (Some("PKT_TOO_BIG".into()), drop.flow.reversed());
+        });
+        assert_eq!(gives_up(&mut answer), ["mtu_blackhole"]);
+    }
+
+    /// The sender learned of the smaller MTU, sent the request again in smaller segments, and waited for an answer.
+    #[test]
+    fn a_request_that_was_acknowledged_got_through() {
+        let mut smaller = Stream::new();
+        smaller.connect().established().drop(TcpFlags(0x18), "PKT_TOO_BIG", NODE).icmp(3, 4).sent_again(1400, false);
+        assert_eq!(closes(&mut smaller, (1800 + 1400, 1801, 0)), ["slow_response"]);
+        let again = |acked| {
+            let mut stream = Stream::new();
+            stream.connect().established().sent_again(1400, false).sent_again(1400, false);
+            closes(&mut stream, (1800 + 2 * 1400, acked, 0))
+        };
+        assert_eq!(again(1801), ["slow_response"]);
+        assert_eq!(again(401), ["mtu_blackhole"]);
+    }
+
+    #[test]
+    fn only_large_retransmitted_segments_are_an_mtu_blackhole() {
+        let mut large = Stream::new().connect().established().sent_again(1448, true).sent_again(1448, true).clone();
+        assert_eq!(gives_up(&mut large), ["mtu_blackhole"]);
+        let mut small = Stream::new().connect().established().sent_again(100, true).sent_again(100, true).clone();
+        assert_eq!(gives_up(&mut small), ["unexplained"]);
+    }
+}

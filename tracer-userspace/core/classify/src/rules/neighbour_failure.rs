@@ -1,0 +1,440 @@
+//! The link-layer address of the target, or of the gateway, could not be resolved.
+
+use std::net::IpAddr;
+
+use super::unexplained::missing_address;
+use super::*;
+use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
+
+/// Why the neighbour entry is missing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    NoAnswer,
+    TableFull,
+}
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if !in_handshake(case) {
+        return None;
+    }
+    let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_address(case, found));
+    found.or_else(|| super::wrong_link_address::find(case))
+}
+
+/// The target's own kernel does not answer for the address, and no other host need do so.
+fn note_address(case: &Case<'_>, found: Finding) -> Finding {
+    match missing_address(case).or_else(|| duplicate(case)) {
+        Some((words, remediation)) => Finding { summary: found.summary + &words, remediation, ..found },
+        None => found,
+    }
+}
+
+/// The pod's kernel found another host with the pod's IPv6 address when it got it (RFC 4862 5.4). So does a bridge that
+/// sends the pod its own packets back.
+fn duplicate(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let target = case.attempt.flow.dst.ip();
+    let netns = inspected(case).and_then(|(_, reading)| reading.netns.filter(|_| reading.duplicate))?;
+    let place = in_namespace(case, Some(netns));
+    let words = format!(
+        "; the kernel{place} does not use {target}: duplicate address detection found another host that has it"
+    );
+    let fix = Remediation::from(
+        "Find who else answered for the address when the pod got it: a pod that is left over, or the bridge itself, which sends the pod its own packets back (hairpin mode on a bridge that is promiscuous). Then delete the pod, so that it gets the address again",
+    )
+    .run([run_in(case, Some(netns), "ip -6 addr show dadfailed".to_owned()), Command::on_node("bridge -d link")]);
+    Some((words, fix))
+}
+
+/// The kernel dropped a packet of this attempt, because it could not resolve the link-layer address.
+fn dropped(case: &Case<'_>) -> Option<Finding> {
+    let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
+    let (time, drop, why) = drops.find_map(|(time, d)| Some((time, d, reason(d)?)))?;
+    let (next, place) = (drop.flow.dst.ip(), in_namespace(case, drop.netns));
+    let summary = match why {
+        Why::NoAnswer => {
+            let next_hop = gateway(case, next)
+                .map_or_else(|| format!("{next} (or of the gateway to it)"), |gateway| describe_gateway(gateway, next));
+            format!("nobody answered for the link-layer address of {next_hop}{}{place}", on_device(drop))
+        }
+        Why::TableFull => {
+            format!("the neighbour table is full: no entry could be made for {next}{}{place}", on_device(drop))
+        }
+    };
+    let over =
+        drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
+    let summary = summary + &over.unwrap_or_default() + &describe_translation(case, drop);
+    let remediation = fix(case, drop.netns, next, why, !outbound(case, drop));
+    let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
+    Some(if may_have_link_down(case, drop, why) { note_unread_link(found) } else { found }.until_answered())
+}
+
+/// A NAT rule sent the SYN to another address than the prober connected to.
+fn describe_translation(case: &Case<'_>, drop: &PacketDrop) -> String {
+    let (to, target) = (drop.flow.dst, case.attempt.flow.dst);
+    let translated = outbound(case, drop) && to.ip() != target.ip();
+    if translated { format!("; a NAT rule translated {target} to {to}") } else { String::new() }
+}
+
+/// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.
+fn may_have_link_down(case: &Case<'_>, drop: &PacketDrop, why: Why) -> bool {
+    let is_read = inspected(case).is_some_and(|(_, reading)| reading.netns.is_some());
+    why == Why::NoAnswer && !is_read && drop.flow.dst == case.attempt.flow.dst && case.node.has_pod(drop.flow.dst.ip())
+}
+
+fn note_unread_link(found: Finding) -> Finding {
+    let summary = found.summary.clone() + "; tracer has not read the pod's own link, which may be down";
+    Finding { summary, ..found.with_confidence(Confidence::Likely) }
+}
+
+/// Kernels since 6.0 give these drop reasons. Older ones show the function that freed the packet: these free it for
+/// this only. IPv6 names no reason up to 6.18 at least (`ndisc_error_report`, net/ipv6/ndisc.c).
+fn reason(drop: &PacketDrop) -> Option<Why> {
+    match (drop.reason.as_deref(), drop.location.as_deref()) {
+        (Some("NEIGH_FAILED" | "NEIGH_DEAD"), _) => Some(Why::NoAnswer),
+        (Some("NEIGH_CREATEFAIL"), _) => Some(Why::TableFull),
+        (None | Some("NOT_SPECIFIED"), Some("neigh_invalidate" | "arp_error_report" | "ndisc_error_report")) => {
+            Some(Why::NoAnswer)
+        }
+        (None, Some("ip_finish_output2" | "ip6_finish_output2")) => Some(Why::TableFull),
+        _ => None,
+    }
+}
+
+/// Nobody answered for the link-layer address that this packet needs.
+pub(super) fn is_unresolved(drop: &PacketDrop) -> bool {
+    reason(drop) == Some(Why::NoAnswer)
+}
+
+fn on_device(drop: &PacketDrop) -> String {
+    drop.device.as_ref().map(|d| format!(" on {}", d.name)).unwrap_or_default()
+}
+
+/// The gateway that the prober's packets to this address need, if an inspection read its neighbour entry.
+fn gateway(case: &Case<'_>, target: IpAddr) -> Option<IpAddr> {
+    inspections(case).filter(|(_, reading)| reading.target.ip() == target).find_map(|(_, reading)| reading.gateway())
+}
+
+fn describe_gateway(gateway: IpAddr, target: IpAddr) -> String {
+    format!("{gateway} (the gateway to {target})")
+}
+
+/// The neighbour entry of the target, or of its gateway, was unresolved while the attempt waited.
+fn unresolved(case: &Case<'_>) -> Option<Finding> {
+    // The kernel sends the packets that wait for an entry as soon as it is resolved: only the last entry counts.
+    let mut entries =
+        inspections(case).filter_map(|(time, reading)| Some((time, reading, reading.neighbour.as_ref()?)));
+    let (time, reading, entry) = entries.next()?;
+    if !entry.is_unresolved() || !case.settled || !silent(case) {
+        return None;
+    }
+    let target = reading.target.ip();
+    let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
+    let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
+    let why = if is_full(reading) { Why::TableFull } else { Why::NoAnswer };
+    let on = link(case, reading.from, entry.ifindex).map(|link| format!(" on {}", link.name)).unwrap_or_default();
+    let summary = format!(
+        "the node cannot resolve the link-layer address of {}{on}: {}{}",
+        reading.gateway().map_or_else(|| entry.addr.to_string(), |gateway| describe_gateway(gateway, target)),
+        describe_state(entry),
+        describe_overlap(case, reading.from, entry.ifindex, entry.addr)
+    );
+    let (summary, fix) = match case.node.owns(reading.from, entry.addr) {
+        true => (summary + NODE_OWNS_ADDRESS, restore_own_address(case, reading.from, entry.addr)),
+        false => (summary, fix(case, None, target, why, false)),
+    };
+    Some(
+        Finding::likely(Cause::NeighbourFailure, vec![evidence_of("rtnetlink", time, text, fields)], summary, fix)
+            .resting_on(&[Hook::KfreeSkb]),
+    )
+}
+
+const NODE_OWNS_ADDRESS: &str =
+    ". It is the node's own address, but packets to it leave the node: its rule or route in table local is gone";
+
+fn restore_own_address(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Remediation {
+    let six = if addr.is_ipv4() { "" } else { "-6 " };
+    let show = [format!("ip {six}rule"), format!("ip {six}route show table local {addr}")];
+    Remediation::from(
+        "Restore the node's rule of priority 0 (ip rule add lookup local priority 0). Or remove the address and add it again: that restores its route",
+    )
+    .run(show.map(|command| run_in(case, Some(netns), command)))
+}
+
+fn describe_state(entry: &NeighbourState) -> &'static str {
+    if entry.state == "failed" { "nobody answered" } else { "it asks and nobody answers" }
+}
+
+/// The neighbour table holds as many entries as gc_thresh3 allows.
+fn is_full(reading: &Inspection) -> bool {
+    let value = |name: &str| reading.node_values.get(name).copied();
+    matches!((value("neighbours"), value("gc_thresh3")), (Some(now), Some(max)) if now >= max)
+}
+
+fn link<'a>(case: &Case<'a>, netns: Netns, ifindex: u32) -> Option<&'a LinkState> {
+    case.node.links.get(&netns)?.iter().find(|link| link.ifindex == ifindex)
+}
+
+/// A pod of this node has the address, but the node asks for it on another link, because the subnets overlap. Example:
+/// docker0's /24 lies within the pods' /16, and the more specific route wins.
+fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> String {
+    let is_here = || {
+        let holder = case.node.netns_of_addr(netns, target).or_else(|| inspected(case)?.1.netns);
+        target == case.attempt.flow.dst.ip() && holder.is_some_and(|holder| !case.node.is_a_node(holder))
+    };
+    let other = |link: &&LinkState| link.ifindex != ifindex && !link.loopback && link.covers(target);
+    let found = link(case, netns, ifindex).filter(|link| link.covers(target)).zip({
+        let mut links = case.node.links.get(&netns).into_iter().flatten();
+        links.find(other)
+    });
+    let Some((asked, other)) = found.filter(|_| is_here()) else { return String::new() };
+    let (asked, other) = (&asked.name, &other.name);
+    format!(
+        "; a pod of this node has that address. The subnets of {asked} and {other} overlap, and the route leads to {asked}"
+    )
+}
+
+const LOST_ARP: &str = "ARP does not get through. Check that the link is attached to the bridge, and that ARP is on. Check that nothing drops ARP: nftables (families arp, bridge and netdev), tc or XDP";
+const LOST_DISCOVERY: &str = "neighbour discovery does not get through. Check that the link is attached to the bridge. Check that nothing drops ICMPv6 (types 135 and 136): a firewall of the node or the pod, tc or XDP";
+
+/// The pod asks for its gateway: to delete a pod at the prober's address leads nowhere.
+const GATEWAY: &str = "Give its address to the node's end of the link, or let that end answer for it (Calico's 169.254.1.1: proxy_arp is 1 there, and the node has a route to the gateway). Or delete the pod, so that its routes are made again";
+
+/// The link of a pod that has this address, if it was up while the attempt waited.
+fn link_of_pod<'a>(case: &Case<'a>, target: IpAddr) -> Option<(Netns, &'a LinkState)> {
+    let (_, reading) = inspected(case)?;
+    let pod = reading.netns.filter(|netns| *netns != reading.from && !case.node.is_a_node(*netns))?;
+    let link = reading.links.iter().find(|link| link.addrs.contains(&target))?;
+    (link.up && link.running != Some(false)).then_some((pod, link))
+}
+
+/// Checks the route first: the target may be behind another link. `is_back`: the packet that needs the link-layer address
+/// goes back to the prober.
+fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why, is_back: bool) -> Remediation {
+    let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
+    match why {
+        Why::NoAnswer => {
+            let gateway = gateway(case, target).filter(|_| !is_back);
+            let next = gateway.unwrap_or(target);
+            let mut show = [format!("ip route get {target}"), format!("ip neigh show {next}")]
+                .map(|command| run_in(case, netns, command))
+                .to_vec();
+            if let Some(gateway) = gateway {
+                let wrong_gateway = format!(
+                    "Check whether {gateway} is the right gateway to {target}. If not, correct the route, or restart the CNI agent that made it. If it is, the gateway is down, or not on the link that the route leads over"
+                );
+                return Remediation::from(wrong_gateway).run(show);
+            }
+            let otherwise = match link_of_pod(case, target) {
+                Some((pod, link)) => {
+                    show.push(run_in(case, Some(pod), format!("ip link show {}", shell::link(&link.name))));
+                    show.extend([netns, Some(pod)].map(|netns| run_in(case, netns, "nft list ruleset".to_owned())));
+                    let lost = if target.is_ipv4() { LOST_ARP } else { LOST_DISCOVERY };
+                    format!("the pod has the address and its link {} is up: {lost}", link.name)
+                }
+                None if is_back => format!("the gateway does not answer. {GATEWAY}"),
+                None => "the pod with this address or its link is gone: delete the stale pod or entry".to_owned(),
+            };
+            Remediation::from(format!(
+                "Check whether the route leads over the link that the address is behind. If not, fix the route or the overlapping subnets. If it does, {otherwise}"
+            ))
+            .run(show)
+        }
+        Why::TableFull => Remediation::from(format!(
+            "Raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to. All network namespaces share the table, and only the node's own has these settings"
+        ))
+        .run([Command::on_node("ip neigh | wc -l"), Command::on_node(format!("sysctl -a -r net.{family}.neigh.default.gc_thresh"))]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// The pod has no route back either. The SYN never left the node.
+    #[test]
+    fn an_unresolved_gateway_is_the_cause_and_not_the_pod() {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|reading| {
+            let gateway = address("10.98.0.9");
+            reading.neighbour = Some(NeighbourState { addr: gateway, ..neighbour("incomplete") });
+            reading.no_way_back = Some(NoWayBack { to: address("10.88.0.1"), errno: 101 });
+        });
+        let verdict = stream.gives_up().verdict();
+        assert_eq!(verdict.cause.name(), "neighbour_failure");
+        assert_has(&verdict.summary, &["link-layer address of 10.98.0.9 (the gateway to 10.88.0.2)"]);
+        let fix = verdict.remediation.to_string();
+        assert_has(&fix, &["10.98.0.9 is the right gateway", "ip route get 10.88.0.2", "ip neigh show 10.98.0.9"]);
+        assert!(!fix.contains("stale pod"));
+    }
+
+    /// `ip rule del` has deleted the rule that looks up table local.
+    #[test]
+    fn the_nodes_own_address_has_no_neighbour() {
+        let noted = |addrs: &[&str]| {
+            let mut stream = Stream::new();
+            stream.links(true, addrs).connect().wait_ms(200);
+            stream.inspection(|reading| (reading.netns, reading.neighbour) = (None, Some(neighbour("incomplete"))));
+            let noted = stream.gives_up().verdict();
+            assert_eq!(noted.cause.name(), "neighbour_failure");
+            noted.summary.contains("the node's own address") && noted.remediation.to_string().contains("ip rule")
+        };
+        assert!(noted(&["10.88.0.2"]) && !noted(&["10.88.0.1"]));
+    }
+
+    /// Found on a node where another pod had many probes. Inspections came late, and tracer called a pod with its link
+    /// down stale, proven.
+    #[test]
+    fn without_an_inspection_of_the_pod_it_is_likely_at_most() {
+        let reported = |pod: bool, inspected: bool| {
+            let mut stream = Stream::new();
+            if pod {
+                stream.http_readiness();
+            }
+            stream.connect().wait_ms(200);
+            if inspected {
+                stream.inspection(|reading| reading.links = vec![link(2, "eth0", &["10.88.0.2"])]);
+            }
+            let verdict = stream.drop(SYN, "NEIGH_FAILED", NODE).verdict();
+            assert_eq!(verdict.cause.name(), "neighbour_failure");
+            (verdict.confidence, verdict.summary.contains("has not read the pod's own link"))
+        };
+        assert_eq!(reported(true, false), (Confidence::Likely, true));
+        assert_eq!(reported(true, true), (Confidence::Proven, false));
+        assert_eq!(
+            reported(false, false),
+            (Confidence::Proven, false),
+            "no pod of this node: there is nothing to inspect"
+        );
+    }
+
+    #[test]
+    fn an_address_that_the_pod_does_not_use_is_reported() {
+        let noted = |duplicate: bool| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200);
+            stream.inspection(|reading| {
+                (reading.neighbour, reading.duplicate) = (Some(neighbour("incomplete")), duplicate);
+            });
+            stream.gives_up().verdict()
+        };
+        let verdict = noted(true);
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("neighbour_failure", Confidence::Likely));
+        assert_has(&verdict.summary, &["duplicate address detection found another host"]);
+        assert_has(&verdict.remediation, &["hairpin", "ip -6 addr show dadfailed"]);
+        assert!(!noted(false).summary.contains("duplicate"));
+    }
+
+    /// A firewall of the pod drops ICMPv6, or one of the node drops ARP. To delete the pod does not help.
+    #[test]
+    fn a_pod_that_is_there_is_not_called_gone() {
+        let fix = |up: bool| {
+            let link = LinkState { up, ..link(2, "eth0", &["10.88.0.2"]) };
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200).inspection(|reading| reading.links = vec![link]);
+            stream.drop(SYN, "NEIGH_FAILED", NODE).verdict().remediation.to_string()
+        };
+        assert_has(&fix(true), &["ARP does not get through", "ip link show eth0"]);
+        assert!(!fix(true).contains("delete the stale pod") && !fix(false).contains("ARP does not get through"));
+    }
+
+    #[test]
+    fn no_answer_and_a_full_table_are_distinguished() {
+        let stream = Stream::new().connect().drop(SYN, "NEIGH_FAILED", NODE).clone();
+        assert_eq!(stream.causes(), ["neighbour_failure"]);
+        assert_has(&stream.verdict().summary, &["nobody answered"]);
+        let fix = &Stream::new().connect().drop(SYN_ACK, "NEIGH_CREATEFAIL", POD).verdict().remediation;
+        assert_starts(&fix, "Raise net.ipv4.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3");
+    }
+
+    /// The socket ends with EHOSTUNREACH just before, which a router returns, too.
+    #[test]
+    fn an_ipv6_drop_without_a_reason_is_known_by_its_function() {
+        let decided = |place: &str| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
+            stream.drop_with(SYN, NODE, |drop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some(place.into()));
+            });
+            stream.decided()
+        };
+        assert_eq!(decided("neigh_invalidate"), ("neighbour_failure", Confidence::Proven));
+        assert_eq!(decided("ip6_forward"), ("route_unreachable", Confidence::Possible));
+    }
+
+    /// openshift/origin#6939, with a new address of the same subnet.
+    #[test]
+    fn an_address_that_the_node_has_lost_is_reported() {
+        let reported = |addr: &str| {
+            let mut stream = Stream::new();
+            stream.links(true, &[addr]).http_readiness().on_host_network();
+            let verdict = stream.connect().drop(SYN, "NEIGH_FAILED", NODE).verdict();
+            format!("{} {}", verdict.summary, verdict.remediation)
+        };
+        let lost = reported("10.88.0.1");
+        assert_has(&lost, &["no link of the node has its address 10.88.0.2", "--node-ip"]);
+        assert!(!lost.contains("stale pod") && !reported("10.88.0.2").contains("--node-ip"));
+    }
+
+    /// The backend of a Service or a hostPort is gone.
+    #[test]
+    fn a_translated_target_is_named() {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, NODE, |drop| {
+            drop.reason = Some("NEIGH_FAILED".into());
+            drop.flow.dst = address("10.88.0.77:8081");
+        });
+        assert_ends(&stream.verdict().summary, "; a NAT rule translated 10.88.0.2:8080 to 10.88.0.77:8081");
+    }
+
+    /// The pod has no entry for the node, so the command shows the pod's table.
+    #[test]
+    fn a_dropped_answer_is_reported_in_the_namespace_that_dropped_it() {
+        let verdict = Stream::new().connect().drop(SYN_ACK, "NEIGH_FAILED", POD).verdict();
+        assert_has(&verdict.summary, &["10.88.0.1 ", "network namespace"]);
+        assert_ends(&verdict.remediation, "| head -n1) -n ip neigh show 10.88.0.1");
+        assert_has(&verdict.remediation, &["the gateway does not answer"]);
+        assert_lacks(&verdict.remediation, &["stale pod"]);
+    }
+
+    /// Behind a masquerade the answer goes to another address than the prober's.
+    #[test]
+    fn an_answer_to_a_translated_address_needs_the_gateway_too() {
+        let mut stream = Stream::new().connect().clone();
+        stream.drop_with(SYN_ACK, POD, |drop| {
+            (drop.reason, drop.via) = (Some("NEIGH_FAILED".into()), Via::Translated);
+            drop.flow.dst = address("169.254.7.127:40000");
+        });
+        let fix = stream.verdict().remediation;
+        assert_has(&fix, &["the gateway does not answer", "Calico's 169.254.1.1"]);
+        assert_lacks(&fix, &["stale pod"]);
+    }
+
+    /// kontena/pharos-cluster#439: docker0's /24 lies in the pods' /16.
+    #[test]
+    fn overlapping_subnets_are_reported_with_both_links() {
+        let reported = |docker: &str| {
+            let bridge = |ifindex, name, addr, len| LinkState { prefixes: vec![len], ..link(ifindex, name, &[addr]) };
+            let links = vec![bridge(2, "docker0", docker, 24), bridge(3, "cni0", "10.88.3.1", 16)];
+            let mut stream = Stream::new();
+            stream.node_links(links).connect().wait_ms(200);
+            stream.inspection(|reading| reading.neighbour = Some(neighbour("incomplete"))).verdict()
+        };
+        let words =
+            "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";
+        let both = reported("10.88.0.1");
+        assert_ends(&both.remediation, ": ip route get 10.88.0.2; ip neigh show 10.88.0.2");
+        let overlap = "; a pod of this node has that address. The subnets of docker0 and cni0 overlap, and the route leads to docker0";
+        assert_eq!(both.summary, format!("{words}{overlap}"));
+        assert_eq!(reported("10.77.0.1").summary, words, "no subnets overlap");
+    }
+
+    #[test]
+    fn an_incomplete_entry_decides_while_the_attempt_waits() {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|reading| reading.neighbour = Some(neighbour("incomplete")));
+        assert_eq!(stream.causes(), ["neighbour_failure"]);
+        let mut fine = Stream::new();
+        fine.connect().wait_ms(200).inspection(|reading| reading.neighbour = Some(neighbour("reachable")));
+        assert_eq!(fine.gives_up().causes(), ["unexplained"]);
+    }
+}

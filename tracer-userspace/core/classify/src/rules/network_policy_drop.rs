@@ -1,0 +1,372 @@
+//! The enforcement of network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
+
+use super::super::netfilter::{is_missed, stopped};
+use super::*;
+use tracer_model::event::PacketDrop;
+
+const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
+
+fn list_policies() -> Command {
+    Command::in_cluster("kubectl get networkpolicy -A")
+}
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    by_chain(case).or_else(|| by_program(case)).or_else(|| by_connect(case))
+}
+
+/// All rules that can have dropped the packet are in chains of one owner, which enforces policies.
+fn by_chain(case: &Case<'_>) -> Option<Finding> {
+    let stopped = stopped(case)?;
+    let blame = stopped.blame.as_ref()?;
+    let owner = blame.owner().filter(|owner| owner.policy)?;
+    // The reverse-path check of the same owner is no policy.
+    (blame.all(|rule| blame.owner_of(rule) == Some(owner)) && !blame.is_reverse_path()).then_some(())?;
+    if is_own_probe(case) && stopped.answer_dropped(case).is_some() {
+        return Some(of_own_answer(case, stopped, owner.name));
+    }
+    let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
+    let summary = format!("the network policy of {}{}{}", owner.name, stopped.action(case), stopped.words());
+    let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
+        .run([list_policies()])
+        .run(stopped.show_rules(case));
+    Some(stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
+}
+
+/// The rule stopped a pod's answer to a probe of its own node. A NetworkPolicy lets answers pass, and does not apply to
+/// that traffic at all.
+fn of_own_answer(case: &Case<'_>, stopped: &Stopped<'_>, owner: &str) -> Finding {
+    let (untracked, find) = stopped.untracked(case).unzip();
+    let summary = format!(
+        "a rule of {owner}{}{}{}{OF_ANSWER}",
+        stopped.action(case),
+        stopped.words(),
+        untracked.unwrap_or_default()
+    );
+    let remediation = Remediation::from(format!(
+        "Find why the rule stops the answer. Possible reasons: {WHY_ANSWER}. The log of {owner}'s agent on this node may say it"
+    ))
+    .run(find.into_iter().flatten())
+    .run(stopped.show_rules(case));
+    let found = stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation);
+    found.with_confidence(Confidence::Likely)
+}
+
+const OF_ANSWER: &str = "; the packet is an answer to the node's own probe, which no NetworkPolicy stops. A policy of another kind does, or an error of the dataplane";
+const WHY_ANSWER: &str = "an untracked or invalid connection, an unexpected node address or route, a stale chain";
+
+/// A program dropped a packet that the attempt needs.
+fn by_program(case: &Case<'_>) -> Option<Finding> {
+    let (time, drop, program, confidence) = dropped(case)?;
+    let own = is_own_probe(case);
+    let summary = format!("{}{}", describe_drop(case, drop, program), if own { NO_NETWORK_POLICY } else { "" });
+
+    let first = match ovs_reason(drop) {
+        Some(_) => Some((FLOWS, "ovs-appctl dpctl/dump-flows | grep drop")),
+        None => own.then_some((MONITOR, "cilium-dbg monitor --type drop")),
+    };
+    let remediation = match first {
+        Some((text, show)) => {
+            Remediation::from(format!("{text}. If it is a policy, {ALLOW}")).run([Command::in_pod(show)])
+        }
+        None => format!("In the network policies, {ALLOW}").into(),
+    };
+    let remediation = remediation.run([list_policies()]).run(show_program(case, drop));
+    let found = Finding::failure(Cause::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
+    let confidence = if own { confidence.min(Confidence::Likely) } else { confidence };
+    Some(found.with_confidence(confidence).until_answered())
+}
+
+/// Commands that show the program. They run in the namespace of the device, since its name is valid there only.
+fn show_program(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
+    match &drop.device {
+        _ if ovs_reason(drop).is_some() => Vec::new(),
+        _ if drop.reason.as_deref() == Some(SOCKET_FILTER) => SHOW_SOCKET_FILTER.map(Command::on_node).into(),
+        Some(device) => {
+            let device = shell::link(&device.name);
+            let filters = ["ingress", "egress"].map(|way| format!("tc filter show dev {device} {way}"));
+            let commands = std::iter::once("bpftool net".to_owned()).chain(filters);
+            commands.map(|command| run_in(case, drop.netns, command)).collect()
+        }
+        None => vec![Command::on_node("bpftool cgroup tree")],
+    }
+}
+
+/// Unless the kernel's `sk_filter` gives more exact reasons, `sk_filter_trim_cap` (net/core/filter.c) gives this one
+/// for all that it refuses: packets from the memory reserves, and refusals of a cgroup program, a security module
+/// (`security_sock_rcv_skb`) or a filter of the socket.
+const SOCKET_FILTER: &str = "SOCKET_FILTER";
+/// Show the cgroup programs and the filters of sockets. Without any: a lack of memory (the counter grows), and SELinux.
+const SHOW_SOCKET_FILTER: [&str; 4] =
+    ["bpftool cgroup tree", "ss -tlnpb", "nstat -az TcpExtPFMemallocDrop", "ausearch -m avc"];
+
+/// A prober connects to a pod of its own node. No NetworkPolicy applies to that traffic
+/// (kubernetes.io/docs/concepts/services-networking/network-policies), and Cilium allows it by `allow-localhost:
+/// always`. So a policy of another kind drops it, or a dataplane that does not know the pod (yet, or any more).
+fn is_own_probe(case: &Case<'_>) -> bool {
+    let by_node = case.attempt.prober && case.attempt.netns == case.node.netns();
+    by_node && case.node.has_pod(case.attempt.flow.dst.ip())
+}
+
+const NO_NETWORK_POLICY: &str =
+    "; it is an error, or a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
+const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
+
+/// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
+pub(super) fn ovs_reason(drop: &PacketDrop) -> Option<u32> {
+    drop.reason.as_deref()?.strip_prefix("OPENVSWITCH:")?.parse().ok()
+}
+
+/// `OVS_DROP_LAST_ACTION` (no action sends the packet on) and `OVS_DROP_EXPLICIT` (a drop action): flows drop the
+/// packet on purpose, or no flow is there for it. The other reasons are errors and limits.
+const BY_FLOWS: [u32; 2] = [1, 3];
+const FLOWS: &str = "Find the flow that drops it, on this node (Antrea: in its agent's container antrea-ovs; OpenShift: on the host). ovs-appctl ofproto/trace names the rule (a policy, SpoofGuard, a port that has no flows yet)";
+
+/// The first needed packet that a program dropped: when, the drop, the program, and how sure that is.
+pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str, Confidence)> {
+    let missed = |time, drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, time, drop);
+    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(time, drop);
+    case.attempt.drops().find_map(|(time, drop)| {
+        let (program, confidence) = program_of(drop)?;
+        needed(time, drop).then_some((time, drop, program, confidence))
+    })
+}
+
+/// "a tc program or filter (ingress) on eth0 in network namespace 4026532000 drops the SYN 1.2.3.4:5 -> 6.7.8.9:80".
+pub(super) fn describe_drop(case: &Case<'_>, drop: &PacketDrop, program: &str) -> String {
+    let device = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
+    let place = in_namespace(case, drop.netns);
+    format!("{program}{device}{place} drops the {} {}", drop.flags.name(), drop.flow)
+}
+
+/// Judges by the kernel's drop reason. On kernels without reasons the function that freed the packet decides, if it
+/// frees little else.
+fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
+    let program = match drop.reason.as_deref() {
+        Some("TC_INGRESS") => "a tc program or filter (ingress)",
+        Some("TC_EGRESS") => "a tc program or filter (egress)",
+        Some("XDP") => XDP,
+        Some("BPF_CGROUP_EGRESS") => "a cgroup program (egress)",
+        Some(SOCKET_FILTER) => return Some((SOCKET_FILTERS, Confidence::Likely)),
+        Some(_) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
+            return Some(("Open vSwitch, by its flows,", Confidence::Likely));
+        }
+        // veth frees a packet that a program refused without a reason.
+        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some(VETH_XDP) => {
+            return Some((XDP, Confidence::Likely));
+        }
+        Some(_) => return None,
+        None => return by_place(drop).map(|program| (program, Confidence::Likely)),
+    };
+    Some((program, Confidence::Proven))
+}
+
+const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or a lack of memory";
+
+const XDP: &str = "an XDP program";
+/// drivers/net/veth.c: frees only packets that a program refused, or for which it finds no memory.
+const VETH_XDP: &str = "veth_xdp_rcv_skb";
+
+/// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only packets that no
+/// protocol takes. `do_xdp_generic` frees packets that a program refused.
+fn by_place(drop: &PacketDrop) -> Option<&'static str> {
+    match plain(drop.location.as_deref()?) {
+        "__netif_receive_skb_core" => Some("probably a tc program or filter (ingress)"),
+        "do_xdp_generic" | VETH_XDP => Some(XDP),
+        _ => None,
+    }
+}
+
+/// A program at cgroup/connect refused connect().
+fn by_connect(case: &Case<'_>) -> Option<Finding> {
+    let failed = case.attempt.connect_failed().filter(|failed| failed.errno == libc::EPERM)?;
+    let decided_at = case.attempt.ended.map_or(case.attempt.started, |(time, _)| time);
+    let summary = format!(
+        "connect() to {} was refused with EPERM: a program at cgroup/connect does that (a security module, seccomp or an IPsec policy could, too)",
+        failed.dst
+    );
+    let fields = json!({ "errno": failed.errno });
+    let evidence = evidence_of(Hook::SysConnect.name(), decided_at, "connect() failed: EPERM".into(), fields);
+    let remediation = Remediation::from(format!("In the network policies, {ALLOW}")).run([
+        list_policies(),
+        Command::on_node("bpftool cgroup tree"),
+        run_in(case, case.attempt.netns, "ip xfrm policy".to_owned()),
+    ]);
+    Some(Finding::likely(Cause::NetworkPolicyDrop, vec![evidence], summary, remediation))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    #[test]
+    fn a_program_at_the_driver_of_veth_refuses_without_a_reason() {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("veth_xdp_rcv_skb".into()));
+        });
+        let verdict = stream.gives_up().verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_has(&verdict.summary, &["an XDP program"]);
+    }
+
+    #[test]
+    fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {
+        let causes = |chain| {
+            let mut stream = Stream::new();
+            stream.connect().filtered(SYN, POD).push(firewall(POD, vec![rule(chain, RuleVerdict::Drop)]));
+            stream.settles().causes()
+        };
+        assert_eq!(causes("cali-fw-cali1234"), ["network_policy_drop"]);
+        assert_eq!(causes("podpolicy"), ["firewall_drop"]);
+    }
+
+    /// kubernetes#89898, calico#10470: Calico's chains drop the SYN-ACK of the node's own probe.
+    fn answer(when: When, tracked: Tracked, begin: fn(&mut Stream)) -> Verdict {
+        let mut stream = Stream::new();
+        begin(stream.links(true, &["10.88.0.1"]).http_readiness());
+        let deny = FirewallRule { when, exact: !when.rpf, ..rule("cali-fw-cali1234", RuleVerdict::Drop) };
+        stream.connect().drop_with(SYN_ACK, NODE, |drop| {
+            (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nft_do_chain".into()));
+            (drop.tracked, drop.device) = (Some(tracked), Some(device(7, "cali1234")));
+        });
+        stream.push(firewall(NODE, vec![deny])).gives_up().verdict()
+    }
+
+    #[test]
+    fn a_policy_chain_that_drops_an_answer_to_the_nodes_own_probe_is_likely() {
+        let own = answer(When::default(), Tracked::No, |_| {});
+        assert_eq!((own.cause.name(), own.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_starts(&own.summary, "a rule of calico on the node");
+        assert_has(&own.summary, &["no NetworkPolicy stops"]);
+        assert_starts(&own.remediation.commands[0].run, "nft -a list chain");
+        assert_lacks(&own.remediation, &["kubectl get networkpolicy"]);
+        let untracked = answer(When::default(), Tracked::Untracked, |_| {});
+        assert_has(&untracked.summary, &["(notrack)"]);
+        assert_has(&untracked.remediation, &[": nft list ruleset | grep -w notrack; "]);
+        let host = answer(When::default(), Tracked::No, |stream| _ = stream.on_host_network());
+        assert_eq!(host.confidence, Confidence::Proven, "a pod of the host network");
+    }
+
+    #[test]
+    fn a_reverse_path_check_is_no_policy() {
+        let check = answer(When { rpf: true, ..When::default() }, Tracked::No, |_| {});
+        assert_eq!(check.cause.name(), "firewall_drop");
+        assert_starts(&check.summary, "the reverse-path check of calico on the node");
+        let fix = "Fix the route to 10.88.0.2: it has to lead over cali1234.";
+        assert_starts(&check.remediation, fix);
+        assert_lacks(&check.remediation, &["networkpolicy"]);
+    }
+
+    /// Calico's rules match marks. Before 6.7, and with the legacy ip_tables, other drops free packets in the same
+    /// function.
+    #[test]
+    fn a_policy_chain_that_may_not_have_dropped_it_is_likely() {
+        let confidence = |place: &str| {
+            let deny = FirewallRule { exact: false, ..rule("cali-fw-cali1234", RuleVerdict::Drop) };
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some(place.to_owned()));
+            });
+            let verdict = stream.push(firewall(POD, vec![deny])).gives_up().verdict();
+            assert_eq!(verdict.cause.name(), "network_policy_drop");
+            verdict.confidence
+        };
+        assert_eq!(confidence("nft_do_chain"), Confidence::Proven);
+        assert_eq!(confidence("nf_hook_slow"), Confidence::Likely);
+    }
+
+    #[test]
+    fn a_candidate_outside_policy_chains_makes_it_a_firewall_drop() {
+        let mut stream = Stream::new();
+        let rules = vec![rule("cali-fw-cali1234", RuleVerdict::Drop), rule("mine", RuleVerdict::Drop)];
+        stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
+        let verdict = stream.verdict();
+        assert_eq!(verdict.cause.name(), "firewall_drop");
+        assert_has(&verdict.summary, &["cali-fw-cali1234", "mine"]);
+    }
+
+    #[test]
+    fn a_programs_drop_is_reported_by_its_reason() {
+        let verdict = Stream::new().connect().drop(SYN, "TC_INGRESS", POD).verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
+    }
+
+    /// The node has an `eth0`, too.
+    #[test]
+    fn the_commands_for_a_program_in_a_pod_run_there() {
+        let fix = |netns| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "TC_INGRESS", netns, Some(device(2, "eth0")));
+            stream.verdict().remediation
+        };
+        let (pod, node) = (fix(POD), fix(NODE));
+        assert_has(&pod, &[&format!("nsenter -t $(lsns -no PID {} | head -n1) -n bpftool net; ", POD.0)]);
+        assert_ends(&pod, "tc filter show dev eth0 egress");
+        assert_ends(&node, "; bpftool net; tc filter show dev eth0 ingress; tc filter show dev eth0 egress");
+    }
+
+    /// A host-network pod's probe: a node short of memory, and SELinux, drop with this reason, too.
+    #[test]
+    fn a_socket_filter_drop_is_likely_at_most() {
+        let mut stream = Stream::to("10.88.0.1:10257").links(true, &["10.88.0.1"]).connect().clone();
+        let verdict = stream.drop(SYN, "SOCKET_FILTER", NODE).verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_has(&verdict.summary, &["a security module or a lack of memory on the node"]);
+        assert_has(&verdict.remediation, &["nstat -az TcpExtPFMemallocDrop"]);
+    }
+
+    /// No NetworkPolicy stops this traffic. The program may have no entry for the pod.
+    #[test]
+    fn a_nodes_probe_of_its_own_pod_may_be_dropped_by_mistake() {
+        let verdict = Stream::new().http_readiness().connect().drop(SYN, "TC_EGRESS", NODE).verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_has(&verdict.summary, &["it is an error, or a policy of another kind"]);
+        assert_starts(&verdict.remediation, "Find the dataplane's own reason");
+        let other = Stream::new().http_readiness().connect().by_other_process().drop(SYN, "TC_EGRESS", NODE).clone();
+        assert_eq!(other.verdict().confidence, Confidence::Proven, "no prober");
+        // A prober that runs in another pod: a NetworkPolicy does apply.
+        let mut pod = Stream::new().http_readiness().connect().clone();
+        pod.last_connect().netns = POD;
+        pod.drop(SYN, "TC_EGRESS", NODE).settles();
+        assert_eq!(pod.verdict().confidence, Confidence::Proven);
+    }
+
+    /// Antrea, OVN-Kubernetes and kube-ovn make flows of policies, and of everything else.
+    #[test]
+    fn a_drop_by_flows_of_open_vswitch_is_likely_a_policy() {
+        let reported =
+            |reason: &str| Stream::new().http_readiness().connect().drop(SYN, reason, NODE).gives_up().verdict();
+        for reason in ["OPENVSWITCH:1", "OPENVSWITCH:3"] {
+            let verdict = reported(reason);
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+            assert_starts(&verdict.summary, "Open vSwitch, by its flows,");
+            assert_has(&verdict.remediation, &["ovs-appctl dpctl/dump-flows"]);
+        }
+        let limit = reported("OPENVSWITCH:5");
+        assert_eq!(limit.cause.name(), "unexplained");
+        assert_has(&limit.summary, &["an error or a limit of Open vSwitch"]);
+    }
+
+    /// The policy is deleted, and the next SYN gets through. Nobody listens, so the attempt fails because of the
+    /// refusal.
+    #[test]
+    fn a_later_syn_that_is_refused_is_a_refusal() {
+        let stream = Stream::new().connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).syn_again().refused().clone();
+        assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    #[test]
+    fn a_program_that_drops_and_answers_with_a_rst_is_the_cause() {
+        let mut stream = Stream::new();
+        stream.connect().drop(SYN, "TC_INGRESS", POD).reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).settles();
+        assert_eq!(stream.causes(), ["network_policy_drop"]);
+    }
+
+    #[test]
+    fn a_dropped_refusal_is_no_dropped_handshake() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).drop(TcpFlags(0x14), "TC_INGRESS", NODE).gives_up();
+        assert!(!stream.causes().contains(&"network_policy_drop"), "{:?}", stream.causes());
+    }
+}

@@ -1,0 +1,57 @@
+//! How likely it is that connect() picks a NodePort.
+
+use std::collections::BTreeSet;
+
+use super::super::{Case, counted};
+
+/// How many NodePorts lie in the range of source ports, and which share of connects picks one of them.
+pub(super) fn describe_overlap(case: &Case<'_>) -> String {
+    let Some((low, high)) = case.node.settings.local_port_range else { return String::new() };
+    let reserved = |p: u16| case.node.settings.reserved_ports.iter().any(|&(a, b)| (a..=b).contains(&p));
+    // connect() takes only ports of the parity of the lower bound (net/ipv4/inet_hashtables.c, __inet_hash_connect).
+    let usable = |p: u16| (low..=high).contains(&p) && p % 2 == low % 2 && !reserved(p);
+    let live = case.node.node_ports.all().filter(|(_, p)| !p.listened && usable(p.port));
+    let own = case.attempt.flow.src.port();
+    if !(low..=high).contains(&own) {
+        return format!(
+            ". ip_local_port_range is {low}-{high} now: it was changed since, or the prober bound the port"
+        );
+    }
+    let ports: BTreeSet<u16> = live.map(|(_, p)| p.port).chain([own].into_iter().filter(|p| usable(*p))).collect();
+    let all = (low..=high).filter(|&p| usable(p)).count().max(1);
+    format!(
+        "; ip_local_port_range {low}-{high} holds {} that connect() can pick: {:.2} % of connects",
+        counted(ports.len() as u64, "live NodePort"),
+        ports.len() as f64 * 100.0 / all as f64
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    #[test]
+    fn a_range_without_the_port_has_no_odds() {
+        let mut stream = Stream::new();
+        let range = NodeSettings { local_port_range: Some((50000, 50019)), ..NodeSettings::default() };
+        stream.push(ObservationKind::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
+        let summary = stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdict().summary;
+        assert_ends(
+            &summary,
+            ". ip_local_port_range is 50000-50019 now: it was changed since, or the prober bound the port",
+        );
+    }
+
+    #[test]
+    fn the_odds_leave_out_ports_that_somebody_listens_on() {
+        let odds = |listened| {
+            let mut stream = Stream::new();
+            let range = NodeSettings { local_port_range: Some((40000, 40019)), ..NodeSettings::default() };
+            stream.push(ObservationKind::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
+            stream.last_node_ports().ports.push(NodePort { port: 40002, listened, ..NodePort::default() });
+            stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdict().summary
+        };
+        assert_ends(&odds(false), "holds 2 live NodePorts that connect() can pick: 20.00 % of connects");
+        assert_ends(&odds(true), "holds 1 live NodePort that connect() can pick: 10.00 % of connects");
+    }
+}

@@ -1,0 +1,330 @@
+//! The target refused during its start: a process began to listen on that port later, or has not begun yet.
+
+use super::super::history;
+use super::refusal::{Refused, refused, serves};
+use super::*;
+use tracer_model::event::{Listen, Netns, ProbeType};
+
+/// How long a start may take before "not yet" is no longer an explanation.
+const START_NS: u64 = 120_000_000_000;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let Refused { evidence, netns, confidence } = refused(case)?;
+    let (netns, at) = (netns?, evidence.iter().map(|e| e.time_boot_ns).max()?);
+    let port = case.attempt.flow.dst.port();
+    // A container that is killed for its memory again and again is not slow to start.
+    let killed = history::out_of_memory(case, at).is_some();
+    let found = match case.node.listeners.first(netns, port) {
+        // A newer namespace may have the same inode number.
+        Some((began, listen)) if began > at && case.node.namespaces.made(netns).is_none_or(|made| made < at) => {
+            let is_start = serves(listen, case.attempt.flow.dst.ip()) && is_in_start(case, at, began, netns);
+            is_start.then(|| listens_later(case, evidence, at, began, listen, netns))
+        }
+        _ if killed => None,
+        first => not_yet_in_run(case, &evidence, at, netns).or_else(|| {
+            let never = first.is_none() && !case.node.listeners.knows(netns, port);
+            never.then(|| not_yet(case, evidence, at, netns)).flatten()
+        }),
+    };
+    found.map(|found| found.at_most(confidence))
+}
+
+/// The container was started a moment ago, and nobody has listened on the port since. An earlier listener was of an
+/// earlier run.
+fn not_yet_in_run(case: &Case<'_>, evidence: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
+    let began = case.matched.run_began(at).filter(|began| at - began < START_NS)?;
+    let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
+    // In a pod of several containers, another container may have listened there and stopped.
+    let heard = match case.matched.is_only_container() {
+        true => listeners.changed_since(netns, dst.port(), began),
+        false => listeners.knows(netns, dst.port()),
+    };
+    if heard || (!shares_node(case) && listeners.any_since(netns, began)) {
+        return None;
+    }
+    let evidence = [&[history::of_start(case, began)], evidence].concat();
+    let summary = format!(
+        "nobody listens on {dst}{} yet: its container was started at most {:.1} s before, and nobody has listened on that port since",
+        in_namespace(case, Some(netns)),
+        (at - began) as f64 / 1e9
+    );
+    let found = finding(case, evidence, summary).with_confidence(Confidence::Likely);
+    Some(found.unless_a_listener_was_lost(case, began, at))
+}
+
+/// The refusal at `at` was during the start of a process that listened from `began` on. A startup probe runs only
+/// during a start. A replica that begins to listen when it becomes the leader has started long ago.
+fn is_in_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
+    let run_started = runs(case).and_then(|runs| runs.started_boot_ns).filter(|started| *started <= at);
+    let took = match run_started.or_else(|| case.node.namespaces.made(netns)) {
+        Some(started) => at.saturating_sub(started),
+        None => began - at,
+    };
+    took < START_NS || case.matched.probe_type() == Some(ProbeType::Startup)
+}
+
+/// A process began to listen on the port after the refusal, and none had before.
+fn listens_later(
+    case: &Case<'_>,
+    mut evidence: Vec<Evidence>,
+    at: u64,
+    began: u64,
+    listen: &Listen,
+    netns: Netns,
+) -> Finding {
+    evidence.push(of_listener(began, listen));
+    let summary = format!(
+        "{} began to listen on port {}{} only {} after this attempt was refused",
+        listen.actor,
+        listen.addr.port(),
+        in_namespace(case, Some(netns)),
+        ms(began.saturating_sub(at))
+    );
+    finding(case, evidence, summary)
+}
+
+/// The namespace is young and nobody has listened there since it was made.
+fn not_yet(case: &Case<'_>, mut evidence: Vec<Evidence>, at: u64, netns: Netns) -> Option<Finding> {
+    let made = case.node.namespaces.made(netns).filter(|made| *made < at && at - made < START_NS)?;
+    // A process listens on another port already: this port may be wrong.
+    if !shares_node(case) && case.node.listeners.any_in(netns) {
+        return None;
+    }
+    evidence.insert(0, of_namespace(case, netns, made));
+    let summary = format!(
+        "nobody listens on {}{} yet: its namespace was made {} before, and nobody has listened there since",
+        case.attempt.flow.dst,
+        in_namespace(case, Some(netns)),
+        ms(at.saturating_sub(made))
+    );
+    let found = finding(case, evidence, summary).with_confidence(Confidence::Likely);
+    Some(found.unless_a_listener_was_lost(case, made, at))
+}
+
+fn finding(case: &Case<'_>, evidence: Vec<Evidence>, summary: String) -> Finding {
+    let of_probe = match may_be_startup_probe(case) {
+        true => IN_STARTUP_BUDGET.into(),
+        false => Cause::NotListeningYet.fix(),
+    };
+    let fix: Remediation = by_subject(case, of_probe, |client| {
+        format!(
+            "Let {client} retry until a process listens there. A readinessProbe of that port keeps clients of its Service away until then"
+        )
+    });
+    Finding::failure(Cause::NotListeningYet, evidence, summary, with_log(case, fix))
+}
+
+const IN_STARTUP_BUDGET: &str = "Nothing, if it listens within the budget of its startupProbe (periodSeconds x failureThreshold): that probe waits for it. Otherwise raise its failureThreshold";
+
+/// The attempt may be the startup probe of its container, so that the container has one.
+pub(super) fn may_be_startup_probe(case: &Case<'_>) -> bool {
+    case.matched.possible_probes().iter().any(|spec| spec.probe_type == ProbeType::Startup)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    #[test]
+    fn a_startup_probe_is_not_advised_to_a_container_that_has_one() {
+        let fix = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(stream.netns_made(POD)).connect().reset_sent(SYN, true, None).verdict().remediation
+        };
+        assert_has(&fix(Stream::http_startup), &["within the budget of its startupProbe"]);
+        assert_lacks(&fix(Stream::http_startup), &["Give the container a startupProbe"]);
+        assert_has(&fix(Stream::http_readiness), &["Give the container a startupProbe"]);
+    }
+
+    #[test]
+    fn a_refusal_in_a_young_namespace_without_a_listener_is_not_listening_yet() {
+        let stream = Stream::new().netns_made(POD).connect().reset_sent(SYN, true, None).clone();
+        assert_eq!(stream.causes(), ["not_listening_yet"]);
+    }
+
+    #[test]
+    fn the_pod_is_named_as_soon_as_its_address_is_known() {
+        let verdict = Stream::new().http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None).verdict();
+        assert_has(&verdict.summary, &["in pod default/web yet"]);
+        assert_eq!(verdict.evidence[0].text, "the network namespace of pod default/web was made");
+    }
+
+    #[test]
+    fn a_listener_that_comes_later_revises_the_refusal() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
+        assert_eq!(stream.causes(), ["connection_refused", "not_listening_yet"]);
+    }
+
+    #[test]
+    fn every_refusal_of_a_slow_start_is_revised() {
+        let mut stream = Stream::new().netns_made(POD).listens(POD, 9090, true).wait_ms(1_000).clone();
+        for conn in 1..=40 {
+            stream.again(conn).connect().refused().wait_ms(2_000);
+        }
+        let causes = stream.listens(POD, 8080, true).causes();
+        let count = |wanted| causes.iter().filter(|cause| **cause == wanted).count();
+        assert_eq!((count("connection_refused"), count("not_listening_yet")), (40, 40));
+    }
+
+    /// A replica that waits to become the leader begins to listen when it is the leader.
+    #[test]
+    fn a_listener_that_comes_long_after_the_start_is_no_start() {
+        let readiness: fn(&mut Stream) = |stream| _ = stream.http_readiness();
+        let probed_listens_after = |probed: fn(&mut Stream), made: bool, old_ms: u64, ms: u64| {
+            let mut stream = Stream::new();
+            probed(&mut stream);
+            if made {
+                stream.netns_made(POD);
+            }
+            stream.listens(POD, 9090, true).wait_ms(old_ms).connect().reset_sent(SYN, true, None);
+            stream.wait_ms(ms).listens(POD, 8080, true).causes().last().copied()
+        };
+        let listens_after = |made, old_ms, ms| probed_listens_after(readiness, made, old_ms, ms);
+        assert_eq!(listens_after(false, 0, 100_000), Some("not_listening_yet"));
+        assert_eq!(listens_after(false, 0, 200_000), Some("connection_refused"), "when it began is not known");
+        assert_eq!(listens_after(true, 60_000, 200_000), Some("not_listening_yet"), "refused in its start");
+        assert_eq!(listens_after(true, 180_000, 1_000), Some("connection_refused"), "refused after its start");
+        let startup: fn(&mut Stream) = |stream| _ = stream.http_startup();
+        let late = probed_listens_after(startup, true, 180_000, 1_000);
+        assert_eq!(late, Some("not_listening_yet"), "a startup probe runs only during a start");
+    }
+
+    /// The namespace is as old as the pod, and its container was started again.
+    #[test]
+    fn a_restart_of_the_container_is_a_start() {
+        let mut stream = Stream::new();
+        stream.http_readiness().netns_made(POD).listens(POD, 9090, true).wait_ms(600_000);
+        let started_boot_ns = Some(stream.seconds_ago(5));
+        stream.runs(Runs { restarts: 1, started_boot_ns, ..Runs::default() }).connect().reset_sent(SYN, true, None);
+        stream.wait_ms(1_000).listens(POD, 8080, true);
+        assert_eq!(stream.causes().last(), Some(&"not_listening_yet"));
+    }
+
+    #[test]
+    fn a_listener_in_the_next_namespace_of_that_number_is_another_pods() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).netns_made(POD).listens(POD, 8080, true);
+        assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    #[test]
+    fn after_an_earlier_listener_it_is_a_plain_refusal() {
+        let mut stream = Stream::new().netns_made(POD).listens(POD, 8080, true).listens(POD, 8080, false).clone();
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
+        assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    #[test]
+    fn a_listener_on_another_port_does_not_count() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8081, true);
+        assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    /// A container that listened, died, and was started again a second ago.
+    fn restarted() -> Stream {
+        let mut stream = Stream::new();
+        stream.liveness(10, 3).listens(POD, 8080, true).wait_ms(60_000).listens(POD, 8080, false).wait_ms(2_000);
+        let started_boot_ns = Some(stream.seconds_ago(1));
+        stream.runs(Runs { restarts: 1, started_boot_ns, ..Runs::default() });
+        stream
+    }
+
+    #[test]
+    fn a_restarted_container_does_not_listen_yet() {
+        let mut stream = restarted();
+        stream.connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.causes(), ["not_listening_yet"]);
+        let mut without = restarted();
+        without.runs(Runs::default()).connect().reset_sent(SYN, true, None);
+        assert_eq!(without.causes(), ["connection_refused"], "the time of the restart is unknown");
+    }
+
+    #[test]
+    fn a_run_that_stopped_listening_is_a_plain_refusal() {
+        let mut stream = restarted();
+        stream.listens(POD, 8080, true).wait_ms(500).listens(POD, 8080, false).connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    #[test]
+    fn a_run_that_is_long_past_its_start_is_a_plain_refusal() {
+        let mut stream = restarted();
+        stream.wait_ms(180_000).connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    /// A common mistake where pods have IPv6 addresses.
+    #[test]
+    fn a_listener_for_ipv4_takes_no_ipv6() {
+        let mut stream = Stream::to("[fd00::2]:8080");
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
+        stream.again(9).connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.causes(), ["connection_refused", "connection_refused"]);
+        let words = &stream.verdicts()[1].verdict.summary;
+        assert_ends(&words, "listens on 0.0.0.0:8080 only");
+    }
+
+    /// A full ring loses all events for a while. A kernel that skips runs of programs does so all the time (7.2).
+    #[test]
+    fn lost_events_make_an_absent_listener_less_sure() {
+        let refused = |place: &str| {
+            let mut stream = Stream::new();
+            stream.netns_made(POD).wait_ms(100).lost_in(place, 1).wait_ms(5000).connect().reset_sent(SYN, true, None);
+            let verdict = stream.verdict();
+            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("; 1 event was lost since"))
+        };
+        assert_eq!(refused("ring"), ("connection_refused", Confidence::Proven, false));
+        assert_eq!(refused("program"), ("not_listening_yet", Confidence::Likely, true));
+        assert_eq!(refused("listen"), ("not_listening_yet", Confidence::Likely, true));
+        assert_eq!(refused("map"), ("not_listening_yet", Confidence::Likely, false));
+        assert_eq!(refused("namespace"), refused("map"));
+    }
+
+    /// A process begins to listen on another address, and the next probe is refused, too.
+    #[test]
+    fn a_listener_on_another_address_does_not_count() {
+        let local = address("127.0.0.1:8080");
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, local, true);
+        stream.again(9).connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.causes(), ["connection_refused", "connection_refused"]);
+        let words = &stream.verdicts()[1].verdict.summary;
+        assert_ends(&words, "; app (pid 99) listens on 127.0.0.1:8080 only");
+        let own = address("[::ffff:10.88.0.2]:8080");
+        let mut bound = Stream::new();
+        bound.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, own, true);
+        assert_eq!(bound.causes(), ["connection_refused", "not_listening_yet"]);
+    }
+
+    /// For example, the container runtime listens for a log stream.
+    #[test]
+    fn another_listener_on_the_node_does_not_count_for_a_host_network_pod() {
+        let refused = |shared: bool| {
+            let mut stream = restarted();
+            if shared {
+                stream.on_host_network();
+            }
+            stream.listens(POD, 38_211, true).connect().reset_sent(SYN, true, None).causes()
+        };
+        assert_eq!((refused(true), refused(false)), (vec!["not_listening_yet"], vec!["connection_refused"]));
+    }
+
+    /// 5.10 without programs on functions.
+    #[test]
+    fn the_verdict_is_no_surer_than_the_refusal() {
+        let reported = |proven: bool| {
+            let mut stream = Stream::new().missing(Hook::TcpV4SendReset).connect().clone();
+            if proven {
+                stream.reset_sent(SYN, true, None);
+            } else {
+                stream.drop_with(SYN, POD, |drop| drop.location = Some("tcp_v4_rcv".into()));
+            }
+            stream.reset_received(TcpState::SynSent, 0).wait_ms(300).listens(POD, 8080, true).gives_up();
+            stream.last_decided()
+        };
+        assert_eq!(reported(true), ("not_listening_yet", Confidence::Proven));
+        assert_eq!(reported(false), ("not_listening_yet", Confidence::Likely));
+    }
+}

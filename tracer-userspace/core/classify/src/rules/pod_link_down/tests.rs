@@ -1,0 +1,289 @@
+use tracer_core::testing::*;
+
+fn eth0(up: bool, running: bool) -> LinkState {
+    LinkState { up, running: Some(running), ..link(2, "eth0", &["10.88.0.2"]) }
+}
+
+fn causes_with(link: LinkState) -> Vec<&'static str> {
+    let mut stream = Stream::new();
+    stream.connect().wait_ms(200).inspection(|reading| {
+        reading.netns = Some(POD);
+        reading.links = vec![link];
+    });
+    stream.gives_up().causes()
+}
+
+#[test]
+fn a_drop_on_a_device_that_is_down_is_proof() {
+    let down = Device { up: false, ..device(7, "veth7") };
+    assert_eq!(Stream::new().connect().drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down)).causes(), ["pod_link_down"]);
+}
+
+/// Found on 5.10: the link went away a moment after the attempt, with the SYN that waited for the link-layer address.
+#[test]
+fn a_drop_on_a_device_that_went_down_after_the_end_decides_nothing() {
+    let down = Device { up: false, ..device(7, "up3") };
+    let mut stream = Stream::new().connect().drop(SYN, "NEIGH_FAILED", NODE).clone();
+    stream.state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
+    assert_eq!(stream.drop_on(SYN, "NEIGH_DEAD", NODE, Some(down)).settles().causes(), ["neighbour_failure"]);
+}
+
+/// Calico names a link by its pod: that of a StatefulSet's next pod has the name of the one that a plugin set down.
+#[test]
+fn who_set_an_older_link_of_that_name_down_is_no_culprit() {
+    let blamed = |ifindex| {
+        let down = Device { up: false, ..device(ifindex, "veth7") };
+        let mut stream = Stream::new().link_set(NODE, 7, "veth7", false).wait_ms(5).connect().clone();
+        stream.drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down)).verdicts().remove(0).culprit.is_some()
+    };
+    assert_eq!((blamed(7), blamed(9)), (true, false));
+}
+
+#[test]
+fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
+    let stream = Stream::new().connect().drop(SYN, "NO_TX_TARGET", NODE).clone();
+    assert!(stream.causes().is_empty(), "an inspection of the target may name the link");
+    let mut stream = Stream::new().connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "cni0"))).clone();
+    assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
+}
+
+/// A port that neither learns nor floods is up.
+#[test]
+fn a_bridge_with_the_pods_link_up_is_not_reported_without_ports() {
+    let reported = |up: bool| {
+        let mut stream = Stream::new();
+        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "cni0"))).wait_ms(200);
+        stream.inspection(|reading| {
+            (reading.netns, reading.links) = (Some(POD), if up { vec![eth0(true, true)] } else { vec![] })
+        });
+        let verdict = stream.gives_up().verdict();
+        assert_eq!(verdict.cause.name(), "pod_link_down");
+        format!("{} {}", verdict.summary, verdict.remediation)
+    };
+    assert_has(&reported(true), &["has no port that takes it", "learning on flood on", "bridge -d link show"]);
+    assert_has(&reported(false), &["has no port that is up"]);
+}
+
+/// The bridge is up already. A mark set in the table mangle chose a route over another bridge.
+#[test]
+fn a_bridge_with_other_addresses_is_no_link_of_the_pod() {
+    let noted = |addr: &str| {
+        let mut stream = Stream::new();
+        let link = LinkState { prefixes: vec![24], ..link(3, "br0", &[addr]) };
+        stream.node_links(vec![link]).http_readiness();
+        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "br0"))).gives_up().verdict()
+    };
+    let (own, other) = (noted("10.88.0.1"), noted("10.89.0.1"));
+    assert_eq!((own.cause.name(), other.cause.name()), ("pod_link_down", "unexplained"));
+    assert_has(&own.remediation, &["Attach the pod's link to br0 again", "ip link show master br0"]);
+    assert_has(&other.summary, &["that bridge has other addresses"]);
+    assert_has(&other.remediation, &["ip route get 10.88.0.2 from 10.88.0.1"]);
+}
+
+/// Found on a node where the pod's neighbour entry for the node was wrong.
+#[test]
+fn an_answer_to_an_unknown_link_layer_address_is_not_link_down() {
+    let mut stream = Stream::new().connect().drop_on(SYN_ACK, "NO_TX_TARGET", NODE, Some(device(3, "v3"))).clone();
+    assert_eq!(stream.gives_up().causes(), ["unexplained"]);
+}
+
+#[test]
+fn an_inspection_after_the_end_does_not_count() {
+    let mut stream = Stream::new();
+    stream.connect().gives_up().wait_ms(500).inspection(|reading| {
+        reading.netns = Some(POD);
+        reading.links = vec![eth0(false, false)];
+    });
+    assert_eq!(stream.causes(), ["unexplained"]);
+}
+
+#[test]
+fn a_pod_is_not_gone_if_somebody_answers_for_its_address() {
+    let gone = |state: &str, ambiguous: bool| {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect().wait_ms(200).inspection(|reading| {
+            reading.netns = None;
+            reading.ambiguous = ambiguous;
+            reading.neighbour = Some(neighbour(state));
+        });
+        stream.gives_up().causes()
+    };
+    assert_eq!(gone("failed", false), ["pod_link_down"]);
+    assert_eq!(gone("reachable", false), ["unexplained"]);
+    assert_eq!(gone("failed", true), ["neighbour_failure"], "two namespaces have it");
+}
+
+#[test]
+fn flooded_copies_of_a_bridge_do_not_count() {
+    let mut stream = Stream::new();
+    stream.connect().drop(SYN, "OTHERHOST", POD).wait_ms(200).inspection(|reading| {
+        reading.netns = Some(POD);
+        reading.links = vec![eth0(false, false)];
+    });
+    assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
+}
+
+/// Needs a permanent neighbour entry: without one the packet waits for the neighbour, and never reaches the queue.
+#[test]
+fn a_drop_by_a_queue_without_carrier_is_link_down() {
+    let at = |running| {
+        let port = device(7, "veth7");
+        let mut stream = Stream::new();
+        stream.connect().drop_on(SYN, "QDISC_DROP", NODE, Some(port)).wait_ms(200).inspection(|reading| {
+            reading.netns = Some(POD);
+            reading.links = vec![eth0(running, running)];
+        });
+        stream.gives_up().causes()
+    };
+    assert_eq!((at(false), at(true)), (vec!["pod_link_down"], vec!["unexplained"]));
+}
+
+#[test]
+fn the_state_of_the_targets_link_decides_and_a_good_link_does_not() {
+    assert_eq!(causes_with(eth0(false, false)), ["pod_link_down"]);
+    assert_eq!(causes_with(eth0(true, false)), ["pod_link_down"]);
+    assert_eq!(causes_with(eth0(true, true)), ["unexplained"]);
+}
+
+/// The pod's end is up, and has no carrier.
+#[test]
+fn the_nodes_end_is_named_if_it_is_down() {
+    let noted = |set_down: bool, up: bool| {
+        let veth = LinkState { up, ..link(7, "veth7", &[]) };
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
+        if set_down {
+            stream.link_set(NODE, 7, "veth7", false);
+        }
+        stream.node_links(vec![veth]).wait_ms(200);
+        stream.inspection(|reading| {
+            reading.netns = Some(POD);
+            reading.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
+        });
+        stream.gives_up().verdict()
+    };
+    let set = noted(true, true);
+    assert_starts(&set.summary, "veth7 on the node is down (set down by");
+    let unknown = noted(false, true);
+    assert_starts(&unknown.summary, "eth0 in ");
+    assert_starts(&unknown.remediation, "Set the other end of eth0 up: ");
+    assert_ends(&unknown.remediation, " ip link show eth0");
+    let verdict = noted(false, false);
+    assert_starts(&verdict.summary, "veth7 on the node is down: ");
+    assert_ends(&verdict.remediation, ": ip link set veth7 up");
+    assert_ends(&verdict.evidence[0].text, "no carrier: its other end is down");
+}
+
+/// Found by the property tests: events of its handshake and its end were lost, and the target was inspected for another
+/// attempt.
+#[test]
+fn an_attempt_that_may_be_over_is_not_judged_by_an_inspection() {
+    let mut stream = Stream::new();
+    stream.connect().lost(2).wait_ms(200).inspection(|reading| {
+        reading.netns = Some(POD);
+        reading.links = vec![eth0(false, false)];
+    });
+    assert!(stream.causes().is_empty());
+    assert_eq!(stream.gives_up().causes(), ["pod_link_down"], "its end was observed: it did wait");
+}
+
+/// The causes, if an inspection after these events finds the target in this namespace and its link down.
+fn causes_with_link_down(begin: impl FnOnce(&mut Stream), netns: Netns) -> Vec<&'static str> {
+    let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
+    begin(&mut stream);
+    stream.wait_ms(200).inspection(|reading| {
+        reading.netns = Some(netns);
+        reading.links = vec![eth0(false, false)];
+    });
+    stream.gives_up().causes()
+}
+
+/// nodelocaldns and a node's own address on a device that is down: both are reached over `lo`.
+#[test]
+fn a_nodes_own_address_is_not_behind_its_link() {
+    assert_eq!(causes_with_link_down(|_| {}, POD), ["pod_link_down"]);
+    assert_eq!(causes_with_link_down(|_| {}, NODE), ["unexplained"]);
+}
+
+#[test]
+fn a_syn_that_met_ipvs_or_a_listener_was_not_lost_at_the_link() {
+    assert_eq!(causes_with_link_down(|stream| _ = stream.ipvs(SYN, IpvsOp::Translate), POD), ["unexplained"]);
+    let full = |queue| causes_with_link_down(|stream| _ = stream.queue_full(queue), POD);
+    assert_eq!(full(ListenQueue::Accept), ["accept_queue_overflow"]);
+    assert_eq!(full(ListenQueue::HalfOpen), ["syn_backlog_overflow"]);
+}
+
+const IPV6: &str = "fd00::2";
+
+/// The links that the verdicts name if eth0 of the pod has lost its IPv6 address. The pod has the fallback devices of
+/// every pod of a node that uses IPIP.
+fn named_links(begin: impl FnOnce(&mut Stream), up: bool) -> Vec<String> {
+    let down = |ifindex, name| LinkState { up: false, ..link(ifindex, name, &[]) };
+    let mut stream = Stream::to(&format!("[{IPV6}]:8080"));
+    begin(&mut stream);
+    stream.connect().wait_ms(200).inspection(|reading| {
+        reading.links = vec![down(2, "tunl0"), down(3, "ip6tnl0"), LinkState { up, ..down(4, "eth0") }];
+    });
+    stream.gives_up();
+    let noted = stream.verdicts().into_iter().map(|it| it.verdict);
+    noted
+        .map(|it| it.summary.split(' ').next().filter(|_| it.cause.name() == "pod_link_down").unwrap_or("-").into())
+        .collect()
+}
+
+#[test]
+fn an_ipv6_address_is_lost_with_the_link_that_held_it() {
+    let held = |stream: &mut Stream| {
+        stream.inspection(|reading| reading.links = vec![link(4, "", &[IPV6])]);
+    };
+    assert_eq!(named_links(held, false), ["eth0"]);
+    assert_eq!(named_links(held, true), ["-"], "the address was removed");
+}
+
+/// tracer started when the link was down already.
+#[test]
+fn an_ipv6_address_is_lost_with_the_only_link() {
+    let mut stream = Stream::to(&format!("[{IPV6}]:8080"));
+    stream.connect().wait_ms(200).inspection(|reading| reading.links = vec![eth0(false, false)]);
+    assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
+}
+
+#[test]
+fn an_ipv6_address_is_lost_with_the_link_that_was_set_down() {
+    assert_eq!(named_links(|_| {}, false), ["-"], "any of three links");
+    assert_eq!(named_links(|stream| _ = stream.link_set(POD, 4, "eth0", false), false), ["eth0"]);
+    let both = |stream: &mut Stream| _ = stream.link_set(POD, 4, "eth0", false).link_set(POD, 4, "eth0", true);
+    assert_eq!(named_links(both, false), ["-"]);
+}
+
+#[test]
+fn a_pod_with_a_known_namespace_is_not_gone() {
+    let reported = |begin: &dyn Fn(&mut Stream)| {
+        let mut stream = Stream::new();
+        let addrs = vec![address("10.88.0.2")];
+        let pod = Pod { name: Some("web".into()), addrs, netns: Some(POD), ..Pod::default() };
+        stream.push(ObservationKind::Pods(Pods { pods: vec![pod] }));
+        begin(&mut stream);
+        stream.connect().wait_ms(200).inspection(|reading| {
+            reading.netns = None;
+            reading.neighbour = Some(neighbour("incomplete"));
+        });
+        stream.gives_up().causes()
+    };
+    assert_eq!(reported(&|_| {}), ["neighbour_failure"]);
+    assert_eq!(reported(&|stream| _ = stream.netns_ends(POD)), ["pod_link_down"]);
+    let again = |stream: &mut Stream| _ = stream.netns_ends(POD).netns_made(POD);
+    assert_eq!(reported(&again), ["pod_link_down"], "its number may be another pod's");
+    assert_eq!(reported(&|stream| (again(stream), _ = stream.pod_in(POD)).1), ["neighbour_failure"]);
+}
+
+/// The last reading of the link before the connect has the old flag.
+#[test]
+fn a_link_that_was_just_set_down_counts_while_its_flag_is_on() {
+    let reported = |later_ms: u64| {
+        let bridge = LinkState { prefixes: vec![24], ..link(3, "cni0", &["10.88.0.1"]) };
+        let mut stream = Stream::new().link_set(NODE, 3, "cni0", false).clone();
+        stream.node_links(vec![bridge]).wait_ms(later_ms).connect_failed(libc::ENETUNREACH).causes()
+    };
+    assert_eq!(reported(4), ["pod_link_down"]);
+    assert_eq!(reported(600), ["route_unreachable"], "it was set up again, unobserved");
+}

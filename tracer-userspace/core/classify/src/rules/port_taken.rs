@@ -1,0 +1,120 @@
+//! The target refused, because the port is the local port of a client connection: no server can bind it.
+
+use super::refusal::{Refused, refused};
+use super::*;
+use tracer_model::event::{Netns, PortHolder, PortHolders};
+
+/// How long a reading of the holders of a port counts for later attempts: more than the usual period of a probe.
+const RECENT_NS: u64 = 60_000_000_000;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let Refused { mut evidence, netns, confidence } = refused(case)?;
+    let (netns, at) = (netns?, evidence.iter().map(|it| it.time_boot_ns).max()?);
+    let (dst, started) = (case.attempt.flow.dst, case.attempt.started);
+    let (time, read) = case.node.port_holders(netns, dst.port())?;
+    // A process that listened there since then has found the port free.
+    if time.saturating_add(RECENT_NS) < started || case.node.listeners.changed_since(netns, dst.port(), time.min(at)) {
+        return None;
+    }
+    let holder = read.holders.iter().find(|it| blocks(case, netns, read, it))?;
+    let PortHolder { local, remote, pid, comm } = holder;
+    let text = format!("{local} is the source of a connection of {comm} (pid {pid}) to {remote}");
+    let (first, last) = read.range;
+    let summary = format!(
+        "nobody listens on {dst}{}; bind() fails, as the port is the source of a connection of {comm} (pid {pid}) to {remote} (ip_local_port_range {first}-{last})",
+        in_namespace(case, Some(netns))
+    );
+    let fields = json!({ "pid": pid, "local": local, "remote": remote, "range": [first, last], "netns": netns });
+    evidence.push(evidence_of("sock_diag", time, text, fields));
+    let reserved = run_in(case, Some(netns), "sysctl net.ipv4.ip_local_reserved_ports");
+    let text = format!(
+        "End that connection (pid {pid}) and start the server again. Then keep the port from clients: add {} to net.ipv4.ip_local_reserved_ports, in addition to its value, or use a port outside {first}-{last}",
+        dst.port()
+    );
+    let found =
+        Finding::failure(Cause::PortTaken, evidence, summary, with_log(case, Remediation::from(text).run([reserved])));
+    Some(found.with_confidence(Confidence::Likely).at_most(confidence))
+}
+
+/// The connection keeps a server from binding the port at the target's address. A connection that a server accepted
+/// does not (SO_REUSEADDR). It may be left over from a server that listens no more.
+fn blocks(case: &Case<'_>, netns: Netns, read: &PortHolders, holder: &PortHolder) -> bool {
+    let last = case.node.listeners.last(netns, read.port);
+    let served = last.is_some_and(|(_, listen)| listen.actor.pid == holder.pid);
+    holder.local.ip() == case.attempt.flow.dst.ip() && read.is_client(holder) && !served
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// A connection between these ends has the port, and then the target refuses.
+    fn held(local: &str, remote: &str) -> Stream {
+        let mut stream = Stream::new();
+        hold(&mut stream, local, remote);
+        stream.wait_ms(10_000).connect().reset_sent(SYN, true, None);
+        stream
+    }
+
+    fn hold(stream: &mut Stream, local: &str, remote: &str) {
+        let [local, remote] = [local, remote].map(address);
+        let holders = vec![PortHolder { local, remote, pid: 812, comm: "agent".into() }];
+        let reading = PortHolders { netns: POD, port: 8080, range: (1024, 9000), holders };
+        stream.push(ObservationKind::PortHolders(Box::new(reading)));
+    }
+
+    const OWN: &str = "10.88.0.2:8080";
+    const SERVER: &str = "10.96.0.1:443";
+
+    #[test]
+    fn the_source_port_of_a_client_cannot_be_bound() {
+        let stream = held(OWN, SERVER);
+        assert_eq!(stream.causes(), ["port_taken"]);
+        let verdict = stream.verdicts().remove(0).verdict;
+        let words = "the source of a connection of agent (pid 812) to 10.96.0.1:443";
+        assert_has(&verdict.summary, &[words]);
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert_has(&verdict.remediation.text, &["add 8080 to net.ipv4.ip_local_reserved_ports"]);
+    }
+
+    #[test]
+    fn the_first_refusal_is_revised_when_the_holder_was_read() {
+        let mut stream = Stream::new().connect().reset_sent(SYN, true, None).wait_ms(3).clone();
+        hold(&mut stream, OWN, SERVER);
+        assert_eq!(stream.causes(), ["connection_refused", "port_taken"]);
+    }
+
+    #[test]
+    fn an_accepted_connection_or_one_of_another_address_does_not_take_the_port() {
+        assert_eq!(held(OWN, "10.88.0.1:5000").causes(), ["connection_refused"], "a client's port");
+        assert_eq!(held("127.0.0.1:8080", SERVER).causes(), ["connection_refused"], "a server can bind 10.88.0.2");
+    }
+
+    /// A server stopped listening, and a connection of a client with a low port is left.
+    #[test]
+    fn a_connection_of_the_former_listener_does_not_take_the_port() {
+        let mut stream = Stream::new().listens(POD, 8080, true).listens(POD, 8080, false).clone();
+        let pid = stream.observations.iter().find_map(|it| match &it.kind {
+            ObservationKind::Listen(listen) => Some(listen.actor.pid),
+            _ => None,
+        });
+        hold(&mut stream, OWN, SERVER);
+        if let Some(ObservationKind::PortHolders(reading)) = stream.observations.last_mut().map(|it| &mut it.kind) {
+            reading.holders[0].pid = pid.expect("who listened");
+        }
+        stream.wait_ms(1_000).connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.causes(), ["connection_refused"]);
+    }
+
+    #[test]
+    fn an_old_reading_or_one_before_a_listener_does_not_count() {
+        let mut old = Stream::new();
+        hold(&mut old, OWN, SERVER);
+        old.wait_ms(61_000).connect().reset_sent(SYN, true, None);
+        assert_eq!(old.causes(), ["connection_refused"]);
+        let mut free = Stream::new();
+        hold(&mut free, OWN, SERVER);
+        free.listens(POD, 8080, true).listens(POD, 8080, false).wait_ms(1_000).connect().reset_sent(SYN, true, None);
+        assert_eq!(free.causes(), ["connection_refused"]);
+    }
+}

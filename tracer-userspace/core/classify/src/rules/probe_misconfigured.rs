@@ -1,0 +1,327 @@
+//! The probe asks in a way that the application does not serve. The fix is a field of the probe.
+
+use super::super::wrong_field::wrong_field;
+use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
+use super::refusal::{Refused, refused};
+use super::tls_eof_noise::listener_speaks_tls;
+use super::*;
+use tracer_attempts::correlate::attempt::Redirected;
+use tracer_model::event::ProbeOutput;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    redirect_loop(case)
+        .or_else(|| dead_redirect(case))
+        .or_else(|| redirect_to_tls(case))
+        .or_else(|| by_status(case))
+        .or_else(|| grpc_to_tls(case))
+}
+
+/// The fix of a probe that is redirected.
+const PATH: &str = "Set httpGet.path to a page that answers 200 itself (curl -sSI shows where each leads)";
+
+/// The fix of an application that redirects plain HTTP unless a proxy reports https.
+const FORWARDED: &str = "an application that redirects all plain HTTP to https:// may accept httpHeaders X-Forwarded-Proto: https from the probe";
+
+/// Every answer was a redirect, until the kubelet stopped following. Without the kubelet's log line the last one may
+/// have led to another host.
+fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let redirected = attempt.redirected.filter(|_| case.matched.is_redirect_loop())?;
+    let (time, status) = (attempt.answer()?.0, attempt.redirect_status()?);
+    let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.reason == ProbeOutput::TooManyRedirects);
+    let answers = redirected.answers + 1;
+    let summary = format!(
+        "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}): they lead in a circle",
+        redirected.first,
+        ms(time.saturating_sub(redirected.began)),
+        attempt.flow.dst
+    );
+    let fix = format!("{PATH}, or correct the redirect: {FORWARDED}");
+    let text = format!("HTTP status {status}, answer {answers} in a row that is a redirect");
+    let fields = json!({ "status": status, "answers": answers });
+    let evidence =
+        [evidence_of(Hook::CgroupSkb.name(), time, text, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
+    let confidence = if outcome.is_some() { Confidence::Proven } else { Confidence::Likely };
+    Some(Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix).with_confidence(confidence))
+}
+
+/// The answer redirected the probe to a port of the pod on which nobody listens, and which no probe asks.
+fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let from = case.matched.redirected_from()?;
+    let Refused { evidence, confidence, .. } = refused(case)?;
+    let redirected = attempt.redirected.filter(|it| it.first.port() == from);
+    let status = redirected.map(|it| format!(" (status {})", it.status)).unwrap_or_default();
+    let dst = attempt.flow.dst;
+    let summary = format!(
+        "the probe asks port {from}; the answer{status} redirected it to port {}: nobody listens on {dst}",
+        dst.port()
+    );
+    let fix = format!(
+        "{PATH}, or have the application answer the probe on port {from} without a redirect; or correct where it redirects to: port {} of the same address has no listener",
+        dst.port()
+    );
+    let answered = redirected.map(of_redirect);
+    let named = case.matched.is_named_redirect();
+    let outcome = attempt.kubelet().map(|(_, it)| of_outcome(it)).filter(|_| named);
+    let both = answered.is_some() && named;
+    let evidence = answered.into_iter().chain(evidence).chain(outcome).collect();
+    let found = Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix);
+    Some(found.with_confidence(if both { confidence } else { confidence.min(Confidence::Likely) }))
+}
+
+/// The answer redirected the probe to https:// on the port that had just answered in plain HTTP.
+fn redirect_to_tls(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let ((ended, _), _) = (attempt.ended?, attempt.established?);
+    let (_, outcome) = attempt.kubelet()?;
+    // A server that speaks TLS there, too, and was late can also cause silence or a close.
+    let is_not_http = outcome.reason == ProbeOutput::NotHttp;
+    let asked = outcome.scheme() == Some("https") && outcome.dst == Some(attempt.flow.dst);
+    let both = case.node.tls.answer(attempt.flow.dst).is_some();
+    if !is_not_http || !asked || both || case.matched.expects_http() != Some(true) {
+        return None;
+    }
+    let redirected = attempt.redirected.filter(|it| it.first == attempt.flow.dst);
+    let status = redirected.map(|it| format!(" (status {})", it.status)).unwrap_or_default();
+    let summary = format!(
+        "the probe asks {} in plain HTTP; the answer{status} redirected it to https:// on the same port, which did not answer in TLS",
+        attempt.flow.dst
+    );
+    let fix = format!("{PATH}, or correct the redirect, which must name a port that speaks TLS: {FORWARDED}");
+    let reading =
+        redirected.map(of_redirect).into_iter().chain([of_state(ended, attempt.last.as_ref()?), of_outcome(outcome)]);
+    let found = Finding::failure(Cause::ProbeMisconfigured, reading.collect(), summary, fix);
+    Some(if redirected.is_some() { found } else { found.with_confidence(Confidence::Likely) })
+}
+
+fn of_redirect(it: Redirected) -> Evidence {
+    let port = it.first.port();
+    let text = format!("HTTP status {} from port {port}, followed by this connection", it.status);
+    evidence_of(Hook::CgroupSkb.name(), it.at, text, json!({ "status": it.status, "port": port }))
+}
+
+/// The server's answer names what is wrong with the request.
+fn by_status(case: &Case<'_>) -> Option<Finding> {
+    let field = wrong_field(case)?;
+    let found = failed_answer(case)?;
+    Some(Finding {
+        cause: Cause::ProbeMisconfigured,
+        summary: format!("{}; {}", found.summary, field.text),
+        remediation: field.fix.into(),
+        confidence: found.confidence.min(field.confidence),
+        ..found
+    })
+}
+
+/// The server closed the connection after the preface of HTTP/2, on a port that speaks TLS.
+fn grpc_to_tls(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
+    if !is_unanswered_grpc(case) || !case.settled {
+        return None;
+    }
+    let (tls, confidence) = listener_speaks_tls(case).filter(|(_, confidence)| *confidence > Confidence::Possible)?;
+    let summary = format!(
+        "{} speaks TLS, and the probe asks in gRPC without TLS: the server closed the connection without an answer",
+        attempt.flow.dst
+    );
+    let evidence: Vec<Evidence> = vec![of_state(ended, attempt.last.as_ref()?), tls];
+    let found = Finding::failure(Cause::ProbeMisconfigured, evidence, summary, GRPC_IN_PLAIN);
+    Some(Finding { decided_at: ended, ..found.with_confidence(confidence) })
+}
+
+/// The attempt can be a gRPC probe only. It has sent the preface of HTTP/2, and got no byte. A server of HTTP/2 sends
+/// its first frame at once (RFC 9113 3.4).
+pub(super) fn is_unanswered_grpc(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let asked = attempt.sent().is_some_and(|n| n > 0) && attempt.received() == Some(0);
+    asked && case.matched.expects_grpc()
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn answered(stream: &mut Stream, status: u16) -> &mut Stream {
+        stream.connect().established().answer(AnswerKind::Http, Some(status)).closes((100, 101, 76))
+    }
+
+    const SURE: (&str, Confidence) = ("probe_misconfigured", Confidence::Proven);
+    const LIKELY: (&str, Confidence) = ("probe_misconfigured", Confidence::Likely);
+
+    /// Answers so many attempts in a row with a redirect.
+    fn redirects(stream: &mut Stream, count: u64) -> &mut Stream {
+        for conn in 100..100 + count {
+            answered(stream.again(conn), 302);
+        }
+        stream
+    }
+
+    #[test]
+    fn ten_redirects_in_a_row_are_a_loop() {
+        let mut stream = Stream::new();
+        redirects(stream.http_readiness(), 10).wait_ms(5);
+        assert_eq!(stream.all_decided(), [LIKELY]);
+        let verdict = stream.last_verdict();
+        assert_has(&verdict.summary, &["10 redirects in a row"]);
+        assert_has(&verdict.remediation, &["httpGet.path"]);
+        stream.kubelet(ProbeOutput::TooManyRedirects);
+        assert_eq!(stream.all_decided().last(), Some(&SURE));
+    }
+
+    #[test]
+    fn fewer_redirects_or_those_of_several_probes_are_no_loop() {
+        let causes = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            fill(&mut stream);
+            stream.wait_ms(5).causes()
+        };
+        assert!(causes(|stream| _ = redirects(stream.http_readiness(), 9)).is_empty());
+        assert!(causes(|stream| _ = answered(redirects(stream.http_readiness(), 9).again(9), 200)).is_empty());
+        // Ten probes, and each is redirected to another host.
+        let many = |stream: &mut Stream| {
+            stream.http_readiness();
+            (0..9).for_each(|_| _ = stream.readiness_too());
+            redirects(stream, 10);
+        };
+        assert!(causes(many).is_empty());
+        assert!(
+            causes(|stream| {
+                stream.http_readiness();
+                (100..120).for_each(|conn| _ = answered(stream.again(conn), 302).wait_ms(3_000));
+            })
+            .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_redirect_to_a_dead_port_is_named() {
+        let mut stream = Stream::new();
+        answered(stream.http_readiness(), 302).again_to(8, "10.88.0.2:9").connect().refused().wait_ms(5);
+        assert_eq!(stream.all_decided(), [LIKELY]);
+        let verdict = stream.verdicts().remove(0);
+        assert_eq!(verdict.subject, Subject::Probe);
+        assert_eq!(verdict.probe.as_ref().and_then(|it| it.port), Some(8080));
+        let verdict = &verdict.verdict;
+        assert_has(&verdict.summary, &["port 8080; the answer (status 302)"]);
+        assert_eq!(verdict.summary.matches("redirected").count(), 1, "{}", verdict.summary);
+        assert_lacks(&verdict.remediation, &["make the process listen"]);
+        stream.kubelet_at_target(ProbeOutput::Network);
+        assert_eq!(stream.all_decided().last(), Some(&SURE));
+    }
+
+    #[test]
+    fn a_dead_port_that_the_probe_names_is_refused() {
+        let causes = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            fill(&mut stream);
+            stream.causes()
+        };
+        assert_eq!(
+            causes(|stream| _ = answered(stream.http_readiness(), 302).again(8).connect().refused()),
+            ["connection_refused"]
+        );
+        let late = |stream: &mut Stream| {
+            answered(stream.http_readiness(), 302).wait_ms(500);
+            stream.again_to(8, "10.88.0.2:9").connect().refused();
+        };
+        assert_eq!(causes(late), ["connection_refused"]);
+        let other = |stream: &mut Stream| {
+            stream.http_readiness_on(9);
+            answered(stream, 302).again_to(8, "10.88.0.2:9").connect().refused();
+        };
+        assert_eq!(causes(other), ["connection_refused"]);
+    }
+
+    /// The application redirects all plain HTTP to https:// on the same port (Django's `SECURE_SSL_REDIRECT`).
+    #[test]
+    fn a_redirect_to_https_on_the_same_port_is_named() {
+        let decided = |scheme: &str, why: &str, reason: ProbeOutput, answer: Option<u16>| {
+            let mut stream = Stream::new();
+            answered(stream.http_readiness(), 302).again(8).connect().established();
+            answer.into_iter().for_each(|status| _ = stream.answer(AnswerKind::Http, Some(status)));
+            stream.wait_ms(990).closes((239, 240, answer.map_or(0, |_| 60))).wait_ms(5).tick();
+            stream.kubelet_with(reason, |it| {
+                it.output = Some(format!("Get \"{scheme}://10.88.0.2:8080\": {why}"));
+                it.dst = "10.88.0.2:8080".parse().ok();
+            });
+            stream
+        };
+        let in_plain = "http: server gave HTTP response to HTTPS client";
+        let bad = decided("https", in_plain, ProbeOutput::NotHttp, Some(400));
+        assert_eq!(bad.all_decided().last(), Some(&SURE));
+        let verdict = bad.last_verdict();
+        assert_has(&verdict.summary, &["(status 302) redirected it to https:// on the same port"]);
+        assert_has(&verdict.remediation, &["X-Forwarded-Proto"]);
+        let silent = decided("https", "context deadline exceeded", ProbeOutput::Timeout, None);
+        let slow = decided("http", "context deadline exceeded", ProbeOutput::Timeout, None);
+        for late in [silent, slow] {
+            assert_eq!(late.causes(), ["slow_response"]);
+            assert_has(&late.last_verdict().summary, &["the probe was redirected (status 302)"]);
+            assert_has(&late.last_verdict().remediation, &["set httpGet.path"]);
+        }
+    }
+
+    #[test]
+    fn a_421_is_the_host_header() {
+        let mut stream = Stream::new();
+        assert_eq!(answered(stream.http_readiness(), 421).all_decided(), [SURE]);
+        assert_has(&stream.last_verdict().remediation, &["httpGet.httpHeaders"]);
+        let mut tls = Stream::new().https_readiness().connect().established().clone();
+        tls.closes((100, 101, 200)).kubelet(ProbeOutput::Status(421));
+        assert_eq!(tls.all_decided(), [LIKELY]);
+        assert_eq!(answered(Stream::new().http_readiness(), 404).causes(), ["app_status_failure"]);
+    }
+
+    #[test]
+    fn a_400_that_asks_for_tls_is_a_port_that_speaks_tls() {
+        let decided = |says_tls: bool, len: Option<u16>, received: u64| {
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
+            stream.answer_with(AnswerKind::Http, Some(400), |it| (it.says_tls, it.len) = (says_tls, len));
+            stream.closes((100, 101, received)).all_decided()
+        };
+        assert_eq!(decided(true, Some(400), 400), [LIKELY]);
+        assert_eq!(decided(false, None, 76), [LIKELY], "an older recording");
+        let no = [("app_status_failure", Confidence::Proven)];
+        assert_eq!((decided(false, Some(76), 76), decided(false, None, 75)), (no.to_vec(), no.to_vec()));
+    }
+
+    /// The server closes by a FIN, or by a RST because it has unread data.
+    fn closed(stream: &mut Stream, reset: bool) -> &mut Stream {
+        stream.connect().established();
+        if reset {
+            stream.resets((33, 34, 0)).reset_sent(SYN, false, Some("app"));
+        } else {
+            stream.state(TcpState::Established, TcpState::CloseWait, 0, (33, 34, 1));
+            stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (33, 34, 1)));
+        }
+        stream.settles()
+    }
+
+    #[test]
+    fn grpc_without_tls_at_a_port_that_speaks_tls() {
+        for reset in [false, true] {
+            let mut stream = Stream::new().grpc_readiness(1).links(true, &["10.88.0.1"]).clone();
+            let addr = address("10.88.0.2:8080");
+            stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
+            assert_eq!(closed(&mut stream, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
+            let mut without_hello = Stream::new();
+            closed(without_hello.grpc_readiness(1), reset);
+            assert_eq!(without_hello.causes(), ["closed_without_answer"], "reset: {reset}");
+            let verdict = without_hello.last_verdict();
+            assert_has(&verdict.summary, &["most likely the port speaks TLS"]);
+            assert_has(&verdict.remediation, &["grpc.mode: TLS"]);
+            let mut http = Stream::new();
+            http.http_readiness().push(ObservationKind::TlsHello(TlsHello { netns: Some(NODE), addr }));
+            assert!(closed(&mut http, reset).causes().iter().all(|it| *it != "probe_misconfigured"));
+        }
+    }
+
+    #[test]
+    fn a_redirect_loop_is_a_failure() {
+        let mut stream = Stream::new();
+        redirects(stream.http_readiness(), 10).wait_ms(5);
+        assert!(stream.verdicts().iter().all(|it| it.verdict.outcome == Outcome::Failure));
+    }
+}

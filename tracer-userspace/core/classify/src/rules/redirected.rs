@@ -1,0 +1,98 @@
+//! Nobody listens on the port to which an address translation had sent the SYN: a sidecar's redirect without the sidecar.
+
+use super::*;
+use tracer_model::event::{Flow, Netns, PacketDrop};
+
+/// A stack without a socket refused the SYN at another port of the target's address. Only addresses and the client's
+/// port tie such a packet to this attempt: likely at most.
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let (evidence, netns, target) = by_reset(case).or_else(|| by_drop(case))?;
+    let (dst, port) = (case.attempt.flow.dst, target.port());
+    let place = in_namespace(case, netns);
+    let summary = format!(
+        "nobody listens on {target}{place}, where an address translation sends {dst}: its kernel answered the SYN with a RST"
+    );
+    let text = format!(
+        "Let the process behind that rule listen on {port} (a sidecar's proxy that has not started yet, or has ended), or remove the rule that sends port {} there",
+        dst.port()
+    );
+    // The rule is in the pod (a sidecar's), or where the client is (the node's chain OUTPUT).
+    let elsewhere = case.attempt.netns.filter(|own| Some(*own) != netns);
+    let places = std::iter::once(netns).chain(elsewhere.map(Some));
+    let rules = ["iptables-save -t nat", "nft list ruleset"];
+    let show = places.flat_map(|place| rules.map(|command| run_in(case, place, command)));
+    let fix = Remediation::from(text).run(show);
+    Some(Finding::likely(Cause::ConnectionRefused, evidence, summary, with_log(case, fix)))
+}
+
+type Redirected = (Vec<Evidence>, Option<Netns>, std::net::SocketAddr);
+
+fn by_reset(case: &Case<'_>) -> Option<Redirected> {
+    let mut resets = case.attempt.resets_sent();
+    let (time, reset) =
+        resets.find(|(_, it)| it.no_socket && it.answered.is_syn() && is_redirected(case, it.flow.reversed()))?;
+    Some((vec![of_reset_sent(time, reset)], reset.netns, reset.flow.src))
+}
+
+/// The kernel freed the SYN with the reason NO_SOCKET (6.1 and later), and a RST came back.
+fn by_drop(case: &Case<'_>) -> Option<Redirected> {
+    let no_socket = |drop: &PacketDrop| drop.reason.as_deref() == Some("NO_SOCKET") && drop.flags.is_syn();
+    let (time, drop) = case.attempt.drops().find(|(_, it)| no_socket(it) && is_redirected(case, it.flow))?;
+    let (at, reset) = case.attempt.reset_received()?;
+    Some((vec![of_drop(time, drop), of_reset_received(at, reset)], drop.netns, drop.flow.dst))
+}
+
+/// The packet went from the prober to another port of the target's address.
+fn is_redirected(case: &Case<'_>, packet: Flow) -> bool {
+    let own = case.attempt.flow;
+    let same_addrs = packet.src.ip() == own.src.ip() && packet.dst.ip() == own.dst.ip();
+    case.attempt.established.is_none() && same_addrs && packet.dst.port() != own.dst.port()
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn redirected() -> Flow {
+        Flow { src: address("10.88.0.1:40000"), dst: address("10.88.0.2:15006") }
+    }
+
+    #[test]
+    fn a_refusal_at_the_port_of_a_redirect_is_one_of_that_port() {
+        let mut stream = Stream::new();
+        stream.http_readiness().listens(POD, 8080, true).wait_ms(5).connect();
+        stream.last_connect().flow.src.set_port(0);
+        let record = stream.reset_sent_on(redirected().reversed(), SYN, true, None).verdicts().remove(0);
+        assert_eq!(record.src.and_then(|it| it.port), Some(40_000));
+        let verdict = record.verdict;
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
+        assert_has(&verdict.summary, &["nobody listens on 10.88.0.2:15006", "sends 10.88.0.2:8080"]);
+        assert_has(&verdict.remediation, &["listen on 15006"]);
+        let nsenter = verdict.remediation.commands.iter().map(|it| it.run.starts_with("nsenter"));
+        assert_eq!(nsenter.take(4).collect::<Vec<_>>(), [true, true, false, false], "the pod's and the node's rules");
+    }
+
+    /// Kernels without the hook for a RST without a socket.
+    #[test]
+    fn the_freed_syn_and_a_rst_show_it_too() {
+        let freed = |answered: bool| {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.flow, drop.via) = (Some("NO_SOCKET".into()), redirected(), Via::Translated);
+            });
+            if answered {
+                stream.reset_received(TcpState::SynSent, 0);
+            }
+            stream.gives_up().decided()
+        };
+        assert_eq!(freed(true), ("connection_refused", Confidence::Likely));
+        assert_eq!(freed(false).0, "unexplained");
+    }
+
+    #[test]
+    fn the_own_port_decides_before_a_redirect() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent(SYN, true, None);
+        assert_eq!(stream.reset_sent_on(redirected().reversed(), SYN, true, None).decided().1, Confidence::Proven);
+    }
+}

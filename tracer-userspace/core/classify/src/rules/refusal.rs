@@ -1,0 +1,315 @@
+//! The evidence that nobody listens: a stack found no socket for the SYN and refused it.
+
+use std::net::IpAddr;
+
+use super::super::shared_address::FIX;
+use super::*;
+use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
+
+/// A refusal: nobody listens on the target's port.
+pub(super) struct Refused {
+    pub(super) evidence: Vec<Evidence>,
+    /// Where nobody listens.
+    pub(super) netns: Option<Netns>,
+    /// The confidence that the evidence allows.
+    pub(super) confidence: Confidence,
+}
+
+/// The refusal, by the target or by another stack with its address.
+pub(super) fn by_any_stack(case: &Case<'_>) -> Option<Refused> {
+    if case.attempt.established.is_some() {
+        return None;
+    }
+    let refused = by_reset(case).or_else(|| by_drop(case)).or_else(|| by_freeing_function(case))?;
+    // A refusal in another namespace than the pod's proves nothing about the pod.
+    let elsewhere = refused.netns.is_some_and(|netns| pod_elsewhere(case, netns).is_some());
+    Some(if elsewhere {
+        Refused { confidence: refused.confidence.min(Confidence::Likely), ..refused }
+    } else {
+        refused
+    })
+}
+
+/// The refusal, if the target itself refused and not another stack with its address.
+pub(super) fn refused(case: &Case<'_>) -> Option<Refused> {
+    by_any_stack(case).filter(|it| by_other_stack(case, it).is_none())
+}
+
+/// A RST without a socket in answer to this attempt's SYN.
+fn by_reset(case: &Case<'_>) -> Option<Refused> {
+    let (time, reset) = case
+        .attempt
+        .resets_sent()
+        .find(|(_, r)| r.no_socket && r.answered.is_syn() && r.flow.src == case.attempt.flow.dst)?;
+    Some(Refused { evidence: vec![of_reset_sent(time, reset)], netns: reset.netns, confidence: Confidence::Proven })
+}
+
+/// The kernel freed the SYN with the reason NO_SOCKET (6.1 and later), and a RST came back.
+fn by_drop(case: &Case<'_>) -> Option<Refused> {
+    let (time, drop) = dropped_syns(case).find(|(_, d)| d.reason.as_deref() == Some("NO_SOCKET"))?;
+    case.attempt.reset_received()?;
+    Some(Refused { evidence: vec![of_drop(time, drop)], netns: drop.netns, confidence: Confidence::Proven })
+}
+
+/// For kernels without drop reasons (before 5.17), if no hook shows the RST of a stack without a socket. The kernel
+/// freed the SYN in the function that looks for a socket, and a RST came back at that moment.
+///
+/// That function frees other SYNs, too. They get no answer, an ACK, or a RST by a socket: one in TIME_WAIT, or one of a
+/// handshake in progress. Then a process listens.
+fn by_freeing_function(case: &Case<'_>) -> Option<Refused> {
+    let (attempt, dst) = (case.attempt, case.attempt.flow.dst);
+    let (at, reset) = attempt.reset_received().filter(|(_, reset)| reset.state == TcpState::SynSent)?;
+    let here = |(time, d): &(u64, &PacketDrop)| d.reason.is_none() && is_at_socket(d) && time.abs_diff(at) < ANSWER_NS;
+    let (time, drop) = dropped_syns(case).find(here)?;
+    let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
+    let last = drop.netns.and_then(|netns| case.node.listeners.last(netns, dst.port()));
+    let listened = last.is_some_and(|(began, last)| *began <= time && last.begins && serves(last, dst.ip()));
+    if !case.lacks(REFUSAL_HOOKS) || by_socket || listened || had_listener(case, time) {
+        return None;
+    }
+    let evidence = vec![of_drop(time, drop), of_reset_received(at, reset)];
+    Some(Refused { evidence, netns: drop.netns, confidence: Confidence::Likely })
+}
+
+/// An inspection before that moment found a listener. Events do not show a listener that is older than the tracer.
+fn had_listener(case: &Case<'_>, before: u64) -> bool {
+    let dst = case.attempt.flow.dst;
+    let read = inspections(case).filter(|(at, _)| *at <= before);
+    let mut listeners = read.filter_map(|(_, reading)| reading.listeners.as_ref()).flatten();
+    listeners.any(|it| takes(it.addr.ip(), dst.ip()))
+}
+
+/// SYNs to the target that were dropped.
+fn dropped_syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
+    let dst = case.attempt.flow.dst;
+    case.attempt.drops().filter(move |(_, d)| d.flags.is_syn() && d.flow.dst == dst)
+}
+
+/// The pod with this address in the list of pods. An address that was read in a namespace does not count: a pod that
+/// may configure its network can take any address.
+pub(super) fn listed<'a>(case: &Case<'a>) -> Option<&'a Pod> {
+    case.node.pods.at(case.attempt.flow.dst.ip()).find(|pod| pod.has_specs())
+}
+
+/// The listed pod and its namespace. Present if `netns` is no node's, and all pods with the address are known to be in
+/// other namespaces.
+pub(super) fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
+    let pod = listed(case).filter(|pod| !pod.host_network)?;
+    let elsewhere = |pod: &Pod| pod.netns.is_some_and(|own| own != netns && !case.node.has_ended(own));
+    let mut own = case.node.pods.at(case.attempt.flow.dst.ip()).filter(|pod| !pod.host_network);
+    let known = !case.node.is_a_node(netns) && own.all(elsewhere);
+    known.then_some((pod.full_name()?, pod.netns?))
+}
+
+/// The listener gets connections to that address. A listener on 127.0.0.1 gets none to the pod's address.
+pub(super) fn serves(listen: &Listen, dst: IpAddr) -> bool {
+    takes(listen.addr.ip(), dst)
+}
+
+/// A socket bound to `bound` takes connections to `dst`. `0.0.0.0` takes none to an IPv6 address. `::` takes both,
+/// unless the socket is for IPv6 only, which the kernel's event does not show.
+pub(super) fn takes(bound: IpAddr, dst: IpAddr) -> bool {
+    let (bound, dst) = (bound.to_canonical(), dst.to_canonical());
+    bound == dst || (bound.is_unspecified() && (bound.is_ipv6() || dst.is_ipv4()))
+}
+
+/// Another stack has the pod's address, too, and refused. The pod did not get the SYN.
+pub(super) fn by_other_stack(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
+    let netns = refused.netns?;
+    by_the_node(case, refused, netns).or_else(|| by_other_namespace(case, refused, netns))
+}
+
+/// The node refused: it owns the address, and no known pod with that address is on the node's network.
+fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
+    let addr = case.attempt.flow.dst.ip();
+    let pod = listed(case)?.full_name()?;
+    let elsewhere = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
+    // A packet to the node's own address has the same address as its source.
+    let to_itself = case.attempt.prober && case.attempt.flow.src.ip() == addr;
+    let owns = case.node.is_a_node(netns) && case.node.owns(netns, addr);
+    let own = case.attempt.netns == Some(netns) && (owns || to_itself);
+    if !own || !case.node.pods.at(addr).all(elsewhere) {
+        return None;
+    }
+    let mut links = case.node.links.get(&netns).into_iter().flatten();
+    let device = links.find(|link| link.addrs.contains(&addr)).map(|link| link.name.as_str());
+    let summary = format!(
+        "{addr}, the address of pod {pod}, is an address of the node itself, too{}: the SYN never left it; the node's own kernel answered it with a RST, since nobody listens on port {} there",
+        device.map(|name| format!(" (on {name})")).unwrap_or_default(),
+        case.attempt.flow.dst.port()
+    );
+    let device = device.map_or("DEVICE", shell::link);
+    let commands =
+        [format!("ip route get {addr}"), format!("ip addr show to {addr}"), format!("ip addr del {addr} dev {device}")];
+    let remediation = Remediation::from(
+        "If the CNI left the address there, take it away (the last command) and restart the CNI's agent. If it is the node's own, leave it, delete the pod and take the address out of the CNI's range. The process in the pod did not get the SYN",
+    )
+    .run(commands.map(|command| run_in(case, Some(netns), command)));
+    Some(Finding::likely(Cause::ConnectionRefused, refused.evidence.clone(), summary, remediation))
+}
+
+/// Another network namespace refused, for example one left over from a pod that was deleted by force. A process already
+/// listened in the pod's own namespace, and would have answered.
+fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
+    let (addr, port) = (case.attempt.flow.dst.ip(), case.attempt.flow.dst.port());
+    let (pod, own) = pod_elsewhere(case, netns)?;
+    let at = refused.evidence.iter().map(|e| e.time_boot_ns).max()?;
+    let last = case.node.listeners.last(own, port);
+    let (began, listen) = last.filter(|(began, last)| *began < at && last.begins && serves(last, addr))?;
+    let summary = format!(
+        "nobody listens on port {port}{}, which also has {addr}, the address of pod {pod}: its kernel answered the SYN with a RST; {} listens there in the pod's own network namespace {}, and did not get the SYN",
+        in_namespace(case, Some(netns)),
+        listen.actor,
+        own.0
+    );
+    let way = [format!("ip route get {addr}"), format!("ip neigh show {addr}")];
+    let remediation = Remediation::from(format!(
+        "One of the network namespaces {} and {} is left over: remove it (crictl stopp and crictl rmp its sandbox, or end its processes), {FIX}",
+        netns.0, own.0
+    ))
+    .run(way.map(|command| run_in(case, case.attempt.netns, command)))
+    .run(["lsns -t net", "crictl pods"].map(Command::on_node));
+    let evidence = [&[of_listener(*began, listen)], refused.evidence.as_slice()].concat();
+    Some(Finding::likely(Cause::ConnectionRefused, evidence, summary, remediation))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// cozystack#3615: the route to the pod was `local`. The pod's healthy process was killed again and again.
+    #[test]
+    fn a_refusal_by_the_node_itself_is_not_the_pods() {
+        let reported = |addrs: &[&str], fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            fill(stream.links(true, addrs).http_readiness());
+            stream.connect().reset_sent(SYN, true, None);
+            stream.last_reset_sent().netns = Some(NODE);
+            let reported = stream.verdict();
+            assert_eq!(reported.cause.name(), "connection_refused");
+            reported
+        };
+        // With a local route no link has the address, and the address is also the source.
+        let mut local = Stream::new();
+        local.http_readiness().pod_in(POD).connect();
+        let own = local.last_connect().flow.dst.ip();
+        local.last_connect().flow.src.set_ip(own);
+        local.reset_sent(SYN, true, None).last_reset_sent().netns = Some(NODE);
+        assert_has(&local.verdict().summary, &["is an address of the node itself, too: the SYN never left"]);
+        let own = reported(&["10.88.0.1", "10.88.0.2"], |_| {});
+        assert_eq!(own.confidence, Confidence::Likely);
+        let words = "10.88.0.2, the address of pod default/web, is an address of the node itself, too (on lo): the SYN never left";
+        assert_starts(&own.summary, words);
+        assert_has(&own.remediation, &[": ip route get 10.88.0.2; "]);
+        assert_lacks(&own.remediation, &["Let the process listen"]);
+        assert_has(&own.remediation, &["If it is the node's own, leave it, delete the pod"]);
+        for other in [reported(&["10.88.0.1"], |_| {}), reported(&["10.88.0.2"], |stream| _ = stream.on_host_network())]
+        {
+            assert_starts(&other.summary, "nobody listens on 10.88.0.2:8080");
+            assert_eq!(other.confidence, Confidence::Proven);
+        }
+    }
+
+    const LEFT_OVER: Netns = Netns(7);
+
+    /// Refused in a namespace that no pod of the list is in, `count` times in a row.
+    fn refused_elsewhere(fill: fn(&mut Stream), count: u64) -> Vec<Verdict> {
+        let mut stream = Stream::new();
+        fill(&mut stream);
+        for conn in 100..100 + count {
+            stream.again(conn).connect().reset_sent(SYN, true, None);
+            stream.last_reset_sent().netns = Some(LEFT_OVER);
+            stream.wait_ms(1000);
+        }
+        stream.verdicts().into_iter().map(|it| it.verdict).collect()
+    }
+
+    /// cilium#29571, calico#13858: the sandbox of a pod deleted by force remained, and the next pod got its address.
+    #[test]
+    fn a_refusal_by_a_leftover_namespace_is_not_the_pods() {
+        let reported = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, true), 1);
+        let reported = &reported[0];
+        assert_eq!((reported.cause.name(), reported.confidence), ("connection_refused", Confidence::Likely));
+        let words = "nobody listens on port 8080 in network namespace 7, which also has 10.88.0.2, the address of pod default/web: ";
+        assert_starts(&reported.summary, words);
+        let own = "; app (pid 99) listens there in the pod's own network namespace 2, and did not get the SYN";
+        assert_has(&reported.summary, &[own]);
+        assert_lacks(&reported.summary, &["namespace of pod"]);
+        assert_has(&reported.remediation, &[": ip route get 10.88.0.2; ip neigh"]);
+        assert_lacks(&reported.remediation, &["Let the process listen"]);
+        assert_eq!(reported.evidence[0].text, "app (pid 99) began to listen on port 8080");
+    }
+
+    #[test]
+    fn a_refusal_by_a_leftover_namespace_is_not_the_pods_start() {
+        let budget = |stream: &mut Stream| _ = stream.liveness(1, 3).netns_made(LEFT_OVER).pod_in(POD);
+        let causes = |reported: Vec<Verdict>| reported.iter().map(|it| it.cause.name()).collect::<Vec<_>>();
+        assert_eq!(causes(refused_elsewhere(budget, 3))[2], "startup_budget_exceeded");
+        let listens: fn(&mut Stream) =
+            |stream| _ = stream.liveness(1, 3).netns_made(LEFT_OVER).pod_in(POD).listens(POD, 8080, true);
+        assert_eq!(causes(refused_elsewhere(listens, 3)), ["connection_refused"; 3]);
+        let again: fn(&mut Stream) = |stream| {
+            let started_boot_ns = Some(stream.listens(POD, 8080, true).wait_ms(2000).seconds_ago(1));
+            stream.liveness(1, 3).runs(Runs { restarts: 1, started_boot_ns, ..Runs::default() }).pod_in(POD);
+        };
+        assert_eq!(causes(refused_elsewhere(again, 3)), ["connection_refused"; 3]);
+    }
+
+    /// It is not known that the pod would have answered. Or the pod itself refused, before its sandbox was recreated.
+    #[test]
+    fn without_a_listener_in_the_pods_namespace_a_refusal_is_only_likely() {
+        let unknown = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD), 1).remove(0);
+        let words =
+            "in network namespace 7: its kernel answered the SYN with a RST; pod default/web is in network namespace 2";
+        assert_ends(&unknown.summary, words);
+        let ceased = |stream: &mut Stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, false);
+        let local = |stream: &mut Stream| {
+            let addr = address("127.0.0.1:8080");
+            stream.http_readiness().pod_in(POD).listens_on(POD, addr, true);
+        };
+        let left_over = |stream: &mut Stream| _ = stream.http_readiness().pod_in(POD).listens(LEFT_OVER, 8080, false);
+        let others = [ceased, local, left_over].map(|begin| refused_elsewhere(begin, 1));
+        for reported in others.into_iter().chain([vec![unknown]]) {
+            assert_eq!((reported[0].cause.name(), reported[0].confidence), ("connection_refused", Confidence::Likely));
+            let both = ["Check which network namespace has 10.88.0.2", "Otherwise: Let the process listen on 8080"];
+            assert_has(&reported[0].remediation, &both);
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_the_pods_if_its_namespace_is_unknown_or_ended() {
+        let unknown = |stream: &mut Stream| _ = stream.http_readiness().listens(POD, 8080, true);
+        let ended = |stream: &mut Stream| {
+            stream.http_readiness().pod_in(POD).listens(POD, 8080, true).netns_ends(POD);
+        };
+        let own = |stream: &mut Stream| _ = stream.http_readiness().pod_in(LEFT_OVER).listens(POD, 8080, true);
+        for reported in [refused_elsewhere(unknown, 1), refused_elsewhere(ended, 1), refused_elsewhere(own, 1)] {
+            assert_eq!(reported[0].confidence, Confidence::Proven);
+            assert_has(&reported[0].summary, &[" in pod default/web: "]);
+        }
+    }
+
+    /// The pod's sandbox was made again, and another pod's namespace has the number of its earlier one. The list of pods
+    /// does not know that yet.
+    #[test]
+    fn a_listener_in_the_next_namespace_of_that_number_is_another_pods() {
+        let next = |stream: &mut Stream| {
+            stream.http_readiness().pod_in(POD).netns_ends(POD).netns_entered(POD).listens(POD, 8080, true);
+        };
+        let reported = refused_elsewhere(next, 1).remove(0);
+        assert_eq!((reported.cause.name(), reported.confidence), ("connection_refused", Confidence::Proven));
+        assert_lacks(&reported.summary, &["did not get the SYN"]);
+    }
+
+    /// The sandbox was recreated, and the process listens there now. The earlier refusal was the pod's own.
+    #[test]
+    fn a_listener_that_began_after_the_refusal_does_not_count() {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_in(LEFT_OVER).connect().reset_sent(SYN, true, None);
+        stream.last_reset_sent().netns = Some(LEFT_OVER);
+        stream.wait_ms(500).pod_in(POD).listens(POD, 8080, true).gives_up();
+        let reported = stream.verdicts();
+        assert!(reported.iter().all(|it| !it.verdict.summary.contains("did not get the SYN")), "{reported:?}");
+        assert_eq!(reported[0].verdict.confidence, Confidence::Proven);
+    }
+}

@@ -1,0 +1,365 @@
+//! There is no route to the target, or the route refuses.
+
+use std::net::IpAddr;
+
+use super::super::answer::RejectAnswer;
+use super::super::serving::held_answer;
+use super::neighbour_failure::is_unresolved;
+use super::*;
+use tracer_model::event::{ConnectFailed, Icmp, Inspection, LinkState, PacketDrop, is_kubelet_name, same_subnet};
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    if !in_handshake(case) {
+        return held_answer(case).and_then(|_| no_way_back(case));
+    }
+    by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case)).or_else(|| no_way_back(case))
+}
+
+/// An inspection during the attempt found no route from the target's namespace to the prober. The kernel drops a SYN
+/// that it cannot answer, without a trace.
+fn no_way_back(case: &Case<'_>) -> Option<Finding> {
+    let without = |(time, reading): (u64, &Inspection)| Some((time, reading.netns?, reading.no_way_back?));
+    let (time, netns, back) = inspections(case).find_map(without)?;
+    if !case.settled || !silent(case) {
+        return None;
+    }
+    let error = errno_text(back.errno);
+    let place = in_namespace(case, Some(netns));
+    let text = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
+    let evidence = evidence_of("inspection", time, text, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
+    let what = if in_handshake(case) { "the SYN" } else { "the answer" };
+    let summary = format!(
+        "there is no route back{place} to {} ({error}): the kernel of {} drops {what} without a trace",
+        back.to, case.attempt.flow.dst
+    );
+    let remediation = Remediation::from(
+        "Add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made again",
+    )
+    .run([run_in(case, Some(netns), format!("ip route get {}", back.to))]);
+    Some(Finding::likely(Cause::RouteUnreachable, vec![evidence], summary, remediation).resting_on(&[Hook::KfreeSkb]))
+}
+
+/// `connect(2)` failed before any SYN. The rule waits until the case is settled: the observation that a link went down,
+/// and the route with it, may come a moment later.
+fn by_connect(case: &Case<'_>) -> Option<Finding> {
+    let (time, failed) = case.attempt.connect_failed_at().filter(|_| case.settled)?;
+    let meaning = meaning(case, failed)?;
+    let dst = failed.dst.ip();
+    let error = errno_text(failed.errno);
+    let text = format!("connect({}) failed at once: {error}", failed.dst);
+    let evidence = evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }));
+    let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
+    let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![evidence], summary, fix);
+    if let Some(link) = link_with_broadcast(case, dst).filter(|_| failed.errno == libc::ENETUNREACH) {
+        let summary =
+            format!("{dst} is a broadcast address of {}{place}: the kernel connects to no such address", link.name);
+        return Some(found(summary, other_address(case, link)));
+    }
+    let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
+    let summary = format!("{route}{place} for {dst}, or {other}; the error came before a SYN was sent: {error}");
+    let (check, command) = meaning.check;
+    let fix =
+        fix(case).reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
+    Some(found(summary, fix).with_confidence(Confidence::Likely))
+}
+
+/// What an error of connect() means.
+struct Meaning {
+    /// What the error says about the route.
+    route: &'static str,
+    /// What else returns the same error. Absent if nothing does.
+    other: Option<&'static str>,
+    /// How to check that, and the command for it.
+    check: (&'static str, &'static str),
+}
+
+const PROGRAMS: (&str, &str) = (
+    "find the program at cgroup/connect: Cilium refuses a connect to a Service without a backend",
+    "bpftool cgroup tree",
+);
+const MODULES: (&str, &str) = ("find what the security module denied (the audit log)", "ausearch -m avc");
+const CALLS: (&str, &str) =
+    ("see how the client binds and connects its socket", "strace -f -e trace=bind,connect -p PID");
+
+/// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c). A program
+/// at cgroup/connect returns EHOSTUNREACH for a Service without a backend, too (Cilium, `bpf_set_retval` of 5.18). A
+/// security module returns EACCES, too (SELinux; Landlock's rules of TCP ports, 6.7). EINVAL is that of a blackhole
+/// route, and of many other things: it counts only where no SYN was sent.
+///
+/// The socket of a kubelet is not bound, and its calls are right. Another client gets ENETUNREACH if it is bound to an
+/// address that the namespace lacks, and EINVAL for an address of a wrong length (`ip_route_output_key_hash_rcu`,
+/// net/ipv4/route.c; `tcp_v4_connect`, net/ipv4/tcp_ipv4.c).
+fn meaning(case: &Case<'_>, failed: &ConnectFailed) -> Option<Meaning> {
+    let only = |route| Meaning { route, other: None, check: ("", "") };
+    let is_kubelet = is_kubelet_name(&case.attempt.actor.comm);
+    let of_client = |route, other| match is_kubelet {
+        true => only(route),
+        false => Meaning { route, other: Some(other), check: CALLS },
+    };
+    let meaning = match failed.errno {
+        // A SYN was sent: a blocking connect() returns what came back.
+        _ if failed.conn.is_some() => return None,
+        libc::ENETUNREACH => {
+            of_client("there is no route", "the client had bound its socket to an address that is not there")
+        }
+        libc::EHOSTUNREACH => {
+            let other = Some("a program at cgroup/connect refused the connect");
+            Meaning { route: "the route is `unreachable`", other, check: PROGRAMS }
+        }
+        libc::EACCES => {
+            let other = Some("a security module (SELinux, Landlock) refused the connect");
+            Meaning { route: "the route is `prohibit`", other, check: MODULES }
+        }
+        // `tcp_v6_connect`: "connect to link-local address requires an interface".
+        libc::EINVAL if is_link_local(failed.dst.ip()) => {
+            only("no interface was named, without which there is no route")
+        }
+        libc::EINVAL => of_client("the route is `blackhole`", "the client's call was wrong"),
+        libc::EADDRNOTAVAIL => only("there is no source address"),
+        _ => return None,
+    };
+    Some(meaning)
+}
+
+/// A link of the prober's namespace that has this address as a broadcast address: the last one of its subnet, and before
+/// 5.14 also the first. `tcp_v4_connect` returns ENETUNREACH for it.
+fn link_with_broadcast<'a>(case: &Case<'a>, dst: IpAddr) -> Option<&'a LinkState> {
+    let IpAddr::V4(dst) = dst else { return None };
+    let is_broadcast = |(own, len): (&IpAddr, &u8)| {
+        let all = u32::MAX.checked_shr((*len).into()).unwrap_or(0);
+        let host = all & u32::from(dst);
+        *len < 31 && same_subnet(*own, dst.into(), *len) && (host == 0 || host == all)
+    };
+    let mut links = case.node.links.get(&case.attempt.netns?).into_iter().flatten();
+    links.find(|link| link.addrs.iter().zip(&link.prefixes).any(is_broadcast))
+}
+
+fn other_address(case: &Case<'_>, link: &LinkState) -> Remediation {
+    let text = format!(
+        "Correct the prefix length of {}, or delete the pod and take the address out of the CNI's range",
+        link.name
+    );
+    let show = format!("ip addr show dev {}", shell::link(&link.name));
+    Remediation::from(text).run(
+        [show, format!("ip route get {}", case.attempt.flow.dst.ip())]
+            .map(|command| run_in(case, case.attempt.netns, command)),
+    )
+}
+
+/// Time exceeded in transit (RFC 792, RFC 4443).
+const fn is_time_exceeded(icmp: &Icmp) -> bool {
+    icmp.code == 0 && icmp.icmp_type == if icmp.v6 { 3 } else { 11 }
+}
+
+fn is_link_local(addr: IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
+}
+
+/// A router of this node (the node itself, or another namespace on the way) refused the SYN.
+fn by_icmp(case: &Case<'_>) -> Option<Finding> {
+    let (time, icmp) =
+        case.attempt.icmp().find(|(_, i)| i.flags.is_syn() && (is_unreachable(i) || is_time_exceeded(i)))?;
+    if !case.settled || dropped_on_this_node(case) {
+        return None;
+    }
+    let (dst, place, answer) = (case.attempt.flow.dst.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
+    let (what, fix) = if is_time_exceeded(icmp) {
+        let what = format!("the SYN to {dst} passed too many routers, the last{place}");
+        (what, "Look for a routing loop, or a small net.ipv4.ip_default_ttl")
+    } else {
+        (format!("no route{place} to {dst}"), "Add or correct the route")
+    };
+    let summary = format!("{what}: {answer} was sent about the SYN");
+    let route = run_in(case, icmp.netns, format!("ip route get {dst}"));
+    let remediation = Remediation::from(fix).run([route]);
+    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation);
+    Some(found.resting_on(&[Hook::KfreeSkb]))
+}
+
+/// The socket ended with the error of an ICMP message that nobody on this node sent.
+fn by_error(case: &Case<'_>) -> Option<Finding> {
+    let (ended, _) = case.attempt.ended?;
+    let state = case.attempt.last.as_ref()?;
+    let error = state.errno.filter(|e| matches!(*e, libc::ENETUNREACH | libc::EHOSTUNREACH))?;
+    if !case.settled || dropped_on_this_node(case) || case.attempt.icmp().next().is_some() {
+        return None;
+    }
+    // `icmp_err_convert` (net/ipv4/icmp.c): host unreachable (code 1) is one error with host prohibited (10) and
+    // administratively prohibited (13), by which firewalld and others reject.
+    let (sender, confidence) = match error {
+        libc::EHOSTUNREACH => {
+            ("a router on the way without a route to it, or a firewall there that answers so,", Confidence::Possible)
+        }
+        _ => ("a router on the way", Confidence::Likely),
+    };
+    let summary = format!("{sender} refused the SYN to {}: {}", case.attempt.flow.dst, errno_text(error));
+    let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix(case));
+    Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb, Hook::IcmpSend, Hook::Icmp6Send]))
+}
+
+/// A nearer cause than the route dropped the SYN: netfilter, or an address that could not be resolved.
+fn dropped_on_this_node(case: &Case<'_>) -> bool {
+    case.attempt.drops().any(|(_, d)| d.flags.is_syn() && !is_routing(d))
+}
+
+/// The routing code dropped the packet, along with its ICMP error. The drop reason shows that. Without one, the function
+/// does: tunnels (`ip_tunnel_xmit`, `wg_xmit`) also answer with host unreachable, for a peer that is down or unknown.
+fn is_routing(drop: &PacketDrop) -> bool {
+    let place = drop.location.as_deref().map(plain);
+    let by_reason = match drop.reason.as_deref() {
+        // IP_INHDR: the time to live expired (`ip_forward`).
+        Some("IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "IP_INHDR") => true,
+        Some("NOT_SPECIFIED") => {
+            matches!(place, None | Some("ip_error" | "ip6_pkt_drop" | "ip_forward" | "ip6_forward"))
+        }
+        Some(_) => false,
+        None => return matches!(place, Some("ip_error" | "ip6_pkt_drop")),
+    };
+    by_reason && !is_netfilter(drop) && !is_unresolved(drop)
+}
+
+/// Network, host, protocol unreachable or administratively prohibited, but not port unreachable (RFC 792, RFC 4443).
+fn is_unreachable(icmp: &Icmp) -> bool {
+    if icmp.v6 { icmp.icmp_type == 1 && icmp.code != 4 } else { icmp.icmp_type == 3 && !matches!(icmp.code, 3 | 4) }
+}
+
+fn fix(case: &Case<'_>) -> Remediation {
+    let (dst, netns) = (case.attempt.flow.dst.ip(), case.attempt.netns);
+    let route = run_in(case, netns, format!("ip route get {dst}"));
+    if dst.is_loopback() {
+        let add = if dst.is_ipv4() { "ip addr add 127.0.0.1/8 dev lo" } else { "ip addr add ::1/128 dev lo" };
+        let add = run_in(case, netns, add);
+        return Remediation::from("lo has lost its address: restore it (the last command)").run([route, add]);
+    }
+    Remediation::from("Add or correct the route, or restart the CNI agent that should have made it").run([route])
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    #[test]
+    fn a_routing_loop_is_route_unreachable() {
+        let mut stream = Stream::new();
+        let verdict = stream.connect().drop(SYN, "IP_INHDR", POD).icmp(11, 0).gives_up().verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Proven));
+        assert_has(
+            &verdict.summary,
+            &["the SYN to 10.88.0.2 passed too many routers, the last in ", "ICMP type 11 code 0"],
+        );
+        assert_has(&verdict.remediation, &["a routing loop"]);
+    }
+
+    #[test]
+    fn loopback_without_its_address_gets_it_back() {
+        let fix = Stream::to("127.0.0.1:8080").connect_failed(libc::ENETUNREACH).verdict().remediation;
+        assert_has(&fix, &["lo has lost its address", "ip addr add 127.0.0.1/8 dev lo"]);
+    }
+
+    #[test]
+    fn an_error_of_connect_itself_decides() {
+        for errno in [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::EADDRNOTAVAIL] {
+            assert_eq!(Stream::new().connect_failed(errno).causes(), ["route_unreachable"], "errno {errno}");
+        }
+        assert_eq!(Stream::new().connect_failed(libc::ENOMEM).causes(), ["unexplained"]);
+        let blocking = Stream::new().connect().wait_ms(3000).no_port(libc::EHOSTUNREACH).clone();
+        assert_ne!(blocking.causes(), ["route_unreachable"], "a SYN was sent");
+    }
+
+    #[test]
+    fn a_link_local_address_without_its_interface_is_no_blackhole() {
+        let reported = |target: &str| Stream::to(target).connect_failed(libc::EINVAL).verdict().summary;
+        assert_starts(&reported("[fe80::1]:80"), "no interface was named");
+        assert_starts(&reported("[fd00::1]:80"), "the route is `blackhole`");
+    }
+
+    /// firewalld on another node answers with host prohibited, which is the same error.
+    #[test]
+    fn host_unreachable_from_elsewhere_may_be_a_firewall() {
+        let reported = |errno: i32| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0)).decided()
+        };
+        assert_eq!(reported(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
+        assert_eq!(reported(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
+    }
+
+    /// WireGuard has no peer for the address, or the other end of a tunnel is down: there is a route.
+    #[test]
+    fn host_unreachable_from_a_tunnel_is_no_missing_route() {
+        let reported = |place: &str| {
+            let mut stream = Stream::new().connect().clone();
+            stream.drop_with(SYN, NODE, |drop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some(place.into()));
+            });
+            stream.icmp(3, 1).gives_up().verdict().cause.name()
+        };
+        let causes = ["ip_error", "wg_xmit", "ip_tunnel_xmit"].map(reported);
+        assert_eq!(causes, ["route_unreachable", "unexplained", "unexplained"]);
+    }
+
+    #[test]
+    fn host_unreachable_from_a_router_is_route_unreachable() {
+        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"]);
+        let mut outside = Stream::new();
+        outside.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
+        assert_eq!(outside.causes(), ["route_unreachable"]);
+    }
+
+    #[test]
+    fn a_pod_without_a_route_back_cannot_answer() {
+        let to = address("10.88.0.1");
+        let no_way = Some(NoWayBack { to, errno: libc::ENETUNREACH });
+        let mut stream =
+            Stream::new().connect().wait_ms(200).inspection(|reading| reading.no_way_back = no_way).clone();
+        assert_eq!(stream.gives_up().causes(), ["route_unreachable"]);
+        let mut refused =
+            Stream::new().connect().wait_ms(200).inspection(|reading| reading.no_way_back = no_way).clone();
+        refused.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
+        assert_eq!(refused.causes().last(), Some(&"connection_refused"), "it did answer");
+    }
+
+    /// Seen on 6.18: a client that is bound to a foreign address gets ENETUNREACH although there is a route.
+    #[test]
+    fn an_error_that_the_client_can_have_caused_itself_is_less_sure() {
+        let reported = |errno, comm: &str| {
+            let mut stream = Stream::new().connect_failed(errno).clone();
+            comm.clone_into(&mut stream.last_connect_failed().actor.comm);
+            stream.verdict()
+        };
+        for (errno, other) in [(libc::ENETUNREACH, "bound its socket"), (libc::EINVAL, "the client's call was wrong")] {
+            assert_eq!(reported(errno, "kubelet").confidence, Confidence::Proven);
+            let verdict = reported(errno, "prober");
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Likely));
+            assert_has(&verdict.summary, &[other]);
+        }
+    }
+
+    /// Seen on 6.18: connect() to the last address of a subnet of the node.
+    #[test]
+    fn a_broadcast_address_does_not_lack_a_route() {
+        let reported = |dst: &str, len: u8| {
+            let bridge = LinkState { prefixes: vec![len], ..link(3, "cni0", &["10.88.0.1"]) };
+            Stream::to(dst).node_links(vec![bridge]).connect_failed(libc::ENETUNREACH).verdict()
+        };
+        let broadcast = reported("10.88.0.255:80", 24);
+        assert_starts(&broadcast.summary, "10.88.0.255 is a broadcast address of cni0 on the node");
+        assert_lacks(&broadcast.remediation, &["Add or correct the route"]);
+        for (dst, len) in [("10.88.0.255:80", 16), ("10.88.0.7:80", 24), ("10.88.1.255:80", 24), ("10.88.0.1:80", 31)] {
+            assert_starts(&reported(dst, len).summary, "there is no route");
+        }
+    }
+
+    /// Programs of Cilium at cgroup/connect and security modules return the errors of some routes, too.
+    #[test]
+    fn an_ambiguous_error_names_its_other_source_and_is_less_sure() {
+        let reported = |errno| Stream::new().connect_failed(errno).verdict();
+        for (errno, other) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")]
+        {
+            let verdict = reported(errno);
+            assert_eq!(verdict.confidence, Confidence::Likely, "errno {errno}");
+            assert_has(&verdict.summary, &[other, "the route is"]);
+        }
+        assert_eq!(reported(libc::ENETUNREACH).confidence, Confidence::Proven);
+    }
+}

@@ -1,0 +1,479 @@
+//! The target took the request, and gave no answer, or not all of it, before the prober closed.
+
+use super::super::giving_up::{closed_late, is_timeout, timeout_ns};
+use super::super::serving;
+use super::*;
+use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))
+}
+
+/// The target sent bytes that tracer cannot read, and the prober closed at its timeout. The kubelet may have read a
+/// failure status just before its timeout; its log line decides.
+fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let elapsed = case.matched.timed_out_after_ns()?;
+    case.matched.timeout_s()?;
+    let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !super::silent(case);
+    let read_failure = attempt.kubelet().is_some_and(|(_, reported)| reported.reason.is_of_answer());
+    let has_other_cause = read_failure || case.matched.mismatched_protocol().is_some();
+    if lost || has_other_cause || closed_late(case) {
+        return None;
+    }
+    let (ended, _) = attempt.ended?;
+    let began = match case.matched.expects_http() {
+        Some(true) => describe_answer(case),
+        _ => "answered the handshake".to_owned(),
+    };
+    let summary = format!(
+        "{} {began}, and the prober closed after {}, at its timeout{}: a prober that has its answer closes at once",
+        attempt.flow.dst,
+        ms(elapsed),
+        budget(case)
+    );
+    let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
+    Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)).until_answered())
+}
+
+/// Describes what came in plain HTTP, and when.
+fn describe_answer(case: &Case<'_>) -> String {
+    let bytes = case.attempt.received().unwrap_or_default();
+    let first = case.attempt.answer().map(|(time, answer)| {
+        let status = answer.status.map(|status| format!(", status {status}")).unwrap_or_default();
+        format!(" after {}{status}", ms(time.saturating_sub(case.attempt.started)))
+    });
+    format!("began to answer{} ({bytes} bytes in all)", first.unwrap_or_default())
+}
+
+/// Bytes came, but the kubelet reports that the answer did not, or not all of it. The target answered the handshake of
+/// TLS or HTTP/2, or began its answer.
+fn unfinished(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (_, reported) = attempt.kubelet()?;
+    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
+    // A redirect may have led to a port that no probe asks.
+    let handshake = match case.matched.expects_http() {
+        Some(plain) => !plain,
+        None => reported.scheme() == Some("https"),
+    };
+    let what = match reported.reason {
+        ProbeOutput::TimeoutInBody => "began to answer, but did not finish in time",
+        ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
+            "answered the handshake, but not the request in time"
+        }
+        ProbeOutput::Timeout if has_part_of_head(case) => "began to answer, but did not finish in time",
+        _ => return None,
+    };
+    if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) || case.matched.mismatched_protocol().is_some()
+    {
+        return None;
+    }
+    let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));
+    let state = attempt.last.as_ref().map(|state| of_state(ended, state));
+    let evidence = state.into_iter().chain([of_outcome(reported)]).collect();
+    Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)))
+}
+
+/// The beginning of an answer in plain HTTP came, and the prober still waited. After a redirect the timeout may be that
+/// of the next connection.
+fn has_part_of_head(case: &Case<'_>) -> bool {
+    let is_redirect = |answer: &Answer| answer.status.is_some_and(|status| (300..400).contains(&status));
+    let answer = case.attempt.answer().map(|(_, answer)| answer);
+    answer.is_some_and(|it| it.kind == AnswerKind::Http && !is_redirect(it)) && case.matched.still_waited()
+}
+
+fn silent(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
+    let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
+    let reached = established.saturating_sub(attempt.started);
+    let Wait { waited, late } = measure_wait(case, established, ended);
+    let in_silence = late.is_empty();
+    let late = format!("{late}{}", prober_late(case));
+    let summary = format!(
+        "{} was reached in {} and acknowledged the request; no byte of an answer in {}{}{late}",
+        attempt.flow.dst,
+        ms(reached),
+        ms(waited),
+        budget(case)
+    );
+    let evidence = vec![of_state(ended, state)];
+    let mut found = Finding { in_silence, ..Finding::failure(Cause::SlowResponse, evidence, summary, fix(case)) };
+    serving::add(case, &mut found);
+    Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
+}
+
+fn fix(case: &Case<'_>) -> Remediation {
+    let fix: Remediation = by_subject(case, Cause::SlowResponse.fix(), |client| {
+        format!(
+            "Raise the timeout of {client} above the target's real latency, give the target more CPU, or make the answer independent of slow work"
+        )
+    });
+    with_log(case, fix)
+}
+
+/// How long the target had for its answer.
+pub(super) struct Wait {
+    pub waited: u64,
+    /// What to add to the summary if the target had the smaller part of the time; else empty.
+    pub late: &'static str,
+}
+
+pub(super) fn measure_wait(case: &Case<'_>, established: u64, ended: u64) -> Wait {
+    let attempt = case.attempt;
+    // A request that was sent again may have got through only then.
+    let again = attempt.sent_again.filter(|at| *at > established && *at < ended);
+    let (since, late) = match (again, sent_request_late(case)) {
+        (Some(at), _) => (at, SENT_AGAIN),
+        (None, Some(at)) => (at, REQUEST_SENT_LATE),
+        (None, None) => (established, HANDSHAKE_LATE),
+    };
+    let (before, waited) = (since.saturating_sub(attempt.started), ended.saturating_sub(since));
+    Wait { waited, late: if before <= waited { "" } else { late } }
+}
+
+/// The request was on its way for longer than the target had for its answer.
+const SENT_AGAIN: &str =
+    " since the request was sent for the last time; most of the time had passed before: it was lost on the way";
+/// The handshake took more of the time than the target had for its answer.
+const HANDSHAKE_LATE: &str =
+    "; most of the time had gone into the handshake: a SYN was lost on the way, or the path is slow";
+
+/// The prober sent its request when most of the time was over.
+const REQUEST_SENT_LATE: &str = " since the request; most of the time had passed before: the prober sent it late";
+
+/// What to add to the summary, with a lower confidence, if the prober closed long after its timeout, or before it.
+pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
+    let soon = case.attempt.lasted().is_some_and(|lasted| lasted < timeout_ns(case) / 10 * 9);
+    match soon {
+        _ if closed_late(case) => PROBER_LATE,
+        false => "",
+        true if is_timeout(case) => BEGAN_BEFORE,
+        true => CLOSED_SOON,
+    }
+}
+
+const PROBER_LATE: &str = "; the prober closed long after its timeout, and may have sent its request late";
+
+const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober connected late, or again";
+const CLOSED_SOON: &str =
+    "; the prober closed the connection before the timeout was over: it had connected late, or was stopped";
+
+/// The timeout of the probe in words, if it is known.
+pub(super) fn budget(case: &Case<'_>) -> String {
+    case.matched.timeout_s().map(|s| format!(" (timeoutSeconds {s})")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// The pod lost its link, its route or its address while its process worked: the answer could not leave.
+    #[test]
+    fn an_answer_that_cannot_leave_is_not_slow() {
+        let noted_with = |bytes: u32, read: fn(&mut Inspection)| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).http_readiness().connect().established().wait_ms(200);
+            let serving = |bytes| {
+                let peer = address("10.88.0.1:40000");
+                let unacknowledged = Some(bytes);
+                let connection = ServedConnection { peer, unread: 0, unacknowledged, accepted: true, pid: None };
+                Some(Box::new(Serving { connection: Some(connection), ..Serving::default() }))
+            };
+            stream.inspection(|reading| (reading.netns, reading.serving) = (Some(POD), serving(0))).wait_ms(500);
+            stream.inspection(|reading| {
+                (reading.netns, reading.serving) = (Some(POD), serving(bytes));
+                read(reading);
+            });
+            stream.wait_ms(300).closes((100, 101, 0)).wait_ms(5).tick();
+            stream.verdict()
+        };
+        let noted = |read| noted_with(42, read);
+        let stuck = noted(|_| ());
+        assert_has(
+            &noted_with(1, |_| ()).summary,
+            &["the target sent one byte, or closed without one, and nothing arrived"],
+        );
+        assert_eq!(stuck.cause.name(), "unexplained");
+        assert_has(
+            &stuck.summary,
+            &["(established and the request acknowledged; the target sent 42 bytes, and none arrived)"],
+        );
+        let no_route = noted(|reading| {
+            let to = address("10.88.0.1");
+            reading.no_way_back = Some(NoWayBack { to, errno: libc::ENETUNREACH });
+        });
+        assert_eq!((no_route.cause.name(), no_route.confidence), ("route_unreachable", Confidence::Likely));
+        assert_has(&no_route.summary, &["drops the answer without a trace"]);
+        let no_link = noted(|reading| {
+            reading.links = vec![LinkState { up: false, ..link(2, "eth0", &["10.88.0.2"]) }];
+        });
+        assert_eq!((no_link.cause.name(), no_link.confidence), ("pod_link_down", Confidence::Likely));
+        let gone = noted(|reading| (reading.netns, reading.serving) = (None, None));
+        assert_eq!(gone.cause.name(), "unexplained");
+        assert_has(&gone.summary, &["no network namespace of this node had the target's address"]);
+        assert_eq!(
+            noted(|reading| reading.serving = None).cause.name(),
+            "slow_response",
+            "the target had sent nothing at the last inspection"
+        );
+    }
+
+    #[test]
+    fn a_request_that_is_taken_and_not_answered_is_slow() {
+        let stream = Stream::new().connect().established().wait_ms(1000).closes((100, 101, 0)).clone();
+        assert_eq!(stream.causes(), ["slow_response"]);
+    }
+
+    /// The head of the answer comes at once, and the body never.
+    #[test]
+    fn an_unfinished_answer_at_the_timeout_is_slow() {
+        let decided = |status: u16, lasted_ms: u64, quiet_ms: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status)).wait_ms(lasted_ms);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            let causes = stream.state_quiet(end, (100, 101, 141), quiet_ms * 1_000_000).causes();
+            (causes, stream.verdicts().first().map(|it| it.verdict.summary.clone()))
+        };
+        let (causes, summary) = decided(200, 1_000, 999);
+        assert_eq!(causes, ["slow_response"]);
+        assert!(summary.is_some_and(|it| it.contains("began to answer after") && it.contains("141 bytes in all")));
+        assert!(decided(200, 1_000, 1).0.is_empty(), "it got its answer just before its timeout");
+        assert!(decided(200, 600, 599).0.is_empty(), "the prober was stopped");
+        assert_eq!(decided(503, 1_000, 999).0, ["app_status_failure"]);
+        let mut unknown = Stream::new();
+        unknown.connect().established().answer(AnswerKind::Http, Some(200)).wait_ms(5_000);
+        let end = (TcpState::Established, TcpState::FinWait1);
+        assert!(unknown.state_quiet(end, (100, 101, 141), 4_000_000_000).causes().is_empty(), "no probe is known");
+    }
+
+    /// The kubelet connected late, so that the connection was shorter than its timeout.
+    #[test]
+    fn a_head_that_is_not_complete_at_the_kubelets_timeout_is_slow() {
+        let decided = |status: u16, lasted_ms: u64, reason: ProbeOutput| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status)).wait_ms(lasted_ms);
+            stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 141), 900_000_000);
+            let first = stream.kubelet(reason).wait_ms(5).tick().verdicts().into_iter().next();
+            first.map(|it| (it.verdict.cause.name(), it.verdict.confidence))
+        };
+        let slow = Some(("slow_response", Confidence::Likely));
+        assert_eq!(decided(100, 960, ProbeOutput::Timeout), slow);
+        assert_eq!(decided(200, 960, ProbeOutput::Timeout), slow);
+        let redirected = decided(302, 960, ProbeOutput::Timeout);
+        assert_eq!(redirected.map(|it| it.0), Some("unexplained"), "the next connection may have timed out");
+    }
+
+    #[test]
+    fn an_unacknowledged_request_is_lost_on_the_way() {
+        let mut stream = Stream::new().connect().established().sent_again(0, false).wait_ms(1000).clone();
+        stream.closes((200, 1, 0));
+        assert_eq!(stream.causes(), ["unexplained"]);
+    }
+
+    #[test]
+    fn an_answer_of_one_byte_is_an_answer() {
+        assert!(Stream::new().connect().established().closes((100, 101, 1)).causes().is_empty());
+    }
+
+    #[test]
+    fn a_request_that_was_taken_at_the_second_try_is_slow() {
+        let mut stream = Stream::new().connect().established().sent_again(100, false).wait_ms(1000).clone();
+        stream.closes((200, 101, 0));
+        assert_eq!(stream.causes(), ["slow_response"]);
+    }
+
+    #[test]
+    fn an_answer_that_does_not_arrive_is_not_slow() {
+        let mut stream = Stream::new().connect().established().wait_ms(500).sent_again(80, true).wait_ms(500).clone();
+        stream.closes((100, 101, 0));
+        assert_eq!(stream.causes(), ["unexplained"]);
+        let words = &stream.verdict().summary;
+        assert_has(&words, &["the target's answer did not arrive, sent again 1 time"]);
+    }
+
+    /// The kubelet is stopped: its sockets are closed long before any timeout, which is a second at least.
+    #[test]
+    fn a_prober_that_stops_gets_no_verdict() {
+        let mut stream = Stream::new().connect().established().wait_ms(100).clone();
+        stream.own(|stream| _ = stream.closes((100, 101, 0)));
+        assert!(stream.wait_ms(10).tick().causes().is_empty());
+        let mut dropped = Stream::new().connect().established().wait_ms(100).clone();
+        dropped.own(|stream| _ = stream.closes((100, 101, 0)));
+        dropped.drop(TcpFlags(0x18), "TCP_RFC7323_TW_PAWS", NODE);
+        assert!(dropped.wait_ms(10).tick().causes().is_empty(), "a later packet finds no socket");
+        let mut connecting = Stream::new().connect().wait_ms(100).clone();
+        connecting.own(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)));
+        assert!(connecting.wait_ms(10).tick().causes().is_empty());
+    }
+
+    /// A prober by another name has a timeout that is not known.
+    #[test]
+    fn a_prober_that_is_no_kubelet_may_wait_for_less() {
+        let mut stream = Stream::new().connect().prober_named("blackbox").established().wait_ms(300).clone();
+        stream.own(|stream| _ = stream.closes((100, 101, 0)));
+        assert_eq!(stream.wait_ms(10).tick().causes(), ["slow_response"]);
+    }
+
+    /// For example syslog or metrics: the target takes the data, and the client waits for no answer.
+    #[test]
+    fn a_client_that_is_no_prober_may_need_no_answer() {
+        let mut stream =
+            Stream::new().connect().by_other_process().established().wait_ms(1000).closes((100, 101, 0)).clone();
+        assert!(stream.wait_ms(10).tick().causes().is_empty());
+        let mut lost =
+            Stream::new().connect().by_other_process().established().sent_again(100, false).wait_ms(1000).clone();
+        lost.closes((200, 1, 0));
+        assert_eq!(lost.causes(), ["unexplained"]);
+    }
+
+    /// With a timeout of 1 s it closes after 1.9 s. When it sent its request is not known.
+    #[test]
+    fn a_prober_that_was_late_itself_is_reported() {
+        let noted = |https: bool, ms: u64| {
+            let mut stream = Stream::new().http_readiness_over_tls(https).connect().established().wait_ms(ms).clone();
+            stream.closes((100, 101, 0));
+            let verdict = stream.verdict();
+            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober closed long after"))
+        };
+        assert_eq!(noted(false, 1_001), ("slow_response", Confidence::Proven, false));
+        assert_eq!(noted(false, 1_900), ("slow_response", Confidence::Likely, true));
+        assert_eq!(noted(true, 1_900), ("tls_handshake_slow", Confidence::Likely, true));
+    }
+
+    fn closed_after(probed: fn(&mut Stream) -> &mut Stream, ms: u64) -> Stream {
+        let mut stream = Stream::new();
+        probed(&mut stream).connect().established().wait_ms(2).answer(AnswerKind::Tls, None).wait_ms(ms - 2);
+        stream.own(|stream| _ = stream.closes((600, 601, 2200)));
+        stream
+    }
+
+    /// A prober that has its answer closes at once.
+    #[test]
+    fn a_close_at_the_timeout_after_an_answered_handshake_is_slow() {
+        let noted = |probed, ms| {
+            let verdict = closed_after(probed, ms).verdicts().pop()?.verdict;
+            Some((verdict.cause.name(), verdict.confidence))
+        };
+        let slow = Some(("slow_response", Confidence::Likely));
+        assert_eq!(noted(Stream::https_readiness, 1_000), slow);
+        assert_eq!(noted(Stream::https_readiness, 998), slow, "its time began before its connect");
+        assert_eq!(noted(Stream::https_readiness, 980), None, "it may have got its answer just in time");
+        assert_eq!(
+            noted(Stream::https_readiness, 1_500),
+            None,
+            "the prober was late itself, and may have had its answer"
+        );
+        assert_eq!(noted(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), 1_000), None);
+        assert_eq!(
+            noted(|it| it.https_readiness().readiness_too(), 1_000),
+            None,
+            "it may be the HTTP probe, and no status was seen"
+        );
+        let mut grpc = Stream::new();
+        grpc.grpc_readiness(1).connect().established().answer(AnswerKind::Other, None).wait_ms(1_000);
+        grpc.closes((200, 201, 60));
+        assert_eq!(grpc.causes(), ["slow_response"]);
+    }
+
+    #[test]
+    fn the_kubelet_outcome_goes_before_the_time() {
+        let reported = |reason| {
+            let mut stream = closed_after(Stream::https_readiness, 1_000);
+            stream.wait_ms(3).kubelet(reason).wait_ms(10).tick().quoted()
+        };
+        assert_eq!(reported(ProbeOutput::Timeout), [("slow_response", false)]);
+        assert_eq!(reported(ProbeOutput::Status(503)), [("slow_response", false), ("app_status_failure", true)]);
+    }
+
+    /// The target refuses twice, then hangs, then refuses again.
+    #[test]
+    fn a_timeout_after_the_handshake_is_no_success_in_between() {
+        for (ms, expected) in [(1_000, vec![1, 2, 3, 4]), (1_500, vec![1, 2, 3]), (500, vec![1, 2, 1])] {
+            let mut stream = Stream::new().https_readiness().clone();
+            for conn in 100..104 {
+                stream.again(conn).connect();
+                if conn == 102 {
+                    stream.established().wait_ms(ms).closes((600, 601, 2200)).wait_ms(9_000);
+                    continue;
+                }
+                stream.refused().wait_ms(10_000);
+            }
+            assert_eq!(stream.in_a_row().into_iter().flatten().collect::<Vec<_>>(), expected, "{ms}");
+        }
+    }
+
+    /// The redirect leads to another port, which speaks TLS.
+    #[test]
+    fn a_timeout_after_a_redirect_to_https_is_slow() {
+        let decided = |scheme: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(302));
+            stream.closes((100, 101, 90)).again_to(8, "10.88.0.2:8443").connect().established().wait_ms(990);
+            stream.closes((400, 401, 1500)).kubelet_at_target(ProbeOutput::Timeout);
+            let words = format!("Get \"{scheme}://10.88.0.2:8443\": context deadline exceeded");
+            stream.last_kubelet_probe().output = Some(words);
+            stream.wait_ms(5).tick().causes()
+        };
+        assert_eq!((decided("https"), decided("http")), (vec!["slow_response"], vec!["unexplained"]));
+    }
+
+    /// The prober was starved between the begin of its time and its connect.
+    #[test]
+    fn a_prober_that_connected_late_has_waited() {
+        let noted = |https: bool, ms: u64, reason: Option<ProbeOutput>| {
+            let mut stream = Stream::new().http_readiness_over_tls(https).connect().established().wait_ms(ms).clone();
+            stream.own(|stream| _ = stream.closes((100, 101, 0)));
+            stream.wait_ms(5);
+            if let Some(reason) = reason {
+                stream.kubelet(reason);
+            }
+            let last = stream.wait_ms(10).tick().verdicts().pop()?.verdict;
+            Some((last.cause.name(), last.confidence, last.summary.rsplit_once("; ").map(|(_, it)| it.to_owned())))
+        };
+        let is = |cause, words: &str| Some((cause, Confidence::Likely, Some(words.to_owned())));
+        let (soon, before) = (&super::CLOSED_SOON[2..], &super::BEGAN_BEFORE[2..]);
+        assert_eq!(noted(false, 880, None), is("slow_response", soon));
+        let https = noted(true, 880, None).expect("a verdict");
+        assert_eq!((https.0, https.1), ("tls_handshake_slow", Confidence::Likely));
+        assert_eq!(noted(false, 740, None), None, "the prober stopped");
+        assert_eq!(
+            noted(false, 880, Some(ProbeOutput::Timeout)),
+            is("slow_response", soon),
+            "the kubelet outcome alone revises nothing"
+        );
+        assert_eq!(noted(false, 600, Some(ProbeOutput::Timeout)), is("slow_response", before));
+        let short = noted(false, 400, Some(ProbeOutput::Timeout)).expect("a verdict");
+        assert_eq!((short.0, short.1), ("unexplained", Confidence::Possible), "most of the time had gone elsewhere");
+        assert_eq!(noted(false, 905, None).map(|it| it.1), Some(Confidence::Proven));
+    }
+
+    #[test]
+    fn a_handshake_that_took_most_of_the_time_is_reported() {
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(1000).syn_again().established().wait_ms(300).closes((100, 101, 0));
+        assert_eq!(stream.decided(), ("slow_response", Confidence::Likely));
+    }
+
+    /// Found in a run: the target never took the request, and it was still sent again after the prober had closed.
+    #[test]
+    fn a_request_that_is_sent_again_after_the_end_was_not_taken() {
+        let mut stream = Stream::new();
+        stream.connect().established().sent_again(53, false).sent_again(53, false).wait_ms(1000);
+        stream.closes((159, 1, 0)).settles().sent_again(53, false).sent_again(53, false).settles();
+        assert_eq!(stream.causes(), ["unexplained"]);
+    }
+
+    /// An acknowledgement was dropped, but the target had taken the request.
+    #[test]
+    fn a_less_sure_cause_does_not_replace_a_proven_one() {
+        let mut stream = Stream::new();
+        stream.missing(Hook::IcmpSend).connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
+            drop.reason = Some("NETFILTER_DROP".into());
+            drop.flow = drop.flow.reversed();
+        });
+        stream.wait_ms(200).sent_again(100, false).wait_ms(1000).closes((200, 101, 0)).wait_ms(10).tick();
+        assert_eq!(stream.all_decided(), [("slow_response", Confidence::Proven)]);
+    }
+}

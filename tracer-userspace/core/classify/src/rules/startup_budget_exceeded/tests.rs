@@ -1,0 +1,264 @@
+use tracer_core::testing::*;
+
+/// Refused attempts, one each second, of a pod that has only a liveness probe, with threshold 3.
+fn refusals(count: u64) -> Stream {
+    let mut stream = Stream::new().liveness(1, 3).netns_made(POD).clone();
+    for number in 0..count {
+        stream.again(100 + number).connect().reset_sent(SYN, true, None).wait_ms(1000);
+    }
+    stream
+}
+
+#[test]
+fn the_refusal_that_reaches_the_threshold_spends_the_budget() {
+    let stream = refusals(3);
+    assert_eq!(stream.causes(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
+    let last = &stream.verdicts()[2].verdict;
+    assert_has(&last.remediation, &["failureThreshold: 6"]);
+}
+
+/// A connection may be one of the API server in the same process, so the verdict is likely only.
+#[test]
+fn with_an_api_server_in_the_process_the_budget_is_reported_too() {
+    let mut stream = Stream::new().liveness(10, 3).runs(Runs::default()).netns_made(POD).clone();
+    for conn in 100..103 {
+        stream.again(conn).connect().prober_named("k3s-server").reset_sent(SYN, true, None).wait_ms(10_000);
+    }
+    assert_eq!(stream.causes(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
+    assert_eq!(stream.verdicts()[2].verdict.confidence, Confidence::Likely);
+}
+
+/// Whether this is the container's first run is not known: it may have crashed and been started again in between.
+#[test]
+fn a_start_that_only_the_namespace_shows_is_likely() {
+    let mut first = Stream::new().liveness(1, 3).runs(Runs::default()).netns_made(POD).clone();
+    refuse(&mut first, 100, 3);
+    let confidence = |stream: &Stream| stream.verdicts()[2].verdict.confidence;
+    assert_eq!((confidence(&first), confidence(&refusals(3))), (Confidence::Proven, Confidence::Likely));
+    let mut named = Stream::new().liveness(1, 3).container_id("one").netns_made(POD).clone();
+    refuse(&mut named, 100, 3);
+    assert_eq!(confidence(&named), Confidence::Proven, "the same container throughout");
+    named.container_id("two");
+    refuse(&mut named, 200, 2);
+    assert_eq!(named.causes()[3..], ["not_listening_yet"; 2], "another run");
+}
+
+/// The container exits by itself, and the status of its next run is not there yet.
+#[test]
+fn a_container_that_crashed_has_not_spent_its_budget() {
+    let crashed = |runs: &dyn Fn(u64) -> Runs| {
+        let mut stream = refusals(2);
+        let now = stream.seconds_ago(0);
+        stream.runs(runs(now));
+        refuse(&mut stream, 200, 2);
+        stream.causes().last().copied().map(str::to_owned)
+    };
+    let ended = |now: u64| Some(Ended { finished_boot_ns: Some(now), exit_code: 1, ..Ended::default() });
+    let back_off = || Some(Waiting { reason: Waiting::BACK_OFF.into(), message: None });
+    let again = crashed(&|now| Runs { restarts: 1, last: ended(now), ..Runs::default() });
+    let waits = crashed(&|_| Runs { restarts: 1, waiting: back_off(), ..Runs::default() });
+    assert_ne!(again.as_deref(), Some("startup_budget_exceeded"));
+    assert_ne!(waits.as_deref(), Some("startup_budget_exceeded"));
+}
+
+/// The readiness probe is refused for long before the liveness probe begins.
+#[test]
+fn refusals_of_the_readiness_probe_spend_no_liveness_budget() {
+    let mut stream = Stream::new();
+    stream.liveness_after(30, 10, 3).readiness_too().runs(Runs::default()).netns_made(POD);
+    for conn in 100..105 {
+        stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(10_000);
+    }
+    assert_eq!(stream.causes(), ["not_listening_yet"; 5], "40 s, of at least 50");
+    // From 50 s on each refusal can be the one that is too many: both probes run since 30 s.
+    for conn in 200..204 {
+        stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(1_000);
+        stream.again(conn + 10).connect().reset_sent(SYN, true, None).wait_ms(9_000);
+    }
+    let last = &stream.verdicts()[12].verdict;
+    assert_eq!(
+        (last.cause.name(), last.confidence),
+        ("startup_budget_exceeded", Confidence::Proven),
+        "{}",
+        last.summary
+    );
+}
+
+/// The kubelet outcome identifies this attempt as the second of liveness. Two refusals before were of readiness.
+#[test]
+fn an_identified_liveness_attempt_does_not_count_those_of_readiness() {
+    let mut stream = Stream::new();
+    stream.liveness_after(0, 10, 3).readiness_too().runs(Runs::default()).netns_made(POD);
+    // Readiness, liveness, readiness; then liveness.
+    for (conn, until_next) in [(100, 9_800), (101, 200), (102, 9_800)] {
+        stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(until_next);
+    }
+    stream.again(200).connect().refused().wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeOutput::Network);
+    let confidence = |v: &tracer_model::record::VerdictBody| {
+        v.verdict.cause.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
+    };
+    assert!(!stream.verdicts().iter().any(confidence), "{:?}", stream.causes());
+}
+
+#[test]
+fn a_liveness_probe_after_a_startup_probe_spends_no_startup_budget() {
+    let mut stream = Stream::new().liveness(1, 3).exec_startup_too().netns_made(POD).clone();
+    refuse(&mut stream, 100, 3);
+    assert!(!stream.causes().contains(&"startup_budget_exceeded"), "{:?}", stream.causes());
+}
+
+#[test]
+fn a_process_that_listens_on_another_port_has_started() {
+    let mut stream = refusals(2);
+    stream.listens(POD, 9090, true);
+    refuse(&mut stream, 200, 2);
+    assert_eq!(stream.causes()[2..], ["connection_refused"; 2]);
+    // With two containers, the other one may listen.
+    let mut two = Stream::new();
+    two.liveness(1, 3).second_container().runs(Runs::default()).netns_made(POD).listens(POD, 9090, true);
+    refuse(&mut two, 100, 3);
+    let last = two.verdicts().remove(2).verdict;
+    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+}
+
+/// The port belongs to the sidecar, which is gone; this container was restarted because of it.
+#[test]
+fn the_port_of_another_container_is_no_start() {
+    let mut stream = Stream::new();
+    stream.liveness(1, 3).second_container().wait_ms(5_000).listens(POD, 8080, true).listens(POD, 8080, false);
+    run(&mut stream, 1, None);
+    refuse(&mut stream, 100, 4);
+    assert_eq!(stream.causes(), ["connection_refused"; 4]);
+}
+
+#[test]
+fn lost_events_make_an_absent_listener_less_sure() {
+    let spent = |place: &str, runs: Option<Runs>| {
+        let mut stream = Stream::new().liveness(1, 3).netns_made(POD).clone();
+        runs.map(|runs| stream.runs(runs));
+        refuse(&mut stream, 100, 1);
+        stream.lost_in(place, 1).wait_ms(1000);
+        refuse(&mut stream, 200, 3);
+        let last = stream.verdicts().remove(3).verdict;
+        (last.cause.name(), last.confidence)
+    };
+    let known = || Some(Runs::default());
+    assert_eq!(spent("ring", None), ("connection_refused", Confidence::Proven));
+    assert_eq!(spent("ring", known()), ("startup_budget_exceeded", Confidence::Likely));
+    assert_eq!(spent("program", known()), ("startup_budget_exceeded", Confidence::Likely));
+    assert_eq!(spent("map", known()), ("startup_budget_exceeded", Confidence::Proven));
+}
+
+#[test]
+fn a_listener_on_the_port_ends_the_start() {
+    let mut stream = refusals(2);
+    stream.listens(POD, 8080, true).listens(POD, 8080, false).again(200).connect().reset_sent(SYN, true, None);
+    assert_eq!(stream.causes().last(), Some(&"connection_refused"));
+}
+
+/// A container that was restarted several times. Its sandbox is older than tracer, and its status is known.
+fn restarted(restarts: u32, last: Option<Ended>) -> Stream {
+    let mut stream = Stream::new().liveness(1, 3).wait_ms(5_000).clone();
+    run(&mut stream, restarts, last);
+    stream
+}
+
+/// The container was started just now.
+fn run(stream: &mut Stream, restarts: u32, last: Option<Ended>) {
+    let started_boot_ns = Some(stream.seconds_ago(0));
+    stream.runs(Runs { restarts, started_boot_ns, last, ..Runs::default() }).wait_ms(200);
+}
+
+fn refuse(stream: &mut Stream, from: u64, count: u64) {
+    for conn in from..from + count {
+        stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(1000);
+    }
+}
+
+fn killed(ran_s: u64, reason: &str, exit_code: i32) -> Ended {
+    let (started_boot_ns, finished_boot_ns) = (Some(1_000_000_000), Some((ran_s + 1) * 1_000_000_000));
+    Ended { exit_code, reason: Some(reason.into()), started_boot_ns, finished_boot_ns, id: None }
+}
+
+#[test]
+fn a_start_that_the_status_shows_is_proven_and_begins_there() {
+    let mut stream = restarted(4, Some(killed(3, "Error", 137)));
+    refuse(&mut stream, 100, 3);
+    let verdicts = stream.verdicts();
+    let last = &verdicts[2].verdict;
+    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Proven));
+    assert_has(&last.summary, &["is not listening after 2 s in"]);
+    assert_has(&last.summary, &["the run before ended in the same way, after 3 s"]);
+    assert_eq!(last.evidence[0].hook, "container_status");
+    assert_ends(&last.remediation, "failureThreshold: 6} (allows 6 s)");
+}
+
+/// The kernel killed the run before, or it exited by itself, at the time at which its budget was over.
+#[test]
+fn a_run_that_ended_otherwise_is_not_counted_to_the_budget() {
+    for last in [killed(3, "OOMKilled", 137), killed(3, "Error", 1)] {
+        let mut stream = restarted(4, Some(last));
+        refuse(&mut stream, 100, 3);
+        let verdicts = stream.verdicts();
+        let verdict = &verdicts[2].verdict;
+        assert_eq!(verdict.cause.name(), "startup_budget_exceeded", "this run counts by itself");
+        assert_lacks(&verdict.summary, &["the run before"]);
+    }
+}
+
+/// Each run has a budget of its own: refusals of the run before do not count.
+#[test]
+fn a_restart_begins_a_new_count() {
+    let mut stream = restarted(4, None);
+    refuse(&mut stream, 100, 3);
+    run(&mut stream, 5, Some(killed(3, "Error", 137)));
+    refuse(&mut stream, 200, 3);
+    let run = ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"];
+    assert_eq!(stream.causes(), [run, run].concat());
+}
+
+#[test]
+fn a_run_that_has_listened_has_started() {
+    let mut stream = restarted(4, None);
+    stream.listens(POD, 8080, true).listens(POD, 8080, false);
+    refuse(&mut stream, 100, 3);
+    assert_eq!(stream.causes(), ["connection_refused"; 3]);
+    let mut elsewhere = restarted(4, None);
+    elsewhere.listens(POD, 9090, true);
+    refuse(&mut elsewhere, 100, 3);
+    assert_eq!(elsewhere.causes(), ["connection_refused"; 3]);
+}
+
+/// A run that began before tracer started may have listened then.
+#[test]
+fn a_start_before_the_tracer_is_not_proven() {
+    let mut stream = Stream::new();
+    stream.liveness(1, 3).runs(Runs { restarts: 4, started_boot_ns: Some(1), ..Runs::default() });
+    refuse(&mut stream, 100, 3);
+    let last = stream.verdicts().remove(2).verdict;
+    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+}
+
+/// The container had listened for days, and stopped before tracer started.
+#[test]
+fn a_container_that_outlived_its_budget_once_has_not_spent_it_now() {
+    let refused = |started_s_ago: u64| {
+        let mut stream = Stream::new();
+        stream.wait_ms(1_000_000).push(ObservationKind::Start(Box::new(tracer_core::testing::start())));
+        let started_boot_ns = Some(stream.seconds_ago(started_s_ago));
+        stream.liveness(1, 3).runs(Runs { started_boot_ns, ..Runs::default() });
+        refuse(&mut stream, 100, 3);
+        stream.causes().last().copied()
+    };
+    assert_eq!((refused(600), refused(2)), (Some("connection_refused"), Some("startup_budget_exceeded")));
+}
+
+/// Its port may be wrong: among all listeners on the node its own cannot be identified.
+#[test]
+fn a_start_on_the_hosts_network_is_likely() {
+    let mut stream = restarted(4, None);
+    stream.on_host_network().listens(POD, 38_211, true);
+    refuse(&mut stream, 100, 3);
+    let last = stream.verdicts().remove(2).verdict;
+    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+}

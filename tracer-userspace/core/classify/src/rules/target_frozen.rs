@@ -1,0 +1,352 @@
+//! All processes that serve the target are frozen by their cgroup, stopped, or held by a debugger.
+
+use super::super::serving::{connection, name, readings};
+use super::accept_queue_overflow::{fullest_queue, of_queue};
+use super::*;
+use tracer_model::event::{ListenQueue, ServerProcess, Serving};
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let Silence { end, until } = silence(case)?;
+    let readings = readings(case);
+    // A process that is held for a moment (by a debugger, a profiler) is no cause of silence.
+    let since = readings.iter().rposition(|(_, reading)| halt(reading).is_none()).map_or(0, |at| at + 1);
+    let halted = readings.get(since..)?;
+    let ran = halted.windows(2).rposition(|pair| has_run(pair[0].1, pair[1].1)).map_or(0, |at| at + 1);
+    let halted = halted.get(ran..)?;
+    let (time, reading) = *halted.last()?;
+    let is_near = until.is_none_or(|until| until.saturating_sub(time) <= max_gap_ns(case));
+    let halt = halt(reading).filter(|_| halted.len() >= MIN_READINGS && is_near)?;
+    let dst = case.attempt.flow.dst;
+    let unread = connection(case).filter(|it| it.unread > 0);
+    let unread = unread.map(|it| format!(": {} of the request lie unread", counted(u64::from(it.unread), "byte")));
+    let summary = format!(
+        "{dst} is served by {}, which {}{}",
+        name(&reading.processes),
+        halt.description(),
+        unread.unwrap_or_default()
+    );
+    let (hook, place) = halt.evidence();
+    let text = format!(
+        "{} {}{place}, at {}",
+        name(&reading.processes),
+        halt.description(),
+        counted(halted.len() as u64, "reading")
+    );
+    let pids: Vec<u32> = reading.processes.iter().map(|it| it.pid).collect();
+    let read = evidence_of(hook, time, text, json!({ "pids": pids, "readings": halted.len() }));
+    Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&reading.processes)).until_answered())
+}
+
+/// How many readings must agree.
+const MIN_READINGS: usize = 2;
+
+/// What shows that the target is silent.
+struct Silence {
+    end: Evidence,
+    /// When the silence ended, if the last reading must be near that.
+    until: Option<u64>,
+}
+
+fn silence(case: &Case<'_>) -> Option<Silence> {
+    if in_handshake(case) {
+        let (time, _, listener) = fullest_queue(case)?;
+        let dropped = case.settled || case.attempt.queue_full(ListenQueue::Accept).is_some();
+        return dropped.then(|| Silence { end: of_queue(time, listener), until: None });
+    }
+    let ended = taken_and_silent(case)?;
+    Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), until: Some(ended) })
+}
+
+/// A process of the server ran between two readings.
+fn has_run(before: &Serving, after: &Serving) -> bool {
+    let same = |it: &ServerProcess| before.processes.iter().find(|old| old.pid == it.pid).map(|old| old.tasks.ran_ns);
+    after.processes.iter().any(|it| it.tasks.ran_ns.zip(same(it).flatten()).is_some_and(|(now, old)| now > old))
+}
+
+/// How long before the end the last reading may be. A process that was halted only earlier ran again, and did not
+/// answer.
+fn max_gap_ns(case: &Case<'_>) -> u64 {
+    1_000_000_000.max(case.attempt.lasted().unwrap_or_default() / 4)
+}
+
+/// What keeps a process from running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Halt<'a> {
+    Frozen(&'a str),
+    Stopped,
+    Traced,
+}
+
+/// What keeps all processes from running, as the first of them shows it. Absent if one of them can run.
+pub(in super::super) fn halt(reading: &Serving) -> Option<Halt<'_>> {
+    let halts: Option<Vec<Halt<'_>>> = reading.processes.iter().map(halt_of).collect();
+    halts.filter(|_| !reading.incomplete)?.first().copied()
+}
+
+/// No process of the server can run.
+pub fn is_halted(reading: &Serving) -> bool {
+    halt(reading).is_some()
+}
+
+pub(in super::super) fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
+    let tasks = &process.tasks;
+    let all = |halted: u32| tasks.count > 0 && halted == tasks.count && !tasks.incomplete;
+    match &process.frozen {
+        Some(file) => Some(Halt::Frozen(file)),
+        None if all(tasks.stopped) => Some(Halt::Stopped),
+        None if all(tasks.stopped + tasks.traced) => Some(Halt::Traced),
+        None => None,
+    }
+}
+
+impl Halt<'_> {
+    pub(in super::super) const fn description(self) -> &'static str {
+        match self {
+            Self::Frozen(_) => "is frozen by its cgroup",
+            Self::Stopped => "is stopped by a signal",
+            Self::Traced => "is held by a debugger",
+        }
+    }
+
+    /// Where the state was read: the name of the file, and its path or its content.
+    fn evidence(self) -> (&'static str, String) {
+        match self {
+            Self::Frozen(file) if file.ends_with("freezer.state") => ("freezer.state", format!(" ({file})")),
+            Self::Frozen(file) => ("cgroup.events", format!(" ({file})")),
+            Self::Stopped => ("proc", " (all its threads in state T)".to_owned()),
+            Self::Traced => ("proc", " (all its threads in state t or T)".to_owned()),
+        }
+    }
+
+    fn fix(self, processes: &[ServerProcess]) -> Remediation {
+        let pids = processes.iter().map(|it| it.pid.to_string()).collect::<Vec<_>>().join(" ");
+        match self {
+            Self::Frozen(file) => {
+                let folder = shell::cgroup(file.rsplit_once('/').map_or(file, |(folder, _)| folder));
+                let thaw = if file.ends_with("freezer.state") {
+                    format!("echo THAWED > {folder}/freezer.state")
+                } else {
+                    format!("echo 0 > {folder}/cgroup.freeze")
+                };
+                let text = "Resume the container by its runtime, or by its cgroup; a cgroup above it may be the frozen one. Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)";
+                Remediation::from(text)
+                    .run(["ctr -n k8s.io tasks resume CONTAINER-ID".to_owned(), thaw].map(Command::on_node))
+            }
+            Self::Stopped => Remediation::from(
+                "Resume the process. Then find out who sent SIGSTOP or SIGTSTP: a script, job control or a debugger",
+            )
+            .run([Command::on_node(format!("kill -CONT {pids}"))]),
+            Self::Traced => {
+                let first = processes.first().map(|it| it.pid).unwrap_or_default();
+                let show = Command::on_node(format!("grep TracerPid /proc/{first}/status"));
+                Remediation::from("Detach the debugger. Its pid is TracerPid").run([show])
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn process(pid: u32, fill: impl FnOnce(&mut ServerProcess)) -> ServerProcess {
+        let tasks = ServerTasks { count: 2, ..ServerTasks::default() };
+        let mut process = ServerProcess { pid, comm: "app".into(), tasks, frozen: None };
+        fill(&mut process);
+        process
+    }
+
+    fn stopped(pid: u32) -> ServerProcess {
+        process(pid, |it| it.tasks.stopped = 2)
+    }
+
+    fn frozen(pid: u32) -> ServerProcess {
+        process(pid, |it| it.frozen = Some("/sys/fs/cgroup/pod/cgroup.events".into()))
+    }
+
+    fn running(pid: u32) -> ServerProcess {
+        process(pid, |_| ())
+    }
+
+    /// An attempt without an answer, and the processes of its server at each inspection.
+    fn silent(inspections: &[&[ServerProcess]]) -> Stream {
+        silent_for(900, inspections)
+    }
+
+    /// The attempt ends so long after the last inspection.
+    fn silent_for(ms: u64, inspections: &[&[ServerProcess]]) -> Stream {
+        let mut stream = Stream::new().connect().established().clone();
+        for processes in inspections {
+            let peer = address("10.88.0.1:40000");
+            let connection =
+                Some(ServedConnection { peer, unread: 100, unacknowledged: None, accepted: false, pid: None });
+            let processes = processes.to_vec();
+            let serving = Serving { processes, connection, ..Serving::default() };
+            stream.wait_ms(300).inspection(|reading| reading.serving = Some(Box::new(serving)));
+        }
+        stream.wait_ms(ms).closes((100, 101, 0));
+        stream
+    }
+
+    #[test]
+    fn a_server_that_cannot_run_is_the_cause_of_its_silence() {
+        for (server, text, fix) in [
+            (frozen(7), "app (pid 7), which is frozen by its cgroup", "echo 0 > /sys/fs/cgroup/pod/cgroup.freeze"),
+            (stopped(7), "app (pid 7), which is stopped by a signal", "kill -CONT 7"),
+            (process(7, |it| it.tasks.traced = 2), "which is held by a debugger", "grep TracerPid /proc/7/status"),
+        ] {
+            let servers = [server];
+            let stream = silent(&[&servers, &servers]);
+            assert_eq!(stream.causes(), ["target_frozen"]);
+            let verdict = stream.verdict();
+            assert_eq!((verdict.confidence, verdict.also.as_slice()), (Confidence::Likely, [].as_slice()));
+            assert_has(&verdict.summary, &[text]);
+            assert_ends(&verdict.summary, ": 100 bytes of the request lie unread");
+            assert_has(&verdict.remediation, &[fix]);
+        }
+    }
+
+    /// Two processes listen on the port (SO_REUSEPORT), and the attempt waits in the queue of one of them.
+    #[test]
+    fn a_halted_process_among_several_is_named_in_slow_response() {
+        let both: &[_] = &[running(7), stopped(8)];
+        let verdict = silent(&[both, both]).verdict();
+        let words = "; nobody had accepted it: it waited in the queue of app (pid 7) and 1 other; app (pid 8) is stopped by a signal";
+        assert_eq!(verdict.cause.name(), "slow_response");
+        assert!(verdict.summary.ends_with(words), "{}", verdict.summary);
+    }
+
+    #[test]
+    fn a_server_that_runs_or_was_held_for_a_moment_is_slow() {
+        let both: &[_] = &[stopped(7), running(8)];
+        let (held, free): (&[_], &[_]) = (&[stopped(7)], &[running(7)]);
+        let partly: &[_] = &[process(7, |it| it.tasks.stopped = 1)];
+        let inspections: [&[&[ServerProcess]]; 6] =
+            [&[both, both], &[held], &[held, free], &[free, held], &[partly, partly], &[&[], &[]]];
+        for inspections in inspections {
+            assert_eq!(silent(inspections).causes(), ["slow_response"], "{inspections:?}");
+        }
+        assert_eq!(silent(&[free, held, held]).causes(), ["target_frozen"], "it was stopped meanwhile");
+        let blocked: &[_] = &[process(7, |it| (it.tasks.blocked, it.tasks.ran_ns) = (2, Some(1)))];
+        assert_eq!(silent_for(200, &[blocked, blocked]).causes(), ["target_starved"], "it waits for a disk");
+    }
+
+    /// A profiler that stops the server for a moment, again and again: between the readings it ran.
+    #[test]
+    fn a_server_that_ran_between_two_readings_is_slow() {
+        let after = |ran_ns| {
+            let held = |ran_ns| [process(7, |it| (it.tasks.stopped, it.tasks.ran_ns) = (2, Some(ran_ns)))];
+            silent(&[&held(5), &held(ran_ns)]).causes()
+        };
+        assert_eq!((after(5), after(6)), (vec!["target_frozen"], vec!["slow_response"]));
+    }
+
+    /// A debugger or a checkpoint held the server at first. Then it ran, and waited for its database.
+    #[test]
+    fn a_server_that_resumed_long_before_the_end_is_slow() {
+        let held: &[_] = &[stopped(7)];
+        assert_eq!(silent(&[held, held]).causes(), ["target_frozen"]);
+        assert_eq!(silent_for(24_000, &[held; 8]).causes(), ["slow_response"]);
+        assert_eq!(silent_for(1_100, &[held; 8]).causes(), ["slow_response"]);
+        assert_eq!(silent_for(1_100, &[held; 16]).causes(), ["target_frozen"], "a quarter of its time");
+    }
+
+    #[test]
+    fn threads_that_were_not_read_may_run() {
+        for server in [stopped(7), process(7, |it| it.tasks.traced = 2)] {
+            let mut more = server.clone();
+            more.tasks.incomplete = true;
+            assert_eq!(silent(&[std::slice::from_ref(&more); 2]).causes(), ["slow_response"]);
+            assert_eq!(silent(&[std::slice::from_ref(&server); 2]).causes(), ["target_frozen"]);
+        }
+        let mut frozen = frozen(7);
+        frozen.tasks.incomplete = true;
+        assert_eq!(
+            silent(&[std::slice::from_ref(&frozen); 2]).causes(),
+            ["target_frozen"],
+            "a cgroup freezes all threads"
+        );
+    }
+
+    #[test]
+    fn a_process_that_was_not_read_may_hold_the_socket_too() {
+        let mut stream = Stream::new().connect().established().clone();
+        for _ in 0..2 {
+            let serving = Serving { processes: vec![stopped(7)], incomplete: true, ..Serving::default() };
+            stream.wait_ms(300).inspection(|reading| reading.serving = Some(Box::new(serving)));
+        }
+        stream.wait_ms(1_000).closes((100, 101, 0));
+        assert_eq!(stream.causes(), ["slow_response"]);
+    }
+
+    #[test]
+    fn a_full_queue_of_a_stopped_server_is_target_frozen() {
+        let verdict_of = |servers: &[ServerProcess], is_seen: bool| {
+            let mut stream = Stream::new();
+            stream.connect();
+            if is_seen {
+                stream.queue_full(ListenQueue::Accept);
+            }
+            for server in servers {
+                let processes = vec![server.clone()];
+                stream.wait_ms(200).inspection(|reading| {
+                    reading.listeners = Some(vec![listener(2, 1)]);
+                    reading.serving = Some(Box::new(Serving { processes, ..Serving::default() }));
+                });
+            }
+            stream.gives_up().verdict()
+        };
+        let cause_of = |servers: &[ServerProcess], is_seen| verdict_of(servers, is_seen).cause.name();
+        for is_seen in [false, true] {
+            let held = [stopped(7), stopped(7)];
+            assert_eq!(cause_of(&held, is_seen), "target_frozen", "a hook showed the full queue: {is_seen}");
+            assert_eq!(cause_of(&[running(7), running(7)], is_seen), "accept_queue_overflow");
+            let once = verdict_of(&held[..1], is_seen);
+            assert_eq!(once.cause.name(), "accept_queue_overflow", "a debugger may hold it for a moment");
+            // The hook decided before the reading came.
+            let words = "; at one reading, app (pid 7) is stopped by a signal";
+            assert_eq!(once.summary.ends_with(words), !is_seen, "{}", once.summary);
+        }
+    }
+
+    /// Played on 6.12: the rule is removed before the next SYN, which meets the full queue.
+    #[test]
+    fn a_full_queue_of_a_stopped_server_replaces_a_rule_that_dropped_an_earlier_syn() {
+        let cause_if = |is_met: bool| {
+            let mut stream = Stream::new();
+            stream.connect().filtered(SYN, NODE).push(firewall(NODE, vec![rule("OUTPUT", RuleVerdict::Drop)]));
+            for _ in 0..2 {
+                let serving = Serving { processes: vec![stopped(7)], ..Serving::default() };
+                stream.wait_ms(300).inspection(|reading| {
+                    reading.listeners = Some(vec![listener(2, 1)]);
+                    reading.serving = Some(Box::new(serving));
+                });
+            }
+            stream.wait_ms(400).syn_again();
+            if is_met {
+                stream.queue_full(ListenQueue::Accept);
+            }
+            stream.gives_up().causes()
+        };
+        assert_eq!(cause_if(true), ["target_frozen"]);
+        assert_eq!(cause_if(false), ["firewall_drop"]);
+    }
+
+    #[test]
+    fn a_halted_server_with_a_full_queue_is_inspected_again() {
+        let next = |server: ServerProcess| {
+            let mut core = tracer_core::core::Core::default();
+            let mut stream = Stream::new().connect().wait_ms(200).tick().clone();
+            stream.inspection(|reading| {
+                reading.listeners = Some(vec![listener(2, 1)]);
+                reading.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
+            });
+            stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+            core.take_queries();
+            stream.wait_ms(400).tick();
+            core.push(stream.observations.last().expect("a tick"), &mut Vec::new());
+            core.take_queries().len()
+        };
+        assert_eq!((next(stopped(7)), next(running(7))), (1, 0));
+    }
+}

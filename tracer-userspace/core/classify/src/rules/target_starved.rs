@@ -1,0 +1,491 @@
+//! For most of the attempt no task of the target's container could run: they waited for a processor, disk or memory.
+
+use super::super::serving::{connection, name, readings};
+use super::cpu_throttled::throttling;
+use super::*;
+use tracer_model::event::{Pressure, ServerTasks, Serving};
+
+/// The least time between the first and the last reading.
+const MIN_SPAN_NS: u64 = 200_000_000;
+
+/// How much of an attempt lies before its first reading and after its last one.
+const OUTSIDE_NS: u64 = 500_000_000;
+
+/// The rule. If the server had read the request, or may have slept, `slow_response` goes first, and this cause is in
+/// `also`.
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    starved(case, |_, _| true)
+}
+
+/// The request lay unread, and the server itself could not run: that is the cause, not a slow handler.
+pub(super) fn is_cause(case: &Case<'_>) -> bool {
+    starved(case, |unread, server_waited| unread && server_waited).is_some()
+}
+
+fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
+    let ended = taken_and_silent(case)?;
+    let connection = connection(case)?;
+    let unread = !connection.accepted || connection.unread > 0;
+    let asked = sent_request_late(case).unwrap_or(case.attempt.started);
+    let readings: Vec<_> = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time)).collect();
+    let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS);
+    let (stall, reading) = stall(&readings, connection.pid).filter(|(stall, _)| stall.for_ns >= watched / 2)?;
+    if !fits(unread, stall.server_waited) || is_throttling(case, &stall) {
+        return None;
+    }
+    let (server, words) = (name(&reading.processes), stall.describe());
+    let request = match connection.unread {
+        bytes if unread => format!("{} of the request lie unread in {server}; ", counted(u64::from(bytes), "byte")),
+        _ => format!("{server} has read the request, and "),
+    };
+    let summary = format!("{}: {request}{words}{}", case.attempt.flow.dst, stall.on_node());
+    let end = of_state(ended, case.attempt.last.as_ref()?);
+    let evidence = std::iter::once(stall.evidence(reading)).chain(unread.then_some(end)).collect();
+    Some(Finding::likely(Cause::TargetStarved, evidence, summary, stall.resource.fix()))
+}
+
+/// The tasks could not run since their CPU limit was used up. The kernel counts that as pressure, too (throttled tasks
+/// stay runnable), but no neighbour is to blame: `cpu_throttled` says it.
+fn is_throttling(case: &Case<'_>, stall: &Stall<'_>) -> bool {
+    let throttled = || throttling(case).map_or(0, |it| it.micros.saturating_mul(1000));
+    stall.resource == Resource::Cpu && throttled() >= stall.for_ns / 2
+}
+
+/// What a task waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resource {
+    Cpu,
+    Io,
+    Memory,
+}
+
+/// How long nothing could run.
+#[derive(Clone, Debug)]
+struct Stall<'a> {
+    resource: Resource,
+    /// How long no task could run, of how much time between two readings, nanoseconds.
+    for_ns: u64,
+    of_ns: u64,
+    /// When the second reading was.
+    at: u64,
+    /// The cgroup that shows the stall by its pressure. Absent if threads show it.
+    cgroup: Option<&'a str>,
+    /// The share of that time in which some task of the node waited for the same resource, per cent.
+    node: Option<u64>,
+    /// The kernel function in which a thread waits for a disk.
+    blocked_in: Option<&'a str>,
+    /// The server itself waited for the resource, and did not sleep.
+    server_waited: bool,
+}
+
+/// For at least half of the time no task of the container ran and some waited. The pressure of its cgroup shows that;
+/// if the kernel has none, the threads of the processes that serve. `pid` has accepted the connection.
+fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall<'a>, &'a Serving)> {
+    let whole: Vec<_> =
+        readings.iter().filter(|(_, reading)| !reading.processes.is_empty() && !reading.incomplete).collect();
+    let ((began, first), (at, last)) = (whole.first()?, whole.last()?);
+    let of_ns = at.saturating_sub(*began);
+    if of_ns < MIN_SPAN_NS || last.processes.iter().any(|it| it.frozen.is_some()) {
+        return None;
+    }
+    let node = Waits::between(first, last, "node");
+    let own = last.pressure.iter().filter(|it| it.of != NODE);
+    let own: Vec<_> = own.filter_map(|it| Some((Waits::between(first, last, &it.of)?, it.of.as_str()))).collect();
+    let by_pressure = own.iter().filter_map(|(waits, of)| {
+        let (resource, for_ns) = waits.longest_full()?;
+        Some((resource, for_ns, Some(*of)))
+    });
+    let longest = by_pressure.max_by_key(|(_, for_ns, _)| *for_ns).filter(|(_, for_ns, _)| *for_ns >= of_ns / 2);
+    let threads = Threads::of(whole.iter().map(|(_, reading)| *reading), pid);
+    // `full` of the CPU is counted since 5.13.
+    let not_counted = |resource: &Resource| own.iter().all(|(waits, _)| waits.full(*resource).is_none());
+    let by_threads = || {
+        let (resource, for_ns) = threads.as_ref()?.stall(of_ns).filter(|(resource, _)| not_counted(resource))?;
+        Some((resource, for_ns, None))
+    };
+    let (resource, for_ns, cgroup) = longest.or_else(by_threads)?;
+    let server_waited = threads.is_some_and(|it| it.none_slept() || resource == Resource::Cpu && it.never_ran(of_ns));
+    let node = node.and_then(|node| Some(node.some(resource)?.saturating_mul(100) / of_ns));
+    let blocked_in = last.processes.iter().find_map(|it| it.tasks.blocked_in.as_deref());
+    let stall = Stall { resource, for_ns: for_ns.min(of_ns), of_ns, at: *at, cgroup, node, blocked_in, server_waited };
+    (for_ns >= of_ns / 2).then_some((stall, *last))
+}
+
+const NODE: &str = "node";
+
+/// How long tasks of a cgroup waited between two readings, nanoseconds: some of them, or all that did not sleep. The
+/// kernel does not count tasks that sleep (`test_states`, kernel/sched/psi.c), such as a server that waits for a lock.
+struct Waits {
+    some: [Option<u64>; 3],
+    full: [Option<u64>; 3],
+}
+
+const ALL: [Resource; 3] = [Resource::Cpu, Resource::Io, Resource::Memory];
+
+impl Waits {
+    fn between(first: &Serving, last: &Serving, of: &str) -> Option<Self> {
+        let find = |reading: &Serving| reading.pressure.iter().find(|it| it.of == of).cloned();
+        let (before, after) = (find(first)?, find(last)?);
+        let since = |get: fn(&Pressure, Resource) -> Option<u64>| {
+            ALL.map(|it| Some(get(&after, it)?.checked_sub(get(&before, it)?)?.saturating_mul(1000)))
+        };
+        Some(Self { some: since(|it, of| of.totals(it).0), full: since(|it, of| of.totals(it).1) })
+    }
+
+    fn some(&self, resource: Resource) -> Option<u64> {
+        self.some[resource as usize]
+    }
+
+    fn full(&self, resource: Resource) -> Option<u64> {
+        self.full[resource as usize]
+    }
+
+    /// The resource that all tasks waited for longest.
+    fn longest_full(&self) -> Option<(Resource, u64)> {
+        ALL.into_iter().zip(self.full).filter_map(|(it, ns)| Some((it, ns?))).max_by_key(|(_, ns)| *ns)
+    }
+}
+
+/// The threads of the server at each reading: of the process that has accepted the connection, else of all that listen.
+struct Threads<'a> {
+    readings: Vec<Vec<&'a ServerTasks>>,
+    /// How long they ran, and waited in the run queue, between the first and the last reading, nanoseconds. Absent if
+    /// not known.
+    ran: Option<u64>,
+    waited: Option<u64>,
+}
+
+impl<'a> Threads<'a> {
+    /// `None` if the processes are not the same at each reading, or some of their threads were not read.
+    fn of(all: impl Iterator<Item = &'a Serving>, pid: Option<u32>) -> Option<Self> {
+        let (mut pids, mut readings) = (None, Vec::new());
+        for reading in all {
+            let own: Vec<_> = reading.processes.iter().filter(|it| pid.is_none_or(|pid| it.pid == pid)).collect();
+            let now: Vec<u32> = own.iter().map(|it| it.pid).collect();
+            if now.is_empty() || own.iter().any(|it| it.tasks.incomplete || it.tasks.count == 0) {
+                return None;
+            }
+            if *pids.get_or_insert_with(|| now.clone()) != now {
+                return None;
+            }
+            readings.push(own.iter().map(|it| &it.tasks).collect::<Vec<_>>());
+        }
+        let (first, last) = (readings.first()?, readings.last()?);
+        // The time of a thread that ended is no longer in the total.
+        let same = total(first, |it| Some(it.count.into())) == total(last, |it| Some(it.count.into()));
+        let since =
+            |get: fn(&ServerTasks) -> Option<u64>| total(last, get)?.checked_sub(total(first, get)?).filter(|_| same);
+        let (ran, waited) = (since(|it| it.ran_ns), since(|it| it.waited_ns));
+        Some(Self { readings, ran, waited })
+    }
+
+    fn always(&self, fits: fn(&ServerTasks) -> bool) -> bool {
+        self.readings.iter().all(|tasks| tasks.iter().any(|it| fits(it)))
+    }
+
+    /// At each reading all threads were ready to run, or waited for a disk.
+    fn none_slept(&self) -> bool {
+        self.readings.iter().flatten().all(|it| it.runnable.saturating_add(it.blocked) == it.count)
+    }
+
+    /// At each reading a thread was ready to run, and none ran. A thread that the request woke would be among those.
+    fn never_ran(&self, of_ns: u64) -> bool {
+        self.always(|it| it.runnable > 0) && self.ran.is_some_and(|ran| ran <= of_ns / 100)
+    }
+
+    /// What the threads waited for, and how long. A thread that runs is in state R, too, so only the time in the run
+    /// queue counts. For the disk there is no such time, so no thread may have slept.
+    fn stall(&self, of_ns: u64) -> Option<(Resource, u64)> {
+        let idle = of_ns.saturating_sub(self.ran?);
+        if self.never_ran(of_ns) {
+            // The kernel adds the time in the run queue when the thread leaves it (`sched_info_arrive`,
+            // kernel/sched/stats.h), so it is not in the total yet.
+            return Some((Resource::Cpu, idle));
+        }
+        if self.always(|it| it.runnable > 0) {
+            let count = total(self.readings.last()?, |it| Some(it.count.into()))?;
+            // All threads may have waited at the same time.
+            return Some((Resource::Cpu, idle.min(self.waited?.checked_div(count)?)));
+        }
+        (self.none_slept() && self.always(|it| it.blocked > 0)).then_some((Resource::Io, idle))
+    }
+}
+
+fn total(tasks: &[&ServerTasks], get: fn(&ServerTasks) -> Option<u64>) -> Option<u64> {
+    tasks.iter().try_fold(0_u64, |sum, it| Some(sum.saturating_add(get(it)?)))
+}
+
+impl Resource {
+    /// "none of its tasks could run: they waited for …"
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Cpu => "a processor",
+            Self::Io => "the disk or a network file system",
+            Self::Memory => "memory",
+        }
+    }
+
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu.pressure",
+            Self::Io => "io.pressure",
+            Self::Memory => "memory.pressure",
+        }
+    }
+
+    fn fix(self) -> Remediation {
+        let pods = || Command::in_cluster("kubectl top pod -A");
+        match self {
+            Self::Cpu => Remediation::from(
+                "Find what takes the processors: the container itself, if nr_throttled in cpu.stat of its cgroup grows, or its neighbours. Raise its CPU limit or request, or move a neighbour. A longer timeoutSeconds only hides it",
+            )
+            .run([Command::in_cluster("kubectl top node"), pods()]),
+            Self::Io => Remediation::from(
+                "Find what uses the disk, what the tasks wait for, and whether a network file system hangs. Move the log or the volume off that disk, or raise its limits",
+            )
+            .run(["iostat -x 1", "cat /proc/PID/task/*/wchan", "nfsstat -c"].map(Command::on_node)),
+            Self::Memory => Remediation::from(
+                "Raise the memory limit of the container, or let it use less: compare memory.current with memory.max and memory.high in its cgroup. If the node itself lacks memory, find who uses it",
+            )
+            .run([Command::on_node("free -m"), pods()]),
+        }
+    }
+
+    /// Totals of `some` and `full`.
+    const fn totals(self, pressure: &Pressure) -> (Option<u64>, Option<u64>) {
+        match self {
+            Self::Cpu => (pressure.cpu_us, pressure.cpu_full_us),
+            Self::Io => (pressure.io_us, pressure.io_full_us),
+            Self::Memory => (pressure.memory_us, pressure.memory_full_us),
+        }
+    }
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{:.2} s", ns as f64 / 1e9)
+}
+
+impl Stall<'_> {
+    fn describe(&self) -> String {
+        let place = self.blocked_in.filter(|_| self.resource == Resource::Io).map(|it| format!(" ({it})"));
+        format!(
+            "for {} of {} {}: they waited for {}{}",
+            seconds(self.for_ns),
+            seconds(self.of_ns),
+            if self.server_waited { "none of its tasks could run" } else { "none of its tasks ran and some waited" },
+            self.resource.words(),
+            place.unwrap_or_default()
+        )
+    }
+
+    fn on_node(&self) -> String {
+        let percent = self.node.map(|it| it.min(100));
+        percent.map(|it| format!("; on the node tasks waited for it {it} % of that time")).unwrap_or_default()
+    }
+
+    fn evidence(&self, reading: &Serving) -> Evidence {
+        let (hook, of) = match self.cgroup {
+            Some(cgroup) => (self.resource.file(), cgroup.to_owned()),
+            None => ("proc", name(&reading.processes)),
+        };
+        let ms = |ns: u64| ns / 1_000_000;
+        let fields = json!({ "stalled_ms": ms(self.for_ns), "of_ms": ms(self.of_ns), "node_percent": self.node, "blocked_in": self.blocked_in });
+        evidence_of(hook, self.at, format!("{of}: {}", self.describe()), fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// What is read of a server so many milliseconds after the first reading.
+    type Read = fn(u64) -> Serving;
+
+    fn server(tasks: ServerTasks) -> Serving {
+        let process = ServerProcess { pid: 7, comm: "app".into(), tasks, frozen: None };
+        Serving { processes: vec![process], ..Serving::default() }
+    }
+
+    fn under(pressure: Pressure) -> Serving {
+        let node = Pressure { of: "node".into(), ..pressure.clone() };
+        let tasks = ServerTasks { count: 1, blocked: 1, ..ServerTasks::default() };
+        Serving { pressure: vec![Pressure { of: "/pod".into(), ..pressure }, node], ..server(tasks) }
+    }
+
+    /// Threads: how many there are, are ready to run, and wait for a disk; how long they have run and waited.
+    fn threads([count, runnable, blocked]: [u32; 3], ran_us: u64, waited_us: u64) -> ServerTasks {
+        let (ran_ns, waited_ns) = (Some(1 + ran_us * 1000), Some(waited_us * 1000));
+        ServerTasks { count, runnable, blocked, ran_ns, waited_ns, ..ServerTasks::default() }
+    }
+
+    fn cpu(ms: u64) -> Serving {
+        under(Pressure { cpu_us: Some(ms * 910), cpu_full_us: Some(ms * 800), ..Pressure::default() })
+    }
+
+    fn io(ms: u64) -> Serving {
+        under(Pressure { io_us: Some(ms * 1000), io_full_us: Some(ms * 900), ..Pressure::default() })
+    }
+
+    fn verdict((unread, accepted): (u32, bool), read: Read) -> Verdict {
+        verdict_after(300, (unread, accepted), read)
+    }
+
+    /// The prober closes so long after the last reading.
+    fn verdict_after(more_ms: u64, connection: (u32, bool), read: Read) -> Verdict {
+        verdict_with(more_ms, connection, read, 0)
+    }
+
+    /// The container was throttled for so many milliseconds in each 100.
+    fn verdict_with(more_ms: u64, (unread, accepted): (u32, bool), read: Read, throttled: u64) -> Verdict {
+        let mut stream = Stream::new().connect().established().wait_ms(200).clone();
+        for ms in [0, 300, 600] {
+            let peer = address("10.88.0.1:40000");
+            let connection = Some(ServedConnection { peer, unread, unacknowledged: None, accepted, pid: None });
+            let serving = Serving { connection, ..read(ms) };
+            let throttled = Throttled { cgroup: "/pod".into(), times: throttled * ms, micros: throttled * ms * 10 };
+            stream.inspection(|reading| {
+                reading.serving = Some(Box::new(serving));
+                reading.throttled = vec![throttled];
+            });
+            stream.wait_ms(if ms == 600 { more_ms } else { 300 });
+        }
+        stream.closes((100, 101, 0));
+        assert_eq!(stream.verdicts().len(), 1);
+        stream.verdict()
+    }
+
+    const UNREAD: (u32, bool) = (100, false);
+    const READ: (u32, bool) = (0, true);
+
+    #[test]
+    fn a_container_that_cannot_run_is_starved() {
+        let cases: [(Read, &str); 8] = [
+            (
+                cpu,
+                "for 0.48 s of 0.60 s none of its tasks could run: they waited for a processor; on the node tasks waited for it 90 %",
+            ),
+            (io, "they waited for the disk"),
+            (
+                |ms| {
+                    under(Pressure {
+                        memory_us: Some(ms * 1000),
+                        memory_full_us: Some(ms * 900),
+                        ..Pressure::default()
+                    })
+                },
+                "they waited for memory",
+            ),
+            (|ms| server(threads([1, 1, 0], ms * 10, ms * 980)), "they waited for a processor"),
+            (|_| server(threads([1, 1, 0], 0, 0)), "for 0.60 s of 0.60 s none of its tasks could run"),
+            (
+                |ms| {
+                    let before_5_13 = Pressure { cpu_us: Some(ms * 1000), io_full_us: Some(0), ..Pressure::default() };
+                    Serving { pressure: under(before_5_13).pressure, ..server(threads([9, 1, 0], 0, 0)) }
+                },
+                "none of its tasks could run: they waited for a processor; on the node tasks waited for it 99 %",
+            ),
+            (
+                |ms| Serving { pressure: cpu(ms).pressure, ..server(threads([9, 1, 0], 5, 0)) },
+                "none of its tasks could run: they waited for a processor",
+            ),
+            (
+                |ms| {
+                    let blocked_in = Some("rpc_wait_bit_killable".into());
+                    server(ServerTasks { blocked_in, ..threads([1, 0, 1], ms, 0) })
+                },
+                "(rpc_wait_bit_killable)",
+            ),
+        ];
+        for (read, words) in cases {
+            let verdict = verdict(UNREAD, read);
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("target_starved", Confidence::Likely), "{words}");
+            assert_has(&verdict.summary, &[words, "100 bytes of the request lie unread in app (pid 7)"]);
+            assert!(verdict.also.is_empty(), "{:?}", verdict.also);
+        }
+    }
+
+    /// The processors are busy as well: what kept the container from running is its own limit.
+    #[test]
+    fn a_container_at_its_cpu_limit_is_throttled_and_not_starved() {
+        let verdict = verdict_with(300, UNREAD, cpu, 60);
+        assert_eq!(
+            (verdict.cause.name(), verdict.also.as_slice()),
+            ("slow_response", [Cause::CpuThrottled].as_slice())
+        );
+        assert_starts(&verdict.remediation.text, "Raise the CPU limit of the container");
+        assert_eq!(verdict_with(300, UNREAD, cpu, 2).cause, Cause::TargetStarved);
+    }
+
+    #[test]
+    fn a_request_that_was_read_is_slow_and_the_pressure_is_in_also() {
+        let verdict = verdict(READ, cpu);
+        assert_eq!(
+            (verdict.cause.name(), verdict.also.as_slice()),
+            ("slow_response", [Cause::TargetStarved].as_slice())
+        );
+        assert_ends(&verdict.summary, "; app (pid 7) had read it: its handler is slow");
+    }
+
+    /// The workers of the server wait for a lock, or for each other. Other tasks of the container or the node are busy
+    /// meanwhile.
+    #[test]
+    fn a_blocked_worker_pool_is_not_starved() {
+        let reads: [Read; 12] = [
+            |_| server(ServerTasks { count: 8, ..ServerTasks::default() }),
+            |ms| under(Pressure { cpu_us: Some(ms * 1000), cpu_full_us: Some(ms * 100), ..Pressure::default() }),
+            |ms| server(threads([8, 1, 0], ms * 1000, 0)),
+            |ms| server(threads([8, u32::from(ms == 300), 0], 0, 0)),
+            |ms| Serving { incomplete: true, ..cpu(ms) },
+            // A thread that computes, and gets a processor whenever it is ready. It sleeps for the rest of the time.
+            |ms| server(threads([8, 1, 0], ms * 400, ms)),
+            |ms| server(threads([1, 1, 0], ms * 400, ms)),
+            // A thread that writes a log to a slow disk.
+            |_| server(threads([8, 0, 1], 0, 0)),
+            // Two threads that wait for a processor at the same time. The others sleep.
+            |ms| server(threads([8, 2, 0], ms * 100, ms * 1200)),
+            // How long the threads ran was not read, or the kernel does not count it.
+            |_| server(ServerTasks { count: 8, runnable: 1, ..ServerTasks::default() }),
+            |_| server(ServerTasks { count: 1, blocked: 1, ..ServerTasks::default() }),
+            |ms| server(ServerTasks { incomplete: true, ..threads([1, 1, 0], 0, ms * 900) }),
+        ];
+        for read in reads {
+            let verdict = verdict(UNREAD, read);
+            assert_eq!((verdict.cause.name(), verdict.also.as_slice()), ("slow_response", [].as_slice()));
+            assert_ends(&verdict.summary, "; nobody had accepted it: it waited in the queue of app (pid 7)");
+            assert_has(&verdict.remediation, &["no file descriptors left. If it is only slow: Raise "]);
+        }
+    }
+
+    /// The kernel counts the pressure of a background thread, while the thread that is to accept waits for a lock.
+    #[test]
+    fn pressure_of_others_is_in_also_if_the_server_sleeps() {
+        let reads: [Read; 3] = [
+            |ms| Serving { pressure: io(ms).pressure, ..server(threads([8, 0, 1], ms * 10, 0)) },
+            |ms| Serving { pressure: cpu(ms).pressure, ..server(threads([8, 1, 0], ms * 100, ms * 800)) },
+            |ms| Serving {
+                pressure: cpu(ms).pressure,
+                ..server(ServerTasks { incomplete: true, ..threads([8, 8, 0], 0, 0) })
+            },
+        ];
+        for read in reads {
+            let verdict = verdict(UNREAD, read);
+            assert_eq!(
+                (verdict.cause.name(), verdict.also.as_slice()),
+                ("slow_response", [Cause::TargetStarved].as_slice())
+            );
+            let words = "; nobody had accepted it: it waited in the queue of app (pid 7)";
+            assert_ends(&verdict.summary, words);
+        }
+    }
+
+    #[test]
+    fn a_server_that_was_starved_for_the_smaller_part_of_an_attempt_is_slow() {
+        let causes = |ms| {
+            let verdict = verdict_after(ms, UNREAD, cpu);
+            (verdict.cause.name(), verdict.also)
+        };
+        assert_eq!(causes(600), ("target_starved", vec![]));
+        assert_eq!(causes(1_000), ("slow_response", vec![]));
+        assert_eq!(causes(28_000), ("slow_response", vec![]));
+    }
+}

@@ -1,0 +1,105 @@
+//! Established, and TLS was not finished before the timeout.
+
+use super::super::serving;
+use super::app_status_failure::shows_certificate;
+use super::slow_response::{Wait, budget, measure_wait, prober_late};
+use super::*;
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
+    if !speaks_tls(case) {
+        return None;
+    }
+    let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
+    let reached = established.saturating_sub(attempt.started);
+    let Wait { waited, late } = measure_wait(case, established, ended);
+    let in_silence = late.is_empty();
+    let late = format!("{late}{}", prober_late(case));
+    let doubt = doubt(case);
+    let summary = format!(
+        "{} was reached in {} and took the ClientHello; no byte came back in {}{}{late}{doubt}",
+        attempt.flow.dst,
+        ms(reached),
+        ms(waited),
+        budget(case)
+    );
+    let remediation: Remediation = by_subject(case, Cause::TlsHandshakeSlow.fix(), |client| {
+        format!(
+            "Raise the timeout of {client}, give the target CPU (a TLS handshake is expensive), or look for an entropy, certificate or OCSP look-up in the handshake"
+        )
+    });
+    let remediation = if doubt.is_empty() { remediation } else { or_in_plain(case, remediation) };
+    let found = Finding::failure(Cause::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation);
+    let mut found = Finding { in_silence, ..found };
+    serving::add(case, &mut found);
+    let is_sure = late.is_empty() && doubt.is_empty();
+    Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
+}
+
+/// No client has got an answer in TLS at that port. A plain server that reads lines waits for the end of one.
+const MAY_NOT_SPEAK_TLS: &str = "; perhaps the port does not speak TLS: no HTTPS probe was answered there";
+
+/// A clause if it is not known that the port speaks TLS; else empty.
+fn doubt(case: &Case<'_>) -> &'static str {
+    if case.node.tls.answer(case.attempt.flow.dst).is_some() { "" } else { MAY_NOT_SPEAK_TLS }
+}
+
+/// The same clause for an attempt that is surely an HTTPS probe.
+pub(super) fn doubt_of_https(case: &Case<'_>) -> Option<&'static str> {
+    let is_https = case.matched.scheme().as_deref() == Some("https");
+    Some(doubt(case)).filter(|doubt| is_https && !doubt.is_empty())
+}
+
+pub(super) fn or_in_plain(case: &Case<'_>, fix: Remediation) -> Remediation {
+    let in_plain = |text: &str| {
+        format!("{}. If the port does not speak TLS, ask it in plain (scheme HTTP).", text.trim_end_matches('.'))
+    };
+    fix.reword(in_plain).run([shows_certificate(case.attempt.flow.dst)])
+}
+
+/// All probes that this attempt can be speak HTTPS; or a ClientHello arrived at the listener meanwhile.
+fn speaks_tls(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    match case.matched.scheme() {
+        Some(scheme) => scheme == "https",
+        None => case.node.tls.hello(None, attempt.flow.dst).is_some_and(|at| at >= attempt.started),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn silent(stream: &mut Stream, conn: u64) -> Verdict {
+        stream.again(conn).connect().established().wait_ms(1001).closes((280, 281, 0));
+        stream.last_verdict()
+    }
+
+    #[test]
+    fn a_port_that_never_answered_in_tls_may_not_speak_it() {
+        let mut stream = Stream::new();
+        let verdict = silent(stream.https_readiness(), 8);
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Likely));
+        assert_ends(&verdict.summary, "no HTTPS probe was answered there");
+        assert_has(&verdict.remediation, &["s_client -connect 10.88.0.2:8080"]);
+    }
+
+    #[test]
+    fn a_port_that_has_answered_an_https_probe_speaks_tls() {
+        let mut stream = Stream::new().https_readiness().connect().established().answer(AnswerKind::Tls, None).clone();
+        stream.closes((280, 281, 900));
+        let verdict = silent(&mut stream, 8);
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Proven));
+        assert!(!verdict.summary.contains("does not speak") && !verdict.remediation.to_string().contains("openssl"));
+    }
+
+    /// The cause is less sure than the drop, but the attempt did not fail because of the drop.
+    #[test]
+    fn a_drop_before_the_connection_was_established_is_not_the_cause() {
+        let mut stream = Stream::new().https_readiness().connect().filtered(SYN, POD).clone();
+        stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).wait_ms(5);
+        stream.syn_again().established().wait_ms(990).closes((280, 281, 0));
+        assert_eq!(stream.causes(), ["tls_handshake_slow"]);
+    }
+}

@@ -1,0 +1,334 @@
+//! The attempt failed and nothing decides why.
+
+mod drops;
+
+use super::super::SETTLE_NS;
+use super::super::evidence::of_inspection;
+use super::super::serving::held_answer;
+use super::*;
+use tracer_model::event::{Observation, ObservationKind, PacketDrop};
+
+pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let ((ended, end), lasted) = (attempt.ended?, attempt.lasted()?);
+    let (reported, too_late) = (attempt.kubelet(), case.matched.is_too_late());
+    let failed = case.matched.failed();
+    if !case.settled || !(failed || reported.is_some()) || (reported.is_none() && is_cancelled(case)) {
+        return None;
+    }
+    let mut evidence: Vec<Evidence> = attempt.observations.iter().filter_map(to_evidence).collect();
+    evidence.extend(inspected(case).map(|(time, state)| of_inspection(time, state)));
+    evidence.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
+    evidence.extend(reported.map(|(_, reported)| of_outcome(reported)));
+    let lost = first_drop(attempt, ended);
+    let node = missing_address(case).or_else(|| stray_route(case));
+    let summary = format!(
+        "the attempt to {} failed after {} ({}); {}{}",
+        attempt.flow.dst,
+        ms(lasted),
+        if too_late {
+            describe_late_connection(attempt)
+        } else if failed {
+            let held = held_answer(case).map(|words| format!("established and the request acknowledged; {words}"));
+            held.or_else(|| is_syn_lost(case).then(|| LOST_SYN.to_owned()))
+                .unwrap_or_else(|| describe_end(attempt, end))
+        } else {
+            DISAGREES.to_owned()
+        },
+        lost.map_or_else(|| describe_no_evidence(case), |(_, drop)| drops::describe(case, drop)),
+        node.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
+    );
+    let service = super::super::services::target_service(case).filter(|_| lost.is_none());
+    let remediation =
+        lost.and_then(|(_, drop)| drops::fix(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
+    let remediation = remediation.or_else(|| node.map(|(_, fix)| fix));
+    let otherwise = || match is_syn_lost(case) && lost.is_none() {
+        true => Cause::Unexplained.fix().reword(|text| format!("{SECOND_SYN}. {text}")),
+        false => Cause::Unexplained.fix(),
+    };
+    let remediation = remediation.unwrap_or_else(otherwise);
+    let found = Finding::failure(Cause::Unexplained, evidence, summary, remediation);
+    let (confidence, rests_on) = (Confidence::Possible, OBSERVING_HOOKS);
+    Some(Finding { decided_at: ended, confidence, rests_on, ..found })
+}
+
+/// The prober waited, and gave up before the kernel sent the SYN again, which it does after one second
+/// (`TCP_TIMEOUT_INIT`).
+fn is_syn_lost(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let waited = attempt.lasted().is_some_and(|lasted| lasted >= AT_ONCE_NS);
+    let (no_error, once) = (attempt.errno().is_none(), attempt.retransmits.0 == 0);
+    matches!(attempt.ended, Some((_, End::NotEstablished)))
+        && waited
+        && no_error
+        && once
+        && attempt.reset_received().is_none()
+        && !case.lacks(&[Hook::TcpRetransmit])
+}
+
+const LOST_SYN: &str = "no answer to the SYN, and the prober gave up before it was sent again";
+const SECOND_SYN: &str =
+    "If the timeout is one second, a single lost packet fails the probe. With timeoutSeconds 2, a second SYN is sent";
+
+/// A prober that closes this soon may have got an error that left no trace on the socket (`sk_err_soft`).
+const AT_ONCE_NS: u64 = 10_000_000;
+
+/// The prober closed the connection long before its timeout, and nothing had gone wrong: it stopped by itself.
+fn is_cancelled(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let Some((ended, End::NotEstablished | End::ClosedByProber)) = attempt.ended else { return false };
+    if case.node.lost_between(attempt.started, ended.saturating_add(SETTLE_NS)) > 0 {
+        return false;
+    }
+    let own = attempt.last.as_ref().is_some_and(|last| last.own_context && last.errno == Some(0));
+    let at_once = attempt.established.is_none() && attempt.lasted().is_some_and(|lasted| lasted < AT_ONCE_NS);
+    own && !at_once && attempt.connect_failed().is_none() && is_undisturbed(attempt, ended) && gave_up_early(case)
+}
+
+/// Nothing was dropped or answered with an error before the end. A later packet finds no socket.
+fn is_undisturbed(attempt: &Attempt, ended: u64) -> bool {
+    let dropped = attempt.drops().any(|(time, _)| time <= ended);
+    let refused = attempt.icmp().any(|(time, _)| time <= ended);
+    !dropped && !refused && attempt.reset_received().is_none_or(|(time, _)| time > ended)
+}
+
+/// Says that nothing decides. Behind a Service, tracer does not recognize a translated packet as one of this attempt.
+fn describe_no_evidence(case: &Case<'_>) -> String {
+    let service = super::super::services::target_service(case);
+    let service = service.map(|name| {
+        format!(
+            "; the target is Service {name}: tracer does not see what becomes of a packet on its way to an endpoint"
+        )
+    });
+    format!("nothing that was seen decides why{}", service.unwrap_or_default())
+}
+
+/// A pod on this node's network is listed with the address, and no link of the node has it.
+pub(super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let (addr, netns) = (case.attempt.flow.dst.ip(), case.node.netns()?);
+    let pod = case.node.pods.at(addr).next()?;
+    let known = case.attempt.netns == Some(netns) && case.node.links.get(&netns).is_some();
+    if !known || case.node.owns(netns, addr) || !case.node.pods.at(addr).all(|pod| pod.host_network) {
+        return None;
+    }
+    let name = pod.full_name().unwrap_or_else(|| "a pod".to_owned());
+    let words = format!("; {name} is on this node's network, and no link of the node has its address {addr}");
+    let fix = Remediation::from(
+        "If the node's address has changed, correct the kubelet's --node-ip (or restore the node's address) and restart the kubelet",
+    )
+    .run([Command::on_node(format!("ip addr show to {addr}")), Command::in_cluster("kubectl get nodes -o wide")]);
+    Some((words, fix))
+}
+
+/// The node's route to the pod leads out of another device than the pod's. That is right where a CNI takes the packet
+/// there.
+fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let (_, stray) = super::asymmetric_route::stray_route(case)?;
+    let (flow, device) = (case.attempt.flow, &stray.device);
+    let (src, dst) = (flow.src.ip(), flow.dst.ip());
+    let words =
+        format!("; the node's route to {dst} leads out of {device}, while the pod is behind {}", stray.pod_device);
+    let fix = Remediation::from(format!(
+        "If the CNI takes packets to its pods at {device} (as Cilium does at cilium_host), the route is right. If not, something else took the pods' subnet, such as a VPN or docker0: correct that route"
+    ))
+    .run([format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
+        .map(|command| run_in(case, case.attempt.netns, command)));
+    Some((words, fix))
+}
+
+fn by_endpoint(service: &str) -> Remediation {
+    Remediation::from(format!(
+        "Connect to each endpoint of Service {service} by itself: the verdict on that connection names the cause"
+    ))
+    .run(kubectl::endpoints(Some(service)))
+}
+
+/// The first dropped packet of the handshake or with data; else the first dropped packet.
+fn first_drop(attempt: &Attempt, ended: u64) -> Option<(u64, &PacketDrop)> {
+    let drops = || attempt.drops().filter(|(time, d)| *time <= ended && !d.flags.is_rst());
+    drops().find(|(_, d)| d.flags.is_syn() || d.flags.is_syn_ack() || d.flags.has_data()).or_else(|| drops().next())
+}
+
+/// What the kernel saw of an attempt that only the kubelet calls failed.
+const DISAGREES: &str = "as the kubelet reports; the kernel saw a connection on which nothing went wrong";
+
+/// The connection was established when the probe had timed out.
+fn describe_late_connection(attempt: &Attempt) -> String {
+    let took = attempt.established.map_or(0, |at| at.saturating_sub(attempt.started));
+    let again = match attempt.retransmits.0 {
+        0 => String::new(),
+        times => format!(", its SYN sent again {}", counted(times.into(), "time")),
+    };
+    format!(
+        "connected after {}{again}: the probe had timed out by then, and {} closed it unused",
+        ms(took),
+        client_name(attempt)
+    )
+}
+
+/// Without these hooks an observation that decides can be missing.
+const OBSERVING_HOOKS: &[Hook] = &[
+    Hook::TcpSendReset,
+    Hook::TcpV4SendReset,
+    Hook::TcpV6SendReset,
+    Hook::TcpReceiveReset,
+    Hook::KfreeSkb,
+    Hook::IcmpSend,
+    Hook::Icmp6Send,
+    Hook::IpvsNatXmit,
+    Hook::IpvsNatXmitV6,
+    Hook::IpvsLeave,
+    Hook::TcpRetransmit,
+];
+
+fn describe_end(attempt: &Attempt, end: End) -> String {
+    let errno = attempt.errno().map(|e| format!(", {}", errno_text(e))).unwrap_or_default();
+    let stage = match end {
+        End::NotEstablished if attempt.retransmits.0 > 0 => {
+            format!("no answer to the SYN, sent again {}", counted(attempt.retransmits.0.into(), "time"))
+        }
+        End::NotEstablished => "before the connection was established".to_owned(),
+        End::Reset => "reset after it was established".to_owned(),
+        End::ClosedByProber if attempt.retransmits.1 > 0 => {
+            let segments = counted(attempt.retransmits.1.into(), "segment");
+            format!("established, then {segments} sent again without an acknowledgement")
+        }
+        End::ClosedByProber if attempt.answer_lost() => {
+            let again = match attempt.retransmitted().filter(|(_, segment)| segment.by_target).count() {
+                0 => String::new(),
+                times => format!(", sent again {}", counted(times as u64, "time")),
+            };
+            format!("established and the request acknowledged; the target's answer did not arrive{again}")
+        }
+        End::ClosedByProber => format!("established, and {} closed it without an answer", client_name(attempt)),
+        End::ClosedByServer => "established, and the target closed it without an answer".to_owned(),
+    };
+    format!("{stage}{errno}")
+}
+
+/// An observation as evidence, if it shows anything about a failure.
+fn to_evidence(observation: &Observation) -> Option<Evidence> {
+    let time = observation.time_boot_ns;
+    match &observation.kind {
+        ObservationKind::Drop(drop) => Some(of_drop(time, drop)),
+        ObservationKind::Icmp(icmp) => Some(of_icmp(time, icmp)),
+        ObservationKind::ResetSent(reset) => Some(of_reset_sent(time, reset)),
+        ObservationKind::ResetReceived(reset) => Some(of_reset_received(time, reset)),
+        ObservationKind::ConnectFailed(failed) => {
+            let text = format!("connect() failed: {}", errno_text(failed.errno));
+            Some(evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno })))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// Found on sid: the program's run at CLOSE was skipped, and the next connection on the same memory was refused.
+    #[test]
+    fn another_connection_on_the_sockets_memory_is_not_this_attempt() {
+        let mut stream = Stream::new().connect().state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)).clone();
+        stream.last_state().flow.src.set_port(50_000);
+        assert!(stream.causes().is_empty());
+        let mut reset = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
+        reset.last_reset_received().flow.src.set_port(50_000);
+        assert!(reset.causes().is_empty());
+    }
+
+    /// The kubelet goes on connecting after its probe has timed out, and closes the connection unused. That is no
+    /// success.
+    #[test]
+    fn a_connection_that_came_too_late_for_its_probe_failed() {
+        let touched = |after_ms: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().wait_ms(after_ms).syn_again().wait_ms(25).established();
+            stream.closes((0, 1, 0)).wait_ms(50).tick().verdicts()
+        };
+        assert!(touched(900).is_empty(), "in time");
+        let late = touched(1_000);
+        let verdict = &late[0].verdict;
+        assert_eq!((late.len(), verdict.cause.name()), (1, "unexplained"));
+        let words = "(connected after 1025.0 ms, its SYN sent again 1 time: the probe had timed out by then";
+        assert_has(&verdict.summary, &[words]);
+        assert_eq!(late[0].probe.as_ref().and_then(|probe| probe.consecutive_failures), Some(1));
+    }
+
+    #[test]
+    fn silence_is_unexplained() {
+        let verdict = Stream::new().connect().wait_ms(1000).syn_again().gives_up().verdict();
+        assert_eq!(verdict.cause.name(), "unexplained");
+        assert_has(&verdict.summary, &["sent again 1 time"]);
+    }
+
+    /// openshift/origin#6939: the node had got another address, and its pods were listed with the old one.
+    #[test]
+    fn a_host_network_pods_address_that_the_node_does_not_have_is_reported() {
+        let noted = |addrs: &[&str], host: bool| {
+            let mut stream = Stream::new().links(true, addrs).http_readiness().clone();
+            if host {
+                stream.on_host_network();
+            }
+            stream.connect().gives_up().verdict()
+        };
+        let moved = noted(&["10.88.0.1"], true);
+        let words = "; default/web is on this node's network, and no link of the node has its address 10.88.0.2";
+        assert!(moved.cause.name() == "unexplained" && moved.summary.ends_with(words), "{}", moved.summary);
+        assert_has(&moved.remediation, &["--node-ip"]);
+        for other in [noted(&["10.88.0.1"], false), noted(&["10.88.0.1", "10.88.0.2"], true)] {
+            assert_lacks(&other.summary, &["no link of the node"]);
+        }
+    }
+
+    /// tracer remembers who had an address that nobody has now.
+    #[test]
+    fn evidence_says_whether_the_namespace_still_has_the_address() {
+        let read = |addrs: &[&str]| {
+            let mut stream = Stream::new().connect().wait_ms(200).clone();
+            stream.inspection(|reading| reading.links = vec![link(2, "eth0", addrs)]).gives_up();
+            stream.verdict().evidence[0].text.clone()
+        };
+        assert_has(&read(&["10.88.0.2"]), &["it is in network namespace 2"]);
+        assert_has(&read(&["10.88.0.3"]), &["it was in network namespace 2"]);
+    }
+
+    /// With timeoutSeconds 1 the attempt ends just before the first retransmission.
+    #[test]
+    fn a_syn_that_was_sent_once_is_reported_as_that() {
+        let noted = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().http_readiness().connect().clone();
+            fill(&mut stream);
+            stream.gives_up().verdict()
+        };
+        let once = noted(|_| ());
+        assert_has(
+            &once.summary,
+            &["after 1000.0 ms (no answer to the SYN, and the prober gave up before it was sent again)"],
+        );
+        assert_has(&once.remediation, &["a single lost packet fails the probe", "timeoutSeconds 2"]);
+        let again = noted(|stream| _ = stream.syn_again());
+        assert_has(&again.summary, &["no answer to the SYN, sent again 1 time"]);
+        assert_lacks(&again.remediation, &["timeoutSeconds 2"]);
+    }
+
+    #[test]
+    fn a_hook_of_the_other_family_is_not_missed() {
+        let missed = |mut stream: Stream| {
+            for hook in [
+                Hook::IcmpSend,
+                Hook::Icmp6Send,
+                Hook::IpvsNatXmit,
+                Hook::IpvsNatXmitV6,
+                Hook::TcpV4SendReset,
+                Hook::TcpV6SendReset,
+            ] {
+                stream.missing(hook);
+            }
+            stream.connect().drop_on(SYN, "QDISC_DROP", NODE, None).gives_up();
+            stream.verdict().missing_hooks
+        };
+        assert_eq!(missed(Stream::new()), ["icmp_send", "ip_vs_nat_xmit", "tcp_v4_send_reset"]);
+        assert_eq!(missed(Stream::to("[fd00::2]:8080")), ["icmp6_send", "ip_vs_nat_xmit_v6", "tcp_v6_send_reset"]);
+    }
+}

@@ -1,0 +1,365 @@
+//! What a dropped packet means that no cause stands for, and what to do about it.
+
+use super::super::super::netfilter;
+use super::super::network_policy_drop::ovs_reason;
+use super::super::pod_link_down::is_wrong_bridge;
+use super::super::*;
+use tracer_model::event::PacketDrop;
+
+/// Why the kernel dropped a packet, in words that follow its name. `fix` and the commands that show more may be empty.
+#[derive(Default)]
+struct Explanation {
+    meaning: &'static str,
+    fix: &'static str,
+    show: Vec<String>,
+}
+
+impl Explanation {
+    fn of(meaning: &'static str) -> Self {
+        Self { meaning, ..Self::default() }
+    }
+
+    fn fix(self, fix: &'static str, show: impl IntoIterator<Item = String>) -> Self {
+        Self { fix, show: show.into_iter().collect(), ..self }
+    }
+}
+
+pub(super) fn describe(case: &Case<'_>, drop: &PacketDrop) -> String {
+    let why = match (drop.reason.as_deref(), drop.location.as_deref()) {
+        (Some(reason), Some(place)) => format!(" ({reason}, in {place})"),
+        (Some(one), None) | (None, Some(one)) => format!(" ({one})"),
+        (None, None) => String::new(),
+    };
+    let on = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
+    let (flags, flow, place) = (drop.flags.name(), drop.flow, in_namespace(case, drop.netns));
+    format!("the kernel dropped its {flags} {flow}{on}{place}{why}{}", explain(case, drop).meaning)
+}
+
+/// How to fix it, and the commands that show more.
+pub(super) fn fix(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
+    let Explanation { fix, show, .. } = explain(case, drop);
+    let show = show.into_iter().map(|command| run_in(case, drop.netns, command));
+    (!fix.is_empty()).then(|| Remediation::from(fix).run(show))
+}
+
+/// By what the packets and the namespaces of this attempt show, else by the drop alone.
+fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
+    let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
+    if may_be_rerouted(case, drop) {
+        let show = ["ip rule", "ip route show table all", "nft list ruleset", "iptables-save -t mangle"];
+        return Explanation::of(" at OUTPUT, but no rule that was read there fits; if a rule sets a mark, the kernel looks up the route again, and that route may refuse the packet (ip rule); a program or module at that hook may also drop it").fix(
+            "Find a rule that sets a mark for this packet (meta mark set, MARK), and the routing table that `ip rule` gives packets with that mark",
+            show.map(str::to_owned),
+        );
+    }
+    let explained = if is_early_demux(case, drop) {
+        Explanation::of("; it is for a socket of this namespace, but was forwarded; most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before").fix(
+            "If that is a CNI's rule, set net.ipv4.tcp_early_demux to 0 (AWS VPC CNI with security groups for pods: DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node). Else fix the rule",
+            ["ip rule".to_owned(), format!("ip route get {dst} from {src} iif {}", device(drop))],
+        )
+    } else if is_on_wrong_bridge(case, drop) {
+        Explanation::of("; that bridge has other addresses, since a route or a mark led the SYN to a wrong device").fix(
+            "Find the route or the mark that leads there, and correct it",
+            [format!("ip route get {dst} from {src}")],
+        )
+    } else if is_second_syn(drop) && case.attempt.established.is_some() {
+        Explanation::of("; the target had taken an earlier SYN, and its SYN-ACK was lost or came late")
+    } else if is_taken_by_another(case, drop) {
+        Explanation::of("; that namespace has the prober's address, too, and took the answer for its own").fix(
+            "Find which of the two should have the prober's address, and remove it from the other. Never remove the node's own address",
+            [format!("ip addr show to {dst}")],
+        )
+    } else if is_in_wrong_namespace(case, drop) {
+        Explanation::of(
+            "; another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)",
+        )
+        .fix(
+            "If it should pass through that namespace, set net.ipv4.ip_forward to 1 there. If not, correct the route or the neighbour entry that led it there",
+            ["sysctl net.ipv4.ip_forward".to_owned(), format!("ip route get {dst}")],
+        )
+    } else if has_prober_address(case, drop) {
+        Explanation::of("; that namespace has the sender's address, too, and takes no packet from it").fix(
+            "Find which of the two should have that address, and remove it from the other. Never remove the node's own address",
+            [format!("ip addr show to {src}")],
+        )
+    } else {
+        by_reason(drop)
+    };
+    // Without a reason, or without a device, the meaning is a guess, and there is no command to show more.
+    let is_known = drop.reason.is_some() && drop.device.is_some();
+    if is_known { explained } else { Explanation::of(explained.meaning) }
+}
+
+/// By the drop's reason, if its name says little (include/net/dropreason-core.h).
+fn by_reason(drop: &PacketDrop) -> Explanation {
+    let dst = drop.flow.dst.ip();
+    let device = device(drop);
+    match drop.reason.as_deref() {
+        Some("NOT_SPECIFIED") | None => by_place(drop),
+        Some(reason) if reason.starts_with("XFRM_") => Explanation::of(
+            "; an IPsec policy of that namespace blocks it, or takes it only encrypted (ip xfrm policy)",
+        )
+        .fix("Correct the IPsec policy, or what makes it", ["ip xfrm policy".to_owned()]),
+        Some("NO_TX_TARGET") => Explanation::of(
+            "; the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)",
+        ),
+        Some("IP_INADDRERRORS") => Explanation::of(
+            "; the kernel there does not have the address it was sent to (it was taken away, or the pod's own network stack holds it)",
+        ),
+        Some("IPV6DISABLED") => Explanation::of(
+            "; IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
+        )
+        .fix(
+            "Set disable_ipv6 of that device and of `all` to 0 there. A pod gets its address back when it is deleted and made again",
+            [format!("sysctl net.ipv6.conf.all.disable_ipv6 net.ipv6.conf.{device}.disable_ipv6")],
+        ),
+        Some("TCP_MD5NOTFOUND" | "TCP_AONOTFOUND" | "TCP_AOREQUIRED") => Explanation::of(
+            "; the listener there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP uses it), and a probe signs none",
+        ),
+        // `tcp_validate_incoming`, net/ipv4/tcp_input.c
+        Some("TCP_INVALID_SYN") if drop.flags.is_syn_ack() => Explanation::of(
+            "; it is a second SYN-ACK, so that what the prober sent after the first one did not reach the target",
+        ),
+        Some("TCP_CSUM") => Explanation::of(
+            "; its checksum is wrong; something on the way changed it, or a device claims a checksum offload that does not work",
+        )
+        .fix(
+            "Find the device that sends it with a wrong checksum, such as a VXLAN device. Switch its offload off, and see if the attempts succeed (ethtool -K LINK tx-checksum-ip-generic off)",
+            ["nstat -az TcpInCsumErrors".to_owned()],
+        ),
+        Some("IP_LOCAL_SOURCE") => {
+            Explanation::of("; it came back to its sender: the next hop's route to the target leads here again")
+                .fix("Correct the next hop's route to the target", [format!("ip route get {dst}")])
+        }
+        Some("IP_INNOROUTES") if dst.is_ipv6() => Explanation::of(
+            "; that namespace has no route for it; if it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)",
+        )
+        .fix(ADDRESS, address(drop)),
+        Some("IP_INNOROUTES") => {
+            Explanation::of("; that namespace has no route for it, and does not have that address itself")
+                .fix(ADDRESS, address(drop))
+        }
+        Some("IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
+        Some("QDISC_DROP" | "QDISC_OVERLIMIT") => {
+            Explanation::of("; the device's queue is full, limited, or made to lose packets").fix(QUEUE, [queue(device)])
+        }
+        Some(reason) if reason.starts_with("QDISC") => Explanation::default().fix(QUEUE, [queue(device)]),
+        Some(_) if ovs_reason(drop).is_some() => Explanation::of(
+            "; it is an error or a limit of Open vSwitch, not a flow that drops on purpose (its number: enum ovs_drop_reason, net/openvswitch/drop.h; ovs-appctl dpctl/dump-flows and the log of ovs-vswitchd on this node)",
+        ),
+        _ => Explanation::default(),
+    }
+}
+
+/// By the function that dropped it without a reason.
+fn by_place(drop: &PacketDrop) -> Explanation {
+    let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
+    match drop.location.as_deref().map(plain) {
+        _ if is_second_syn(drop) => Explanation::of(
+            "; most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)",
+        )
+        .fix(
+            "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ",
+            [format!("ip neigh show {src}")],
+        ),
+        // Kernels before 5.17 give no reason for any drop, so the function alone says too little.
+        _ if drop.reason.is_none() => Explanation::default(),
+        // `br_forward`, net/bridge/br_forward.c
+        Some("br_dev_xmit") => Explanation::of(
+            "; the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)",
+        ),
+        // `ip_error`, net/ipv4/route.c
+        Some("ip_error") => Explanation::of(
+            "; a rule or route of that namespace refuses what comes in by that device (ip rule, ip route)",
+        )
+        .fix(
+            "Find the rule or route that refuses it, and correct it",
+            [format!("ip route get {dst} from {src} iif {}", device(drop))],
+        ),
+        // net/netfilter/nf_queue.c
+        Some("nf_queue") => Explanation::of(
+            "; a rule sends it to a queue for a process (NFQUEUE), and no process reads that queue, or it is full",
+        )
+        .fix(
+            "Start the process that reads the queue, or let the rule pass packets without it (bypass)",
+            ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"].map(str::to_owned),
+        ),
+        // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
+        Some("dst_discard_out") => {
+            Explanation::of("; its route was going away, or an IPsec policy waits for keys (ip xfrm policy)")
+        }
+        _ => Explanation::default(),
+    }
+}
+
+const ADDRESS: &str = "If that namespace should have the address, restore it, or delete the pod, so that its sandbox is made again. If not, add the route that is missing there";
+
+fn address(drop: &PacketDrop) -> [String; 2] {
+    let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
+    [format!("ip addr show to {dst}"), format!("ip route get {dst} from {src} iif {}", device(drop))]
+}
+
+const QUEUE: &str =
+    "Find the queue that counts drops: a rate limit (the CNI's bandwidth plugin), a full queue or netem";
+
+fn device(drop: &PacketDrop) -> &str {
+    drop.device.as_ref().map(|device| shell::link(&device.name)).unwrap_or_default()
+}
+
+fn queue(device: &str) -> String {
+    format!("tc -s qdisc show dev {device}")
+}
+
+/// `ip_forward` drops a packet that has a socket already, and gives no reason (net/ipv4/ip_forward.c). Early demux had
+/// found the socket by the addresses, and the table of a rule then sent the packet on. The AWS VPC CNI routes pods with
+/// security groups of their own like that.
+fn is_early_demux(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let forwarded = drop.location.as_deref().map(plain) == Some("ip_forward");
+    let own = drop.flags.is_syn_ack() && drop.flow.dst == case.attempt.flow.src && drop.netns == case.attempt.netns;
+    forwarded && own && drop.netns.is_some() && drop.reason.as_deref() == Some("NOT_SPECIFIED")
+}
+
+/// The SYN to a pod of this node came to a bridge with other addresses, which has no port for it.
+fn is_on_wrong_bridge(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let is_here = case.node.has_pod(drop.flow.dst.ip()) && outbound(case, drop);
+    is_here && drop.reason.as_deref() == Some("NO_TX_TARGET") && is_wrong_bridge(case, drop)
+}
+
+/// The packet came to a namespace that does not have its address, while another is known to have it.
+fn is_in_wrong_namespace(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let holder = inspected(case).and_then(|(_, reading)| reading.netns).filter(|_| outbound(case, drop));
+    drop.reason.as_deref() == Some("IP_INADDRERRORS") && holder.is_some() && drop.netns != holder
+}
+
+/// The SYN-ACK came to another namespace than the prober's. The kernel there found no socket for it.
+fn is_taken_by_another(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let elsewhere = drop.netns.is_some() && case.attempt.netns.is_some() && drop.netns != case.attempt.netns;
+    let answer = drop.flags.is_syn_ack() && drop.flow.dst == case.attempt.flow.src;
+    elsewhere && answer && drop.reason.as_deref() == Some("NO_SOCKET")
+}
+
+/// The SYN came to another namespace than the prober's. That one has the prober's address as well
+/// (`ip_route_input_slow`, net/ipv4/route.c).
+fn has_prober_address(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let elsewhere = drop.netns.is_none_or(|netns| case.attempt.netns != Some(netns));
+    elsewhere && outbound(case, drop) && drop.reason.as_deref() == Some("IP_LOCAL_SOURCE")
+}
+
+/// Netfilter dropped it at OUTPUT, and no rule can have done it.
+fn may_be_rerouted(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let stopped = netfilter::dropped(case).filter(|stopped| stopped.may_be_rerouted());
+    stopped.and_then(|stopped| stopped.drop).is_some_and(|(_, dropped)| std::ptr::eq(dropped, drop))
+}
+
+/// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
+fn is_second_syn(drop: &PacketDrop) -> bool {
+    let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
+    drop.flags.is_syn() && at_socket
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// Security groups for pods on AWS: amazon-vpc-cni-k8s#1212.
+    #[test]
+    fn a_forwarded_answer_with_a_socket_of_early_demux_is_explained() {
+        let noted = |netns, reason: &str| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN_ACK, netns, |drop| {
+                (drop.reason, drop.location) = (Some(reason.into()), Some("ip_forward".into()));
+                drop.device = Some(device(7, "vlaneni1"));
+            });
+            stream.gives_up().verdict()
+        };
+        let (own, other, reason) =
+            (noted(NODE, "NOT_SPECIFIED"), noted(POD, "NOT_SPECIFIED"), noted(NODE, "XFRM_POLICY"));
+        assert!(own.cause.name() == "unexplained" && own.summary.contains("tcp_early_demux"), "{}", own.summary);
+        let commands = ": ip rule; ip route get 10.88.0.1 from 10.88.0.2 iif vlaneni1";
+        assert_ends(&own.remediation, commands);
+        assert!(!other.summary.contains("early_demux") && !reason.summary.contains("early_demux"));
+    }
+
+    #[test]
+    fn the_meaning_of_a_reason_is_explained() {
+        let noted = |reason: &str, place: &str| {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.location) = (Some(reason.into()), Some(place.into()));
+                drop.device = Some(device(7, "eth0"));
+            });
+            let noted = stream.gives_up().verdict();
+            assert_eq!(noted.cause.name(), "unexplained");
+            format!("{} {}", noted.summary, noted.remediation)
+        };
+        assert_has(
+            &noted("IPV6DISABLED", "ip6_rcv_core"),
+            &["IPv6 is switched off there", "net.ipv6.conf.eth0.disable_ipv6"],
+        );
+        let signed = noted("TCP_MD5NOTFOUND", "tcp_v4_rcv");
+        assert_has(&signed, &["takes only signed segments"]);
+        assert_lacks(&signed, &["a single lost packet"]);
+        assert_has(
+            &noted("IP_INNOROUTES", "ip_route_input_slow"),
+            &["has no route for it", "ip addr show to 10.88.0.2"],
+        );
+        assert_has(
+            &noted("IP_LOCAL_SOURCE", "ip_rcv_finish_core"),
+            &["has the sender's address, too", "ip addr show to 10.88.0.1"],
+        );
+        assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
+        assert_has(&noted("NOT_SPECIFIED", "tcp_v4_rcv"), &["its SYN-ACK does not arrive", "ip neigh show 10.88.0.1"]);
+        assert_has(&noted("TCP_CSUM", "tcp_v4_rcv"), &["its checksum is wrong", "tx-checksum-ip-generic off"]);
+        assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
+        assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
+        assert_has(&noted("NOT_SPECIFIED", "nf_queue"), &["no process reads that queue", "nfnetlink_queue"]);
+        assert_has(&noted("NOT_SPECIFIED", "dst_discard_out"), &["an IPsec policy waits for keys"]);
+        let on_its_way = |holder| {
+            let mut stream = Stream::new();
+            stream.connect().drop(SYN, "IP_INADDRERRORS", Netns(7)).wait_ms(200);
+            stream.inspection(|reading| reading.netns = holder).gives_up().verdict().summary
+        };
+        assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
+        let mut slow = Stream::new();
+        slow.http_readiness().connect().wait_ms(900).syn_again().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
+        });
+        slow.wait_ms(125).established().closes((0, 1, 0)).wait_ms(50).tick();
+        assert_has(&slow.verdict().summary, &["its SYN-ACK was lost or came late"]);
+        let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
+        assert_has(&again.summary, &["it is a second SYN-ACK"]);
+        assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
+    }
+
+    #[test]
+    fn a_syn_that_comes_back_to_the_node_is_reported() {
+        let vethr = Some(device(7, "vethr"));
+        let stream = Stream::new().connect().drop_on(SYN, "IP_LOCAL_SOURCE", NODE, vethr).gives_up().clone();
+        let verdict = stream.verdict();
+        assert_has(&verdict.summary, &["came back to its sender"]);
+        assert_ends(&verdict.remediation, ": ip route get 10.88.0.2");
+    }
+
+    /// A pod has the node's address, too, and another pod's neighbour entry leads there.
+    #[test]
+    fn an_answer_that_another_namespace_took_is_reported() {
+        let noted = |netns| {
+            let eth0 = device(7, "eth0");
+            let stream = Stream::new().connect().drop_on(SYN_ACK, "NO_SOCKET", netns, Some(eth0)).gives_up().clone();
+            let verdict = stream.verdict();
+            format!("{} {}", verdict.summary, verdict.remediation)
+        };
+        assert_has(&noted(Netns(7)), &["has the prober's address, too", "ip addr show to 10.88.0.1"]);
+        assert!(!noted(NODE).contains("has the prober's address"));
+    }
+
+    #[test]
+    fn a_drop_that_no_cause_stands_for_is_named() {
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, Some(device(7, "v7"))).gives_up();
+        let verdict = stream.verdict();
+        let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 on the node (QDISC_DROP)";
+        assert!(verdict.cause.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
+        assert_ends(&verdict.remediation, ": tc -s qdisc show dev v7");
+    }
+}

@@ -1,0 +1,80 @@
+//! Two pods of this node have the target's address: nothing shows which of them was reached.
+
+use super::Case;
+use super::finding::Finding;
+use tracer_model::event::Pod;
+use tracer_model::record::{Command, Confidence, Outcome, Remediation};
+use tracer_model::shell;
+
+/// What to do after one of the two pods is deleted.
+pub(super) const FIX: &str =
+    "and check the CNI's address management, which assigned the address twice (host-local: /var/lib/cni/networks)";
+
+/// Notes it in a failure, which is likely at most then: nothing is proven of either pod.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    let addr = case.attempt.flow.dst.ip();
+    let (true, [first, second, ..]) = (finding.outcome == Outcome::Failure, &holders(case)[..]) else { return };
+    finding.confidence = finding.confidence.min(Confidence::Likely);
+    let [one, other] = [first, second].map(|pod| pod.full_name().unwrap_or_default());
+    finding.summary += &format!("; pods {one} and {other} both have {addr}: either may be the one that was reached");
+    let fix = std::mem::take(&mut finding.remediation);
+    let text = format!("Delete one of the two pods, {FIX}. Otherwise: {}", fix.text);
+    finding.remediation = Remediation::from(text).run([delete(second)]).run(fix.commands);
+}
+
+/// Living pods at this address, each with a network of its own. A pod on the node without a name may be one of the
+/// list. If a pod was found on the node, one that is only listed may be gone (the list is a file, or late).
+fn holders<'a>(case: &Case<'a>) -> Vec<&'a Pod> {
+    let ended = |pod: &Pod| pod.netns.is_some_and(|netns| case.node.has_ended(netns));
+    let lives = |pod: &&Pod| pod.name.is_some() && !pod.host_network && !pod.deleting && !ended(pod);
+    let mut pods: Vec<_> = case.node.pods.at(case.attempt.flow.dst.ip()).filter(lives).collect();
+    if pods.iter().any(|pod| pod.netns.is_some()) {
+        pods.retain(|pod| pod.netns.is_some());
+    }
+    pods
+}
+
+fn delete(pod: &Pod) -> Command {
+    let [namespace, name] = [&pod.namespace, &pod.name].map(|it| shell::word(it.as_deref()));
+    Command::in_cluster(format!("kubectl delete pod -n {} {}", namespace.unwrap_or("NAMESPACE"), name.unwrap_or("POD")))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn reported(other: impl FnOnce(&mut Pod), ends: bool) -> tracer_model::record::Verdict {
+        let mut stream = Stream::new().http_readiness().pod_without_specs("10.88.0.2").clone();
+        let pods = stream.last_pods();
+        other(&mut pods.pods[1]);
+        if ends {
+            stream.netns_ends(POD);
+        }
+        stream.connect().reset_sent(SYN, true, None).verdict()
+    }
+
+    /// kubernetes#43910: after a restart the same addresses were assigned again.
+    #[test]
+    fn a_failure_at_an_address_of_two_pods_is_likely_at_most() {
+        let both = reported(|_| {}, false);
+        assert_eq!((both.cause.name(), both.confidence), ("connection_refused", Confidence::Likely));
+        let words = "; pods default/web and new both have 10.88.0.2: either may be the one that was reached";
+        assert_has(&both.summary, &[words]);
+        assert_starts(&both.remediation.commands[0].run, "kubectl delete pod -n ");
+        assert_has(&both.remediation, &[". Otherwise: Let the process listen on 8080"]);
+    }
+
+    #[test]
+    fn pods_that_end_or_use_the_host_network_or_are_only_listed_share_no_address() {
+        let ended = reported(|pod| pod.netns = Some(POD), true);
+        let others: [fn(&mut Pod); 4] = [
+            |pod| pod.deleting = true,
+            |pod| pod.host_network = true,
+            |pod| pod.name = None,
+            |pod| pod.netns = Some(POD),
+        ];
+        for one in others.map(|fill| reported(fill, false)).into_iter().chain([ended]) {
+            assert!(one.confidence == Confidence::Proven && !one.summary.contains("both have"), "{}", one.summary);
+        }
+    }
+}

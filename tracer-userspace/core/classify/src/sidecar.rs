@@ -1,0 +1,211 @@
+//! A proxy in the pod may have answered instead of the application: the status is proven, but not who sent it.
+
+use super::Case;
+use super::finding::Finding;
+use super::kubectl;
+use super::pod_sockets::{FRESH_NS, detour};
+use tracer_model::event::{Container, Pod};
+use tracer_model::record::{Command, Confidence, K8s, Remediation};
+
+/// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent, `/app-health/CONTAINER/readyz`. The agent
+/// asks the application, and answers 500 if it cannot (`handleAppProbe`, pilot/cmd/pilot-agent/status).
+const PILOT_AGENT: &str = "/app-health/";
+/// Containers of proxies through which connections from outside may go.
+const PROXIES: &[&str] = &["istio-proxy", "linkerd-proxy", QUEUE_PROXY];
+/// Knative's proxy: the readiness probe is its own, and asks the application.
+const QUEUE_PROXY: &str = "queue-proxy";
+
+/// The process that may have answered, and where to check it.
+struct Answerer {
+    text: String,
+    check: String,
+    commands: Vec<Command>,
+}
+
+/// Notes that a proxy may have sent the answer. The finding is likely at most then.
+pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Finding {
+    let named = || by_proxy(case, status?);
+    let agent = status.and_then(|_| by_pilot_agent(case));
+    match agent.or_else(|| by_detour(case)).or_else(named) {
+        Some(answerer) => answerer.note_in(finding),
+        None => finding,
+    }
+}
+
+/// Notes that a proxy may have closed. The confidence stays: either way, the end of the server closed.
+pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
+    let Some(proxy) = proxy_of(case) else { return finding };
+    let summary = format!("{}; {proxy} may have closed it without reaching the application", finding.summary);
+    let check = format!("Check whether {proxy} reached the application");
+    Finding { summary, remediation: if_reached(check, vec![logs(case, proxy)], finding.remediation), ..finding }
+}
+
+impl Answerer {
+    fn note_in(self, finding: Finding) -> Finding {
+        Finding {
+            confidence: finding.confidence.min(Confidence::Likely),
+            summary: format!("{}; {}", finding.summary, self.text),
+            remediation: if_reached(self.check, self.commands, finding.remediation),
+            ..finding
+        }
+    }
+}
+
+fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
+    let probes = case.matched.possible_probes();
+    let paths = probes.iter().filter_map(|spec| spec.path.as_deref()?.strip_prefix(PILOT_AGENT));
+    let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
+    containers.sort_unstable();
+    containers.dedup();
+    let container = (!containers.is_empty()).then(|| containers.join(" or "))?;
+    Some(Answerer {
+        text: format!(
+            "pilot-agent (container istio-proxy) answered for container {container}, and may not have reached it"
+        ),
+        check: "Check whether pilot-agent reached the application (\"Request to probe app failed\": it did not)"
+            .to_owned(),
+        commands: vec![logs(case, "istio-proxy")],
+    })
+}
+
+/// The address translation of the pod sent the probe to another process, which answered for itself or the application.
+fn by_detour(case: &Case<'_>) -> Option<Answerer> {
+    let detour = detour(case, FRESH_NS)?;
+    let (server, app) = (detour.server(), detour.passed_over());
+    Some(Answerer {
+        text: format!(
+            "{server} answered: the pod's own address translation sends that port to it; {app}, which listens there, may not have got the request"
+        ),
+        check: format!("Check whether {server} reached the application, or refused the probe itself"),
+        commands: detour.commands().into(),
+    })
+}
+
+fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {
+    // 403: a policy of the mesh (linkerd's default-inbound-policy, Istio's AuthorizationPolicy) denies it.
+    let proxy = matches!(status, 403 | 502..=504).then(|| proxy_of(case))??;
+    Some(Answerer {
+        text: format!("the answer may be that of {proxy}, which may not have reached the application"),
+        check: format!("Check whether {proxy} reached the application"),
+        commands: vec![logs(case, proxy)],
+    })
+}
+
+/// The proxy in the pod, unless the probe is for the proxy itself.
+fn proxy_of(case: &Case<'_>) -> Option<&'static str> {
+    let (attempt, node) = (case.attempt, case.node);
+    let probed = case.matched.probed_container().map(|(_, it)| it);
+    let pod = case.matched.probed_pod().or_else(|| node.pods.only_at(attempt.flow.dst.ip()))?;
+    let asked = |name: &str| name != QUEUE_PROXY && probed.is_some_and(|it| is_named(it, name));
+    PROXIES.iter().copied().find(|name| has(pod, name) && !asked(name))
+}
+
+fn has(pod: &Pod, name: &str) -> bool {
+    pod.containers.iter().any(|it| is_named(it, name))
+}
+
+fn is_named(container: &Container, name: &str) -> bool {
+    container.name.as_deref() == Some(name)
+}
+
+/// The check of the proxy comes first: the other fix helps only if the proxy reached the application.
+fn if_reached(check: String, commands: Vec<Command>, fix: Remediation) -> Remediation {
+    let text = format!("{check}. If it did: {}", fix.text);
+    Remediation::from(text).run(commands).run(fix.commands)
+}
+
+fn logs(case: &Case<'_>, container: &str) -> Command {
+    let k8s: K8s = case.matched.name().k8s.unwrap_or_default();
+    Command::in_cluster(format!("kubectl logs {} -c {container}", kubectl::pod(&k8s)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn answered(stream: &mut Stream, status: u16) -> Verdict {
+        stream.connect().established().answers(status);
+        let verdict = stream.verdict();
+        assert_eq!(verdict.cause.name(), "app_status_failure");
+        verdict
+    }
+
+    #[test]
+    fn pilot_agent_may_have_answered_for_the_application() {
+        let verdict = answered(Stream::new().http_readiness_at("/app-health/shop/readyz"), 500);
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert_has(&verdict.summary, &["HTTP status 500; pilot-agent"]);
+        assert_ends(&verdict.summary, "answered for container shop, and may not have reached it");
+        assert_has(&verdict.remediation, &["it did not). If it did: The network from the kubelet to the pod works"]);
+        let own = answered(Stream::new().http_readiness_at("/app-healthz"), 500);
+        assert_eq!(own.confidence, Confidence::Proven);
+    }
+
+    /// linkerd/linkerd2#6027: 502 by linkerd-proxy.
+    #[test]
+    fn a_proxy_may_have_answered_for_the_application() {
+        let verdict_on =
+            |proxy: &str, status: u16| answered(Stream::new().http_readiness().container_too(proxy), status);
+        for proxy in super::PROXIES {
+            for status in [403, 502, 503, 504] {
+                let verdict = verdict_on(proxy, status);
+                let text = format!("; the answer may be that of {proxy}, which may not have reached the application");
+                assert_eq!(verdict.confidence, Confidence::Likely);
+                assert!(verdict.summary.ends_with(&text), "{}", verdict.summary);
+                assert_has(&verdict.remediation, &[&format!("-n default web -c {proxy}")]);
+            }
+            assert_eq!(verdict_on(proxy, 500).confidence, Confidence::Proven, "a proxy has other words for it");
+        }
+        assert_eq!(verdict_on("sidecar", 503).confidence, Confidence::Proven);
+    }
+
+    /// The name of the container and the status do not matter.
+    #[test]
+    fn the_process_that_the_pod_redirects_its_probes_to_has_answered() {
+        let verdict_on = |redirect| {
+            let mut stream = Stream::new();
+            answered(stream.http_readiness().pod_sockets(|reading| reading.redirect = redirect).wait_ms(5_000), 400)
+        };
+        let verdict = verdict_on(Some(redirect(7, 8)));
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert_has(&verdict.summary, &["; envoy (pid 7) on 10.88.0.2:15006 answered: the pod's own"]);
+        assert_starts(&verdict.remediation.commands[0].run, "nsenter -t 7 -n ");
+        assert_eq!(verdict_on(Some(redirect(7, 7))).confidence, Confidence::Proven, "it is the application itself");
+    }
+
+    #[test]
+    fn a_probe_of_istio_proxy_itself_is_proven_and_one_of_queue_proxy_is_not() {
+        for (proxy, confidence) in [("istio-proxy", Confidence::Proven), ("queue-proxy", Confidence::Likely)] {
+            let verdict = answered(Stream::new().http_readiness().named_container(proxy), 503);
+            assert_eq!(verdict.confidence, confidence, "{proxy}");
+        }
+    }
+
+    /// linkerd/linkerd2#12806: what the proxy closes is not in the application's log.
+    #[test]
+    fn a_proxy_may_have_closed_for_the_application() {
+        let closed = |container: &str| {
+            let mut stream = Stream::new().http_readiness().container_too(container).connect().established().clone();
+            stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
+            let verdict = stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1)).verdicts().remove(0);
+            (verdict.verdict.cause.name(), verdict.verdict)
+        };
+        let (cause, verdict) = closed("linkerd-proxy");
+        assert_eq!((cause, verdict.confidence), ("closed_without_answer", Confidence::Proven));
+        assert_has(&verdict.summary, &["; linkerd-proxy may have closed it"]);
+        assert_has(&verdict.remediation, &["reached the application. If it did: Look at"]);
+        assert_lacks(&closed("sidecar").1.summary, &["may have closed it"]);
+    }
+
+    /// Only the kubelet can read an answer over HTTPS; such a verdict is likely at most anyway.
+    #[test]
+    fn a_proxy_is_also_named_for_an_answer_over_https() {
+        let mut stream = Stream::new().https_readiness().container_too("istio-proxy").connect().established().clone();
+        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
+        let verdict = stream.verdict();
+        assert_ends(
+            &verdict.summary,
+            "; the answer may be that of istio-proxy, which may not have reached the application",
+        );
+    }
+}

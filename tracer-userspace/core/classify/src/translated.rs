@@ -1,0 +1,88 @@
+//! A source NAT on the way of the attempt: behind it, packets have another source address.
+
+use super::Case;
+use super::finding::Finding;
+use tracer_model::event::Observation;
+use tracer_model::record::{Cause, Confidence};
+
+/// Notes the translation. Only destination and ports tie such a packet to this attempt: the finding is likely at most.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    let decides = |reading: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == reading.time_boot_ns);
+    let mut behind =
+        case.attempt.observations.iter().filter(decides).filter_map(|it| case.attempt.translated_in(&it.kind));
+    let Some(addr) = behind.next().map(|client| client.ip()) else { return };
+    finding.confidence = finding.confidence.min(Confidence::Likely);
+    finding.summary += &format!("; its source address had been translated to {addr} (a masquerade, Istio ambient)");
+    if finding.cause == Cause::NetworkPolicyDrop {
+        finding.remediation.text += &format!("; behind the translation, {addr} is the address to allow");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// The address that Istio ambient gives to probes, and the port as it was.
+    fn behind() -> Flow {
+        Flow { src: address("169.254.7.127:40000"), dst: address("10.88.0.2:8080") }
+    }
+
+    #[test]
+    fn a_refusal_behind_a_translation_is_a_refusal_and_likely() {
+        let mut stream = Stream::new();
+        stream.connect().reset_sent_on(behind().reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
+        let verdict = stream.verdict();
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
+        assert_has(&verdict.summary, &["source address had been translated to 169.254.7.127"]);
+    }
+
+    #[test]
+    fn the_record_has_the_own_source_and_the_fix_the_translated_one() {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.flow, drop.via) = (Some("NETFILTER_DROP".into()), behind(), Via::Translated);
+        });
+        let record = stream.gives_up().verdicts().remove(0);
+        assert_eq!(record.src.map(|it| it.addr.to_string()), Some("10.88.0.1".into()));
+        assert_eq!(record.verdict.confidence, Confidence::Likely);
+        assert_has(&record.verdict.remediation, &["Allow 169.254.7.127 -> port 8080"]);
+    }
+
+    /// Another pod uses the same source port by chance, while the probe waits for its own answer.
+    #[test]
+    fn a_pod_that_connects_to_the_same_target_is_no_translation() {
+        let refused = |pod: &str| {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_without_specs(pod).connect().reset_sent_on(
+                behind().reversed(),
+                SYN,
+                true,
+                None,
+            );
+            stream.causes()
+        };
+        assert!(refused("169.254.7.127").is_empty());
+        assert_eq!(refused("10.88.0.9"), ["connection_refused"]);
+    }
+
+    /// A masquerade with `--random-fully`, on a kernel that does not show the source port at connect.
+    #[test]
+    fn a_translated_source_port_is_not_reported() {
+        let mut stream = Stream::new().connect().clone();
+        stream.last_connect().flow.src.set_port(0);
+        stream.drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.via) = (Some("QDISC_DROP".into()), Via::Socket);
+            drop.flow.src = ([169, 254, 7, 127], 61_234).into();
+        });
+        let reported = stream.gives_up().verdicts();
+        assert_eq!(reported.first().and_then(|it| it.src).and_then(|it| it.port), Some(40_000), "{reported:?}");
+    }
+
+    #[test]
+    fn another_port_is_another_connection() {
+        let mut stream = Stream::new();
+        let flow = Flow { src: ([169, 254, 7, 127], 40_001).into(), ..behind() };
+        stream.connect().reset_sent_on(flow.reversed(), SYN, true, None).reset_received(TcpState::SynSent, 0);
+        assert_lacks(&stream.verdict().summary, &["translated"]);
+    }
+}
