@@ -70,6 +70,11 @@ impl Engine {
         self.core.next_deadline().into_iter().chain(self.sink.next_deadline()).min()
     }
 
+    /// Whether a verdict is about to be emitted.
+    pub fn is_deciding(&self, now_boot_ns: u64) -> bool {
+        self.core.is_deciding(now_boot_ns)
+    }
+
     pub fn take_queries(&mut self) -> Vec<Query> {
         self.core.take_queries()
     }

@@ -245,10 +245,6 @@ impl EventSource for Kernel {
         }
         self.loaded.status.hooks.iter().filter(|hook| !before.contains(hook)).cloned().collect()
     }
-
-    fn detach(&mut self) {
-        self.loaded.detach();
-    }
 }
 
 impl Kernel {

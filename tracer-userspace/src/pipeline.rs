@@ -60,8 +60,6 @@ pub trait EventSource {
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
         Vec::new()
     }
-    /// Detaches the hooks. The events in the ring can still be drained.
-    fn detach(&mut self);
 }
 
 /// A source of events, and what is known at its start.

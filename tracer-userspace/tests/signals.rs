@@ -33,7 +33,6 @@ impl EventSource for Quiet {
     fn query(&mut self, _: tracer_model::query::Query) -> Option<tracer_model::event::ObservationKind> {
         None
     }
-    fn detach(&mut self) {}
 }
 
 fn config(file: PathBuf) -> LiveConfig {

@@ -87,8 +87,7 @@ pub struct Loaded {
     /// Whether the probers' own cgroups were watched at the start, and why.
     pub choice: ProberHooks,
     pub names: KernelNames,
-    /// `None` once detached.
-    ebpf: Option<Ebpf>,
+    ebpf: Ebpf,
     walk: Walk,
     missed: missed::Missed,
     stats: PerCpuArray<MapData, u64>,
@@ -143,7 +142,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
         names: layout.names,
         walk,
         missed: missed::Missed::default(),
-        ebpf: Some(ebpf),
+        ebpf,
     })
 }
 
@@ -189,13 +188,12 @@ impl Loaded {
     ///
     /// Programs that are attached but never called count as one skipped run, because the real number is unknown.
     pub fn missed(&mut self) -> Vec<(&'static str, u64)> {
-        let Some(ebpf) = &mut self.ebpf else { return Vec::new() };
         let silenced = switches::off().find(|switch| self.walk.has_form(switch.silences));
-        self.missed.count(ebpf, silenced).to_vec()
+        self.missed.count(&mut self.ebpf, silenced).to_vec()
     }
 
     pub fn is_attached(&self, hook: Hook) -> bool {
-        self.ebpf.is_some() && self.walk.is_attached(hook)
+        self.walk.is_attached(hook)
     }
 
     /// Runs of each hook's programs and the seconds they took; empty if the kernel does not count them.
@@ -227,11 +225,6 @@ impl Loaded {
         }
     }
 
-    /// Detaches all programs. The events in the ring can still be drained.
-    pub fn detach(&mut self) {
-        self.ebpf = None;
-    }
-
     /// From now on reports TLS ClientHellos that arrive at this port. [`Loaded::status`] shows whether this kernel can do this.
     ///
     /// The first call attaches the program for it.
@@ -239,9 +232,8 @@ impl Loaded {
         if self.tls_ports.contains(&port) {
             return;
         }
-        let Some(ebpf) = &mut self.ebpf else { return };
         if !self.walk.was_tried(Hook::CgroupSkb) {
-            self.walk.retry(ebpf, Hook::CgroupSkb);
+            self.walk.retry(&mut self.ebpf, Hook::CgroupSkb);
             self.status = self.walk.report();
         }
         if self.walk.is_attached(Hook::CgroupSkb) && self.tls_watch.insert(port, 0, 0).is_ok() {
@@ -253,9 +245,6 @@ impl Loaded {
     /// cgroup, these are the answers to all processes. A process with an unknown cgroup is skipped, and [`Loaded::status`] shows
     /// that.
     pub fn watch_answers(&mut self, pids: &[u32]) {
-        if self.ebpf.is_none() {
-            return;
-        }
         let cgroups = pids.iter().map(|pid| (*pid, cgroup::of_process(*pid)));
         // A process that has exited gets no answers.
         let (found, lost): (Vec<_>, Vec<_>) =
@@ -270,15 +259,15 @@ impl Loaded {
 
     /// Watches the sockets of these processes, if only the cgroups of probers are watched.
     pub fn watch_sockets(&mut self, pids: &[u32]) {
-        if let (Some(ebpf), Some(sockets)) = (&mut self.ebpf, &mut self.prober_sockets) {
-            sockets.watch_all(ebpf, &mut self.walk, pids);
+        if let Some(sockets) = &mut self.prober_sockets {
+            sockets.watch_all(&mut self.ebpf, &mut self.walk, pids);
         }
     }
 
     /// Attaches the hooks of the node if the cgroup of a prober cannot be watched. Returns true if it did.
     pub fn retry_prober_sockets(&mut self) -> bool {
-        let (Some(ebpf), Some(sockets)) = (&mut self.ebpf, &mut self.prober_sockets) else { return false };
-        let walk = &mut self.walk;
+        let Some(sockets) = &mut self.prober_sockets else { return false };
+        let (ebpf, walk) = (&mut self.ebpf, &mut self.walk);
         let Err(error) = sockets.retry(ebpf, walk) else { return false };
         self.prober_sockets = None;
         // The verifier takes milliseconds, in which nothing would see the probers.
@@ -291,7 +280,6 @@ impl Loaded {
     }
 
     fn watch_cgroup(&mut self, folder: Option<PathBuf>) -> io::Result<()> {
-        let Some(ebpf) = &mut self.ebpf else { return Ok(()) };
         let file = match self.answer_cgroups.open(folder.as_deref()) {
             Ok(Some(file)) => file,
             Ok(None) => return Ok(()),
@@ -300,10 +288,10 @@ impl Loaded {
             Err(error) => return Err(error),
         };
         for link in self.answer_cgroups.take_gone() {
-            program::detach_from(ebpf, link);
+            program::detach_from(&mut self.ebpf, link);
         }
         self.answer_cgroups.check_room()?;
-        if let Some(link) = self.walk.attach_cgroup(ebpf, Hook::CgroupAnswer, &file) {
+        if let Some(link) = self.walk.attach_cgroup(&mut self.ebpf, Hook::CgroupAnswer, &file) {
             self.answer_cgroups.insert(&file, folder, link);
         }
         Ok(())
@@ -311,11 +299,10 @@ impl Loaded {
 
     /// Retries hooks on functions of a module. Returns true if one is newly attached. It is cheap enough for every few seconds.
     pub fn retry_module_hooks(&mut self) -> bool {
-        let Some(ebpf) = &mut self.ebpf else { return false };
         let mut new = false;
         for row in HOOKS.iter().filter(|r| r.when == When::ModuleLoaded) {
             if !self.walk.is_attached(row.hook) {
-                new |= self.walk.retry(ebpf, row.hook);
+                new |= self.walk.retry(&mut self.ebpf, row.hook);
             }
         }
         if new {
@@ -326,7 +313,7 @@ impl Loaded {
 
     /// The kernel's information about each program, by name.
     pub fn program_infos(&self) -> impl Iterator<Item = (&str, aya::programs::ProgramInfo)> {
-        self.ebpf.iter().flat_map(Ebpf::programs).filter_map(|(name, program)| Some((name, program.info().ok()?)))
+        self.ebpf.programs().filter_map(|(name, program)| Some((name, program.info().ok()?)))
     }
 }
 

@@ -164,6 +164,12 @@ impl Core {
         due.flatten().min()
     }
 
+    /// Whether a verdict waits for events of the same packet, or for an answer that can complete it.
+    #[must_use]
+    pub fn is_deciding(&self, now_boot_ns: u64) -> bool {
+        self.waiting.is_deciding(now_boot_ns)
+    }
+
     /// Ends the stream: decides attempts that only wait, and reports those that are still open.
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
         self.waiting.forget_timeouts();

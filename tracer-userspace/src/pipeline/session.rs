@@ -30,6 +30,8 @@ const BUSY: usize = 32;
 const REST: Duration = Duration::from_millis(1);
 /// How old the last check for skipped runs may become while the node is busy.
 const MISSED_NS: u64 = 1_000_000_000;
+/// The longest time for which the end of a run waits for verdicts that are being decided. Reading a firewall takes milliseconds.
+const DECIDING: Duration = Duration::from_millis(200);
 /// After this many observations of one batch, the loop reports progress for `tracer health`.
 const ALIVE: usize = 256;
 
@@ -47,8 +49,6 @@ pub(super) struct Session<S> {
     batch: Vec<Observation>,
     lost: Losses,
     missed: Losses,
-    /// Events after this time are dropped.
-    until_boot_ns: u64,
     daemon: bool,
     /// The endpoints of a daemon.
     server: Option<Server>,
@@ -77,7 +77,6 @@ impl<S: EventSource> Session<S> {
             batch: Vec::new(),
             lost: Losses::since(now),
             missed: Losses::since(now),
-            until_boot_ns: u64::MAX,
             daemon,
             server,
             status_line,
@@ -108,17 +107,26 @@ impl<S: EventSource> Session<S> {
         duration: Option<Duration>,
     ) -> Result<&'static str, Error> {
         let mut timers = Timers::new(duration, self.daemon, self.status_line.is_some()).map_err(no_timer)?;
+        // Why the run ends, and until when it may decide.
+        let mut ending: Option<(&'static str, Instant)> = None;
         loop {
             let wake = self.wake(&mut timers, &mut signals, &mut panics).await?;
             let taken = self.take_events();
             if let Some(reason) = self.handle(wake) {
-                return Ok(reason);
+                // A second request does not wait.
+                let until = Instant::now() + if ending.is_none() { DECIDING } else { Duration::ZERO };
+                ending = Some((ending.map_or(reason, |(first, _)| first), until));
             }
             // Before the deadline: an attempt may wait for an answer that is known at once.
             self.run_queries();
             self.fire_deadline();
             self.run_queries();
             self.flush();
+            if let Some((reason, until)) = ending
+                && (Instant::now() >= until || self.panicked.is_some() || !self.engine.is_deciding(clock::boot_ns()))
+            {
+                return Ok(reason);
+            }
             if self.engine.is_done() {
                 let satisfied = self.engine.sink().is_satisfied();
                 return Ok(if satisfied { "until_failure" } else { "output_closed" });
@@ -141,7 +149,10 @@ impl<S: EventSource> Session<S> {
         }
     }
 
-    /// Detaches, drains the ring, decides the open attempts, emits the `stop` record. Returns the exit code.
+    /// Drains the ring and the queue, decides the open attempts, emits the `stop` record. Returns the exit code.
+    ///
+    /// The hooks are detached after that, one after another. This takes half a second, and meanwhile an attempt would have events
+    /// of only some hooks.
     pub(super) fn end(mut self, reason: &str) -> Result<u8, Error> {
         if let Some(server) = &self.server {
             server.health.stopping();
@@ -149,12 +160,10 @@ impl<S: EventSource> Session<S> {
         self.status_line = None;
         self.check_missed();
         self.emit_port_use();
-        // Detaching takes time: verdicts that are decided are printed before.
-        self.flush();
-        // The hooks are detached one after another. An attempt from now on would have events of only some hooks.
-        self.until_boot_ns = clock::boot_ns();
-        self.events.detach();
-        while self.take_events() == DRAIN_MAX {}
+        while let Ok(kind) = self.changes.try_recv() {
+            self.push_observation(kind);
+        }
+        self.drain();
         self.check_loss();
         let now = clock::boot_ns();
         self.engine.finish(now);
@@ -205,7 +214,6 @@ impl<S: EventSource> Session<S> {
             self.check_loss();
             self.check_missed_in_time();
         }
-        batch.retain(|observation| observation.time_boot_ns <= self.until_boot_ns);
         batch.sort_by_key(|observation| observation.time_boot_ns);
         for (n, observation) in batch.drain(..).enumerate() {
             self.push(&observation);
@@ -324,12 +332,17 @@ impl<S: EventSource> Session<S> {
     /// Processes the events before this moment first: a verdict that is due now must know them.
     fn push_now(&mut self, kind: ObservationKind) {
         let time_boot_ns = clock::boot_ns();
+        self.drain();
+        self.push(&Observation { time_boot_ns, kind });
+    }
+
+    /// Empties the ring.
+    fn drain(&mut self) {
         for _ in 0..DRAINS_MAX {
             if self.take_events() < DRAIN_MAX {
                 break;
             }
         }
-        self.push(&Observation { time_boot_ns, kind });
     }
 
     fn push(&mut self, observation: &Observation) {

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use tracer_bpf::ebpf::LoadOptions;
+use tracer_core::testing::{POD, RuleVerdict, SYN, Stream, firewall, rule};
 use tracer_model::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
 use tracer_output::sink::{Format, SinkConfig};
 use tracer_testing::{Scratch, soon};
@@ -11,11 +12,16 @@ use tracer_testing::{Scratch, soon};
 struct Memory {
     batches: VecDeque<Vec<Observation>>,
     lost: u64,
-    watched: usize,
+    answers: mpsc::Sender<ObservationKind>,
+    /// The answer to a query for the firewall. It comes when the run waits for it.
+    answer: Option<ObservationKind>,
 }
 
 impl EventSource for Memory {
     async fn readable(&mut self) -> io::Result<()> {
+        if let Some(answer) = self.answer.take() {
+            self.answers.try_send(answer).unwrap();
+        }
         if self.batches.is_empty() { std::future::pending().await } else { Ok(()) }
     }
 
@@ -29,14 +35,11 @@ impl EventSource for Memory {
         vec![(Loss::RING, self.lost)]
     }
 
-    fn query(&mut self, _: tracer_model::query::Query) -> Option<ObservationKind> {
-        self.watched += 1;
+    fn query(&mut self, query: Query) -> Option<ObservationKind> {
+        if matches!(query, Query::Firewall(..)) {
+            self.answer = Some(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]));
+        }
         None
-    }
-
-    /// Some programs are still attached, and report events that detached ones no longer see.
-    fn detach(&mut self) {
-        self.batches.push_back(vec![retransmit(clock::boot_ns() + 1)]);
     }
 }
 
@@ -55,7 +58,7 @@ fn retransmit(time_boot_ns: u64) -> Observation {
 fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mpsc::Sender<ObservationKind>) {
     let (sender, changes) = mpsc::channel(8);
     let attached = Attached {
-        events: Memory { batches: batches.into(), lost, watched: 0 },
+        events: Memory { batches: batches.into(), lost, answers: sender.clone(), answer: None },
         since_boot_ns: clock::boot_ns(),
         hooks: vec![HookStatus { hook: "kfree_skb".into(), program_type: "raw_tracepoint".into() }],
         missing_hooks: vec![],
@@ -129,6 +132,20 @@ fn a_batch_is_recorded_in_the_order_of_time() {
     let count = |word: &str| lines.iter().filter(|line| line.contains(word)).count();
     assert_eq!((count(r#""fact":"start""#), count(r#""fact":"pods""#), count(r#""fact":"node_settings""#)), (1, 1, 1));
     assert!(lines.last().unwrap().starts_with(r#"{"end":true,"observations":5,"#), "{lines:?}");
+}
+
+/// The first packet is dropped when the run ends.
+#[test]
+fn the_end_of_a_run_waits_for_the_rule_that_dropped_a_packet() {
+    let scratch = Scratch::new();
+    let config = LiveConfig { duration: Some(Duration::ZERO), ..config(&scratch) };
+    let mut stream = Stream::new().connect().filtered(SYN, POD).clone();
+    stream.observations.iter_mut().for_each(|it| it.time_boot_ns = clock::boot_ns());
+    let (attached, _sender) = attached(vec![stream.observations.split_off(1)], 0);
+    assert_eq!(run(&config, |_, _, _| Ok(attached)).unwrap(), 0);
+    let records = std::fs::read_to_string(scratch.path("out")).unwrap();
+    let verdict = records.lines().find(|line| line.contains(r#""type":"verdict""#)).unwrap();
+    assert!(verdict.contains("it is the rule"), "{verdict}");
 }
 
 #[test]

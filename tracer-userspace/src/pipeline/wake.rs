@@ -73,7 +73,7 @@ impl Timers {
             _ = self.retry.tick() => Ok(Wake::Retry),
             () = tick(&mut self.ports) => Ok(Wake::Ports),
             () = tick(&mut self.draw) => Ok(Wake::Draw),
-            () = at(self.over) => Ok(Wake::Over),
+            () = at(&mut self.over) => Ok(Wake::Over),
         }
     }
 }
@@ -95,10 +95,11 @@ async fn tick(interval: &mut Option<Interval>) {
     }
 }
 
-/// Waits until an instant; forever without one.
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
+/// Waits until an instant, once; forever without one.
+async fn at(instant: &mut Option<Instant>) {
+    match *instant {
+        Some(until) => sleep_until(until).await,
         None => pending().await,
     }
+    *instant = None;
 }

@@ -58,10 +58,9 @@ impl Loaded {
     /// to the root cgroup.
     pub fn attach_on_demand(&mut self, probers: &[u32]) {
         self.watch_answers(probers);
-        let Some(ebpf) = &mut self.ebpf else { return };
         for row in HOOKS.iter().filter(|row| matches!(row.when, When::OnDemand | When::Prober)) {
             if !self.walk.was_tried(row.hook) {
-                self.walk.retry(ebpf, row.hook);
+                self.walk.retry(&mut self.ebpf, row.hook);
             }
         }
         self.status = self.walk.report();

@@ -89,6 +89,12 @@ impl Waiting {
         first_due(&self.due_at).into_iter().chain(first_due(&self.timeouts)).min()
     }
 
+    /// An attempt is about to be classified, or a verdict waits for an answer.
+    pub(super) fn is_deciding(&self, now: u64) -> bool {
+        let is_settling = first_due(&self.due_at).is_some_and(|due| due <= now.saturating_add(SETTLE_NS));
+        is_settling || self.held.values().any(|held| held.until.is_none_or(|until| now < until))
+    }
+
     fn hold(&mut self, conn: ConnId, held: Held) {
         if self.held.len() >= MAX_HELD {
             self.held.pop_first();
@@ -222,6 +228,20 @@ mod tests {
         // The core drops old attempts only when another observation comes.
         (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).tick());
         stream.push(firewall(NODE, rules)).causes()
+    }
+
+    #[test]
+    fn the_end_of_a_run_waits_for_the_rule_of_a_drop_but_not_for_the_end_of_its_attempt() {
+        let is_deciding = |read: bool| {
+            let mut stream = Stream::new().http_readiness().connect().filtered(SYN, POD).clone();
+            if read {
+                stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]));
+            }
+            let mut core = crate::core::Core::default();
+            stream.wait_ms(5).tick().observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+            core.is_deciding(stream.now())
+        };
+        assert_eq!([false, true].map(is_deciding), [true, false]);
     }
 
     #[test]
