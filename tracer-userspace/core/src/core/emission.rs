@@ -36,6 +36,9 @@ pub(super) fn refreshes(before: &Decided, finding: &Finding) -> bool {
 impl Core {
     /// Emits a verdict, now or when the attempt can no longer succeed.
     pub(super) fn emit(&mut self, conn: ConnId, record: Decision, out: &mut Vec<Decision>) {
+        if self.verdicts.is_superseded(conn) {
+            return;
+        }
         let is_failure = matches!(&record.body, Body::Verdict(body) if body.verdict.outcome == Outcome::Failure);
         let is_first = !self.verdicts.is_emitted(conn);
         let until = self.may_succeed_until(conn, record.time_boot_ns).filter(|_| is_failure && is_first);

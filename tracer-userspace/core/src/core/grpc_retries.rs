@@ -3,6 +3,7 @@
 //! The kubelet dials with `grpc.WithBlock()` and without `FailOnNonTempDialError` (pkg/probe/grpc): a dial that is
 //! refused or ends before the server's first frame is repeated 1 s later, then after 1.28 to 1.92 s, 2.05 to 3.07 s and
 //! so on (grpc-go, `backoff.DefaultConfig`). Two gRPC probes of one port each have a series of their own.
+//! The last failed dial of a series has the verdict.
 
 use std::net::SocketAddr;
 
@@ -16,6 +17,7 @@ use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId};
 use tracer_model::recent::Recent;
+use tracer_model::record::Cause;
 
 /// The shortest time between two dials of a series, minus a margin for the timers of a busy node.
 const LEAST_NS: u64 = 950_000_000;
@@ -25,11 +27,12 @@ const EARLY_NS: u64 = 50_000_000;
 /// Series kept for one target: each of its probes has one.
 const MAX_SERIES: usize = 8;
 
-/// The failed dials of one attempt of a probe: when the first and the last one began.
+/// The failed dials of one attempt of a probe: when the first and the last one began, and which one was the last.
 #[derive(Clone, Copy, Debug)]
 struct Series {
     first: u64,
     last: u64,
+    last_conn: ConnId,
 }
 
 /// The attempts of gRPC probes that may dial again, by process and target.
@@ -66,16 +69,20 @@ impl GrpcRetries {
         }
     }
 
-    /// Adds a failed dial to its series, or begins a series with it.
-    fn add(&mut self, attempt: &Attempt, window_ns: u64) {
+    /// Adds a failed dial to its series, or begins a series with it. Returns the dial before it.
+    fn add(&mut self, attempt: &Attempt, window_ns: u64) -> Option<ConnId> {
         let (position, began) = (self.position(attempt, window_ns), attempt.started);
         let series = self.0.or_default(key(attempt));
         match position.and_then(|position| series.get_mut(position)) {
-            Some(continued) => continued.last = began,
+            Some(continued) => {
+                continued.last = began;
+                Some(std::mem::replace(&mut continued.last_conn, attempt.conn))
+            }
             None => {
                 series.retain(|it| began.saturating_sub(it.first) < window_ns);
                 series.truncate(MAX_SERIES - 1);
-                series.push(Series { first: began, last: began });
+                series.push(Series { first: began, last: began, last_conn: attempt.conn });
+                None
             }
         }
     }
@@ -101,13 +108,17 @@ impl Core {
         has_time.then_some(over)
     }
 
-    /// A dial failed: the probe may dial again until its timeout.
-    pub(super) fn note_connect(&mut self, conn: ConnId) {
+    /// A dial failed: the probe may dial again until its timeout. The verdict on the dial before it is not needed if it
+    /// still waits, and if this one is explained.
+    pub(super) fn note_connect(&mut self, conn: ConnId, cause: Cause) {
         let Some(attempt) = self.correlator.get(conn).filter(|it| is_unheard(it)) else { return };
         let Some((_, longest)) = Matched::new(attempt, &self.node).grpc_timeouts_ns() else { return };
         let until = attempt.started.saturating_add(longest).saturating_add(LEAST_NS);
-        self.grpc_retries.add(attempt, longest);
+        let before = self.grpc_retries.add(attempt, longest).filter(|_| cause != Cause::Unexplained);
         self.correlator.keep(conn, until);
+        if let Some(before) = before {
+            self.verdicts.supersede(before);
+        }
     }
 
     /// A dial was answered: earlier failed dials of the same attempt of the probe cannot be why the probe fails.
@@ -180,8 +191,8 @@ mod tests {
     fn refused_dials_are_noise_if_a_later_dial_of_the_attempt_is_answered() {
         use Outcome::{Failure, Noise};
         let third = |timeout_s| answered_after(timeout_s, &[1_000, 1_600]).outcomes();
-        assert_eq!(third(5), [Noise, Noise], "none is a failure before its probe is over");
-        assert_eq!(third(2), [Failure, Failure], "the attempt was over by then");
+        assert_eq!(third(5), [Noise], "none is a failure before its probe is over");
+        assert_eq!(third(2), [Failure], "the attempt was over by then");
         assert_eq!(third(1), [Failure, Failure], "each was an attempt of its own");
         let mut http = Stream::new().http_readiness().clone();
         refused(&mut http, 100, 1_000);
@@ -201,7 +212,7 @@ mod tests {
     /// Dials at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.
     #[test]
     fn an_answer_in_the_next_attempt_of_the_probe_withdraws_no_failure() {
-        assert_eq!(answered_after(3, &[1_000, 1_600, 2_400]).outcomes(), [Outcome::Failure; 3]);
+        assert_eq!(answered_after(3, &[1_000, 1_600, 2_400]).outcomes(), [Outcome::Failure]);
     }
 
     /// periodSeconds 2 and timeoutSeconds 2: the kubelet's ticker is never exact.
@@ -218,7 +229,7 @@ mod tests {
             stream.again(conn).connect().established().answer(AnswerKind::Http, Some(400));
             stream.closes((90, 91, 103)).wait_ms(until_next);
         }
-        assert_eq!(stream.in_a_row(), [1, 1, 1, 2].map(Some));
+        assert_eq!(stream.in_a_row(), [1, 2].map(Some));
     }
 
     /// The timeout of 3 s ends while the second dial waits for an answer after its handshake.
@@ -253,7 +264,7 @@ mod tests {
                 refused(&mut stream, 100 + 10 * attempt + dial, until_next);
             }
         }
-        assert_eq!(stream.in_a_row(), [1, 1, 1, 2, 2, 2].map(Some));
+        assert_eq!(stream.in_a_row(), [1, 2].map(Some));
         // The last attempt was answered. The next one begins before the timeout of the last one.
         let mut quick = Stream::new().grpc_readiness(5).clone();
         refused(&mut quick, 100, 1_000);
@@ -274,6 +285,23 @@ mod tests {
         assert_eq!(stream.in_a_row(), [None, Some(1), Some(2)]);
     }
 
+    /// The kubelet 1.36 reports once, at its timeout. Two milliseconds later it may run the probe again.
+    #[test]
+    fn a_failure_of_several_dials_has_one_verdict_also_if_a_process_listens_later() {
+        let mut stream = Stream::new().grpc_readiness(3).clone();
+        refused(&mut stream, 100, 1_000);
+        refused(&mut stream, 101, 1_600);
+        refused(&mut stream, 102, 401);
+        let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 3s: context deadline exceeded";
+        stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(2);
+        assert_eq!((stream.causes(), stream.in_a_row()), (vec!["connection_refused"], vec![Some(1)]));
+        refused(&mut stream, 103, 2_000);
+        assert_eq!(stream.in_a_row(), [1, 2].map(Some));
+        stream.listens(POD, 8080, true).wait_ms(600).tick();
+        let causes = ["connection_refused", "not_listening_yet", "not_listening_yet"];
+        assert_eq!(stream.causes(), causes, "a revision of the first failure, and the second one");
+    }
+
     /// Liveness and readiness dial 0.3 s apart, and each dials again.
     #[test]
     fn two_probes_of_one_port_have_two_series() {
@@ -285,7 +313,7 @@ mod tests {
         stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
         let grpc_retries = (100..104).map(|conn| core.verdicts.of(ConnId(conn)).map(|it| it.is_retry));
         assert_eq!(grpc_retries.collect::<Vec<_>>(), [false, false, true, true].map(Some));
-        assert_eq!(stream.in_a_row(), [None; 4], "the kubelet did not name the probe of each failure");
+        assert_eq!(stream.in_a_row(), [None; 2], "the kubelet did not name the probe of each failure");
     }
 
     /// Dials at 0 and 0.3 s are refused, those at 1.0 and 1.3 s answered.

@@ -30,6 +30,8 @@ struct AttemptVerdict {
     pending: Option<Decision>,
     /// The time and content of the last emitted verdict.
     emitted: Option<(u64, VerdictKey)>,
+    /// A later connection of the same attempt of the probe has the verdict.
+    superseded: bool,
 }
 
 /// What was decided about an attempt.
@@ -102,7 +104,8 @@ impl Verdicts {
             let oldest = self.by_attempt.iter().find(|(_, it)| it.pending.is_none()).map(|(conn, _)| *conn);
             oldest.map(|conn| self.by_attempt.remove(&conn));
         }
-        self.by_attempt.insert(conn, AttemptVerdict { decided, counted: None, pending: None, emitted: None });
+        self.by_attempt
+            .insert(conn, AttemptVerdict { decided, counted: None, pending: None, emitted: None, superseded: false });
     }
 
     /// Counts the attempt as a failure of this kind of probe; returns whether it was not counted as that before.
@@ -133,6 +136,17 @@ impl Verdicts {
 
     pub(super) fn take_pending(&mut self, conn: ConnId) -> Option<Decision> {
         self.by_attempt.get_mut(&conn)?.pending.take()
+    }
+
+    /// Drops the pending verdict on the attempt, and all later ones.
+    pub(super) fn supersede(&mut self, conn: ConnId) {
+        if let Some(verdict) = self.by_attempt.get_mut(&conn) {
+            verdict.superseded = verdict.pending.take().is_some();
+        }
+    }
+
+    pub(super) fn is_superseded(&self, conn: ConnId) -> bool {
+        self.by_attempt.get(&conn).is_some_and(|it| it.superseded)
     }
 
     pub(super) fn is_emitted(&self, conn: ConnId) -> bool {
@@ -182,7 +196,7 @@ impl Core {
         let is_retry = attempt.is_some_and(|it| self.is_grpc_retry(it));
         let without_tls = attempt.filter(|it| Matched::new(it, &self.node).is_without_tls()).map(|it| it.flow.dst);
         if self.verdicts.of(conn).is_none() && finding.outcome == Outcome::Failure {
-            self.note_connect(conn);
+            self.note_connect(conn, finding.cause);
         }
         if let Some(dst) = without_tls {
             self.node.tls.observe_plain(dst);
