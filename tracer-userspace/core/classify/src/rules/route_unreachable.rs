@@ -12,7 +12,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return held_answer(case).and_then(|_| no_way_back(case));
     }
-    by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case)).or_else(|| no_way_back(case))
+    let of_syn = by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case));
+    of_syn.or_else(|| by_icmp_about_answer(case)).or_else(|| no_way_back(case))
 }
 
 /// An inspection during the attempt found no route from the target's namespace to the prober. The kernel drops a SYN
@@ -176,6 +177,29 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
     Some(found.resting_on(&[Hook::KfreeSkb]))
 }
 
+/// A router of this node had no route for the SYN-ACK. The prober's own namespace is none: it has lost the address.
+fn by_icmp_about_answer(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let is_of_router = |i: &Icmp| {
+        let is_answer = i.flags.is_syn_ack() && i.flow == attempt.flow.reversed();
+        is_answer && is_unreachable(i) && i.netns.is_some() && i.netns != attempt.netns
+    };
+    let (time, icmp) = attempt.icmp().find(|(_, i)| is_of_router(i))?;
+    let dropped = |(_, d): (u64, &PacketDrop)| d.flags.is_syn_ack() && !is_routing(d);
+    if !case.settled || dropped_on_this_node(case) || attempt.drops().any(dropped) {
+        return None;
+    }
+    let (back, place, answer) = (attempt.flow.src.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
+    let summary = format!(
+        "no route{place} back to {back}: {answer} was sent about the SYN-ACK of {}, which listens",
+        attempt.flow.dst
+    );
+    let route = run_in(case, icmp.netns, format!("ip route get {back}"));
+    let fix = Remediation::from("Add or correct the route back").run([route]);
+    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, fix);
+    Some(found.resting_on(&[Hook::KfreeSkb]).until_answered())
+}
+
 /// The socket ended with the error of an ICMP message that nobody on this node sent.
 fn by_error(case: &Case<'_>) -> Option<Finding> {
     let (ended, _) = case.attempt.ended?;
@@ -304,6 +328,26 @@ mod tests {
         let mut outside = Stream::new();
         outside.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
         assert_eq!(outside.causes(), ["route_unreachable"]);
+    }
+
+    /// Played on a node: a router between the node and the pod forwards the SYN, and has no route for the SYN-ACK.
+    #[test]
+    fn a_router_without_a_route_back_is_route_unreachable() {
+        let decided = |reason: &str, fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().connect().drop(SYN_ACK, reason, POD).icmp(3, 0).clone();
+            let icmp = stream.last_icmp();
+            (icmp.flags, icmp.flow) = (SYN_ACK, icmp.flow.reversed());
+            fill(&mut stream);
+            stream.gives_up().verdict()
+        };
+        let verdict = decided("IP_INNOROUTES", |_| ());
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Proven));
+        assert_has(&verdict.summary, &["back to 10.88.0.1: ", "about the SYN-ACK of 10.88.0.2:8080"]);
+        let lost = decided("IP_INNOROUTES", |stream| stream.last_icmp().netns = Some(NODE));
+        assert_eq!(lost.cause.name(), "unexplained", "the prober's namespace has lost the address");
+        let about_other = decided("IP_INNOROUTES", |stream| stream.last_icmp().flow.dst.set_port(1));
+        assert_eq!(about_other.cause.name(), "unexplained");
+        assert_ne!(decided("NETFILTER_DROP", |_| ()).cause.name(), "route_unreachable", "a rule rejected it");
     }
 
     #[test]
