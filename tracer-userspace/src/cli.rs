@@ -7,7 +7,6 @@ mod help;
 mod hooks;
 mod message;
 mod namespace;
-mod otlp;
 mod overview;
 pub mod pages;
 #[cfg(feature = "selftest")]
@@ -15,7 +14,6 @@ mod selftest;
 mod serve;
 mod unknown_variables;
 mod variable;
-mod write;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,6 +22,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, ColorChoice, FromArgMatches as _, Parser, Subcommand};
 
+use tracer_output::sink::DestinationFlags;
 use tracer_terminal::telemetry::Diagnostics;
 use tracer_terminal::typed::{duration, size};
 
@@ -33,13 +32,11 @@ pub use flags::{
     RotationFlags, SourceFlags,
 };
 pub use hooks::HooksArgs;
-pub use otlp::{Compression, OtlpFlags};
 #[cfg(feature = "selftest")]
 pub use selftest::SelftestArgs;
 pub use serve::ServeFlags;
 pub use unknown_variables::unknown_variables;
 pub use variable::named_by as named_by_variable;
-pub use write::WriteFlags;
 
 /// Names the cause of each failed Kubernetes probe, from the kernel's own events.
 #[derive(Debug, Parser)]
@@ -69,9 +66,7 @@ pub enum Command {
         #[command(flatten)]
         serve: ServeFlags,
         #[command(flatten)]
-        write: WriteFlags,
-        #[command(flatten)]
-        otlp: OtlpFlags,
+        destinations: DestinationFlags,
     },
     /// Ask the daemon of this node whether it is alive, or ready
     #[command(after_help = help::HEALTH)]

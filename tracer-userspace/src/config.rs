@@ -1,6 +1,5 @@
 //! Checks the flags of [`crate::cli`] and applies the defaults.
 
-mod cluster_flags;
 mod doctor;
 mod hooks;
 mod inputs;
@@ -18,8 +17,7 @@ use std::path::{Path, PathBuf};
 use anstream::{AutoStream, ColorChoice};
 
 use crate::cli::{
-    Cli, Command, Compression, DetailFlags, FilterFlags, KernelFlags, OtlpFlags, OutputFlags, ProberFlag, RecordFlags,
-    RotationFlags, pages,
+    Cli, Command, DetailFlags, FilterFlags, KernelFlags, OutputFlags, ProberFlag, RecordFlags, RotationFlags, pages,
 };
 use crate::hooks::HooksConfig;
 use crate::pipeline::LiveConfig;
@@ -29,7 +27,6 @@ use tracer_doctor::command::DoctorConfig;
 use tracer_model::record::Cause;
 use tracer_output::explain;
 use tracer_output::sink::filter::Filter;
-use tracer_output::sink::otlp::OtlpConfig;
 use tracer_output::sink::output::Rotation;
 use tracer_output::sink::{Format, SinkConfig};
 use tracer_report::{ReportConfig, ShowConfig};
@@ -123,10 +120,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             live::refuse_api_flags_without_kubeconfig("attach", &flags.sources, &cli.typed)?;
             live::plan(*flags, None, None).map(planned)
         }
-        Command::Run { live, serve, write, otlp } => {
-            let live = live::plan(*live, Some((serve, write)), None)?;
-            Ok(planned(LiveConfig { otlp: otlp_config(otlp), ..live }))
-        }
+        Command::Run { live, serve, destinations } => live::plan(*live, Some((serve, destinations)), None).map(planned),
         Command::Record { file, live: flags } => {
             live::refuse_api_flags_without_kubeconfig("record", &flags.sources, &cli.typed)?;
             if file == Path::new("-") {
@@ -136,13 +130,6 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             live::plan(*flags, None, Some(file)).map(planned)
         }
     }
-}
-
-/// Where the daemon pushes records to.
-fn otlp_config(flags: OtlpFlags) -> Option<OtlpConfig> {
-    let OtlpFlags { otlp_endpoint, otlp_headers: headers, otlp_compression } = flags;
-    let gzip = otlp_compression == Compression::Gzip;
-    otlp_endpoint.map(|endpoint| OtlpConfig { endpoint, headers, gzip })
 }
 
 /// Which records are emitted, and where they go.

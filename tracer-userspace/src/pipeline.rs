@@ -26,9 +26,7 @@ use tracer_model::event::{
 use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::serve;
-use tracer_output::sink::cluster::ClusterSink;
 use tracer_output::sink::metrics::KernelCounts;
-use tracer_output::sink::otlp::OtlpSink;
 use tracer_output::sink::{Sink, leftover};
 use tracer_sources::{Background, Supervisor};
 use tracer_terminal::error::{self, Error, os_message};
@@ -140,13 +138,7 @@ where
     let background = |name| Background::new(name, &supervisor);
     let (services, api) = (background("services"), background("cluster-api"));
     let mut sink = Sink::open(&config.output, true)?;
-    if let Some(to) = config.otlp.clone() {
-        sink.add(OtlpSink::start(to, &services)?);
-    }
-    // The last one, since at the end of a run it may wait for a program that provides credentials.
-    if let Some(to) = config.cluster_output.clone() {
-        sink.add(ClusterSink::start(to, &api).map_err(|error| Error::Source(error::chain(&error)))?);
-    }
+    config.destinations.start(&mut sink, &services, &api)?;
     let server = config.serve.as_ref().map(|serve| {
         let (server, metrics) = serve::start(serve, &services);
         if let Some(metrics) = metrics {

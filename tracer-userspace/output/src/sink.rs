@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 pub use self::config::{Format, SinkConfig, choices};
-pub use self::destination::Destination;
+pub use self::destination::{Destination, DestinationFlags, Destinations};
 use crate::sink::metrics::{KernelCounts, Metrics};
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;

@@ -2,28 +2,28 @@
 
 use std::path::PathBuf;
 
-use super::cluster_flags::{cluster_output, namespaces};
 use super::{host_name, load_options, non_empty, readable, records};
-use crate::cli::{LiveFlags, ServeFlags, SourceFlags, WriteFlags};
+use crate::cli::{LiveFlags, ServeFlags, SourceFlags};
 use crate::pipeline::LiveConfig;
 use tracer_output::serve::Serve;
-use tracer_sources::cluster::{self, Access, ClusterConfig};
+use tracer_output::sink::DestinationFlags;
+use tracer_sources::cluster::{self, Access, ClusterConfig, Namespace};
 use tracer_sources::{NamedLog, journal_in};
 use tracer_terminal::error::Error;
 
 /// Makes the configuration of the flags of these commands. Only a daemon has the flags in `daemon`.
 pub(super) fn plan(
     flags: LiveFlags,
-    daemon: Option<(ServeFlags, WriteFlags)>,
+    daemon: Option<(ServeFlags, DestinationFlags)>,
     record: Option<PathBuf>,
 ) -> Result<LiveConfig, Error> {
-    let (serve, write) = daemon.unzip();
+    let (serve, destinations) = daemon.unzip();
     let output = records(&flags.records)?;
     let files = Files::of(&flags)?;
     let node_name = non_empty(flags.node.node_name).unwrap_or_else(host_name);
     let sources = &flags.sources;
     let access = access(sources, &files, serve.is_some());
-    let cluster_output = write.map(|write| cluster_output(write, access.clone(), &node_name)).transpose()?.flatten();
+    let destinations = destinations.map(|flags| flags.destinations(access.clone(), &node_name)).transpose()?;
     let load = load_options(flags.probers, flags.kernel)?;
     Ok(LiveConfig {
         unavailable_source: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unavailable_source(sources)),
@@ -37,8 +37,7 @@ pub(super) fn plan(
         pods: files.pods,
         services: files.services,
         kubelet_log: files.kubelet_log,
-        cluster_output,
-        otlp: None,
+        destinations: destinations.unwrap_or_default(),
         node_name,
     })
 }
@@ -100,6 +99,19 @@ fn cluster_sources(access: Access, flags: &SourceFlags, files: &Files, node_name
         events: namespaces(flags.api_events.clone()),
     };
     Some(config).filter(ClusterConfig::asks_something)
+}
+
+/// Removes duplicates; `*` stands for all namespaces.
+fn namespaces(asked: Vec<Namespace>) -> Vec<Namespace> {
+    if asked.contains(&Namespace::All) {
+        return vec![Namespace::All];
+    }
+    asked.into_iter().fold(Vec::new(), |mut each, namespace| {
+        if !each.contains(&namespace) {
+            each.push(namespace);
+        }
+        each
+    })
 }
 
 /// Refuses flags of the cluster API without a kubeconfig. Their variables are accepted: `attach` may run in the environment of a

@@ -2,7 +2,7 @@ use super::*;
 use crate::cli::{Parsed, parse};
 use tracer_bpf::ebpf::ProberHooksWhen;
 use tracer_sources::NamedLog;
-use tracer_sources::cluster::Access;
+use tracer_sources::cluster::{Access, Namespace};
 
 pub(super) fn planned(args: &[&str]) -> Result<Plan, Error> {
     let args = std::iter::once("tracer").chain(args.iter().copied()).map(Into::into);
@@ -156,4 +156,36 @@ fn causes_are_found_in_either_case_and_with_hyphens() {
         panic!("explain takes several causes")
     };
     assert_eq!(causes, [Cause::LoopbackDown, Cause::FirewallDrop]);
+}
+
+#[test]
+fn events_are_read_of_named_namespaces_or_of_all() {
+    let file = std::env::current_exe().unwrap().display().to_string();
+    let events = |namespaces: &str| {
+        let args = ["attach", "--kubeconfig", &file, "--pods", &file, "--api-events", namespaces];
+        match planned(&args) {
+            Ok(Plan::Live(live)) => Ok(live.cluster.unwrap().events),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    let named = |name: &str| Namespace::Named(name.to_owned());
+    assert_eq!(events("shop,bank,shop").unwrap(), [named("shop"), named("bank")]);
+    assert_eq!(events("shop,*").unwrap(), [Namespace::All]);
+    assert!(events("Shop").unwrap_err().contains("the name of a namespace, or `*`"));
+    assert!(planned(&["replay", "x", "--api-events", "shop"]).unwrap_err().to_string().starts_with("--api-events"));
+}
+
+#[test]
+fn writing_to_the_api_needs_access_to_it() {
+    let file = std::env::current_exe().unwrap().display().to_string();
+    let written = |args: &[&str]| match planned(&[&["run", "--node-name", "n1"], args].concat()) {
+        Ok(Plan::Live(live)) => Ok(live.destinations.cluster),
+        other => Err(other.unwrap_err().to_string()),
+    };
+    assert_eq!(written(&["--kubeconfig", &file]).unwrap(), None);
+    let output = written(&["--kubeconfig", &file, "--pods", &file, "--api-condition"]).unwrap().unwrap();
+    assert!(output.condition && !output.explain && output.node_name == "n1");
+    assert!(written(&["--api-explain"]).unwrap_err().starts_with("--api-explain needs the cluster API"));
+    assert!(written(&["--api-explain", "--kubeconfig", &file, "--no-api"]).is_err());
+    assert!(planned(&["attach", "--api-explain"]).is_err());
 }

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use tracer_bpf::ebpf::LoadOptions;
 use tracer_output::serve::Serve;
-use tracer_output::sink::SinkConfig;
-use tracer_output::sink::cluster::ClusterOutput;
-use tracer_output::sink::otlp::OtlpConfig;
+use tracer_output::sink::{Destinations, SinkConfig};
 use tracer_sources::NamedLog;
 use tracer_sources::cluster::ClusterConfig;
 
@@ -34,9 +32,7 @@ pub struct LiveConfig {
     pub cluster: Option<ClusterConfig>,
     /// A warning about a flag that needs the cluster API without access to it; reported at the start.
     pub unavailable_source: Option<String>,
-    /// What is written to the cluster API.
-    pub cluster_output: Option<ClusterOutput>,
-    /// `--otlp-endpoint`.
-    pub otlp: Option<OtlpConfig>,
+    /// The destinations of the daemon; other commands have none.
+    pub destinations: Destinations,
     pub node_name: String,
 }

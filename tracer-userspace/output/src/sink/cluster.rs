@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
+use clap::Args;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
@@ -28,6 +29,7 @@ use crate::sink::Destination;
 use tracer_model::decision::Decision;
 use tracer_sources::Background;
 use tracer_sources::cluster::{Access, ConnectError, Pace, client};
+use tracer_terminal::error::Error;
 
 /// Capacity of each queue. A full queue drops the newest item and counts it.
 const QUEUE: usize = 256;
@@ -37,6 +39,32 @@ const FIRST: Duration = Duration::from_secs(2);
 const AT_END: Duration = Duration::from_secs(2);
 /// How long the end of the run waits for the task. A credential plugin may block it for any time.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What `tracer run` writes to the cluster API: nothing without these flags.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Writes to the cluster API")]
+pub struct ClusterFlags {
+    /// Write an Event `ProbeFailureExplained` on the pod for each container and cause, with a count; only for proven and likely verdicts
+    #[arg(long)]
+    api_explain: bool,
+    /// Set the condition `TracerNodeFault` of the node: true while a fault of the node itself is known
+    #[arg(long)]
+    api_condition: bool,
+}
+
+impl ClusterFlags {
+    /// What they ask for, if anything. It needs access to the API.
+    pub fn output(self, access: Option<Access>, node_name: &str) -> Result<Option<ClusterOutput>, Error> {
+        let Self { api_explain: explain, api_condition: condition } = self;
+        if !explain && !condition {
+            return Ok(None);
+        }
+        let flag = if explain { "--api-explain" } else { "--api-condition" };
+        let api = "the cluster API: a pod's service account, or --kubeconfig PATH, and no --no-api";
+        let access = access.ok_or_else(|| Error::Usage(format!("{flag} needs {api}")))?;
+        Ok(Some(ClusterOutput { access, node_name: node_name.to_owned(), explain, condition }))
+    }
+}
 
 /// What is to be written, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]

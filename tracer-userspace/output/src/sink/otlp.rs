@@ -5,6 +5,7 @@
 //! record have the same `service.instance.id` and `tracer.seq`.
 
 mod convert;
+mod flags;
 mod message;
 mod push;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use http::{HeaderName, HeaderValue, Uri};
 use prost::Message as _;
 use tokio::sync::{Semaphore, mpsc, watch};
 
+pub use self::flags::OtlpFlags;
 use self::push::{Pusher, Waiting};
 use crate::sink::Destination;
 use tracer_model::plural::were;

@@ -4,7 +4,8 @@ use clap::{Args, ValueEnum};
 use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Uri};
 
-use tracer_output::sink::choices;
+use super::OtlpConfig;
+use crate::sink::choices;
 
 /// Where `tracer run` pushes records to.
 #[derive(Debug, Args)]
@@ -12,18 +13,27 @@ use tracer_output::sink::choices;
 pub struct OtlpFlags {
     /// Also push records to this URL (OTLP/HTTP, protobuf), such as http://collector:4318; without a path, /v1/logs is added
     #[arg(long, value_name = "URL", value_parser = endpoint)]
-    pub otlp_endpoint: Option<Uri>,
+    otlp_endpoint: Option<Uri>,
     /// Send this header with each request; repeatable. Put a secret into TRACER_OTLP_HEADER: others can read a command line
     #[arg(long = "otlp-header", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = header, requires = "otlp_endpoint")]
-    pub otlp_headers: Vec<(HeaderName, HeaderValue)>,
+    otlp_headers: Vec<(HeaderName, HeaderValue)>,
     /// Compress requests in this way
     #[arg(long, value_enum, value_name = choices::<Compression>(), default_value = "gzip", hide_possible_values = true)]
-    pub otlp_compression: Compression,
+    otlp_compression: Compression,
+}
+
+impl OtlpFlags {
+    /// What they ask for, if they name an endpoint.
+    pub fn config(self) -> Option<OtlpConfig> {
+        let Self { otlp_endpoint, otlp_headers: headers, otlp_compression } = self;
+        let gzip = otlp_compression == Compression::Gzip;
+        otlp_endpoint.map(|endpoint| OtlpConfig { endpoint, headers, gzip })
+    }
 }
 
 /// How requests are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Compression {
+enum Compression {
     /// Compress with gzip.
     Gzip,
     /// Do not compress.
