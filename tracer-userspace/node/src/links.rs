@@ -120,7 +120,8 @@ fn dump_around(addr: IpAddr, from: Option<i32>) -> io::Result<Vec<LinkState>> {
     netlink.dump(RTM_GETLINK, &link_request(), |message| {
         if let Some(link) = parse_link(message) {
             let parent = link.kind.as_deref().and_then(|kind| parent(message, kind, from));
-            around.add_link(LinkState { parent, ..link.state });
+            let kind = link.kind.filter(|_| link.state.peer_ifindex.is_none());
+            around.add_link(LinkState { parent, kind, ..link.state });
         }
     })?;
     Ok(around.links())

@@ -94,6 +94,8 @@ pub struct LinkState {
     pub peer_ifindex: Option<u32>,
     /// The device under it; only for a macvlan or ipvlan of a target.
     pub parent: Option<ParentLink>,
+    /// What it is if it has no other end (`bridge`, `bond`); only for a link of a target.
+    pub kind: Option<String>,
 }
 
 /// The device under a macvlan or ipvlan.

@@ -48,7 +48,7 @@ fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Findin
                 Some((node, peer)) => finding(case, evidence, node, (peer.ifindex, &peer.name), "is down"),
                 None => {
                     let found = finding(case, evidence, netns, (link.ifindex, &link.name), state);
-                    if link.up { set_other_end_up(case, netns, &link.name, found) } else { found }
+                    if link.up { restore_carrier(case, netns, link, found) } else { found }
                 }
             }
         }
@@ -90,8 +90,18 @@ fn broken_link<'a>(reading: &'a Inspection, case: &Case<'_>) -> Option<(&'a Link
     let link = links.clone().find(holds).or_else(|| links.find(|link| has_lost_target(link, reading, case)))?;
     match (link.up, link.running) {
         (false, _) => Some((link, "is down")),
-        (true, Some(false)) => Some((link, "has no carrier: its other end is down")),
+        (true, Some(false)) => Some((link, without_carrier(link))),
         _ => None,
+    }
+}
+
+/// Why a link has no carrier. Only a veth has another end.
+fn without_carrier(link: &LinkState) -> &'static str {
+    match link.kind.as_deref() {
+        Some("bridge") => "has no carrier: it is a bridge, and none of its ports is up",
+        Some("bond" | "team") => "has no carrier: it is a bond, and none of its links is up",
+        None if link.peer_ifindex.is_some() => "has no carrier: its other end is down",
+        _ => "has no carrier",
     }
 }
 
@@ -120,12 +130,25 @@ fn peer_down<'a>(case: &Case<'a>, link: &LinkState) -> Option<(Netns, &'a LinkSt
     Some((node, peer))
 }
 
-/// The link itself is up already, and its other end is not known.
-fn set_other_end_up(case: &Case<'_>, netns: Netns, device: &str, found: Finding) -> Finding {
-    let text = format!(
-        "Set the other end of {device} up: its index is the number after `@if` in the name of {device}, in another namespace. Or delete the pod, so that its sandbox is made again"
-    );
-    let show = run_in(case, Some(netns), format!("ip link show {}", shell::link(device)));
+/// The link itself is up already, and its other end is not known, or it has none.
+fn restore_carrier(case: &Case<'_>, netns: Netns, link: &LinkState, found: Finding) -> Finding {
+    let (device, quoted) = (&link.name, shell::link(&link.name));
+    let (what, show) = match link.kind.as_deref() {
+        Some("bridge" | "bond" | "team") => {
+            (format!("Attach the link that belongs to {device} again, and set it up"), "ip link show master")
+        }
+        None if link.peer_ifindex.is_some() => (
+            format!(
+                "Set the other end of {device} up: its index is the number after `@if` in the name of {device}, in another namespace"
+            ),
+            "ip link show",
+        ),
+        _ => {
+            (format!("Find why {device} has no carrier: the network card or the program behind it"), "ip -d link show")
+        }
+    };
+    let text = format!("{what}. Or delete the pod, so that its sandbox is made again");
+    let show = run_in(case, Some(netns), format!("{show} {quoted}"));
     Finding { remediation: Remediation::from(text).run([show]), ..found }
 }
 

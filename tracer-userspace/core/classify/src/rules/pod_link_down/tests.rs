@@ -173,6 +173,28 @@ fn the_nodes_end_is_named_if_it_is_down() {
     assert_ends(&verdict.evidence[0].text, "no carrier: its other end is down");
 }
 
+/// Played on a node with a bridge: only a veth has another end.
+#[test]
+fn a_link_without_another_end_is_named_as_what_it_is() {
+    let reported = |kind: Option<&str>| {
+        let link = LinkState { kind: kind.map(str::to_owned), ..eth0(true, false) };
+        let mut stream = Stream::new().connect().wait_ms(200).clone();
+        stream.inspection(|reading| (reading.netns, reading.links) = (Some(POD), vec![link]));
+        let verdict = stream.gives_up().verdict();
+        assert_lacks(&format!("{} {}", verdict.summary, verdict.remediation), &["other end", "@if"]);
+        verdict
+    };
+    let words = [(Some("bridge"), "a bridge, and none of its ports is up"), (Some("bond"), "a bond, and none of its")];
+    for (kind, words) in words {
+        let verdict = reported(kind);
+        assert_has(&verdict.summary, &[words]);
+        assert_ends(&verdict.remediation, " ip link show master eth0");
+    }
+    for kind in [Some("tun"), None] {
+        assert_has(&reported(kind).summary, &["has no carrier: 10.88.0.2:8080 cannot be reached"]);
+    }
+}
+
 /// Found by the property tests: events of its handshake and its end were lost, and the target was inspected for another
 /// attempt.
 #[test]
