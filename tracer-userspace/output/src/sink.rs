@@ -3,6 +3,7 @@
 pub mod cluster;
 mod config;
 mod destination;
+mod destinations;
 pub mod filter;
 pub mod findings;
 pub mod leftover;
@@ -22,7 +23,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 pub use self::config::{Format, SinkConfig, choices};
-pub use self::destination::{Destination, DestinationFlags, Destinations};
+pub use self::destination::Destination;
+pub use self::destinations::{DestinationFlags, Destinations};
 use crate::sink::metrics::{KernelCounts, Metrics};
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;

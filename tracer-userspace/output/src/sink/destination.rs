@@ -1,17 +1,9 @@
-//! Where decisions and records go besides the output: what destinations have in common, and the list of them.
+//! What destinations of decisions and records besides the output have in common.
 
 use std::fmt::Debug;
 
-use clap::Args;
-
-use super::Sink;
-use super::cluster::{ClusterFlags, ClusterOutput, ClusterSink};
-use super::otlp::{OtlpConfig, OtlpFlags, OtlpSink};
 use tracer_model::decision::Decision;
 use tracer_model::record::Record;
-use tracer_sources::Background;
-use tracer_sources::cluster::Access;
-use tracer_terminal::error::{self, Error};
 
 /// Only `finish` may wait.
 pub trait Destination: Debug + Send {
@@ -35,41 +27,4 @@ pub trait Destination: Debug + Send {
 
     /// Delivers what is queued. Gives whether every record arrived.
     fn finish(&mut self) -> bool;
-}
-
-/// The flags of all destinations, in the order of the help.
-#[derive(Debug, Args)]
-pub struct DestinationFlags {
-    #[command(flatten)]
-    cluster: ClusterFlags,
-    #[command(flatten)]
-    otlp: OtlpFlags,
-}
-
-impl DestinationFlags {
-    /// The destinations that they ask for. Some need `access` to the cluster API.
-    pub fn destinations(self, access: Option<Access>, node_name: &str) -> Result<Destinations, Error> {
-        Ok(Destinations { cluster: self.cluster.output(access, node_name)?, otlp: self.otlp.config() })
-    }
-}
-
-/// The destinations of a run.
-#[derive(Clone, Debug, Default)]
-pub struct Destinations {
-    pub cluster: Option<ClusterOutput>,
-    pub otlp: Option<OtlpConfig>,
-}
-
-impl Destinations {
-    /// Starts them for this sink.
-    pub fn start(&self, sink: &mut Sink, services: &Background, api: &Background) -> Result<(), Error> {
-        if let Some(to) = self.otlp.clone() {
-            sink.add(OtlpSink::start(to, services)?);
-        }
-        // The last one, since at the end of a run it may wait for a program that provides credentials.
-        if let Some(to) = self.cluster.clone() {
-            sink.add(ClusterSink::start(to, api).map_err(|error| Error::Source(error::chain(&error)))?);
-        }
-        Ok(())
-    }
 }
