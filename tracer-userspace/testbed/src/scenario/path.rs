@@ -45,6 +45,7 @@ pub(super) const ALL: &[Scenario] = &[
         .v6()
         .needs(&[Need::RealProcessor]),
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
+    Scenario::new("route_unreachable_router_no_way_back", ROUTE, router_lacks_way_back).needs(&[Need::IcmpHook]),
     Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel(),
     Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
     Scenario::new("host_isolated_link", ISOLATED, |s| isolated(s, Part::Macvlan)).needs(&[Need::Macvlan]),
@@ -220,6 +221,22 @@ fn router_refuses(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.ip(|ip| ip.add(&onward.clone().via(via)))?;
     fixture.fails_without_probe(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
     fixture.node.node.ip(|ip| ip.remove(&onward))
+}
+
+/// A router between the node and the pod forwards the SYN, and refuses to route the SYN-ACK.
+fn router_lacks_way_back(fixture: &mut Fixture<'_>) -> Result<()> {
+    let index = fixture.node.routed_pod(1500)?;
+    let (family, options) = (fixture.family, fixture.options);
+    let pod = fixture.node.pod_at(index)?;
+    pod.serve(options, &["http", &format!("[::]:{HTTP}")])?;
+    let addr = pod.addr(family, HTTP);
+    fixture.succeeds(Kind::Http, addr)?;
+    let router = &fixture.node.pod_at(index - 1)?.ns;
+    // A reverse-path filter would drop the SYN first.
+    router.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
+    router.ip(|ip| ip.add(&Route::to_host(BRIDGE).refusing(RouteType::Unreachable)))?;
+    fixture.mentions(&["back to 10.88.0.1", "about the SYN-ACK"]);
+    fixture.fails(Kind::Http, addr, Ending::Timeout)
 }
 
 /// The pod's route to another node leads over its own node, which does not forward.
