@@ -9,7 +9,7 @@ use tracer_common::{
     actor::{COMM_BUCKETS, COMM_LEN},
     link::EXE_LEN,
     offsets::{EnumValues, Offsets, Settings},
-    ports::PortUse,
+    ports::{PortUse, SLOTS},
     stats::COUNTERS,
     tracking::{Flow, LIVE_BUCKETS, PORT_BUCKETS},
     tuple::Tuple,
@@ -181,9 +181,13 @@ pub static LIMITS: LruHashMap<LimitKey, u64> = LruHashMap::with_max_entries(1024
 #[map]
 pub static LINK_DOWN: LruHashMap<u64, u64> = LruHashMap::with_max_entries(256, 0);
 
-/// Use of ephemeral ports by thread group. Userspace reads and removes the entries.
+/// Use of ephemeral ports by thread group, without what is in [`PORT_SLOTS`]. Userspace reads and removes the entries.
 #[map]
 pub static PORTS: LruHashMap<u32, PortUse> = LruHashMap::with_max_entries(4096, 0);
+
+/// What some processes did on this CPU since they have the slot. Userspace reads and frees the slots.
+#[map]
+pub static PORT_SLOTS: PerCpuArray<PortUse> = PerCpuArray::with_max_entries(SLOTS, 0);
 
 /// Server ports that are watched for a TLS ClientHello, with the time of the last report.
 #[map]

@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use tracer_common::{
     ABSENT64,
-    ports::{self, PortUse},
+    ports::{self, PortUse, SLOTS},
     state,
 };
 
@@ -15,7 +15,7 @@ use crate::{
     actor,
     atomic::add,
     kernel::{Sock, Task},
-    maps::{NOEXIST, PORTS, global},
+    maps::{NOEXIST, PORT_SLOTS, PORTS, global},
 };
 
 /// Counts a connect, where no program on `inet_sock_set_state` does it.
@@ -61,47 +61,17 @@ fn try_tcp_send_fin(sk: Sock) {
 }
 
 /// Counts a connect of the current process, unless that is tracer.
-///
-/// Threads of one process may run this at the same time. A lost bit of `destinations` does no harm.
 #[inline(always)]
 pub fn count_connect(sk: Sock) {
     let tgid = actor::tgid();
-    if tgid == global!(SETTINGS.own_pid) {
-        return;
-    }
-    let known = PORTS.get_ptr_mut(tgid).or_else(|| add_process(sk, tgid));
-    let (Some(usage), Some(to)) = (known, sk.destination()) else { return };
-    count(usage, to.hash);
-    if to.itself {
-        unsafe { add(&raw mut (*usage).to_itself, 1) };
-    }
-}
-
-#[inline(always)]
-fn count(usage: *mut PortUse, to: u64) {
-    unsafe {
-        add(&raw mut (*usage).connects, 1);
-        let (word, bit) = ports::bit(to);
-        if (*usage).destinations[word] & bit == 0 {
-            (*usage).destinations[word] |= bit;
+    if tgid != global!(SETTINGS.own_pid)
+        && let (Some(usage), Some(to)) = (slot(|| sk, tgid), sk.destination())
+    {
+        count(usage, to.hash);
+        if to.itself {
+            usage.to_itself += 1;
         }
     }
-}
-
-/// Adds the entry of the current process: it is new, or userspace took the entry.
-#[inline(always)]
-fn add_process(sk: Sock, tgid: u32) -> Option<*mut PortUse> {
-    let task = Task::current();
-    let mut usage = PortUse {
-        cgroup: unsafe { bpf_get_current_cgroup_id() },
-        cgroup_memory: task.memory_cgroup().unwrap_or(ABSENT64),
-        netns: sk.net().inum(),
-        ..PortUse::default()
-    };
-    actor::leader_comm(task, &mut usage.comm);
-    // Fails if another thread was faster: then its entry is used.
-    let _ = PORTS.insert(tgid, usage, NOEXIST);
-    PORTS.get_ptr_mut(tgid)
 }
 
 /// Counts a connect of the current process before the kernel has chosen a source. `to` is the hash of its destination.
@@ -109,10 +79,17 @@ fn add_process(sk: Sock, tgid: u32) -> Option<*mut PortUse> {
 pub fn count_attempt(sk: impl FnOnce() -> Sock, to: u64) {
     let tgid = actor::tgid();
     if tgid != global!(SETTINGS.own_pid)
-        && let Some(usage) = PORTS.get_ptr_mut(tgid).or_else(|| add_process(sk(), tgid))
+        && let Some(usage) = slot(sk, tgid)
     {
         count(usage, to);
     }
+}
+
+#[inline(always)]
+fn count(usage: &mut PortUse, to: u64) {
+    usage.connects += 1;
+    let (word, bit) = ports::bit(to);
+    usage.destinations[word] |= bit;
 }
 
 /// Counts a socket that its process closes while it is in this state, as [`count_close`] does, and whether it was
@@ -124,12 +101,12 @@ pub fn count_release(sk: Sock, state: u8, to_itself: impl FnOnce() -> bool) {
     if !is_ephemeral(sk) {
         return;
     }
-    let Some(usage) = PORTS.get_ptr_mut(actor::tgid()) else { return };
+    let Some(usage) = slot_of_client(sk) else { return };
     if to_itself() {
-        unsafe { add(&raw mut (*usage).to_itself, 1) };
+        usage.to_itself += 1;
     }
     if ![state::SYN_SENT, state::CLOSE_WAIT, state::LAST_ACK].contains(&state) {
-        unsafe { add(&raw mut (*usage).closes, 1) };
+        usage.closes += 1;
     }
 }
 
@@ -139,9 +116,67 @@ pub fn count_release(sk: Sock, state: u8, to_itself: impl FnOnce() -> bool) {
 #[inline(always)]
 pub fn count_close(sk: Sock) {
     if is_ephemeral(sk)
-        && let Some(usage) = PORTS.get_ptr_mut(actor::tgid())
+        && let Some(usage) = slot_of_client(sk)
     {
-        unsafe { add(&raw mut (*usage).closes, 1) };
+        usage.closes += 1;
+    }
+}
+
+/// The slot of the current process, if it has connected before.
+#[inline(always)]
+fn slot_of_client(sk: Sock) -> Option<&'static mut PortUse> {
+    let tgid = actor::tgid();
+    let usage = unsafe { &mut *PORT_SLOTS.get_ptr_mut(tgid % SLOTS)? };
+    if usage.tgid != tgid {
+        unsafe { PORTS.get(tgid) }?;
+        assign(usage, sk, tgid);
+    }
+    Some(usage)
+}
+
+/// The slot of this process on this CPU. Nobody else uses it, but for a program that interrupts this one: then one
+/// count is lost, or goes to the other process.
+#[inline(always)]
+fn slot(sk: impl FnOnce() -> Sock, tgid: u32) -> Option<&'static mut PortUse> {
+    let usage = unsafe { &mut *PORT_SLOTS.get_ptr_mut(tgid % SLOTS)? };
+    if usage.tgid != tgid {
+        assign(usage, sk(), tgid);
+    }
+    Some(usage)
+}
+
+/// Gives the slot to the current process. The counts of the one before it go to `PORTS`.
+#[inline(always)]
+fn assign(usage: &mut PortUse, sk: Sock, tgid: u32) {
+    if usage.tgid != 0 {
+        match PORTS.get_ptr_mut(usage.tgid) {
+            Some(total) => unsafe { add_to(total, usage) },
+            None => _ = PORTS.insert(usage.tgid, &*usage, 0),
+        }
+    }
+    let task = Task::current();
+    *usage = PortUse {
+        cgroup: unsafe { bpf_get_current_cgroup_id() },
+        cgroup_memory: task.memory_cgroup().unwrap_or(ABSENT64),
+        netns: sk.net().inum(),
+        tgid,
+        ..PortUse::default()
+    };
+    actor::leader_comm(task, &mut usage.comm);
+    // Shows that the process connects, also on other CPUs. Fails if it is known.
+    let _ = PORTS.insert(tgid, &*usage, NOEXIST);
+}
+
+/// A lost bit of `destinations` does no harm.
+#[inline(always)]
+unsafe fn add_to(total: *mut PortUse, usage: &PortUse) {
+    unsafe {
+        add(&raw mut (*total).connects, usage.connects);
+        add(&raw mut (*total).closes, usage.closes);
+        add(&raw mut (*total).to_itself, usage.to_itself);
+        for (word, bits) in usage.destinations.iter().enumerate() {
+            (*total).destinations[word] |= bits;
+        }
     }
 }
 

@@ -132,7 +132,10 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
         stats: take(&mut ebpf, "STATS", PerCpuArray::try_from)?,
         tls_watch: take(&mut ebpf, "TLS_WATCH", HashMap::try_from)?,
         skipped_cgroups: take(&mut ebpf, "PRETENDING", HashMap::try_from)?,
-        ports: take(&mut ebpf, "PORTS", HashMap::try_from)?,
+        ports: ports::Ports {
+            by_process: take(&mut ebpf, "PORTS", HashMap::try_from)?,
+            slots: take(&mut ebpf, "PORT_SLOTS", PerCpuArray::try_from)?,
+        },
         tls_ports: BTreeSet::new(),
         answer_cgroups: cgroup::Attached::default(),
         prober_sockets,
@@ -203,7 +206,7 @@ impl Loaded {
 
     /// Use of ephemeral ports by process; `take` also resets the counters.
     pub fn port_use(&mut self, take: bool) -> Vec<(u32, PortUse)> {
-        ports::read(&mut self.ports, take)
+        self.ports.read(take)
     }
 
     /// How many reads of kernel memory failed since the start. Their fields are absent in events.

@@ -73,13 +73,7 @@ fn bounded(users: Vec<PortUser>, home: Option<Netns>) -> Vec<PortUser> {
 fn add(sum: &mut Sum, pid: u32, usage: &PortUse) {
     sum.processes += 1;
     sum.biggest = sum.biggest.max((usage.connects, pid));
-    let total = &mut sum.total;
-    total.connects += usage.connects;
-    total.closes += usage.closes;
-    total.to_itself += usage.to_itself;
-    for (to, from) in total.destinations.iter_mut().zip(usage.destinations) {
-        *to |= from;
-    }
+    sum.total.add(usage);
 }
 
 fn user(sum: &Sum) -> PortUser {
