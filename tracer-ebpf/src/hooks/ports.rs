@@ -1,4 +1,5 @@
 //! Counts the ephemeral ports that each process uses, without an event for each connect.
+#![expect(clippy::needless_borrows_for_generic_args, reason = "a value is copied to the stack of 512 bytes")]
 
 use aya_ebpf::{
     helpers::generated::bpf_get_current_cgroup_id,
