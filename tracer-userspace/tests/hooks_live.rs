@@ -79,20 +79,36 @@ fn without_privileges_the_missing_capability_is_named() {
     assert!(stderr.contains("CAP_BPF") && stderr.lines().count() == 1, "{stderr}");
 }
 
+/// `tracer hooks` with two capabilities, in a mount namespace of its own, after `prepare` in a shell there.
+fn with_few_capabilities(prepare: &str) -> (BTreeMap<String, Value>, Option<i32>, String) {
+    let script = format!(
+        "({prepare}) >/dev/null 2>&1; exec setpriv --bounding-set -all,+bpf,+perfmon --inh-caps -all,+bpf,+perfmon \
+         {} hooks --duration 100ms -o json",
+        env!("CARGO_BIN_EXE_tracer")
+    );
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
+    (findings(&output.stdout), output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
 #[test]
 #[ignore = "needs root"]
 fn without_capabilities_a_hook_is_unknown_and_its_runs_are_absent() {
-    let capabilities = "-all,+bpf,+perfmon";
-    let mut command = Command::new("setpriv");
-    command.args(["--bounding-set", capabilities, "--inh-caps", capabilities, env!("CARGO_BIN_EXE_tracer"), "hooks"]);
-    let output = command.args(["--duration", "100ms", "-o", "json"]).output().unwrap();
-    let (stderr, findings) = (String::from_utf8(output.stderr).unwrap(), findings(&output.stdout));
+    let (findings, code, stderr) = with_few_capabilities("mount -t tracefs tracefs /sys/kernel/tracing");
     let answer = &findings["hooks/cgroup_answer"];
     assert_eq!((answer["status"].as_str(), answer["needs"].as_str()), (Some("unknown"), Some("CAP_NET_ADMIN")));
-    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert_eq!(code, Some(3), "{stderr}");
     assert!(stderr.ends_with("are unknown: CAP_NET_ADMIN is missing\n"), "{stderr}");
     if std::fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap().trim() == "0" {
         assert!(stderr.contains("runs are not counted") && stderr.lines().count() == 2, "{stderr}");
         assert!(findings.values().all(|finding| finding["fields"].get("runs").is_none()), "{findings:?}");
     }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_tracepoint_without_tracefs_needs_the_capability_to_mount_it() {
+    let (findings, code, stderr) = with_few_capabilities("umount -l /sys/kernel/tracing /sys/kernel/debug");
+    let setns = &findings["hooks/sys_exit_setns"];
+    assert_eq!((setns["status"].as_str(), setns["needs"].as_str()), (Some("unknown"), Some("CAP_SYS_ADMIN")));
+    assert_eq!(code, Some(3), "{stderr}");
 }
