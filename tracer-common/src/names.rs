@@ -81,4 +81,6 @@ hooks! {
     CgroupAttachTask = 29, "cgroup_attach_task";
     /// A socket starts or stops listening.
     InetCskListen = 30, "inet_csk_listen_start";
+    /// Connects and closes of all processes, only counted.
+    PortUse = 31, "port_use";
 }

@@ -18,6 +18,7 @@ use tracer_bpf::observe::observe;
 use tracer_model::event::{HookStatus, Listen, Observation, ObservationKind, PortPressure};
 use tracer_model::query::Query;
 use tracer_node::clock;
+use tracer_node::ports::are_many_in_use;
 use tracer_output::sink::metrics::{HookCount, KernelCounts};
 use tracer_sources::cluster::Cluster;
 use tracer_sources::{Background, Inquirer, KubeletLog, Prober, Snapshot, SourceConfig, Supervisor};
@@ -210,14 +211,27 @@ impl EventSource for Kernel {
     }
 
     fn port_pressure(&mut self) -> Option<PortPressure> {
-        Some(self.ports(true))
+        let pressure = self.ports(true);
+        if !are_many_in_use(self.prober_pid) {
+            self.count_ports(false);
+        }
+        Some(pressure)
+    }
+
+    fn every_second(&mut self) {
+        if are_many_in_use(self.prober_pid) {
+            self.count_ports(true);
+        }
     }
 
     fn query(&mut self, query: Query) -> Option<ObservationKind> {
         match query {
             Query::Tls(port) => self.watch_tls(port),
             Query::Answers(prober) => self.watch_prober(prober),
-            Query::Ports => return Some(ObservationKind::PortPressure(Box::new(self.ports(false)))),
+            Query::Ports => {
+                self.count_ports(true);
+                return Some(ObservationKind::PortPressure(Box::new(self.ports(false))));
+            }
             Query::Firewall(..) | Query::Target(..) | Query::PortHolders(..) | Query::Endpoints(_) => {
                 self.inquirer.ask(query)
             }
@@ -255,6 +269,14 @@ impl Kernel {
         if self.prober_pid.is_none_or(|pid| pid != prober && !tracer_sources::procfs::is_alive(pid)) {
             self.prober_pid = Some(prober);
             self.refresh.notify_one();
+        }
+    }
+
+    /// Other processes pay for the counting, so with hooks for probers only, tracer counts while many ports are in use.
+    fn count_ports(&mut self, wanted: bool) {
+        if self.loaded.count_ports(wanted) {
+            tracing::debug!("many source ports are in use: tracer counts who uses them");
+            self.ports_since = clock::boot_ns();
         }
     }
 

@@ -48,6 +48,8 @@ pub trait EventSource {
     fn port_pressure(&mut self) -> Option<PortPressure> {
         None
     }
+    /// Attaches hooks that depend on the state of the node.
+    fn every_second(&mut self) {}
     /// Runs a query. Returns the answer if it is known at once; else the answer arrives as an event or an observation.
     fn query(&mut self, query: Query) -> Option<ObservationKind>;
     /// The kernel's counters for the metrics. Called once a second if metrics are wanted.

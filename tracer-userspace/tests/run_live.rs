@@ -299,7 +299,7 @@ fn attempts_from_before_the_last_hook_was_attached_get_no_verdict() {
         while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
             refuse(1);
             // Nothing reads the ring until all hooks are attached. The pause keeps the ring from overflowing.
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(5));
         }
     });
     let daemon = Daemon::start(&node, &["--output-file", out.to_str().unwrap()]);

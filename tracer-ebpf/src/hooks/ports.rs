@@ -3,8 +3,8 @@
 
 use aya_ebpf::{
     helpers::generated::bpf_get_current_cgroup_id,
-    macros::{fentry, kprobe},
-    programs::{FEntryContext, ProbeContext},
+    macros::{cgroup_sock, cgroup_sock_addr, fentry, kprobe},
+    programs::{FEntryContext, ProbeContext, SockAddrContext, SockContext},
 };
 use tracer_common::{
     ABSENT64,
@@ -15,7 +15,8 @@ use tracer_common::{
 use crate::{
     actor,
     atomic::add,
-    kernel::{Sock, Task},
+    hooks::bind::{ALLOW, is_tcp, sock},
+    kernel::{AF_INET, IPPROTO_TCP, Sock, Task, read},
     maps::{NOEXIST, PORT_SLOTS, PORTS, global},
 };
 
@@ -61,6 +62,57 @@ fn try_tcp_send_fin(sk: Sock) {
     }
 }
 
+/// A process connects, where functions have no probes. The kernel has not chosen the source yet (`tcp_v4_pre_connect`,
+/// net/ipv4/tcp_ipv4.c).
+#[cgroup_sock_addr(connect4)]
+pub fn connect4(ctx: SockAddrContext) -> i32 {
+    let to = unsafe { (*ctx.sock_addr).user_ip4 };
+    connects(&ctx, [u64::from(to), 0]);
+    ALLOW
+}
+
+/// See [`connect4`].
+#[cgroup_sock_addr(connect6)]
+pub fn connect6(ctx: SockAddrContext) -> i32 {
+    let to = unsafe { (*ctx.sock_addr).user_ip6 };
+    connects(&ctx, words(to));
+    ALLOW
+}
+
+/// A process closes the last descriptor of a socket: see `hooks::bind::sock_release`.
+#[cgroup_sock(sock_release)]
+pub fn release_port(ctx: SockContext) -> i32 {
+    // Else it never had a connection, or has none any more.
+    let state = unsafe { (*ctx.sock).state } as u8;
+    if ![state::CLOSE, state::LISTEN].contains(&state) && is_tcp(&ctx) {
+        count_release(&ctx, sock(&ctx), state);
+    }
+    ALLOW
+}
+
+#[inline(always)]
+fn connects(ctx: &SockAddrContext, to: [u64; 2]) {
+    let (protocol, port) = unsafe { ((*ctx.sock_addr).protocol, (*ctx.sock_addr).user_port as u16) };
+    if protocol == u32::from(IPPROTO_TCP) {
+        let sk = unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk };
+        // A copy of the word is a number: the verifier forbids arithmetic on the typed pointer.
+        let sk = || Sock(read(&raw const sk as u64, 0).unwrap_or(0));
+        count_attempt(sk, ports::hash(to, u16::from_be(port)));
+    }
+}
+
+/// Whether the socket is connected to its own address. The context costs less than reads of kernel memory.
+#[inline(always)]
+fn is_to_itself(ctx: &SockContext, sk: Sock) -> bool {
+    let (family, v4, v6) = unsafe { ((*ctx.sock).family as u16, (*ctx.sock).dst_ip4, (*ctx.sock).dst_ip6) };
+    if family == AF_INET { sk.has_source_v4(v4) } else { sk.has_source_v6(words(v6)) }
+}
+
+#[inline(always)]
+fn words([a, b, c, d]: [u32; 4]) -> [u64; 2] {
+    [u64::from(a) | u64::from(b) << 32, u64::from(c) | u64::from(d) << 32]
+}
+
 /// Counts a connect of the current process, unless that is tracer.
 #[inline(always)]
 pub fn count_connect(sk: Sock) {
@@ -77,7 +129,7 @@ pub fn count_connect(sk: Sock) {
 
 /// Counts a connect of the current process before the kernel has chosen a source. `to` is the hash of its destination.
 #[inline(always)]
-pub fn count_attempt(sk: impl FnOnce() -> Sock, to: u64) {
+fn count_attempt(sk: impl FnOnce() -> Sock, to: u64) {
     let tgid = actor::tgid();
     if tgid != global!(SETTINGS.own_pid)
         && let Some(usage) = slot(sk, tgid)
@@ -98,12 +150,12 @@ fn count(usage: &mut PortUse, to: u64) {
 ///
 /// A close that resets the connection (SO_LINGER) counts, although no port stays in TIME_WAIT.
 #[inline(always)]
-pub fn count_release(sk: Sock, state: u8, to_itself: impl FnOnce() -> bool) {
+fn count_release(ctx: &SockContext, sk: Sock, state: u8) {
     if !is_ephemeral(sk) {
         return;
     }
     let Some(usage) = slot_of_client(sk) else { return };
-    if to_itself() {
+    if is_to_itself(ctx, sk) {
         usage.to_itself += 1;
     }
     if ![state::SYN_SENT, state::CLOSE_WAIT, state::LAST_ACK].contains(&state) {

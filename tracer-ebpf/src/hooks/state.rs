@@ -68,14 +68,12 @@ fn change_of(ctx: &RawTracePointContext) -> (Sock, u8, u8) {
     (Sock(ctx.arg(0)), ctx.arg::<u64>(1) as u8, ctx.arg::<u64>(2) as u8)
 }
 
-/// Reports only listeners, and counts ports. Used with `sock_ops`, which reports the probers' connections, if the programs of
-/// `hooks::bind` cannot be attached.
+/// Reports only listeners. Used with `sock_ops`, which reports the probers' connections, if the programs of `hooks::bind`
+/// cannot be attached.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state_rest(ctx: RawTracePointContext) -> i32 {
     let (sk, old, new) = change_of(&ctx);
     match (old, new) {
-        (state::CLOSE, state::SYN_SENT) => ports::count_connect(sk),
-        (state::ESTABLISHED, state::FIN_WAIT1) => ports::count_close(sk),
         (state::CLOSE, state::LISTEN) => listen(Hook::InetCskListen, sk, Change::Begins),
         (state::LISTEN, state::CLOSE) => listen(Hook::InetCskListen, sk, Change::Ends),
         _ => {}

@@ -96,7 +96,7 @@ pub struct Loaded {
     ports: ports::Ports,
     tls_ports: BTreeSet<u16>,
     /// Cgroups where answers are read.
-    answer_cgroups: cgroup::Attached<program::CgroupLink>,
+    answer_cgroups: cgroup::Attached<program::Link>,
     /// Present if the probers' cgroups are watched instead of all sockets of the node.
     prober_sockets: Option<ProberSockets>,
 }
@@ -161,7 +161,7 @@ fn start_prober_sockets(
     }
     let started = ProberSockets::start(ebpf, walk, &options.probers);
     let refuse = |error: io::Error| {
-        ProberSockets::end(ebpf, walk);
+        ProberSockets::end(walk);
         *choice = ProberHooks { used: false, reason: error.to_string() };
         // What tracer chose by itself, and cannot have, is not missing.
         if options.prober_hooks == ProberHooksWhen::Auto {
@@ -202,6 +202,19 @@ impl Loaded {
     /// Runs of each hook's programs and the seconds they took; empty if the kernel does not count them.
     pub fn program_runs(&self) -> BTreeMap<Hook, (u64, f64)> {
         runs::by_hook(self)
+    }
+
+    /// Begins or ceases to count the use of ephemeral ports. Returns whether it begins now. Has no effect where a hook counts it
+    /// that is always attached.
+    pub fn count_ports(&mut self, wanted: bool) -> bool {
+        let hook = Hook::PortUse;
+        match (wanted, self.walk.is_attached(hook)) {
+            (true, false) if self.walk.refusals(hook).is_empty() => _ = self.walk.retry(&mut self.ebpf, hook),
+            (false, true) => self.walk.detach(hook),
+            _ => return false,
+        }
+        self.status = self.walk.report();
+        self.walk.is_attached(hook)
     }
 
     /// Use of ephemeral ports by process; `take` also resets the counters.
@@ -272,10 +285,10 @@ impl Loaded {
         let Some(sockets) = &mut self.prober_sockets else { return false };
         let (ebpf, walk) = (&mut self.ebpf, &mut self.walk);
         let Err(error) = sockets.retry(ebpf, walk) else { return false };
-        self.prober_sockets = None;
         // The verifier takes milliseconds, in which nothing would see the probers.
         NODE_HOOKS.iter().for_each(|hook| walk.prepare(ebpf, *hook));
-        ProberSockets::end(ebpf, walk);
+        self.prober_sockets = None;
+        ProberSockets::end(walk);
         NODE_HOOKS.iter().for_each(|hook| _ = walk.retry(ebpf, *hook));
         walk.note_no_cgroup(Hook::SockOps, error);
         self.status = walk.report();
@@ -290,9 +303,7 @@ impl Loaded {
             Err(_) if folder.is_some() => return Ok(()),
             Err(error) => return Err(error),
         };
-        for link in self.answer_cgroups.take_gone() {
-            program::detach_from(&mut self.ebpf, link);
-        }
+        self.answer_cgroups.take_gone();
         self.answer_cgroups.check_room()?;
         if let Some(link) = self.walk.attach_cgroup(&mut self.ebpf, Hook::CgroupAnswer, &file) {
             self.answer_cgroups.insert(&file, folder, link);

@@ -62,8 +62,9 @@ pub fn missing_privileges(findings: &[Finding], code: u8) -> Option<String> {
     }
     let needs: Vec<&str> = findings.iter().filter_map(|finding| finding.needs.as_deref()).collect();
     let names: BTreeSet<&str> = needs.iter().copied().collect();
+    let are = if names.len() > 1 { "are" } else { "is" };
     let names = names.into_iter().collect::<Vec<_>>().join(", ");
-    Some(format!("{} of {} findings are unknown: {names} is missing", needs.len(), findings.len()))
+    Some(format!("{} of {} findings are unknown: {names} {are} missing", needs.len(), findings.len()))
 }
 
 /// Makes numbered records of findings.
@@ -97,7 +98,7 @@ mod tests {
             Draft::new("c", "w", "e").unknown(Unread::new("r", "m")),
         ];
         let message = missing_privileges(&findings, 3);
-        assert_eq!(message.as_deref(), Some("3 of 4 findings are unknown: CAP_A, CAP_B is missing"));
+        assert_eq!(message.as_deref(), Some("3 of 4 findings are unknown: CAP_A, CAP_B are missing"));
         assert_eq!(missing_privileges(&findings, 1), None);
     }
 

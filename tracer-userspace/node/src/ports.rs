@@ -7,17 +7,25 @@ use tracer_common::ports::{DESTINATION_BITS, DESTINATION_WORDS, PortUse};
 use tracer_common::{ABSENT32, actor::COMM_LEN};
 
 use super::netlink::text;
-use super::{cgroup, procfs};
+use super::{cgroup, procfs, settings::local_port_range};
 use tracer_model::event::{Netns, PortPressure, PortUser};
 
 /// How many users are reported: this many in the node's namespace, and as many in other namespaces.
 const MAX_USERS: usize = 10;
 
+/// A part of the ports: if fewer are in use, it does not matter who uses them.
+const FEW: u64 = 100;
+
+/// Whether more than a hundredth of the node's ports are in use. `pid` is a process of its namespace.
+pub fn are_many_in_use(pid: Option<u32>) -> bool {
+    let (in_use, time_wait) = sockets(pid);
+    let ports = local_port_range().map_or(0, |(first, last)| u64::from(last.saturating_sub(first)));
+    in_use.unwrap_or(0) + time_wait.unwrap_or(0) > ports / FEW
+}
+
 /// Sums the counts for each user. `pid` is a process of the node's namespace: its sockstat gives the sockets in use.
 pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) -> PortPressure {
-    let sockets = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
-    let text = fs::read_to_string(format!("/proc/{sockets}/net/sockstat")).unwrap_or_default();
-    let (in_use, time_wait) = sockstat(&text);
+    let (in_use, time_wait) = sockets(pid);
     let home = pid.map_or_else(|| procfs::netns_of(std::process::id()), procfs::netns_of);
     let mut users = joined(counted, home);
     for user in &mut users {
@@ -25,6 +33,12 @@ pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) ->
         user.pod_uid = cgroup::pod_process(&text).map(|process| process.uid);
     }
     PortPressure { window_ns, partial: false, regular: false, in_use, time_wait, users }
+}
+
+/// The TCP sockets in use and in TIME_WAIT, in the namespace of this process.
+fn sockets(pid: Option<u32>) -> (Option<u64>, Option<u64>) {
+    let pid = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    sockstat(&fs::read_to_string(format!("/proc/{pid}/net/sockstat")).unwrap_or_default())
 }
 
 /// `TCP: inuse 5 orphan 0 tw 849 alloc 7 mem 1`

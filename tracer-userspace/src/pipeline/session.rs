@@ -235,6 +235,7 @@ impl<S: EventSource> Session<S> {
     }
 
     fn every_second(&mut self) {
+        self.events.every_second();
         self.check_loss();
         self.check_missed();
         self.update_metrics_and_health();

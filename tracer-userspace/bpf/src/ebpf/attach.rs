@@ -12,7 +12,7 @@ use tracer_common::names::Hook;
 use super::{
     ahead::{self, Planned},
     hooks::{HOOKS, ProgramType, Row, Variant, When},
-    program::{CgroupLink, attach, attach_to, load, unload},
+    program::{Link, attach, attach_to, load},
     refusal::{Refusal, Stage},
 };
 use tracer_model::event::{HookStatus, MissingHook};
@@ -28,6 +28,8 @@ pub struct HookReport {
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     attached: BTreeSet<&'static str>,
+    /// Those of programs at the cgroups of probers are kept elsewhere.
+    links: Vec<(&'static str, Link)>,
     /// Programs that are loaded; loading twice is an error.
     loaded: BTreeSet<&'static str>,
     hook_forms: Vec<(Hook, ProgramType)>,
@@ -96,11 +98,12 @@ impl Walk {
 
     fn planned(&self) -> Vec<Planned> {
         let mut planned: Vec<Planned> = Vec::new();
-        for row in HOOKS.iter().filter(|row| matches!(row.when, When::Start | When::Prober)) {
+        for row in HOOKS {
             let by_planned = row.unless.is_some_and(|program| planned.iter().any(|(it, _)| body_of(it) == program));
             let spared = by_planned || self.makes_needless(row);
             let first = row.variants.iter().find(|variant| !self.is_given_up(variant.program_type));
-            planned.extend(first.filter(|_| !spared).into_iter().flat_map(|variant| variant.programs));
+            planned
+                .extend(first.filter(|it| !spared && is_loaded_ahead(row, it)).into_iter().flat_map(|it| it.programs));
         }
         planned.retain(|(name, _)| !self.loaded.contains(name));
         planned
@@ -131,7 +134,7 @@ impl Walk {
     }
 
     /// Attaches the program of a cgroup hook to another cgroup.
-    pub(super) fn attach_cgroup(&mut self, ebpf: &mut Ebpf, hook: Hook, folder: &File) -> Option<CgroupLink> {
+    pub(super) fn attach_cgroup(&mut self, ebpf: &mut Ebpf, hook: Hook, folder: &File) -> Option<Link> {
         let row = HOOKS.iter().find(|row| row.hook == hook)?;
         let variant = row.variants.first()?;
         let (name, target) = variant.programs.first()?;
@@ -146,20 +149,16 @@ impl Walk {
             self.hook_forms.push((row.hook, variant.program_type));
             self.attached.insert(name);
         }
-        Some(CgroupLink { program: name, link })
+        Some(link)
     }
 
-    /// Detaches and unloads the programs of a hook.
-    pub(super) fn detach(&mut self, ebpf: &mut Ebpf, hook: Hook) {
+    /// Detaches the programs of a hook. They stay loaded.
+    pub(super) fn detach(&mut self, hook: Hook) {
         self.hook_forms.retain(|(h, _)| *h != hook);
         let rows = HOOKS.iter().filter(|row| row.hook == hook);
         for (name, _) in rows.flat_map(|row| row.variants).flat_map(|variant| variant.programs) {
             self.attached.remove(name);
-            if self.loaded.remove(name)
-                && let Some(program) = ebpf.program_mut(name)
-            {
-                let _ = unload(program);
-            }
+            self.links.retain(|(it, _)| it != name);
         }
     }
 
@@ -315,7 +314,8 @@ impl Walk {
         for (name, target) in variant.programs {
             let program = self.load_program(ebpf, variant.program_type, name, target)?;
             if !self.attached.contains(name) {
-                attach(program, target).map_err(|e| Refusal::new(variant.program_type, Stage::Attach, target, &e))?;
+                let refuse = |error| Refusal::new(variant.program_type, Stage::Attach, target, &error);
+                self.links.push((name, attach(program, target).map_err(refuse)?));
                 self.attached.insert(name);
             }
         }
@@ -343,6 +343,15 @@ impl Walk {
             self.loaded.insert(name);
         }
         Ok(program)
+    }
+}
+
+/// A trampoline is loaded at the start in any case: later there is no BTF.
+fn is_loaded_ahead(row: &Row, first: &Variant) -> bool {
+    match row.when {
+        When::Start | When::Prober => true,
+        When::OnDemand => first.program_type == ProgramType::Fentry,
+        When::ModuleLoaded | When::ProberAlone => false,
     }
 }
 

@@ -15,7 +15,10 @@ use std::{
     thread,
 };
 
-use aya::{Ebpf, EbpfLoader, Endianness, VerifierLogLevel, programs::Program};
+use aya::{
+    Ebpf, EbpfLoader, Endianness, VerifierLogLevel,
+    programs::{Program, ProgramError},
+};
 use aya_obj::Object;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -23,7 +26,7 @@ use super::{
     LoadOptions,
     hooks::HOOKS,
     prepare::{self, OBJECT},
-    program::{load, unload},
+    program::load,
 };
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/ebpf/budgets.txt");
@@ -185,6 +188,21 @@ fn verified(ebpf: &mut Ebpf, name: &str, target: &str, functions: &aya::Btf) -> 
     }
     let counted = program.info().unwrap().verified_instruction_count();
     counted.or_else(|| Some(counted_in_log(program, target, functions)))
+}
+
+fn unload(program: &mut Program) -> Result<(), ProgramError> {
+    match program {
+        Program::FEntry(it) => it.unload(),
+        Program::FExit(it) => it.unload(),
+        Program::KProbe(it) => it.unload(),
+        Program::RawTracePoint(it) => it.unload(),
+        Program::TracePoint(it) => it.unload(),
+        Program::CgroupSkb(it) => it.unload(),
+        Program::CgroupSock(it) => it.unload(),
+        Program::CgroupSockAddr(it) => it.unload(),
+        Program::SockOps(it) => it.unload(),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    }
 }
 
 /// Before 5.16 only the verifier's log has the number, and aya shows the log only of a refused program. So the test allows no more

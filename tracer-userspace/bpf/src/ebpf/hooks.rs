@@ -250,28 +250,31 @@ pub const HOOKS: &[Row] = &[
         unless: Some("inet_sock_set_state"),
         ..row(
             Hook::InetCskListen,
-            "who begins or ceases to listen, and who uses up source ports",
+            "who begins or ceases to listen",
             &[
                 fentry(&[
                     ("fentry_inet_csk_listen_start", "inet_csk_listen_start"),
                     ("fentry_inet_csk_listen_stop", "inet_csk_listen_stop"),
-                    ("fentry_count_connect", "tcp_connect"),
-                    ("fentry_tcp_send_fin", "tcp_send_fin"),
                 ]),
                 kprobe(&[
                     ("kprobe_inet_csk_listen_start", "inet_csk_listen_start"),
                     ("kprobe_inet_csk_listen_stop", "inet_csk_listen_stop"),
-                    ("kprobe_count_connect", "tcp_connect"),
-                    ("kprobe_tcp_send_fin", "tcp_send_fin"),
                 ]),
-                cgroup(&[
-                    ("post_bind4", "post_bind4"),
-                    ("post_bind6", "post_bind6"),
-                    ("sock_release", "sock_release"),
-                    ("connect4", "connect4"),
-                    ("connect6", "connect6"),
-                ]),
+                cgroup(&[("post_bind4", "post_bind4"), ("post_bind6", "post_bind6"), ("sock_release", "sock_release")]),
                 raw(&[("inet_sock_set_state_rest", "inet_sock_set_state")]),
+            ],
+        )
+    },
+    Row {
+        when: When::OnDemand,
+        unless: Some("inet_sock_set_state"),
+        ..row(
+            Hook::PortUse,
+            "who uses up source ports",
+            &[
+                fentry(&[("fentry_count_connect", "tcp_connect"), ("fentry_tcp_send_fin", "tcp_send_fin")]),
+                kprobe(&[("kprobe_count_connect", "tcp_connect"), ("kprobe_tcp_send_fin", "tcp_send_fin")]),
+                cgroup(&[("connect4", "connect4"), ("connect6", "connect6"), ("release_port", "sock_release")]),
             ],
         )
     },

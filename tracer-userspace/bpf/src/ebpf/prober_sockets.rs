@@ -14,16 +14,16 @@ use super::{
     attach::Walk,
     cgroup::{self, Attached, IN_ROOT},
     choice::NO_PROBER,
-    program::{CgroupLink, detach_from},
+    program::Link,
 };
 
 /// Hooks that only this program needs.
-const COMPANIONS: [Hook; 3] = [Hook::InetCskListen, Hook::TaskRename, Hook::CgroupAttachTask];
+const COMPANIONS: [Hook; 4] = [Hook::InetCskListen, Hook::PortUse, Hook::TaskRename, Hook::CgroupAttachTask];
 
 /// The cgroups that have the program.
 #[derive(Debug, Default)]
 pub(super) struct ProberSockets {
-    cgroups: Attached<CgroupLink>,
+    cgroups: Attached<Link>,
     /// Probers that could not be watched yet: a process may be moved into its cgroup just after its start.
     unwatched: BTreeSet<u32>,
 }
@@ -52,11 +52,9 @@ impl ProberSockets {
         if !has_detached_link() {
             return Ok(());
         }
-        let gone = self.cgroups.take_gone();
-        if gone.is_empty() {
+        if self.cgroups.take_gone().is_empty() {
             return Err(io::Error::other("somebody detached it from a prober's cgroup"));
         }
-        gone.into_iter().for_each(|link| detach_from(ebpf, link));
         Ok(())
     }
 
@@ -65,7 +63,7 @@ impl ProberSockets {
         let attached = cgroup::of_process(pid).and_then(|folder| {
             let folder = folder.ok_or_else(|| io::Error::other(IN_ROOT))?;
             let Some(file) = self.cgroups.open(Some(&folder))? else { return Ok(()) };
-            self.cgroups.take_gone().into_iter().for_each(|link| detach_from(ebpf, link));
+            self.cgroups.take_gone();
             self.cgroups.check_room()?;
             let link = walk.attach_cgroup(ebpf, Hook::SockOps, &file).ok_or_else(|| refused(walk))?;
             self.cgroups.insert(&file, Some(folder), link);
@@ -75,10 +73,8 @@ impl ProberSockets {
     }
 
     /// Detaches the program and its companions.
-    pub(super) fn end(ebpf: &mut Ebpf, walk: &mut Walk) {
-        for hook in COMPANIONS.into_iter().chain([Hook::SockOps]) {
-            walk.detach(ebpf, hook);
-        }
+    pub(super) fn end(walk: &mut Walk) {
+        COMPANIONS.into_iter().chain([Hook::SockOps]).for_each(|hook| walk.detach(hook));
     }
 }
 

@@ -1,12 +1,13 @@
 //! Loads, attaches and detaches one program of any program type.
 
+use std::any::Any;
 use std::fs::File;
 
 use aya::{
-    Btf, Ebpf,
+    Btf,
     programs::{
         CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock, CgroupSockAddr, FEntry, FExit, KProbe, Program,
-        ProgramError, RawTracePoint, SockOps, TracePoint, cgroup_skb::CgroupSkbLinkId, sock_ops::SockOpsLinkId,
+        ProgramError, RawTracePoint, SockOps, TracePoint,
     },
 };
 
@@ -36,63 +37,34 @@ pub(super) fn load<'a>(
 /// but these also lack the ring buffer.
 const MODE: CgroupAttachMode = CgroupAttachMode::Single;
 
-pub(super) fn attach_to(program: &mut Program, folder: &File) -> Result<CgroupLinkId, ProgramError> {
+/// An attached program. Dropping it detaches the program.
+pub(super) type Link = Box<dyn Any + Send>;
+
+fn owned<L: Send + 'static>(link: Result<L, ProgramError>) -> Result<Link, ProgramError> {
+    link.map(|link| Box::new(link) as Link)
+}
+
+/// Attaches a program to what it was loaded for; a program of a cgroup, to the root.
+pub(super) fn attach(program: &mut Program, target: &str) -> Result<Link, ProgramError> {
     match program {
-        Program::CgroupSkb(program) => {
-            program.attach(folder, CgroupSkbAttachType::Ingress, MODE).map(CgroupLinkId::Packets)
+        Program::FEntry(p) => p.attach().and_then(|id| owned(p.take_link(id))),
+        Program::FExit(p) => p.attach().and_then(|id| owned(p.take_link(id))),
+        Program::KProbe(p) => p.attach(target, 0).and_then(|id| owned(p.take_link(id))),
+        Program::RawTracePoint(p) => p.attach(target).and_then(|id| owned(p.take_link(id))),
+        Program::TracePoint(p) => p.attach("syscalls", target).and_then(|id| owned(p.take_link(id))),
+        _ => attach_to(program, &cgroup::root()?),
+    }
+}
+
+/// Attaches a program to a cgroup.
+pub(super) fn attach_to(program: &mut Program, folder: &File) -> Result<Link, ProgramError> {
+    match program {
+        Program::CgroupSkb(p) => {
+            p.attach(folder, CgroupSkbAttachType::Ingress, MODE).and_then(|id| owned(p.take_link(id)))
         }
-        Program::SockOps(program) => program.attach(folder, MODE).map(CgroupLinkId::Sockets),
-        _ => Err(ProgramError::UnexpectedProgramType),
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct CgroupLink {
-    pub(super) program: &'static str,
-    pub(super) link: CgroupLinkId,
-}
-
-#[derive(Debug)]
-pub(super) enum CgroupLinkId {
-    Packets(CgroupSkbLinkId),
-    Sockets(SockOpsLinkId),
-}
-
-/// Drops the link of a cgroup that is gone. The kernel has detached the program already.
-pub(super) fn detach_from(ebpf: &mut Ebpf, CgroupLink { program, link }: CgroupLink) {
-    let _ = match (ebpf.program_mut(program), link) {
-        (Some(Program::CgroupSkb(program)), CgroupLinkId::Packets(link)) => program.detach(link),
-        (Some(Program::SockOps(program)), CgroupLinkId::Sockets(link)) => program.detach(link),
-        _ => Ok(()),
-    };
-}
-
-/// Detaches a program everywhere and unloads it.
-pub(super) fn unload(program: &mut Program) -> Result<(), ProgramError> {
-    match program {
-        Program::FEntry(it) => it.unload(),
-        Program::FExit(it) => it.unload(),
-        Program::KProbe(it) => it.unload(),
-        Program::RawTracePoint(it) => it.unload(),
-        Program::TracePoint(it) => it.unload(),
-        Program::CgroupSkb(it) => it.unload(),
-        Program::CgroupSock(it) => it.unload(),
-        Program::CgroupSockAddr(it) => it.unload(),
-        Program::SockOps(it) => it.unload(),
-        _ => Err(ProgramError::UnexpectedProgramType),
-    }
-}
-
-pub(super) fn attach(program: &mut Program, target: &str) -> Result<(), ProgramError> {
-    match program {
-        Program::FEntry(p) => p.attach().map(drop),
-        Program::FExit(p) => p.attach().map(drop),
-        Program::KProbe(p) => p.attach(target, 0).map(drop),
-        Program::RawTracePoint(p) => p.attach(target).map(drop),
-        Program::TracePoint(p) => p.attach("syscalls", target).map(drop),
-        Program::CgroupSkb(_) => attach_to(program, &cgroup::root()?).map(drop),
-        Program::CgroupSock(p) => p.attach(cgroup::root()?, MODE).map(drop),
-        Program::CgroupSockAddr(p) => p.attach(cgroup::root()?, MODE).map(drop),
+        Program::CgroupSock(p) => p.attach(folder, MODE).and_then(|id| owned(p.take_link(id))),
+        Program::CgroupSockAddr(p) => p.attach(folder, MODE).and_then(|id| owned(p.take_link(id))),
+        Program::SockOps(p) => p.attach(folder, MODE).and_then(|id| owned(p.take_link(id))),
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
@@ -130,6 +102,7 @@ mod tests {
             "sock_release",
             "connect4",
             "connect6",
+            "release_port",
             "sock_ops",
             "cgroup_answer",
             "cgroup_skb",
