@@ -1,6 +1,6 @@
 //! Makes records of decisions (filtered, numbered, with their time), and prints them as lines.
 
-pub mod cluster;
+mod cluster;
 mod config;
 mod destination;
 mod destinations;
@@ -9,7 +9,7 @@ pub mod findings;
 pub mod leftover;
 pub mod metrics;
 pub mod ndjson;
-pub mod otlp;
+mod otlp;
 pub mod output;
 pub mod plain;
 pub mod pretty;
@@ -93,7 +93,7 @@ impl Sink {
     }
 
     /// Also gives decisions and records to this destination.
-    pub fn add(&mut self, destination: impl Destination + 'static) {
+    fn add(&mut self, destination: impl Destination + 'static) {
         self.destinations.push(Box::new(destination));
     }
 

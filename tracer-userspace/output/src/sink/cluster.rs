@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What `tracer run` writes to the cluster API: nothing without these flags.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Writes to the cluster API")]
-pub struct ClusterFlags {
+pub(super) struct ClusterFlags {
     /// Write an Event `ProbeFailureExplained` on the pod for each container and cause, with a count; only for proven and likely verdicts
     #[arg(long)]
     api_explain: bool,
@@ -54,7 +54,7 @@ pub struct ClusterFlags {
 
 impl ClusterFlags {
     /// What they ask for, if anything. It needs access to the API.
-    pub fn output(self, access: Option<Access>, node_name: &str) -> Result<Option<ClusterOutput>, Error> {
+    pub(super) fn output(self, access: Option<Access>, node_name: &str) -> Result<Option<ClusterOutput>, Error> {
         let Self { api_explain: explain, api_condition: condition } = self;
         if !explain && !condition {
             return Ok(None);
@@ -79,7 +79,7 @@ pub struct ClusterOutput {
 
 /// The sending side: the pipeline queues items here.
 #[derive(Debug)]
-pub struct ClusterSink {
+pub(super) struct ClusterSink {
     notes: Option<mpsc::Sender<Note>>,
     node_observations: Option<mpsc::Sender<NodeObservation>>,
     dropped: Arc<AtomicU64>,
@@ -99,7 +99,7 @@ struct Inbox {
 
 impl ClusterSink {
     /// Starts the task. An API that does not answer is no error.
-    pub fn start(config: ClusterOutput, background: &Background) -> Result<Self, ConnectError> {
+    pub(super) fn start(config: ClusterOutput, background: &Background) -> Result<Self, ConnectError> {
         let (mut sink, inbox) = Self::new(&config);
         let (first, begun) = std_mpsc::sync_channel(1);
         sink.running = Some(background.run(move || async move { run(&config, inbox, &first).await })?);

@@ -20,7 +20,7 @@ use http::{HeaderName, HeaderValue, Uri};
 use prost::Message as _;
 use tokio::sync::{Semaphore, mpsc, watch};
 
-pub use self::flags::OtlpFlags;
+pub(super) use self::flags::OtlpFlags;
 use self::push::{Pusher, Waiting};
 use crate::sink::Destination;
 use tracer_model::plural::were;
@@ -42,7 +42,7 @@ pub struct OtlpConfig {
 }
 
 /// The record as one line: a request of its own, in OTLP's JSON.
-pub fn line(record: &Record) -> Vec<u8> {
+pub(super) fn line(record: &Record) -> Vec<u8> {
     let request = convert::request(&record.node_name, None, vec![convert::log_record(record)]);
     // Maps have string keys and numbers are finite: nothing in these types can fail.
     let mut bytes = serde_json::to_vec(&request).unwrap_or_default();
@@ -52,7 +52,7 @@ pub fn line(record: &Record) -> Vec<u8> {
 
 /// The sending side: the pipeline queues records here.
 #[derive(Debug)]
-pub struct OtlpSink {
+pub(super) struct OtlpSink {
     records: Option<mpsc::UnboundedSender<Waiting>>,
     /// One permit for each byte of the queue. A queued record holds its permits.
     room: Arc<Semaphore>,
@@ -83,7 +83,7 @@ impl Counts {
 }
 
 impl OtlpSink {
-    pub fn start(config: OtlpConfig, background: &Background) -> Result<Self, Error> {
+    pub(super) fn start(config: OtlpConfig, background: &Background) -> Result<Self, Error> {
         let endpoint = config.endpoint.clone();
         let failed = |error: &dyn std::fmt::Display| Error::Source(format!("--otlp-endpoint {endpoint}: {error}"));
         let counts = Arc::new(Counts::default());

@@ -10,7 +10,7 @@ use crate::sink::choices;
 /// Where `tracer run` pushes records to.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "OpenTelemetry")]
-pub struct OtlpFlags {
+pub(in super::super) struct OtlpFlags {
     /// Also push records to this URL (OTLP/HTTP, protobuf), such as http://collector:4318; without a path, /v1/logs is added
     #[arg(long, value_name = "URL", value_parser = endpoint)]
     otlp_endpoint: Option<Uri>,
@@ -24,7 +24,7 @@ pub struct OtlpFlags {
 
 impl OtlpFlags {
     /// What they ask for, if they name an endpoint.
-    pub fn config(self) -> Option<OtlpConfig> {
+    pub(in super::super) fn config(self) -> Option<OtlpConfig> {
         let Self { otlp_endpoint, otlp_headers: headers, otlp_compression } = self;
         let gzip = otlp_compression == Compression::Gzip;
         otlp_endpoint.map(|endpoint| OtlpConfig { endpoint, headers, gzip })
