@@ -269,6 +269,16 @@ mod tests {
     }
 
     #[test]
+    fn every_flag_is_in_the_documentation() {
+        let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs")).unwrap();
+        let pages: String = pages.filter_map(|page| std::fs::read_to_string(page.unwrap().path()).ok()).collect();
+        let shown = flags().into_iter().filter(|arg| !arg.is_hide_set());
+        let names = shown.map(|arg| format!("--{}", arg.get_long().unwrap()));
+        let missing: Vec<_> = names.filter(|name| !pages.contains(name)).collect();
+        assert!(missing.is_empty(), "no page of docs/ names {missing:?}");
+    }
+
+    #[test]
     fn every_flag_has_its_variable() {
         let flags = flags();
         assert!(flags.len() > 30, "{flags:?}");
