@@ -44,7 +44,8 @@ macro_rules! events {
         }
 
         $(
-            const _: () = assert!(size_of::<$event>() == $size);
+            // The error names both sizes.
+            const _: [(); $size] = [(); size_of::<$event>()];
             const _: () = assert!(align_of::<$event>() == 8);
             const _: () = assert!(core::mem::offset_of!($event, header) == 0);
             // SAFETY: integers and byte arrays only, header first, sizes asserted above.

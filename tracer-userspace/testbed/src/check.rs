@@ -166,7 +166,7 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
         ),
         (got.netns.is_none(), "no netns".to_owned()),
         (comm != Some(attempt.prober.as_str()), format!("process {comm:?}")),
-        (expected.probe && got.subject != Subject::Probe, "subject is not probe".to_owned()),
+        (expected.probe && got.subject != Subject::Probe, "no probe of pods.rs: `fails_without_probe`".to_owned()),
         (expected.probe && got.k8s.is_none(), "no pod named".to_owned()),
         (
             expected.also.is_some_and(|cause| !verdict.also.contains(&cause)),
