@@ -101,8 +101,9 @@ pub fn may_be_tracked(packet: &Packet) -> bool {
     packet.is_syn() || is_target(packet.tuple.dport) || is_target(packet.tuple.sport)
 }
 
+/// False for a port that certainly no tracked connect had as its destination.
 #[inline(always)]
-fn is_target(port: u16) -> bool {
+pub fn is_target(port: u16) -> bool {
     TARGET_PORTS.get(port_bucket(port)).is_none_or(|is_target| *is_target != 0)
 }
 

@@ -18,6 +18,8 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::Value;
+use tracer_bpf::ebpf::{self, LoadOptions, ProberHooksWhen};
+use tracer_common::{names::Hook, ports::PortUse};
 
 use common::{Killed, Scratch, soon, tracer};
 
@@ -300,4 +302,23 @@ fn nobody_pays_for_counted_ports_while_the_prober_has_enough() {
     use_ports(MANY);
     assert!(tracer.end().iter().all(|record| record["event"] != "port_pressure"));
     assert!(!tracer.warnings().contains("tracer counts"));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_counting_of_ports_ceases_and_begins_again() {
+    let cgroup = Cgroup::new("again");
+    let mut prober = Prober::start(&cgroup);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    let probers = vec![PROBER.to_owned()];
+    let options = LoadOptions { probers, prober_hooks: ProberHooksWhen::Always, ..LoadOptions::default() };
+    let mut loaded = ebpf::load(&options).unwrap();
+    for _ in 0..2 {
+        assert!(!loaded.is_attached(Hook::PortUse) && loaded.count_ports(true));
+        prober.connect(9);
+        let connects = |(pid, usage): (u32, PortUse)| (pid == prober.0.id()).then_some(usage.connects);
+        assert_eq!(soon("a connect", || loaded.port_use(true).into_iter().find_map(connects)), 1);
+        loaded.count_ports(false);
+    }
 }

@@ -65,20 +65,13 @@ fn report_port(sk: Sock, mut conn: Conn, hook: Hook) {
 ///
 /// proto v5.10  net/socket.c  int __sys_connect(int fd, struct sockaddr __user *uservaddr, int addrlen)
 /// proto v7.2   net/socket.c  int __sys_connect(int fd, struct sockaddr __user *uservaddr, int addrlen)
-#[fentry(function = "__sys_connect")]
-pub fn fentry_sys_connect(ctx: FEntryContext) -> i32 {
-    try_sys_enter_connect(ctx.arg::<u64>(0) as u32, ctx.arg(1));
-    0
-}
-
-/// See [`fentry_sys_connect`].
 #[kprobe]
 pub fn kprobe_sys_connect(ctx: ProbeContext) -> u32 {
     try_sys_enter_connect(ctx.arg::<u64>(0).unwrap_or(0) as u32, ctx.arg(1).unwrap_or(0));
     0
 }
 
-/// See [`fentry_sys_connect`]. For kernels without function probes only, because a single `syscalls:*` tracepoint makes
+/// See [`kprobe_sys_connect`]. For kernels without function probes only, because a single `syscalls:*` tracepoint makes
 /// every system call of the node take the slow path.
 ///
 /// proto v5.10  net/socket.c  SYSCALL_DEFINE3(connect, int, fd, struct sockaddr __user *, uservaddr, int, addrlen)
@@ -91,13 +84,20 @@ pub fn sys_enter_connect(ctx: TracePointContext) -> u32 {
 #[inline(always)]
 fn try_sys_enter_connect(fd: u32, addr: u64) {
     // Checked first: a read of user memory takes several times as long.
-    if !actor::is_tracked(actor::tgid()) {
-        return;
+    if actor::is_tracked(actor::tgid())
+        && let Some(call) = call(fd, addr)
+    {
+        let _ = CONNECT_CALLS.insert(actor::tid(), call, 0);
     }
-    let Ok(head) = (unsafe { bpf_probe_read_user::<[u8; 8]>(addr as *const _) }) else { return };
+}
+
+/// A `connect(2)` call of this thread to an IP address.
+#[inline(always)]
+fn call(fd: u32, addr: u64) -> Option<ConnectCall> {
+    let head = unsafe { bpf_probe_read_user::<[u8; 8]>(addr as *const _) }.ok()?;
     let family = u16::from_ne_bytes([head[0], head[1]]);
     if !(family == AF_INET || family == AF_INET6) {
-        return;
+        return None;
     }
     let mut call =
         ConnectCall { addr: [0; 16], sk: 0, conn: 0, port: u32::from(u16::from_be_bytes([head[2], head[3]])), fd };
@@ -105,20 +105,32 @@ fn try_sys_enter_connect(fd: u32, addr: u64) {
         map_v4(&mut call.addr, [head[4], head[5], head[6], head[7]]);
     } else {
         // `sin6_addr` follows `sin6_flowinfo`.
-        let Ok(v6) = (unsafe { bpf_probe_read_user::<[u8; 16]>((addr + 8) as *const _) }) else { return };
-        call.addr = v6;
+        call.addr = unsafe { bpf_probe_read_user::<[u8; 16]>((addr + 8) as *const _) }.ok()?;
     }
-    let _ = CONNECT_CALLS.insert(actor::tid(), call, 0);
+    Some(call)
 }
 
 /// `connect(2)` of a prober returns.
 ///
 /// A non-blocking connect returns EINPROGRESS even if the answer has arrived already: it waits in the socket's backlog.
 /// So only failures of route, port and permission are returned here.
+///
+/// A trampoline has the arguments at the return, too. So no program is needed at the entry.
 #[fexit(function = "__sys_connect")]
 pub fn fexit_sys_connect(ctx: FExitContext) -> i32 {
-    // The return value follows the three arguments. `bpf_get_func_ret` exists only since 5.17.
-    try_sys_exit_connect(ctx.arg::<i32>(3));
+    let fd = ctx.arg::<u64>(0) as u32;
+    if actor::is_tracked(actor::tgid())
+        && let Some(mut call) = call(fd, ctx.arg(1))
+    {
+        // A connect that began without a call, by io_uring, may be left over. An MPTCP socket has other sockets below it.
+        if let Some(begun) = take_call()
+            && Task::current().socket(fd).is_none_or(|sk| sk.0 == begun.sk || !sk.is_tcp())
+        {
+            (call.sk, call.conn) = (begun.sk, begun.conn);
+        }
+        // The return value follows the three arguments. `bpf_get_func_ret` exists only since 5.17.
+        finish(&call, -ctx.arg::<i32>(3));
+    }
     0
 }
 
@@ -138,10 +150,18 @@ pub fn sys_exit_connect(ctx: TracePointContext) -> u32 {
 
 #[inline(always)]
 fn try_sys_exit_connect(returned: i32) {
+    if let Some(call) = take_call() {
+        finish(&call, -returned);
+    }
+}
+
+/// The call of this thread that is noted.
+#[inline(always)]
+fn take_call() -> Option<ConnectCall> {
     let tid = actor::tid();
-    let Some(call) = (unsafe { CONNECT_CALLS.get(tid).copied() }) else { return };
+    let call = unsafe { CONNECT_CALLS.get(tid).copied() }?;
     let _ = CONNECT_CALLS.remove(tid);
-    finish(&call, -returned);
+    Some(call)
 }
 
 #[inline(always)]

@@ -35,9 +35,13 @@ pub fn kprobe_tcp_conn_request(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// A listener with room in its queues costs three reads. That is nearly every listener.
+/// Nearly every listener is no target of a tracked connect, or has room in its queues. The former costs one read, the latter three
+/// more.
 #[inline(always)]
 fn try_conn_request(sk: Sock, skb: Skb) {
+    if !track::is_target(sk.num()) {
+        return;
+    }
     let Some((waiting, backlog)) = sk.accept_queue() else { return };
     let half_open = sk.half_open();
     let Some(queue) = full(waiting, backlog, half_open, &sk) else { return };

@@ -21,7 +21,7 @@ use crate::{
     hooks::ports,
     kernel::{Skb, Sock, Task},
     limit,
-    maps::{CONNECT_CALLS, Conn, LAST_STATE, global},
+    maps::{CONNECT_CALLS, Conn, ConnectCall, LAST_STATE, global},
     sockets, track,
 };
 
@@ -164,7 +164,7 @@ pub fn begin_with_port(sk: Sock, hook: Hook) -> bool {
     true
 }
 
-/// Adds the connection to the `connect(2)` call of this thread.
+/// Adds the connection to the `connect(2)` call of this thread. Without a program at its entry, it is the first to note it.
 #[inline(always)]
 fn note_call(tid: u32, sk: Sock, conn: &Conn) {
     if let Some(call) = CONNECT_CALLS.get_ptr_mut(tid) {
@@ -172,6 +172,9 @@ fn note_call(tid: u32, sk: Sock, conn: &Conn) {
             (*call).sk = sk.0;
             (*call).conn = conn.conn;
         }
+    } else {
+        let call = ConnectCall { addr: [0; 16], sk: sk.0, conn: conn.conn, port: 0, fd: 0 };
+        let _ = CONNECT_CALLS.insert(tid, call, 0);
     }
 }
 

@@ -111,7 +111,7 @@ pub const HOOKS: &[Row] = &[
         Hook::SysConnect,
         "connects that fail before a SYN is sent: no route, no free source port",
         &[
-            fentry(&[("fentry_sys_connect", "__sys_connect"), ("fexit_sys_connect", "__sys_connect")]),
+            fentry(&[("fexit_sys_connect", "__sys_connect")]),
             kprobe(&[("kprobe_sys_connect", "__sys_connect"), ("kretprobe_sys_connect", "__sys_connect")]),
             syscalls(&[("sys_enter_connect", "sys_enter_connect"), ("sys_exit_connect", "sys_exit_connect")]),
         ],
