@@ -122,14 +122,17 @@ pub fn fexit_sys_connect(ctx: FExitContext) -> i32 {
     if actor::is_tracked(actor::tgid())
         && let Some(mut call) = call(fd, ctx.arg(1))
     {
+        let tid = actor::tid();
         // A connect that began without a call, by io_uring, may be left over. An MPTCP socket has other sockets below it.
-        if let Some(begun) = take_call()
+        if let Some(begun) = unsafe { CONNECT_CALLS.get(tid) }
             && Task::current().socket(fd).is_none_or(|sk| sk.0 == begun.sk || !sk.is_tcp())
         {
             (call.sk, call.conn) = (begun.sk, begun.conn);
         }
+        // The verifier follows the copy from the map once, and `call` once for each family.
+        let _ = CONNECT_CALLS.insert(tid, call, 0);
         // The return value follows the three arguments. `bpf_get_func_ret` exists only since 5.17.
-        finish(&call, -ctx.arg::<i32>(3));
+        try_sys_exit_connect(ctx.arg::<i32>(3));
     }
     0
 }
@@ -150,18 +153,10 @@ pub fn sys_exit_connect(ctx: TracePointContext) -> u32 {
 
 #[inline(always)]
 fn try_sys_exit_connect(returned: i32) {
-    if let Some(call) = take_call() {
-        finish(&call, -returned);
-    }
-}
-
-/// The call of this thread that is noted.
-#[inline(always)]
-fn take_call() -> Option<ConnectCall> {
     let tid = actor::tid();
-    let call = unsafe { CONNECT_CALLS.get(tid).copied() }?;
+    let Some(call) = (unsafe { CONNECT_CALLS.get(tid).copied() }) else { return };
     let _ = CONNECT_CALLS.remove(tid);
-    Some(call)
+    finish(&call, -returned);
 }
 
 #[inline(always)]
