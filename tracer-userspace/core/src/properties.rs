@@ -18,7 +18,6 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::core::Core;
 use crate::testing::*;
 use tracer_model::decision::Decision;
 
@@ -183,14 +182,8 @@ proptest! {
     #[test]
     fn what_a_prefix_decides_stays_decided(scenarios in mixes(), cut in any::<prop::sample::Index>()) {
         let (observations, _) = mix(&scenarios);
-        let push_all = |observations: &[Observation]| {
-            let mut core = Core::default();
-            let mut out = Vec::new();
-            observations.iter().for_each(|o| core.push(o, &mut out));
-            out
-        };
-        let whole = push_all(&observations);
-        let part = push_all(&observations[..cut.index(observations.len())]);
+        let (_, whole) = push_all(&observations);
+        let (_, part) = push_all(&observations[..cut.index(observations.len())]);
         prop_assert_eq!(&whole[..part.len()], &part[..]);
     }
 

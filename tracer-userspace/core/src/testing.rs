@@ -512,11 +512,14 @@ fn verdict_of(body: Body) -> Option<VerdictBody> {
 
 /// All decisions of a stream of observations.
 pub fn decide(observations: &[Observation]) -> Vec<Decision> {
-    let mut core = Core::default();
-    let mut out = Vec::new();
-    for observation in observations {
-        core.push(observation, &mut out);
-    }
+    let (mut core, mut out) = push_all(observations);
     core.finish(observations.last().map_or(0, |o| o.time_boot_ns) + 1_000_000_000, &mut out);
     out
+}
+
+/// What they decide while the run goes on.
+pub(crate) fn push_all(observations: &[Observation]) -> (Core, Vec<Decision>) {
+    let (mut core, mut out) = (Core::default(), Vec::new());
+    observations.iter().for_each(|observation| core.push(observation, &mut out));
+    (core, out)
 }

@@ -9,7 +9,6 @@ use super::fixtures::{AttemptVerdicts, Recorded, Verdict, begun, recordings, rep
 use super::merge::merge;
 use super::rename::Renaming;
 use super::taken_back;
-use crate::core::Core;
 use crate::testing::*;
 
 /// Less than the time that companions of an ambiguous event have.
@@ -146,14 +145,8 @@ proptest! {
 
     #[test]
     fn what_a_part_decides_stays_decided(recording in recording(), cut in any::<prop::sample::Index>()) {
-        let push_all = |observations: &[Observation]| {
-            let mut core = Core::default();
-            let mut out = Vec::new();
-            observations.iter().for_each(|o| core.push(o, &mut out));
-            out
-        };
-        let whole = push_all(&recording.observations);
-        let part = push_all(&recording.observations[..cut.index(recording.observations.len())]);
+        let (_, whole) = push_all(&recording.observations);
+        let (_, part) = push_all(&recording.observations[..cut.index(recording.observations.len())]);
         prop_assert_eq!(&whole[..part.len()], &part[..], "{}", recording.name);
     }
 
