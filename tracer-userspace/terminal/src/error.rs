@@ -143,13 +143,13 @@ fn pid_text(pid: Option<i32>) -> String {
 
 /// Writes `tracer: error: …` to stderr.
 pub fn report(error: &dyn Display) {
-    line("error", error);
+    report_line("error", error);
 }
 
 /// Writes `tracer: warning: …` to stderr, unless `--quiet` was given.
 pub fn warn(message: &dyn Display) {
     if !is_quiet() {
-        line("warning", message);
+        report_line("warning", message);
     }
 }
 
@@ -162,17 +162,13 @@ fn wrapped(text: &str, columns: Option<usize>) -> String {
 
 /// Writes `tracer: difference: …` to stderr.
 pub fn differs(message: &dyn Display) {
-    line("difference", message);
+    report_line("difference", message);
 }
 
-/// Writes `tracer: COMMAND: …` to stderr: the result of the command.
-pub fn report_line(command: &str, message: &dyn Display) {
-    line(command, message);
-}
-
-/// Writes one line, which a terminal wraps, whatever the message contains. A closed stderr is no error.
-fn line(level: &str, message: &dyn Display) {
-    let text = wrapped(&format!("tracer: {level}: {}", one_line(&message.to_string())), columns(io::stderr()));
+/// Writes one line to stderr, which a terminal wraps, whatever the message contains: `tracer: WORD: …`. The word is the
+/// level, or the command of which this is the result. A closed stderr is no error.
+pub fn report_line(word: &str, message: &dyn Display) {
+    let text = wrapped(&format!("tracer: {word}: {}", one_line(&message.to_string())), columns(io::stderr()));
     status_line::erase();
     let _ = io::stderr().write_all(text.as_bytes());
 }

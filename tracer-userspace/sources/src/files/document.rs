@@ -80,7 +80,8 @@ impl Document<'_> {
 
     pub(super) fn decode<T: DeserializeOwned>(&self) -> Result<T, FileError> {
         if is_json(self.bytes) {
-            serde_json::from_slice(self.bytes).map_err(|error| self.json_error(&error))
+            let wrong = |error: serde_json::Error| self.syntax(error.line(), error.column(), &error.to_string());
+            serde_json::from_slice(self.bytes).map_err(wrong)
         } else {
             serde_yaml_ng::from_slice(self.bytes).map_err(|error| self.yaml_error(&error))
         }
@@ -88,10 +89,6 @@ impl Document<'_> {
 
     pub(super) fn items<T: DeserializeOwned>(&self) -> Result<Vec<T>, FileError> {
         Ok(self.decode::<Items<T>>()?.items.unwrap_or_default())
-    }
-
-    fn json_error(&self, error: &serde_json::Error) -> FileError {
-        self.syntax(error.line(), error.column(), &error.to_string())
     }
 
     fn yaml_error(&self, error: &serde_yaml_ng::Error) -> FileError {
