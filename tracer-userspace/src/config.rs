@@ -24,13 +24,13 @@ use crate::pipeline::LiveConfig;
 use crate::replay::ReplayConfig;
 use tracer_bpf::ebpf::LoadOptions;
 use tracer_doctor::command::DoctorConfig;
+use tracer_model::event::KNOWN_PROBERS;
 use tracer_model::record::Cause;
 use tracer_output::explain;
 use tracer_output::sink::filter::Filter;
 use tracer_output::sink::output::Rotation;
 use tracer_output::sink::{Format, SinkConfig};
 use tracer_report::{ReportConfig, ShowConfig};
-use tracer_sources::KNOWN_PROBERS;
 use tracer_terminal::error::Error;
 use tracer_terminal::screen::{Screen, columns};
 #[cfg(feature = "selftest")]

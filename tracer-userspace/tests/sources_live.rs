@@ -14,42 +14,32 @@ use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc};
 use tracer_model::event::{Links, NodePort, ObservationKind, Pod, ProxyMode};
-use tracer_sources::enter::{enter_on_this_thread, in_netns};
+use tracer_node::enter::{enter_on_this_thread, in_netns};
 use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
 use tracer_testing::address;
 
-use common::{Killed, PATIENCE, Scratch, soon};
+use common::{Killed, NamedProcess, PATIENCE, Scratch};
 
 /// A process with its own name in its own network namespace.
-struct NamedProcess {
-    child: Killed,
-    exe: PathBuf,
-}
+struct Namespace(NamedProcess);
 
-impl NamedProcess {
+impl Namespace {
     fn start(name: &str) -> Self {
-        let exe = std::env::temp_dir().join(name);
-        std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
-        let child = Killed(Command::new("unshare").arg("-n").arg(&exe).arg("300").spawn().expect("unshare"));
-        let comm = format!("/proc/{}/comm", child.id());
-        soon(name, || (std::fs::read_to_string(&comm).ok()?.trim() == name).then_some(()));
-        Self { child, exe }
+        Self(NamedProcess::start(Command::new("unshare").arg("-n"), name))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.child.id()
     }
 
     /// Runs a script inside.
     fn run(&self, script: &str) {
-        let target = self.child.id().to_string();
+        let target = self.pid().to_string();
         let mut shell = Command::new("nsenter");
         shell.args(["-t", &target, "-n", "sh", "-e"]).stdin(Stdio::piped());
         let mut shell = shell.spawn().expect("nsenter");
         shell.stdin.take().expect("stdin").write_all(script.as_bytes()).expect("script");
         assert!(shell.wait().expect("sh").success(), "{script}");
-    }
-}
-
-impl Drop for NamedProcess {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.exe);
     }
 }
 
@@ -121,7 +111,7 @@ RULES
 #[test]
 #[ignore = "needs root"]
 fn node_ports_of_kube_proxy_in_nftables_mode() {
-    let node = NamedProcess::start("live-nft");
+    let node = Namespace::start("live-nft");
     node.run(KUBE_PROXY_NFT);
     let snapshot = snapshot(&config("live-nft")).expect("snapshot");
     let expected = [(30001, Some("ns2/svc2:p80")), (30003, Some("ns2/empty:https")), (30006, Some("ns6/svc6:p"))];
@@ -140,7 +130,7 @@ fn node_ports_of_kube_proxy_in_iptables_mode() {
         ("live-old6", "ip6tables-legacy"),
     ];
     for (name, iptables) in cases {
-        let node = NamedProcess::start(name);
+        let node = Namespace::start(name);
         let rules = if iptables.starts_with("ip6") {
             KUBE_PROXY_IPTABLES.replace("127.0.0.0/8", "::1/128")
         } else {
@@ -155,7 +145,7 @@ fn node_ports_of_kube_proxy_in_iptables_mode() {
 #[test]
 #[ignore = "needs root"]
 fn only_the_chain_of_kube_proxy_is_read_from_a_large_table() {
-    let node = NamedProcess::start("live-large");
+    let node = Namespace::start("live-large");
     let mut rules = String::from("iptables-nft-restore <<'RULES'\n*nat\n:KUBE-NODEPORTS - [0:0]\n:BULK - [0:0]\n");
     for n in 0..50_000_u32 {
         let _ = writeln!(rules, "-A BULK -p tcp -d 10.{}.{}.1 --dport 80 -j RETURN", n >> 8, n & 255);
@@ -171,14 +161,14 @@ fn only_the_chain_of_kube_proxy_is_read_from_a_large_table() {
 #[test]
 #[ignore = "needs root"]
 fn a_snapshot_has_the_probers_namespace_and_the_pods() {
-    let node = NamedProcess::start("live-node");
-    let pod = NamedProcess::start("live-pod");
+    let node = Namespace::start("live-node");
+    let pod = Namespace::start("live-pod");
     node.run("echo 1024 65000 > /proc/sys/net/ipv4/ip_local_port_range; ip addr add 192.0.2.1/32 dev lo");
     pod.run("ip link set lo up; ip addr add 10.88.7.4/32 dev lo; ip -6 addr add fd00:88::7/128 dev lo");
     let started = Instant::now();
     let snapshot = snapshot(&config("live-node")).expect("snapshot");
     println!("snapshot: {:?}; sources: {:?}; problems: {:?}", started.elapsed(), snapshot.sources, snapshot.problems);
-    assert_eq!(snapshot.node.as_ref().map(|node| node.pid), Some(node.child.id()));
+    assert_eq!(snapshot.node.as_ref().map(|node| node.pid), Some(node.pid()));
     assert_eq!(snapshot.probers[0].comm, "live-node");
     let links = find(&snapshot, links);
     assert!(!lo_is_up(&links), "lo of a new namespace is down: {links:?}");
@@ -213,7 +203,7 @@ async fn next<T>(
 #[tokio::test]
 #[ignore = "needs root"]
 async fn a_watch_sends_changes_and_ends_with_its_future() {
-    let node = NamedProcess::start("live-watch");
+    let node = Namespace::start("live-watch");
     node.run("ip link set lo up");
     let place = Scratch::new();
     let file = place.path("pods.yaml");
@@ -252,10 +242,10 @@ async fn a_watch_sends_changes_and_ends_with_its_future() {
     assert_eq!(next(&mut rx, count).await, 0);
 
     drop(node);
-    let node = NamedProcess::start("live-watch");
+    let node = Namespace::start("live-watch");
     node.run("ip link set lo up");
     refresh.notify_one();
-    let own = std::fs::read_link(format!("/proc/{}/ns/net", node.child.id())).expect("namespace");
+    let own = std::fs::read_link(format!("/proc/{}/ns/net", node.pid())).expect("namespace");
     let back =
         |kind: &ObservationKind| links(kind).filter(|links| own.to_string_lossy().contains(&links.netns.0.to_string()));
     assert!(lo_is_up(&next(&mut rx, back).await), "the prober came back in another namespace");
@@ -293,8 +283,8 @@ fn write_pods(path: &std::path::Path, count: usize) {
 #[test]
 #[ignore = "needs root"]
 fn a_thread_leaves_each_namespace_that_it_entered() {
-    let pod = NamedProcess::start("trsrc-visited");
-    let path = PathBuf::from(format!("/proc/{}/ns/net", pod.child.id()));
+    let pod = Namespace::start("trsrc-visited");
+    let path = PathBuf::from(format!("/proc/{}/ns/net", pod.pid()));
     let at = |path: &str| std::fs::read_link(path).expect("a namespace");
     let visits = move || {
         let here = || (std::thread::current().id(), at("/proc/thread-self/ns/net"));
@@ -344,8 +334,8 @@ impl PodGroup {
         group
     }
 
-    fn add(&self, resident: &NamedProcess) {
-        std::fs::write(self.0.join("cgroup.procs"), resident.child.id().to_string()).expect("cgroup.procs");
+    fn add(&self, resident: &Namespace) {
+        std::fs::write(self.0.join("cgroup.procs"), resident.pid().to_string()).expect("cgroup.procs");
     }
 }
 
@@ -361,9 +351,9 @@ impl Drop for PodGroup {
 #[ignore = "needs root"]
 fn a_pod_is_found_by_its_cgroup_and_named_by_the_file() {
     let (uid, container) = ("761c395d27727576796af2646f1186d4", "f".repeat(64));
-    let node = NamedProcess::start("live-kubelet");
+    let node = Namespace::start("live-kubelet");
     let group = PodGroup::make(uid, &container);
-    let pod = NamedProcess::start("live-app");
+    let pod = Namespace::start("live-app");
     pod.run("ip link set lo up; ip addr add 10.88.0.5/32 dev lo");
     group.add(&pod);
     let first = snapshot(&config("live-kubelet")).expect("snapshot");

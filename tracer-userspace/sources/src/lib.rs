@@ -18,10 +18,7 @@ mod sent;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod watch;
-pub use tracer_node::{
-    addresses, cgroup, cgroups, clock, enter, inspect, links, namespaces, netlink, pods, ports, procfs, settings,
-    throttle,
-};
+pub use tracer_node::{namespaces, procfs};
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -36,13 +33,15 @@ pub use kubelet::{
 };
 pub use merge::merge;
 pub use procfs::{NodeNetns, Prober};
-pub use tracer_model::event::KNOWN_PROBERS;
 pub use watch::watch;
 
 use cluster::{Cluster, View};
 use files::Stamp;
 use kubelet_pods::KubeletPods;
-use tracer_model::event::{Netns, ObservationKind, Pod, Pods, ProxyMode, Service, ServicePort, Services};
+use tracer_model::event::{
+    KNOWN_PROBERS, Netns, ObservationKind, Pod, Pods, ProxyMode, Service, ServicePort, Services,
+};
+use tracer_node::{links, pods, settings};
 
 #[derive(Clone, Debug, Default)]
 pub struct SourceConfig {
