@@ -39,11 +39,7 @@ fn analyse(config: &ReplayConfig) -> Result<u8, Error> {
         sink.keep_verdicts();
     }
     let mut engine = Engine::new(sink, header.at_start, None);
-    let ending = feed(&mut reader, &mut engine);
-    // Without `start` the time is not known, and no run began.
-    if reader.observations() > 0 && !matches!(ending, Ending::Headless(_)) {
-        finish(&mut engine, &ending, &reader);
-    }
+    let ending = pass(&mut reader, &mut engine);
     engine.sink().output().finish();
     if reader.skipped() > 0 {
         error::warn(&format!(
@@ -83,7 +79,16 @@ enum Ending {
     Headless(Error),
 }
 
-/// Passes all observations to the engine.
+/// Passes all observations to the engine, and ends the run.
+fn pass(reader: &mut Reader, engine: &mut Engine) -> Ending {
+    let ending = feed(reader, engine);
+    // Without `start` the time is not known, and no run began.
+    if reader.observations() > 0 && !matches!(ending, Ending::Headless(_)) {
+        finish(engine, &ending, reader);
+    }
+    ending
+}
+
 fn feed(reader: &mut Reader, engine: &mut Engine) -> Ending {
     loop {
         let observation = match reader.next() {

@@ -4,8 +4,8 @@ use std::io::Cursor;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::pass;
 use super::reader::Reader;
-use super::{Ending, feed, finish};
 use crate::engine::Engine;
 use tracer_model::record::Record;
 use tracer_output::sink::{Format, Sink, SinkConfig, ndjson};
@@ -30,9 +30,6 @@ fn verdicts(bytes: &[u8], format: Format) -> Vec<Record> {
     let Ok(mut sink) = Sink::open(&config, false) else { return Vec::new() };
     sink.keep_verdicts();
     let mut engine = Engine::new(sink, header.at_start, None);
-    let ending = feed(&mut reader, &mut engine);
-    if reader.observations() > 0 && !matches!(ending, Ending::Headless(_)) {
-        finish(&mut engine, &ending, &reader);
-    }
+    pass(&mut reader, &mut engine);
     engine.into_sink().into_kept()
 }
