@@ -11,7 +11,7 @@ use serde_json::Value;
 mod common;
 
 use common::netns::Netns;
-use common::{Killed, as_nobody, records};
+use common::{Killed, NamedProcess, as_nobody, records};
 
 /// Adds two links, each with an address and a default route.
 fn two_uplinks(node: &Netns) {
@@ -83,21 +83,13 @@ fn doctor_inspects_the_namespace_of_the_prober() {
     let node = Netns::new();
     // A process with the prober's name runs in the namespace. doctor runs outside.
     let name = format!("kl{}", std::process::id());
-    let exe = std::env::temp_dir().join(&name);
-    std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
-    let mut prober = Killed(node.command(exe.to_str().expect("UTF-8")).arg("300").spawn().expect("prober"));
-    let comm = format!("/proc/{}/comm", prober.id());
-    while std::fs::read_to_string(&comm).unwrap_or_default().trim() != name {
-        assert!(prober.try_wait().expect("prober").is_none(), "the prober ended");
-        std::thread::yield_now();
-    }
+    let prober = NamedProcess::start(&mut node.command("env"), &name);
     let outside = |name: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
         node.findings(command.args(["doctor", "-o", "json", "--check", "loopback_up,cni_config", "--prober", name])).0
     };
     let (inside, own) = (outside(&name), outside("no-such-prober"));
     drop(prober);
-    let _ = std::fs::remove_file(&exe);
     assert_eq!((inside[0]["status"].as_str(), own[0]["status"].as_str()), (Some("fail"), Some("ok")));
     assert!(inside[1]["status"] != "unknown", "a prober without a CNI is not unknown: {inside:?}");
 }

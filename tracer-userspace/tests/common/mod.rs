@@ -9,7 +9,7 @@ pub(crate) mod snapshots;
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 
 use nix::pty::{Winsize, openpty};
@@ -33,6 +33,30 @@ pub(crate) fn as_nobody<'a>(setpriv: &'a mut Command, args: &[&str]) -> &'a mut 
     let binary = File::open(env!("CARGO_BIN_EXE_tracer")).unwrap();
     setpriv.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "/proc/self/fd/0"]);
     setpriv.args(args).stdin(binary)
+}
+
+/// A process with its own name: a copy of `sleep`.
+pub(crate) struct NamedProcess {
+    pub(crate) child: Killed,
+    exe: PathBuf,
+}
+
+impl NamedProcess {
+    /// `wrapper` starts the program that is its last arguments, in its own process.
+    pub(crate) fn start(wrapper: &mut Command, name: &str) -> Self {
+        let exe = std::env::temp_dir().join(name);
+        std::fs::copy("/bin/sleep", &exe).expect("copy of sleep");
+        let child = Killed(wrapper.arg(&exe).arg("300").spawn().expect("a process"));
+        let comm = format!("/proc/{}/comm", child.id());
+        soon(name, || (std::fs::read_to_string(&comm).ok()?.trim() == name).then_some(()));
+        Self { child, exe }
+    }
+}
+
+impl Drop for NamedProcess {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.exe);
+    }
 }
 
 /// A terminal of this width: its master and its slave.
