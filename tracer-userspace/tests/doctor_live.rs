@@ -11,7 +11,7 @@ use serde_json::Value;
 mod common;
 
 use common::netns::Netns;
-use common::{Killed, NamedProcess, as_nobody, records};
+use common::{Killed, NamedProcess, Signal, as_nobody, records, signal};
 
 /// Adds two links, each with an address and a default route.
 fn two_uplinks(node: &Netns) {
@@ -264,8 +264,7 @@ fn a_daemon_emits_findings_about_its_node() {
     let found = found.expect("lo is down in a namespace that was just made");
     assert_eq!(found["status"], "fail");
     assert_eq!(found["remediation"]["commands"][0]["run"], "ip link set lo up", "{found}");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon.id().cast_signed()), nix::sys::signal::SIGTERM)
-        .expect("SIGTERM");
+    signal(&daemon, Signal::SIGTERM);
     assert!(daemon.wait().expect("its end").success());
 }
 

@@ -8,14 +8,13 @@ use std::net::TcpListener;
 use std::process::Stdio;
 use std::thread;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 
 mod common;
 
 use common::netns::Netns;
 use common::root::Root;
+use common::{Signal, signal};
 
 const KUBELET: &str = "10.201.0.1:10250";
 const POD: &str = "10.202.1.2:8080";
@@ -103,7 +102,7 @@ impl TestNode {
         let port = to.rsplit(':').next().and_then(|port| port.parse::<u64>().ok());
         let mine = |it: &Value| it["type"] == "verdict" && it["dst"]["port"].as_u64() == port;
         let found = records.find(mine).expect("a verdict");
-        kill(Pid::from_raw(tracer.id().cast_signed()), Signal::SIGTERM).expect("SIGTERM");
+        signal(&tracer, Signal::SIGTERM);
         records.for_each(drop);
         assert!(tracer.wait().expect("its end").success());
         found["verdict"].clone()

@@ -8,20 +8,18 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use common::{Killed, PATIENCE, soon};
+use common::{Killed, PATIENCE, Signal, printed, signal, soon};
 
 const JOURNALD: &str = "/lib/systemd/systemd-journald";
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
@@ -36,10 +34,6 @@ fn prober() -> String {
 
 fn say(process: &mut Killed, line: &str) {
     writeln!(process.stdin.as_mut().unwrap(), "{line}").unwrap();
-}
-
-fn signal(process: &Killed, signal: Signal) {
-    kill(Pid::from_raw(process.id().cast_signed()), signal).unwrap();
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -122,13 +116,7 @@ fn tracer(pods: &Path, more: &str) -> (Killed, Receiver<Value>) {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
     let mut process = Killed(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("unshare"));
-    let (tx, records) = channel();
-    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-    std::thread::spawn(move || {
-        for line in lines.map_while(Result::ok) {
-            let _ = tx.send(serde_json::from_str(&line).unwrap_or_default());
-        }
-    });
+    let records = printed(&mut process);
     (process, records)
 }
 

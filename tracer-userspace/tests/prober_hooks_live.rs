@@ -10,18 +10,14 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::{iter, thread, time::Duration};
+use std::sync::mpsc::Receiver;
+use std::{iter, time::Duration};
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use serde_json::Value;
 use tracer_bpf::ebpf::{self, LoadOptions, ProberHooksWhen};
 use tracer_common::{names::Hook, ports::PortUse};
 
-use common::{Killed, Scratch, soon, tracer};
+use common::{Killed, Scratch, Signal, printed, signal, soon, tracer};
 
 const PROBER: &str = "trc-prober";
 /// A name that tracer knows. No scenario uses it.
@@ -101,12 +97,7 @@ impl Tracer {
         command.args(["attach", "-o", "json"]).args(flags).env("TRACER_LOG", "warn,tracer::live=debug");
         command.stdout(Stdio::piped()).stderr(File::create(&stderr).unwrap());
         let mut child = Killed(command.spawn().unwrap());
-        let (sender, records) = channel();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        thread::spawn(move || {
-            let lines = stdout.lines().map_while(Result::ok);
-            lines.map(|line| serde_json::from_str(&line).unwrap()).try_for_each(|record| sender.send(record))
-        });
+        let records = printed(&mut child);
         Self { child, records, stderr }
     }
 
@@ -126,7 +117,7 @@ impl Tracer {
 
     /// Ends tracer, and returns the records that are left.
     fn end(&self) -> Vec<Value> {
-        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM).unwrap();
+        signal(&self.child, Signal::SIGTERM);
         self.records.iter().collect()
     }
 

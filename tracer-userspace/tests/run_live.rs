@@ -16,11 +16,9 @@ use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 
-use common::{Killed, Scratch, soon};
+use common::{Killed, Scratch, Signal, signal, soon};
 
 const METRICS: &str = "127.0.0.1:9464";
 /// A port without a listener.
@@ -69,12 +67,12 @@ impl Daemon {
 
     /// Sends SIGTERM, and returns the exit code.
     fn end(mut self) -> Option<i32> {
-        kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM).unwrap();
+        signal(&self.0, Signal::SIGTERM);
         self.0.wait().unwrap().code()
     }
 
     fn hang_up(&self) {
-        kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGHUP).unwrap();
+        signal(&self.0, Signal::SIGHUP);
     }
 }
 
@@ -167,10 +165,9 @@ fn metrics_and_health_of_a_daemon() {
     assert!(get("/readyz").unwrap().0.starts_with("HTTP/1.1 200"));
     assert_eq!(fs::metadata(node.path("health/sock")).unwrap().permissions().mode() & 0o777, 0o600);
     // A pipeline that hangs does not answer. Here a signal stops the whole process.
-    let pid = Pid::from_raw(daemon.0.id().cast_signed());
-    kill(pid, Signal::SIGSTOP).unwrap();
+    signal(&daemon.0, Signal::SIGSTOP);
     let (code, _, reported) = node.health(&[]);
-    kill(pid, Signal::SIGCONT).unwrap();
+    signal(&daemon.0, Signal::SIGCONT);
     assert!(code == Some(2) && reported.contains("does not answer"), "{reported}");
     assert_eq!(daemon.end(), Some(0));
     assert!(!node.path("health/sock").exists());
@@ -328,7 +325,7 @@ fn an_ignored_hangup_does_not_end_attach() {
         let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
         let mut text = String::new();
         std::io::BufRead::read_line(&mut stdout, &mut text).unwrap();
-        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGHUP).unwrap();
+        signal(&child, Signal::SIGHUP);
         stdout.read_to_string(&mut text).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(0), "{text}");
         let stop: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();

@@ -9,13 +9,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 
 mod common;
 
-use common::{as_nobody, records};
+use common::{Signal, as_nobody, records};
 
 /// How long a killed tracer may need to detach on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,7 +50,7 @@ impl RunningSelftest {
     }
 
     fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("the signal");
+        common::signal(&self.child, signal);
     }
 
     /// Waits for its end, and for the end of the processes that it started.

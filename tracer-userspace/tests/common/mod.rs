@@ -8,11 +8,16 @@ pub(crate) mod root;
 pub(crate) mod snapshots;
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 
 use nix::pty::{Winsize, openpty};
+pub(crate) use nix::sys::signal::Signal;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tracer_model::event::{Observation, ObservationKind, Start};
 pub(crate) use tracer_testbed::proc::Killed;
@@ -59,6 +64,11 @@ impl Drop for NamedProcess {
     }
 }
 
+/// Sends a signal to a process that this test started.
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+}
+
 /// A terminal of this width: its master and its slave.
 pub(crate) fn terminal(columns: u16) -> (File, File) {
     let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
@@ -88,6 +98,16 @@ pub(crate) fn verdict(seq: u64, node: &str, pod: &str, cause: &str) -> Value {
             "remediation": fix, "evidence": [], "also": [], "lost_events": 0, "missing_hooks": []},
         "k8s": {"namespace": "shop", "pod_name": pod},
     })
+}
+
+/// The records of a tracer that runs, as it prints them.
+pub(crate) fn printed(tracer: &mut Child) -> Receiver<Value> {
+    let lines = BufReader::new(tracer.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let (sender, records) = channel();
+    thread::spawn(move || {
+        lines.map(|line| serde_json::from_str(&line).unwrap()).try_for_each(|record| sender.send(record))
+    });
+    records
 }
 
 /// The lines of JSON that a command printed.
