@@ -12,7 +12,7 @@ mod joiner;
 mod journal;
 mod line;
 pub(super) mod process;
-mod redact;
+pub(crate) mod redact;
 mod text;
 mod verbosity;
 mod words;

@@ -7,6 +7,7 @@ use std::iter::successors;
 use kube::client::AuthError;
 use kube::config::KubeconfigError;
 
+use crate::kubelet::redact::closing_quote;
 use tracer_terminal::error::{chain, os_message};
 
 /// An error of kube and its causes, in one line.
@@ -79,13 +80,7 @@ fn program(command: &str) -> String {
 
 /// The text after the closing quote of a quoted text with escapes.
 fn behind_quote(quoted: &str) -> &str {
-    let mut escaped = false;
-    let end = quoted.find(|c| {
-        let ends = c == '"' && !escaped;
-        escaped = c == '\\' && !escaped;
-        ends
-    });
-    end.map_or("", |end| &quoted[end + 1..])
+    closing_quote(quoted).map_or("", |end| &quoted[end + 1..])
 }
 
 #[cfg(test)]

@@ -186,8 +186,8 @@ fn is_host(text: &str) -> bool {
     in_brackets(host).unwrap_or_else(|| is_name(host))
 }
 
-/// The end of a text that Go quoted with `%q`.
-fn closing_quote(text: &str) -> Option<usize> {
+/// The end of a quoted text with escapes, as Go's `%q` and Rust's `{:?}` write it.
+pub(crate) fn closing_quote(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.find(|c| {
         let ends = c == '"' && !escaped;

@@ -4,21 +4,27 @@ use std::time::Instant;
 
 use super::*;
 
-/// A follower that knows pod `a`, and its open watch.
-async fn following(api: &mut Fake) -> (Followed, fake::Stream) {
+/// An API, a follower that knows pod `a`, and its open watch.
+async fn following() -> (Fake, Followed, fake::Stream) {
+    let mut api = Fake::new().await;
     let mut followed = Followed::pods(api.addr);
     let mut watch = api.next().await.stream().await;
     watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
     watch.synced(7).await;
     followed.until_names(&["a"]).await;
-    (followed, watch)
+    (api, followed, watch)
+}
+
+/// A watch reports pod `b`.
+async fn add_b(watch: &mut fake::Stream, followed: &mut Followed) {
+    watch.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
+    followed.until_names(&["a", "b"]).await;
 }
 
 #[tokio::test(flavor = "local")]
 async fn a_forgotten_position_is_read_again_and_what_is_gone_is_gone() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let (mut followed, mut watch) = following(&mut api).await;
+    let (mut api, mut followed, mut watch) = following().await;
     watch
         .event("ERROR", r#"{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}"#)
         .await;
@@ -39,8 +45,7 @@ async fn a_forgotten_position_is_read_again_and_what_is_gone_is_gone() {
 #[tokio::test(flavor = "local")]
 async fn refused_permissions_are_named_and_what_was_known_stays() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let (mut followed, watch) = following(&mut api).await;
+    let (mut api, mut followed, watch) = following().await;
     watch.end().await;
     for _ in 0..3 {
         let forbidden = r#"{"kind":"Status","message":"pods is forbidden","reason":"Forbidden","code":403}"#;
@@ -51,8 +56,7 @@ async fn refused_permissions_are_named_and_what_was_known_stays() {
     assert_eq!(view.pods.len(), 1);
     let mut watch = api.next().await.stream().await;
     followed.until("back", View::is_complete).await;
-    watch.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
-    followed.until_names(&["a", "b"]).await;
+    add_b(&mut watch, &mut followed).await;
     let lines = log.lines();
     assert_eq!(lines.len(), 3, "{lines:#?}");
     assert!(lines[0].contains("grant verb `watch` on resource `pods`"), "{lines:#?}");
@@ -77,8 +81,7 @@ async fn the_server_is_left_alone_as_long_as_it_asks() {
 #[tokio::test(flavor = "local")]
 async fn errors_of_the_server_and_nonsense_are_waited_out() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let (mut followed, watch) = following(&mut api).await;
+    let (mut api, mut followed, watch) = following().await;
     watch.end().await;
     api.next().await.answer("500 Internal Server Error", r#"{"kind":"Status","message":"etcd","code":500}"#).await;
     api.next().await.answer("500 Internal Server Error", "<html>").await;
@@ -122,8 +125,7 @@ async fn one_object_that_cannot_be_read_costs_no_other() {
 
 #[tokio::test(flavor = "local")]
 async fn a_list_that_is_cut_or_is_none_leaves_what_was_known() {
-    let mut api = Fake::new().await;
-    let (mut followed, watch) = following(&mut api).await;
+    let (mut api, mut followed, watch) = following().await;
     watch.end().await;
     api.next().await.answer("410 Gone", "").await;
     api.next().await.answer("422 Unprocessable Entity", "").await;
@@ -141,8 +143,7 @@ async fn a_list_that_is_cut_or_is_none_leaves_what_was_known() {
 #[tokio::test(flavor = "local")]
 async fn an_outage_is_reported_once_and_its_end_once() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let (mut followed, watch) = following(&mut api).await;
+    let (api, mut followed, watch) = following().await;
     let addr = api.addr;
     drop(api);
     drop(watch);
@@ -151,8 +152,7 @@ async fn an_outage_is_reported_once_and_its_end_once() {
     let mut api = Fake::at(addr).await;
     let mut watch = api.next().await.stream().await;
     followed.until("back", View::is_complete).await;
-    watch.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
-    followed.until_names(&["a", "b"]).await;
+    add_b(&mut watch, &mut followed).await;
     let lines = log.lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");
     assert!(
@@ -165,14 +165,12 @@ async fn an_outage_is_reported_once_and_its_end_once() {
 #[tokio::test(flavor = "local")]
 async fn a_connection_that_broke_is_no_outage() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let (mut followed, watch) = following(&mut api).await;
+    let (mut api, mut followed, watch) = following().await;
     drop(watch);
     let asked = api.next().await;
     assert!(asked.has("resourceVersion=7"), "{:?}", asked.query);
     let mut watch = asked.stream().await;
-    watch.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
-    followed.until_names(&["a", "b"]).await;
+    add_b(&mut watch, &mut followed).await;
     assert_eq!(log.lines(), Vec::<String>::new());
 }
 
