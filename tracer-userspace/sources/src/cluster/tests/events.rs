@@ -1,13 +1,10 @@
 //! Events of the kubelet: by namespace, from now on, and only of this node.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
-use tokio::sync::Notify;
 
-use super::start::TestConfig;
+use super::start::{TestConfig, kept_fresh, start};
 use super::*;
-use crate::{SourceConfig, snapshot, watch};
+use crate::{SourceConfig, snapshot};
 use tracer_model::event::{ObservationKind, ProbeOutput};
 
 const REFUSED: &str = "Readiness probe failed: HTTP probe failed with statuscode: 503";
@@ -107,17 +104,12 @@ async fn an_event_becomes_a_fact_once_for_each_count() {
         position(&mut api, "/api/v1/namespaces/shop/events", 70).await;
         api.next().await.stream().await
     };
-    let started = tokio::task::spawn_blocking(move || {
-        Cluster::start(config, channel(1).0, &Background::new("cluster", &crate::Supervisor::new().0))
-    });
-    let (cluster, mut stream) = tokio::join!(started, answer);
-    let cluster = cluster.expect("start").expect("cluster");
+    let (cluster, mut stream) = tokio::join!(start(config), answer);
+    let cluster = cluster.expect("cluster");
     assert_eq!(cluster.sources(), ["probe outcomes (the kubelet's events of namespace shop, cluster API)"]);
     let config = SourceConfig { cluster: Some(cluster), ..SourceConfig::default() };
     let snapshot = snapshot(&config).expect("snapshot");
-    let (tx, mut observations) = tokio::sync::mpsc::channel(16);
-    let kept_fresh = LocalSet::new();
-    kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx, crate::Supervisor::new().0));
+    let (kept_fresh, mut observations) = kept_fresh(config, snapshot);
     let run = async {
         let now = format!("{:.0}", Timestamp::now());
         let old = "2026-01-01T00:00:00Z";

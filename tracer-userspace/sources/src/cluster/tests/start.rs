@@ -8,7 +8,7 @@ use tokio::task::spawn_blocking;
 
 use super::*;
 use crate::testing::TestFile;
-use crate::{SourceConfig, snapshot, watch};
+use crate::{Snapshot, SourceConfig, snapshot, watch};
 use tracer_model::event::ObservationKind;
 
 /// A kubeconfig for a server, gone when the test ends.
@@ -32,12 +32,20 @@ impl TestConfig {
 }
 
 /// Beside the test's own runtime, as it blocks.
-async fn start(config: ClusterConfig) -> Result<Cluster, ConnectError> {
+pub(super) async fn start(config: ClusterConfig) -> Result<Cluster, ConnectError> {
     spawn_blocking(move || {
         Cluster::start(config, channel(1).0, &Background::new("cluster", &crate::Supervisor::new().0))
     })
     .await
     .expect("start")
+}
+
+/// Reads the sources again when they change. Gives the task, and its observations.
+pub(super) fn kept_fresh(config: SourceConfig, snapshot: Snapshot) -> (LocalSet, Receiver<ObservationKind>) {
+    let (tx, observations) = channel(16);
+    let kept_fresh = LocalSet::new();
+    kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx, crate::Supervisor::new().0));
+    (kept_fresh, observations)
 }
 
 #[tokio::test]
@@ -60,9 +68,7 @@ async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
     let named = |kind: &ObservationKind, name: &str| matches!(kind, ObservationKind::Pods(list) if list.pods.iter().any(|pod| pod.name.as_deref() == Some(name)));
     assert!(snapshot.observations.iter().any(|kind| named(kind, "a")));
 
-    let (tx, mut observations) = tokio::sync::mpsc::channel(16);
-    let kept_fresh = LocalSet::new();
-    kept_fresh.spawn_local(watch(config, snapshot, Arc::new(Notify::new()), tx, crate::Supervisor::new().0));
+    let (kept_fresh, mut observations) = kept_fresh(config, snapshot);
     let run = async {
         stream.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
         while !named(&timeout(GUARD, observations.recv()).await.expect("in time").expect("facts"), "b") {}
