@@ -6,7 +6,9 @@ use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_common::names::Hook;
-use tracer_model::event::{Flow, Inspection, Netns, PacketDrop, ResetSent, Runs, TcpState};
+use tracer_model::event::{
+    Flow, Inspection, Netns, Observation, ObservationKind, PacketDrop, ResetSent, Runs, TcpState,
+};
 
 /// How long after a drop a RST or ICMP error still answers the dropped SYN. A rule that rejects answers in the run in
 /// which it drops. The next SYN, with an answer of its own, comes a second later at the earliest (`TCP_TIMEOUT_INIT`).
@@ -89,10 +91,47 @@ pub(super) fn in_handshake(case: &Case<'_>) -> bool {
     case.attempt.established.is_none() && ended
 }
 
+/// When the last SYN was sent of which it is known how it fared: something stopped it, or the prober waited in vain.
+fn last_syn(attempt: &Attempt) -> u64 {
+    use ObservationKind::{Drop, Icmp, QueueFull, ResetReceived};
+    let stops = |it: &Observation| matches!(it.kind, Drop(_) | Icmp(_) | QueueFull(_) | ResetReceived(_));
+    let is_known = |sent: u64| {
+        let waited = attempt.ended.is_some_and(|(ended, _)| sent.saturating_add(SILENCE_NS) <= ended);
+        waited || attempt.observations.iter().any(|it| stops(it) && is_since(it.time_boot_ns, sent))
+    };
+    attempt.syns_sent_again().filter(|sent| is_known(*sent)).last().unwrap_or(attempt.started)
+}
+
+/// How long no answer to a SYN has to come, until the silence counts.
+const SILENCE_NS: u64 = 100_000_000;
+
+/// The dropped packets that decide, see [`may_decide`].
+pub(super) fn drops<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> + use<'a> {
+    let attempt = case.attempt;
+    let since = last_syn(attempt);
+    attempt.drops().filter(move |(time, drop)| decides(attempt, since, *time, drop))
+}
+
+/// While it connects: the last SYN, or its answer, was dropped in the same way. What dropped only an earlier one is gone.
+pub(super) fn may_decide(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
+    decides(case.attempt, last_syn(case.attempt), time, drop)
+}
+
+fn decides(attempt: &Attempt, since: u64, time: u64, drop: &PacketDrop) -> bool {
+    let way = |it: &PacketDrop| (it.netns, it.flow, it.flags, it.reason.clone(), netfilter_hook(it));
+    let again = || attempt.drops().any(|(at, it)| is_since(at, since) && way(it) == way(drop));
+    attempt.established.is_some() || is_since(time, since) || again()
+}
+
+/// The event of a SYN that is sent again may come after those of what became of it.
+const fn is_since(time: u64, syn: u64) -> bool {
+    time.saturating_add(ANSWER_NS) > syn
+}
+
 /// The network shows nothing: no dropped packet, no ICMP error and no RST.
 pub(super) fn silent(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
-    attempt.drops().next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
+    drops(case).next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
 }
 
 /// Hooks that show a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).
@@ -122,9 +161,10 @@ pub(super) fn is_unanswered(case: &Case<'_>, time: u64) -> bool {
     reset.is_none_or(|(at, _)| at < time.saturating_add(ANSWER_NS))
 }
 
-/// The packet belongs to a handshake that was neither completed nor answered otherwise.
+/// The packet belongs to the last SYN of a handshake that was neither completed nor answered otherwise.
 pub(super) fn is_of_handshake(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
-    case.attempt.established.is_none() && is_unanswered(case, time) && (drop.flags.is_syn() || drop.flags.is_syn_ack())
+    let is_last = case.attempt.established.is_none() && is_unanswered(case, time) && may_decide(case, time, drop);
+    is_last && (drop.flags.is_syn() || drop.flags.is_syn_ack())
 }
 
 /// The dropped packet went from the prober to the target.

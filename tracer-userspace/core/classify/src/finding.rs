@@ -32,6 +32,8 @@ pub struct Finding {
     pub until_answered: bool,
     /// The target was reached, and sent nothing from then on for most of the attempt.
     pub in_silence: bool,
+    /// What dropped an earlier SYN is gone, and what became of the last one does not decide.
+    pub overtakes: bool,
     /// Those of `rests_on` that are missing.
     pub missing_hooks: Vec<Hook>,
     /// Events lost inside the attempt's window.
@@ -58,6 +60,7 @@ impl Finding {
             by_absence: false,
             until_answered: false,
             in_silence: false,
+            overtakes: false,
             missing_hooks: Vec::new(),
             lost_events: 0,
             waits_for: None,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::allow::allow_command;
 use super::answer::RejectAnswer;
 use super::blame::{blame, is_before_tracking};
-use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, outbound};
+use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, may_decide, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::phrases::{in_namespace, run_in};
@@ -180,7 +180,7 @@ fn unseen_answer(case: &Case<'_>, drop: &PacketDrop) -> RejectAnswer {
 /// answer. A drop after the answer does no harm, nor does that of a SYN if a later one reached the listener.
 fn is_needed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     let in_handshake = case.attempt.established.is_none() && !case.attempt.met_full_queue_after(time);
-    let handshake = (drop.flags.is_syn() || drop.flags.is_syn_ack()) && in_handshake;
+    let handshake = may_decide(case, time, drop) && (drop.flags.is_syn() || drop.flags.is_syn_ack()) && in_handshake;
     let before_end = case.attempt.ended.is_none_or(|(end, _)| time <= end);
     handshake || (before_end && case.attempt.established.is_some() && is_missed(case, time, drop))
 }

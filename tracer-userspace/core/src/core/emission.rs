@@ -4,6 +4,7 @@
 use super::Core;
 use super::loopbacks::is_first_try;
 use super::records::kubelet_outcome;
+use super::revision::is_of_later_syn;
 use super::verdicts::Decided;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
@@ -26,11 +27,13 @@ enum Until {
     Time(u64),
 }
 
-/// A pending verdict is replaced by one of the same cause with a higher confidence. Otherwise the first one stays: its
-/// evidence was read closest to the failure, such as the counters of rules.
+/// A pending verdict is replaced by one of the same cause with a higher confidence, or about a rule that stopped a later
+/// SYN in another namespace. Otherwise the first one stays: its evidence was read closest to the failure, such as the
+/// counters of rules.
 pub(super) fn refreshes(before: &Decided, finding: &Finding) -> bool {
     let same = (before.cause, before.outcome) == (finding.cause, finding.outcome);
-    same && finding.confidence > before.confidence
+    let elsewhere = finding.waits_for.is_some_and(|(netns, _)| before.place.is_some_and(|place| place != netns));
+    same && (finding.confidence > before.confidence || elsewhere && is_of_later_syn(*before, finding))
 }
 
 impl Core {

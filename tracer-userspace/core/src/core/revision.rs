@@ -47,6 +47,12 @@ pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause]) -> boo
     changed || is_overtaken(before, finding, also) || is_superseded(before, finding, also)
 }
 
+/// What decided is of a later SYN: the kernel sends the next one after a second at the earliest (`TCP_TIMEOUT_INIT`).
+pub(super) fn is_of_later_syn(before: Decided, finding: &Finding) -> bool {
+    const APART_NS: u64 = 500_000_000;
+    before.in_handshake && finding.decided_at > before.decided_at.saturating_add(APART_NS)
+}
+
 /// The cause comes first in the order of decision. If it is proven that the target was reached, a cause on the way to
 /// it must be proven, too. A stopped server is no such cause: it is why its queue is full.
 fn is_nearer(before: Decided, finding: &Finding) -> bool {
@@ -55,24 +61,28 @@ fn is_nearer(before: Decided, finding: &Finding) -> bool {
     finding.cause < before.cause && !(reached && less_sure)
 }
 
-/// The cause was a dropped packet, but a retransmission got through later. The target then refused, or was silent for
-/// most of the time, so the drop is not the cause. A full accept queue stays the cause of silence, or of a RST
+/// The cause was a dropped packet, but a retransmission was not dropped there. The target then refused, or was silent for
+/// most of the time, or the retransmission was lost without a trace, so the drop is not the cause. A full accept queue stays the cause of silence, or of a RST
 /// (`tcp_abort_on_overflow`): no process has accepted the connection.
 fn is_overtaken(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     let queued = before.cause == Cause::AcceptQueueOverflow;
-    let silence = finding.in_silence && finding.lost_events == 0 || finding.cause == Cause::MidStreamRst;
+    let unlost = finding.lost_events == 0;
+    let silence = (finding.in_silence || finding.overtakes) && unlost || finding.cause == Cause::MidStreamRst;
     let got_through = finding.cause.has(Trait::Refusal) || silence && !queued;
     let stands = finding.cause == before.cause || also.contains(&before.cause);
     before.until_answered && before.outcome == Outcome::Failure && got_through && !stands
 }
 
 /// A later packet shows that the cause no longer holds: it is proven what stopped that one. A link was down, for example.
-/// It is up again, and a firewall drops the next SYN. If the first cause was proven, too, the later SYN must have reached
-/// the listener. A neighbour or a route that is missing may be missing for the first cause.
+/// It is up again, and a firewall drops the next SYN. If the first cause was proven, too, the evidence must be of a later
+/// SYN, or that SYN must have reached the listener. A neighbour or a route that is missing may be missing for the first
+/// cause, if that is the network's, too.
 fn is_superseded(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     let later_stage = matches!(finding.cause.stage(), Stage::Answer | Stage::Tls);
-    let got_further = !later_stage && !finding.cause.has(Trait::EndsWithNetwork);
-    let surer = before.confidence < Confidence::Proven || finding.cause.has(Trait::Reached);
+    let is_later = is_of_later_syn(before, finding);
+    let of_network = |cause: Cause| cause.has(Trait::EndsWithNetwork);
+    let got_further = !later_stage && !(of_network(finding.cause) && (of_network(before.cause) || !is_later));
+    let surer = before.confidence < Confidence::Proven || finding.cause.has(Trait::Reached) || is_later;
     // That the process is stopped is likely; that its queue was full is proven, else it would not be in `also`.
     let queued = finding.cause == Cause::TargetFrozen && also.contains(&Cause::AcceptQueueOverflow);
     let proven = (finding.confidence == Confidence::Proven || queued) && got_further && surer;
@@ -203,10 +213,34 @@ mod tests {
     fn a_full_queue_replaces_a_rule_that_dropped_an_earlier_syn() {
         let rules = || firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
         let mut stream = Stream::new().connect().filtered(SYN, POD).push(rules()).wait_ms(1_000).syn_again().clone();
-        let dropped = stream.clone().gives_up().all_decided();
+        let dropped = stream.clone().filtered(SYN, POD).gives_up().all_decided();
         assert_eq!(dropped, [("firewall_drop", Confidence::Proven)]);
         let met = stream.queue_full(ListenQueue::Accept).gives_up().all_decided();
         assert_eq!(met, [("accept_queue_overflow", Confidence::Proven)]);
+    }
+
+    /// Played on a node: the rule is removed before the next SYN, which another fault stops.
+    #[test]
+    fn what_stopped_the_last_syn_replaces_what_stopped_an_earlier_one() {
+        let rules = |netns| firewall(netns, vec![rule("INPUT", RuleVerdict::Drop)]);
+        let then = |first: &str, next: fn(&mut Stream)| {
+            let mut stream = Stream::new().connect().drop(SYN, first, POD).push(rules(POD)).wait_ms(1_000).clone();
+            next(stream.syn_again());
+            stream.wait_ms(5).tick().gives_up().last_verdict()
+        };
+        let by_rule: fn(&mut Stream) = |stream| _ = stream.filtered(SYN, POD);
+        let by_node: fn(&mut Stream) = |stream| {
+            _ = stream.filtered(SYN, NODE).push(firewall(NODE, vec![rule("OUTPUT", RuleVerdict::Drop)]));
+        };
+        let causes = |first, next| then(first, next).cause.name();
+        assert_eq!(causes("TC_INGRESS", by_rule), "firewall_drop");
+        assert_eq!(causes("NETFILTER_DROP", |stream| _ = stream.drop(SYN, "TC_INGRESS", POD)), "network_policy_drop");
+        assert_eq!(causes("NETFILTER_DROP", |stream| _ = stream.drop(SYN, "NEIGH_FAILED", NODE)), "neighbour_failure");
+        assert_has(&then("NETFILTER_DROP", by_node).summary, &[" on the node drops the SYN"]);
+        let silence = then("NETFILTER_DROP", |_| ());
+        assert_eq!((silence.cause.name(), silence.confidence), ("unexplained", Confidence::Possible));
+        assert_has(&silence.summary, &["NETFILTER_DROP", "what dropped it is gone"]);
+        assert_lacks(&silence.remediation, &["nft"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::Core;
 use tracer_attempts::enrich::Matched;
 use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, PodRef, ProbeType};
+use tracer_model::event::{ConnId, Netns, PodRef, ProbeType};
 use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};
 
 /// How many attempts are remembered, so that none is decided twice.
@@ -40,6 +40,10 @@ pub(super) struct Decided {
     pub(super) cause: Cause,
     pub(super) outcome: Outcome,
     pub(super) confidence: Confidence,
+    /// When the event that decided it happened.
+    pub(super) decided_at: u64,
+    /// The namespace of the rule that stopped it.
+    pub(super) place: Option<Netns>,
     /// The connection was not established when it was decided.
     pub(super) in_handshake: bool,
     /// The cause is right only until an answer comes.
@@ -201,8 +205,10 @@ impl Core {
         if let Some(dst) = without_tls {
             self.node.tls.observe_plain(dst);
         }
-        let Finding { cause, outcome, confidence, until_answered, .. } = *finding;
-        let decided = Decided { cause, outcome, confidence, in_handshake, until_answered, revised, is_retry };
+        let Finding { cause, outcome, confidence, decided_at, until_answered, .. } = *finding;
+        let place = finding.waits_for.map(|(netns, _)| netns);
+        let decided =
+            Decided { cause, outcome, confidence, decided_at, place, in_handshake, until_answered, revised, is_retry };
         self.verdicts.decide(conn, decided);
     }
 }
@@ -227,6 +233,8 @@ mod tests {
             cause: Cause::ConnectionRefused,
             outcome: Outcome::Failure,
             confidence: Confidence::Proven,
+            decided_at: 0,
+            place: None,
             in_handshake: true,
             until_answered: false,
             revised: false,

@@ -364,6 +364,12 @@ impl Attempt {
         observations_of!(self, ConnectFailed).next()
     }
 
+    /// When the prober sent its SYN again.
+    pub fn syns_sent_again(&self) -> impl Iterator<Item = u64> {
+        let is_syn = |segment: &Retransmit| !segment.by_target && segment.state == TcpState::SynSent;
+        self.retransmitted().filter(move |(_, segment)| is_syn(segment)).map(|(time, _)| time)
+    }
+
     /// Segments that either side retransmitted.
     pub fn retransmitted(&self) -> impl Iterator<Item = (u64, &Retransmit)> {
         observations_of!(self, Retransmit)

@@ -54,7 +54,7 @@ fn has_arrived(case: &Case<'_>, reading: &Inspection) -> bool {
     let is_answered = attempt.reset_received().is_some() || attempt.resets_sent().next().is_some();
     let is_queue_full = || accept_queue_overflow::find(case).is_some() || syn_backlog_overflow::find(case).is_some();
     is_answered
-        || attempt.drops().any(|(_, drop)| drop.flags.is_syn_ack() || drop.netns == reading.netns)
+        || drops(case).any(|(_, drop)| drop.flags.is_syn_ack() || drop.netns == reading.netns)
         || attempt.icmp().any(|(_, icmp)| icmp.netns == reading.netns)
         || is_queue_full()
 }

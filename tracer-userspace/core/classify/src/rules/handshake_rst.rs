@@ -30,7 +30,7 @@ fn by_socket(case: &Case<'_>) -> Option<Finding> {
 /// A RST came, and no hook saw a sender on this node.
 fn from_outside(case: &Case<'_>) -> Option<Finding> {
     let (at, received) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
-    if !case.settled || case.attempt.drops().any(|(_, d)| is_netfilter(d)) || case.attempt.icmp().next().is_some() {
+    if !case.settled || drops(case).any(|(_, d)| is_netfilter(d)) || case.attempt.icmp().next().is_some() {
         return None;
     }
     if may_be_refused(case) {
@@ -74,7 +74,7 @@ fn sent_by_ipvs<'a>(case: &Case<'a>) -> Option<(u64, &'a Ipvs)> {
 /// A refusal by a stack or a rule of this node would look the same. Either the SYN was dropped at an unknown place. Or
 /// no hook shows a RST without a socket, nor the SYN that the kernel frees then.
 fn may_be_refused(case: &Case<'_>) -> bool {
-    let any = |is: fn(&PacketDrop) -> bool| case.attempt.drops().any(|(_, d)| d.flags.is_syn() && is(d));
+    let any = |is: fn(&PacketDrop) -> bool| drops(case).any(|(_, d)| d.flags.is_syn() && is(d));
     let unseen = case.lacks(REFUSAL_HOOKS) && (case.lacks(&[Hook::KfreeSkb]) || any(is_at_socket));
     unseen || any(|drop| drop.reason.is_none() && drop.location.is_none())
 }

@@ -14,7 +14,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// A SYN of this attempt was dropped on a loopback device that is down.
 fn dropped(case: &Case<'_>, netns: Netns) -> Option<Finding> {
-    let (time, drop) = case.attempt.drops().filter(|(time, _)| is_unanswered(case, *time)).find(|(_, d)| {
+    let (time, drop) = drops(case).filter(|(time, _)| is_unanswered(case, *time)).find(|(_, d)| {
         d.flags.is_syn() && d.netns == Some(netns) && d.device.as_ref().is_some_and(|dev| dev.loopback && !dev.up)
     })?;
     Some(finding(case, netns, of_drop(time, drop), Confidence::Proven))
@@ -24,7 +24,7 @@ fn dropped(case: &Case<'_>, netns: Netns) -> Option<Finding> {
 fn unanswered(case: &Case<'_>, netns: Netns) -> Option<Finding> {
     let attempt = case.attempt;
     let lo = case.node.links.loopback(netns)?;
-    let silent = attempt.reset_received().is_none() && attempt.drops().next().is_none();
+    let silent = attempt.reset_received().is_none() && drops(case).next().is_none();
     let (ended, _) = attempt.ended?;
     if lo.up || !silent || !case.settled || !case.node.owns(netns, attempt.flow.dst.ip()) {
         return None;

@@ -18,8 +18,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let handshake = |d: &PacketDrop| d.flags.is_syn() || d.flags.is_syn_ack();
     let on_node = |d: &PacketDrop| d.netns.is_some_and(|netns| case.node.is_a_node(netns));
-    let mut drops = case.attempt.drops().filter(|(_, d)| handshake(d) && on_node(d));
-    let (time, drop, reason) = drops.find_map(|(time, d)| Some((time, d, reason_of(d)?)))?;
+    let mut dropped = drops(case).filter(|(_, d)| handshake(d) && on_node(d));
+    let (time, drop, reason) = dropped.find_map(|(time, d)| Some((time, d, reason_of(d)?)))?;
     // An answer shows that the packet arrived all the same. Without a kernel reason a missing route is possible, too:
     // the same function drops then, and sends an ICMP error.
     // IPv6 packets with a link-local source get the same kernel reason on a node that forwards (`ip6_forward`).

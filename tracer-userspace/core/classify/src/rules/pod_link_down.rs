@@ -16,9 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// A packet of this attempt was dropped on a device that is down. After the end, the kernel may still drop a packet that
 /// waited for a link-layer address.
 fn dropped(case: &Case<'_>) -> Option<Finding> {
-    let (time, drop) = case
-        .attempt
-        .drops()
+    let (time, drop) = drops(case)
         .filter(|(time, _)| is_unanswered(case, *time) && case.attempt.ended.is_none_or(|(ended, _)| *time <= ended))
         .find(|(_, d)| d.netns.is_some() && d.device.as_ref().is_some_and(|dev| !dev.up && !dev.loopback))?;
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
@@ -68,7 +66,7 @@ fn is_behind_a_link(case: &Case<'_>, reading: &Inspection) -> bool {
     !arrived && !reading.netns.is_some_and(own)
 }
 
-/// Packets were lost below IP at most: neither netfilter nor a socket or a router refused one. A device without carrier
+/// The packets of the last SYN were lost below IP at most: neither netfilter nor a socket or a router refused one. A device without carrier
 /// has a queue that drops all packets (`noop_enqueue`, net/sched/sch_generic.c).
 fn is_lost_below_ip(case: &Case<'_>) -> bool {
     let below = |d: &PacketDrop| match d.reason.as_deref() {
@@ -79,7 +77,7 @@ fn is_lost_below_ip(case: &Case<'_>) -> bool {
         None => !is_netfilter(d),
     };
     let attempt = case.attempt;
-    attempt.drops().all(|(_, d)| below(d)) && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
+    drops(case).all(|(_, d)| below(d)) && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
 }
 
 /// The link that holds the target's address, if it is down or has no carrier.
@@ -204,7 +202,7 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
 fn no_port(case: &Case<'_>) -> Option<Finding> {
     case.attempt.ended?;
     let no_port = |d: &PacketDrop| d.reason.as_deref() == Some("NO_TX_TARGET") && outbound(case, d);
-    let (time, drop) = case.attempt.drops().find(|(_, d)| no_port(d))?;
+    let (time, drop) = drops(case).find(|(_, d)| no_port(d))?;
     if !case.settled || !is_lost_below_ip(case) {
         return None;
     }

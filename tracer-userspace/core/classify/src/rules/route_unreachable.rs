@@ -186,7 +186,7 @@ fn by_icmp_about_answer(case: &Case<'_>) -> Option<Finding> {
     };
     let (time, icmp) = attempt.icmp().find(|(_, i)| is_of_router(i))?;
     let dropped = |(_, d): (u64, &PacketDrop)| d.flags.is_syn_ack() && !is_routing(d);
-    if !case.settled || dropped_on_this_node(case) || attempt.drops().any(dropped) {
+    if !case.settled || dropped_on_this_node(case) || drops(case).any(dropped) {
         return None;
     }
     let (back, place, answer) = (attempt.flow.src.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
@@ -223,7 +223,7 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
 
 /// A nearer cause than the route dropped the SYN: netfilter, or an address that could not be resolved.
 fn dropped_on_this_node(case: &Case<'_>) -> bool {
-    case.attempt.drops().any(|(_, d)| d.flags.is_syn() && !is_routing(d))
+    drops(case).any(|(_, d)| d.flags.is_syn() && !is_routing(d))
 }
 
 /// The routing code dropped the packet, along with its ICMP error. The drop reason shows that. Without one, the function

@@ -20,10 +20,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(inspected(case).map(|(time, state)| of_inspection(time, state)));
     evidence.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     evidence.extend(reported.map(|(_, reported)| of_outcome(reported)));
-    let lost = first_drop(attempt, ended);
+    let current = first_drop(drops(case), ended);
+    let first = first_drop(attempt.drops(), ended);
+    let lost = current.or(first);
+    let is_gone = first.is_some_and(|(time, drop)| !may_decide(case, time, drop));
     let node = missing_address(case).or_else(|| stray_route(case));
     let summary = format!(
-        "the attempt to {} failed after {} ({}); {}{}",
+        "the attempt to {} failed after {} ({}); {}{}{}",
         attempt.flow.dst,
         ms(lasted),
         if too_late {
@@ -36,11 +39,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             DISAGREES.to_owned()
         },
         lost.map_or_else(|| describe_no_evidence(case), |(_, drop)| drops::describe(case, drop)),
+        if is_gone && current.is_none() { LATER_SYN } else { "" },
         node.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
     let service = super::super::services::target_service(case).filter(|_| lost.is_none());
     let remediation =
-        lost.and_then(|(_, drop)| drops::fix(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
+        current.and_then(|(_, drop)| drops::fix(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| node.map(|(_, fix)| fix));
     let otherwise = || match is_syn_lost(case) && lost.is_none() {
         true => Cause::Unexplained.fix().reword(|text| format!("{SECOND_SYN}. {text}")),
@@ -49,8 +53,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let remediation = remediation.unwrap_or_else(otherwise);
     let found = Finding::failure(Cause::Unexplained, evidence, summary, remediation);
     let (confidence, rests_on) = (Confidence::Possible, OBSERVING_HOOKS);
-    Some(Finding { decided_at: ended, confidence, rests_on, ..found })
+    Some(Finding { decided_at: ended, confidence, rests_on, overtakes: is_gone, ..found })
 }
+
+const LATER_SYN: &str = "; what dropped it is gone, as a later SYN was not dropped, and got no answer";
 
 /// The prober waited, and gave up before the kernel sent the SYN again, which it does after one second
 /// (`TCP_TIMEOUT_INIT`).
@@ -144,9 +150,10 @@ fn by_endpoint(service: &str) -> Remediation {
 }
 
 /// The first dropped packet of the handshake or with data; else the first dropped packet.
-fn first_drop(attempt: &Attempt, ended: u64) -> Option<(u64, &PacketDrop)> {
-    let drops = || attempt.drops().filter(|(time, d)| *time <= ended && !d.flags.is_rst());
-    drops().find(|(_, d)| d.flags.is_syn() || d.flags.is_syn_ack() || d.flags.has_data()).or_else(|| drops().next())
+fn first_drop<'a>(drops: impl Iterator<Item = (u64, &'a PacketDrop)>, ended: u64) -> Option<(u64, &'a PacketDrop)> {
+    let drops: Vec<_> = drops.filter(|(time, d)| *time <= ended && !d.flags.is_rst()).collect();
+    let is_needed = |d: &PacketDrop| d.flags.is_syn() || d.flags.is_syn_ack() || d.flags.has_data();
+    drops.iter().find(|(_, d)| is_needed(d)).or_else(|| drops.first()).copied()
 }
 
 /// What the kernel saw of an attempt that only the kubelet calls failed.

@@ -234,6 +234,22 @@ fn a_syn_that_met_ipvs_or_a_listener_was_not_lost_at_the_link() {
     assert_eq!(full(ListenQueue::HalfOpen), ["syn_backlog_overflow"]);
 }
 
+/// The rule is removed, and the link is set down, before the next SYN.
+#[test]
+fn a_rule_that_dropped_an_earlier_syn_does_not_hide_the_link() {
+    let reported = |again: bool| {
+        let mut stream = Stream::new().connect().filtered(SYN, POD).wait_ms(1_000).clone();
+        if again {
+            stream.syn_again();
+        }
+        stream.wait_ms(200).inspection(|reading| {
+            (reading.netns, reading.links) = (Some(POD), vec![eth0(false, false)]);
+        });
+        stream.gives_up().causes().pop()
+    };
+    assert_eq!((reported(true), reported(false)), (Some("pod_link_down"), Some("firewall_drop")));
+}
+
 const IPV6: &str = "fd00::2";
 
 /// The links that the verdicts name if eth0 of the pod has lost its IPv6 address. The pod has the fallback devices of
