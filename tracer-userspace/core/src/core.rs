@@ -208,6 +208,10 @@ impl Core {
                 self.schedule_inspection(conn, Some(attempt.started.saturating_add(PATIENCE_NS)));
                 self.schedule_timeout(conn);
             }
+            // What is true of the first SYN may not be of this one.
+            ObservationKind::Retransmit(segment) if segment.state == TcpState::SynSent && !segment.by_target => {
+                self.schedule_inspection(conn, Some(observation.time_boot_ns.saturating_add(PATIENCE_NS)));
+            }
             ObservationKind::State(_) => {
                 let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 if attempt.established.is_some() || attempt.ended.is_some() {

@@ -278,6 +278,22 @@ mod tests {
     }
 
     #[test]
+    fn a_syn_that_is_sent_again_is_inspected_again() {
+        let asks = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            fill(stream.connect().wait_ms(300).tick().wait_ms(700));
+            let mut core = Core::default();
+            let mut asked = 0;
+            for it in &stream.wait_ms(300).tick().observations {
+                core.push(it, &mut Vec::new());
+                asked += core.take_queries().iter().filter(|query| matches!(query, Query::Target(..))).count();
+            }
+            asked
+        };
+        assert_eq!((asks(|_| ()), asks(|stream| _ = stream.syn_again())), (1, 2));
+    }
+
+    #[test]
     fn the_last_inspection_is_near_the_end_of_a_long_attempt() {
         let ms = |ns: u64| ns / 1_000_000;
         let since = 7_000_000_000;
