@@ -116,7 +116,29 @@ pub(super) fn takes(bound: IpAddr, dst: IpAddr) -> bool {
 /// Another stack has the pod's address, too, and refused. The pod did not get the SYN.
 pub(super) fn by_other_stack(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
     let netns = refused.netns?;
-    by_the_node(case, refused, netns).or_else(|| by_other_namespace(case, refused, netns))
+    let by_namespace = || by_other_namespace(case, refused, netns).or_else(|| by_other_pod(case, refused, netns));
+    by_the_node(case, refused, netns).or_else(by_namespace)
+}
+
+/// Another pod refused, which is listed with other addresses only. No namespace is known for the pod with this one: two
+/// have its address.
+fn by_other_pod(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
+    let (addr, pod) = (case.attempt.flow.dst.ip(), listed(case).filter(|pod| !pod.host_network)?.full_name()?);
+    let other = case.node.pods.in_netns(netns).filter(|other| other.has_specs() && !other.host_network)?;
+    let name = other.full_name()?;
+    if other.addrs.contains(&addr) || case.node.pods.at(addr).any(|pod| pod.netns == Some(netns)) {
+        return None;
+    }
+    let summary = format!(
+        "pod {name} has {addr}, the address of pod {pod}, too, and got the SYN: its kernel answered it with a RST, since nobody listens on port {} there",
+        case.attempt.flow.dst.port()
+    );
+    let remediation = Remediation::from(format!(
+        "Delete pod {name}, or take the address away from it, {FIX}. The process in pod {pod} did not get the SYN"
+    ))
+    .run([run_in(case, Some(netns), format!("ip addr show to {addr}"))])
+    .run([run_in(case, case.attempt.netns, format!("ip neigh show {addr}"))]);
+    Some(Finding::likely(Cause::ConnectionRefused, refused.evidence.clone(), summary, remediation))
 }
 
 /// The node refused: it owns the address, and no known pod with that address is on the node's network.
@@ -253,6 +275,27 @@ mod tests {
             stream.liveness(1, 3).runs(Runs { restarts: 1, started_boot_ns, ..Runs::default() }).pod_in(POD);
         };
         assert_eq!(causes(refused_elsewhere(again, 3)), ["connection_refused"; 3]);
+    }
+
+    /// Played on a node: no namespace is known for the pod, since two have its address.
+    #[test]
+    fn a_refusal_by_another_listed_pod_is_that_pods() {
+        let other = |addr: &str| {
+            let mut stream = Stream::new().netns_made(LEFT_OVER).http_readiness().clone();
+            let pods = &mut stream.last_pods().pods;
+            let (addrs, netns) = (vec![address(addr)], Some(LEFT_OVER));
+            pods.push(Pod { addrs, netns, name: Some("other".into()), uid: Some("2".into()), ..pods[0].clone() });
+            stream.connect().reset_sent(SYN, true, None).last_reset_sent().netns = Some(LEFT_OVER);
+            stream.wait_ms(1_000).verdict()
+        };
+        let verdict = other("10.88.0.3");
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Likely));
+        assert_starts(
+            &verdict.summary,
+            "pod default/other has 10.88.0.2, the address of pod default/web, too, and got",
+        );
+        assert_has(&verdict.remediation, &["Delete pod default/other", "ip neigh show 10.88.0.2"]);
+        assert_lacks(&other("10.88.0.2").summary, &["and got the SYN"]);
     }
 
     /// It is not known that the pod would have answered. Or the pod itself refused, before its sandbox was recreated.
