@@ -3,7 +3,7 @@
 use super::case::{Case, inspected};
 use super::finding::Finding;
 use super::rules::target_frozen::{Halt, halt_of};
-use tracer_model::event::{ServedConnection, ServerProcess, Serving};
+use tracer_model::event::{Netns, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::Command;
 
@@ -35,8 +35,18 @@ pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
         // A FIN counts as one byte (`tcp_diag_get_info`, net/ipv4/tcp_diag.c).
         Some(1) => Some("the target sent one byte, or closed without one, and nothing arrived".to_owned()),
         Some(bytes) => Some(format!("the target sent {}, and none arrived", counted(u64::from(bytes), "byte"))),
-        None => is_gone().then(|| "then no network namespace of this node had the target's address".to_owned()),
+        None if is_gone() => Some("then no network namespace of this node had the target's address".to_owned()),
+        None => moved(case).map(|(from, to)| {
+            format!("then network namespace {} had the target's address, and no longer {}", to.0, from.0)
+        }),
     }
+}
+
+/// The namespaces that had the target's address earlier and later in this attempt, if they differ.
+fn moved(case: &Case<'_>) -> Option<(Netns, Netns)> {
+    let holders = case.node.targets.moved(case.attempt.netns?, case.attempt.flow.dst.ip())?;
+    let in_attempt = holders.iter().all(|holder| case.attempt.overlaps(holder.read));
+    in_attempt.then_some((holders[0].netns, holders[1].netns))
 }
 
 /// "nginx (pid 7)", "nginx (pid 7) and 2 others"

@@ -28,7 +28,17 @@ pub struct Targets {
     servers: Recent<Target, Servers, MAX_TARGETS>,
     sockets: Recent<Target, (u64, PodSockets), MAX_TARGETS>,
     /// The namespace and link that last had an address; kept when the address is gone.
-    holders: Recent<(Netns, IpAddr), (Netns, u32), MAX_TARGETS>,
+    holders: Recent<(Netns, IpAddr), Holder, MAX_TARGETS>,
+    /// How an address went from one namespace to another.
+    moves: Recent<(Netns, IpAddr), [Holder; 2], MAX_TARGETS>,
+}
+
+/// A namespace and its link with an address, and when that was read last.
+#[derive(Clone, Copy, Debug)]
+pub struct Holder {
+    pub netns: Netns,
+    pub ifindex: u32,
+    pub read: u64,
 }
 
 impl Targets {
@@ -40,10 +50,15 @@ impl Targets {
         if let Some(serving) = &reading.serving {
             remember(MAX_READINGS, self.servers.or_default(target), (time, (**serving).clone()));
         }
-        let addr = reading.target.ip();
+        let (addr, read) = (reading.target.ip(), time);
         let link = reading.links.iter().find(|link| !link.loopback && link.addrs.contains(&addr));
         if let (Some(netns), Some(link)) = (reading.netns, link) {
-            self.holders.insert((reading.from, addr), (netns, link.ifindex));
+            let place = (reading.from, addr);
+            let holder = Holder { netns, ifindex: link.ifindex, read };
+            if let Some(before) = self.holders.get(&place).filter(|before| before.netns != netns) {
+                self.moves.insert(place, [*before, holder]);
+            }
+            self.holders.insert(place, holder);
         }
         remember(MAX_INSPECTIONS, self.inspections.or_default(target), (time, reading.clone()));
     }
@@ -55,7 +70,8 @@ impl Targets {
     /// Another namespace has this number now: what was read there belongs to the earlier one.
     pub(super) fn forget(&mut self, netns: Netns) {
         self.sockets.retain(|_, (_, reading)| reading.netns != netns);
-        self.holders.retain(|_, (holder, _)| *holder != netns);
+        self.holders.retain(|_, holder| holder.netns != netns);
+        self.moves.retain(|_, holders| holders.iter().all(|holder| holder.netns != netns));
         self.inspections.retain(|_, readings| readings.back().is_none_or(|(_, last)| last.netns != Some(netns)));
     }
 
@@ -66,7 +82,12 @@ impl Targets {
 
     /// The namespace and link that last had an address, as another namespace sees it.
     pub fn holder(&self, from: Netns, addr: IpAddr) -> Option<(Netns, u32)> {
-        self.holders.get(&(from, addr)).copied()
+        self.holders.get(&(from, addr)).map(|holder| (holder.netns, holder.ifindex))
+    }
+
+    /// The last change of the namespace that has an address: the earlier one as it was read last, the later one first.
+    pub fn moved(&self, from: Netns, addr: IpAddr) -> Option<[Holder; 2]> {
+        self.moves.get(&(from, addr)).copied()
     }
 
     /// The last inspections of a target, latest first.

@@ -181,7 +181,11 @@ mod tests {
                 let connection = ServedConnection { peer, unread: 0, unacknowledged, accepted: true, pid: None };
                 Some(Box::new(Serving { connection: Some(connection), ..Serving::default() }))
             };
-            stream.inspection(|reading| (reading.netns, reading.serving) = (Some(POD), serving(0))).wait_ms(500);
+            stream.inspection(|reading| {
+                (reading.netns, reading.serving) = (Some(POD), serving(0));
+                reading.links = vec![link(2, "eth0", &["10.88.0.2"])];
+            });
+            stream.wait_ms(500);
             stream.inspection(|reading| {
                 (reading.netns, reading.serving) = (Some(POD), serving(bytes));
                 read(reading);
@@ -213,6 +217,12 @@ mod tests {
         let gone = noted(|reading| (reading.netns, reading.serving) = (None, None));
         assert_eq!(gone.cause.name(), "unexplained");
         assert_has(&gone.summary, &["no network namespace of this node had the target's address"]);
+        let moved = noted(|reading| {
+            (reading.netns, reading.serving) = (Some(Netns(9)), None);
+            reading.links = vec![link(2, "eth0", &["10.88.0.2"])];
+        });
+        assert_eq!(moved.cause.name(), "unexplained", "another pod has its address now");
+        assert_has(&moved.summary, &["then network namespace 9 had the target's address, and no longer 2"]);
         assert_eq!(
             noted(|reading| reading.serving = None).cause.name(),
             "slow_response",
