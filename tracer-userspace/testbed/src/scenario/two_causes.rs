@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::check::{Claim, Expected};
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use tracer_model::record::{Cause, Outcome};
 
@@ -18,6 +18,8 @@ const REFUSED: Option<Cause> = Some(Cause::ConnectionRefused);
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("two_causes_drop_then_refused", REFUSED, drop_then_refused).needs(&[Need::Nft]),
     Scenario::new("two_causes_drop_then_reset", Some(Cause::MidStreamRst), drop_then_reset).needs(&[Need::Nft]),
+    Scenario::new("two_causes_drop_then_link_down", Some(Cause::PodLinkDown), drop_then_link_down).needs(&[Need::Nft]),
+    Scenario::new("two_causes_drop_then_node_drop", Some(Cause::FirewallDrop), drop_then_node_drop).needs(&[Need::Nft]),
     Scenario::new("two_causes_request_sent_twice", Some(Cause::SlowResponse), request_sent_twice).needs(&[Need::Nft]),
     Scenario::new("two_causes_listens_on_loopback_only", REFUSED, loopback_only).own(),
     Scenario::new("two_causes_localhost", REFUSED, localhost),
@@ -35,6 +37,43 @@ fn dropped_at_first(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> 
         wait_for_drop(fixture, pod)?;
         fixture.inside(pod)?.nft("delete table inet podpolicy\n")
     })
+}
+
+/// As [`dropped_at_first`], but `work` makes the next fault before the rule is removed. The last SYN meets that one.
+fn dropped_then(
+    fixture: &mut Fixture<'_>,
+    how: &[Ending],
+    work: impl FnOnce(&mut Fixture<'_>, SocketAddr) -> Result<()>,
+) -> Result<()> {
+    let pod = fixture.serving("http", PATIENT)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.input_rule(pod, &format!("tcp dport {PATIENT} counter drop;"))?;
+    let attempt = fixture.begin(pod, fixture.verdict(fixture.cause.context("a cause")?))?;
+    let outcome = fixture.probe_while(pod, 3 * fixture.options.probe_timeout, |fixture, _| {
+        wait_for_drop(fixture, pod)?;
+        work(fixture, pod)?;
+        fixture.inside(pod)?.nft("delete table inet podpolicy\n")
+    })??;
+    fixture.end(attempt, &outcome, how)
+}
+
+/// The pod's link is set down.
+fn drop_then_link_down(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.mentions(&["eth0 in", "is down"]);
+    dropped_then(fixture, &[Ending::Timeout, Ending::Error], |fixture, pod| {
+        fixture.inside(pod)?.ip(|ip| ip.down("eth0"))
+    })
+}
+
+/// A rule of the node drops, too.
+fn drop_then_node_drop(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.mentions(&["at OUTPUT on the node drops the SYN", "\"quarantine\" in chain inet quarantine out"]);
+    let played = dropped_then(fixture, &[Ending::Timeout], |fixture, pod| {
+        let chain = format!("type filter hook output priority 0; ip daddr {} drop comment \"quarantine\";", pod.ip());
+        fixture.node.node.nft(&format!("table inet quarantine {{ chain out {{ {chain} }}; }}\n"))
+    });
+    fixture.node.node.nft("delete table inet quarantine\n")?;
+    played
 }
 
 /// Waits until the rule has dropped a packet.
