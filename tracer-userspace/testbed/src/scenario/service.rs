@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 
 use anyhow::{Context, Result};
-use tracer_model::record::Cause;
+use tracer_model::record::{Body, Cause, Record};
 
 use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
@@ -271,6 +271,10 @@ fn full(fixture: &mut Fixture<'_>) -> Result<()> {
         fixture.node.node.enter(|| (0..4).map(|_| Ok(TcpStream::connect(pod)?)).collect::<Result<_>>())?;
     std::fs::write(LIMIT, "3").context("lower nf_conntrack_max")?;
     let played = fixture.mentions(&["connection table is full"]).fails(Kind::Http, pod, Ending::Timeout);
+    // The table must be full when tracer reads it, which takes seconds on an emulated processor.
+    let is_full =
+        |record: &Record| matches!(&record.body, Body::Verdict(it) if it.verdict.cause == Cause::ConntrackTableFull);
+    (fixture.wait_for)(&mut |records| records.iter().any(is_full));
     std::fs::write(LIMIT, usual.trim()).context("restore nf_conntrack_max")?;
     drop(held);
     played
