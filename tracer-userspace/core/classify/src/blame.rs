@@ -90,6 +90,12 @@ pub(super) fn may_lack_entry(drop: &PacketDrop) -> bool {
         && matches!(netfilter_hook(drop), None | Some("PREROUTING" | "OUTPUT"))
 }
 
+/// A SYN that may lack an entry was dropped at a hook where connection tracking makes entries. The function that runs
+/// the hooks freed it, and not an nftables rule.
+pub(super) fn may_be_by_tracking(drop: &PacketDrop) -> bool {
+    drop.flags.is_syn() && drop.location.as_deref().map(plain) == Some("nf_hook_slow") && may_lack_entry(drop)
+}
+
 fn fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop, verdict: RuleVerdict) -> bool {
     let hook = netfilter_hook(drop);
     rule.verdict == verdict

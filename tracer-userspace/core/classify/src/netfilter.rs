@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::allow::allow_command;
 use super::answer::RejectAnswer;
-use super::blame::{blame, is_before_tracking};
+use super::blame::{blame, is_before_tracking, may_be_by_tracking};
 use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, may_decide, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
@@ -339,9 +339,12 @@ impl Stopped<'_> {
         self.blame.as_ref().is_some_and(Blame::fits_no_rule)
     }
 
-    /// Rules fit, but another part of netfilter may have dropped the packet.
+    /// Another part of netfilter may have dropped the packet: rules fit but are not sure to drop it, or none were read.
     fn may_be_by_no_rule(&self) -> bool {
-        self.blame.as_ref().is_some_and(|blame| !blame.rules.is_empty() && !blame.by_rule)
+        match &self.blame {
+            Some(blame) => !blame.rules.is_empty() && !blame.by_rule,
+            None => self.drop.is_some_and(|(_, drop)| may_be_by_tracking(drop)),
+        }
     }
 
     /// A failure by a rule of the firewall; less sure if no rule surely did it, or if IPVS is in use and its hook

@@ -1,6 +1,6 @@
 //! The table of connection tracking had no room for the SYN.
 
-use super::super::blame::may_lack_entry;
+use super::super::blame::may_be_by_tracking;
 use super::super::netfilter::dropped;
 use super::*;
 use tracer_attempts::correlate::firewalls::Reading;
@@ -12,7 +12,7 @@ const RECENT_NS: u64 = 5_000_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case)?;
-    let (time, drop) = stopped.drop.filter(|(_, drop)| may_be_dropped_by_tracking(drop))?;
+    let (time, drop) = stopped.drop.filter(|(_, drop)| may_be_by_tracking(drop))?;
     let reading = case.node.firewalls.reading(drop.netns?)?;
     let table = reading.firewall.conntrack.filter(|_| reading.at >= time).filter(|table| table.is_full())?;
     let rose = has_counter_risen(reading, table, time);
@@ -48,12 +48,6 @@ const WHAT_FILLS_IT: &str =
 fn is_by_conntrack(blame: &Blame<'_>, drop: &PacketDrop) -> bool {
     let has_no_entry = drop.tracked.is_some();
     blame.complete && (blame.rules.is_empty() || (has_no_entry && blame.come_after_tracking()))
-}
-
-/// A SYN that may lack an entry was dropped at a hook where connection tracking makes entries. The function that runs
-/// the hooks freed it, and not an nftables rule.
-fn may_be_dropped_by_tracking(drop: &PacketDrop) -> bool {
-    drop.flags.is_syn() && drop.location.as_deref().map(plain) == Some("nf_hook_slow") && may_lack_entry(drop)
 }
 
 /// The table's drop counter rose between the readings before and after the drop.

@@ -52,6 +52,20 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
 mod tests {
     use tracer_core::testing::*;
 
+    /// A full table of connection tracking drops at the same place. The rules or the table tell them apart.
+    #[test]
+    fn without_the_rules_a_drop_where_tracking_may_drop_is_only_likely() {
+        let decided = |tracked| {
+            let mut stream = Stream::new().connect().filtered(SYN, NODE).clone();
+            let drop = stream.last_drop();
+            (drop.location, drop.tracked, drop.stack) =
+                (Some("nf_hook_slow".into()), Some(tracked), vec!["__ip_local_out".into()]);
+            stream.settles().decided()
+        };
+        assert_eq!(decided(Tracked::No), ("firewall_drop", Confidence::Likely));
+        assert_eq!(decided(Tracked::Yes), ("firewall_drop", Confidence::Proven));
+    }
+
     #[test]
     fn a_dropped_syn_decides_without_waiting_for_the_timeout() {
         let causes = Stream::new().connect().filtered(SYN, POD).settles().causes();
