@@ -9,13 +9,16 @@ mod common;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, sendto, socket};
 use serde_json::Value;
 
 use common::{Killed, Scratch, Signal, signal, soon};
@@ -311,6 +314,31 @@ fn attempts_from_before_the_last_hook_was_attached_get_no_verdict() {
         assert_eq!(verdict["verdict"]["cause"], "connection_refused", "{verdict}");
         assert!(verdict["time_boot_ns"].as_u64().unwrap() >= attached, "{verdict}");
     }
+}
+
+/// A connect without a call of `connect(2)`, by TCP Fast Open, and then a call that fails: it has nothing to do with it.
+#[test]
+#[ignore = "needs root"]
+fn the_error_of_another_connect_is_not_that_of_a_connect_without_a_call() {
+    let node = Node::new();
+    let (file, comm) = (node.path("recording"), fs::read_to_string("/proc/self/comm").unwrap());
+    let mut command = tracer();
+    command.args(["record", "-o", "json", "--prober", comm.trim()]).arg(&file);
+    let mut child = Killed(command.stdout(Stdio::piped()).spawn().unwrap());
+    let printed = common::printed(&mut child);
+    assert_eq!(printed.recv().unwrap()["type"], "start");
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = SockaddrStorage::from(server.local_addr().unwrap());
+    let client = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).unwrap();
+    let fast_open = MsgFlags::from_bits_retain(libc::MSG_FASTOPEN);
+    assert_eq!(sendto(client.as_raw_fd(), b"hello", &to, fast_open), Ok(5));
+    assert!(UnixStream::connect("/nonexistent").is_err());
+    drop((client, server));
+    signal(&child, Signal::SIGTERM);
+    assert!(child.wait().unwrap().success());
+    let recorded = fs::read_to_string(&file).unwrap();
+    let has = |fact: &str| recorded.contains(&format!(r#""fact":"{fact}""#));
+    assert!(has("connect") && !has("connect_failed"), "{recorded}");
 }
 
 #[test]

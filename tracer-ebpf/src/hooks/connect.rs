@@ -7,6 +7,7 @@ use aya_ebpf::{
     programs::{FEntryContext, FExitContext, ProbeContext, RetProbeContext, TracePointContext},
 };
 use tracer_common::{
+    ABSENT32,
     conn::{ConnectResult, EADDRNOTAVAIL, has_failed, is_answer},
     names::Hook,
     state,
@@ -123,7 +124,7 @@ pub fn fexit_sys_connect(ctx: FExitContext) -> i32 {
         && let Some(mut call) = call(fd, ctx.arg(1))
     {
         let tid = actor::tid();
-        // A connect that began without a call, by io_uring, may be left over. An MPTCP socket has other sockets below it.
+        // A connect that began without a call may be left over. An MPTCP socket has other sockets below it.
         if let Some(begun) = unsafe { CONNECT_CALLS.get(tid) }
             && Task::current().socket(fd).is_none_or(|sk| sk.0 == begun.sk || !sk.is_tcp())
         {
@@ -156,7 +157,10 @@ fn try_sys_exit_connect(returned: i32) {
     let tid = actor::tid();
     let Some(call) = (unsafe { CONNECT_CALLS.get(tid).copied() }) else { return };
     let _ = CONNECT_CALLS.remove(tid);
-    finish(&call, -returned);
+    // Else it is left over from a connect without a call. This call may be of another family.
+    if call.fd != ABSENT32 {
+        finish(&call, -returned);
+    }
 }
 
 #[inline(always)]

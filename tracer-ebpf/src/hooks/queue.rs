@@ -35,8 +35,8 @@ pub fn kprobe_tcp_conn_request(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// Nearly every listener is no target of a tracked connect, or has room in its queues. The former costs one read, the latter three
-/// more.
+/// Nearly every listener is no target of a tracked connect, which costs one read, or has room in its queues, which costs
+/// three more.
 #[inline(always)]
 fn try_conn_request(sk: Sock, skb: Skb) {
     if !track::is_target(sk.num()) {

@@ -164,7 +164,8 @@ pub fn begin_with_port(sk: Sock, hook: Hook) -> bool {
     true
 }
 
-/// Adds the connection to the `connect(2)` call of this thread. Without a program at its entry, it is the first to note it.
+/// Adds the connection to the `connect(2)` call of this thread. If no program has seen a call, the descriptor is not known:
+/// there is none at the entry, or the connect began by `sendto(2)` (MSG_FASTOPEN) or io_uring.
 #[inline(always)]
 fn note_call(tid: u32, sk: Sock, conn: &Conn) {
     if let Some(call) = CONNECT_CALLS.get_ptr_mut(tid) {
@@ -173,7 +174,7 @@ fn note_call(tid: u32, sk: Sock, conn: &Conn) {
             (*call).conn = conn.conn;
         }
     } else {
-        let call = ConnectCall { addr: [0; 16], sk: sk.0, conn: conn.conn, port: 0, fd: 0 };
+        let call = ConnectCall { addr: [0; 16], sk: sk.0, conn: conn.conn, port: 0, fd: ABSENT32 };
         let _ = CONNECT_CALLS.insert(tid, call, 0);
     }
 }
