@@ -38,14 +38,18 @@ pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) ->
 /// The TCP sockets in use and in TIME_WAIT, in the namespace of this process.
 fn sockets(pid: Option<u32>) -> (Option<u64>, Option<u64>) {
     let pid = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
-    sockstat(&fs::read_to_string(format!("/proc/{pid}/net/sockstat")).unwrap_or_default())
+    let read = |file| fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
+    sockstat(&(read("sockstat") + &read("sockstat6")))
 }
 
-/// `TCP: inuse 5 orphan 0 tw 849 alloc 7 mem 1`
+/// `TCP: inuse 5 orphan 0 tw 849 alloc 7 mem 1` and `TCP6: inuse 3`. The sockets in TIME_WAIT are those of both families.
 pub fn sockstat(text: &str) -> (Option<u64>, Option<u64>) {
-    let line = text.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or_default();
-    let field = |name| line.split_whitespace().skip_while(|word| *word != name).nth(1)?.parse().ok();
-    (field("inuse"), field("tw"))
+    let field = |of, name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(of)).unwrap_or_default();
+        line.split_whitespace().skip_while(|word| *word != name).nth(1)?.parse::<u64>().ok()
+    };
+    let in_use = field("TCP:", "inuse").map(|v4| v4 + field("TCP6:", "inuse").unwrap_or(0));
+    (in_use, field("TCP:", "tw"))
 }
 
 /// The counts of one user.
@@ -154,6 +158,7 @@ mod tests {
     fn sockets_as_the_kernel_counts_them() {
         let text = "sockets: used 300\nTCP: inuse 5 orphan 0 tw 849 alloc 7 mem 1\nUDP: inuse 2 mem 0\n";
         assert_eq!(sockstat(text), (Some(5), Some(849)));
+        assert_eq!(sockstat(&format!("{text}TCP6: inuse 3\nUDP6: inuse 1\n")), (Some(8), Some(849)));
         assert_eq!(sockstat(""), (None, None));
     }
 }
