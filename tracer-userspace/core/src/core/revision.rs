@@ -62,8 +62,8 @@ fn is_nearer(before: Decided, finding: &Finding) -> bool {
 }
 
 /// The cause was a dropped packet, but a retransmission was not dropped there. The target then refused, or was silent for
-/// most of the time, or the retransmission was lost without a trace, so the drop is not the cause. A full accept queue stays the cause of silence, or of a RST
-/// (`tcp_abort_on_overflow`): no process has accepted the connection.
+/// most of the time, or the retransmission was lost without a trace. So the drop is not the cause. A full accept queue
+/// stays the cause of silence, or of a RST (`tcp_abort_on_overflow`): no process has accepted the connection.
 fn is_overtaken(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     let queued = before.cause == Cause::AcceptQueueOverflow;
     let unlost = finding.lost_events == 0;

@@ -66,8 +66,8 @@ fn is_behind_a_link(case: &Case<'_>, reading: &Inspection) -> bool {
     !arrived && !reading.netns.is_some_and(own)
 }
 
-/// The packets of the last SYN were lost below IP at most: neither netfilter nor a socket or a router refused one. A device without carrier
-/// has a queue that drops all packets (`noop_enqueue`, net/sched/sch_generic.c).
+/// The packets of the last SYN were lost below IP at most: neither netfilter nor a socket or a router refused one. A
+/// device without carrier has a queue that drops all packets (`noop_enqueue`, net/sched/sch_generic.c).
 fn is_lost_below_ip(case: &Case<'_>) -> bool {
     let below = |d: &PacketDrop| match d.reason.as_deref() {
         Some("NO_TX_TARGET" | "NEIGH_FAILED" | "NEIGH_DEAD" | "DEV_READY" | "QDISC_DROP" | "NOT_SPECIFIED") => {
