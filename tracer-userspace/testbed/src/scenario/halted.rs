@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use tracer_model::record::Cause;
 
+use super::queue::fill_in_handshake;
 use super::{Fixture, Need, Scenario};
 use crate::net::PREFIX;
 use crate::node::cgroup::Freezer;
@@ -22,6 +23,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_frozen_cgroup", FROZEN, |s| frozen(s, Freezer::V2)).needs(&[Need::Freezer]),
     Scenario::new("target_frozen_cgroup_v1", FROZEN, |s| frozen(s, Freezer::V1)).needs(&[Need::FreezerV1]),
     Scenario::new("target_frozen_queue", FROZEN, full_queue),
+    Scenario::new("target_frozen_queue_in_handshake", FROZEN, queue_in_handshake).needs(&[Need::RealProcessor]),
     Scenario::new("target_frozen_tls", FROZEN, tls),
     Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
     Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]),
@@ -60,6 +62,14 @@ fn full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
     let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
     let _waiting = fixture.node.node.enter(|| Ok([first()?, first()?]))?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The queue has room for the prober's SYN, and fills up before the end of the handshake.
+fn queue_in_handshake(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("backlog:2", HTTP)?;
+    fixture.pod_of(pod)?.halt()?;
+    fixture.mentions(&["is stopped by a signal"]);
+    fill_in_handshake(fixture, pod, Ending::Timeout)
 }
 
 /// Another process of the pod is stopped, not the server.

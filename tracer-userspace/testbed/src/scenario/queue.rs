@@ -21,6 +21,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("accept_queue_overflow", ACCEPT, accept_queue).smoke(),
     Scenario::new("accept_queue_overflow_v6", ACCEPT, accept_queue).v6().on_every_kernel(),
     Scenario::new("accept_queue_overflow_after_lo_was_down", ACCEPT, after_lo_was_down).own(),
+    Scenario::new("accept_queue_overflow_in_handshake", ACCEPT, fills_in_handshake).needs(&[Need::RealProcessor]),
     Scenario::new("accept_queue_aborts", Some(Cause::MidStreamRst), aborts).needs(&[Need::RealProcessor]),
     Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog).needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("syn_backlog_overflow_v6", HALF_OPEN, syn_backlog).v6().needs(&[Need::Nft]).on_every_kernel(),
@@ -46,18 +47,33 @@ fn after_lo_was_down(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, target, Ending::Timeout)
 }
 
-/// The accept queue fills up during the prober's handshake. The SYN-ACK waits for the node's link-layer address
-/// meanwhile, because `app_solicit` leaves that to a daemon. `tcp_abort_on_overflow` then makes the kernel send a RST.
+/// The listener drops the last segment of the handshake, and then the request.
+fn fills_in_handshake(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("backlog:2", HTTP)?;
+    fixture.mentions(&["its accept queue filled up after the SYN"]);
+    fill_in_handshake(fixture, pod, Ending::Timeout)
+}
+
+/// `tcp_abort_on_overflow` makes the kernel send a RST.
 fn aborts(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("backlog:2", HTTP)?;
+    fixture.inside(pod)?.sysctl(&[("ipv4/tcp_abort_on_overflow", "1")])?;
+    fixture.mentions(&["its listener refused", "net.ipv4.tcp_abort_on_overflow is 1"]);
+    fill_in_handshake(fixture, pod, Ending::Reset)
+}
+
+/// The accept queue of a pod with a backlog of 2 fills up during the prober's handshake. The SYN-ACK waits for the node's
+/// link-layer address meanwhile, because `app_solicit` leaves that to a daemon.
+pub(super) fn fill_in_handshake(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
     let connect = || TcpStream::connect(pod).context("a connection that waits to be accepted");
     let _waiting = fixture.node.node.enter(|| Ok([connect()?, connect()?]))?;
     let inside = fixture.inside(pod)?;
-    inside.sysctl(&[("ipv4/tcp_abort_on_overflow", "1"), ("ipv4/neigh/eth0/app_solicit", "30")])?;
+    inside.sysctl(&[("ipv4/neigh/eth0/app_solicit", "30")])?;
     inside.ip(|ip| ip.forget_neighbours("eth0"))?;
-    fixture.mentions(&["its listener refused", "net.ipv4.tcp_abort_on_overflow is 1"]);
+    let options = fixture.options;
+    let timeout = if how == Ending::Timeout { options.probe_timeout } else { options.patience };
     let mut held = Vec::new();
-    fixture.fails_while(pod, fixture.options.patience, Ending::Reset, |fixture| {
+    fixture.fails_while(pod, timeout, how, |fixture| {
         wait_for_half_open(fixture, pod)?;
         held.push(fixture.inside(pod)?.enter(connect)?);
         fixture.inside(pod)?.ip(|ip| ip.neighbour(BRIDGE, BRIDGE_MAC, "eth0"))

@@ -1,14 +1,15 @@
-//! The listener's accept queue is full: the kernel drops the SYN and sends no answer.
+//! The listener's accept queue is full: the kernel drops the SYN, or the end of the handshake and the request, and sends
+//! no answer.
 
 use super::super::serving::{name, readings};
 use super::refusal::takes;
 use super::target_frozen::halt;
 use super::*;
-use tracer_model::event::{Inspection, ListenQueue, ListenerState, MOST_LISTENERS, Netns};
+use tracer_model::event::{Inspection, ListenQueue, ListenerState, MOST_LISTENERS, Netns, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
-        return None;
+        return after_syn(case);
     }
     by_hook(case).or_else(|| by_inspection(case))
 }
@@ -33,6 +34,52 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     }
     Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
 }
+
+/// The queue had room for the SYN, and then filled up. The prober takes the connection for established.
+fn after_syn(case: &Case<'_>) -> Option<Finding> {
+    let (time, drop) = dropped_request(case)?;
+    let ((ended, _), queue) = (case.attempt.ended?, fullest_queue(case));
+    let numbers = queue.map(|(_, _, listener)| (listener.waiting, listener.backlog));
+    let numbers = numbers.map(|(waiting, backlog)| format!(" ({waiting} waiting, {backlog} allowed)"));
+    let summary = format!(
+        "{} listens, but its accept queue filled up after the SYN{}: the kernel drops the last segment of the handshake and the request silently{}",
+        case.attempt.flow.dst,
+        numbers.unwrap_or_default(),
+        describe_halt(case).unwrap_or_default()
+    );
+    let mut evidence = vec![of_drop(time, drop)];
+    evidence.extend(queue.map(|(time, _, listener)| of_queue(time, listener)));
+    evidence.extend(case.attempt.last.as_ref().map(|state| of_state(ended, state)));
+    let found = Finding::failure(Cause::AcceptQueueOverflow, evidence, summary, make_room(case, drop.netns));
+    Some(if is_overflow(drop) { found } else { found.with_confidence(Confidence::Likely) })
+}
+
+/// The request as the listener dropped it for the last time, since its accept queue was full at the end of the handshake
+/// (`tcp_check_req`, net/ipv4/tcp_minisocks.c). Before 6.15 the drop has no such reason, and only an inspection shows
+/// the full queue.
+pub(super) fn dropped_request<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop)> {
+    let attempt = case.attempt;
+    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
+    let is_unanswered = attempt.failed_by_itself() && attempt.errno().is_none() && attempt.reset_received().is_none();
+    if !case.settled || !is_unanswered || attempt.request_acknowledged() || gave_up_early(case) {
+        return None;
+    }
+    let is_full = fullest_queue(case).is_some();
+    let is_by_queue = |drop: &PacketDrop| is_overflow(drop) || (is_full && is_at_socket(drop));
+    let (time, drop) =
+        attempt.drops().filter(|(at, d)| *at <= ended && d.flags.has_data() && outbound(case, d)).last()?;
+    // A later try that left no trace at the listener was lost on the way.
+    let sent_last = attempt.sent_again.filter(|at| *at <= ended).unwrap_or_default();
+    (is_by_queue(drop) && sent_last <= time.saturating_add(SAME_SEGMENT_NS)).then_some((time, drop))
+}
+
+fn is_overflow(drop: &PacketDrop) -> bool {
+    drop.reason.as_deref() == Some("TCP_LISTEN_OVERFLOW")
+}
+
+/// How long after the drop of a segment the event of its sending may come. TCP sends a segment again after 200 ms at the
+/// earliest (`TCP_RTO_MIN`).
+const SAME_SEGMENT_NS: u64 = 100_000_000;
 
 /// The listener with the most waiting connections among those that were full at the inspection.
 /// Full means more than the maximum (`sk_acceptq_is_full`, include/net/sock.h).
@@ -170,5 +217,71 @@ mod tests {
     #[test]
     fn a_syn_that_arrived_at_a_full_queue_is_enough() {
         assert_eq!(Stream::new().connect().queue_full(ListenQueue::Accept).causes(), ["accept_queue_overflow"]);
+    }
+    const REQUEST: TcpFlags = TcpFlags(0x18);
+
+    /// The SYN found room. The listener drops what follows it, and the request once more.
+    fn fills_up_after_syn(reason: &str, waiting: u32) -> Stream {
+        let mut stream = Stream::new();
+        stream.connect().established();
+        for flags in [TcpFlags(0x10), REQUEST] {
+            dropped(&mut stream, flags, reason);
+        }
+        stream.wait_ms(200).sent_again(100, false);
+        dropped(&mut stream, REQUEST, reason).inspection(|reading| {
+            reading.netns = Some(POD);
+            reading.listeners = Some(vec![listener(waiting, 1)]);
+        });
+        stream.wait_ms(800);
+        stream
+    }
+
+    fn dropped<'a>(stream: &'a mut Stream, flags: TcpFlags, reason: &str) -> &'a mut Stream {
+        stream.drop_with(flags, POD, |drop| {
+            drop.reason = Some(reason.into());
+            drop.location = (reason == "NOT_SPECIFIED").then(|| "tcp_v4_rcv".into());
+        })
+    }
+
+    const NOT_TAKEN: (u64, u64, u64) = (200, 1, 0);
+
+    #[test]
+    fn a_queue_that_fills_up_after_the_syn_is_the_cause() {
+        let verdict_of = |reason, waiting| fills_up_after_syn(reason, waiting).closes(NOT_TAKEN).settles().verdict();
+        let noted =
+            |reason, waiting| (verdict_of(reason, waiting).cause.name(), verdict_of(reason, waiting).confidence);
+        assert_eq!(noted("TCP_LISTEN_OVERFLOW", 2), ("accept_queue_overflow", Confidence::Proven));
+        assert_eq!(noted("TCP_LISTEN_OVERFLOW", 0), ("accept_queue_overflow", Confidence::Proven), "drained since");
+        assert_eq!(noted("NOT_SPECIFIED", 2), ("accept_queue_overflow", Confidence::Likely), "before 6.15");
+        assert_eq!(noted("NOT_SPECIFIED", 1).0, "unexplained");
+        let words = "its accept queue filled up after the SYN (2 waiting, 1 allowed)";
+        assert_has(&verdict_of("TCP_LISTEN_OVERFLOW", 2).summary, &[words]);
+    }
+
+    /// The process accepts again, and the request gets through at the next try.
+    #[test]
+    fn a_queue_that_had_room_for_the_request_at_last_is_not_the_cause() {
+        let mut taken = fills_up_after_syn("TCP_LISTEN_OVERFLOW", 0);
+        taken.sent_again(100, false).wait_ms(1000).closes((300, 101, 0));
+        assert_eq!(taken.causes(), ["slow_response"]);
+        let mut lost = fills_up_after_syn("TCP_LISTEN_OVERFLOW", 2);
+        lost.sent_again(100, false).wait_ms(1000).closes((300, 1, 0));
+        assert_eq!(lost.settles().causes(), ["unexplained"], "the last try left no trace at the listener");
+    }
+
+    #[test]
+    fn a_queue_that_resets_the_handshake_is_a_reset() {
+        let mut stream = Stream::new();
+        stream.connect().established();
+        dropped(&mut stream, REQUEST, "TCP_LISTEN_OVERFLOW").resets((100, 1, 0));
+        assert_eq!(stream.settles().causes(), ["mid_stream_rst"]);
+    }
+
+    /// A prober that sends nothing has succeeded.
+    #[test]
+    fn a_handshake_without_a_request_needs_no_room_in_the_queue() {
+        let mut stream = Stream::new().tcp_readiness().connect().established().clone();
+        dropped(&mut stream, TcpFlags(0x10), "TCP_LISTEN_OVERFLOW").closes((0, 1, 0));
+        assert!(stream.settles().causes().is_empty());
     }
 }

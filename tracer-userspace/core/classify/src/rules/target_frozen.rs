@@ -1,7 +1,7 @@
 //! All processes that serve the target are frozen by their cgroup, stopped, or held by a debugger.
 
 use super::super::serving::{connection, name, readings};
-use super::accept_queue_overflow::{fullest_queue, of_queue};
+use super::accept_queue_overflow::{dropped_request, fullest_queue, of_queue};
 use super::*;
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 
@@ -52,6 +52,9 @@ fn silence(case: &Case<'_>) -> Option<Silence> {
         let (time, _, listener) = fullest_queue(case)?;
         let dropped = case.settled || case.attempt.queue_full(ListenQueue::Accept).is_some();
         return dropped.then(|| Silence { end: of_queue(time, listener), until: None });
+    }
+    if let Some((time, drop)) = dropped_request(case) {
+        return Some(Silence { end: of_drop(time, drop), until: case.attempt.ended.map(|(ended, _)| ended) });
     }
     let ended = taken_and_silent(case)?;
     Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), until: Some(ended) })
@@ -307,6 +310,25 @@ mod tests {
             let words = "; at one reading, app (pid 7) is stopped by a signal";
             assert_eq!(once.summary.ends_with(words), !is_seen, "{}", once.summary);
         }
+    }
+
+    /// The queue had room for the SYN, and filled up before the end of the handshake.
+    #[test]
+    fn a_queue_of_a_stopped_server_that_fills_up_after_the_syn_is_target_frozen() {
+        let cause_of = |server: ServerProcess| {
+            let mut stream = Stream::new();
+            stream.connect().established().drop(TcpFlags(0x18), "TCP_LISTEN_OVERFLOW", tracer_core::testing::POD);
+            for _ in 0..2 {
+                let serving = Serving { processes: vec![server.clone()], ..Serving::default() };
+                stream.wait_ms(300).inspection(|reading| {
+                    reading.listeners = Some(vec![listener(2, 1)]);
+                    reading.serving = Some(Box::new(serving));
+                });
+            }
+            stream.wait_ms(400).closes((100, 1, 0)).settles().causes()
+        };
+        assert_eq!(cause_of(stopped(7)), ["target_frozen"]);
+        assert_eq!(cause_of(running(7)), ["accept_queue_overflow"]);
     }
 
     /// Played on 6.12: the rule is removed before the next SYN, which meets the full queue.
