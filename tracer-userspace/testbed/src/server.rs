@@ -2,11 +2,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use nix::errno::Errno;
 use nix::sys::socket::{Backlog, setsockopt, sockopt};
 
 pub mod appliance;
@@ -73,7 +75,9 @@ pub enum Mode {
     Short,
     /// Answers with a header, and never sends the announced body.
     Bodyless,
-    /// The same, then resets after a while.
+    /// The same, and its listener waits for the request before it makes a connection (TCP_DEFER_ACCEPT).
+    DeferredBodyless,
+    /// The same as `bodyless`, then resets after a while.
     BodylessRst,
     /// 200 in TLS.
     Tls,
@@ -145,6 +149,9 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
     if mode == Mode::OnLo {
         setsockopt(&listener, sockopt::BindToDevice, &"lo".into()).context("bind to lo")?;
     }
+    if mode == Mode::DeferredBodyless {
+        defer_accept(&listener).context("wait for the request")?;
+    }
     let tls = tls::Acceptor::new(mode == Mode::TlsRefuse)?;
     println!("listening {}", listener.local_addr()?);
     if matches!(mode, Mode::NoAccept | Mode::Backlog(_)) {
@@ -161,6 +168,23 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
         }
     });
     Ok(())
+}
+
+/// Makes the listener wait for data after the handshake, as Apache httpd does. nix lacks this option.
+fn defer_accept(listener: &TcpListener) -> nix::Result<()> {
+    let seconds: libc::c_int = 30;
+    let size = size_of_val(&seconds) as libc::socklen_t;
+    // SAFETY: the kernel reads an int from a pointer to an int.
+    let set = unsafe {
+        libc::setsockopt(
+            listener.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            (&raw const seconds).cast(),
+            size,
+        )
+    };
+    Errno::result(set).map(drop)
 }
 
 /// Acts like a handler that fails after the header of its answer.
@@ -183,7 +207,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::GoTls => say(&mut stream, GO_TLS),
         Mode::Redirect => answer(&mut stream, "302 Found"),
         Mode::Short => say(&mut stream, b"\x15\x03\x01\x00"),
-        Mode::Bodyless => {
+        Mode::Bodyless | Mode::DeferredBodyless => {
             say(&mut stream, BODYLESS)?;
             drain(&mut stream)
         }

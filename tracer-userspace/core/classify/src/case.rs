@@ -1,6 +1,6 @@
 //! What rules ask about an attempt.
 
-use super::evidence::netfilter_hook;
+use super::evidence::{is_at_socket, netfilter_hook};
 use super::stopped::Stops;
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
@@ -105,7 +105,7 @@ fn last_syn(attempt: &Attempt) -> u64 {
 /// How long no answer to a SYN has to come, until the silence counts.
 const SILENCE_NS: u64 = 100_000_000;
 
-/// The dropped packets that decide, see [`may_decide`].
+/// The dropped packets that decide, see [`may_decide`]. After the handshake: all but those of [`is_deferred`].
 pub(super) fn drops<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> + use<'a> {
     let attempt = case.attempt;
     let since = last_syn(attempt);
@@ -120,7 +120,16 @@ pub(super) fn may_decide(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool 
 fn decides(attempt: &Attempt, since: u64, time: u64, drop: &PacketDrop) -> bool {
     let way = |it: &PacketDrop| (it.netns, it.flow, it.flags, it.reason.clone(), netfilter_hook(it));
     let again = || attempt.drops().any(|(at, it)| is_since(at, since) && way(it) == way(drop));
-    attempt.established.is_some() || is_since(time, since) || again()
+    !is_deferred(attempt, drop) && (attempt.established.is_some() || is_since(time, since) || again())
+}
+
+/// A listener with TCP_DEFER_ACCEPT waits for the request: it drops the bare acknowledgement that ends the handshake
+/// (`tcp_check_req`, net/ipv4/tcp_minisocks.c). Then the request got through, and nothing was lost.
+pub(super) fn is_deferred(attempt: &Attempt, drop: &PacketDrop) -> bool {
+    is_at_socket(drop)
+        && drop.flags.may_be_bare()
+        && leads_to_target(attempt, drop.flow)
+        && attempt.request_acknowledged()
 }
 
 /// The event of a SYN that is sent again may come after those of what became of it.
@@ -174,7 +183,11 @@ pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 /// A packet of this flow goes from the prober to the target.
 pub(super) fn leads_out(case: &Case<'_>, packet: Flow) -> bool {
-    let flow = case.attempt.flow;
+    leads_to_target(case.attempt, packet)
+}
+
+fn leads_to_target(attempt: &Attempt, packet: Flow) -> bool {
+    let flow = attempt.flow;
     // The destination may have been translated by then; the source has not.
     packet.dst == flow.dst || (packet.src == flow.src && packet.src != flow.dst)
 }

@@ -33,6 +33,9 @@ pub(super) const ALL: &[Scenario] = &[
         .v6()
         .on_every_kernel(),
     Scenario::new("slow_response_partial", SLOW, |s| s.serving_fails("bodyless", Kind::Http, Ending::Timeout)),
+    Scenario::new("slow_response_partial_deferred", SLOW, |s| {
+        s.serving_fails("deferred-bodyless", Kind::Http, Ending::Timeout)
+    }),
     Scenario::new("slow_response_never_accepted", SLOW, |s| s.serving_fails("noaccept", Kind::Http, Ending::Timeout)),
     Scenario::new("slow_response_after_handshake", SLOW, |s| {
         s.serving_fails("tls-hang-request", Kind::Https, Ending::Timeout)

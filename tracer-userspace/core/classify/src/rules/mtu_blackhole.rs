@@ -36,7 +36,8 @@ fn sent_again(case: &Case<'_>) -> Option<Finding> {
     let is_large = |r: &Retransmit| r.payload.is_some_and(|n| n >= LARGE_PAYLOAD);
     let large: Vec<_> = attempt.retransmitted().filter(|(_, r)| is_large(r) && is_lost(r)).collect();
     let (time, last) = large.last().copied()?;
-    if large.len() < MIN_RETRANSMITS || attempt.drops().any(|(at, d)| at <= ended && !d.flags.is_rst()) {
+    let has_other_cause = |d: &PacketDrop| !d.flags.is_rst() && !is_deferred(attempt, d);
+    if large.len() < MIN_RETRANSMITS || attempt.drops().any(|(at, d)| at <= ended && has_other_cause(d)) {
         return None;
     }
     let content = if last.by_target { "the target's answer" } else { "the request" };
@@ -112,5 +113,18 @@ mod tests {
         assert_eq!(gives_up(&mut large), ["mtu_blackhole"]);
         let mut small = Stream::new().connect().established().sent_again(100, true).sent_again(100, true).clone();
         assert_eq!(gives_up(&mut small), ["unexplained"]);
+    }
+    /// With TCP_DEFER_ACCEPT, the listener drops the bare acknowledgement that ends the handshake.
+    #[test]
+    fn an_acknowledgement_that_the_listener_does_not_need_is_no_other_cause() {
+        let decided = |flags, place: &str| {
+            let mut stream = Stream::new();
+            stream.connect().established().drop_with(flags, POD, |drop| drop.location = Some(place.into()));
+            stream.sent_again(1448, true).sent_again(1448, true);
+            gives_up(&mut stream)
+        };
+        assert_eq!(decided(TcpFlags(0x10), "tcp_v4_rcv"), ["mtu_blackhole"]);
+        assert_eq!(decided(TcpFlags(0x10), "ip_rcv_finish_core"), ["unexplained"]);
+        assert_eq!(decided(TcpFlags(0x18), "tcp_v4_rcv"), ["unexplained"]);
     }
 }

@@ -258,6 +258,24 @@ mod tests {
         assert!(unknown.state_quiet(end, (100, 101, 141), 4_000_000_000).causes().is_empty(), "no probe is known");
     }
 
+    /// The listener has TCP_DEFER_ACCEPT, as that of Apache httpd.
+    #[test]
+    fn an_unfinished_answer_of_a_listener_that_waits_for_the_request_is_slow() {
+        let decided = |fill: fn(&mut PacketDrop)| {
+            let mut stream = Stream::new();
+            stream.http_readiness().connect().established().drop_with(TcpFlags(0x10), POD, |drop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
+                fill(drop);
+            });
+            stream.answer(AnswerKind::Http, Some(200)).wait_ms(1_000);
+            stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 141), 999_000_000).causes()
+        };
+        assert_eq!(decided(|_| ()), ["slow_response"]);
+        assert!(decided(|drop| drop.flags = TcpFlags(0x18)).is_empty(), "a segment with data");
+        assert!(decided(|drop| drop.flow = drop.flow.reversed()).is_empty(), "of the target");
+        assert!(decided(|drop| drop.location = Some("ip_rcv_finish_core".into())).is_empty(), "on the way");
+    }
+
     /// The kubelet connected late, so that the connection was shorter than its timeout.
     #[test]
     fn a_head_that_is_not_complete_at_the_kubelets_timeout_is_slow() {

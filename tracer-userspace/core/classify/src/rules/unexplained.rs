@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     evidence.extend(reported.map(|(_, reported)| of_outcome(reported)));
     let current = first_drop(drops(case), ended);
-    let first = first_drop(attempt.drops(), ended);
+    let first = first_drop(attempt.drops().filter(|(_, drop)| !is_deferred(attempt, drop)), ended);
     let lost = current.or(first);
     let is_gone = first.is_some_and(|(time, drop)| !may_decide(case, time, drop));
     let node = missing_address(case).or_else(|| stray_route(case));
@@ -93,7 +93,7 @@ fn is_cancelled(case: &Case<'_>) -> bool {
 
 /// Nothing was dropped or answered with an error before the end. A later packet finds no socket.
 fn is_undisturbed(attempt: &Attempt, ended: u64) -> bool {
-    let dropped = attempt.drops().any(|(time, _)| time <= ended);
+    let dropped = attempt.drops().any(|(time, drop)| time <= ended && !is_deferred(attempt, drop));
     let refused = attempt.icmp().any(|(time, _)| time <= ended);
     !dropped && !refused && attempt.reset_received().is_none_or(|(time, _)| time > ended)
 }
@@ -260,6 +260,22 @@ mod tests {
         let words = "(connected after 1025.0 ms, its SYN sent again 1 time: the probe had timed out by then";
         assert_has(&verdict.summary, &[words]);
         assert_eq!(late[0].probe.as_ref().and_then(|probe| probe.consecutive_failures), Some(1));
+    }
+
+    /// With TCP_DEFER_ACCEPT, the listener drops the bare acknowledgement that ends the handshake. Then an answer of the
+    /// target is lost.
+    #[test]
+    fn an_acknowledgement_that_the_listener_does_not_need_is_not_named() {
+        let summary = |acked: u64| {
+            let mut stream = Stream::new();
+            stream.connect().established().drop_with(TcpFlags(0x10), POD, |drop| {
+                drop.location = Some("tcp_v4_rcv".into());
+            });
+            stream.wait_ms(500).sent_again(80, true).wait_ms(500).closes((100, acked, 0)).settles();
+            stream.verdict().summary
+        };
+        assert_has(&summary(101), &["the target's answer did not arrive", "nothing that was seen decides why"]);
+        assert_has(&summary(1), &["the kernel dropped its segment"]);
     }
 
     #[test]
