@@ -1,76 +1,36 @@
 //! Records as NDJSON: one object a line, keys in the order of the contract.
 
-use serde::Serialize;
+use serde_json::Value;
 
-use tracer_model::record::{
-    AttemptBody, Body, FindingBody, LossBody, NodeBody, Record, StartBody, StopBody, VerdictBody,
-};
-
-/// A record with its keys in the order of the contract: the common fields, then the fields of its type.
-#[derive(Serialize)]
-struct Line<'a> {
-    schema: &'a str,
-    r#type: &'static str,
-    time: &'a str,
-    time_boot_ns: u64,
-    seq: u64,
-    node_name: &'a str,
-    #[serde(flatten)]
-    fields: Fields<'a>,
-}
-
-/// The fields of a record's type.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Fields<'a> {
-    Start(&'a StartBody),
-    Stop(&'a StopBody),
-    Verdict(&'a VerdictBody),
-    Attempt(&'a AttemptBody),
-    Node(&'a NodeBody),
-    Loss(&'a LossBody),
-    Finding(&'a FindingBody),
-}
+use tracer_model::record::Record;
 
 /// One line, its newline included.
 pub fn line(record: &Record) -> Vec<u8> {
     // Maps have string keys and numbers are finite: nothing in these types can fail.
-    let mut bytes = serde_json::to_vec(&ordered(record)).unwrap_or_default();
+    let mut bytes = serde_json::to_vec(&value(record)).unwrap_or_default();
     bytes.push(b'\n');
     bytes
 }
 
-pub(super) fn value(record: &Record) -> serde_json::Value {
-    serde_json::to_value(ordered(record)).unwrap_or_default()
-}
-
-/// The record with its keys in order.
-fn ordered(record: &Record) -> Line<'_> {
-    let (r#type, fields) = match &record.body {
-        Body::Start(body) => ("start", Fields::Start(body)),
-        Body::Stop(body) => ("stop", Fields::Stop(body)),
-        Body::Verdict(body) => ("verdict", Fields::Verdict(body)),
-        Body::Attempt(body) => ("attempt", Fields::Attempt(body)),
-        Body::Node(body) => ("node", Fields::Node(body)),
-        Body::Loss(body) => ("loss", Fields::Loss(body)),
-        Body::Finding(body) => ("finding", Fields::Finding(body)),
-    };
-    Line {
-        schema: &record.schema,
-        r#type,
-        time: &record.time,
-        time_boot_ns: record.time_boot_ns,
-        seq: record.seq,
-        node_name: &record.node_name,
-        fields,
+/// The record with its keys in the order of the contract: the common fields, then the fields of its type.
+pub(super) fn value(record: &Record) -> Value {
+    let mut value = serde_json::to_value(record).unwrap_or_default();
+    if let Value::Object(fields) = &mut value {
+        // serde puts the fields of the body where the type has it, after `schema` and before these.
+        for (at, name) in (2..).zip(["time", "time_boot_ns", "seq", "node_name"]) {
+            if let Some(field) = fields.shift_remove(name) {
+                fields.shift_insert(at, name.to_owned(), field);
+            }
+        }
     }
+    value
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sink::tests::verdict;
-    use tracer_model::record::Cause;
+    use tracer_model::record::{Body, Cause, LossBody, StopBody};
 
     fn record(body: Body) -> Record {
         Record { schema: "tracer/1".into(), body, time: "t".into(), time_boot_ns: 1, seq: 2, node_name: "n".into() }
