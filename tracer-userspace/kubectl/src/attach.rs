@@ -14,8 +14,9 @@ use super::api::{Api, Log, LogOptions};
 use super::cli::{Attach, Format};
 use super::objects::Pod;
 use super::problem::Problem;
-use super::records::{Lines, Reading};
+use super::records::{LINE_MAX, Reading};
 use super::terminal;
+use tracer_model::lines::Lines;
 use tracer_model::record::Record;
 use tracer_output::sink::pretty::Pretty;
 use tracer_terminal::error;
@@ -161,7 +162,7 @@ impl Printer {
             format: args.output.unwrap_or_else(terminal::format),
             screen: terminal::of_stdout(),
             pretty: Pretty::default(),
-            lines: Lines::default(),
+            lines: Lines::new(LINE_MAX),
             reading: Reading::default(),
         }
     }
@@ -169,7 +170,8 @@ impl Printer {
     fn feed(&mut self, piece: &[u8], out: &mut dyn Write) -> io::Result<()> {
         let Self { format, screen, pretty, lines, reading } = self;
         let mut printed = Vec::new();
-        lines.feed(piece, &mut |line: &[u8]| {
+        lines.feed(piece, |line| {
+            let Some(line) = line else { return Ok(()) };
             if reading.take(line).is_none() {
                 let text = String::from_utf8_lossy(line);
                 let _ = writeln!(io::stderr(), "{}", safe(&text));
@@ -178,7 +180,8 @@ impl Printer {
             } else if let Ok(record) = serde_json::from_slice::<Record>(line) {
                 printed.extend(pretty.text(&record, 0, *screen).into_bytes());
             }
-        });
+            io::Result::Ok(())
+        })?;
         out.write_all(&printed).and_then(|()| out.flush())
     }
 }

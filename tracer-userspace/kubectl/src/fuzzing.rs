@@ -1,12 +1,14 @@
 //! Fuzz target for a pod's log: any process in the container can write to it.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use super::logs::Sink as _;
 use super::objects::Pod;
-use super::records::Lines;
+use super::records::LINE_MAX;
 use super::top::{Answers, Causes, NodeTally, Page};
 use super::why::{Collected, Effect};
+use tracer_model::lines::Lines;
 
 /// Verdicts that are kept for the screen.
 const TAIL: usize = 3;
@@ -15,12 +17,15 @@ const TAIL: usize = 3;
 pub fn podlog(bytes: &[u8]) {
     let pod: Pod = serde_json::from_str(r#"{"metadata":{"namespace":"shop","name":"cart-0"}}"#).unwrap_or_default();
     let (mut collected, mut tally, mut lines) =
-        (Collected::new(vec![pod], None, TAIL), NodeTally::default(), Lines::default());
+        (Collected::new(vec![pod], None, TAIL), NodeTally::default(), Lines::new(LINE_MAX));
     let size = bytes.first().map_or(1, |byte| usize::from(*byte).max(1));
     for chunk in bytes.chunks(size) {
-        lines.feed(chunk, &mut |line: &[u8]| {
-            collected.take(line);
-            tally.line(line);
+        let Ok(()) = lines.feed(chunk, |line| {
+            if let Some(line) = line {
+                collected.take(line);
+                tally.line(line);
+            }
+            Ok::<_, Infallible>(())
         });
     }
     let of_pod = &collected.pods[0];

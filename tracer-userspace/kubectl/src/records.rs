@@ -6,10 +6,11 @@ use serde::Deserialize;
 
 use super::api::Log;
 use super::problem::Problem;
+use tracer_model::lines::Lines;
 use tracer_model::record::{K8s, SCHEMA};
 
 /// The longest line that is read: a verdict with all its evidence has a few KiB.
-const LINE_MAX: usize = 1 << 20;
+pub(super) const LINE_MAX: usize = 1 << 20;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
@@ -68,76 +69,23 @@ pub(super) struct Head<'a> {
     pub(super) k8s: Option<K8s>,
 }
 
-/// Gives each complete line of the log. A last line without newline is skipped: it is still being written, or was cut at
+/// Gives each complete line of the log; one that is too long is skipped. A last line without newline is skipped: it is still being written, or was cut at
 /// the limit.
 pub(super) async fn each_line(log: &mut Log, bytes: &mut u64, mut each: impl FnMut(&[u8])) -> Result<(), Problem> {
-    let mut lines = Lines::default();
+    let mut lines = Lines::new(LINE_MAX);
     while let Some(chunk) = log.next().await? {
         *bytes += chunk.len() as u64;
-        lines.feed(&chunk, &mut each);
+        lines.feed(&chunk, |line| {
+            line.into_iter().for_each(&mut each);
+            Ok::<_, Problem>(())
+        })?;
     }
     Ok(())
-}
-
-/// Splits pieces into lines. A line that is too long is skipped and not kept in memory.
-#[derive(Default)]
-pub(super) struct Lines {
-    open: Vec<u8>,
-    too_long: bool,
-}
-
-impl Lines {
-    pub(super) fn feed(&mut self, chunk: &[u8], each: &mut impl FnMut(&[u8])) {
-        for part in chunk.split_inclusive(|byte| *byte == b'\n') {
-            let Some(end) = part.strip_suffix(b"\n") else {
-                self.push(part);
-                return;
-            };
-            if self.open.is_empty() && !self.too_long {
-                each(end);
-            } else {
-                self.push(end);
-                if !self.too_long {
-                    each(&self.open);
-                }
-            }
-            self.open.clear();
-            self.too_long = false;
-        }
-    }
-
-    fn push(&mut self, part: &[u8]) {
-        if self.open.len() + part.len() > LINE_MAX {
-            self.too_long = true;
-            self.open = Vec::new();
-        } else if !self.too_long {
-            self.open.extend_from_slice(part);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn lines(chunks: &[&[u8]]) -> Vec<String> {
-        let (mut lines, mut lines_read) = (Lines::default(), Vec::new());
-        for chunk in chunks {
-            lines.feed(chunk, &mut |line: &[u8]| lines_read.push(String::from_utf8_lossy(line).into_owned()));
-        }
-        lines_read
-    }
-
-    #[test]
-    fn pieces_may_end_anywhere_in_a_line() {
-        assert_eq!(lines(&[b"one\ntw", b"o", b"\n\nthr"]), ["one", "two", ""]);
-    }
-
-    #[test]
-    fn a_line_that_is_too_long_is_skipped() {
-        let long = vec![b'x'; LINE_MAX];
-        assert_eq!(lines(&[&long, b"y", &long, b"\nnext\n"]), ["next"]);
-    }
 
     #[test]
     fn unreadable_lines_and_other_schemas_are_noticed() {

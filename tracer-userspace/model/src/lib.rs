@@ -17,6 +17,7 @@ pub mod decision;
 pub mod event;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod lines;
 pub mod plural;
 pub mod query;
 pub mod recent;

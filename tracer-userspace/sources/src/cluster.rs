@@ -11,7 +11,6 @@ mod failure;
 mod follow;
 pub(super) mod fuzzing;
 mod known;
-mod lines;
 mod objects;
 mod pace;
 mod reason;

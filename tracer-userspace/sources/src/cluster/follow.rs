@@ -13,11 +13,13 @@ use tokio::time::{Instant, timeout_at};
 use super::board::Board;
 use super::failure::{ApiRequest, Failure};
 use super::known::Known;
-use super::lines::Lines;
 use super::objects::{List, Watched};
 use super::pace::{Pace, random};
 use super::request::{Scope, open, whole};
+use tracer_model::lines::Lines;
 
+/// The longest line of a watch. etcd's limit for an object is 1.5 MiB, and its JSON is longer.
+const OBJECT_MAX: usize = 8 << 20;
 /// The server ends a watch after one to two times so many seconds, as with client-go.
 const WATCH_S: u32 = 300;
 /// The bookmark that ends the list of a streaming list has this annotation.
@@ -149,8 +151,7 @@ impl<W: Watched> ResourceFollower<W> {
         if !streaming && !self.garbled {
             self.board.watching();
         }
-        let mut watch =
-            Watch { body, lines: Lines::default(), fresh: streaming.then(Known::default), asked, reported: None };
+        let mut watch = Watch { body, fresh: streaming.then(Known::default), asked, reported: None };
         let end = self.read(&mut watch).await;
         if watch.reported.is_some() {
             self.publish();
@@ -159,7 +160,7 @@ impl<W: Watched> ResourceFollower<W> {
     }
 
     async fn read(&mut self, watch: &mut Watch<W>) -> Result<(), Failure> {
-        let mut last_piece = Instant::now();
+        let (mut lines, mut last_piece) = (Lines::new(OBJECT_MAX), Instant::now());
         loop {
             let silence = if watch.fresh.is_some() { self.pace.sync } else { self.pace.silence };
             let silent = last_piece + silence;
@@ -173,9 +174,7 @@ impl<W: Watched> ResourceFollower<W> {
                 Ok(Some(Ok(frame))) => {
                     last_piece = Instant::now();
                     let chunk = frame.into_data().unwrap_or_default();
-                    let mut lines = std::mem::take(&mut watch.lines);
-                    lines.feed(&chunk, |line| self.take(line, watch))?;
-                    watch.lines = lines;
+                    lines.feed(&chunk, |line| self.take(line.ok_or_else(too_long)?, watch))?;
                     if watch.reported.is_some_and(|due| last_piece >= due) {
                         watch.reported = None;
                         self.publish();
@@ -191,6 +190,9 @@ impl<W: Watched> ResourceFollower<W> {
 
     /// Takes in one line of a watch.
     fn take(&mut self, line: &[u8], watch: &mut Watch<W>) -> Result<(), Failure> {
+        if line.trim_ascii().is_empty() {
+            return Ok(());
+        }
         match serde_json::from_slice(line) {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => self.take_object(object, true, watch),
             Ok(WatchEvent::Deleted(object)) => self.take_object(object, false, watch),
@@ -281,12 +283,15 @@ impl<W: Watched> ResourceFollower<W> {
 
 struct Watch<W: Watched> {
     body: Body,
-    lines: Lines,
     /// The objects of a streaming list that is not complete yet.
     fresh: Option<Known<W>>,
     asked: ApiRequest,
     /// When to report the changes.
     reported: Option<Instant>,
+}
+
+fn too_long() -> Failure {
+    Failure::Garbage(format!("an object of more than {OBJECT_MAX} bytes"))
 }
 
 fn garbage(error: serde_json::Error) -> Failure {

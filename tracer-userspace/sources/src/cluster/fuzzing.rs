@@ -1,15 +1,16 @@
 //! Fuzz target of the cluster API's answers.
 
+use std::convert::Infallible;
+
 use kube::core::WatchEvent;
 
 use super::endpoints::service_of;
-use super::failure::Failure;
 use super::known::Known;
-use super::lines::Lines;
 use super::objects::{List, Watched};
 use crate::files::{api, join};
 use tracer_model::event::{ObservationKind, Pods, ServiceName, Services};
 use tracer_model::fuzzing::check_recorded;
+use tracer_model::lines::Lines;
 
 const NODE: &str = "rig-node";
 
@@ -19,8 +20,8 @@ pub fn apiserver(bytes: &[u8]) {
     for size in [1, 7] {
         assert_eq!(self::lines(bytes, size), lines, "in chunks of {size} bytes");
     }
-    let (pods, services) = (known::<api::Pod>(bytes, &lines.0), known::<api::Service>(bytes, &lines.0));
-    let (slices, events) = (known::<api::EndpointSlice>(bytes, &lines.0), known::<api::Event>(bytes, &lines.0));
+    let (pods, services) = (known::<api::Pod>(bytes, &lines), known::<api::Service>(bytes, &lines));
+    let (slices, events) = (known::<api::EndpointSlice>(bytes, &lines), known::<api::Event>(bytes, &lines));
     check_recorded(ObservationKind::Pods(Pods { pods: pods.all() }));
     check_recorded(ObservationKind::Services(Services { services: join(services.all(), Some(slices.all())) }));
     let cart = ServiceName { namespace: "shop".into(), name: "cart".into() };
@@ -47,13 +48,13 @@ fn known<W: Watched>(list: &[u8], lines: &[Vec<u8>]) -> Known<W> {
     known
 }
 
-/// The lines, and how they end.
-fn lines(bytes: &[u8], size: usize) -> (Vec<Vec<u8>>, Result<(), Failure>) {
-    let (mut lines, mut parts) = (Lines::default(), Vec::new());
-    let mut keep = |part: &[u8]| {
-        parts.push(part.to_vec());
-        Ok(())
-    };
-    let fed = bytes.chunks(size).try_for_each(|chunk| lines.feed(chunk, &mut keep));
-    (parts, fed)
+fn lines(bytes: &[u8], size: usize) -> Vec<Vec<u8>> {
+    let (mut lines, mut parts) = (Lines::new(bytes.len()), Vec::new());
+    for chunk in bytes.chunks(size) {
+        let Ok(()) = lines.feed(chunk, |line| {
+            parts.extend(line.map(<[u8]>::to_vec));
+            Ok::<_, Infallible>(())
+        });
+    }
+    parts
 }

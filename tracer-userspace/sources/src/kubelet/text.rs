@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::SystemTime;
 
+use crate::sent::Closed;
+use tracer_model::lines::Lines;
+
 /// A longer line is skipped: no line that tracer understands is that long.
 pub(super) const MAX_LINE: usize = 64 << 10;
 /// How many bytes are read at once.
@@ -16,9 +19,7 @@ const MAX_READ: u64 = 16 << 20;
 pub(super) struct TextFile {
     file: File,
     at: u64,
-    /// The start of a line without its end, which is not written yet.
-    partial: Vec<u8>,
-    skipping: bool,
+    lines: Lines,
 }
 
 impl TextFile {
@@ -26,7 +27,7 @@ impl TextFile {
     pub(super) fn new(mut file: File, since: SystemTime) -> io::Result<Self> {
         let is_new = file.metadata()?.created().is_ok_and(|created| created >= since);
         let at = file.seek(if is_new { SeekFrom::Start(0) } else { SeekFrom::End(0) })?;
-        Ok(Self { file, at, partial: Vec::new(), skipping: false })
+        Ok(Self { file, at, lines: Lines::new(MAX_LINE) })
     }
 
     pub(super) fn at(&self) -> u64 {
@@ -41,7 +42,7 @@ impl TextFile {
     pub(super) fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
         if self.file.metadata()?.len() < self.at {
             self.at = self.file.seek(SeekFrom::Start(0))?;
-            self.partial.clear();
+            self.lines = Lines::new(MAX_LINE);
         }
         let mut chunk = vec![0; CHUNK];
         let until = self.at.saturating_add(MAX_READ);
@@ -51,31 +52,15 @@ impl TextFile {
                 return Ok(());
             }
             self.at += count as u64;
-            if !self.lines(&chunk[..count], take) {
+            let taken = self.lines.feed(&chunk[..count], |line| {
+                let is_open = line.is_none_or(|line| take(String::from_utf8_lossy(line).trim_end()));
+                is_open.then_some(()).ok_or(Closed)
+            });
+            if taken.is_err() {
                 return Ok(());
             }
         }
         Ok(())
-    }
-
-    /// Hands the complete lines to `take`; returns false if `take` does.
-    fn lines(&mut self, bytes: &[u8], take: &mut dyn FnMut(&str) -> bool) -> bool {
-        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
-            if !self.skipping {
-                self.partial.extend_from_slice(part);
-            }
-            if part.ends_with(b"\n") {
-                let line = std::mem::take(&mut self.partial);
-                let whole = !std::mem::replace(&mut self.skipping, false);
-                if whole && !take(String::from_utf8_lossy(&line).trim_end()) {
-                    return false;
-                }
-            } else if self.partial.len() > MAX_LINE {
-                self.partial = Vec::new();
-                self.skipping = true;
-            }
-        }
-        true
     }
 }
 
