@@ -5,23 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::Selector;
-use serde::{Deserialize, Deserializer};
-
-/// Reads `null` as the default value, because some clients write `null` for an empty field.
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(input: D) -> Result<T, D::Error> {
-    Option::deserialize(input).map(Option::unwrap_or_default)
-}
-
-/// Objects in which each field may be absent or `null`.
-macro_rules! objects {
-    ($($name:ident { $($field:ident: $kind:ty,)* })*) => {$(
-        #[derive(Clone, Debug, Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        pub(super) struct $name {
-            $(#[serde(deserialize_with = "or_default")] pub(super) $field: $kind,)*
-        }
-    )*};
-}
+use serde::Deserialize;
+use tracer_sources::{objects, or_default};
 
 objects! {
     PodList { metadata: ListMeta, items: Vec<Pod>, }
@@ -45,21 +30,13 @@ objects! {
         container_statuses: Vec<ContainerStatus>,
         init_container_statuses: Vec<ContainerStatus>,
     }
+    Condition { r#type: String, status: String, message: String, }
     ContainerStatus { name: String, ready: bool, restart_count: u32, state: State, }
     State { waiting: Option<Waiting>, running: Option<BTreeMap<String, String>>, terminated: Option<Waiting>, }
     Waiting { reason: String, message: String, exit_code: i32, }
 
     Workload { spec: WorkloadSpec, }
     WorkloadSpec { selector: LabelSelector, }
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Condition {
-    r#type: String,
-    status: String,
-    #[serde(deserialize_with = "or_default")]
-    pub(super) message: String,
 }
 
 impl Pod {

@@ -25,6 +25,7 @@ use std::path::PathBuf;
 
 pub use background::{Background, Supervisor};
 pub use files::FileError;
+pub use files::api::or_default;
 pub use inquire::Inquirer;
 pub use kubelet::{
     KubeletLog, KubeletLogging, KubeletLoggingError, NamedLog, TO_NAME as TO_NAME_THE_LOG,

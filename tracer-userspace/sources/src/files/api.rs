@@ -7,15 +7,16 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 /// Some writers print an empty field as `null`.
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(input: D) -> Result<T, D::Error> {
+pub fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(input: D) -> Result<T, D::Error> {
     Option::deserialize(input).map(Option::unwrap_or_default)
 }
 
-/// Defines objects of which every field may be absent or `null`.
+/// Defines objects of which every field may be absent or `null`. It needs [`or_default`] in scope.
+#[macro_export]
 macro_rules! objects {
     ($($(#[$doc:meta])* $name:ident { $($(#[$attr:meta])* $field:ident: $kind:ty,)* })*) => {$(
         $(#[$doc])*
-        #[derive(Debug, Default, Deserialize)]
+        #[derive(Clone, Debug, Default, Deserialize)]
         #[serde(rename_all = "camelCase")]
         pub(crate) struct $name {
             $($(#[$attr])* #[serde(default, deserialize_with = "or_default")] pub(crate) $field: $kind,)*
@@ -140,7 +141,7 @@ objects! {
 }
 
 /// The API's `IntOrString`.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Port {
     Number(i32),
