@@ -321,14 +321,6 @@ mod tests {
     }
 
     #[test]
-    fn typed_flags_are_known() {
-        let args = ["tracer", "attach", "-n", "a", "--pods", "p"].map(OsString::from);
-        let Parsed::Command(cli) = parse(args) else { unreachable!() };
-        assert!(["namespace", "pods"].iter().all(|id| cli.typed.iter().any(|typed| typed == id)), "{:?}", cli.typed);
-        assert!(!cli.typed.contains(&"duration".to_owned()));
-    }
-
-    #[test]
     fn the_error_of_a_misplaced_flag_names_the_right_place() {
         let wrong = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
             Parsed::Wrong(text) => text,

@@ -95,15 +95,6 @@ mod tests {
     const LOGS: Right<'_> = Right { verb: "get", resource: "pods/log", namespace: "tracer" };
 
     #[test]
-    fn a_missing_right_is_named() {
-        let body = br#"{"kind":"Status","reason":"Forbidden","message":"pods \"x\" is forbidden: User \"jane\" cannot get resource \"pods/log\" in API group \"\" in the namespace \"tracer\""}"#;
-        let problem = Problem::of_answer(403, body, &LOGS, "pod x");
-        let text = problem.to_string();
-        assert!(text.contains("`jane` needs verb `get` on `pods/log` in namespace `tracer`"), "{text}");
-        assert_eq!(problem.exit_code(), 3);
-    }
-
-    #[test]
     fn a_refusal_by_admission_is_no_missing_right() {
         let body =
             br#"{"message":"pods \"x\" is forbidden: violates PodSecurity \"baseline:latest\": host namespaces"}"#;

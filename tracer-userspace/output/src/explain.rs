@@ -91,14 +91,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_index_has_every_cause() {
-        for cause in Cause::ALL {
-            assert!(index(Screen::default()).contains(cause.name()));
-            assert!(index_markdown().contains(&format!("[`{0}`]({0}.md)", cause.name())));
-        }
-    }
-
-    #[test]
     fn a_page_fits_its_terminal() {
         let narrow = page(Cause::LoopbackDown, Screen { colour: false, columns: Some(60) });
         assert!(narrow.lines().count() > 20 && narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");

@@ -169,12 +169,4 @@ mod tests {
         assert_eq!((lines.next().unwrap(), lines.bytes.as_slice()), (Next::Line, &b"next"[..]));
         assert_eq!(lines.next().unwrap(), Next::End);
     }
-
-    #[test]
-    fn a_last_line_without_newline_is_torn() {
-        let mut lines = Lines::new(&b"a\n{\"cut"[..]);
-        assert_eq!(lines.next().unwrap(), Next::Line);
-        assert_eq!(lines.next().unwrap(), Next::Torn);
-        assert_eq!(lines.next().unwrap(), Next::End);
-    }
 }

@@ -49,22 +49,6 @@ fn links_are_reported_after_one_went_down_even_if_they_are_as_before() {
     assert_eq!(reported(), 1, "without a subscription, each reading is reported");
 }
 
-/// The last links that are reported are those of the node.
-#[test]
-fn a_prober_that_comes_back_to_its_namespace_has_its_links_reported_again() {
-    let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
-    let (tx, mut rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(SourceConfig::default(), snapshot, Flushes::default(), tx);
-    let links = |netns| {
-        ObservationKind::Links(tracer_model::event::Links { netns: Netns(netns), cookie: None, links: Vec::new() })
-    };
-    for netns in [7, 8, 7] {
-        assert!(watcher.sent.send(links(netns)).is_ok());
-        assert!(rx.try_recv().is_ok_and(|kind| kind == links(netns)));
-    }
-    assert!(watcher.sent.send(links(7)).is_ok() && rx.try_recv().is_err(), "nothing new");
-}
-
 /// Its previous contents stay known. It is reported as broken, and as readable again.
 #[test]
 fn a_file_that_is_gone_or_broken_is_reported() {

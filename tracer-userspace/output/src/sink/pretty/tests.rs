@@ -39,16 +39,6 @@ fn start_without(missing: &[Hook]) -> StartBody {
     }
 }
 
-/// The lines below the first have neither day nor time zone.
-#[test]
-fn the_first_line_has_the_date_and_the_time_zone() {
-    let start = text(Body::Start(start_without(&[])));
-    assert!(
-        start.contains(" on n1, 2026-01-02, times in UTC, kernel ") && start.ends_with(", 1 pod known\n"),
-        "{start}"
-    );
-}
-
 #[test]
 fn missing_hooks_are_one_line_with_the_causes_that_lack_a_proof() {
     let last =
