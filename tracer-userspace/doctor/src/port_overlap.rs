@@ -1,6 +1,7 @@
 //! NodePorts in the range of ephemeral ports.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::finding::{Finding, Fix, Unread};
 use super::port_range::{NODE_PORTS, PortRange};
@@ -8,6 +9,7 @@ use super::reserved::{for_node_ports, of_ipvs, reserve};
 use super::view::View;
 use super::{Check, Draft, listener_overlap};
 use tracer_model::event::{NodePort, NodePorts, ProxyMode};
+use tracer_model::plural::duration;
 
 pub(super) const CHECK: Check = Check {
     name: "port_overlap",
@@ -148,22 +150,17 @@ fn colliding(draft: Draft, range: &PortRange, hit: &BTreeSet<u16>, rate: Option<
         let per_s = connects as f64 / seconds.max(0.001);
         draft = draft.with("connects_per_s", (per_s * 100.0).round() / 100.0);
         if connects > 0 {
-            let next = 1.0 / (share * per_s);
-            draft = draft.with("next_collision_s", next.round());
-            observed.push_str(&format!("; at {per_s:.1} connects a second now, one every {}", duration(next)));
+            let next = (1.0 / (share * per_s)).round();
+            draft = draft.with("next_collision_s", next);
+            observed.push_str(&format!(
+                "; at {per_s:.1} connects a second now, one every {}",
+                duration(Duration::from_secs(next as u64))
+            ));
         } else {
             observed.push_str(&format!("; no connect was made in {seconds:.1} s"));
         }
     }
     draft.fail(observed, fix)
-}
-
-fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
-    }
 }
 
 #[cfg(test)]
@@ -194,7 +191,7 @@ mod tests {
         assert_eq!(finding.status, Status::Fail);
         assert_eq!(
             finding.observed,
-            "1 live NodePorts of IPVS (36704) among the 31989 ports that connect() takes of 1024-65000: one connect in 31989; at 32.0 connects a second now, one every 17 min"
+            "1 live NodePorts of IPVS (36704) among the 31989 ports that connect() takes of 1024-65000: one connect in 31989; at 32.0 connects a second now, one every 16 min 40 s"
         );
         assert_eq!(fix(&finding), "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704-36705");
     }

@@ -1,6 +1,8 @@
 //! The verdict on a pod with probes that the kubelet does not run. It waits until the wall clock reaches the start of
 //! the container plus `initialDelaySeconds` (`worker.doProbe`, pkg/kubelet/prober/worker.go).
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::evidence::evidence_of;
@@ -9,6 +11,7 @@ use super::kubectl;
 use super::kubelet::{Unattached, container_of, k8s};
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::PodRef;
+use tracer_model::plural::duration;
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s};
 
 /// A step of the wall clock.
@@ -23,7 +26,8 @@ pub struct ClockStep {
 impl ClockStep {
     /// "set back by 2 h 3 min"
     pub fn words(&self) -> String {
-        format!("set {} by {}", if self.by_ns < 0 { "back" } else { "forward" }, span(self.by_ns.unsigned_abs()))
+        let by = duration(Duration::from_nanos(self.by_ns.unsigned_abs()));
+        format!("set {} by {by}", if self.by_ns < 0 { "back" } else { "forward" })
     }
 
     fn evidence(&self) -> Evidence {
@@ -54,12 +58,12 @@ pub fn verdict(not_run: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattac
         _ => None,
     };
     let k8s = k8s(not_run.pod, only.as_ref(), node);
-    let (names, ahead) = (not_run.containers.join(", "), span(not_run.ahead_ns));
+    let (names, ahead) = (not_run.containers.join(", "), duration(Duration::from_nanos(not_run.ahead_ns)));
     let step = not_run.step.map(|step| format!("; the clock was {}", step.words())).unwrap_or_default();
     let summary = format!(
         "the kubelet runs no probe of {names}{}; by the wall clock the start is {ahead} in the future, and the kubelet waits until then; no attempt was seen for {}{step}",
         container_of(&K8s { container_name: None, ..k8s.clone() }),
-        span(not_run.silent_ns),
+        duration(Duration::from_nanos(not_run.silent_ns)),
     );
     let fields = json!({ "containers": not_run.containers, "ahead_s": not_run.ahead_ns / 1_000_000_000 });
     let started = evidence_of("container_status", now, format!("{names} started {ahead} from now"), fields);
@@ -71,13 +75,4 @@ pub fn verdict(not_run: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattac
         found = Finding { lost_events: not_run.lost, ..found.at_most(Confidence::Possible) };
     }
     (found, Unattached { probe: None, k8s, process: None })
-}
-
-/// "40 s", "59 min", "2 h 3 min"
-fn span(ns: u64) -> String {
-    match ns / 1_000_000_000 {
-        s @ 0..120 => format!("{s} s"),
-        s @ 120..7_200 => format!("{} min", s / 60),
-        s => format!("{} h {} min", s / 3_600, s / 60 % 60),
-    }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::skew;
 use super::tally::{CauseTally, Causes, Owner};
-use tracer_model::plural::counted;
+use tracer_model::plural::{counted, duration};
 use tracer_model::record::Cause;
 use tracer_terminal::screen::{Screen, Style};
 
@@ -88,7 +88,7 @@ impl Page {
         let head = format!(
             "{} answered; failures of the last {}, times in UTC",
             counted(self.answers.answered, "node"),
-            lasted(self.since)
+            duration(self.since)
         );
         screen.head(&mut out, &head);
         if self.causes.is_empty() {
@@ -199,13 +199,4 @@ fn time(us: i64) -> String {
 
 fn clock(us: i64) -> String {
     time(us).get(11..19).unwrap_or_default().to_owned()
-}
-
-/// `15 min`
-fn lasted(time: Duration) -> String {
-    match time.as_secs() {
-        s if s % 3600 == 0 => format!("{} h", s / 3600),
-        s if s % 60 == 0 => format!("{} min", s / 60),
-        s => format!("{s} s"),
-    }
 }

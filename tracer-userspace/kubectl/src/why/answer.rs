@@ -1,12 +1,14 @@
 //! The answer in one sentence, and what the log has if there is no answer.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::super::daemon::Daemon;
 use super::super::objects::{ContainerStatus, Pod};
 use super::collected::{Collected, Effect, Failure, OfPod};
 use tracer_model::event::KubeletResult;
-use tracer_model::plural::counted;
+use tracer_model::plural::{counted, duration};
 use tracer_model::record::VerdictBody;
 use tracer_output::sink::findings;
 use tracer_terminal::screen::Screen;
@@ -146,9 +148,5 @@ pub(super) fn describe_log(collected: &Collected, daemon: &Daemon, screen: Scree
 /// `12 s ago`
 fn ago(time: &str, now: Timestamp) -> String {
     let seconds = time.parse::<Timestamp>().map_or(0, |time| (now.as_second() - time.as_second()).max(0));
-    match seconds {
-        0..120 => format!("{seconds} s ago"),
-        120..7200 => format!("{} min ago", seconds / 60),
-        _ => format!("{} h ago", seconds / 3600),
-    }
+    format!("{} ago", duration(Duration::from_secs(seconds.unsigned_abs())))
 }

@@ -20,7 +20,7 @@ use crate::sink::findings;
 use crate::sink::plain;
 use tracer_common::names::Hook;
 use tracer_model::event::{Loss, Pod};
-use tracer_model::plural::counted;
+use tracer_model::plural::{counted, duration};
 use tracer_model::record::{AttemptBody, Body, LossBody, NodeBody, Outcome, PortsBody, Record, StartBody, StopBody};
 use tracer_terminal::screen::{Screen, Style, safe};
 
@@ -108,7 +108,7 @@ impl Pretty {
 
     fn stop(&self, out: &mut String, record: &Record, body: &StopBody, screen: Screen) {
         let after = self.started_boot_ns.map(|start| record.time_boot_ns.saturating_sub(start));
-        let after = after.map(|ns| format!(" after {}", lasted(Duration::from_nanos(ns)))).unwrap_or_default();
+        let after = after.map(|ns| format!(" after {}", duration(Duration::from_nanos(ns)))).unwrap_or_default();
         let text = format!(
             "{} ({}){after}: {}, {}, {} still open, {} read, {} lost",
             screen.paint(Style::Strong, "ended"),
@@ -217,16 +217,5 @@ fn means(place: &str) -> &'static str {
         }
         Loss::ATTEMPTS => "too many connections are open at once: no verdict on the oldest can come",
         _ => "verdicts of that time are less sure",
-    }
-}
-
-/// `850 ms`, `3 s`, `5m 12s`, `26h 3m`.
-fn lasted(time: Duration) -> String {
-    let s = time.as_secs();
-    match s {
-        0 => format!("{} ms", time.as_millis()),
-        1..60 => format!("{s} s"),
-        60..3600 => format!("{}m {}s", s / 60, s % 60),
-        _ => format!("{}h {}m", s / 3600, s % 3600 / 60),
     }
 }

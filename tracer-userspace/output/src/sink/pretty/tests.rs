@@ -312,12 +312,3 @@ fn noise_is_no_failure() {
     let noise = "1  tls_eof_noise  1 proven  03:04:05  no failure; details: tracer explain tls_eof_noise\n";
     assert!(text.ends_with(&format!("{noise}healthy: 1 attempt, none failed\n")), "{text}");
 }
-
-#[test]
-fn durations_have_a_unit_that_fits_their_length() {
-    let reported = |ms| lasted(Duration::from_millis(ms));
-    assert_eq!(
-        [reported(850), reported(3_200), reported(312_000), reported(93_780_000)],
-        ["850 ms", "3 s", "5m 12s", "26h 3m"]
-    );
-}
