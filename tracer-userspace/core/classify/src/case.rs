@@ -128,7 +128,7 @@ fn decides(attempt: &Attempt, since: u64, time: u64, drop: &PacketDrop) -> bool 
 pub(super) fn is_deferred(attempt: &Attempt, drop: &PacketDrop) -> bool {
     is_at_socket(drop)
         && drop.flags.may_be_bare()
-        && leads_to_target(attempt, drop.flow)
+        && attempt.leads_out(drop.flow)
         && attempt.request_acknowledged()
 }
 
@@ -183,13 +183,7 @@ pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 /// A packet of this flow goes from the prober to the target.
 pub(super) fn leads_out(case: &Case<'_>, packet: Flow) -> bool {
-    leads_to_target(case.attempt, packet)
-}
-
-fn leads_to_target(attempt: &Attempt, packet: Flow) -> bool {
-    let flow = attempt.flow;
-    // The destination may have been translated by then; the source has not.
-    packet.dst == flow.dst || (packet.src == flow.src && packet.src != flow.dst)
+    case.attempt.leads_out(packet)
 }
 
 /// The probed pod is on the host's network: a listener on another port of its namespace may be any process of the node.

@@ -190,9 +190,10 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     let matched = Matched::new(attempt, node);
     let unanswered = || matched.failed() && matched.expects_grpc() && attempt.established.is_some();
     let tls = (attempt.carried_no_data() || unanswered()).then(|| Query::Tls(attempt.flow.dst.port()));
+    let rules_for = |netns, packet| Query::Firewall(netns, attempt.any_client(packet));
     let firewall = match &observation.kind {
-        ObservationKind::Drop(drop) if is_netfilter(drop) => drop.netns.map(|netns| Query::Firewall(netns, drop.flow)),
-        ObservationKind::Icmp(icmp) if icmp.flags.is_syn() => icmp.netns.map(|netns| Query::Firewall(netns, icmp.flow)),
+        ObservationKind::Drop(drop) if is_netfilter(drop) => drop.netns.map(|netns| rules_for(netns, drop.flow)),
+        ObservationKind::Icmp(icmp) if icmp.flags.is_syn() => icmp.netns.map(|netns| rules_for(netns, icmp.flow)),
         _ => None,
     };
     let unread = attempt.prober
@@ -275,6 +276,20 @@ mod tests {
         };
         assert!(asks(|stream| _ = stream.reset_received(TcpState::SynSent, 0)));
         assert!(!asks(|stream| _ = stream.wait_ms(5)), "a firewall dropped it");
+    }
+
+    /// The server's port is above the source port, as with gRPC's usual 50051.
+    #[test]
+    fn rules_are_asked_for_with_the_target_s_port() {
+        for (packet, client_sends) in [(SYN, true), (SYN_ACK, false)] {
+            let mut stream = Stream::to("10.88.0.2:50051");
+            stream.connect().filtered(packet, POD);
+            let mut core = Core::default();
+            stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+            let any = Flow { src: address("10.88.0.1:0"), dst: address("10.88.0.2:50051") };
+            let asked = if client_sends { any } else { any.reversed() };
+            assert!(core.take_queries().contains(&Query::Firewall(POD, asked)));
+        }
     }
 
     #[test]

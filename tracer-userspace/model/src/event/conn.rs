@@ -65,6 +65,13 @@ impl Flow {
     pub fn reversed(self) -> Self {
         Self { src: self.dst, dst: self.src }
     }
+
+    /// This flow has the other's addresses and ports; a port 0 of this flow stands for any port.
+    pub fn covers(self, other: Self) -> bool {
+        let covers =
+            |own: SocketAddr, other: SocketAddr| own.ip() == other.ip() && [0, other.port()].contains(&own.port());
+        covers(self.src, other.src) && covers(self.dst, other.dst)
+    }
 }
 
 /// "10.88.0.1:40000 -> 10.88.0.2:8080"

@@ -56,16 +56,8 @@ impl Firewall {
 
     /// Every rule that can match this flow is listed.
     pub fn is_complete_for(&self, flow: Flow) -> bool {
-        !self.truncated && self.problems.is_empty() && self.only_for.is_none_or(|only| only == any_client(flow))
+        !self.truncated && self.problems.is_empty() && self.only_for.is_none_or(|only| only.covers(flow))
     }
-}
-
-/// The flow with port 0 (any) for the client: attempts to one target differ only in that port. The client is the end
-/// with the higher port.
-pub fn any_client(mut flow: Flow) -> Flow {
-    let client = if flow.src.port() > flow.dst.port() { &mut flow.src } else { &mut flow.dst };
-    client.set_port(0);
-    flow
 }
 
 /// The connection table of a namespace.

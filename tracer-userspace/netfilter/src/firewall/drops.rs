@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::path::path;
 use super::ruleset::{Chain, Place, Rule, Table, Then};
-use tracer_model::event::{Firewall, FirewallRule, Flow, RuleVerdict, When, any_client};
+use tracer_model::event::{Firewall, FirewallRule, Flow, RuleVerdict, When};
 
 /// The limit of rules in an answer. If there are more, only those that can match the queried flow are kept.
 const MAX_RULES: usize = 1024;
@@ -61,7 +61,7 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn new(flow: Flow) -> Self {
-        Self { flow: any_client(flow), found: Vec::new(), narrowed: false, truncated: false, tables: 0 }
+        Self { flow, found: Vec::new(), narrowed: false, truncated: false, tables: 0 }
     }
 
     /// Adds a rule with these conditions, unless it cannot match.

@@ -34,7 +34,7 @@ pub(crate) fn statistics(text: &str) {
 
 /// Makes an observation of what these tables can do to a packet.
 fn flatten(tables: &[Table], truncated: bool) {
-    let (Ok(src), Ok(dst)) = ("10.88.0.1:40000".parse(), "10.88.0.2:8080".parse()) else { return };
+    let (Ok(src), Ok(dst)) = ("10.88.0.1:0".parse(), "10.88.0.2:8080".parse()) else { return };
     let mut firewall = Firewall { truncated, ..Firewall::empty(Netns(1)) };
     add_tables(tables, Flow { src, dst }, &mut firewall);
     check_recorded(ObservationKind::Firewall(Box::new(firewall)));

@@ -272,8 +272,7 @@ enum End {
 /// The rules that tracer names for a packet, and whether tracer says that no such packet passes them.
 fn named(ruleset: &Ruleset, packet: &Real) -> (BTreeSet<String>, bool) {
     let addr = |ip: [u8; 4], port: u16| (ip, port).into();
-    // The client has the higher port.
-    let flow = Flow { src: addr([10, 9, 9, 9], 40_000), dst: addr(packet.dst, packet.dport) };
+    let flow = Flow { src: addr([10, 9, 9, 9], 0), dst: addr(packet.dst, packet.dport) };
     let mut firewall = Firewall::empty(Netns(1));
     add_tables(&[ruleset.table()], flow, &mut firewall);
     let path = firewall.path.expect("a small ruleset");

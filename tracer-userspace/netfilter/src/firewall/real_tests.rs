@@ -41,7 +41,7 @@ fn in_new_netns<T: Send>(task: impl FnOnce() -> T + Send) -> T {
 }
 
 fn flow(dst: Ipv4Addr, port: u16) -> Flow {
-    Flow { src: ([10, 89, 0, 1], 50_000).into(), dst: (dst, port).into() }
+    Flow { src: ([10, 89, 0, 1], 0).into(), dst: (dst, port).into() }
 }
 
 /// The comments of the rules that tracer names for the SYN of this flow, and whether the SYN may pass all rules.

@@ -65,6 +65,7 @@ pub(super) const ALL: &[Scenario] = &[
     })
     .needs(&[Need::Nft]),
     Scenario::new("firewall_drop_on_lo", DROP, on_lo).needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_source_below_target", DROP, source_below_target).own().needs(&[Need::Nft]),
 ];
 
 /// Rules of nftables that answer with an ICMP error and with a RST.
@@ -104,6 +105,15 @@ fn iptables(fixture: &mut Fixture<'_>, program: &str, target: &[&str], how: Endi
     let rule = [&["-A", "INPUT", "-p", "tcp", "--dport", "8080", "-j"], target].concat();
     fixture.inside(pod)?.run(program, &rule, "")?;
     fixture.fails(Kind::Http, pod, how)
+}
+
+/// As with gRPC's usual port 50051: the port of the target is above the source port.
+fn source_below_target(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.input_rule(pod, "tcp dport 9 drop comment \"other\"; tcp dport 8080 drop comment \"this\";")?;
+    fixture.node.set_source_port(HTTP - 1)?;
+    fixture.mentions(&["rule \"this\""]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A rule drops on `lo`. It looks like a `lo` that is down.

@@ -120,6 +120,25 @@ impl Attempt {
         }
     }
 
+    /// A packet of this flow goes from the prober to the target.
+    pub fn leads_out(&self, packet: Flow) -> bool {
+        // The destination may have been translated by then; the source has not.
+        packet.dst == self.flow.dst || (packet.src == self.flow.src && packet.src != self.flow.dst)
+    }
+
+    /// The flow of this packet with port 0 (any) for the client: attempts to one target differ only in that port. If both
+    /// addresses were translated, the client is taken to be the end with the higher port.
+    pub fn any_client(&self, mut packet: Flow) -> Flow {
+        let is_higher = packet.src.port() > packet.dst.port();
+        let is_out = self.leads_out(packet) || is_higher && !self.leads_out(packet.reversed());
+        if is_out {
+            packet.src.set_port(0)
+        } else {
+            packet.dst.set_port(0)
+        }
+        packet
+    }
+
     /// Ends the attempt if it still connects: the prober has given up. Later observations of the socket do not count.
     /// Returns whether it still did.
     pub fn give_up(&mut self, time: u64) -> bool {

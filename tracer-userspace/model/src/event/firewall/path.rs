@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::any_client;
 use crate::event::{Flow, TcpFlags, Tracked};
 
 /// Bits of a conntrack state in nftables and the xtables match: `NF_CT_STATE_BIT`,
@@ -156,7 +155,7 @@ const TRANSLATION: i32 = -100;
 impl Path {
     /// The path is for packets of this flow.
     pub fn is_of(&self, flow: Flow) -> bool {
-        self.flow == any_client(flow)
+        self.flow.covers(flow)
     }
 
     /// The rules that can have taken this packet. `took_none`: whether a rule took no packet at that time.

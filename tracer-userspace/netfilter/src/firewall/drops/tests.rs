@@ -5,7 +5,7 @@ use tracer_model::event::Netns;
 use tracer_testing::address;
 
 fn flow() -> Flow {
-    Flow { src: address("10.88.0.1:40000"), dst: address("10.88.0.2:8080") }
+    Flow { src: address("10.88.0.1:0"), dst: address("10.88.0.2:8080") }
 }
 
 fn base(name: &str, hook: &'static str, rules: Vec<Rule>) -> Chain {
