@@ -27,20 +27,24 @@ struct InARow {
     count: u32,
     /// When the last one began.
     last: u64,
+    /// The process that made it: the kubelet.
+    prober: u32,
     /// When the last redirected attempt began. It may have been a success.
     redirected: Option<u64>,
 }
 
 impl InARow {
-    /// Counts one more failure. Two things start the row again:
+    /// Counts one more failure. Three things start the row again:
+    /// - Another kubelet: it counts in memory, so it begins at zero when it restarts.
     /// - A redirect to another host counted as a success. A failure within the timeout after a redirect belongs to the
     ///   same attempt of the probe.
     /// - No failure for `success_gap_ns`: an attempt in between has succeeded.
-    fn add(&mut self, began: u64, timeout_ns: u64, success_gap_ns: Option<u64>) {
+    fn add(&mut self, attempt: &Attempt, timeout_ns: u64, success_gap_ns: Option<u64>) {
+        let (began, prober) = (attempt.started, attempt.actor.pid);
         let redirected = self.redirected.take().is_some_and(|at| began.saturating_sub(at) >= timeout_ns);
         let succeeded = success_gap_ns.is_some_and(|gap| began.saturating_sub(self.last) >= gap);
-        self.count = if redirected || succeeded { 1 } else { self.count + 1 };
-        self.last = began;
+        self.count = if redirected || succeeded || prober != self.prober { 1 } else { self.count + 1 };
+        (self.last, self.prober) = (began, prober);
     }
 }
 
@@ -48,15 +52,26 @@ impl InARow {
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
-    /// By address and namespace of the target; with the id of the probed container.
-    streaks: Recent<(SocketAddr, Option<Netns>), (Streak, Option<String>), MAX_COUNTERS>,
+    /// By address and namespace of the target.
+    streaks: Recent<(SocketAddr, Option<Netns>), Refused, MAX_COUNTERS>,
+}
+
+/// Refusals in a row.
+#[derive(Debug)]
+struct Refused {
+    streak: Streak,
+    /// The id of the probed container.
+    container: Option<String>,
+    /// The process that made the attempts: the kubelet, which begins at zero when it restarts.
+    prober: u32,
 }
 
 impl Failures {
     /// Refusals in a row before this attempt, by the same namespace and the same run of the container.
     pub(super) fn streak(&self, attempt: &Attempt, node: &Node) -> Option<Streak> {
         let namespace = refused_in(attempt);
-        let (streak, container) = self.streaks.get(&(attempt.flow.dst, namespace))?;
+        let refused = self.streaks.get(&(attempt.flow.dst, namespace)).filter(|it| it.prober == attempt.actor.pid)?;
+        let Refused { streak, container, .. } = refused;
         let matched = Matched::new(attempt, node);
         let id = matched.probed_container().and_then(|(_, it)| it.id.as_ref());
         if id.is_some() && container.is_some() && id != container.as_ref() {
@@ -80,7 +95,8 @@ impl Failures {
         let streak = before.map_or(Streak::of_one(last), |s| Streak { last, ..next(s, is_retry) });
         let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
         let container = matched.probed_container().and_then(|(_, it)| it.id.clone());
-        self.streaks.insert((attempt.flow.dst, refused_in(attempt)), (streak, container));
+        let refused = Refused { streak, container, prober: attempt.actor.pid };
+        self.streaks.insert((attempt.flow.dst, refused_in(attempt)), refused);
     }
 
     fn end_streaks(&mut self, dst: SocketAddr) {
@@ -144,13 +160,13 @@ impl Core {
             return None;
         }
         let success_gap_ns = success_gap_ns(attempt, named, &matched)?;
-        let (began, is_retry) = (attempt.started, self.is_grpc_retry(attempt));
+        let is_retry = self.is_grpc_retry(attempt);
         let timeout_ns = matched.longest_timeout_ns().unwrap_or(LONGEST_REDIRECT_NS);
         // A later verdict may be the first that knows which probe it was.
         let is_new = self.verdicts.count_as(conn, key.probe_type);
         let in_a_row = self.failures.in_a_row.or_default(key);
         if is_new && !is_retry {
-            in_a_row.add(began, timeout_ns, success_gap_ns);
+            in_a_row.add(attempt, timeout_ns, success_gap_ns);
         }
         Some(in_a_row.count.max(1))
     }
@@ -280,6 +296,15 @@ mod tests {
         answered(&mut stream, 101, 500);
         stream.http_readiness_of("other");
         answered(&mut stream, 102, 500);
+        assert_eq!(stream.in_a_row(), [1, 2, 1].map(Some));
+    }
+
+    #[test]
+    fn a_kubelet_that_restarts_counts_from_one() {
+        let mut stream = Stream::new().http_readiness().clone();
+        answered(&mut stream, 100, 500);
+        answered(&mut stream, 101, 500);
+        stream.again(102).connect().prober_with_pid(4_321).established().answers(500).wait_ms(1);
         assert_eq!(stream.in_a_row(), [1, 2, 1].map(Some));
     }
 

@@ -8,6 +8,7 @@ use tracer_model::record::Cause;
 use super::{Fixture, Scenario};
 use crate::pods::{HTTP, SLOW_START, SLOW_START_PERIOD_S, SLOW_START_THRESHOLD};
 use crate::probe::{Ending, Kind};
+use crate::prober::Prober;
 
 const NOT_YET: Option<Cause> = Some(Cause::NotListeningYet);
 const TOO_LATE: Option<Cause> = Some(Cause::StartupBudgetExceeded);
@@ -16,6 +17,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("not_listening_yet", NOT_YET, new_pod).on_every_kernel(),
     Scenario::new("not_listening_yet_v6", NOT_YET, new_pod).v6(),
     Scenario::new("not_listening_yet_revised", NOT_YET, listens_after_failure).own(),
+    Scenario::new("not_listening_yet_kubelet_restarts", NOT_YET, too_late_for_one_kubelet),
     Scenario::new("startup_budget_exceeded", TOO_LATE, too_late),
     Scenario::new("startup_budget_exceeded_v6", TOO_LATE, too_late).v6(),
 ];
@@ -33,6 +35,20 @@ fn listens_after_failure(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.pod(HTTP)?;
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
     fixture.serve(pod, "http", &format!("[::]:{HTTP}"))
+}
+
+/// As [`too_late`], but the kubelet restarts before the last attempt. It counts failures in memory: this is its first.
+fn too_late_for_one_kubelet(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.pod(SLOW_START)?;
+    for number in 1..=SLOW_START_THRESHOLD {
+        if number == SLOW_START_THRESHOLD {
+            *fixture.prober = Prober::start(&fixture.node.node, fixture.options)?;
+        }
+        let claim = fixture.verdict(Cause::NotListeningYet);
+        fixture.attempt(Kind::Http, pod, Ending::Refused, claim)?;
+        std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
+    }
+    Ok(())
 }
 
 /// Its liveness probe fails as often as its failure threshold.
