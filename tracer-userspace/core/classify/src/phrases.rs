@@ -63,11 +63,23 @@ pub(super) const fn client_name(attempt: &Attempt) -> &'static str {
 /// process that was seen before may be gone, and its number may belong to another one.
 pub(super) fn run_in(case: &Case<'_>, netns: Option<Netns>, command: impl std::fmt::Display) -> Command {
     let elsewhere = netns.filter(|inum| case.node.netns() != Some(*inum));
+    let command = of_family(case, command.to_string());
     Command::on_node(match elsewhere {
         Some(inum) => format!("nsenter -t $(lsns -no PID {} | head -n1) -n {command}", inum.0),
-        None => command.to_string(),
+        None => command,
     })
 }
+
+/// The command for the address family of this attempt: without it, these programs show IPv4 only.
+pub(super) fn of_family(case: &Case<'_>, command: String) -> String {
+    let six = |(four, six): &(&str, &str)| Some(format!("{six}{}", command.strip_prefix(four)?));
+    let is_six = case.attempt.flow.dst.is_ipv6();
+    IN_IPV6.iter().filter(|_| is_six).find_map(six).unwrap_or(command)
+}
+
+/// How commands for IPv4 begin, and how those for IPv6 do.
+const IN_IPV6: [(&str, &str); 3] =
+    [("ip rule", "ip -6 rule"), ("ip route show", "ip -6 route show"), ("iptables-save", "ip6tables-save")];
 
 /// Milliseconds with one decimal.
 pub(super) fn ms(ns: u64) -> String {

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::case::Case;
 use super::evidence::evidence_of;
+use super::phrases::of_family;
 use tracer_model::event::{Listener, ListenerAt, Netns, PodSockets};
 use tracer_model::record::{Command, Evidence};
 
@@ -105,9 +106,10 @@ impl Detour<'_> {
     }
 
     /// Commands that show the rule, which is in one of the two lists.
-    pub(super) fn commands(&self) -> [Command; 2] {
-        let inside = format!("nsenter -t {} -n", self.server.pid);
-        [format!("{inside} iptables-save -t nat"), format!("{inside} nft list ruleset")].map(Command::on_node)
+    pub(super) fn commands(&self, case: &Case<'_>) -> [Command; 2] {
+        let inside =
+            |command: &str| format!("nsenter -t {} -n {}", self.server.pid, of_family(case, command.to_owned()));
+        ["iptables-save -t nat", "nft list ruleset"].map(|command| Command::on_node(inside(command)))
     }
 }
 

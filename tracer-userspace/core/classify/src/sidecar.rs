@@ -77,7 +77,7 @@ fn by_detour(case: &Case<'_>) -> Option<Answerer> {
             "{server} answered: the pod's own address translation sends that port to it; {app}, which listens there, may not have got the request"
         ),
         check: format!("Check whether {server} reached the application, or refused the probe itself"),
-        commands: detour.commands().into(),
+        commands: detour.commands(case).into(),
     })
 }
 

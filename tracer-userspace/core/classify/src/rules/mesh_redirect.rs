@@ -16,7 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         detour.passed_over()
     );
     let evidence = found.evidence.into_iter().chain([detour.evidence(case)]).collect();
-    let fix = Cause::MeshRedirect.fix().run(detour.commands());
+    let fix = Cause::MeshRedirect.fix().run(detour.commands(case));
     Some(Finding {
         decided_at: found.decided_at,
         rests_on: found.rests_on,

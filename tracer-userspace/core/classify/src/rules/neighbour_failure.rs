@@ -152,8 +152,7 @@ const NODE_OWNS_ADDRESS: &str =
     ". It is the node's own address, but packets to it leave the node: its rule or route in table local is gone";
 
 fn restore_own_address(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Remediation {
-    let six = if addr.is_ipv4() { "" } else { "-6 " };
-    let show = [format!("ip {six}rule"), format!("ip {six}route show table local {addr}")];
+    let show = ["ip rule".to_owned(), format!("ip route show table local {addr}")];
     Remediation::from(
         "Restore the node's rule of priority 0 (ip rule add lookup local priority 0). Or remove the address and add it again: that restores its route",
     )

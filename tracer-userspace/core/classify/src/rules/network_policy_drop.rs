@@ -60,15 +60,14 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let own = is_own_probe(case);
     let summary = format!("{}{}", describe_drop(case, drop, program), if own { NO_NETWORK_POLICY } else { "" });
 
-    let first = match ovs_reason(drop) {
-        Some(_) => Some((FLOWS, "ovs-appctl dpctl/dump-flows | grep drop")),
-        None => own.then_some((MONITOR, "cilium-dbg monitor --type drop")),
-    };
-    let remediation = match first {
-        Some((text, show)) => {
-            Remediation::from(format!("{text}. If it is a policy, {ALLOW}")).run([Command::in_pod(show)])
+    let first = |text: &str| Remediation::from(format!("{text}. If it is a policy, {ALLOW}"));
+    let remediation = match drop.reason.as_deref() {
+        Some(CGROUP_EGRESS) => first(UNIT),
+        _ if ovs_reason(drop).is_some() => {
+            first(FLOWS).run([Command::in_pod("ovs-appctl dpctl/dump-flows | grep drop")])
         }
-        None => format!("In the network policies, {ALLOW}").into(),
+        _ if own => first(MONITOR).run([Command::in_pod("cilium-dbg monitor --type drop")]),
+        _ => format!("In the network policies, {ALLOW}").into(),
     };
     let remediation = remediation.run([list_policies()]).run(show_program(case, drop));
     let found = Finding::failure(Cause::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
@@ -81,15 +80,21 @@ fn show_program(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
     match &drop.device {
         _ if ovs_reason(drop).is_some() => Vec::new(),
         _ if drop.reason.as_deref() == Some(SOCKET_FILTER) => SHOW_SOCKET_FILTER.map(Command::on_node).into(),
-        Some(device) => {
+        Some(device) if drop.reason.as_deref() != Some(CGROUP_EGRESS) => {
             let device = shell::link(&device.name);
             let filters = ["ingress", "egress"].map(|way| format!("tc filter show dev {device} {way}"));
             let commands = std::iter::once("bpftool net".to_owned()).chain(filters);
             commands.map(|command| run_in(case, drop.netns, command)).collect()
         }
-        None => vec![Command::on_node("bpftool cgroup tree")],
+        _ => SHOW_CGROUP_PROGRAMS.map(Command::on_node).into(),
     }
 }
+
+/// A program at the prober's cgroup or one above it (`__cgroup_bpf_run_filter_skb`, kernel/bpf/cgroup.c).
+const CGROUP_EGRESS: &str = "BPF_CGROUP_EGRESS";
+const UNIT: &str = "Find the program at the prober's cgroup, or one above it. systemd attaches one to a unit with IPAddressDeny=: let its IPAddressAllow= have the pods' addresses";
+const SHOW_CGROUP_PROGRAMS: [&str; 2] =
+    ["bpftool cgroup tree", "systemctl show kubelet -p IPAddressDeny -p IPAddressAllow"];
 
 /// Unless the kernel's `sk_filter` gives more exact reasons, `sk_filter_trim_cap` (net/core/filter.c) gives this one
 /// for all that it refuses: packets from the memory reserves, and refusals of a cgroup program, a security module
@@ -145,7 +150,7 @@ fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
         Some("TC_INGRESS") => "a tc program or filter (ingress)",
         Some("TC_EGRESS") => "a tc program or filter (egress)",
         Some("XDP") => XDP,
-        Some("BPF_CGROUP_EGRESS") => "a cgroup program (egress)",
+        Some(CGROUP_EGRESS) => "a cgroup program (egress)",
         Some(SOCKET_FILTER) => return Some((SOCKET_FILTERS, Confidence::Likely)),
         Some(_) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
             return Some(("Open vSwitch, by its flows,", Confidence::Likely));
