@@ -17,12 +17,13 @@ use super::netlink::{Netlink, address, attribute, consistent, family, field, num
 use super::policy::{self, RTMSG};
 use super::servers;
 use super::settings::sysctl;
-use super::sock_diag::{self, LISTEN};
+use super::sock_diag::{self, LISTEN, TcpSocket};
 use super::throttle::Throttling;
 use crate::cgroups::Mounts;
 use tracer_common::state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, LAST_ACK};
 use tracer_model::event::{
-    Inspection, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, ServedConnection, Serving, StrayRoute,
+    Inspection, LinkState, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, ServedConnection, Serving,
+    StrayRoute,
 };
 use tracer_model::query::TargetQuery;
 
@@ -102,9 +103,22 @@ fn inspect_namespace(
     let looked = in_netns(path, || {
         let listeners = inspect_target_namespace(inspection, own.as_ref());
         inspection.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
-        Sockets { listeners, connection: peer.and_then(|peer| connection(target, peer)) }
+        inspection.stray_way_back = peer.and_then(|peer| stray_way_back(inspection, peer));
+        let found = peer.map(|peer| (peer, sock_diag::find(target, peer)));
+        let no_connection_of = found.as_ref().filter(|(_, socket)| matches!(socket, Ok(None))).map(|(peer, _)| *peer);
+        let connection = found.and_then(|(peer, socket)| connection(peer, socket.ok()??));
+        Sockets { listeners, connection, no_connection_of }
     });
     looked.unwrap_or_default()
+}
+
+/// A way from the target back to the prober that leads away from the target's link. If the target's address is on
+/// another kind of link, such as `lo`, the way back may be any.
+fn stray_way_back(inspection: &Inspection, peer: SocketAddr) -> Option<StrayRoute> {
+    let has_address = |link: &&LinkState| link.addrs.contains(&inspection.target.ip());
+    let link = inspection.links.iter().find(has_address)?;
+    let is_of_pod = link.peer_ifindex.is_some() || link.parent.is_some();
+    is_of_pod.then(|| policy::stray_way_back(inspection.target, peer, link)).flatten()
 }
 
 /// A route from the node that leads away from the target's link; `None` if the target's link is not known.
@@ -121,6 +135,8 @@ struct Sockets {
     listeners: BTreeSet<u64>,
     /// The attempt's connection and its inode. The inode is 0 before the server accepts.
     connection: Option<(ServedConnection, u64)>,
+    /// The prober's end, if no socket has the connection.
+    no_connection_of: Option<SocketAddr>,
 }
 
 /// The processes that hold these sockets.
@@ -132,7 +148,8 @@ fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, mounts: &Mounts) -> Se
     let pid = found.held.iter().find_map(|(pid, held)| holds(held).then_some(*pid));
     let connection = sockets.connection.as_ref().map(|(connection, _)| ServedConnection { pid, ..connection.clone() });
     let servers::States { processes, pressure, incomplete } = servers::states(found.held.keys().copied(), mounts);
-    Serving { processes, incomplete: found.incomplete || incomplete, connection, pressure }
+    let (incomplete, no_connection_of) = (found.incomplete || incomplete, sockets.no_connection_of);
+    Serving { processes, incomplete, connection, no_connection_of, pressure }
 }
 
 /// Whether the calling thread's namespace has this address.
@@ -253,8 +270,7 @@ fn half_open(port: u16) -> io::Result<(Option<u32>, Option<u32>)> {
 }
 
 /// The target's end of a connection, and its inode.
-fn connection(target: SocketAddr, peer: SocketAddr) -> Option<(ServedConnection, u64)> {
-    let socket = sock_diag::find(target, peer)?;
+fn connection(peer: SocketAddr, socket: TcpSocket) -> Option<(ServedConnection, u64)> {
     // The socket has no inode any more once the server has closed it.
     let is_closed = [FIN_WAIT1, LAST_ACK].contains(&socket.state);
     if !is_closed && ![ESTABLISHED, CLOSE_WAIT].contains(&socket.state) {

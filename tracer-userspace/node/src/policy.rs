@@ -52,6 +52,17 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
     Some(StrayRoute { rule, ..stray })
 }
 
+/// The route of the calling thread's namespace from `own` back to `peer`, if it leads out of another link than `link`,
+/// which has the address `own`.
+pub(super) fn stray_way_back(own: SocketAddr, peer: SocketAddr, link: &LinkState) -> Option<StrayRoute> {
+    let (device, table) = route(own, peer).ok()??;
+    if device == link.ifindex {
+        return None;
+    }
+    let device = links::by_index(device).ok()??.state.name;
+    Some(StrayRoute { device, pod_device: link.name.clone(), table, rule: None })
+}
+
 /// The device of the route, and the table in which it was found.
 fn route(source: SocketAddr, target: SocketAddr) -> io::Result<Option<(u32, u32)>> {
     Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(source, target), parse_route)

@@ -75,9 +75,9 @@ pub(super) fn dump(states: u32, port: u16, mut each: impl FnMut(TcpSocket)) -> i
     dumped.into_iter().collect()
 }
 
-/// Finds a connection by one hash look-up (`inet_diag_find_one_icsk`), or the listener if the connection does not
-/// exist.
-pub(super) fn find(local: SocketAddr, remote: SocketAddr) -> Option<TcpSocket> {
+/// Finds a connection by one hash look-up; `None`: no socket has it. `inet_diag_find_one_icsk` then finds the listener,
+/// or nothing.
+pub(super) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<TcpSocket>> {
     let mut request = request(family(local.ip()), u32::MAX, local.port());
     request[10..12].copy_from_slice(&remote.port().to_be_bytes());
     for (at, ip) in [(12, local.ip()), (28, remote.ip())] {
@@ -86,7 +86,10 @@ pub(super) fn find(local: SocketAddr, remote: SocketAddr) -> Option<TcpSocket> {
     }
     // INET_DIAG_NOCOOKIE
     request[48..56].fill(u8::MAX);
-    Netlink::open(NETLINK_SOCK_DIAG).ok()?.ask(SOCK_DIAG_BY_FAMILY, &request, TcpSocket::parse).ok()?
+    match Netlink::open(NETLINK_SOCK_DIAG)?.ask(SOCK_DIAG_BY_FAMILY, &request, TcpSocket::parse) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        found => Ok(found?.filter(|socket| 1 << socket.state != LISTEN)),
+    }
 }
 
 fn request(family: u8, states: u32, port: u16) -> [u8; REQUEST] {

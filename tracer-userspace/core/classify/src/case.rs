@@ -1,6 +1,6 @@
 //! What rules ask about an attempt.
 
-use super::evidence::{is_at_socket, netfilter_hook};
+use super::evidence::{is_at_socket, netfilter_hook, plain};
 use super::stopped::Stops;
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
@@ -126,10 +126,7 @@ fn decides(attempt: &Attempt, since: u64, time: u64, drop: &PacketDrop) -> bool 
 /// A listener with TCP_DEFER_ACCEPT waits for the request: it drops the bare acknowledgement that ends the handshake
 /// (`tcp_check_req`, net/ipv4/tcp_minisocks.c). Then the request got through, and nothing was lost.
 pub(super) fn is_deferred(attempt: &Attempt, drop: &PacketDrop) -> bool {
-    is_at_socket(drop)
-        && drop.flags.may_be_bare()
-        && attempt.leads_out(drop.flow)
-        && attempt.request_acknowledged()
+    is_at_socket(drop) && drop.flags.may_be_bare() && attempt.leads_out(drop.flow) && attempt.request_acknowledged()
 }
 
 /// The event of a SYN that is sent again may come after those of what became of it.
@@ -141,6 +138,12 @@ const fn is_since(time: u64, syn: u64) -> bool {
 pub(super) fn silent(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     drops(case).next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
+}
+
+/// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
+pub(super) fn is_second_syn(drop: &PacketDrop) -> bool {
+    let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
+    drop.flags.is_syn() && at_socket
 }
 
 /// Hooks that show a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).

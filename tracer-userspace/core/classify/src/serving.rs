@@ -2,10 +2,12 @@
 
 use super::case::{Case, inspected};
 use super::finding::Finding;
+use super::phrases::run_in;
+use super::pod_sockets::{FRESH_NS, detour};
 use super::rules::target_frozen::{Halt, halt_of};
 use tracer_model::event::{Netns, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
-use tracer_model::record::Command;
+use tracer_model::record::{Command, Confidence, Remediation};
 
 /// The readings while the attempt waited, oldest first.
 pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
@@ -92,8 +94,48 @@ fn unblock(reading: &Serving, connection: &ServedConnection) -> Option<(String, 
     Some((text, Some(Command::on_node(format!("kill -CONT {}", stopped.pid)))))
 }
 
+/// The handshake is over, and no socket of the target's namespace has the connection: something else took it.
+fn is_elsewhere(case: &Case<'_>) -> bool {
+    let Some(established) = case.attempt.established_at() else { return false };
+    let last = readings(case).last().copied().filter(|(time, _)| *time > established.saturating_add(INSPECTION_NS));
+    last.is_some_and(|(_, reading)| reading.no_connection_of == Some(case.attempt.flow.src))
+}
+
+/// An inspection takes less: it began after the handshake if its answer came this long after.
+const INSPECTION_NS: u64 = 100_000_000;
+
+const ELSEWHERE: &str = "; no socket of the target's network namespace has this connection: an address translation of the node or the pod, a proxy or a virtual machine took it";
+
+/// Names who took a connection that the target's namespace does not have. What did is likely only.
+fn add_taker(case: &Case<'_>, finding: &mut Finding) {
+    finding.confidence = finding.confidence.min(Confidence::Likely);
+    let fix = std::mem::take(&mut finding.remediation);
+    let first = match detour(case, FRESH_NS) {
+        Some(detour) => {
+            let (server, app) = (detour.server(), detour.passed_over());
+            finding.summary += &format!(
+                "; {server} took it: the pod's own address translation sends that port to it, and not to {app}, which listens there"
+            );
+            finding.evidence.push(detour.evidence(case));
+            Remediation::from(format!("Find why {server} does not answer")).run(detour.commands(case))
+        }
+        None => {
+            finding.summary += ELSEWHERE;
+            let port = case.attempt.flow.dst.port();
+            let show = [format!("conntrack -L -p tcp --dport {port}"), "iptables-save -t nat".to_owned()];
+            let show = show.into_iter().chain(["nft list ruleset".to_owned()]);
+            Remediation::from("Find who took the connection: the source of the answer in its conntrack entry")
+                .run(show.map(|command| run_in(case, case.attempt.netns, command)))
+        }
+    };
+    finding.remediation = first.reword(|text| format!("{text}. If it is only slow: {}", fix.text)).run(fix.commands);
+}
+
 /// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    if is_elsewhere(case) {
+        return add_taker(case, finding);
+    }
     let (Some((_, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
     let holder = reading.processes.iter().find(|it| connection.pid == Some(it.pid));
     let server = holder.map_or_else(|| name(&reading.processes), |it| name(std::slice::from_ref(it)));

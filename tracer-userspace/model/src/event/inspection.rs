@@ -44,6 +44,9 @@ pub struct Inspection {
     pub no_way_back: Option<NoWayBack>,
     /// A route that sends packets for the target to another device; absent: there is none, or it could not be read.
     pub stray_route: Option<StrayRoute>,
+    /// The target's namespace sends packets for the client out of another link than the target's; absent: it does not,
+    /// or that could not be read.
+    pub stray_way_back: Option<StrayRoute>,
     /// Counters and settings of the target's namespace, by the kernel's own names (`ListenOverflows`,
     /// `tcp_syncookies`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
@@ -68,6 +71,7 @@ impl Inspection {
             neighbour: None,
             no_way_back: None,
             stray_route: None,
+            stray_way_back: None,
             values: BTreeMap::new(),
             node_values: BTreeMap::new(),
         }
@@ -95,12 +99,12 @@ pub struct NoWayBack {
     pub errno: i32,
 }
 
-/// A route to a target by another device than the one that leads to the target.
+/// A route between a prober and a target by another device than the one between them.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StrayRoute {
     pub device: String,
-    /// The device that leads to the target.
+    /// The device that leads to the target; for the way back, the target's own.
     pub pod_device: String,
     /// The routing table.
     pub table: u32,

@@ -17,6 +17,9 @@ pub struct Serving {
     pub incomplete: bool,
     /// The target's end of the attempt's connection; absent: not found there.
     pub connection: Option<ServedConnection>,
+    /// The prober's end of the attempt, if no socket of the target's namespace has its connection; absent: one has, or
+    /// that could not be read.
+    pub no_connection_of: Option<SocketAddr>,
     /// The pressure in the cgroups of the processes, and on the node.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub pressure: Vec<Pressure>,

@@ -33,13 +33,17 @@ fn unread_bytes_of_a_connection_are_reported() {
     let mut client = std::net::TcpStream::connect(addr).expect("a connection");
     let peer = client.local_addr().expect("its address");
     client.write_all(b"hello").expect("sent");
-    let read = || connection(addr, peer).map(|(it, inode)| (it.unread, it.accepted, inode != 0));
+    let socket = || sock_diag::find(addr, peer).expect("sock_diag").expect("the connection");
+    let read = || connection(peer, socket()).map(|(it, inode)| (it.unread, it.accepted, inode != 0));
     assert_eq!(read(), Some((5, false, false)));
     let (mut server, _) = listener.accept().expect("accepted");
     assert_eq!(read(), Some((5, true, true)));
     server.read_exact(&mut [0; 5]).expect("read");
     assert_eq!(read(), Some((0, true, true)));
-    assert_eq!(connection(addr, SocketAddr::new(peer.ip(), 1)), None, "the listener is no connection");
+    let of_none = || sock_diag::find(addr, SocketAddr::new(peer.ip(), 1)).map(|socket| socket.is_none()).ok();
+    assert_eq!(of_none(), Some(true), "the listener is no connection");
+    drop(listener);
+    assert_eq!(of_none(), Some(true), "nothing listens there");
 }
 
 #[test]
@@ -47,7 +51,7 @@ fn this_process_serves_its_own_listener() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let addr = listener.local_addr().expect("its address");
     let inodes = listeners(addr, false).expect("sock_diag").into_iter().map(|(_, inode)| inode).collect();
-    let sockets = Sockets { listeners: inodes, connection: None };
+    let sockets = Sockets { listeners: inodes, ..Sockets::default() };
     let own = std::process::id();
     let netns = super::super::procfs::netns_of(own).expect("own namespace");
     let read = serving(&sockets, &[own], netns, &Mounts::read().expect("mounts"));

@@ -112,7 +112,7 @@ fn source_below_target(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.input_rule(pod, "tcp dport 9 drop comment \"other\"; tcp dport 8080 drop comment \"this\";")?;
     fixture.node.set_source_port(HTTP - 1)?;
-    fixture.mentions(&["rule \"this\""]);
+    fixture.mentions(&["it is the rule with handle", "\"this\" in chain"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -36,6 +36,8 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::NftNat])
         .on_every_kernel(),
     Scenario::new("mesh_redirect_v6", REDIRECT, |s| redirected(s, "rst", Ending::Reset)).v6().needs(&[Need::NftNat]),
+    Scenario::new("slow_response_mesh", Some(Cause::SlowResponse), silent_proxy).needs(&[Need::NftNat]),
+    Scenario::new("slow_response_node_nat", Some(Cause::SlowResponse), taken_by_another).needs(&[Need::NftNat]),
     Scenario::new("mesh_redirect_closed", REDIRECT, |s| redirected(s, "eof", Ending::Eof)).needs(&[Need::NftNat]),
     Scenario::new("app_status_failure_redirected", BAD_STATUS, answered_by_proxy).needs(&[Need::NftNat]),
     Scenario::new("mid_stream_rst_another_redirect", Some(Cause::MidStreamRst), another_redirect)
@@ -167,6 +169,25 @@ fn answered_by_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Status)?;
     fixture.mentions(&[":15006 answered", "may not have got the request"]);
     fails_after_inspection(fixture, pod, Ending::Status)
+}
+
+/// The proxy takes the request and is silent. The application would answer.
+fn silent_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = meshed(fixture, "hang")?;
+    fixture.mentions(&["no socket of the target's network namespace has this connection"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)?;
+    wait_for_inspection(fixture);
+    fixture.mentions(&[":15006 took it: the pod's own address translation sends that port to it"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A rule of the node sends the probe to another pod, which is silent.
+fn taken_by_another(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("hang", HTTP)?);
+    let chain = format!("type nat hook output priority -100; ip daddr {} tcp dport {HTTP} dnat to {other};", pod.ip());
+    fixture.node.node.nft(&format!("table ip steer {{ chain out {{ {chain} }}; }}\n"))?;
+    fixture.mentions(&["no socket of the target's network namespace has this connection"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The redirect to the proxy is for another port.

@@ -53,6 +53,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
     Scenario::new("host_isolated_link_beside", None, over_own_part).needs(&[Need::Macvlan]),
     Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
+    Scenario::new("asymmetric_route_pod", Some(Cause::AsymmetricRoute), second_network).own(),
     Scenario::new("unexplained_stray_route", Some(Cause::Unexplained), stray_route).own(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
@@ -78,6 +79,25 @@ fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.add_rule(&rule_from(BRIDGE.into(), TABLE, PRIORITY))
     })?;
     fixture.mentions(&["ip rule 32700 (from 10.88.0.1 lookup 101)", &uplink]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A second network of the pod takes the route to the node.
+fn second_network(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (_, outside) = fixture.node.uplink()?;
+    let inside = fixture.inside(pod)?;
+    // A reverse-path filter would drop the SYN first.
+    inside.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
+    inside.ip(|ip| {
+        ip.veth("net1", "eth1", outside.as_fd())?;
+        ip.up("net1")?;
+        ip.neighbour(BRIDGE, NODE_MAC, "net1")?;
+        ip.add(&Route::to_host(BRIDGE).over("net1"))
+    })?;
+    outside.ip(|ip| ip.up("eth1"))?;
+    fixture.mentions(&["leads out of net1, while", "is on eth0"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -1,7 +1,7 @@
-//! A routing rule of the node sends the SYN out of another device than the pod's.
+//! A routing rule of the node sends the SYN out of another device than the pod's, or a route of the pod its answer.
 
 use super::*;
-use tracer_model::event::{Inspection, RoutingRule, StrayRoute};
+use tracer_model::event::{Inspection, PacketDrop, RoutingRule, StrayRoute};
 
 /// A route of the node leads to another device than the pod's, and nothing shows that the SYN reached the pod.
 pub(super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
@@ -14,6 +14,37 @@ pub(super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> 
 }
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    of_syn(case).or_else(|| of_answer(case))
+}
+
+/// The pod's route to the prober leads out of another link: a second network, or a VPN in the pod, took it.
+fn of_answer(case: &Case<'_>) -> Option<Finding> {
+    let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
+    let read = |(time, reading): (u64, &'_ Inspection)| Some((time, reading.netns?, reading.stray_way_back.clone()?));
+    let (time, netns, stray) = inspections(case).filter(|_| over && case.settled).find_map(read)?;
+    // The target's socket has taken the first SYN, and drops the next one.
+    let is_unspecified = |drop: &PacketDrop| drop.reason.as_deref().is_none_or(|reason| reason == "NOT_SPECIFIED");
+    let is_harmless = |drop: &PacketDrop| is_second_syn(drop) && is_unspecified(drop) && drop.netns == Some(netns);
+    let is_stopped = case.attempt.icmp().next().is_some() || case.attempt.reset_received().is_some();
+    if is_stopped || is_queue_full(case) || !drops(case).all(|(_, drop)| is_harmless(drop)) {
+        return None;
+    }
+    let (own, to) = (case.attempt.flow.dst.ip(), case.attempt.flow.src.ip());
+    let (device, link) = (&stray.device, &stray.pod_device);
+    let place = in_namespace(case, Some(netns));
+    let leads = format!("the route back to {to}{place} leads out of {device}, while {own} is on {link}");
+    let fields = json!({ "device": device, "netns": netns, "pod_device": link, "table": stray.table, "to": to });
+    let evidence = vec![evidence_of("inspection", time, leads.clone(), fields)];
+    let text = format!(
+        "Correct what made that route in the pod: a second network that is its default route (Multus), or a VPN. The node's address needs a route over {link}"
+    );
+    let show = [format!("ip route get {to} from {own}"), "ip rule".to_owned(), "ip route show table all".to_owned()];
+    let fix = Remediation::from(text).run(show.map(|command| run_in(case, Some(netns), command)));
+    let summary = format!("{leads}: the answer to the SYN may not arrive");
+    Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).until_answered())
+}
+
+fn of_syn(case: &Case<'_>) -> Option<Finding> {
     let (time, stray) = stray_route(case).filter(|(_, stray)| stray.is_by_rule())?;
     let flow = case.attempt.flow;
     let (rule, leads) = (rule(stray), format!("out of {}, while the pod is behind {}", stray.device, stray.pod_device));
@@ -52,11 +83,14 @@ fn before(stray: &StrayRoute) -> (String, String) {
 fn has_arrived(case: &Case<'_>, reading: &Inspection) -> bool {
     let attempt = case.attempt;
     let is_answered = attempt.reset_received().is_some() || attempt.resets_sent().next().is_some();
-    let is_queue_full = || accept_queue_overflow::find(case).is_some() || syn_backlog_overflow::find(case).is_some();
     is_answered
         || drops(case).any(|(_, drop)| drop.flags.is_syn_ack() || drop.netns == reading.netns)
         || attempt.icmp().any(|(_, icmp)| icmp.netns == reading.netns)
-        || is_queue_full()
+        || is_queue_full(case)
+}
+
+fn is_queue_full(case: &Case<'_>) -> bool {
+    accept_queue_overflow::find(case).is_some() || syn_backlog_overflow::find(case).is_some()
 }
 
 /// "ip rule 32762 (from 10.0.1.5 lookup 101)"
@@ -85,6 +119,38 @@ mod tests {
         let verdict = stream.verdict();
         let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends packets from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
         assert_eq!((verdict.confidence, verdict.summary.as_str()), (Confidence::Likely, words));
+    }
+
+    #[test]
+    fn the_commands_are_for_the_family_of_the_attempt() {
+        let mut stream = Stream::to("[fd00:10:88::2]:8080");
+        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(stray())).gives_up();
+        let commands = ["ip -6 rule; ", "ip -6 route show table 101", "ip -6 rule add to PODS-SUBNET lookup main"];
+        assert_has(&stream.verdict().remediation, &commands);
+    }
+
+    /// A VPN client in the pod took the default route.
+    #[test]
+    fn a_way_back_over_another_link_of_the_pod_is_named() {
+        let back = || StrayRoute { device: "tun0".into(), pod_device: "eth0".into(), table: 254, rule: None };
+        let inspected = || {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200).inspection(|reading| reading.stray_way_back = Some(back()));
+            stream
+        };
+        let verdict = inspected().gives_up().verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("asymmetric_route", Confidence::Likely));
+        assert_has(&verdict.summary, &["the route back to 10.88.0.1", "out of tun0, while 10.88.0.2 is on eth0"]);
+        let mut again = inspected();
+        again.wait_ms(800).syn_again().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
+        });
+        assert_eq!(again.gives_up().causes(), ["asymmetric_route"], "the pod had taken the first SYN");
+        let mut dropped = inspected();
+        assert_ne!(dropped.filtered(SYN, POD).gives_up().causes().last(), Some(&"asymmetric_route"));
+        let mut answered = inspected();
+        answered.established().wait_ms(1_000).closes((100, 101, 0));
+        assert_eq!(answered.causes(), ["slow_response"]);
     }
 
     /// Cilium's routes lead to cilium_host, where a program redirects the packet: such a route decides nothing.

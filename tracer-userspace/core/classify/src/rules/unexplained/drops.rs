@@ -251,12 +251,6 @@ fn may_be_rerouted(case: &Case<'_>, drop: &PacketDrop) -> bool {
     stopped.and_then(|stopped| stopped.drop).is_some_and(|(_, dropped)| std::ptr::eq(dropped, drop))
 }
 
-/// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
-fn is_second_syn(drop: &PacketDrop) -> bool {
-    let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
-    drop.flags.is_syn() && at_socket
-}
-
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
