@@ -163,7 +163,7 @@ causes! {
     /// The pod's link is a part of the device by which the node asks for it.
     HostIsolatedLink = "host_isolated_link": Some(Network), Handshake, Error, [],
         "`ip -d link` in the pod: a macvlan or ipvlan of the device that the node uses";
-    /// A routing rule of the node sends the SYN to another device than the pod's, or a route of the pod its answer.
+    /// A routing rule of the node, or a route in the pod, leads out of the wrong link.
     AsymmetricRoute = "asymmetric_route": Some(Network), Handshake, Error, [],
         "`ip rule`; the rule that the verdict names";
     /// The link-layer address of the target (or of the gateway) could not be resolved.
