@@ -24,6 +24,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let first = first_drop(attempt.drops().filter(|(_, drop)| !is_deferred(attempt, drop)), ended);
     let lost = current.or(first);
     let is_gone = first.is_some_and(|(time, drop)| !may_decide(case, time, drop));
+    // The drop of the later SYN may be a lost event.
+    let is_known_gone = is_gone && current.is_none() && case.node.lost_between(attempt.started, ended) == 0;
     let node = missing_address(case).or_else(|| stray_route(case));
     let summary = format!(
         "the attempt to {} failed after {} ({}); {}{}{}",
@@ -39,7 +41,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             DISAGREES.to_owned()
         },
         lost.map_or_else(|| describe_no_evidence(case), |(_, drop)| drops::describe(case, drop)),
-        if is_gone && current.is_none() { LATER_SYN } else { "" },
+        if is_known_gone { LATER_SYN } else { "" },
         node.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
     let service = super::super::services::target_service(case).filter(|_| lost.is_none());
@@ -333,6 +335,21 @@ mod tests {
         let again = noted(|stream| _ = stream.syn_again());
         assert_has(&again.summary, &["no answer to the SYN, sent again 1 time"]);
         assert_lacks(&again.remediation, &["timeoutSeconds 2"]);
+    }
+
+    /// The lost event may be the drop of the second SYN.
+    #[test]
+    fn with_lost_events_a_later_syn_proves_nothing() {
+        let summary = |lost| {
+            let mut stream = Stream::new().connect().drop(SYN, "QDISC_DROP", NODE).wait_ms(1_000).syn_again().clone();
+            if lost {
+                stream.lost(1);
+            }
+            stream.gives_up().last_verdict().summary
+        };
+        assert_has(&summary(false), &["QDISC_DROP", "; what dropped it is gone"]);
+        assert_has(&summary(true), &["QDISC_DROP"]);
+        assert_lacks(&summary(true), &["what dropped it is gone"]);
     }
 
     #[test]
