@@ -54,11 +54,8 @@ pub(crate) struct TestArgs {
     /// Only scenarios with this prefix, on all kernels chosen; repeatable
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Only make the failures, without a tracer beside them
-    #[arg(long)]
-    mechanism_only: bool,
     /// Keep the observations of scenarios in tests/recordings, where it has none of that kernel
-    #[arg(long, conflicts_with = "mechanism_only")]
+    #[arg(long)]
     record: bool,
     /// Virtual machines at a time
     #[arg(long, default_value_t = 2)]
@@ -71,7 +68,7 @@ pub(crate) struct TestArgs {
 impl TestArgs {
     /// Whether all tests run, not only some scenarios. The self-test chooses its own scenarios.
     const fn is_whole(&self) -> bool {
-        !self.mechanism_only && self.only.is_empty()
+        self.only.is_empty()
     }
 
     /// The suite of the virtual machines.

@@ -33,9 +33,6 @@ struct Args {
     /// How often every pod is probed.
     #[arg(long, default_value_t = 2)]
     rounds: u32,
-    /// Without a tracer: only make the failures.
-    #[arg(long)]
-    mechanism_only: bool,
 }
 
 fn main() -> Result<ExitCode> {
@@ -51,11 +48,6 @@ fn main() -> Result<ExitCode> {
     announce(&demo, &program, &pods);
     let prober = options.prober.clone();
     let tracer = Tracer { program, prober, pods, services: None, kubeconfig: None, tiny_ring: false, btf: None };
-    if args.mechanism_only {
-        let shown = play(&mut demo, args.rounds)?;
-        println!("{} attempts made", shown.len());
-        return Ok(ExitCode::SUCCESS);
-    }
     let recording = scratch.path().join("demo.ndjson");
     let printer = print(&tracer, &recording, options.patience)?;
     let shown = play(&mut demo, args.rounds)?;

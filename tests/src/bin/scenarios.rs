@@ -20,9 +20,6 @@ struct Args {
     /// The tracer under test; default: the one beside this program.
     #[arg(long)]
     tracer: Option<PathBuf>,
-    /// Check the failures themselves, without a tracer.
-    #[arg(long)]
-    mechanism_only: bool,
     /// Only scenarios with a name that begins with one of these.
     #[arg(long, num_args = 1..)]
     only: Vec<String>,
@@ -38,15 +35,9 @@ struct Args {
     /// Write the results here, one JSON object a line.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Healthy connections of the crowd.
-    #[arg(long)]
-    crowd: Option<u32>,
     /// Only list the scenarios.
     #[arg(long)]
     list: bool,
-    /// Only remove what killed runs left behind.
-    #[arg(long)]
-    cleanup: bool,
 }
 
 fn main() -> Result<ExitCode> {
@@ -58,9 +49,6 @@ fn main() -> Result<ExitCode> {
     }
     for name in sweep() {
         println!("removed left-over {name}");
-    }
-    if args.cleanup {
-        return Ok(ExitCode::SUCCESS);
     }
     needs::prepare_machine();
     let _scratch = Scratch::new()?;
@@ -89,13 +77,12 @@ fn choose(args: &Args) -> Result<Vec<Scenario>> {
 }
 
 fn plan(args: &Args) -> Result<Plan> {
-    let mut options = Options::detect(Programs::beside()?).with_own_prober();
-    options.crowd = args.crowd.unwrap_or(options.crowd);
+    let options = Options::detect(Programs::beside()?).with_own_prober();
     if let Some(dir) = &args.record {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     }
     let program = args.tracer.clone().unwrap_or_else(|| options.programs.tracer());
-    let tracer = if args.mechanism_only { None } else { Some(Tracer::new(&options, program)?) };
+    let tracer = Tracer::new(&options, program)?;
     Ok(Plan { options, tracer, record: args.record.clone() })
 }
 

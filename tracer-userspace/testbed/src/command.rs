@@ -82,5 +82,5 @@ fn options() -> Options {
 fn plan(options: Options) -> Result<Plan, Error> {
     let tracer = Tracer::new(&options, options.programs.tracer());
     let tracer = tracer.map_err(|error| Error::Kernel(format!("selftest: {error:#}")))?;
-    Ok(Plan { options, tracer: Some(tracer), record: None })
+    Ok(Plan { options, tracer, record: None })
 }

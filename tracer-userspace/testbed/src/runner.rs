@@ -1,4 +1,4 @@
-//! Runs scenarios on a shared node or on their own node, with or without a tracer.
+//! Runs scenarios on a shared node or on their own node, with a tracer.
 
 use std::cell::RefCell;
 use std::fs;
@@ -21,8 +21,8 @@ use crate::watcher::{self, Session, Tracer, check_complete};
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub options: Options,
-    /// The tracer under test. Without one, only the failures themselves are checked.
-    pub tracer: Option<Tracer>,
+    /// The tracer under test.
+    pub tracer: Tracer,
     /// Directory for recordings.
     pub record: Option<PathBuf>,
 }
@@ -47,28 +47,23 @@ pub fn run(plan: &Plan, scenarios: &[Scenario], on_row: &mut dyn FnMut(&Row)) ->
 fn run_shared(plan: &Plan, scenarios: &[&Scenario], on_row: &mut dyn FnMut(&Row)) -> Result<Vec<Row>> {
     let mut node = TestNode::new("shared")?;
     let mut prober = Prober::start(&node.node, &plan.options)?;
-    let tracer = plan.tracer.as_ref();
-    let session = tracer.map(|t| Session::attach(t, plan.options.patience)).transpose()?;
+    let session = Session::attach(&plan.tracer, plan.options.patience)?;
+    let wait_for = |done: &mut Until<'_>| session.wait(plan.options.verdict_patience, done);
     let mut rows = Vec::new();
     for scenario in scenarios {
         let row = row(scenario, |row| {
-            let wait_for = |done: &mut Until<'_>| wait_for(session.as_ref(), plan, done);
             let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut || Ok(()), &wait_for);
             // The pods must exist until the verdicts are there, because the tracer inspects their namespaces.
-            let settled = match &session {
-                Some(session) => wait_for_verdicts(session, row, &plan.options),
-                None => Ok(()),
-            };
+            let settled = wait_for_verdicts(&session, row, &plan.options);
             node.clear()?;
             played.and(settled)
         });
         on_row(&row);
         rows.push(row);
     }
-    match session.map(Session::stop) {
-        Some(Ok(records)) => check_final_records(&records, &mut rows, on_row),
-        Some(Err(error)) => add_tracer_failure(&format!("{error:#}"), &mut rows, on_row),
-        None => {}
+    match session.stop() {
+        Ok(records) => check_final_records(&records, &mut rows, on_row),
+        Err(error) => add_tracer_failure(&format!("{error:#}"), &mut rows, on_row),
     }
     Ok(rows)
 }
@@ -113,39 +108,36 @@ fn run_alone(plan: &Plan, scenario: &Scenario) -> Row {
         let session = RefCell::new(None);
         let mut watch = || {
             if session.borrow().is_none() {
-                session.replace(start(plan, scenario)?);
+                session.replace(Some(start(plan, scenario)?));
             }
             Ok(())
         };
-        let wait_for = |done: &mut Until<'_>| wait_for(session.borrow().as_ref(), plan, done);
+        let wait_for = |done: &mut Until<'_>| {
+            session.borrow().as_ref().is_none_or(|session| session.wait(plan.options.verdict_patience, done))
+        };
         if scenario.node == Node::Shared {
             watch()?;
         }
         let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut watch, &wait_for);
         played.and(match session.into_inner() {
             Some(session) => finish(plan, scenario, session, row),
-            None if plan.tracer.is_none() => Ok(()),
             None => Err(anyhow!("the scenario ended before any tracer watched")),
         })
     })
 }
 
-fn wait_for(session: Option<&Session>, plan: &Plan, done: &mut Until<'_>) -> bool {
-    session.is_none_or(|session| session.wait(plan.options.verdict_patience, done))
-}
-
-fn start(plan: &Plan, scenario: &Scenario) -> Result<Option<Session>> {
-    let Some(tracer) = &plan.tracer else { return Ok(None) };
+fn start(plan: &Plan, scenario: &Scenario) -> Result<Session> {
+    let tracer = &plan.tracer;
     let kubeconfig =
         scenario.asks_api.then(|| api::serve(plan.options.scratch.join("kubeconfig.json"), api::slices)).transpose()?;
     let services = tracer.services.clone().filter(|_| !scenario.asks_api);
     let tracer = &Tracer { tiny_ring: scenario.tiny_ring, services, kubeconfig, ..tracer.clone() };
     let patience = plan.options.patience;
-    let Some(dir) = &plan.record else { return Session::attach(tracer, patience).map(Some) };
+    let Some(dir) = &plan.record else { return Session::attach(tracer, patience) };
     let file = recording(dir, scenario);
     // The tracer overwrites no file.
     let _ = fs::remove_file(&file);
-    Session::record(tracer, &file, patience).map(Some)
+    Session::record(tracer, &file, patience)
 }
 
 fn recording(dir: &Path, scenario: &Scenario) -> PathBuf {
@@ -160,8 +152,7 @@ fn finish(plan: &Plan, scenario: &Scenario, session: Session, row: &mut Row) -> 
     };
     session.wait(plan.options.verdict_patience, |records| row.done.fault(records).is_none());
     let live = session.stop()?;
-    let tracer = plan.tracer.as_ref().context("a recording without tracer")?;
-    let replayed = watcher::replay(&tracer.program, &recording(dir, scenario))?;
+    let replayed = watcher::replay(&plan.tracer.program, &recording(dir, scenario))?;
     check_complete(&replayed)?;
     write_lines(&dir.join(format!("{}.records.ndjson", scenario.name)), &replayed)?;
     write_lines(&dir.join(format!("{}.live.ndjson", scenario.name)), &live)?;

@@ -95,11 +95,8 @@ impl Scenarios<'_> {
 
     fn words(&self, rows: &Path, names: &[String]) -> Vec<String> {
         let path = |path: &Path| path.display().to_string();
-        let mut words = vec![path(&sh::debug_bin("scenarios")), "--json".into(), path(rows)];
-        match self.args.mechanism_only {
-            true => words.push("--mechanism-only".into()),
-            false => words.extend(["--tracer".into(), path(&sh::debug_bin("tracer"))]),
-        }
+        let (scenarios, tracer) = (path(&sh::debug_bin("scenarios")), path(&sh::debug_bin("tracer")));
+        let mut words = vec![scenarios, "--tracer".into(), tracer, "--json".into(), path(rows)];
         match (names, self.args.only.as_slice()) {
             ([], []) => words.extend(["--suite".into(), self.suite.into()]),
             ([], only) => words.extend(std::iter::once("--only".into()).chain(only.iter().cloned())),

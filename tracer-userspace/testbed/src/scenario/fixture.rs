@@ -31,8 +31,8 @@ pub struct Fixture<'a> {
     pub family: Family,
     /// Attaches the tracer, unless it is attached already. At the latest, the first attempt does so.
     pub watch: &'a mut dyn FnMut() -> Result<()>,
-    /// Waits until the records meet a condition. False if they do not in time. Without a tracer it returns true at
-    /// once.
+    /// Waits until the records meet a condition. False if they do not in time. Before the tracer is attached it
+    /// returns true at once.
     pub wait_for: &'a dyn Fn(&mut Until<'_>) -> bool,
     /// The culprit that verdicts about later attempts must name.
     pub suspect: Option<Suspect>,
