@@ -31,9 +31,3 @@ pub(crate) fn bench(options: &[String]) -> Result<()> {
     release()?;
     sh::run(sh::cargo(&["bench", "--package", "tracer-tests", "--bench", "cost", "--"]).args(options))
 }
-
-/// `cargo xtask fixtures`: runs the program `fixtures` of the tests. Its input comes from `cargo xtask test --record`.
-pub(crate) fn fixtures(options: &[String]) -> Result<()> {
-    programs()?;
-    sh::run(sh::command(sh::debug_bin("fixtures")).args(options))
-}

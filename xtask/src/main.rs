@@ -57,12 +57,6 @@ enum Command {
     Vm(vm::VmArgs),
     /// Make the generated files again
     Bless,
-    /// Recordings of the scenarios: record them, and cut the fixtures out of them
-    Fixtures {
-        /// For the program: `--only CELL`, `--all`, `--kernel KERNEL`, `--to DIRECTORY`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<String>,
-    },
 }
 
 fn main() -> ExitCode {
@@ -88,6 +82,5 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Check(args) => check::run(&args),
         Command::Vm(args) => vm::run(&args),
         Command::Bless => bless::run(),
-        Command::Fixtures { options } => build::fixtures(&options),
     }
 }

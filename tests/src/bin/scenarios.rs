@@ -117,7 +117,6 @@ mod tests {
 
     use serde_json::Value;
     use tracer_testbed::scenario::Need;
-    use tracer_tests::cells::cells;
     use tracer_tests::recording::{file, unpacked};
 
     use super::*;
@@ -180,15 +179,11 @@ mod tests {
         kinds
     }
 
-    /// For the fixtures and each kernel: the folder, and the recordings by scenario.
+    /// For each kernel: the folder, and the recordings by scenario.
     fn recordings() -> Vec<(PathBuf, Vec<(String, String)>)> {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let fixture =
-            |cell: &str| fs::read_to_string(here.join("fixtures").join(cell).join("observations.ndjson")).ok();
-        let fixtures =
-            cells(&all()).into_iter().filter_map(|(cell, scenario)| Some((scenario.to_owned(), fixture(&cell)?)));
-        let mut folders = vec![(here.join("fixtures"), fixtures.collect())];
-        for folder in fs::read_dir(here.join("recordings")).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let mut folders = Vec::new();
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings");
+        for folder in fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path()) {
             let of = |s: &Scenario| Some((s.name.to_owned(), unpacked(&file(&folder, s.name)).ok()?));
             let recordings: Vec<_> = all().iter().filter_map(of).collect();
             if !recordings.is_empty() {

@@ -113,7 +113,7 @@ fn every_cause_has_a_fixture_that_gets_it(replays: &Replays) {
     assert_eq!(
         &seen ^ &causes,
         BTreeSet::new(),
-        "a fixture for each cause (`cargo xtask fixtures` cuts the missing ones out of tests/recordings)"
+        "a fixture for each cause (tests/fixtures/README.md says how to make one)"
     );
 }
 

@@ -76,7 +76,7 @@ impl Scenarios<'_> {
         let code = self.place.run(commands, Duration::from_secs(self.args.minutes * 60), false)?;
         if let Some(records) = self.records()?.filter(|_| rows.is_file()) {
             let to = sh::root().join("tests/recordings").join(self.place.kernel()?);
-            sh::run(sh::command(sh::debug_bin("fixtures")).arg("--keep").args([&records, &rows, &to]))?;
+            sh::run(sh::command(sh::debug_bin("keep")).args([&records, &rows, &to]))?;
         }
         Ok((code, rows))
     }
