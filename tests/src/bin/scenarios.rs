@@ -12,7 +12,7 @@ use tracer_testbed::node::sweep::sweep;
 use tracer_testbed::options::{Options, Scratch};
 use tracer_testbed::row::{Row, RowOutcome};
 use tracer_testbed::runner::{Plan, run, write_lines};
-use tracer_testbed::scenario::{Scenario, Suite, all, gaps, needs};
+use tracer_testbed::scenario::{Scenario, Suite, all, needs};
 use tracer_testbed::watcher::Tracer;
 
 #[derive(Parser)]
@@ -62,8 +62,7 @@ fn main() -> Result<ExitCode> {
         // Written after each row, so that a killed run leaves its results.
         let _ = write(&so_far);
     });
-    let uncovered = if args.only.is_empty() && args.suite == Suite::All { gaps::rows(&chosen) } else { Vec::new() };
-    write(&[rows.clone(), uncovered].concat())?;
+    write(&rows)?;
     Ok(summary(&rows))
 }
 
@@ -92,7 +91,6 @@ fn print_row(row: &Row) {
         RowOutcome::Pass => "pass",
         RowOutcome::Fail => "FAIL",
         RowOutcome::Cannot => "cannot",
-        RowOutcome::Absent => "absent",
     };
     let colon = if reason.is_empty() { "" } else { ": " };
     println!("{result:6} {:34} {:6} ms{colon}{reason}", row.scenario, row.ms);

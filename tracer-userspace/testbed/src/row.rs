@@ -18,14 +18,12 @@ pub enum RowOutcome {
     Fail,
     /// This machine lacks what the scenario needs.
     Cannot,
-    /// No scenario covers this.
-    Absent,
 }
 
-/// The result of a scenario, or a gap: a combination that no scenario covers.
+/// The result of a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Name of the scenario; empty for a gap.
+    /// Name of the scenario.
     pub scenario: String,
     /// The expected cause; absent for a healthy scenario.
     pub cause: Option<&'static str>,

@@ -11,7 +11,6 @@ mod faults;
 mod firewall;
 mod fixture;
 mod flush;
-pub mod gaps;
 mod halted;
 mod healthy;
 mod inside;
@@ -53,8 +52,6 @@ pub enum Proxy {
 }
 
 impl Proxy {
-    pub const ALL: [Self; 4] = [Self::Any, Self::Iptables, Self::Nftables, Self::Ipvs];
-
     pub const fn name(self) -> &'static str {
         match self {
             Self::Any => "any",

@@ -53,13 +53,12 @@ fn line(row: &Row) -> [String; 3] {
 /// The results of one line on one kernel, with the number of each.
 fn cell(run: &Run, about: &[String; 3], notes: &mut Notes) -> String {
     let rows: Vec<&Row> = run.rows.iter().filter(|row| line(row) == *about).collect();
-    let parts = [(Outcome::Fail, "FAIL"), (Outcome::Cannot, "cannot"), (Outcome::Pass, "pass"), (Outcome::Absent, "-")];
+    let parts = [(Outcome::Fail, "FAIL"), (Outcome::Cannot, "cannot"), (Outcome::Pass, "pass")];
     let parts = parts.iter().filter_map(|(result, word)| {
         let these: Vec<&&Row> = rows.iter().filter(|row| row.result == *result).collect();
         let marks: BTreeSet<String> = these.iter().filter_map(|row| notes.mark(&run.kernel, row)).collect();
         let marks = marks.into_iter().collect::<String>();
-        let count = if *result == Outcome::Absent { String::new() } else { format!(" {}", these.len()) };
-        (!these.is_empty()).then(|| format!("{word}{count}{marks}"))
+        (!these.is_empty()).then(|| format!("{word} {}{marks}", these.len()))
     });
     let cell = parts.collect::<Vec<_>>().join(", ");
     if cell.is_empty() { "-".to_owned() } else { cell }
@@ -81,10 +80,8 @@ impl Notes {
     fn mark(&mut self, kernel: &str, row: &Row) -> Option<String> {
         let next = self.0.len() + 1;
         let note = self.0.entry(row.reason.clone()?).or_insert_with(|| Note { number: next, ..Note::default() });
-        if row.result != Outcome::Absent {
-            note.scenarios.insert(row.scenario.clone());
-            note.kernels.insert(kernel.to_owned());
-        }
+        note.scenarios.insert(row.scenario.clone());
+        note.kernels.insert(kernel.to_owned());
         Some(format!(" [{}]", note.number))
     }
 
@@ -92,9 +89,8 @@ impl Notes {
         let mut notes: Vec<_> = self.0.iter().collect();
         notes.sort_by_key(|(_, note)| note.number);
         let words = |words: &BTreeSet<String>| words.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let line = |(reason, note): (&String, &Note)| match note.scenarios.is_empty() {
-            true => format!("[{}] {reason}\n", note.number),
-            false => format!("[{}] {} on {}: {reason}\n", note.number, words(&note.scenarios), words(&note.kernels)),
+        let line = |(reason, note): (&String, &Note)| {
+            format!("[{}] {} on {}: {reason}\n", note.number, words(&note.scenarios), words(&note.kernels))
         };
         notes.into_iter().map(line).collect()
     }
@@ -118,25 +114,22 @@ mod tests {
         let refused = || row("refused", Some("connection_refused"), Outcome::Pass, None);
         let lacking =
             Row { proxy: "ipvs".into(), ..row("collision", Some("nodeport"), Outcome::Cannot, Some("no IPVS")) };
-        let gap = Row { family: "v6".into(), ..row("", Some("nodeport"), Outcome::Absent, Some("no scenario")) };
         let wrong = row("crowd", None, Outcome::Fail, Some("a verdict"));
         let runs = [
-            Run { programs: "kprobe 2".into(), ..run("here", vec![refused(), lacking, gap.clone(), wrong]) },
-            run("6.1", vec![refused(), gap]),
+            Run { programs: "kprobe 2".into(), ..run("here", vec![refused(), lacking, wrong]) },
+            run("6.1", vec![refused()]),
             Run { broken: Some("it did not boot".into()), ..run("sid", vec![]) },
         ];
         let expected = "\
 cause                  proxy  family  here          6.1     sid
 (healthy: no verdict)  any    v4      FAIL 1 [1]    -       -
 connection_refused     any    v4      pass 1        pass 1  -
-nodeport               any    v6      - [2]         - [2]   -
-nodeport               ipvs   v4      cannot 1 [3]  -       -
+nodeport               ipvs   v4      cannot 1 [2]  -       -
 proxy any: no Service proxy takes part, it is the same under each
 here: 2 played; hooks by program type: kprobe 2
 FAIL: kernel sid: it did not boot
 [1] crowd on here: a verdict
-[2] no scenario
-[3] collision on here: no IPVS
+[2] collision on here: no IPVS
 ";
         assert_eq!(text(&runs), expected);
     }

@@ -17,8 +17,6 @@ pub(crate) enum Outcome {
     Fail,
     /// This kernel lacks what the scenario needs.
     Cannot,
-    /// There is no scenario for it.
-    Absent,
 }
 
 /// Attempts with the same expected cause and the same verdict.
