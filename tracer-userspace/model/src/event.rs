@@ -40,7 +40,6 @@ pub use kubelet::{
     KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeOutput, SandboxCause, SandboxFailure, WITH_API_SERVER,
     is_kubelet_name, is_object_name,
 };
-pub use node::same_subnet;
 pub use node::{
     Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpen, NodePort, NodePorts, NodeSettings, ParentLink,
     ProxyMode,

@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::links;
 use super::netlink::{Netlink, address, attribute, attributes, consistent, family, field, number, octets, push, text};
-use tracer_model::event::{LinkState, RoutingRule, StrayRoute};
+use tracer_model::event::{LinkState, Prefix, RoutingRule, StrayRoute};
 
 /// `struct rtmsg`: family, lengths of the prefixes, tos, table, protocol, scope, type, flags.
 pub(super) const RTMSG: usize = 12;
@@ -109,13 +109,11 @@ fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Opt
     let rest = message.get(RULE..)?;
     let value = |attr| number(rest, attr);
     let prefix = |number, length: usize| {
-        let prefix = attribute(rest, number).and_then(address).zip(message.get(length).copied());
-        prefix.filter(|(_, length)| *length > 0)
+        let (addr, len) = (attribute(rest, number).and_then(address)?, *message.get(length)?);
+        (len > 0).then_some(Prefix { addr, len })
     };
     let (to, from) = (prefix(FRA_DST, 1), prefix(FRA_SRC, 2));
-    let holds = |prefix: Option<(IpAddr, u8)>, it: IpAddr| {
-        prefix.is_none_or(|(net, length)| tracer_model::event::same_subnet(net, it, length))
-    };
+    let holds = |prefix: Option<Prefix>, addr| prefix.is_none_or(|it| it.holds(addr));
     // For rules, the node's own packets have no mark and come in by `lo` (`fib_rule_match`, net/core/fib_rules.c).
     let matches_other_traffic = value(FRA_FWMARK).is_some_and(|mark| mark != 0)
         || attribute(rest, FRA_IIFNAME).is_some_and(|name| text(name) != "lo");
@@ -128,9 +126,9 @@ fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Opt
     let tos = *message.get(3)?;
     let understood =
         !inverted && !suppresses && tos == 0 && attributes(rest).all(|(number, _)| UNDERSTOOD.contains(&number));
-    let cidr = |(net, length): (IpAddr, u8)| {
-        let whole = if net.is_ipv4() { 32 } else { 128 };
-        if length == whole { net.to_string() } else { format!("{net}/{length}") }
+    let cidr = |Prefix { addr, len }| {
+        let whole = if addr.is_ipv4() { 32 } else { 128 };
+        if len == whole { addr.to_string() } else { format!("{addr}/{len}") }
     };
     let priority = value(FRA_PRIORITY).unwrap_or_default();
     Some((priority, understood.then(|| RoutingRule { priority, from: from.map(cidr), to: to.map(cidr) })))

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::{Actor, Netns, NetnsOpKind};
+use super::{Actor, Netns, NetnsOpKind, Prefix};
 
 /// An ancestor of a culprit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -112,18 +112,8 @@ pub struct ParentLink {
 impl LinkState {
     /// One of its subnets contains the address.
     pub fn covers(&self, addr: IpAddr) -> bool {
-        self.addrs.iter().zip(&self.prefixes).any(|(own, len)| same_subnet(*own, addr, *len))
+        self.addrs.iter().zip(&self.prefixes).any(|(own, len)| Prefix { addr: *own, len: *len }.holds(addr))
     }
-}
-
-/// The first `len` bits are the same.
-pub fn same_subnet(left: IpAddr, right: IpAddr, len: u8) -> bool {
-    let bits = |addr: IpAddr| match addr {
-        IpAddr::V4(v4) => u128::from(u32::from(v4)) << 96,
-        IpAddr::V6(v6) => u128::from(v6),
-    };
-    let mask = u128::MAX.checked_shl(128 - u32::from(len.min(128))).unwrap_or(0);
-    left.is_ipv4() == right.is_ipv4() && bits(left) & mask == bits(right) & mask
 }
 
 /// The kind of the NodePort tables.

@@ -6,7 +6,7 @@ use super::super::answer::RejectAnswer;
 use super::super::serving::held_answer;
 use super::neighbour_failure::is_unresolved;
 use super::*;
-use tracer_model::event::{ConnectFailed, Icmp, Inspection, LinkState, PacketDrop, is_kubelet_name, same_subnet};
+use tracer_model::event::{ConnectFailed, Icmp, Inspection, LinkState, PacketDrop, Prefix, is_kubelet_name};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -129,7 +129,7 @@ fn link_with_broadcast<'a>(case: &Case<'a>, dst: IpAddr) -> Option<&'a LinkState
     let is_broadcast = |(own, len): (&IpAddr, &u8)| {
         let all = u32::MAX.checked_shr((*len).into()).unwrap_or(0);
         let host = all & u32::from(dst);
-        *len < 31 && same_subnet(*own, dst.into(), *len) && (host == 0 || host == all)
+        *len < 31 && Prefix { addr: *own, len: *len }.holds(dst.into()) && (host == 0 || host == all)
     };
     let mut links = case.node.links.get(&case.attempt.netns?).into_iter().flatten();
     links.find(|link| link.addrs.iter().zip(&link.prefixes).any(is_broadcast))
