@@ -150,11 +150,7 @@ fn allow(command: &str, off: &str) -> Fix {
 
 /// The owner of these rules is not known: a person has to allow the traffic where the rules are kept.
 fn list_rules(table: &SurveyTable, chain: &SurveyChain) -> Fix {
-    let (name, chain) = (shell::table(&table.name), shell::chain(&chain.name));
-    let list = match iptables(table) {
-        Some(iptables) => format!("{iptables} -t {name} -vS {chain}"),
-        None => format!("nft -a list chain {} {name} {chain}", table.family),
-    };
+    let list = table.backend.list_chain(table.family, &table.name, &chain.name);
     let text = "See which packets the chain accepts. Allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept";
     Fix::lasting(Remediation::on_node(text, list))
 }
@@ -166,28 +162,17 @@ fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Fix {
         return Fix::new(Remediation::on_node("Delete the last rule", delete_rule(table, chain, handle)), persist);
     }
     let (name, chain) = (shell::table(&table.name), shell::chain(&chain.name));
-    let accept = match iptables(table) {
+    let accept = match table.backend.iptables(table.family) {
         Some(iptables) => format!("{iptables} -t {name} -P {chain} ACCEPT"),
         None => format!("nft 'chain {} {name} {chain} {{ policy accept; }}'", table.family),
     };
     Fix::new(Remediation::on_node("Let the chain accept what no rule decides", accept), persist)
 }
 
-/// The iptables command that shows these rules; absent: only nft shows them.
-const fn iptables(table: &SurveyTable) -> Option<&'static str> {
-    match (table.backend, table.family.as_bytes()) {
-        (Backend::Nftables, _) => None,
-        (Backend::IptablesNft, b"ip6") => Some("ip6tables-nft"),
-        (Backend::IptablesNft, _) => Some("iptables-nft"),
-        (Backend::IptablesLegacy, b"ip6") => Some("ip6tables-legacy"),
-        (Backend::IptablesLegacy, _) => Some("iptables-legacy"),
-    }
-}
-
 /// `handle` is nft's handle of the rule, also under iptables-nft. Only in a table of iptables-legacy it is the rule's number.
 fn delete_rule(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String {
     let (name, chain) = (shell::table(&table.name), shell::chain(&chain.name));
-    match iptables(table).filter(|_| table.backend == Backend::IptablesLegacy) {
+    match table.backend.iptables(table.family).filter(|_| table.backend == Backend::IptablesLegacy) {
         Some(iptables) => format!("{iptables} -t {name} -D {chain} {handle}"),
         None => format!("nft delete rule {} {name} {chain} handle {handle}", table.family),
     }

@@ -11,7 +11,6 @@ use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::path::{Packet, Takers};
 use tracer_model::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
 use tracer_model::record::Evidence;
-use tracer_model::shell;
 
 const NAMED: usize = 3;
 /// Rules that were read this long before the drop prove nothing: rules change, and namespace numbers are used again.
@@ -282,13 +281,7 @@ fn chain_of(rule: &FirewallRule) -> String {
 }
 
 fn command(rule: &FirewallRule) -> String {
-    let six = if rule.family == "ip6" { "6" } else { "" };
-    let (family, table, chain) = (&rule.family, shell::table(&rule.table), shell::chain(&rule.chain));
-    match rule.backend {
-        Backend::Nftables => format!("nft -a list chain {family} {table} {chain}"),
-        Backend::IptablesNft => format!("ip{six}tables-nft -t {table} -vS {chain}"),
-        Backend::IptablesLegacy => format!("ip{six}tables-legacy -t {table} -vS {chain}"),
-    }
+    rule.backend.list_chain(&rule.family, &rule.table, &rule.chain)
 }
 
 #[cfg(test)]

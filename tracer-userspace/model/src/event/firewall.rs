@@ -8,6 +8,7 @@ pub mod path;
 mod when;
 
 use super::{Flow, Netns};
+use crate::shell;
 use path::Path;
 pub use when::{Except, Prefix, When};
 
@@ -92,6 +93,28 @@ pub enum Backend {
     IptablesNft,
     /// The old ip_tables.
     IptablesLegacy,
+}
+
+impl Backend {
+    /// The iptables command for the rules of this family; `None`: only nft shows them.
+    pub fn iptables(self, family: &str) -> Option<&'static str> {
+        match (self, family) {
+            (Self::Nftables, _) => None,
+            (Self::IptablesNft, "ip6") => Some("ip6tables-nft"),
+            (Self::IptablesNft, _) => Some("iptables-nft"),
+            (Self::IptablesLegacy, "ip6") => Some("ip6tables-legacy"),
+            (Self::IptablesLegacy, _) => Some("iptables-legacy"),
+        }
+    }
+
+    /// The command that lists a chain.
+    pub fn list_chain(self, family: &str, table: &str, chain: &str) -> String {
+        let (table, chain) = (shell::table(table), shell::chain(chain));
+        match self.iptables(family) {
+            Some(iptables) => format!("{iptables} -t {table} -vS {chain}"),
+            None => format!("nft -a list chain {family} {table} {chain}"),
+        }
+    }
 }
 
 /// What a rule does to a packet that matches.
