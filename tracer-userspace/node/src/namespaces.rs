@@ -266,10 +266,14 @@ fn find() -> Found {
 }
 
 /// The namespaces bound in these folders, each with the path by which it was found: another path may lead into other
-/// mounts.
-fn named(folders: &[&str]) -> impl Iterator<Item = (Netns, PathBuf)> {
+/// mounts. All namespace files are on one device, nsfs. Where the namespace is gone, the file is on another one.
+pub(super) fn named(folders: &[&str]) -> impl Iterator<Item = (Netns, PathBuf)> {
+    let device = fs::metadata("/proc/self/ns/net").map(|own| own.dev()).ok();
     let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flat_map(Iterator::flatten);
-    entries.filter_map(|entry| inode(&entry.path()).map(|netns| (netns, entry.path())))
+    entries.map(|entry| entry.path()).filter_map(move |path| {
+        let file = fs::metadata(&path).ok().filter(|file| Some(file.dev()) == device)?;
+        Some((Netns(u32::try_from(file.ino()).ok()?), path))
+    })
 }
 
 fn pod_of(pid: u32) -> Option<String> {

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::addresses;
 use super::enter::in_netns;
+use super::namespaces::named;
 use super::procfs::{NodeNetns, Process, netns_of};
 use super::room::Room;
 use tracer_model::event::{Container, Netns, Pod};
@@ -141,21 +141,10 @@ fn unnamed_pods(
             add(netns, pod, &|most| addresses::of_process(process.pid, most));
         }
     }
-    for (netns, path) in bound_namespaces() {
+    for (netns, path) in named(&["/run/netns"]).take(MAX_NAMESPACES) {
         add(netns, None, &|most| in_netns(&path, || addresses::of_thread(most)).unwrap_or_default());
     }
     pods
-}
-
-/// Namespaces bound at `/run/netns/NAME`. All namespace files are on one device, nsfs.
-fn bound_namespaces() -> Vec<(Netns, PathBuf)> {
-    let Ok(own) = fs::metadata("/proc/self/ns/net") else { return Vec::new() };
-    let Ok(entries) = fs::read_dir("/run/netns") else { return Vec::new() };
-    let bound = |path: PathBuf| {
-        let file = fs::metadata(&path).ok()?;
-        (file.dev() == own.dev()).then_some((Netns(file.ino() as u32), path))
-    };
-    entries.flatten().take(MAX_NAMESPACES).filter_map(|entry| bound(entry.path())).collect()
 }
 
 impl LogNames {
