@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{Finding, Options, Status, exit_code, lacks_prober, run};
-use tracer_model::record::{Body, Record, SCHEMA};
+use tracer_model::record::{Body, Record};
 use tracer_node::clock;
 use tracer_output::sink::output::Output;
-use tracer_output::sink::{Format, SinkConfig, findings, wall_time};
+use tracer_output::sink::{Format, SinkConfig, findings, record};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 
@@ -69,17 +69,9 @@ pub fn missing_privileges(findings: &[Finding], code: u8) -> Option<String> {
 
 /// Makes numbered records of findings.
 pub fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
-    let time_boot_ns = clock::boot_ns();
-    let time = wall_time(time_boot_ns, clock::boot_to_wall_ns());
-    let record = |(seq, finding)| Record {
-        schema: SCHEMA.to_owned(),
-        body: Body::Finding(Box::new(finding)),
-        time: time.clone(),
-        time_boot_ns,
-        seq,
-        node_name: node_name.to_owned(),
-    };
-    (0..).zip(findings).map(record).collect()
+    let now = (clock::boot_ns(), clock::boot_to_wall_ns());
+    let bodies = findings.into_iter().map(|finding| Body::Finding(Box::new(finding)));
+    (0..).zip(bodies).map(|(seq, body)| record(body, now, seq, node_name)).collect()
 }
 
 #[cfg(test)]

@@ -267,14 +267,8 @@ impl Sink {
             verdict.revises = self.printed.put(decision.attempt, self.seq, verdict.verdict.cause, verdict.count());
             self.failure_printed |= verdict.verdict.outcome == Outcome::Failure;
         }
-        let record = Record {
-            schema: SCHEMA.to_owned(),
-            time: wall_time(decision.time_boot_ns, self.boot_to_wall_ns),
-            time_boot_ns: decision.time_boot_ns,
-            seq: self.seq,
-            node_name: self.node_name.clone(),
-            body: decision.body,
-        };
+        let time = (decision.time_boot_ns, self.boot_to_wall_ns);
+        let record = record(decision.body, time, self.seq, &self.node_name);
         self.seq += 1;
         self.destinations.iter().for_each(|to| to.take_record(&record));
         match self.config.format {
@@ -297,8 +291,14 @@ fn latency(decided: u64, now: u64) -> Timing {
     Timing { detected_after_ms: (now.saturating_sub(decided) as f64 / 1_000.0).round() / 1_000.0 }
 }
 
+/// The record of something that happened at this time. The second part is the wall clock minus the boot clock.
+pub fn record(body: Body, (time_boot_ns, boot_to_wall_ns): (u64, i64), seq: u64, node_name: &str) -> Record {
+    let time = wall_time(time_boot_ns, boot_to_wall_ns);
+    Record { schema: SCHEMA.to_owned(), body, time, time_boot_ns, seq, node_name: node_name.to_owned() }
+}
+
 /// RFC 3339, UTC, nine decimals.
-pub fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
+fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
     let wall = i128::from(time_boot_ns) + i128::from(boot_to_wall_ns);
     let timestamp = Timestamp::from_nanosecond(wall).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{timestamp:.9}")

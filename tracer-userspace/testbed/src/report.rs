@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::options::kernel;
 use super::row::{Row, RowOutcome};
 use super::shown::Item;
-use tracer_model::record::{Body, Cause, FindingBody, Record, Remediation, SCHEMA, Status};
+use tracer_model::record::{Body, Cause, FindingBody, Remediation, Status};
 use tracer_node::clock;
 use tracer_output::sink::output::Output;
-use tracer_output::sink::{Format, SinkConfig, selftest, wall_time};
+use tracer_output::sink::{Format, SinkConfig, record, selftest};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 
@@ -67,25 +67,15 @@ impl Report {
         self.results.insert(finding.check.clone(), finding.status);
         let bytes = match self.format {
             Format::Pretty => selftest::row(&finding, self.screen).into_bytes(),
-            format => format.line(&self.record(finding)),
+            format => {
+                let now = (clock::boot_ns(), clock::boot_to_wall_ns());
+                self.seq += 1;
+                format.line(&record(Body::Finding(Box::new(finding)), now, self.seq - 1, &self.node_name))
+            }
         };
         self.output.put(&bytes);
         // The next row may take a while.
         self.output.flush();
-    }
-
-    fn record(&mut self, finding: FindingBody) -> Record {
-        let time_boot_ns = clock::boot_ns();
-        let seq = self.seq;
-        self.seq += 1;
-        Record {
-            schema: SCHEMA.to_owned(),
-            body: Body::Finding(Box::new(finding)),
-            time: wall_time(time_boot_ns, clock::boot_to_wall_ns()),
-            time_boot_ns,
-            seq,
-            node_name: self.node_name.clone(),
-        }
     }
 }
 
