@@ -163,31 +163,6 @@ proptest! {
     }
 
     #[test]
-    fn a_shift_in_time_changes_nothing(scenarios in mixes(), shift in 0_u64..1_000_000_000_000_000) {
-        let (mut observations, expected) = mix(&scenarios);
-        for observation in &mut observations {
-            observation.time_boot_ns += shift;
-        }
-        check(&observations, &expected)?;
-    }
-
-    #[test]
-    fn an_observation_seen_twice_changes_nothing(scenarios in mixes(), which in any::<prop::sample::Index>()) {
-        let (mut observations, expected) = mix(&scenarios);
-        let again = which.index(observations.len());
-        observations.insert(again, observations[again].clone());
-        check(&observations, &expected)?;
-    }
-
-    #[test]
-    fn what_a_prefix_decides_stays_decided(scenarios in mixes(), cut in any::<prop::sample::Index>()) {
-        let (observations, _) = mix(&scenarios);
-        let (_, whole) = push_all(&observations);
-        let (_, part) = push_all(&observations[..cut.index(observations.len())]);
-        prop_assert_eq!(&whole[..part.len()], &part[..]);
-    }
-
-    #[test]
     fn a_lost_event_never_makes_another_definite_cause(scenarios in mixes(), which in any::<prop::sample::Index>()) {
         let (mut observations, expected) = mix(&scenarios);
         let index = which.index(observations.len() - 1) + 1;
