@@ -214,10 +214,6 @@ mod tests {
         assert_has(&fix(NODE), &["net.core.somaxconn on the node"]);
     }
 
-    #[test]
-    fn a_syn_that_arrived_at_a_full_queue_is_enough() {
-        assert_eq!(Stream::new().connect().queue_full(ListenQueue::Accept).causes(), ["accept_queue_overflow"]);
-    }
     const REQUEST: TcpFlags = TcpFlags(0x18);
 
     /// The SYN found room. The listener drops what follows it, and the request once more.

@@ -237,12 +237,6 @@ mod tests {
     }
 
     #[test]
-    fn a_rst_without_a_socket_decides_before_it_arrives() {
-        let causes = Stream::new().connect().reset_sent(SYN, true, None).causes();
-        assert_eq!(causes, ["connection_refused"]);
-    }
-
-    #[test]
     fn the_probers_own_rst_for_a_late_syn_ack_is_not_a_refusal() {
         let mut stream = Stream::new().connect().gives_up().reset_sent(SYN_ACK, true, None).clone();
         let reset = stream.last_reset_sent();

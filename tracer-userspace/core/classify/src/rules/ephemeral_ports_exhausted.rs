@@ -116,12 +116,6 @@ mod tests {
         }))
     }
 
-    #[test]
-    fn a_connect_without_a_free_port_names_who_connects_most() {
-        let stream = Stream::new().connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).clone();
-        assert_eq!(stream.causes(), ["ephemeral_ports_exhausted"]);
-    }
-
     /// The client chose a port with bind(), and its last connection to this destination still holds it.
     #[test]
     fn a_port_that_the_client_chose_does_not_use_up_the_range() {

@@ -75,13 +75,6 @@ mod tests {
     use tracer_core::testing::*;
 
     #[test]
-    fn a_syn_dropped_on_lo_that_is_down() {
-        let mut stream = Stream::to("10.88.0.1:10256");
-        stream.links(false, &["10.88.0.1"]).connect().drop_on(SYN, "QDISC_DROP", NODE, lo(false));
-        assert_eq!(stream.decided(), ("loopback_down", Confidence::Proven));
-    }
-
-    #[test]
     fn the_owner_of_the_address_is_reported() {
         let summary = |netns| {
             let mut stream = Stream::to("127.0.0.1:4").links(true, &["10.88.0.1"]).connect().clone();

@@ -137,12 +137,6 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_in_a_young_namespace_without_a_listener_is_not_listening_yet() {
-        let stream = Stream::new().netns_made(POD).connect().reset_sent(SYN, true, None).clone();
-        assert_eq!(stream.causes(), ["not_listening_yet"]);
-    }
-
-    #[test]
     fn the_pod_is_named_as_soon_as_its_address_is_known() {
         let verdict = Stream::new().http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None).verdict();
         assert_has(&verdict.summary, &["in pod default/web yet"]);

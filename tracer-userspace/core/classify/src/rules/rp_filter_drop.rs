@@ -112,11 +112,6 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_reason_decides() {
-        assert_eq!(Stream::new().connect().drop(SYN_ACK, "IP_RPFILTER", NODE).causes(), ["rp_filter_drop"]);
-    }
-
-    #[test]
     fn a_vlans_setting_is_written_with_a_slash() {
         let fix = |name: Option<&str>| {
             let device = name.map(|name| device(2, name));

@@ -253,12 +253,6 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_request_that_is_taken_and_not_answered_is_slow() {
-        let stream = Stream::new().connect().established().wait_ms(1000).closes((100, 101, 0)).clone();
-        assert_eq!(stream.causes(), ["slow_response"]);
-    }
-
     /// The head of the answer comes at once, and the body never.
     #[test]
     fn an_unfinished_answer_at_the_timeout_is_slow() {
