@@ -16,15 +16,21 @@ use super::{PROBER, PROBER_HOOKS, Plan, THREADS, UNTRACKED};
 /// Pause before each round, so that the kernel can free namespaces and programs of the last one (RCU).
 pub(super) const SETTLE: Duration = Duration::from_millis(300);
 
-/// Rates by default, with hooks for probers only, and with `--all-connections`.
+/// Rates by default, with hooks for probers only, and with `--all-connections`. A control compares rounds without tracer
+/// in the same way: what it lacks to 1 is not tracer's.
 pub(super) fn rates(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     without_tracer(stage, Plan { seconds: 1.0, ..plan })?;
+    let (without, control) = alternate(stage, plan, || without_tracer(stage, plan))?;
+    let control = ratios(control.iter(), &without, |made| made.per_second);
     let default = compare(stage, plan, &[])?;
     let prober = stage.prober_in_cgroup()?;
     let alone = compare(stage, plan, PROBER_HOOKS)?;
     drop(prober);
     let all = compare(stage, plan, &["--all-connections"])?;
     Ok(vec![
+        Row::new("connects/s without tracer / without it", control.median(), "")
+            .detail(rounds(&control))
+            .data(spread(&control)),
         default.rate_row("connects/s with / without tracer").target(Target::AtLeast(0.98)),
         default.cpu_row("the same by processor time of the connections"),
         default.records_row(),

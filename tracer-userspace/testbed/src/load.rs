@@ -35,7 +35,8 @@ pub struct Load {
     #[arg(long)]
     comm: Option<String>,
     /// Connect to this address, and ignore failures. By default each thread has its own listener on 127.0.0.1, because
-    /// source ports in TIME_WAIT count for each destination separately.
+    /// source ports in TIME_WAIT count for each destination separately. It serves that itself, so nothing waits for
+    /// another thread.
     #[arg(long)]
     target: Option<SocketAddr>,
     /// Connect where nobody listens, which allows several times as many connections per second.
@@ -58,8 +59,7 @@ pub fn run(args: &Load) -> Result<()> {
     if let Some(dst) = args.https {
         return https(dst);
     }
-    let targets: Vec<SocketAddr> =
-        (0..args.threads).map(|_| args.target.map_or_else(|| own_target(args.refused), Ok)).collect::<Result<_>>()?;
+    let targets: Vec<Target> = (0..args.threads).map(|_| target(args)).collect::<Result<_>>()?;
     let began = Instant::now();
     let made = hammer(args, &targets);
     let seconds = began.elapsed().as_secs_f64();
@@ -77,37 +77,34 @@ fn https(dst: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// The target of one thread.
-fn own_target(refused: bool) -> Result<SocketAddr> {
-    if refused { Ok((Ipv4Addr::LOCALHOST, 1).into()) } else { listen() }
-}
+/// The target of one thread, and its listener if the thread serves it.
+type Target = (SocketAddr, Option<TcpListener>);
 
-/// Starts a listener that reads one byte, answers with one and closes.
-fn listen() -> Result<SocketAddr> {
+fn target(args: &Load) -> Result<Target> {
+    if let Some(other) = args.target {
+        return Ok((other, None));
+    }
+    if args.refused {
+        return Ok(((Ipv4Addr::LOCALHOST, 1).into(), None));
+    }
     let listener = TcpListener::bind("127.0.0.1:0").context("listen on 127.0.0.1")?;
-    let address = listener.local_addr()?;
-    thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let _ = stream.read(&mut [0]).and_then(|_| stream.write(b"y")).and_then(|_| stream.read(&mut [0]));
-        }
-    });
-    Ok(address)
+    Ok((listener.local_addr()?, Some(listener)))
 }
 
-fn hammer(args: &Load, targets: &[SocketAddr]) -> u64 {
+fn hammer(args: &Load, targets: &[Target]) -> u64 {
     let end = Instant::now() + Duration::from_secs_f64(args.seconds);
     let pause = Duration::from_millis(args.pause_ms);
     thread::scope(|scope| {
-        let work = |dst: SocketAddr| {
+        let work = |(dst, listener): &Target| {
             let mut made = 0;
             while Instant::now() < end {
-                made +=
-                    u64::from(if args.refused { is_refused(dst) } else { once(dst, args.target.is_none()).is_ok() });
+                let is_made = if args.refused { is_refused(*dst) } else { once(*dst, listener.as_ref()).is_ok() };
+                made += u64::from(is_made);
                 thread::sleep(pause);
             }
             made
         };
-        let workers: Vec<_> = targets.iter().map(|dst| scope.spawn(move || work(*dst))).collect();
+        let workers: Vec<_> = targets.iter().map(|target| scope.spawn(move || work(target))).collect();
         workers.into_iter().map(|w| w.join().unwrap_or(0)).sum()
     })
 }
@@ -119,10 +116,18 @@ fn cpu_seconds() -> Result<f64> {
     Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
-fn once(dst: SocketAddr, answered: bool) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&dst, Duration::from_millis(50))?;
-    stream.write_all(b"x")?;
-    if answered { stream.read_exact(&mut [0]) } else { Ok(()) }
+/// One byte in each direction. The client closes first.
+fn once(dst: SocketAddr, listener: Option<&TcpListener>) -> std::io::Result<()> {
+    let mut client = TcpStream::connect_timeout(&dst, Duration::from_millis(50))?;
+    client.write_all(b"x")?;
+    let Some(listener) = listener else { return Ok(()) };
+    let (mut server, _) = listener.accept()?;
+    server.read_exact(&mut [0])?;
+    server.write_all(b"y")?;
+    client.read_exact(&mut [0])?;
+    drop(client);
+    let _end = server.read(&mut [0])?;
+    Ok(())
 }
 
 fn is_refused(dst: SocketAddr) -> bool {
