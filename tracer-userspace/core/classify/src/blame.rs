@@ -203,6 +203,13 @@ impl Blame<'_> {
         self.all(|rule| rule.when.rpf)
     }
 
+    /// All candidates give the packet to a transparent proxy on this port (0: the packet's own port). Such a rule drops a
+    /// packet if no process listens there with IP_TRANSPARENT (`tproxy_tg4`, net/netfilter/xt_TPROXY.c).
+    pub(super) fn proxy_port(&self) -> Option<u16> {
+        let port = self.rules.first()?.proxy_port?;
+        self.all(|rule| rule.proxy_port == Some(port)).then_some(port)
+    }
+
     /// The software that made the first candidate.
     pub(super) fn owner(&self) -> Option<Owner> {
         self.rules.first().and_then(|rule| self.owner_of(rule))
@@ -257,7 +264,7 @@ impl Blame<'_> {
             "verdict": rule.verdict, "policy": rule.policy.then_some(true), "comment": rule.comment,
             "handle": rule.handle.filter(|_| !legacy), "rule_number": rule.handle.filter(|_| legacy),
             "packets": rule.packets, "owner": self.owner_of(rule).map(|owner| owner.name),
-            "candidates": (self.rules.len() > 1).then_some(self.rules.len()),
+            "proxy_port": rule.proxy_port, "candidates": (self.rules.len() > 1).then_some(self.rules.len()),
         });
         evidence_of("netfilter", self.reading.at, text, fields)
     }

@@ -24,6 +24,7 @@ pub fn rule(chain: &str, verdict: RuleVerdict) -> FirewallRule {
         first: false,
         priority: Some(0),
         packets: None,
+        proxy_port: None,
     }
 }
 

@@ -162,6 +162,9 @@ pub struct FirewallRule {
     pub priority: Option<i32>,
     /// Packets it counted, if it has a counter.
     pub packets: Option<u64>,
+    /// The port of its transparent proxy (TPROXY; 0: the packet's own port). Such a rule drops a packet only if no
+    /// process listens there with IP_TRANSPARENT.
+    pub proxy_port: Option<u16>,
 }
 
 impl FirewallRule {

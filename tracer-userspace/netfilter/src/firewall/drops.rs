@@ -232,6 +232,10 @@ impl ChainWalk<'_> {
                     self.visit(target, depth + 1, walked, into);
                 }
             }
+            Then::Proxy(_) => {
+                self.add(place(at), RuleVerdict::Drop, (rule, when, false), walked, into);
+                walked.accepted_before = true;
+            }
             Then::Accept => walked.accepted_before = true,
             Then::Nothing | Then::Return | Then::Map(..) => {}
         });
@@ -247,6 +251,7 @@ impl ChainWalk<'_> {
             exact: reach.exact && exact && whole,
             first: !walked.accepted_before,
             packets: rule.packets,
+            proxy_port: if let Then::Proxy(port) = rule.then { Some(port) } else { None },
             ..self.blank(place.chain, reach, verdict)
         });
     }
@@ -278,6 +283,7 @@ impl ChainWalk<'_> {
             first: false,
             priority: reach.base.and_then(|base| self.table.chains[base].base.as_ref()).map(|base| base.priority),
             packets: None,
+            proxy_port: None,
         }
     }
 }

@@ -337,7 +337,8 @@ impl Parser {
     }
 
     fn target(&mut self, data: &[u8]) {
-        if let Some(then) = attribute(data, 1).and_then(|name| xtables::target(bytes_of(name))) {
+        let info = attribute(data, 3).unwrap_or_default();
+        if let Some(then) = attribute(data, 1).and_then(|name| xtables::target(bytes_of(name), info)) {
             self.rule.then = then;
         }
     }

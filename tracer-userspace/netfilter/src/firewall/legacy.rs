@@ -143,7 +143,8 @@ impl<'a> Places<'a> {
                 None => Then::Nothing,
             },
             None => {
-                target(entry, self.layout).and_then(|(name, _)| xtables::target(name.as_bytes())).unwrap_or_default()
+                let target = target(entry, self.layout);
+                target.and_then(|(name, info)| xtables::target(name.as_bytes(), info)).unwrap_or_default()
             }
         }
     }

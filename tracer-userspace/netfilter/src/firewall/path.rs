@@ -15,7 +15,7 @@ const MAX_COMPARED: usize = 1 << 20;
 const MAX_DEPTH: usize = 32;
 
 /// The rules that packets of this flow reach; absent: a limit was reached, or a rule needs a chain or map that was not read.
-/// `places` has the number of each rule that drops or rejects. The flow's client may have any port.
+/// `places` has the number of each rule that can drop or reject. The flow's client may have any port.
 pub(super) fn path(tables: &[Table], flow: Flow, places: &HashMap<Place, usize>) -> Option<Path> {
     let mut path = Path { flow, chains: Vec::new(), translates: false };
     let mut left = Left { steps: MAX_STEPS, compared: MAX_COMPARED };
@@ -142,6 +142,12 @@ impl PathWalk<'_> {
             Then::Drop | Then::Reject => {
                 let place = Place { table: self.number, chain, rule: Some(rule), element };
                 self.push(asks, Onward::Take(*self.places.get(&place)?))?;
+            }
+            Then::Proxy(_) => {
+                let place = Place { table: self.number, chain, rule: Some(rule), element };
+                let drop = Asks { unknown: true, ..asks.clone() };
+                self.push(drop, Onward::Take(*self.places.get(&place)?))?;
+                self.leave(asks, &mut open.base)?;
             }
             Then::Accept => self.leave(asks, &mut open.base)?,
             Then::Return => self.leave(asks, &mut open.chain)?,

@@ -62,6 +62,8 @@ pub(crate) enum Then {
     Accept,
     Drop,
     Reject,
+    /// The packet leaves the base chain if a transparent proxy listens on this port (0: its own), else it is dropped.
+    Proxy(u16),
     Jump(String),
     Goto(String),
     /// The packet leaves the chain.

@@ -51,7 +51,8 @@ fn table(table: Table) -> SurveyTable {
 }
 
 fn chain(chain: &Chain, family: &str) -> SurveyChain {
-    let leads_out = |then: &Then| matches!(then, Then::Accept | Then::Jump(_) | Then::Goto(_) | Then::Map(..));
+    let leads_out =
+        |then: &Then| matches!(then, Then::Accept | Then::Proxy(_) | Then::Jump(_) | Then::Goto(_) | Then::Map(..));
     let base = chain.base.as_ref();
     SurveyChain {
         name: chain.name.clone(),

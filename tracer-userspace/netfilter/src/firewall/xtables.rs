@@ -115,13 +115,20 @@ impl Rule {
     }
 }
 
+/// `struct xt_tproxy_target_info`, linux/netfilter/xt_TPROXY.h: mark mask, mark, IPv4 address, port. The second version has
+/// room for an IPv6 address.
+const TPROXY_PORT: usize = 12;
+const TPROXY_PORT_V1: usize = 24;
+
 /// The effect of a target that ends a packet's path through its base chain. A queued or translated packet continues at the next
-/// base chain (`nf_reinject`, `nf_nat_setup_info`). TPROXY and SYNPROXY accept or drop the packet.
-pub(super) fn target(name: &[u8]) -> Option<Then> {
+/// base chain (`nf_reinject`, `nf_nat_setup_info`). SYNPROXY accepts or drops the packet.
+pub(super) fn target(name: &[u8], info: &[u8]) -> Option<Then> {
     match name {
         b"REJECT" => Some(Then::Reject),
-        b"NFQUEUE" | b"DNAT" | b"SNAT" | b"MASQUERADE" | b"REDIRECT" | b"NETMAP" | b"TPROXY" | b"SYNPROXY" => {
-            Some(Then::Accept)
+        b"NFQUEUE" | b"DNAT" | b"SNAT" | b"MASQUERADE" | b"REDIRECT" | b"NETMAP" | b"SYNPROXY" => Some(Then::Accept),
+        b"TPROXY" => {
+            let port = field(info, TPROXY_PORT_V1).or_else(|| field(info, TPROXY_PORT));
+            Some(port.map_or(Then::Accept, |port| Then::Proxy(u16::from_be_bytes(port))))
         }
         _ => None,
     }
@@ -155,6 +162,17 @@ mod tests {
         let (when, exact) = tcp(ANY, [80; 2], [0, 0, 0, 0]);
         assert_eq!((ports(when), exact, when.protocol), ((None, Some(80), None, None), true, Some(TCP)));
         assert!(!tcp([1, 9], [80; 2], [0; 4]).1 && !tcp(ANY, ANY, [0, 0, 0, TCP_INV_DSTPT]).1);
+    }
+
+    #[test]
+    fn the_port_of_a_transparent_proxy_is_read_in_both_versions() {
+        let read = |size: usize, at: usize| {
+            let mut info = vec![0; size];
+            info.get_mut(at..at + 2).into_iter().for_each(|port| port.copy_from_slice(&15006_u16.to_be_bytes()));
+            target(b"TPROXY", &info)
+        };
+        assert_eq!((read(16, 12), read(32, 24)), (Some(Then::Proxy(15006)), Some(Then::Proxy(15006))));
+        assert_eq!(read(8, 8), Some(Then::Accept), "cut short");
     }
 
     /// Calico's `-m rpfilter --validmark --invert -j DROP`, and firewalld's `-m rpfilter -j ACCEPT`.

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use tracer_model::record::Cause;
 
+use super::needs::TPROXY;
 use super::{Fixture, Need, Scenario};
 use crate::node::NODE;
 use crate::pods::{HOST, HTTP};
@@ -31,6 +32,7 @@ pub(super) const ALL: &[Scenario] = &[
         iptables(s, "iptables-legacy", &["DROP"], Ending::Timeout)
     })
     .needs(&[Need::LegacyIptables]),
+    Scenario::new("firewall_drop_tproxy", DROP, tproxy).needs(&[Need::TransparentProxy]),
     Scenario::new("firewall_reject_iptables_reset", REJECT, |s| iptables(s, "iptables-nft", RESET, Ending::Refused))
         .needs(&[Need::Iptables]),
     Scenario::new("firewall_reject_legacy_reset", REJECT, |s| iptables(s, "iptables-legacy", RESET, Ending::Refused))
@@ -113,6 +115,14 @@ fn source_below_target(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.input_rule(pod, "tcp dport 9 drop comment \"other\"; tcp dport 8080 drop comment \"this\";")?;
     fixture.node.set_source_port(HTTP - 1)?;
     fixture.mentions(&["it is the rule with handle", "\"this\" in chain"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As Istio's TPROXY mode does it, while the sidecar does not run: no transparent socket listens on the proxy's port.
+fn tproxy(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.inside(pod)?.run("iptables-nft", TPROXY, "")?;
+    fixture.mentions(&["listens on its port 15006 with IP_TRANSPARENT"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

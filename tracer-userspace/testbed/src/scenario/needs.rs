@@ -28,6 +28,8 @@ pub enum Need {
     OwnMachine,
     /// iptables over nftables, with NAT.
     IptablesNat,
+    /// iptables over nftables, with TPROXY.
+    TransparentProxy,
     /// A CPU that is not emulated, so that an inspection of a namespace takes milliseconds.
     RealProcessor,
     Nft,
@@ -71,6 +73,7 @@ const MODULES: &[&str] = &[
     "xt_comment",
     "xt_addrtype",
     "xt_CT",
+    "xt_TPROXY",
     "iptable_raw",
     "sch_ingress",
     "cls_bpf",
@@ -97,7 +100,7 @@ pub fn prepare_machine() {
 impl Need {
     /// Why the machine lacks it. `None` if it is available.
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 19] = [const { OnceLock::new() }; 19];
+        static TRIED: [OnceLock<Option<String>>; 20] = [const { OnceLock::new() }; 20];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -135,6 +138,7 @@ impl Need {
             Self::Iptables => trial("iptables", "iptables-nft", REJECT, ""),
             Self::LegacyIptables => trial("iptables-legacy", "iptables-legacy", REJECT, ""),
             Self::IptablesNat => trial("iptables-nat", "iptables-nft", DNAT, ""),
+            Self::TransparentProxy => trial("tproxy", "iptables-nft", TPROXY, ""),
             Self::Nft => trial("nft", "nft", &["-f", "-"], NFT),
             Self::NftNat => trial("nft-nat", "nft", &["-f", "-"], NFT_NAT),
             Self::TcProgram => trial("tc-program", "tc", &["-batch", "-"], TC_PROGRAM),
@@ -153,6 +157,8 @@ fn has_tracepoint(name: &str) -> bool {
 const REJECT: &[&str] = &["-A", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"];
 const DNAT: &[&str] =
     &["-t", "nat", "-A", "OUTPUT", "-p", "tcp", "--dport", "1", "-j", "DNAT", "--to-destination", "10.88.0.2:2"];
+pub(super) const TPROXY: &[&str] =
+    &["-t", "mangle", "-A", "PREROUTING", "-p", "tcp", "--dport", "8080", "-j", "TPROXY", "--on-port", "15006"];
 const NFT: &str = "table inet t { chain c { type filter hook input priority 0; }; }\n";
 const NFT_NAT: &str = "table ip t { chain c { type nat hook prerouting priority -100; fib daddr type local tcp dport 1 dnat to 10.88.0.2:2; }; }\n";
 const TC_PROGRAM: &str = "qdisc add dev lo clsact\nfilter add dev lo ingress bpf da bytecode '1,6 0 0 2'\n";

@@ -5,7 +5,7 @@ use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case).filter(|stopped| !stopped.may_be_rerouted())?;
-    if let Some(found) = by_reverse_path(case, stopped) {
+    if let Some(found) = by_reverse_path(case, stopped).or_else(|| without_proxy(case, stopped)) {
         return Some(found);
     }
     let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
@@ -48,9 +48,70 @@ fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
     Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 
+/// All rules that can have dropped the packet give it to a transparent proxy, which does not listen.
+fn without_proxy(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
+    let (_, drop) = stopped.drop?;
+    let blame = stopped.blame.as_ref()?;
+    let port = blame.proxy_port()?;
+    let port = if port == 0 { drop.flow.dst.port() } else { port };
+    let why = match blame.certain() {
+        Some(_) => "it is a TPROXY rule, and the kernel found no process that",
+        None => "a TPROXY rule drops packets if no process",
+    };
+    let summary = format!(
+        "{}{}{}; {why} listens on its port {port} with IP_TRANSPARENT",
+        stopped.subject(case),
+        stopped.action(case),
+        stopped.words()
+    );
+    let listeners = run_in(case, stopped.netns, format!("ss -ltnp 'sport = :{port}'"));
+    let remediation = Remediation::from(format!(
+        "Start the proxy that listens on port {port} (a mesh's sidecar, or the CNI's proxy on the node), or restart it. If it was removed, delete the rule"
+    ))
+    .run([listeners])
+    .run(stopped.show_rules(case));
+    Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
+}
+
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+
+    /// As Istio's in TPROXY mode, while its proxy does not run.
+    #[test]
+    fn a_rule_of_a_transparent_proxy_that_does_not_listen_is_named() {
+        let decided = |rules: Vec<FirewallRule>| {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nft_do_chain".into()));
+                drop.stack = vec!["ip_rcv".into()];
+            });
+            let verdict = stream.push(firewall(POD, rules)).settles().verdict();
+            (verdict.cause.name(), verdict.confidence, format!("{} {}", verdict.summary, verdict.remediation))
+        };
+        let proxy = |chain: &str, port| FirewallRule {
+            hooks: vec!["PREROUTING".into()],
+            exact: false,
+            proxy_port: Some(port),
+            ..rule(chain, RuleVerdict::Drop)
+        };
+        for chain in ["ISTIO_TPROXY", "CILIUM_PRE_mangle"] {
+            let (cause, confidence, words) = decided(vec![proxy(chain, 15006)]);
+            assert_eq!((cause, confidence), ("firewall_drop", Confidence::Proven));
+            assert_has(
+                &words,
+                &[
+                    "the kernel found no process that listens on its port 15006 with IP_TRANSPARENT",
+                    "ss -ltnp 'sport = :15006'",
+                ],
+            );
+        }
+        assert_has(&decided(vec![proxy("p", 0)]).2, &["listens on its port 8080 with"]);
+        let other = FirewallRule { hooks: vec!["PREROUTING".into()], exact: false, ..rule("r", RuleVerdict::Drop) };
+        let words = decided(vec![proxy("p", 15006), other]).2;
+        assert_has(&words, &["it is one of these"]);
+        assert_lacks(&words, &["IP_TRANSPARENT"]);
+    }
 
     /// A full table of connection tracking drops at the same place. The rules or the table tell them apart.
     #[test]

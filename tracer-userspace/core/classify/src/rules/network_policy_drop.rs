@@ -19,8 +19,9 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let blame = stopped.blame.as_ref()?;
     let owner = blame.owner().filter(|owner| owner.policy)?;
-    // The reverse-path check of the same owner is no policy.
-    (blame.all(|rule| blame.owner_of(rule) == Some(owner)) && !blame.is_reverse_path()).then_some(())?;
+    // The reverse-path check of the same owner is no policy, nor is its redirect to a proxy.
+    let is_policy = !blame.is_reverse_path() && !blame.rules.iter().any(|rule| rule.proxy_port.is_some());
+    (is_policy && blame.all(|rule| blame.owner_of(rule) == Some(owner))).then_some(())?;
     if is_own_probe(case) && stopped.answer_dropped(case).is_some() {
         return Some(of_own_answer(case, stopped, owner.name));
     }

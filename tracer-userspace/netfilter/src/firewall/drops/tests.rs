@@ -1,7 +1,8 @@
 use super::super::add_tables;
 use super::super::ruleset::{Base, Key};
 use super::*;
-use tracer_model::event::Netns;
+use tracer_model::event::path::Packet;
+use tracer_model::event::{Netns, TcpFlags};
 use tracer_testing::address;
 
 fn flow() -> Flow {
@@ -78,6 +79,22 @@ fn a_rule_after_an_accepting_one_is_not_first() {
         flat(&table(vec![base("in", "INPUT", rules)])).rules[0].first
     };
     assert!(!first(Then::Accept) && first(Then::Nothing));
+}
+
+/// TPROXY drops what it cannot give to its proxy, and accepts the rest.
+#[test]
+fn a_rule_of_a_transparent_proxy_may_drop_and_may_accept() {
+    let rules = vec![rule(Some(8080), Then::Proxy(15006)), rule(None, Then::Drop)];
+    let firewall = flat(&table(vec![base("pre", "PREROUTING", rules)]));
+    let noted: Vec<_> = firewall.rules.iter().map(|rule| (rule.proxy_port, rule.exact, rule.first)).collect();
+    assert_eq!(noted, [(Some(15006), false, true), (None, true, false)]);
+    let packet = Packet { hook: Some("PREROUTING"), tracked: None, flags: TcpFlags(0x02) };
+    let takers = firewall.path.expect("a path").takers(&packet, |_| false);
+    assert_eq!(
+        (takers.rules.into_iter().collect::<Vec<_>>(), takers.take_all),
+        (vec![0], false),
+        "the second is not met"
+    );
 }
 
 #[test]
