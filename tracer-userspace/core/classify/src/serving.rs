@@ -5,6 +5,7 @@ use super::finding::Finding;
 use super::phrases::run_in;
 use super::pod_sockets::{FRESH_NS, detour};
 use super::rules::target_frozen::{Halt, halt_of};
+use super::sidecar::waits_for;
 use tracer_model::event::{Netns, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::{Command, Confidence, Remediation};
@@ -143,9 +144,10 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         let fix = std::mem::take(&mut finding.remediation);
         finding.remediation = fix.reword(|text| format!("{first}. If it is only slow: {text}")).run(command);
     }
+    let why = || holder.and_then(blocked).or_else(|| waits_for(case)).unwrap_or_else(|| SLOW.to_owned());
     finding.summary += &match (connection.accepted, connection.unread) {
         (false, _) => format!("; nobody had accepted it: it waited in the queue of {server}{}", halted(reading)),
-        (true, 0) => format!("; {server} had read it: {}", holder.and_then(blocked).unwrap_or(SLOW.to_owned())),
+        (true, 0) => format!("; {server} had read it: {}", why()),
         (true, bytes) => format!("; {} of it lay unread in {server}", counted(u64::from(bytes), "byte")),
     };
 }

@@ -52,12 +52,7 @@ impl Answerer {
 }
 
 fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
-    let probes = case.matched.possible_probes();
-    let paths = probes.iter().filter_map(|spec| spec.path.as_deref()?.strip_prefix(PILOT_AGENT));
-    let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
-    containers.sort_unstable();
-    containers.dedup();
-    let container = (!containers.is_empty()).then(|| containers.join(" or "))?;
+    let container = asked_by_pilot_agent(case)?;
     Some(Answerer {
         text: format!(
             "pilot-agent (container istio-proxy) answered for container {container}, and may not have reached it"
@@ -66,6 +61,22 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
             .to_owned(),
         commands: vec![logs(case, "istio-proxy")],
     })
+}
+
+/// A clause if the silent process is Istio's agent, which waits for the application itself.
+pub(super) fn waits_for(case: &Case<'_>) -> Option<String> {
+    let container = asked_by_pilot_agent(case)?;
+    Some(format!("as Istio's agent it asks container {container}, and waits for its answer"))
+}
+
+/// The container that Istio's agent asks for this probe.
+fn asked_by_pilot_agent(case: &Case<'_>) -> Option<String> {
+    let probes = case.matched.possible_probes();
+    let paths = probes.iter().filter_map(|spec| spec.path.as_deref()?.strip_prefix(PILOT_AGENT));
+    let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
+    containers.sort_unstable();
+    containers.dedup();
+    (!containers.is_empty()).then(|| containers.join(" or "))
 }
 
 /// The address translation of the pod sent the probe to another process, which answered for itself or the application.
@@ -139,6 +150,22 @@ mod tests {
         assert_has(&verdict.remediation, &["it did not). If it did: The network from the kubelet to the pod works"]);
         let own = answered(Stream::new().http_readiness_at("/app-healthz"), 500);
         assert_eq!(own.confidence, Confidence::Proven);
+    }
+
+    #[test]
+    fn an_agent_that_is_silent_waits_for_the_application() {
+        let mut stream = Stream::new();
+        stream.http_readiness_at("/app-health/shop/readyz").connect().established().wait_ms(500);
+        let (comm, peer) = ("pilot-agent".to_owned(), address("10.88.0.1:40000"));
+        let connection = ServedConnection { peer, unread: 0, unacknowledged: None, accepted: true, pid: Some(7) };
+        let processes = vec![ServerProcess { pid: 7, comm, tasks: ServerTasks::default(), frozen: None }];
+        let serving = Serving { processes, connection: Some(connection), ..Serving::default() };
+        stream.inspection(|reading| reading.serving = Some(Box::new(serving)));
+        let verdict = stream.wait_ms(500).closes((100, 101, 0)).verdict();
+        assert_eq!(verdict.cause.name(), "slow_response");
+        let words =
+            "; pilot-agent (pid 7) had read it: as Istio's agent it asks container shop, and waits for its answer";
+        assert_ends(&verdict.summary, words);
     }
 
     /// linkerd/linkerd2#6027: 502 by linkerd-proxy.

@@ -64,10 +64,14 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let first = |text: &str| Remediation::from(format!("{text}. If it is a policy, {ALLOW}"));
     let remediation = match drop.reason.as_deref() {
         Some(CGROUP_EGRESS) => first(UNIT),
+        Some("TC_INGRESS" | "TC_EGRESS") if own => {
+            first(&format!("{MONITOR}. A filter that redirects to a device that is down (mirred) drops, too"))
+                .run([Command::in_pod(SHOW_DROPS)])
+        }
         _ if ovs_reason(drop).is_some() => {
             first(FLOWS).run([Command::in_pod("ovs-appctl dpctl/dump-flows | grep drop")])
         }
-        _ if own => first(MONITOR).run([Command::in_pod("cilium-dbg monitor --type drop")]),
+        _ if own => first(MONITOR).run([Command::in_pod(SHOW_DROPS)]),
         _ => format!("In the network policies, {ALLOW}").into(),
     };
     let remediation = remediation.run([list_policies()]).run(show_program(case, drop));
@@ -115,6 +119,7 @@ fn is_own_probe(case: &Case<'_>) -> bool {
 
 const NO_NETWORK_POLICY: &str =
     "; it is an error, or a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
+const SHOW_DROPS: &str = "cilium-dbg monitor --type drop";
 const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
 
 /// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
