@@ -53,9 +53,10 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
 }
 
 /// The route of the calling thread's namespace from `own` back to `peer`, if it leads out of another link than `link`,
-/// which has the address `own`.
-pub(super) fn stray_way_back(own: SocketAddr, peer: SocketAddr, link: &LinkState) -> Option<StrayRoute> {
-    let (device, table) = route(own, peer).ok()??;
+/// which has the address `own`. Without ports: for a look-up that fails, the kernel drops a RST of that flow, which would
+/// look like a packet of the attempt (`inet_rtm_getroute_build_skb`, net/ipv4/route.c).
+pub(super) fn stray_way_back(own: IpAddr, peer: IpAddr, link: &LinkState) -> Option<StrayRoute> {
+    let (device, table) = route((own, 0).into(), (peer, 0).into()).ok()??;
     if device == link.ifindex {
         return None;
     }
