@@ -118,7 +118,7 @@ fn stray_way_back(inspection: &Inspection, peer: SocketAddr) -> Option<StrayRout
     let has_address = |link: &&LinkState| link.addrs.contains(&inspection.target.ip());
     let link = inspection.links.iter().find(has_address)?;
     let is_of_pod = link.peer_ifindex.is_some() || link.parent.is_some();
-    is_of_pod.then(|| policy::stray_way_back(inspection.target.ip(), peer.ip(), link)).flatten()
+    is_of_pod.then(|| policy::stray_way_back(inspection.target, peer, link)).flatten()
 }
 
 /// A route from the node that leads away from the target's link; `None` if the target's link is not known.

@@ -53,10 +53,9 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
 }
 
 /// The route of the calling thread's namespace from `own` back to `peer`, if it leads out of another link than `link`,
-/// which has the address `own`. Without ports: for a look-up that fails, the kernel drops a RST of that flow, which would
-/// look like a packet of the attempt (`inet_rtm_getroute_build_skb`, net/ipv4/route.c).
-pub(super) fn stray_way_back(own: IpAddr, peer: IpAddr, link: &LinkState) -> Option<StrayRoute> {
-    let (device, table) = route((own, 0).into(), (peer, 0).into()).ok()??;
+/// which has the address `own`.
+pub(super) fn stray_way_back(own: SocketAddr, peer: SocketAddr, link: &LinkState) -> Option<StrayRoute> {
+    let (device, table) = route(own, peer).ok()??;
     if device == link.ifindex {
         return None;
     }
@@ -64,9 +63,14 @@ pub(super) fn stray_way_back(own: IpAddr, peer: IpAddr, link: &LinkState) -> Opt
     Some(StrayRoute { device, pod_device: link.name.clone(), table, rule: None })
 }
 
-/// The device of the route, and the table in which it was found.
+/// The device of the route, and the table in which it was found. For a look-up that fails, the kernel drops a RST of that
+/// flow (`inet_rtm_getroute_build_skb`, net/ipv4/route.c), which would look like a packet of the attempt. So the first
+/// look-up has no ports.
 fn route(source: SocketAddr, target: SocketAddr) -> io::Result<Option<(u32, u32)>> {
-    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(source, target), parse_route)
+    let mut netlink = Netlink::open(NETLINK_ROUTE)?;
+    let without_ports = route_request((source.ip(), 0).into(), (target.ip(), 0).into());
+    netlink.ask(RTM_GETROUTE, &without_ports, |_| Some(()))?;
+    netlink.ask(RTM_GETROUTE, &route_request(source, target), parse_route)
 }
 
 /// Rules can match the protocol and the ports. Without a protocol the kernel takes UDP (`inet_rtm_getroute`,
