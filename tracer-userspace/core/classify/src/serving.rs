@@ -97,9 +97,12 @@ fn unblock(reading: &Serving, connection: &ServedConnection) -> Option<(String, 
 
 /// The handshake is over, and no socket of the target's namespace has the connection: something else took it.
 fn is_elsewhere(case: &Case<'_>) -> bool {
-    let Some(established) = case.attempt.established_at() else { return false };
-    let last = readings(case).last().copied().filter(|(time, _)| *time > established.saturating_add(INSPECTION_NS));
-    last.is_some_and(|(_, reading)| reading.no_connection_of == Some(case.attempt.flow.src))
+    let (Some(established), src) = (case.attempt.established_at(), case.attempt.flow.src) else { return false };
+    let all = readings(case);
+    // The readings between may be for other attempts.
+    let last = all.iter().rev().find(|(_, reading)| reading.no_connection_of == Some(src));
+    let is_later = last.is_some_and(|(time, _)| *time > established.saturating_add(INSPECTION_NS));
+    is_later && connection(case).is_none()
 }
 
 /// An inspection takes less: it began after the handshake if its answer came this long after.
@@ -150,4 +153,35 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         (true, 0) => format!("; {server} had read it: {}", why()),
         (true, bytes) => format!("; {} of it lay unread in {server}", counted(u64::from(bytes), "byte")),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// A NAT rule sent the connection to another process than the target's.
+    #[test]
+    fn a_connection_that_the_target_does_not_have_is_taken_by_another() {
+        let silent = |after_ms: u64, peer: &str| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).http_readiness().connect().established().wait_ms(after_ms);
+            let no_connection_of = Some(address(peer));
+            let serving = Some(Box::new(Serving { no_connection_of, ..Serving::default() }));
+            stream.inspection(|reading| reading.serving = serving);
+            // Of another attempt, which waits for the same target.
+            let other = Serving { no_connection_of: Some(address("10.88.0.1:40009")), ..Serving::default() };
+            stream.inspection(|reading| reading.serving = Some(Box::new(other)));
+            stream.wait_ms(1_000 - after_ms).closes((100, 101, 0)).wait_ms(5).tick();
+            let verdict = stream.verdict();
+            assert_eq!(verdict.cause.name(), "slow_response");
+            verdict
+        };
+        let taken = silent(500, "10.88.0.1:40000");
+        assert_eq!(taken.confidence, Confidence::Likely);
+        assert_has(&taken.summary, &["no socket of the target's network namespace has this connection"]);
+        assert_has(&taken.remediation, &["Find who took the connection", "conntrack -L -p tcp --dport 8080"]);
+        let other = silent(500, "10.88.0.1:40001");
+        assert_eq!(other.confidence, Confidence::Proven, "the reading was for another attempt");
+        assert_eq!(silent(50, "10.88.0.1:40000").confidence, Confidence::Proven, "it may be from before the handshake");
+    }
 }

@@ -169,29 +169,6 @@ pub(super) fn budget(case: &Case<'_>) -> String {
 mod tests {
     use tracer_core::testing::*;
 
-    /// A NAT rule sent the connection to another process than the target's.
-    #[test]
-    fn a_connection_that_the_target_does_not_have_is_taken_by_another() {
-        let silent = |after_ms: u64, peer: &str| {
-            let mut stream = Stream::new();
-            stream.links(true, &["10.88.0.1"]).http_readiness().connect().established().wait_ms(after_ms);
-            let no_connection_of = Some(address(peer));
-            let serving = Some(Box::new(Serving { no_connection_of, ..Serving::default() }));
-            stream.inspection(|reading| reading.serving = serving);
-            stream.wait_ms(1_000 - after_ms).closes((100, 101, 0)).wait_ms(5).tick();
-            let verdict = stream.verdict();
-            assert_eq!(verdict.cause.name(), "slow_response");
-            verdict
-        };
-        let taken = silent(500, "10.88.0.1:40000");
-        assert_eq!(taken.confidence, Confidence::Likely);
-        assert_has(&taken.summary, &["no socket of the target's network namespace has this connection"]);
-        assert_has(&taken.remediation, &["Find who took the connection", "conntrack -L -p tcp --dport 8080"]);
-        let other = silent(500, "10.88.0.1:40001");
-        assert_eq!(other.confidence, Confidence::Proven, "the reading was for another attempt");
-        assert_eq!(silent(50, "10.88.0.1:40000").confidence, Confidence::Proven, "it may be from before the handshake");
-    }
-
     /// The pod lost its link, its route or its address while its process worked: the answer could not leave.
     #[test]
     fn an_answer_that_cannot_leave_is_not_slow() {
