@@ -1,7 +1,7 @@
 //! A routing rule of the node sends the SYN out of another device than the pod's, or a route of the pod its answer.
 
 use super::*;
-use tracer_model::event::{Inspection, PacketDrop, RoutingRule, StrayRoute};
+use tracer_model::event::{Inspection, NeighbourState, PacketDrop, RoutingRule, StrayRoute};
 
 /// A route of the node leads to another device than the pod's, and nothing shows that the SYN reached the pod.
 pub(super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
@@ -20,13 +20,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// The pod's route to the prober leads out of another link: a second network, or a VPN in the pod, took it.
 fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
-    let read = |(time, reading): (u64, &'_ Inspection)| Some((time, reading.netns?, reading.stray_way_back.clone()?));
-    let (time, netns, stray) = inspections(case).filter(|_| over && case.settled).find_map(read)?;
+    let (time, reading) = inspections(case).find(|(_, reading)| reading.netns.is_some() && over && case.settled)?;
+    let (netns, stray) = (reading.netns?, reading.stray_way_back.as_ref()?);
+    let is_unresolved = reading.neighbour.as_ref().is_some_and(NeighbourState::is_unresolved);
     // The target's socket has taken the first SYN, and drops the next one.
     let is_unspecified = |drop: &PacketDrop| drop.reason.as_deref().is_none_or(|reason| reason == "NOT_SPECIFIED");
     let is_harmless = |drop: &PacketDrop| is_second_syn(drop) && is_unspecified(drop) && drop.netns == Some(netns);
     let is_stopped = case.attempt.icmp().next().is_some() || case.attempt.reset_received().is_some();
-    if is_stopped || is_queue_full(case) || !drops(case).all(|(_, drop)| is_harmless(drop)) {
+    if is_stopped || is_unresolved || is_queue_full(case) || !drops(case).all(|(_, drop)| is_harmless(drop)) {
         return None;
     }
     let (own, to) = (case.attempt.flow.dst.ip(), case.attempt.flow.src.ip());
@@ -151,6 +152,9 @@ mod tests {
         let mut answered = inspected();
         answered.established().wait_ms(1_000).closes((100, 101, 0));
         assert_eq!(answered.causes(), ["slow_response"]);
+        let mut corrected = inspected();
+        corrected.wait_ms(700).syn_again().wait_ms(300).inspection(|_| ()).gives_up();
+        assert_eq!(corrected.causes(), ["unexplained"], "the route is right again");
     }
 
     /// Cilium's routes lead to cilium_host, where a program redirects the packet: such a route decides nothing.
