@@ -6,9 +6,7 @@ use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_common::names::Hook;
-use tracer_model::event::{
-    Flow, Inspection, Netns, Observation, ObservationKind, PacketDrop, ResetSent, Runs, TcpState,
-};
+use tracer_model::event::{Inspection, Netns, Observation, ObservationKind, PacketDrop, ResetSent, Runs, TcpState};
 
 /// How long after a drop a RST or ICMP error still answers the dropped SYN. A rule that rejects answers in the run in
 /// which it drops. The next SYN, with an answer of its own, comes a second later at the earliest (`TCP_TIMEOUT_INIT`).
@@ -181,12 +179,7 @@ pub(super) fn is_of_handshake(case: &Case<'_>, time: u64, drop: &PacketDrop) -> 
 
 /// The dropped packet went from the prober to the target.
 pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    leads_out(case, drop.flow)
-}
-
-/// A packet of this flow goes from the prober to the target.
-pub(super) fn leads_out(case: &Case<'_>, packet: Flow) -> bool {
-    case.attempt.leads_out(packet)
+    case.attempt.leads_out(drop.flow)
 }
 
 /// The probed pod is on the host's network: a listener on another port of its namespace may be any process of the node.

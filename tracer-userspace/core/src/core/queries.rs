@@ -280,7 +280,7 @@ mod tests {
 
     /// The server's port is above the source port, as with gRPC's usual 50051.
     #[test]
-    fn rules_are_asked_for_with_the_target_s_port() {
+    fn a_query_for_rules_keeps_the_port_of_the_target() {
         for (packet, client_sends) in [(SYN, true), (SYN_ACK, false)] {
             let mut stream = Stream::to("10.88.0.2:50051");
             stream.connect().filtered(packet, POD);

@@ -20,7 +20,7 @@ fn too_big(case: &Case<'_>) -> Option<Finding> {
     if !attempt.failed_by_itself() {
         return None;
     }
-    let is_lost = |flow: Flow| !(leads_out(case, flow) && attempt.request_acknowledged());
+    let is_lost = |flow: Flow| !(attempt.leads_out(flow) && attempt.request_acknowledged());
     let dropped = |d: &PacketDrop| d.reason.as_deref() == Some("PKT_TOO_BIG") && is_lost(d.flow);
     let mut evidence: Vec<Evidence> = Vec::new();
     evidence.extend(attempt.drops().find(|(_, d)| dropped(d)).map(|(t, d)| of_drop(t, d)));
