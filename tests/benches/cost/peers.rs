@@ -16,10 +16,10 @@ use tracer_testbed::watcher::without_settings;
 use tracer_tests::stats::Sample;
 
 use super::report::{Row, spread};
-use super::stage::{Made, Stage};
+use super::stage::{Load, Made, Stage};
 use super::subject::{cpu_seconds_of, memory_of};
-use super::throughput::{SETTLE, alternate, ratios, rounds};
-use super::{PROBER, PROBER_HOOKS, Plan, THREADS, UNTRACKED};
+use super::throughput::{SETTLE, alternate, ratios, rounds, steady_load};
+use super::{PROBER, PROBER_HOOKS, Plan};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -55,9 +55,10 @@ struct Round {
 /// A row for each tool that runs here.
 pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let _prober = stage.prober_in_cgroup()?;
+    let mut load = steady_load(stage)?;
     let mut rows = Vec::new();
     for (name, command) in PEERS {
-        match row(stage, plan, name, command) {
+        match row(stage, &mut load, plan, name, command) {
             Ok(row) => rows.push(row),
             Err(error) => eprintln!("{name}: not measured: {error:#}"),
         }
@@ -65,10 +66,10 @@ pub(super) fn rows(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn row(stage: &Stage, plan: Plan, name: &str, command: &[&str]) -> Result<Row> {
+fn row(stage: &Stage, load: &mut Load, plan: Plan, name: &str, command: &[&str]) -> Result<Row> {
     // Fails early if the tool does not run here.
-    round(stage, plan, command)?;
-    let (without, with) = alternate(stage, plan, || round(stage, plan, command))?;
+    round(stage, load, plan, command)?;
+    let (without, with) = alternate(load, plan, |load| round(stage, load, plan, command))?;
     let rates = ratios(with.iter().map(|round| &round.made), &without, |made| made.per_second);
     let sample = |of: fn(&Round) -> f64| Sample::new(with.iter().map(of));
     let cpu = [sample(|round| round.made.cpu_us), Sample::new(without.iter().map(|made| made.cpu_us))];
@@ -92,13 +93,13 @@ fn row(stage: &Stage, plan: Plan, name: &str, command: &[&str]) -> Result<Row> {
     Ok(Row::new(format!("connects/s beside {name}"), rates.median(), "").detail(detail).data(data))
 }
 
-fn round(stage: &Stage, plan: Plan, command: &[&str]) -> Result<Round> {
+fn round(stage: &Stage, load: &mut Load, plan: Plan, command: &[&str]) -> Result<Round> {
     let output = stage.file("peer");
     let mut tool = Tool::start(stage, command, File::create(&output).context("its output")?)
         .and_then(|mut tool| tool.attached().map(|()| tool))
         .with_context(|| last_line(&fs::read_to_string(&output).unwrap_or_default()))?;
     let before = cpu_seconds_of(tool.pid())?;
-    let made = stage.load(UNTRACKED, THREADS, plan.seconds)?.finish()?;
+    let made = load.during(plan.seconds)?;
     let own_us = (cpu_seconds_of(tool.pid())? - before) * 1e6 / made.connections;
     let mib = |field: &str| memory_of(tool.pid(), field).map(|kib| kib / 1024.0);
     let (anonymous_mib, file_mib) = (mib("RssAnon")?, mib("RssFile")?);

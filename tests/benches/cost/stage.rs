@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::json;
 use tracer_testbed::helper::{Programs, Role};
 use tracer_testbed::ip::Route;
 use tracer_testbed::net::{Netns, PREFIX};
@@ -49,7 +50,8 @@ impl Stage {
         sweep();
         let named = |name: &str| Netns::create(&format!("{PREFIX}{}-bench-{name}", std::process::id()));
         let (load, node, pod) = (named("load")?, named("node")?, named("pod")?);
-        // Sockets in TIME_WAIT must fill neither the port range nor their table, because that would limit the rate.
+        // Sockets in TIME_WAIT must fill neither the port range nor their table, because that would limit the rate. On
+        // the loopback their ports are used again after a second.
         load.ip(|ip| ip.up("lo"))?;
         load.sysctl(&[("ipv4/ip_local_port_range", "1024 65535"), ("ipv4/tcp_max_tw_buckets", "1000000")])?;
         node.ip(|ip| ip.veth("trb0", "eth0", pod.as_fd()))?;
@@ -148,16 +150,36 @@ pub(super) struct Load {
 }
 
 impl Load {
+    /// What it makes from now on, for some seconds.
+    pub(super) fn during(&mut self, seconds: f64) -> Result<Made> {
+        let before = self.so_far()?;
+        thread::sleep(Duration::from_secs_f64(seconds));
+        Ok(Made::between(&before, &self.so_far()?))
+    }
+
+    fn so_far(&mut self) -> Result<Totals> {
+        self.proc.say("")?;
+        Totals::read(&self.proc.line(self.patience)?)
+    }
+
+    /// What it made, after its end.
     pub(super) fn finish(mut self) -> Result<Made> {
         let printed = self.proc.finish(self.patience)?.join("\n");
-        let reported: Value = serde_json::from_str(&printed).context("what load printed")?;
-        let number = |key: &str| reported[key].as_f64().with_context(|| format!("{key} of load"));
-        Ok(Made {
-            connections: number("connections")?,
-            seconds: number("seconds")?,
-            per_second: number("connects_per_s")?,
-            cpu_us: number("cpu_s")? * 1e6 / number("connections")?,
-        })
+        Ok(Made::between(&Totals::default(), &Totals::read(&printed)?))
+    }
+}
+
+/// What a load made since its start.
+#[derive(Default, Deserialize)]
+struct Totals {
+    connections: f64,
+    seconds: f64,
+    cpu_s: f64,
+}
+
+impl Totals {
+    fn read(line: &str) -> Result<Self> {
+        serde_json::from_str(line).with_context(|| format!("what load printed: {line}"))
     }
 }
 
@@ -168,6 +190,14 @@ pub(super) struct Made {
     pub(super) per_second: f64,
     /// Processor time of both ends for one connection, in microseconds. Other load on the machine hardly changes it.
     pub(super) cpu_us: f64,
+}
+
+impl Made {
+    fn between(before: &Totals, now: &Totals) -> Self {
+        let (connections, seconds) = (now.connections - before.connections, now.seconds - before.seconds);
+        let cpu_us = (now.cpu_s - before.cpu_s) * 1e6 / connections;
+        Self { connections, seconds, per_second: connections / seconds, cpu_us }
+    }
 }
 
 /// The `kubelet` program. It starts an attempt without waiting for the end of the previous one.

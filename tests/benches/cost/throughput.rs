@@ -9,7 +9,7 @@ use serde_json::json;
 use tracer_tests::stats::Sample;
 
 use super::report::{Row, Target, spread};
-use super::stage::{Made, Stage};
+use super::stage::{Load, Made, Stage};
 use super::subject::Subject;
 use super::{PROBER, PROBER_HOOKS, Plan, THREADS, UNTRACKED};
 
@@ -19,14 +19,14 @@ pub(super) const SETTLE: Duration = Duration::from_millis(300);
 /// Rates by default, with hooks for probers only, and with `--all-connections`. A control compares rounds without tracer
 /// in the same way: what it lacks to 1 is not tracer's.
 pub(super) fn rates(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
-    without_tracer(stage, Plan { seconds: 1.0, ..plan })?;
-    let (without, control) = alternate(stage, plan, || without_tracer(stage, plan))?;
+    let mut load = steady_load(stage)?;
+    let (without, control) = alternate(&mut load, plan, |load| without_tracer(load, plan))?;
     let control = ratios(control.iter(), &without, |made| made.per_second);
-    let default = compare(stage, plan, &[])?;
+    let default = compare(stage, &mut load, plan, &[])?;
     let prober = stage.prober_in_cgroup()?;
-    let alone = compare(stage, plan, PROBER_HOOKS)?;
+    let alone = compare(stage, &mut load, plan, PROBER_HOOKS)?;
     drop(prober);
-    let all = compare(stage, plan, &["--all-connections"])?;
+    let all = compare(stage, &mut load, plan, &["--all-connections"])?;
     Ok(vec![
         Row::new("connects/s without tracer / without it", control.median(), "")
             .detail(rounds(&control))
@@ -47,22 +47,30 @@ struct Comparison {
     with: Vec<Round>,
 }
 
+/// One load for all rounds: its own start would be the largest difference between them. It is steady when its first
+/// ports are used again.
+pub(super) fn steady_load(stage: &Stage) -> Result<Load> {
+    let load = stage.load(UNTRACKED, THREADS, 3600.0)?;
+    thread::sleep(Duration::from_secs(10));
+    Ok(load)
+}
+
 /// Compares each round with tracer to the mean of the rounds before and after it, which are without tracer.
-fn compare(stage: &Stage, plan: Plan, flags: &[&str]) -> Result<Comparison> {
-    let (without, with) = alternate(stage, plan, || with_tracer(stage, plan, UNTRACKED, flags))?;
+fn compare(stage: &Stage, load: &mut Load, plan: Plan, flags: &[&str]) -> Result<Comparison> {
+    let (without, with) = alternate(load, plan, |load| with_tracer(stage, flags, || load.during(plan.seconds)))?;
     Ok(Comparison { without, with })
 }
 
 pub(super) fn alternate<R>(
-    stage: &Stage,
+    load: &mut Load,
     plan: Plan,
-    mut round: impl FnMut() -> Result<R>,
+    mut round: impl FnMut(&mut Load) -> Result<R>,
 ) -> Result<(Vec<Made>, Vec<R>)> {
-    let mut without = vec![without_tracer(stage, plan)?];
+    let mut without = vec![without_tracer(load, plan)?];
     let mut with = Vec::new();
     for _ in 0..plan.rounds {
-        with.push(round()?);
-        without.push(without_tracer(stage, plan)?);
+        with.push(round(load)?);
+        without.push(without_tracer(load, plan)?);
     }
     Ok((without, with))
 }
@@ -123,9 +131,9 @@ pub(super) fn rounds(ratios: &Sample) -> String {
     format!("median of {} rounds, half of them {low:.3} to {high:.3}, all {min:.3} to {max:.3}", ratios.len())
 }
 
-fn without_tracer(stage: &Stage, plan: Plan) -> Result<Made> {
+fn without_tracer(load: &mut Load, plan: Plan) -> Result<Made> {
     thread::sleep(SETTLE);
-    stage.load(UNTRACKED, THREADS, plan.seconds)?.finish()
+    load.during(plan.seconds)
 }
 
 /// One round with tracer.
@@ -136,11 +144,11 @@ struct Round {
     cpu_share: f64,
 }
 
-fn with_tracer(stage: &Stage, plan: Plan, comm: &str, flags: &[&str]) -> Result<Round> {
+fn with_tracer(stage: &Stage, flags: &[&str], load: impl FnOnce() -> Result<Made>) -> Result<Round> {
     let tracer = Subject::start(stage, "attach", flags)?;
     thread::sleep(SETTLE);
     let before = tracer.cpu_seconds()?;
-    let made = stage.load(comm, THREADS, plan.seconds)?.finish()?;
+    let made = load()?;
     let cpu = tracer.cpu_seconds()? - before;
     let records = tracer.stop()?;
     let stop = &records.last().context("the stop record")?.record;
@@ -155,7 +163,9 @@ pub(super) fn events(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
         [("a prober's connections", PROBER, &[]), ("--all-connections", UNTRACKED, &["--all-connections"])];
     let mut rows = Vec::new();
     for (name, comm, flags) in cases {
-        let rounds: Vec<Round> = (0..3).map(|_| with_tracer(stage, plan, comm, flags)).collect::<Result<_>>()?;
+        let rounds: Vec<Round> = (0..3)
+            .map(|_| with_tracer(stage, flags, || stage.load(comm, THREADS, plan.seconds)?.finish()))
+            .collect::<Result<_>>()?;
         rows.extend(event_rows(name, &rounds));
     }
     Ok(rows)

@@ -6,6 +6,8 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,7 @@ use clap::Parser;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// Makes short connections, and prints what they cost.
+/// Makes short connections, and prints what they cost: at the end, and after each line of stdin.
 #[derive(Debug, Parser)]
 pub struct Load {
     /// Threads that connect.
@@ -60,12 +62,21 @@ pub fn run(args: &Load) -> Result<()> {
         return https(dst);
     }
     let targets: Vec<Target> = (0..args.threads).map(|_| target(args)).collect::<Result<_>>()?;
-    let began = Instant::now();
-    let made = hammer(args, &targets);
-    let seconds = began.elapsed().as_secs_f64();
-    let rate = made as f64 / seconds;
-    let cpu = cpu_seconds()?;
-    println!("{}", serde_json::json!({"connections": made, "seconds": seconds, "connects_per_s": rate, "cpu_s": cpu}));
+    let (begun, made) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    let so_far = Arc::clone(&made);
+    thread::spawn(move || {
+        for _line in std::io::stdin().lines().map_while(Result::ok) {
+            print(begun, &so_far)?;
+        }
+        anyhow::Ok(())
+    });
+    hammer(args, &targets, &made);
+    print(begun, &made)
+}
+
+fn print(begun: Instant, made: &AtomicU64) -> Result<()> {
+    let (seconds, made, cpu) = (begun.elapsed().as_secs_f64(), made.load(Ordering::Relaxed), cpu_seconds()?);
+    println!("{}", serde_json::json!({"connections": made, "seconds": seconds, "cpu_s": cpu}));
     Ok(())
 }
 
@@ -91,22 +102,20 @@ fn target(args: &Load) -> Result<Target> {
     Ok((listener.local_addr()?, Some(listener)))
 }
 
-fn hammer(args: &Load, targets: &[Target]) -> u64 {
+fn hammer(args: &Load, targets: &[Target], made: &AtomicU64) {
     let end = Instant::now() + Duration::from_secs_f64(args.seconds);
     let pause = Duration::from_millis(args.pause_ms);
     thread::scope(|scope| {
-        let work = |(dst, listener): &Target| {
-            let mut made = 0;
-            while Instant::now() < end {
-                let is_made = if args.refused { is_refused(*dst) } else { once(*dst, listener.as_ref()).is_ok() };
-                made += u64::from(is_made);
-                thread::sleep(pause);
-            }
-            made
-        };
-        let workers: Vec<_> = targets.iter().map(|target| scope.spawn(move || work(target))).collect();
-        workers.into_iter().map(|w| w.join().unwrap_or(0)).sum()
-    })
+        for (dst, listener) in targets {
+            scope.spawn(move || {
+                while Instant::now() < end {
+                    let is_made = if args.refused { is_refused(*dst) } else { once(*dst, listener.as_ref()).is_ok() };
+                    made.fetch_add(u64::from(is_made), Ordering::Relaxed);
+                    thread::sleep(pause);
+                }
+            });
+        }
+    });
 }
 
 /// CPU time of this process. Unlike the rate, it hardly depends on other load of the machine.
