@@ -102,21 +102,32 @@ const fn setting(drop: &PacketDrop) -> &'static str {
 /// (`rt6_purge_dflt_routers`). It accepts no new ones unless `accept_ra` is 2.
 const KEEP_THE_ROUTE: &str = " Forwarding removes an IPv6 default route that came from router advertisements. If the first command shows one and accept_ra of its link is 1, set net.ipv6.conf.LINK.accept_ra to 2 first.";
 
+/// A write that does not change `ip_forward` changes no device (`devinet_sysctl_forward`): then only the device's own
+/// setting helps.
 fn forwarding_fix(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
-    let (name, version) = (setting(drop), if drop.flow.dst.is_ipv4() { "ipv4" } else { "ipv6" });
-    let device = drop.device.as_ref().map(|d| shell::link_setting(&d.name));
-    let device = device.map(|device| format!(" (and net.{version}.conf.{device}.forwarding)")).unwrap_or_default();
-    let first = (!drop.flow.dst.is_ipv4()).then_some((KEEP_THE_ROUTE, "ip -6 route show default proto ra"));
-    let text = format!(
-        "Set {name}{device} to 1, make it permanent in /etc/sysctl.d, and find what set it to 0.{}",
-        first.map(|(text, _)| text).unwrap_or_default()
-    );
-    let set = format!("sysctl -w {name}=1");
-    let commands = first.map(|(_, show)| show).into_iter().chain([set.as_str()]);
+    let name = setting(drop);
+    let set = |name: &str| format!("sysctl -w {name}=1");
+    let device = drop.device.as_ref().map_or_else(|| "DEVICE".to_owned(), |d| shell::link_setting(&d.name));
+    let own = format!("net.ipv4.conf.{device}.forwarding");
+    let usual =
+        |names: &str| format!("Set {names} to 1, make it permanent in /etc/sysctl.d, and find what set it to 0.");
+    let (text, commands) = match value(case, drop) {
+        _ if drop.flow.dst.is_ipv6() => {
+            (usual(name) + KEEP_THE_ROUTE, vec!["ip -6 route show default proto ra".to_owned(), set(name)])
+        }
+        Some("0") => (usual(name), vec![set(name)]),
+        Some(_) => {
+            (format!("Set {own} to 1. {name} is 1 already, so writing it changes nothing. {FIND}"), vec![set(&own)])
+        }
+        None => (format!("{} {FIND}", usual(&format!("{name} and {own}"))), vec![set(name), set(&own)]),
+    };
     Remediation::from(text)
-        .run(commands.map(|command| run_in(case, drop.netns, command)))
+        .run(commands.into_iter().map(|command| run_in(case, drop.netns, command)))
         .run([Command::on_node("tracer doctor --check ip_forward")])
 }
+
+/// What sets the setting of single devices to 0.
+const FIND: &str = "What sets it to 0 for a device: net.ipv4.conf.default.forwarding in /etc/sysctl.d, or IPv4Forwarding= of systemd-networkd.";
 
 /// Netfilter dropped the packet at a hook of the node. `doctor` found a base chain at that hook that drops all packets
 /// that no rule accepts.
@@ -150,7 +161,9 @@ mod tests {
         assert_eq!(stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).causes(), ["missing_node_prerequisite"]);
         let verdict = stream.verdict();
         assert_eq!(verdict.confidence, Confidence::Proven);
-        assert!(verdict.remediation.commands[0].run == "sysctl -w net.ipv4.ip_forward=1", "{}", verdict.remediation);
+        let commands: Vec<_> = verdict.remediation.commands.iter().map(|command| command.run.as_str()).collect();
+        let both = ["sysctl -w net.ipv4.ip_forward=1", "sysctl -w net.ipv4.conf.DEVICE.forwarding=1"];
+        assert_eq!(commands[..2], both, "the setting was not read");
     }
 
     #[test]
@@ -159,11 +172,17 @@ mod tests {
             let mut stream = Stream::new();
             let mut settings = NodeSettings::default();
             settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
-            stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
-            stream.verdict().summary
+            stream.push(ObservationKind::NodeSettings(settings)).connect();
+            stream.drop_on(SYN, "IP_INADDRERRORS", NODE, Some(device(2, "eth0.100")));
+            let verdict = stream.verdict();
+            (verdict.summary, verdict.remediation.commands[0].run.clone())
         };
-        assert_ends(&decided("0"), "(net.ipv4.ip_forward = 0)");
-        assert_ends(&decided("1"), "(net.ipv4.ip_forward = 1: it is the device's own setting)");
+        let (summary, command) = decided("0");
+        assert_ends(&summary, "(net.ipv4.ip_forward = 0)");
+        assert_eq!(command, "sysctl -w net.ipv4.ip_forward=1");
+        let (summary, command) = decided("1");
+        assert_ends(&summary, "(net.ipv4.ip_forward = 1: it is the device's own setting)");
+        assert_eq!(command, "sysctl -w net.ipv4.conf.eth0/100.forwarding=1");
     }
 
     /// Observed: the route disappeared, and the kernel ignored the next advertisement.
