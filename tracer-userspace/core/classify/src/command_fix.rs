@@ -99,7 +99,8 @@ pub(super) fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Reme
 }
 
 /// How to use the commands of [`kubectl::exec`].
-pub(super) const BY_HAND: &str = "Run the command by hand: put what `kubectl get pod` prints in place of COMMAND";
+pub(super) const BY_HAND: &str =
+    "Run the command by hand, in bash or zsh: put what `kubectl get pod` prints in place of COMMAND";
 
 pub(super) fn fix_failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     let by_hand = kubectl::exec(k8s, probe.probe_type);

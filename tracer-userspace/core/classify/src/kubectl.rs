@@ -59,19 +59,26 @@ pub(super) fn endpoints(service: Option<&str>) -> [Command; 2] {
     ]
 }
 
-/// Commands that print the command of a probe and run it as COMMAND: tracer does not keep the command itself.
+/// Commands that print the command of a probe and run it as COMMAND: tracer does not keep the command itself. The first
+/// one prints words for bash and zsh, which undo what `js` escapes. Sidecars are init containers.
 pub(super) fn exec(k8s: &K8s, probe_type: ProbeType) -> [Command; 2] {
-    let chosen = word(k8s.container_name.as_deref()).map(|name| format!("?(@.name==\"{name}\")"));
-    let chosen = chosen.unwrap_or_else(|| "*".to_owned());
     let probe = match probe_type {
         ProbeType::Liveness => "livenessProbe",
         ProbeType::Readiness => "readinessProbe",
         ProbeType::Startup => "startupProbe",
     };
+    let words =
+        r#"{{range .PROBE.exec.command}}{{printf "$\x27%s\x27 " (js .)}}{{end}}{{println}}"#.replace("PROBE", probe);
+    let words = match word(k8s.container_name.as_deref()) {
+        Some(name) => [r#"{{if eq .name ""#, name, r#""}}"#, &words, "{{end}}"].concat(),
+        None => words,
+    };
+    let both =
+        r#"{{range .spec.containers}}{{template "c" .}}{{end}}{{range .spec.initContainers}}{{template "c" .}}{{end}}"#;
+    let template = [r#"{{define "c"}}"#, &words, "{{end}}", both].concat();
     let (pod, container) = (pod(k8s), container(k8s));
-    let path = format!("{{.spec.containers[{chosen}].{probe}.exec.command}}");
     [
-        Command::in_cluster(format!("kubectl get pod {pod} -o jsonpath='{path}'")),
+        Command::in_cluster(format!("kubectl get pod {pod} -o go-template='{template}'")),
         Command::in_cluster(format!("kubectl exec {pod}{container} -- COMMAND; echo $?")),
     ]
 }
@@ -79,7 +86,7 @@ pub(super) fn exec(k8s: &K8s, probe_type: ProbeType) -> [Command; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_core::testing::assert_ends;
+    use tracer_core::testing::assert_has;
 
     fn named(namespace: &str, pod: &str, container: Option<&str>) -> K8s {
         let (namespace, pod_name) = (Some(namespace.into()), Some(pod.into()));
@@ -92,12 +99,12 @@ mod tests {
         assert_eq!(
             commands(Some("app"), ProbeType::Readiness),
             [
-                r#"kubectl get pod -n shop cart-0 -o jsonpath='{.spec.containers[?(@.name=="app")].readinessProbe.exec.command}'"#,
+                r#"kubectl get pod -n shop cart-0 -o go-template='{{define "c"}}{{if eq .name "app"}}{{range .readinessProbe.exec.command}}{{printf "$\x27%s\x27 " (js .)}}{{end}}{{println}}{{end}}{{end}}{{range .spec.containers}}{{template "c" .}}{{end}}{{range .spec.initContainers}}{{template "c" .}}{{end}}'"#,
                 "kubectl exec -n shop cart-0 -c app -- COMMAND; echo $?",
             ]
         );
         let [without, _] = commands(None, ProbeType::Startup);
-        assert_ends(&without, "jsonpath='{.spec.containers[*].startupProbe.exec.command}'");
+        assert_has(&without, &[r#"'{{define "c"}}{{range .startupProbe.exec.command}}"#]);
     }
 
     /// The name of the Service comes from the comment of a rule.
