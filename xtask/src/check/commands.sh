@@ -38,7 +38,8 @@ kubectl() {
     case $* in
         tracer*) parse ./kubectl-tracer "${@:2}" ;;
         *"/tracer "*) while [ "$1" != -- ]; do shift; done; tracer "${@:3}" ;;
-        *logs*) cat tracer.ndjson ;;
+        # A pod's log has the records and tracer's warnings.
+        *logs*) echo "tracer: warning: x" && cat tracer.ndjson ;;
         *) echo pod/tracer-x ;;
     esac
 }
