@@ -61,8 +61,9 @@ const fn is_too_big(icmp: &Icmp) -> bool {
 fn finding(case: &Case<'_>, evidence: Vec<Evidence>, what: &str) -> Finding {
     let dst = case.attempt.flow.dst;
     let summary = format!("the handshake with {dst} got through, but {what}; the sender did not learn of it");
+    let error = if dst.is_ipv4() { "ICMP `fragmentation needed`" } else { "ICMPv6 `packet too big`" };
     let remediation = Remediation::from(format!(
-        "Set the CNI's MTU to that of the smallest link between the node and {}, less the encapsulation. Let ICMP `fragmentation needed` pass",
+        "Set the CNI's MTU to that of the smallest link between the node and {}, less the encapsulation. Let {error} pass",
         dst.ip()
     ))
     .run([Command::on_node("ip link"), Command::on_node(format!("tracepath {}", dst.ip()))]);
@@ -85,6 +86,11 @@ mod tests {
     fn a_packet_that_was_too_big_is_proof_once_the_attempt_failed() {
         let mut stream = Stream::new().connect().established().drop(TcpFlags(0x10), "PKT_TOO_BIG", NODE).clone();
         assert_eq!(closes(&mut stream, (1800, 1, 0)), ["mtu_blackhole"]);
+        assert_has(&stream.verdict().remediation, &["Let ICMP `fragmentation needed` pass"]);
+        let mut six = Stream::to("[fd00::2]:8080");
+        six.connect().established().drop(TcpFlags(0x10), "PKT_TOO_BIG", NODE);
+        assert_eq!(closes(&mut six, (1800, 1, 0)), ["mtu_blackhole"]);
+        assert_has(&six.verdict().remediation, &["Let ICMPv6 `packet too big` pass"]);
         let mut answer = Stream::new();
         answer.connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
             (drop.reason, drop.flow) = (Some("PKT_TOO_BIG".into()), drop.flow.reversed());

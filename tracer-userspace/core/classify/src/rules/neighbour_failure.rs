@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::super::phrases::of_family;
 use super::unexplained::missing_address;
 use super::*;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
@@ -153,9 +154,10 @@ const NODE_OWNS_ADDRESS: &str =
 
 fn restore_own_address(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Remediation {
     let show = ["ip rule".to_owned(), format!("ip route show table local {addr}")];
-    Remediation::from(
-        "Restore the node's rule of priority 0 (ip rule add lookup local priority 0). Or remove the address and add it again: that restores its route",
-    )
+    let add = of_family(case, "ip rule add lookup local priority 0".to_owned());
+    Remediation::from(format!(
+        "Restore the node's rule of priority 0 ({add}). Or remove the address and add it again: that restores its route"
+    ))
     .run(show.map(|command| run_in(case, Some(netns), command)))
 }
 
@@ -278,6 +280,15 @@ mod tests {
             noted.summary.contains("the node's own address") && noted.remediation.to_string().contains("ip rule")
         };
         assert!(noted(&["10.88.0.2"]) && !noted(&["10.88.0.1"]));
+        let mut six = Stream::to("[fd00::2]:8080");
+        six.links(true, &["fd00::2"]).connect().wait_ms(200).inspection(|reading| {
+            let entry = NeighbourState { addr: reading.target.ip(), ..neighbour("incomplete") };
+            (reading.netns, reading.neighbour) = (None, Some(entry));
+        });
+        assert_has(
+            &six.gives_up().verdict().remediation,
+            &["(ip -6 rule add lookup local priority 0)", ": ip -6 rule; "],
+        );
     }
 
     /// Found on a node where another pod had many probes. Inspections came late, and tracer called a pod with its link

@@ -154,15 +154,21 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
         return None;
     }
     let mut links = case.node.links.get(&netns).into_iter().flatten();
-    let device = links.find(|link| link.addrs.contains(&addr)).map(|link| link.name.as_str());
+    let found = links.find_map(|link| Some((link, link.addrs.iter().position(|own| *own == addr)?)));
+    let device = found.map(|(link, _)| link.name.as_str());
     let summary = format!(
         "{addr}, the address of pod {pod}, is an address of the node itself, too{}: the SYN never left it; the node's own kernel answered it with a RST, since nobody listens on port {} there",
         device.map(|name| format!(" (on {name})")).unwrap_or_default(),
         case.attempt.flow.dst.port()
     );
     let device = device.map_or("DEVICE", shell::link);
-    let commands =
-        [format!("ip route get {addr}"), format!("ip addr show to {addr}"), format!("ip addr del {addr} dev {device}")];
+    // Without its length, `ip addr del` does not find an IPv6 address.
+    let length = found.and_then(|(link, at)| link.prefixes.get(at)).map(|it| format!("/{it}")).unwrap_or_default();
+    let commands = [
+        format!("ip route get {addr}"),
+        format!("ip addr show to {addr}"),
+        format!("ip addr del {addr}{length} dev {device}"),
+    ];
     let remediation = Remediation::from(
         "If the CNI left the address there, take it away (the last command) and restart the CNI's agent. If it is the node's own, leave it, delete the pod and take the address out of the CNI's range. The process in the pod did not get the SYN",
     )
@@ -225,6 +231,11 @@ mod tests {
         assert_has(&own.remediation, &[": ip route get 10.88.0.2; "]);
         assert_lacks(&own.remediation, &["Let the process listen"]);
         assert_has(&own.remediation, &["If it is the node's own, leave it, delete the pod"]);
+        let mut long = Stream::new();
+        let bridge = LinkState { prefixes: vec![16, 24], ..link(3, "cni0", &["10.77.0.1", "10.88.0.2"]) };
+        long.node_links(vec![bridge]).http_readiness().connect().reset_sent(SYN, true, None);
+        long.last_reset_sent().netns = Some(NODE);
+        assert_ends(&long.verdict().remediation, "; ip addr del 10.88.0.2/24 dev cni0");
         for other in [reported(&["10.88.0.1"], |_| {}), reported(&["10.88.0.2"], |stream| _ = stream.on_host_network())]
         {
             assert_starts(&other.summary, "nobody listens on 10.88.0.2:8080");
