@@ -22,21 +22,29 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "{target} is on {}, a {kind} of {name}, and the node resolves this address on {name} itself; a host does not reach a {kind} over the device under it",
         link.name
     );
-    let mode = if kind.starts_with("ip") { "l2" } else { "bridge" };
-    let fix = Remediation::from(format!(
-        "Give the node a {kind} of its own beside the pods', and a route over it. Or let the pod's first network be a bridge or veth, with the {kind} as a second one. Or use an exec probe"
-    ))
-    .run(
-        [
-            format!("ip link add shim0 link {parent} type {kind} mode {mode}"),
+    let otherwise = format!(
+        "Or let the pod's first network be a bridge or veth, with the {kind} as a second one. Or use an exec probe"
+    );
+    let fix = if kind.starts_with("ip") {
+        Remediation::from(format!("{IPVLAN} {otherwise}"))
+    } else {
+        let commands = [
+            format!("ip link add shim0 link {parent} type macvlan mode bridge"),
             "ip link set shim0 up".to_owned(),
             format!("ip route add {target} dev shim0"),
-        ]
-        .map(|command| run_in(case, case.attempt.netns, command)),
-    );
+        ];
+        Remediation::from(format!("{MACVLAN} {otherwise}"))
+            .run(commands.map(|command| run_in(case, case.attempt.netns, command)))
+    };
     let evidence = vec![evidence_of("rtnetlink", time, text, fields), unresolved];
     Some(Finding::likely(Cause::HostIsolatedLink, evidence, summary, fix).until_answered())
 }
+
+const MACVLAN: &str = "Give the node a macvlan of its own beside the pods', and a route over it. The pods' links must have the mode bridge: `ip -d link` in the pod shows it.";
+
+/// No commands: the mode belongs to the device, so a link with another mode changes that of all pods (`ipvlan_link_new`).
+/// The device finds an ipvlan by its address, so a link without one gets no answers.
+const IPVLAN: &str = "Give the node an ipvlan of its own, with a free address, and a route over it to the pods with that address as its source (src). It must have the mode of the pods' links (`ip -d link` in the pod shows it), or it changes theirs.";
 
 /// The link that has the target's address, and its parent device, which is in the prober's namespace.
 fn link_and_parent<'a>(reading: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'a ParentLink)> {
@@ -95,7 +103,12 @@ mod tests {
             assert_eq!(stream.causes(), ["host_isolated_link"], "{kind} {dropped}");
             let verdict = stream.verdict();
             assert_eq!(verdict.confidence, Confidence::Likely);
-            assert_has(&verdict.remediation, &[&format!("shim0 link DEVICE type {kind}")]);
+            let commands = verdict.remediation.commands;
+            if kind == "ipvlan" {
+                assert!(commands.is_empty(), "another mode would break the pods: {commands:?}");
+            } else {
+                assert_eq!(commands[0].run, "ip link add shim0 link DEVICE type macvlan mode bridge");
+            }
         }
     }
 
