@@ -102,7 +102,7 @@ const fn backend(backend: Backend) -> &'static str {
 fn fix(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Fix {
     let may_be_right = chain.ways_out > 0;
     match owner {
-        Some("ufw") if may_be_right => allow(ufw_command(chain), "systemctl disable --now ufw"),
+        Some("ufw") if may_be_right => Fix::lasting(allow(ufw_command(chain), "systemctl disable --now ufw")),
         Some("ufw") => Fix::new(
             Remediation::on_node("Turn ufw off", "ufw disable"),
             Remediation::on_node(KEEP, "systemctl disable --now ufw"),
@@ -110,7 +110,7 @@ fn fix(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Fix {
         Some("firewalld") if table.name == owner::PANIC => {
             Fix::lasting(Remediation::on_node("End firewalld's panic mode", "firewall-cmd --panic-off"))
         }
-        Some("firewalld") if may_be_right => allow(firewalld_command(chain), "systemctl disable --now firewalld"),
+        Some("firewalld") if may_be_right => Fix::lasting(firewalld_fix(chain)),
         Some("firewalld") => Fix::new(
             Remediation::on_node("Stop firewalld", "systemctl stop firewalld"),
             Remediation::on_node(KEEP, "systemctl disable firewalld"),
@@ -128,24 +128,29 @@ fn ufw_command(chain: &SurveyChain) -> &'static str {
     }
 }
 
-/// A zone of sources accepts packets from these sources. Packets from other nodes to them need a policy.
-fn firewalld_command(chain: &SurveyChain) -> &'static str {
-    match chain.hook {
-        Some("FORWARD") => {
-            "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --new-policy=to-pods && firewall-cmd --permanent --policy=to-pods --add-ingress-zone=ANY && firewall-cmd --permanent --policy=to-pods --add-egress-zone=trusted && firewall-cmd --permanent --policy=to-pods --set-target=ACCEPT && firewall-cmd --reload"
-        }
-        _ => {
-            "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --add-port=10250/tcp && firewall-cmd --reload"
-        }
+/// A zone of sources accepts packets from these sources. Packets from other nodes to them need a policy, which takes
+/// effect only when firewalld reloads.
+fn firewalld_fix(chain: &SurveyChain) -> Remediation {
+    const OFF: &str = "systemctl disable --now firewalld";
+    if chain.hook != Some("FORWARD") {
+        return allow(
+            "firewall-cmd --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --add-port=10250/tcp && firewall-cmd --permanent --add-port=10250/tcp",
+            OFF,
+        );
     }
+    allow(
+        "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --new-policy=to-pods && firewall-cmd --permanent --policy=to-pods --add-ingress-zone=ANY && firewall-cmd --permanent --policy=to-pods --add-egress-zone=trusted && firewall-cmd --permanent --policy=to-pods --set-target=ACCEPT && firewall-cmd --reload",
+        OFF,
+    )
+    .reword(|text| format!("{text}. The reload closes all that was opened without --permanent: compare `firewall-cmd --list-all-zones` with `firewall-cmd --permanent --list-all-zones` first"))
 }
 
 /// Allows the traffic of the cluster; `off` is the command for a node that needs no firewall.
-fn allow(command: &str, off: &str) -> Fix {
+fn allow(command: &str, off: &str) -> Remediation {
     let text = format!(
         "Let the traffic of the cluster pass. Only if the node needs no firewall of its own: `{off}`. The node then accepts all that these rules block now"
     );
-    Fix::lasting(Remediation::on_node(text, command))
+    Remediation::on_node(text, command)
 }
 
 /// The owner of these rules is not known: a person has to allow the traffic where the rules are kept.
@@ -227,7 +232,7 @@ mod tests {
         let findings = judge(&survey);
         let fix = |survey: &Survey| fix_of(&judge(survey)[0]).to_owned();
         assert_eq!(findings[0].status, Status::Warn);
-        assert!(fix(&survey).starts_with("firewall-cmd --permanent --zone=trusted"), "{findings:?}");
+        assert!(fix(&survey).starts_with("firewall-cmd --zone=trusted"), "{findings:?}");
         assert!(findings[0].observed.starts_with("last rule drops or rejects all on INPUT"), "{findings:?}");
         survey.tables[0].name = "mine".into();
         assert_eq!(fix(&survey), "nft -a list chain inet mine filter_INPUT");
@@ -244,9 +249,13 @@ mod tests {
         };
         assert_eq!(fix_for("FORWARD", "filter", "ufw-user-input"), "ufw default allow routed");
         assert_eq!(fix_for("OUTPUT", "filter", "ufw-user-input"), "ufw allow out to POD_CIDR");
-        assert!(fix_for("INPUT", "filter", "INPUT_ZONES").starts_with("firewall-cmd --permanent --zone=trusted"));
+        let input = fix_for("INPUT", "filter", "INPUT_ZONES");
+        assert!(input.starts_with("firewall-cmd --zone=trusted") && !input.contains("--reload"), "{input}");
         let forward = fix_for("FORWARD", "filter", "FORWARD_ZONES");
         assert!(forward.contains("--policy=to-pods --add-egress-zone=trusted"), "{forward}");
+        let chains = vec![chain("FORWARD", Some("FORWARD"), true, 6), chain("FORWARD_ZONES", None, false, 0)];
+        let text = judge(&survey("filter", chains)).remove(0).remediation.expect("a fix").text;
+        assert!(text.contains("The reload closes all that was opened without --permanent"), "{text}");
     }
 
     #[test]

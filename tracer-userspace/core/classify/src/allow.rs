@@ -43,7 +43,9 @@ fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     let family = if flow.dst.is_ipv6() { "ipv6" } else { "ipv4" };
     let (from, port, zone) = (flow.src.ip(), flow.dst.port(), shell::plain(zone, "ZONE"));
     let what = format!("rule family={family} source address={from} port port={port} protocol=tcp accept");
-    Some(format!("firewall-cmd --permanent --zone={zone} --add-rich-rule='{what}' && firewall-cmd --reload"))
+    // No --reload: it drops all that was opened without --permanent.
+    let allow = format!("--zone={zone} --add-rich-rule='{what}'");
+    Some(format!("firewall-cmd {allow} && firewall-cmd --permanent {allow}"))
 }
 
 /// Suffixes of the chains that come before the last one of a zone.
@@ -92,8 +94,11 @@ mod tests {
     #[test]
     fn firewalld_gets_a_rich_rule_in_the_zone_that_stopped_the_flow() {
         let of = |chain, hook| command_for("IN_public", chain, false, hook).unwrap_or_default();
-        assert_starts(&of("filter_IN_public", "INPUT"), "firewall-cmd --permanent --zone=public --add-rich-rule='");
-        assert_starts(&of("IN_drop", "INPUT"), "firewall-cmd --permanent --zone=drop ");
+        let public = of("filter_IN_public", "INPUT");
+        assert_starts(&public, "firewall-cmd --zone=public --add-rich-rule='");
+        assert_has(&public, &["accept' && firewall-cmd --permanent --zone=public --add-rich-rule='"]);
+        assert_lacks(&public, &["--reload"]);
+        assert_starts(&of("IN_drop", "INPUT"), "firewall-cmd --zone=drop ");
         assert!(
             of("filter_IN_x$(id)", "INPUT").contains("--zone=ZONE "),
             "whoever writes rules chooses the names of chains"
