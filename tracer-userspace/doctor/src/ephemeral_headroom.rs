@@ -1,11 +1,14 @@
 //! How many ephemeral ports are left for the busiest destination.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::Check;
 use super::finding::{Finding, Fix, Remediation};
+use super::listener_overlap::listeners;
 use super::port_range::PortRange;
+use super::reserved::of_ipvs;
 use super::sockets::{self, Socket};
+use super::view::View;
 
 pub(super) const CHECK: Check = Check {
     name: "ephemeral_headroom",
@@ -14,7 +17,7 @@ pub(super) const CHECK: Check = Check {
     run: |view| {
         let range = PortRange::read(view)?;
         let lists = sockets::read(view)?;
-        Ok(vec![judge(&range, &Sockets::of(&lists, &range))])
+        Ok(vec![judge(&range, &Sockets::of(&lists, &range), || in_default_range(view, &range, &lists))])
     },
 };
 
@@ -71,7 +74,8 @@ fn readable(remote: &str) -> String {
     parse().unwrap_or_else(|| remote.to_owned())
 }
 
-fn judge(range: &PortRange, sockets: &Sockets) -> Finding {
+/// `used_there`: see [`in_default_range`].
+fn judge(range: &PortRange, sockets: &Sockets, used_there: impl FnOnce() -> BTreeSet<u16>) -> Finding {
     let ports = range.len();
     let busiest = sockets.busiest();
     let used = busiest.as_ref().map_or(0, |(_, used)| *used);
@@ -87,9 +91,9 @@ fn judge(range: &PortRange, sockets: &Sockets) -> Finding {
         observed.push_str(&format!("; {used} ({share} %) for {destination}"));
     }
     if share >= FAIL || ports == 0 {
-        draft.fail(observed, widen(range))
+        draft.fail(observed, widen(range, &used_there()))
     } else if share >= WARN || ports < NARROW {
-        draft.warn(observed, widen(range))
+        draft.warn(observed, widen(range, &used_there()))
     } else {
         draft.ok(observed)
     }
@@ -98,12 +102,27 @@ fn judge(range: &PortRange, sockets: &Sockets) -> Finding {
 /// The kernel's default range (`inet_init_net`, net/ipv4/af_inet.c). It holds no default NodePort.
 const DEFAULT: (u16, u16) = (32768, 60999);
 
-/// The fix sets the kernel's default range. If the range is as large already, clients have to reuse connections.
-fn widen(range: &PortRange) -> Fix {
+/// NodePorts of IPVS and listeners that the present range keeps from connect(), and the default range would not.
+fn in_default_range(view: &View, range: &PortRange, lists: &[String]) -> BTreeSet<u16> {
+    let default = PortRange { first: DEFAULT.0, last: DEFAULT.1, reserved: range.reserved.clone() };
+    let mut ports = of_ipvs(&view.node_ports().unwrap_or_default(), |_| true);
+    ports.extend(listeners(lists));
+    ports.retain(|port| default.holds(*port) && !range.holds(*port));
+    ports
+}
+
+/// The fix sets the kernel's default range. Clients have to reuse connections instead, if the range is as large already,
+/// or if it leaves out ports of the default range that are in use.
+fn widen(range: &PortRange, used_there: &BTreeSet<u16>) -> Fix {
+    const REUSE: &str = "Find the process that connects so often (the summary of `tracer attach` names it), and make it reuse connections";
+    let reuse = |text: String| Fix::lasting(Remediation::on_node(text, "ss -tan state time-wait"));
     if range.last.saturating_sub(range.first) >= DEFAULT.1 - DEFAULT.0 {
-        return Fix::lasting(Remediation::on_node(
-            "Find the process that connects so often (the summary of `tracer attach` names it), and make it reuse connections",
-            "ss -tan state time-wait",
+        return reuse(REUSE.to_owned());
+    }
+    if let Some(port) = used_there.first() {
+        let (first, last) = DEFAULT;
+        return reuse(format!(
+            "{REUSE}. Do not set the default range {first}-{last} here: it holds ports of NodePorts or listeners ({port} for one). Widen net.ipv4.ip_local_port_range only where no such port is"
         ));
     }
     Fix::sysctl(&[("net.ipv4.ip_local_port_range", &format!("{} {}", DEFAULT.0, DEFAULT.1))])
@@ -111,7 +130,7 @@ fn widen(range: &PortRange) -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::fix;
+    use super::super::testing::{Tree, fix};
     use super::*;
     use crate::Status;
 
@@ -124,7 +143,7 @@ mod tests {
     #[test]
     fn the_share_of_the_busiest_destination_decides() {
         let range = PortRange { first: 40000, last: 44999, reserved: Vec::new() };
-        let of = |count| judge(&range, &sockets(count, &range));
+        let of = |count| judge(&range, &sockets(count, &range), BTreeSet::new);
         assert_eq!((of(10).status, of(2500).status, of(4500).status), (Status::Ok, Status::Warn, Status::Fail));
         assert!(
             of(10).observed.ends_with("10 sockets on them, 10 in TIME_WAIT; 10 (0 %) for 10.0.0.1:80"),
@@ -136,7 +155,7 @@ mod tests {
     #[test]
     fn a_narrow_range_is_a_warning_without_any_socket() {
         let range = PortRange { first: 40000, last: 40999, reserved: Vec::new() };
-        let finding = judge(&range, &Sockets::default());
+        let finding = judge(&range, &Sockets::default(), BTreeSet::new);
         assert_eq!(finding.status, Status::Warn);
         assert!(fix(&finding).contains("32768 60999"));
     }
@@ -144,7 +163,30 @@ mod tests {
     #[test]
     fn a_wide_range_is_not_made_narrower() {
         let range = PortRange { first: 1024, last: 60000, reserved: Vec::new() };
-        assert_eq!(fix(&judge(&range, &sockets(30_000, &range))), "ss -tan state time-wait");
+        assert_eq!(fix(&judge(&range, &sockets(30_000, &range), BTreeSet::new)), "ss -tan state time-wait");
+    }
+
+    /// Where IPVS has NodePorts above 32767, its page of causes advises to move the range out of theirs.
+    #[test]
+    fn a_port_that_the_range_leaves_out_on_purpose_stays_out() {
+        let fix_with = |listener: &str, reserved: &str| {
+            let list = format!("head\n 0: 00000000:{listener} 00000000:0000 0A 0:0\n");
+            let tree = Tree::new(&[
+                ("proc/sys/net/core/somaxconn", "4096\n"),
+                ("proc/sys/net/ipv4/ip_local_port_range", "50000\t50999\n"),
+                ("proc/sys/net/ipv4/ip_local_reserved_ports", reserved),
+                ("proc/net/tcp", &list),
+            ]);
+            fix(&tree.finding(&CHECK)).to_owned()
+        };
+        assert_eq!(fix_with("9C40", "\n"), "ss -tan state time-wait", "port 40000");
+        for (listener, reserved) in [("9C40", "40000\n"), ("C350", "\n"), ("280A", "\n")] {
+            assert_eq!(
+                fix_with(listener, reserved),
+                "sysctl -w net.ipv4.ip_local_port_range='32768 60999'",
+                "{listener}"
+            );
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn known(range: &PortRange, listeners: &BTreeSet<u16>) -> Vec<(u16, &'static str
     KNOWN.iter().copied().filter(|(port, _)| listeners.contains(port) && range.holds(*port)).collect()
 }
 
-fn listeners(lists: &[String]) -> BTreeSet<u16> {
+pub(super) fn listeners(lists: &[String]) -> BTreeSet<u16> {
     sockets::parse(lists).filter(|socket| socket.state == sockets::LISTEN).map(|socket| socket.port).collect()
 }
 
