@@ -157,7 +157,7 @@ impl Verdicts {
         self.by_attempt.get(&conn).is_some_and(|it| it.emitted.is_some())
     }
 
-    /// Emits a verdict with the cause that it replaces, unless it repeats the last one.
+    /// Emits a verdict with the cause and the outcome that it replaces, unless it repeats the last one.
     pub(super) fn emit(&mut self, conn: ConnId, mut record: Decision, out: &mut Vec<Decision>) {
         if let (Some(verdict), Body::Verdict(body)) = (self.by_attempt.get_mut(&conn), &record.body) {
             verdict.pending = None;
@@ -166,7 +166,7 @@ impl Verdicts {
             if last == Some(&answer) {
                 return;
             }
-            record.replaces = last.map(|last| last.cause);
+            record.replaces = last.map(|last| (last.cause, last.outcome));
             verdict.emitted = Some((record.time_boot_ns, answer));
         }
         out.push(record);

@@ -20,7 +20,7 @@ use self::pods::{Of, Pods};
 pub use self::text::text;
 use tracer_model::decision::Decision;
 use tracer_model::event::Loss;
-use tracer_model::record::{AttemptBody, Body, K8s, Outcome, Probe, VerdictBody};
+use tracer_model::record::{AttemptBody, Body, Cause, K8s, Outcome, Probe, Severity, VerdictBody};
 use tracer_model::record::{FindingBody, Status};
 
 /// Names and values of one series.
@@ -94,7 +94,7 @@ impl Metrics {
         let r = &mut registry;
         r.register(
             "verdicts",
-            "Verdicts, by cause; a revision counts where it changes the cause",
+            "Verdicts on failures and on successes that mislead, by cause; a revision counts where it changes the cause",
             self.verdicts.clone(),
         );
         r.register("attempts", "Attempts that ended, by outcome", self.attempts.clone());
@@ -162,8 +162,9 @@ impl Metrics {
     }
 
     fn count_verdict(&mut self, decision: &Decision, verdict: &VerdictBody, now_boot_ns: Option<u64>) {
-        let cause = verdict.verdict.cause;
-        if decision.replaces == Some(cause) {
+        let (cause, outcome) = (verdict.verdict.cause, verdict.verdict.outcome);
+        let was_counted = decision.replaces.is_some_and(|before| before.0 == cause && is_counted(before));
+        if was_counted || !is_counted((cause, outcome)) {
             return;
         }
         let mut labels: Labels = vec![("cause", cause.name().into()), ("subject", verdict.subject.to_string().into())];
@@ -199,6 +200,12 @@ impl Metrics {
             Of::Attempts => &self.attempts,
         }
     }
+}
+
+/// A failure, or a success that misleads. A failure that was no failure in the end has the cause of one, and no alert may
+/// take it for one.
+fn is_counted((cause, outcome): (Cause, Outcome)) -> bool {
+    outcome == Outcome::Failure || cause.severity() == Severity::Info
 }
 
 /// `probe_type` and `handler`. They are empty if no spec is known, or if several different ones fit.

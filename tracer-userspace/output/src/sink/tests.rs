@@ -173,7 +173,7 @@ fn open_probe_attempts_are_printed_at_the_end() {
 
 #[test]
 fn a_revision_of_a_printed_verdict_passes_the_filter() {
-    let replaces = Some(Cause::Unexplained);
+    let replaces = Some((Cause::Unexplained, Outcome::Failure));
     let revision = Decision { replaces, ..decided(1, verdict(Cause::LoopbackDown)) };
     let decisions = vec![decided(1, verdict(Cause::Unexplained)), revision];
     let records = printed(|c| c.filter.causes = vec![Cause::Unexplained], decisions);
@@ -262,7 +262,8 @@ fn failing(until: u64, replaced: &[(u64, Cause)], edit: impl FnOnce(&mut SinkCon
         sink.advance(second(n * 10));
         let decided = |cause| Decision::new(second(n * 10), Some(ConnId(n)), verdict(cause));
         let revisions = replaced.iter().filter(|(attempt, _)| *attempt == n).map(|(_, cause)| *cause);
-        let revisions = revisions.map(|cause| Decision { replaces: Some(Cause::ConnectionRefused), ..decided(cause) });
+        let replaces = Some((Cause::ConnectionRefused, Outcome::Failure));
+        let revisions = revisions.map(|cause| Decision { replaces, ..decided(cause) });
         for decision in iter::once(decided(Cause::ConnectionRefused)).chain(revisions) {
             sink.emit(decision, Some(second(n * 10) + 1_000_000));
         }
@@ -333,7 +334,7 @@ fn a_revision_names_the_group_that_was_printed_with_its_attempt() {
     }
     sink.advance(110_000_000_000);
     for n in [7, 8] {
-        let replaces = Some(Cause::ConnectionRefused);
+        let replaces = Some((Cause::ConnectionRefused, Outcome::Failure));
         sink.emit(Decision { replaces, ..at(n, Cause::NotListeningYet) }, None);
     }
     assert_eq!(sink.counts().verdicts, 9, "one verdict for each attempt");

@@ -22,7 +22,7 @@ fn a_verdict_is_counted_by_its_cause_once() {
     let mut replaces = None;
     for cause in [Cause::ConnectionRefused, Cause::ConnectionRefused, Cause::NotListeningYet] {
         metrics.count(&Decision { replaces, ..decided(1, verdict(cause)) }, Some(1_002_000_000));
-        replaces = Some(cause);
+        replaces = Some((cause, Outcome::Failure));
     }
     metrics.count(&decided(2, verdict(Cause::ConnectionRefused)), None);
     let text = text(&registry);
@@ -32,6 +32,24 @@ fn a_verdict_is_counted_by_its_cause_once() {
     assert_eq!(value(&text, r#"tracer_verdict_latency_seconds_bucket{le="0.001"}"#), "0");
     assert_eq!(value(&text, r#"tracer_verdict_latency_seconds_bucket{le="0.0025"}"#), "2");
     assert!(!text.contains("pod="), "{text}");
+}
+
+/// The first SYN was lost and the second one got through: the verdict names the cause, and no alert may count it.
+#[test]
+fn a_verdict_on_an_attempt_that_recovered_is_not_counted() {
+    let (mut metrics, registry) = Metrics::new(false);
+    let mut count = |cause, outcome, replaces| {
+        let Body::Verdict(mut body) = verdict(cause) else { unreachable!() };
+        body.verdict.outcome = outcome;
+        metrics.count(&Decision { replaces, ..decided(1, Body::Verdict(body)) }, None);
+    };
+    count(Cause::LoopbackDown, Outcome::Noise, None);
+    count(Cause::TlsEofNoise, Outcome::Noise, None);
+    let text = || text(&registry);
+    assert!(!text().contains("loopback_down"), "{}", text());
+    assert_eq!(value(&text(), &REFUSED.replace("connection_refused", "tls_eof_noise")), "1");
+    count(Cause::LoopbackDown, Outcome::Failure, Some((Cause::LoopbackDown, Outcome::Noise)));
+    assert_eq!(value(&text(), &REFUSED.replace("connection_refused", "loopback_down")), "1");
 }
 
 #[test]
