@@ -57,6 +57,10 @@ impl Engine {
                 });
                 self.sink.emit(Decision::new(observation.time_boot_ns, None, body), None);
             }
+            // If somebody sets the wall clock, the settings have the new difference.
+            ObservationKind::NodeSettings(settings) => {
+                settings.boot_to_wall_ns.into_iter().for_each(|it| self.sink.set_clock(it));
+            }
             ObservationKind::Pods(list) => self.sink.count_pods(&list.pods),
             ObservationKind::Loss(loss) => self.lost_events = self.lost_events.saturating_add(loss.count),
             kind => self.events += u64::from(kind.is_kernel_event()),

@@ -169,7 +169,7 @@ fn start<S>(config: &LiveConfig, attached: &Attached<S>) -> Start {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         node_name: config.node_name.clone(),
-        boot_to_wall_ns: clock::boot_to_wall_ns(),
+        boot_to_wall_ns: clock::steady_boot_to_wall_ns(),
         node_netns: attached.node_netns,
         namespaces: attached.namespaces.clone(),
         namespaces_incomplete: attached.namespaces_incomplete,

@@ -250,6 +250,19 @@ fn probes_of_a_real_kubelet_have_the_right_causes() {
     }
 }
 
+/// The fixture's clock is set back to before the start of its containers, and then forward again.
+#[test]
+fn records_after_a_step_of_the_clock_have_the_new_time() {
+    let dir = Scratch::new();
+    let fixture = common::recorded::fixtures().into_iter().find(|it| it.name == "probe_not_run/any-v4").unwrap();
+    let output = ran(&["replay", &dir.file("recording", fixture.observations()), "-o", "json"]);
+    let records = records(&output.stdout);
+    let days = records.iter().map(|it| it["time"].as_str().unwrap().split_once('T').unwrap().0.to_owned());
+    let mut days: Vec<String> = days.collect();
+    days.dedup();
+    assert_eq!(days, ["2026-11-25", "2026-11-20", "2026-11-25"]);
+}
+
 /// The fixture of a refused probe, with its first attempt repeated every ten seconds, `times` in all.
 fn repeated_refusals(times: u64) -> String {
     let fixture = common::recorded::fixtures().into_iter().find(|it| it.name == "connection_refused/any-v4").unwrap();

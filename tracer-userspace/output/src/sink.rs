@@ -121,6 +121,11 @@ impl Sink {
         self.boot_to_wall_ns = start.boot_to_wall_ns;
     }
 
+    /// Sets the clock of the records that follow: wall clock minus boot clock.
+    pub const fn set_clock(&mut self, boot_to_wall_ns: i64) {
+        self.boot_to_wall_ns = boot_to_wall_ns;
+    }
+
     /// When held verdicts are due, CLOCK_BOOTTIME nanoseconds.
     pub const fn next_deadline(&self) -> Option<u64> {
         self.repeats.due()
