@@ -11,7 +11,7 @@ use tracer_attempts::enrich::{self, Matched, Named};
 use tracer_classify::Streak;
 use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
-use tracer_model::event::{AnswerKind, ConnId, Netns};
+use tracer_model::event::{AnswerKind, ConnId, Netns, ProbeType};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, Outcome, Trait};
 
@@ -34,16 +34,19 @@ struct InARow {
 }
 
 impl InARow {
-    /// Counts one more failure. Three things start the row again:
+    /// Counts one more failure. Four things start the row again:
     /// - Another kubelet: it counts in memory, so it begins at zero when it restarts.
+    /// - `restarts_at` failures: the kubelet has restarted the container (`doProbe`, pkg/kubelet/prober/worker.go).
     /// - A redirect to another host counted as a success. A failure within the timeout after a redirect belongs to the
     ///   same attempt of the probe.
     /// - No failure for `success_gap_ns`: an attempt in between has succeeded.
-    fn add(&mut self, attempt: &Attempt, timeout_ns: u64, success_gap_ns: Option<u64>) {
+    fn add(&mut self, attempt: &Attempt, timeout_ns: u64, success_gap_ns: Option<u64>, restarts_at: Option<u32>) {
         let (began, prober) = (attempt.started, attempt.actor.pid);
         let redirected = self.redirected.take().is_some_and(|at| began.saturating_sub(at) >= timeout_ns);
         let succeeded = success_gap_ns.is_some_and(|gap| began.saturating_sub(self.last) >= gap);
-        self.count = if redirected || succeeded || prober != self.prober { 1 } else { self.count + 1 };
+        let restarted = restarts_at.is_some_and(|threshold| self.count >= threshold);
+        let is_first = redirected || succeeded || restarted || prober != self.prober;
+        self.count = if is_first { 1 } else { self.count + 1 };
         (self.last, self.prober) = (began, prober);
     }
 }
@@ -163,10 +166,13 @@ impl Core {
         let is_retry = self.is_grpc_retry(attempt);
         let timeout_ns = matched.longest_timeout_ns().unwrap_or(LONGEST_REDIRECT_NS);
         // A later verdict may be the first that knows which probe it was.
-        let is_new = self.verdicts.count_as(conn, key.probe_type);
+        let probe_type = key.probe_type;
+        let is_new = self.verdicts.count_as(conn, probe_type);
         let in_a_row = self.failures.in_a_row.or_default(key);
         if is_new && !is_retry {
-            in_a_row.add(attempt, timeout_ns, success_gap_ns);
+            let threshold = named.probe.as_ref().and_then(|probe| probe.failure_threshold);
+            let restarts_at = threshold.filter(|_| probe_type != ProbeType::Readiness);
+            in_a_row.add(attempt, timeout_ns, success_gap_ns, restarts_at);
         }
         Some(in_a_row.count.max(1))
     }
@@ -306,6 +312,18 @@ mod tests {
         answered(&mut stream, 101, 500);
         stream.again(102).connect().prober_with_pid(4_321).established().answers(500).wait_ms(1);
         assert_eq!(stream.in_a_row(), [1, 2, 1].map(Some));
+    }
+
+    /// The kubelet restarts the container at failureThreshold, which is 3, and begins at zero.
+    #[test]
+    fn a_restart_of_the_container_starts_at_one_failure() {
+        let in_a_row = |specs: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = specs(&mut Stream::new()).clone();
+            (0..5).for_each(|attempt| answered(&mut stream, 100 + attempt, 500));
+            stream.in_a_row()
+        };
+        assert_eq!(in_a_row(|stream| stream.liveness(10, 3)), [1, 2, 3, 1, 2].map(Some));
+        assert_eq!(in_a_row(Stream::http_readiness), [1, 2, 3, 4, 5].map(Some));
     }
 
     /// Failures in a row of each probe, at the end.
