@@ -10,8 +10,9 @@ use super::evidence::of_outcome;
 use super::finding::Finding;
 use super::kubectl;
 use super::rules::app_status_failure::{HANDLER, NO_SUCH_PATH, answer_text};
+use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich;
+use tracer_attempts::enrich::{self, Matched};
 use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
 use tracer_model::record::{Cause, Confidence, K8s, Outcome, Probe, Process, Remediation};
 
@@ -218,9 +219,28 @@ const fn unchanged(probe_type: ProbeType) -> &'static str {
 
 /// Notes that the kubelet ignored the result of the attempt. It changes neither cause nor confidence.
 pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
-    if case.attempt.kubelet().is_some_and(|(_, reported)| !reported.is_counted()) {
-        finding.summary += "; the kubelet ignores this result";
+    if !may_be_ignored(case.attempt, &case.matched, finding.cause) {
+        return;
     }
+    finding.summary += "; the kubelet ignores this result";
+    match case.attempt.kubelet() {
+        Some((_, reported)) => {
+            finding.summary += ": ";
+            finding.summary += unchanged(reported.probe_type);
+        }
+        None => finding.summary += " if it had read the head of the answer",
+    }
+}
+
+/// The kubelet ignored the result, or has not reported it and may have: an answer over HTTP began, and the kubelet calls
+/// it an error if it cannot read the whole body (`DoHTTPProbe`, pkg/probe/http).
+pub fn may_be_ignored(attempt: &Attempt, matched: &Matched<'_>, cause: Cause) -> bool {
+    if let Some((_, reported)) = attempt.kubelet() {
+        return !reported.is_counted();
+    }
+    let has_status = attempt.answer().is_some_and(|(_, answer)| answer.status.is_some());
+    let is_unfinished = matches!(cause, Cause::SlowResponse | Cause::MidStreamRst);
+    attempt.prober && is_unfinished && has_status && matched.expects_http() == Some(true)
 }
 
 /// " of container app of pod default/web", as far as that is known.
@@ -375,16 +395,25 @@ mod tests {
         assert_eq!(known.each_ref().map(Option::as_deref), [Some("1"), Some("7"), None, None]);
     }
 
-    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error (pkg/probe/http).
+    /// `Readiness probe errored and resulted in failure state`: `DoHTTPProbe` returns the error (pkg/probe/http), and
+    /// `doProbe` ignores it. A recording of an older version has it as a failure.
     #[test]
-    fn a_timeout_in_the_body_is_not_reported_as_ignored() {
-        let errored = |reason| {
+    fn an_answer_that_the_kubelet_cannot_read_to_the_end_is_reported_as_ignored() {
+        let errored = |reason, result| {
             let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
-            stream.closes((100, 101, 200)).kubelet_error(ProbeType::Readiness, reason, "x").wait_ms(2_000);
+            stream.closes((100, 101, 200)).kubelet_with(reason, |it| it.result = result).wait_ms(2_000);
             let last = stream.last_verdict();
-            (last.cause.name(), last.summary.contains("the kubelet ignores this result"))
+            let ignored = "the kubelet ignores this result: the container's readiness stays as it was";
+            (last.cause.name(), last.summary.contains(ignored))
         };
-        assert_eq!(errored(ProbeOutput::TimeoutInBody), ("slow_response", false));
-        assert!(errored(ProbeOutput::Network).1, "an error that names no state");
+        for result in [KubeletResult::Error, KubeletResult::Failure] {
+            assert_eq!(errored(ProbeOutput::TimeoutInBody, result), ("slow_response", true));
+        }
+        assert!(errored(ProbeOutput::Network, KubeletResult::Error).1);
+        // The kubelet reports the last of three attempts.
+        let mut stream = Stream::new().http_readiness().connect().established().clone();
+        stream.answer(AnswerKind::Http, Some(200)).wait_ms(1_000);
+        stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 141), 999_000_000).wait_ms(10);
+        assert_ends(&stream.verdict().summary, "the kubelet ignores this result if it had read the head of the answer");
     }
 }

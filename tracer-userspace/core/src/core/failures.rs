@@ -10,6 +10,7 @@ use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched, Named};
 use tracer_classify::Streak;
 use tracer_classify::finding::Finding;
+use tracer_classify::kubelet::may_be_ignored;
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, Netns, ProbeType};
 use tracer_model::recent::Recent;
@@ -149,8 +150,8 @@ impl Core {
         }
     }
 
-    /// Failures in a row of this probe, with this attempt. `None` if the attempt may be no probe, or if several probes
-    /// fit and the kubelet did not name one: their failures would be added up.
+    /// Failures in a row of this probe, with this attempt. `None` if the attempt may be no probe, if the kubelet may not
+    /// count it, or if several probes fit and the kubelet did not name one: their failures would be added up.
     pub(super) fn count_failure(&mut self, conn: ConnId, named: &Named, finding: &Finding) -> Option<u32> {
         if finding.outcome != Outcome::Failure {
             return None;
@@ -159,7 +160,8 @@ impl Core {
         let key = ProbeKey::of(attempt.flow.dst, named)?;
         // The attempt before the redirect is the one that counts.
         let matched = Matched::new(attempt, &self.node);
-        if matched.redirected_from().is_some() || matched.other_reason().is_some() {
+        let is_uncounted = matched.redirected_from().is_some() || matched.other_reason().is_some();
+        if is_uncounted || may_be_ignored(attempt, &matched, finding.cause) {
             return None;
         }
         let success_gap_ns = success_gap_ns(attempt, named, &matched)?;
@@ -324,6 +326,23 @@ mod tests {
         };
         assert_eq!(in_a_row(|stream| stream.liveness(10, 3)), [1, 2, 3, 1, 2].map(Some));
         assert_eq!(in_a_row(Stream::http_readiness), [1, 2, 3, 4, 5].map(Some));
+    }
+
+    /// The head of the answer came, and the body not in time. The kubelet tries that three times at once.
+    #[test]
+    fn an_answer_that_the_kubelet_cannot_read_to_the_end_is_not_counted() {
+        let mut stream = Stream::new().http_readiness().clone();
+        answered(&mut stream, 100, 500);
+        for (conn, reported) in [(101, true), (102, false)] {
+            stream.again(conn).connect().established().answer(AnswerKind::Http, Some(200)).wait_ms(1_000);
+            if reported {
+                stream.kubelet_error(ProbeType::Readiness, ProbeOutput::TimeoutInBody, "x");
+            }
+            let end = (TcpState::Established, TcpState::FinWait1);
+            stream.state_quiet(end, (100, 101, 141), 999_000_000).wait_ms(10);
+        }
+        answered(&mut stream, 103, 500);
+        assert_eq!(stream.in_a_row(), [Some(1), None, None, Some(2)]);
     }
 
     /// Failures in a row of each probe, at the end.

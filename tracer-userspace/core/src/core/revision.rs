@@ -19,7 +19,7 @@ impl Decided {
             && attempt.ended.is_some()
             && attempt.established.is_some()
             && !matched.failed()
-            && !is_counted(attempt)
+            && !is_reported(attempt)
             && !matched.is_unknown_end()
     }
 }
@@ -30,14 +30,14 @@ impl Core {
     pub(super) fn may_revise_again(&self, conn: ConnId) -> bool {
         let both = self.correlator.get(conn).zip(self.verdicts.of(conn));
         both.is_some_and(|(attempt, before)| {
-            before.recovered(attempt, &self.node) || before.outcome == Outcome::Noise && is_counted(attempt)
+            before.recovered(attempt, &self.node) || before.outcome == Outcome::Noise && is_reported(attempt)
         })
     }
 }
 
-/// The kubelet reported this attempt as a failure that counts.
-fn is_counted(attempt: &Attempt) -> bool {
-    attempt.kubelet().is_some_and(|(_, reported)| reported.is_counted())
+/// The kubelet reported that this attempt failed, or ended in an error.
+fn is_reported(attempt: &Attempt) -> bool {
+    attempt.kubelet().is_some()
 }
 
 /// A later finding replaces an earlier one if it names a nearer cause or another outcome, or if the earlier cause is no

@@ -10,7 +10,7 @@ use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
 use tracer_classify::{kubelet, not_connected};
 use tracer_model::decision::Decision;
-use tracer_model::event::{KubeletProbe, Observation, ObservationKind, PodRef, is_kubelet_name};
+use tracer_model::event::{KubeletProbe, Observation, ObservationKind, PodRef, ProbeOutput, is_kubelet_name};
 
 /// The ring is read every 50 ms; a busy node takes longer.
 const WAIT_NS: u64 = 500_000_000;
@@ -36,12 +36,14 @@ impl Unmatched {
 
 impl Core {
     /// No attempt fits this outcome: it waits to be matched again. Events do not wait, as an Event may be about any
-    /// attempt of its second. Nor do outcomes from before tracer's start: nobody saw their attempts.
+    /// attempt of its second. Nor do outcomes from before tracer's start: nobody saw their attempts. Nor do errors, unless
+    /// the kubelet had connected and could not read the whole answer.
     pub(super) fn wait_for_attempt(&mut self, probe: &KubeletProbe, observation: &Observation) {
         let is_fresh = observation.time_boot_ns <= probe.written_boot_ns.saturating_add(FRESH_NS);
         let was_watched = probe.written_boot_ns >= self.node.since();
         let has_room = self.unmatched.0.len() < MAX_WAITING;
-        if probe.is_counted() && !probe.is_event() && is_fresh && was_watched && has_room {
+        let has_attempt = probe.is_counted() || probe.reason == ProbeOutput::TimeoutInBody || probe.dst.is_some();
+        if has_attempt && !probe.is_event() && is_fresh && was_watched && has_room {
             self.unmatched.0.push_back((observation.time_boot_ns.saturating_add(WAIT_NS), observation.clone()));
         }
     }

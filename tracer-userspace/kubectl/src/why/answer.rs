@@ -42,12 +42,18 @@ pub(super) fn text(of_pod: &OfPod, collected: &Collected, daemon: &Daemon, now: 
     format!("{subject}{waiting}; tracer has no failed probe of it {window}; a connection to it failed {when}: {reason}")
 }
 
-/// The effect of a failed liveness probe. The kubelet ignores a probe that ended in an error.
+/// The effect of a failed liveness probe. The kubelet ignores a probe that ended in an error. If it did not report the
+/// attempt and tracer does not count it, that may be such a probe.
 fn restart(body: &VerdictBody) -> String {
-    if body.kubelet.as_ref().is_some_and(|it| it.result == KubeletResult::Error) {
+    let probe = body.probe.as_ref();
+    let is_ignored = match &body.kubelet {
+        Some(reported) => reported.result == KubeletResult::Error,
+        None => probe.is_some_and(|probe| probe.consecutive_failures.is_none()),
+    };
+    if is_ignored {
         return String::new();
     }
-    match body.probe.as_ref().and_then(|probe| probe.failure_threshold) {
+    match probe.and_then(|probe| probe.failure_threshold) {
         Some(1) => ", and the kubelet restarts the container for it".into(),
         Some(n) => format!(", and the kubelet restarts the container after {n} failures in a row"),
         None => ", and the kubelet restarts the container if it goes on".into(),

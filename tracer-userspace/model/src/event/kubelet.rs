@@ -119,10 +119,9 @@ const LONGEST_CONNECT_S: u64 = 60;
 const EVENT_RESOLUTION_NS: u64 = 1_000_000_000;
 
 impl KubeletProbe {
-    /// The kubelet counts it as a failure. Every kubelet counts an answer as a failure if it cannot read the whole body
-    /// (`DoHTTPProbe`, pkg/probe/http). Older recordings call that an error.
+    /// The kubelet counts it as a failure.
     pub const fn is_counted(&self) -> bool {
-        matches!(self.result, KubeletResult::Failure) || matches!(self.reason, ProbeOutput::TimeoutInBody)
+        matches!(self.result, KubeletResult::Failure)
     }
 
     /// The same outcome, with newer meanings of its text: a recording of an older version does not have these.
@@ -137,6 +136,8 @@ impl KubeletProbe {
             self.reason = ProbeOutput::InvalidAnswer;
         } else if TLS_NOT_TAKEN.iter().any(|why| words.ends_with(why)) {
             self.reason = ProbeOutput::InvalidTls;
+        } else if self.reason == ProbeOutput::TimeoutInBody {
+            self.result = KubeletResult::Error;
         }
         self
     }
@@ -185,16 +186,9 @@ impl KubeletProbe {
 pub enum KubeletResult {
     /// It failed.
     Failure,
-    /// It could not be made (`errored and resulted in unknown state`): it counts as neither success nor failure.
+    /// It ended in an error: it counts as neither success nor failure. The kubelet ignores it whatever state it names
+    /// (`errored and resulted in failure state`: an HTTP answer that it could not read to the end).
     Error,
-}
-
-impl KubeletResult {
-    /// The result of a probe that errored, by the state in the message. A kubelet that names no state ignores the
-    /// error.
-    pub fn of_error(state: Option<&str>) -> Self {
-        if state == Some("failure") { Self::Failure } else { Self::Error }
-    }
 }
 
 /// What the output of a failed probe means.

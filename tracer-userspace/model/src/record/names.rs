@@ -31,7 +31,7 @@ pub struct Probe {
     /// Failures in a row until the probe counts as failed.
     pub failure_threshold: Option<u32>,
     /// Failures in a row of this probe so far, with this one; absent if several probes fit and the kubelet has not
-    /// named one of them.
+    /// named one of them, or if it may not count this failure.
     pub consecutive_failures: Option<u32>,
 }
 

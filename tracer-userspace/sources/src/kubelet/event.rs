@@ -56,17 +56,17 @@ impl KubeletEvent {
     fn reported(&self) -> Option<LogOutcome> {
         let (kind, rest) = self.words().split_once(" probe ")?;
         let (how, output) = rest.split_once(':')?;
-        let state = how.strip_prefix("errored").map(|it| it.strip_prefix(" and resulted in "));
-        let state = state.map(|it| it.and_then(|it| it.strip_suffix(" state")));
-        let result = state.map_or(KubeletResult::Failure, KubeletResult::of_error);
-        (how == "failed" || state.is_some()).then_some(())?;
+        let result = match how {
+            "failed" => KubeletResult::Failure,
+            _ if how.starts_with("errored") => KubeletResult::Error,
+            _ => return None,
+        };
         let is_combined = self.message.starts_with(COMBINED);
         Some(LogOutcome {
             pod: self.pod.clone(),
             container: self.container.clone().filter(|_| !is_combined),
             probe_type: ProbeType::from_kubelet(kind)?,
             result,
-            errored: state.is_some(),
             output: output.trim().to_owned(),
         })
     }
@@ -105,14 +105,13 @@ mod tests {
         let refused = "Liveness probe failed: Get \"http://10.88.0.5:8081/live\": dial tcp 10.88.0.5:8081: connect: connection refused";
         let reported = probe(refused).unwrap();
         assert_eq!((reported.probe_type, reported.dst), (ProbeType::Liveness, "10.88.0.5:8081".parse().ok()));
-        for (errored, result) in [
-            ("errored: ", KubeletResult::Error),
-            ("errored and resulted in unknown state: ", KubeletResult::Error),
-            ("errored and resulted in failure state: ", KubeletResult::Failure),
-        ] {
+        for errored in
+            ["errored: ", "errored and resulted in unknown state: ", "errored and resulted in failure state: "]
+        {
             let words = "rpc error: code = Unknown desc = failed to exec in container";
             let reported = probe(&format!("Startup probe {errored}{words}")).unwrap();
-            assert_eq!((reported.result, reported.reason), (result, ProbeOutput::CommandNotRun), "{errored}");
+            let expected = (KubeletResult::Error, ProbeOutput::CommandNotRun);
+            assert_eq!((reported.result, reported.reason), expected, "{errored}");
         }
         assert_eq!(probe("Readiness probe failed: ").unwrap().reason, ProbeOutput::Nothing);
     }

@@ -62,17 +62,14 @@ pub(super) struct LogOutcome {
     pub(super) container: Option<String>,
     pub(super) probe_type: ProbeType,
     pub(super) result: KubeletResult,
-    /// The output is that of an error, whatever the result is.
-    pub(super) errored: bool,
     pub(super) output: String,
 }
 
 impl LogOutcome {
     /// The observation; `None` if the pod's name is invalid.
     pub(super) fn into_probe(self, written_boot_ns: u64, pid: Option<u32>) -> Option<KubeletProbe> {
-        let Self { pod, container, probe_type, result, errored, output } = self;
-        let words_of = if errored { KubeletResult::Error } else { KubeletResult::Failure };
-        let Words { reason, text, src, dst } = understand(&output, words_of);
+        let Self { pod, container, probe_type, result, output } = self;
+        let Words { reason, text, src, dst } = understand(&output, result);
         let output = text;
         pod.is_nameable().then_some(KubeletProbe {
             pod,
@@ -91,21 +88,19 @@ impl LogOutcome {
 }
 
 /// `"Probe failed" probeType="Readiness" pod="ns/name" podUID=… containerName="…" probeResult=failure output="…"`,
-/// `"Probe errored" … probeResult="unknown" err="…"`
+/// `"Probe errored" … probeResult="unknown" err="…"`. `probeResult` of an error may be "failure", and the kubelet ignores
+/// the result all the same (`doProbe`, pkg/kubelet/prober/worker.go).
 fn structured(entry: &LogEntry<'_>) -> Option<LogOutcome> {
-    let (errored, reported) = match entry.message.as_ref() {
-        "Probe failed" => (false, "output"),
-        "Probe errored" => (true, "err"),
+    let (result, reported) = match entry.message.as_ref() {
+        "Probe failed" => (KubeletResult::Failure, "output"),
+        "Probe errored" => (KubeletResult::Error, "err"),
         _ => return None,
     };
-    let state = entry.field("probeResult");
-    let result = if errored { KubeletResult::of_error(state.as_deref()) } else { KubeletResult::Failure };
     Some(LogOutcome {
         pod: PodRef { uid: entry.field("podUID"), ..named(&entry.field("pod")?) },
         container: entry.field("containerName"),
         probe_type: ProbeType::from_kubelet(&entry.field("probeType")?)?,
         result,
-        errored,
         output: entry.field(reported).unwrap_or_default(),
     })
 }
@@ -125,7 +120,6 @@ fn plain(text: &str) -> Option<LogOutcome> {
         container,
         probe_type: ProbeType::from_kubelet(kind)?,
         result,
-        errored: result == KubeletResult::Error,
         output: output.trim_start().to_owned(),
     })
 }
