@@ -36,7 +36,7 @@ const OUT_OF_MEMORY: NotStarted = NotStarted {
 /// The order matters: a message about a cgroup also names the error of the system call.
 const CAUSES: &[NotStarted] = &[
     NotStarted {
-        words: &["paused container"],
+        words: &["paused container", "in a paused state"],
         cause: Cause::TargetFrozen,
         why: "its container is paused",
         fix: (
@@ -200,6 +200,7 @@ mod tests {
             ),
             ("exec failed: pipe2: too many open files", "file descriptor"),
             ("exec failed: cannot exec in a paused container (use --ignore-paused to override)", "is paused"),
+            ("failed to create exec \"a4\": cannot exec in a paused state: unknown", "is paused"),
             (
                 "exec failed: unable to start container process: apparmor failed to apply profile: write /proc/self/attr/exec: invalid argument",
                 "AppArmor",

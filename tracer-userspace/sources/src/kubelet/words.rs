@@ -72,13 +72,17 @@ fn meaning(output: &str, result: KubeletResult) -> ProbeOutput {
     if is_network(output, result) { of_network(&redact::redacted(output)) } else { ProbeOutput::Other }
 }
 
+/// CRI-O answers a command that timed out with these words as its output, and with exit code -1 (`ExecSyncContainer`,
+/// internal/oci/runtime_oci.go).
+const TIMED_OUT_IN_CRIO: &str = "command timed out";
+
 /// Whether the command of an exec probe timed out. Two forms are the kubelet's, up to 1.30 and after it
-/// (k8s.io/cri-client,
-/// `execSyncV1`), one is the runtime's. A command that uses gRPC itself (grpc_health_probe) prints similar errors, but
-/// they do not mention exec.
+/// (k8s.io/cri-client, `execSyncV1`), two are those of CRI-O and containerd. A command that uses gRPC itself
+/// (grpc_health_probe) prints similar errors, but they do not mention exec.
 fn is_command_timeout(output: &str) -> bool {
     let after = || output.strip_prefix("command timed out: \"")?.rsplit_once("\" timed out after ");
-    output.starts_with("command \"") && output.ends_with("\" timed out")
+    output == TIMED_OUT_IN_CRIO
+        || output.starts_with("command \"") && output.ends_with("\" timed out")
         || after().is_some_and(|(_, time)| redact::is_duration(time))
         || output.starts_with("rpc error: code = DeadlineExceeded desc = ") && names_exec(output)
 }
@@ -95,13 +99,15 @@ fn by_runtime(output: &str) -> &str {
 }
 
 /// Whether the command failed because its container ends: the container has stopped or is stopping (texts of
-/// containerd, runc and CRI-O, in this order), or the kubelet cancelled the command. Some versions of 1.35 and 1.36
+/// containerd, runc, containerd's shim and CRI-O, in this order), or the kubelet cancelled the command. Some versions of 1.35 and 1.36
 /// cancel commands of pods that end (kubernetes/kubernetes#140881).
 fn is_container_end(error: &str) -> bool {
     const ENDS: &[&str] = &[
         "container is in CONTAINER_EXITED state",
         "no running task found",
         "cannot exec in a stopped container",
+        "cannot exec in a stopped state",
+        "cannot exec in a deleted state",
         "container is not created or running",
         "container is stopping",
     ];
@@ -292,6 +298,7 @@ mod tests {
             understood(r#"command timed out: "/bin/sh -c echo \"secret\"; sleep 60" timed out after 10s"#),
             (ProbeOutput::CommandTimeout, Some("command timed out".into()))
         );
+        assert_eq!(understood("command timed out").0, ProbeOutput::CommandTimeout, "CRI-O");
         for printed in ["command timed out: \"x\" timed out after secret", "command timed out: secret"] {
             assert_eq!(understood(printed), (ProbeOutput::Other, None), "{printed}");
         }
