@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::procfs::netns_of;
+use super::throttle;
 use crate::cgroups::{Hierarchy, Mounts, path_in};
 use tracer_model::event::{Netns, Pressure, ServerProcess, ServerTasks};
 
@@ -90,7 +91,9 @@ pub fn states(mut pids: impl Iterator<Item = u32>, mounts: &Mounts) -> States {
 }
 
 fn state(pid: u32, cgroups: &str, mounts: &Mounts, threads: &mut usize) -> Option<ServerProcess> {
-    Some(ServerProcess { pid, comm: comm(pid)?, tasks: tasks(pid, threads), frozen: frozen(cgroups, mounts) })
+    let (frozen, cpu_cgroup) = (frozen(cgroups, mounts), throttle::folder(cgroups, mounts));
+    let cpu_cgroup = cpu_cgroup.map(|folder| folder.display().to_string());
+    Some(ServerProcess { pid, comm: comm(pid)?, tasks: tasks(pid, threads), frozen, cpu_cgroup })
 }
 
 pub(super) fn comm(pid: u32) -> Option<String> {

@@ -73,7 +73,7 @@ fn distinct(cgroups: impl Iterator<Item = (u32, String)>, is_here: impl Fn(u32) 
 }
 
 /// The folder with the counters of a cgroup: in the `cpu` hierarchy of version 1, or in version 2.
-fn folder(text: &str, mounts: &Mounts) -> Option<PathBuf> {
+pub(super) fn folder(text: &str, mounts: &Mounts) -> Option<PathBuf> {
     [Hierarchy::Cpu, Hierarchy::Unified]
         .into_iter()
         .find_map(|hierarchy| below_the_root(text, hierarchy, mounts).filter(|folder| folder.join("cpu.stat").exists()))

@@ -10,6 +10,7 @@ use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::kubectl;
 use super::rules::network_policy_drop;
+use super::sidecar;
 use tracer_model::event::{Container, Ended, ProbeSpec, Runs, Waiting};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Remediation, Trait};
 
@@ -154,8 +155,11 @@ fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediatio
 fn recently_ended<'a>(case: &Case<'a>, at: u64) -> Option<(&'a Container, &'a Runs)> {
     let ended = |runs: &Runs| runs.last.as_ref().and_then(|last| last.finished_boot_ns);
     let is_recent = |runs: &Runs| ended(runs).is_some_and(|it| it <= at && at - it <= RECENT_NS);
-    case.matched
-        .possible_containers()
+    let agent = sidecar::agent_of(case);
+    let met = case.matched.possible_containers().filter(|_| agent.is_none());
+    agent
+        .into_iter()
+        .chain(met)
         .filter_map(|container| Some((container, container.runs.as_ref()?)))
         .filter(|(_, runs)| is_recent(runs) || runs.waiting.as_ref().is_some_and(Waiting::is_back_off))
         .max_by_key(|(_, runs)| ended(runs))

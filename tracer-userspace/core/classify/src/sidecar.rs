@@ -10,8 +10,9 @@ use tracer_model::record::{Command, Confidence, K8s, Remediation};
 /// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent, `/app-health/CONTAINER/readyz`. The agent
 /// asks the application, and answers 500 if it cannot (`handleAppProbe`, pilot/cmd/pilot-agent/status).
 const PILOT_AGENT: &str = "/app-health/";
+const ISTIO_PROXY: &str = "istio-proxy";
 /// Containers of proxies through which connections from outside may go.
-const PROXIES: &[&str] = &["istio-proxy", "linkerd-proxy", QUEUE_PROXY];
+const PROXIES: &[&str] = &[ISTIO_PROXY, "linkerd-proxy", QUEUE_PROXY];
 /// Knative's proxy: the readiness probe is its own, and asks the application.
 const QUEUE_PROXY: &str = "queue-proxy";
 
@@ -59,7 +60,7 @@ fn by_pilot_agent(case: &Case<'_>) -> Option<Answerer> {
         ),
         check: "Check whether pilot-agent reached the application (\"Request to probe app failed\": it did not)"
             .to_owned(),
-        commands: vec![logs(case, "istio-proxy")],
+        commands: vec![logs(case, ISTIO_PROXY)],
     })
 }
 
@@ -69,8 +70,30 @@ pub(super) fn waits_for(case: &Case<'_>) -> Option<String> {
     Some(format!("as Istio's agent it asks container {container}, and waits for its answer"))
 }
 
+/// Nobody listens where Istio's agent answers probes: its container is down, and the probed one may be well.
+pub(super) fn agent_is_down(case: &Case<'_>, place: &str) -> Option<(String, Remediation)> {
+    let container = asked_by_pilot_agent(case)?;
+    let dst = case.attempt.flow.dst;
+    let summary = format!(
+        "nobody listens on {dst}{place}, where Istio's agent (container {ISTIO_PROXY}) answers the probes of container {container}: its kernel answered the SYN with a RST"
+    );
+    let text = format!("Find why container {ISTIO_PROXY} does not run or listen. Container {container} may be well");
+    let log = logs(case, ISTIO_PROXY);
+    let previous = Command::in_cluster(format!("{} --previous", log.run));
+    let pod = kubectl::pod(&case.matched.name().k8s.unwrap_or_default());
+    let state = Command::in_cluster(format!("kubectl describe pod {pod}"));
+    Some((summary, Remediation::from(text).run([log, previous, state])))
+}
+
+/// The container of Istio's agent, if it answers this probe.
+pub(super) fn agent_of<'a>(case: &Case<'a>) -> Option<&'a Container> {
+    asked_by_pilot_agent(case)?;
+    let (pod, _) = case.matched.probed_container()?;
+    pod.containers.iter().find(|it| is_named(it, ISTIO_PROXY))
+}
+
 /// The container that Istio's agent asks for this probe.
-fn asked_by_pilot_agent(case: &Case<'_>) -> Option<String> {
+pub(super) fn asked_by_pilot_agent(case: &Case<'_>) -> Option<String> {
     let probes = case.matched.possible_probes();
     let paths = probes.iter().filter_map(|spec| spec.path.as_deref()?.strip_prefix(PILOT_AGENT));
     let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
@@ -153,12 +176,30 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_that_does_not_listen_is_not_the_application() {
+        let refused = |path| {
+            let mut stream = Stream::new();
+            stream.http_readiness_at(path).connect().refused().verdict()
+        };
+        let (agent, own) = (refused("/app-health/shop/readyz"), refused("/readyz"));
+        assert_eq!([agent.cause.name(), own.cause.name()], ["connection_refused"; 2]);
+        assert_has(
+            &agent.summary,
+            &["where Istio's agent (container istio-proxy) answers the probes of container shop"],
+        );
+        assert_has(&agent.remediation, &["-n default web -c istio-proxy --previous"]);
+        assert_lacks(&agent.remediation, &["correct the probe's port"]);
+        assert_lacks(&own.summary, &["istio-proxy"]);
+    }
+
+    #[test]
     fn an_agent_that_is_silent_waits_for_the_application() {
         let mut stream = Stream::new();
         stream.http_readiness_at("/app-health/shop/readyz").connect().established().wait_ms(500);
         let (comm, peer) = ("pilot-agent".to_owned(), address("10.88.0.1:40000"));
         let connection = ServedConnection { peer, unread: 0, unacknowledged: None, accepted: true, pid: Some(7) };
-        let processes = vec![ServerProcess { pid: 7, comm, tasks: ServerTasks::default(), frozen: None }];
+        let processes =
+            vec![ServerProcess { pid: 7, comm, tasks: ServerTasks::default(), frozen: None, cpu_cgroup: None }];
         let serving = Serving { processes, connection: Some(connection), ..Serving::default() };
         stream.inspection(|reading| reading.serving = Some(Box::new(serving)));
         let verdict = stream.wait_ms(500).closes((100, 101, 0)).verdict();

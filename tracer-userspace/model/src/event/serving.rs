@@ -33,6 +33,8 @@ pub struct ServerProcess {
     pub tasks: ServerTasks,
     /// The file that shows that its cgroup is frozen; absent: it is not frozen.
     pub frozen: Option<String>,
+    /// The cgroup that limits its processor time, named as in [`super::Throttled`].
+    pub cpu_cgroup: Option<String>,
 }
 
 /// The threads of a process, as far as they were read.

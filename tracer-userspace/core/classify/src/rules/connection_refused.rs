@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::super::history::{self, MORE_MEMORY};
 use super::super::pod_sockets;
 use super::super::shared_address::FIX;
+use super::super::sidecar;
 use super::not_listening_yet::may_be_startup_probe;
 use super::refusal::{Refused, by_any_stack, by_other_stack, pod_elsewhere, serves};
 use super::*;
@@ -16,6 +17,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return Some(found);
     }
     let Refused { mut evidence, netns, confidence } = refused;
+    if let Some((summary, fix)) = sidecar::agent_is_down(case, &in_namespace(case, netns)) {
+        let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix);
+        return Some(found.with_confidence(confidence));
+    }
     let dst = case.attempt.flow.dst;
     let killed = evidence.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
     let is_killed = killed.is_some();

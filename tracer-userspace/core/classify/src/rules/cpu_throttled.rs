@@ -1,5 +1,6 @@
 //! The CPU limit throttled the target's container while the prober waited for an answer. Goes to `also`.
 
+use super::super::serving::{connection, readings};
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -14,7 +15,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::CpuThrottled, vec![evidence], text, FIX))
 }
 
-/// How much a cgroup of the target was throttled between the first and the last reading, the latter at `time`.
+/// How much the cgroup of the server was throttled between the first and the last reading, the latter at `time`.
 pub(super) struct Throttling<'a> {
     cgroup: &'a str,
     time: u64,
@@ -22,19 +23,36 @@ pub(super) struct Throttling<'a> {
     pub(super) micros: u64,
 }
 
+/// Less than this share of the time explains no silence.
+const LEAST_SHARE: u64 = 10;
+
 pub(super) fn throttling<'a>(case: &Case<'a>) -> Option<Throttling<'a>> {
     let ended = taken_and_silent(case)?;
     let attempt = case.attempt;
     let readings = case.node.targets.throttling(attempt.netns?, attempt.flow.dst);
     let asked = sent_request_late(case).unwrap_or(attempt.started);
     let mut inside = readings.filter(|(time, _)| (asked..=ended).contains(time));
-    let (_, first) = inside.next()?;
+    let (began, first) = inside.next()?;
     let (time, last) = inside.last()?;
-    last.iter().find_map(|now| {
+    let serving = cgroups_of_server(case);
+    let own = last.iter().filter(|now| serving.is_empty() || serving.contains(&now.cgroup.as_str()));
+    let since = own.filter_map(|now| {
         let before = first.iter().find(|before| before.cgroup == now.cgroup)?;
         let (times, micros) = (now.times.saturating_sub(before.times), now.micros.saturating_sub(before.micros));
-        (times > 0).then_some(Throttling { cgroup: &now.cgroup, time, times, micros })
-    })
+        Some(Throttling { cgroup: &now.cgroup, time, times, micros })
+    });
+    let longest = since.max_by_key(|it| it.micros)?;
+    (longest.micros.saturating_mul(1000 * LEAST_SHARE) >= time.saturating_sub(began)).then_some(longest)
+}
+
+/// The cgroups of the process that has the connection; if it is not known, those of all that listen. A pod has other
+/// containers, too, and their limits are not the server's.
+fn cgroups_of_server<'a>(case: &Case<'a>) -> Vec<&'a str> {
+    let accepted = connection(case).and_then(|it| it.pid);
+    let readings = readings(case);
+    let servers = readings.iter().flat_map(|(_, reading)| &reading.processes);
+    let servers = servers.filter(|it| accepted.is_none_or(|pid| pid == it.pid));
+    servers.filter_map(|it| it.cpu_cgroup.as_deref()).collect()
 }
 
 const FIX: &str = "Raise the CPU limit of the container, or remove it: the container was throttled during the attempt";
@@ -43,11 +61,27 @@ const FIX: &str = "Raise the CPU limit of the container, or remove it: the conta
 mod tests {
     use tracer_core::testing::*;
 
+    const APP: &str = "/kubepods/pod1";
+
     fn slow(times: u64) -> Verdict {
-        let at = |times| vec![Throttled { cgroup: "/kubepods/pod1".into(), times, micros: times * 1000 }];
+        slow_as(APP, times, None)
+    }
+
+    /// The cgroup is throttled 10 ms each time. The processes of `server` listen.
+    fn slow_as(cgroup: &str, times: u64, server: Option<&str>) -> Verdict {
+        let processes = server.map(|cgroup| {
+            let (comm, cpu_cgroup) = ("app".to_owned(), Some(cgroup.to_owned()));
+            vec![ServerProcess { pid: 7, comm, tasks: ServerTasks::default(), frozen: None, cpu_cgroup }]
+        });
+        let read = |reading: &mut Inspection, times: u64| {
+            let counted = |cgroup: &str, times| Throttled { cgroup: cgroup.into(), times, micros: times * 10_000 };
+            reading.throttled = vec![counted("/kubepods/pod0", 3), counted(cgroup, times)];
+            let processes = processes.clone();
+            reading.serving = processes.map(|processes| Box::new(Serving { processes, ..Serving::default() }));
+        };
         let mut stream = Stream::new();
-        stream.connect().established().wait_ms(200).inspection(|reading| reading.throttled = at(5));
-        stream.wait_ms(400).inspection(|reading| reading.throttled = at(5 + times)).wait_ms(400).closes((100, 101, 0));
+        stream.connect().established().wait_ms(200).inspection(|reading| read(reading, 5));
+        stream.wait_ms(400).inspection(|reading| read(reading, 5 + times)).wait_ms(400).closes((100, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
         stream.verdict()
     }
@@ -56,16 +90,22 @@ mod tests {
     fn a_counter_that_rose_is_reported_beside_the_cause() {
         assert_eq!(slow(7).also, [Cause::CpuThrottled]);
         assert!(slow(0).also.is_empty());
+        assert!(slow(3).also.is_empty(), "30 of 400 ms");
+    }
+
+    #[test]
+    fn only_the_limit_of_the_server_counts() {
+        assert_eq!(slow_as(APP, 7, Some(APP)).also, [Cause::CpuThrottled]);
+        assert!(slow_as("/kubepods/sidecar", 30, Some(APP)).also.is_empty());
     }
 
     #[test]
     fn throttling_comes_before_the_slow_response_in_evidence_and_fix() {
         let text = |verdict: &Verdict| verdict.evidence.iter().map(|row| row.text.clone()).collect::<Vec<_>>();
         let (held, free) = (slow(7), slow(0));
-        assert_eq!(text(&held)[0], "/kubepods/pod1 was throttled 7 times, 7.0 ms in all, during the attempt");
+        assert_eq!(text(&held)[0], "/kubepods/pod1 was throttled 7 times, 70.0 ms in all, during the attempt");
         assert_eq!(text(&held)[1..], text(&free));
         let after = held.remediation.text.strip_prefix("Raise the CPU limit of the container, or remove it: ");
         assert!(after.is_some_and(|fix| fix.ends_with(&free.remediation.text)), "{}", held.remediation);
-        assert_has(&text(&slow(1))[0], &[" throttled 1 time, "]);
     }
 }

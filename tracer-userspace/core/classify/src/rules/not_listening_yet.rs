@@ -1,6 +1,6 @@
 //! The target refused during its start: a process began to listen on that port later, or has not begun yet.
 
-use super::super::history;
+use super::super::{history, sidecar};
 use super::refusal::{Refused, refused, serves};
 use super::*;
 use tracer_model::event::{Listen, Netns, ProbeType};
@@ -33,6 +33,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// earlier run.
 fn not_yet_in_run(case: &Case<'_>, evidence: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
     let began = case.matched.run_began(at).filter(|began| at - began < START_NS)?;
+    // Another container listens there then.
+    if sidecar::asked_by_pilot_agent(case).is_some() {
+        return None;
+    }
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers, another container may have listened there and stopped.
     let heard = match case.matched.is_only_container() {

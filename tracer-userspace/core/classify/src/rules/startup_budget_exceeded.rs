@@ -1,6 +1,6 @@
 //! The liveness or startup budget ended before the container listened.
 
-use super::super::{Streak, history, startup_probe};
+use super::super::{Streak, history, sidecar, startup_probe};
 use super::refusal::{Refused, refused};
 use super::*;
 use tracer_model::event::{LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
@@ -13,6 +13,10 @@ const GRACE_NS: u64 = 30 * SECOND_NS;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { evidence, netns, confidence: refusal } = refused(case)?;
+    // The container that does not listen is then not the one with the budget.
+    if sidecar::asked_by_pilot_agent(case).is_some() {
+        return None;
+    }
     let (netns, streak) = (netns?, case.streak?);
     let at = evidence.iter().map(|e| e.time_boot_ns).max()?;
     let spec = case.matched.start_probe()?;

@@ -154,7 +154,7 @@ mod tests {
 
     fn process(pid: u32, fill: impl FnOnce(&mut ServerProcess)) -> ServerProcess {
         let tasks = ServerTasks { count: 2, ..ServerTasks::default() };
-        let mut process = ServerProcess { pid, comm: "app".into(), tasks, frozen: None };
+        let mut process = ServerProcess { pid, comm: "app".into(), tasks, frozen: None, cpu_cgroup: None };
         fill(&mut process);
         process
     }

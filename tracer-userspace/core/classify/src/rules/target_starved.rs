@@ -302,7 +302,7 @@ mod tests {
     type Read = fn(u64) -> Serving;
 
     fn server(tasks: ServerTasks) -> Serving {
-        let process = ServerProcess { pid: 7, comm: "app".into(), tasks, frozen: None };
+        let process = ServerProcess { pid: 7, comm: "app".into(), tasks, frozen: None, cpu_cgroup: None };
         Serving { processes: vec![process], ..Serving::default() }
     }
 
