@@ -18,7 +18,7 @@ const HOST: Field = Field {
 };
 
 /// Only a few words of the answer decide: an application on a plain port may write them, too.
-const SCHEME: Field = Field {
+pub(super) const SCHEME: Field = Field {
     text: "the server says that the port speaks TLS, and the probe asks in plain HTTP",
     fix: "Set httpGet.scheme of the probe to HTTPS, or its port to one that speaks plain HTTP",
     confidence: Confidence::Likely,

@@ -1,8 +1,8 @@
 //! The server acknowledged the request and closed the connection without a byte of an answer.
 
 use super::super::sidecar;
-use super::app_status_failure::GRPC_IN_PLAIN;
-use super::mid_stream_rst::is_close;
+use super::app_status_failure::{GRPC_IN_PLAIN, shows_certificate};
+use super::mid_stream_rst::{OR_SPEAKS_TLS, is_close};
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::tls_handshake_slow::{doubt_of_https, or_in_plain};
 use super::*;
@@ -59,6 +59,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         Remediation::from(text).run([check]).run(fix.commands)
     } else if not_tls.is_some() {
         or_in_plain(case, fix)
+    } else if case.matched.may_speak_plain_http() && !process_ended && !before_request {
+        fix.reword(|text| format!("{text}{OR_SPEAKS_TLS}")).run([shows_certificate(attempt.flow.dst)])
     } else {
         fix
     };
@@ -99,7 +101,7 @@ fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletP
 const REDIRECTED: &str = "; or payload is redirected between sockets on this node (a sockmap program: bpftool prog show), and the byte counters do not see requests and answers";
 
 /// Evidence that the listener of that port ended at about the time of the close.
-fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
+pub(super) fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
     let (at, end) = case.node.listener_end(case.attempt.netns?, case.attempt.flow.dst)?;
     (at.abs_diff(ended) < TOGETHER_NS).then(|| of_listener(*at, end))
 }
@@ -163,7 +165,9 @@ mod tests {
         assert_eq!((https.cause.name(), https.confidence), ("closed_without_answer", Confidence::Proven));
         assert_ends(&https.summary, "; perhaps the port does not speak TLS: no HTTPS probe was answered there");
         assert_has(&https.remediation, &["ask it in plain (scheme HTTP)", "openssl s_client"]);
-        assert_lacks(&closed(Stream::http_readiness).remediation, &["TLS"]);
+        let in_plain = closed(Stream::http_readiness);
+        assert_lacks(&in_plain.summary, &["TLS"]);
+        assert_has(&in_plain.remediation, &["Or the port speaks TLS", "openssl s_client"]);
     }
 
     /// A proxy without its upstream closes each connection before the prober has sent a request.

@@ -2,7 +2,7 @@
 
 use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
-use super::probe_misconfigured::is_unanswered_grpc;
+use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use super::*;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
@@ -30,7 +30,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     // If the RST answers what the prober sent after the target's FIN (a TLS alert), the close came first.
     let closed_first = reported.is_some() && received.state == TcpState::CloseWait;
-    if case.matched.is_no_answer() || closed_first || (is_unanswered_grpc(case) && is_close(case)) {
+    let is_misconfigured = plain_to_tls(case).is_some() || (is_unanswered_grpc(case) && is_close(case));
+    if case.matched.is_no_answer() || closed_first || is_misconfigured {
         return None;
     }
     // On a loopback path the RST is delivered before the hook reports its sender.
@@ -84,8 +85,9 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
     sent.is_some_and(|(time, reset)| matches!(fix_of(case, time, reset), Fix::Unread | Fix::Process))
 }
 
-/// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello.
-const OR_SPEAKS_TLS: &str =
+/// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello. A server that has read all
+/// of it closes with a FIN.
+pub(super) const OR_SPEAKS_TLS: &str =
     ". Or the port speaks TLS, and its server closes connections with plain HTTP. Then set the probe's scheme to HTTPS";
 
 /// A server that expects a request of another protocol stops reading the ClientHello in the same way.

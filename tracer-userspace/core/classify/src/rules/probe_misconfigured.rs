@@ -1,7 +1,9 @@
 //! The probe asks in a way that the application does not serve. The fix is a field of the probe.
 
-use super::super::wrong_field::wrong_field;
+use super::super::wrong_field::{SCHEME, wrong_field};
 use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
+use super::closed_without_answer::listener_ended;
+use super::mid_stream_rst::is_close;
 use super::refusal::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
 use super::*;
@@ -13,7 +15,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         .or_else(|| dead_redirect(case))
         .or_else(|| redirect_to_tls(case))
         .or_else(|| by_status(case))
-        .or_else(|| grpc_to_tls(case))
+        .or_else(|| plain_to_tls(case).filter(|_| case.settled))
 }
 
 /// The fix of a probe that is redirected.
@@ -114,21 +116,34 @@ fn by_status(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-/// The server closed the connection after the preface of HTTP/2, on a port that speaks TLS.
-fn grpc_to_tls(case: &Case<'_>) -> Option<Finding> {
+/// The server closed the connection after a request without TLS, on a port that speaks TLS.
+pub(super) fn plain_to_tls(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let (ended, End::ClosedByServer | End::Reset) = attempt.ended? else { return None };
-    if !is_unanswered_grpc(case) || !case.settled {
+    let (ended, end @ (End::ClosedByServer | End::Reset)) = attempt.ended? else { return None };
+    let (how, fix) = match end {
+        _ if is_unanswered_grpc(case) => ("gRPC without TLS", GRPC_IN_PLAIN),
+        End::ClosedByServer if is_unanswered_http(case) && attempt.errno().is_none() => ("plain HTTP", SCHEME.fix),
+        End::Reset if is_unanswered_http(case) && is_close(case) => ("plain HTTP", SCHEME.fix),
+        _ => return None,
+    };
+    if listener_ended(case, ended).is_some() {
         return None;
     }
     let (tls, confidence) = listener_speaks_tls(case).filter(|(_, confidence)| *confidence > Confidence::Possible)?;
     let summary = format!(
-        "{} speaks TLS, and the probe asks in gRPC without TLS: the server closed the connection without an answer",
+        "{} speaks TLS, and the probe asks in {how}: the server closed the connection without an answer",
         attempt.flow.dst
     );
     let evidence: Vec<Evidence> = vec![of_state(ended, attempt.last.as_ref()?), tls];
-    let found = Finding::failure(Cause::ProbeMisconfigured, evidence, summary, GRPC_IN_PLAIN);
+    let found = Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix);
     Some(Finding { decided_at: ended, ..found.with_confidence(confidence) })
+}
+
+/// The attempt can be a probe in plain HTTP only. It has sent the request, and got no byte.
+fn is_unanswered_http(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let asked = attempt.sent().is_some_and(|n| n > 0) && attempt.received() == Some(0);
+    asked && case.matched.expects_http() == Some(true)
 }
 
 /// The attempt can be a gRPC probe only. It has sent the preface of HTTP/2, and got no byte. A server of HTTP/2 sends
@@ -300,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_without_tls_at_a_port_that_speaks_tls() {
+    fn a_probe_without_tls_at_a_port_that_speaks_tls() {
         for reset in [false, true] {
             let mut stream = Stream::new().grpc_readiness(1).links(true, &["10.88.0.1"]).clone();
             let addr = address("10.88.0.2:8080");
@@ -312,8 +327,13 @@ mod tests {
             let verdict = without_hello.last_verdict();
             assert_has(&verdict.summary, &["most likely the port speaks TLS"]);
             assert_has(&verdict.remediation, &["grpc.mode: TLS"]);
+            let mut http = Stream::new().http_readiness().links(true, &["10.88.0.1"]).clone();
+            http.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
+            assert_eq!(closed(&mut http, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
+            assert_has(&http.last_verdict().remediation, &["httpGet.scheme of the probe to HTTPS"]);
             let mut http = Stream::new();
-            http.http_readiness().push(ObservationKind::TlsHello(TlsHello { netns: Some(NODE), addr }));
+            let elsewhere = TlsHello { netns: Some(NODE), addr: address("10.88.0.1:8080") };
+            http.http_readiness().push(ObservationKind::TlsHello(elsewhere));
             assert!(closed(&mut http, reset).causes().iter().all(|it| *it != "probe_misconfigured"));
         }
     }
