@@ -57,27 +57,27 @@ const WHY_ANSWER: &str = "an untracked or invalid connection, an unexpected node
 
 /// A program dropped a packet that the attempt needs.
 fn by_program(case: &Case<'_>) -> Option<Finding> {
-    let (time, drop, program, confidence) = dropped(case)?;
+    let (time, drop, program) = dropped(case)?;
     let own = is_own_probe(case);
     let summary = format!("{}{}", describe_drop(case, drop, program), if own { NO_NETWORK_POLICY } else { "" });
 
     let first = |text: &str| Remediation::from(format!("{text}. If it is a policy, {ALLOW}"));
     let remediation = match drop.reason.as_deref() {
         Some(CGROUP_EGRESS) => first(UNIT),
-        Some("TC_INGRESS" | "TC_EGRESS") if own => {
+        Some("TC_INGRESS" | "TC_EGRESS") => {
             first(&format!("{MONITOR}. A filter that redirects to a device that is down (mirred) drops, too"))
                 .run([Command::in_pod(SHOW_DROPS)])
         }
         _ if ovs_reason(drop).is_some() => {
             first(FLOWS).run([Command::in_pod("ovs-appctl dpctl/dump-flows | grep drop")])
         }
-        _ if own => first(MONITOR).run([Command::in_pod(SHOW_DROPS)]),
-        _ => format!("In the network policies, {ALLOW}").into(),
+        _ => first(MONITOR).run([Command::in_pod(SHOW_DROPS)]),
     };
     let remediation = remediation.run([list_policies()]).run(show_program(case, drop));
     let found = Finding::failure(Cause::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
-    let confidence = if own { confidence.min(Confidence::Likely) } else { confidence };
-    Some(found.with_confidence(confidence).until_answered())
+    // A program drops for its errors and limits (a full table, an unknown pod), too, and the kernel has one reason for
+    // all.
+    Some(found.with_confidence(Confidence::Likely).until_answered())
 }
 
 /// Commands that show the program. They run in the namespace of the device, since its name is valid there only.
@@ -132,13 +132,13 @@ pub(super) fn ovs_reason(drop: &PacketDrop) -> Option<u32> {
 const BY_FLOWS: [u32; 2] = [1, 3];
 const FLOWS: &str = "Find the flow that drops it, on this node (Antrea: in its agent's container antrea-ovs; OpenShift: on the host). ovs-appctl ofproto/trace names the rule (a policy, SpoofGuard, a port that has no flows yet)";
 
-/// The first needed packet that a program dropped: when, the drop, the program, and how sure that is.
-pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str, Confidence)> {
+/// The first needed packet that a program dropped: when, the drop and the program.
+pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str)> {
     let missed = |time, drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, time, drop);
     let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(time, drop);
     case.attempt.drops().find_map(|(time, drop)| {
-        let (program, confidence) = program_of(drop)?;
-        needed(time, drop).then_some((time, drop, program, confidence))
+        let program = program_of(drop)?;
+        needed(time, drop).then_some((time, drop, program))
     })
 }
 
@@ -151,24 +151,21 @@ pub(super) fn describe_drop(case: &Case<'_>, drop: &PacketDrop, program: &str) -
 
 /// Judges by the kernel's drop reason. On kernels without reasons the function that freed the packet decides, if it
 /// frees little else.
-fn program_of(drop: &PacketDrop) -> Option<(&'static str, Confidence)> {
-    let program = match drop.reason.as_deref() {
-        Some("TC_INGRESS") => "a tc program or filter (ingress)",
-        Some("TC_EGRESS") => "a tc program or filter (egress)",
-        Some("XDP") => XDP,
-        Some(CGROUP_EGRESS) => "a cgroup program (egress)",
-        Some(SOCKET_FILTER) => return Some((SOCKET_FILTERS, Confidence::Likely)),
+fn program_of(drop: &PacketDrop) -> Option<&'static str> {
+    match drop.reason.as_deref() {
+        Some("TC_INGRESS") => Some("a tc program or filter (ingress)"),
+        Some("TC_EGRESS") => Some("a tc program or filter (egress)"),
+        Some("XDP") => Some(XDP),
+        Some(CGROUP_EGRESS) => Some("a cgroup program (egress)"),
+        Some(SOCKET_FILTER) => Some(SOCKET_FILTERS),
         Some(_) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
-            return Some(("Open vSwitch, by its flows,", Confidence::Likely));
+            Some("Open vSwitch, by its flows,")
         }
         // veth frees a packet that a program refused without a reason.
-        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some(VETH_XDP) => {
-            return Some((XDP, Confidence::Likely));
-        }
-        Some(_) => return None,
-        None => return by_place(drop).map(|program| (program, Confidence::Likely)),
-    };
-    Some((program, Confidence::Proven))
+        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some(VETH_XDP) => Some(XDP),
+        Some(_) => None,
+        None => by_place(drop),
+    }
 }
 
 const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or a lack of memory";
@@ -299,7 +296,8 @@ mod tests {
     #[test]
     fn a_programs_drop_is_reported_by_its_reason() {
         let verdict = Stream::new().connect().drop(SYN, "TC_INGRESS", POD).verdict();
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Proven));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_has(&verdict.remediation, &["cilium_drop_count_total by reason", "cilium-dbg monitor --type drop"]);
     }
 
     /// The node has an `eth0`, too.
@@ -334,12 +332,12 @@ mod tests {
         assert_has(&verdict.summary, &["it is an error, or a policy of another kind"]);
         assert_starts(&verdict.remediation, "Find the dataplane's own reason");
         let other = Stream::new().http_readiness().connect().by_other_process().drop(SYN, "TC_EGRESS", NODE).clone();
-        assert_eq!(other.verdict().confidence, Confidence::Proven, "no prober");
+        assert_lacks(&other.verdict().summary, &["it is an error"]);
         // A prober that runs in another pod: a NetworkPolicy does apply.
         let mut pod = Stream::new().http_readiness().connect().clone();
         pod.last_connect().netns = POD;
         pod.drop(SYN, "TC_EGRESS", NODE).settles();
-        assert_eq!(pod.verdict().confidence, Confidence::Proven);
+        assert_lacks(&pod.verdict().summary, &["it is an error"]);
     }
 
     /// Antrea, OVN-Kubernetes and kube-ovn make flows of policies, and of everything else.

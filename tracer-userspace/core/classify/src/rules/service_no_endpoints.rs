@@ -145,7 +145,7 @@ fn by_list(case: &Case<'_>) -> Option<Finding> {
 fn by_program(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let to_it = |drop: &PacketDrop| drop.flags.is_syn() && drop.flow.dst == case.attempt.flow.dst;
-    let (time, drop, program, _) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
+    let (time, drop, program) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
     let observed =
         format!("{}, because of that or of a policy", network_policy_drop::describe_drop(case, drop, program));
     let evidence = vec![of_drop(time, drop)];
