@@ -64,18 +64,34 @@ fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> 
     let applied = |it: &&RemovedRoute| it.applied_to(flow.src.ip(), flow.dst.ip());
     let mut before = case.node.flushes.before(attempt.netns?, attempt.started);
     match cause {
-        // Other errors show no missing route: a route that refuses, an ICMP error of a router, a missing route back.
-        Cause::RouteUnreachable if attempt.connect_failed_at().is_some_and(|(_, it)| it.errno == libc::ENETUNREACH) => {
-            before.find(|flush| flush.rules.of_routing().iter().any(|it| applied(&it)))
+        Cause::RouteUnreachable => {
+            let (_, failed) = attempt.connect_failed_at()?;
+            // Other errors come from a route that refuses. It was there before, and only a narrower one came first, such
+            // as a pod's route in a block of addresses that Calico refuses.
+            let refused = failed.errno != libc::ENETUNREACH;
+            let fits = |it: &RemovedRoute| applied(&it) && (!refused || it.only_address().is_some());
+            before.find(|flush| flush.rules.of_routing().iter().any(fits))
         }
-        // Only a rule that came before the one which now leads astray.
         Cause::AsymmetricRoute => {
-            let astray = inspected(case)?.1.stray_route.as_ref()?.rule.as_ref()?.priority;
+            let stray = inspected(case)?.1.stray_route.as_ref()?;
+            let Some(rule) = stray.rule.as_ref().filter(|_| stray.is_by_rule()) else { return removed_own_route(case) };
+            // Only a rule that came before the one which now leads astray.
+            let astray = rule.priority;
             let was_first = |it: &&RemovedRoute| it.priority.is_some_and(|priority| priority < astray);
             before.find(|flush| flush.rules.of_routing().iter().filter(was_first).any(|it| applied(&it)))
         }
         _ => None,
     }
+}
+
+/// The bulk removal that took a route to the target. A wider one applies since, such as the default route.
+pub(super) fn removed_own_route<'a>(case: &Case<'a>) -> Option<&'a RulesFlushed> {
+    let (attempt, flow) = (case.attempt, case.attempt.flow);
+    let mut before = case.node.flushes.before(attempt.netns?, attempt.started);
+    before.find(|flush| {
+        let FlushedRules::Routes(routes) = &flush.rules else { return false };
+        routes.iter().any(|it| it.to.is_some() && it.applied_to(flow.src.ip(), flow.dst.ip()))
+    })
 }
 
 /// `systemd-networkd (pid 412) removed 14 ip rules`
@@ -179,6 +195,22 @@ mod tests {
         stream.flushed(rules("10.88.0.0")).connect().wait_ms(200).inspection(|flush| flush.stray_route = Some(stray));
         stream.gives_up();
         verdict(&stream)
+    }
+
+    /// A pod's route in the main table: the default route, or a block of addresses that Calico refuses, is left.
+    #[test]
+    fn the_process_that_removed_the_pods_own_route_is_named() {
+        let own = |len| {
+            FlushedRules::Routes(vec![RemovedRoute { priority: None, ..Stream::removed_to("10.88.0.2", len) }; 3])
+        };
+        let mut stream = Stream::new();
+        let stray = StrayRoute { device: "eth0".into(), pod_device: "veth7".into(), table: 254, rule: None };
+        stream.flushed(own(32)).connect().wait_ms(200).inspection(|it| it.stray_route = Some(stray)).gives_up();
+        let found = verdict(&stream);
+        assert_eq!((found.verdict.cause.name(), found.culprit.map(|it| it.pid)), ("asymmetric_route", Some(412)));
+        assert_has(&found.verdict.summary, &["out of eth0, while the pod is behind veth7: its own route was removed"]);
+        let refused = |len| without_route(own(len), libc::EINVAL).culprit.map(|it| it.pid);
+        assert_eq!((refused(32), refused(24)), (Some(412), None));
     }
 
     /// The removed rule had priority 1000.

@@ -1,5 +1,6 @@
 //! A routing rule of the node sends the SYN out of another device than the pod's, or a route of the pod its answer.
 
+use super::super::flushed::removed_own_route;
 use super::*;
 use tracer_model::event::{Inspection, NeighbourState, PacketDrop, RoutingRule, StrayRoute};
 
@@ -14,7 +15,25 @@ pub(super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> 
 }
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    of_syn(case).or_else(|| of_answer(case))
+    of_syn(case).or_else(|| of_removed(case)).or_else(|| of_answer(case))
+}
+
+/// The pod's own route was removed with others, and a wider one now leads to another device.
+fn of_removed(case: &Case<'_>) -> Option<Finding> {
+    let (time, stray) = stray_route(case).filter(|(_, stray)| !stray.is_by_rule())?;
+    removed_own_route(case)?;
+    let (src, dst) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.ip());
+    let leads =
+        format!("the route to {dst} leads out of {}, while the pod is behind {}", stray.device, stray.pod_device);
+    let fields = json!({ "device": stray.device, "pod_device": stray.pod_device, "table": stray.table });
+    let read = evidence_of("rtnetlink", time, leads.clone(), fields);
+    let fix = Remediation::from("Restart the CNI's agent on this node: it makes the routes of the node's pods again")
+        .run(
+            [format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
+                .map(|command| run_in(case, case.attempt.netns, command)),
+        );
+    let summary = format!("{leads}: its own route was removed");
+    Some(Finding::likely(Cause::AsymmetricRoute, vec![read], summary, fix).until_answered())
 }
 
 /// The pod's route to the prober leads out of another link: a second network, or a VPN in the pod, took it.

@@ -136,8 +136,15 @@ fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
     let (src, dst) = (flow.src.ip(), flow.dst.ip());
     let words =
         format!("; the node's route to {dst} leads out of {device}, while the pod is behind {}", stray.pod_device);
+    // The VPC CNI of AWS names the links of such pods so. The node's routes do not lead to them.
+    let through_vpc = match stray.pod_device.starts_with("vlan") {
+        true => {
+            "If the pod has AWS security groups of its own, its probes go through the VPC: the groups must admit the node on that port. "
+        }
+        false => "",
+    };
     let fix = Remediation::from(format!(
-        "If the CNI takes packets to its pods at {device} (as Cilium does at cilium_host), the route is right. If not, something else took the pods' subnet, such as a VPN or docker0: correct that route"
+        "{through_vpc}If the CNI takes packets to its pods at {device} (as Cilium does at cilium_host), the route is right. If not, the pod's own route is missing, or something else took the pods' subnet, such as a VPN or docker0: correct that route"
     ))
     .run([format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
         .map(|command| run_in(case, case.attempt.netns, command)));
