@@ -37,6 +37,9 @@ const DISCARD: u16 = 9;
 const RTA_VIA: u16 = 18;
 /// `struct ndmsg`: family, padding, index, state, flags, type.
 const NDMSG: usize = 12;
+/// linux/neighbour.h
+const NUD_PERMANENT: u16 = 0x80;
+const NTF_EXT_LEARNED: u8 = 0x10;
 
 /// Settings of the target's namespace: they decide what its listener does when a queue is full.
 const SETTINGS: &[(&str, &str)] = &[
@@ -282,7 +285,7 @@ fn connection(peer: SocketAddr, socket: TcpSocket) -> Option<(ServedConnection, 
 }
 
 /// The neighbour entry that a packet from the calling thread's namespace to an address needs, which is that of the gateway
-/// if there is one. Also the number of entries of its family. Each device has its own entries: only the entry on the
+/// if there is one. Also the number of entries of its family that the limit counts. Each device has its own entries: only the entry on the
 /// route's device counts.
 fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
     let route = route_to(addr).ok().flatten();
@@ -292,13 +295,21 @@ fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
     consistent(|| {
         let (mut found, mut count) = (None, 0);
         Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETNEIGH, &request, |message| {
-            count += 1;
+            count += u64::from(is_limited(message));
             let fits =
                 |entry: &NeighbourState| entry.addr == next && route.is_none_or(|route| route.ifindex == entry.ifindex);
             found = found.take().or_else(|| parse_neighbour(message).filter(fits));
         })?;
         Ok((found, count))
     })
+}
+
+/// Entries that are permanent or learned by a program do not count for `gc_thresh3` (`neigh_alloc`,
+/// net/core/neighbour.c, 5.0 and later).
+fn is_limited(message: &[u8]) -> bool {
+    let state = message.get(8..10).map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    let flags = message.get(10).copied().unwrap_or_default();
+    state & NUD_PERMANENT == 0 && flags & NTF_EXT_LEARNED == 0
 }
 
 /// The device of a route to an address, and its gateway.

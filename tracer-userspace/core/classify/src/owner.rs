@@ -56,6 +56,7 @@ const TABLES: &[(&str, Owner)] = &[
     ("calico", enforcer("calico")),
     ("cilium", enforcer("cilium")),
     ("kube-network-policies", enforcer("kube-network-policies")),
+    ("kindnet-network-policies", enforcer("kindnet")),
     ("kube-proxy", KUBE_PROXY),
     ("flannel-ipv4", owner("flannel")),
     ("flannel-ipv6", owner("flannel")),
@@ -101,9 +102,15 @@ fn is_nft_proxy(rule: &FirewallRule) -> bool {
 
 /// The software that is known to name chains like this.
 pub fn by_chain(chain: &str) -> Option<Owner> {
+    if chain == ADMINISTRATORS {
+        return None;
+    }
     let known = CHAINS.iter().find(|(prefix, _)| chain.starts_with(prefix)).map(|(_, owner)| *owner);
     known.or_else(|| is_zone_chain(chain).then_some(FIREWALLD))
 }
+
+/// Docker makes this chain for the administrator's rules, and adds none itself.
+const ADMINISTRATORS: &str = "DOCKER-USER";
 
 /// The zones that firewalld comes with.
 const ZONES: [&str; 9] = ["block", "dmz", "drop", "external", "home", "internal", "public", "trusted", "work"];
@@ -130,7 +137,8 @@ mod tests {
         assert_eq!(known("KUBE-POD-FW-ABCDEF"), Some(("kube-router", true)));
         assert_eq!(known("KUBE-SERVICES"), Some(("kube-proxy", false)));
         assert_eq!(known("ufw-user-input"), Some(("ufw", false)));
-        assert_eq!(known("podpolicy"), None);
+        assert_eq!([known("podpolicy"), known("DOCKER-USER")], [None, None]);
+        assert_eq!(known("DOCKER-FORWARD"), Some(("docker", false)));
         assert_eq!(by_table("firewalld").map(|it| it.policy), Some(false));
         assert_eq!(known("FWD_public"), Some(("firewalld", false)));
         assert_eq!(known("IN_drop"), Some(("firewalld", false)));

@@ -12,6 +12,18 @@ fn counters_are_found_by_their_names() {
     assert!(counters("").is_empty());
 }
 
+/// Flannel's entries for other nodes are permanent, Cilium's are learned by a program.
+#[test]
+fn only_entries_that_the_limit_counts_are_counted() {
+    let counts = |state: u16, flags| {
+        let mut message = [0; NDMSG];
+        message[8..10].copy_from_slice(&state.to_ne_bytes());
+        message[10] = flags;
+        is_limited(&message)
+    };
+    assert_eq!([counts(0x02, 0), counts(0x80, 0), counts(0x02, 0x10)], [true, false, false]);
+}
+
 #[test]
 fn a_listener_is_reported_with_its_queue() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");

@@ -129,12 +129,15 @@ pub struct Packet<'a> {
 
 impl Packet<'_> {
     /// The states that conntrack may have given it. A retransmitted SYN can belong to a connection that was answered.
+    /// A SYN-ACK begins no connection (`tcp_conntracks`, net/netfilter/nf_conntrack_proto_tcp.c).
     fn states(&self) -> &'static [u8] {
         use state::{ESTABLISHED, INVALID, NEW, RELATED, UNTRACKED};
         match self.tracked {
+            Some(Tracked::Yes) if self.flags.is_syn_ack() => &[ESTABLISHED],
             Some(Tracked::Yes) => &[NEW, ESTABLISHED, RELATED],
             Some(Tracked::No) => &[INVALID],
             Some(Tracked::Untracked) => &[UNTRACKED],
+            None if self.flags.is_syn_ack() => &[ESTABLISHED, INVALID, UNTRACKED],
             None => &[NEW, ESTABLISHED, RELATED, INVALID, UNTRACKED],
         }
     }
@@ -304,6 +307,20 @@ mod tests {
             [1, 2],
             "the header changed since"
         );
+    }
+
+    /// A node that accepts what is established and drops the rest.
+    #[test]
+    fn a_syn_ack_of_a_tracked_connection_is_established() {
+        let established = step(state::ESTABLISHED | state::RELATED, Onward::SkipIf(2));
+        let chains = vec![chain("INPUT", 0, vec![established, step(state::ANY, Onward::Take(1))])];
+        let flow = Flow { src: address("10.88.0.2:80"), dst: address("10.88.0.1:0") };
+        let path = Path { flow, chains, translates: true };
+        let taken = |flags| {
+            let packet = Packet { hook: Some("INPUT"), tracked: Some(Tracked::Yes), flags };
+            path.takers(&packet, |_| false).rules.len()
+        };
+        assert_eq!((taken(SYN), taken(TcpFlags(0x12))), (1, 0));
     }
 
     #[test]
