@@ -20,6 +20,7 @@ const PRIORITY: u32 = 1000;
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_rules_flushed", ROUTE, rules).own().on_every_kernel(),
     Scenario::new("route_unreachable_routes_flushed", ROUTE, routes).own(),
+    Scenario::new("asymmetric_route_routes_flushed", Some(Cause::AsymmetricRoute), own_routes).own(),
     Scenario::new("asymmetric_route_rules_flushed", Some(Cause::AsymmetricRoute), exceptions).own(),
     Scenario::new("route_unreachable_nat_flushed", ROUTE, nat).own().needs(&[Need::Nft, Need::IcmpHook]),
     Scenario::new("rules_flushed", None, tables).own().needs(&[Need::Nft]),
@@ -41,8 +42,24 @@ fn rules(fixture: &mut Fixture<'_>) -> Result<()> {
     fails_after_flush(fixture, "3 ip rules", pod, Ending::Error)
 }
 
-/// Each pod has a route of its own.
+/// Each pod has a route of its own. Without it, packets to the pod leave by the default route.
+fn own_routes(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (uplink, _outside) = fixture.node.uplink()?;
+    fixture.node.node.ip(|ip| ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink()))?;
+    let (pod, _ip) = flush_routes(fixture)?;
+    fixture.mentions(&["while the pod is behind", "its own route was removed"]);
+    fails_after_flush(fixture, "3 routes", pod, Ending::Timeout)
+}
+
+/// Each pod has a route of its own, and there is no other.
 fn routes(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, _ip) = flush_routes(fixture)?;
+    fails_after_flush(fixture, "3 routes", pod, Ending::Error)
+}
+
+/// Replaces the route to the pods by one for each, and removes these. Returns the address of a server, and
+/// the socket by which it did that.
+fn flush_routes(fixture: &mut Fixture<'_>) -> Result<(SocketAddr, Ip)> {
     let (pod, all) = pods(fixture)?;
     let routes: Vec<Route> = all.iter().map(|addr| Route::to_host(*addr).over("cni0")).collect();
     let mut ip = fixture.node.node.enter(Ip::open)?;
@@ -52,7 +69,7 @@ fn routes(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.node.node.enter(|| routes.iter().try_for_each(|route| ip.remove(route)))?;
-    fails_after_flush(fixture, "3 routes", pod, Ending::Error)
+    Ok((pod, ip))
 }
 
 /// A rule sends all packets from the node's address to a second uplink. Rules before it make exceptions for the pods.
