@@ -1,6 +1,6 @@
 //! A packet of a tracked connection was dropped.
 
-use crate::{header::Header, link::IFNAME_LEN, tuple::Tuple};
+use crate::{actor::COMM_LEN, header::Header, link::IFNAME_LEN, tuple::Tuple};
 
 /// `kfree_skb` of a packet of a tracked flow.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,10 @@ pub struct PacketDrop {
     pub len: u32,
     /// `skb->_nfct`: the conntrack entry with its state in the low three bits, 0 without one, or [`crate::ABSENT64`].
     pub nfct: u64,
+    /// `bpf_get_current_pid_tgid`. Only where a process refuses a packet of its NFQUEUE has it to do with the drop.
+    pub pid_tgid: u64,
+    /// `comm` of that process, NUL padded.
+    pub comm: [u8; COMM_LEN],
 }
 
 /// Frames in [`PacketDrop::stack`].

@@ -26,7 +26,6 @@ macro_rules! events {
 
         /// An event as the kernel wrote it.
         #[derive(Clone, Copy, Debug)]
-        #[expect(clippy::large_enum_variant, reason = "lives on the stack for the length of one call")]
         pub enum KernelEvent { $($kind($event),)* }
 
         impl KernelEvent {
@@ -63,7 +62,7 @@ events! {
     Retransmit = 4: conn::Retransmit, 80;
     ResetSent = 5: reset::ResetSent, 136;
     ResetReceived = 6: reset::ResetReceived, 96;
-    Drop = 7: drop::PacketDrop, 224;
+    Drop = 7: drop::PacketDrop, 248;
     Listen = 8: listen::Listen, 96;
     TlsHello = 9: listen::TlsHello, 48;
     NetnsOp = 10: netns::NetnsOp, 200;

@@ -1,7 +1,10 @@
 //! Packets of tracked connections that the kernel drops.
 
 use aya_ebpf::{
-    EbpfContext as _, helpers::generated::bpf_get_stack, macros::raw_tracepoint, programs::RawTracePointContext,
+    EbpfContext as _,
+    helpers::{bpf_get_current_pid_tgid, generated::bpf_get_stack},
+    macros::raw_tracepoint,
+    programs::RawTracePointContext,
 };
 use tracer_common::{
     ABSENT32,
@@ -12,8 +15,9 @@ use tracer_common::{
 };
 
 use crate::{
+    actor,
     emit::emit,
-    kernel::{Skb, parse},
+    kernel::{Skb, Task, parse},
     maps::global,
     sockets,
     track::{self, Match},
@@ -62,6 +66,8 @@ fn try_kfree_skb(ctx: &RawTracePointContext, reason: u32) {
         event.len = skb.len();
         event.nfct = skb.nfct();
         describe_device(skb, event);
+        event.pid_tgid = bpf_get_current_pid_tgid();
+        actor::leader_comm(Task::current(), &mut event.comm);
         // A shorter stack leaves the rest 0.
         unsafe { bpf_get_stack(ctx.as_ptr(), (&raw mut event.stack).cast(), (STACK_DEPTH * 8) as u32, 0) };
     });

@@ -152,6 +152,9 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
     let needs_symbols =
         matches!(reason.as_deref(), None | Some("NETFILTER_DROP" | "NOT_SPECIFIED")) && !TcpFlags(e.tcp_flags).is_rst();
     let (location, stack) = if needs_symbols { symbolize(e, names) } else { (None, Vec::new()) };
+    let is_after_queue =
+        location.as_deref().and_then(|it| it.split('.').next()).is_some_and(|it| AFTER_QUEUE.contains(&it));
+    let refused_by = is_after_queue.then(|| refuser(e));
     Some(PacketDrop {
         conn: ConnId(e.conn),
         flow: flow(&e.tuple),
@@ -168,7 +171,17 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
         }),
         tracked: present64(e.nfct).map(tracked),
         via: Via::from_number(e.via)?,
+        refused_by,
     })
+}
+
+/// The kernel frees a packet here when its NFQUEUE's process has refused it, in the context of that process. `nf_reinject`,
+/// net/netfilter/nf_queue.c; newer kernels: net/netfilter/nfnetlink_queue.c, of which the compiler may inline the first.
+const AFTER_QUEUE: [&str; 3] = ["nf_reinject", "nfqnl_reinject", "nfqnl_recv_verdict"];
+
+fn refuser(e: &drop::PacketDrop) -> Actor {
+    let (pid, tid) = ((e.pid_tgid >> 32) as u32, e.pid_tgid as u32);
+    Actor { pid, tid, comm: text(&e.comm), netns: None, cgroup: None, cgroup_memory: None }
 }
 
 /// See `NFCT_PTRMASK` and `enum ip_conntrack_info`: `notrack` sets `IP_CT_UNTRACKED` without an entry.

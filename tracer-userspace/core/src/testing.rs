@@ -251,6 +251,7 @@ impl Stream {
             device: None,
             tracked: None,
             via: Via::Flow,
+            refused_by: None,
         };
         fill(&mut drop);
         self.push(ObservationKind::Drop(drop))

@@ -178,7 +178,7 @@ fn unseen_answer(case: &Case<'_>, drop: &PacketDrop) -> RejectAnswer {
 
 /// The attempt needed the packet: it belongs to the handshake, or to the data of an attempt that failed for want of an
 /// answer. A drop after the answer does no harm, nor does that of a SYN if a later one reached the listener.
-fn is_needed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
+pub(super) fn is_needed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     let in_handshake = case.attempt.established.is_none() && !case.attempt.met_full_queue_after(time);
     let handshake = may_decide(case, time, drop) && (drop.flags.is_syn() || drop.flags.is_syn_ack()) && in_handshake;
     let before_end = case.attempt.ended.is_none_or(|(end, _)| time <= end);

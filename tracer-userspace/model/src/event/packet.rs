@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use super::{ConnId, Flow, IpvsOp, Netns, TcpFlags, Via};
+use super::{Actor, ConnId, Flow, IpvsOp, Netns, TcpFlags, Via};
 
 /// A packet of a tracked flow was dropped.
 #[skip_serializing_none]
@@ -25,6 +25,8 @@ pub struct PacketDrop {
     /// Its state in conntrack; absent if the kernel has no conntrack.
     pub tracked: Option<Tracked>,
     pub via: Via,
+    /// The process that refused it, to which an NFQUEUE had given it; a rule after the queue looks the same.
+    pub refused_by: Option<Actor>,
 }
 
 /// The state of a packet in conntrack (`skb->_nfct`).

@@ -1,9 +1,14 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
 use super::super::netfilter::dropped;
+use super::super::queue;
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    by_rule(case).or_else(|| queue::by_process(case))
+}
+
+fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let stopped = dropped(case).filter(|stopped| !stopped.may_be_rerouted())?;
     if let Some(found) = by_reverse_path(case, stopped).or_else(|| without_proxy(case, stopped)) {
         return Some(found);
@@ -12,7 +17,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let untracked = stopped.untracked(case);
     let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
     let summary = format!("{}{}{}{how}", stopped.subject(case), stopped.action(case), stopped.words());
-    let by_rule = || {
+    let fix = || {
         let (what, look) = (stopped.to_allow(case), stopped.show_rules(case));
         match untracked.clone() {
             Some((_, find)) => Remediation::from(format!(
@@ -23,7 +28,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             None => Remediation::from(format!("Allow {what} in the {hook} chain that drops it")).run(look),
         }
     };
-    let remediation = stopped.fix(case, by_rule);
+    let remediation = stopped.fix(case, fix);
     Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 

@@ -1,6 +1,7 @@
 //! The enforcement of network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
 
 use super::super::netfilter::{is_missed, stopped};
+use super::super::queue;
 use super::*;
 use tracer_model::event::PacketDrop;
 
@@ -11,7 +12,7 @@ fn list_policies() -> Command {
 }
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    by_chain(case).or_else(|| by_program(case)).or_else(|| by_connect(case))
+    by_chain(case).or_else(|| by_program(case)).or_else(|| queue::by_policy(case, ALLOW)).or_else(|| by_connect(case))
 }
 
 /// All rules that can have dropped the packet are in chains of one owner, which enforces policies.

@@ -184,14 +184,6 @@ fn by_place(drop: &PacketDrop) -> Explanation {
             "Start the process that reads the queue, or let the rule pass packets without it (bypass)",
             ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"].map(str::to_owned),
         ),
-        // `nf_reinject`, net/netfilter/nf_queue.c; inlined into nfnetlink_queue.c by newer kernels
-        Some("nf_reinject" | "nfqnl_reinject" | "nfqnl_recv_verdict") => Explanation::of(
-            "; a rule gave it to a process (NFQUEUE), and that process refused it, or a rule after the queue",
-        )
-        .fix(
-            "Find the process that reads the queue (the second number of nfnetlink_queue is mostly its pid), and why it refuses: its policy or its log says it",
-            ["cat /proc/net/netfilter/nfnetlink_queue", "nft list ruleset", "iptables-save"].map(str::to_owned),
-        ),
         // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
         Some("dst_discard_out") => {
             Explanation::of("; its route was going away, or an IPsec policy waits for keys (ip xfrm policy)")
@@ -315,7 +307,6 @@ mod tests {
         assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
         assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
         assert_has(&noted("NOT_SPECIFIED", "nf_queue"), &["no process reads that queue", "nfnetlink_queue"]);
-        assert_has(&noted("NOT_SPECIFIED", "nf_reinject"), &["that process refused it", "nfnetlink_queue"]);
         assert_has(&noted("NOT_SPECIFIED", "dst_discard_out"), &["an IPsec policy waits for keys"]);
         let on_its_way = |holder| {
             let mut stream = Stream::new();

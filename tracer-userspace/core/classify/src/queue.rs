@@ -1,0 +1,74 @@
+//! A rule gave a packet of the attempt to a process (NFQUEUE), and that process refused it.
+
+use super::case::Case;
+use super::evidence::of_drop;
+use super::finding::Finding;
+use super::netfilter::is_needed;
+use super::phrases::{in_namespace, run_in};
+use tracer_model::event::{Actor, PacketDrop};
+use tracer_model::record::{Cause, Confidence, Remediation};
+
+/// Processes that enforce network policies in this way, by the 15 bytes that the kernel keeps of a name.
+const ENFORCERS: [&str; 2] = ["kindnetd", "kube-network-po"];
+
+/// A drop that a process enforcing policies decided.
+pub(super) fn by_policy(case: &Case<'_>, allow: &str) -> Option<Finding> {
+    let refused = refused(case).filter(|(.., process)| is_enforcer(process))?;
+    let fix = format!("In the network policies, {allow}. The log of {} says which policy it was", refused.2.comm);
+    Some(finding(case, refused, Cause::NetworkPolicyDrop, fix))
+}
+
+/// A drop that another process decided, such as an intrusion prevention system.
+pub(super) fn by_process(case: &Case<'_>) -> Option<Finding> {
+    let refused = refused(case).filter(|(.., process)| !is_enforcer(process))?;
+    let fix = format!("Find in the rules and the log of {} why it refuses this connection", refused.2.comm);
+    Some(finding(case, refused, Cause::FirewallDrop, fix))
+}
+
+fn is_enforcer(process: &Actor) -> bool {
+    ENFORCERS.contains(&process.comm.as_str())
+}
+
+type Refused<'a> = (u64, &'a PacketDrop, &'a Actor);
+
+fn refused<'a>(case: &Case<'a>) -> Option<Refused<'a>> {
+    let mut needed = case.attempt.drops().filter(|(time, drop)| is_needed(case, *time, drop));
+    needed.find_map(|(time, drop)| Some((time, drop, drop.refused_by.as_ref()?)))
+}
+
+/// Likely: a packet that a later rule drops is freed at the same place.
+fn finding(case: &Case<'_>, (time, drop, process): Refused<'_>, cause: Cause, fix: String) -> Finding {
+    let place = in_namespace(case, drop.netns);
+    let summary = format!(
+        "a rule{place} gave the {} {} to process {process} (NFQUEUE), which refused it, or a rule after that did",
+        drop.flags.name(),
+        drop.flow
+    );
+    let show = ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"];
+    let fix = Remediation::from(fix).run(show.map(|command| run_in(case, drop.netns, command)));
+    let found = Finding::failure(cause, vec![of_drop(time, drop)], summary, fix);
+    found.with_confidence(Confidence::Likely).until_answered()
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn refused_by(comm: &str) -> Verdict {
+        let mut stream = Stream::new();
+        stream.connect().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("nfqnl_reinject".into()));
+            drop.refused_by = Some(Actor { comm: comm.into(), ..Stream::new().connect().last_connect().actor.clone() });
+        });
+        stream.gives_up().verdict()
+    }
+
+    #[test]
+    fn the_process_behind_a_queue_is_named() {
+        let (agent, other) = (refused_by("kindnetd"), refused_by("suricata"));
+        assert_eq!((agent.cause.name(), agent.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_eq!((other.cause.name(), other.confidence), ("firewall_drop", Confidence::Likely));
+        assert_has(&other.summary, &["to process suricata (pid ", "(NFQUEUE), which refused it"]);
+        assert_has(&agent.remediation, &["The log of kindnetd says which policy"]);
+    }
+}
