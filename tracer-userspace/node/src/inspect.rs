@@ -285,8 +285,8 @@ fn connection(peer: SocketAddr, socket: TcpSocket) -> Option<(ServedConnection, 
 }
 
 /// The neighbour entry that a packet from the calling thread's namespace to an address needs, which is that of the gateway
-/// if there is one. Also the number of entries of its family that the limit counts. Each device has its own entries: only the entry on the
-/// route's device counts.
+/// if there is one. Also the number of entries of its family that the limit counts. Each device has its own entries:
+/// only the entry on the route's device counts.
 fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
     let route = route_to(addr).ok().flatten();
     let next = route.and_then(|route| route.gateway).unwrap_or(addr);

@@ -69,8 +69,8 @@ fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> 
             // Other errors come from a route that refuses. It was there before, and only a narrower one came first, such
             // as a pod's route in a block of addresses that Calico refuses.
             let refused = failed.errno != libc::ENETUNREACH;
-            let fits = |it: &RemovedRoute| applied(&it) && (!refused || it.only_address().is_some());
-            before.find(|flush| flush.rules.of_routing().iter().any(fits))
+            let fits = |it: &RemovedRoute| if refused { it.leads_only_to(flow.dst.ip()) } else { applied(&it) };
+            before.find(|flush| is_of_this_pod(case, flush) && flush.rules.of_routing().iter().any(fits))
         }
         Cause::AsymmetricRoute => {
             let stray = inspected(case)?.1.stray_route.as_ref()?;
@@ -84,13 +84,21 @@ fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> 
     }
 }
 
-/// The bulk removal that took a route to the target. A wider one applies since, such as the default route.
+/// The removal was not that of an earlier pod with the same address, which ended.
+fn is_of_this_pod(case: &Case<'_>, flush: &RulesFlushed) -> bool {
+    let from = case.attempt.netns;
+    let target = from.and_then(|from| case.node.netns_of_addr(from, case.attempt.flow.dst.ip()));
+    let made = target.and_then(|netns| case.node.namespaces.made(netns));
+    made.is_none_or(|made| made < flush.since_boot_ns)
+}
+
+/// The bulk removal that took the route to the target alone. A wider one applies since, such as the default route.
 pub(super) fn removed_own_route<'a>(case: &Case<'a>) -> Option<&'a RulesFlushed> {
-    let (attempt, flow) = (case.attempt, case.attempt.flow);
+    let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
     let mut before = case.node.flushes.before(attempt.netns?, attempt.started);
     before.find(|flush| {
         let FlushedRules::Routes(routes) = &flush.rules else { return false };
-        routes.iter().any(|it| it.to.is_some() && it.applied_to(flow.src.ip(), flow.dst.ip()))
+        is_of_this_pod(case, flush) && routes.iter().any(|it| it.leads_only_to(dst))
     })
 }
 

@@ -85,6 +85,12 @@ pub(super) fn agent_is_down(case: &Case<'_>, place: &str) -> Option<(String, Rem
     Some((summary, Remediation::from(text).run([log, previous, state])))
 }
 
+/// The process that accepts the probe only asks another container: Istio's agent, or Knative's proxy for its own probe.
+pub(super) fn asks_another(case: &Case<'_>) -> bool {
+    let probed = case.matched.probed_container();
+    asked_by_pilot_agent(case).is_some() || probed.is_some_and(|(_, it)| is_named(it, QUEUE_PROXY))
+}
+
 /// The container of Istio's agent, if it answers this probe.
 pub(super) fn agent_of<'a>(case: &Case<'a>) -> Option<&'a Container> {
     asked_by_pilot_agent(case)?;

@@ -12,7 +12,7 @@ use tracer_classify::Streak;
 use tracer_classify::finding::Finding;
 use tracer_classify::kubelet::may_be_ignored;
 use tracer_model::decision::Decision;
-use tracer_model::event::{AnswerKind, ConnId, Netns, ProbeType};
+use tracer_model::event::{Answer, AnswerKind, ConnId, Netns, ProbeType};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, Outcome, Trait};
 
@@ -179,7 +179,7 @@ impl Core {
         Some(in_a_row.count.max(1))
     }
 
-    /// An attempt succeeded: ends its probe's failures in a row, and notes a port that speaks TLS.
+    /// An attempt succeeded: ends its probe's failures in a row, and notes what its port speaks.
     pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = Matched::new(attempt, &self.node).name();
@@ -188,6 +188,10 @@ impl Core {
         self.failures.succeeded(attempt, &named);
         if speaks_tls(attempt, &named) {
             self.node.tls.observe_answer(time, attempt.flow.dst);
+        }
+        let is_http = |answer: &Answer| answer.kind == AnswerKind::Http && answer.status.is_some_and(|it| it < 400);
+        if attempt.answer().is_some_and(|(_, answer)| is_http(answer)) {
+            self.node.tls.observe_http(attempt.flow.dst);
         }
     }
 }

@@ -42,7 +42,8 @@ impl Core {
         let is_fresh = observation.time_boot_ns <= probe.written_boot_ns.saturating_add(FRESH_NS);
         let was_watched = probe.written_boot_ns >= self.node.since();
         let has_room = self.unmatched.0.len() < MAX_WAITING;
-        let has_attempt = probe.is_counted() || probe.reason == ProbeOutput::TimeoutInBody || probe.dst.is_some();
+        let has_connected = matches!(probe.reason, ProbeOutput::Network | ProbeOutput::TimeoutInBody);
+        let has_attempt = probe.is_counted() || has_connected || probe.dst.is_some();
         if has_attempt && !probe.is_event() && is_fresh && was_watched && has_room {
             self.unmatched.0.push_back((observation.time_boot_ns.saturating_add(WAIT_NS), observation.clone()));
         }

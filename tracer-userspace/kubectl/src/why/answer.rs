@@ -9,7 +9,7 @@ use super::super::objects::{ContainerStatus, Pod};
 use super::collected::{Collected, Effect, Failure, OfPod};
 use tracer_model::event::KubeletResult;
 use tracer_model::plural::{counted, duration};
-use tracer_model::record::VerdictBody;
+use tracer_model::record::{Cause, VerdictBody};
 use tracer_output::sink::findings;
 use tracer_terminal::screen::Screen;
 
@@ -48,7 +48,10 @@ fn restart(body: &VerdictBody) -> String {
     let probe = body.probe.as_ref();
     let is_ignored = match &body.kubelet {
         Some(reported) => reported.result == KubeletResult::Error,
-        None => probe.is_some_and(|probe| probe.consecutive_failures.is_none()),
+        None => {
+            let may_be = matches!(body.verdict.cause, Cause::SlowResponse | Cause::MidStreamRst);
+            may_be && probe.is_some_and(|probe| probe.consecutive_failures.is_none())
+        }
     };
     if is_ignored {
         return String::new();

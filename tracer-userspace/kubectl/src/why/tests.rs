@@ -84,7 +84,9 @@ async fn a_failed_liveness_probe_restarts_the_container() {
         assert!(answer.contains(restart) && !answer.contains("is not ready: "), "{answer}");
     }
     // The kubelet may ignore a failure that tracer does not count.
-    let log = verdict_of(1, "liveness").replace(r#","consecutive_failures":1"#, "");
+    let log = verdict_of(1, "liveness")
+        .replace(r#","consecutive_failures":1"#, "")
+        .replace("connection_refused", "slow_response");
     let out = ran(&one_unready(log).await, &["why", "cart-0", "-o", "pretty"]).await.out;
     assert!(out.contains("its liveness probe failed ") && !out.contains("restarts the container"), "{out}");
 }

@@ -78,6 +78,11 @@ impl RemovedRoute {
         self.v6 == dst.is_ipv6() && !self.narrower && holds(self.from, src) && holds(self.to, dst)
     }
 
+    /// A route for this address alone, usually a pod's.
+    pub fn leads_only_to(&self, dst: IpAddr) -> bool {
+        self.from.is_none() && !self.narrower && self.only_address() == Some(dst)
+    }
+
     /// The address, if it applied to only one: usually a pod's.
     pub fn only_address(&self) -> Option<IpAddr> {
         let is_whole = |prefix: &Prefix| prefix.len == if prefix.addr.is_ipv4() { 32 } else { 128 };

@@ -99,8 +99,8 @@ fn by_runtime(output: &str) -> &str {
 }
 
 /// Whether the command failed because its container ends: the container has stopped or is stopping (texts of
-/// containerd, runc, containerd's shim and CRI-O, in this order), or the kubelet cancelled the command. Some versions of 1.35 and 1.36
-/// cancel commands of pods that end (kubernetes/kubernetes#140881).
+/// containerd, runc, containerd's shim and CRI-O, in this order), or the kubelet cancelled the command. Some versions of
+/// 1.35 and 1.36 cancel commands of pods that end (kubernetes/kubernetes#140881).
 fn is_container_end(error: &str) -> bool {
     const ENDS: &[&str] = &[
         "container is in CONTAINER_EXITED state",

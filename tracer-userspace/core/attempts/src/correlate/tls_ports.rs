@@ -16,6 +16,8 @@ pub struct TlsPorts {
     answers: Recent<SocketAddr, u64, MAX>,
     /// Ports that last answered a ClientHello with something else than TLS: a ClientHello there shows nothing.
     plain: Recent<SocketAddr, (), MAX>,
+    /// Ports that answered a probe in plain HTTP with success. They may speak TLS as well.
+    http: Recent<SocketAddr, (), MAX>,
 }
 
 impl TlsPorts {
@@ -35,6 +37,16 @@ impl TlsPorts {
         self.answers.remove(&dst);
     }
 
+    /// A probe in plain HTTP succeeded.
+    pub fn observe_http(&mut self, dst: SocketAddr) {
+        self.http.insert(dst, ());
+    }
+
+    /// A probe in plain HTTP has succeeded there.
+    pub fn speaks_http(&self, dst: SocketAddr) -> bool {
+        self.http.get(&dst).is_some()
+    }
+
     /// The last answer to an HTTPS probe was in another protocol.
     pub fn is_plain(&self, dst: SocketAddr) -> bool {
         self.plain.get(&dst).is_some()
@@ -46,6 +58,7 @@ impl TlsPorts {
         self.hellos.retain(|(port, netns, _), _| *port != listener.addr.port() || other(*netns));
         self.answers.retain(|dst, _| dst.port() != listener.addr.port());
         self.plain.retain(|dst, ()| dst.port() != listener.addr.port());
+        self.http.retain(|dst, ()| dst.port() != listener.addr.port());
     }
 
     /// Another namespace has this number now.

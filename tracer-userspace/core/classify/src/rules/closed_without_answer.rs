@@ -60,7 +60,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     } else if not_tls.is_some() {
         or_in_plain(case, fix)
     } else if case.matched.may_speak_plain_http() && !process_ended && !before_request {
-        fix.reword(|text| format!("{text}{OR_SPEAKS_TLS}")).run([shows_certificate(attempt.flow.dst)])
+        fix.reword(|text| format!("{}{OR_SPEAKS_TLS}", text.trim_end_matches('.')))
+            .run([shows_certificate(attempt.flow.dst)])
     } else {
         fix
     };
@@ -167,7 +168,8 @@ mod tests {
         assert_has(&https.remediation, &["ask it in plain (scheme HTTP)", "openssl s_client"]);
         let in_plain = closed(Stream::http_readiness);
         assert_lacks(&in_plain.summary, &["TLS"]);
-        assert_has(&in_plain.remediation, &["Or the port speaks TLS", "openssl s_client"]);
+        assert_has(&in_plain.remediation, &["down. Or the port speaks TLS", "openssl s_client"]);
+        assert_lacks(&https.remediation, &["scheme to HTTPS"]);
     }
 
     /// A proxy without its upstream closes each connection before the prober has sent a request.

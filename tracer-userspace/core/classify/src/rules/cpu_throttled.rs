@@ -1,6 +1,7 @@
 //! The CPU limit throttled the target's container while the prober waited for an answer. Goes to `also`.
 
 use super::super::serving::{connection, readings};
+use super::super::sidecar;
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -46,8 +47,11 @@ pub(super) fn throttling<'a>(case: &Case<'a>) -> Option<Throttling<'a>> {
 }
 
 /// The cgroups of the process that has the connection; if it is not known, those of all that listen. A pod has other
-/// containers, too, and their limits are not the server's.
+/// containers, too, and their limits are not the server's. None, if a proxy waits for another container of the pod.
 fn cgroups_of_server<'a>(case: &Case<'a>) -> Vec<&'a str> {
+    if sidecar::asks_another(case) {
+        return Vec::new();
+    }
     let accepted = connection(case).and_then(|it| it.pid);
     let readings = readings(case);
     let servers = readings.iter().flat_map(|(_, reading)| &reading.processes);
@@ -67,8 +71,12 @@ mod tests {
         slow_as(APP, times, None)
     }
 
-    /// The cgroup is throttled 10 ms each time. The processes of `server` listen.
     fn slow_as(cgroup: &str, times: u64, server: Option<&str>) -> Verdict {
+        slow_in(&mut Stream::new(), cgroup, times, server)
+    }
+
+    /// The cgroup is throttled 10 ms each time. The processes of `server` listen.
+    fn slow_in(stream: &mut Stream, cgroup: &str, times: u64, server: Option<&str>) -> Verdict {
         let processes = server.map(|cgroup| {
             let (comm, cpu_cgroup) = ("app".to_owned(), Some(cgroup.to_owned()));
             vec![ServerProcess { pid: 7, comm, tasks: ServerTasks::default(), frozen: None, cpu_cgroup }]
@@ -79,7 +87,6 @@ mod tests {
             let processes = processes.clone();
             reading.serving = processes.map(|processes| Box::new(Serving { processes, ..Serving::default() }));
         };
-        let mut stream = Stream::new();
         stream.connect().established().wait_ms(200).inspection(|reading| read(reading, 5));
         stream.wait_ms(400).inspection(|reading| read(reading, 5 + times)).wait_ms(400).closes((100, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);
@@ -97,6 +104,9 @@ mod tests {
     fn only_the_limit_of_the_server_counts() {
         assert_eq!(slow_as(APP, 7, Some(APP)).also, [Cause::CpuThrottled]);
         assert!(slow_as("/kubepods/sidecar", 30, Some(APP)).also.is_empty());
+        let mut by_agent = Stream::new();
+        by_agent.http_readiness_at("/app-health/shop/readyz");
+        assert_eq!(slow_in(&mut by_agent, APP, 30, Some("/kubepods/agent")).also, [Cause::CpuThrottled]);
     }
 
     #[test]

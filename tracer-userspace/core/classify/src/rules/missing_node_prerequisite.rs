@@ -116,9 +116,10 @@ fn forwarding_fix(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
             (usual(name) + KEEP_THE_ROUTE, vec!["ip -6 route show default proto ra".to_owned(), set(name)])
         }
         Some("0") => (usual(name), vec![set(name)]),
-        Some(_) => {
-            (format!("Set {own} to 1. {name} is 1 already, so writing it changes nothing. {FIND}"), vec![set(&own)])
-        }
+        Some(_) => (
+            format!("Set {own} to 1: {name} was 1 when tracer read it, and then writing it changes nothing. {FIND}"),
+            vec![set(name), set(&own)],
+        ),
         None => (format!("{} {FIND}", usual(&format!("{name} and {own}"))), vec![set(name), set(&own)]),
     };
     Remediation::from(text)
@@ -175,14 +176,14 @@ mod tests {
             stream.push(ObservationKind::NodeSettings(settings)).connect();
             stream.drop_on(SYN, "IP_INADDRERRORS", NODE, Some(device(2, "eth0.100")));
             let verdict = stream.verdict();
-            (verdict.summary, verdict.remediation.commands[0].run.clone())
+            (verdict.summary, verdict.remediation.to_string())
         };
-        let (summary, command) = decided("0");
+        let (summary, fix) = decided("0");
         assert_ends(&summary, "(net.ipv4.ip_forward = 0)");
-        assert_eq!(command, "sysctl -w net.ipv4.ip_forward=1");
-        let (summary, command) = decided("1");
+        assert_has(&fix, &["sysctl -w net.ipv4.ip_forward=1; tracer doctor"]);
+        let (summary, fix) = decided("1");
         assert_ends(&summary, "(net.ipv4.ip_forward = 1: it is the device's own setting)");
-        assert_eq!(command, "sysctl -w net.ipv4.conf.eth0/100.forwarding=1");
+        assert_has(&fix, &["ip_forward=1; sysctl -w net.ipv4.conf.eth0/100.forwarding=1; tracer doctor"]);
     }
 
     /// Observed: the route disappeared, and the kernel ignored the next advertisement.

@@ -139,9 +139,13 @@ pub(super) fn plain_to_tls(case: &Case<'_>) -> Option<Finding> {
     Some(Finding { decided_at: ended, ..found.with_confidence(confidence) })
 }
 
-/// The attempt can be a probe in plain HTTP only. It has sent the request, and got no byte.
+/// The attempt can be a probe in plain HTTP only. It has sent the request, and got no byte. No such probe has succeeded
+/// there yet.
 fn is_unanswered_http(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
+    if case.node.tls.speaks_http(attempt.flow.dst) {
+        return false;
+    }
     let asked = attempt.sent().is_some_and(|n| n > 0) && attempt.received() == Some(0);
     asked && case.matched.expects_http() == Some(true)
 }
@@ -331,6 +335,12 @@ mod tests {
             http.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
             assert_eq!(closed(&mut http, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
             assert_has(&http.last_verdict().remediation, &["httpGet.scheme of the probe to HTTPS"]);
+            let mut both = Stream::new().http_readiness().links(true, &["10.88.0.1"]).clone();
+            answered(&mut both, 200)
+                .wait_ms(100)
+                .again(8)
+                .push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
+            assert!(closed(&mut both, reset).causes().iter().all(|it| *it != "probe_misconfigured"));
             let mut http = Stream::new();
             let elsewhere = TlsHello { netns: Some(NODE), addr: address("10.88.0.1:8080") };
             http.http_readiness().push(ObservationKind::TlsHello(elsewhere));
