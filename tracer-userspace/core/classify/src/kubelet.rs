@@ -9,7 +9,7 @@ use super::command_fix::{
 use super::evidence::of_outcome;
 use super::finding::Finding;
 use super::kubectl;
-use super::rules::app_status_failure::{HANDLER, NO_SUCH_PATH, answer_text};
+use super::rules::app_status_failure::{BAD_REQUEST, HANDLER, NO_SUCH_PATH, answer_text};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched};
@@ -121,7 +121,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         reading(connections, probe, node)
     );
     let fix = match fix {
-        HANDLER | NO_SUCH_PATH => kubectl::and_log(&named.k8s, false, fix.into()),
+        HANDLER | NO_SUCH_PATH | BAD_REQUEST => kubectl::and_log(&named.k8s, false, fix.into()),
         _ => fix.into(),
     };
     Some((Finding::likely(Cause::AppStatusFailure, vec![of_outcome(probe)], summary, fix), named))

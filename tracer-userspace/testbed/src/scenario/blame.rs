@@ -40,6 +40,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("network_policy_kube_router", POLICY, kube_router).needs(&[Need::Iptables]),
     Scenario::new("network_policy_tc", POLICY, tc).needs(&[Need::TcProgram]).on_every_kernel(),
     Scenario::new("network_policy_tc_v6", POLICY, tc).needs(&[Need::TcProgram]).v6(),
+    Scenario::new("network_policy_tc_egress", POLICY, |s| tc_at(s, "egress")).needs(&[Need::TcProgram]),
 ];
 
 /// Adds a pod with a server and these nftables rules.
@@ -232,8 +233,12 @@ fn kube_router(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-/// A program at the pod's `eth0` drops IP, as an eBPF data path does.
 fn tc(fixture: &mut Fixture<'_>) -> Result<()> {
+    tc_at(fixture, "ingress")
+}
+
+/// A program at the pod's `eth0` drops TCP, as an eBPF data path does.
+fn tc_at(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     // Classic BPF: load the IP version and protocol; TC_ACT_SHOT (2) for TCP, else TC_ACT_OK (0).
     let (at, family) = match fixture.family {
@@ -241,9 +246,8 @@ fn tc(fixture: &mut Fixture<'_>) -> Result<()> {
         Family::V6 => (20, "ipv6"),
     };
     let program = format!("4,48 0 0 {at},21 0 1 6,6 0 0 2,6 0 0 0");
-    let lines = format!(
-        "qdisc add dev eth0 clsact\nfilter add dev eth0 ingress protocol {family} bpf da bytecode '{program}'\n"
-    );
+    let lines =
+        format!("qdisc add dev eth0 clsact\nfilter add dev eth0 {way} protocol {family} bpf da bytecode '{program}'\n");
     fixture.inside(pod)?.run("tc", &["-batch", "-"], &lines)?;
     fixture.mentions(&["a tc program or filter"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)

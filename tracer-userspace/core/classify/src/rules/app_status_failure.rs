@@ -10,6 +10,8 @@ use tracer_model::event::{Answer, AnswerKind, KubeletProbe, ProbeOutput};
 
 pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on something that the pod cannot reach. Read the application's log of that moment";
 pub(in super::super) const NO_SUCH_PATH: &str = "The network from the kubelet to the pod works, and the application does not serve what the probe asks for: correct the probe's path or its Host header, or let the application serve that path. Read the application's log of that moment";
+/// Django's ALLOWED_HOSTS, and servers that know their hosts only.
+pub(in super::super) const BAD_REQUEST: &str = "The network from the kubelet to the pod works, and the application rejects the request itself. It may not accept the pod's address as Host: set httpGet.httpHeaders of the probe to a Host that it serves, {name: Host, value: NAME}. Or correct the probe's path or port. Read the application's log of that moment";
 const NO_HTTP: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP, MySQL and many gRPC servers do";
 const NOT_AN_HTTP_PORT: &str = "Correct the probe's port, or use tcpSocket, or grpc for a gRPC server: the server on this port does not speak HTTP/1";
@@ -92,7 +94,7 @@ fn rpc_failure(case: &Case<'_>, reported: &KubeletProbe) -> Option<(String, &'st
 /// Adds the application's log, unless the port speaks another protocol: the log does not show that.
 fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     match fix {
-        HANDLER | NO_SUCH_PATH | RPC_FAILED => with_log(case, fix),
+        HANDLER | NO_SUCH_PATH | BAD_REQUEST | RPC_FAILED => with_log(case, fix),
         TLS_REFUSED | TLS_NOT_ACCEPTED => with_log(case, fix).run([shows_certificate(case.attempt.flow.dst)]),
         _ => fix.into(),
     }
@@ -129,7 +131,12 @@ pub(in super::super) fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -
 
 /// A status as text, and its fix.
 fn status_text(status: u16) -> (String, &'static str) {
-    (format!("HTTP status {status}"), if status == 404 { NO_SUCH_PATH } else { HANDLER })
+    let fix = match status {
+        400 => BAD_REQUEST,
+        404 => NO_SUCH_PATH,
+        _ => HANDLER,
+    };
+    (format!("HTTP status {status}"), fix)
 }
 
 fn by_answer(case: &Case<'_>) -> Option<Finding> {

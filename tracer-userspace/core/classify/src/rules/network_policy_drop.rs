@@ -162,8 +162,13 @@ fn program_of(drop: &PacketDrop) -> Option<&'static str> {
         Some(_) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
             Some("Open vSwitch, by its flows,")
         }
-        // veth frees a packet that a program refused without a reason.
-        Some("NOT_SPECIFIED") if drop.location.as_deref().map(plain) == Some(VETH_XDP) => Some(XDP),
+        // veth frees a packet that a program refused without a reason, and so does netkit.
+        Some("NOT_SPECIFIED") => match drop.location.as_deref().map(plain)? {
+            VETH_XDP => Some(XDP),
+            // It also frees what it cannot send since its peer is down.
+            "netkit_xmit" => Some("a netkit program or policy"),
+            _ => None,
+        },
         Some(_) => None,
         None => by_place(drop),
     }
@@ -176,10 +181,12 @@ const XDP: &str = "an XDP program";
 const VETH_XDP: &str = "veth_xdp_rcv_skb";
 
 /// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only packets that no
-/// protocol takes. `do_xdp_generic` frees packets that a program refused.
+/// protocol takes. `sch_handle_egress` is part of `__dev_queue_xmit`, which frees no other packet itself.
+/// `do_xdp_generic` frees packets that a program refused.
 fn by_place(drop: &PacketDrop) -> Option<&'static str> {
     match plain(drop.location.as_deref()?) {
         "__netif_receive_skb_core" => Some("probably a tc program or filter (ingress)"),
+        "__dev_queue_xmit" => Some("probably a tc program or filter (egress)"),
         "do_xdp_generic" | VETH_XDP => Some(XDP),
         _ => None,
     }
@@ -208,14 +215,20 @@ mod tests {
     use tracer_core::testing::*;
 
     #[test]
-    fn a_program_at_the_driver_of_veth_refuses_without_a_reason() {
-        let mut stream = Stream::new();
-        stream.connect().drop_with(SYN, POD, |drop| {
-            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("veth_xdp_rcv_skb".into()));
-        });
-        let verdict = stream.gives_up().verdict();
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
-        assert_has(&verdict.summary, &["an XDP program"]);
+    fn the_place_decides_where_a_program_drops_without_a_reason() {
+        for (reason, place, program) in [
+            (Some("NOT_SPECIFIED"), "veth_xdp_rcv_skb", "an XDP program"),
+            (Some("NOT_SPECIFIED"), "netkit_xmit", "a netkit program"),
+            (None, "__dev_queue_xmit", "a tc program or filter (egress)"),
+        ] {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.location) = (reason.map(str::to_owned), Some(place.into()));
+            });
+            let verdict = stream.gives_up().verdict();
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
+            assert_has(&verdict.summary, &[program]);
+        }
     }
 
     #[test]
