@@ -152,9 +152,8 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
     let needs_symbols =
         matches!(reason.as_deref(), None | Some("NETFILTER_DROP" | "NOT_SPECIFIED")) && !TcpFlags(e.tcp_flags).is_rst();
     let (location, stack) = if needs_symbols { symbolize(e, names) } else { (None, Vec::new()) };
-    let is_after_queue =
-        location.as_deref().and_then(|it| it.split('.').next()).is_some_and(|it| AFTER_QUEUE.contains(&it));
-    let refused_by = is_after_queue.then(|| refuser(e));
+    let mut frames = location.iter().chain(&stack).filter_map(|name| name.split('.').next());
+    let refused_by = frames.any(|name| TAKES_VERDICTS.contains(&name)).then(|| refuser(e));
     Some(PacketDrop {
         conn: ConnId(e.conn),
         flow: flow(&e.tuple),
@@ -175,9 +174,9 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
     })
 }
 
-/// The kernel frees a packet here when its NFQUEUE's process has refused it, in the context of that process. `nf_reinject`,
-/// net/netfilter/nf_queue.c; newer kernels: net/netfilter/nfnetlink_queue.c, of which the compiler may inline the first.
-const AFTER_QUEUE: [&str; 3] = ["nf_reinject", "nfqnl_reinject", "nfqnl_recv_verdict"];
+/// These take the verdicts of an NFQUEUE's process, in its context (net/netfilter/nfnetlink_queue.c). A queue that is
+/// flushed, because its process ends or rules change, drops its packets at the same place.
+const TAKES_VERDICTS: [&str; 2] = ["nfqnl_recv_verdict", "nfqnl_recv_verdict_batch"];
 
 fn refuser(e: &drop::PacketDrop) -> Actor {
     let (pid, tid) = ((e.pid_tgid >> 32) as u32, e.pid_tgid as u32);

@@ -70,7 +70,8 @@ fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> 
             // as a pod's route in a block of addresses that Calico refuses.
             let refused = failed.errno != libc::ENETUNREACH;
             let fits = |it: &RemovedRoute| if refused { it.leads_only_to(flow.dst.ip()) } else { applied(&it) };
-            before.find(|flush| is_of_this_pod(case, flush) && flush.rules.of_routing().iter().any(fits))
+            let is_old = |flush, it: &RemovedRoute| it.leads_only_to(flow.dst.ip()) && !is_of_this_pod(case, flush);
+            before.find(|flush| flush.rules.of_routing().iter().any(|it| fits(it) && !is_old(flush, it)))
         }
         Cause::AsymmetricRoute => {
             let stray = inspected(case)?.1.stray_route.as_ref()?;

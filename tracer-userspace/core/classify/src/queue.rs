@@ -5,16 +5,17 @@ use super::evidence::of_drop;
 use super::finding::Finding;
 use super::netfilter::is_needed;
 use super::phrases::{in_namespace, run_in};
+use super::rules::network_policy_drop::list_policies;
 use tracer_model::event::{Actor, PacketDrop};
 use tracer_model::record::{Cause, Confidence, Remediation};
 
-/// Processes that enforce network policies in this way, by the 15 bytes that the kernel keeps of a name.
-const ENFORCERS: [&str; 2] = ["kindnetd", "kube-network-po"];
+/// Processes that enforce network policies in this way: kindnet, and kube-network-policies.
+const ENFORCERS: [&str; 2] = ["kindnetd", "netpol"];
 
 /// A drop that a process enforcing policies decided.
 pub(super) fn by_policy(case: &Case<'_>, allow: &str) -> Option<Finding> {
     let refused = refused(case).filter(|(.., process)| is_enforcer(process))?;
-    let fix = format!("In the network policies, {allow}. The log of {} says which policy it was", refused.2.comm);
+    let fix = Remediation::from(format!("In the network policies, {allow}")).run([list_policies()]);
     Some(finding(case, refused, Cause::NetworkPolicyDrop, fix))
 }
 
@@ -22,7 +23,7 @@ pub(super) fn by_policy(case: &Case<'_>, allow: &str) -> Option<Finding> {
 pub(super) fn by_process(case: &Case<'_>) -> Option<Finding> {
     let refused = refused(case).filter(|(.., process)| !is_enforcer(process))?;
     let fix = format!("Find in the rules and the log of {} why it refuses this connection", refused.2.comm);
-    Some(finding(case, refused, Cause::FirewallDrop, fix))
+    Some(finding(case, refused, Cause::FirewallDrop, fix.into()))
 }
 
 fn is_enforcer(process: &Actor) -> bool {
@@ -37,7 +38,7 @@ fn refused<'a>(case: &Case<'a>) -> Option<Refused<'a>> {
 }
 
 /// Likely: a packet that a later rule drops is freed at the same place.
-fn finding(case: &Case<'_>, (time, drop, process): Refused<'_>, cause: Cause, fix: String) -> Finding {
+fn finding(case: &Case<'_>, (time, drop, process): Refused<'_>, cause: Cause, fix: Remediation) -> Finding {
     let place = in_namespace(case, drop.netns);
     let summary = format!(
         "a rule{place} gave the {} {} to process {process} (NFQUEUE), which refused it, or a rule after that did",
@@ -45,7 +46,7 @@ fn finding(case: &Case<'_>, (time, drop, process): Refused<'_>, cause: Cause, fi
         drop.flow
     );
     let show = ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"];
-    let fix = Remediation::from(fix).run(show.map(|command| run_in(case, drop.netns, command)));
+    let fix = fix.run(show.map(|command| run_in(case, drop.netns, command)));
     let found = Finding::failure(cause, vec![of_drop(time, drop)], summary, fix);
     found.with_confidence(Confidence::Likely).until_answered()
 }
@@ -65,10 +66,12 @@ mod tests {
 
     #[test]
     fn the_process_behind_a_queue_is_named() {
-        let (agent, other) = (refused_by("kindnetd"), refused_by("suricata"));
-        assert_eq!((agent.cause.name(), agent.confidence), ("network_policy_drop", Confidence::Likely));
+        for agent in super::ENFORCERS.map(refused_by) {
+            assert_eq!((agent.cause.name(), agent.confidence), ("network_policy_drop", Confidence::Likely));
+            assert_has(&agent.remediation, &["kubectl get networkpolicy -A"]);
+        }
+        let other = refused_by("suricata");
         assert_eq!((other.cause.name(), other.confidence), ("firewall_drop", Confidence::Likely));
         assert_has(&other.summary, &["to process suricata (pid ", "(NFQUEUE), which refused it"]);
-        assert_has(&agent.remediation, &["The log of kindnetd says which policy"]);
     }
 }

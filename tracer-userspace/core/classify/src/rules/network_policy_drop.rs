@@ -7,7 +7,7 @@ use tracer_model::event::PacketDrop;
 
 const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
 
-fn list_policies() -> Command {
+pub(in super::super) fn list_policies() -> Command {
     Command::in_cluster("kubectl get networkpolicy -A")
 }
 
@@ -86,6 +86,11 @@ fn show_program(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
     match &drop.device {
         _ if ovs_reason(drop).is_some() => Vec::new(),
         _ if drop.reason.as_deref() == Some(SOCKET_FILTER) => SHOW_SOCKET_FILTER.map(Command::on_node).into(),
+        // The packet belongs to the peer there. Only the device on the node shows the programs.
+        Some(device) if drop.location.as_deref().map(plain) == Some(NETKIT) => vec![
+            Command::on_node("bpftool net"),
+            run_in(case, drop.netns, format!("ip -d link show {}", shell::link(&device.name))),
+        ],
         Some(device) if drop.reason.as_deref() != Some(CGROUP_EGRESS) => {
             let device = shell::link(&device.name);
             let filters = ["ingress", "egress"].map(|way| format!("tc filter show dev {device} {way}"));
@@ -166,7 +171,7 @@ fn program_of(drop: &PacketDrop) -> Option<&'static str> {
         Some("NOT_SPECIFIED") => match drop.location.as_deref().map(plain)? {
             VETH_XDP => Some(XDP),
             // It also frees what it cannot send since its peer is down.
-            "netkit_xmit" => Some("a netkit program or policy"),
+            NETKIT => Some("a netkit program or policy"),
             _ => None,
         },
         Some(_) => None,
@@ -177,6 +182,8 @@ fn program_of(drop: &PacketDrop) -> Option<&'static str> {
 const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or a lack of memory";
 
 const XDP: &str = "an XDP program";
+/// drivers/net/netkit.c
+const NETKIT: &str = "netkit_xmit";
 /// drivers/net/veth.c: frees only packets that a program refused, or for which it finds no memory.
 const VETH_XDP: &str = "veth_xdp_rcv_skb";
 

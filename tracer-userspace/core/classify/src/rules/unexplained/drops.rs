@@ -184,6 +184,11 @@ fn by_place(drop: &PacketDrop) -> Explanation {
             "Start the process that reads the queue, or let the rule pass packets without it (bypass)",
             ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"].map(str::to_owned),
         ),
+        // `nf_reinject`, net/netfilter/nf_queue.c; net/netfilter/nfnetlink_queue.c. Where a process refused it, a rule says
+        // so.
+        Some("nf_reinject" | "nfqnl_reinject") => Explanation::of(
+            "; it waited in a queue for a process (NFQUEUE) that was emptied: the process ended, or rules were changed",
+        ),
         // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
         Some("dst_discard_out") => {
             Explanation::of("; its route was going away, or an IPsec policy waits for keys (ip xfrm policy)")
@@ -306,6 +311,7 @@ mod tests {
         assert_has(&noted("TCP_CSUM", "tcp_v4_rcv"), &["its checksum is wrong", "tx-checksum-ip-generic off"]);
         assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
         assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
+        assert_has(&noted("NOT_SPECIFIED", "nfqnl_reinject"), &["a queue for a process (NFQUEUE) that was emptied"]);
         assert_has(&noted("NOT_SPECIFIED", "nf_queue"), &["no process reads that queue", "nfnetlink_queue"]);
         assert_has(&noted("NOT_SPECIFIED", "dst_discard_out"), &["an IPsec policy waits for keys"]);
         let on_its_way = |holder| {
