@@ -115,15 +115,23 @@ impl Dice<'_> {
     }
 
     fn packet(&mut self) -> Real {
-        let states = [state::NEW, state::ESTABLISHED, state::RELATED, state::INVALID, state::UNTRACKED];
+        let flags = [0x02, SYN_ACK, 0x10][self.below(3)];
+        let states = [tracked(flags), &[state::INVALID, state::UNTRACKED]].concat();
         Real {
             dst: [10, 0, 0, self.below(4) as u8],
             dport: 1 + self.below(12) as u16,
-            state: states[self.below(5)],
-            flags: [0x02, 0x12, 0x10][self.below(3)],
+            state: states[self.below(states.len())],
+            flags,
             hidden: (0..HIDDEN).map(|_| self.coin()).collect(),
         }
     }
+}
+
+const SYN_ACK: u8 = 0x12;
+
+/// The states of a packet that conntrack knows. A SYN-ACK begins no connection.
+const fn tracked(flags: u8) -> &'static [u8] {
+    if flags == SYN_ACK { &[state::ESTABLISHED] } else { &[state::NEW, state::ESTABLISHED, state::RELATED] }
 }
 
 impl Cond {
@@ -308,7 +316,7 @@ proptest! {
         }
         let one_state = matches!(packet.state, state::INVALID | state::UNTRACKED);
         prop_assert!(!(one_state && take_all) || taker.is_some(), "{found:?} should take all");
-        let states: &[u8] = if one_state { &[packet.state] } else { &[state::NEW, state::ESTABLISHED, state::RELATED] };
+        let states: &[u8] = if one_state { &[packet.state] } else { tracked(packet.flags) };
         let hidden = (0..1 << HIDDEN).map(|bits: usize| (0..HIDDEN).map(|kind| bits >> kind & 1 == 1).collect::<Vec<_>>());
         let possible = hidden.flat_map(|hidden| states.iter().map(move |state| (hidden.clone(), *state)));
         let takers: BTreeSet<String> = possible
