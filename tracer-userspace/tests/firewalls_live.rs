@@ -4,7 +4,7 @@
 //! Run with `cargo test -p tracer-userspace --test firewalls_live -- --ignored --test-threads=1`.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::process::Stdio;
 use std::thread;
 
@@ -99,8 +99,10 @@ impl TestNode {
         let mut records = lines.map(|line| serde_json::from_str::<Value>(&line).expect("JSON"));
         assert_eq!(records.next().expect("a start record")["type"], "start");
         assert!(!from.reaches(to));
-        let port = to.rsplit(':').next().and_then(|port| port.parse::<u64>().ok());
-        let mine = |it: &Value| it["type"] == "verdict" && it["dst"]["port"].as_u64() == port;
+        // Other tests of this machine connect to the same ports.
+        let dst = to.parse::<SocketAddr>().expect("an address");
+        let is_dst = |it: &Value| it["addr"] == dst.ip().to_string() && it["port"] == dst.port();
+        let mine = |it: &Value| it["type"] == "verdict" && is_dst(&it["dst"]);
         let found = records.find(mine).expect("a verdict");
         signal(&tracer, Signal::SIGTERM);
         records.for_each(drop);
