@@ -152,8 +152,7 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
     let needs_symbols =
         matches!(reason.as_deref(), None | Some("NETFILTER_DROP" | "NOT_SPECIFIED")) && !TcpFlags(e.tcp_flags).is_rst();
     let (location, stack) = if needs_symbols { symbolize(e, names) } else { (None, Vec::new()) };
-    let mut frames = location.iter().chain(&stack).filter_map(|name| name.split('.').next());
-    let refused_by = frames.any(|name| TAKES_VERDICTS.contains(&name)).then(|| refuser(e));
+    let refused_by = is_refused(location.as_deref(), &stack).then(|| refuser(e));
     Some(PacketDrop {
         conn: ConnId(e.conn),
         flow: flow(&e.tuple),
@@ -174,9 +173,20 @@ fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDr
     })
 }
 
-/// These take the verdicts of an NFQUEUE's process, in its context (net/netfilter/nfnetlink_queue.c). A queue that is
-/// flushed, because its process ends or rules change, drops its packets at the same place.
+/// These take the verdicts of an NFQUEUE's process, in its context (net/netfilter/nfnetlink_queue.c).
 const TAKES_VERDICTS: [&str; 2] = ["nfqnl_recv_verdict", "nfqnl_recv_verdict_batch"];
+/// These free a packet with the verdict to drop (net/netfilter/nf_queue.c; newer kernels: nfnetlink_queue.c).
+const REINJECTS: [&str; 2] = ["nf_reinject", "nfqnl_reinject"];
+
+/// The kernel freed the packet while it took the verdict of an NFQUEUE's process. A packet that the process accepts goes
+/// on in the same context, and may be freed elsewhere. A queue that is flushed, because its process ends or rules
+/// change, frees its packets at the same place, without a verdict.
+fn is_refused(location: Option<&str>, stack: &[String]) -> bool {
+    let plain = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    let takes = |name: &str| TAKES_VERDICTS.contains(&plain(name).as_str());
+    let Some(place) = location else { return false };
+    takes(place) || REINJECTS.contains(&plain(place).as_str()) && stack.iter().any(|name| takes(name))
+}
 
 fn refuser(e: &drop::PacketDrop) -> Actor {
     let (pid, tid) = ((e.pid_tgid >> 32) as u32, e.pid_tgid as u32);

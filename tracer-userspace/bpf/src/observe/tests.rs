@@ -175,6 +175,18 @@ fn the_stack_of_a_drop_begins_after_its_location() {
 }
 
 #[test]
+fn only_a_verdict_of_a_queues_process_refuses_a_packet() {
+    let refused = |place, stack: &[&str]| {
+        let stack: Vec<String> = stack.iter().map(|name| (*name).to_owned()).collect();
+        is_refused(Some(place), &stack)
+    };
+    assert!(refused("nf_reinject", &["nfqnl_recv_verdict", "nfnetlink_rcv_msg"]));
+    assert!(refused("nfqnl_reinject.isra.0", &["nfqnl_recv_verdict_batch"]) && refused("nfqnl_recv_verdict", &[]));
+    assert!(!refused("nfqnl_reinject", &["nfqnl_flush", "nfqnl_nf_hook_drop"]), "the queue was flushed");
+    assert!(!refused("nft_do_chain", &["nf_hook_slow", "nfqnl_recv_verdict"]), "the process accepted it");
+}
+
+#[test]
 fn kfree_skb_as_location_is_replaced_by_its_caller() {
     let reported = |stack: &[u64]| {
         let drop = dropped(ABSENT32, 2, 0x6010, stack);
