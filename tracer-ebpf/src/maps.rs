@@ -54,7 +54,7 @@ pub static READER_DUE: Array<u32> = Array::with_max_entries(1, 0);
 #[map]
 pub static STATS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
 
-/// The last state change that `inet_sock_set_state` handled on this CPU. `inet_sock_set_state_again` skips it.
+/// The last state change that was handled on this CPU. `inet_sock_set_state_again` and a second run of `sock_ops` skip it.
 #[map]
 pub static LAST_STATE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 

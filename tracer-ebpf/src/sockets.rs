@@ -30,9 +30,20 @@ pub fn by_socket(sk: Sock) -> Option<Conn> {
 /// Whether the socket's connection began a moment ago. The limit is generous: a task may be preempted for long.
 #[inline(always)]
 pub fn has_just_begun(sk: Sock) -> bool {
+    just_begun(sk).is_some()
+}
+
+/// The same, with this source port.
+#[inline(always)]
+pub fn has_just_begun_from(sk: Sock, port: u16) -> bool {
+    just_begun(sk).is_some_and(|conn| conn.tuple.sport == port && conn.tuple.dport == sk.dport())
+}
+
+#[inline(always)]
+fn just_begun(sk: Sock) -> Option<&'static Conn> {
     const MAX_AGE_NS: u64 = 10_000_000_000;
     let conn = if may_be_tracked(sk) { unsafe { CONNS.get(sk.0) } } else { None };
-    conn.is_some_and(|it| conn::age(now(), it.conn, global!(SETTINGS.cpu_mask)) < MAX_AGE_NS)
+    conn.filter(|it| conn::age(now(), it.conn, global!(SETTINGS.cpu_mask)) < MAX_AGE_NS)
 }
 
 /// Whether the socket belongs to this connection.

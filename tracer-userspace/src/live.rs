@@ -50,6 +50,8 @@ pub struct Kernel {
     ports_since: u64,
     /// A process of the node's namespace.
     prober_pid: Option<u32>,
+    /// The memory of the start was returned.
+    tidied: bool,
     /// Events by the number of the hook that wrote them.
     events: [u64; HOOK_NUMBERS],
 }
@@ -68,6 +70,8 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
     let snapshot = tracer_sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     loaded.watch_answers(&pids(&snapshot.probers));
     loaded.watch_sockets(&pids(&snapshot.probers));
+    // Attempts that began before have no answers.
+    loaded.attached_boot_ns = clock::boot_ns();
     let refresh = Arc::new(Notify::new());
     let endpoints = sources.cluster.as_ref().map(|cluster| cluster.queries.clone());
     let inquirer = Inquirer::start(tx.clone(), endpoints, supervisor);
@@ -79,6 +83,7 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
         inquirer,
         ports_since: clock::boot_ns(),
         prober_pid: snapshot.probers.first().map(|prober| prober.pid),
+        tidied: false,
         events: [0; HOOK_NUMBERS],
     };
     let attached = attached(kernel, &snapshot, log, changes);
@@ -219,6 +224,10 @@ impl EventSource for Kernel {
     }
 
     fn every_second(&mut self) {
+        if !self.tidied {
+            self.loaded.tidy();
+            self.tidied = true;
+        }
         if are_many_in_use(self.prober_pid) {
             self.count_ports(true);
         }

@@ -98,7 +98,10 @@ where
         .map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
     return_large_blocks();
     // The sources' futures need not be `Send`.
-    tokio::task::LocalSet::new().block_on(&runtime, live(config, attach))
+    let code = tokio::task::LocalSet::new().block_on(&runtime, live(config, attach));
+    // A check of the node may still run: its result is not needed any more.
+    runtime.shutdown_background();
+    code
 }
 
 /// Makes glibc return each large block to the kernel as soon as it is freed.

@@ -7,7 +7,7 @@ use aya_ebpf::{macros::cgroup_sock, programs::SockContext};
 use tracer_common::{listen::Change, names::Hook, state};
 
 use crate::{
-    hooks::state::listen,
+    hooks::state::{listen, report_listener},
     kernel::{IPPROTO_TCP, Sock},
 };
 
@@ -31,8 +31,8 @@ pub fn post_bind6(ctx: SockContext) -> i32 {
 /// A process closes the last descriptor of a socket, which still has its state (`inet_release`, net/ipv4/af_inet.c).
 #[cgroup_sock(sock_release)]
 pub fn sock_release(ctx: SockContext) -> i32 {
-    if unsafe { (*ctx.sock).state } as u8 == state::LISTEN && is_tcp(&ctx) {
-        listen(Hook::InetCskListen, sock(&ctx), Change::Ends);
+    if unsafe { (*ctx.sock).state } as u8 == state::LISTEN && (is_tcp(&ctx) || is_mptcp(&ctx)) {
+        report_listener(Hook::InetCskListen, sock(&ctx), Change::Ends);
     }
     ALLOW
 }
@@ -42,6 +42,13 @@ fn bound(ctx: &SockContext) {
     if is_tcp(ctx) {
         listen(Hook::InetCskListen, sock(ctx), Change::Bound);
     }
+}
+
+/// The process has a socket of MPTCP, with the port of the TCP socket below it. This program does not run for the latter.
+#[inline(always)]
+fn is_mptcp(ctx: &SockContext) -> bool {
+    const IPPROTO_MPTCP: u32 = 262;
+    unsafe { (*ctx.sock).protocol == IPPROTO_MPTCP }
 }
 
 #[inline(always)]

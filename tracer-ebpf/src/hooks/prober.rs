@@ -7,13 +7,14 @@ use aya_ebpf::{
     macros::{raw_tracepoint, sock_ops},
     programs::{RawTracePointContext, SockOpsContext},
 };
-use tracer_common::{actor::Prober, names::Hook};
+use tracer_common::{actor::Prober, names::Hook, state};
 
 use crate::{
     actor,
     emit::emit,
     hooks::state::{begin_with_port, change},
     kernel::{Sock, Task, read},
+    maps::LAST_STATE,
     sockets,
 };
 
@@ -38,6 +39,10 @@ pub fn sock_ops(ctx: SockOpsContext) -> u32 {
 #[inline(always)]
 fn try_connect(ctx: &SockOpsContext) {
     let sk = sock(ctx);
+    // The program runs once for each cgroup above the socket that has it: a prober may move to a cgroup below its own.
+    if sockets::has_just_begun_from(sk, sk.num()) {
+        return;
+    }
     sockets::forget(sk);
     if begin_with_port(sk, Hook::SockOps) {
         // Keeps the flags that other programs set.
@@ -48,8 +53,16 @@ fn try_connect(ctx: &SockOpsContext) {
 #[inline(always)]
 fn try_state(ctx: &SockOpsContext) {
     let sk = sock(ctx);
+    let (old, new) = (ctx.arg(0) as u8, ctx.arg(1) as u8);
+    let Some(last) = LAST_STATE.get_ptr_mut(0) else { return };
+    let key = state::key(sk.0, old, new);
+    // See `try_connect`.
+    if unsafe { *last } == key {
+        return;
+    }
+    unsafe { *last = key };
     if let Some(conn) = sockets::by_socket(sk) {
-        change(Hook::SockOps, sk, &conn, (ctx.arg(0) as u8, ctx.arg(1) as u8));
+        change(Hook::SockOps, sk, &conn, (old, new));
     }
 }
 

@@ -270,7 +270,14 @@ fn urgency(sk: Sock, conn: &Conn, (old, new): (u8, u8), errno: i32) -> Urgency {
 /// A socket of any process begins or stops listening, or may begin soon.
 #[inline(always)]
 pub fn listen(hook: Hook, sk: Sock, change: Change) {
-    if !sk.is_tcp() || !limit::allows(Limited::Listen) {
+    if sk.is_tcp() {
+        report_listener(hook, sk, change);
+    }
+}
+
+#[inline(always)]
+pub fn report_listener(hook: Hook, sk: Sock, change: Change) {
+    if !limit::allows(Limited::Listen) {
         return;
     }
     emit::<Listen>(hook, |event| {
@@ -284,20 +291,35 @@ pub fn listen(hook: Hook, sk: Sock, change: Change) {
     });
 }
 
-/// A segment is retransmitted.
+/// A segment is retransmitted, or that fails: the segment never leaves then.
 ///
-/// proto v5.10  include/trace/events/tcp.h  TP_PROTO(const struct sock *sk, const struct sk_buff *skb)
 /// proto v6.18  include/trace/events/tcp.h  TP_PROTO(const struct sock *sk, const struct sk_buff *skb, int err)
 ///
-/// Often runs in a timer, so the current task is not the actor.
+/// Kernels with two arguments refuse to attach it. Often runs in a timer, so the current task is not the actor.
 #[raw_tracepoint(tracepoint = "tcp_retransmit_skb")]
 pub fn tcp_retransmit_skb(ctx: RawTracePointContext) -> i32 {
-    let (sk, payload) = (Sock(ctx.arg(0)), Skb(ctx.arg(1)).len());
+    if ctx.arg::<u64>(2) as i32 == 0 {
+        try_retransmit(Sock(ctx.arg(0)), Skb(ctx.arg(1)));
+    }
+    0
+}
+
+/// The same for kernels before 6.17, where it runs only for a segment that is sent.
+///
+/// proto v5.10  include/trace/events/tcp.h  TP_PROTO(const struct sock *sk, const struct sk_buff *skb)
+#[raw_tracepoint(tracepoint = "tcp_retransmit_skb")]
+pub fn tcp_retransmit_skb_2(ctx: RawTracePointContext) -> i32 {
+    try_retransmit(Sock(ctx.arg(0)), Skb(ctx.arg(1)));
+    0
+}
+
+#[inline(always)]
+fn try_retransmit(sk: Sock, skb: Skb) {
+    let payload = skb.len();
     match sockets::by_socket(sk) {
         Some(conn) => report_retransmit(sk, &conn, payload),
         None => report_target_retransmit(sk, payload),
     }
-    0
 }
 
 /// The prober retransmits a segment.

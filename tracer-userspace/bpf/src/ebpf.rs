@@ -125,8 +125,6 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     tracefs::with(|| walk.start(&mut ebpf));
     let attached_boot_ns = clock::boot_ns();
     check_required(&walk)?;
-    prepare::trim();
-    layout.names.read_symbols();
     Ok(Loaded {
         ring: Ring::new(take(&mut ebpf, "EVENTS", RingBuf::try_from)?).map_err(EbpfError::Ring)?,
         stats: take(&mut ebpf, "STATS", PerCpuArray::try_from)?,
@@ -193,6 +191,13 @@ impl Loaded {
     pub fn missed(&mut self) -> Vec<(&'static str, u64)> {
         let silenced = switches::off().find(|switch| self.walk.has_form(switch.silences));
         self.missed.count(&mut self.ebpf, silenced).to_vec()
+    }
+
+    /// Returns the memory of the start to the kernel, and reads the kernel's symbols for the first drop. This takes 50 ms of a CPU,
+    /// which the start needs.
+    pub fn tidy(&mut self) {
+        prepare::trim();
+        self.names.read_symbols();
     }
 
     pub fn is_attached(&self, hook: Hook) -> bool {

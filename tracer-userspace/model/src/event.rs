@@ -127,6 +127,8 @@ pub enum ObservationKind {
     KubeletProbe(Box<KubeletProbe>),
     /// The kubelet reports that a pod has no network yet.
     SandboxFailure(Box<SandboxFailure>),
+    /// Hooks that are attached later than the others: a kernel module was loaded.
+    HooksAttached(HooksAttached),
     /// The findings of the checks of the node; replaces the ones before.
     Findings(Box<Findings>),
     /// A list that `--pods` or `--services` names cannot be read any more, or can be again.
@@ -195,6 +197,7 @@ impl ObservationKind {
             | Self::PortPressure(_)
             | Self::KubeletProbe(_)
             | Self::SandboxFailure(_)
+            | Self::HooksAttached(_)
             | Self::Findings(_)
             | Self::ListTrouble(_)
             | Self::Loss(_)
@@ -279,6 +282,13 @@ pub struct ListTrouble {
     pub list: ListFile,
     /// What is wrong with it; absent: it can be read again.
     pub problem: Option<String>,
+}
+
+/// Hooks that are not missing any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HooksAttached {
+    /// Their names.
+    pub hooks: Vec<String>,
 }
 
 /// A list that can be in a file.

@@ -110,13 +110,20 @@ impl SmallFile {
     }
 }
 
-/// Scans `/proc` for probers with these names. Of all other processes it reads only the name.
+/// Scans `/proc` for probers with these names.
 pub fn find_probers(names: &[String]) -> Vec<Prober> {
+    probers(&named(names))
+}
+
+/// The processes with these names. Of all others only the name is read.
+pub fn named(names: &[String]) -> Vec<Process> {
+    if names.is_empty() {
+        return Vec::new();
+    }
     let mut small = SmallFile::default();
     let (mut pids, _) = bounded(every_pid());
     pids.retain(|pid| prober_name(*pid, names, &mut small).is_some());
-    let named: Vec<Process> = pids.into_iter().map(|pid| read_process(pid, names, &mut small)).collect();
-    probers(&named)
+    pids.into_iter().map(|pid| read_process(pid, names, &mut small)).collect()
 }
 
 /// The probers among these processes; those in pods come last. A kubelet in a pod does not count if another kubelet

@@ -201,8 +201,7 @@ fn not_followed(target: &io::Result<PathBuf>) -> String {
 /// Processes of these names that can be the node's kubelet.
 fn kubelets(names: &[String]) -> Vec<u32> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let processes = procfs::scan(names).0.into_iter();
-    processes.filter(|it| can_be(it, &own) && procfs::is_root(it.pid)).map(|it| it.pid).collect()
+    procfs::named(names).into_iter().filter(|it| can_be(it, &own) && procfs::is_root(it.pid)).map(|it| it.pid).collect()
 }
 
 /// Whether a process can be the node's kubelet, by its name and its pod. A process in a pod can only pretend, and

@@ -13,7 +13,7 @@ use super::wake::{Timers, Wake};
 use crate::engine::Engine;
 use crate::record_file::Recorder;
 use crate::shutdown::{Request, Signals};
-use tracer_model::event::{Loss, Observation, ObservationKind, PortPressure, Start};
+use tracer_model::event::{HooksAttached, Loss, Observation, ObservationKind, PortPressure, Start};
 use tracer_node::clock;
 use tracer_output::serve::Server;
 use tracer_terminal::error::{Error, os_message};
@@ -109,9 +109,10 @@ impl<S: EventSource> Session<S> {
         let mut timers = Timers::new(duration, self.daemon, self.status_line.is_some()).map_err(no_timer)?;
         // Why the run ends, and until when it may decide.
         let mut ending: Option<(&'static str, Instant)> = None;
+        let mut taken = 0;
         loop {
-            let wake = self.wake(&mut timers, &mut signals, &mut panics).await?;
-            let taken = self.take_events();
+            let wake = self.wake(&mut timers, &mut signals, &mut panics, taken == DRAIN_MAX).await?;
+            taken = self.take_events();
             if let Some(reason) = self.handle(wake) {
                 // A second request does not wait.
                 let until = Instant::now() + if ending.is_none() { DECIDING } else { Duration::ZERO };
@@ -137,10 +138,17 @@ impl<S: EventSource> Session<S> {
         }
     }
 
-    /// Waits until there is something to do.
-    async fn wake(&mut self, timers: &mut Timers, signals: &mut Signals, panics: &mut Panics) -> Result<Wake, Error> {
+    /// Waits until there is something to do. `unread`: the ring has more events, for which the kernel does not wake tracer.
+    async fn wake(
+        &mut self,
+        timers: &mut Timers,
+        signals: &mut Signals,
+        panics: &mut Panics,
+        unread: bool,
+    ) -> Result<Wake, Error> {
         let deadline = self.engine.next_deadline();
         tokio::select! {
+            () = std::future::ready(()), if unread => Ok(Wake::Events),
             ready = self.events.readable() => ready.map(|()| Wake::Events).map_err(no_ring),
             kind = self.changes.recv(), if self.changes_open => Ok(Wake::ObservationKind(kind.map(Box::new))),
             fired = timers.next(deadline) => fired.map_err(no_timer),
@@ -265,12 +273,16 @@ impl<S: EventSource> Session<S> {
         if let Some(server) = self.server.as_ref().filter(|_| !gained.is_empty()) {
             server.health.gained(gained.len());
         }
-        for hook in gained {
+        for hook in &gained {
             tracing::info!(
                 hook = hook.hook,
                 program_type = hook.program_type,
                 "attached: its kernel module was loaded meanwhile"
             );
+        }
+        if !gained.is_empty() {
+            let hooks = gained.into_iter().map(|hook| hook.hook).collect();
+            self.push_now(ObservationKind::HooksAttached(HooksAttached { hooks }));
         }
     }
 

@@ -34,9 +34,12 @@ pub(super) fn load_all(ebpf: &mut Ebpf, planned: &[Planned], btf: Option<&Btf>) 
     })
 }
 
-/// Keeps the order of the table: its first program is the largest and must not be loaded last.
+/// The program with the most instructions, by far. It must not be loaded last, while the other threads have nothing to do.
+const LARGEST: &str = "cgroup_answer";
+
+/// Otherwise keeps the order of the table.
 fn in_order<'a>(mut programs: Vec<(Planned, &'a mut Program)>, planned: &[Planned]) -> Vec<(Planned, &'a mut Program)> {
-    programs.sort_by_key(|(program, _)| planned.iter().position(|it| it == program));
+    programs.sort_by_key(|(program, _)| (program.0 != LARGEST, planned.iter().position(|it| it == program)));
     programs
 }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fs::File,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{BufRead, BufReader},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -18,19 +19,27 @@ pub struct KernelNames {
     subsystems: HashMap<u32, Box<str>>,
     reset_reasons: HashMap<u32, Box<str>>,
     symbols: Option<Symbols>,
+    /// The modules at the last reading, and when that was checked.
+    modules: Option<(u64, Instant)>,
     /// Functions outside of the network code that dropped a packet, by address.
     others: HashMap<u64, Option<Box<str>>>,
     /// Reads kallsyms.
     reader: Option<JoinHandle<Symbols>>,
 }
 
+/// The enums that name drop reasons, subsystems and reset reasons.
+pub(super) const ENUMS: [&str; 3] = ["skb_drop_reason", "skb_drop_reason_subsys", "sk_rst_reason"];
+
 impl KernelNames {
+    /// `btf` must have the [`ENUMS`].
     pub(super) fn from_btf(btf: &Btf<'_>) -> Self {
+        let [drop_reasons, subsystems, reset_reasons] = ENUMS;
         Self {
-            drop_reasons: names(btf, "skb_drop_reason", "SKB_DROP_REASON_"),
-            subsystems: names(btf, "skb_drop_reason_subsys", "SKB_DROP_REASON_SUBSYS_"),
-            reset_reasons: names(btf, "sk_rst_reason", "SK_RST_REASON_"),
+            drop_reasons: names(btf, drop_reasons, "SKB_DROP_REASON_"),
+            subsystems: names(btf, subsystems, "SKB_DROP_REASON_SUBSYS_"),
+            reset_reasons: names(btf, reset_reasons, "SK_RST_REASON_"),
             symbols: None,
+            modules: None,
             others: HashMap::new(),
             reader: None,
         }
@@ -79,6 +88,10 @@ impl KernelNames {
         if let Some(reader) = self.reader.take_if(|r| r.is_finished() || self.symbols.is_none()) {
             self.symbols = reader.join().ok();
         }
+        // The code of a new module may follow that of an older one: then a name would be found, of the wrong function.
+        if self.modules_changed() {
+            (self.symbols, self.others) = (None, HashMap::new());
+        }
         let symbols = self.symbols.get_or_insert_with(Symbols::read);
         let stale = symbols.find(address).is_none() && symbols.read_at.elapsed() > Duration::from_secs(60);
         if stale && self.reader.is_none() {
@@ -86,6 +99,32 @@ impl KernelNames {
         }
         self.symbols.as_ref()?.find(address)
     }
+}
+
+/// How often tracer looks for new modules, at most.
+const MODULES_EVERY: Duration = Duration::from_secs(1);
+
+impl KernelNames {
+    /// Whether modules were loaded or unloaded since the last call. False at the first one.
+    fn modules_changed(&mut self) -> bool {
+        if self.modules.is_some_and(|(_, checked)| checked.elapsed() < MODULES_EVERY) {
+            return false;
+        }
+        let text = std::fs::read("/proc/modules").unwrap_or_default();
+        let now = modules(&text);
+        let before = self.modules.replace((now, Instant::now()));
+        before.is_some_and(|(before, _)| before != now)
+    }
+}
+
+/// A number for the names and addresses of the modules. Their use counts change all the time.
+fn modules(text: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let mut words = line.split(|byte| *byte == b' ');
+        (words.next(), words.nth(4)).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 #[cfg(test)]

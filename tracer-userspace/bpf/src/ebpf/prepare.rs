@@ -22,7 +22,7 @@ use super::{
     error::SIZE_OF_TCP_SOCK,
     global::Global,
     hooks::{HOOKS, ProgramType},
-    lru, ports, refusal,
+    lru, names, ports, refusal,
 };
 
 macro_rules! object {
@@ -62,8 +62,8 @@ pub(super) fn read_layout(file: Option<&Path>) -> Result<Layout, EbpfError> {
     let path = file.unwrap_or(Path::new(BTF_PATH));
     let bytes = std::fs::read(path).map_err(|error| EbpfError::NoBtf(path.into(), error))?;
     let mut wanted: Vec<&str> = Offsets::FIELDS.iter().map(|(name, _)| *name).collect();
-    wanted.extend(["skb_drop_reason", "sk_rst_reason", "cgroup_subsys_id"]);
-    wanted.push(TCP_SOCK);
+    wanted.extend(names::ENUMS);
+    wanted.extend(["cgroup_subsys_id", TCP_SOCK]);
     let btf = Btf::parse(&bytes, &wanted).map_err(|error| EbpfError::Btf(path.into(), error))?;
     if file.is_some() {
         refuse_other_kernel(path, &btf)?;

@@ -113,6 +113,11 @@ impl Node {
             ObservationKind::Findings(findings) => self.checked = Some((time, (**findings).clone())),
             ObservationKind::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
             ObservationKind::Loss(loss) => self.losses.observe(loss),
+            ObservationKind::HooksAttached(attached) => {
+                if let Some(start) = &mut self.start {
+                    start.missing_hooks.retain(|missing| !attached.hooks.contains(&missing.hook));
+                }
+            }
             ObservationKind::PortHolders(reading) => {
                 self.port_holders.insert((reading.netns, reading.port), (time, (**reading).clone()))
             }

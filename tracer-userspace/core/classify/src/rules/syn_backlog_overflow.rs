@@ -17,7 +17,10 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let text =
         format!("the SYN met a listener with {} half-open connections, of {} allowed", met.half_open, met.backlog);
     let fields = json!({ "half_open": met.half_open, "backlog": met.backlog, "netns": met.netns });
-    Some(finding(case, evidence_of(Hook::TcpConnRequest.name(), time, text, fields), met.half_open, met.netns))
+    let found = finding(case, evidence_of(Hook::TcpConnRequest.name(), time, text, fields), met.half_open, met.netns);
+    // Below that, the kernel lets peers pass that it knows (`tcp_peer_is_proven`).
+    let full = met.half_open >= met.backlog;
+    Some(if full { found } else { found.with_confidence(Confidence::Likely) })
 }
 
 /// The queue, read while the attempt waited, was full.

@@ -102,3 +102,16 @@ fn lost_listen_and_namespace_events_do_not_count_for_attempts() {
     assert_eq!(["ring", "program", "map"].map(lost), [(7, 1); 3]);
     assert_eq!([Loss::LISTEN, Loss::NAMESPACE].map(lost), [(0, 1); 2]);
 }
+
+/// ip_vs is loaded after the start.
+#[test]
+fn a_hook_that_is_attached_later_is_not_missing() {
+    let (hook, reason) = (Hook::IpvsLeave.name().to_owned(), "no such function".to_owned());
+    let missing = MissingHook { hook: hook.clone(), lost: "that IPVS took a packet".to_owned(), reason };
+    let start = Start { missing_hooks: vec![missing], ..Start::default() };
+    let mut stream = Stream::new();
+    stream.push(ObservationKind::Start(Box::new(start)));
+    assert_eq!(node(&stream).missing_of(&[Hook::IpvsLeave]), [Hook::IpvsLeave]);
+    stream.push(ObservationKind::HooksAttached(HooksAttached { hooks: vec![hook] }));
+    assert_eq!(node(&stream).missing_of(&[Hook::IpvsLeave]), []);
+}
