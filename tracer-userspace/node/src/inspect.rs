@@ -15,10 +15,10 @@ use super::links;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, consistent, family, field, number, octets, push};
 use super::policy::{self, RTMSG};
-use super::servers;
+use super::servers::{self, Limits};
 use super::settings::sysctl;
 use super::sock_diag::{self, LISTEN, TcpSocket};
-use super::throttle::Throttling;
+use super::throttle::{self, Throttling};
 use crate::cgroups::Mounts;
 use tracer_common::state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, LAST_ACK};
 use tracer_model::event::{
@@ -62,7 +62,18 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
     // The kernel looks an address up in the table of local addresses before all other routes.
     if from.enter(|| owns(target.ip())).unwrap_or(false) {
         inspection.netns = Some(from.netns);
-        let _ = from.enter(|| inspect_target_namespace(&mut inspection, None));
+        let sockets = from.enter(|| {
+            let listeners = inspect_target_namespace(&mut inspection, None);
+            Sockets::of(listeners, target, query.peer)
+        });
+        if let Some((sockets, _)) = sockets.ok().zip(query.peer) {
+            let pids = namespaces.pids(from.netns, max_age(query.awaited));
+            let serving = serving(&sockets, pids, from.netns, &servers::OF_NODE, throttling.mounts());
+            // The node's namespace has the processes of many pods. The quotas of the servers are enough.
+            let cgroups = serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_deref()).collect::<BTreeSet<_>>();
+            inspection.throttled = cgroups.into_iter().filter_map(|it| throttle::read(Path::new(it))).collect();
+            inspection.serving = Some(Box::new(serving));
+        }
         return without_ipvs_address(inspection);
     }
     match namespaces.owner(query, from) {
@@ -71,7 +82,7 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
             inspection.throttled = throttling.of(netns, namespaces);
             inspection.stray_route = query.peer.and_then(|peer| stray_route(&inspection, peer, from));
             let pids = query.peer.map(|_| namespaces.pids(netns, max_age(query.awaited)));
-            inspection.serving = pids.map(|pids| Box::new(serving(&sockets, pids, netns, throttling.mounts())));
+            inspection.serving = pids.map(|pids| Box::new(serving(&sockets, pids, netns, &servers::OF_POD, throttling.mounts())));
         }
         Owner::Unsure => inspection.ambiguous = true,
         Owner::Nobody => {}
@@ -107,10 +118,7 @@ fn inspect_namespace(
         let listeners = inspect_target_namespace(inspection, own.as_ref());
         inspection.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
         inspection.stray_way_back = peer.and_then(|peer| stray_way_back(inspection, peer));
-        let found = peer.map(|peer| (peer, sock_diag::find(target, peer)));
-        let no_connection_of = found.as_ref().filter(|(_, socket)| matches!(socket, Ok(None))).map(|(peer, _)| *peer);
-        let connection = found.and_then(|(peer, socket)| connection(peer, socket.ok()??));
-        Sockets { listeners, connection, no_connection_of }
+        Sockets::of(listeners, target, peer)
     });
     looked.unwrap_or_default()
 }
@@ -142,11 +150,21 @@ struct Sockets {
     no_connection_of: Option<SocketAddr>,
 }
 
+impl Sockets {
+    /// Searches the connection from `peer` in the calling thread's namespace.
+    fn of(listeners: BTreeSet<u64>, target: SocketAddr, peer: Option<SocketAddr>) -> Self {
+        let found = peer.map(|peer| (peer, sock_diag::find(target, peer)));
+        let no_connection_of = found.as_ref().filter(|(_, socket)| matches!(socket, Ok(None))).map(|(peer, _)| *peer);
+        let connection = found.and_then(|(peer, socket)| connection(peer, socket.ok()??));
+        Self { listeners, connection, no_connection_of }
+    }
+}
+
 /// The processes that hold these sockets.
-fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, mounts: &Mounts) -> Serving {
+fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, most: &Limits, mounts: &Mounts) -> Serving {
     let accepted = sockets.connection.as_ref().map(|(_, inode)| *inode).filter(|inode| *inode != 0);
     let wanted = sockets.listeners.iter().copied().chain(accepted).collect();
-    let found = servers::holders(&wanted, pids, netns);
+    let found = servers::holders(&wanted, pids, netns, most);
     let holds = |held: &BTreeSet<u64>| accepted.is_some_and(|inode| held.contains(&inode));
     let pid = found.held.iter().find_map(|(pid, held)| holds(held).then_some(*pid));
     let connection = sockets.connection.as_ref().map(|(connection, _)| ServedConnection { pid, ..connection.clone() });

@@ -11,7 +11,7 @@ use nix::net::if_::if_indextoname;
 use super::enter::in_netns;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, family, field, octets, push};
-use super::servers::{comm, holder_of, holders};
+use super::servers::{OF_POD, comm, holder_of, holders};
 use super::sock_diag::{LISTEN, TcpSocket, dump};
 use tracer_model::event::{
     Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect,
@@ -58,7 +58,7 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> O
     let elsewhere = elsewhere.take(MOST_ELSEWHERE).collect();
     let redirect = redirect.map(|(to, server, passed_over)| {
         let sockets: BTreeSet<u64> = server.iter().chain(&passed_over).copied().collect();
-        let mut find = |ago| holders(&sockets, namespaces.pids(netns, ago), netns).held;
+        let mut find = |ago| holders(&sockets, namespaces.pids(netns, ago), netns, &OF_POD).held;
         let is_whole = |held: &Held| sockets.iter().all(|socket| held.values().any(|it| it.contains(socket)));
         // A process that began to listen a moment ago may be missing in the older search.
         let held = Some(find(max_age(query.awaited))).filter(is_whole);

@@ -12,13 +12,22 @@ use tracer_model::event::{Netns, Pressure, ServerProcess, ServerTasks};
 
 /// How many server processes are reported: a server has a few workers.
 const MAX_SERVERS: usize = 16;
-/// How many processes are searched for the sockets, and how many file descriptors and threads they may have in all.
-/// A pod can have any number.
-const MAX_PROCESSES: usize = 256;
-const MAX_FDS: usize = 4096;
+/// How many threads of them are read in all. A pod can have any number.
 const MAX_THREADS: usize = 1024;
 /// How many file descriptors are read to find one socket among all processes.
 const MAX_FDS_OF_ALL: usize = 1 << 16;
+
+/// How many processes are searched for sockets, and how many file descriptors they may have in all.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    processes: usize,
+    fds: usize,
+}
+
+/// A pod can have any number.
+pub const OF_POD: Limits = Limits { processes: 256, fds: 4096 };
+/// The node's own namespace has those of the node and of pods with hostNetwork.
+pub const OF_NODE: Limits = Limits { processes: 4096, fds: MAX_FDS_OF_ALL };
 
 /// The processes that hold sockets.
 #[derive(Debug, Default)]
@@ -30,11 +39,11 @@ pub struct Holders {
 }
 
 /// Which of these processes, all in one namespace, hold which of these sockets.
-pub fn holders(sockets: &BTreeSet<u64>, pids: &[u32], netns: Netns) -> Holders {
-    let mut found = Holders { incomplete: pids.len() > MAX_PROCESSES, ..Holders::default() };
-    let mut left = MAX_FDS;
+pub fn holders(sockets: &BTreeSet<u64>, pids: &[u32], netns: Netns, most: &Limits) -> Holders {
+    let mut found = Holders { incomplete: pids.len() > most.processes, ..Holders::default() };
+    let mut left = most.fds;
     // The kernel may have reused a pid for a process in another namespace.
-    for pid in pids.iter().take(MAX_PROCESSES).filter(|pid| netns_of(**pid) == Some(netns)) {
+    for pid in pids.iter().take(most.processes).filter(|pid| netns_of(**pid) == Some(netns)) {
         let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
             found.incomplete = true;
             continue;
@@ -201,11 +210,12 @@ mod tests {
         let inode = socket_of(Path::new(&format!("/proc/self/fd/{}", listener.as_raw_fd()))).expect("a socket");
         let own = std::process::id();
         let netns = netns_of(own).expect("own namespace");
-        let found = holders(&[inode, 1].into(), &[own], netns);
+        let found = holders(&[inode, 1].into(), &[own], netns, &OF_POD);
         assert_eq!(found.held, [(own, [inode].into())].into());
-        assert!(holders(&[inode].into(), &[own], Netns(1)).held.is_empty(), "the pid was reused in another namespace");
-        let many: Vec<u32> = (0..=MAX_PROCESSES as u32).map(|it| u32::MAX - it).collect();
-        assert!(holders(&[inode].into(), &many, netns).incomplete);
+        let elsewhere = holders(&[inode].into(), &[own], Netns(1), &OF_POD).held;
+        assert!(elsewhere.is_empty(), "the pid was reused in another namespace");
+        let many: Vec<u32> = (0..=OF_POD.processes as u32).map(|it| u32::MAX - it).collect();
+        assert!(holders(&[inode].into(), &many, netns, &OF_POD).incomplete);
     }
 
     #[test]

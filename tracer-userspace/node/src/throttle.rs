@@ -79,7 +79,8 @@ pub(super) fn folder(text: &str, mounts: &Mounts) -> Option<PathBuf> {
         .find_map(|hierarchy| below_the_root(text, hierarchy, mounts).filter(|folder| folder.join("cpu.stat").exists()))
 }
 
-fn read(folder: &Path) -> Option<Throttled> {
+/// The counters of the CPU cgroup with this folder.
+pub(super) fn read(folder: &Path) -> Option<Throttled> {
     let text = fs::read_to_string(folder.join("cpu.stat")).ok()?;
     parse(&text, &folder.display().to_string())
 }

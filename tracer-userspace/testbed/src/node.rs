@@ -307,6 +307,11 @@ impl TestNode {
         Ok(())
     }
 
+    /// Stops the newest server in the node's namespace with SIGSTOP. It can still be killed.
+    pub fn halt(&self) -> Result<()> {
+        halt(self.servers.last().context("no server on the node")?.pid())
+    }
+
     pub fn pod_at(&mut self, index: u16) -> Result<&mut Pod> {
         self.pods.iter_mut().find(|p| p.index == index).with_context(|| format!("pod {index}"))
     }

@@ -9,8 +9,9 @@ use tracer_model::record::Cause;
 use super::queue::fill_in_handshake;
 use super::{Fixture, Need, Scenario};
 use crate::net::PREFIX;
+use crate::node::NODE;
 use crate::node::cgroup::Freezer;
-use crate::pods::{HTTP, TLS, UNLISTED_TLS};
+use crate::pods::{HOST, HTTP, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind};
 use crate::proc::Proc;
 
@@ -20,6 +21,7 @@ const STARVED: Option<Cause> = Some(Cause::TargetStarved);
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_frozen", FROZEN, stopped).on_every_kernel(),
     Scenario::new("target_frozen_v6", FROZEN, stopped).v6(),
+    Scenario::new("target_frozen_host_network", FROZEN, stopped_on_node),
     Scenario::new("target_frozen_cgroup", FROZEN, |s| frozen(s, Freezer::V2)).needs(&[Need::Freezer]),
     Scenario::new("target_frozen_cgroup_v1", FROZEN, |s| frozen(s, Freezer::V1)).needs(&[Need::FreezerV1]),
     Scenario::new("target_frozen_queue", FROZEN, full_queue),
@@ -37,6 +39,15 @@ fn stopped(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.pod_of(pod)?.halt()?;
     fixture.mentions(&["is stopped by a signal", "of the request lie unread"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A pod with hostNetwork. Its processes are among those of the node.
+fn stopped_on_node(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    fixture.succeeds(Kind::Http, (NODE, HOST).into())?;
+    fixture.node.halt()?;
+    fixture.mentions(&["is stopped by a signal", "of the request lie unread"]);
+    fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
 }
 
 fn tls(fixture: &mut Fixture<'_>) -> Result<()> {
