@@ -38,6 +38,7 @@ mod startup_budget_exceeded;
 mod syn_backlog_overflow;
 pub(super) mod target_frozen;
 mod target_starved;
+mod tcp_probe_noise;
 mod tls_eof_noise;
 mod tls_handshake_slow;
 mod unexplained;
@@ -108,6 +109,7 @@ pub(super) const fn rule_of(cause: Cause) -> Option<Rule> {
         Cause::DependencyUnreachable => dependency_unreachable::find,
         Cause::ProbeProvesNothing => probe_proves_nothing::find,
         Cause::TlsEofNoise => tls_eof_noise::find,
+        Cause::TcpProbeNoise => tcp_probe_noise::find,
         Cause::Unexplained => unexplained::find,
         Cause::ExecTimeout
         | Cause::ExecNotRun

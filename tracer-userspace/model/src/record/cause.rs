@@ -237,7 +237,7 @@ causes! {
     AppStatusFailure = "app_status_failure": Some(Application), Answer, Error,
         [Reached, Refusal, NotReady, EndsWithProcess],
         "what the health handler checks";
-    /// The pod's own connects get no answer. In `also` only.
+    /// The pod's own connects fail. In `also` only.
     DependencyUnreachable = "dependency_unreachable": Some(Application), Any, Warning, [],
         "the peer that the verdict names, if the pod needs it, and egress policies";
     /// The command of an exec probe did not end in time.
@@ -262,6 +262,8 @@ causes! {
     ProbeProvesNothing = "probe_proves_nothing": Some(Pod), Answer, Info, [], "";
     /// A tcpSocket attempt that succeeded at a TLS listener.
     TlsEofNoise = "tls_eof_noise": Some(Pod), Answer, Info, [], "";
+    /// A tcpSocket attempt that succeeded at a server that speaks first.
+    TcpProbeNoise = "tcp_probe_noise": Some(Pod), Answer, Info, [], "";
     /// None of these.
     Unexplained = "unexplained": None, Any, Error, [], "";
 }

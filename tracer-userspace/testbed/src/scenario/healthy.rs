@@ -23,7 +23,16 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("tls_eof_noise", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).smoke(),
     Scenario::new("tls_eof_noise_v6", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).v6().on_every_kernel(),
     Scenario::new("tls_eof_noise_by_hello", Some(Cause::TlsEofNoise), |s| tls_noise(s, UNLISTED_TLS)),
+    Scenario::new("tcp_probe_noise", Some(Cause::TcpProbeNoise), speaks_first).on_every_kernel(),
+    Scenario::new("tcp_probe_noise_v6", Some(Cause::TcpProbeNoise), speaks_first).v6(),
 ];
+
+/// The server sends its first bytes to a client that is gone.
+fn speaks_first(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("banner", HTTP)?;
+    let expected = Expected { outcome: Outcome::Noise, ..Expected::failure(Cause::TcpProbeNoise, true) };
+    fixture.attempt(Kind::Tcp, pod, Ending::Ok, Claim::Verdict(expected))
+}
 
 fn http(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
