@@ -59,15 +59,21 @@ fn not_yet_in_run(case: &Case<'_>, evidence: &[Evidence], at: u64, netns: Netns)
 /// The refusal at `at` was during the start of a process that listened from `began` on. A startup probe runs only
 /// during a start. A replica that begins to listen when it becomes the leader has started long ago.
 fn is_in_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
-    let run_started = runs(case).and_then(|runs| runs.started_boot_ns).filter(|started| *started <= at);
-    let took = match run_started.or_else(|| case.node.namespaces.made(netns)) {
+    let took = match started(case, at, netns) {
         Some(started) => at.saturating_sub(started),
         None => began - at,
     };
     took < START_NS || case.matched.probe_type() == Some(ProbeType::Startup)
 }
 
-/// A process began to listen on the port after the refusal, and none had before.
+/// When the run of the container, or the namespace, began.
+fn started(case: &Case<'_>, at: u64, netns: Netns) -> Option<u64> {
+    let run_started = runs(case).and_then(|runs| runs.started_boot_ns).filter(|started| *started <= at);
+    run_started.or_else(|| case.node.namespaces.made(netns))
+}
+
+/// A process began to listen on the port after the refusal, and none had before. Without a known start, one may have
+/// listened before tracer did.
 fn listens_later(
     case: &Case<'_>,
     mut evidence: Vec<Evidence>,
@@ -84,7 +90,9 @@ fn listens_later(
         in_namespace(case, Some(netns)),
         ms(began.saturating_sub(at))
     );
-    finding(case, evidence, summary)
+    let is_known = started(case, at, netns).is_some() || case.matched.probe_type() == Some(ProbeType::Startup);
+    let found = finding(case, evidence, summary);
+    if is_known { found } else { found.with_confidence(Confidence::Likely) }
 }
 
 /// The namespace is young and nobody has listened there since it was made.
@@ -313,7 +321,7 @@ mod tests {
     #[test]
     fn the_verdict_is_no_surer_than_the_refusal() {
         let reported = |proven: bool| {
-            let mut stream = Stream::new().missing(Hook::TcpV4SendReset).connect().clone();
+            let mut stream = Stream::new().missing(Hook::TcpV4SendReset).http_startup().connect().clone();
             if proven {
                 stream.reset_sent(SYN, true, None);
             } else {
