@@ -65,6 +65,33 @@ pub const fn has_failed(errno: i32) -> bool {
     !(errno <= 0 || matches!(errno, EINTR | EISCONN | EALREADY | EINPROGRESS))
 }
 
+/// Whether a socket with this error failed to connect. All others are errors of a connection, or the process's own.
+#[inline(always)]
+pub const fn is_unreachable(errno: i32) -> bool {
+    const ENETUNREACH: i32 = 101;
+    const ETIMEDOUT: i32 = 110;
+    const ECONNREFUSED: i32 = 111;
+    const EHOSTUNREACH: i32 = 113;
+    matches!(errno, ENETUNREACH | ETIMEDOUT | ECONNREFUSED | EHOSTUNREACH)
+}
+
+/// A connect of a pod whose probe has failed gets this error.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PodConnect {
+    pub header: Header,
+    /// Destination, v4-mapped.
+    pub addr: [u8; 16],
+    /// The pod's namespace.
+    pub netns: u32,
+    /// `sk->sk_err` (positive).
+    pub errno: i32,
+    pub port: u16,
+    /// 1: UDP, else TCP.
+    pub udp: u16,
+    pub reserved: u32,
+}
+
 /// A connect began (`CLOSE -> SYN_SENT`), in the connecting task's own context.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

@@ -73,6 +73,7 @@ events! {
     Answer = 15: conn::Answer, 40;
     QueueFull = 16: listen::QueueFull, 56;
     Prober = 17: actor::Prober, 32;
+    PodConnect = 18: conn::PodConnect, 56;
 }
 
 /// An event, which must fill the record (rings pad lengths, programs do not).

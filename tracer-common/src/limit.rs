@@ -26,6 +26,9 @@ pub struct Limit {
     pub every_ns: u64,
 }
 
+/// Failed connects of one pod whose probe has failed. One of each destination would be enough.
+pub const POD_CONNECTS: Limit = Limit { burst: 16, every_ns: 1_000_000_000 / 4 };
+
 impl Limited {
     /// The own budget of a cgroup. To start and end a pod, a runtime and its plugins need 30 opens and 19 entries (containerd with
     /// `loopback`, `bridge` and `host-local`, three pods recorded). The budget allows 8 pods a second.

@@ -12,6 +12,7 @@ mod ipvs;
 mod link;
 mod netns;
 mod open;
+mod pod_connect;
 mod ports;
 mod prober;
 mod queue;

@@ -236,6 +236,7 @@ impl EventSource for Kernel {
     fn query(&mut self, query: Query) -> Option<ObservationKind> {
         match query {
             Query::Tls(port) => self.watch_tls(port),
+            Query::PodConnects(pod) => self.warn_of_lost_hooks(|loaded| loaded.watch_pod_connects(pod.0)),
             Query::Answers(prober) => self.watch_prober(prober),
             Query::Ports => {
                 self.count_ports(true);

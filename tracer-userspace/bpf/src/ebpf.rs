@@ -77,6 +77,9 @@ pub struct LoadOptions {
 /// Hooks that every connection of the node passes, used if the probers' own cgroups are not watched.
 const NODE_HOOKS: [Hook; 2] = [Hook::InetSockSetState, Hook::TcpConnect];
 
+/// How long the connects of a pod are watched after its last failure.
+const WATCH_POD_NS: u64 = 600_000_000_000;
+
 /// Attached programs. Dropping it detaches them.
 pub struct Loaded {
     pub ring: Ring,
@@ -93,6 +96,9 @@ pub struct Loaded {
     stats: PerCpuArray<MapData, u64>,
     tls_watch: HashMap<MapData, u16, u64>,
     skipped_cgroups: HashMap<MapData, u64, u8>,
+    failing_pods: HashMap<MapData, u32, u64>,
+    /// When each pod in `failing_pods` last failed.
+    last_failed: BTreeMap<u32, u64>,
     ports: ports::Ports,
     tls_ports: BTreeSet<u16>,
     /// Cgroups where answers are read.
@@ -130,6 +136,8 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
         stats: take(&mut ebpf, "STATS", PerCpuArray::try_from)?,
         tls_watch: take(&mut ebpf, "TLS_WATCH", HashMap::try_from)?,
         skipped_cgroups: take(&mut ebpf, "PRETENDING", HashMap::try_from)?,
+        failing_pods: take(&mut ebpf, "FAILING_PODS", HashMap::try_from)?,
+        last_failed: BTreeMap::new(),
         ports: ports::Ports {
             by_process: take(&mut ebpf, "PORTS", HashMap::try_from)?,
             slots: take(&mut ebpf, "PORT_SLOTS", PerCpuArray::try_from)?,
@@ -246,6 +254,21 @@ impl Loaded {
         }
     }
 
+    /// Reports failed connects in the network namespace of a pod, until ten minutes have passed without another call for it.
+    ///
+    /// The first call attaches the program for it.
+    pub fn watch_pod_connects(&mut self, netns: u32) {
+        self.try_on_demand(Hook::SkErrorReport);
+        let now = clock::boot_ns();
+        for (recovered, _) in self.last_failed.extract_if(.., |_, last| now.saturating_sub(*last) > WATCH_POD_NS) {
+            let _ = self.failing_pods.remove(&recovered);
+        }
+        // A full map has hundreds of failing pods: this one is not watched.
+        if self.last_failed.contains_key(&netns) || self.failing_pods.insert(netns, 0, 0).is_ok() {
+            self.last_failed.insert(netns, now);
+        }
+    }
+
     /// From now on reports TLS ClientHellos that arrive at this port. [`Loaded::status`] shows whether this kernel can do this.
     ///
     /// The first call attaches the program for it.
@@ -253,12 +276,16 @@ impl Loaded {
         if self.tls_ports.contains(&port) {
             return;
         }
-        if !self.walk.was_tried(Hook::CgroupSkb) {
-            self.walk.retry(&mut self.ebpf, Hook::CgroupSkb);
-            self.status = self.walk.report();
-        }
+        self.try_on_demand(Hook::CgroupSkb);
         if self.walk.is_attached(Hook::CgroupSkb) && self.tls_watch.insert(port, 0, 0).is_ok() {
             self.tls_ports.insert(port);
+        }
+    }
+
+    fn try_on_demand(&mut self, hook: Hook) {
+        if !self.walk.was_tried(hook) {
+            self.walk.retry(&mut self.ebpf, hook);
+            self.status = self.walk.report();
         }
     }
 

@@ -18,7 +18,7 @@ use tracer_common::{
 use crate::ebpf::KernelNames;
 use tracer_model::event::{
     Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Flow, Icmp, Ipvs, IpvsOp, LinkChange,
-    Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, ObservationKind, PacketDrop, QueueFull,
+    Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, ObservationKind, PacketDrop, PodConnectFailed, QueueFull,
     ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked, Via,
 };
 
@@ -47,6 +47,12 @@ pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String])
         KernelEvent::Ipvs(e) => ObservationKind::Ipvs(ipvs(e)?),
         KernelEvent::Answer(e) => ObservationKind::Answer(answer(e)?),
         KernelEvent::QueueFull(e) => ObservationKind::QueueFull(queue_full(e)?),
+        KernelEvent::PodConnect(e) => ObservationKind::PodConnectFailed(PodConnectFailed {
+            netns: Netns(e.netns),
+            dst: SocketAddr::new(addr(&e.addr), e.port),
+            udp: e.udp != 0,
+            errno: e.errno,
+        }),
         KernelEvent::Prober(_) => return None,
     };
     Some(Observation { time_boot_ns: event.header().time_boot_ns, kind })

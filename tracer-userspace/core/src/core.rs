@@ -31,7 +31,7 @@ use self::kubelet_messages::KubeletMessages;
 use self::node_reports::NodeReports;
 use self::not_run::FutureStarts;
 use self::queries::{PATIENCE_NS, Queries, waits_for_answer, wanted};
-use self::records::{attempt_record, kubelet_outcome, recovery, verdict_record};
+use self::records::{attempt_record, kubelet_outcome, recovery, set_time, verdict_record};
 use self::revision::changes;
 use self::unmatched::Unmatched;
 use self::verdicts::{Decided, Verdicts};
@@ -97,6 +97,7 @@ impl Core {
             ObservationKind::ServiceEndpoints(service) => {
                 self.release_endpoints(service, observation.time_boot_ns, out)
             }
+            ObservationKind::PodSockets(reading) => self.release_pod(reading, observation.time_boot_ns, out),
             ObservationKind::NetnsOp(op) if op.begins_again() => self.waiting.forget_refused(op.netns),
             ObservationKind::KubeletProbe(probe) => {
                 let probe = Box::new(probe.clone().understood());
@@ -277,7 +278,12 @@ impl Core {
             self.budgets.failed(attempt, &self.node, &finding);
         }
         self.remember_refusal(conn, &finding, again);
-        self.emit(conn, verdict_record(conn, finding, also, named, count, kubelet_outcome), out);
+        let mut record = verdict_record(conn, finding, also, named, count, kubelet_outcome);
+        if let Some(attempt) = self.correlator.get(conn) {
+            let time = record.time_boot_ns;
+            set_time(&mut record, time, attempt);
+        }
+        self.emit(conn, record, out);
     }
 
     /// Ends an attempt: emits its record, once for each attempt and for any outcome.

@@ -25,7 +25,7 @@ pub use cluster::{
     Service, ServiceName, ServicePort, Services, Workload,
 };
 pub use conn::{
-    Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Listen, QueueFull, ResetReceived, ResetSent, Retransmit,
+    Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Listen, PodConnectFailed, QueueFull, ResetReceived, ResetSent, Retransmit,
     State, TcpFlags, TcpState, TlsHello,
 };
 pub use finding::{FindingBody, Status};
@@ -83,6 +83,7 @@ pub enum ObservationKind {
     Connect(Connect),
     State(State),
     ConnectFailed(ConnectFailed),
+    PodConnectFailed(PodConnectFailed),
     Retransmit(Retransmit),
     /// A RST was sent for a tracked flow.
     ResetSent(ResetSent),
@@ -177,6 +178,7 @@ impl ObservationKind {
             | Self::Answer(Answer { conn, .. })
             | Self::QueueFull(QueueFull { conn, .. }) => Origin::Connection(*conn),
             Self::ConnectFailed(_)
+            | Self::PodConnectFailed(_)
             | Self::Listen(_)
             | Self::TlsHello(_)
             | Self::NetnsOp(_)

@@ -9,6 +9,9 @@ use crate::event::{Flow, Netns, ServiceName};
 pub enum Query {
     /// Whether this port speaks TLS: [`ObservationKind::TlsHello`](crate::event::ObservationKind::TlsHello).
     Tls(u16),
+    /// The connects of this pod that fail, from now on:
+    /// [`ObservationKind::PodConnectFailed`](crate::event::ObservationKind::PodConnectFailed).
+    PodConnects(Netns),
     /// The answers to this process, from now on: [`ObservationKind::Answer`](crate::event::ObservationKind::Answer).
     Answers(u32),
     /// The processes that use up ephemeral ports:

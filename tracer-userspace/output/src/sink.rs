@@ -268,7 +268,10 @@ impl Sink {
         }
         self.last_time_boot_ns = decision.time_boot_ns;
         if let Body::Verdict(verdict) = &mut decision.body {
-            verdict.timing = now_boot_ns.map(|now| latency(decision.time_boot_ns, now));
+            if let Some(now) = now_boot_ns {
+                let timing = verdict.timing.get_or_insert_default();
+                timing.detected_after_ms = Some(Timing::ms(decision.time_boot_ns, now));
+            }
             verdict.revises = self.printed.put(decision.attempt, self.seq, verdict.verdict.cause, verdict.count());
             self.failure_printed |= verdict.verdict.outcome == Outcome::Failure;
         }
@@ -288,12 +291,6 @@ impl Sink {
             kept.push(record);
         }
     }
-}
-
-/// From the deciding event to now, milliseconds, three decimals.
-#[expect(clippy::cast_precision_loss, reason = "a latency is far below 2^52 ns")]
-fn latency(decided: u64, now: u64) -> Timing {
-    Timing { detected_after_ms: (now.saturating_sub(decided) as f64 / 1_000.0).round() / 1_000.0 }
 }
 
 /// The record of something that happened at this time. The second part is the wall clock minus the boot clock.

@@ -68,7 +68,7 @@ impl Inquirer {
                     log_dropped(&service);
                 }
             }
-            Query::Tls(_) | Query::Answers(_) | Query::Ports => {}
+            Query::Tls(_) | Query::PodConnects(_) | Query::Answers(_) | Query::Ports => {}
         }
     }
 }

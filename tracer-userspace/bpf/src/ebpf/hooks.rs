@@ -310,6 +310,18 @@ pub const HOOKS: &[Row] = &[
         when: When::OnDemand,
         ..row(Hook::CgroupSkb, "whether a port speaks TLS", &[cgroup(&[("cgroup_skb", "ingress")])])
     },
+    Row {
+        when: When::OnDemand,
+        ..row(
+            Hook::SkErrorReport,
+            "which connects of a pod with a failing probe are refused or rejected",
+            &[
+                raw(&[("inet_sk_error_report", "inet_sk_error_report")]),
+                fentry(&[("fentry_sock_def_error_report", "sock_def_error_report")]),
+                kprobe(&[("kprobe_sock_def_error_report", "sock_def_error_report")]),
+            ],
+        )
+    },
 ];
 
 const fn ipvs(hook: Hook, variants: &'static [Variant]) -> Row {

@@ -10,6 +10,7 @@ pub mod losses;
 pub mod namespaces;
 pub mod node;
 pub mod node_ports;
+pub mod pod_connects;
 pub mod pods;
 pub mod recent_connects;
 mod redirects;

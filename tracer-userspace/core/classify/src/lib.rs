@@ -39,7 +39,7 @@ mod wrong_field;
 pub use case::{Case, Streak};
 pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;
-pub use pod_sockets::REDIRECT_NS;
+pub use pod_sockets::{FRESH_NS, REDIRECT_NS};
 pub use rules::target_frozen::is_halted;
 use tracer_model::record::{Cause, Confidence};
 

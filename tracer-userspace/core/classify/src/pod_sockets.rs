@@ -11,7 +11,7 @@ use tracer_model::event::{Listener, ListenerAt, Netns, PodSockets};
 use tracer_model::record::{Command, Evidence};
 
 /// An older reading does not show why an attempt failed.
-pub(super) const FRESH_NS: u64 = 60_000_000_000;
+pub const FRESH_NS: u64 = 60_000_000_000;
 
 /// How long a reading of a pod's address translation shows which process answers successful probes. tracer reads it
 /// again sooner if that makes a difference.

@@ -3,7 +3,7 @@
 
 use super::Core;
 use super::loopbacks::is_first_try;
-use super::records::kubelet_outcome;
+use super::records::{kubelet_outcome, set_time};
 use super::revision::is_of_later_syn;
 use super::verdicts::Decided;
 use tracer_attempts::correlate::attempt::Attempt;
@@ -71,7 +71,8 @@ impl Core {
         let Some(mut record) = self.verdicts.take_pending(conn) else { return };
         if let (Some(attempt), Body::Verdict(body)) = (self.correlator.get(conn), &mut record.body) {
             body.kubelet = body.kubelet.take().or_else(|| attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
-            record.time_boot_ns = record.time_boot_ns.max(attempt.ended.map_or(0, |(end, _)| end));
+            let time = record.time_boot_ns.max(attempt.ended.map_or(0, |(end, _)| end));
+            set_time(&mut record, time, attempt);
         }
         self.verdicts.emit(conn, record, out);
     }

@@ -24,7 +24,7 @@ const INSPECT_UNTIL_NS: u64 = 60_000_000_000;
 
 /// The same query is not issued again within this time.
 const REQUERY_NS: u64 = 1_000_000_000;
-/// The same for the answers of a prober: it may have been moved to another cgroup.
+/// The same for the answers of a prober, which may have been moved to another cgroup, and for the connects of a pod.
 const REQUERY_ANSWERS_NS: u64 = 10_000_000_000;
 /// The same for the state of a target, which changes fast. Shorter than [`PATIENCE_NS`], so that each waiting attempt
 /// gets an inspection.
@@ -44,6 +44,8 @@ pub(super) struct Queries {
     patience: BTreeSet<(u64, ConnId)>,
     /// To be issued when the answer to an earlier query has come, with the time since when they wait.
     after_answer: BTreeMap<Netns, (u64, Query)>,
+    /// When the sockets of a pod were queried that are not read yet.
+    pods_asked: Recent<(Netns, SocketAddr), u64, MAX_QUERIES>,
     /// When each query was last issued.
     last_issued: Recent<Query, u64, MAX_QUERIES>,
 }
@@ -54,7 +56,7 @@ impl Queries {
         let interval = match query {
             Query::Firewall(netns, _) => return self.query_firewall(netns, query, now, firewalls),
             Query::Target(ref target) if target.awaited != Awaited::Nothing => REINSPECT_NS,
-            Query::Answers(_) => REQUERY_ANSWERS_NS,
+            Query::Answers(_) | Query::PodConnects(_) => REQUERY_ANSWERS_NS,
             Query::PortHolders(..) => REQUERY_HOLDERS_NS,
             _ => REQUERY_NS,
         };
@@ -62,8 +64,20 @@ impl Queries {
         if self.last_issued.get(&key).is_some_and(|at| now < at.saturating_add(interval)) {
             return;
         }
+        if let Query::Target(TargetQuery { from, target, awaited: Awaited::Nothing, .. }) = query {
+            self.pods_asked.insert((from, target), now);
+        }
         self.last_issued.insert(key, now);
         self.issue(query);
+    }
+
+    /// When the sockets of this target's pod were queried; `None` if they were read since then.
+    pub(super) fn pod_asked(&self, from: Netns, target: SocketAddr) -> Option<u64> {
+        self.pods_asked.get(&(from, target)).copied()
+    }
+
+    pub(super) fn pod_answered(&mut self, from: Netns, target: SocketAddr) {
+        self.pods_asked.remove(&(from, target));
     }
 
     fn query_firewall(&mut self, netns: Netns, query: Query, now: u64, firewalls: &mut Firewalls) {
@@ -181,7 +195,7 @@ fn next_inspection(since: u64, now: u64) -> Option<u64> {
 
 /// Since when a prober waits for an answer from the pod that it reached.
 pub(super) fn waits_for_answer(attempt: &Attempt, node: &Node) -> Option<u64> {
-    let waits = attempt.ended.is_none() && attempt.prober && node.has_pod(attempt.flow.dst.ip());
+    let waits = attempt.ended.is_none() && attempt.prober && node.is_at_pod(attempt);
     attempt.established.filter(|_| waits)
 }
 
@@ -210,28 +224,36 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
         let query = self::target(from, dst, node, Awaited::Nothing);
         Query::Target(TargetQuery { peer: Some(attempt.flow.src), ..query })
     });
+    let connects = attempt.netns.filter(|_| is_failure(attempt, node, observation));
+    let connects = connects.and_then(|from| node.netns_of_addr(from, dst.ip()).filter(|of| *of != from));
+    let connects = connects.map(Query::PodConnects);
     let answers = (unread || is_prober_connect(observation)).then_some(Query::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Query::Ports);
     let holders =
         refused_in(attempt, observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));
-    tls.into_iter().chain(firewall).chain(answers).chain(target).chain(over).chain(ports).chain(holders).collect()
+    tls.into_iter().chain(firewall).chain(answers).chain(target).chain(over).chain(connects).chain(ports).chain(holders).collect()
+}
+
+/// The observation shows that the probe of a pod fails.
+fn is_failure(attempt: &Attempt, node: &Node, observation: &Observation) -> bool {
+    let fails = match &observation.kind {
+        ObservationKind::Answer(answer) => answer.status.is_some_and(|status| status >= 400),
+        _ => attempt.ended.is_some() && Matched::new(attempt, node).failed(),
+    };
+    fails && attempt.prober && node.has_pod(attempt.flow.dst.ip())
 }
 
 /// The sockets of the pod may show why this attempt failed, or which process answered it. The verdict on this attempt
 /// does not wait for the result: the next attempt's verdict uses it.
 fn is_worth_reading(attempt: &Attempt, node: &Node, observation: &Observation, from: Netns) -> bool {
-    let refused = match &observation.kind {
-        ObservationKind::Answer(answer) => answer.status.is_some_and(|status| status >= 400),
-        _ => attempt.ended.is_some() && Matched::new(attempt, node).failed(),
-    };
     let unknown = || match node.pod_sockets(from, attempt.flow.dst) {
         Some((time, reading)) => {
             reading.redirect.is_some() && observation.time_boot_ns > time.saturating_add(REDIRECT_NS / 2)
         }
         None => true,
     };
-    let touched = || attempt.carried_no_data() && unknown();
-    attempt.prober && node.has_pod(attempt.flow.dst.ip()) && (refused || touched())
+    let touched = || attempt.prober && node.has_pod(attempt.flow.dst.ip()) && attempt.carried_no_data() && unknown();
+    is_failure(attempt, node, observation) || touched()
 }
 
 fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> TargetQuery {

@@ -11,7 +11,7 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, ConnId, KubeletProbe, Loss};
 use tracer_model::record::{
     AttemptBody, Body, Cause, Confidence, FindingBody, KubeletOutcome, LossBody, Outcome, Phases, Probe, Remediation,
-    Subject, Verdict, VerdictBody,
+    Subject, Timing, Verdict, VerdictBody,
 };
 
 /// The record of an attempt that is over, or still open at the end of the stream.
@@ -86,6 +86,16 @@ pub(super) fn verdict_record(
         ..verdict_body(named.subject, finding, also, kubelet)
     };
     Decision::new(decided_at, Some(conn), Body::Verdict(Box::new(body)))
+}
+
+/// Sets the time of a verdict on an attempt, and how long the attempt took to fail.
+pub(super) fn set_time(record: &mut Decision, time: u64, attempt: &Attempt) {
+    record.time_boot_ns = time;
+    if let Body::Verdict(body) = &mut record.body {
+        let failed = body.verdict.outcome == Outcome::Failure;
+        let failed_after_ms = failed.then(|| Timing::ms(attempt.started, time));
+        body.timing = failed_after_ms.map(|_| Timing { failed_after_ms, ..Timing::default() });
+    }
 }
 
 /// A verdict without attempt, probe, pod and addresses.

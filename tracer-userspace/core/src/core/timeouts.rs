@@ -4,19 +4,45 @@
 //! kernel gives up, two minutes later: `Transport.getConn` of net/http detaches the dial from its request.
 
 use super::{Core, When};
+use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
+
+/// How long an attempt without a known timeout lasts, if the prober has begun another one to the same target since then.
+/// Nearly all probes have shorter timeouts. SYNs are retransmitted three times until then.
+const REPLACED_NS: u64 = 10_000_000_000;
+/// The shortest timeout of a probe. Earlier connects of the same prober are other probes.
+const SHORTEST_NS: u64 = 1_000_000_000;
 
 /// A prober that closes its socket closes it within this time after the timeout.
 const SLACK_NS: u64 = 100_000_000;
 
 impl Core {
-    /// An attempt begins: schedules the end of its probe, if the timeout is known.
+    /// An attempt begins: schedules the end of its probe, if the timeout is known, else that of the attempts before it.
     pub(super) fn schedule_timeout(&mut self, conn: ConnId) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        let Some(timeout) = Matched::new(attempt, &self.node).longest_timeout_ns() else { return };
-        let over = attempt.started.saturating_add(timeout).saturating_add(SLACK_NS);
+        match Matched::new(attempt, &self.node).longest_timeout_ns() {
+            Some(timeout) => self.end_at(conn, attempt.started.saturating_add(timeout)),
+            None => {
+                let ends: Vec<(ConnId, u64)> = self.replaced_by(attempt).collect();
+                ends.into_iter().for_each(|(conn, time)| self.end_at(conn, time));
+            }
+        }
+    }
+
+    /// The earlier attempts of the same prober to the same target that still connect, and when they are over.
+    fn replaced_by<'a>(&'a self, newer: &'a Attempt) -> impl Iterator<Item = (ConnId, u64)> + 'a {
+        let is_probe = newer.prober && self.node.is_at_pod(newer);
+        let is_same = |it: &Attempt| (it.actor.pid, it.flow.dst) == (newer.actor.pid, newer.flow.dst);
+        let is_older = |it: &Attempt| it.started.saturating_add(SHORTEST_NS) <= newer.started;
+        let waits = move |it: &&Attempt| is_same(it) && is_older(it) && it.established.is_none() && it.over_at.is_none();
+        let open = self.correlator.open().filter(move |_| is_probe).filter(waits);
+        open.map(|it| (it.conn, newer.started.max(it.started.saturating_add(REPLACED_NS))))
+    }
+
+    fn end_at(&mut self, conn: ConnId, time: u64) {
+        let over = time.saturating_add(SLACK_NS);
         if self.waiting.add_timeout(over, conn) {
             self.correlator.over_at(conn, Some(over));
         }
@@ -67,6 +93,23 @@ mod tests {
     #[test]
     fn an_attempt_without_a_known_timeout_waits_for_its_end() {
         assert!(Stream::new().connect().wait_ms(60_000).tick().causes().is_empty());
+    }
+
+    /// Without the specs of the pod: the next attempt shows that this one is over.
+    #[test]
+    fn an_attempt_without_a_known_timeout_ends_with_the_next_one() {
+        let next = |wait_ms: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness_on(9_090).connect().wait_ms(wait_ms).again(8).connect();
+            stream
+        };
+        let mut stream = next(10_000);
+        assert_eq!(stream.wait_ms(150).tick().causes(), ["unexplained"]);
+        let mut soon = next(2_000);
+        assert!(soon.wait_ms(7_900).tick().causes().is_empty(), "it may have a long timeout");
+        assert_eq!(soon.wait_ms(250).tick().causes(), ["unexplained"]);
+        let mut at_once = next(900);
+        assert!(at_once.wait_ms(20_000).tick().causes().is_empty(), "another probe");
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //! name the rule. One about a Service without endpoints then waits a moment for the cluster API.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use super::failures::MAX_COUNTERS;
 use super::{Core, When};
-use tracer_classify::SETTLE_NS;
+use tracer_classify::{FRESH_NS, SETTLE_NS};
 use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Netns, Service, ServiceName};
+use tracer_model::event::{ConnId, Netns, PodSockets, Service, ServiceName};
+use tracer_model::record::Cause;
 use tracer_model::recent::Recent;
 
 /// How long a verdict waits for the firewall after it could have been emitted. The answer takes a few milliseconds,
@@ -50,6 +52,8 @@ enum Answer {
     /// A reading of the firewall of this namespace, which dropped the packet then.
     Firewall(Netns, u64),
     Endpoints(ServiceName),
+    /// The sockets of the pod with this target, as this namespace reaches it.
+    Pod(Netns, SocketAddr),
 }
 
 impl Waiting {
@@ -162,12 +166,24 @@ impl Core {
         }
     }
 
+    /// The sockets of a pod were read: decides the attempts that waited for that.
+    pub(super) fn release_pod(&mut self, reading: &PodSockets, now: u64, out: &mut Vec<Decision>) {
+        self.queries.pod_answered(reading.from, reading.target);
+        let it = Answer::Pod(reading.from, reading.target);
+        for (conn, when) in self.waiting.take_answered(now, |answer| *answer == it) {
+            self.decide(conn, when, out);
+        }
+    }
+
     /// Holds a verdict back while an answer can complete it; returns whether it is held.
     pub(super) fn hold_verdict(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
         let before = self.waiting.held.remove(&conn).and_then(|held| held.until);
         match finding.waits_for.filter(|(netns, time)| self.node.firewalls.is_pending(*netns, *time)) {
             Some(firewall) => self.hold_for_firewall(conn, firewall, before, when),
-            None => finding.lacks_endpoints.as_ref().is_some_and(|it| self.hold_for_endpoints(conn, it, when)),
+            None => match &finding.lacks_endpoints {
+                Some(service) => self.hold_for_endpoints(conn, service, when),
+                None => self.hold_for_pod(conn, finding, when),
+            },
         }
     }
 
@@ -176,14 +192,36 @@ impl Core {
     fn hold_for_endpoints(&mut self, conn: ConnId, service: &ServiceName, when: When) -> bool {
         let (When::Seen(now) | When::Settled(now)) = when;
         let Some(end) = self.query_endpoints(service, now) else { return false };
+        self.hold_until(conn, Answer::Endpoints(service.clone()), end, when);
+        true
+    }
+
+    /// Holds the verdict back that the server closed or reset the connection, until the sockets of the pod are read: the
+    /// pod's own address translation may have sent the attempt to a proxy.
+    fn hold_for_pod(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
+        let (When::Seen(now) | When::Settled(now)) = when;
+        let by_server = [Cause::ClosedWithoutAnswer, Cause::MidStreamRst].contains(&finding.cause);
+        let Some(attempt) = self.correlator.get(conn).filter(|_| by_server) else { return false };
+        let (Some(from), target) = (attempt.netns, attempt.flow.dst) else { return false };
+        let known = self.node.pod_sockets(from, target);
+        let is_known = known.is_some_and(|(time, _)| time.saturating_add(FRESH_NS) >= attempt.started);
+        // The query comes with the end of the attempt.
+        let is_due = attempt.ended.is_none() && self.node.has_pod(target.ip());
+        let asked = self.queries.pod_asked(from, target).or(is_due.then_some(now));
+        let end = asked.map(|asked| asked.saturating_add(HOLD_NS)).filter(|end| !is_known && now < *end);
+        let Some(end) = end else { return false };
+        self.hold_until(conn, Answer::Pod(from, target), end, when);
+        true
+    }
+
+    fn hold_until(&mut self, conn: ConnId, answer: Answer, end: u64, when: When) {
         let (until, due) = match when {
             When::Seen(now) => (None, now.saturating_add(SETTLE_NS)),
             When::Settled(_) => (Some(end), end),
         };
         self.correlator.keep(conn, end.saturating_add(SETTLE_NS));
-        self.waiting.hold(conn, Held { answer: Answer::Endpoints(service.clone()), until });
+        self.waiting.hold(conn, Held { answer, until });
         self.waiting.schedule(due, conn);
-        true
     }
 
     /// Holds a verdict back if reading the firewall can name the rule; returns whether it is held. The wait begins when

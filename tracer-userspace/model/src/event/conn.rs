@@ -160,6 +160,18 @@ pub struct ConnectFailed {
     pub prober: bool,
 }
 
+/// A connect of a pod whose probe has failed got an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodConnectFailed {
+    pub netns: Netns,
+    pub dst: SocketAddr,
+    /// UDP, else TCP.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub udp: bool,
+    /// Positive errno.
+    pub errno: i32,
+}
+
 /// A segment of a tracked socket was retransmitted.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

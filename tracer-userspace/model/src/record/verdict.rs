@@ -181,11 +181,22 @@ pub struct Evidence {
     pub fields: BTreeMap<String, Value>,
 }
 
-/// How long tracer took.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// How long the attempt and tracer took.
+#[skip_serializing_none]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Timing {
+    /// From the start of the attempt until it had failed; absent without an attempt, and if it did not fail.
+    pub failed_after_ms: Option<f64>,
     /// From the kernel event that decided it to the record; absent in a replay.
-    pub detected_after_ms: f64,
+    pub detected_after_ms: Option<f64>,
+}
+
+impl Timing {
+    /// Milliseconds between two times, three decimals.
+    #[expect(clippy::cast_precision_loss, reason = "it is far below 2^52 ns")]
+    pub fn ms(from_ns: u64, to_ns: u64) -> f64 {
+        (to_ns.saturating_sub(from_ns) as f64 / 1_000.0).round() / 1_000.0
+    }
 }
 
 /// The body of an `attempt` record.

@@ -1,9 +1,10 @@
 //! The pod's own connections, and its own address translation.
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use tracer_model::record::{Cause, Outcome};
@@ -31,6 +32,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("dependency_unreachable_refused", Some(Cause::ConnectionRefused), depends_and_waits)
         .also(DEPENDENCY)
         .needs(&[Need::Nft]),
+    Scenario::new("dependency_unreachable_rejected", BAD_STATUS, depends_on_closed_port)
+        .also(DEPENDENCY)
+        .on_every_kernel(),
     Scenario::new("app_status_failure_connected", BAD_STATUS, connected),
     Scenario::new("mesh_redirect", REDIRECT, |s| redirected(s, "rst", Ending::Reset))
         .needs(&[Need::NftNat])
@@ -131,11 +135,31 @@ fn depends_and_waits(fixture: &mut Fixture<'_>) -> Result<()> {
     fails_without_peer(fixture, pod, Ending::Refused)
 }
 
+/// The pod's own connects are refused at once, since nobody listens at its peer.
+fn depends_on_closed_port(fixture: &mut Fixture<'_>) -> Result<()> {
+    let peer = SocketAddr::new(fixture.serving("http", HTTP)?.ip(), 5432);
+    let pod = fixture.serving("503", HTTP)?;
+    let _connecting = fixture.inside(pod)?.enter(|| Ok(connect_repeatedly(peer)))?;
+    fixture.mentions(&["perhaps because the pod's own connects to 10.88.0.", ":5432 fail: Connection refused"]);
+    fails_after_inspection(fixture, pod, Ending::Status)
+}
+
+/// Connects in the calling thread's namespace until the result is dropped.
+fn connect_repeatedly(peer: SocketAddr) -> Sender<()> {
+    let (stop, stopped) = mpsc::channel();
+    thread::spawn(move || {
+        while stopped.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
+            let _ = TcpStream::connect(peer);
+        }
+    });
+    stop
+}
+
 /// The pod answers 503, but its own peer has answered. The verdict must not blame a dependency.
 fn connected(fixture: &mut Fixture<'_>) -> Result<()> {
     let peer = fixture.serving("hang", HTTP)?;
     let pod = fixture.serving("503", HTTP)?;
-    let _connected = fixture.inside(pod)?.enter(|| std::net::TcpStream::connect(peer).context("the pod's own peer"))?;
+    let _connected = fixture.inside(pod)?.enter(|| TcpStream::connect(peer).context("the pod's own peer"))?;
     fixture.fails(Kind::Http, pod, Ending::Status)?;
     wait_for_inspection(fixture);
     fixture.fails(Kind::Http, pod, Ending::Status)

@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::attempt::Attempt;
 use super::endpoints::Endpoints;
 use super::firewalls::Firewalls;
 use super::flushes::Flushes;
@@ -12,6 +13,7 @@ use super::listeners::Listeners;
 use super::losses::Losses;
 use super::namespaces::Namespaces;
 use super::node_ports::NodePortTables;
+use super::pod_connects::PodConnects;
 use super::pods::KnownPods;
 use super::recent_connects::RecentConnects;
 use super::targets::Targets;
@@ -50,6 +52,8 @@ pub struct Node {
     pub tls: TlsPorts,
     /// Inspections of targets.
     pub targets: Targets,
+    /// Connects of failing pods that failed.
+    pub pod_connects: PodConnects,
     /// Events that were lost.
     pub losses: Losses,
     /// Bulk removals of rules and routes.
@@ -101,6 +105,7 @@ impl Node {
             ObservationKind::NetnsOp(op) => self.observe_netns_op(time, op),
             ObservationKind::Inspection(reading) => self.targets.observe(time, reading),
             ObservationKind::PodSockets(reading) => self.targets.observe_sockets(time, reading),
+            ObservationKind::PodConnectFailed(failed) => self.pod_connects.observe(time, failed),
             ObservationKind::TlsHello(hello) => self.tls.observe_hello(time, hello),
             ObservationKind::Connect(connect) if connect.prober => {
                 self.observe_connect(time, connect.flow.dst, &connect.actor.comm)
@@ -167,6 +172,7 @@ impl Node {
         if is_new {
             self.links.forget(op.netns);
             self.targets.forget(op.netns);
+            self.pod_connects.forget(op.netns);
             self.tls.forget_namespace(op.netns);
             self.pods.forget_namespace(op.netns);
         }
@@ -196,6 +202,14 @@ impl Node {
     /// A pod of this node with a network namespace of its own has the address.
     pub fn has_pod(&self, addr: IpAddr) -> bool {
         self.pods.at(addr).any(|pod| !pod.host_network)
+    }
+
+    /// The attempt goes to a pod of this node, which may have the node's network. The API server is none of them: others
+    /// connect to it, too.
+    pub fn is_at_pod(&self, attempt: &Attempt) -> bool {
+        let dst = attempt.flow.dst;
+        let is_own = || attempt.netns.is_some_and(|it| self.owns(it, dst.ip())) && !self.pods.is_api_server(dst);
+        self.has_pod(dst.ip()) || is_own()
     }
 
     /// The last reading of the sockets of a target's pod, unless the pod has ended since. Without a hook for the end of

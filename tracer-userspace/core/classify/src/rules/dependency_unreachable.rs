@@ -1,19 +1,79 @@
-//! The pod's own connects get no answer: perhaps its probe fails because a dependency is unreachable. Goes to `also`.
+//! The pod's own connects fail or get no answer: perhaps its probe fails because a dependency is unreachable. Goes to
+//! `also`.
 
-use super::super::pod_sockets;
+use std::net::{Ipv6Addr, SocketAddr};
+
+use super::super::pod_sockets::{self, FRESH_NS};
 use super::super::services::service_named;
 use super::*;
-use tracer_model::event::UnansweredConnect;
+use tracer_attempts::correlate::pod_connects::FailedConnects;
 use tracer_model::shell::word;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let (time, reading) = pod_sockets::last_reading(case, pod_sockets::FRESH_NS)?;
-    let first = reading.unanswered.first()?;
+    let found = failing(case).or_else(|| unanswered(case))?;
     if !may_explain(case) {
         return None;
     }
+    Some(Finding::likely(Cause::DependencyUnreachable, vec![found.evidence], found.summary, fix(case, &found.fix)))
+}
+
+/// A destination that the pod cannot reach.
+struct Unreachable {
+    evidence: Evidence,
+    summary: String,
+    fix: String,
+}
+
+/// The destination to which most connects of the pod have failed in the minute before the attempt's end.
+fn failing(case: &Case<'_>) -> Option<Unreachable> {
+    let attempt = case.attempt;
+    let from = attempt.netns?;
+    let netns = case.node.netns_of_addr(from, attempt.flow.dst.ip()).filter(|netns| *netns != from)?;
+    let all = case.node.pod_connects.failed_since(netns, attempt.started.saturating_sub(FRESH_NS));
+    let all: Vec<&FailedConnects> = all.filter(|it| !is_usual(case, it)).collect();
+    let most = all.iter().max_by_key(|it| it.count)?;
+    let dst = format!("{}{}", most.dst, if most.udp { " (UDP)" } else { "" });
+    let service = service_words(case, most.dst);
+    let error = errno_text(most.errno);
+    let connects = counted(u64::from(most.count), "connect");
+    let text = format!("{connects} of the pod to {dst}{service} failed, the last one: {error}");
+    let fields = json!({ "dst": most.dst, "udp": most.udp, "errno": most.errno, "count": most.count });
+    let others = match all.len() - 1 {
+        0 => String::new(),
+        more => format!(" and to {}", counted(more as u64, "other destination")),
+    };
+    Some(Unreachable {
+        evidence: evidence_of(Hook::SkErrorReport.name(), most.last, text, fields),
+        summary: format!("perhaps because the pod's own connects to {dst}{service}{others} fail: {error}"),
+        fix: format!("If the application needs {dst}{service}, see why the pod's own connects to it {}", why(most.errno)),
+    })
+}
+
+/// A failed connect that is usual: to the target itself, or to `::1` before 127.0.0.1 is tried.
+fn is_usual(case: &Case<'_>, failed: &FailedConnects) -> bool {
+    let (dst, target) = (failed.dst, case.attempt.flow.dst);
+    let is_target = dst.port() == target.port() && (dst.ip() == target.ip() || dst.ip().is_loopback());
+    is_target || dst.ip() == Ipv6Addr::LOCALHOST
+}
+
+fn why(errno: i32) -> &'static str {
+    match errno {
+        libc::ECONNREFUSED => {
+            "are refused: nobody listens there, its Service has no endpoints, or a firewall rejects them"
+        }
+        libc::ETIMEDOUT => SILENT,
+        _ => "find no way: the peer or its node is gone, a route is missing, or a firewall rejects them",
+    }
+}
+
+const SILENT: &str = "get no answer: a NetworkPolicy for egress, a firewall, a route, or a peer that is gone";
+
+/// The destination that has been silent longest, as the pod's sockets were read.
+fn unanswered(case: &Case<'_>) -> Option<Unreachable> {
+    let (time, reading) = pod_sockets::last_reading(case, FRESH_NS)?;
+    let first = reading.unanswered.first()?;
     let dst = first.dst;
-    let service = service_named(case, dst).map(|name| format!(" (Service {name})")).unwrap_or_default();
+    let service = service_words(case, dst);
     let before = case.attempt.started.saturating_sub(time) / 1_000_000_000;
     let before = if before > 0 { format!(" (read {before} s before)") } else { String::new() };
     let text = format!(
@@ -25,10 +85,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         0 => String::new(),
         more => format!(", nor from {}", counted(more as u64, "other destination")),
     };
-    let summary = format!("perhaps because the pod itself gets no answer from {dst}{service}{others}{before}");
     let fields = json!({ "dst": dst, "sockets": first.sockets, "retransmits": first.retransmits });
-    let evidence = vec![evidence_of("sock_diag", time, text, fields)];
-    Some(Finding::likely(Cause::DependencyUnreachable, evidence, summary, fix(case, first)))
+    Some(Unreachable {
+        evidence: evidence_of("sock_diag", time, text, fields),
+        summary: format!("perhaps because the pod itself gets no answer from {dst}{service}{others}{before}"),
+        fix: format!("If the application needs {dst}, see why the pod's own connects to it {SILENT}"),
+    })
+}
+
+fn service_words(case: &Case<'_>, dst: SocketAddr) -> String {
+    service_named(case, dst).map(|name| format!(" (Service {name})")).unwrap_or_default()
 }
 
 /// The attempt failed as if the application waits for another one: it does not listen yet, hangs, or answers a failure.
@@ -44,20 +110,17 @@ fn may_explain(case: &Case<'_>) -> bool {
     failures.iter().any(|find| find(case).is_some_and(|it| it.confidence > Confidence::Possible))
 }
 
-fn fix(case: &Case<'_>, first: &UnansweredConnect) -> Remediation {
-    let dst = first.dst;
-    let text = format!(
-        "If the application needs {dst}, see why the pod gets no answer from there: a NetworkPolicy for egress, a firewall, a route, or a peer that is gone"
-    );
+fn fix(case: &Case<'_>, text: &str) -> Remediation {
     let k8s = case.matched.name().k8s;
     let namespace = k8s.as_ref().and_then(|it| word(it.namespace.as_deref()));
     let policies = format!("kubectl get networkpolicy -n {}", namespace.unwrap_or("NAMESPACE"));
-    Remediation::from(text).run([Command::in_cluster(policies)])
+    Remediation::from(text.to_owned()).run([Command::in_cluster(policies)])
 }
 
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+    use tracer_model::event::PodConnectFailed;
 
     fn silent(sockets: u32, retransmits: u8) -> Vec<UnansweredConnect> {
         let dst = address("10.96.0.1:443");
@@ -96,6 +159,43 @@ mod tests {
         for verdict in [second(Vec::new(), 10_000, unavailable), second(silent(1, 1), 61_000, unavailable)] {
             assert!(verdict.also.is_empty() && !verdict.summary.contains("the pod itself"), "{}", verdict.summary);
         }
+    }
+
+    fn pod_connect(dst: &str, errno: i32) -> ObservationKind {
+        let dst = address(dst);
+        ObservationKind::PodConnectFailed(PodConnectFailed { netns: POD, dst, udp: dst.port() == 53, errno })
+    }
+
+    /// The verdict of a failure, these connects of the pod before it.
+    fn after(connects: &[(&str, i32)], wait_ms: u64) -> Verdict {
+        let mut stream = Stream::new().http_readiness().clone();
+        stream.inspection(|_| ());
+        connects.iter().for_each(|(dst, errno)| _ = stream.push(pod_connect(dst, *errno)));
+        unavailable(stream.wait_ms(wait_ms)).verdicts().pop().expect("a verdict").verdict
+    }
+
+    #[test]
+    fn the_destination_to_which_most_connects_fail_is_named() {
+        let refused = ("10.96.0.1:443", libc::ECONNREFUSED);
+        let verdict = after(&[("10.9.9.9:5432", libc::EHOSTUNREACH), refused, refused], 100);
+        assert_eq!(verdict.also, [Cause::DependencyUnreachable]);
+        let words = "; perhaps because the pod's own connects to 10.96.0.1:443 and to 1 other destination fail: \
+            Connection refused (os error 111)";
+        assert_has(&verdict.summary, &[words]);
+        let evidence = verdict.evidence.iter().find(|it| it.hook == "inet_sk_error_report").expect("evidence");
+        assert_has(&evidence.text, &["2 connects of the pod to 10.96.0.1:443 failed"]);
+        assert_has(&verdict.remediation.to_string(), &["If the application needs 10.96.0.1:443, see why"]);
+        assert_has(&after(&[("10.96.0.10:53", libc::ECONNREFUSED)], 100).summary, &["to 10.96.0.10:53 (UDP) fail"]);
+    }
+
+    #[test]
+    fn usual_and_old_failures_say_nothing() {
+        let refused = |dst| after(&[(dst, libc::ECONNREFUSED)], 100).also;
+        for dst in ["127.0.0.1:8080", "10.88.0.2:8080", "[::1]:5432"] {
+            assert!(refused(dst).is_empty(), "{dst}");
+        }
+        assert!(!refused("127.0.0.1:5432").is_empty(), "a sidecar");
+        assert!(after(&[("10.96.0.1:443", libc::ECONNREFUSED)], 61_000).also.is_empty());
     }
 
     /// A packet to the pod is dropped on its way, so the pod's dependency is not the reason.
