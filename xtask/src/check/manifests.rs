@@ -71,6 +71,7 @@ pub(crate) fn check() -> Result<()> {
     files.extend(["operators.yaml", "kustomize/selftest/pod.yaml"].map(|file| place().join(file)));
     validate(&renderer, &files)?;
     monitoring(&renderer)?;
+    job()?;
     values(&renderer)?;
     arguments(&renderer)
 }
@@ -125,6 +126,20 @@ fn monitoring(renderer: &Renderer) -> Result<()> {
     rules["spec"] = documents(&text(&place().join("alerts/tracer.rules.yaml"))?)?.remove(0);
     ours.push(rules.take());
     compare(("plain-monitoring", &comparable(ours)), ("monitoring-by-chart", &comparable(theirs)))
+}
+
+/// Checks that the rules ask for the job that the PodMonitor gives: the value of a label of tracer's pods.
+fn job() -> Result<()> {
+    let [monitor, manifest, rules] =
+        ["kustomize/components/metrics/monitor.yaml", "daemonset.yaml", "alerts/tracer.rules.yaml"]
+            .map(|file| text(&place().join(file)));
+    let monitor = documents(&monitor?)?.remove(0);
+    let label = monitor["spec"]["jobLabel"].as_str().context("the PodMonitor has no jobLabel")?;
+    let objects = documents(&manifest?)?;
+    let daemon = objects.iter().find(|object| object["kind"] == "DaemonSet").context("no DaemonSet")?;
+    let job = daemon["spec"]["template"]["metadata"]["labels"][label].as_str().context("no pod has the jobLabel")?;
+    ensure!(rules?.contains(&format!("up{{job=\"{job}\"}}")), "no rule asks for up of the job {job}");
+    Ok(())
 }
 
 /// Checks that the chart refuses wrong values, and renders right ones.
