@@ -39,11 +39,13 @@ kubectl() {
         tracer*) parse ./kubectl-tracer "${@:2}" ;;
         *"/tracer "*) while [ "$1" != -- ]; do shift; done; tracer "${@:3}" ;;
         # A pod's log has the records and tracer's warnings.
-        *logs*) echo "tracer: warning: x" && cat tracer.ndjson ;;
+        *logs*) echo "tracer: warning: x" && cat node-1.ndjson ;;
         *) echo pod/tracer-x ;;
     esac
 }
 pidof() { echo self; }
+# Of no process: a path below it starts nothing.
+pgrep() { echo none; }
 
 # Blocks that go on with what an earlier block of the page found.
 NODE=node-1 POD=pod/tracer-x

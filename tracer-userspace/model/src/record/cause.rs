@@ -129,7 +129,7 @@ macro_rules! causes {
 causes! {
     /// The attempt's source port is a NodePort and IPVS took its SYN-ACK.
     NodeportEphemeralCollision = "nodeport_ephemeral_collision": Some(Node), Handshake, Error, [],
-        "`tracer doctor --check port_overlap` | the sysctl of that row";
+        "`tracer doctor --check port_overlap` | the sysctl of that row, for your own range";
     /// `lo` of the attempt's namespace is down and its route goes over it.
     LoopbackDown = "loopback_down": Some(Node), Handshake, Error, [],
         "`ip link show lo`; the *culprit* in the verdict | `ip link set lo up`; then stop the culprit";
