@@ -19,8 +19,11 @@ use common::{Signal, signal};
 const KUBELET: &str = "10.201.0.1:10250";
 const POD: &str = "10.202.1.2:8080";
 const API_SERVER: &str = "10.201.0.2:6443";
-/// The pods' network.
+/// An API server on the node itself.
+const OWN_API_SERVER: &str = "10.201.0.1:6443";
+/// The networks of the pods and of the nodes.
 const PODS: &str = "10.202.0.0/16";
+const NODES: &str = "10.201.0.0/24";
 
 /// A node with routes to two pods, and another node with the API server.
 struct TestNode {
@@ -28,7 +31,7 @@ struct TestNode {
     other_node: Netns,
     pod: Netns,
     other_pod: Netns,
-    _listeners: [TcpListener; 3],
+    _listeners: [TcpListener; 4],
 }
 
 impl TestNode {
@@ -47,7 +50,8 @@ impl TestNode {
             ));
         }
         node.run("ip link set lo up; ip route add default via 10.201.0.2; sysctl -qw net.ipv4.ip_forward=1");
-        let listeners = [node.listen(KUBELET), pod.listen(POD), other_node.listen(API_SERVER)];
+        let listeners =
+            [node.listen(KUBELET), node.listen(OWN_API_SERVER), pod.listen(POD), other_node.listen(API_SERVER)];
         Self { node, other_node, pod, other_pod, _listeners: listeners }
     }
 
@@ -55,11 +59,13 @@ impl TestNode {
     fn closed(&self) -> Vec<&'static str> {
         let paths = [
             ("API server to kubelet", &self.other_node, KUBELET),
+            ("other node to API server", &self.other_node, OWN_API_SERVER),
             ("pod to node", &self.pod, KUBELET),
             ("pod to pod", &self.other_pod, POD),
             ("other node to pod", &self.other_node, POD),
             ("pod to API server", &self.pod, API_SERVER),
             ("kubelet to pod", &self.node, POD),
+            ("kubelet to API server", &self.node, API_SERVER),
         ];
         thread::scope(|scope| {
             let dials = paths.map(|(name, from, to)| scope.spawn(move || (!from.reaches(to)).then_some(name)));
@@ -86,7 +92,7 @@ impl TestNode {
     /// Runs the fix of each finding.
     fn fix(&self, root: &Root, owner: &str) {
         for (_, fix) in self.found(owner) {
-            root.run(&fix.replace("POD_CIDR", PODS));
+            root.run(&fix.replace("POD_CIDR", PODS).replace("NODE_CIDR", NODES));
         }
     }
 
@@ -125,8 +131,18 @@ impl TestNode {
     }
 }
 
-const ALL: [&str; 6] =
-    ["API server to kubelet", "pod to node", "pod to pod", "other node to pod", "pod to API server", "kubelet to pod"];
+const ALL: [&str; 8] = [
+    "API server to kubelet",
+    "other node to API server",
+    "pod to node",
+    "pod to pod",
+    "other node to pod",
+    "pod to API server",
+    "kubelet to pod",
+    "kubelet to API server",
+];
+/// So many of them come to the node or pass it. The node makes the others.
+const FROM_OTHERS: usize = 6;
 
 /// Selects the iptables backend that ufw and firewalld use.
 fn use_iptables(root: &Root, kind: &str) {
@@ -143,7 +159,7 @@ fn ufw(kind: &str) {
     use_iptables(&root, kind);
     assert!(node.closed().is_empty() && node.found("nobody").is_empty());
     root.run("ufw --force enable");
-    assert_eq!(node.closed(), ALL[..5], "as it is installed");
+    assert_eq!(node.closed(), ALL[..FROM_OTHERS], "as it is installed");
     assert_eq!(node.hooks("ufw"), ["INPUT", "FORWARD"]);
     // On INPUT, ufw also has rules that tracer cannot evaluate. With legacy iptables, a zero counter does not exclude
     // them, so the verdict names no chain.
@@ -159,7 +175,7 @@ fn ufw(kind: &str) {
     root.run("ufw reload");
     assert_eq!((node.closed(), node.hooks("ufw")), (vec![], vec!["INPUT".to_owned()]));
     root.run("ufw default deny outgoing");
-    assert_eq!((node.closed(), node.hooks("ufw").len()), (vec!["kubelet to pod"], 2), "probes go out");
+    assert_eq!((node.closed(), node.hooks("ufw").len()), (ALL[FROM_OTHERS..].to_vec(), 2), "probes go out");
     node.check_and_fix(&root, &node.node, POD, ["firewall_drop", "ufw", "OUTPUT"]);
     root.run("ufw delete 1");
     node.fix(&root, "ufw");
@@ -186,7 +202,10 @@ fn ufw_that_rejects() {
     let node = TestNode::new();
     let Some(root) = Root::with_packages(&node.node) else { return };
     root.run("ufw default reject incoming; ufw default reject routed; ufw --force enable");
-    assert_eq!((node.closed(), node.hooks("ufw")), (ALL[..5].to_vec(), vec!["INPUT".into(), "FORWARD".into()]));
+    assert_eq!(
+        (node.closed(), node.hooks("ufw")),
+        (ALL[..FROM_OTHERS].to_vec(), vec!["INPUT".into(), "FORWARD".into()])
+    );
     node.check_and_fix(&root, &node.other_node, POD, ["firewall_reject", "ufw", "ufw-reject-forward"]);
     node.fix(&root, "ufw");
     assert!(node.closed().is_empty());
@@ -207,7 +226,7 @@ fn firewalld(backend: &str, chains: [&str; 2]) {
     let node = TestNode::new();
     let Some(root) = Root::with_packages(&node.node) else { return };
     start_firewalld(&root, backend);
-    assert_eq!(node.closed(), ALL[..5], "as it is installed");
+    assert_eq!(node.closed(), ALL[..FROM_OTHERS], "as it is installed");
     assert_eq!(node.hooks("firewalld"), ["INPUT", "FORWARD"]);
     let [input, forward] = chains;
     node.check_and_fix(&root, &node.other_node, KUBELET, ["firewall_reject", "firewalld", input]);
@@ -220,9 +239,11 @@ fn firewalld(backend: &str, chains: [&str; 2]) {
     assert!(node.closed().is_empty(), "{:?}", node.closed());
     root.run("firewall-cmd --reload");
     assert!(node.closed().is_empty());
-    // The fix gave the pods a zone of their own, so the new default zone does not close them.
+    // The fix gave pods and nodes a zone of their own, so the new default zone does not close them.
     root.run("firewall-cmd --set-default-zone=drop");
-    assert_eq!(node.closed(), ALL[..1]);
+    assert!(node.closed().is_empty());
+    root.run(&format!("firewall-cmd --zone=trusted --remove-source={NODES}"));
+    assert_eq!(node.closed(), ALL[..2]);
     let end = input.replace("public", "drop");
     node.check_and_fix(&root, &node.other_node, KUBELET, ["firewall_drop", "firewalld", &end]);
 }

@@ -73,7 +73,7 @@ fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
         return draft.fail(observed, fix(table, chain, owner));
     }
     let observed = format!(
-        "{how} on {hook} ({backend} {place}{dropped}), owner: {name}; {} rules in it accept packets or jump to other chains: tracer does not know whether they accept all traffic of the cluster",
+        "{how} on {hook} ({backend} {place}{dropped}), owner: {name}; {} rules in it accept packets or jump to other chains. tracer does not know whether they accept all traffic of the cluster",
         chain.ways_out
     );
     draft.warn(observed, fix(table, chain, owner))
@@ -123,8 +123,8 @@ fn fix(table: &SurveyTable, chain: &SurveyChain, owner: Option<&str>) -> Fix {
 fn ufw_command(chain: &SurveyChain) -> &'static str {
     match chain.hook {
         Some("FORWARD") => "ufw default allow routed",
-        Some("OUTPUT") => "ufw allow out to POD_CIDR",
-        _ => "ufw allow 10250/tcp && ufw allow from POD_CIDR",
+        Some("OUTPUT") => "ufw allow out to NODE_CIDR && ufw allow out to POD_CIDR",
+        _ => "ufw allow 10250/tcp && ufw allow from NODE_CIDR && ufw allow from POD_CIDR",
     }
 }
 
@@ -134,7 +134,7 @@ fn firewalld_fix(chain: &SurveyChain) -> Remediation {
     const OFF: &str = "systemctl disable --now firewalld";
     if chain.hook != Some("FORWARD") {
         return allow(
-            "firewall-cmd --zone=trusted --add-source=POD_CIDR && firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR && firewall-cmd --add-port=10250/tcp && firewall-cmd --permanent --add-port=10250/tcp",
+            "firewall-cmd --zone=trusted --add-source=NODE_CIDR --add-source=POD_CIDR && firewall-cmd --permanent --zone=trusted --add-source=NODE_CIDR --add-source=POD_CIDR && firewall-cmd --add-port=10250/tcp && firewall-cmd --permanent --add-port=10250/tcp",
             OFF,
         );
     }
@@ -145,10 +145,19 @@ fn firewalld_fix(chain: &SurveyChain) -> Remediation {
     .reword(|text| format!("{text}. The reload closes all that was opened without --permanent: compare `firewall-cmd --list-all-zones` with `firewall-cmd --permanent --list-all-zones` first"))
 }
 
+/// What nodes need of each other beside the kubelet's port. Their connections to a Service of the API server come from
+/// the node's own address, and so do the packets of an overlay.
+const OF_NODES: &str =
+    "The nodes reach tcp 6443 of the control plane and the overlay's port (udp 8472, 4789 or 51820) of each other";
+
 /// Allows the traffic of the cluster; `off` is the command for a node that needs no firewall.
 fn allow(command: &str, off: &str) -> Remediation {
+    let nodes = match command.contains("NODE_CIDR") {
+        true => format!(". {OF_NODES}: NODE_CIDR is their network"),
+        false => String::new(),
+    };
     let text = format!(
-        "Let the traffic of the cluster pass. Only if the node needs no firewall of its own: `{off}`. The node then accepts all that these rules block now"
+        "Let the traffic of the cluster pass{nodes}. Only if the node needs no firewall of its own: `{off}`. The node then accepts all that these rules block now"
     );
     Remediation::on_node(text, command)
 }
@@ -156,8 +165,8 @@ fn allow(command: &str, off: &str) -> Remediation {
 /// The owner of these rules is not known: a person has to allow the traffic where the rules are kept.
 fn list_rules(table: &SurveyTable, chain: &SurveyChain) -> Fix {
     let list = table.backend.list_chain(table.family, &table.name, &chain.name);
-    let text = "See which packets the chain accepts. Allow the kubelet's port (tcp 10250) and the pods' network where these rules are kept";
-    Fix::lasting(Remediation::on_node(text, list))
+    let text = "See which packets the chain accepts. Allow the kubelet's port (tcp 10250) and the networks of pods and nodes where these rules are kept";
+    Fix::lasting(Remediation::on_node(format!("{text}. {OF_NODES}"), list))
 }
 
 fn set_accept(table: &SurveyTable, chain: &SurveyChain) -> Fix {
@@ -208,6 +217,8 @@ mod tests {
             "{findings:?}"
         );
         assert!(fix_of(&findings[0]).starts_with("ufw allow 10250/tcp &&"), "{findings:?}");
+        let text = &findings[0].remediation.as_ref().expect("a fix").text;
+        assert!(text.contains("tcp 6443") && text.contains("NODE_CIDR is their network"), "{text}");
     }
 
     #[test]
@@ -248,7 +259,8 @@ mod tests {
             fix_of(&judge(&survey(name, chains))[0]).to_owned()
         };
         assert_eq!(fix_for("FORWARD", "filter", "ufw-user-input"), "ufw default allow routed");
-        assert_eq!(fix_for("OUTPUT", "filter", "ufw-user-input"), "ufw allow out to POD_CIDR");
+        let out = "ufw allow out to NODE_CIDR && ufw allow out to POD_CIDR";
+        assert_eq!(fix_for("OUTPUT", "filter", "ufw-user-input"), out);
         let input = fix_for("INPUT", "filter", "INPUT_ZONES");
         assert!(input.starts_with("firewall-cmd --zone=trusted") && !input.contains("--reload"), "{input}");
         let forward = fix_for("FORWARD", "filter", "FORWARD_ZONES");

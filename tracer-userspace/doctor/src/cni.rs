@@ -11,14 +11,14 @@ pub(super) struct Place {
     binaries: &'static [&'static str],
 }
 
+/// The folder of k3s, which runs flannel in its own process.
+pub(super) const K3S: &str = "/var/lib/rancher/k3s/agent/etc/cni/net.d";
+
 /// The folders of single distributions come first: podman leaves a file in /etc/cni/net.d, which these do not read.
 pub(super) const PLACES: &[Place] = &[
     // OpenShift's CRI-O. Its package leaves examples in /etc/cni/net.d, which CRI-O does not read there.
     Place { configs: "/etc/kubernetes/cni/net.d", binaries: &["/var/lib/cni/bin", "/usr/libexec/cni", "/opt/cni/bin"] },
-    Place {
-        configs: "/var/lib/rancher/k3s/agent/etc/cni/net.d",
-        binaries: &["/var/lib/rancher/k3s/data/current/bin", "/var/lib/rancher/k3s/data/cni"],
-    },
+    Place { configs: K3S, binaries: &["/var/lib/rancher/k3s/data/current/bin", "/var/lib/rancher/k3s/data/cni"] },
     Place {
         configs: "/var/snap/microk8s/current/args/cni-network",
         binaries: &["/var/snap/microk8s/current/opt/cni/bin"],

@@ -1,7 +1,7 @@
 //! Whether the binaries and the subnet file that the CNI's configuration needs exist.
 
 use super::Check;
-use super::cni::{Config, PLACES, active};
+use super::cni::{Config, K3S, PLACES, active};
 use super::finding::{Finding, Fix, Remediation, Unread};
 use super::view::View;
 use tracer_model::record::Command;
@@ -94,7 +94,7 @@ fn judge(found: &CniState) -> Finding {
                 Remediation::from(
                     "See why flanneld does not run: it needs the API server, br_netfilter and a pod CIDR for this node",
                 )
-                .run([Command::in_cluster("kubectl -n kube-flannel logs -l app=flannel")]),
+                .run([Command::on_node(flannel_log(config))]),
             ),
         );
     }
@@ -112,6 +112,15 @@ fn judge(found: &CniState) -> Finding {
         );
     }
     draft.ok(observed)
+}
+
+/// k3s runs flannel in its own process. Elsewhere it is a container, and its log is read on the node: where the network
+/// does not work, the API server may not reach the kubelet. The newest container comes first, also one that has ended.
+fn flannel_log(config: &Config) -> &'static str {
+    match config.path.starts_with(K3S) {
+        true => "journalctl -u k3s -u k3s-agent | grep -i flannel",
+        false => "crictl logs $(crictl ps -a -q --name kube-flannel | head -n1)",
+    }
 }
 
 fn no_config(found: &CniState) -> Finding {
@@ -178,6 +187,15 @@ mod tests {
         let without_subnet = [&[FLANNEL], &BINARIES[..]].concat();
         let finding = of(&without_subnet);
         assert!(finding.status == Status::Fail && finding.observed.contains(SUBNET_FILE), "{finding:?}");
+        assert!(fix(&finding).starts_with("crictl logs"), "{finding:?}");
+        let k3s = "var/lib/rancher/k3s";
+        let files: Vec<_> = ["flannel", "bridge", "host-local", "portmap"]
+            .into_iter()
+            .map(|name| (format!("{k3s}/data/current/bin/{name}"), "ELF"))
+            .chain([(format!("{k3s}/agent/etc/cni/net.d/10-flannel.conflist"), FLANNEL.1)])
+            .collect();
+        let finding = of(&files.iter().map(|(path, text)| (path.as_str(), *text)).collect::<Vec<_>>());
+        assert!(fix(&finding).starts_with("journalctl -u k3s"), "{finding:?}");
         let finding = of(&[FLANNEL, subnet, BINARIES[0]]);
         assert!(
             finding.status == Status::Fail && finding.observed.contains("bridge, host-local, portmap"),

@@ -88,6 +88,13 @@ impl Fix {
         )
     }
 
+    /// With another text for now.
+    #[must_use]
+    pub fn reword(mut self, text: impl FnOnce(&str) -> String) -> Self {
+        self.now = self.now.reword(text);
+        self
+    }
+
     pub fn persist(settings: &[(&str, &str)]) -> String {
         let lines: Vec<_> = settings.iter().map(|(name, value)| format!("'{name} = {value}'")).collect();
         format!("printf '%s\\n' {} >> {SYSCTL_FILE}", lines.join(" "))

@@ -194,6 +194,8 @@ mod tests {
             "1 live NodePorts of IPVS (36704) among the 31989 ports that connect() takes of 1024-65000: one connect in 31989; at 32.0 connects a second now, one every 16 min 40 s"
         );
         assert_eq!(fix(&finding), "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704-36705");
+        let text = finding.remediation.expect("a fix").text;
+        assert!(text.contains("if your API server has --service-node-port-range"), "{text}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::finding::Fix;
 use super::port_range::{NODE_PORTS, PortRange};
 use super::view::View;
+use tracer_model::event::port_ranges::DEFAULT_ONLY;
 use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 
 /// The ports that `port_overlap` wants reserved.
@@ -26,7 +27,8 @@ pub(super) fn for_node_ports(range: &PortRange, live: Result<&[NodePorts], ()>) 
 
 /// One command for all ports. With a command per check, the second command would undo the first one.
 pub(super) fn reserve(range: &PortRange, ports: &[(u16, u16)]) -> Fix {
-    Fix::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(ports))])
+    let fix = Fix::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(ports))]);
+    if ports.contains(&NODE_PORTS) { fix.reword(|text| format!("{text}. {DEFAULT_ONLY}")) } else { fix }
 }
 
 /// The NodePorts of IPVS for which `wanted` is true.

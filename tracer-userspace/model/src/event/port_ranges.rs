@@ -2,6 +2,9 @@
 
 /// The default of the API server's `--service-node-port-range`.
 pub const NODE_PORTS: (u16, u16) = (30000, 32767);
+/// What a fix says that reserves the default NodePorts.
+pub const DEFAULT_ONLY: &str =
+    "30000-32767 is the default range: if your API server has --service-node-port-range, reserve that range";
 
 /// The ranges in the form of `ip_local_reserved_ports` (`proc_do_large_bitmap`): sorted, and joined where they touch.
 pub fn merged(ranges: impl IntoIterator<Item = (u16, u16)>) -> String {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::{Case, Command, Remediation, run_in};
-use tracer_model::event::port_ranges::{NODE_PORTS, merged};
+use tracer_model::event::port_ranges::{DEFAULT_ONLY, NODE_PORTS, merged};
 
 /// Up to this many ports are named one by one; of more, the span is named.
 const MAX_NAMED: usize = 16;
@@ -13,13 +13,12 @@ const MAX_NAMED: usize = 16;
 pub(super) fn remediation(case: &Case<'_>) -> Remediation {
     let ports = node_ports(case);
     let set = reserve(case, outside_default(&ports).into_iter().chain([NODE_PORTS]));
-    let (first, last) = NODE_PORTS;
     let known = match ports.as_slice() {
         [one] => format!("NodePort {one} is in use"),
         all => format!("NodePorts {} are in use", merged(all.iter().map(|port| (*port, *port)))),
     };
     Remediation::from(format!(
-        "Reserve the NodePorts, and write the same setting to /etc/sysctl.d. The command keeps what was reserved before. {known} on this node. {first}-{last} is the default range: if your API server has --service-node-port-range, reserve that range"
+        "Reserve the NodePorts, and write the same setting to /etc/sysctl.d. The command keeps what was reserved before. {known} on this node. {DEFAULT_ONLY}"
     ))
     .run([set])
 }
