@@ -35,7 +35,7 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
     let mut signals =
         Signals::new().map_err(|error| Problem::Found(format!("signals: {}", error::os_message(&error))))?;
     api.expect_node(&args.node).await?;
-    let pod = api.create_pod(&args.namespace, &pod::of(args)?).await?;
+    let pod = api.create_pod(&args.attach_namespace, &pod::of(args)?).await?;
     error::report_line(
         "attach",
         &format!("pod {} runs tracer on {} for {} s", pod.full_name(), args.node, args.duration.as_secs()),

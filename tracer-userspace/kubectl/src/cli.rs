@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
@@ -53,7 +54,8 @@ pub(super) enum Command {
         after_help = "The pod has the rights of deploy/daemonset.yaml and no token. It is deleted at the end and after Ctrl-C. If the connection is lost, its own deadline ends it.
 
 Examples:
-  kubectl tracer attach node-3
+  kubectl tracer attach node-3 -n shop -p 'cart-*'
+  kubectl tracer attach node-3 --all-connections --duration 2m
   kubectl tracer attach node-3 --duration 30m --image REGISTRY/tracer:0.1.0"
     )]
     Attach(Attach),
@@ -156,9 +158,18 @@ pub(super) struct Attach {
     /// The node
     #[arg(value_name = "NODE")]
     pub(super) node: String,
-    /// Make the pod in this namespace; its Pod Security level must be privileged
-    #[arg(short, long, value_name = "NAMESPACE", default_value = "kube-system")]
-    pub(super) namespace: String,
+    /// Show only this namespace
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(super) namespace: Option<String>,
+    /// Show only this pod; PREFIX* selects every pod with this prefix
+    #[arg(short, long, value_name = "POD|PREFIX*")]
+    pub(super) pod: Option<String>,
+    /// Also report failed connections of processes other than the prober
+    #[arg(long, value_parser = BoolishValueParser::new())]
+    pub(super) all_connections: bool,
+    /// Make tracer's pod in this namespace; its Pod Security level must be privileged
+    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
+    pub(super) attach_namespace: String,
     /// Run this image
     #[arg(long, value_name = "IMAGE", default_value = IMAGE)]
     pub(super) image: String,
@@ -188,6 +199,7 @@ pub(super) struct Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     Pretty,
+    #[value(alias = "ndjson")]
     Json,
 }
 

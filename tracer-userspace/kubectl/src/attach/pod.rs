@@ -35,13 +35,21 @@ pub(super) fn of(args: &Attach) -> Result<Value, Problem> {
     for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
         container.remove(probe);
     }
-    let duration = format!("--duration={}ms", args.duration.as_millis());
     container.insert("name".into(), json!(CONTAINER));
     container.insert("image".into(), json!(args.image));
-    container.insert("args".into(), json!(["attach", "--output=json", duration]));
+    container.insert("args".into(), json!(arguments(args)));
     let labels = json!({"app.kubernetes.io/name": "tracer-attach"});
-    let metadata = json!({"generateName": "tracer-attach-", "namespace": args.namespace, "labels": labels});
+    let metadata = json!({"generateName": "tracer-attach-", "namespace": args.attach_namespace, "labels": labels});
     Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+}
+
+/// What tracer in the pod gets: the same flags mean the same there.
+fn arguments(args: &Attach) -> Vec<String> {
+    let mut all = vec!["attach".into(), "--output=json".into(), format!("--duration={}ms", args.duration.as_millis())];
+    all.extend(args.namespace.iter().map(|name| format!("--namespace={name}")));
+    all.extend(args.pod.iter().map(|name| format!("--pod={name}")));
+    all.extend(args.all_connections.then(|| "--all-connections".into()));
+    all
 }
 
 fn template_spec() -> Option<serde_json::Map<String, Value>> {
@@ -82,5 +90,14 @@ mod tests {
         assert_eq!((&spec["automountServiceAccountToken"], &spec["nodeName"]), (&json!(false), &json!("n1")));
         assert_eq!((&spec["activeDeadlineSeconds"], &spec["restartPolicy"]), (&json!(360), &json!("Never")));
         assert_eq!(own["image"], "x/tracer:1");
+    }
+
+    #[test]
+    fn filters_are_those_of_tracer_in_the_pod() {
+        let pod = pod(&["n1", "-n", "shop", "-p", "cart-*", "--all-connections", "--attach-namespace", "debug"]);
+        let filters = json!(["--namespace=shop", "--pod=cart-*", "--all-connections"]);
+        let given = pod["spec"]["containers"][0]["args"].as_array().expect("arguments");
+        assert_eq!(json!(given[3..]), filters);
+        assert_eq!(pod["metadata"]["namespace"], "debug");
     }
 }
