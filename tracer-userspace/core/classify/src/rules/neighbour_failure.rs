@@ -40,7 +40,7 @@ fn duplicate(case: &Case<'_>) -> Option<(String, Remediation)> {
         "; the kernel{place} does not use {target}: duplicate address detection found another host that has it"
     );
     let fix = Remediation::from(
-        "Find who else answered for the address when the pod got it: a pod that is left over, or the bridge itself, which sends the pod its own packets back (hairpin mode on a bridge that is promiscuous). Then delete the pod, so that it gets the address again",
+        "Find who else answered for the address when the pod got it: a pod that is left over, or the bridge itself. A promiscuous bridge in hairpin mode sends the pod its own packets back. Then delete the pod, so that it gets the address again",
     )
     .run([run_in(case, Some(netns), "ip -6 addr show dadfailed".to_owned()), Command::on_node("bridge -d link")]);
     Some((words, fix))

@@ -54,7 +54,7 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     }
     let explained = if is_early_demux(case, drop) {
         Explanation::of("; it is for a socket of this namespace, but was forwarded; most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before").fix(
-            "If that is a CNI's rule, set net.ipv4.tcp_early_demux to 0 (AWS VPC CNI with security groups for pods: DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node). Else fix the rule",
+            "If that is a CNI's rule, set net.ipv4.tcp_early_demux to 0. Else fix the rule. The AWS VPC CNI with security groups for pods needs DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node",
             ["ip rule".to_owned(), format!("ip route get {dst} from {src} iif {}", device(drop))],
         )
     } else if is_on_wrong_bridge(case, drop) {
