@@ -242,9 +242,11 @@ impl EventSource for Kernel {
                 self.count_ports(true);
                 return Some(ObservationKind::PortPressure(Box::new(self.ports(false))));
             }
-            Query::Firewall(..) | Query::Target(..) | Query::PortHolders(..) | Query::Endpoints(_) => {
-                self.inquirer.ask(query)
-            }
+            Query::Firewall(..)
+            | Query::Target(..)
+            | Query::PortHolders(..)
+            | Query::DevicePrograms(..)
+            | Query::Endpoints(_) => self.inquirer.ask(query),
         }
         None
     }

@@ -16,6 +16,7 @@ mod pod_sockets;
 mod port_holders;
 pub mod port_ranges;
 mod ports;
+mod programs;
 mod runs;
 mod serving;
 
@@ -48,6 +49,7 @@ pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
 pub use pod_sockets::{Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
 pub use port_holders::{PortHolder, PortHolders};
 pub use ports::{PortPressure, PortUser};
+pub use programs::{DeviceProgram, DevicePrograms, MOST_PROGRAMS, ProgramPlace};
 pub use runs::{Ended, Runs, Waiting};
 pub use serving::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving};
 
@@ -121,6 +123,8 @@ pub enum ObservationKind {
     PodSockets(Box<PodSockets>),
     /// The connections that hold a port without a listener (queried when a connection to it was refused).
     PortHolders(Box<PortHolders>),
+    /// The programs of a device (queried when a program there dropped a packet).
+    DevicePrograms(Box<DevicePrograms>),
     /// Rules or routes of the node were removed in bulk.
     RulesFlushed(Box<RulesFlushed>),
     /// The processes that use up ephemeral ports.
@@ -195,6 +199,7 @@ impl ObservationKind {
             | Self::Inspection(_)
             | Self::PodSockets(_)
             | Self::PortHolders(_)
+            | Self::DevicePrograms(_)
             | Self::RulesFlushed(_)
             | Self::PortPressure(_)
             | Self::KubeletProbe(_)

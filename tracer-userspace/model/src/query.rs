@@ -20,6 +20,9 @@ pub enum Query {
     /// The connections that hold this port without a listener:
     /// [`ObservationKind::PortHolders`](crate::event::ObservationKind::PortHolders).
     PortHolders(Netns, u16),
+    /// The programs of the device with this index:
+    /// [`ObservationKind::DevicePrograms`](crate::event::ObservationKind::DevicePrograms).
+    DevicePrograms(Netns, u32),
     /// The rules that can drop a packet of this flow:
     /// [`ObservationKind::Firewall`](crate::event::ObservationKind::Firewall).
     Firewall(Netns, Flow),

@@ -19,6 +19,7 @@ mod policy;
 pub mod port_holders;
 pub mod ports;
 pub mod procfs;
+pub mod programs;
 pub mod removers;
 pub mod room;
 pub mod servers;

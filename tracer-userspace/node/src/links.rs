@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 
 use libc::{
     IFA_ADDRESS, IFA_LOCAL, IFLA_EXT_MASK, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
-    IFLA_MASTER, RTEXT_FILTER_SKIP_STATS, RTM_GETADDR, RTM_GETLINK, RTM_GETNSID, RTM_NEWLINK, RTNLGRP_IPV4_IFADDR,
-    RTNLGRP_IPV6_IFADDR, RTNLGRP_LINK, SO_NETNS_COOKIE,
+    IFLA_MASTER, IFLA_XDP, RTEXT_FILTER_SKIP_STATS, RTM_GETADDR, RTM_GETLINK, RTM_GETNSID, RTM_NEWLINK,
+    RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR, RTNLGRP_LINK, SO_NETNS_COOKIE,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
@@ -33,6 +34,8 @@ const IFINFOMSG: usize = 16;
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, index.
 const IFADDRMSG: usize = 8;
 const IFF_RUNNING: u32 = 0x40;
+/// `IFLA_XDP_DRV_PROG_ID` to `IFLA_XDP_HW_PROG_ID`: the program of each mode (include/uapi/linux/if_link.h).
+const IFLA_XDP_PROG_IDS: RangeInclusive<u16> = 5..=7;
 /// How many addresses of a target's namespace are kept, besides the target's own.
 const MOST_ADDRESSES: usize = 1024;
 
@@ -178,11 +181,24 @@ pub(super) struct Port {
 
 /// The link with this index in the calling thread's namespace.
 pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
-    let mut request = link_request();
-    request[4..8].copy_from_slice(&ifindex.to_ne_bytes());
-    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETLINK, &request, |message| {
+    ask(ifindex, |message| {
         Some(Port { state: parse_link(message)?.state, master: number(message.get(IFINFOMSG..)?, IFLA_MASTER) })
     })
+}
+
+/// The programs of XDP at the link with this index in the calling thread's namespace.
+pub(super) fn xdp_programs(ifindex: u32) -> io::Result<Vec<u32>> {
+    let found = ask(ifindex, |message| {
+        let xdp = attribute(message.get(IFINFOMSG..)?, IFLA_XDP)?;
+        Some(IFLA_XDP_PROG_IDS.filter_map(|of_mode| number(xdp, of_mode)).collect())
+    });
+    Ok(found?.unwrap_or_default())
+}
+
+fn ask<T>(ifindex: u32, parse: impl Fn(&[u8]) -> Option<T>) -> io::Result<Option<T>> {
+    let mut request = link_request();
+    request[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETLINK, &request, parse)
 }
 
 /// The calling thread's namespace's number for another namespace; `None` if none of its devices leads there.

@@ -16,7 +16,7 @@ use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_node::namespaces::{Namespaces, Place, max_age};
 use tracer_node::target_queue::TargetQueue;
 use tracer_node::throttle::Throttling;
-use tracer_node::{enter, inspect, pod_sockets, port_holders};
+use tracer_node::{enter, inspect, pod_sockets, port_holders, programs};
 
 /// How many queries of a thread can wait. Further queries are dropped, and the verdicts lack their answers.
 const MAX_WAITING: usize = 1024;
@@ -31,6 +31,7 @@ pub struct Inquirer {
     targets: Option<SyncSender<TargetQuery>>,
     firewalls: Option<SyncSender<(Netns, Flow)>>,
     ports: Option<SyncSender<(Netns, u16)>>,
+    programs: Option<SyncSender<(Netns, u32)>>,
     binds: Option<SyncSender<Listen>>,
     /// The cluster API's thread.
     endpoints: Option<Queries>,
@@ -39,10 +40,11 @@ pub struct Inquirer {
 impl Inquirer {
     /// Starts the threads, which send their answers to `tx`.
     pub fn start(tx: Sender<ObservationKind>, endpoints: Option<Queries>, supervisor: &Supervisor) -> Self {
-        let (observations, holders, listeners) = (tx.clone(), tx.clone(), tx.clone());
+        let (observations, holders, found, listeners) = (tx.clone(), tx.clone(), tx.clone(), tx.clone());
         Self {
             endpoints,
-            ports: start(supervisor, "ports", move |asked| read_port_holders(&asked, &holders)),
+            ports: start(supervisor, "ports", move |asked| read_slowly(&asked, &holders, read_port_holders)),
+            programs: start(supervisor, "programs", move |asked| read_slowly(&asked, &found, read_programs)),
             binds: start(supervisor, "binds", move |bound| binds::check(&bound, &listeners)),
             firewalls: start(supervisor, "firewalls", move |asked| read_firewalls(&asked, &observations)),
             targets: start(supervisor, "inquiries", move |asked| TargetInspector::new(asked).answer_all(&tx)),
@@ -63,6 +65,7 @@ impl Inquirer {
             Query::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
             Query::Target(inspect) => put(self.targets.as_ref(), inspect),
             Query::PortHolders(netns, port) => put(self.ports.as_ref(), (netns, port)),
+            Query::DevicePrograms(netns, ifindex) => put(self.programs.as_ref(), (netns, ifindex)),
             Query::Endpoints(service) => {
                 if self.endpoints.as_ref().is_some_and(|queries| queries.try_send(service.clone()).is_err()) {
                     log_dropped(&service);
@@ -107,18 +110,31 @@ fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>)
     }
 }
 
-/// After each read comes a pause of ten times its length: pods that start can cause any number of refusals.
-fn read_port_holders(asked: &Receiver<(Netns, u16)>, tx: &Sender<ObservationKind>) {
+/// After each read comes a pause of ten times its length: pods that start can cause any number of refusals, and a
+/// policy any number of drops.
+fn read_slowly<T>(
+    asked: &Receiver<T>,
+    tx: &Sender<ObservationKind>,
+    read: impl Fn(T, &mut Namespaces) -> Option<ObservationKind>,
+) {
     let mut namespaces = Namespaces::default();
-    while let Ok((netns, port)) = asked.recv() {
+    while let Ok(query) = asked.recv() {
         let began = Instant::now();
-        let found = port_holders::read(netns, port, &mut namespaces).map(Box::new).map(ObservationKind::PortHolders);
+        let found = read(query, &mut namespaces);
         let took = began.elapsed();
         if found.is_some_and(|found| tx.blocking_send(found).is_err()) {
             return;
         }
         std::thread::sleep(took * 10);
     }
+}
+
+fn read_port_holders((netns, port): (Netns, u16), namespaces: &mut Namespaces) -> Option<ObservationKind> {
+    port_holders::read(netns, port, namespaces).map(Box::new).map(ObservationKind::PortHolders)
+}
+
+fn read_programs((netns, ifindex): (Netns, u32), namespaces: &mut Namespaces) -> Option<ObservationKind> {
+    programs::read(netns, ifindex, namespaces).map(Box::new).map(ObservationKind::DevicePrograms)
 }
 
 /// Always returns an answer, because a verdict waits for it.

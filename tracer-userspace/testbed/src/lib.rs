@@ -13,6 +13,7 @@
 //! probe     one probe attempt, made as the kubelet makes it
 //! prober    the process that makes attempts, and how scenarios talk to it
 //! server    what a pod does: answers, hangs, resets, speaks TLS, acts as a middlebox
+//! program   a BPF program that drops TCP
 //! plugin    the CNI plugin `loopback` and the container runtime that runs it
 //! ip        links, addresses, routes and rules, over netlink
 //! load      the untracked client
@@ -40,6 +41,7 @@ pub mod pods;
 pub mod probe;
 pub mod prober;
 pub mod proc;
+mod program;
 mod report;
 mod roles;
 pub mod row;

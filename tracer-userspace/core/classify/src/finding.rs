@@ -42,6 +42,8 @@ pub struct Finding {
     pub waits_for: Option<(Netns, u64)>,
     /// The endpoints of this Service would complete the finding.
     pub lacks_endpoints: Option<ServiceName>,
+    /// The names of the programs at the device would complete the finding.
+    pub lacks_programs: bool,
 }
 
 impl Finding {
@@ -65,6 +67,7 @@ impl Finding {
             lost_events: 0,
             waits_for: None,
             lacks_endpoints: None,
+            lacks_programs: false,
         }
     }
 

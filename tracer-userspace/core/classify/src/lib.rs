@@ -24,6 +24,7 @@ mod other_connects;
 pub mod owner;
 mod phrases;
 mod pod_sockets;
+pub mod programs;
 mod queue;
 mod rules;
 pub mod sandbox;

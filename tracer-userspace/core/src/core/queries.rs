@@ -11,7 +11,8 @@ use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_classify::REDIRECT_NS;
 use tracer_classify::evidence::is_netfilter;
-use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, ServiceName, TcpState};
+use tracer_classify::programs::{PROGRAMS_NS, place_of};
+use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, PacketDrop, ServiceName, TcpState};
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_model::recent::Recent;
 
@@ -58,6 +59,7 @@ impl Queries {
             Query::Target(ref target) if target.awaited != Awaited::Nothing => REINSPECT_NS,
             Query::Answers(_) | Query::PodConnects(_) => REQUERY_ANSWERS_NS,
             Query::PortHolders(..) => REQUERY_HOLDERS_NS,
+            Query::DevicePrograms(..) => PROGRAMS_NS,
             _ => REQUERY_NS,
         };
         let key = query_key(&query);
@@ -205,8 +207,9 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     let unanswered = || matched.failed() && matched.expects_grpc() && attempt.established.is_some();
     let tls = (attempt.carried_no_data() || unanswered()).then(|| Query::Tls(attempt.flow.dst.port()));
     let rules_for = |netns, packet| Query::Firewall(netns, attempt.any_client(packet));
-    let firewall = match &observation.kind {
+    let stopped_by = match &observation.kind {
         ObservationKind::Drop(drop) if is_netfilter(drop) => drop.netns.map(|netns| rules_for(netns, drop.flow)),
+        ObservationKind::Drop(drop) => programs(drop),
         ObservationKind::Icmp(icmp) if icmp.flags.is_syn() => icmp.netns.map(|netns| rules_for(netns, icmp.flow)),
         _ => None,
     };
@@ -231,7 +234,8 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     let ports = attempt.without_port().then_some(Query::Ports);
     let holders =
         refused_in(attempt, observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));
-    tls.into_iter().chain(firewall).chain(answers).chain(target).chain(over).chain(connects).chain(ports).chain(holders).collect()
+    let of_pod = target.into_iter().chain(over).chain(connects);
+    tls.into_iter().chain(stopped_by).chain(answers).chain(of_pod).chain(ports).chain(holders).collect()
 }
 
 /// The observation shows that the probe of a pod fails.
@@ -254,6 +258,13 @@ fn is_worth_reading(attempt: &Attempt, node: &Node, observation: &Observation, f
     };
     let touched = || attempt.prober && node.has_pod(attempt.flow.dst.ip()) && attempt.carried_no_data() && unknown();
     is_failure(attempt, node, observation) || touched()
+}
+
+/// The programs of the device at which one dropped the packet. The verdict does not wait for them: a SYN that was
+/// dropped is sent again, and the verdict waits for that.
+fn programs(drop: &PacketDrop) -> Option<Query> {
+    place_of(drop)?;
+    Some(Query::DevicePrograms(drop.netns?, drop.device.as_ref()?.ifindex))
 }
 
 fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> TargetQuery {
@@ -298,6 +309,18 @@ mod tests {
         };
         assert!(asks(|stream| _ = stream.reset_received(TcpState::SynSent, 0)));
         assert!(!asks(|stream| _ = stream.wait_ms(5)), "a firewall dropped it");
+    }
+
+    #[test]
+    fn the_programs_of_a_device_are_queried_if_one_dropped_a_packet() {
+        let asks = |reason| {
+            let mut core = Core::default();
+            let mut stream = Stream::new().connect().clone();
+            stream.drop_on(SYN, reason, POD, Some(device(7, "eth0")));
+            stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+            core.take_queries().contains(&Query::DevicePrograms(POD, 7))
+        };
+        assert_eq!(["TC_INGRESS", "XDP", "NETFILTER_DROP", "NEIGH_FAILED"].map(asks), [true, true, false, false]);
     }
 
     /// The server's port is above the source port, as with gRPC's usual 50051.

@@ -51,6 +51,8 @@ pub(super) struct Decided {
     pub(super) revised: bool,
     /// An earlier connect of the same attempt of the probe had failed.
     pub(super) is_retry: bool,
+    /// The programs that dropped a packet had not been read.
+    pub(super) lacks_programs: bool,
 }
 
 /// What makes two verdicts on one attempt different for a reader.
@@ -205,10 +207,20 @@ impl Core {
         if let Some(dst) = without_tls {
             self.node.tls.observe_plain(dst);
         }
-        let Finding { cause, outcome, confidence, decided_at, until_answered, .. } = *finding;
+        let Finding { cause, outcome, confidence, decided_at, until_answered, lacks_programs, .. } = *finding;
         let place = finding.waits_for.map(|(netns, _)| netns);
-        let decided =
-            Decided { cause, outcome, confidence, decided_at, place, in_handshake, until_answered, revised, is_retry };
+        let decided = Decided {
+            cause,
+            outcome,
+            confidence,
+            decided_at,
+            place,
+            in_handshake,
+            until_answered,
+            revised,
+            is_retry,
+            lacks_programs,
+        };
         self.verdicts.decide(conn, decided);
     }
 }
@@ -239,6 +251,7 @@ mod tests {
             until_answered: false,
             revised: false,
             is_retry: false,
+            lacks_programs: false,
         };
         let mut verdicts = Verdicts::default();
         (0..MAX as u64).for_each(|conn| verdicts.decide(ConnId(conn), decided));

@@ -2,12 +2,13 @@
 
 use anyhow::Result;
 use tracer_model::record::Cause;
+use tracer_node::programs::{EGRESS, INGRESS};
 
 use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
-use crate::node::Family;
 use crate::pods::HTTP;
 use crate::probe::{Ending, Kind};
+use crate::program;
 
 const DROP: Option<Cause> = Some(Cause::FirewallDrop);
 const REJECT: Option<Cause> = Some(Cause::FirewallReject);
@@ -38,9 +39,11 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("network_policy_calico_legacy", POLICY, |s| calico(s, "iptables-legacy-restore"))
         .needs(&[Need::LegacyIptables]),
     Scenario::new("network_policy_kube_router", POLICY, kube_router).needs(&[Need::Iptables]),
-    Scenario::new("network_policy_tc", POLICY, tc).needs(&[Need::TcProgram]).on_every_kernel(),
-    Scenario::new("network_policy_tc_v6", POLICY, tc).needs(&[Need::TcProgram]).v6(),
-    Scenario::new("network_policy_tc_egress", POLICY, |s| tc_at(s, "egress")).needs(&[Need::TcProgram]),
+    Scenario::new("network_policy_tc", POLICY, |s| tc(s, INGRESS)).needs(&[Need::TcProgram]).on_every_kernel(),
+    Scenario::new("network_policy_tc_v6", POLICY, |s| tc(s, INGRESS)).needs(&[Need::TcProgram]).v6(),
+    Scenario::new("network_policy_tc_egress", POLICY, |s| tc(s, EGRESS)).needs(&[Need::TcProgram]),
+    Scenario::new("network_policy_tc_aws", POLICY, aws).needs(&[Need::TcProgram]),
+    Scenario::new("network_policy_tcx", POLICY, tcx).needs(&[Need::Tcx]),
 ];
 
 /// Adds a pod with a server and these nftables rules.
@@ -233,22 +236,30 @@ fn kube_router(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-fn tc(fixture: &mut Fixture<'_>) -> Result<()> {
-    tc_at(fixture, "ingress")
+/// The filter has no name, the program has one.
+fn tc(fixture: &mut Fixture<'_>, parent: u32) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let program = program::load(fixture.family, "drop_tcp")?;
+    program::filter(fixture.inside(pod)?, "eth0", parent, &program, None)?;
+    fixture.mentions(&["a tc program or filter", "; programs there: drop_tcp (id "]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// A program at the pod's `eth0` drops TCP, as an eBPF data path does.
-fn tc_at(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
+/// As the AWS network policy agent does: the filter has a name, the program has none.
+fn aws(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    // Classic BPF: load the IP version and protocol; TC_ACT_SHOT (2) for TCP, else TC_ACT_OK (0).
-    let (at, family) = match fixture.family {
-        Family::V4 => (23, "ip"),
-        Family::V6 => (20, "ipv6"),
-    };
-    let program = format!("4,48 0 0 {at},21 0 1 6,6 0 0 2,6 0 0 0");
-    let lines =
-        format!("qdisc add dev eth0 clsact\nfilter add dev eth0 {way} protocol {family} bpf da bytecode '{program}'\n");
-    fixture.inside(pod)?.run("tc", &["-batch", "-"], &lines)?;
-    fixture.mentions(&["a tc program or filter"]);
+    let link = format!("v{}", fixture.pod_of(pod)?.index);
+    let program = program::load(fixture.family, "")?;
+    program::filter(&fixture.node.node, &link, EGRESS, &program, Some("handle_ingress"))?;
+    fixture.mentions(&[&format!("filter (egress) on {link} on the node"), "handle_ingress (id ", "AWS"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As Cilium does where the kernel has tcx.
+fn tcx(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let program = program::load(fixture.family, "cil_from_contai")?;
+    program::tcx(fixture.inside(pod)?, "eth0", &program)?;
+    fixture.mentions(&["filter (ingress) on eth0", "cil_from_contai (id ", "a name of Cilium"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }

@@ -11,6 +11,7 @@ use crate::node::cgroup::{Cgroup, Freezer, enable_quota, has_pressure};
 use crate::options::is_emulated;
 use tracer_bpf::ebpf::hooks::ProgramType;
 use tracer_bpf::ebpf::switches;
+use tracer_node::programs::{BPF_TCX_INGRESS, attached};
 
 /// A feature or a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub enum Need {
     NftNat,
     /// BPF programs at tc.
     TcProgram,
+    /// BPF programs at tc without a filter (kernel 6.6).
+    Tcx,
     /// A machine made for the test, so that scenarios may change settings of the whole machine.
     OwnMachine,
     /// iptables over nftables, with NAT.
@@ -100,7 +103,7 @@ pub fn prepare_machine() {
 impl Need {
     /// Why the machine lacks it. `None` if it is available.
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 20] = [const { OnceLock::new() }; 20];
+        static TRIED: [OnceLock<Option<String>>; 21] = [const { OnceLock::new() }; 21];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -141,12 +144,19 @@ impl Need {
             Self::TransparentProxy => trial("tproxy", "iptables-nft", TPROXY, ""),
             Self::Nft => trial("nft", "nft", &["-f", "-"], NFT),
             Self::NftNat => trial("nft-nat", "nft", &["-f", "-"], NFT_NAT),
+            Self::Tcx => {
+                let found = attached(LOOPBACK, BPF_TCX_INGRESS);
+                found.err().map(|error| format!("the kernel has no tcx: {error}"))
+            }
             Self::TcProgram => trial("tc-program", "tc", &["-batch", "-"], TC_PROGRAM),
             Self::Macvlan => trial("macvlan", "ip", &["-batch", "-"], MACVLAN),
             Self::Ipvlan => trial("ipvlan", "ip", &["-batch", "-"], IPVLAN),
         }
     }
 }
+
+/// The index of `lo` in every namespace.
+const LOOPBACK: u32 = 1;
 
 fn has_tracepoint(name: &str) -> bool {
     let symbol = format!("__traceiter_{name}");

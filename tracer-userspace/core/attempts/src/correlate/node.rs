@@ -20,14 +20,15 @@ use super::targets::Targets;
 use super::tls_ports::TlsPorts;
 use tracer_common::names::Hook;
 use tracer_model::event::{
-    FindingBody, Findings, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort, NodeSettings, Observation,
-    ObservationKind, PodSockets, PortHolders, PortPressure, Service, Start, WITH_API_SERVER,
+    DeviceProgram, DevicePrograms, FindingBody, Findings, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort,
+    NodeSettings, Observation, ObservationKind, PodSockets, PortHolders, PortPressure, Service, Start, WITH_API_SERVER,
 };
 use tracer_model::recent::Recent;
 
 /// How many ended namespaces are kept. A list of pods can still name them.
 const MAX_ENDED: usize = 1024;
 const MAX_PORTS: usize = 256;
+const MAX_DEVICES: usize = 256;
 
 /// The state of the node.
 #[derive(Debug, Default)]
@@ -76,6 +77,8 @@ pub struct Node {
     checked: Option<(u64, Findings)>,
     /// The sockets that held a port without a listener, and when they were read.
     port_holders: Recent<(Netns, u16), (u64, PortHolders), MAX_PORTS>,
+    /// The programs of the devices that were queried, and when they were read.
+    programs: Recent<(Netns, u32), (u64, DevicePrograms), MAX_DEVICES>,
 }
 
 impl Node {
@@ -126,6 +129,9 @@ impl Node {
             ObservationKind::PortHolders(reading) => {
                 self.port_holders.insert((reading.netns, reading.port), (time, (**reading).clone()))
             }
+            ObservationKind::DevicePrograms(reading) => {
+                self.programs.insert((reading.netns, reading.ifindex), (time, (**reading).clone()))
+            }
             ObservationKind::RulesFlushed(flushed) => self.flushes.observe(flushed),
             _ => {}
         }
@@ -168,6 +174,7 @@ impl Node {
             self.listeners.forget(op.netns);
             self.firewalls.forget(op.netns);
             self.port_holders.retain(|(netns, _), _| *netns != op.netns);
+            self.programs.retain(|(netns, _), _| *netns != op.netns);
         }
         if is_new {
             self.links.forget(op.netns);
@@ -270,6 +277,12 @@ impl Node {
     #[must_use]
     pub fn port_holders(&self, netns: Netns, port: u16) -> Option<(u64, &PortHolders)> {
         self.port_holders.get(&(netns, port)).map(|(time, reading)| (*time, reading))
+    }
+
+    /// The last reading of the programs of a device, and its time.
+    #[must_use]
+    pub fn programs(&self, netns: Netns, ifindex: u32) -> Option<(u64, &[DeviceProgram])> {
+        self.programs.get(&(netns, ifindex)).map(|(time, reading)| (*time, reading.programs.as_slice()))
     }
 
     /// Which of these hooks are missing.

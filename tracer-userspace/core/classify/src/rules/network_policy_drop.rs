@@ -1,9 +1,10 @@
 //! The enforcement of network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
 
 use super::super::netfilter::{is_missed, stopped};
+use super::super::programs::{Programs, SHOW_DROPS, place_of};
 use super::super::queue;
 use super::*;
-use tracer_model::event::PacketDrop;
+use tracer_model::event::{PacketDrop, ProgramPlace};
 
 const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
 
@@ -60,22 +61,30 @@ const WHY_ANSWER: &str = "an untracked or invalid connection, an unexpected node
 fn by_program(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, program) = dropped(case)?;
     let own = is_own_probe(case);
-    let summary = format!("{}{}", describe_drop(case, drop, program), if own { NO_NETWORK_POLICY } else { "" });
+    let there = Programs::at(case, time, drop);
+    let names = there.as_ref().and_then(Programs::names);
+    let names = names.map(|names| format!("; programs there: {names}")).unwrap_or_default();
+    let summary = format!("{}{names}{}", describe_drop(case, drop, program), if own { NO_NETWORK_POLICY } else { "" });
 
     let first = |text: &str| Remediation::from(format!("{text}. If it is a policy, {ALLOW}"));
-    let remediation = match drop.reason.as_deref() {
-        Some(CGROUP_EGRESS) => first(UNIT),
-        Some("TC_INGRESS" | "TC_EGRESS") => {
+    let of_owner = there.as_ref().and_then(|it| it.fix(case));
+    let remediation = match (of_owner, drop.reason.as_deref()) {
+        (Some((text, commands)), _) => first(&text).run(commands),
+        (None, Some(CGROUP_EGRESS)) => first(UNIT),
+        (None, Some("TC_INGRESS" | "TC_EGRESS")) => {
             first(&format!("{MONITOR}. A filter that redirects to a device that is down (mirred) drops, too"))
                 .run([Command::in_pod(SHOW_DROPS)])
         }
-        _ if ovs_reason(drop).is_some() => {
+        (None, _) if ovs_reason(drop).is_some() => {
             first(FLOWS).run([Command::in_pod("ovs-appctl dpctl/dump-flows | grep drop")])
         }
-        _ => first(MONITOR).run([Command::in_pod(SHOW_DROPS)]),
+        (None, _) => first(MONITOR).run([Command::in_pod(SHOW_DROPS)]),
     };
     let remediation = remediation.run([list_policies()]).run(show_program(case, drop));
-    let found = Finding::failure(Cause::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
+    let mut found = Finding::failure(Cause::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
+    // After the time of the decision was set, which is that of the drop.
+    found.evidence.extend(there.as_ref().and_then(Programs::evidence));
+    found.lacks_programs = there.is_none();
     // A program drops for its errors and limits (a full table, an unknown pod), too, and the kernel has one reason for
     // all.
     Some(found.with_confidence(Confidence::Likely).until_answered())
@@ -125,7 +134,6 @@ fn is_own_probe(case: &Case<'_>) -> bool {
 
 const NO_NETWORK_POLICY: &str =
     "; it is an error, or a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
-const SHOW_DROPS: &str = "cilium-dbg monitor --type drop";
 const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
 
 /// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
@@ -155,49 +163,31 @@ pub(super) fn describe_drop(case: &Case<'_>, drop: &PacketDrop, program: &str) -
     format!("{program}{device}{place} drops the {} {}", drop.flags.name(), drop.flow)
 }
 
-/// Judges by the kernel's drop reason. On kernels without reasons the function that freed the packet decides, if it
-/// frees little else.
 fn program_of(drop: &PacketDrop) -> Option<&'static str> {
-    match drop.reason.as_deref() {
-        Some("TC_INGRESS") => Some("a tc program or filter (ingress)"),
-        Some("TC_EGRESS") => Some("a tc program or filter (egress)"),
-        Some("XDP") => Some(XDP),
-        Some(CGROUP_EGRESS) => Some("a cgroup program (egress)"),
-        Some(SOCKET_FILTER) => Some(SOCKET_FILTERS),
-        Some(_) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
+    match (place_of(drop), drop.reason.as_deref()) {
+        (Some(ProgramPlace::TcIngress), Some(_)) => Some("a tc program or filter (ingress)"),
+        (Some(ProgramPlace::TcEgress), Some(_)) => Some("a tc program or filter (egress)"),
+        (Some(ProgramPlace::TcIngress), None) => Some("probably a tc program or filter (ingress)"),
+        (Some(ProgramPlace::TcEgress), None) => Some("probably a tc program or filter (egress)"),
+        (Some(ProgramPlace::Xdp), _) => Some("an XDP program"),
+        (None, Some(CGROUP_EGRESS)) => Some("a cgroup program (egress)"),
+        (None, Some(SOCKET_FILTER)) => Some(SOCKET_FILTERS),
+        (None, Some(_)) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
             Some("Open vSwitch, by its flows,")
         }
-        // veth frees a packet that a program refused without a reason, and so does netkit.
-        Some("NOT_SPECIFIED") => match drop.location.as_deref().map(plain)? {
-            VETH_XDP => Some(XDP),
-            // It also frees what it cannot send since its peer is down.
-            NETKIT => Some("a netkit program or policy"),
-            _ => None,
-        },
-        Some(_) => None,
-        None => by_place(drop),
+        // It frees a packet that a program refused without a reason, and also what it cannot send since its peer is
+        // down.
+        (None, Some("NOT_SPECIFIED")) if drop.location.as_deref().map(plain) == Some(NETKIT) => {
+            Some("a netkit program or policy")
+        }
+        (None, _) => None,
     }
 }
 
 const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or a lack of memory";
 
-const XDP: &str = "an XDP program";
 /// drivers/net/netkit.c
 const NETKIT: &str = "netkit_xmit";
-/// drivers/net/veth.c: frees only packets that a program refused, or for which it finds no memory.
-const VETH_XDP: &str = "veth_xdp_rcv_skb";
-
-/// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only packets that no
-/// protocol takes. `sch_handle_egress` is part of `__dev_queue_xmit`, which frees no other packet itself.
-/// `do_xdp_generic` frees packets that a program refused.
-fn by_place(drop: &PacketDrop) -> Option<&'static str> {
-    match plain(drop.location.as_deref()?) {
-        "__netif_receive_skb_core" => Some("probably a tc program or filter (ingress)"),
-        "__dev_queue_xmit" => Some("probably a tc program or filter (egress)"),
-        "do_xdp_generic" | VETH_XDP => Some(XDP),
-        _ => None,
-    }
-}
 
 /// A program at cgroup/connect refused connect().
 fn by_connect(case: &Case<'_>) -> Option<Finding> {

@@ -1,0 +1,204 @@
+//! The BPF programs of the device at which one dropped a packet, by name, and the data plane that they belong to.
+
+use serde_json::json;
+
+use super::case::Case;
+use super::evidence::{evidence_of, plain};
+use tracer_model::event::{DeviceProgram, PacketDrop, ProgramPlace};
+use tracer_model::record::{Command, Evidence};
+use tracer_model::shell;
+
+/// How much older than a drop a reading may be. The core issues the same query again only after this time.
+pub const PROGRAMS_NS: u64 = 1_000_000_000;
+
+/// drivers/net/veth.c: frees only packets that a program refused, or for which it finds no memory.
+const VETH_XDP: &str = "veth_xdp_rcv_skb";
+
+/// Where on its device the program runs that dropped the packet. The kernel's drop reason decides. On kernels without
+/// reasons the function that freed the packet does, if it frees little else.
+///
+/// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only packets that no
+/// protocol takes. `sch_handle_egress` is part of `__dev_queue_xmit`, which frees no other packet itself.
+/// `do_xdp_generic` frees packets that a program refused.
+pub fn place_of(drop: &PacketDrop) -> Option<ProgramPlace> {
+    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+        (Some("TC_INGRESS"), _) | (None, Some("__netif_receive_skb_core")) => Some(ProgramPlace::TcIngress),
+        (Some("TC_EGRESS"), _) | (None, Some("__dev_queue_xmit")) => Some(ProgramPlace::TcEgress),
+        // veth frees a packet that a program refused without a reason.
+        (Some("XDP"), _) | (None | Some("NOT_SPECIFIED"), Some(VETH_XDP)) | (None, Some("do_xdp_generic")) => {
+            Some(ProgramPlace::Xdp)
+        }
+        _ => None,
+    }
+}
+
+/// The programs at the place of a drop, as they were read.
+pub(super) struct Programs<'a> {
+    drop: &'a PacketDrop,
+    place: ProgramPlace,
+    read: u64,
+    all: Vec<&'a DeviceProgram>,
+}
+
+impl<'a> Programs<'a> {
+    /// `None`: they were not read.
+    pub(super) fn at(case: &Case<'a>, time: u64, drop: &'a PacketDrop) -> Option<Self> {
+        let place = place_of(drop)?;
+        let (read, programs) = case.node.programs(drop.netns?, drop.device.as_ref()?.ifindex)?;
+        let all = programs.iter().filter(|it| it.place == place).collect();
+        (read.saturating_add(PROGRAMS_NS) >= time).then_some(Self { drop, place, read, all })
+    }
+
+    /// "handle_ingress (id 41, a name of the AWS network policy agent), unnamed (id 7)"; `None`: no programs.
+    pub(super) fn names(&self) -> Option<String> {
+        let name = |program: &&DeviceProgram| {
+            let owner = Owner::of(program).map(|it| format!(", a name of {}", it.name())).unwrap_or_default();
+            format!("{} (id {}{owner})", program.name.as_deref().unwrap_or("unnamed"), program.id)
+        };
+        let names: Vec<String> = self.all.iter().map(name).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+
+    pub(super) fn evidence(&self) -> Option<Evidence> {
+        let (device, names) = (self.drop.device.as_ref()?, self.names()?);
+        let text = format!("programs at {} of {} as they were read: {names}", self.place, device.name);
+        let fields = json!({ "device": device.name, "netns": self.drop.netns, "programs": self.all });
+        Some(evidence_of("bpf", self.read, text, fields))
+    }
+
+    /// What to do first, and the commands for it; `None`: no program is of a known owner.
+    pub(super) fn fix(&self, case: &Case<'_>) -> Option<(String, Vec<Command>)> {
+        let mut owners: Vec<Owner> = self.all.iter().filter_map(|it| Owner::of(it)).collect();
+        owners.sort();
+        owners.dedup();
+        let device = shell::link(self.drop.device.as_ref().map_or("", |it| &it.name));
+        let (advice, commands): (Vec<_>, Vec<_>) = owners.iter().map(|it| it.fix(case, device)).unzip();
+        (!owners.is_empty()).then(|| (advice.join(". "), commands.concat()))
+    }
+}
+
+/// A data plane with programs of its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    Aws,
+    Calico,
+    Cilium,
+}
+
+impl Owner {
+    fn of(program: &DeviceProgram) -> Option<Self> {
+        // `cil_from_container-lxc12`; `cali_tc_preambl:[61]`, of older versions `to_hep_no_log.o:[calico_to_host_ep]`.
+        match program.name.as_deref()? {
+            "handle_ingress" | "handle_egress" => Some(Self::Aws),
+            name if name.starts_with("cil_") => Some(Self::Cilium),
+            name if name.split(":[").any(|it| it.starts_with("cali_") || it.starts_with("calico_")) => {
+                Some(Self::Calico)
+            }
+            _ => None,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Aws => "the AWS network policy agent",
+            Self::Calico => "Calico",
+            Self::Cilium => "Cilium",
+        }
+    }
+
+    fn fix(self, case: &Case<'_>, device: &str) -> (&'static str, Vec<Command>) {
+        match self {
+            // With its option --enable-policy-event-logs, the agent logs the addresses of what it denies.
+            Self::Aws => (
+                "Find what denies it in the PolicyEndpoints, or in the log of the AWS network policy agent on this node (Verdict: DENY)",
+                vec![
+                    Command::in_cluster("kubectl get policyendpoints -A"),
+                    Command::on_node(format!("grep -F {} {AWS_LOG} | tail", case.attempt.flow.dst.ip())),
+                ],
+            ),
+            Self::Calico => (
+                "Find the rule and the reason with calico-node -bpf, in Calico's pod on this node",
+                ["policy dump DEVICE all", "counters dump --iface=DEVICE"]
+                    .map(|it| Command::in_pod(format!("calico-node -bpf {}", it.replace("DEVICE", device))))
+                    .into(),
+            ),
+            Self::Cilium => (
+                "Find Cilium's reason for the drop with cilium-dbg, in its pod on this node (metric cilium_drop_count_total by reason)",
+                vec![Command::in_pod(SHOW_DROPS)],
+            ),
+        }
+    }
+}
+
+const AWS_LOG: &str = "/var/log/aws-routed-eni/network-policy-agent.log";
+pub(super) const SHOW_DROPS: &str = "cilium-dbg monitor --type drop";
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn program(place: ProgramPlace, id: u32, name: &str) -> DeviceProgram {
+        DeviceProgram { place, id, name: (!name.is_empty()).then(|| name.to_owned()) }
+    }
+
+    /// A program at ingress of the pod's `eth0` drops the SYN. tracer reads the programs after the first decision.
+    fn dropped(programs: Vec<DeviceProgram>) -> Stream {
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
+        stream.drop_on(SYN, "TC_INGRESS", POD, Some(device(2, "eth0"))).settles();
+        stream.push(reading(programs)).clone()
+    }
+
+    fn reading(programs: Vec<DeviceProgram>) -> ObservationKind {
+        ObservationKind::DevicePrograms(Box::new(DevicePrograms { netns: POD, ifindex: 2, programs }))
+    }
+
+    fn verdict(names: &[&str]) -> Verdict {
+        let programs = (41..).zip(names).map(|(id, name)| program(ProgramPlace::TcIngress, id, name));
+        dropped(programs.collect()).gives_up().verdict()
+    }
+
+    #[test]
+    fn a_program_is_named_with_its_owner_and_the_owners_fix() {
+        let aws = verdict(&["handle_ingress"]);
+        assert_eq!((aws.cause.name(), aws.confidence), ("network_policy_drop", Confidence::Likely));
+        assert_has(&aws.summary, &["programs there: handle_ingress (id 41, a name of the AWS network policy agent)"]);
+        assert_has(&aws.evidence[1].text, &["programs at tc_ingress of eth0 as they were read: handle_ingress"]);
+        assert_eq!(aws.remediation.commands[0], Command::in_cluster("kubectl get policyendpoints -A"));
+        assert_has(&aws.remediation, &["grep -F 10.88.0.2 /var/log/aws-routed-eni/", "kubectl get networkpolicy -A"]);
+        assert_lacks(&aws.remediation, &["cilium"]);
+        let calico = verdict(&["cali_tc_preambl:[61]"]).remediation;
+        assert_eq!(calico.commands[0], Command::in_pod("calico-node -bpf policy dump eth0 all"));
+        assert_eq!(verdict(&["to_hep_no_log.o:[calico_to_host_ep]"]).remediation, calico);
+        let cilium = verdict(&["cil_from_container-lxc12"]).remediation;
+        assert_eq!(cilium.commands[0], Command::in_pod("cilium-dbg monitor --type drop"));
+    }
+
+    #[test]
+    fn of_several_programs_each_is_named_and_each_owner_has_its_fix() {
+        let found = verdict(&["cil_from_conta", "", "handle_egress", "my_cil_filter"]);
+        let names = "programs there: cil_from_conta (id 41, a name of Cilium), unnamed (id 42), handle_egress (id 43, ";
+        assert_has(&found.summary, &[names, "my_cil_filter (id 44)"]);
+        assert_has(&found.remediation, &["(Verdict: DENY). Find Cilium's reason", "cilium-dbg", "policyendpoints"]);
+    }
+
+    #[test]
+    fn without_a_known_owner_the_fix_is_that_of_any_data_plane() {
+        let unknown = verdict(&["drop_tcp"]);
+        let elsewhere = dropped(vec![program(ProgramPlace::TcEgress, 7, "cil_to_contain")]).gives_up().verdict();
+        let mut unread = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
+        let unread = unread.drop_on(SYN, "TC_INGRESS", POD, Some(device(2, "eth0"))).gives_up().verdict();
+        assert_has(&unknown.summary, &["; programs there: drop_tcp (id 41)"]);
+        assert_lacks(&elsewhere.summary, &["programs there"]);
+        assert_starts(&unread.remediation, "Find the dataplane's own reason");
+        assert_eq!([&unknown.remediation, &elsewhere.remediation], [&unread.remediation; 2]);
+    }
+
+    /// The device may have other programs since.
+    #[test]
+    fn an_old_reading_names_nothing() {
+        let mut stream = Stream::new();
+        stream.push(reading(vec![program(ProgramPlace::TcIngress, 41, "drop_tcp")])).wait_ms(60_000).connect();
+        stream.drop_on(SYN, "TC_INGRESS", POD, Some(device(2, "eth0"))).gives_up();
+        assert_lacks(&stream.verdict().summary, &["programs there"]);
+    }
+}
