@@ -18,8 +18,9 @@ use tracer_common::{
 use crate::ebpf::KernelNames;
 use tracer_model::event::{
     Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Flow, Icmp, Ipvs, IpvsOp, LinkChange,
-    Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, ObservationKind, PacketDrop, PodConnectFailed, QueueFull,
-    ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked, Via,
+    Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, ObservationKind, PacketDrop,
+    PodConnectFailed, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked,
+    Via,
 };
 
 /// Makes an observation of an event. `probers` are the names that the programs have. Returns `None` for unknown numbers, and for

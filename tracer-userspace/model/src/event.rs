@@ -26,8 +26,8 @@ pub use cluster::{
     Service, ServiceName, ServicePort, Services, Workload,
 };
 pub use conn::{
-    Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Listen, PodConnectFailed, QueueFull, ResetReceived, ResetSent, Retransmit,
-    State, TcpFlags, TcpState, TlsHello,
+    Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Listen, PodConnectFailed, QueueFull, ResetReceived, ResetSent,
+    Retransmit, State, TcpFlags, TcpState, TlsHello,
 };
 pub use finding::{FindingBody, Status};
 pub use firewall::path;

@@ -82,7 +82,8 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
             inspection.throttled = throttling.of(netns, namespaces);
             inspection.stray_route = query.peer.and_then(|peer| stray_route(&inspection, peer, from));
             let pids = query.peer.map(|_| namespaces.pids(netns, max_age(query.awaited)));
-            inspection.serving = pids.map(|pids| Box::new(serving(&sockets, pids, netns, &servers::OF_POD, throttling.mounts())));
+            inspection.serving =
+                pids.map(|pids| Box::new(serving(&sockets, pids, netns, &servers::OF_POD, throttling.mounts())));
         }
         Owner::Unsure => inspection.ambiguous = true,
         Owner::Nobody => {}

@@ -119,10 +119,7 @@ pub const HOOKS: &[Row] = &[
     row(
         Hook::TcpRetransmit,
         "that a SYN or a request was sent again",
-        &[
-            raw(&[("tcp_retransmit_skb", "tcp_retransmit_skb")]),
-            raw(&[("tcp_retransmit_skb_2", "tcp_retransmit_skb")]),
-        ],
+        &[raw(&[("tcp_retransmit_skb", "tcp_retransmit_skb")]), raw(&[("tcp_retransmit_skb_2", "tcp_retransmit_skb")])],
     ),
     row(
         Hook::TcpSendReset,

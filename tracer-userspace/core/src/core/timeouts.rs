@@ -36,7 +36,8 @@ impl Core {
         let is_probe = newer.prober && self.node.is_at_pod(newer);
         let is_same = |it: &Attempt| (it.actor.pid, it.flow.dst) == (newer.actor.pid, newer.flow.dst);
         let is_older = |it: &Attempt| it.started.saturating_add(SHORTEST_NS) <= newer.started;
-        let waits = move |it: &&Attempt| is_same(it) && is_older(it) && it.established.is_none() && it.over_at.is_none();
+        let waits =
+            move |it: &&Attempt| is_same(it) && is_older(it) && it.established.is_none() && it.over_at.is_none();
         let open = self.correlator.open().filter(move |_| is_probe).filter(waits);
         open.map(|it| (it.conn, newer.started.max(it.started.saturating_add(REPLACED_NS))))
     }

@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 
 use super::failures::MAX_COUNTERS;
 use super::{Core, When};
-use tracer_classify::{FRESH_NS, SETTLE_NS};
 use tracer_classify::finding::Finding;
+use tracer_classify::{FRESH_NS, SETTLE_NS};
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Netns, PodSockets, Service, ServiceName};
-use tracer_model::record::Cause;
 use tracer_model::recent::Recent;
+use tracer_model::record::Cause;
 
 /// How long a verdict waits for the firewall after it could have been emitted. The answer takes a few milliseconds,
 /// longer for a very large table or on a busy node. The first drop of a run reaches the core only after tracer has read

@@ -66,7 +66,7 @@ fn this_process_serves_its_own_listener() {
     let sockets = Sockets { listeners: inodes, ..Sockets::default() };
     let own = std::process::id();
     let netns = super::super::procfs::netns_of(own).expect("own namespace");
-    let read = serving(&sockets, &[own], netns, &Mounts::read().expect("mounts"));
+    let read = serving(&sockets, &[own], netns, &servers::OF_POD, &Mounts::read().expect("mounts"));
     assert_eq!(read.processes.iter().map(|it| it.pid).collect::<Vec<_>>(), [own]);
     assert!(!read.incomplete && read.connection.is_none());
 }

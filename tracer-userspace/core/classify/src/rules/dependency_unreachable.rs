@@ -45,7 +45,10 @@ fn failing(case: &Case<'_>) -> Option<Unreachable> {
     Some(Unreachable {
         evidence: evidence_of(Hook::SkErrorReport.name(), most.last, text, fields),
         summary: format!("perhaps because the pod's own connects to {dst}{service}{others} fail: {error}"),
-        fix: format!("If the application needs {dst}{service}, see why the pod's own connects to it {}", why(most.errno)),
+        fix: format!(
+            "If the application needs {dst}{service}, see why the pod's own connects to it {}",
+            why(most.errno)
+        ),
     })
 }
 
