@@ -3,11 +3,8 @@
 use super::Case;
 use super::serving::held_answer;
 use tracer_attempts::correlate::attempt::End;
+use tracer_attempts::enrich::LATE_NS;
 use tracer_model::event::{KNOWN_PROBERS, ProbeOutput, TcpState};
-
-/// A kubelet that closes this long after its timeout was late itself. Its timer starts before the connect and fires
-/// before the close. So an answer that came this short before the timeout may have come too late for the kubelet.
-pub(super) const LATE_NS: u64 = 200_000_000;
 
 /// When the prober gave up on a target that had taken its request and sent nothing.
 pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {

@@ -87,6 +87,14 @@ impl Stream {
         self.probed_too(ProbeSpec { probe_type: ProbeType::Liveness, ..self.http_probe() })
     }
 
+    /// The pod's container has a liveness probe with another timeout, too, which is else as its readiness probe.
+    pub fn like_liveness_too(&mut self, timeout_s: u32) -> &mut Self {
+        self.change_pod(|pod| {
+            let probes = &mut pod.containers[0].probes;
+            probes.push(ProbeSpec { probe_type: ProbeType::Liveness, timeout_s, ..probes[0].clone() });
+        })
+    }
+
     fn probed_too(&mut self, probe: ProbeSpec) -> &mut Self {
         self.change_pod(|pod| pod.containers[0].probes.push(probe))
     }

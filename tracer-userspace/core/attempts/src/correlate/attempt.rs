@@ -14,6 +14,9 @@ const MAX_NEW: usize = 96;
 /// Copies of frames kept: a bridge makes one for each of its ports.
 const MAX_COPIES: usize = 16;
 
+/// A prober closes at once when it has its answer. This long after the last segment, it still waited for the rest.
+pub(crate) const WAITED_NS: u64 = 10_000_000;
+
 /// How long after the end of an attempt the inspection of its target may come.
 pub(super) const LATE_NS: u64 = 100_000_000;
 
@@ -300,6 +303,16 @@ impl Attempt {
     pub fn answer_lost(&self) -> bool {
         let dropped = |d: &PacketDrop| d.flow.src == self.flow.dst && d.flags.has_data() && !d.flags.is_rst();
         self.drops().any(|(_, d)| dropped(d)) || self.retransmitted().any(|(_, r)| r.by_target)
+    }
+
+    /// How long no segment came or went before the end, if that was so long that the prober still waited.
+    fn quiet_ns(&self) -> Option<u64> {
+        self.last.as_ref().and_then(|last| last.quiet_ns).filter(|quiet| *quiet >= WAITED_NS)
+    }
+
+    /// The prober still waited when it ended the attempt.
+    pub fn was_quiet(&self) -> bool {
+        self.quiet_ns().is_some()
     }
 
     /// `sk_err` when it ended, if not zero.

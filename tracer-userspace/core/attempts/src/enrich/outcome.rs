@@ -1,8 +1,7 @@
 //! Whether an attempt failed, by the needs of the probes that it can be: a connection, a request, an answer in time.
 
-use super::protocols::WAITED_NS;
-use super::{BEFORE_TIMEOUT_NS, Matched};
-use crate::correlate::attempt::End;
+use super::Matched;
+use crate::correlate::attempt::{End, WAITED_NS};
 use tracer_model::event::{Handler, ProbeOutput, TcpState};
 
 impl<'a> Matched<'a> {
@@ -87,12 +86,6 @@ impl<'a> Matched<'a> {
             _ => return false,
         };
         received.is_some_and(|n| n < least)
-    }
-
-    /// The attempt lasted as long as the longest timeout of the probes that it can be.
-    fn has_timed_out(&self) -> bool {
-        let both = self.longest_timeout_ns().zip(self.attempt.lasted());
-        both.is_some_and(|(timeout, lasted)| lasted.saturating_add(BEFORE_TIMEOUT_NS) >= timeout)
     }
 
     /// A probe was redirected until the kubelet gave up. Either the kubelet outcome says so, or that many answers in a

@@ -54,22 +54,40 @@ impl<'a> Matched<'a> {
         self.attempt.answer().is_some_and(|(_, answer)| alert(answer)) && self.probe_protocol() == Some(Protocol::Tls)
     }
 
-    /// The duration of a connection that the prober closed after the longest timeout. An answer had begun, but tracer
-    /// cannot read it, or it was not complete: a prober closes at once when it has its answer.
+    /// The duration of a connection that the prober closed after the longest timeout, or after a long silence at a
+    /// shorter one. An answer had begun, but tracer cannot read it, or it was not complete: a prober closes at once when
+    /// it has its answer.
     pub fn timed_out_after_ns(&self) -> Option<u64> {
         let (_, End::ClosedByProber) = self.attempt.ended? else { return None };
-        let timeout = self.longest_timeout_ns()?;
-        let lasted = self.attempt.lasted()?;
-        let over =
-            self.attempt.received().is_some_and(|n| n > 0) && lasted.saturating_add(BEFORE_TIMEOUT_NS) >= timeout;
+        let begun = self.attempt.received().is_some_and(|n| n > 0);
+        let over = self.ended_after_all() || self.ended_at_a_timeout() && self.attempt.was_quiet();
         let waited = || self.probe_protocol().is_some() || self.still_waited();
-        (over && waited()).then_some(lasted)
+        self.attempt.lasted().filter(|_| begun && over && waited())
     }
 
     /// A plain HTTP probe closed so long after the last segment that its answer cannot have been complete.
     pub fn still_waited(&self) -> bool {
-        let quiet = self.attempt.last.as_ref().and_then(|last| last.quiet_ns);
-        self.is_no_refusal() && quiet.is_some_and(|quiet| quiet >= WAITED_NS)
+        self.is_no_refusal() && self.attempt.was_quiet()
+    }
+
+    /// The attempt lasted as long as the longest timeout of the probes that it can be.
+    fn ended_after_all(&self) -> bool {
+        let both = self.longest_timeout_ns().zip(self.attempt.lasted());
+        both.is_some_and(|(timeout, lasted)| lasted.saturating_add(BEFORE_TIMEOUT_NS) >= timeout)
+    }
+
+    /// The attempt lasted as long as the timeout of one of the probes that it can be.
+    fn ended_at_a_timeout(&self) -> bool {
+        let (Some(lasted), true) = (self.attempt.lasted(), self.possible_handlers().is_empty()) else { return false };
+        let is_at = |timeout: u64| {
+            lasted.saturating_add(BEFORE_TIMEOUT_NS) >= timeout && lasted <= timeout.saturating_add(LATE_NS)
+        };
+        self.possible_probes().iter().any(|spec| is_at(u64::from(spec.timeout_s) * 1_000_000_000))
+    }
+
+    /// The attempt ended when a probe that it can be had timed out.
+    pub(super) fn has_timed_out(&self) -> bool {
+        self.ended_after_all() || self.ended_at_a_timeout()
     }
 
     /// The attempt is surely a plain HTTP probe, and the answer has no failure status as far as it was read.
@@ -114,5 +132,6 @@ pub fn is_beginning(attempt: &Attempt, answer: &Answer) -> bool {
 /// before the connect.
 pub const BEFORE_TIMEOUT_NS: u64 = 10_000_000;
 
-/// A prober closes at once when it has its answer. This long after the last byte, it still waited for the rest.
-pub(super) const WAITED_NS: u64 = 10_000_000;
+/// A kubelet that closes this long after its timeout was late itself. Its timer starts before the connect and fires
+/// before the close. So an answer that came this short before the timeout may have come too late for the kubelet.
+pub const LATE_NS: u64 = 200_000_000;

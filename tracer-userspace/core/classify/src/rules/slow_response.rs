@@ -14,7 +14,6 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let elapsed = case.matched.timed_out_after_ns()?;
-    case.matched.timeout_s()?;
     let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !super::silent(case);
     let read_failure = attempt.kubelet().is_some_and(|(_, reported)| reported.reason.is_of_answer());
     let has_other_cause = read_failure || case.matched.mismatched_protocol().is_some();
@@ -397,6 +396,25 @@ mod tests {
         grpc.grpc_readiness(1).connect().established().answer(AnswerKind::Other, None).wait_ms(1_000);
         grpc.closes((200, 201, 60));
         assert_eq!(grpc.causes(), ["slow_response"]);
+    }
+
+    /// Readiness has a timeout of 1 s, and liveness one of 5 s. Which of them it was is not known.
+    #[test]
+    fn a_close_at_the_shorter_one_of_two_timeouts_after_a_silence_is_slow() {
+        let decided = |https: bool, ms: u64, quiet_ms: u64| {
+            let mut stream = Stream::new();
+            stream.http_readiness_over_tls(https).like_liveness_too(5).connect().established();
+            let (kind, status) = if https { (AnswerKind::Tls, None) } else { (AnswerKind::Http, Some(200)) };
+            stream.answer(kind, status).wait_ms(ms);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            stream.state_quiet(end, (100, 101, 141), quiet_ms * 1_000_000).settles().all_decided().pop().map(|it| it.0)
+        };
+        for https in [false, true] {
+            assert_eq!(decided(https, 1_000, 999), Some("slow_response"));
+            assert_eq!(decided(https, 5_000, 4_999), Some("slow_response"));
+            assert_eq!(decided(https, 1_000, 1), None, "the answer to the liveness probe may have come just then");
+            assert_eq!(decided(https, 2_000, 1_999), None, "at no timeout");
+        }
     }
 
     #[test]
