@@ -32,13 +32,15 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::KubeletDelayed, vec![evidence, state], summary, fix))
 }
 
-/// The answer was in the prober's socket, and the kubelet did not read it.
+/// The answer was in the prober's socket, and the kubelet did not read it. The kubelet asks for `Connection: close`: a
+/// server that has closed had sent all of its answer. If it has not, the head may be incomplete, too.
 fn unread(case: &Case<'_>) -> Option<Finding> {
     let (_, reported) = case.attempt.kubelet().filter(|(_, reported)| reported.reason == ProbeOutput::Timeout)?;
     // With TLS or HTTP/2 the first bytes belong to a handshake, and show nothing about the answer.
     case.matched.expects_http().filter(|plain| *plain)?;
     let timeout_s = case.matched.timeout_s()?;
-    let ((closed, _), lasted) = (case.attempt.ended?, case.attempt.lasted()?);
+    let ((closed, end), lasted) = (case.attempt.ended?, case.attempt.lasted()?);
+    let is_complete = end == End::ClosedByServer;
     let timeout = u64::from(timeout_s) * 1_000_000_000;
     let (when, confidence, arrived) = match case.attempt.answer() {
         Some((time, answer)) => {
@@ -46,9 +48,10 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
             let text = format!("the first bytes of the answer arrived {} after the connect", ms(took));
             let evidence = evidence_of(Hook::CgroupSkb.name(), time, text, json!({ "kind": answer.kind }));
             let late = lasted > timeout.saturating_add(PROMPT_NS);
+            let confidence = if is_complete { Confidence::Likely } else { Confidence::Possible };
             (took.saturating_add(LATE_NS) < timeout && late && is_final(answer)).then_some((
                 format!("after {}", ms(took)),
-                Confidence::Likely,
+                confidence,
                 Some(evidence),
             ))?
         }
@@ -158,20 +161,25 @@ mod tests {
         assert_eq!(closed_after(1001), ["unexplained"], "closed in time: the answer may have come in parts");
     }
 
-    /// The server sent its status line, and then waited for its database. A kubelet that is late itself closes late.
+    /// The server sent its status line, and then waited for its database. Such a server has not closed.
     #[test]
-    fn a_kubelet_that_closed_at_its_timeout_was_not_late() {
-        let closed_after = |ms: u64| {
+    fn a_kubelet_that_is_late_may_have_read_all_that_there_was() {
+        let closed_after = |ms: u64, by_server: bool| {
             let mut stream = Stream::new().http_readiness().connect().established().wait_ms(10).clone();
-            stream.answer(AnswerKind::Http, Some(200)).wait_ms(ms - 10);
-            let end = (TcpState::Established, TcpState::FinWait1);
-            stream
-                .state_quiet(end, (100, 101, 17), (ms - 10) * 1_000_000)
-                .kubelet(ProbeOutput::Timeout)
-                .last_decided()
-                .0
+            stream.answer(AnswerKind::Http, Some(200));
+            let mut old = TcpState::Established;
+            if by_server {
+                stream.state(old, TcpState::CloseWait, 0, (100, 101, 18));
+                old = TcpState::CloseWait;
+            }
+            let new = if by_server { TcpState::LastAck } else { TcpState::FinWait1 };
+            stream.wait_ms(ms - 10).state_quiet((old, new), (100, 101, 17), (ms - 10) * 1_000_000);
+            stream.kubelet(ProbeOutput::Timeout).last_decided()
         };
-        assert_eq!((closed_after(1001), closed_after(1100)), ("slow_response", "kubelet_delayed"));
+        let slow = ("slow_response", Confidence::Likely);
+        assert_eq!([1_001, 1_100].map(|ms| closed_after(ms, false)), [slow, slow]);
+        assert_eq!(closed_after(1_100, true), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(closed_after(1_001, true).0, "unexplained", "a kubelet that is late itself closes late");
     }
 
     #[test]
