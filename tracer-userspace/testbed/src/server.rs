@@ -10,12 +10,13 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use nix::errno::Errno;
 use nix::sys::socket::{Backlog, setsockopt, sockopt};
+use rustls::{ServerConnection, StreamOwned};
 
 pub mod appliance;
 pub mod frame;
 pub mod tls;
 
-/// A server in mode `hang` prints this when it has read a request.
+/// A server in mode `hang` or `tls-slow` prints this when it has read a request.
 pub const REQUEST_READ: &str = "asked";
 
 /// How a server treats its clients.
@@ -68,9 +69,14 @@ pub enum Mode {
     /// Listens with this backlog, never accepts.
     #[value(skip)]
     Backlog(u16),
+    /// The same, with its head in a segment of its own.
+    BigAfterHead,
     /// Answers after a while.
     #[value(skip)]
     Slow(Duration),
+    /// Reads the request in TLS, prints [`REQUEST_READ`], and answers after a while.
+    #[value(skip)]
+    TlsSlow(Duration),
     /// Answers with less than a status line, then closes.
     Short,
     /// Answers with a header, and never sends the announced body.
@@ -92,8 +98,10 @@ pub enum Mode {
 impl Mode {
     /// Parses the name on the command line.
     pub fn parse(name: &str) -> Option<Self> {
-        if let Some(millis) = name.strip_prefix("slow:") {
-            return millis.parse().ok().map(|m| Self::Slow(Duration::from_millis(m)));
+        for (prefix, mode) in [("slow:", Self::Slow as fn(Duration) -> Self), ("tls-slow:", Self::TlsSlow)] {
+            if let Some(millis) = name.strip_prefix(prefix) {
+                return millis.parse().ok().map(|millis| mode(Duration::from_millis(millis)));
+            }
         }
         if let Some(backlog) = name.strip_prefix("backlog:") {
             return backlog.parse().ok().map(Self::Backlog);
@@ -229,7 +237,8 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             stream.write_all(b"220 smtp.example ready\r\n")?;
             read_request(&mut stream).map(drop)
         }
-        Mode::Big => answer_big(&mut stream),
+        Mode::Big => answer_big(&mut stream, false),
+        Mode::BigAfterHead => answer_big(&mut stream, true),
         Mode::Rst => {
             read_request(&mut stream)?;
             reset(stream)
@@ -248,8 +257,9 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             thread::sleep(pause);
             write_status(&mut stream, "200 OK")
         }
+        Mode::TlsSlow(pause) => answer_late(&mut tls.accept(stream)?, pause),
         Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
-        Mode::TlsHangRequest => drain(&mut tls.accept(stream)?),
+        Mode::TlsHangRequest => hang_in_tls(tls.accept(stream)?),
     }
 }
 
@@ -284,10 +294,28 @@ fn hang(stream: &mut TcpStream) -> io::Result<()> {
     drain(stream)
 }
 
-fn answer_big(stream: &mut TcpStream) -> io::Result<()> {
+/// Does not read close_notify, after which a client may take a moment to close.
+fn hang_in_tls(mut session: StreamOwned<ServerConnection, TcpStream>) -> io::Result<()> {
+    read_request(&mut session)?;
+    drain(&mut session.sock)
+}
+
+fn answer_late(stream: &mut (impl Read + Write), pause: Duration) -> io::Result<()> {
+    read_request(stream)?;
+    writeln!(io::stdout(), "{REQUEST_READ}")?;
+    thread::sleep(pause);
+    write_status(stream, "200 OK")
+}
+
+/// Answers with a body of many segments. Many servers write the head by itself, for example Python's.
+fn answer_big(stream: &mut TcpStream, head_apart: bool) -> io::Result<()> {
     read_request(stream)?;
     let body = [b'x'; 100_000];
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    if head_apart {
+        stream.write_all(head.as_bytes())?;
+        return stream.write_all(&body);
+    }
     stream.write_all(&[head.as_bytes(), &body].concat())
 }
 

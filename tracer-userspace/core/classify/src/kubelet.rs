@@ -239,7 +239,8 @@ pub fn may_be_ignored(attempt: &Attempt, matched: &Matched<'_>, cause: Cause) ->
         return !reported.is_counted();
     }
     let has_status = attempt.answer().is_some_and(|(_, answer)| answer.status.is_some());
-    let is_unfinished = matches!(cause, Cause::SlowResponse | Cause::MidStreamRst);
+    let is_unfinished =
+        matches!(cause, Cause::SlowResponse | Cause::MidStreamRst) || matched.rest_lost_since().is_some();
     attempt.prober && is_unfinished && has_status && matched.expects_http() == Some(true)
 }
 

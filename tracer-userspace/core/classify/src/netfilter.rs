@@ -185,12 +185,15 @@ pub(super) fn is_needed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     handshake || (before_end && case.attempt.established.is_some() && is_missed(case, time, drop))
 }
 
-/// The attempt failed, and the packet that was dropped after the handshake never got through. An acknowledged request
-/// did get through. So did a bare acknowledgement if the prober then sent again. A later drop may be of the answer.
+/// The attempt failed, and the packet that was dropped after the handshake never got through. A request that was
+/// acknowledged or answered did get through. So did a bare acknowledgement if the prober then sent again. A later drop
+/// may be of the answer.
 pub(super) fn is_missed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
-    let was_repeated = || drop.flags.may_be_bare() && case.attempt.sent_again > Some(time);
-    let got_through = case.attempt.request_acknowledged() && (outbound(case, drop) || was_repeated());
-    case.attempt.failed_by_itself() && !drop.flags.is_rst() && !got_through
+    let attempt = case.attempt;
+    let was_repeated = || drop.flags.may_be_bare() && attempt.sent_again > Some(time);
+    let got_through = attempt.request_taken() && (outbound(case, drop) || was_repeated());
+    let is_since = case.matched.unanswered_since().is_some_and(|since| time >= since);
+    is_since && !drop.flags.is_rst() && !got_through
 }
 
 /// Hooks that would have shown the answer of a rule that rejects.

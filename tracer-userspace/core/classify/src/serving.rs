@@ -26,9 +26,8 @@ pub(super) fn connection<'a>(case: &Case<'a>) -> Option<&'a ServedConnection> {
 
 /// A clause if the failed attempt may have been answered: no acknowledgement came, or the target's address has gone.
 pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
-    if !case.attempt.failed_by_itself() {
-        return None;
-    }
+    case.matched.unanswered_since()?;
+    let rest = if case.attempt.received().is_some_and(|n| n > 0) { " of the rest" } else { "" };
     let unacknowledged = connection(case).and_then(|it| it.unacknowledged).filter(|bytes| *bytes > 0);
     let is_gone = || {
         let last = inspected(case).filter(|(_, reading)| reading.netns.is_none() && !reading.ambiguous);
@@ -37,7 +36,7 @@ pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
     match unacknowledged {
         // A FIN counts as one byte (`tcp_diag_get_info`, net/ipv4/tcp_diag.c).
         Some(1) => Some("the target sent one byte, or closed without one, and nothing arrived".to_owned()),
-        Some(bytes) => Some(format!("the target sent {}, and none arrived", counted(u64::from(bytes), "byte"))),
+        Some(bytes) => Some(format!("the target sent {}{rest}, and none arrived", counted(u64::from(bytes), "byte"))),
         None if is_gone() => Some("then no network namespace of this node had the target's address".to_owned()),
         None => moved(case).map(|(from, to)| {
             format!("then network namespace {} had the target's address, and no longer {}", to.0, from.0)

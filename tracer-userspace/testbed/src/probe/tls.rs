@@ -11,15 +11,18 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureSch
 
 use super::Timed;
 
-/// Does the handshake, sends a GET, reads the answer and sends close_notify. Returns the status.
+/// Does the handshake, sends a GET, reads the answer and sends close_notify. Returns the status. Go's client sends
+/// close_notify at its timeout, too, if the handshake was complete (`Conn.Close`, crypto/tls).
 pub fn get(stream: Timed, dst: SocketAddr) -> io::Result<u16> {
     let name = ServerName::IpAddress(dst.ip().into());
     let session = ClientConnection::new(config()?, name).map_err(io::Error::other)?;
     let mut tls = StreamOwned::new(session, stream);
-    let status = super::http::get(&mut tls, dst)?;
-    tls.conn.send_close_notify();
-    let _ = tls.conn.complete_io(&mut tls.sock);
-    Ok(status)
+    let status = super::http::get(&mut tls, dst);
+    if !tls.conn.is_handshaking() {
+        tls.conn.send_close_notify();
+        let _ = tls.conn.complete_io(&mut tls.sock);
+    }
+    status
 }
 
 fn config() -> io::Result<Arc<ClientConfig>> {

@@ -6,7 +6,7 @@ use tracer_model::record::Cause;
 use super::needs::TPROXY;
 use super::{Fixture, Need, Scenario};
 use crate::node::NODE;
-use crate::pods::{HOST, HTTP};
+use crate::pods::{HOST, HTTP, TLS};
 use crate::probe::{Ending, Kind};
 
 const DROP: Option<Cause> = Some(Cause::FirewallDrop);
@@ -26,6 +26,7 @@ pub(super) const ALL: &[Scenario] = &[
         node_nft(s, "input", "saddr {ip} tcp flags & (syn|ack) == syn|ack drop", Ending::Timeout)
     })
     .needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_tls_answer", DROP, tls_answer).needs(&[Need::Nft]),
     Scenario::new("firewall_drop_iptables_nft", DROP, |s| iptables(s, "iptables-nft", &["DROP"], Ending::Timeout))
         .needs(&[Need::Iptables]),
     Scenario::new("firewall_drop_iptables_legacy", DROP, |s| {
@@ -100,6 +101,15 @@ fn node_nft(fixture: &mut Fixture<'_>, hook: &str, rule: &str, how: Ending) -> R
     let chain = format!("type filter hook {hook} priority 0; ip {rule};");
     fixture.node.node.nft(&format!("table ip hostfw {{ chain {hook}-fw {{ {chain} }}; }}\n"))?;
     fixture.fails(Kind::Http, pod, how)
+}
+
+/// The rule comes after the handshake of TLS, while the server works on its answer.
+fn tls_answer(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, options) = (fixture.serving("tls-slow:400", TLS)?, fixture.options);
+    fixture.fails_while(pod, options.probe_timeout, Ending::Timeout, |fixture| {
+        fixture.pod_of(pod)?.wait_for_request(options)?;
+        fixture.node.node.input_rule(&format!("tcp sport {TLS} ip saddr {} drop;", pod.ip()))
+    })
 }
 
 fn iptables(fixture: &mut Fixture<'_>, program: &str, target: &[&str], how: Ending) -> Result<()> {

@@ -126,7 +126,8 @@ impl Fixture<'_> {
         self.end(attempt, &outcome, &[how])
     }
 
-    /// Lets another prober make an attempt while `work` runs, which gets its pid. Returns its answer.
+    /// Lets another prober make an attempt while `work` runs, which gets its pid. Returns its answer. The port of the
+    /// TLS servers gets HTTPS.
     pub fn probe_while(
         &mut self,
         dst: SocketAddr,
@@ -135,8 +136,9 @@ impl Fixture<'_> {
     ) -> Result<Result<Outcome>> {
         let mut second = Prober::start(&self.node.node, self.options)?;
         let pid = Pid::from_raw(second.pid().cast_signed());
+        let kind = if dst.port() == TLS { Kind::Https } else { Kind::Http };
         thread::scope(|scope| {
-            let waiting = scope.spawn(move || second.probe(ProbeRequest::new(Kind::Http, dst, timeout)));
+            let waiting = scope.spawn(move || second.probe(ProbeRequest::new(kind, dst, timeout)));
             work(self, pid)?;
             waiting.join().map_err(|_| anyhow!("the prober panicked"))
         })

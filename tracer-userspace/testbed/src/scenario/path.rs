@@ -63,8 +63,13 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure_address_lost", NEIGHBOUR, address_lost).own(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
     Scenario::new("rp_filter_loose", None, loose).own(),
-    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, true)).needs(&[Need::Nft, Need::IcmpHook]).on_every_kernel(),
-    Scenario::new("mtu_learnt", None, |s| small_mtu(s, false)),
+    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, "big", true))
+        .needs(&[Need::Nft, Need::IcmpHook])
+        .on_every_kernel(),
+    Scenario::new("mtu_blackhole_body", MTU, |s| small_mtu(s, "big-after-head", true))
+        .needs(&[Need::Nft, Need::IcmpHook]),
+    Scenario::new("mtu_learnt", None, |s| small_mtu(s, "big", false)),
+    Scenario::new("mtu_learnt_body", None, |s| small_mtu(s, "big-after-head", false)),
 ];
 
 /// A rule for a second uplink sends all packets from the node's address over it, even those to pods.
@@ -382,11 +387,11 @@ fn address_lost(fixture: &mut Fixture<'_>) -> Result<()> {
 }
 
 /// A router's next link has a smaller MTU. If `deaf`, the server drops the ICMP errors about it.
-fn small_mtu(fixture: &mut Fixture<'_>, deaf: bool) -> Result<()> {
+fn small_mtu(fixture: &mut Fixture<'_>, server: &str, deaf: bool) -> Result<()> {
     let index = fixture.node.routed_pod(1280)?;
     let (family, options) = (fixture.family, fixture.options);
     let pod = fixture.node.pod_at(index)?;
-    pod.serve(options, &["big", &format!("[::]:{HTTP}")])?;
+    pod.serve(options, &[server, &format!("[::]:{HTTP}")])?;
     if deaf {
         pod.ns.input_rule("icmp type destination-unreachable drop;")?;
     }

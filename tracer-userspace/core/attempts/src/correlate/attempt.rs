@@ -17,6 +17,11 @@ const MAX_COPIES: usize = 16;
 /// A prober closes at once when it has its answer. This long after the last segment, it still waited for the rest.
 pub(crate) const WAITED_NS: u64 = 10_000_000;
 
+/// TCP sends the first segment again after 200 ms (`TCP_RTO_MIN`) and the round trip, which is short within a node.
+const FIRST_RETRANSMISSION_NS: u64 = 250_000_000;
+/// The kernel drops a retransmission within this time, before or after it reports it.
+const AT_ONCE_NS: u64 = 10_000_000;
+
 /// How long after the end of an attempt the inspection of its target may come.
 pub(super) const LATE_NS: u64 = 100_000_000;
 
@@ -299,10 +304,26 @@ impl Attempt {
         }
     }
 
+    /// The target has taken the request: it acknowledged or answered it. A client of TLS or HTTP/2 closes with a segment
+    /// that nothing acknowledges in time.
+    pub fn request_taken(&self) -> bool {
+        self.request_acknowledged() || self.received().is_some_and(|n| n > 0)
+    }
+
     /// The target sent data that did not arrive: a segment with data was dropped or retransmitted.
     pub fn answer_lost(&self) -> bool {
+        self.answer_losses().next().is_some()
+    }
+
+    /// When a segment with data of the target was dropped or retransmitted.
+    fn answer_losses(&self) -> impl Iterator<Item = u64> {
         let dropped = |d: &PacketDrop| d.flow.src == self.flow.dst && d.flags.has_data() && !d.flags.is_rst();
-        self.drops().any(|(_, d)| dropped(d)) || self.retransmitted().any(|(_, r)| r.by_target)
+        let is_loss = move |it: &&Observation| match &it.kind {
+            ObservationKind::Drop(d) => dropped(d),
+            ObservationKind::Retransmit(r) => r.by_target,
+            _ => false,
+        };
+        self.observations.iter().filter(is_loss).map(|it| it.time_boot_ns)
     }
 
     /// How long no segment came or went before the end, if that was so long that the prober still waited.
@@ -313,6 +334,39 @@ impl Attempt {
     /// The prober still waited when it ended the attempt.
     pub fn was_quiet(&self) -> bool {
         self.quiet_ns().is_some()
+    }
+
+    /// Since when nothing of the target's data arrived, although it sent some, until this attempt ended.
+    pub fn answer_lost_since(&self) -> Option<u64> {
+        let (ended, _) = self.ended?;
+        let lost = |since: u64| self.answer_losses().any(|at| (since..=ended).contains(&at));
+        let since = match self.quiet_ns() {
+            Some(quiet) => ended.saturating_sub(quiet),
+            // A client of TLS or HTTP/2 sends a last segment before it closes (close_notify, GOAWAY), or it is not known.
+            None => self.lost_at_the_end(ended)?,
+        };
+        lost(since).then_some(since)
+    }
+
+    /// When a packet of the target was lost, if all of its retransmissions were lost, too. TCP doubles the time between
+    /// them (RFC 6298 5.5), so one that is missing, or was not dropped as the others, got through.
+    fn lost_at_the_end(&self, ended: u64) -> Option<u64> {
+        let dropped = self.drops().filter(|(_, d)| !self.leads_out(d.flow) && !d.flags.is_rst());
+        let dropped: Vec<u64> = dropped.map(|(at, _)| at).filter(|at| *at <= ended).collect();
+        let sent_again = self.retransmitted().filter(|(_, r)| r.by_target);
+        let sent_again: Vec<u64> = sent_again.map(|(at, _)| at).filter(|at| *at <= ended).collect();
+        if let (Some(dropped), Some(again)) = (dropped.last(), sent_again.last())
+            && *again > dropped.saturating_add(AT_ONCE_NS)
+        {
+            return None;
+        }
+        let lost = if dropped.is_empty() { sent_again } else { dropped };
+        let (mut since, mut next_by) = (0, 0);
+        for at in lost {
+            since = if at > next_by { at } else { since };
+            next_by = at.saturating_add(at.saturating_sub(since)).saturating_add(FIRST_RETRANSMISSION_NS);
+        }
+        (ended <= next_by).then_some(since)
     }
 
     /// `sk_err` when it ended, if not zero.

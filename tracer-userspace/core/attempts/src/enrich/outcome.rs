@@ -52,12 +52,13 @@ impl<'a> Matched<'a> {
             || self.may_have_gone_away()
     }
 
-    /// The attempt failed: by its end, its timeout, its answer, or because the server closed before the request.
+    /// The attempt failed: by its end, its timeout, its answer, a lost part of it, or because the server closed before
+    /// the request.
     pub fn failed(&self) -> bool {
         let closed = || matches!(self.attempt.ended, Some((_, End::ClosedByServer))) && self.sent_no_request();
         let by_itself = self.attempt.failed_by_itself() && !self.is_reset_after_connect();
         let answered = || self.is_cut_short() || self.is_no_answer() || self.is_redirect_loop();
-        by_itself || self.is_too_late() || closed() || answered()
+        by_itself || self.is_too_late() || closed() || answered() || self.rest_lost_since().is_some()
     }
 
     /// A RST cut the answer: all bytes came in one segment, the prober had read them, and still waited for the rest.

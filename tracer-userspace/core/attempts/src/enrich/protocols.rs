@@ -90,6 +90,25 @@ impl<'a> Matched<'a> {
         self.ended_after_all() || self.ended_at_a_timeout()
     }
 
+    /// Since when nothing of an answer arrived that had begun: the network lost the rest, and the prober gave up on it,
+    /// by the kubelet outcome or by the time. Not if the prober was late itself: it may have had its answer. After a
+    /// redirect, the timeout may be that of the next connection.
+    pub fn rest_lost_since(&self) -> Option<u64> {
+        let (_, End::ClosedByProber) = self.attempt.ended? else { return None };
+        let since = self.attempt.answer_lost_since()?;
+        let begun = self.attempt.received().is_some_and(|n| n > 0) && self.attempt.redirect_status().is_none();
+        let gave_up = match self.attempt.kubelet() {
+            Some((_, reported)) => matches!(reported.reason, ProbeOutput::Timeout | ProbeOutput::TimeoutInBody),
+            None => self.ended_at_a_timeout() && (self.probe_protocol().is_some() || self.still_waited()),
+        };
+        (begun && gave_up && self.mismatched_protocol().is_none()).then_some(since)
+    }
+
+    /// Since when nothing of an answer arrived, if the attempt failed for want of it.
+    pub fn unanswered_since(&self) -> Option<u64> {
+        if self.attempt.failed_by_itself() { Some(self.attempt.started) } else { self.rest_lost_since() }
+    }
+
     /// The attempt is surely a plain HTTP probe, and the answer has no failure status as far as it was read.
     pub(super) fn is_no_refusal(&self) -> bool {
         let status = self.attempt.answer().and_then(|(_, answer)| answer.status);

@@ -369,6 +369,46 @@ mod tests {
         assert_eq!(decided(500), ["firewall_drop"], "most of the time was over before");
     }
 
+    /// The rule came while the server worked on its answer. The client of TLS closes with close_notify, so its socket was
+    /// not quiet.
+    #[test]
+    fn the_answer_after_a_tls_handshake_is_dropped() {
+        let decided = |lost_ms: &[u64], sent_ms: &[u64], ended_ms: u64, reported: bool| {
+            let mut stream = Stream::new();
+            stream.https_readiness().connect().established().wait_ms(2).answer(AnswerKind::Tls, None);
+            let mut now = 2;
+            let mut times: Vec<u64> = [lost_ms, sent_ms].concat();
+            times.sort_unstable();
+            times.dedup();
+            for at in times {
+                stream.wait_ms(at - now);
+                now = at;
+                if sent_ms.contains(&at) {
+                    stream.sent_again(90, true);
+                }
+                if lost_ms.contains(&at) {
+                    stream.drop_back(TcpFlags(0x18), "NETFILTER_DROP");
+                }
+            }
+            stream.wait_ms(ended_ms - now);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            stream.own(|it| _ = it.state_quiet(end, (424, 400, 845), 16_000));
+            if reported {
+                stream.kubelet(ProbeOutput::Timeout);
+            }
+            stream.settles().all_decided().pop()
+        };
+        let likely = Some(("firewall_drop", Confidence::Likely));
+        assert_eq!(decided(&[500, 700], &[700], 1_001, false), likely);
+        assert_eq!(decided(&[900], &[], 1_001, false), likely, "its retransmission was not due");
+        assert_eq!(decided(&[500, 700], &[700], 1_001, true), Some(("firewall_drop", Confidence::Proven)));
+        let slow = Some(("slow_response", Confidence::Likely));
+        assert_eq!(decided(&[5], &[205], 1_001, true), slow, "a part of the handshake, which arrived later");
+        assert_eq!(decided(&[5, 205], &[205, 605], 1_001, true), slow, "the second retransmission arrived");
+        assert_eq!(decided(&[500, 700], &[700], 980, false), None, "it may have got its answer just in time");
+        assert_eq!(decided(&[500, 700, 1_100], &[700, 1_100], 1_300, false), None, "the prober was late itself");
+    }
+
     /// The first acknowledgement was dropped. The request was sent again, and then acknowledged.
     #[test]
     fn a_drop_of_an_acknowledgement_that_arrives_later_is_not_the_cause() {

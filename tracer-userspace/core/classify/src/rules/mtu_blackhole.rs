@@ -17,24 +17,23 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// sender learned of the smaller MTU.
 fn too_big(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    if !attempt.failed_by_itself() {
-        return None;
-    }
-    let is_lost = |flow: Flow| !(attempt.leads_out(flow) && attempt.request_acknowledged());
-    let dropped = |d: &PacketDrop| d.reason.as_deref() == Some("PKT_TOO_BIG") && is_lost(d.flow);
+    let since = case.matched.unanswered_since()?;
+    let is_lost = |at: u64, flow: Flow| at >= since && !(attempt.leads_out(flow) && attempt.request_taken());
+    let dropped = |at: u64, d: &PacketDrop| d.reason.as_deref() == Some("PKT_TOO_BIG") && is_lost(at, d.flow);
+    let refused = |at: u64, i: &Icmp| is_too_big(i) && is_lost(at, i.flow);
     let mut evidence: Vec<Evidence> = Vec::new();
-    evidence.extend(attempt.drops().find(|(_, d)| dropped(d)).map(|(t, d)| of_drop(t, d)));
-    evidence.extend(attempt.icmp().find(|(_, i)| is_too_big(i) && is_lost(i.flow)).map(|(t, i)| of_icmp(t, i)));
+    evidence.extend(attempt.drops().find(|(t, d)| dropped(*t, d)).map(|(t, d)| of_drop(t, d)));
+    evidence.extend(attempt.icmp().find(|(t, i)| refused(*t, i)).map(|(t, i)| of_icmp(t, i)));
     (!evidence.is_empty()).then(|| finding(case, evidence, "a packet was too big for a link on the way"))
 }
 
 /// Large segments were sent again several times: by the prober (its request) or by the target (its answer).
 fn sent_again(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let (ended, _) = attempt.ended.filter(|_| attempt.failed_by_itself())?;
-    let is_lost = |r: &Retransmit| r.by_target || !attempt.request_acknowledged();
+    let ((ended, _), since) = (attempt.ended?, case.matched.unanswered_since()?);
+    let is_lost = |at: u64, r: &Retransmit| at >= since && (r.by_target || !attempt.request_taken());
     let is_large = |r: &Retransmit| r.payload.is_some_and(|n| n >= LARGE_PAYLOAD);
-    let large: Vec<_> = attempt.retransmitted().filter(|(_, r)| is_large(r) && is_lost(r)).collect();
+    let large: Vec<_> = attempt.retransmitted().filter(|(at, r)| is_large(r) && is_lost(*at, r)).collect();
     let (time, last) = large.last().copied()?;
     let has_other_cause = |d: &PacketDrop| !d.flags.is_rst() && !is_deferred(attempt, d);
     if large.len() < MIN_RETRANSMITS || attempt.drops().any(|(at, d)| at <= ended && has_other_cause(d)) {
@@ -111,6 +110,34 @@ mod tests {
         };
         assert_eq!(again(1801), ["slow_response"]);
         assert_eq!(again(401), ["mtu_blackhole"]);
+    }
+
+    /// The server writes its head and its body apart. The head arrives.
+    #[test]
+    fn the_rest_of_an_answer_that_does_not_arrive_is_lost() {
+        let decided = |probed: fn(&mut Stream) -> &mut Stream, bytes: u32, quiet_ms: u64| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().answer(AnswerKind::Http, Some(200));
+            stream.wait_ms(200).sent_again(bytes, true).wait_ms(400).sent_again(bytes, true).wait_ms(405);
+            let end = (TcpState::Established, TcpState::FinWait1);
+            stream.state_quiet(end, (100, 101, 80), quiet_ms * 1_000_000).settles();
+            stream.all_decided().pop()
+        };
+        let lost = ("mtu_blackhole", Confidence::Likely);
+        assert_eq!(decided(Stream::http_readiness, 1448, 1_000), Some(lost));
+        assert_eq!(decided(Stream::http_readiness, 1448, 300), None, "the second one got through");
+        assert_eq!(decided(|it| it.http_readiness_on(81), 1448, 1_000), None, "no probe is known");
+        let unclear = Some(("unexplained", Confidence::Possible));
+        assert_eq!(decided(Stream::http_readiness, 100, 1_000), unclear);
+        let mut too_big = Stream::new();
+        too_big.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
+        too_big.drop_back(TcpFlags(0x10), "PKT_TOO_BIG").wait_ms(200).sent_again(1448, true);
+        too_big.drop_back(TcpFlags(0x10), "PKT_TOO_BIG").wait_ms(805);
+        let mut reported = too_big.clone();
+        let end = (TcpState::Established, TcpState::FinWait1);
+        assert_eq!(too_big.state_quiet(end, (100, 101, 80), 1_005_000_000).decided(), lost);
+        reported.state_quiet(end, (100, 101, 80), 1_005_000_000).kubelet(ProbeOutput::TimeoutInBody).settles();
+        assert_eq!(reported.last_decided(), ("mtu_blackhole", Confidence::Proven));
     }
 
     #[test]

@@ -64,8 +64,8 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
         ProbeOutput::Timeout if has_part_of_head(case) => "began to answer, but did not finish in time",
         _ => return None,
     };
-    if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) || case.matched.mismatched_protocol().is_some()
-    {
+    let has_other_cause = case.matched.mismatched_protocol().is_some() || case.matched.rest_lost_since().is_some();
+    if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) || has_other_cause {
         return None;
     }
     let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));

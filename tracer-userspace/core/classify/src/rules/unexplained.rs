@@ -20,8 +20,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(inspected(case).map(|(time, state)| of_inspection(time, state)));
     evidence.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     evidence.extend(reported.map(|(_, reported)| of_outcome(reported)));
-    let current = first_drop(drops(case), ended);
-    let first = first_drop(attempt.drops().filter(|(_, drop)| !is_deferred(attempt, drop)), ended);
+    // What was lost before the last byte of an answer that had begun was sent again.
+    let since = case.matched.rest_lost_since().unwrap_or_default();
+    let current = first_drop(drops(case).filter(|(time, _)| *time >= since), ended);
+    let is_first = |(time, drop): &(u64, &PacketDrop)| *time >= since && !is_deferred(attempt, drop);
+    let first = first_drop(attempt.drops().filter(is_first), ended);
     let lost = current.or(first);
     let is_gone = first.is_some_and(|(time, drop)| !may_decide(case, time, drop));
     // The drop of the later SYN may be a lost event.
@@ -34,7 +37,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         if too_late {
             describe_late_connection(attempt)
         } else if failed {
-            let held = held_answer(case).map(|words| format!("established and the request acknowledged; {words}"));
+            let held = held_answer(case).map(|words| format!("{}; {words}", describe_request(attempt)));
             held.or_else(|| is_syn_lost(case).then(|| LOST_SYN.to_owned()))
                 .unwrap_or_else(|| describe_end(attempt, end))
         } else {
@@ -197,6 +200,18 @@ const OBSERVING_HOOKS: &[Hook] = &[
     Hook::TcpRetransmit,
 ];
 
+/// An answer had begun.
+fn has_begun(attempt: &Attempt) -> bool {
+    attempt.received().is_some_and(|n| n > 0)
+}
+
+fn describe_request(attempt: &Attempt) -> &'static str {
+    match has_begun(attempt) {
+        true => "established and the answer begun",
+        false => "established and the request acknowledged",
+    }
+}
+
 fn describe_end(attempt: &Attempt, end: End) -> String {
     let errno = attempt.errno().map(|e| format!(", {}", errno_text(e))).unwrap_or_default();
     let stage = match end {
@@ -214,7 +229,8 @@ fn describe_end(attempt: &Attempt, end: End) -> String {
                 0 => String::new(),
                 times => format!(", sent again {}", counted(times as u64, "time")),
             };
-            format!("established and the request acknowledged; the target's answer did not arrive{again}")
+            let rest = if has_begun(attempt) { "the rest of " } else { "" };
+            format!("{}; {rest}the target's answer did not arrive{again}", describe_request(attempt))
         }
         End::ClosedByProber => format!("established, and {} closed it without an answer", client_name(attempt)),
         End::ClosedByServer => "established, and the target closed it without an answer".to_owned(),
