@@ -237,7 +237,7 @@ fn probes_of_a_real_kubelet_have_the_right_causes() {
         ("redirdead", "probe_misconfigured", "httpGet.path"),
         ("host421", "probe_misconfigured", "httpGet.httpHeaders"),
         ("httptohttps", "probe_misconfigured", "httpGet.scheme of the probe to HTTPS"),
-        ("grpctotls", "closed_without_answer", "grpc.mode: TLS"),
+        ("grpctotls", "probe_misconfigured", "grpc.mode: TLS"),
         ("bodyslow", "slow_response", "timeoutSeconds"),
     ] {
         let verdicts = verdicts(pod);

@@ -1,6 +1,8 @@
 //! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt. No event of the
 //! kernel shows these, so the verdicts are likely at most.
 
+use std::net::SocketAddr;
+
 use super::Case;
 use super::command_fix::{
     BY_HAND, cause_not_run, fix_at_end, fix_failed, fix_not_run, has_no_program, is_cancelled, is_without_runtime,
@@ -9,7 +11,7 @@ use super::command_fix::{
 use super::evidence::of_outcome;
 use super::finding::Finding;
 use super::kubectl;
-use super::rules::app_status_failure::{BAD_REQUEST, HANDLER, NO_SUCH_PATH, answer_text};
+use super::rules::app_status_failure::{BAD_REQUEST, HANDLER, NO_SUCH_PATH, answer_text, got_no_tls};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched};
@@ -124,7 +126,15 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         HANDLER | NO_SUCH_PATH | BAD_REQUEST => kubectl::and_log(&named.k8s, false, fix.into()),
         _ => fix.into(),
     };
-    Some((Finding::likely(Cause::AppStatusFailure, vec![of_outcome(probe)], summary, fix), named))
+    let misfit = got_no_tls(probe) && !has_answered_in_tls(probe, node);
+    let cause = if misfit { Cause::ProbeMisconfigured } else { Cause::AppStatusFailure };
+    Some((Finding::likely(cause, vec![of_outcome(probe)], summary, fix), named))
+}
+
+/// The port of this probe has answered a probe in TLS.
+fn has_answered_in_tls(probe: &KubeletProbe, node: &Node) -> bool {
+    let (Some(pod), Some(spec)) = (pod(&probe.pod, node), spec(probe, node)) else { return false };
+    pod.addrs.iter().any(|addr| node.tls.answer(SocketAddr::new(*addr, spec.port)).is_some())
 }
 
 /// The container that the message names, if it is known.

@@ -5,7 +5,7 @@ use super::finding::Finding;
 use super::kubectl;
 use super::pod_sockets::{FRESH_NS, detour};
 use tracer_model::event::{Container, Pod};
-use tracer_model::record::{Command, Confidence, K8s, Remediation};
+use tracer_model::record::{Cause, Command, Confidence, K8s, Remediation};
 
 /// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent, `/app-health/CONTAINER/readyz`. The agent
 /// asks the application, and answers 500 if it cannot (`handleAppProbe`, pilot/cmd/pilot-agent/status).
@@ -41,9 +41,16 @@ pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
     Finding { summary, remediation: if_reached(check, vec![logs(case, proxy)], finding.remediation), ..finding }
 }
 
+/// A proxy in the pod may have closed the connection instead of the application.
+pub(super) fn may_have_closed(case: &Case<'_>) -> bool {
+    proxy_of(case).is_some()
+}
+
 impl Answerer {
+    /// What a proxy answers does not show which protocol the application speaks.
     fn note_in(self, finding: Finding) -> Finding {
         Finding {
+            cause: Cause::AppStatusFailure,
             confidence: finding.confidence.min(Confidence::Likely),
             summary: format!("{}; {}", finding.summary, self.text),
             remediation: if_reached(self.check, self.commands, finding.remediation),

@@ -193,6 +193,9 @@ impl Core {
         if attempt.answer().is_some_and(|(_, answer)| is_http(answer)) {
             self.node.tls.observe_http(attempt.flow.dst);
         }
+        if Matched::new(attempt, &self.node).is_answered_in_http2() {
+            self.node.tls.observe_http2(attempt.flow.dst);
+        }
     }
 }
 

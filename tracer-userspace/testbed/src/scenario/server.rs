@@ -60,12 +60,16 @@ pub(super) const ALL: &[Scenario] = &[
         .v6()
         .on_every_kernel(),
     Scenario::new("app_status_failure_not_http", BAD_STATUS, |s| s.serving_fails("banner", Kind::Http, Ending::Eof)),
-    Scenario::new("app_status_failure_tls_on_plain", BAD_STATUS, |s| s.serving_fails("tls", Kind::Http, Ending::Eof)),
-    Scenario::new("app_status_failure_not_tls", BAD_STATUS, |s| s.serving_fails("banner", Kind::Https, Ending::Error)),
+    Scenario::new("app_status_failure_tls_on_plain", MISCONFIGURED, |s| {
+        s.serving_fails("tls", Kind::Http, Ending::Eof)
+    }),
+    Scenario::new("app_status_failure_not_tls", MISCONFIGURED, |s| {
+        s.serving_fails("banner", Kind::Https, Ending::Error)
+    }),
     Scenario::new("app_status_failure_tls_refused", BAD_STATUS, |s| {
         s.serving_fails("tls-refuse", Kind::Https, Ending::Error)
     }),
-    Scenario::new("app_status_failure_short", BAD_STATUS, |s| s.serving_fails("short", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure_short", MISCONFIGURED, |s| s.serving_fails("short", Kind::Http, Ending::Eof)),
     Scenario::new("probe_misconfigured", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status)),
     Scenario::new("probe_misconfigured_v6", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status))
         .v6(),

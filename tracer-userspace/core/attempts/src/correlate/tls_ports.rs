@@ -1,4 +1,4 @@
-//! Ports that speak TLS, as a ClientHello or the answer to an HTTPS probe shows.
+//! What ports speak: TLS, as a ClientHello or the answer to an HTTPS probe shows, plain HTTP or HTTP/2.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -18,6 +18,8 @@ pub struct TlsPorts {
     plain: Recent<SocketAddr, (), MAX>,
     /// Ports that answered a probe in plain HTTP with success. They may speak TLS as well.
     http: Recent<SocketAddr, (), MAX>,
+    /// Ports that answered a probe in HTTP/2 without TLS (gRPC) with success.
+    http2: Recent<SocketAddr, (), MAX>,
 }
 
 impl TlsPorts {
@@ -42,6 +44,16 @@ impl TlsPorts {
         self.http.insert(dst, ());
     }
 
+    /// A probe in HTTP/2 without TLS succeeded.
+    pub fn observe_http2(&mut self, dst: SocketAddr) {
+        self.http2.insert(dst, ());
+    }
+
+    /// A probe in HTTP/2 without TLS has succeeded there.
+    pub fn speaks_http2(&self, dst: SocketAddr) -> bool {
+        self.http2.get(&dst).is_some()
+    }
+
     /// A probe in plain HTTP has succeeded there.
     pub fn speaks_http(&self, dst: SocketAddr) -> bool {
         self.http.get(&dst).is_some()
@@ -59,6 +71,7 @@ impl TlsPorts {
         self.answers.retain(|dst, _| dst.port() != listener.addr.port());
         self.plain.retain(|dst, ()| dst.port() != listener.addr.port());
         self.http.retain(|dst, ()| dst.port() != listener.addr.port());
+        self.http2.retain(|dst, ()| dst.port() != listener.addr.port());
     }
 
     /// Another namespace has this number now.

@@ -48,6 +48,33 @@ impl<'a> Matched<'a> {
         differs.then_some(probe_protocol)
     }
 
+    /// Only the protocol of the probe can explain an answer in another one: no redirect led here, the attempt can be
+    /// neither a lifecycle handler nor another connect, and the port has not answered that protocol before.
+    pub fn may_have_wrong_protocol(&self) -> bool {
+        let redirected = self.attempt.redirected.is_some() || self.redirected_from().is_some();
+        let is_other = !self.possible_handlers().is_empty() || self.other_reason().is_some();
+        !redirected && !is_other && !self.has_answered_before()
+    }
+
+    /// The port has answered the protocol of these probes before: in TLS, in HTTP/2 without TLS, or in plain HTTP.
+    fn has_answered_before(&self) -> bool {
+        let (ports, dst) = (&self.node.tls, self.attempt.flow.dst);
+        // This attempt itself may have been taken for one that was answered in TLS.
+        let is_before = |at: u64| self.attempt.ended.is_none_or(|(ended, _)| at < ended);
+        match self.probe_protocol() {
+            Some(Protocol::Tls) => ports.answer(dst).is_some_and(is_before),
+            Some(Protocol::Grpc | Protocol::Http2) => ports.speaks_http2(dst),
+            None => ports.speaks_http(dst),
+        }
+    }
+
+    /// All probes that this attempt can be ask in HTTP/2 without TLS, and the port answered so, as far as that was read.
+    pub fn is_answered_in_http2(&self) -> bool {
+        let asked = matches!(self.probe_protocol(), Some(Protocol::Grpc | Protocol::Http2));
+        let read = self.attempt.answer().is_none_or(|(_, answer)| answer.kind == AnswerKind::Other);
+        asked && read && self.attempt.received().is_some_and(|n| n > 0)
+    }
+
     /// The server refused the TLS handshake of a probe: its first bytes are a fatal alert.
     pub fn refused_tls(&self) -> bool {
         let alert = |answer: &Answer| answer.kind == AnswerKind::Alert && is_beginning(self.attempt, answer);

@@ -42,15 +42,17 @@ const NOT_ACCEPTED: &str = "Correct the header of the answer that the kubelet's 
 const TLS_NOT_ACCEPTED: &str = "Correct what the kubelet's message names: the server's certificate, or its TLS version or cipher. Go's TLS client, which the kubelet uses, rejects it; other clients may accept it. Or use tcpSocket or exec";
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    match failed_answer(case) {
-        Some(found) => wrong_field(case).is_none().then_some(found),
-        None => by_length(case),
-    }
+    failed_answer(case).filter(|found| found.cause == Cause::AppStatusFailure && wrong_field(case).is_none())
 }
 
-/// The answer is a failure, by its first bytes or by the kubelet outcome.
+/// The answer is a failure, by its first bytes, by the kubelet outcome or by its length. The cause is
+/// `probe_misconfigured` if the answer shows that the port speaks another protocol than the probe.
 pub(super) fn failed_answer(case: &Case<'_>) -> Option<Finding> {
-    by_answer(case).or_else(|| by_outcome(case))
+    by_answer(case).or_else(|| by_outcome(case)).or_else(|| by_length(case))
+}
+
+const fn cause(misfit: bool) -> Cause {
+    if misfit { Cause::ProbeMisconfigured } else { Cause::AppStatusFailure }
 }
 
 /// The target sent fewer bytes than any HTTP answer has. It does not matter whether a hook read them.
@@ -63,8 +65,19 @@ fn by_length(case: &Case<'_>) -> Option<Finding> {
     );
     let fix = Remediation::from(MAYBE_TLS).run([shows_certificate(dst)]);
     let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
-    Some(Finding::likely(Cause::AppStatusFailure, evidence, summary, fix))
+    Some(Finding::likely(cause(may_be_alert(case)), evidence, summary, fix))
 }
+
+/// So few bytes are most likely a TLS alert. Not if the hook read something else: of a payload that is no shorter than
+/// the header of a TLS record, it calls only the beginning of a status line short.
+fn may_be_alert(case: &Case<'_>) -> bool {
+    let short = |answer: &Answer| answer.kind == AnswerKind::Short && answer.len.is_none_or(|len| len < RECORD_HEADER);
+    let answer = case.attempt.answer().map(|(_, answer)| answer);
+    answer.is_none_or(|answer| answer.kind.is_tls() || short(answer)) && case.matched.may_have_wrong_protocol()
+}
+
+/// The length of the header of a TLS record (RFC 8446 5.1).
+const RECORD_HEADER: u16 = 5;
 
 const MAYBE_TLS: &str = "Most likely the port speaks TLS and the probe uses plain HTTP: set the probe's scheme to HTTPS. Else correct its port, or use tcpSocket";
 
@@ -78,9 +91,18 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     let (text, fix) = answer.or_else(|| rpc_failure(case, reported))?;
     let dst = case.attempt.flow.dst;
     let summary = format!("{dst} was reached and answered: {text}, as the kubelet read it");
-    let found = Finding::failure(Cause::AppStatusFailure, vec![of_outcome(reported)], summary, with_fix(case, fix));
+    let short = || reported.reason == ProbeOutput::NotHttp && case.matched.is_no_answer() && may_be_alert(case);
+    let misfit = got_no_tls(reported) && case.matched.may_have_wrong_protocol() || short();
+    let found = Finding::failure(cause(misfit), vec![of_outcome(reported)], summary, with_fix(case, fix));
     let status = if let ProbeOutput::Status(status) = reported.reason { Some(status) } else { None };
     Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
+}
+
+/// By its words, Go's TLS client got something else than TLS. A client that reads no HTTP within TLS says `malformed HTTP`.
+pub(in super::super) fn got_no_tls(reported: &KubeletProbe) -> bool {
+    const IN_PLAIN: [&str; 2] =
+        ["server gave HTTP response to HTTPS client", "first record does not look like a TLS handshake"];
+    reported.output.as_deref().is_some_and(|output| IN_PLAIN.iter().any(|words| output.contains(words)))
 }
 
 /// The health rpc failed on a connection that worked until the prober itself closed it. After a lost connection the
@@ -150,7 +172,8 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{dst} was reached and answered after {took}: {text}");
     let fields = json!({ "status": answer.status, "kind": answer.kind });
     let evidence = evidence_of(Hook::CgroupSkb.name(), time, text, fields);
-    let found = Finding::failure(Cause::AppStatusFailure, vec![evidence], summary, with_fix(case, fix));
+    let cause = cause(is_misfit(case, answer));
+    let found = Finding::failure(cause, vec![evidence], summary, with_fix(case, fix));
     let found = weaken_if_redirected(case, found);
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }
@@ -189,6 +212,14 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
         (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), NO_HTTP)),
         _ => None,
     }
+}
+
+/// The answer is of another protocol than every probe that the attempt can be. Something that is not HTTP, in answer to
+/// plain HTTP, may be an application that fails.
+fn is_misfit(case: &Case<'_>, answer: &Answer) -> bool {
+    let matched = &case.matched;
+    let differs = matched.mismatched_protocol().is_some() || answer.kind.is_tls() && !matched.refused_tls();
+    differs && matched.may_have_wrong_protocol()
 }
 
 /// The prober has sent a request, before this answer or after it. Older recordings do not have `asked`: then the specs

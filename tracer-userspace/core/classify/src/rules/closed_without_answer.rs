@@ -1,17 +1,24 @@
 //! The server acknowledged the request and closed the connection without a byte of an answer.
 
+use super::super::pod_sockets::{FRESH_NS, detour};
 use super::super::sidecar;
 use super::app_status_failure::{GRPC_IN_PLAIN, shows_certificate};
 use super::mid_stream_rst::{OR_SPEAKS_TLS, is_close};
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::tls_handshake_slow::{doubt_of_https, or_in_plain};
 use super::*;
+use crate::SETTLE_NS;
 use tracer_model::event::{KubeletProbe, ProbeOutput, State};
 
 /// The listener ended for the same reason as the connection if less time than this is between the two ends.
 const TOGETHER_NS: u64 = 1_000_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    closed(case).filter(|found| found.cause == Cause::ClosedWithoutAnswer)
+}
+
+/// The cause is `probe_misconfigured` if most likely the port speaks TLS and the probe does not.
+pub(super) fn closed(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, end @ (End::ClosedByServer | End::Reset)) = attempt.ended? else { return None };
     let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
@@ -67,9 +74,24 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let found = Finding::failure(Cause::ClosedWithoutAnswer, evidence, summary, fix);
     let found = if before_request { found.with_confidence(Confidence::Likely) } else { found };
+    let found = if may_be_tls && is_misfit(case) {
+        Finding { cause: Cause::ProbeMisconfigured, ..found }.at_most(Confidence::Likely)
+    } else {
+        found
+    };
     // If the listener ended, the process that listens closed the connection, and not a sidecar.
     let found = if process_ended { found } else { sidecar::add_close(case, found) };
     Some(Finding { decided_at: ended, ..found })
+}
+
+/// Only the port's protocol explains why it closes on the preface of HTTP/2: no proxy took the connection, the pod is not
+/// being deleted, and no event was lost that may have shown the end of the listener.
+fn is_misfit(case: &Case<'_>) -> bool {
+    let by_proxy = sidecar::may_have_closed(case) || detour(case, FRESH_NS).is_some();
+    let deleting = case.matched.probed_pod().is_some_and(|pod| pod.deleting);
+    let until = case.attempt.ended.map_or(u64::MAX, |(ended, _)| ended.saturating_add(SETTLE_NS));
+    let lost = case.node.lost_between(case.attempt.started, until) > 0;
+    !by_proxy && !deleting && !lost && case.matched.may_have_wrong_protocol()
 }
 
 const PROCESS_ENDED: &str = ", and its listener ended at the same time: it exited, crashed or was stopped";

@@ -2,7 +2,7 @@
 
 use super::super::wrong_field::{SCHEME, wrong_field};
 use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
-use super::closed_without_answer::listener_ended;
+use super::closed_without_answer::{closed, listener_ended};
 use super::mid_stream_rst::is_close;
 use super::refusal::{Refused, refused};
 use super::tls_eof_noise::listener_speaks_tls;
@@ -14,8 +14,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     redirect_loop(case)
         .or_else(|| dead_redirect(case))
         .or_else(|| redirect_to_tls(case))
-        .or_else(|| by_status(case))
+        .or_else(|| by_answer(case))
         .or_else(|| plain_to_tls(case).filter(|_| case.settled))
+        .or_else(|| closed(case).filter(|found| found.cause == Cause::ProbeMisconfigured))
 }
 
 /// The fix of a probe that is redirected.
@@ -103,10 +104,12 @@ fn of_redirect(it: Redirected) -> Evidence {
     evidence_of(Hook::CgroupSkb.name(), it.at, text, json!({ "status": it.status, "port": port }))
 }
 
-/// The server's answer names what is wrong with the request.
-fn by_status(case: &Case<'_>) -> Option<Finding> {
-    let field = wrong_field(case)?;
+/// The server's answer names what is wrong with the request, or is of another protocol.
+fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let found = failed_answer(case)?;
+    let Some(field) = wrong_field(case) else {
+        return (found.cause == Cause::ProbeMisconfigured).then_some(found);
+    };
     Some(Finding {
         cause: Cause::ProbeMisconfigured,
         summary: format!("{}; {}", found.summary, field.text),
@@ -327,7 +330,7 @@ mod tests {
             assert_eq!(closed(&mut stream, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
             let mut without_hello = Stream::new();
             closed(without_hello.grpc_readiness(1), reset);
-            assert_eq!(without_hello.causes(), ["closed_without_answer"], "reset: {reset}");
+            assert_eq!(without_hello.all_decided(), [LIKELY], "reset: {reset}");
             let verdict = without_hello.last_verdict();
             assert_has(&verdict.summary, &["most likely the port speaks TLS"]);
             assert_has(&verdict.remediation, &["grpc.mode: TLS"]);
@@ -346,6 +349,28 @@ mod tests {
             http.http_readiness().push(ObservationKind::TlsHello(elsewhere));
             assert!(closed(&mut http, reset).causes().iter().all(|it| *it != "probe_misconfigured"));
         }
+    }
+
+    /// A port that closes on the preface of HTTP/2 most likely speaks TLS, unless something else explains the close.
+    #[test]
+    fn a_close_on_the_preface_is_no_wrong_probe_if_something_else_explains_it() {
+        let causes = |before: fn(&mut Stream)| {
+            let mut stream = Stream::new().grpc_readiness(1).clone();
+            before(&mut stream);
+            closed(&mut stream, false).causes()
+        };
+        let answered = |stream: &mut Stream| {
+            stream.connect().established().answer(AnswerKind::Other, None).closes((100, 101, 200));
+            stream.wait_ms(300).again(8);
+        };
+        assert_eq!(causes(answered), ["closed_without_answer"], "the server speaks gRPC");
+        let proxied = |stream: &mut Stream| _ = stream.container_too("linkerd-proxy");
+        assert_eq!(causes(proxied), ["closed_without_answer"], "the proxy may have closed");
+        let deleting = |stream: &mut Stream| _ = stream.deleting();
+        assert_eq!(causes(deleting), ["closed_without_answer"], "the server was asked to end");
+        let in_tls = |stream: &mut Stream| _ = stream.speaking(ProbeProtocol::Tls);
+        assert_eq!(causes(in_tls), ["closed_without_answer"], "grpc.mode: TLS");
+        assert_eq!(causes(|_| ()), ["probe_misconfigured"]);
     }
 
     #[test]

@@ -5,15 +5,26 @@ fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_status_outside_200_to_399_or_a_tls_record_is_a_failure() {
+fn a_status_outside_200_to_399_is_a_failure() {
     assert_eq!(answered(AnswerKind::Http, Some(503)), ["app_status_failure"]);
     assert_eq!(answered(AnswerKind::Http, Some(404)), ["app_status_failure"]);
-    assert_eq!(answered(AnswerKind::Tls, None), ["app_status_failure"]);
-    assert_eq!(answered(AnswerKind::Alert, None), ["app_status_failure"], "an alert to plain HTTP");
     for status in [100, 103, 200, 204, 302, 399] {
         assert!(answered(AnswerKind::Http, Some(status)).is_empty(), "{status}");
     }
     assert_eq!(answered(AnswerKind::Http, Some(101)), ["app_status_failure"], "the kubelet wants 200 to 399");
+}
+
+#[test]
+fn a_tls_record_in_answer_to_plain_http_is_a_wrong_probe() {
+    assert_eq!(answered(AnswerKind::Tls, None), ["probe_misconfigured"]);
+    assert_eq!(answered(AnswerKind::Alert, None), ["probe_misconfigured"]);
+    let mut both = Stream::new().http_readiness().connect().established().answers(200).clone();
+    both.closes((100, 101, 200)).wait_ms(300).again(8);
+    both.connect().established().answer(AnswerKind::Alert, None).closes((100, 101, 7));
+    assert_eq!(both.causes(), ["app_status_failure"], "the port has answered in plain HTTP");
+    let mut handler = Stream::new().http_readiness().lifecycle(LifecycleEvent::PreStop, 8080).clone();
+    handler.connect().established().answer(AnswerKind::Alert, None).closes((100, 101, 7));
+    assert_eq!(handler.causes(), ["app_status_failure"], "it may be a lifecycle handler");
 }
 
 /// The segment with the status line was lost. The body arrived before the retransmission.
@@ -78,12 +89,25 @@ fn bytes_shorter_than_a_status_line_are_a_failure() {
     let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
     for by_rst in [false, true] {
         for (specs, received) in [(unknown, 7), (Stream::http_readiness as _, 7), (Stream::http_readiness as _, 12)] {
-            assert_eq!(decided(specs, received, by_rst), ["app_status_failure"], "{received} {by_rst}");
+            assert_eq!(decided(specs, received, by_rst), ["probe_misconfigured"], "{received} {by_rst}");
         }
         for (specs, received) in [(unknown, 9), (Stream::http_readiness as _, 13), (Stream::https_readiness as _, 7)] {
             assert!(decided(specs, received, by_rst).is_empty(), "{received} {by_rst}");
         }
     }
+}
+
+/// The hook read these bytes: they are no TLS alert.
+#[test]
+fn few_bytes_that_are_no_alert_are_no_wrong_probe() {
+    let decided = |kind, len: u16| {
+        let mut stream = Stream::new().http_readiness().connect().established().clone();
+        stream.answer_with(kind, None, |it| it.len = Some(len));
+        stream.server_closes((100, 101, u64::from(len) + 1)).settles().causes()
+    };
+    assert_eq!(decided(AnswerKind::Short, 4), ["probe_misconfigured"], "the alert may have been cut");
+    assert_eq!(decided(AnswerKind::Short, 9), ["app_status_failure"], "the beginning of a status line");
+    assert_eq!(decided(AnswerKind::Other, 7), ["app_status_failure"]);
 }
 
 /// `103 Early Hints` came first, and the hook reads only the first status.
@@ -215,7 +239,7 @@ fn an_answer_in_another_protocol_fails_the_probe() {
     };
     let fix = |https, kind, status| {
         let (cause, confidence, fix) = decided(https, kind, status).expect("a verdict");
-        assert_eq!((cause, confidence), ("app_status_failure", Confidence::Proven));
+        assert_eq!((cause, confidence), ("probe_misconfigured", Confidence::Proven));
         fix
     };
     assert_starts(&fix(true, AnswerKind::Http, Some(400)), "Set the probe's scheme to HTTP");
@@ -251,10 +275,42 @@ fn a_protocol_that_the_spec_asks_for_is_not_another_protocol() {
     assert!(decided(true, Tls, AnswerKind::Tls, None).is_empty(), "the server's part of the handshake");
     assert!(decided(false, Http2, AnswerKind::Other, None).is_empty(), "a frame of HTTP/2");
     for (grpc, speaks) in [(true, Tls), (false, Http2)] {
-        assert_eq!(decided(grpc, speaks, AnswerKind::Http, Some(400)), ["app_status_failure"]);
+        assert_eq!(decided(grpc, speaks, AnswerKind::Http, Some(400)), ["probe_misconfigured"]);
     }
-    assert_eq!(decided(true, Tls, AnswerKind::Other, None), ["app_status_failure"], "no TLS");
-    assert_eq!(decided(false, Http2, AnswerKind::Tls, None), ["app_status_failure"]);
+    assert_eq!(decided(true, Tls, AnswerKind::Other, None), ["probe_misconfigured"], "no TLS");
+    assert_eq!(decided(false, Http2, AnswerKind::Tls, None), ["probe_misconfigured"]);
+}
+
+#[test]
+fn another_protocol_than_the_port_answered_before_is_no_wrong_probe() {
+    let decided = |before, kind, status| {
+        let mut stream = Stream::new();
+        asked_and_answered(stream.grpc_readiness(1), before, None).wait_ms(300).again(8);
+        asked_and_answered(&mut stream, kind, status).causes()
+    };
+    assert_eq!(decided(AnswerKind::Other, AnswerKind::Http, Some(503)), ["app_status_failure"]);
+    assert_eq!(decided(AnswerKind::Other, AnswerKind::Alert, None), ["app_status_failure"]);
+    assert_eq!(decided(AnswerKind::Alert, AnswerKind::Http, Some(503)), ["probe_misconfigured"; 2]);
+}
+
+#[test]
+fn another_protocol_behind_a_redirect_is_no_wrong_protocol() {
+    let mut stream = Stream::new();
+    asked_and_answered(stream.http_readiness(), AnswerKind::Http, Some(302)).again(8);
+    asked_and_answered(&mut stream, AnswerKind::Alert, None);
+    assert_eq!(stream.causes(), ["app_status_failure"]);
+    assert_has(&stream.verdict().summary, &["the probe was redirected (status 302), which led here"]);
+}
+
+/// A proxy of the mesh answers in HTTP/1 for an application that may speak gRPC.
+#[test]
+fn another_protocol_by_a_proxy_is_no_wrong_probe() {
+    let decided = |container: &str| {
+        let mut stream = Stream::new();
+        asked_and_answered(stream.grpc_readiness(1).container_too(container), AnswerKind::Http, Some(503)).causes()
+    };
+    assert_eq!(decided("istio-proxy"), ["app_status_failure"]);
+    assert_eq!(decided("sidecar"), ["probe_misconfigured"]);
 }
 
 /// kubernetes/kubernetes#38144, #92647: the server requires another cipher, or a client certificate.
@@ -353,7 +409,7 @@ fn plain_http_is_no_failure_if_the_attempt_may_not_be_the_https_probe() {
     };
     assert!(decided(|it| it.https_readiness().lifecycle(LifecycleEvent::PreStop, 8080), "kubelet").is_empty());
     assert!(decided(Stream::https_readiness, "k3s-server").is_empty());
-    assert_eq!(decided(Stream::https_readiness, "kubelet"), ["app_status_failure"]);
+    assert_eq!(decided(Stream::https_readiness, "kubelet"), ["probe_misconfigured"]);
     let mut banner = Stream::new();
     banner.tcp_readiness().https_liveness_too().connect().established().answer(AnswerKind::Other, None);
     assert_eq!(banner.closes((0, 1, 41)).causes(), ["tcp_probe_noise"]);
@@ -366,6 +422,22 @@ fn the_fix_for_an_https_probe_names_https() {
     let verdict = stream.verdict();
     assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
     assert_starts(&verdict.remediation, "The probe asks in HTTPS");
+}
+
+/// Go's words tell plain HTTP from something else in TLS.
+#[test]
+fn the_kubelet_outcome_tells_a_port_without_tls() {
+    let decided = |words: &str| {
+        let mut stream = Stream::new().https_readiness().connect().established().clone();
+        stream.closes((300, 301, 103));
+        let output = Some(format!("Get \"https://10.88.0.2:8080\": {words}"));
+        stream.kubelet_with(ProbeOutput::NotHttp, |it| it.output = output).decided()
+    };
+    let wrong = ("probe_misconfigured", Confidence::Likely);
+    assert_eq!(decided("http: server gave HTTP response to HTTPS client"), wrong);
+    assert_eq!(decided("tls: first record does not look like a TLS handshake"), wrong);
+    let within = "net/http: HTTP/1.x transport connection broken: malformed HTTP response \"x\"";
+    assert_eq!(decided(within), ("app_status_failure", Confidence::Likely));
 }
 
 #[test]
