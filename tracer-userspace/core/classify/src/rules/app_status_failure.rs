@@ -12,6 +12,8 @@ pub(in super::super) const HANDLER: &str = "The network from the kubelet to the 
 pub(in super::super) const NO_SUCH_PATH: &str = "The network from the kubelet to the pod works, and the application does not serve what the probe asks for: correct the probe's path or its Host header, or let the application serve that path. Read the application's log of that moment";
 /// Django's ALLOWED_HOSTS, and servers that know their hosts only.
 pub(in super::super) const BAD_REQUEST: &str = "The network from the kubelet to the pod works, and the application rejects the request itself. It may not accept the pod's address as Host: set httpGet.httpHeaders of the probe to a Host that it serves, {name: Host, value: NAME}. Or correct the probe's path or port. Read the application's log of that moment";
+/// The same where the probe is not known. Servers of plain HTTP answer a ClientHello, or the preface of HTTP/2, with 400.
+const BAD_REQUEST_OR_PROTOCOL: &str = "The network from the kubelet to the pod works, and the application rejects the request itself. If the probe asks in HTTPS, set its scheme to HTTP, since the port answers in plain HTTP; for gRPC, set its port to one that speaks gRPC. If it asks in HTTP, the application may not accept the pod's address as Host: set httpGet.httpHeaders of the probe to a Host that it serves, {name: Host, value: NAME}. Or correct the probe's path or port. Read the application's log of that moment";
 const NO_HTTP: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP, MySQL and many gRPC servers do";
 const NOT_AN_HTTP_PORT: &str = "Correct the probe's port, or use tcpSocket, or grpc for a gRPC server: the server on this port does not speak HTTP/1";
@@ -116,7 +118,7 @@ fn rpc_failure(case: &Case<'_>, reported: &KubeletProbe) -> Option<(String, &'st
 /// Adds the application's log, unless the port speaks another protocol: the log does not show that.
 fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     match fix {
-        HANDLER | NO_SUCH_PATH | BAD_REQUEST | RPC_FAILED => with_log(case, fix),
+        HANDLER | NO_SUCH_PATH | BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED => with_log(case, fix),
         TLS_REFUSED | TLS_NOT_ACCEPTED => with_log(case, fix).run([shows_certificate(case.attempt.flow.dst)]),
         _ => fix.into(),
     }
@@ -202,7 +204,12 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !answer.is_interim() => {
             // A lifecycle handler accepts any status (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
             let handlers = case.matched.possible_handlers();
-            handlers.is_empty().then(|| status_text(status))
+            // If the kubelet read a status, too, the probe asked in the protocol of the answer.
+            let read = case.attempt.kubelet().is_some_and(|(_, it)| matches!(it.reason, ProbeOutput::Status(_)));
+            handlers.is_empty().then(|| match status_text(status) {
+                (text, BAD_REQUEST) if asked.is_none() && !read => (text, BAD_REQUEST_OR_PROTOCOL),
+                known => known,
+            })
         }
         (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
             "a TLS record in answer to plain HTTP".to_owned(),

@@ -192,6 +192,19 @@ fn a_404_advises_to_correct_the_path() {
     assert_has(&verdict_on(503).remediation, &["what the health handler checks", "kubectl logs"]);
 }
 
+/// Plain attach: a server of plain HTTP answers the ClientHello of an HTTPS probe with 400.
+#[test]
+fn a_400_to_an_unknown_probe_advises_to_correct_the_scheme() {
+    let fix_of = |probed: fn(&mut Stream) -> &mut Stream| {
+        let mut stream = Stream::new();
+        probed(&mut stream).connect().established().answers(400).verdict().remediation
+    };
+    assert_has(&fix_of(|stream| stream), &["set its scheme to HTTP", "httpGet.httpHeaders"]);
+    let known = fix_of(Stream::http_readiness);
+    assert_has(&known, &["httpGet.httpHeaders"]);
+    assert_lacks(&known, &["scheme"]);
+}
+
 /// For a cloud's metadata service or a credential provider a 404 can be normal.
 #[test]
 fn a_404_from_a_target_that_is_not_probed_is_no_failure() {
