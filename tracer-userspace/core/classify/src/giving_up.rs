@@ -1,6 +1,7 @@
 //! When the prober gave up on a target, and whether it was late or early itself.
 
 use super::Case;
+use super::rules::pod_link_down::was_down_for_long;
 use super::serving::held_answer;
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich::LATE_NS;
@@ -11,7 +12,7 @@ pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
     let taken = attempt.request_acknowledged() && attempt.received() == Some(0) && attempt.errno().is_none();
-    let is_lost = attempt.answer_lost() || held_answer(case).is_some();
+    let is_lost = attempt.answer_lost() || held_answer(case).is_some() || was_down_for_long(case);
     (taken && attempt.failed_by_itself() && !is_lost && !gave_up_early(case)).then_some(ended)
 }
 

@@ -24,7 +24,7 @@ mod neighbour_failure;
 pub(super) mod network_policy_drop;
 mod nodeport_ephemeral_collision;
 mod not_listening_yet;
-mod pod_link_down;
+pub(super) mod pod_link_down;
 mod port_taken;
 mod probe_misconfigured;
 mod probe_proves_nothing;

@@ -2,6 +2,7 @@
 //! use `lo`.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
 
 use anyhow::{Context, Result};
 use tracer_model::record::Cause;
@@ -20,6 +21,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("loopback_down_v6", DOWN, |s| incident(s, "netlink")).own().v6().on_every_kernel(),
     Scenario::new("loopback_down_ioctl", DOWN, |s| incident(s, "ioctl")).own().on_every_kernel(),
     Scenario::new("loopback_down_before_start", DOWN, before_start).own(),
+    Scenario::new("loopback_down_before_answer", DOWN, before_answer).own(),
     Scenario::new("loopback_down_and_up", None, down_and_up).own(),
     Scenario::new("loopback_down_in_pod", None, |s| in_pod(s, "netlink")),
     Scenario::new("loopback_down_in_pod_by_exec", None, by_exec).own().on_every_kernel(),
@@ -39,6 +41,27 @@ fn incident(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
         fixture.fails(Kind::Http, target, Ending::Timeout)?;
     }
     Ok(())
+}
+
+/// As [`incident`], while a probe waits for its answer.
+fn before_answer(fixture: &mut Fixture<'_>) -> Result<()> {
+    let target = SocketAddr::from((NODE, HOST));
+    let options = fixture.options;
+    let timeout = options.probe_timeout;
+    let slow = format!("slow:{}", (timeout * 3 / 4).as_millis());
+    fixture.node.serve(options, &[&slow, &target.to_string()])?;
+    (fixture.watch)()?;
+    let reused = reused_pid(&fixture.node.node, options)?;
+    let path = format!("/proc/{}/ns/net", reused.pid());
+    fixture.helpers.push(reused);
+    fixture.suspect =
+        Some(Suspect { comm: "loopback".to_owned(), ancestor: "crio".to_owned(), netns_path: path.clone() });
+    fixture.fails_while(target, timeout, Ending::Timeout, |fixture| {
+        // The request has arrived by then.
+        thread::sleep(timeout / 4);
+        fixture.helpers.push(run_by_runtime(&fixture.node.node, options, &path, "netlink")?);
+        Ok(())
+    })
 }
 
 /// `lo` was down for a moment before the first probe.

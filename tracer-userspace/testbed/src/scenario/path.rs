@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
+use std::thread;
 
 use anyhow::{Result, bail};
 use tracer_model::record::Cause;
@@ -31,6 +32,8 @@ pub(super) const ALL: &[Scenario] = &[
     // A link that goes down loses its IPv6 addresses: tracer must find the pod of the address before that.
     Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
+    Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
+    Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
     Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
     Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).smoke(),
@@ -158,15 +161,35 @@ fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
     for _ in 0..5 {
         fixture.succeeds(Kind::Http, pod)?;
     }
-    let index = fixture.pod_of(pod)?.index;
-    match which {
-        "eth0" => fixture.inside(pod)?.ip(|ip| ip.down("eth0"))?,
-        _ => {
-            fixture.node.node.ip(|ip| ip.down(&format!("v{index}")))?;
-            fixture.mentions(&[&format!("v{index} "), "on the node is down"]);
-        }
+    if which != "eth0" {
+        let index = fixture.pod_of(pod)?.index;
+        fixture.mentions(&[&format!("v{index} "), "on the node is down"]);
     }
+    set_down(fixture, pod, which)?;
     fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// Sets an end of the pod's link down.
+fn set_down(fixture: &mut Fixture<'_>, pod: SocketAddr, which: &str) -> Result<()> {
+    if which == "eth0" {
+        return fixture.inside(pod)?.ip(|ip| ip.down("eth0"));
+    }
+    let index = fixture.pod_of(pod)?.index;
+    fixture.node.node.ip(|ip| ip.down(&format!("v{index}")))
+}
+
+/// As [`link_down`], while a probe waits for its answer.
+fn down_before_answer(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
+    let timeout = fixture.options.probe_timeout;
+    let pod = fixture.serving(&format!("slow:{}", (timeout * 3 / 4).as_millis()), HTTP)?;
+    for _ in 0..2 {
+        fixture.succeeds(Kind::Http, pod)?;
+    }
+    fixture.fails_while(pod, timeout, Ending::Timeout, |fixture| {
+        // The request has arrived by then.
+        thread::sleep(timeout / 4);
+        set_down(fixture, pod, which)
+    })
 }
 
 /// The bridge of the node is down: the route to all pods goes with it.

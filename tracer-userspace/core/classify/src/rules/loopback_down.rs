@@ -1,22 +1,20 @@
 //! `lo` of the attempt's namespace is down, and the route to the target leads over it.
 
+use super::super::netfilter::is_needed;
 use super::*;
 use crate::{culprit, culprit_of};
-use tracer_model::event::Netns;
+use tracer_model::event::{Netns, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let netns = case.attempt.netns?;
-    if case.attempt.established.is_some() {
-        return None;
-    }
     dropped(case, netns).or_else(|| unanswered(case, netns))
 }
 
-/// A SYN of this attempt was dropped on a loopback device that is down.
+/// A packet that this attempt needed was dropped on a loopback device that is down: a SYN, the request or its answer.
 fn dropped(case: &Case<'_>, netns: Netns) -> Option<Finding> {
-    let (time, drop) = drops(case).filter(|(time, _)| is_unanswered(case, *time)).find(|(_, d)| {
-        d.flags.is_syn() && d.netns == Some(netns) && d.device.as_ref().is_some_and(|dev| dev.loopback && !dev.up)
-    })?;
+    let needed = |(time, d): &(u64, &PacketDrop)| is_unanswered(case, *time) && is_needed(case, *time, d);
+    let on_lo = |d: &PacketDrop| d.device.as_ref().is_some_and(|dev| dev.loopback && !dev.up);
+    let (time, drop) = drops(case).filter(needed).find(|(_, d)| d.netns == Some(netns) && on_lo(d))?;
     Some(finding(case, netns, of_drop(time, drop), Confidence::Proven))
 }
 
@@ -25,7 +23,7 @@ fn unanswered(case: &Case<'_>, netns: Netns) -> Option<Finding> {
     let attempt = case.attempt;
     let lo = case.node.links.loopback(netns)?;
     let silent = attempt.reset_received().is_none() && drops(case).next().is_none();
-    let (ended, _) = attempt.ended?;
+    let (ended, _) = attempt.ended.filter(|_| attempt.established.is_none())?;
     if lo.up || !silent || !case.settled || !case.node.owns(netns, attempt.flow.dst.ip()) {
         return None;
     }
@@ -95,6 +93,26 @@ mod tests {
         assert_eq!(up.causes(), ["unexplained"]);
         let pod = Stream::new().connect().drop_on(SYN, "QDISC_DROP", POD, lo(false)).gives_up().clone();
         assert_eq!(pod.causes(), ["unexplained"]);
+    }
+
+    /// An answer of the node's own server, while the attempt waits for it.
+    fn answer_dropped(up: bool, end: fn(&mut Stream) -> &mut Stream) -> Vec<(&'static str, Confidence)> {
+        let mut stream = Stream::to("10.88.0.1:10256").links(true, &["10.88.0.1"]).connect().established().clone();
+        stream.wait_ms(500).link_set(NODE, 1, "lo", up).wait_ms(100);
+        stream.drop_back(TcpFlags(0x18), "QDISC_DROP");
+        stream.last_drop().device = lo(up);
+        end(stream.wait_ms(400)).settles();
+        let culprits = stream.verdicts().iter().filter(|it| it.culprit.is_some()).count();
+        assert_eq!(culprits, usize::from(stream.causes().contains(&"loopback_down")));
+        stream.all_decided()
+    }
+
+    #[test]
+    fn an_answer_that_is_dropped_on_lo_is_lost() {
+        let (found, not) = (("loopback_down", Confidence::Proven), ("unexplained", Confidence::Possible));
+        assert_eq!(answer_dropped(false, |stream| stream.closes((100, 101, 0))), [found]);
+        assert_eq!(answer_dropped(true, |stream| stream.closes((100, 101, 0))), [not], "a full queue");
+        assert_eq!(answer_dropped(false, |stream| stream.closes((100, 101, 200))), [], "it was sent again");
     }
 
     #[test]

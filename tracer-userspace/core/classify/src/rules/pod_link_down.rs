@@ -1,6 +1,7 @@
 //! The pod's link, or the node's link to it, is down; or the pod's network namespace is gone.
 
 use super::super::culprit;
+use super::super::netfilter::is_needed;
 use super::super::serving::held_answer;
 use super::*;
 use tracer_attempts::correlate::links::FLAG_LAG_NS;
@@ -8,16 +9,52 @@ use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop,
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
-        return held_answer(case).and_then(|_| by_inspection(case));
+        return dropped(case).or_else(|| by_inspection(case).filter(|_| is_cut_off(case)));
     }
     dropped(case).or_else(|| by_inspection(case)).or_else(|| no_route(case)).or_else(|| no_port(case))
 }
 
-/// A packet of this attempt was dropped on a device that is down. After the end, the kernel may still drop a packet that
-/// waited for a link-layer address.
+/// After the handshake, the request or its answer was lost, or no answer could come.
+fn is_cut_off(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let in_time = |time: u64| attempt.ended.is_some_and(|(ended, _)| time <= ended);
+    let sent_again = || attempt.retransmitted().any(|(time, segment)| segment.by_target && in_time(time));
+    let dropped = || drops(case).any(|(time, drop)| is_needed(case, time, drop));
+    held_answer(case).is_some() || attempt.failed_by_itself() && sent_again() || dropped() || was_down_for_long(case)
+}
+
+/// The prober waited in vain, and for more than half of that time the target's link was down: no answer could come then.
+pub(in super::super) fn was_down_for_long(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let (Some((ended, End::ClosedByProber)), Some(established)) = (attempt.ended, attempt.established_at()) else {
+        return false;
+    };
+    let half = established + ended.saturating_sub(established) / 2;
+    let broken = |reading: &Inspection| broken_link(reading, case).is_some() && is_behind_a_link(case, reading);
+    let Some((_, last)) = inspected(case).filter(|(_, reading)| broken(reading)) else { return false };
+    let early = || {
+        let all = attempt.netns.into_iter().flat_map(|from| case.node.targets.inspections(from, attempt.flow.dst));
+        all.filter(|(time, _)| attempt.overlaps(*time) && *time <= half).any(|(_, reading)| broken(reading))
+    };
+    attempt.failed_by_itself()
+        && !gave_up_early(case)
+        && (went_down(case, last).is_some_and(|at| at <= half) || early())
+}
+
+/// When the target's link, or its other end on the node, was set down.
+fn went_down(case: &Case<'_>, reading: &Inspection) -> Option<u64> {
+    let (link, _) = broken_link(reading, case)?;
+    let own = reading.netns.map(|netns| (netns, link.ifindex));
+    let peer = case.node.netns().zip(link.peer_ifindex);
+    own.into_iter().chain(peer).find_map(|(netns, ifindex)| Some(case.node.links.down(netns, ifindex)?.0))
+}
+
+/// A packet that this attempt needed was dropped on a device that is down. After the end, the kernel may still drop a
+/// packet that waited for a link-layer address.
 fn dropped(case: &Case<'_>) -> Option<Finding> {
+    let in_time = |time: u64| case.attempt.ended.is_none_or(|(ended, _)| time <= ended);
     let (time, drop) = drops(case)
-        .filter(|(time, _)| is_unanswered(case, *time) && case.attempt.ended.is_none_or(|(ended, _)| *time <= ended))
+        .filter(|(time, d)| is_unanswered(case, *time) && in_time(*time) && is_needed(case, *time, d))
         .find(|(_, d)| d.netns.is_some() && d.device.as_ref().is_some_and(|dev| !dev.up && !dev.loopback))?;
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
     Some(finding(case, vec![of_drop(time, drop)], netns, (device.ifindex, &device.name), "is down"))

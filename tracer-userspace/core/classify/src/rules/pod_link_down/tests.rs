@@ -138,6 +138,46 @@ fn a_drop_by_a_queue_without_carrier_is_link_down() {
     assert_eq!((at(false), at(true)), (vec!["pod_link_down"], vec!["unexplained"]));
 }
 
+/// The answer was dropped after this device, or the link that holds the target's address, had gone down.
+#[test]
+fn a_link_that_goes_down_before_the_answer_is_the_cause() {
+    let decided = |device: Device, running: bool, received: u64| {
+        let mut stream = Stream::new().connect().established().wait_ms(200).clone();
+        stream.inspection(|reading| (reading.netns, reading.links) = (Some(POD), vec![eth0(true, running)]));
+        stream.wait_ms(100).drop_back(TcpFlags(0x18), "QDISC_DROP");
+        (stream.last_drop().netns, stream.last_drop().device) = (Some(POD), Some(device));
+        stream.wait_ms(700).closes((100, 101, received)).settles().all_decided()
+    };
+    let on = |up: bool| Device { up, ..device(2, "eth0") };
+    assert_eq!(decided(on(false), true, 0), [("pod_link_down", Confidence::Proven)]);
+    assert_eq!(decided(on(true), false, 0), [("pod_link_down", Confidence::Likely)], "no carrier");
+    assert_eq!(decided(on(true), true, 0), [("unexplained", Confidence::Possible)], "a full queue");
+    assert_eq!(decided(on(false), false, 200), [], "it was sent again");
+}
+
+/// Played: the answer leaves no trace if the pod's route has gone with its link.
+#[test]
+fn no_answer_comes_over_a_link_that_is_down() {
+    let decided = |down_at_ms: u64, noticed: bool| {
+        let mut stream = Stream::new().http_readiness().connect().established().clone();
+        let reads = |stream: &mut Stream, up: bool| {
+            stream.inspection(|it| (it.netns, it.links) = (Some(POD), vec![eth0(up, up)]));
+        };
+        for ms in [200, 500, 800] {
+            if noticed && (ms - 200..ms).contains(&down_at_ms) {
+                stream.link_set(POD, 2, "eth0", false);
+            }
+            stream.wait_ms(if ms == 200 { 200 } else { 300 });
+            reads(&mut stream, ms < down_at_ms);
+        }
+        stream.wait_ms(201).closes((100, 101, 0)).settles().all_decided()
+    };
+    let (found, slow) = (("pod_link_down", Confidence::Likely), ("slow_response", Confidence::Proven));
+    assert_eq!((decided(300, true), decided(300, false)), (vec![found], vec![found]));
+    assert_eq!(decided(700, false), [slow], "the handler had most of the time");
+    assert_eq!(decided(900, false), [slow]);
+}
+
 #[test]
 fn the_state_of_the_targets_link_decides_and_a_good_link_does_not() {
     assert_eq!(causes_with(eth0(false, false)), ["pod_link_down"]);

@@ -140,6 +140,11 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
                 .fix(ADDRESS, address(drop))
         }
         Some("IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
+        // `noop_enqueue`, net/sched/sch_generic.c: a device that is down has no other queue.
+        Some("QDISC_DROP") if drop.device.as_ref().is_some_and(|device| !device.up) => {
+            Explanation::of("; that device is down")
+                .fix("Set the device up, and find what set it down", [format!("ip link show dev {device}")])
+        }
         Some("QDISC_DROP" | "QDISC_OVERLIMIT") => {
             Explanation::of("; the device's queue is full, limited, or made to lose packets").fix(QUEUE, [queue(device)])
         }
@@ -361,5 +366,9 @@ mod tests {
         let named = "the kernel dropped its SYN 10.88.0.1:40000 -> 10.88.0.2:8080 on v7 on the node (QDISC_DROP)";
         assert!(verdict.cause.name() == "unexplained" && verdict.summary.contains(named), "{}", verdict.summary);
         assert_ends(&verdict.remediation, ": tc -s qdisc show dev v7");
+        // `lo` of a pod: neither the prober's own nor the pod's link.
+        let lo = Stream::new().connect().drop_on(SYN, "QDISC_DROP", POD, lo(false)).gives_up().verdict();
+        assert_has(&lo.summary, &["that device is down"]);
+        assert_has(&lo.remediation, &["Set the device up", "ip link show dev lo"]);
     }
 }
