@@ -41,11 +41,13 @@ const NDMSG: usize = 12;
 const NUD_PERMANENT: u16 = 0x80;
 const NTF_EXT_LEARNED: u8 = 0x10;
 
-/// Settings of the target's namespace: they decide what its listener does when a queue is full.
+/// Settings of the target's namespace: they decide what its listener does when a queue is full, and which SYNs the
+/// reverse-path filter drops there.
 const SETTINGS: &[(&str, &str)] = &[
     ("tcp_syncookies", "ipv4/tcp_syncookies"),
     ("tcp_max_syn_backlog", "ipv4/tcp_max_syn_backlog"),
     ("somaxconn", "core/somaxconn"),
+    ("all.rp_filter", "ipv4/conf/all/rp_filter"),
 ];
 /// Counters of `TcpExt` that show full queues.
 const COUNTERS: &[&str] = &["ListenOverflows", "ListenDrops", "TCPReqQFullDrop"];

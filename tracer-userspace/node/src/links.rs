@@ -9,9 +9,10 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 
 use libc::{
-    IFA_ADDRESS, IFA_LOCAL, IFLA_EXT_MASK, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID, IFLA_LINKINFO,
-    IFLA_MASTER, IFLA_XDP, RTEXT_FILTER_SKIP_STATS, RTM_GETADDR, RTM_GETLINK, RTM_GETNSID, RTM_NEWLINK,
-    RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR, RTNLGRP_LINK, SO_NETNS_COOKIE,
+    AF_INET, IFA_ADDRESS, IFA_LOCAL, IFLA_AF_SPEC, IFLA_EXT_MASK, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK,
+    IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_XDP, RTEXT_FILTER_SKIP_STATS, RTM_GETADDR, RTM_GETLINK,
+    RTM_GETNSID, RTM_NEWLINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_IFADDR, RTNLGRP_LINK,
+    SO_NETNS_COOKIE,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
@@ -36,6 +37,10 @@ const IFADDRMSG: usize = 8;
 const IFF_RUNNING: u32 = 0x40;
 /// `IFLA_XDP_DRV_PROG_ID` to `IFLA_XDP_HW_PROG_ID`: the program of each mode (include/uapi/linux/if_link.h).
 const IFLA_XDP_PROG_IDS: RangeInclusive<u16> = 5..=7;
+/// linux/if_link.h
+const IFLA_INET_CONF: u16 = 1;
+/// The position of `IPV4_DEVCONF_RP_FILTER` (linux/ip.h) among the settings of a link; they are counted from 1.
+const RP_FILTER: usize = 8 - 1;
 /// How many addresses of a target's namespace are kept, besides the target's own.
 const MOST_ADDRESSES: usize = 1024;
 
@@ -247,9 +252,17 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         loopback: flags & IFF_LOOPBACK != 0,
         running: Some(flags & IFF_RUNNING != 0),
         peer_ifindex: number(rest, IFLA_LINK),
+        rp_filter: rp_filter(rest),
         ..LinkState::default()
     };
     Some(Link { state, kind })
+}
+
+/// The kernel lists the settings of `/proc/sys/net/ipv4/conf/LINK` as numbers (`inet_fill_link_af`, net/ipv4/devinet.c).
+fn rp_filter(attributes: &[u8]) -> Option<u32> {
+    let of_ipv4 = attribute(attribute(attributes, IFLA_AF_SPEC)?, AF_INET as u16)?;
+    let settings = attribute(of_ipv4, IFLA_INET_CONF)?;
+    field(settings, 4 * RP_FILTER).map(u32::from_ne_bytes)
 }
 
 /// The parent device of a macvlan or ipvlan. The parent itself cannot reach these links (drivers/net/macvlan.c,
@@ -279,7 +292,7 @@ fn parse_addr(message: &[u8]) -> Option<(u32, IpAddr, u8)> {
     Some((ifindex, local.or(other)?, *message.get(1)?))
 }
 
-/// Reports that links or addresses of the node changed.
+/// Reports that links, addresses or settings of links of the node changed.
 pub struct LinkWatch(Netlink);
 
 /// What rtnetlink reported about links and addresses.
@@ -301,7 +314,7 @@ impl LinksChanged {
 impl LinkWatch {
     /// Subscribes inside the node's namespace.
     pub fn open(node: &NodeNetns) -> Result<Self, LinkError> {
-        let groups = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
+        let groups = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV4_NETCONF];
         let socket = node.enter(|| Netlink::subscribe(NETLINK_ROUTE, &groups))?;
         socket.map(Self).map_err(LinkError::Subscribe)
     }
@@ -344,6 +357,8 @@ mod tests {
         let links = read(&node_netns(&[]).expect("own namespace")).expect("links");
         let lo = links.iter().find(|link| link.state.loopback).expect("lo");
         assert_eq!((lo.state.name.as_str(), lo.state.ifindex), ("lo", 1));
+        let filter = std::fs::read_to_string("/proc/sys/net/ipv4/conf/lo/rp_filter").expect("rp_filter");
+        assert_eq!(lo.state.rp_filter.map(|it| it.to_string()).as_deref(), Some(filter.trim()));
         assert!(!lo.state.up || lo.state.addrs.contains(&IpAddr::from([127, 0, 0, 1])));
     }
 

@@ -96,6 +96,8 @@ pub struct LinkState {
     pub parent: Option<ParentLink>,
     /// What it is if it has no other end (`bridge`, `bond`); only for a link of a target.
     pub kind: Option<String>,
+    /// Its own reverse-path filter, `net.ipv4.conf.LINK.rp_filter`; absent in older recordings, and if it has no IPv4.
+    pub rp_filter: Option<u32>,
 }
 
 /// The device under a macvlan or ipvlan.

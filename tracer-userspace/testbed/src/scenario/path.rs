@@ -56,7 +56,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
     Scenario::new("host_isolated_link_beside", None, over_own_part).needs(&[Need::Macvlan]),
     Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
-    Scenario::new("asymmetric_route_pod", Some(Cause::AsymmetricRoute), second_network).own(),
+    Scenario::new("asymmetric_route_pod", Some(Cause::AsymmetricRoute), |s| second_network(s, "0")).own(),
     Scenario::new("unexplained_stray_route", Some(Cause::Unexplained), stray_route).own(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
@@ -65,6 +65,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure_duplicate_v6", NEIGHBOUR, duplicate).v6(),
     Scenario::new("neighbour_failure_address_lost", NEIGHBOUR, address_lost).own(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
+    Scenario::new("rp_filter_drop_device", RP_FILTER, asymmetric_to_device).own(),
+    // The reverse-path filter of the pod drops the SYN.
+    Scenario::new("rp_filter_drop_pod", RP_FILTER, |s| second_network(s, "1")).own(),
     Scenario::new("rp_filter_loose", None, loose).own(),
     Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, "big", true))
         .needs(&[Need::Nft, Need::IcmpHook])
@@ -90,14 +93,13 @@ fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// A second network of the pod takes the route to the node.
-fn second_network(fixture: &mut Fixture<'_>) -> Result<()> {
+/// A second network of the pod takes the route to the node. The pod filters by the way back like this.
+fn second_network(fixture: &mut Fixture<'_>, filter: &str) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
     let (_, outside) = fixture.node.uplink()?;
     let inside = fixture.inside(pod)?;
-    // A reverse-path filter would drop the SYN first.
-    inside.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
+    inside.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", filter)])?;
     inside.ip(|ip| {
         ip.veth("net1", "eth1", outside.as_fd())?;
         ip.up("net1")?;
@@ -105,7 +107,9 @@ fn second_network(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.add(&Route::to_host(BRIDGE).over("net1"))
     })?;
     outside.ip(|ip| ip.up("eth1"))?;
-    fixture.mentions(&["leads out of net1, while", "is on eth0"]);
+    if filter == "0" {
+        fixture.mentions(&["leads out of net1, while", "is on eth0"]);
+    }
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
@@ -322,6 +326,13 @@ fn deaf(fixture: &mut Fixture<'_>) -> Result<()> {
 fn asymmetric(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = two_links(fixture)?;
     fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As [`asymmetric`], and only the device has the filter.
+fn asymmetric_to_device(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = two_links(fixture)?;
+    fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "1")])?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

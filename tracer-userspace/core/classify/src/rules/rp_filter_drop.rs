@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::*;
-use tracer_model::event::PacketDrop;
+use tracer_model::event::{Inspection, LinkState, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
@@ -42,11 +42,21 @@ fn setting(case: &Case<'_>, drop: &PacketDrop) -> (String, &'static str) {
 /// strict does, unless the route back leads there (`no_addr`, `__fib_validate_source`). The node's end of a routed veth
 /// (lxc*, cali*, eni*) is such a device.
 fn has_address(case: &Case<'_>, drop: &PacketDrop) -> Option<bool> {
+    link_of(case, drop).map(|link| link.addrs.iter().any(IpAddr::is_ipv4))
+}
+
+/// The device on which the packet came in, as it was read; absent if the links there were not read.
+fn link_of<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a LinkState> {
     let (netns, device) = (drop.netns?, drop.device.as_ref()?);
-    let target = || inspected(case).map(|(_, reading)| reading).filter(|reading| reading.netns == Some(netns));
-    let links = case.node.links.get(&netns).or_else(|| target().map(|reading| reading.links.as_slice()))?;
-    let link = links.iter().find(|link| link.ifindex == device.ifindex && link.name == device.name)?;
-    Some(link.addrs.iter().any(IpAddr::is_ipv4))
+    let read = || reading_of(case, drop).map(|reading| reading.links.as_slice());
+    let links = case.node.links.get(&netns).or_else(read)?;
+    links.iter().find(|link| link.ifindex == device.ifindex && link.name == device.name)
+}
+
+/// The inspection of the target, if the packet was dropped in the target's namespace.
+fn reading_of<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a Inspection> {
+    let netns = drop.netns?;
+    inspected(case).map(|(_, reading)| reading).filter(|reading| reading.netns == Some(netns))
 }
 
 /// Judges by the kernel's reason. Before 5.17 only the function is known, which drops for a few rarer reasons, too
@@ -61,12 +71,22 @@ fn is_rp_filter(case: &Case<'_>, drop: &PacketDrop) -> Option<Confidence> {
     }
 }
 
-/// The node filters strictly, or loosely on a device where that drops the same. The setting of a single device is not
-/// known here; the one for all decides mostly.
+/// The device filters strictly, or loosely where that drops the same. The greater of its own setting and that of all
+/// counts (`IN_DEV_RPFILTER`, include/linux/inetdevice.h).
 fn is_strict(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let settings = &case.node.settings.sysctls;
-    let is = |wanted: &str| settings.iter().any(|(name, value)| name.ends_with(".rp_filter") && value == wanted);
-    is("1") || (is("2") && has_address(case, drop) == Some(false))
+    let own = link_of(case, drop).and_then(|link| link.rp_filter).map(u64::from);
+    match own.max(filter_of_all(case, drop)) {
+        Some(1) => true,
+        Some(2) => has_address(case, drop) == Some(false),
+        _ => false,
+    }
+}
+
+/// The setting of all devices of the namespace. A new namespace takes it over from the first one
+/// (`net.core.devconf_inherit_init_net`), so if it was not read there, that of the node counts.
+fn filter_of_all(case: &Case<'_>, drop: &PacketDrop) -> Option<u64> {
+    let read = reading_of(case, drop).and_then(|reading| reading.values.get("all.rp_filter").copied());
+    read.or_else(|| case.node.settings.sysctls.get("net.ipv4.conf.all.rp_filter")?.parse().ok())
 }
 
 #[cfg(test)]
@@ -109,6 +129,53 @@ mod tests {
         };
         assert!(reported("1", &["10.88.0.1"]) && reported("2", &[]));
         assert!(!reported("2", &["10.88.0.1"]) && !reported("0", &[]));
+    }
+
+    fn filtering(link: LinkState, value: u32) -> Vec<LinkState> {
+        vec![LinkState { rp_filter: Some(value), ..link }]
+    }
+
+    /// On 5.10, a drop in `ip_rcv_finish_core` of this namespace, on `veth7`.
+    fn without_reason(stream: &mut Stream, flags: TcpFlags, netns: Netns) -> &mut Stream {
+        stream.connect().drop_with(flags, netns, |drop| {
+            (drop.location, drop.device) = (Some("ip_rcv_finish_core.isra.0".into()), Some(device(7, "veth7")));
+        })
+    }
+
+    fn set_all(stream: &mut Stream, value: &str) {
+        let mut settings = NodeSettings::default();
+        settings.sysctls.insert("net.ipv4.conf.all.rp_filter".into(), value.into());
+        stream.push(ObservationKind::NodeSettings(settings));
+    }
+
+    #[test]
+    fn without_reasons_the_filter_of_the_device_counts() {
+        let decided = |all: &str, own: u32, ifindex: u32| {
+            let mut stream = Stream::new();
+            set_all(stream.node_links(filtering(link(ifindex, "veth7", &["10.88.0.1"]), own)), all);
+            without_reason(&mut stream, SYN_ACK, NODE).gives_up().decided()
+        };
+        let (found, not) = (("rp_filter_drop", Confidence::Likely), ("unexplained", Confidence::Possible));
+        assert_eq!((decided("0", 1, 7), decided("1", 0, 7)), (found, found));
+        assert_eq!((decided("0", 0, 7), decided("1", 2, 7)), (not, not), "2, loose, is the greater one");
+        assert_eq!(decided("0", 1, 8), not, "an older device of that name");
+    }
+
+    /// The kernel of a pod with two networks filters by the settings of the pod.
+    #[test]
+    fn without_reasons_the_filter_of_the_pod_counts() {
+        let causes = |of_all: u64, own: u32, netns| {
+            let mut stream = Stream::new();
+            set_all(&mut stream, "0");
+            without_reason(&mut stream, SYN, netns).wait_ms(200).inspection(|reading| {
+                reading.netns = Some(POD);
+                reading.links = filtering(link(7, "veth7", &["10.88.0.2"]), own);
+                reading.values = [("all.rp_filter".to_owned(), of_all)].into();
+            });
+            stream.gives_up().causes()
+        };
+        assert_eq!((causes(1, 0, POD), causes(0, 1, POD)), (vec!["rp_filter_drop"], vec!["rp_filter_drop"]));
+        assert_eq!((causes(0, 0, POD), causes(1, 1, NODE)), (vec!["unexplained"], vec!["unexplained"]));
     }
 
     #[test]
