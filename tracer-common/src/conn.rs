@@ -75,7 +75,7 @@ pub const fn is_unreachable(errno: i32) -> bool {
     matches!(errno, ENETUNREACH | ETIMEDOUT | ECONNREFUSED | EHOSTUNREACH)
 }
 
-/// A connect of a pod whose probe has failed gets this error.
+/// A connect of a pod with a failed probe gets this error.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PodConnect {

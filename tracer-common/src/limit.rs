@@ -26,7 +26,7 @@ pub struct Limit {
     pub every_ns: u64,
 }
 
-/// Failed connects of one pod whose probe has failed. One of each destination would be enough.
+/// Failed connects of one pod with a failed probe. One of each destination would be enough.
 pub const POD_CONNECTS: Limit = Limit { burst: 16, every_ns: 1_000_000_000 / 4 };
 
 impl Limited {

@@ -83,6 +83,6 @@ hooks! {
     InetCskListen = 30, "inet_csk_listen_start";
     /// Connects and closes of all processes, only counted.
     PortUse = 31, "port_use";
-    /// A socket of a pod whose probe has failed gets an error.
+    /// A socket of a pod with a failed probe gets an error.
     SkErrorReport = 32, "inet_sk_error_report";
 }

@@ -193,7 +193,7 @@ pub static PORT_SLOTS: PerCpuArray<PortUse> = PerCpuArray::with_max_entries(SLOT
 #[map]
 pub static TLS_WATCH: HashMap<u16, u64> = HashMap::with_max_entries(1024, 0);
 
-/// Network namespaces of pods whose probes have failed. Userspace fills this map. The value is the state of the token
+/// Network namespaces of pods with failed probes. Userspace fills this map. The value is the state of the token
 /// bucket `tracer_common::limit::POD_CONNECTS`.
 #[map]
 pub static FAILING_PODS: HashMap<u32, u64> = HashMap::with_max_entries(256, 0);

@@ -1,4 +1,4 @@
-//! Connects that fail, of pods whose probes have failed: what such a pod depends on may be unreachable.
+//! Connects that fail, of pods with failed probes: what such a pod depends on may be unreachable.
 
 use aya_ebpf::{
     macros::{fentry, kprobe, raw_tracepoint},

@@ -33,7 +33,7 @@ impl Skb {
         let Some(offset) = read::<u16>(self.0, global!(OFFS.skb_network_header)) else { return 0 };
         let head = read::<u64>(self.0, global!(OFFS.skb_head)).unwrap_or(0);
         // 0xffff: `skb_reset_network_header` was never called. 0: it has no room for a link's header, as a packet of a
-        // Unix socket, whose bytes are the sender's.
+        // Unix socket: its bytes are those of the sender.
         if offset == 0xffff || offset == 0 || head == 0 { 0 } else { head + u64::from(offset) }
     }
 

@@ -289,7 +289,8 @@ impl Core {
     /// Ends an attempt: emits its record, once for each attempt and for any outcome.
     fn end(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
-        if attempt.ended.is_none() || !self.verdicts.finish(conn) {
+        // The record of the attempt has the cause, so it waits as well.
+        if attempt.ended.is_none() || self.waiting.is_for_pod(conn) || !self.verdicts.finish(conn) {
             return;
         }
         let decided = self.verdicts.of(conn);

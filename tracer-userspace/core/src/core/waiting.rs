@@ -17,6 +17,8 @@ use tracer_model::record::Cause;
 /// longer for a very large table or on a busy node. The first drop of a run reaches the core only after tracer has read
 /// the kernel's symbols.
 const HOLD_NS: u64 = 1_000_000_000;
+/// The same for the sockets of a pod. Reading them takes some milliseconds, and much longer on a busy node.
+const HOLD_FOR_POD_NS: u64 = 500_000_000;
 /// How long an attempt is kept if its verdict was emitted without the answer. A refusal ends the attempt at once, but
 /// on an emulated processor reading the rules of kube-proxy takes seconds.
 const LATE_NS: u64 = 5_000_000_000;
@@ -99,6 +101,11 @@ impl Waiting {
         is_settling || self.held.values().any(|held| held.until.is_none_or(|until| now < until))
     }
 
+    /// The verdict on the attempt waits for the sockets of the pod.
+    pub(super) fn is_for_pod(&self, conn: ConnId) -> bool {
+        self.held.get(&conn).is_some_and(|held| matches!(held.answer, Answer::Pod(..)))
+    }
+
     fn hold(&mut self, conn: ConnId, held: Held) {
         if self.held.len() >= MAX_HELD {
             self.held.pop_first();
@@ -172,6 +179,9 @@ impl Core {
         let it = Answer::Pod(reading.from, reading.target);
         for (conn, when) in self.waiting.take_answered(now, |answer| *answer == it) {
             self.decide(conn, when, out);
+            if matches!(when, When::Settled(_)) {
+                self.end(conn, now, out);
+            }
         }
     }
 
@@ -208,7 +218,7 @@ impl Core {
         // The query comes with the end of the attempt.
         let is_due = attempt.ended.is_none() && self.node.has_pod(target.ip());
         let asked = self.queries.pod_asked(from, target).or(is_due.then_some(now));
-        let end = asked.map(|asked| asked.saturating_add(HOLD_NS)).filter(|end| !is_known && now < *end);
+        let end = asked.map(|asked| asked.saturating_add(HOLD_FOR_POD_NS)).filter(|end| !is_known && now < *end);
         let Some(end) = end else { return false };
         self.hold_until(conn, Answer::Pod(from, target), end, when);
         true

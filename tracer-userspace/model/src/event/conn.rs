@@ -160,7 +160,7 @@ pub struct ConnectFailed {
     pub prober: bool,
 }
 
-/// A connect of a pod whose probe has failed got an error.
+/// A connect of a pod with a failed probe got an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodConnectFailed {
     pub netns: Netns,

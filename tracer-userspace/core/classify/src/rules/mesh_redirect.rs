@@ -50,13 +50,13 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_waits_a_second_for_the_sockets_of_the_pod() {
+    fn a_verdict_waits_half_a_second_for_the_sockets_of_the_pod() {
         let read_after = |ms| {
             let mut stream = Stream::new().http_readiness().clone();
             reset(&mut stream).wait_ms(ms).tick().pod_sockets(|reading| reading.redirect = Some(redirect(7, 8)));
             stream.causes()
         };
-        assert_eq!((read_after(900), read_after(1_100)), (vec!["mesh_redirect"], vec!["mid_stream_rst"]));
+        assert_eq!((read_after(450), read_after(550)), (vec!["mesh_redirect"], vec!["mid_stream_rst"]));
     }
 
     /// A process that may not bind port 80 has it translated to 8080, and listens on both ports or on 8080 only.
