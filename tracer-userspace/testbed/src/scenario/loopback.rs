@@ -48,7 +48,8 @@ fn before_answer(fixture: &mut Fixture<'_>) -> Result<()> {
     let target = SocketAddr::from((NODE, HOST));
     let options = fixture.options;
     let timeout = options.probe_timeout;
-    let slow = format!("slow:{}", (timeout * 3 / 4).as_millis());
+    // An emulated processor needs seconds to run the plugin.
+    let slow = format!("slow:{}", (timeout * 9 / 10).as_millis());
     fixture.node.serve(options, &[&slow, &target.to_string()])?;
     (fixture.watch)()?;
     let reused = reused_pid(&fixture.node.node, options)?;
@@ -58,7 +59,7 @@ fn before_answer(fixture: &mut Fixture<'_>) -> Result<()> {
         Some(Suspect { comm: "loopback".to_owned(), ancestor: "crio".to_owned(), netns_path: path.clone() });
     fixture.fails_while(target, timeout, Ending::Timeout, |fixture| {
         // The request has arrived by then.
-        thread::sleep(timeout / 4);
+        thread::sleep(timeout / 16);
         fixture.helpers.push(run_by_runtime(&fixture.node.node, options, &path, "netlink")?);
         Ok(())
     })
