@@ -291,14 +291,16 @@ pub fn report_listener(hook: Hook, sk: Sock, change: Change) {
     });
 }
 
-/// A segment is retransmitted, or that fails: the segment never leaves then.
+/// A segment is retransmitted, or that fails.
 ///
 /// proto v6.18  include/trace/events/tcp.h  TP_PROTO(const struct sock *sk, const struct sk_buff *skb, int err)
 ///
 /// Kernels with two arguments refuse to attach it. Often runs in a timer, so the current task is not the actor.
 #[raw_tracepoint(tracepoint = "tcp_retransmit_skb")]
 pub fn tcp_retransmit_skb(ctx: RawTracePointContext) -> i32 {
-    if ctx.arg::<u64>(2) as i32 == 0 {
+    /// netfilter dropped it on its way out: it left TCP.
+    const DROPPED: i32 = -1;
+    if [0, DROPPED].contains(&(ctx.arg::<u64>(2) as i32)) {
         try_retransmit(Sock(ctx.arg(0)), Skb(ctx.arg(1)));
     }
     0

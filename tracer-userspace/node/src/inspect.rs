@@ -25,7 +25,7 @@ use tracer_model::event::{
     Inspection, LinkState, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, ServedConnection, Serving,
     StrayRoute,
 };
-use tracer_model::query::TargetQuery;
+use tracer_model::query::{Awaited, TargetQuery};
 
 /// Half-open connections are `SYN_RECV` on older kernels and `NEW_SYN_RECV` on newer ones.
 const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
@@ -69,8 +69,13 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
             Sockets::of(listeners, target, query.peer)
         });
         if let Some((sockets, _)) = sockets.ok().zip(query.peer) {
-            let pids = namespaces.pids(from.netns, max_age(query.awaited));
-            let serving = serving(&sockets, pids, from.netns, &servers::OF_NODE, throttling.mounts());
+            let mut find = |ago| {
+                let pids = namespaces.pids(from.netns, ago);
+                serving(&sockets, pids, from.netns, &servers::OF_NODE, throttling.mounts())
+            };
+            // A server that began a moment ago may be missing in the older list.
+            let found = Some(find(max_age(query.awaited))).filter(|it| !it.processes.is_empty());
+            let serving = found.unwrap_or_else(|| find(max_age(Awaited::Handshake)));
             // The node's namespace has the processes of many pods. The quotas of the servers are enough.
             let cgroups = serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_deref()).collect::<BTreeSet<_>>();
             inspection.throttled = cgroups.into_iter().filter_map(|it| throttle::read(Path::new(it))).collect();
