@@ -103,8 +103,7 @@ fn round(stage: &Stage, load: &mut Load, plan: Plan, command: &[&str]) -> Result
     let own_us = (cpu_seconds_of(tool.pid())? - before) * 1e6 / made.connections;
     let mib = |field: &str| memory_of(tool.pid(), field).map(|kib| kib / 1024.0);
     let (anonymous_mib, file_mib) = (mib("RssAnon")?, mib("RssFile")?);
-    kill(tool.pid(), Signal::SIGINT)?;
-    tool.0.wait()?;
+    tool.end()?;
     let lost = lost(&fs::read_to_string(&output)?);
     Ok(Round { made, own_us, anonymous_mib, file_mib, lost })
 }
@@ -145,6 +144,17 @@ impl Tool {
         }
         thread::sleep(2 * SETTLE);
         ensure!(self.0.try_wait()?.is_none(), "it ended");
+        Ok(())
+    }
+
+    /// Lets it print its losses. bpftrace did not end by its signal once.
+    fn end(&mut self) -> Result<()> {
+        kill(self.pid(), Signal::SIGINT)?;
+        let begun = Instant::now();
+        while self.0.try_wait()?.is_none() {
+            ensure!(begun.elapsed() < PATIENCE, "it does not end");
+            thread::sleep(Duration::from_millis(20));
+        }
         Ok(())
     }
 
