@@ -1,8 +1,8 @@
 //! Connects that fail, of pods with failed probes: what such a pod depends on may be unreachable.
 
 use aya_ebpf::{
-    macros::{fentry, kprobe, raw_tracepoint},
-    programs::{FEntryContext, ProbeContext, RawTracePointContext},
+    macros::{kprobe, raw_tracepoint},
+    programs::{ProbeContext, RawTracePointContext},
 };
 use tracer_common::{
     conn::{PodConnect, is_unreachable},
@@ -31,13 +31,6 @@ pub fn inet_sk_error_report(ctx: RawTracePointContext) -> i32 {
 /// The same for kernels before 5.14.
 ///
 /// proto v5.10  net/core/sock.c  static void sock_def_error_report(struct sock *sk)
-#[fentry(function = "sock_def_error_report")]
-pub fn fentry_sock_def_error_report(ctx: FEntryContext) -> i32 {
-    try_error_report(Sock(ctx.arg(0)));
-    0
-}
-
-/// See [`fentry_sock_def_error_report`].
 #[kprobe]
 pub fn kprobe_sock_def_error_report(ctx: ProbeContext) -> u32 {
     try_error_report(Sock(ctx.arg(0).unwrap_or(0)));
@@ -51,7 +44,8 @@ fn try_error_report(sk: Sock) {
     let netns = sk.net().inum();
     let Some(used) = FAILING_PODS.get_ptr_mut(netns) else { return };
     let is_tcp = sk.is_tcp();
-    if !is_tcp && sk.dport() != DNS {
+    // An established connection gets such errors, too, when its peer is gone.
+    if is_tcp && sk.has_received() || !is_tcp && sk.dport() != DNS {
         return;
     }
     let mut tuple = Tuple { saddr: [0; 16], daddr: [0; 16], sport: 0, dport: 0, reserved: 0 };

@@ -54,16 +54,16 @@ fn try_connect(ctx: &SockOpsContext) {
 fn try_state(ctx: &SockOpsContext) {
     let sk = sock(ctx);
     let (old, new) = (ctx.arg(0) as u8, ctx.arg(1) as u8);
+    let Some(conn) = sockets::by_socket(sk) else { return };
     let Some(last) = LAST_STATE.get_ptr_mut(0) else { return };
-    let key = state::key(sk.0, old, new);
+    // Another connection may have the same memory.
+    let key = state::key(sk.0, old, new) ^ conn.conn;
     // See `try_connect`.
     if unsafe { *last } == key {
         return;
     }
     unsafe { *last = key };
-    if let Some(conn) = sockets::by_socket(sk) {
-        change(Hook::SockOps, sk, &conn, (old, new));
-    }
+    change(Hook::SockOps, sk, &conn, (old, new));
 }
 
 /// The address of the socket as a number: see `hooks::tls::sock`.

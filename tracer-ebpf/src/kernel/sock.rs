@@ -99,6 +99,12 @@ impl Sock {
         read(self.0, global!(OFFS.tcp_bytes_received))
     }
 
+    /// Whether the peer has sent its SYN (`tcp_connect_init` sets the next sequence number to 0).
+    #[inline(always)]
+    pub fn has_received(self) -> bool {
+        read::<u32>(self.0, global!(OFFS.tcp_rcv_nxt)).unwrap_or(0) != 0
+    }
+
     /// Bytes that are in order and not read yet. In CLOSE_WAIT the peer's FIN is one of them.
     #[inline(always)]
     pub fn unread(self) -> Option<u32> {

@@ -205,7 +205,7 @@ impl Loaded {
     /// which the start needs.
     pub fn tidy(&mut self) {
         prepare::trim();
-        self.names.read_symbols();
+        self.names.read_ahead();
     }
 
     pub fn is_attached(&self, hook: Hook) -> bool {

@@ -238,6 +238,7 @@ impl Core {
 
     /// Asks the rules about an attempt, and emits a verdict that is new or changed.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
+        self.waiting.forget_pod(conn);
         let (before, pending) = (self.verdicts.of(conn), self.verdicts.is_pending(conn));
         if before.is_some_and(|b| b.revised) && !self.may_revise_again(conn) {
             return;

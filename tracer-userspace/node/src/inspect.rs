@@ -74,7 +74,8 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
                 serving(&sockets, pids, from.netns, &servers::OF_NODE, throttling.mounts())
             };
             // A server that began a moment ago may be missing in the older list.
-            let found = Some(find(max_age(query.awaited))).filter(|it| !it.processes.is_empty());
+            let is_whole = |it: &Serving| !it.processes.is_empty() || sockets.listeners.is_empty();
+            let found = Some(find(max_age(query.awaited))).filter(is_whole);
             let serving = found.unwrap_or_else(|| find(max_age(Awaited::Handshake)));
             // The node's namespace has the processes of many pods. The quotas of the servers are enough.
             let cgroups = serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_deref()).collect::<BTreeSet<_>>();

@@ -75,12 +75,13 @@ fn parse_filter(message: &[u8]) -> Option<Program> {
 
 /// The programs attached by tcx to a device of the calling thread's namespace. It needs CAP_NET_ADMIN.
 pub fn attached(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
-    /// Device, attach type, two kinds of flags, address of the ids, their number, padding.
+    /// Device, attach type, two kinds of flags, address of the ids, their number, padding. Then three addresses that are
+    /// not used, and a revision, which the kernel writes whatever the size of the attributes (`bpf_mprog_query`).
     #[repr(C)]
-    struct Query([u32; 4], u64, [u32; 2]);
+    struct Query([u32; 4], u64, [u32; 2], [u64; 4]);
     let mut ids = [0; MOST_PROGRAMS];
-    let mut query = Query([ifindex, attach_type, 0, 0], ids.as_mut_ptr() as u64, [MOST_PROGRAMS as u32, 0]);
-    // SAFETY: the kernel writes at most this number of ids, which outlive the call.
+    let mut query = Query([ifindex, attach_type, 0, 0], ids.as_mut_ptr() as u64, [MOST_PROGRAMS as u32, 0], [0; 4]);
+    // SAFETY: the kernel writes at most this number of ids, which outlive the call, and the revision in `query`.
     match unsafe { bpf(BPF_PROG_QUERY, &mut query) } {
         // More programs than there was room for.
         Err(error) if error.raw_os_error() != Some(libc::ENOSPC) => Err(error),

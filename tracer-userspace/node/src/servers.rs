@@ -40,6 +40,9 @@ pub struct Holders {
 
 /// Which of these processes, all in one namespace, hold which of these sockets.
 pub fn holders(sockets: &BTreeSet<u64>, pids: &[u32], netns: Netns, most: &Limits) -> Holders {
+    if sockets.is_empty() {
+        return Holders::default();
+    }
     let mut found = Holders { incomplete: pids.len() > most.processes, ..Holders::default() };
     let mut left = most.fds;
     // The kernel may have reused a pid for a process in another namespace.

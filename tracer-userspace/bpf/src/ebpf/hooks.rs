@@ -314,7 +314,6 @@ pub const HOOKS: &[Row] = &[
             "which connects of a pod with a failing probe are refused or rejected",
             &[
                 raw(&[("inet_sk_error_report", "inet_sk_error_report")]),
-                fentry(&[("fentry_sock_def_error_report", "sock_def_error_report")]),
                 kprobe(&[("kprobe_sock_def_error_report", "sock_def_error_report")]),
             ],
         )

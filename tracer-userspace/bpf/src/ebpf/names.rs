@@ -60,9 +60,17 @@ impl KernelNames {
         name_or_number(&self.reset_reasons, number)
     }
 
+    /// Starts to read kallsyms for the first drop, if none came yet.
+    pub(super) fn read_ahead(&mut self) {
+        if self.symbols.is_none() && self.reader.is_none() {
+            self.read_symbols();
+        }
+    }
+
     /// Starts to read kallsyms on a thread. It takes 0.05 s, or 0.2 s on a busy node, and must not block the event loop at the
     /// first drop.
     pub(super) fn read_symbols(&mut self) {
+        self.modules = Some((modules(), Instant::now()));
         self.reader = thread::Builder::new().name("kallsyms".into()).spawn(Symbols::read).ok();
     }
 
@@ -110,15 +118,15 @@ impl KernelNames {
         if self.modules.is_some_and(|(_, checked)| checked.elapsed() < MODULES_EVERY) {
             return false;
         }
-        let text = std::fs::read("/proc/modules").unwrap_or_default();
-        let now = modules(&text);
+        let now = modules();
         let before = self.modules.replace((now, Instant::now()));
         before.is_some_and(|(before, _)| before != now)
     }
 }
 
 /// A number for the names and addresses of the modules. Their use counts change all the time.
-fn modules(text: &[u8]) -> u64 {
+fn modules() -> u64 {
+    let text = std::fs::read("/proc/modules").unwrap_or_default();
     let mut hasher = DefaultHasher::new();
     for line in text.split(|byte| *byte == b'\n') {
         let mut words = line.split(|byte| *byte == b' ');

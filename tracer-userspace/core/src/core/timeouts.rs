@@ -7,7 +7,7 @@ use super::{Core, When};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
 use tracer_model::decision::Decision;
-use tracer_model::event::ConnId;
+use tracer_model::event::{ConnId, is_kubelet_name};
 
 /// How long an attempt without a known timeout lasts, if the prober has begun another one to the same target since then.
 /// Nearly all probes have shorter timeouts. SYNs are retransmitted three times until then.
@@ -24,21 +24,27 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         match Matched::new(attempt, &self.node).longest_timeout_ns() {
             Some(timeout) => self.end_at(conn, attempt.started.saturating_add(timeout)),
-            None => {
+            None if self.is_kubelets(attempt) => {
                 let ends: Vec<(ConnId, u64)> = self.replaced_by(attempt).collect();
                 ends.into_iter().for_each(|(conn, time)| self.end_at(conn, time));
             }
+            None => {}
         }
+    }
+
+    /// A kubelet connects to a pod. Other probers close their sockets, or connect many times at once.
+    fn is_kubelets(&self, attempt: &Attempt) -> bool {
+        let is_listed = || self.node.pods.at(attempt.flow.dst.ip()).next().is_some();
+        attempt.prober && is_kubelet_name(&attempt.actor.comm) && self.node.is_at_pod(attempt) && is_listed()
     }
 
     /// The earlier attempts of the same prober to the same target that still connect, and when they are over.
     fn replaced_by<'a>(&'a self, newer: &'a Attempt) -> impl Iterator<Item = (ConnId, u64)> + 'a {
-        let is_probe = newer.prober && self.node.is_at_pod(newer);
         let is_same = |it: &Attempt| (it.actor.pid, it.flow.dst) == (newer.actor.pid, newer.flow.dst);
         let is_older = |it: &Attempt| it.started.saturating_add(SHORTEST_NS) <= newer.started;
         let waits =
             move |it: &&Attempt| is_same(it) && is_older(it) && it.established.is_none() && it.over_at.is_none();
-        let open = self.correlator.open().filter(move |_| is_probe).filter(waits);
+        let open = self.correlator.open().filter(waits);
         open.map(|it| (it.conn, newer.started.max(it.started.saturating_add(REPLACED_NS))))
     }
 

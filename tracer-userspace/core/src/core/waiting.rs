@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use super::failures::MAX_COUNTERS;
 use super::{Core, When};
+use tracer_attempts::correlate::attempt::Attempt;
 use tracer_classify::finding::Finding;
 use tracer_classify::{FRESH_NS, SETTLE_NS};
 use tracer_model::decision::Decision;
@@ -104,6 +105,13 @@ impl Waiting {
     /// The verdict on the attempt waits for the sockets of the pod.
     pub(super) fn is_for_pod(&self, conn: ConnId) -> bool {
         self.held.get(&conn).is_some_and(|held| matches!(held.answer, Answer::Pod(..)))
+    }
+
+    /// The verdict is decided again: it waits for the sockets of the pod only if that says so.
+    pub(super) fn forget_pod(&mut self, conn: ConnId) {
+        if self.is_for_pod(conn) {
+            self.held.remove(&conn);
+        }
     }
 
     fn hold(&mut self, conn: ConnId, held: Held) {
@@ -210,13 +218,18 @@ impl Core {
     /// pod's own address translation may have sent the attempt to a proxy.
     fn hold_for_pod(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
         let (When::Seen(now) | When::Settled(now)) = when;
-        let by_server = [Cause::ClosedWithoutAnswer, Cause::MidStreamRst].contains(&finding.cause);
-        let Some(attempt) = self.correlator.get(conn).filter(|_| by_server) else { return false };
+        let by_server = |it: &Attempt| match finding.cause {
+            Cause::ClosedWithoutAnswer | Cause::MidStreamRst => true,
+            // An unanswered gRPC probe.
+            Cause::ProbeMisconfigured => it.established.is_some() && it.received() == Some(0),
+            _ => false,
+        };
+        let Some(attempt) = self.correlator.get(conn).filter(|it| by_server(it)) else { return false };
         let (Some(from), target) = (attempt.netns, attempt.flow.dst) else { return false };
         let known = self.node.pod_sockets(from, target);
         let is_known = known.is_some_and(|(time, _)| time.saturating_add(FRESH_NS) >= attempt.started);
-        // The query comes with the end of the attempt.
-        let is_due = attempt.ended.is_none() && self.node.has_pod(target.ip());
+        // The query comes with the end of the attempt, a moment later.
+        let is_due = matches!(when, When::Seen(_)) && attempt.ended.is_none() && self.node.has_pod(target.ip());
         let asked = self.queries.pod_asked(from, target).or(is_due.then_some(now));
         let end = asked.map(|asked| asked.saturating_add(HOLD_FOR_POD_NS)).filter(|end| !is_known && now < *end);
         let Some(end) = end else { return false };

@@ -24,7 +24,7 @@ const BROADER: &[(&str, &[&str])] = &[
     ("conntrack_invalid", &["firewall_drop", "firewall_reject"]),
 ];
 /// Causes of attempts that the network shows as a success, unless the first bytes of the answer are known.
-const ANSWERED: &[&str] = &["app_status_failure", "probe_misconfigured", "tls_eof_noise"];
+const ANSWERED: &[&str] = &["app_status_failure", "probe_misconfigured", "tls_eof_noise", "tcp_probe_noise"];
 
 fn recording() -> impl Strategy<Value = &'static Recorded> {
     (0..recordings().len()).prop_map(|n| &recordings()[n])

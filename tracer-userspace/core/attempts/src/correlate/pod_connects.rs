@@ -21,7 +21,7 @@ pub struct FailedConnects {
     pub udp: bool,
     /// The error of the last one.
     pub errno: i32,
-    /// How many were reported. There may be more: the kernel's program reports four a second for each pod.
+    /// How many were reported. There may be more: the kernel's program reports 16 at once, then four a second.
     pub count: u32,
     /// When the last one failed.
     pub last: u64,

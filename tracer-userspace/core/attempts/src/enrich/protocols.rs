@@ -126,6 +126,7 @@ impl<'a> Matched<'a> {
         let begun = self.attempt.received().is_some_and(|n| n > 0) && self.attempt.redirect_status().is_none();
         let gave_up = match self.attempt.kubelet() {
             Some((_, reported)) => matches!(reported.reason, ProbeOutput::Timeout | ProbeOutput::TimeoutInBody),
+            None if !self.ended_after_all() && !self.attempt.was_quiet() => false,
             None => self.ended_at_a_timeout() && (self.probe_protocol().is_some() || self.still_waited()),
         };
         (begun && gave_up && self.mismatched_protocol().is_none()).then_some(since)

@@ -24,7 +24,7 @@ struct Unreachable {
     fix: String,
 }
 
-/// The destination to which most connects of the pod have failed in the minute before the attempt's end.
+/// The destination to which most connects of the pod have failed since a minute before the attempt began.
 fn failing(case: &Case<'_>) -> Option<Unreachable> {
     let attempt = case.attempt;
     let from = attempt.netns?;
