@@ -22,6 +22,7 @@ const BROADER: &[(&str, &[&str])] = &[
     ("network_policy_drop", &["firewall_drop"]),
     ("service_no_endpoints", &["firewall_reject", "firewall_drop", "connection_refused"]),
     ("conntrack_invalid", &["firewall_drop", "firewall_reject"]),
+    ("mesh_redirect", &["mid_stream_rst", "closed_without_answer"]),
 ];
 /// Causes of attempts that the network shows as a success, unless the first bytes of the answer are known.
 const ANSWERED: &[&str] = &["app_status_failure", "probe_misconfigured", "tls_eof_noise", "tcp_probe_noise"];

@@ -23,7 +23,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("tls_eof_noise", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).smoke(),
     Scenario::new("tls_eof_noise_v6", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).v6().on_every_kernel(),
     Scenario::new("tls_eof_noise_by_hello", Some(Cause::TlsEofNoise), |s| tls_noise(s, UNLISTED_TLS)),
-    Scenario::new("tcp_probe_noise", Some(Cause::TcpProbeNoise), speaks_first).on_every_kernel(),
+    Scenario::new("tcp_probe_noise", Some(Cause::TcpProbeNoise), speaks_first),
     Scenario::new("tcp_probe_noise_v6", Some(Cause::TcpProbeNoise), speaks_first).v6(),
 ];
 
