@@ -17,7 +17,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let evidence = unread(case).or_else(|| answered_with_reset(case))?;
     let dst = attempt.flow.dst;
     let summary = format!(
-        "the attempt succeeded: it connected to {dst}, sent no byte and closed; the server there speaks first, so its log may show a client that was lost"
+        "the attempt succeeded: it connected to {dst}, sent no byte and closed; the server there sent bytes without being asked, so its log may show a client that was lost"
     );
     let found = Finding::failure(Cause::TcpProbeNoise, vec![evidence], summary, Cause::TcpProbeNoise.fix());
     Some(Finding { outcome: Outcome::Noise, decided_at: ended, ..found })
