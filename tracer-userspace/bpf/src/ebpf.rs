@@ -115,6 +115,7 @@ pub struct Loaded {
 /// A required part is missing: see [`EbpfError`]. Other missing hooks are reported in [`Loaded::status`].
 pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     prepare::raise_memlock();
+    prepare::share_heap();
     let loader = prepare::loader();
     let mut layout = prepare::read_layout(options.btf.as_deref())?;
     let mut choice = choose(options);
