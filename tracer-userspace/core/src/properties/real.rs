@@ -226,3 +226,11 @@ fn one_verdict_and_one_revision_at_most() {
         assert!(recording.reported.keys().all(|conn| conns.contains(conn) || begun.is_empty()), "{}", recording.name);
     }
 }
+
+#[test]
+fn a_recorded_observation_reads_back() {
+    for observation in recordings().iter().flat_map(|recording| &recording.observations) {
+        let json = serde_json::to_string(observation).expect("an observation is JSON");
+        assert_eq!(serde_json::from_str::<Observation>(&json).expect("and reads back"), *observation);
+    }
+}

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::fixtures::{AttemptVerdicts, Recorded, recordings, reported};
 use super::merge::{Snapshot, is_start, snapshot};
 use super::rename::{Renaming, SLOTS};
-use super::{PropertyCase, healthy, touched};
+use super::{healthy, touched};
 use crate::core::Core;
 use crate::testing::*;
 use tracer_model::decision::Decision;
@@ -18,7 +18,7 @@ const FAILURES: u64 = 20;
 const TAIL_S: u64 = 60;
 const SECOND: u64 = 1_000_000_000;
 /// Healthy attempts. Their connection numbers are below all that are recorded.
-const HEALTHY: &[PropertyCase] = &[(healthy, None), (touched, None)];
+const HEALTHY: &[fn(&mut Stream)] = &[healthy, touched];
 
 /// The traffic of a node, second by second.
 struct Traffic {
@@ -62,7 +62,7 @@ impl Traffic {
 
     fn healthy(&mut self, at: u64) {
         let mut stream = Stream::numbered(self.attempts, at);
-        let (make, _) = HEALTHY[self.attempts as usize % HEALTHY.len()];
+        let make = HEALTHY[self.attempts as usize % HEALTHY.len()];
         make(&mut stream);
         for observation in stream.observations.into_iter().skip(1) {
             self.put(0, observation);
