@@ -231,16 +231,6 @@ mod tests {
     }
 
     #[test]
-    fn the_next_list_replaces_the_last_one() {
-        let mut known = KnownPods::default();
-        known.replace(&[pod("a", "10.88.0.1", 1)]);
-        known.replace(&[pod("b", "10.88.0.2", 2)]);
-        let addrs = ["10.88.0.1", "10.88.0.2"].map(address);
-        assert_eq!(addrs.map(|addr| known.at(addr).count()), [0, 1]);
-        assert!(known.in_netns(Netns(1)).is_none());
-    }
-
-    #[test]
     fn the_list_before_does_not_matter() {
         let [a, b, c] = [pod("a", "10.88.0.1", 1), pod("b", "10.88.0.2", 2), pod("c", "10.88.0.3", 3)];
         let moved = pod("b", "10.88.0.9", 9);

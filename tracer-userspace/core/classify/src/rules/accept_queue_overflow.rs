@@ -145,10 +145,6 @@ mod tests {
     use super::MOST_LISTENERS;
     use tracer_core::testing::*;
 
-    fn waiting(waiting: u32, backlog: u32) -> Vec<&'static str> {
-        causes_with(&[(waiting, backlog)])
-    }
-
     fn causes_with(queues: &[(u32, u32)]) -> Vec<&'static str> {
         inspected(queues).causes()
     }
@@ -192,12 +188,6 @@ mod tests {
         stream.inspection(|reading| reading.listeners = Some(vec![listener(2, 1)]));
         stream.wait_ms(700).again(9).connect().wait_ms(200).inspection(|_| ()).back_to(7).gives_up();
         assert_eq!(stream.causes(), ["accept_queue_overflow"]);
-    }
-
-    #[test]
-    fn a_queue_is_full_only_above_its_maximum() {
-        assert_eq!(waiting(2, 1), ["accept_queue_overflow"]);
-        assert_eq!(waiting(1, 1), ["unexplained"]);
     }
 
     #[test]

@@ -132,12 +132,6 @@ mod tests {
         assert_eq!(decided(Tracked::Yes), ("firewall_drop", Confidence::Proven));
     }
 
-    #[test]
-    fn a_dropped_syn_decides_without_waiting_for_the_timeout() {
-        let causes = Stream::new().connect().filtered(SYN, POD).settles().causes();
-        assert_eq!(causes, ["firewall_drop"]);
-    }
-
     /// Connection tracking translates before the rules of INPUT and FORWARD.
     #[test]
     fn the_port_to_allow_is_the_one_behind_a_translation() {
@@ -161,24 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn with_lost_events_a_dropped_syn_is_unexplained() {
-        assert_eq!(Stream::new().connect().filtered(SYN, POD).wait_ms(2).lost(2).settles().causes(), ["unexplained"]);
-    }
-
-    #[test]
     fn a_late_rst_turns_the_drop_into_a_reject() {
         let mut stream = Stream::new();
         let rules = vec![rule("INPUT", RuleVerdict::Drop)];
         stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
         stream.wait_ms(300).tick().reset_received(TcpState::SynSent, 0);
         assert_eq!(stream.causes(), ["firewall_reject"]);
-    }
-
-    #[test]
-    fn an_attempt_that_gets_through_on_a_later_syn_is_no_failure() {
-        let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
-        stream.wait_ms(1100).syn_again().established().closes((100, 101, 200));
-        assert_eq!(stream.outcomes(), [Outcome::Noise]);
     }
 
     /// The rules were read late: tracer decided the verdict without them, and revised it.
@@ -247,14 +229,6 @@ mod tests {
         stream.closes((0, 1, 0)).wait_ms(50).tick();
         let outcomes = stream.outcomes();
         assert!(!outcomes.is_empty() && outcomes.iter().all(|it| *it == Outcome::Failure), "{outcomes:?}");
-    }
-
-    /// The rule is removed, the next SYN gets through, and nobody listens: the refusal is the cause.
-    #[test]
-    fn a_refusal_of_a_later_syn_is_no_reject() {
-        let mut stream = Stream::new().connect().filtered(SYN, POD).settles().clone();
-        stream.wait_ms(1000).syn_again().refused();
-        assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
     #[test]

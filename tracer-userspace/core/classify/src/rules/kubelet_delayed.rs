@@ -128,11 +128,6 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_time_was_not_read_by_the_kubelet() {
-        assert_eq!(causes(10, ProbeOutput::Timeout), ["kubelet_delayed"]);
-    }
-
-    #[test]
     fn first_bytes_before_the_final_answer_do_not_count() {
         let decided = |https: bool, kind, status| {
             let mut stream = Stream::new();

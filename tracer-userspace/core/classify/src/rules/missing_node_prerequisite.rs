@@ -229,11 +229,6 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_need_not_forward() {
-        assert_eq!(Stream::new().connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up().causes(), ["unexplained"]);
-    }
-
-    #[test]
     fn a_packet_without_a_route_is_route_unreachable() {
         let stream = Stream::new().connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up().clone();
         assert_eq!(stream.causes(), ["route_unreachable"]);

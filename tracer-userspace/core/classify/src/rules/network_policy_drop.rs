@@ -367,14 +367,6 @@ mod tests {
         assert_has(&limit.summary, &["an error or a limit of Open vSwitch"]);
     }
 
-    /// The policy is deleted, and the next SYN gets through. Nobody listens, so the attempt fails because of the
-    /// refusal.
-    #[test]
-    fn a_later_syn_that_is_refused_is_a_refusal() {
-        let stream = Stream::new().connect().drop(SYN, "TC_INGRESS", POD).wait_ms(1000).syn_again().refused().clone();
-        assert_eq!(stream.causes(), ["connection_refused"]);
-    }
-
     #[test]
     fn a_program_that_drops_and_answers_with_a_rst_is_the_cause() {
         let mut stream = Stream::new();

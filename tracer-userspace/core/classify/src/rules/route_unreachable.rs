@@ -322,14 +322,6 @@ mod tests {
         assert_eq!(causes, ["route_unreachable", "unexplained", "unexplained"]);
     }
 
-    #[test]
-    fn host_unreachable_from_a_router_is_route_unreachable() {
-        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"]);
-        let mut outside = Stream::new();
-        outside.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
-        assert_eq!(outside.causes(), ["route_unreachable"]);
-    }
-
     /// Played on a node: a router between the node and the pod forwards the SYN, and has no route for the SYN-ACK.
     #[test]
     fn a_router_without_a_route_back_is_route_unreachable() {

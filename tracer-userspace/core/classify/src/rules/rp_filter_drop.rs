@@ -190,12 +190,6 @@ mod tests {
     }
 
     #[test]
-    fn a_later_syn_that_is_refused_is_a_refusal() {
-        let stream = Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).wait_ms(1000).syn_again().refused().clone();
-        assert_eq!(stream.causes(), ["connection_refused"]);
-    }
-
-    #[test]
     fn a_drop_of_a_connection_that_got_through_is_nothing() {
         let mut stream = Stream::new().connect().established().drop(SYN_ACK, "IP_RPFILTER", NODE).clone();
         stream.closes((100, 101, 200));

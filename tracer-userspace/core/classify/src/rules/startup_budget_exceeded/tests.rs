@@ -3,9 +3,7 @@ use tracer_core::testing::*;
 /// Refused attempts, one each second, of a pod that has only a liveness probe, with threshold 3.
 fn refusals(count: u64) -> Stream {
     let mut stream = Stream::new().liveness(1, 3).netns_made(POD).clone();
-    for number in 0..count {
-        stream.again(100 + number).connect().reset_sent(SYN, true, None).wait_ms(1000);
-    }
+    refuse(&mut stream, 100, count);
     stream
 }
 
