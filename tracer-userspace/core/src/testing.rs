@@ -257,6 +257,18 @@ impl Stream {
         self.push(ObservationKind::Drop(drop))
     }
 
+    /// This function frees a packet.
+    pub fn drop_in(&mut self, flags: TcpFlags, reason: &str, netns: Netns, function: &str) -> &mut Self {
+        self.drop(flags, reason, netns).last_drop().location = Some(function.to_owned());
+        self
+    }
+
+    /// Netfilter drops a packet at the hook that this function calls.
+    pub fn filtered_at(&mut self, flags: TcpFlags, netns: Netns, function: &str) -> &mut Self {
+        self.filtered(flags, netns).last_drop().stack = vec![function.to_owned()];
+        self
+    }
+
     /// The target's side sends a RST.
     pub fn reset_sent(&mut self, answered: TcpFlags, no_socket: bool, actor: Option<&str>) -> &mut Self {
         let flow = self.flow.reversed();

@@ -162,9 +162,7 @@ mod tests {
         assert_eq!((verdict.cause.name(), verdict.confidence), ("asymmetric_route", Confidence::Likely));
         assert_has(&verdict.summary, &["the route back to 10.88.0.1", "out of tun0, while 10.88.0.2 is on eth0"]);
         let mut again = inspected();
-        again.wait_ms(800).syn_again().drop_with(SYN, POD, |drop| {
-            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
-        });
+        again.wait_ms(800).syn_again().drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv");
         assert_eq!(again.gives_up().causes(), ["asymmetric_route"], "the pod had taken the first SYN");
         let mut dropped = inspected();
         assert_ne!(dropped.filtered(SYN, POD).gives_up().causes().last(), Some(&"asymmetric_route"));

@@ -87,10 +87,7 @@ mod tests {
     fn a_rule_of_a_transparent_proxy_that_does_not_listen_is_named() {
         let decided = |rules: Vec<FirewallRule>| {
             let mut stream = Stream::new();
-            stream.connect().drop_with(SYN, POD, |drop| {
-                (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nft_do_chain".into()));
-                drop.stack = vec!["ip_rcv".into()];
-            });
+            stream.connect().filtered_at(SYN, POD, "ip_rcv").last_drop().location = Some("nft_do_chain".into());
             let verdict = stream.push(firewall(POD, rules)).settles().verdict();
             (verdict.cause.name(), verdict.confidence, format!("{} {}", verdict.summary, verdict.remediation))
         };
@@ -251,10 +248,7 @@ mod tests {
     fn a_state_is_suggested_only_where_connections_are_tracked() {
         let by_state = |place: &str| {
             let mut stream = Stream::new();
-            stream.connect().drop_with(SYN_ACK, NODE, |drop| {
-                drop.reason = Some("NETFILTER_DROP".into());
-                drop.stack = vec![place.into()];
-            });
+            stream.connect().filtered_at(SYN_ACK, NODE, place);
             stream.gives_up().verdict().remediation.to_string().contains("ct state established")
         };
         assert!(by_state("ip_local_deliver"));
@@ -268,10 +262,7 @@ mod tests {
             let hooks = vec!["PREROUTING".into()];
             let dropped = FirewallRule { priority, hooks, ..rule("PREROUTING", RuleVerdict::Drop) };
             let mut stream = Stream::new();
-            stream.connect().drop_with(SYN_ACK, NODE, |drop| {
-                (drop.reason, drop.tracked) = (Some("NETFILTER_DROP".into()), tracked);
-                drop.stack = vec!["ip_rcv".into()];
-            });
+            stream.connect().filtered_at(SYN_ACK, NODE, "ip_rcv").last_drop().tracked = tracked;
             let verdict = stream.push(firewall(NODE, vec![dropped])).gives_up().last_verdict();
             verdict.remediation.to_string().contains("ct state established")
         };
@@ -284,10 +275,7 @@ mod tests {
     fn a_drop_by_ufw_on_a_node_is_fixed_with_ufw() {
         let fix = |netns, chain: &str| {
             let mut stream = Stream::new();
-            stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN, netns, |drop| {
-                drop.reason = Some("NETFILTER_DROP".into());
-                drop.stack = vec!["ip_local_deliver".into()];
-            });
+            stream.links(true, &["10.88.0.1"]).connect().filtered_at(SYN, netns, "ip_local_deliver");
             stream.push(firewall(netns, vec![rule(chain, RuleVerdict::Drop)])).settles();
             stream.verdict().remediation
         };
@@ -303,10 +291,7 @@ mod tests {
     fn the_namespace_is_named_by_its_pod_and_entered_by_a_command() {
         let decided = |place: &str| {
             let mut stream = Stream::new();
-            stream.http_readiness().connect().drop_with(SYN, POD, |drop| {
-                drop.reason = Some("NETFILTER_DROP".into());
-                drop.stack = vec![place.into()];
-            });
+            stream.http_readiness().connect().filtered_at(SYN, POD, place);
             let verdict = stream.gives_up().verdict();
             (verdict.summary, verdict.remediation)
         };
@@ -418,10 +403,7 @@ mod tests {
     fn a_drop_at_output_that_no_rule_fits_may_be_by_a_route() {
         let decided = |place: &str, rules: Vec<FirewallRule>| {
             let mut stream = Stream::new();
-            stream.connect().drop_with(SYN, NODE, |drop| {
-                drop.reason = Some("NETFILTER_DROP".into());
-                drop.stack = vec![place.into()];
-            });
+            stream.connect().filtered_at(SYN, NODE, place);
             stream.wait_ms(5).tick().push(firewall(NODE, rules)).gives_up().last_verdict()
         };
         let verdict = decided("__ip_local_out", vec![]);
@@ -442,10 +424,7 @@ mod tests {
             };
             let (last, first) = packets.split_last().expect("a reading");
             first.iter().for_each(|packets| _ = stream.push(read(packets)));
-            let place = Some(place.to_owned());
-            stream.connect().drop_with(SYN, NODE, |drop| {
-                (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), place);
-            });
+            stream.connect().drop_in(SYN, "NETFILTER_DROP", NODE, place);
             let verdict = stream.push(read(last)).gives_up().last_verdict();
             (
                 verdict.confidence,

@@ -132,12 +132,7 @@ mod tests {
         assert_eq!(reported(&[Hook::TcpV6SendReset, Hook::KfreeSkb], |_| ()), ("handshake_rst", Confidence::Possible));
         assert_eq!(reported(&[Hook::TcpV4SendReset], without_place).0, "unexplained");
         assert_eq!(reported(&[], without_place).0, "unexplained", "a rule may have dropped it");
-        let unspecified = |stream: &mut Stream| {
-            let at = |drop: &mut PacketDrop| {
-                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v6_rcv".into()));
-            };
-            stream.drop_with(SYN, POD, at);
-        };
+        let unspecified = |stream: &mut Stream| _ = stream.drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v6_rcv");
         assert_eq!(reported(&[Hook::TcpV4SendReset], unspecified).0, "unexplained");
         assert_eq!(reported(&[Hook::TcpV4SendReset, Hook::KfreeSkb], |_| ()).0, "unexplained");
     }

@@ -299,18 +299,10 @@ mod tests {
         ObservationKind::Findings(Box::new(Findings { findings: vec![found] }))
     }
 
-    fn dropped_at_input(stream: &mut Stream, netns: Netns) {
-        stream.drop_with(SYN, netns, |drop| {
-            drop.reason = Some("NETFILTER_DROP".into());
-            drop.stack = vec!["ip_local_deliver".into()];
-        });
-    }
-
     fn reported(hook: &str, policy: bool) -> Verdict {
         let mut stream = Stream::new().links(true, &["10.88.0.1"]).push(base_policy(hook)).connect().clone();
-        dropped_at_input(&mut stream, NODE);
         let dropping = tracer_model::event::FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
-        stream.push(firewall(NODE, vec![dropping])).settles();
+        stream.filtered_at(SYN, NODE, "ip_local_deliver").push(firewall(NODE, vec![dropping])).settles();
         assert_eq!(stream.causes(), ["firewall_drop"]);
         stream.verdict()
     }
@@ -328,9 +320,8 @@ mod tests {
     #[test]
     fn a_drop_in_a_pod_is_not_the_nodes() {
         let mut stream = Stream::new().links(true, &["10.88.0.1"]).push(base_policy("INPUT")).connect().clone();
-        dropped_at_input(&mut stream, POD);
         let dropping = tracer_model::event::FirewallRule { policy: true, ..rule("INPUT", RuleVerdict::Drop) };
-        stream.push(firewall(POD, vec![dropping])).settles();
+        stream.filtered_at(SYN, POD, "ip_local_deliver").push(firewall(POD, vec![dropping])).settles();
         assert!(stream.verdict().also.is_empty());
     }
 }

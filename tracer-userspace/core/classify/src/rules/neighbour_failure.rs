@@ -362,9 +362,7 @@ mod tests {
         let decided = |place: &str| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
-            stream.drop_with(SYN, NODE, |drop| {
-                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some(place.into()));
-            });
+            stream.drop_in(SYN, "NOT_SPECIFIED", NODE, place);
             stream.decided()
         };
         assert_eq!(decided("neigh_invalidate"), ("neighbour_failure", Confidence::Proven));

@@ -283,9 +283,7 @@ mod tests {
         let confidence = |place: &str| {
             let deny = FirewallRule { exact: false, ..rule("cali-fw-cali1234", RuleVerdict::Drop) };
             let mut stream = Stream::new();
-            stream.connect().drop_with(SYN, POD, |drop| {
-                (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some(place.to_owned()));
-            });
+            stream.connect().drop_in(SYN, "NETFILTER_DROP", POD, place);
             let verdict = stream.push(firewall(POD, vec![deny])).gives_up().verdict();
             assert_eq!(verdict.cause.name(), "network_policy_drop");
             verdict.confidence

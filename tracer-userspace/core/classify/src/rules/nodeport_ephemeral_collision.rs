@@ -337,10 +337,7 @@ mod tests {
         let reported = |rules, place: &str, node_port| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).node_port(ProxyMode::Ipvs, node_port, &["10.88.0.9:80"]).connect();
-            stream.drop_with(SYN_ACK, NODE, |drop| {
-                (drop.reason, drop.stack) = (Some("NETFILTER_DROP".into()), vec![place.into()]);
-            });
-            stream.push(firewall(NODE, rules)).settles();
+            stream.filtered_at(SYN_ACK, NODE, place).push(firewall(NODE, rules)).settles();
             stream.gives_up().last_verdict()
         };
         let gone = reported(vec![], "ip_local_deliver", 40000);
@@ -364,19 +361,12 @@ mod tests {
             let verdict = stream.gives_up().settles().last_verdict();
             (verdict.cause.name(), verdict.confidence)
         };
-        let at_socket = |stream: &mut Stream| {
-            stream.drop_with(SYN, POD, |drop| {
-                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
-            });
-        };
+        let at_socket = |stream: &mut Stream| _ = stream.drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv");
         let likely = ("nodeport_ephemeral_collision", Confidence::Likely);
         assert_eq!(reported(40000, at_socket), likely);
         assert_eq!(reported(40002, at_socket).0, "unexplained", "no NodePort");
-        let second_only = |stream: &mut Stream| {
-            stream.wait_ms(900).syn_again().drop_with(SYN, POD, |drop| {
-                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
-            });
-        };
+        let second_only =
+            |stream: &mut Stream| _ = stream.wait_ms(900).syn_again().drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv");
         assert_eq!(reported(40000, second_only).0, "unexplained", "its own SYN-ACK was lost");
         let by_ipvs = |stream: &mut Stream| {
             stream.drop_with(TcpFlags(0x10), NODE, |drop| {

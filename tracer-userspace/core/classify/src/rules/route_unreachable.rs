@@ -312,10 +312,7 @@ mod tests {
     #[test]
     fn host_unreachable_from_a_tunnel_is_no_missing_route() {
         let reported = |place: &str| {
-            let mut stream = Stream::new().connect().clone();
-            stream.drop_with(SYN, NODE, |drop| {
-                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some(place.into()));
-            });
+            let mut stream = Stream::new().connect().drop_in(SYN, "NOT_SPECIFIED", NODE, place).clone();
             stream.icmp(3, 1).gives_up().verdict().cause.name()
         };
         let causes = ["ip_error", "wg_xmit", "ip_tunnel_xmit"].map(reported);

@@ -293,9 +293,7 @@ mod tests {
     fn an_acknowledgement_that_the_listener_does_not_need_is_not_named() {
         let summary = |acked: u64| {
             let mut stream = Stream::new();
-            stream.connect().established().drop_with(TcpFlags(0x10), POD, |drop| {
-                drop.location = Some("tcp_v4_rcv".into());
-            });
+            stream.connect().established().drop_with(TcpFlags(0x10), POD, |it| it.location = Some("tcp_v4_rcv".into()));
             stream.wait_ms(500).sent_again(80, true).wait_ms(500).closes((100, acked, 0)).settles();
             stream.verdict().summary
         };

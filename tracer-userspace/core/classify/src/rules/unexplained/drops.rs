@@ -270,10 +270,8 @@ mod tests {
     fn a_forwarded_answer_with_a_socket_of_early_demux_is_explained() {
         let noted = |netns, reason: &str| {
             let mut stream = Stream::new();
-            stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN_ACK, netns, |drop| {
-                (drop.reason, drop.location) = (Some(reason.into()), Some("ip_forward".into()));
-                drop.device = Some(device(7, "vlaneni1"));
-            });
+            stream.links(true, &["10.88.0.1"]).connect().drop_in(SYN_ACK, reason, netns, "ip_forward");
+            stream.last_drop().device = Some(device(7, "vlaneni1"));
             stream.gives_up().verdict()
         };
         let (own, other, reason) =
@@ -288,10 +286,7 @@ mod tests {
     fn the_meaning_of_a_reason_is_explained() {
         let noted = |reason: &str, place: &str| {
             let mut stream = Stream::new();
-            stream.connect().drop_with(SYN, POD, |drop| {
-                (drop.reason, drop.location) = (Some(reason.into()), Some(place.into()));
-                drop.device = Some(device(7, "eth0"));
-            });
+            stream.connect().drop_in(SYN, reason, POD, place).last_drop().device = Some(device(7, "eth0"));
             let noted = stream.gives_up().verdict();
             assert_eq!(noted.cause.name(), "unexplained");
             format!("{} {}", noted.summary, noted.remediation)
@@ -326,9 +321,7 @@ mod tests {
         };
         assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
         let mut slow = Stream::new();
-        slow.http_readiness().connect().wait_ms(900).syn_again().drop_with(SYN, POD, |drop| {
-            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
-        });
+        slow.http_readiness().connect().wait_ms(900).syn_again().drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv");
         slow.wait_ms(125).established().closes((0, 1, 0)).wait_ms(50).tick();
         assert_has(&slow.verdict().summary, &["its SYN-ACK was lost or came late"]);
         let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
