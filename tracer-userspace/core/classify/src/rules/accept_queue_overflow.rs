@@ -152,7 +152,6 @@ mod tests {
     fn inspected(queues: &[(u32, u32)]) -> Stream {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|reading| {
-            reading.netns = Some(POD);
             reading.listeners = Some(queues.iter().map(|(waiting, backlog)| listener(*waiting, *backlog)).collect());
         });
         stream.gives_up();
@@ -213,12 +212,8 @@ mod tests {
         for flags in [TcpFlags(0x10), REQUEST] {
             dropped(&mut stream, flags, reason);
         }
-        stream.wait_ms(200).sent_again(100, false);
-        dropped(&mut stream, REQUEST, reason).inspection(|reading| {
-            reading.netns = Some(POD);
-            reading.listeners = Some(vec![listener(waiting, 1)]);
-        });
-        stream.wait_ms(800);
+        dropped(stream.wait_ms(200).sent_again(100, false), REQUEST, reason);
+        stream.inspection(|reading| reading.listeners = Some(vec![listener(waiting, 1)])).wait_ms(800);
         stream
     }
 

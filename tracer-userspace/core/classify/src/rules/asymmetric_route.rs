@@ -234,9 +234,7 @@ mod tests {
         let mut refused = inspected(|_| ());
         refused.wait_ms(800).syn_again().refused();
         assert_eq!(refused.causes(), ["connection_refused"]);
-        let mut full = inspected(|reading| {
-            reading.listeners = Some(vec![listener(2, 1)]);
-        });
+        let mut full = inspected(|reading| reading.listeners = Some(vec![listener(2, 1)]));
         assert_eq!(full.gives_up().causes(), ["accept_queue_overflow"]);
         let mut answered = inspected(|_| ());
         assert_eq!(answered.drop(SYN_ACK, "NEIGH_FAILED", NODE).gives_up().causes().last(), Some(&"neighbour_failure"));
@@ -244,9 +242,7 @@ mod tests {
 
     #[test]
     fn a_syn_that_was_dropped_on_the_node_did_not_reach_the_pod() {
-        let mut stream = inspected(|reading| {
-            reading.listeners = Some(vec![listener(2, 1)]);
-        });
+        let mut stream = inspected(|reading| reading.listeners = Some(vec![listener(2, 1)]));
         stream.wait_ms(700).drop(SYN, "NEIGH_FAILED", NODE).gives_up();
         assert_eq!(stream.causes().last(), Some(&"asymmetric_route"), "{:?}", stream.causes());
     }

@@ -382,9 +382,7 @@ mod tests {
     fn an_observed_cause_goes_before_a_possible_one() {
         let mut stream = Stream::new().missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).clone();
         stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().wait_ms(200);
-        stream.inspection(|reading| {
-            reading.listeners = Some(vec![listener(2, 1)]);
-        });
+        stream.inspection(|reading| reading.listeners = Some(vec![listener(2, 1)]));
         assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"]);
     }
 

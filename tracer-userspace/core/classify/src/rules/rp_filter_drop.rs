@@ -168,7 +168,6 @@ mod tests {
             let mut stream = Stream::new();
             set_all(&mut stream, "0");
             without_reason(&mut stream, SYN, netns).wait_ms(200).inspection(|reading| {
-                reading.netns = Some(POD);
                 reading.links = filtering(link(7, "veth7", &["10.88.0.2"]), own);
                 reading.values = [("all.rp_filter".to_owned(), of_all)].into();
             });

@@ -181,12 +181,12 @@ mod tests {
                 Some(Box::new(Serving { connection: Some(connection), ..Serving::default() }))
             };
             stream.inspection(|reading| {
-                (reading.netns, reading.serving) = (Some(POD), serving(0));
+                reading.serving = serving(0);
                 reading.links = vec![link(2, "eth0", &["10.88.0.2"])];
             });
             stream.wait_ms(500);
             stream.inspection(|reading| {
-                (reading.netns, reading.serving) = (Some(POD), serving(bytes));
+                reading.serving = serving(bytes);
                 read(reading);
             });
             stream.wait_ms(300).closes((100, 101, 0)).wait_ms(5).tick();

@@ -72,7 +72,6 @@ mod tests {
     fn of_listeners(half_open: &[u32], syncookies: u64) -> Vec<&'static str> {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|reading| {
-            reading.netns = Some(POD);
             reading.values = [("tcp_syncookies".to_owned(), syncookies), ("tcp_max_syn_backlog".to_owned(), 8)].into();
             let with = |half_open: &u32| ListenerState { half_open: Some(*half_open), ..listener(0, 128) };
             reading.listeners = Some(half_open.iter().map(with).collect());

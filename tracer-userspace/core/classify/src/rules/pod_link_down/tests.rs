@@ -55,9 +55,7 @@ fn a_bridge_with_the_pods_link_up_is_not_reported_without_ports() {
     let reported = |up: bool| {
         let mut stream = Stream::new();
         stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "cni0"))).wait_ms(200);
-        stream.inspection(|reading| {
-            (reading.netns, reading.links) = (Some(POD), if up { vec![eth0(true, true)] } else { vec![] })
-        });
+        stream.inspection(|reading| reading.links = if up { vec![eth0(true, true)] } else { vec![] });
         let verdict = stream.gives_up().verdict();
         assert_eq!(verdict.cause.name(), "pod_link_down");
         format!("{} {}", verdict.summary, verdict.remediation)
@@ -92,10 +90,7 @@ fn an_answer_to_an_unknown_link_layer_address_is_not_link_down() {
 #[test]
 fn an_inspection_after_the_end_does_not_count() {
     let mut stream = Stream::new();
-    stream.connect().gives_up().wait_ms(500).inspection(|reading| {
-        reading.netns = Some(POD);
-        reading.links = vec![eth0(false, false)];
-    });
+    stream.connect().gives_up().wait_ms(500).inspection(|reading| reading.links = vec![eth0(false, false)]);
     assert_eq!(stream.causes(), ["unexplained"]);
 }
 
@@ -118,11 +113,9 @@ fn a_pod_is_not_gone_if_somebody_answers_for_its_address() {
 #[test]
 fn flooded_copies_of_a_bridge_do_not_count() {
     let mut stream = Stream::new();
-    stream.connect().drop(SYN, "OTHERHOST", POD).wait_ms(200).inspection(|reading| {
-        reading.netns = Some(POD);
-        reading.links = vec![eth0(false, false)];
-    });
-    assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
+    stream.connect().drop(SYN, "OTHERHOST", POD).wait_ms(200);
+    stream.inspection(|reading| reading.links = vec![eth0(false, false)]).gives_up();
+    assert_eq!(stream.causes(), ["pod_link_down"]);
 }
 
 /// Needs a permanent neighbour entry: without one the packet waits for the neighbour, and never reaches the queue.
@@ -131,11 +124,8 @@ fn a_drop_by_a_queue_without_carrier_is_link_down() {
     let at = |running| {
         let port = device(7, "veth7");
         let mut stream = Stream::new();
-        stream.connect().drop_on(SYN, "QDISC_DROP", NODE, Some(port)).wait_ms(200).inspection(|reading| {
-            reading.netns = Some(POD);
-            reading.links = vec![eth0(running, running)];
-        });
-        stream.gives_up().causes()
+        stream.connect().drop_on(SYN, "QDISC_DROP", NODE, Some(port)).wait_ms(200);
+        stream.inspection(|reading| reading.links = vec![eth0(running, running)]).gives_up().causes()
     };
     assert_eq!((at(false), at(true)), (vec!["pod_link_down"], vec!["unexplained"]));
 }
@@ -145,7 +135,7 @@ fn a_drop_by_a_queue_without_carrier_is_link_down() {
 fn a_link_that_goes_down_before_the_answer_is_the_cause() {
     let decided = |device: Device, running: bool, received: u64| {
         let mut stream = Stream::new().connect().established().wait_ms(200).clone();
-        stream.inspection(|reading| (reading.netns, reading.links) = (Some(POD), vec![eth0(true, running)]));
+        stream.inspection(|reading| reading.links = vec![eth0(true, running)]);
         stream.wait_ms(100).drop_back(TcpFlags(0x18), "QDISC_DROP");
         (stream.last_drop().netns, stream.last_drop().device) = (Some(POD), Some(device));
         stream.wait_ms(700).closes((100, 101, received)).settles().all_decided()
@@ -163,7 +153,7 @@ fn no_answer_comes_over_a_link_that_is_down() {
     let decided = |down_at_ms: u64, noticed: bool| {
         let mut stream = Stream::new().http_readiness().connect().established().clone();
         let reads = |stream: &mut Stream, up: bool| {
-            stream.inspection(|it| (it.netns, it.links) = (Some(POD), vec![eth0(up, up)]));
+            stream.inspection(|it| it.links = vec![eth0(up, up)]);
         };
         for ms in [200, 500, 800] {
             if noticed && (ms - 200..ms).contains(&down_at_ms) {
@@ -197,10 +187,7 @@ fn the_nodes_end_is_named_if_it_is_down() {
             stream.link_set(NODE, 7, "veth7", false);
         }
         stream.node_links(vec![veth]).wait_ms(200);
-        stream.inspection(|reading| {
-            reading.netns = Some(POD);
-            reading.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }];
-        });
+        stream.inspection(|reading| reading.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }]);
         stream.gives_up().verdict()
     };
     let set = noted(true, true);
@@ -221,7 +208,7 @@ fn a_link_without_another_end_is_named_as_what_it_is() {
     let reported = |kind: Option<&str>| {
         let link = LinkState { kind: kind.map(str::to_owned), ..eth0(true, false) };
         let mut stream = Stream::new().connect().wait_ms(200).clone();
-        stream.inspection(|reading| (reading.netns, reading.links) = (Some(POD), vec![link]));
+        stream.inspection(|reading| reading.links = vec![link]);
         let verdict = stream.gives_up().verdict();
         assert_lacks(&format!("{} {}", verdict.summary, verdict.remediation), &["other end", "@if"]);
         verdict
@@ -242,10 +229,7 @@ fn a_link_without_another_end_is_named_as_what_it_is() {
 #[test]
 fn an_attempt_that_may_be_over_is_not_judged_by_an_inspection() {
     let mut stream = Stream::new();
-    stream.connect().lost(2).wait_ms(200).inspection(|reading| {
-        reading.netns = Some(POD);
-        reading.links = vec![eth0(false, false)];
-    });
+    stream.connect().lost(2).wait_ms(200).inspection(|reading| reading.links = vec![eth0(false, false)]);
     assert!(stream.causes().is_empty());
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"], "its end was observed: it did wait");
 }
@@ -273,10 +257,7 @@ fn a_rule_that_dropped_an_earlier_syn_does_not_hide_the_link() {
         if again {
             stream.syn_again();
         }
-        stream.wait_ms(200).inspection(|reading| {
-            (reading.netns, reading.links) = (Some(POD), vec![eth0(false, false)]);
-        });
-        stream.gives_up().causes().pop()
+        stream.wait_ms(200).inspection(|reading| reading.links = vec![eth0(false, false)]).gives_up().causes().pop()
     };
     assert_eq!((reported(true), reported(false)), (Some("pod_link_down"), Some("firewall_drop")));
 }
