@@ -14,7 +14,8 @@ use std::net::SocketAddr;
 
 use crate::core::Core;
 pub use parts::{
-    device, firewall, http_probe, link, link_change, listener, lo, neighbour, prober, redirect, rule, start,
+    device, firewall, firewall_with, http_probe, link, link_change, listener, lo, neighbour, prober, redirect, rule,
+    start,
 };
 pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
@@ -144,13 +145,6 @@ impl Stream {
         }))
     }
 
-    /// A change of state, this long after the last segment.
-    pub fn state_quiet(&mut self, (old, new): (TcpState, TcpState), bytes: (u64, u64, u64), ns: u64) -> &mut Self {
-        self.state(old, new, 0, bytes);
-        self.last_state().quiet_ns = Some(ns);
-        self
-    }
-
     pub fn established(&mut self) -> &mut Self {
         self.state(TcpState::SynSent, TcpState::Established, 0, (0, 1, 0))
     }
@@ -158,6 +152,12 @@ impl Stream {
     /// The prober closes the established connection. `bytes`: how many were sent, acknowledged and received.
     pub fn closes(&mut self, bytes: (u64, u64, u64)) -> &mut Self {
         self.state(TcpState::Established, TcpState::FinWait1, 0, bytes)
+    }
+
+    /// The prober closes the established connection, this long after the last segment.
+    pub fn closes_quiet(&mut self, bytes: (u64, u64, u64), ns: u64) -> &mut Self {
+        self.closes(bytes).last_state().quiet_ns = Some(ns);
+        self
     }
 
     /// The server closes the established connection, with the same counts; its FIN counts as received.
@@ -417,9 +417,7 @@ impl Stream {
 
     /// The kubelet outcomes that were joined to attempts.
     pub fn joined(&self) -> Vec<(u64, ProbeOutput)> {
-        let mut core = Core::default();
-        self.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
-        core.joined()
+        push_all(&self.observations).0.joined()
     }
 
     /// The bodies of one kind, in order.
@@ -433,10 +431,8 @@ impl Stream {
 
     /// The verdicts that are emitted while the stream goes on.
     pub fn verdicts_before_the_end(&self) -> Vec<VerdictBody> {
-        let mut core = Core::default();
-        let mut out = Vec::new();
-        self.observations.iter().for_each(|observation| core.push(observation, &mut out));
-        out.into_iter().filter_map(|decision| verdict_of(decision.body)).collect()
+        let (_, decisions) = push_all(&self.observations);
+        decisions.into_iter().filter_map(|decision| verdict_of(decision.body)).collect()
     }
 
     pub fn node_events(&self) -> Vec<NodeBody> {

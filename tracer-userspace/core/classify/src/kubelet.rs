@@ -424,7 +424,7 @@ mod tests {
         // The kubelet reports the last of three attempts.
         let mut stream = Stream::new().http_readiness().connect().established().clone();
         stream.answer(AnswerKind::Http, Some(200)).wait_ms(1_000);
-        stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 141), 999_000_000).wait_ms(10);
+        stream.closes_quiet((100, 101, 141), 999_000_000).wait_ms(10);
         assert_ends(&stream.verdict().summary, "the kubelet ignores this result if it had read the head of the answer");
     }
 }

@@ -267,9 +267,8 @@ mod tests {
     fn a_proxy_may_have_closed_for_the_application() {
         let closed = |container: &str| {
             let mut stream = Stream::new().http_readiness().container_too(container).connect().established().clone();
-            stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 1));
-            let verdict = stream.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 1)).verdicts().remove(0);
-            (verdict.verdict.cause.name(), verdict.verdict)
+            let verdict = stream.server_closes((100, 101, 1)).verdict();
+            (verdict.cause.name(), verdict)
         };
         let (cause, verdict) = closed("linkerd-proxy");
         assert_eq!((cause, verdict.confidence), ("closed_without_answer", Confidence::Proven));

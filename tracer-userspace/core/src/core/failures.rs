@@ -345,8 +345,7 @@ mod tests {
             if reported {
                 stream.kubelet_error(ProbeType::Readiness, ProbeOutput::TimeoutInBody, "x");
             }
-            let end = (TcpState::Established, TcpState::FinWait1);
-            stream.state_quiet(end, (100, 101, 141), 999_000_000).wait_ms(10);
+            stream.closes_quiet((100, 101, 141), 999_000_000).wait_ms(10);
         }
         answered(&mut stream, 103, 500);
         assert_eq!(stream.in_a_row(), [Some(1), None, None, Some(2)]);
@@ -354,8 +353,7 @@ mod tests {
 
     /// Failures in a row of each probe, at the end.
     fn in_a_row(stream: &Stream) -> Vec<u32> {
-        let mut core = crate::core::Core::default();
-        stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+        let (core, _) = push_all(&stream.observations);
         core.failures.in_a_row.values().map(|it| it.count).collect()
     }
 

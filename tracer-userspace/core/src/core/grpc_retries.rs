@@ -309,8 +309,7 @@ mod tests {
         for (conn, until_next) in [(100, 300), (101, 700), (102, 300), (103, 8_700)] {
             refused(&mut stream, conn, until_next);
         }
-        let mut core = crate::core::Core::default();
-        stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
+        let (core, _) = push_all(&stream.observations);
         let grpc_retries = (100..104).map(|conn| core.verdicts.of(ConnId(conn)).map(|it| it.is_retry));
         assert_eq!(grpc_retries.collect::<Vec<_>>(), [false, false, true, true].map(Some));
         assert_eq!(stream.in_a_row(), [None; 2], "the kubelet did not name the probe of each failure");

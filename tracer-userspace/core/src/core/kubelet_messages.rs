@@ -224,17 +224,18 @@ mod tests {
         assert_eq!(stream.verdict().confidence, Confidence::Likely);
     }
 
+    fn sandbox(namespace: &str, name: &str, cause: SandboxCause, words: &str) -> ObservationKind {
+        let pod = PodRef { namespace: Some(namespace.into()), name: Some(name.into()), uid: None };
+        let failure = SandboxFailure { pod, cause, words: words.into(), written_boot_ns: 1, pid: None };
+        ObservationKind::SandboxFailure(Box::new(failure))
+    }
+
     #[test]
     fn a_pod_without_network_is_reported_once() {
         let mut stream = Stream::new();
+        let words = "open /run/flannel/subnet.env: no such file or directory";
         for _ in 0..3 {
-            stream.wait_ms(10_000).push(ObservationKind::SandboxFailure(Box::new(SandboxFailure {
-                pod: PodRef { namespace: Some("shop".into()), name: Some("cart".into()), uid: None },
-                cause: SandboxCause::SubnetFile,
-                words: "open /run/flannel/subnet.env: no such file or directory".into(),
-                written_boot_ns: 1,
-                pid: None,
-            })));
+            stream.wait_ms(10_000).push(sandbox("shop", "cart", SandboxCause::SubnetFile, words));
         }
         assert_eq!(stream.quoted(), [("cni_not_ready", false)]);
         let verdict = stream.verdict();
@@ -246,13 +247,8 @@ mod tests {
     #[test]
     fn a_pod_that_has_its_network_is_not_reported() {
         let mut stream = Stream::new();
-        stream.http_readiness().push(ObservationKind::SandboxFailure(Box::new(SandboxFailure {
-            pod: PodRef { namespace: Some("default".into()), name: Some("web".into()), uid: None },
-            cause: SandboxCause::NoConfig,
-            words: "network is not ready: container runtime network not ready: NetworkReady=false".into(),
-            written_boot_ns: 1,
-            pid: None,
-        })));
+        let words = "network is not ready: container runtime network not ready: NetworkReady=false";
+        stream.http_readiness().push(sandbox("default", "web", SandboxCause::NoConfig, words));
         assert!(stream.quoted().is_empty());
     }
 }

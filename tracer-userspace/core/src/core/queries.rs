@@ -303,9 +303,7 @@ mod tests {
         let asks = |fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
             fill(stream.connect().drop_with(SYN, POD, |drop| drop.reason = None));
-            let mut core = Core::default();
-            stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
-            core.take_queries().contains(&Query::PortHolders(POD, 8080))
+            push_all(&stream.observations).0.take_queries().contains(&Query::PortHolders(POD, 8080))
         };
         assert!(asks(|stream| _ = stream.reset_received(TcpState::SynSent, 0)));
         assert!(!asks(|stream| _ = stream.wait_ms(5)), "a firewall dropped it");
@@ -314,11 +312,8 @@ mod tests {
     #[test]
     fn the_programs_of_a_device_are_queried_if_one_dropped_a_packet() {
         let asks = |reason| {
-            let mut core = Core::default();
-            let mut stream = Stream::new().connect().clone();
-            stream.drop_on(SYN, reason, POD, Some(device(7, "eth0")));
-            stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
-            core.take_queries().contains(&Query::DevicePrograms(POD, 7))
+            let stream = Stream::new().connect().drop_on(SYN, reason, POD, Some(device(7, "eth0"))).clone();
+            push_all(&stream.observations).0.take_queries().contains(&Query::DevicePrograms(POD, 7))
         };
         assert_eq!(["TC_INGRESS", "XDP", "NETFILTER_DROP", "NEIGH_FAILED"].map(asks), [true, true, false, false]);
     }
@@ -329,11 +324,9 @@ mod tests {
         for (packet, client_sends) in [(SYN, true), (SYN_ACK, false)] {
             let mut stream = Stream::to("10.88.0.2:50051");
             stream.connect().filtered(packet, POD);
-            let mut core = Core::default();
-            stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
             let any = Flow { src: address("10.88.0.1:0"), dst: address("10.88.0.2:50051") };
             let asked = if client_sends { any } else { any.reversed() };
-            assert!(core.take_queries().contains(&Query::Firewall(POD, asked)));
+            assert!(push_all(&stream.observations).0.take_queries().contains(&Query::Firewall(POD, asked)));
         }
     }
 

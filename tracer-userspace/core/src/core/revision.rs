@@ -123,19 +123,16 @@ mod tests {
     fn a_connection_with_only_an_end_counts_as_established() {
         let mut stream = Stream::new().http_readiness().connect().clone();
         loopback(&mut stream);
-        stream.wait_ms(1_000).syn_again().state(TcpState::Established, TcpState::FinWait1, 0, LIVES);
+        stream.wait_ms(1_000).syn_again().closes(LIVES);
         assert_eq!(outcomes(&stream).pop().map(|it| it.1), Some(Outcome::Noise));
     }
 
     /// Without the time of the handshake, tracer does not know how long the target had for its answer.
     #[test]
     fn a_connection_with_only_an_end_is_not_a_slow_response() {
-        let mut stream = Stream::new().http_readiness().connect().wait_ms(1_000).clone();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        assert_eq!(stream.causes(), ["unexplained"]);
-        let mut reading = Stream::new().http_readiness().connect().established().wait_ms(1_000).clone();
-        reading.state(TcpState::Established, TcpState::FinWait1, 0, (100, 101, 0));
-        assert_eq!(reading.causes(), ["slow_response"]);
+        let stream = Stream::new().http_readiness().connect().clone();
+        assert_eq!(stream.clone().wait_ms(1_000).closes((100, 101, 0)).causes(), ["unexplained"]);
+        assert_eq!(stream.clone().established().wait_ms(1_000).closes((100, 101, 0)).causes(), ["slow_response"]);
     }
 
     #[test]
@@ -144,13 +141,7 @@ mod tests {
             let answered = |status: u16| {
                 let mut stream = Stream::new().http_readiness().clone();
                 connected_late(&mut stream, lose);
-                stream.answer(AnswerKind::Http, Some(status)).state(
-                    TcpState::Established,
-                    TcpState::FinWait1,
-                    0,
-                    LIVES,
-                );
-                outcomes(&stream)
+                outcomes(stream.answer(AnswerKind::Http, Some(status)).closes(LIVES))
             };
             let no = ("app_status_failure", Outcome::Failure, Confidence::Proven);
             assert_eq!(answered(503), [no]);

@@ -298,9 +298,7 @@ mod tests {
             if read {
                 stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]));
             }
-            let mut core = crate::core::Core::default();
-            stream.wait_ms(5).tick().observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
-            core.is_deciding(stream.now())
+            push_all(&stream.wait_ms(5).tick().observations).0.is_deciding(stream.now())
         };
         assert_eq!([false, true].map(is_deciding), [true, false]);
     }

@@ -90,6 +90,12 @@ impl Stream {
         })))
     }
 
+    /// The node has this setting.
+    pub fn sysctl(&mut self, name: &str, value: &str) -> &mut Self {
+        let sysctls = [(name.to_owned(), value.to_owned())].into();
+        self.push(ObservationKind::NodeSettings(NodeSettings { sysctls, ..NodeSettings::default() }))
+    }
+
     pub fn links(&mut self, lo_up: bool, addrs: &[&str]) -> &mut Self {
         self.node_links(vec![LinkState { up: lo_up, loopback: true, ..link(1, "lo", addrs) }])
     }

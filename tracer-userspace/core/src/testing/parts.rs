@@ -3,7 +3,14 @@
 use super::*;
 
 pub fn firewall(netns: Netns, rules: Vec<FirewallRule>) -> ObservationKind {
-    ObservationKind::Firewall(Box::new(Firewall { rules, ..Firewall::empty(netns) }))
+    firewall_with(netns, rules, |_| ())
+}
+
+/// A reading of the rules with more fields.
+pub fn firewall_with(netns: Netns, rules: Vec<FirewallRule>, fill: impl FnOnce(&mut Firewall)) -> ObservationKind {
+    let mut reading = Firewall { rules, ..Firewall::empty(netns) };
+    fill(&mut reading);
+    ObservationKind::Firewall(Box::new(reading))
 }
 
 /// A rule that every packet meets, in a chain of its own table.

@@ -149,8 +149,7 @@ mod tests {
         let decided = |reason: Option<ProbeOutput>| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
-            stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
-            stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
+            stream.own(|it| _ = it.server_closes((100, 101, 81))).wait_ms(1);
             reason.into_iter().for_each(|reason| _ = stream.kubelet(reason));
             stream.settles().causes()
         };

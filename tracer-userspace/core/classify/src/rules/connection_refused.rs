@@ -197,14 +197,17 @@ mod tests {
         assert_starts(&ended.summary, "nobody listens on 10.88.0.2:8080");
     }
 
+    /// A listener that is older than tracer.
+    fn older(addr: &str) -> ListenerAt {
+        ListenerAt { addr: address(addr), device: None, server: Listener { pid: 7, comm: "app".into() } }
+    }
+
     #[test]
     fn a_listener_of_the_other_family_that_is_older_than_tracer_is_in_the_fix() {
         let fix = |v6: bool, bound: &str| {
             let mut stream = Stream::to(if v6 { "[fd00::2]:8080" } else { "10.88.0.2:8080" });
             stream.http_readiness().pod_in(POD);
-            let server = Listener { pid: 7, comm: "app".into() };
-            let bound = ListenerAt { addr: bound.parse().expect("an address"), device: None, server };
-            stream.pod_sockets(|reading| reading.elsewhere = vec![bound]).wait_ms(10).connect().refused();
+            stream.pod_sockets(|reading| reading.elsewhere = vec![older(bound)]).wait_ms(10).connect().refused();
             stream.verdict().remediation
         };
         assert_has(&fix(true, "0.0.0.0:8080"), &["on [::]: a listener on 0.0.0.0 gets no"]);
@@ -215,11 +218,7 @@ mod tests {
     #[test]
     fn a_listener_older_than_tracer_is_named_with_its_device() {
         let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
-        let bound = ListenerAt {
-            addr: address("0.0.0.0:8080"),
-            device: Some("eth1".into()),
-            server: Listener { pid: 7, comm: "app".into() },
-        };
+        let bound = ListenerAt { device: Some("eth1".into()), ..older("0.0.0.0:8080") };
         stream.pod_sockets(|reading| reading.elsewhere = vec![bound]).wait_ms(10).connect().refused();
         assert_ends(
             &stream.verdict().summary,
@@ -310,9 +309,7 @@ mod tests {
         let noted = |addrs: &[&str], ended: bool| {
             let mut stream = Stream::new();
             stream.http_readiness().pod_in(POD).connect().reset_sent(SYN, true, None).pod_sockets(|reading| {
-                let server = Listener { pid: 7, comm: "app".into() };
-                let at = |addr: &&str| ListenerAt { addr: address(addr), device: None, server: server.clone() };
-                reading.elsewhere = addrs.iter().map(at).collect();
+                reading.elsewhere = addrs.iter().map(|addr| older(addr)).collect();
             });
             if ended {
                 stream.listens(POD, 8081, false);
@@ -346,10 +343,8 @@ mod tests {
     fn listeners_of_an_earlier_pod_with_the_same_address_and_number_are_not_named() {
         let refused = |fill: fn(&mut Stream)| {
             let mut stream = Stream::new();
-            stream.http_readiness().pod_in(POD).connect().refused().pod_sockets(|reading| {
-                let server = Listener { pid: 7, comm: "app".into() };
-                reading.elsewhere = vec![ListenerAt { addr: address("127.0.0.1:8080"), device: None, server }];
-            });
+            stream.http_readiness().pod_in(POD).connect().refused();
+            stream.pod_sockets(|reading| reading.elsewhere = vec![older("127.0.0.1:8080")]);
             fill(&mut stream);
             stream.wait_ms(1_000).again(8).connect().refused().last_verdict().summary
         };

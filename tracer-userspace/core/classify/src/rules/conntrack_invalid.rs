@@ -71,11 +71,9 @@ mod tests {
     #[test]
     fn a_full_table_lowers_the_confidence_if_the_freeing_function_fits_both() {
         let confidence = |place: &str, count: u64| {
-            let ObservationKind::Firewall(mut firewall) = firewall(NODE, vec![invalid()]) else {
-                unreachable!("a firewall")
-            };
-            firewall.conntrack = Some(Conntrack { count, max: 100, drop: 7, ..Conntrack::default() });
-            let verdict = stream(place, Tracked::No, ObservationKind::Firewall(firewall)).verdict();
+            let table = Conntrack { count, max: 100, drop: 7, ..Conntrack::default() };
+            let firewall = firewall_with(NODE, vec![invalid()], |it| it.conntrack = Some(table));
+            let verdict = stream(place, Tracked::No, firewall).verdict();
             assert_eq!(verdict.cause.name(), "conntrack_invalid");
             verdict.confidence
         };

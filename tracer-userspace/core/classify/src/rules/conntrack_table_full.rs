@@ -68,9 +68,11 @@ mod tests {
     use tracer_core::testing::*;
 
     fn table(count: u64, drop: u64, rules: Vec<FirewallRule>) -> ObservationKind {
-        let ObservationKind::Firewall(mut firewall) = firewall(NODE, rules) else { unreachable!("a firewall") };
-        firewall.conntrack = Some(Conntrack { count, max: 100, drop, ..Conntrack::default() });
-        ObservationKind::Firewall(firewall)
+        firewall_with(NODE, rules, |it| it.conntrack = Some(conntrack(count, drop)))
+    }
+
+    fn conntrack(count: u64, drop: u64) -> Conntrack {
+        Conntrack { count, max: 100, drop, ..Conntrack::default() }
     }
 
     fn stream(observations: &[ObservationKind]) -> Stream {
@@ -105,14 +107,12 @@ mod tests {
     /// One limit holds for all namespaces. Only the initial namespace can write it.
     #[test]
     fn the_limit_is_raised_on_the_node() {
-        let ObservationKind::Firewall(mut full) = table(100, 7, Vec::new()) else { unreachable!("a firewall") };
-        full.netns = POD;
         let mut stream = Stream::new();
         stream.links(true, &["10.88.0.1"]).connect().drop_with(SYN, POD, |drop| {
             (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nf_hook_slow".into()));
             (drop.tracked, drop.stack) = (Some(Tracked::No), vec!["ip_rcv".into()]);
         });
-        stream.push(ObservationKind::Firewall(full)).settles();
+        stream.push(firewall_with(POD, Vec::new(), |it| it.conntrack = Some(conntrack(100, 7)))).settles();
         let fix = stream.verdict().remediation;
         assert_has(&fix, &[": sysctl -w net.netfilter.nf_conntrack_max=200; ", " -n conntrack -L | sed "]);
     }
@@ -170,14 +170,13 @@ mod tests {
     /// The table is nearly full and has dropped packets before. A rule that was not read may have dropped this SYN.
     #[test]
     fn with_unread_rules_the_table_is_the_cause_only_if_its_counter_rose() {
-        let mut unread = table(96, 3, Vec::new());
-        if let ObservationKind::Firewall(firewall) = &mut unread {
-            firewall.problems.push("ip_tables: EPERM".into());
-        }
-        assert_eq!(stream(&[unread.clone()]).causes(), ["firewall_drop"]);
+        let unread = |drop| {
+            firewall_with(NODE, Vec::new(), |it| {
+                (it.conntrack, it.problems) = (Some(conntrack(96, drop)), vec!["ip_tables: EPERM".into()]);
+            })
+        };
+        assert_eq!(stream(&[unread(3)]).causes(), ["firewall_drop"]);
         assert_eq!(stream(&[table(96, 3, Vec::new())]).causes(), ["conntrack_table_full"]);
-        let ObservationKind::Firewall(mut rose) = unread.clone() else { unreachable!("a firewall") };
-        rose.conntrack = rose.conntrack.map(|table| Conntrack { drop: 4, ..table });
-        assert_eq!(stream(&[unread, ObservationKind::Firewall(rose)]).causes(), ["conntrack_table_full"], "it counted");
+        assert_eq!(stream(&[unread(3), unread(4)]).causes(), ["conntrack_table_full"], "it counted");
     }
 }

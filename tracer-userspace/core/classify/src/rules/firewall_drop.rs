@@ -350,8 +350,7 @@ mod tests {
                 }
             }
             stream.wait_ms(ended_ms - now);
-            let end = (TcpState::Established, TcpState::FinWait1);
-            stream.own(|it| _ = it.state_quiet(end, (424, 400, 845), 16_000));
+            stream.own(|it| _ = it.closes_quiet((424, 400, 845), 16_000));
             if reported {
                 stream.kubelet(ProbeOutput::Timeout);
             }

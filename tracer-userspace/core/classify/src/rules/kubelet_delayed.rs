@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_retransmission_after_the_close_is_not_the_request() {
         let mut stream = Stream::new().http_readiness().connect().established().wait_ms(1001).clone();
-        stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 0), 100_000_000);
+        stream.closes_quiet((100, 101, 0), 100_000_000);
         stream.wait_ms(200).sent_again(0, false).wait_ms(10).tick();
         assert_eq!(stream.causes(), ["kubelet_delayed"]);
     }
@@ -102,8 +102,7 @@ mod tests {
         let decided = |https: bool, quiet_ms: u64| {
             let mut stream = Stream::new();
             stream.http_readiness_over_tls(https).connect().established().wait_ms(1001);
-            let end = (TcpState::Established, TcpState::FinWait1);
-            stream.state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000).decided()
+            stream.closes_quiet((100, 101, 0), quiet_ms * 1_000_000).decided()
         };
         assert_eq!(decided(false, 100), ("kubelet_delayed", Confidence::Likely));
         assert_eq!(decided(true, 100), ("kubelet_delayed", Confidence::Likely));
@@ -119,8 +118,7 @@ mod tests {
                 stream.sent_again(100, false);
             }
             stream.wait_ms(seconds * 1000 - 800);
-            let end = (TcpState::Established, TcpState::FinWait1);
-            stream.state_quiet(end, (100, 101, 0), 200_000_000).causes()
+            stream.closes_quiet((100, 101, 0), 200_000_000).causes()
         };
         assert_eq!(decided(true, 1), ["slow_response"], "the request was sent at once, and again");
         assert_eq!(decided(false, 1), ["kubelet_delayed"]);
@@ -162,13 +160,13 @@ mod tests {
         let closed_after = |ms: u64, by_server: bool| {
             let mut stream = Stream::new().http_readiness().connect().established().wait_ms(10).clone();
             stream.answer(AnswerKind::Http, Some(200));
-            let mut old = TcpState::Established;
             if by_server {
-                stream.state(old, TcpState::CloseWait, 0, (100, 101, 18));
-                old = TcpState::CloseWait;
+                stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 18));
+                stream.wait_ms(ms - 10).state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 17));
+                stream.last_state().quiet_ns = Some((ms - 10) * 1_000_000);
+            } else {
+                stream.wait_ms(ms - 10).closes_quiet((100, 101, 17), (ms - 10) * 1_000_000);
             }
-            let new = if by_server { TcpState::LastAck } else { TcpState::FinWait1 };
-            stream.wait_ms(ms - 10).state_quiet((old, new), (100, 101, 17), (ms - 10) * 1_000_000);
             stream.kubelet(ProbeOutput::Timeout).last_decided()
         };
         let slow = ("slow_response", Confidence::Likely);

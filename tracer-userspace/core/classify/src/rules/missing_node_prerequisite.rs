@@ -171,9 +171,7 @@ mod tests {
     fn a_devices_own_setting_is_reported_from_the_nodes() {
         let decided = |forwards: &str| {
             let mut stream = Stream::new();
-            let mut settings = NodeSettings::default();
-            settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
-            stream.push(ObservationKind::NodeSettings(settings)).connect();
+            stream.sysctl("net.ipv4.ip_forward", forwards).connect();
             stream.drop_on(SYN, "IP_INADDRERRORS", NODE, Some(device(2, "eth0.100")));
             let verdict = stream.verdict();
             (verdict.summary, verdict.remediation.to_string())
@@ -200,10 +198,8 @@ mod tests {
     #[test]
     fn a_node_that_forwards_ipv6_dropped_the_packet_for_another_reason() {
         let cause = |value: &str| {
-            let mut settings = NodeSettings::default();
-            settings.sysctls.insert("net.ipv6.conf.all.forwarding".into(), value.into());
             let mut stream = Stream::to("[fd00::2]:8080");
-            stream.push(ObservationKind::NodeSettings(settings)).connect().drop(SYN, "IP_INADDRERRORS", NODE);
+            stream.sysctl("net.ipv6.conf.all.forwarding", value).connect().drop(SYN, "IP_INADDRERRORS", NODE);
             stream.gives_up().verdict().cause
         };
         assert_eq!(["0", "1"].map(cause), [Cause::MissingNodePrerequisite, Cause::Unexplained]);
@@ -256,9 +252,7 @@ mod tests {
     fn without_the_hook_for_icmp_errors_the_setting_decides() {
         let decided = |forwards: &str| {
             let mut stream = Stream::new();
-            let mut settings = NodeSettings::default();
-            settings.sysctls.insert("net.ipv4.ip_forward".into(), forwards.into());
-            stream.missing(Hook::IcmpSend).push(ObservationKind::NodeSettings(settings)).connect();
+            stream.missing(Hook::IcmpSend).sysctl("net.ipv4.ip_forward", forwards).connect();
             stream.drop_with(SYN, NODE, |drop| drop.location = Some("ip_error".into()));
             let verdict = stream.gives_up().verdict();
             (verdict.cause, verdict.confidence)
@@ -275,10 +269,8 @@ mod tests {
     fn a_drop_on_a_node_that_forwards_has_another_cause() {
         let decided = |dst: &str, place: &str, setting: &str, value: Option<&str>| {
             let mut stream = Stream::to(dst);
-            let mut settings = NodeSettings::default();
-            settings.sysctls.extend(value.map(|value| (setting.to_owned(), value.to_owned())));
-            stream.push(ObservationKind::NodeSettings(settings)).connect();
-            stream.drop_with(SYN, NODE, |drop| drop.location = Some(place.to_owned()));
+            value.into_iter().for_each(|value| _ = stream.sysctl(setting, value));
+            stream.connect().drop_with(SYN, NODE, |drop| drop.location = Some(place.to_owned()));
             let verdict = stream.gives_up().verdict();
             (verdict.cause, verdict.confidence)
         };

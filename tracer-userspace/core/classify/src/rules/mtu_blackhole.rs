@@ -119,8 +119,7 @@ mod tests {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().answer(AnswerKind::Http, Some(200));
             stream.wait_ms(200).sent_again(bytes, true).wait_ms(400).sent_again(bytes, true).wait_ms(405);
-            let end = (TcpState::Established, TcpState::FinWait1);
-            stream.state_quiet(end, (100, 101, 80), quiet_ms * 1_000_000).settles();
+            stream.closes_quiet((100, 101, 80), quiet_ms * 1_000_000).settles();
             stream.all_decided().pop()
         };
         let lost = ("mtu_blackhole", Confidence::Likely);
@@ -134,9 +133,8 @@ mod tests {
         too_big.drop_back(TcpFlags(0x10), "PKT_TOO_BIG").wait_ms(200).sent_again(1448, true);
         too_big.drop_back(TcpFlags(0x10), "PKT_TOO_BIG").wait_ms(805);
         let mut reported = too_big.clone();
-        let end = (TcpState::Established, TcpState::FinWait1);
-        assert_eq!(too_big.state_quiet(end, (100, 101, 80), 1_005_000_000).decided(), lost);
-        reported.state_quiet(end, (100, 101, 80), 1_005_000_000).kubelet(ProbeOutput::TimeoutInBody).settles();
+        assert_eq!(too_big.closes_quiet((100, 101, 80), 1_005_000_000).decided(), lost);
+        reported.closes_quiet((100, 101, 80), 1_005_000_000).kubelet(ProbeOutput::TimeoutInBody).settles();
         assert_eq!(reported.last_decided(), ("mtu_blackhole", Confidence::Proven));
     }
 

@@ -315,8 +315,7 @@ mod tests {
         if reset {
             stream.resets((33, 34, 0)).reset_sent(SYN, false, Some("app"));
         } else {
-            stream.state(TcpState::Established, TcpState::CloseWait, 0, (33, 34, 1));
-            stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (33, 34, 1)));
+            stream.own(|it| _ = it.server_closes((33, 34, 1)));
         }
         stream.settles()
     }

@@ -25,9 +25,8 @@ mod tests {
 
     fn touched(probed: fn(&mut Stream) -> &mut Stream, redirect: Option<Redirect>) -> Stream {
         let mut stream = Stream::new();
-        probed(&mut stream).pod_sockets(|reading| reading.redirect = redirect).connect().established();
-        stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
-        stream
+        probed(&mut stream).pod_sockets(|reading| reading.redirect = redirect);
+        stream.connect().established().closes((0, 1, 0)).clone()
     }
 
     #[test]
@@ -41,8 +40,7 @@ mod tests {
     fn it_is_reported_again_only_after_a_change() {
         let mut stream = touched(Stream::tcp_readiness, Some(redirect(7, 8)));
         let again = |stream: &mut Stream, conn: u64| {
-            stream.wait_ms(10_000).again(conn).connect().established();
-            stream.state(TcpState::Established, TcpState::FinWait1, 0, (0, 1, 0));
+            stream.wait_ms(10_000).again(conn).connect().established().closes((0, 1, 0));
         };
         (8..11).for_each(|conn| again(&mut stream, conn));
         assert_eq!(stream.causes(), ["probe_proves_nothing"]);

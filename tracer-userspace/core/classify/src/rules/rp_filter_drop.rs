@@ -120,9 +120,7 @@ mod tests {
     fn without_reasons_loose_filtering_counts_where_it_drops() {
         let reported = |value: &str, addrs: &[&str]| {
             let (mut stream, device) = over_lxc(addrs);
-            let mut settings = NodeSettings::default();
-            settings.sysctls.insert("net.ipv4.conf.all.rp_filter".into(), value.into());
-            stream.push(ObservationKind::NodeSettings(settings)).connect().drop_with(SYN_ACK, NODE, |drop| {
+            stream.sysctl("net.ipv4.conf.all.rp_filter", value).connect().drop_with(SYN_ACK, NODE, |drop| {
                 (drop.location, drop.device) = (Some("ip_rcv_finish_core.isra.0".into()), Some(device));
             });
             stream.causes() == ["rp_filter_drop"]
@@ -142,17 +140,12 @@ mod tests {
         })
     }
 
-    fn set_all(stream: &mut Stream, value: &str) {
-        let mut settings = NodeSettings::default();
-        settings.sysctls.insert("net.ipv4.conf.all.rp_filter".into(), value.into());
-        stream.push(ObservationKind::NodeSettings(settings));
-    }
-
     #[test]
     fn without_reasons_the_filter_of_the_device_counts() {
         let decided = |all: &str, own: u32, ifindex: u32| {
             let mut stream = Stream::new();
-            set_all(stream.node_links(filtering(link(ifindex, "veth7", &["10.88.0.1"]), own)), all);
+            stream.node_links(filtering(link(ifindex, "veth7", &["10.88.0.1"]), own));
+            stream.sysctl("net.ipv4.conf.all.rp_filter", all);
             without_reason(&mut stream, SYN_ACK, NODE).gives_up().decided()
         };
         let (found, not) = (("rp_filter_drop", Confidence::Likely), ("unexplained", Confidence::Possible));
@@ -165,8 +158,7 @@ mod tests {
     #[test]
     fn without_reasons_the_filter_of_the_pod_counts() {
         let causes = |of_all: u64, own: u32, netns| {
-            let mut stream = Stream::new();
-            set_all(&mut stream, "0");
+            let mut stream = Stream::new().sysctl("net.ipv4.conf.all.rp_filter", "0").clone();
             without_reason(&mut stream, SYN, netns).wait_ms(200).inspection(|reading| {
                 reading.links = filtering(link(7, "veth7", &["10.88.0.2"]), own);
                 reading.values = [("all.rp_filter".to_owned(), of_all)].into();

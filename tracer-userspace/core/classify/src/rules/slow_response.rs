@@ -235,8 +235,7 @@ mod tests {
         let decided = |status: u16, lasted_ms: u64, quiet_ms: u64| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status)).wait_ms(lasted_ms);
-            let end = (TcpState::Established, TcpState::FinWait1);
-            let causes = stream.state_quiet(end, (100, 101, 141), quiet_ms * 1_000_000).causes();
+            let causes = stream.closes_quiet((100, 101, 141), quiet_ms * 1_000_000).causes();
             (causes, stream.verdicts().first().map(|it| it.verdict.summary.clone()))
         };
         let (causes, summary) = decided(200, 1_000, 999);
@@ -247,8 +246,7 @@ mod tests {
         assert_eq!(decided(503, 1_000, 999).0, ["app_status_failure"]);
         let mut unknown = Stream::new();
         unknown.connect().established().answer(AnswerKind::Http, Some(200)).wait_ms(5_000);
-        let end = (TcpState::Established, TcpState::FinWait1);
-        assert!(unknown.state_quiet(end, (100, 101, 141), 4_000_000_000).causes().is_empty(), "no probe is known");
+        assert!(unknown.closes_quiet((100, 101, 141), 4_000_000_000).causes().is_empty(), "no probe is known");
     }
 
     /// The listener has TCP_DEFER_ACCEPT, as that of Apache httpd.
@@ -261,7 +259,7 @@ mod tests {
                 fill(drop);
             });
             stream.answer(AnswerKind::Http, Some(200)).wait_ms(1_000);
-            stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 141), 999_000_000).causes()
+            stream.closes_quiet((100, 101, 141), 999_000_000).causes()
         };
         assert_eq!(decided(|_| ()), ["slow_response"]);
         assert!(decided(|drop| drop.flags = TcpFlags(0x18)).is_empty(), "a segment with data");
@@ -275,7 +273,7 @@ mod tests {
         let decided = |status: u16, lasted_ms: u64, reason: ProbeOutput| {
             let mut stream = Stream::new();
             stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status)).wait_ms(lasted_ms);
-            stream.state_quiet((TcpState::Established, TcpState::FinWait1), (100, 101, 141), 900_000_000);
+            stream.closes_quiet((100, 101, 141), 900_000_000);
             let first = stream.kubelet(reason).wait_ms(5).tick().verdicts().into_iter().next();
             first.map(|it| (it.verdict.cause.name(), it.verdict.confidence))
         };
@@ -406,8 +404,7 @@ mod tests {
             stream.http_readiness_over_tls(https).like_liveness_too(5).connect().established();
             let (kind, status) = if https { (AnswerKind::Tls, None) } else { (AnswerKind::Http, Some(200)) };
             stream.answer(kind, status).wait_ms(ms);
-            let end = (TcpState::Established, TcpState::FinWait1);
-            stream.state_quiet(end, (100, 101, 141), quiet_ms * 1_000_000).settles().all_decided().pop().map(|it| it.0)
+            stream.closes_quiet((100, 101, 141), quiet_ms * 1_000_000).settles().all_decided().pop().map(|it| it.0)
         };
         for https in [false, true] {
             assert_eq!(decided(https, 1_000, 999), Some("slow_response"));

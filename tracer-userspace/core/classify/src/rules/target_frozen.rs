@@ -282,6 +282,14 @@ mod tests {
         assert_eq!(stream.causes(), ["slow_response"]);
     }
 
+    /// An inspection finds the queue of the target full, and this process at its socket.
+    fn inspect_full(stream: &mut Stream, server: &ServerProcess) {
+        stream.inspection(|reading| {
+            reading.listeners = Some(vec![listener(2, 1)]);
+            reading.serving = Some(Box::new(Serving { processes: vec![server.clone()], ..Serving::default() }));
+        });
+    }
+
     #[test]
     fn a_full_queue_of_a_stopped_server_is_target_frozen() {
         let verdict_of = |servers: &[ServerProcess], is_seen: bool| {
@@ -291,11 +299,7 @@ mod tests {
                 stream.queue_full(ListenQueue::Accept);
             }
             for server in servers {
-                let processes = vec![server.clone()];
-                stream.wait_ms(200).inspection(|reading| {
-                    reading.listeners = Some(vec![listener(2, 1)]);
-                    reading.serving = Some(Box::new(Serving { processes, ..Serving::default() }));
-                });
+                inspect_full(stream.wait_ms(200), server);
             }
             stream.gives_up().verdict()
         };
@@ -319,11 +323,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.connect().established().drop(TcpFlags(0x18), "TCP_LISTEN_OVERFLOW", tracer_core::testing::POD);
             for _ in 0..2 {
-                let serving = Serving { processes: vec![server.clone()], ..Serving::default() };
-                stream.wait_ms(300).inspection(|reading| {
-                    reading.listeners = Some(vec![listener(2, 1)]);
-                    reading.serving = Some(Box::new(serving));
-                });
+                inspect_full(stream.wait_ms(300), &server);
             }
             stream.wait_ms(400).closes((100, 1, 0)).settles().causes()
         };
@@ -338,11 +338,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.connect().filtered(SYN, NODE).push(firewall(NODE, vec![rule("OUTPUT", RuleVerdict::Drop)]));
             for _ in 0..2 {
-                let serving = Serving { processes: vec![stopped(7)], ..Serving::default() };
-                stream.wait_ms(300).inspection(|reading| {
-                    reading.listeners = Some(vec![listener(2, 1)]);
-                    reading.serving = Some(Box::new(serving));
-                });
+                inspect_full(stream.wait_ms(300), &stopped(7));
             }
             stream.wait_ms(400).syn_again();
             if is_met {
@@ -359,10 +355,7 @@ mod tests {
         let next = |server: ServerProcess| {
             let mut core = tracer_core::core::Core::default();
             let mut stream = Stream::new().connect().wait_ms(200).tick().clone();
-            stream.inspection(|reading| {
-                reading.listeners = Some(vec![listener(2, 1)]);
-                reading.serving = Some(Box::new(Serving { processes: vec![server], ..Serving::default() }));
-            });
+            inspect_full(&mut stream, &server);
             stream.observations.iter().for_each(|it| core.push(it, &mut Vec::new()));
             core.take_queries();
             stream.wait_ms(400).tick();

@@ -130,8 +130,7 @@ fn a_complete_answer_that_the_kubelet_rejects_is_not_closed_without_answer() {
     let decided = |why: &str| {
         let mut stream = Stream::new();
         stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(200));
-        stream.state(TcpState::Established, TcpState::CloseWait, 0, (100, 101, 81));
-        stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (100, 101, 81))).wait_ms(1);
+        stream.own(|it| _ = it.server_closes((100, 101, 81))).wait_ms(1);
         stream.kubelet_messages(ProbeType::Readiness, &format!("Get \"http://10.88.0.2:8080\": {why}"));
         stream.wait_ms(5).tick().causes()
     };

@@ -19,11 +19,11 @@ fn services(ready: &[&str], not_ready: &[&str]) -> ObservationKind {
 }
 
 fn kube_proxy(comment: &str) -> ObservationKind {
-    kube_proxy_in("KUBE-SERVICES", RuleVerdict::Reject, comment)
+    kube_proxy_in(NODE, "KUBE-SERVICES", RuleVerdict::Reject, comment)
 }
 
-fn kube_proxy_in(chain: &str, verdict: RuleVerdict, comment: &str) -> ObservationKind {
-    firewall(NODE, vec![FirewallRule { comment: Some(comment.into()), ..rule(chain, verdict) }])
+fn kube_proxy_in(netns: Netns, chain: &str, verdict: RuleVerdict, comment: &str) -> ObservationKind {
+    firewall(netns, vec![FirewallRule { comment: Some(comment.into()), ..rule(chain, verdict) }])
 }
 
 fn pod_at(addr: &str) -> ObservationKind {
@@ -35,7 +35,7 @@ fn pod_at(addr: &str) -> ObservationKind {
 fn dropped_in(chain: &str, known: Vec<ObservationKind>) -> VerdictBody {
     let mut stream = Stream::to("10.96.0.9:80");
     known.into_iter().for_each(|kind| _ = stream.push(kind));
-    let rule = kube_proxy_in(chain, RuleVerdict::Drop, "shop/cart:http has no local endpoints");
+    let rule = kube_proxy_in(NODE, chain, RuleVerdict::Drop, "shop/cart:http has no local endpoints");
     stream.connect().filtered(SYN, NODE).push(rule).gives_up().verdicts().pop().expect("a verdict")
 }
 
@@ -177,15 +177,19 @@ fn a_node_port_without_a_backend_in_the_table_of_ipvs_is_no_firewall_reject() {
     assert_eq!(reported(Hook::IpvsLeave, &[], deny), ("firewall_reject", Confidence::Proven));
 }
 
+/// The table of IPVS, in which these have no backend.
+fn without_backend(addrs: &[&str]) -> ObservationKind {
+    let without_backend = addrs.iter().map(|at| address(at)).collect();
+    ObservationKind::NodePorts(NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend })
+}
+
 /// 5.10 without programs on functions: not even the error of IPVS is observed.
 #[test]
 fn without_a_hook_for_the_error_the_table_and_the_drop_decide() {
     let reported = |missing: &[Hook], without: &[&str]| {
-        let without_backend = without.iter().map(|at| address(at)).collect();
-        let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
         missing.iter().for_each(|hook| _ = stream.missing(*hook));
-        stream.push(ObservationKind::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
+        stream.push(without_backend(without)).links(true, &["10.88.0.1"]).connect();
         stream.drop_with(SYN, NODE, |drop| drop.location = Some("nf_hook_slow".into()));
         stream.push(firewall(NODE, vec![])).gives_up().last_decided()
     };
@@ -203,10 +207,8 @@ fn without_a_hook_for_the_error_the_table_and_the_drop_decide() {
 #[test]
 fn a_service_without_a_backend_in_the_table_of_ipvs_is_no_firewall_reject() {
     let reported_in = |netns, hook: Hook, without: &[&str], rules: Option<Vec<FirewallRule>>| {
-        let without_backend = without.iter().map(|at| address(at)).collect();
-        let table = NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend };
         let mut stream = Stream::to("10.96.0.9:80");
-        stream.missing(hook).push(ObservationKind::NodePorts(table)).links(true, &["10.88.0.1"]).connect();
+        stream.missing(hook).push(without_backend(without)).links(true, &["10.88.0.1"]).connect();
         stream.icmp_in(netns, 3, 3).filtered(SYN, netns);
         rules.into_iter().for_each(|rules| _ = stream.push(firewall(NODE, rules)));
         stream.gives_up().last_decided()
@@ -252,12 +254,16 @@ fn of_kube_proxy_1_36(chain: &str, comment: &str, when: When) -> FirewallRule {
     }
 }
 
+/// To the Service.
+fn to_cart() -> When {
+    When { dst: Some(Prefix { addr: [10, 96, 0, 9].into(), len: 32 }), dport: Some(80), ..When::default() }
+}
+
 #[test]
 fn the_rule_that_kube_proxy_checks_first_is_named() {
     let invalid = "Reject traffic to invalid ports of ClusterIPs";
     let last = of_kube_proxy_1_36("cluster-ips-check", invalid, When::default());
-    let when = When { dst: Some(Prefix { addr: [10, 96, 0, 9].into(), len: 32 }), dport: Some(80), ..When::default() };
-    let first = of_kube_proxy_1_36("service-endpoints-check", "shop/cart:http has no endpoints", when);
+    let first = of_kube_proxy_1_36("service-endpoints-check", "shop/cart:http has no endpoints", to_cart());
     let reported = |rules: Vec<FirewallRule>| {
         let mut stream = Stream::to("10.96.0.9:80");
         stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(firewall(NODE, rules)).gives_up();
@@ -277,15 +283,14 @@ fn the_rule_that_kube_proxy_checks_first_is_named() {
 fn a_reject_of_kube_proxy_is_never_a_firewall_reject() {
     let reported = |rules: Vec<FirewallRule>, truncated| {
         let mut stream = Stream::to("10.96.0.9:80");
-        let rules = ObservationKind::Firewall(Box::new(Firewall { rules, truncated, ..Firewall::empty(NODE) }));
+        let rules = firewall_with(NODE, rules, |it| it.truncated = truncated);
         stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(rules).gives_up();
         let verdict = stream.last_verdict();
         (verdict.cause.name(), verdict.confidence, verdict.summary)
     };
     let legacy = FirewallRule { backend: Backend::IptablesNft, ..rule("KUBE-SERVICES", RuleVerdict::Reject) };
-    let when = When { dst: Some(Prefix { addr: [10, 96, 0, 9].into(), len: 32 }), dport: Some(80), ..When::default() };
     let comment = Some("shop/cart:http has no endpoints".into());
-    let empty = FirewallRule { comment, when, exact: false, ..legacy.clone() };
+    let empty = FirewallRule { comment, when: to_cart(), exact: false, ..legacy.clone() };
     let filter = FirewallRule { chain: "KUBE-IPVS-FILTER".into(), ..legacy.clone() };
     let (cause, confidence, summary) = reported(vec![empty.clone(), filter.clone()], true);
     assert_eq!((cause, confidence), ("service_no_endpoints", Confidence::Likely));
@@ -306,10 +311,10 @@ fn kube_proxys_rule_for_all_cluster_ips_does_not_count_for_another_address() {
             exact: false,
             ..rule("KUBE-IPVS-FILTER", RuleVerdict::Reject)
         };
-        let rules = Firewall { rules: vec![filter], truncated, ..Firewall::empty(NODE) };
+        let rules = firewall_with(NODE, vec![filter], |it| it.truncated = truncated);
         let mut stream = Stream::to("10.96.0.9:80");
         stream.node_links(vec![of_ipvs]).connect();
-        stream.icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(ObservationKind::Firewall(Box::new(rules))).gives_up();
+        stream.icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(rules).gives_up();
         stream.last_decided()
     };
     assert_eq!(reported(&["10.96.0.1"], true), ("firewall_reject", Confidence::Proven));
@@ -331,8 +336,7 @@ fn the_rule_at_which_the_walk_ends_decides() {
         let flow = Flow { src: address("10.88.0.1:0"), dst: address(flow) };
         let path = Some(Path { flow, chains, translates: true });
         let mut stream = Stream::to("10.96.0.9:80");
-        let firewall =
-            ObservationKind::Firewall(Box::new(Firewall { rules: rules.clone(), path, ..Firewall::empty(NODE) }));
+        let firewall = firewall_with(NODE, rules.clone(), |it| it.path = path);
         stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(firewall).gives_up();
         let verdict = stream.last_verdict();
         (verdict.cause.name(), verdict.confidence, verdict.summary)
@@ -361,11 +365,8 @@ fn asking() -> Stream {
 }
 
 fn refuse(stream: &mut Stream, netns: Netns) {
-    let rule = FirewallRule {
-        comment: Some("shop/cart:http has no endpoints".into()),
-        ..rule("KUBE-SERVICES", RuleVerdict::Reject)
-    };
-    stream.icmp_in(netns, 3, 3).filtered(SYN, netns).push(firewall(netns, vec![rule]));
+    let rules = kube_proxy_in(netns, "KUBE-SERVICES", RuleVerdict::Reject, "shop/cart:http has no endpoints");
+    stream.icmp_in(netns, 3, 3).filtered(SYN, netns).push(rules);
     stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
 }
 
