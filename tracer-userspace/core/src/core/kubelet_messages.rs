@@ -2,13 +2,12 @@
 //! prefers the log. tracer may read a line of the log twice, after a rotation.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 
 use super::records::unattached;
 use tracer_attempts::correlate::node::Node;
 use tracer_classify::sandbox;
 use tracer_model::decision::Decision;
-use tracer_model::event::{KubeletProbe, KubeletResult, PodRef, ProbeOutput, ProbeType, SandboxCause, SandboxFailure};
+use tracer_model::event::{KubeletProbe, PodRef, SandboxCause, SandboxFailure};
 use tracer_model::recent::Recent;
 
 const MAX_MESSAGES: usize = 1024;
@@ -23,24 +22,11 @@ const SAME_LINE_NS: u64 = 500_000;
 const SANDBOX_AGAIN_NS: u64 = 300_000_000_000;
 const MAX_SANDBOXES: usize = 1024;
 
-/// A kubelet outcome that was read.
-#[derive(Debug)]
-struct KubeletMessage {
-    pod: PodRef,
-    container: Option<String>,
-    probe_type: ProbeType,
-    is_event: bool,
-    result: KubeletResult,
-    reason: ProbeOutput,
-    src: Option<SocketAddr>,
-    /// First and last instant at which it can have been reported.
-    reported: (u64, u64),
-}
-
 /// The latest kubelet outcomes.
 #[derive(Debug, Default)]
 pub(super) struct KubeletMessages {
-    messages: VecDeque<KubeletMessage>,
+    /// Without their texts.
+    messages: VecDeque<KubeletProbe>,
     /// When each pod without network was last reported.
     sandboxes: Recent<(PodRef, SandboxCause), u64, MAX_SANDBOXES>,
 }
@@ -48,18 +34,16 @@ pub(super) struct KubeletMessages {
 impl KubeletMessages {
     /// The other of the two sources has reported it, or it is a line of the log that was read before.
     pub(super) fn has(&self, probe: &KubeletProbe) -> bool {
-        let message = KubeletMessage::of(probe);
-        self.messages.iter().any(|it| it.is_same(&message))
+        self.messages.iter().any(|it| is_same(it, probe))
     }
 
     /// Keeps an outcome, so that the other source does not report it again.
     pub(super) fn add(&mut self, probe: &KubeletProbe) {
-        let message = KubeletMessage::of(probe);
-        let old = message.reported.0.saturating_sub(KEPT_NS);
-        while self.messages.len() >= MAX_MESSAGES || self.messages.front().is_some_and(|it| it.reported.1 < old) {
+        let old = probe.written_boot_ns.saturating_sub(KEPT_NS);
+        while self.messages.len() >= MAX_MESSAGES || self.messages.front().is_some_and(|it| it.written_until() < old) {
             self.messages.pop_front();
         }
-        self.messages.push_back(message);
+        self.messages.push_back(KubeletProbe { output: None, ..probe.clone() });
     }
 
     /// A pod has no network yet: reported once for each cause, and again every five minutes.
@@ -81,39 +65,24 @@ impl KubeletMessages {
     }
 }
 
-impl KubeletMessage {
-    fn of(probe: &KubeletProbe) -> Self {
-        Self {
-            pod: probe.pod.clone(),
-            container: probe.container.clone(),
-            probe_type: probe.probe_type,
-            is_event: probe.is_event(),
-            result: probe.result,
-            reason: probe.reason,
-            src: probe.src,
-            reported: (probe.written_boot_ns, probe.written_until()),
-        }
-    }
+/// The same failure, reported by the other source or in the same line.
+fn is_same(left: &KubeletProbe, right: &KubeletProbe) -> bool {
+    let overlap = left.written_boot_ns <= right.written_until().saturating_add(MARGIN_NS)
+        && right.written_boot_ns <= left.written_until().saturating_add(MARGIN_NS);
+    let is_by_other_source = left.is_event() != right.is_event() && overlap;
+    (is_by_other_source || is_same_line(left, right)) && is_of_same_probe(left, right)
+}
 
-    /// The same failure, reported by the other source or in the same line.
-    fn is_same(&self, other: &Self) -> bool {
-        let overlap = self.reported.0 <= other.reported.1.saturating_add(MARGIN_NS)
-            && other.reported.0 <= self.reported.1.saturating_add(MARGIN_NS);
-        let is_by_other_source = self.is_event != other.is_event && overlap;
-        (is_by_other_source || self.is_same_line(other)) && self.is_of_same_probe(other)
-    }
+fn is_same_line(left: &KubeletProbe, right: &KubeletProbe) -> bool {
+    let of_line = |it: &KubeletProbe| (it.is_event(), it.result, it.reason, it.src);
+    let at_once = left.written_boot_ns.abs_diff(right.written_boot_ns) <= SAME_LINE_NS;
+    !left.is_event() && of_line(left) == of_line(right) && at_once
+}
 
-    fn is_same_line(&self, other: &Self) -> bool {
-        let of_line = |it: &Self| (it.is_event, it.result, it.reason, it.src);
-        let at_once = self.reported.0.abs_diff(other.reported.0) <= SAME_LINE_NS;
-        !self.is_event && of_line(self) == of_line(other) && at_once
-    }
-
-    /// An Event into which the kubelet combined several does not name the container.
-    fn is_of_same_probe(&self, other: &Self) -> bool {
-        let containers = self.container.iter().zip(&other.container).all(|(left, right)| left == right);
-        containers && self.probe_type == other.probe_type && self.pod.is_same(&other.pod)
-    }
+/// An Event into which the kubelet combined several does not name the container.
+fn is_of_same_probe(left: &KubeletProbe, right: &KubeletProbe) -> bool {
+    let containers = left.container.iter().zip(&right.container).all(|(left, right)| left == right);
+    containers && left.probe_type == right.probe_type && left.pod.is_same(&right.pod)
 }
 
 #[cfg(test)]
