@@ -165,7 +165,7 @@ impl<'a> Matched<'a> {
     /// A probe that it can be speaks HTTP in TLS, and the port has not answered in TLS before.
     pub fn may_find_no_tls(&self) -> bool {
         let in_tls = |spec: &&ProbeSpec| spec.handler == Handler::Http && spec.scheme.as_deref() == Some("https");
-        self.node.tls.answer(self.attempt.flow.dst).is_none() && self.possible_probes().iter().any(in_tls)
+        self.node.tls.spoken(self.attempt.flow.dst).tls.is_none() && self.possible_probes().iter().any(in_tls)
     }
 
     /// The probes that this attempt can be one of.

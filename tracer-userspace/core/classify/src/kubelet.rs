@@ -134,7 +134,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
 /// The port of this probe has answered a probe in TLS.
 fn has_answered_in_tls(probe: &KubeletProbe, node: &Node) -> bool {
     let (Some(pod), Some(spec)) = (pod(&probe.pod, node), spec(probe, node)) else { return false };
-    pod.addrs.iter().any(|addr| node.tls.answer(SocketAddr::new(*addr, spec.port)).is_some())
+    pod.addrs.iter().any(|addr| node.tls.spoken(SocketAddr::new(*addr, spec.port)).tls.is_some())
 }
 
 /// The container that the message names, if it is known.

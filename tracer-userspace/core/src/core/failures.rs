@@ -191,10 +191,10 @@ impl Core {
         }
         let is_http = |answer: &Answer| answer.kind == AnswerKind::Http && answer.status.is_some_and(|it| it < 400);
         if attempt.answer().is_some_and(|(_, answer)| is_http(answer)) {
-            self.node.tls.observe_http(attempt.flow.dst);
+            self.node.tls.note(attempt.flow.dst, |it| it.http = true);
         }
         if Matched::new(attempt, &self.node).is_answered_in_http2() {
-            self.node.tls.observe_http2(attempt.flow.dst);
+            self.node.tls.note(attempt.flow.dst, |it| it.http2 = true);
         }
     }
 }

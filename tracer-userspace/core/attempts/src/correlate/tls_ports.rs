@@ -8,18 +8,25 @@ use tracer_model::recent::Recent;
 /// Ports kept of each kind.
 const MAX: usize = 4096;
 
-/// When each port last spoke TLS.
+/// What ports speak.
 #[derive(Debug, Default)]
 pub struct TlsPorts {
     /// The last ClientHello, by port, the listener's namespace if known, and address.
     hellos: Recent<(u16, Option<Netns>, IpAddr), u64, MAX>,
-    answers: Recent<SocketAddr, u64, MAX>,
-    /// Ports that last answered a ClientHello with something else than TLS: a ClientHello there shows nothing.
-    plain: Recent<SocketAddr, (), MAX>,
-    /// Ports that answered a probe in plain HTTP with success. They may speak TLS as well.
-    http: Recent<SocketAddr, (), MAX>,
-    /// Ports that answered a probe in HTTP/2 without TLS (gRPC) with success.
-    http2: Recent<SocketAddr, (), MAX>,
+    answered: Recent<SocketAddr, Spoken, MAX>,
+}
+
+/// What a port speaks, as its answers to probes show.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spoken {
+    /// The last answer in TLS to an HTTPS probe.
+    pub tls: Option<u64>,
+    /// The last answer to an HTTPS probe was in another protocol: a ClientHello there shows nothing.
+    pub plain: bool,
+    /// A probe in plain HTTP has succeeded there. The port may speak TLS as well.
+    pub http: bool,
+    /// A probe in HTTP/2 without TLS (gRPC) has succeeded there.
+    pub http2: bool,
 }
 
 impl TlsPorts {
@@ -29,49 +36,28 @@ impl TlsPorts {
 
     /// An HTTPS probe got an answer in TLS.
     pub fn observe_answer(&mut self, time: u64, dst: SocketAddr) {
-        self.answers.insert(dst, time);
-        self.plain.remove(&dst);
+        self.note(dst, |it| (it.tls, it.plain) = (Some(time), false));
     }
 
     /// An HTTPS probe got an answer in another protocol.
     pub fn observe_plain(&mut self, dst: SocketAddr) {
-        self.plain.insert(dst, ());
-        self.answers.remove(&dst);
+        self.note(dst, |it| (it.tls, it.plain) = (None, true));
     }
 
-    /// A probe in plain HTTP succeeded.
-    pub fn observe_http(&mut self, dst: SocketAddr) {
-        self.http.insert(dst, ());
+    /// An answer shows what the port speaks.
+    pub fn note(&mut self, dst: SocketAddr, change: impl FnOnce(&mut Spoken)) {
+        change(self.answered.or_default(dst));
     }
 
-    /// A probe in HTTP/2 without TLS succeeded.
-    pub fn observe_http2(&mut self, dst: SocketAddr) {
-        self.http2.insert(dst, ());
-    }
-
-    /// A probe in HTTP/2 without TLS has succeeded there.
-    pub fn speaks_http2(&self, dst: SocketAddr) -> bool {
-        self.http2.get(&dst).is_some()
-    }
-
-    /// A probe in plain HTTP has succeeded there.
-    pub fn speaks_http(&self, dst: SocketAddr) -> bool {
-        self.http.get(&dst).is_some()
-    }
-
-    /// The last answer to an HTTPS probe was in another protocol.
-    pub fn is_plain(&self, dst: SocketAddr) -> bool {
-        self.plain.get(&dst).is_some()
+    pub fn spoken(&self, dst: SocketAddr) -> Spoken {
+        self.answered.get(&dst).copied().unwrap_or_default()
     }
 
     /// No process listens on the port any more. The next one may speak another protocol.
     pub(super) fn forget(&mut self, listener: &Listen) {
         let other = |netns: Option<Netns>| netns.is_some_and(|netns| netns != listener.netns);
         self.hellos.retain(|(port, netns, _), _| *port != listener.addr.port() || other(*netns));
-        self.answers.retain(|dst, _| dst.port() != listener.addr.port());
-        self.plain.retain(|dst, ()| dst.port() != listener.addr.port());
-        self.http.retain(|dst, ()| dst.port() != listener.addr.port());
-        self.http2.retain(|dst, ()| dst.port() != listener.addr.port());
+        self.answered.retain(|dst, _| dst.port() != listener.addr.port());
     }
 
     /// Another namespace has this number now.
@@ -92,11 +78,6 @@ impl TlsPorts {
             })
             .map(|(_, time)| *time)
             .max()
-    }
-
-    /// The last answer to an HTTPS probe.
-    pub fn answer(&self, dst: SocketAddr) -> Option<u64> {
-        self.answers.get(&dst).copied()
     }
 }
 
@@ -140,7 +121,7 @@ mod tests {
         let hellos = [(POD, 443), (NODE, 443), (POD, 444)];
         let known = hellos.map(|(netns, port)| ports.hello(Some(netns), SocketAddr::from(([10, 88, 0, 9], port))));
         assert_eq!(known, [None, Some(1), Some(1)]);
-        assert_eq!(["10.88.0.2:443", "10.88.0.2:444"].map(|at| ports.answer(address(at))), [None, Some(1)]);
+        assert_eq!(["10.88.0.2:443", "10.88.0.2:444"].map(|at| ports.spoken(address(at)).tls), [None, Some(1)]);
     }
 
     #[test]
@@ -148,12 +129,12 @@ mod tests {
         let (mut ports, at) = (TlsPorts::default(), address("10.88.0.2:443"));
         ports.observe_answer(1, at);
         ports.observe_plain(at);
-        assert_eq!((ports.is_plain(at), ports.answer(at)), (true, None));
+        assert_eq!((ports.spoken(at).plain, ports.spoken(at).tls), (true, None));
         ports.observe_answer(2, at);
-        assert_eq!((ports.is_plain(at), ports.answer(at)), (false, Some(2)));
+        assert_eq!((ports.spoken(at).plain, ports.spoken(at).tls), (false, Some(2)));
         ports.observe_plain(at);
         ports.forget(&end(POD, "[::]:443"));
-        assert!(!ports.is_plain(at));
+        assert!(!ports.spoken(at).plain);
     }
 
     #[test]
@@ -166,6 +147,6 @@ mod tests {
         (1..=MAX).for_each(|number| ports.observe_answer(1, at(number)));
         ports.observe_answer(2, at(1));
         ports.observe_answer(3, at(0));
-        assert_eq!([0, 1, 2, 3].map(|number| ports.answer(at(number))), [Some(3), Some(2), None, Some(1)]);
+        assert_eq!([0, 1, 2, 3].map(|number| ports.spoken(at(number)).tls), [Some(3), Some(2), None, Some(1)]);
     }
 }

@@ -58,13 +58,13 @@ impl<'a> Matched<'a> {
 
     /// The port has answered the protocol of these probes before: in TLS, in HTTP/2 without TLS, or in plain HTTP.
     fn has_answered_before(&self) -> bool {
-        let (ports, dst) = (&self.node.tls, self.attempt.flow.dst);
+        let spoken = self.node.tls.spoken(self.attempt.flow.dst);
         // This attempt itself may have been taken for one that was answered in TLS.
         let is_before = |at: u64| self.attempt.ended.is_none_or(|(ended, _)| at < ended);
         match self.probe_protocol() {
-            Some(Protocol::Tls) => ports.answer(dst).is_some_and(is_before),
-            Some(Protocol::Grpc | Protocol::Http2) => ports.speaks_http2(dst),
-            None => ports.speaks_http(dst),
+            Some(Protocol::Tls) => spoken.tls.is_some_and(is_before),
+            Some(Protocol::Grpc | Protocol::Http2) => spoken.http2,
+            None => spoken.http,
         }
     }
 
@@ -151,7 +151,7 @@ impl<'a> Matched<'a> {
         match self.attempt.answer() {
             Some(_) => {
                 self.mismatched_protocol() == Some(Protocol::Tls)
-                    && self.node.tls.answer(self.attempt.flow.dst).is_none()
+                    && self.node.tls.spoken(self.attempt.flow.dst).tls.is_none()
             }
             None => reported() && self.probe_protocol() == Some(Protocol::Tls),
         }

@@ -247,7 +247,7 @@ fn awaits_length(attempt: &Attempt, answer: &Answer) -> bool {
 fn weaken_if_redirected(case: &Case<'_>, mut found: Finding) -> Finding {
     let dst = case.attempt.flow.dst;
     let in_plain = case.matched.mismatched_protocol() == Some(Protocol::Tls);
-    if in_plain && case.node.tls.answer(dst).is_some() {
+    if in_plain && case.node.tls.spoken(dst).tls.is_some() {
         found.confidence = Confidence::Likely;
         found.summary += "; that port has answered in TLS, too: the probe may have been redirected to http:// on it";
     }

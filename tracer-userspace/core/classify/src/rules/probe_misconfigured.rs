@@ -81,7 +81,7 @@ fn redirect_to_tls(case: &Case<'_>) -> Option<Finding> {
     // A server that speaks TLS there, too, and was late can also cause silence or a close.
     let is_not_http = outcome.reason == ProbeOutput::NotHttp;
     let asked = outcome.scheme() == Some("https") && outcome.dst == Some(attempt.flow.dst);
-    let both = case.node.tls.answer(attempt.flow.dst).is_some();
+    let both = case.node.tls.spoken(attempt.flow.dst).tls.is_some();
     if !is_not_http || !asked || both || case.matched.expects_http() != Some(true) {
         return None;
     }
@@ -146,11 +146,8 @@ pub(super) fn plain_to_tls(case: &Case<'_>) -> Option<Finding> {
 /// there yet.
 fn is_unanswered_http(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
-    if case.node.tls.speaks_http(attempt.flow.dst) {
-        return false;
-    }
     let asked = attempt.sent().is_some_and(|n| n > 0) && attempt.received() == Some(0);
-    asked && case.matched.expects_http() == Some(true)
+    asked && case.matched.expects_http() == Some(true) && !case.node.tls.spoken(attempt.flow.dst).http
 }
 
 /// The attempt can be a gRPC probe only. It has sent the preface of HTTP/2, and got no byte. A server of HTTP/2 sends

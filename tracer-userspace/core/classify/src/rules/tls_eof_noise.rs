@@ -35,7 +35,7 @@ pub(super) fn touched(case: &Case<'_>) -> Option<u64> {
 /// another HTTPS probe of the pod.
 pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
     let dst = case.attempt.flow.dst;
-    if case.node.tls.is_plain(dst) {
+    if case.node.tls.spoken(dst).plain {
         return None;
     }
     let netns = case.node.netns_of_addr(case.attempt.netns?, dst.ip());
@@ -44,7 +44,7 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
         let fields = json!({ "port": dst.port(), "netns": netns });
         return Some((evidence_of(Hook::CgroupSkb.name(), time, text, fields), Confidence::Likely));
     }
-    if let Some(time) = case.node.tls.answer(dst) {
+    if let Some(time) = case.node.tls.spoken(dst).tls {
         let text = format!("an HTTPS probe was answered by port {} before", dst.port());
         let evidence = evidence_of(Hook::InetSockSetState.name(), time, text, json!({ "port": dst.port() }));
         return Some((evidence, Confidence::Likely));

@@ -42,7 +42,7 @@ const MAY_NOT_SPEAK_TLS: &str = "; perhaps the port does not speak TLS: no HTTPS
 
 /// A clause if it is not known that the port speaks TLS; else empty.
 fn doubt(case: &Case<'_>) -> &'static str {
-    if case.node.tls.answer(case.attempt.flow.dst).is_some() { "" } else { MAY_NOT_SPEAK_TLS }
+    if case.node.tls.spoken(case.attempt.flow.dst).tls.is_some() { "" } else { MAY_NOT_SPEAK_TLS }
 }
 
 /// The same clause for an attempt that is surely an HTTPS probe.
