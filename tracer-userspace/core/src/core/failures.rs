@@ -187,7 +187,7 @@ impl Core {
         out.extend(findings.map(|it| finding_record(time, it)));
         self.failures.succeeded(attempt, &named);
         if speaks_tls(attempt, &named) {
-            self.node.tls.observe_answer(time, attempt.flow.dst);
+            self.node.tls.observe_answer(time, attempt.flow.dst, attempt.answer().is_some());
         }
         let is_http = |answer: &Answer| answer.kind == AnswerKind::Http && answer.status.is_some_and(|it| it < 400);
         if attempt.answer().is_some_and(|(_, answer)| is_http(answer)) {

@@ -21,6 +21,8 @@ pub struct TlsPorts {
 pub struct Spoken {
     /// The last answer in TLS to an HTTPS probe.
     pub tls: Option<u64>,
+    /// Its bytes were read. If not, any bytes to an HTTPS probe count as TLS until the kubelet outcome contradicts.
+    read: bool,
     /// The last answer to an HTTPS probe was in another protocol: a ClientHello there shows nothing.
     pub plain: bool,
     /// A probe in plain HTTP has succeeded there. The port may speak TLS as well.
@@ -34,14 +36,19 @@ impl TlsPorts {
         self.hellos.insert((hello.addr.port(), hello.netns, hello.addr.ip()), time);
     }
 
-    /// An HTTPS probe got an answer in TLS.
-    pub fn observe_answer(&mut self, time: u64, dst: SocketAddr) {
-        self.note(dst, |it| (it.tls, it.plain) = (Some(time), false));
+    /// An HTTPS probe got an answer in TLS; `read`: its bytes show that.
+    pub fn observe_answer(&mut self, time: u64, dst: SocketAddr, read: bool) {
+        self.note(dst, |it| {
+            it.plain = false;
+            if read || !it.read {
+                (it.tls, it.read) = (Some(time), read);
+            }
+        });
     }
 
-    /// An HTTPS probe got an answer in another protocol.
+    /// An HTTPS probe got an answer in another protocol. A port may speak both: what was read in TLS stays.
     pub fn observe_plain(&mut self, dst: SocketAddr) {
-        self.note(dst, |it| (it.tls, it.plain) = (None, true));
+        self.note(dst, |it| (it.tls, it.plain) = (it.tls.filter(|_| it.read), true));
     }
 
     /// An answer shows what the port speaks.
@@ -115,8 +122,8 @@ mod tests {
         hello(1, Some(POD), "10.88.0.2:443", &mut ports);
         hello(1, Some(NODE), "10.88.0.1:443", &mut ports);
         hello(1, Some(POD), "10.88.0.2:444", &mut ports);
-        ports.observe_answer(1, address("10.88.0.2:443"));
-        ports.observe_answer(1, address("10.88.0.2:444"));
+        ports.observe_answer(1, address("10.88.0.2:443"), true);
+        ports.observe_answer(1, address("10.88.0.2:444"), true);
         ports.forget(&end(POD, "[::]:443"));
         let hellos = [(POD, 443), (NODE, 443), (POD, 444)];
         let known = hellos.map(|(netns, port)| ports.hello(Some(netns), SocketAddr::from(([10, 88, 0, 9], port))));
@@ -127,14 +134,17 @@ mod tests {
     #[test]
     fn the_last_answer_counts_until_the_listener_ends() {
         let (mut ports, at) = (TlsPorts::default(), address("10.88.0.2:443"));
-        ports.observe_answer(1, at);
+        let known = |ports: &TlsPorts| (ports.spoken(at).plain, ports.spoken(at).tls);
+        ports.observe_answer(1, at, false);
         ports.observe_plain(at);
-        assert_eq!((ports.spoken(at).plain, ports.spoken(at).tls), (true, None));
-        ports.observe_answer(2, at);
-        assert_eq!((ports.spoken(at).plain, ports.spoken(at).tls), (false, Some(2)));
+        assert_eq!(known(&ports), (true, None));
+        ports.observe_answer(2, at, true);
+        assert_eq!(known(&ports), (false, Some(2)));
+        ports.observe_answer(3, at, false);
         ports.observe_plain(at);
+        assert_eq!(known(&ports), (true, Some(2)), "an answer that was read in TLS stays");
         ports.forget(&end(POD, "[::]:443"));
-        assert!(!ports.spoken(at).plain);
+        assert_eq!(known(&ports), (false, None));
     }
 
     #[test]
@@ -144,9 +154,9 @@ mod tests {
             let [high, low] = u16::try_from(number).expect("a number").to_be_bytes();
             SocketAddr::from(([10, 88, high, low], 443))
         };
-        (1..=MAX).for_each(|number| ports.observe_answer(1, at(number)));
-        ports.observe_answer(2, at(1));
-        ports.observe_answer(3, at(0));
+        (1..=MAX).for_each(|number| ports.observe_answer(1, at(number), true));
+        ports.observe_answer(2, at(1), true);
+        ports.observe_answer(3, at(0), true);
         assert_eq!([0, 1, 2, 3].map(|number| ports.spoken(at(number)).tls), [Some(3), Some(2), None, Some(1)]);
     }
 }

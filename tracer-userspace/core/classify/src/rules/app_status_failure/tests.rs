@@ -392,6 +392,20 @@ fn plain_http_from_a_port_that_speaks_tls_may_come_of_a_redirect() {
     assert_eq!(stream.wait_ms(3).kubelet(ProbeOutput::Status(400)).causes().len(), 1, "the same cause");
 }
 
+/// A port that speaks both. In between, the bytes of a plain answer were not read, but the kubelet outcome tells it.
+#[test]
+fn an_answer_in_tls_is_not_forgotten_for_one_in_another_protocol() {
+    let after = |kind: Option<AnswerKind>| {
+        let mut stream = Stream::new().https_readiness().connect().established().clone();
+        kind.into_iter().for_each(|kind| _ = stream.answer(kind, None));
+        stream.closes((300, 301, 900)).wait_ms(9_000).again(8).connect().established().closes((300, 301, 103));
+        stream.wait_ms(3).kubelet(ProbeOutput::NotHttp).wait_ms(9_000).again(9);
+        asked_and_answered(&mut stream, AnswerKind::Http, Some(400)).last_decided()
+    };
+    assert_eq!(after(Some(AnswerKind::Tls)), ("app_status_failure", Confidence::Likely));
+    assert_eq!(after(None).0, "probe_misconfigured", "no byte of the first one was read");
+}
+
 /// The first segment of the TLS server's answer was lost: the prober received no bytes in order.
 #[test]
 fn bytes_out_of_order_are_no_answer() {
