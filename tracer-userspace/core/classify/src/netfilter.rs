@@ -11,9 +11,7 @@ use super::finding::Finding;
 use super::phrases::{in_namespace, run_in};
 use super::stopped::{Blame, Stopped};
 use tracer_common::names::Hook;
-use tracer_model::event::{
-    FirewallRule, Icmp, Netns, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked,
-};
+use tracer_model::event::{FirewallRule, Icmp, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, Remediation};
 
 const UNTRACKED: &str =
@@ -68,18 +66,15 @@ fn by_icmp<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
             let drop = dropped_syn(case, time);
             (is_port_unreachable(icmp) || drop.is_some()).then_some((time, icmp, drop))
         })?;
-    let mut evidence = vec![of_icmp(time, icmp)];
-    evidence.extend(drop.map(|(time, drop)| of_drop(time, drop)));
-    let netns = icmp.netns.or_else(|| drop.and_then(|(_, d)| d.netns));
-    Some(answered(case, evidence, RejectAnswer::of(icmp), netns, drop))
+    let stopped = answered(case, drop, of_icmp(time, icmp), RejectAnswer::of(icmp));
+    Some(Stopped { netns: icmp.netns.or(stopped.netns), ..stopped })
 }
 
 /// Netfilter dropped the SYN, and still a RST answered it.
 fn by_reset<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
     let drop = dropped_syn(case, at)?;
-    let evidence = vec![of_drop(drop.0, drop.1), of_reset_received(at, reset)];
-    Some(answered(case, evidence, RejectAnswer::Rst, drop.1.netns, Some(drop)))
+    Some(answered(case, Some(drop), of_reset_received(at, reset), RejectAnswer::Rst))
 }
 
 /// Netfilter dropped the SYN, and the socket failed with "connection refused" without a RST. An ICMP error came for
@@ -89,8 +84,7 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let drop = dropped_syn(case, ended)?;
     let refused = case.attempt.errno() == Some(libc::ECONNREFUSED) && case.attempt.reset_received().is_none();
     let state = case.attempt.last.as_ref().filter(|_| refused)?;
-    let evidence = vec![of_drop(drop.0, drop.1), of_state(ended, state)];
-    Some(answered(case, evidence, RejectAnswer::IcmpError, drop.1.netns, Some(drop)))
+    Some(answered(case, Some(drop), of_state(ended, state), RejectAnswer::IcmpError))
 }
 
 /// A rule rejected the request of an established connection. It dropped the request and answered with an ICMP error, or
@@ -111,8 +105,7 @@ fn rejected_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
             Some((at, reset)) => (of_reset_received(at, reset), RejectAnswer::Rst),
             None => icmp().map(|(at, icmp)| (of_icmp(at, icmp), RejectAnswer::of(icmp)))?,
         };
-        let evidence = vec![of_drop(drop.0, drop.1), evidence];
-        Some(answered(case, evidence, answer, drop.1.netns, Some(drop)))
+        Some(answered(case, Some(drop), evidence, answer))
     })
 }
 
@@ -125,21 +118,16 @@ fn rejected_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
             i.flow == drop.1.flow && is_unreachable(i) && at.abs_diff(drop.0) < REQUEST_ANSWER_NS
         };
         let (at, icmp) = case.attempt.icmp().find(of_it)?;
-        let evidence = vec![of_drop(drop.0, drop.1), of_icmp(at, icmp)];
-        Some(answered(case, evidence, RejectAnswer::of(icmp), drop.1.netns, Some(drop)))
+        Some(answered(case, Some(drop), of_icmp(at, icmp), RejectAnswer::of(icmp)))
     })
 }
 
-fn answered<'a>(
-    case: &Case<'a>,
-    mut evidence: Vec<Evidence>,
-    answer: RejectAnswer,
-    netns: Option<Netns>,
-    drop: Option<Seen<'a>>,
-) -> Stopped<'a> {
+/// What stopped the attempt, if this answered the dropped packet.
+fn answered<'a>(case: &Case<'a>, drop: Option<Seen<'a>>, by: Evidence, answer: RejectAnswer) -> Stopped<'a> {
+    let mut evidence: Vec<_> = drop.map(|(time, drop)| of_drop(time, drop)).into_iter().chain([by]).collect();
     evidence.sort_by_key(|e| e.time_boot_ns);
     let blame = drop.and_then(|(time, drop)| blame(case, time, drop, RuleVerdict::Reject)).map(Blame::answered);
-    Stopped { evidence, drop, netns, answer: Some(answer), blame }
+    Stopped { evidence, drop, netns: drop.and_then(|(_, drop)| drop.netns), answer: Some(answer), blame }
 }
 
 /// A packet was dropped, and no answer was seen. A rule that rejects also drops: its answer must have had time to come.

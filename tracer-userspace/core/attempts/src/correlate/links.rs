@@ -51,6 +51,11 @@ impl KnownLinks {
         self.tables.get(netns).map(Vec::as_slice)
     }
 
+    /// The link of a namespace that has this number.
+    pub fn by_index(&self, netns: Netns, ifindex: u32) -> Option<&LinkState> {
+        self.get(&netns)?.iter().find(|link| link.ifindex == ifindex)
+    }
+
     pub(super) fn have(&self, netns: Netns, addr: IpAddr) -> bool {
         self.get(&netns).is_some_and(|links| links.iter().any(|link| link.addrs.contains(&addr)))
     }

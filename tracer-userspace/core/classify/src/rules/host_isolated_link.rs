@@ -13,7 +13,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let target = case.attempt.flow.dst.ip();
-    let (known, kind) = (device_name(case, reading, ifindex), &parent.kind);
+    let known = case.node.links.by_index(reading.from, ifindex).map(|link| link.name.as_str());
+    let kind = &parent.kind;
     let name = known.map_or_else(|| format!("device {ifindex}"), str::to_owned);
     let parent = known.map_or("DEVICE", shell::link);
     let text = format!("{} of the pod is a {kind} of {name}", link.name);
@@ -67,12 +68,6 @@ fn unresolved(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<(u32, 
     let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let read = evidence_of("neighbour", time, text, json!({ "state": entry.state, "ifindex": entry.ifindex }));
     (case.settled && silent(case)).then_some((entry.ifindex, read))
-}
-
-/// The name of a device of the prober's namespace.
-fn device_name<'a>(case: &Case<'a>, reading: &Inspection, ifindex: u32) -> Option<&'a str> {
-    let mut links = case.node.links.get(&reading.from).into_iter().flatten();
-    links.find(|link| link.ifindex == ifindex).map(|link| link.name.as_str())
 }
 
 #[cfg(test)]

@@ -132,7 +132,8 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
     let why = if is_full(reading) { Why::TableFull } else { Why::NoAnswer };
-    let on = link(case, reading.from, entry.ifindex).map(|link| format!(" on {}", link.name)).unwrap_or_default();
+    let link = case.node.links.by_index(reading.from, entry.ifindex);
+    let on = link.map(|link| format!(" on {}", link.name)).unwrap_or_default();
     let summary = format!(
         "the node cannot resolve the link-layer address of {}{on}: {}{}",
         reading.gateway().map_or_else(|| entry.addr.to_string(), |gateway| describe_gateway(gateway, target)),
@@ -171,10 +172,6 @@ fn is_full(reading: &Inspection) -> bool {
     matches!((value("neighbours"), value("gc_thresh3")), (Some(now), Some(max)) if now >= max)
 }
 
-fn link<'a>(case: &Case<'a>, netns: Netns, ifindex: u32) -> Option<&'a LinkState> {
-    case.node.links.get(&netns)?.iter().find(|link| link.ifindex == ifindex)
-}
-
 /// A pod of this node has the address, but the node asks for it on another link, because the subnets overlap. Example:
 /// docker0's /24 lies within the pods' /16, and the more specific route wins.
 fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr) -> String {
@@ -183,7 +180,7 @@ fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr)
         target == case.attempt.flow.dst.ip() && holder.is_some_and(|holder| !case.node.is_a_node(holder))
     };
     let other = |link: &&LinkState| link.ifindex != ifindex && !link.loopback && link.covers(target);
-    let found = link(case, netns, ifindex).filter(|link| link.covers(target)).zip({
+    let found = case.node.links.by_index(netns, ifindex).filter(|link| link.covers(target)).zip({
         let mut links = case.node.links.get(&netns).into_iter().flatten();
         links.find(other)
     });

@@ -161,7 +161,7 @@ fn peer_down<'a>(case: &Case<'a>, link: &LinkState) -> Option<(Netns, &'a LinkSt
     let node = case.node.netns()?;
     let index = link.peer_ifindex.filter(|_| link.up)?;
     let is_down = |l: &&LinkState| !l.up || case.node.links.down(node, l.ifindex).is_some();
-    let peer = case.node.links.get(&node)?.iter().find(|l| l.ifindex == index).filter(is_down)?;
+    let peer = case.node.links.by_index(node, index).filter(is_down)?;
     Some((node, peer))
 }
 
@@ -274,9 +274,8 @@ fn pod_link_is_up(case: &Case<'_>) -> bool {
 
 /// The bridge has other addresses than the packet is for: a route or a mark led the SYN there.
 pub(super) fn is_wrong_bridge(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let links = drop.netns.and_then(|netns| case.node.links.get(&netns));
-    let ifindex = drop.device.as_ref().map(|device| device.ifindex);
-    let link = links.and_then(|links| links.iter().find(|link| Some(link.ifindex) == ifindex));
+    let place = drop.netns.zip(drop.device.as_ref());
+    let link = place.and_then(|(netns, device)| case.node.links.by_index(netns, device.ifindex));
     link.is_some_and(|link| !link.prefixes.is_empty() && !link.covers(drop.flow.dst.ip()))
 }
 

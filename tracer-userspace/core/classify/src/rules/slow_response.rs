@@ -83,22 +83,14 @@ fn has_part_of_head(case: &Case<'_>) -> bool {
 }
 
 fn silent(case: &Case<'_>) -> Option<Finding> {
-    let attempt = case.attempt;
-    let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
-    let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
-    let reached = established.saturating_sub(attempt.started);
-    let Wait { waited, late } = measure_wait(case, established, ended);
-    let in_silence = late.is_empty();
-    let late = format!("{late}{}", prober_late(case));
+    let Wait { reached, waited, late, in_silence, evidence } = measure_wait(case)?;
     let summary = format!(
-        "{} was reached in {} and acknowledged the request; no byte of an answer in {}{}{late}",
-        attempt.flow.dst,
-        ms(reached),
-        ms(waited),
+        "{} was reached in {reached} and acknowledged the request; no byte of an answer in {waited}{}{late}",
+        case.attempt.flow.dst,
         budget(case)
     );
-    let evidence = vec![of_state(ended, state)];
-    let mut found = Finding { in_silence, ..Finding::failure(Cause::SlowResponse, evidence, summary, fix(case)) };
+    let found = Finding::failure(Cause::SlowResponse, vec![evidence], summary, fix(case));
+    let mut found = Finding { in_silence, ..found };
     serving::add(case, &mut found);
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
@@ -112,15 +104,23 @@ fn fix(case: &Case<'_>) -> Remediation {
     with_log(case, fix)
 }
 
-/// How long the target had for its answer.
+/// A prober that waited for an answer in vain.
 pub(super) struct Wait {
-    pub waited: u64,
-    /// What to add to the summary if the target had the smaller part of the time; else empty.
-    pub late: &'static str,
+    /// How long the handshake took.
+    pub reached: String,
+    /// How long the target had for its answer.
+    pub waited: String,
+    /// What to add to the summary if the target had the smaller part of the time, or the prober was late; else empty.
+    pub late: String,
+    /// The target had the greater part of the time.
+    pub in_silence: bool,
+    pub evidence: Evidence,
 }
 
-pub(super) fn measure_wait(case: &Case<'_>, established: u64, ended: u64) -> Wait {
+pub(super) fn measure_wait(case: &Case<'_>) -> Option<Wait> {
     let attempt = case.attempt;
+    let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
+    let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
     // A request that was sent again may have got through only then.
     let again = attempt.sent_again.filter(|at| *at > established && *at < ended);
     let (since, late) = match (again, sent_request_late(case)) {
@@ -129,7 +129,14 @@ pub(super) fn measure_wait(case: &Case<'_>, established: u64, ended: u64) -> Wai
         (None, None) => (established, HANDSHAKE_LATE),
     };
     let (before, waited) = (since.saturating_sub(attempt.started), ended.saturating_sub(since));
-    Wait { waited, late: if before <= waited { "" } else { late } }
+    let late = if before <= waited { "" } else { late };
+    Some(Wait {
+        reached: ms(established.saturating_sub(attempt.started)),
+        waited: ms(waited),
+        late: format!("{late}{}", prober_late(case)),
+        in_silence: late.is_empty(),
+        evidence: of_state(ended, state),
+    })
 }
 
 /// The request was on its way for longer than the target had for its answer.
@@ -143,7 +150,7 @@ const HANDSHAKE_LATE: &str =
 const REQUEST_SENT_LATE: &str = " since the request; most of the time had passed before: the prober sent it late";
 
 /// What to add to the summary, with a lower confidence, if the prober closed long after its timeout, or before it.
-pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
+fn prober_late(case: &Case<'_>) -> &'static str {
     let soon = case.attempt.lasted().is_some_and(|lasted| lasted < timeout_ns(case) / 10 * 9);
     match soon {
         _ if closed_late(case) => PROBER_LATE,

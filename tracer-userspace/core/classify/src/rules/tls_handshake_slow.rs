@@ -2,26 +2,15 @@
 
 use super::super::serving;
 use super::app_status_failure::shows_certificate;
-use super::slow_response::{Wait, budget, measure_wait, prober_late};
+use super::slow_response::{Wait, budget, measure_wait};
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let attempt = case.attempt;
-    let ended = taken_and_silent(case).filter(|_| !target_starved::is_cause(case))?;
-    if !speaks_tls(case) {
-        return None;
-    }
-    let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
-    let reached = established.saturating_sub(attempt.started);
-    let Wait { waited, late } = measure_wait(case, established, ended);
-    let in_silence = late.is_empty();
-    let late = format!("{late}{}", prober_late(case));
+    let Wait { reached, waited, late, in_silence, evidence } = measure_wait(case).filter(|_| speaks_tls(case))?;
     let doubt = doubt(case);
     let summary = format!(
-        "{} was reached in {} and took the ClientHello; no byte came back in {}{}{late}{doubt}",
-        attempt.flow.dst,
-        ms(reached),
-        ms(waited),
+        "{} was reached in {reached} and took the ClientHello; no byte came back in {waited}{}{late}{doubt}",
+        case.attempt.flow.dst,
         budget(case)
     );
     let remediation: Remediation = by_subject(case, Cause::TlsHandshakeSlow.fix(), |client| {
@@ -30,7 +19,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         )
     });
     let remediation = if doubt.is_empty() { remediation } else { or_in_plain(case, remediation) };
-    let found = Finding::failure(Cause::TlsHandshakeSlow, vec![of_state(ended, state)], summary, remediation);
+    let found = Finding::failure(Cause::TlsHandshakeSlow, vec![evidence], summary, remediation);
     let mut found = Finding { in_silence, ..found };
     serving::add(case, &mut found);
     let is_sure = late.is_empty() && doubt.is_empty();
