@@ -1,9 +1,6 @@
 //! ICMP errors that this host sends about packets of tracked connections.
 
-use aya_ebpf::{
-    macros::{fentry, kprobe, raw_tracepoint},
-    programs::{FEntryContext, ProbeContext, RawTracePointContext},
-};
+use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{names::Hook, netfilter::Icmp, packet::Packet};
 
 use crate::{
@@ -21,36 +18,20 @@ pub fn icmp_send(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The same for kernels without this tracepoint.
-///
-/// proto v5.10  net/ipv4/icmp.c  void __icmp_send(struct sk_buff *skb_in, int type, int code, __be32 info, const struct ip_options *opt)
-#[fentry(function = "__icmp_send")]
-pub fn fentry_icmp_send(ctx: FEntryContext) -> i32 {
-    try_icmp_send(Hook::IcmpSend, Skb(ctx.arg(0)), ctx.arg(1), ctx.arg(2));
-    0
+function_hook! {
+    /// The same for kernels without this tracepoint.
+    ///
+    /// proto v5.10  net/ipv4/icmp.c  void __icmp_send(struct sk_buff *skb_in, int type, int code, __be32 info, const struct ip_options *opt)
+    fentry_icmp_send, kprobe_icmp_send: "__icmp_send",
+    |skb: 0, icmp_type: 1, code: 2| try_icmp_send(Hook::IcmpSend, Skb(skb), icmp_type, code)
 }
 
-/// See [`fentry_icmp_send`].
-#[kprobe]
-pub fn kprobe_icmp_send(ctx: ProbeContext) -> u32 {
-    try_icmp_send(Hook::IcmpSend, Skb(ctx.arg(0).unwrap_or(0)), ctx.arg(1).unwrap_or(0), ctx.arg(2).unwrap_or(0));
-    0
-}
-
-/// An ICMPv6 error is sent about `skb`.
-///
-/// proto v5.10  net/ipv6/icmp.c  void icmp6_send(struct sk_buff *skb, u8 type, u8 code, __u32 info, const struct in6_addr *force_saddr)
-#[fentry(function = "icmp6_send")]
-pub fn fentry_icmp6_send(ctx: FEntryContext) -> i32 {
-    try_icmp_send(Hook::Icmp6Send, Skb(ctx.arg(0)), ctx.arg(1), ctx.arg(2));
-    0
-}
-
-/// See [`fentry_icmp6_send`].
-#[kprobe]
-pub fn kprobe_icmp6_send(ctx: ProbeContext) -> u32 {
-    try_icmp_send(Hook::Icmp6Send, Skb(ctx.arg(0).unwrap_or(0)), ctx.arg(1).unwrap_or(0), ctx.arg(2).unwrap_or(0));
-    0
+function_hook! {
+    /// An ICMPv6 error is sent about `skb`.
+    ///
+    /// proto v5.10  net/ipv6/icmp.c  void icmp6_send(struct sk_buff *skb, u8 type, u8 code, __u32 info, const struct in6_addr *force_saddr)
+    fentry_icmp6_send, kprobe_icmp6_send: "icmp6_send",
+    |skb: 0, icmp_type: 1, code: 2| try_icmp_send(Hook::Icmp6Send, Skb(skb), icmp_type, code)
 }
 
 #[inline(always)]

@@ -1,9 +1,6 @@
 //! Which process sets a link up or down, and the path of its program.
 
-use aya_ebpf::{
-    macros::{fentry, kprobe, raw_tracepoint},
-    programs::{FEntryContext, ProbeContext, RawTracePointContext},
-};
+use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{
     ABSENT32,
     link::{EXE_LEN, IFF_UP, Link, is_going_down},
@@ -17,21 +14,13 @@ use crate::{
     maps::{EXEC, LINK_DOWN},
 };
 
-/// The flags of a device have changed, through netlink or ioctl. Runs in the context of the task that changed them.
-///
-/// proto v5.10  net/core/dev.c  void __dev_notify_flags(struct net_device *dev, unsigned int old_flags, unsigned int gchanges)
-/// proto v6.12  net/core/dev.c  void __dev_notify_flags(struct net_device *dev, unsigned int old_flags, unsigned int gchanges, u32 portid, const struct nlmsghdr *nlh)
-#[fentry(function = "__dev_notify_flags")]
-pub fn fentry_dev_notify_flags(ctx: FEntryContext) -> i32 {
-    try_notify_flags(Dev(ctx.arg(0)), ctx.arg::<u64>(1) as u32);
-    0
-}
-
-/// See [`fentry_dev_notify_flags`].
-#[kprobe]
-pub fn kprobe_dev_notify_flags(ctx: ProbeContext) -> u32 {
-    try_notify_flags(Dev(ctx.arg(0).unwrap_or(0)), ctx.arg::<u64>(1).unwrap_or(0) as u32);
-    0
+function_hook! {
+    /// The flags of a device have changed, through netlink or ioctl. Runs in the context of the task that changed them.
+    ///
+    /// proto v5.10  net/core/dev.c  void __dev_notify_flags(struct net_device *dev, unsigned int old_flags, unsigned int gchanges)
+    /// proto v6.12  net/core/dev.c  void __dev_notify_flags(struct net_device *dev, unsigned int old_flags, unsigned int gchanges, u32 portid, const struct nlmsghdr *nlh)
+    fentry_dev_notify_flags, kprobe_dev_notify_flags: "__dev_notify_flags",
+    |dev: 0, old_flags: 1| try_notify_flags(Dev(dev), old_flags as u32)
 }
 
 #[inline(always)]

@@ -1,8 +1,8 @@
 //! Which process enters or makes a network namespace, and when one ends.
 
 use aya_ebpf::{
-    macros::{fentry, kprobe, raw_tracepoint, tracepoint},
-    programs::{FEntryContext, ProbeContext, RawTracePointContext, TracePointContext},
+    macros::{raw_tracepoint, tracepoint},
+    programs::{RawTracePointContext, TracePointContext},
 };
 use tracer_common::{
     ABSENT32,
@@ -19,21 +19,13 @@ use crate::{
     maps::{ENTERING, OPENED},
 };
 
-/// A task gets another set of namespaces, by `setns` or `unshare`, or it exits (`new` is NULL).
-///
-/// proto v5.10  kernel/nsproxy.c  void switch_task_namespaces(struct task_struct *p, struct nsproxy *new)
-/// proto v7.2   kernel/nsproxy.c  void switch_task_namespaces(struct task_struct *p, struct nsproxy *new)
-#[fentry(function = "switch_task_namespaces")]
-pub fn fentry_switch_task_ns(ctx: FEntryContext) -> i32 {
-    try_switch(Task(ctx.arg(0)), ctx.arg(1));
-    0
-}
-
-/// See [`fentry_switch_task_ns`].
-#[kprobe]
-pub fn kprobe_switch_task_ns(ctx: ProbeContext) -> u32 {
-    try_switch(Task(ctx.arg(0).unwrap_or(0)), ctx.arg(1).unwrap_or(0));
-    0
+function_hook! {
+    /// A task gets another set of namespaces, by `setns` or `unshare`, or it exits (`new` is NULL).
+    ///
+    /// proto v5.10  kernel/nsproxy.c  void switch_task_namespaces(struct task_struct *p, struct nsproxy *new)
+    /// proto v7.2   kernel/nsproxy.c  void switch_task_namespaces(struct task_struct *p, struct nsproxy *new)
+    fentry_switch_task_ns, kprobe_switch_task_ns: "switch_task_namespaces",
+    |task: 0, new: 1| try_switch(Task(task), new)
 }
 
 #[inline(always)]
@@ -149,24 +141,15 @@ pub fn sched_process_fork(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The last reference to a network namespace is gone.
-///
-/// The current task is not the actor. There is no rate limit, because a new namespace may reuse the inode number at
-/// once. The kernel makes and ends a few thousand namespaces per second at most.
-///
-/// proto v5.10  net/core/net_namespace.c  void __put_net(struct net *net)
-/// proto v7.2   net/core/net_namespace.c  void __put_net(struct net *net)
-#[fentry(function = "__put_net")]
-pub fn fentry_put_net(ctx: FEntryContext) -> i32 {
-    try_put_net(Net(ctx.arg(0)));
-    0
-}
-
-/// See [`fentry_put_net`].
-#[kprobe]
-pub fn kprobe_put_net(ctx: ProbeContext) -> u32 {
-    try_put_net(Net(ctx.arg(0).unwrap_or(0)));
-    0
+function_hook! {
+    /// The last reference to a network namespace is gone.
+    ///
+    /// The current task is not the actor. There is no rate limit, because a new namespace may reuse the inode number at
+    /// once. The kernel makes and ends a few thousand namespaces per second at most.
+    ///
+    /// proto v5.10  net/core/net_namespace.c  void __put_net(struct net *net)
+    /// proto v7.2   net/core/net_namespace.c  void __put_net(struct net *net)
+    fentry_put_net, kprobe_put_net: "__put_net", |net: 0| try_put_net(Net(net))
 }
 
 #[inline(always)]

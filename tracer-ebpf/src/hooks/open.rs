@@ -2,8 +2,8 @@
 
 use aya_ebpf::{
     helpers::{bpf_probe_read_user, generated::bpf_probe_read_user_str},
-    macros::{fentry, kprobe, tracepoint},
-    programs::{FEntryContext, ProbeContext, TracePointContext},
+    macros::tracepoint,
+    programs::TracePointContext,
 };
 use tracer_common::{
     limit::Limited,
@@ -13,23 +13,14 @@ use tracer_common::{
 
 use crate::{actor, emit::emit, kernel::syscall_field, limit, maps::OPENED};
 
-/// A file of a network namespace is opened: `/proc/PID/ns/net`, `/run/netns/NAME`, `/var/run/netns/NAME`.
-///
-/// proto v5.10  fs/open.c  static long do_sys_openat2(int dfd, const char __user *filename, struct open_how *how)
-/// proto v6.18  fs/open.c  static int do_sys_openat2(int dfd, const char __user *filename, struct open_how *how)
-///
-/// The first bytes of the path rule out most opens.
-#[fentry(function = "do_sys_openat2")]
-pub fn fentry_do_sys_openat2(ctx: FEntryContext) -> i32 {
-    try_open(ctx.arg(1));
-    0
-}
-
-/// See [`fentry_do_sys_openat2`].
-#[kprobe]
-pub fn kprobe_do_sys_openat2(ctx: ProbeContext) -> u32 {
-    try_open(ctx.arg(1).unwrap_or(0));
-    0
+function_hook! {
+    /// A file of a network namespace is opened: `/proc/PID/ns/net`, `/run/netns/NAME`, `/var/run/netns/NAME`.
+    ///
+    /// proto v5.10  fs/open.c  static long do_sys_openat2(int dfd, const char __user *filename, struct open_how *how)
+    /// proto v6.18  fs/open.c  static int do_sys_openat2(int dfd, const char __user *filename, struct open_how *how)
+    ///
+    /// The first bytes of the path rule out most opens.
+    fentry_do_sys_openat2, kprobe_do_sys_openat2: "do_sys_openat2", |filename: 1| try_open(filename)
 }
 
 /// See [`fentry_do_sys_openat2`]. For kernels without function probes.

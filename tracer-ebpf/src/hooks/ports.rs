@@ -3,8 +3,8 @@
 
 use aya_ebpf::{
     helpers::generated::bpf_get_current_cgroup_id,
-    macros::{cgroup_sock, cgroup_sock_addr, fentry, kprobe},
-    programs::{FEntryContext, ProbeContext, SockAddrContext, SockContext},
+    macros::{cgroup_sock, cgroup_sock_addr},
+    programs::{SockAddrContext, SockContext},
 };
 use tracer_common::{
     ABSENT64,
@@ -20,38 +20,20 @@ use crate::{
     maps::{NOEXIST, PORT_SLOTS, PORTS, global},
 };
 
-/// Counts a connect, where no program on `inet_sock_set_state` does it.
-///
-/// proto v5.10  net/ipv4/tcp_output.c  int tcp_connect(struct sock *sk)
-/// proto v7.2   net/ipv4/tcp_output.c  int tcp_connect(struct sock *sk)
-#[fentry(function = "tcp_connect")]
-pub fn fentry_count_connect(ctx: FEntryContext) -> i32 {
-    count_connect(Sock(ctx.arg(0)));
-    0
+function_hook! {
+    /// Counts a connect, where no program on `inet_sock_set_state` does it.
+    ///
+    /// proto v5.10  net/ipv4/tcp_output.c  int tcp_connect(struct sock *sk)
+    /// proto v7.2   net/ipv4/tcp_output.c  int tcp_connect(struct sock *sk)
+    fentry_count_connect, kprobe_count_connect: "tcp_connect", |sk: 0| count_connect(Sock(sk))
 }
 
-/// See [`fentry_count_connect`].
-#[kprobe]
-pub fn kprobe_count_connect(ctx: ProbeContext) -> u32 {
-    count_connect(Sock(ctx.arg(0).unwrap_or(0)));
-    0
-}
-
-/// A process closes or shuts down a connection, and the kernel is about to send the FIN.
-///
-/// proto v5.10  net/ipv4/tcp_output.c  void tcp_send_fin(struct sock *sk)
-/// proto v7.2   net/ipv4/tcp_output.c  void tcp_send_fin(struct sock *sk)
-#[fentry(function = "tcp_send_fin")]
-pub fn fentry_tcp_send_fin(ctx: FEntryContext) -> i32 {
-    try_tcp_send_fin(Sock(ctx.arg(0)));
-    0
-}
-
-/// See [`fentry_tcp_send_fin`].
-#[kprobe]
-pub fn kprobe_tcp_send_fin(ctx: ProbeContext) -> u32 {
-    try_tcp_send_fin(Sock(ctx.arg(0).unwrap_or(0)));
-    0
+function_hook! {
+    /// A process closes or shuts down a connection, and the kernel is about to send the FIN.
+    ///
+    /// proto v5.10  net/ipv4/tcp_output.c  void tcp_send_fin(struct sock *sk)
+    /// proto v7.2   net/ipv4/tcp_output.c  void tcp_send_fin(struct sock *sk)
+    fentry_tcp_send_fin, kprobe_tcp_send_fin: "tcp_send_fin", |sk: 0| try_tcp_send_fin(Sock(sk))
 }
 
 /// The side that closes second is in LAST_ACK.

@@ -1,10 +1,6 @@
 //! SYNs of tracked connections that arrive at a listener with a full queue. No tracepoint shows that the kernel drops
 //! them.
 
-use aya_ebpf::{
-    macros::{fentry, kprobe},
-    programs::{FEntryContext, ProbeContext},
-};
 use tracer_common::{
     listen::{Listener, QueueFull, SynLimits, full},
     names::Hook,
@@ -18,21 +14,13 @@ use crate::{
     track,
 };
 
-/// A SYN arrives at a listener.
-///
-/// proto v5.10  net/ipv4/tcp_input.c  int tcp_conn_request(struct request_sock_ops *rsk_ops, const struct tcp_request_sock_ops *af_ops, struct sock *sk, struct sk_buff *skb)
-/// proto v7.2   net/ipv4/tcp_input.c  the same
-#[fentry(function = "tcp_conn_request")]
-pub fn fentry_tcp_conn_request(ctx: FEntryContext) -> i32 {
-    try_conn_request(Sock(ctx.arg(2)), Skb(ctx.arg(3)));
-    0
-}
-
-/// See [`fentry_tcp_conn_request`].
-#[kprobe]
-pub fn kprobe_tcp_conn_request(ctx: ProbeContext) -> u32 {
-    try_conn_request(Sock(ctx.arg(2).unwrap_or(0)), Skb(ctx.arg(3).unwrap_or(0)));
-    0
+function_hook! {
+    /// A SYN arrives at a listener.
+    ///
+    /// proto v5.10  net/ipv4/tcp_input.c  int tcp_conn_request(struct request_sock_ops *rsk_ops, const struct tcp_request_sock_ops *af_ops, struct sock *sk, struct sk_buff *skb)
+    /// proto v7.2   net/ipv4/tcp_input.c  the same
+    fentry_tcp_conn_request, kprobe_tcp_conn_request: "tcp_conn_request",
+    |sk: 2, skb: 3| try_conn_request(Sock(sk), Skb(skb))
 }
 
 /// Nearly every listener is no target of a tracked connect, which costs one read, or has room in its queues, which costs

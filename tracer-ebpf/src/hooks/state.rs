@@ -1,9 +1,6 @@
 //! TCP state changes: connects, their later states, and listeners.
 
-use aya_ebpf::{
-    macros::{fentry, kprobe, raw_tracepoint},
-    programs::{FEntryContext, ProbeContext, RawTracePointContext},
-};
+use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{
     ABSENT_ERRNO, ABSENT32, ABSENT64,
     conn::{self, Connect, Retransmit, State},
@@ -81,38 +78,22 @@ pub fn inet_sock_set_state_rest(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A socket begins to listen.
-///
-/// proto v5.10  net/ipv4/inet_connection_sock.c  int inet_csk_listen_start(struct sock *sk, int backlog)
-/// proto v7.2   net/ipv4/inet_connection_sock.c  int inet_csk_listen_start(struct sock *sk)
-#[fentry(function = "inet_csk_listen_start")]
-pub fn fentry_inet_csk_listen_start(ctx: FEntryContext) -> i32 {
-    listen(Hook::InetCskListen, Sock(ctx.arg(0)), Change::Begins);
-    0
+function_hook! {
+    /// A socket begins to listen.
+    ///
+    /// proto v5.10  net/ipv4/inet_connection_sock.c  int inet_csk_listen_start(struct sock *sk, int backlog)
+    /// proto v7.2   net/ipv4/inet_connection_sock.c  int inet_csk_listen_start(struct sock *sk)
+    fentry_inet_csk_listen_start, kprobe_inet_csk_listen_start: "inet_csk_listen_start",
+    |sk: 0| listen(Hook::InetCskListen, Sock(sk), Change::Begins)
 }
 
-/// See [`fentry_inet_csk_listen_start`].
-#[kprobe]
-pub fn kprobe_inet_csk_listen_start(ctx: ProbeContext) -> u32 {
-    listen(Hook::InetCskListen, Sock(ctx.arg(0).unwrap_or(0)), Change::Begins);
-    0
-}
-
-/// A socket stops listening.
-///
-/// proto v5.10  net/ipv4/inet_connection_sock.c  void inet_csk_listen_stop(struct sock *sk)
-/// proto v7.2   net/ipv4/inet_connection_sock.c  void inet_csk_listen_stop(struct sock *sk)
-#[fentry(function = "inet_csk_listen_stop")]
-pub fn fentry_inet_csk_listen_stop(ctx: FEntryContext) -> i32 {
-    listen(Hook::InetCskListen, Sock(ctx.arg(0)), Change::Ends);
-    0
-}
-
-/// See [`fentry_inet_csk_listen_stop`].
-#[kprobe]
-pub fn kprobe_inet_csk_listen_stop(ctx: ProbeContext) -> u32 {
-    listen(Hook::InetCskListen, Sock(ctx.arg(0).unwrap_or(0)), Change::Ends);
-    0
+function_hook! {
+    /// A socket stops listening.
+    ///
+    /// proto v5.10  net/ipv4/inet_connection_sock.c  void inet_csk_listen_stop(struct sock *sk)
+    /// proto v7.2   net/ipv4/inet_connection_sock.c  void inet_csk_listen_stop(struct sock *sk)
+    fentry_inet_csk_listen_stop, kprobe_inet_csk_listen_stop: "inet_csk_listen_stop",
+    |sk: 0| listen(Hook::InetCskListen, Sock(sk), Change::Ends)
 }
 
 #[inline(always)]
