@@ -4,27 +4,22 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::BodyExt as _;
+use http::{HeaderMap, Request};
 use jiff::Timestamp;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
 use super::cli::Access;
 use super::objects::{Pod, PodList, Workload};
 use super::problem::{Problem, Right};
 use super::target::Kind;
-use tracer_sources::cluster::{percent_encoded, reason, reason_of_request};
+use tracer_sources::cluster::request::{next, refusal, respond, whole};
+use tracer_sources::cluster::{Failure, percent_encoded, reason};
 
 /// Pods of one page of a list: a pod is some 8 KiB.
 const PAGE: usize = 500;
-/// Bytes of an object at most.
-const OBJECT_MAX: usize = 32 << 20;
-/// Bytes of a refusal that are read.
-const REFUSAL_MAX: usize = 16 << 10;
 
 /// The API, and how long a request may wait for data.
 pub(super) struct Api {
@@ -121,7 +116,7 @@ impl Api {
             format!("/api/v1/namespaces/{namespace}/pods/{name}/log?container={container}{since}{limit}{follow}");
         let right = Right { verb: "get", resource: "pods/log", namespace };
         let body = self.answer(Request::get(path), Vec::new(), &right, &format!("log of {namespace}/{name}")).await?;
-        Ok(Log { body, patience: (!options.follow).then_some(self.patience) })
+        Ok(Log { body, patience: if options.follow { Duration::MAX } else { self.patience } })
     }
 
     pub(super) async fn create_pod(&self, namespace: &str, pod: &serde_json::Value) -> Result<Pod, Problem> {
@@ -151,13 +146,7 @@ impl Api {
 
     /// Reads a whole answer as an object.
     async fn read<T: DeserializeOwned>(&self, body: Body, what: &str) -> Result<T, Problem> {
-        let (mut log, mut bytes) = (Log { body, patience: Some(self.patience) }, Vec::new());
-        while let Some(chunk) = log.next().await? {
-            bytes.extend_from_slice(&chunk);
-            if bytes.len() > OBJECT_MAX {
-                return Err(Problem::Garbage(format!("{what} is larger than {} MiB", OBJECT_MAX >> 20)));
-            }
-        }
+        let bytes = whole(body, self.patience).await.map_err(|failure| Problem::of_failure(failure, self.patience))?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Problem::Garbage(format!("{what}: {}", tracer_terminal::error::without_value(&error.to_string())))
         })
@@ -172,29 +161,20 @@ impl Api {
         what: &str,
     ) -> Result<Body, Problem> {
         let request = request.body(Body::from(body)).map_err(|error| Problem::Found(format!("{what}: {error}")))?;
-        let answer =
-            timeout(self.patience, self.client.send(request)).await.map_err(|_| Problem::Late(self.patience))?;
-        let answer = answer.map_err(|error| match of_client(&error) {
-            Problem::Unreachable(why) => Problem::Unreachable(format!("{}: {why}", self.server)),
-            problem => problem,
+        let answer = respond(&self.client, request, self.patience).await.map_err(|failure| match failure {
+            Failure::Unreachable(why) => Problem::Unreachable(format!("{}: {why}", self.server)),
+            failure => Problem::of_failure(failure, self.patience),
         })?;
-        self.set_clock(&answer);
-        let code = answer.status();
-        if code.is_success() {
-            return Ok(answer.into_body());
+        let (parts, body) = answer.into_parts();
+        self.set_clock(&parts.headers);
+        if parts.status.is_success() {
+            return Ok(body);
         }
-        let (mut log, mut text) = (Log { body: answer.into_body(), patience: Some(self.patience) }, Vec::new());
-        while let Ok(Some(chunk)) = log.next().await {
-            text.extend_from_slice(&chunk);
-            if text.len() > REFUSAL_MAX {
-                break;
-            }
-        }
-        Err(Problem::of_answer(code.as_u16(), &text, right, what))
+        Err(Problem::of_answer(parts.status.as_u16(), &refusal(body, self.patience).await, right, what))
     }
 
-    fn set_clock(&self, answer: &Response<Body>) {
-        let date = answer.headers().get(http::header::DATE).and_then(|it| it.to_str().ok());
+    fn set_clock(&self, headers: &HeaderMap) {
+        let date = headers.get(http::header::DATE).and_then(|it| it.to_str().ok());
         let date = date.and_then(|text| jiff::fmt::rfc2822::parse(text).ok());
         if let Some(date) = date {
             let ahead = date.timestamp().as_second() - Timestamp::now().as_second();
@@ -207,23 +187,15 @@ impl Api {
 /// A log that arrives in pieces.
 pub(super) struct Log {
     body: Body,
-    /// Timeout of each piece; absent for a log that is followed.
-    patience: Option<Duration>,
+    /// Timeout of each piece.
+    patience: Duration,
 }
 
 impl Log {
     /// The next piece; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
-        let frame = self.body.frame();
-        let frame = match self.patience {
-            Some(patience) => timeout(patience, frame).await.map_err(|_| Problem::Late(patience))?,
-            None => frame.await,
-        };
-        match frame {
-            None => Ok(None),
-            Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
-            Some(Err(error)) => Err(of_client(&error)),
-        }
+        let piece = next(&mut self.body, self.patience).await;
+        piece.map_err(|failure| Problem::of_failure(failure, self.patience))
     }
 }
 
@@ -251,15 +223,6 @@ async fn config(access: &Access) -> Result<Config, Problem> {
             Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(reason(&error)))
         }
     }
-}
-
-/// The problem of a request without an answer.
-fn of_client(error: &kube::Error) -> Problem {
-    let text = reason_of_request(error);
-    if matches!(error, kube::Error::Auth(_)) || text.contains("credential plugin") {
-        return Problem::Found(text);
-    }
-    Problem::Unreachable(text)
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-use tracer_sources::cluster::one_line;
+use kube::core::Status;
+use tracer_sources::cluster::{Failure, one_line};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
@@ -43,14 +43,18 @@ pub(super) struct Right<'a> {
     pub(super) namespace: &'a str,
 }
 
-/// The object that the API answers a refused request with.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    message: String,
-}
-
 impl Problem {
+    /// The problem of a request without a whole answer, each part of which had to come within `patience`.
+    pub(super) fn of_failure(failure: Failure, patience: Duration) -> Self {
+        match failure {
+            Failure::Unreachable(why) => Self::Unreachable(why),
+            Failure::Late(_) | Failure::Cut => Self::Late(patience),
+            Failure::Garbage(why) => Self::Garbage(why),
+            Failure::NotSignedIn(why) => Self::Found(why),
+            other => Self::Found(other.to_string()),
+        }
+    }
+
     /// The problem of a refused request. `what` names the requested object.
     pub(super) fn of_answer(code: u16, body: &[u8], right: &Right<'_>, what: &str) -> Self {
         let message = serde_json::from_slice::<Status>(body)

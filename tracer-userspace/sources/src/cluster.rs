@@ -14,7 +14,7 @@ mod known;
 mod objects;
 mod pace;
 mod reason;
-mod request;
+pub mod request;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -37,8 +37,7 @@ pub(super) use events::SentEvents;
 pub use failure::{ApiRequest, Failure};
 pub use objects::percent_encoded;
 pub use pace::{Pace, part};
-pub use reason::{one_line, reason, reason_of_request};
-pub use request::send;
+pub use reason::{one_line, reason};
 
 use super::background::Background;
 use super::files::{Slice, api, join};

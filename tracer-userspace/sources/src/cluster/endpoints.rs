@@ -63,7 +63,7 @@ struct Asker<'a> {
 
 impl Asker<'_> {
     async fn answer(&mut self, name: ServiceName) -> Service {
-        let late = Failure::Unreachable(format!("no answer within {} s", self.within.as_secs()));
+        let late = Failure::Late(self.within);
         match timeout(self.within, self.list(&name)).await.unwrap_or(Err(late)) {
             Ok(service) => {
                 self.reported.take_if(|namespace| *namespace == name.namespace);

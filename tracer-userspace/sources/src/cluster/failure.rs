@@ -12,6 +12,12 @@ pub enum Failure {
     /// No connection, no TLS session, or one that broke.
     #[error("unreachable: {0}")]
     Unreachable(String),
+    /// The client has no credentials to send: a credential plugin failed, or a token cannot be read.
+    #[error("unreachable: {0}")]
+    NotSignedIn(String),
+    /// No answer began within this time.
+    #[error("unreachable: no answer within {} s", .0.as_secs())]
+    Late(Duration),
     /// 401
     #[error("refuses the credentials (401): the token or certificate is missing, expired or of another cluster")]
     Unauthenticated,
@@ -62,7 +68,9 @@ pub struct ApiRequest {
 impl Failure {
     /// A request that got no answer.
     pub(super) fn of_client(error: &kube::Error) -> Self {
-        Self::Unreachable(reason_of_request(error))
+        let text = reason_of_request(error);
+        let not_signed_in = matches!(error, kube::Error::Auth(_)) || text.contains("credential plugin");
+        if not_signed_in { Self::NotSignedIn(text) } else { Self::Unreachable(text) }
     }
 
     pub(crate) fn of_answer(code: StatusCode, headers: &HeaderMap, body: &[u8], asked: ApiRequest) -> Self {

@@ -17,7 +17,7 @@ pub fn reason(error: &(dyn Error + 'static)) -> String {
 
 /// The reason of a request without an answer, in one short line. The names of the client's layers, the system's number and
 /// the address are of no use to a reader.
-pub fn reason_of_request(error: &kube::Error) -> String {
+pub(super) fn reason_of_request(error: &kube::Error) -> String {
     let text = reason(error);
     let layers = ["ServiceError: ", "client error (Connect): ", "tcp connect error: "];
     let text = layers.iter().fold(text.as_str(), |text, layer| text.strip_prefix(layer).unwrap_or(text));

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 use super::failure::{ApiRequest, Failure};
 use super::objects::Watched;
@@ -53,12 +53,12 @@ pub(super) async fn open(client: &Client, uri: &str, asked: ApiRequest, within: 
 }
 
 /// A whole answer. Each piece must come within `within`.
-pub(super) async fn whole(mut body: Body, within: Duration) -> Result<Vec<u8>, Failure> {
+pub async fn whole(mut body: Body, within: Duration) -> Result<Vec<u8>, Failure> {
     let mut all = Vec::new();
-    while let Some(chunk) = next(&mut body, Instant::now() + within).await? {
+    while let Some(chunk) = next(&mut body, within).await? {
         all.extend_from_slice(&chunk);
         if all.len() > LIST_MAX {
-            return Err(Failure::Garbage(format!("a list of more than {LIST_MAX} bytes")));
+            return Err(Failure::Garbage(format!("more than {} MiB", LIST_MAX >> 20)));
         }
     }
     Ok(all)
@@ -67,34 +67,43 @@ pub(super) async fn whole(mut body: Body, within: Duration) -> Result<Vec<u8>, F
 /// Sends a request that writes; its answer is read to the end, so that the connection can be used again.
 pub async fn send(client: &Client, request: Request<Body>, asked: ApiRequest, within: Duration) -> Result<(), Failure> {
     let mut body = answer(client, request, asked, within).await?;
-    let deadline = Instant::now() + within;
     // The object is written, even if the rest of the answer is lost.
-    while let Ok(Some(_)) = next(&mut body, deadline).await {}
+    let _ = timeout(within, async { while let Ok(Some(_)) = next(&mut body, within).await {} }).await;
     Ok(())
 }
 
 async fn answer(client: &Client, request: Request<Body>, asked: ApiRequest, within: Duration) -> Result<Body, Failure> {
-    let late = |_| Failure::Unreachable(format!("no answer within {} s", within.as_secs()));
-    let answer = timeout(within, client.send(request)).await.map_err(late)?;
-    let answer = answer.map_err(|error| Failure::of_client(&error))?;
-    if answer.status().is_success() { Ok(answer.into_body()) } else { Err(refusal(answer, asked, within).await) }
-}
-
-async fn refusal(answer: Response<Body>, asked: ApiRequest, within: Duration) -> Failure {
-    let (parts, mut body) = answer.into_parts();
-    let (mut text, deadline) = (Vec::new(), Instant::now() + within);
-    while let Ok(Some(chunk)) = next(&mut body, deadline).await {
-        text.extend_from_slice(&chunk);
-        if text.len() > REFUSAL_MAX {
-            break;
-        }
+    let (parts, body) = respond(client, request, within).await?.into_parts();
+    if parts.status.is_success() {
+        return Ok(body);
     }
-    Failure::of_answer(parts.status, &parts.headers, &text, asked)
+    Err(Failure::of_answer(parts.status, &parts.headers, &refusal(body, within).await, asked))
 }
 
-/// The next piece of an answer; `None` at its end.
-async fn next(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>, Failure> {
-    match timeout_at(deadline, body.frame()).await {
+/// Any answer, which must begin within `within`.
+pub async fn respond(client: &Client, request: Request<Body>, within: Duration) -> Result<Response<Body>, Failure> {
+    let answer = timeout(within, client.send(request)).await.map_err(|_| Failure::Late(within))?;
+    answer.map_err(|error| Failure::of_client(&error))
+}
+
+/// The beginning of a refusal, as far as it comes within `within`.
+pub async fn refusal(mut body: Body, within: Duration) -> Vec<u8> {
+    let mut text = Vec::new();
+    let read = async {
+        while let Ok(Some(chunk)) = next(&mut body, within).await {
+            text.extend_from_slice(&chunk);
+            if text.len() > REFUSAL_MAX {
+                break;
+            }
+        }
+    };
+    let _ = timeout(within, read).await;
+    text
+}
+
+/// The next piece of an answer, which must come within `within`; `None` at its end.
+pub async fn next(body: &mut Body, within: Duration) -> Result<Option<Bytes>, Failure> {
+    match timeout(within, body.frame()).await {
         Ok(None) => Ok(None),
         Ok(Some(Ok(frame))) => Ok(Some(frame.into_data().unwrap_or_default())),
         Ok(Some(Err(error))) => Err(Failure::of_client(&error)),

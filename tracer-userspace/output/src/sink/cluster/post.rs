@@ -5,7 +5,8 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 
-use tracer_sources::cluster::{ApiRequest, Failure, Pace, send};
+use tracer_sources::cluster::request::send;
+use tracer_sources::cluster::{ApiRequest, Failure, Pace};
 
 #[derive(Debug)]
 pub(super) enum Answer {
