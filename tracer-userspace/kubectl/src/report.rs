@@ -19,7 +19,7 @@ struct ToPage {
 
 impl Sink for ToPage {
     fn line(&mut self, line: &[u8]) {
-        if self.reading.take(line).is_some() && self.collector.borrow_mut().push(line).is_err() {
+        if self.reading.take(line).is_some() && !self.collector.borrow_mut().push(line) {
             self.reading.unreadable += 1;
         }
     }

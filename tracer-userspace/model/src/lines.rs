@@ -39,17 +39,23 @@ impl Lines {
             given
         })
     }
+
+    /// The rest of the stream: a last line without a newline.
+    pub fn end(&self) -> Option<&[u8]> {
+        self.open.as_deref().filter(|open| !open.is_empty())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The lines of a text in chunks of this size, and how it ended. `-`: a line was too long.
-    fn lines(text: &str, size: usize, mut each: impl FnMut(&str) -> Result<(), ()>) -> Result<(), ()> {
+    /// The lines of a text in chunks of this size, and the text after the last newline. `-`: a line was too long.
+    fn lines(text: &str, size: usize, mut each: impl FnMut(&str) -> Result<(), ()>) -> Result<Option<Vec<u8>>, ()> {
         let mut lines = Lines::new(5);
         let mut feed = |chunk| lines.feed(chunk, |line| each(line.map_or("-", |it| std::str::from_utf8(it).unwrap())));
-        text.as_bytes().chunks(size).try_for_each(&mut feed)
+        text.as_bytes().chunks(size).try_for_each(&mut feed)?;
+        Ok(lines.end().map(<[u8]>::to_vec))
     }
 
     #[test]
@@ -61,7 +67,11 @@ mod tests {
                 found.push(line.to_owned());
                 Ok(())
             });
-            assert_eq!((all, found.join(" ").as_str()), (Ok(()), "one  12345 - two - three"), "{size}");
+            assert_eq!(
+                (all, found.join(" ").as_str()),
+                (Ok(Some(b"open".into())), "one  12345 - two - three"),
+                "{size}"
+            );
             let mut count = 0;
             let cut = lines(text, size, |line| {
                 count += 1;
@@ -70,5 +80,7 @@ mod tests {
             assert_eq!((cut, count), (Err(()), 4), "it fails at once");
         }
         assert_eq!(lines("123456", 3, |_| Err(())), Err(()), "before its end arrives");
+        assert_eq!(lines("123456", 3, |_| Ok(())), Ok(None), "it is given once");
+        assert_eq!(lines("one\n", 3, |_| Ok(())), Ok(None));
     }
 }

@@ -1,5 +1,7 @@
 //! Input that could not be read. The page lists the first lines of each file and counts the rest; stderr gets one line.
 
+use super::input::Problem;
+
 /// Lines of one file that are reported one by one.
 const DETAILED_LINES: u64 = 10;
 
@@ -27,6 +29,16 @@ impl Faults {
         let text = format!("{}:{number}: {problem}: skipped", self.file);
         self.detail(&text);
         count(&mut self.faults, text);
+    }
+
+    /// Reports a line that is skipped. Gives back a problem that ends the file.
+    pub(super) fn skip(&mut self, number: usize, problem: Problem) -> Result<(), Problem> {
+        match problem {
+            Problem::Line(problem) => self.line(number, &problem),
+            Problem::Note(note) => self.note(number, &note),
+            ending => return Err(ending),
+        }
+        Ok(())
     }
 
     /// From this line on, the file cannot be read.

@@ -1,12 +1,14 @@
 //! Reads the files as a stream of lines of bounded length, so memory does not grow with a file.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::faults::Faults;
 use super::line;
-use tracer_terminal::error::Error;
+use tracer_model::lines::Lines;
+use tracer_terminal::error::{Error, os_message};
 
 /// The longest line that is read: a verdict with all its evidence has a few KiB.
 const LINE_MAX: usize = 1 << 20;
@@ -20,9 +22,9 @@ pub(super) struct Input {
     pub(super) size: Option<u64>,
     /// Device and inode; absent for stdin.
     pub(super) inode: Option<(u64, u64)>,
-    source: Box<dyn Read>,
+    pub(super) source: Box<dyn Read>,
     /// Time of the first record.
-    begins: Option<i64>,
+    pub(super) begins: Option<i64>,
 }
 
 /// Opens all files before it reads one, so a file that is removed later is still read. Messages call them `what`. They are
@@ -41,8 +43,7 @@ pub(super) fn open(what: &'static str, paths: &[PathBuf]) -> Result<Vec<Input>, 
 fn open_one(what: &'static str, path: &Path) -> Result<Input, Error> {
     if path == Path::new("-") {
         // stdin is not locked: a second `-` would wait for the lock of the first one forever, and not be reported.
-        let source = Box::new(io::stdin());
-        return Ok(Input { name: "stdin".into(), size: None, inode: None, source, begins: None });
+        return Ok(Input::new("stdin".into(), Box::new(io::stdin())));
     }
     let failed = |error| Error::file(what, path, error);
     let file = File::open(path).map_err(failed)?;
@@ -69,86 +70,85 @@ fn begin(file: &File) -> Option<i64> {
     line::time_of(&head[..end])
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    Line,
-    /// The last line, without a newline.
-    Torn,
-    /// A line that is too long and was skipped.
-    TooLong,
-    End,
-}
-
-pub(super) struct Lines<R> {
-    input: R,
-    /// The line that was read last, without its newline.
-    pub(super) bytes: Vec<u8>,
-    /// Its number, from 1.
-    pub(super) number: usize,
-    pub(super) read: u64,
+/// What is wrong with a line.
+#[derive(Debug)]
+pub(super) enum Problem {
+    /// The line is no record.
+    Line(String),
+    /// The line is skipped, and this is no fault.
+    Note(String),
+    /// The rest of the file cannot be read.
+    File(String),
+    /// No file can be read.
+    Command(Error),
 }
 
 impl Input {
-    /// The lines of the file. `watch` wraps the reader, to show the progress.
-    pub(super) fn lines(self, watch: impl FnOnce(Box<dyn Read>) -> Box<dyn Read>) -> Lines<BufReader<Box<dyn Read>>> {
-        Lines::new(BufReader::with_capacity(CHUNK, watch(self.source)))
-    }
-}
-
-impl<R: BufRead> Lines<R> {
-    pub(super) const fn new(input: R) -> Self {
-        Self { input, bytes: Vec::new(), number: 0, read: 0 }
+    pub(super) fn new(name: String, source: Box<dyn Read>) -> Self {
+        Self { name, size: None, inode: None, source, begins: None }
     }
 
-    /// Reads the next line into `bytes`.
-    pub(super) fn next(&mut self) -> io::Result<Next> {
-        self.bytes.clear();
-        self.number += 1;
-        let mut too_long = false;
-        loop {
-            let chunk = match self.input.fill_buf() {
+    /// Gives `take` the number and the bytes of each line, and reports the lines that it refuses. Gives whether the file
+    /// was read to its end.
+    pub(super) fn each_line(
+        mut self,
+        faults: &mut Faults,
+        mut take: impl FnMut(usize, &[u8]) -> Result<(), Problem>,
+    ) -> Result<bool, Error> {
+        faults.begin(&self.name);
+        let (mut lines, mut chunk) = (Lines::new(LINE_MAX), vec![0; CHUNK]);
+        let (mut number, mut read) = (0, 0);
+        let mut ended = loop {
+            let bytes = match self.source.read(&mut chunk) {
+                Ok(length) => &chunk[..length],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                chunk => chunk?,
+                Err(error) => {
+                    number += 1;
+                    break Err(Problem::File(os_message(&error)));
+                }
             };
-            let end = chunk.iter().position(|&byte| byte == b'\n');
-            let taken = end.unwrap_or(chunk.len());
-            too_long |= self.bytes.len() + taken > LINE_MAX;
-            if !too_long {
-                self.bytes.extend_from_slice(&chunk[..taken]);
+            read += bytes.len() as u64;
+            let taken = lines.feed(bytes, |line| {
+                number += 1;
+                let taken = match line {
+                    None => Err(Problem::Line("a line of more than 1 MiB".into())),
+                    Some(line) if line.trim_ascii().is_empty() => Ok(()),
+                    Some(line) => take(number, line),
+                };
+                taken.or_else(|problem| faults.skip(number, problem))
+            });
+            if bytes.is_empty() || taken.is_err() {
+                break taken;
             }
-            let (over, used) = (chunk.is_empty(), taken + usize::from(end.is_some()));
-            self.input.consume(used);
-            self.read += used as u64;
-            if over || end.is_some() {
-                return Ok(self.ended(over, too_long));
+        };
+        if let (Ok(()), Some(torn)) = (&ended, lines.end()) {
+            number += 1;
+            ended = take(number, torn).or_else(|problem| match problem {
+                Problem::Line(_) | Problem::Note(_) => {
+                    faults.note(number, "the last line is not whole");
+                    Ok(())
+                }
+                problem => Err(problem),
+            });
+        }
+        let size = self.size.unwrap_or(0);
+        let is_whole = ended.is_ok() && read >= size;
+        match ended {
+            Err(Problem::Command(error)) => return Err(error),
+            Err(Problem::Line(problem) | Problem::Note(problem) | Problem::File(problem)) => {
+                faults.rest(number, &problem)
             }
+            Ok(()) if !is_whole => faults.shorter(read, size),
+            Ok(()) => {}
         }
-    }
-
-    fn ended(&self, over: bool, too_long: bool) -> Next {
-        match (too_long, over, self.bytes.is_empty()) {
-            (true, ..) => Next::TooLong,
-            (false, false, _) => Next::Line,
-            (false, true, false) => Next::Torn,
-            (false, true, true) => Next::End,
-        }
+        faults.end();
+        Ok(is_whole)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_are_read_one_by_one() {
-        let mut lines = Lines::new(BufReader::with_capacity(3, &b"one\n\nthree"[..]));
-        let mut lines_read = Vec::new();
-        while lines.next().unwrap() != Next::End {
-            lines_read.push((lines.number, String::from_utf8(lines.bytes.clone()).unwrap()));
-        }
-        assert_eq!(lines_read, [(1, "one".into()), (2, String::new()), (3, "three".into())]);
-        assert_eq!(lines.read, 10);
-    }
 
     #[test]
     fn stdin_is_read_once() {
@@ -158,15 +158,5 @@ mod tests {
         });
         let reported = receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for itself");
         assert_eq!(reported.as_deref(), Some("report FILE stdin: the same file twice"));
-    }
-
-    #[test]
-    fn a_line_that_is_too_long_is_skipped_and_not_kept_in_memory() {
-        let input = io::repeat(b'x').take(3 << 20).chain(&b"\nnext\n"[..]);
-        let mut lines = Lines::new(BufReader::new(input));
-        assert_eq!(lines.next().unwrap(), Next::TooLong);
-        assert!(lines.bytes.capacity() <= 2 * LINE_MAX);
-        assert_eq!((lines.next().unwrap(), lines.bytes.as_slice()), (Next::Line, &b"next"[..]));
-        assert_eq!(lines.next().unwrap(), Next::End);
     }
 }

@@ -23,18 +23,17 @@ mod target;
 
 use tracer_terminal::error;
 
-use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 pub use self::show::{ShowConfig, show};
 
 use self::faults::Faults;
-use self::input::{Input, Lines, Next};
+use self::input::{Input, Problem};
 use self::progress::Progress;
 use self::tally::Tally;
 use self::target::Target;
 use tracer_output::sink::filter::Filter;
-use tracer_terminal::error::{Error, os_message};
+use tracer_terminal::error::Error;
 
 #[derive(Clone, Debug)]
 pub struct ReportConfig {
@@ -62,9 +61,9 @@ impl Collector {
         Ok(Self { target, tally: Tally::new(Filter::default()), faults: Faults::default(), names: Vec::new() })
     }
 
-    pub fn push(&mut self, line: &[u8]) -> Result<(), String> {
-        self.tally.push(line::read(line)?, line);
-        Ok(())
+    /// Adds a line. Gives whether it is a record.
+    pub fn push(&mut self, line: &[u8]) -> bool {
+        line::read(line).map(|read| self.tally.push(read, line)).is_ok()
     }
 
     /// Adds a source of records, and what is missing from it.
@@ -98,7 +97,7 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     let progress = Progress::new(&inputs);
     let mut page = Collector { target, tally: Tally::new(config.filter.clone()), faults: Faults::default(), names };
     for input in inputs {
-        read(input, &mut page.tally, &mut page.faults, &progress);
+        read(progress.watch(input), &mut page.tally, &mut page.faults)?;
     }
     progress.end();
     let (hidden, incomplete) = (page.tally.nothing_shown(), page.faults.incomplete());
@@ -114,38 +113,13 @@ fn no_record(command: &str, names: &[String], faults: &Faults) -> Error {
 }
 
 /// Counts every line of a file, as far as it can be read.
-fn read(input: Input, tally: &mut Tally, faults: &mut Faults, progress: &Progress) {
-    faults.begin(&input.name);
-    let (name, size) = (input.name.clone(), input.size.unwrap_or(0));
-    let mut lines = input.lines(|source| progress.watch(source));
-    match feed(&mut lines, tally, faults) {
-        Err(problem) => faults.rest(lines.number, &problem.replace("FILE", &name)),
-        Ok(()) if lines.read < size => faults.shorter(lines.read, size),
-        Ok(()) => {}
-    }
-    faults.end();
-}
-
-/// Counts all lines, or says why the file cannot be read to its end.
-fn feed(lines: &mut Lines<impl BufRead>, tally: &mut Tally, faults: &mut Faults) -> Result<(), String> {
-    loop {
-        let next = lines.next().map_err(|error| os_message(&error))?;
-        let (number, bytes) = (lines.number, lines.bytes.as_slice());
-        match next {
-            Next::End => return Ok(()),
-            Next::TooLong => faults.line(number, "a line of more than 1 MiB"),
-            Next::Line if bytes.trim_ascii().is_empty() => {}
-            Next::Line | Next::Torn => match (line::read(bytes), other_kind(bytes)) {
-                (Ok(line), _) => tally.push(line, bytes),
-                (Err(_), Some(kind)) if number == 1 => return Err(kind.to_owned()),
-                (Err(_), _) if next == Next::Torn => faults.note(number, "the last line is not whole"),
-                (Err(problem), _) => match line::newer(bytes) {
-                    Some(note) => faults.note(number, &note),
-                    None => faults.line(number, &problem),
-                },
-            },
-        }
-    }
+fn read(input: Input, tally: &mut Tally, faults: &mut Faults) -> Result<(), Error> {
+    let name = input.name.clone();
+    input.each_line(faults, |number, bytes| match (line::read(bytes), other_kind(bytes)) {
+        (Err(_), Some(kind)) if number == 1 => Err(Problem::File(kind.replace("FILE", &name))),
+        (line, _) => line.map(|line| tally.push(line, bytes)),
+    })?;
+    Ok(())
 }
 
 /// The kind of a file that has no records, by its first line, and how to read that file.

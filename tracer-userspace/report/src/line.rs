@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
+use super::input::Problem;
 use tracer_model::record::{Body, Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, Repeated, SCHEMA};
 use tracer_terminal::error::json_problem;
 
@@ -100,15 +101,17 @@ impl Fields<'_> {
 }
 
 /// Reads a line, or gives what is wrong with it.
-pub(super) fn read(bytes: &[u8]) -> Result<Line<'_>, String> {
+pub(super) fn read(bytes: &[u8]) -> Result<Line<'_>, Problem> {
     let fields: Fields<'_> = serde_json::from_slice(bytes).map_err(|error| problem(bytes, &error))?;
     if fields.schema != SCHEMA {
-        return Err(wrong_schema(&fields.schema));
+        return Err(Problem::Line(wrong_schema(&fields.schema)));
     }
-    let us = microseconds(&fields.time).ok_or_else(|| format!("`{}` is no time", fields.time))?;
+    let us = microseconds(&fields.time).ok_or_else(|| Problem::Line(format!("`{}` is no time", fields.time)))?;
     match (fields.kind.as_ref(), &fields.verdict, fields.outcome) {
         ("verdict", Some(_), _) | ("attempt", _, Some(_)) => Ok(Line::Attempt(Box::new(fields), us)),
-        ("verdict" | "attempt", ..) => Err(format!("a record `{}` without what it is about", fields.kind)),
+        ("verdict" | "attempt", ..) => {
+            Err(Problem::Line(format!("a record `{}` without what it is about", fields.kind)))
+        }
         _ => whole(bytes).map(|record| Line::Other(Box::new(record), us)),
     }
 }
@@ -123,7 +126,7 @@ pub(super) fn schema(bytes: &[u8]) -> Option<String> {
 }
 
 /// The note about a record of our schema with a type that only a newer tracer knows. It is no fault of the file.
-pub(super) fn newer(bytes: &[u8]) -> Option<String> {
+fn newer(bytes: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Typed {
         schema: String,
@@ -136,7 +139,7 @@ pub(super) fn newer(bytes: &[u8]) -> Option<String> {
 }
 
 /// Reads every field of a record.
-pub(super) fn whole(bytes: &[u8]) -> Result<Record, String> {
+pub(super) fn whole(bytes: &[u8]) -> Result<Record, Problem> {
     serde_json::from_slice(bytes).map_err(|error| problem(bytes, &error))
 }
 
@@ -162,12 +165,14 @@ fn wrong_schema(schema: &str) -> String {
     format!("a record of schema {}: this tracer reads {SCHEMA}", cut(schema))
 }
 
-fn problem(bytes: &[u8], error: &serde_json::Error) -> String {
-    if bytes.trim_ascii_start().first() == Some(&b'{') {
-        cut(&format!("not a record: {}", json_problem(error)))
-    } else {
-        "not a record: not JSON".into()
+fn problem(bytes: &[u8], error: &serde_json::Error) -> Problem {
+    if let Some(note) = newer(bytes) {
+        return Problem::Note(note);
     }
+    Problem::Line(match bytes.trim_ascii_start().first() {
+        Some(b'{') => cut(&format!("not a record: {}", json_problem(error))),
+        _ => "not a record: not JSON".into(),
+    })
 }
 
 /// Limits the length of a message.

@@ -1,7 +1,5 @@
 //! The progress of reading: a bar on stderr, if that is a terminal.
 
-use std::io::Read;
-
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::input::Input;
@@ -24,9 +22,9 @@ impl Progress {
         Self(bar)
     }
 
-    /// Wraps a reader, so that it moves the bar.
-    pub(super) fn watch(&self, source: Box<dyn Read>) -> Box<dyn Read> {
-        Box::new(self.0.wrap_read(source))
+    /// Wraps the reader of an input, so that it moves the bar.
+    pub(super) fn watch(&self, input: Input) -> Input {
+        Input { source: Box::new(self.0.wrap_read(input.source)), ..input }
     }
 
     /// Removes the bar.

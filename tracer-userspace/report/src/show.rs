@@ -1,17 +1,16 @@
 //! `tracer show`: prints records as `attach` does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::BufRead;
 use std::path::PathBuf;
 
 use super::faults::Faults;
-use super::input::{self, Lines, Next};
+use super::input::{self, Problem};
 use super::{is_recording, line, no_record};
 use tracer_model::record::{Body, Outcome, Record, SCHEMA};
 use tracer_output::sink::output::Output;
 use tracer_output::sink::pretty::Pretty;
 use tracer_output::sink::{Format, SinkConfig};
-use tracer_terminal::error::{self, Error, os_message};
+use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 
 /// Verdicts of a node that are remembered, because a revision of a shown verdict is shown, too.
@@ -31,14 +30,8 @@ pub fn show(config: &ShowConfig) -> Result<u8, Error> {
     let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
     let (mut view, mut faults, mut whole) = (Shown::open(&config.output)?, Faults::default(), true);
     for input in inputs {
-        faults.begin(&input.name);
         let name = input.name.clone();
-        let mut lines = input.lines(|source| source);
-        if let Err(problem) = feed(&name, &mut lines, &mut view, &mut faults)? {
-            faults.rest(lines.number, &problem);
-            whole = false;
-        }
-        faults.end();
+        whole &= input.each_line(&mut faults, |number, line| view.take(&name, number, without_prefix(line)))?;
     }
     view.end();
     if view.records == 0 {
@@ -48,44 +41,6 @@ pub fn show(config: &ShowConfig) -> Result<u8, Error> {
         error::warn(&line);
     }
     Ok(if whole { 0 } else { 2 })
-}
-
-/// Shows all lines of a file, or says why it cannot be read to its end.
-fn feed(
-    name: &str,
-    lines: &mut Lines<impl BufRead>,
-    view: &mut Shown,
-    faults: &mut Faults,
-) -> Result<Result<(), String>, Error> {
-    loop {
-        let next = match lines.next() {
-            Ok(next) => next,
-            Err(error) => return Ok(Err(os_message(&error))),
-        };
-        let number = lines.number;
-        let bytes = without_prefix(&lines.bytes);
-        match next {
-            Next::End => return Ok(Ok(())),
-            Next::TooLong => faults.line(number, "a line of more than 1 MiB"),
-            Next::Line if bytes.trim_ascii().is_empty() => {}
-            Next::Line | Next::Torn => match (line::schema(bytes), line::whole(bytes)) {
-                (Some(other), _) if other != SCHEMA && other.starts_with("tracer/") => {
-                    return Err(Error::Usage(format!(
-                        "show {name}: line {number}: a record of schema {other}: this tracer reads {SCHEMA}"
-                    )));
-                }
-                (_, Ok(record)) => view.take(&record, bytes),
-                (_, Err(_)) if number == 1 && is_recording(bytes) => {
-                    return Ok(Err("a recording: `tracer replay FILE` shows its verdicts".to_owned()));
-                }
-                _ if next == Next::Torn => faults.note(number, "the last line is not whole"),
-                (_, Err(problem)) => match line::newer(bytes) {
-                    Some(note) => faults.note(number, &note),
-                    None => faults.line(number, &problem),
-                },
-            },
-        }
-    }
 }
 
 /// Removes what a container runtime (`2026-… stdout F `) or `kubectl logs --prefix` writes before a record.
@@ -125,7 +80,21 @@ impl Shown {
         Ok(Self { config: config.clone(), output, nodes: BTreeMap::new(), last: String::new(), records: 0 })
     }
 
-    fn take(&mut self, record: &Record, line: &[u8]) {
+    /// Shows a line of a file.
+    fn take(&mut self, file: &str, number: usize, line: &[u8]) -> Result<(), Problem> {
+        match (line::schema(line), line::whole(line)) {
+            (Some(other), _) if other != SCHEMA && other.starts_with("tracer/") => {
+                let other = format!("a record of schema {other}: this tracer reads {SCHEMA}");
+                Err(Problem::Command(Error::Usage(format!("show {file}: line {number}: {other}"))))
+            }
+            (_, Err(_)) if number == 1 && is_recording(line) => {
+                Err(Problem::File("a recording: `tracer replay FILE` shows its verdicts".into()))
+            }
+            (_, record) => record.map(|record| self.show(&record, line)),
+        }
+    }
+
+    fn show(&mut self, record: &Record, line: &[u8]) {
         self.records += 1;
         let screen = Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
         let new = || Node { pretty: Pretty::new(self.config.filter.clone(), self.config.verbose), ..Node::default() };

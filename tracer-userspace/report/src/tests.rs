@@ -30,11 +30,8 @@ pub(super) fn at(line: &str, seconds: i64) -> String {
 /// The page of some bytes, and the problems that were reported.
 fn page(bytes: &[u8]) -> (String, Vec<String>) {
     let (mut tally, mut faults) = (Tally::new(Filter::default()), Faults::default());
-    faults.begin("in");
-    if let Err(problem) = feed(&mut Lines::new(bytes), &mut tally, &mut faults) {
-        faults.rest(0, &problem);
-    }
-    faults.end();
+    let input = Input::new("in".into(), Box::new(std::io::Cursor::new(bytes.to_vec())));
+    read(input, &mut tally, &mut faults).unwrap();
     let reported = std::mem::take(&mut faults.reported);
     (page::html(tally, &reported, &["in".into()]), reported)
 }
@@ -82,8 +79,10 @@ fn lines_that_cannot_be_read_are_named_and_the_others_count() {
     let good = verdict(1, "unexplained", "cart", None);
     let other = good.replace("tracer/1", "tracer/9");
     let cause = good.replace("unexplained", "no_such_cause");
-    let text =
-        format!("{good}\nnonsense\n{{\"a\":\n\n{{\"Timestamp\":1}}\n{other}\n{cause}\n{good}\n{{\"schema\":\"tra");
+    let long = "x".repeat(3 << 20);
+    let text = format!(
+        "{good}\nnonsense\n{{\"a\":\n\n{{\"Timestamp\":1}}\n{other}\n{cause}\n{good}\n{long}\n{{\"schema\":\"tra"
+    );
     let (page, reported) = page(text.as_bytes());
     let expected = [
         "in:2: not a record: not JSON: skipped",
@@ -91,7 +90,8 @@ fn lines_that_cannot_be_read_are_named_and_the_others_count() {
         "in:5: not a record of schema tracer/1: skipped",
         "in:6: a record of schema tracer/9: this tracer reads tracer/1: skipped",
         "in:7: not a record: unknown variant `no_such_cause`, expected one of",
-        "in:9: the last line is not whole",
+        "in:9: a line of more than 1 MiB: skipped",
+        "in:10: the last line is not whole",
     ];
     assert_eq!(reported.len(), expected.len(), "{reported:#?}");
     for (reported, expected) in reported.iter().zip(expected) {
