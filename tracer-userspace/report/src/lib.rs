@@ -25,6 +25,7 @@ use tracer_terminal::error;
 
 use std::path::{Path, PathBuf};
 
+pub use self::line::Fields;
 pub use self::show::{ShowConfig, show};
 
 use self::faults::Faults;

@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::input::Problem;
-use tracer_model::record::{Body, Cause, Confidence, Endpoint, K8s, Outcome, Process, Record, Repeated, SCHEMA};
+use tracer_model::record::{
+    Body, Cause, Confidence, Culprit, Endpoint, K8s, Outcome, Process, Record, Repeated, SCHEMA,
+};
 use tracer_terminal::error::json_problem;
 
 /// The pod of an attempt.
@@ -40,7 +42,7 @@ pub(super) enum Line<'a> {
 
 /// The fields that are counted.
 #[derive(Deserialize)]
-pub(super) struct Fields<'a> {
+pub struct Fields<'a> {
     #[serde(borrow, default)]
     schema: Cow<'a, str>,
     #[serde(rename = "type", borrow, default)]
@@ -48,39 +50,36 @@ pub(super) struct Fields<'a> {
     #[serde(borrow, default)]
     time: Cow<'a, str>,
     #[serde(default)]
-    pub(super) seq: u64,
+    pub seq: u64,
     #[serde(default)]
     pub(super) node_name: String,
     /// Of a verdict.
-    pub(super) verdict: Option<Answer>,
-    pub(super) k8s: Option<K8s>,
-    dst: Option<Endpoint>,
+    pub verdict: Option<Answer>,
+    pub k8s: Option<K8s>,
+    pub dst: Option<Endpoint>,
     process: Option<Process>,
+    pub culprit: Option<Culprit>,
     /// Of an attempt.
     pub(super) outcome: Option<Outcome>,
     /// Of an attempt.
     pub(super) cause: Option<Cause>,
     /// The verdict that this one replaces.
-    pub(super) revises: Option<u64>,
+    pub revises: Option<u64>,
     /// How many verdicts the record stands for.
-    pub(super) repeated: Option<Repeated>,
+    pub repeated: Option<Repeated>,
 }
 
 /// The fields of a verdict that are counted.
 #[derive(Deserialize)]
-pub(super) struct Answer {
-    cause: Cause,
-    outcome: Outcome,
+pub struct Answer {
+    pub cause: Cause,
+    pub outcome: Outcome,
     pub(super) confidence: Confidence,
 }
 
 impl Answer {
     pub(super) fn group(&self) -> Group {
         Group::new(self.cause, self.outcome)
-    }
-
-    pub(super) const fn cause(&self) -> Cause {
-        self.cause
     }
 }
 
@@ -116,26 +115,24 @@ pub(super) fn read(bytes: &[u8]) -> Result<Line<'_>, Problem> {
     }
 }
 
+/// What a record of any schema has.
+#[derive(Deserialize)]
+struct Head {
+    schema: String,
+    #[serde(rename = "type", default)]
+    kind: String,
+}
+
 /// The schema that a line names.
 pub(super) fn schema(bytes: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Head {
-        schema: String,
-    }
     serde_json::from_slice::<Head>(bytes).ok().map(|head| cut(&head.schema))
 }
 
 /// The note about a record of our schema with a type that only a newer tracer knows. It is no fault of the file.
 fn newer(bytes: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Typed {
-        schema: String,
-        #[serde(rename = "type")]
-        kind: String,
-    }
-    let typed = serde_json::from_slice::<Typed>(bytes).ok()?;
-    let is_newer = typed.schema == SCHEMA && !Body::TYPES.contains(&typed.kind.as_str());
-    is_newer.then(|| format!("a record of type `{}`, which this tracer does not know: skipped", cut(&typed.kind)))
+    let Head { schema, kind } = serde_json::from_slice(bytes).ok()?;
+    let is_newer = schema == SCHEMA && !kind.is_empty() && !Body::TYPES.contains(&kind.as_str());
+    is_newer.then(|| format!("a record of type `{}`, which this tracer does not know: skipped", cut(&kind)))
 }
 
 /// Reads every field of a record.

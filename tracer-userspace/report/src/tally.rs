@@ -121,8 +121,8 @@ impl Tally {
         let was_counted = fields.revises.is_some_and(|seq| self.revise(&fields.node_name, seq));
         let is_first = fields.revises.is_none();
         let count = Repeated::count_of(fields.repeated.as_ref());
-        self.hits.attempt(&self.filter, fields.k8s.as_ref(), Some(answer.cause()));
-        if !self.filter.fits(fields.k8s.as_ref(), Some(answer.cause())) {
+        self.hits.attempt(&self.filter, fields.k8s.as_ref(), Some(answer.cause));
+        if !self.filter.fits(fields.k8s.as_ref(), Some(answer.cause)) {
             self.filtered += if !answer.group().noise && (is_first || was_counted) { count } else { 0 };
             return;
         }

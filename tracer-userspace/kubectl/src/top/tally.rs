@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{Hash as _, Hasher as _};
 
 use jiff::Timestamp;
-use serde::Deserialize;
 
 use super::super::logs::Sink;
 use super::super::records::Reading;
-use tracer_model::record::{Cause, Culprit, Endpoint, K8s, Outcome, Repeated, Workload};
+use tracer_model::record::{Cause, Culprit, K8s, Outcome, Repeated, Workload};
+use tracer_report::Fields;
 
 /// Verdicts of a node that a revision can still take back. It comes at most seconds after the attempt's end.
 const OPEN: usize = 512;
@@ -23,24 +23,6 @@ const PODS: usize = 4096;
 
 /// A workload with its namespace.
 pub(crate) type Owner = (String, Workload);
-
-/// The fields of a verdict that are counted.
-#[derive(Deserialize)]
-struct Fields {
-    seq: u64,
-    verdict: Answer,
-    k8s: Option<K8s>,
-    dst: Option<Endpoint>,
-    culprit: Option<Culprit>,
-    revises: Option<u64>,
-    repeated: Option<Repeated>,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    cause: Cause,
-    outcome: Outcome,
-}
 
 struct Open {
     seq: u64,
@@ -81,20 +63,18 @@ impl NodeTally {
         std::mem::take(&mut self.groups)
     }
 
-    fn take(&mut self, fields: Fields, us: i64) {
+    fn take(&mut self, fields: Fields<'_>, us: i64) {
         if let Some(seq) = fields.revises {
             // A revision replaces one of the verdicts that the record stands for.
             self.open.iter_mut().filter(|it| it.seq == seq).for_each(|it| it.count -= 1);
             self.open.retain(|it| it.count > 0);
         }
-        if fields.verdict.outcome != Outcome::Failure {
-            return;
-        }
+        let Some(verdict) = fields.verdict.as_ref().filter(|it| it.outcome == Outcome::Failure) else { return };
         let count = Repeated::count_of(fields.repeated.as_ref());
         let pod = hash_of(&fields);
         let culprit = fields.culprit.as_ref().map(text_of);
         let owner = fields.k8s.and_then(|k8s| Some((k8s.namespace?, k8s.workload?)));
-        self.open.push_back(Open { seq: fields.seq, us, key: (fields.verdict.cause, culprit), pod, owner, count });
+        self.open.push_back(Open { seq: fields.seq, us, key: (verdict.cause, culprit), pod, owner, count });
         if self.open.len() > OPEN
             && let Some(oldest) = self.open.pop_front()
         {
@@ -126,15 +106,15 @@ impl Sink for NodeTally {
             return;
         }
         let us = head.time.parse::<Timestamp>().map(Timestamp::as_microsecond);
-        match (us, serde_json::from_slice::<Fields>(line)) {
-            (Ok(us), Ok(fields)) => self.take(fields, us),
+        match (us, serde_json::from_slice::<Fields<'_>>(line)) {
+            (Ok(us), Ok(fields)) if fields.verdict.is_some() => self.take(fields, us),
             _ => self.reading.unreadable += 1,
         }
     }
 }
 
 /// A hash of the pod; of the target address if no pod is known.
-fn hash_of(fields: &Fields) -> u64 {
+fn hash_of(fields: &Fields<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     match &fields.k8s {
         Some(K8s { pod_uid: Some(uid), .. }) => uid.hash(&mut hasher),
