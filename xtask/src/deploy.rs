@@ -33,8 +33,8 @@ pub(crate) const VARIANTS: &[Variant] = &[
     },
     Variant {
         overlay: "overlays/everything",
-        values: "metrics.enabled=true,output.file.enabled=true,api.services=true,api.watchEvents=*,\
-                 api.explain=true,api.condition=true,sysResource=true",
+        values: "metrics.enabled=true,output.file.enabled=true,api.watchEvents=*,api.explain=true,api.condition=true,\
+                 sysResource=true",
     },
 ];
 

@@ -1,4 +1,4 @@
-//! The cluster API: pods of this node with their probes and, where asked for, Services and the kubelet's Events.
+//! The cluster API: pods of this node with their probes and, where asked for, the kubelet's Events.
 //!
 //! A [`Background`] follows the API, because a long list takes time to read and must not delay the event stream. Its
 //! results are a [`View`], which is replaced and never queued. Without the API everything else continues.
@@ -40,13 +40,13 @@ pub use pace::{Pace, part};
 pub use reason::{one_line, reason};
 
 use super::background::Background;
-use super::files::{Slice, api, join};
+use super::files::api;
 use super::kubelet::KubeletEvent;
 use board::Board;
 use endpoints::{Answering, answering};
 use follow::ResourceFollower;
 use request::Scope;
-use tracer_model::event::{ObservationKind, Pod, Service};
+use tracer_model::event::{ObservationKind, Pod};
 
 /// The start of a run waits this long for the API. Later results come as observations.
 const FIRST: Duration = Duration::from_secs(2);
@@ -58,8 +58,6 @@ pub struct ClusterConfig {
     pub node_name: String,
     /// Whether to follow pods: no file lists them.
     pub pods: bool,
-    /// Whether to follow Services and their endpoints, of the whole cluster.
-    pub services: bool,
     /// Whether to ask for the endpoints of a Service where a verdict needs them.
     pub endpoints: bool,
     /// The namespaces of which the Events of the kubelet are followed.
@@ -68,7 +66,7 @@ pub struct ClusterConfig {
 
 impl ClusterConfig {
     pub const fn asks_something(&self) -> bool {
-        self.pods || self.services || self.endpoints || !self.events.is_empty()
+        self.pods || self.endpoints || !self.events.is_empty()
     }
 }
 
@@ -77,10 +75,6 @@ impl ClusterConfig {
 pub struct View {
     /// Pods of this node.
     pub pods: Vec<Pod>,
-    /// Services without their endpoints.
-    services: Vec<Service>,
-    /// Absent until the API has listed them: endpoints are then unknown.
-    slices: Option<Vec<Slice>>,
     /// Events of this node's kubelet, by their follower.
     events: BTreeMap<String, Vec<KubeletEvent>>,
     states: BTreeMap<String, State>,
@@ -98,16 +92,9 @@ enum State {
 impl View {
     /// A view of these kinds, of which nothing is known yet.
     fn of(config: &ClusterConfig) -> Self {
-        let pods = config.pods.then_some("pods");
-        let services = config.services.then_some(["services", "endpointslices"]);
-        let kinds = pods.into_iter().chain(services.into_iter().flatten()).map(str::to_owned);
-        let kinds = kinds.chain(config.events.iter().map(Namespace::events));
+        let pods = config.pods.then(|| "pods".to_owned());
+        let kinds = pods.into_iter().chain(config.events.iter().map(Namespace::events));
         Self { states: kinds.map(|kind| (kind, State::Waiting)).collect(), ..Self::default() }
-    }
-
-    /// Services joined with their endpoints.
-    pub fn services(&self) -> Vec<Service> {
-        join(self.services.clone(), self.slices.clone())
     }
 
     /// The problems, in words that follow "cluster API".
@@ -159,8 +146,8 @@ impl Cluster {
     #[cfg(test)]
     pub(super) fn fixed(node: &str) -> (watch::Sender<View>, Self) {
         let access = Access::InCluster;
-        let (pods, services, endpoints) = (true, false, false);
-        let config = ClusterConfig { access, node_name: node.into(), pods, services, endpoints, events: Vec::new() };
+        let (pods, endpoints) = (true, false);
+        let config = ClusterConfig { access, node_name: node.into(), pods, endpoints, events: Vec::new() };
         let (tx, view) = watch::channel(View::of(&config));
         let (queries, _) = tokio::sync::mpsc::channel(1);
         (tx, Self { config, queries, view })
@@ -171,12 +158,11 @@ impl Cluster {
         let view = self.view.borrow();
         let follows = |kind: &str| view.states.get(kind) == Some(&State::Following);
         let pods = follows("pods").then(|| "pods and probes (cluster API)".to_owned());
-        let services = follows("services").then(|| format!("{} services (cluster API)", view.services.len()));
         let failing = view.failure().map(|failure| format!("cluster API: {failure}"));
         let waiting = view.is_waiting().then(|| format!("cluster API: no answer within {} s", FIRST.as_secs()));
         let events = self.config.events.iter().map(Namespace::events).filter(|name| follows(name));
         let events = events.map(|name| format!("probe outcomes (the kubelet's {name}, cluster API)"));
-        [pods, services].into_iter().flatten().chain(events).chain([failing, waiting].into_iter().flatten()).collect()
+        pods.into_iter().chain(events).chain(failing).chain(waiting).collect()
     }
 
     pub fn view(&self) -> View {
@@ -233,8 +219,6 @@ async fn follow_with(
     let events = config.events.iter().map(|of| follow.kind::<api::Event>(true, scope(of.name()), of.events()));
     tokio::select! {
         () = follow.kind::<api::Pod>(config.pods, scope(None), "pods".into()) => {}
-        () = follow.kind::<api::Service>(config.services, scope(None), "services".into()) => {}
-        () = follow.kind::<api::EndpointSlice>(config.services, scope(None), "endpointslices".into()) => {}
         () = all(events.map(Box::pin).collect()) => {}
         () = answering.run(&client, &view) => {}
         () = signal_first(view.subscribe(), first) => {}

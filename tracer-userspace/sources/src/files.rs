@@ -18,7 +18,7 @@ use document::{Document, Taken};
 pub(super) use pods::pod_of;
 pub use pods::read_pods;
 pub use services::read_services;
-pub(super) use services::{SERVICE_NAME, Slice, join, service_of, slice_of};
+pub(super) use services::{SERVICE_NAME, join, slice_of};
 use tracer_terminal::error::os_message;
 
 /// A larger file is refused.

@@ -88,11 +88,11 @@ pub struct Snapshot {
     tables_of: Option<Netns>,
 }
 
-/// Pods and Services, as a file or the cluster API lists them.
+/// Pods, as a file or the cluster API lists them, and Services, as a file lists them.
 #[derive(Clone, Debug, Default)]
 struct Listing {
     pods: Vec<Pod>,
-    /// Absent if neither a file nor the cluster API lists them.
+    /// Absent without a file.
     services: Option<Vec<Service>>,
 }
 
@@ -132,11 +132,8 @@ impl Listing {
         }
     }
 
-    /// Replaces the pods and Services that the cluster API lists. The rest is from files.
+    /// Replaces the pods that the cluster API lists. The rest is from files.
     fn take(&mut self, cluster: &Cluster, view: View) {
-        if cluster.config.services {
-            self.services = Some(view.services());
-        }
         if cluster.config.pods {
             self.pods = view.pods;
         }

@@ -20,7 +20,7 @@ use tokio::sync::mpsc::Sender;
 
 use self::flushes::Flushes;
 use super::background::Supervisor;
-use super::cluster::{Cluster, SentEvents, View};
+use super::cluster::{Cluster, SentEvents};
 use super::files::{self, FileError, Stamp};
 use super::pace::ReadingPace;
 use super::sent::{Closed, Sent};
@@ -193,19 +193,9 @@ impl Watcher {
         let Some(cluster) = self.config.cluster.as_mut().filter(|cluster| cluster.has_changed()) else { return Ok(()) };
         let view = cluster.take();
         let events = self.events.new_of(&view);
-        self.read_listing(view)?;
-        events.into_iter().try_for_each(|kind| self.sent.send_once(kind))
-    }
-
-    fn read_listing(&mut self, view: View) -> Result<(), Closed> {
-        let Some(cluster) = &self.config.cluster else { return Ok(()) };
-        let before = self.listed.listing.services.clone();
         self.listed.listing.take(cluster, view);
-        if self.listed.listing.services != before {
-            self.read_node_soon();
-            self.send_services()?;
-        }
-        self.send_pods()
+        self.send_pods()?;
+        events.into_iter().try_for_each(|kind| self.sent.send_once(kind))
     }
 
     fn send_pods(&mut self) -> Result<(), Closed> {

@@ -226,9 +226,6 @@ pub struct SourceFlags {
     /// Never ask the cluster API
     #[arg(long)]
     pub no_api: bool,
-    /// Also read all Services and EndpointSlices of the cluster from its API; the tables of this node have most of this already
-    #[arg(long)]
-    pub api_services: bool,
     /// Read the kubelet's Events of this namespace (`*`: all) from the API, where its log cannot be read; repeatable. Each node then makes the API server scan all Events there
     #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = super::namespace::namespace)]
     pub api_events: Vec<Namespace>,

@@ -89,13 +89,11 @@ fn access(flags: &SourceFlags, files: &Files, daemon: bool) -> Option<Access> {
 
 /// What to read from the cluster API; absent if files have all of it.
 fn cluster_sources(access: Access, flags: &SourceFlags, files: &Files, node_name: &str) -> Option<ClusterConfig> {
-    let services = files.services.is_none();
     let config = ClusterConfig {
         access,
         node_name: node_name.to_owned(),
         pods: files.pods.is_none(),
-        services: services && flags.api_services,
-        endpoints: services && !flags.api_services,
+        endpoints: files.services.is_none(),
         events: namespaces(flags.api_events.clone()),
     };
     Some(config).filter(ClusterConfig::asks_something)
@@ -114,34 +112,26 @@ fn namespaces(asked: Vec<Namespace>) -> Vec<Namespace> {
     })
 }
 
-/// Refuses flags of the cluster API without a kubeconfig. Their variables are accepted: `attach` may run in the environment of a
-/// daemon.
+/// Refuses `--api-events` without a kubeconfig. Its variable is accepted: `attach` may run in the environment of a daemon.
 pub(super) fn refuse_api_flags_without_kubeconfig(
     command: &str,
     flags: &SourceFlags,
     typed: &[String],
 ) -> Result<(), Error> {
     let named = flags.kubeconfig.as_ref().is_some_and(|path| !path.as_os_str().is_empty());
-    let is_typed = |flag: &&str| typed.iter().any(|id| id.replace('_', "-") == *flag);
-    match ["api-services", "api-events"].into_iter().find(is_typed).filter(|_| !named) {
-        Some(flag) => {
-            Err(Error::Usage(format!("--{flag} has no meaning for `tracer {command}` without --kubeconfig PATH")))
-        }
-        None => Ok(()),
+    if !named && typed.iter().any(|id| id == "api_events") {
+        return Err(Error::Usage(format!(
+            "--api-events has no meaning for `tracer {command}` without --kubeconfig PATH"
+        )));
     }
+    Ok(())
 }
 
-/// The warning about flags of the cluster API in a daemon without access to it. The daemon runs without them; other commands
-/// refuse them.
+/// The warning about `--api-events` in a daemon without access to the cluster API. The daemon runs without them; other
+/// commands refuse the flag.
 fn unavailable_source(flags: &SourceFlags) -> Option<String> {
-    let flag = match (flags.api_services, flags.api_events.is_empty()) {
-        (true, true) => "--api-services does",
-        (false, false) => "--api-events does",
-        (true, false) => "--api-services and --api-events do",
-        (false, true) => return None,
-    };
     let why = if flags.no_api { "beside --no-api" } else { "here: no pod's service account, and no --kubeconfig PATH" };
-    Some(format!("{flag} nothing {why}"))
+    (!flags.api_events.is_empty()).then(|| format!("--api-events does nothing {why}"))
 }
 
 /// The endpoints of the daemon.

@@ -70,19 +70,17 @@ fn the_api_is_used_with_a_kubeconfig_for_what_files_do_not_have() {
     };
     let file = std::env::current_exe().unwrap().display().to_string();
     assert!(live(&["attach"]).is_none());
-    for flag in ["--api-services", "--api-events=shop"] {
-        let error = planned(&["attach", flag]).unwrap_err().to_string();
-        assert!(error.starts_with("--api-") && error.ends_with("without --kubeconfig PATH"), "{error}");
-    }
+    let error = planned(&["attach", "--api-events=shop"]).unwrap_err().to_string();
+    assert!(error.starts_with("--api-events ") && error.ends_with("without --kubeconfig PATH"), "{error}");
     let cluster = live(&["attach", "--kubeconfig", &file, "--node-name", "n1"]).unwrap();
     assert_eq!(cluster.access, Access::Kubeconfig(file.clone().into()));
-    assert!(cluster.pods && !cluster.services && cluster.endpoints && cluster.node_name == "n1");
+    assert!(cluster.pods && cluster.endpoints && cluster.node_name == "n1");
     assert!(live(&["run", "--kubeconfig", &file, "--no-api"]).is_none());
     let cluster = live(&["run", "--kubeconfig", &file, "--pods", &file]).unwrap();
     assert!(!cluster.pods && cluster.endpoints);
     assert!(live(&["run", "--kubeconfig", &file, "--pods", &file, "--services", &file]).is_none());
-    let cluster = live(&["record", "x", "--kubeconfig", &file, "--pods", &file, "--api-services"]).unwrap();
-    assert!(!cluster.pods && cluster.services && !cluster.endpoints);
+    let cluster = live(&["record", "x", "--kubeconfig", &file, "--services", &file]).unwrap();
+    assert!(cluster.pods && !cluster.endpoints);
     let error = planned(&["run", "--kubeconfig", "/none"]).unwrap_err().to_string();
     assert_eq!(error, "--kubeconfig /none: No such file or directory");
     assert!(planned(&["replay", "x", "--no-api"]).is_err());
@@ -95,17 +93,12 @@ fn a_daemon_without_the_api_warns_and_runs() {
         other => unreachable!("{other:?}"),
     };
     let file = std::env::current_exe().unwrap().display().to_string();
-    let nowhere = "--api-services does nothing here: no pod's service account, and no --kubeconfig PATH";
-    assert_eq!(unavailable_source(&["run", "--api-services"]).as_deref(), Some(nowhere));
+    let nowhere = "--api-events does nothing here: no pod's service account, and no --kubeconfig PATH";
+    assert_eq!(unavailable_source(&["run", "--api-events=*"]).as_deref(), Some(nowhere));
     let switched_off = ["run", "--kubeconfig", &file, "--no-api", "--api-events=shop"];
     assert_eq!(unavailable_source(&switched_off).as_deref(), Some("--api-events does nothing beside --no-api"));
-    assert!(
-        unavailable_source(&["run", "--api-services", "--api-events=*"])
-            .unwrap()
-            .starts_with("--api-services and --api-eve")
-    );
     assert_eq!(unavailable_source(&["run"]), None);
-    assert_eq!(unavailable_source(&["run", "--api-services", "--kubeconfig", &file]), None);
+    assert_eq!(unavailable_source(&["run", "--api-events=*", "--kubeconfig", &file]), None);
 }
 
 #[test]

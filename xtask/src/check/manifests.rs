@@ -22,7 +22,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("metrics.enabled=yes", "'/metrics/enabled': got string"),
     ("image.pullPolicy=Sometimes", "'/image/pullPolicy'"),
     ("metrics.nothing=1", "'nothing' not allowed"),
-    ("api.enabled=false,api.services=true", "api.services does nothing"),
     ("api.enabled=false,api.watchEvents=shop", "api.watchEvents does nothing"),
     ("api.enabled=false,api.explain=true", "api.explain does nothing"),
     ("api.enabled=false,api.condition=true", "api.condition does nothing"),

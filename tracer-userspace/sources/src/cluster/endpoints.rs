@@ -8,12 +8,17 @@ use tokio::time::timeout;
 
 use super::View;
 use super::failure::{ApiRequest, Failure};
-use super::objects::{List, Watched as _, percent_encoded};
+use super::objects::{List, percent_encoded};
 use super::request::{Scope, open, whole};
 use crate::files::api::EndpointSlice;
 use crate::files::{SERVICE_NAME, join, slice_of};
 use tracer_model::event::{ObservationKind, Service, ServiceName};
 
+/// The paths in the API, newest version first: v1 from 1.21 on.
+const PATHS: [&str; 2] = ["/apis/discovery.k8s.io/v1/endpointslices", "/apis/discovery.k8s.io/v1beta1/endpointslices"];
+/// As RBAC writes it.
+const ASKED: ApiRequest =
+    ApiRequest { verb: "list", resource: "endpointslices", group: "discovery.k8s.io", streaming: false };
 /// A verdict waits for the answer.
 const WITHIN: Duration = Duration::from_secs(1);
 /// How many queries can wait. The core issues fewer at once.
@@ -90,7 +95,7 @@ impl Asker<'_> {
     async fn list(&mut self, name: &ServiceName) -> Result<Service, Failure> {
         loop {
             match self.list_version(name).await {
-                Err(Failure::Unknown(_)) if self.path + 1 < EndpointSlice::PATHS.len() => self.path += 1,
+                Err(Failure::Unknown(_)) if self.path + 1 < PATHS.len() => self.path += 1,
                 Err(failure) => {
                     // A server that starts may not know its newest version yet.
                     self.path = if matches!(failure, Failure::Unknown(_)) { 0 } else { self.path };
@@ -102,16 +107,14 @@ impl Asker<'_> {
     }
 
     async fn list_version(&self, name: &ServiceName) -> Result<Service, Failure> {
-        let (resource, group) = (EndpointSlice::RESOURCE, EndpointSlice::GROUP);
-        let asked = ApiRequest { verb: "list", resource, group, streaming: false };
-        let body = open(self.client, &self.uri(name), asked, self.within).await?;
+        let body = open(self.client, &self.uri(name), ASKED, self.within).await?;
         service_of(name, &whole(body, self.within).await?)
     }
 
     /// `resourceVersion=0`: the server's cache is new enough, and etcd is not read.
     fn uri(&self, name: &ServiceName) -> String {
         let scope = Scope { node: String::new(), namespace: Some(name.namespace.clone()) };
-        let path = scope.path(EndpointSlice::PATHS[self.path]);
+        let path = scope.path(PATHS[self.path]);
         format!(
             "{path}?resourceVersion=0&labelSelector={}%3D{}",
             percent_encoded(SERVICE_NAME),

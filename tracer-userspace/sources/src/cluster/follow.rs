@@ -45,8 +45,6 @@ pub(super) struct ResourceFollower<W: Watched> {
     position: Option<String>,
     /// Whether to bypass the server's cache: it gave a position that it did not know itself.
     consistent: bool,
-    /// The index in the kind's paths.
-    path: usize,
     /// Failures in a row.
     failures: u32,
     /// Whether the last failure was an unreadable answer: then an open connection is no success yet.
@@ -66,7 +64,6 @@ impl<W: Watched> ResourceFollower<W> {
             method: if W::FROM_NOW { Method::Listing } else { Method::Streaming },
             position: None,
             consistent: false,
-            path: 0,
             failures: 0,
             garbled: false,
             reported_skipped: false,
@@ -96,19 +93,11 @@ impl<W: Watched> ResourceFollower<W> {
                 self.method = Method::Listing;
                 return Duration::ZERO;
             }
-            Err(Failure::Unknown(_)) if self.path + 1 < W::PATHS.len() => {
-                self.path += 1;
-                return Duration::ZERO;
-            }
             Err(Failure::Gone) => {
                 self.position = None;
                 self.consistent = true;
             }
             Err(ref failure) => {
-                if matches!(failure, Failure::Unknown(_)) {
-                    // A server that starts may not know its newest version yet.
-                    self.path = 0;
-                }
                 self.garbled = matches!(failure, Failure::Garbage(_));
                 self.board.failed(failure);
             }
@@ -251,7 +240,7 @@ impl<W: Watched> ResourceFollower<W> {
     }
 
     fn asked(&self, verb: &'static str, streaming: bool) -> ApiRequest {
-        ApiRequest { verb, resource: W::RESOURCE, group: W::GROUP, streaming }
+        ApiRequest { verb, resource: W::RESOURCE, group: "", streaming }
     }
 
     /// Asks for the server's cache (`0`) at first: lists from etcd for 15,000 nodes would read every pod for each node.
@@ -276,7 +265,7 @@ impl<W: Watched> ResourceFollower<W> {
     }
 
     async fn open(&self, asked: ApiRequest, query: String) -> Result<Body, Failure> {
-        let path = self.scope.path(W::PATHS.get(self.path).copied().unwrap_or_default());
+        let path = self.scope.path(W::PATH);
         open(&self.client, &format!("{path}?{query}"), asked, self.pace.answer).await
     }
 }

@@ -7,8 +7,8 @@ use kube::core::WatchEvent;
 use super::endpoints::service_of;
 use super::known::Known;
 use super::objects::{List, Watched};
-use crate::files::{api, join};
-use tracer_model::event::{ObservationKind, Pods, ServiceName, Services};
+use crate::files::api;
+use tracer_model::event::{ObservationKind, Pods, ServiceName};
 use tracer_model::fuzzing::check_recorded;
 use tracer_model::lines::Lines;
 
@@ -20,10 +20,8 @@ pub fn apiserver(bytes: &[u8]) {
     for size in [1, 7] {
         assert_eq!(self::lines(bytes, size), lines, "in chunks of {size} bytes");
     }
-    let (pods, services) = (known::<api::Pod>(bytes, &lines), known::<api::Service>(bytes, &lines));
-    let (slices, events) = (known::<api::EndpointSlice>(bytes, &lines), known::<api::Event>(bytes, &lines));
+    let (pods, events) = (known::<api::Pod>(bytes, &lines), known::<api::Event>(bytes, &lines));
     check_recorded(ObservationKind::Pods(Pods { pods: pods.all() }));
-    check_recorded(ObservationKind::Services(Services { services: join(services.all(), Some(slices.all())) }));
     let cart = ServiceName { namespace: "shop".into(), name: "cart".into() };
     if let Ok(service) = service_of(&cart, bytes) {
         assert!(service.ready_endpoints.is_some() && (service.namespace, service.name) == (cart.namespace, cart.name));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::objects::Watched;
 use crate::files::api::Metadata;
 
-/// Kubernetes' own limits are 250 pods a node and 10,000 Services a cluster.
+/// Many more than a node has: tracer is designed for 250 pods.
 const MAX: usize = 50_000;
 
 /// Objects by uid; those without one (some static pods) by namespace and name.

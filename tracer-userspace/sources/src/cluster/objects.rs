@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::View;
 use crate::files::api::{self, Metadata};
-use crate::files::{Slice, pod_of, service_of, slice_of};
-use tracer_model::event::{Pod, Service};
+use crate::files::pod_of;
+use tracer_model::event::Pod;
 
 /// A kind of the API that is followed.
 pub(super) trait Watched: DeserializeOwned {
@@ -16,17 +16,13 @@ pub(super) trait Watched: DeserializeOwned {
     type Kept: Clone + PartialEq;
     /// As RBAC writes it.
     const RESOURCE: &'static str;
-    /// API group; empty for the core's.
-    const GROUP: &'static str;
-    /// The paths in the API, newest version first.
-    const PATHS: &'static [&'static str];
+    /// The path in the API.
+    const PATH: &'static str;
     /// Whether only changes from now on matter: then nothing is listed.
     const FROM_NOW: bool = false;
 
-    /// The field selector, with `=` and `,` percent-encoded; empty for all.
-    fn selector(_node: &str) -> String {
-        String::new()
-    }
+    /// The field selector, with `=` and `,` percent-encoded.
+    fn selector(node: &str) -> String;
 
     /// Its name, uid and version.
     fn metadata(&self) -> &Metadata;
@@ -41,8 +37,7 @@ pub(super) trait Watched: DeserializeOwned {
 impl Watched for api::Pod {
     type Kept = Pod;
     const RESOURCE: &'static str = "pods";
-    const GROUP: &'static str = "";
-    const PATHS: &'static [&'static str] = &["/api/v1/pods"];
+    const PATH: &'static str = "/api/v1/pods";
 
     fn selector(node: &str) -> String {
         format!("spec.nodeName%3D{}", percent_encoded(node))
@@ -60,46 +55,6 @@ impl Watched for api::Pod {
 
     fn show(view: &mut View, _of: &str, all: Vec<Pod>) {
         view.pods = all;
-    }
-}
-
-impl Watched for api::Service {
-    type Kept = Service;
-    const RESOURCE: &'static str = "services";
-    const GROUP: &'static str = "";
-    const PATHS: &'static [&'static str] = &["/api/v1/services"];
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn keep(self, _node: &str) -> Option<Service> {
-        Some(service_of(self))
-    }
-
-    fn show(view: &mut View, _of: &str, all: Vec<Service>) {
-        view.services = all;
-    }
-}
-
-impl Watched for api::EndpointSlice {
-    type Kept = Slice;
-    const RESOURCE: &'static str = "endpointslices";
-    const GROUP: &'static str = "discovery.k8s.io";
-    /// v1 from 1.21 on.
-    const PATHS: &'static [&'static str] =
-        &["/apis/discovery.k8s.io/v1/endpointslices", "/apis/discovery.k8s.io/v1beta1/endpointslices"];
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn keep(self, _node: &str) -> Option<Slice> {
-        slice_of(self)
-    }
-
-    fn show(view: &mut View, _of: &str, all: Vec<Slice>) {
-        view.slices = Some(all);
     }
 }
 

@@ -35,9 +35,9 @@ fn list(version: u32, pods: &[String]) -> String {
     )
 }
 
-fn config(pods: bool, services: bool) -> ClusterConfig {
+fn config(pods: bool) -> ClusterConfig {
     let (access, node_name) = (Access::InCluster, NODE.into());
-    ClusterConfig { access, node_name, pods, services, endpoints: false, events: Vec::new() }
+    ClusterConfig { access, node_name, pods, endpoints: false, events: Vec::new() }
 }
 
 /// The followers of a cluster, and their view.
@@ -62,7 +62,7 @@ impl Followed {
     }
 
     fn pods(addr: SocketAddr) -> Self {
-        Self::start(addr, config(true, false), pace())
+        Self::start(addr, config(true), pace())
     }
 
     /// Waits for a view.
@@ -121,7 +121,7 @@ async fn one_streaming_list_is_one_request_and_follows_every_change() {
 async fn changes_that_follow_each_other_are_one_view() {
     let mut api = Fake::new().await;
     let debounce = Duration::from_millis(300);
-    let mut followed = Followed::start(api.addr, config(true, false), Pace { debounce, ..pace() });
+    let mut followed = Followed::start(api.addr, config(true), Pace { debounce, ..pace() });
     let mut watch = api.next().await.stream().await;
     watch.synced(1).await;
     followed.until("nothing yet", View::is_complete).await;
@@ -184,94 +184,11 @@ async fn a_server_without_streaming_lists_gets_one_list_and_one_watch() {
 async fn a_server_that_ignores_what_it_was_asked_is_listed() {
     let mut api = Fake::new().await;
     let pace = Pace { sync: Duration::from_millis(100), ..pace() };
-    let mut followed = Followed::start(api.addr, config(true, false), pace);
+    let mut followed = Followed::start(api.addr, config(true), pace);
     let mut watch = api.next().await.stream().await;
     watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
     let asked = api.next().await;
     assert!(!asked.is_watch());
     asked.answer("200 OK", &list(4, &[pod("a", 1, "10.0.0.1")])).await;
     followed.until_names(&["a"]).await;
-}
-
-const SERVICE: &str = r#"{"metadata":{"namespace":"shop","name":"cart","uid":"s1","resourceVersion":"1"},"spec":{"clusterIP":"10.96.0.9","ports":[{"port":80,"nodePort":30080}]}}"#;
-
-#[tokio::test(flavor = "local")]
-async fn services_are_joined_with_their_endpoints_in_the_version_that_the_server_has() {
-    let mut api = Fake::new().await;
-    let mut followed = Followed::start(api.addr, config(false, true), pace());
-    let slice = r#"{"metadata":{"namespace":"shop","name":"cart-1","uid":"e1","resourceVersion":"2","labels":{"kubernetes.io/service-name":"cart"}},"endpoints":[{"addresses":["10.0.0.1"]},{"addresses":["10.0.0.2"],"conditions":{"ready":false}}]}"#;
-    let mut open = Vec::new();
-    for _ in 0..3 {
-        let asked = api.next().await;
-        assert!(!asked.query.iter().any(|it| it.starts_with("fieldSelector")), "{:?}", asked.query);
-        match asked.path.as_str() {
-            "/api/v1/services" => {
-                let mut watch = asked.stream().await;
-                watch.event("ADDED", SERVICE).await;
-                watch.synced(3).await;
-                open.push(watch);
-            }
-            "/apis/discovery.k8s.io/v1/endpointslices" => asked.answer("404 Not Found", "404 page not found").await,
-            "/apis/discovery.k8s.io/v1beta1/endpointslices" => {
-                let mut watch = asked.stream().await;
-                watch.event("ADDED", slice).await;
-                watch.synced(3).await;
-                open.push(watch);
-            }
-            other => panic!("asked for {other}"),
-        }
-    }
-    let view = followed.until("all", View::is_complete).await;
-    let services = view.services();
-    let addr = |last| std::net::IpAddr::from([10, 0, 0, last]);
-    assert_eq!(services[0].ready_endpoints, Some(vec![addr(1)]));
-    assert_eq!(services[0].not_ready_endpoints, [addr(2)]);
-    assert_eq!(services[0].ports[0].node_port, Some(30080));
-}
-
-#[tokio::test]
-async fn refused_endpoint_slices_leave_endpoints_unknown() {
-    for (refusal, problem) in [("404 Not Found", "does not know endpointslices (404)"), ("403 Forbidden", "(403)")] {
-        let run = async {
-            let mut api = Fake::new().await;
-            let mut followed = Followed::start(api.addr, config(false, true), pace());
-            let answer = async {
-                let mut open = Vec::new();
-                loop {
-                    let asked = api.next().await;
-                    if asked.path != "/api/v1/services" {
-                        asked.answer(refusal, "refused").await;
-                        continue;
-                    }
-                    let mut watch = asked.stream().await;
-                    watch.event("ADDED", SERVICE).await;
-                    watch.synced(3).await;
-                    open.push(watch);
-                }
-            };
-            let both = |view: &View| !view.services().is_empty() && view.failure().is_some();
-            let view = tokio::select! {
-                view = followed.until("both", both) => view,
-                () = answer => unreachable!(),
-            };
-            assert!(view.failure().is_some_and(|it| it.contains(problem)), "{:?}", view.failure());
-            assert_eq!(view.services()[0].ready_endpoints, None, "{refusal}");
-        };
-        LocalSet::new().run_until(run).await;
-    }
-}
-
-#[tokio::test(flavor = "local")]
-async fn a_server_that_knows_no_version_is_asked_for_the_newest_again() {
-    let mut api = Fake::new().await;
-    let _followed = Followed::start(api.addr, config(false, true), pace());
-    let mut paths = Vec::new();
-    while paths.len() < 3 {
-        let asked = api.next().await;
-        if let Some((_, version)) = asked.path.split_once("/discovery.k8s.io/") {
-            paths.push(version.to_owned());
-        }
-        asked.answer("404 Not Found", "404 page not found").await;
-    }
-    assert_eq!(paths, ["v1/endpointslices", "v1beta1/endpointslices", "v1/endpointslices"]);
 }

@@ -19,7 +19,7 @@ pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 type Key = (String, String);
 
 /// What tracer needs of an `EndpointSlice`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Slice {
     service: Key,
     ready: Vec<IpAddr>,
@@ -101,7 +101,7 @@ impl Parts {
 }
 
 /// Reduces a Service to what tracer needs, without its endpoints.
-pub(crate) fn service_of(service: api::Service) -> Service {
+fn service_of(service: api::Service) -> Service {
     let spec = service.spec;
     let ips = spec.cluster_ips.into_iter().chain(spec.cluster_ip);
     let mut cluster_ips: Vec<IpAddr> = Vec::new();

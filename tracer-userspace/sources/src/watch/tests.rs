@@ -90,21 +90,8 @@ fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<ObservationKind>) {
     (watcher, rx)
 }
 
-/// Any controller may write a Service several times a second, and each writes its endpoints.
 #[test]
 fn changed_services_make_tracer_read_the_node_at_its_pace() {
-    let (reported, mut cluster) = Cluster::fixed("n1");
-    cluster.config.services = true;
-    let (mut watcher, mut rx) = paced(SourceConfig { cluster: Some(cluster), ..SourceConfig::default() });
-    watcher.listed.listing.services = None;
-    reported.send_modify(|view| view.pods = vec![Pod { name: Some("a".into()), ..Pod::default() }]);
-    assert!(watcher.read_cluster().is_ok());
-    assert_eq!(watcher.node_due, watcher.pace.next());
-    assert!(
-        rx.try_recv().is_ok_and(|kind| matches!(kind, ObservationKind::Pods(_))),
-        "what the API says is reported at once"
-    );
-
     let file = TestFile::new("paced-services", r#"{"kind":"ServiceList","items":[]}"#);
     let (mut watcher, _rx) = paced(SourceConfig { services: Some(file.path.clone()), ..SourceConfig::default() });
     std::fs::write(&file.path, r#"{"kind":"ServiceList", "items":[]}"#).expect("written");

@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use super::*;
-use tracer_model::event::ServiceName;
+use tracer_model::event::{Service, ServiceName};
 
 const V1: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 
 fn asking(api: &Fake) -> Followed {
-    let endpoints = ClusterConfig { endpoints: true, ..config(false, false) };
+    let endpoints = ClusterConfig { endpoints: true, ..config(false) };
     Followed::start(api.addr, endpoints, pace())
 }
 

@@ -16,7 +16,7 @@ fn event(uid: &str, host: &str, count: u32, version: u32, last: &str) -> String 
 }
 
 fn of(namespaces: &[Namespace]) -> ClusterConfig {
-    ClusterConfig { events: namespaces.to_vec(), ..config(false, false) }
+    ClusterConfig { events: namespaces.to_vec(), ..config(false) }
 }
 
 fn shop() -> Namespace {

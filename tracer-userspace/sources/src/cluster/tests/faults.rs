@@ -179,7 +179,7 @@ async fn a_connection_that_fell_silent_is_made_again_from_where_it_stood() {
     let log = Log::new();
     let mut api = Fake::new().await;
     let pace = Pace { silence: Duration::from_secs(1), ..pace() };
-    let mut followed = Followed::start(api.addr, config(true, false), pace);
+    let mut followed = Followed::start(api.addr, config(true), pace);
     let mut watch = api.next().await.stream().await;
     watch.synced(7).await;
     followed.until("synced", View::is_complete).await;

@@ -27,7 +27,7 @@ impl TestConfig {
     }
 
     fn cluster(&self) -> ClusterConfig {
-        ClusterConfig { access: Access::Kubeconfig(self.0.path.clone()), ..config(true, false) }
+        ClusterConfig { access: Access::Kubeconfig(self.0.path.clone()), ..config(true) }
     }
 }
 
