@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
-use clap::{Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use super::target::Target;
 use tracer_output::sink::choices;
@@ -63,6 +64,17 @@ Examples:
     #[command(after_help = "Example:
   kubectl tracer report node-1 node-2 --since 2h --output-file incident.html")]
     Report(Report),
+}
+
+impl Cli {
+    /// A namespace on the command line overrides `TRACER_ALL_NAMESPACES`.
+    fn prefer_typed_namespace(&mut self, matches: &ArgMatches) {
+        let (Command::Attach(attach), Some((_, matches))) = (&mut self.command, matches.subcommand()) else { return };
+        let is_typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        if is_typed("namespace") && !is_typed("all_namespaces") {
+            attach.all_namespaces = false;
+        }
+    }
 }
 
 impl Command {
@@ -161,6 +173,9 @@ pub(super) struct Attach {
     /// Show only this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(super) namespace: Option<String>,
+    /// Show all namespaces: the default, unless -n or TRACER_NAMESPACE names one
+    #[arg(short = 'A', long, value_parser = BoolishValueParser::new())]
+    pub(super) all_namespaces: bool,
     /// Show only this pod; PREFIX* selects every pod with this prefix
     #[arg(short, long, value_name = "POD|PREFIX*")]
     pub(super) pod: Option<String>,
@@ -247,7 +262,12 @@ pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed {
         })
     });
     let named = std::iter::once(OsString::from("kubectl tracer")).chain(args);
-    match command.try_get_matches_from(named).and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let parsed = command.try_get_matches_from(named).and_then(|matches| {
+        let mut cli = Cli::from_arg_matches(&matches)?;
+        cli.prefer_typed_namespace(&matches);
+        Ok(cli)
+    });
+    match parsed {
         Ok(cli) => Parsed::Command(Box::new(cli.command)),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp

@@ -46,7 +46,8 @@ pub(super) fn of(args: &Attach) -> Result<Value, Problem> {
 /// What tracer in the pod gets: the same flags mean the same there.
 fn arguments(args: &Attach) -> Vec<String> {
     let mut all = vec!["attach".into(), "--output=json".into(), format!("--duration={}ms", args.duration.as_millis())];
-    all.extend(args.namespace.iter().map(|name| format!("--namespace={name}")));
+    let namespace = args.namespace.iter().filter(|_| !args.all_namespaces);
+    all.extend(namespace.map(|name| format!("--namespace={name}")));
     all.extend(args.pod.iter().map(|name| format!("--pod={name}")));
     all.extend(args.all_connections.then(|| "--all-connections".into()));
     all
@@ -99,5 +100,7 @@ mod tests {
         let given = pod["spec"]["containers"][0]["args"].as_array().expect("arguments");
         assert_eq!(json!(given[3..]), filters);
         assert_eq!(pod["metadata"]["namespace"], "debug");
+        let all = self::pod(&["n1", "-n", "shop", "-A"]);
+        assert_eq!(all["spec"]["containers"][0]["args"].as_array().map(Vec::len), Some(3), "-A filters nothing");
     }
 }
