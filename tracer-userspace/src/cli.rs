@@ -4,7 +4,6 @@ mod definition;
 mod doctor;
 mod flags;
 mod help;
-mod hooks;
 mod message;
 mod namespace;
 mod overview;
@@ -31,7 +30,6 @@ pub use flags::{
     DetailFlags, FileFlag, FilterFlags, KernelFlags, LiveFlags, OutputFlags, ProberFlag, QuietFlag, RecordFlags,
     RotationFlags, SourceFlags,
 };
-pub use hooks::HooksArgs;
 #[cfg(feature = "selftest")]
 pub use selftest::SelftestArgs;
 pub use serve::ServeFlags;
@@ -126,9 +124,6 @@ pub enum Command {
     /// Check the network settings of this node, and print the fixes
     #[command(after_help = help::DOCTOR)]
     Doctor(DoctorArgs),
-    /// List the hooks of this kernel, and measure what they cost
-    #[command(after_help = help::HOOKS)]
-    Hooks(HooksArgs),
     #[cfg(feature = "selftest")]
     /// Reproduce each failure here, and check that tracer proves it
     #[command(after_help = help::SELFTEST)]

@@ -1,7 +1,6 @@
 //! Checks the flags of [`crate::cli`] and applies the defaults.
 
 mod doctor;
-mod hooks;
 mod inputs;
 mod live;
 #[cfg(feature = "selftest")]
@@ -19,7 +18,6 @@ use anstream::{AutoStream, ColorChoice};
 use crate::cli::{
     Cli, Command, DetailFlags, FilterFlags, KernelFlags, OutputFlags, ProberFlag, RecordFlags, RotationFlags, pages,
 };
-use crate::hooks::HooksConfig;
 use crate::pipeline::LiveConfig;
 use crate::replay::ReplayConfig;
 use tracer_bpf::ebpf::LoadOptions;
@@ -53,7 +51,6 @@ pub enum Plan {
     Report(Box<ReportConfig>),
     Show(Box<ShowConfig>),
     Doctor(Box<DoctorConfig>),
-    Hooks(Box<HooksConfig>),
     #[cfg(feature = "selftest")]
     Selftest(Box<SelftestConfig>),
     #[cfg(feature = "selftest")]
@@ -88,7 +85,6 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
     let planned = |live| Plan::Live(Box::new(live));
     match cli.command {
         Command::Doctor(args) => doctor::plan(args).map(|doctor| Plan::Doctor(Box::new(doctor))),
-        Command::Hooks(args) => hooks::plan(args).map(|hooks| Plan::Hooks(Box::new(hooks))),
         Command::Show { files, output: flags, details, filters } => {
             // `show` is for people, so the default is pretty also in a pipe.
             let format = flags.output.unwrap_or(Format::Pretty);

@@ -13,7 +13,6 @@ pub mod config;
 pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod hooks;
 pub mod live;
 pub mod lock;
 pub mod pipeline;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use tracer::cli::{self, Cli, Parsed};
 use tracer::config::{self, Plan};
-use tracer::{hooks, live, pipeline, replay, shutdown};
+use tracer::{live, pipeline, replay, shutdown};
 use tracer_output::{explain, schema, serve};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::telemetry::{self, Diagnostics};
@@ -52,7 +52,6 @@ fn carry_out(cli: Cli) -> Result<u8, Error> {
         Plan::Show(config) => tracer_report::show(&config),
         Plan::Report(config) => tracer_report::report(&config),
         Plan::Doctor(config) => tracer_doctor::command::doctor(&config),
-        Plan::Hooks(config) => hooks::hooks(&config),
         #[cfg(feature = "selftest")]
         Plan::Selftest(config) => tracer_testbed::command::selftest(&config),
         #[cfg(feature = "selftest")]

@@ -3,8 +3,9 @@
 //!
 //! Run with `cargo test -p tracer-userspace --test doctor_live -- --ignored`.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -12,6 +13,8 @@ mod common;
 
 use common::netns::Netns;
 use common::{Killed, NamedProcess, Signal, as_nobody, records, signal};
+
+const CHECK_HOOKS: &[&str] = &["doctor", "--prober", "no-such-prober", "-o", "json", "--check", "tracer_hooks"];
 
 /// Adds two links, each with an address and a default route.
 fn two_uplinks(node: &Netns) {
@@ -268,21 +271,68 @@ fn a_daemon_emits_findings_about_its_node() {
     assert!(daemon.wait().expect("its end").success());
 }
 
+/// The finding about the hooks, and each hook by its name.
+fn hooks(stdout: &[u8]) -> (Value, BTreeMap<String, Value>) {
+    let finding = records(stdout).remove(0);
+    let hooks = finding["fields"]["hooks"].as_array().into_iter().flatten();
+    let hooks = hooks.map(|hook| (hook["hook"].as_str().expect("a name").to_owned(), hook.clone())).collect();
+    (finding, hooks)
+}
+
 #[test]
 #[ignore = "needs root"]
-fn doctor_and_hooks_report_the_same_missing_hooks() {
-    let rows = |output: Output| records(&output.stdout);
-    let check = ["doctor", "--check", "tracer_hooks"];
-    let found = rows(common::tracer().args(check).output().expect("tracer")).remove(0);
-    let hooks = rows(common::tracer().args(["hooks", "--duration", "1ms"]).output().expect("tracer"));
-    let missing: Vec<&str> =
-        hooks.iter().filter(|it| it["status"] != "ok").filter_map(|it| it["check"].as_str()).collect();
-    let missing: Vec<&str> = missing.iter().filter_map(|check| check.strip_prefix("hooks/")).collect();
-    assert_eq!(found["fields"]["missing_hooks"], serde_json::json!(missing));
-    assert_eq!(found["status"], if missing.is_empty() { "ok" } else { "warn" }, "{found}");
+fn each_hook_has_its_program_type_and_what_was_refused() {
+    let check = |more: &[&str]| common::tracer().args(CHECK_HOOKS).args(more).output().expect("tracer");
+    let output = check(&[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let (finding, hooks) = hooks(&output.stdout);
+    assert_eq!(hooks["inet_sock_set_state"]["program_type"], "raw_tracepoint");
+    // A program that the kernel refuses has the kernel's reason in one line.
+    for (name, hook) in &hooks {
+        let tried = hook["tried"].as_array().expect("a list");
+        assert!(
+            tried.iter().all(|it| it["reason"].as_str().is_some_and(|reason| !reason.is_empty())),
+            "{name}: {hook}"
+        );
+        assert!(hook.get("lost").is_none() || !tried.is_empty(), "{name}: {hook}");
+    }
+    assert!(finding["observed"].as_str().is_some_and(|text| !text.contains('\n')), "{finding}");
+    // If this kernel has fentry, the verifier accepts the first program.
+    assert!(!hooks["tcp_connect"]["tried"].to_string().contains("verifier"), "{finding}");
+    let missing = finding["fields"]["missing_hooks"].as_array().expect("a list").len();
+    assert_eq!(hooks.values().filter(|hook| hook.get("lost").is_some()).count(), missing);
+    assert_eq!(finding["status"], if missing == 0 { "ok" } else { "warn" }, "{finding}");
+    assert_eq!(check(&["--fail-on", "warn"]).status.code(), Some(i32::from(missing > 0)));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn without_bpf_no_hook_is_known() {
     let without = ["--bounding-set=-bpf,-perfmon,-sys_admin", env!("CARGO_BIN_EXE_tracer")];
-    let denied = Command::new("setpriv").args(without).args(check).output().expect("setpriv");
+    let denied = Command::new("setpriv").args(without).args(CHECK_HOOKS).output().expect("setpriv");
     assert_eq!(denied.status.code(), Some(3), "{denied:?}");
-    let denied = rows(denied).remove(0);
+    let (denied, _) = hooks(&denied.stdout);
     assert_eq!((&denied["status"], &denied["needs"]), (&"unknown".into(), &"CAP_BPF".into()), "{denied}");
+}
+
+/// The check with two capabilities, in a mount namespace of its own, after `prepare` in a shell there. `hook` lacks `needs`.
+fn lacks(prepare: &str, hook: &str, needs: &str) {
+    let script = format!(
+        "({prepare}) >/dev/null 2>&1; exec setpriv --bounding-set -all,+bpf,+perfmon --inh-caps -all,+bpf,+perfmon \
+         {} {}",
+        env!("CARGO_BIN_EXE_tracer"),
+        CHECK_HOOKS.join(" ")
+    );
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().expect("unshare");
+    let (finding, hooks) = hooks(&output.stdout);
+    assert_eq!((&finding["status"], &hooks[hook]["needs"]), (&"unknown".into(), &needs.into()), "{finding}");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_hook_that_needs_a_capability_is_unknown() {
+    lacks("mount -t tracefs tracefs /sys/kernel/tracing", "cgroup_answer", "CAP_NET_ADMIN");
+    // A tracepoint without tracefs needs the capability to mount it.
+    lacks("umount -l /sys/kernel/tracing /sys/kernel/debug", "sys_exit_setns", "CAP_SYS_ADMIN");
 }

@@ -8,7 +8,7 @@ mod common;
 
 use std::process::{Command, Output, Stdio};
 
-use common::{Scratch, text};
+use common::{Scratch, records, text};
 
 /// Copies the binary and its libraries to `$1`, and runs it there with chroot.
 const IN_EMPTY_ROOT: &str = r#"
@@ -57,7 +57,6 @@ fn an_empty_root_has_no_kernel_files() {
     for command in ["attach --duration 1s", "run --duration 1s", "record /file --duration 1s"] {
         refuses(IN_EMPTY_ROOT, command, "/sys/kernel/btf/vmlinux");
     }
-    refuses(IN_EMPTY_ROOT, "hooks --duration 1s", "/proc");
     refuses(IN_EMPTY_ROOT, "doctor", "/proc");
     refuses(IN_EMPTY_ROOT, "selftest", "/proc");
 }
@@ -94,10 +93,10 @@ fn it_works_without_cgroups_or_sysctls() {
 #[ignore = "needs root"]
 fn programs_are_attached_to_cgroups_that_are_not_mounted() {
     let script = "umount -a -t cgroup2; ! grep cgroup2 /proc/mounts; shift; exec \"$@\"";
-    let output = ran(script, "hooks --duration 1s -o json");
-    let stdout = text(&output.stdout);
-    let attached = |hook: &str| stdout.lines().any(|line| line.contains(hook) && line.contains(r#""status":"ok""#));
-    assert!(attached("hooks/cgroup_skb") && attached("hooks/cgroup_answer"), "{stdout}");
+    let finding = records(&ran(script, "doctor --check tracer_hooks -o json").stdout).remove(0);
+    let hooks = finding["fields"]["hooks"].as_array().unwrap();
+    let attached = |name: &str| hooks.iter().any(|hook| hook["hook"] == name && hook["program_type"] == "cgroup");
+    assert!(attached("cgroup_skb") && attached("cgroup_answer"), "{finding}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //! nextest    the tests of the workspace
 //! scenarios  the scenarios on this kernel and in virtual machines
-//! hooks      `tracer hooks` on each kernel: the program types
+//! hooks      the doctor's check of the hooks on each kernel: the program types
 //! selftest   `tracer selftest` as a user runs it
 //! rows       the results of scenarios, retries, and wrong causes
 //! matrix     cause by kernel, Service proxy and address family

@@ -44,7 +44,6 @@ pub use self::{
     hook_state::{HookState, HookStatus, Tried},
     names::KernelNames,
     ring::Ring,
-    runs::{Counting, count_runs},
 };
 use tracer_model::event::{Loss, ProberHooks};
 use tracer_node::clock;

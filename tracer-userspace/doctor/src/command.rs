@@ -23,7 +23,7 @@ pub struct DoctorConfig {
 }
 
 pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
-    require_proc("doctor", Path::new("/"))?;
+    require_proc(Path::new("/"))?;
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
     if lacks_prober(&config.options) {
         error::warn(&"no kubelet runs here: tracer checks its own network namespace (--prober names another process)");
@@ -48,15 +48,15 @@ pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
 }
 
 /// Fails without /proc: what is read there would seem to be missing, privileges included.
-pub fn require_proc(command: &str, root: &Path) -> Result<(), Error> {
+fn require_proc(root: &Path) -> Result<(), Error> {
     if root.join("proc/self").exists() {
         return Ok(());
     }
-    Err(Error::Kernel(format!("{command} reads the node from /proc, which is not mounted here")))
+    Err(Error::Kernel("doctor reads the node from /proc, which is not mounted here".into()))
 }
 
 /// The message that explains exit code 3.
-pub fn missing_privileges(findings: &[Finding], code: u8) -> Option<String> {
+fn missing_privileges(findings: &[Finding], code: u8) -> Option<String> {
     if code != 3 {
         return None;
     }
@@ -68,7 +68,7 @@ pub fn missing_privileges(findings: &[Finding], code: u8) -> Option<String> {
 }
 
 /// Makes numbered records of findings.
-pub fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
+fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
     let now = (clock::boot_ns(), clock::boot_to_wall_ns());
     let bodies = findings.into_iter().map(|finding| Body::Finding(Box::new(finding)));
     (0..).zip(bodies).map(|(seq, body)| record(body, now, seq, node_name)).collect()
@@ -96,8 +96,8 @@ mod tests {
 
     #[test]
     fn without_proc_there_is_one_message() {
-        let message = |tree: &Tree| require_proc("hooks", &tree.path()).err().map(|error| error.to_string());
-        let expected = "hooks reads the node from /proc, which is not mounted here";
+        let message = |tree: &Tree| require_proc(&tree.path()).err().map(|error| error.to_string());
+        let expected = "doctor reads the node from /proc, which is not mounted here";
         assert_eq!(message(&Tree::new(&[("sys/kernel/btf/vmlinux", "")])).as_deref(), Some(expected));
         assert_eq!(message(&Tree::new(&[("proc/self/status", "")])), None);
     }

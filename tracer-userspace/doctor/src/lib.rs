@@ -42,7 +42,6 @@ use tracer_sources::{Prober, SourceConfig};
 
 use finding::{Draft, Remediation};
 pub use finding::{Finding, Status, Unread};
-pub use tracer_hooks::fix as hook_fix;
 pub use view::View;
 
 #[derive(Clone, Copy, Debug)]

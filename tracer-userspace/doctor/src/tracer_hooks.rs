@@ -1,8 +1,8 @@
-//! Which hooks this kernel lets tracer attach. The check attaches them for a moment, as `tracer attach` does.
-//! `tracer hooks` shows each hook and its cost.
+//! Which hooks this kernel lets tracer attach, and how. The check attaches them for a moment, as `tracer attach` does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Value, json};
 use tokio::runtime;
 
 use super::Check;
@@ -33,7 +33,7 @@ fn attach(view: &View) -> Result<Vec<HookStatus>, EbpfError> {
     // The ring is registered with an event loop.
     let _inside = runtime.enter();
     let mut loaded = ebpf::load(&LoadOptions { btf: view.btf.clone(), ..LoadOptions::default() })?;
-    loaded.attach_on_demand(&[]);
+    loaded.attach_on_demand();
     Ok(loaded.hook_statuses())
 }
 
@@ -57,7 +57,7 @@ fn cannot_attach(error: &EbpfError) -> Finding {
         EbpfError::MapPermission { .. } | EbpfError::ProgramPermission(_) => {
             CHECK.draft().unknown(Unread::lacks(observed, "CAP_BPF"))
         }
-        _ => CHECK.draft().unknown(Unread::new(observed, "see the output of `tracer hooks`")),
+        _ => CHECK.draft().unknown(Unread::new(observed, "report it as a bug, with this row and the kernel's version")),
     }
 }
 
@@ -66,24 +66,72 @@ fn judge(hooks: &[HookStatus]) -> Finding {
     let names: Vec<&str> = missing.iter().map(|it| it.row.hook.name()).collect();
     let attached = hooks.iter().filter(|it| matches!(it.hook_state, HookState::Attached(_))).count();
     let draft = CHECK.draft().with("attached", attached).with("missing_hooks", names);
+    let draft = draft.with("hooks", hooks.iter().map(fields).collect::<Vec<_>>());
+    let after = |text: &str, names: &str| format!("{text} ({names})");
+    let states = by_text(hooks, state, after);
+    let refused = by_text(hooks, refusals, after);
+    let refused = if refused.is_empty() { refused } else { format!(" Refused: {refused}.") };
     if missing.is_empty() {
-        return draft.ok(format!("{attached} of {} hooks attached, and none of the others is needed", hooks.len()));
+        let counts = format!("{attached} of {} hooks are attached, and none of the others is needed", hooks.len());
+        return draft.ok(format!("{counts}.{refused} All hooks: {states}"));
     }
-    let lost: Vec<String> = missing.iter().map(|it| format!("{}: {}", it.row.hook.name(), it.row.lost)).collect();
-    let tried = || missing.iter().flat_map(|it| &it.tried);
-    let reasons: BTreeSet<String> =
-        tried().map(|tried| format!("{}: {}", tried.program_type.name(), tried.reason)).collect();
-    let observed = format!(
-        "{} of {} hooks are missing ({}); unknown without them: {}",
-        missing.len(),
-        attached + missing.len(),
-        reasons.into_iter().collect::<Vec<_>>().join("; "),
-        lost.join("; ")
-    );
+    let lost =
+        by_text(missing.iter().copied(), |it| Some(it.row.lost.to_owned()), |text, names| format!("{names}: {text}"));
+    let counts = format!("{} of {} hooks are missing", missing.len(), attached + missing.len());
+    let observed = format!("{counts}. Unknown without them: {lost}.{refused} The others: {states}");
     match missing.iter().find_map(|hook| hook.needs()) {
         Some(capability) => draft.unknown(Unread::lacks(observed, capability)),
         None => draft.warn(observed, Fix::lasting(fix_of_all(&missing))),
     }
+}
+
+/// The program type in use, or why none is needed.
+fn state(hook: &HookStatus) -> Option<String> {
+    let state = match hook.hook_state {
+        HookState::Attached(program_type) => program_type.name(),
+        HookState::Superseded(_) => "not needed",
+        HookState::Covered(_) => "covered by others",
+        HookState::AwaitsModule => "module not loaded",
+        HookState::Missing => return None,
+    };
+    Some(state.to_owned())
+}
+
+/// Each program type that the kernel refused, with its reason. A function of a module that is not loaded is not refused.
+fn refusals(hook: &HookStatus) -> Option<String> {
+    let reasons = hook.tried.iter().map(|tried| format!("{}: {}", tried.program_type.name(), tried.reason));
+    let is_refused = !hook.tried.is_empty() && hook.hook_state != HookState::AwaitsModule;
+    is_refused.then(|| reasons.collect::<Vec<_>>().join(", then "))
+}
+
+/// Lists each text once, with the names of its hooks.
+fn by_text<'a>(
+    hooks: impl IntoIterator<Item = &'a HookStatus>,
+    text: impl Fn(&HookStatus) -> Option<String>,
+    form: impl Fn(&str, &str) -> String,
+) -> String {
+    let mut groups: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for hook in hooks {
+        if let Some(text) = text(hook) {
+            groups.entry(text).or_default().push(hook.row.hook.name());
+        }
+    }
+    groups.iter().map(|(text, names)| form(text, &names.join(", "))).collect::<Vec<_>>().join("; ")
+}
+
+/// A hook in the record.
+fn fields(hook: &HookStatus) -> Value {
+    let tried = hook.tried.iter().map(|it| json!({"program_type": it.program_type.name(), "reason": it.reason}));
+    let mut fields = json!({"hook": hook.row.hook.name(), "tried": tried.collect::<Vec<_>>()});
+    match hook.hook_state {
+        HookState::Attached(program_type) => fields["program_type"] = program_type.name().into(),
+        HookState::Missing => fields["lost"] = hook.row.lost.into(),
+        HookState::Superseded(_) | HookState::Covered(_) | HookState::AwaitsModule => {}
+    }
+    if let Some(capability) = hook.needs() {
+        fields["needs"] = capability.into();
+    }
+    fields
 }
 
 /// The distinct fixes of these hooks as one. Texts with a command come last: the commands follow all texts.
@@ -95,7 +143,7 @@ fn fix_of_all(missing: &[&HookStatus]) -> Remediation {
 }
 
 /// How to get a missing hook, if no privilege is missing.
-pub fn fix(hook: &HookStatus) -> Remediation {
+fn fix(hook: &HookStatus) -> Remediation {
     let needs_kprobes = |program_type: ProgramType| matches!(program_type, ProgramType::Fentry | ProgramType::Kprobe);
     match hook.tried.iter().find_map(|tried| tried.fix) {
         Some(command) => Remediation::on_node("change the setting, then start tracer again", command),
@@ -134,8 +182,19 @@ mod tests {
         assert_eq!((all.status, &all.fields["missing_hooks"]), (Status::Ok, &serde_json::json!([])));
         let finding = judge(&without("__put_net", refused(None, None)));
         assert_eq!(finding.status, Status::Warn);
-        assert!(finding.observed.contains("(fentry: refused by this kernel's policy)"), "{}", finding.observed);
-        assert!(finding.observed.contains("; unknown without them: __put_net: "), "{}", finding.observed);
+        let found = &finding.observed;
+        let lost = "hooks are missing. Unknown without them: __put_net: when a network namespace ended. Refused: ";
+        assert!(found.contains(lost), "{found}");
+        let others =
+            "fentry: refused by this kernel's policy (__put_net). The others: raw_tracepoint (inet_sock_set_state, ";
+        assert!(found.contains(others), "{found}");
+        let hooks = finding.fields["hooks"].as_array().expect("the hooks");
+        let of = |name: &str| hooks.iter().find(|hook| hook["hook"] == name).expect("a hook");
+        let tried = json!([{"program_type": "fentry", "reason": "refused by this kernel's policy"}]);
+        let lost = "when a network namespace ended";
+        assert_eq!(of("__put_net"), &json!({"hook": "__put_net", "tried": tried, "lost": lost}));
+        let attached = json!({"hook": "kfree_skb", "tried": [], "program_type": "raw_tracepoint"});
+        assert_eq!(of("kfree_skb"), &attached);
         assert!(fix_of(&finding).contains("CONFIG_KPROBES"));
     }
 

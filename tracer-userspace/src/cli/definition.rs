@@ -48,7 +48,7 @@ fn with_own_help(command: &str, arg: Arg) -> Arg {
     match (command, arg.get_id().as_str()) {
         ("report", "output_file") => arg.help("Write the page to this file (mode 0600) instead of stdout"),
         // These commands do not reopen a file at SIGHUP, because they end by themselves.
-        ("replay" | "show" | "doctor" | "hooks" | "selftest", "output_file") => {
+        ("replay" | "show" | "doctor" | "selftest", "output_file") => {
             arg.help("Append the records to this file (mode 0600) instead of stdout")
         }
         ("doctor", "pods") => arg

@@ -83,14 +83,8 @@ Examples:
   tracer doctor
   tracer doctor --problems
   tracer doctor --check port_overlap --check base_policy --fail-on warn
+  tracer doctor --check tracer_hooks
   tracer doctor -o json | jq 'select(.status != \"ok\")'";
-
-pub(super) const HOOKS: &str = "Attaches for 5 seconds (--duration), counts how often each program runs (BPF_ENABLE_STATS), and detaches. A missing hook is a warning: exit code 1 with --fail-on warn. Exit code 3: a capability is missing.
-
-Examples:
-  tracer hooks
-  tracer hooks --duration 1m --all-connections
-  tracer hooks -o json | jq 'select(.status != \"ok\") | .check, .fields.tried'";
 
 pub(super) const SELFTEST: &str = "Run it after the installation. It needs root and one or two minutes, makes its own network namespaces, and changes nothing else. Each cause gets one row: passed with the hooks that proved it, failed, or why this machine cannot show it.
 

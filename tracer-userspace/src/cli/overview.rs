@@ -8,7 +8,7 @@ use clap::Command;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Watch a node", &["attach", "record", "run", "health"]),
     ("Read what was recorded", &["replay", "show", "report"]),
-    ("Check a node", &["doctor", "hooks", "selftest"]),
+    ("Check a node", &["doctor", "selftest"]),
     ("Look up", &["explain", "schema", "completions", "man", "version"]),
 ];
 

@@ -1,5 +1,5 @@
-//! `tracer hooks` on a kernel of the tests: the program types. The verifier may refuse no program: tracer would use
-//! another program type instead, and nobody would notice its higher cost.
+//! The doctor's check of the hooks on a kernel of the tests: the program types. The verifier may refuse no program:
+//! tracer would use another program type instead, and nobody would notice its higher cost.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ const LINE: &str = "(hooks: none refused by the verifier)";
 
 /// The command that writes its records to this file.
 pub(super) fn command(records: &Path) -> Vec<String> {
-    let words = ["hooks", "--duration", "100ms", "-o", "json", "--output-file"].map(str::to_owned);
+    let words = ["doctor", "--check", "tracer_hooks", "-o", "json", "--output-file"].map(str::to_owned);
     let [tracer, records] = [&sh::debug_bin("tracer"), records].map(|path| path.display().to_string());
     [tracer].into_iter().chain(words).chain([records]).collect()
 }
 
 /// Adds the records to a run: the program types, and a row.
 pub(super) fn add(records: &Path, run: &mut Run) {
-    let read = std::fs::read_to_string(records).context("`tracer hooks` left no records").and_then(|text| types(&text));
+    let read = std::fs::read_to_string(records).context("the check left no record").and_then(|text| types(&text));
     let row = Row::failed("hooks", Some(LINE.to_owned()), "");
     run.rows.push(match &read {
         Ok(_) => Row { result: Outcome::Pass, reason: None, ..row },
@@ -36,17 +36,19 @@ fn types(text: &str) -> Result<String> {
     let mut types: BTreeMap<String, usize> = BTreeMap::new();
     for line in text.lines() {
         let finding: Value = serde_json::from_str(line).with_context(|| format!("not a record: {line}"))?;
-        let fields = &finding["fields"];
-        for tried in fields["tried"].as_array().context("a finding without `tried`")? {
-            if tried["reason"].as_str().context("a refusal without a reason")?.contains("verifier") {
-                bail!("{} as {}: {}", finding["check"], tried["program_type"], tried["reason"]);
+        let hooks = finding["fields"]["hooks"].as_array();
+        for hook in hooks.with_context(|| format!("no hooks: {}", finding["observed"]))? {
+            for tried in hook["tried"].as_array().context("a hook without `tried`")? {
+                if tried["reason"].as_str().context("a refusal without a reason")?.contains("verifier") {
+                    bail!("{} as {}: {}", hook["hook"], tried["program_type"], tried["reason"]);
+                }
+            }
+            if let Some(program_type) = hook["program_type"].as_str() {
+                *types.entry(program_type.to_owned()).or_default() += 1;
             }
         }
-        if let Some(program_type) = fields["program_type"].as_str() {
-            *types.entry(program_type.to_owned()).or_default() += 1;
-        }
     }
-    ensure!(!types.is_empty(), "`tracer hooks` named no hook");
+    ensure!(!types.is_empty(), "the check named no hook");
     Ok(types.iter().map(|(program_type, hooks)| format!("{program_type} {hooks}")).collect::<Vec<_>>().join(", "))
 }
 
@@ -56,12 +58,11 @@ mod tests {
 
     #[test]
     fn types_are_counted_and_a_refusal_by_the_verifier_is_an_error() {
-        let line = |name: &str, reason: &str| {
-            serde_json::json!({"fields": {"program_type": name, "tried": [{"program_type": "fentry", "reason": reason}]}}).to_string()
-        };
-        assert!(types(&line("kprobe", "tcp_connect: the kernel's verifier refuses the program")).is_err());
-        let lines = ["kprobe", "cgroup", "kprobe"].map(|name| line(name, "no such function in this kernel")).join("\n");
-        assert_eq!(types(&lines).ok().as_deref(), Some("cgroup 1, kprobe 2"));
+        let hook = |name: &str, reason: &str| serde_json::json!({"program_type": name, "tried": [{"program_type": "fentry", "reason": reason}]});
+        let finding = |hooks: &[Value]| serde_json::json!({"fields": {"hooks": hooks}}).to_string();
+        assert!(types(&finding(&[hook("kprobe", "tcp_connect: the kernel's verifier refuses the program")])).is_err());
+        let hooks = ["kprobe", "cgroup", "kprobe"].map(|name| hook(name, "no such function in this kernel"));
+        assert_eq!(types(&finding(&hooks)).ok().as_deref(), Some("cgroup 1, kprobe 2"));
         assert!(types("").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Runs `tracer hooks` and the `scenarios` program on one kernel, and reads their results.
+//! Runs the doctor's check of the hooks and the `scenarios` program on one kernel, and reads their results.
 
 use std::fs;
 use std::path::{Path, PathBuf};

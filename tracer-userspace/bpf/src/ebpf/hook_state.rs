@@ -54,10 +54,8 @@ impl Loaded {
         HOOKS.iter().map(|row| status_of(&self.walk, row)).collect()
     }
 
-    /// Attaches now the hooks that a run attaches when they are first needed. They are attached to the cgroups of the probers, else
-    /// to the root cgroup.
-    pub fn attach_on_demand(&mut self, probers: &[u32]) {
-        self.watch_answers(probers);
+    /// Attaches now the hooks that a run attaches when they are first needed; those of a prober to the root cgroup.
+    pub fn attach_on_demand(&mut self) {
         for row in HOOKS.iter().filter(|row| matches!(row.when, When::OnDemand | When::Prober)) {
             if !self.walk.was_tried(row.hook) {
                 self.walk.retry(&mut self.ebpf, row.hook);

@@ -1,24 +1,11 @@
 //! How often the programs of each hook ran, and for how long. The kernel counts only while `kernel.bpf_stats_enabled` is 1 or a
 //! process holds a descriptor of BPF_ENABLE_STATS. Counting costs two clock readings a run.
 
-use std::{collections::BTreeMap, io, os::fd::OwnedFd};
+use std::collections::BTreeMap;
 
-use aya::sys::{Stats, enable_stats};
 use tracer_common::names::Hook;
 
 use super::{Loaded, hooks::HOOKS};
-
-/// The kernel counts as long as this descriptor is open. The kernel closes it when the process ends.
-#[derive(Debug)]
-pub struct Counting(#[expect(dead_code, reason = "held")] OwnedFd);
-
-/// Makes the kernel count the runs of all programs on this node (5.8).
-///
-/// # Errors
-/// The kernel refuses, mostly because CAP_SYS_ADMIN is missing.
-pub fn count_runs() -> io::Result<Counting> {
-    enable_stats(Stats::RunTime).map(Counting).map_err(|error| error.io_error)
-}
 
 /// Runs of each hook's programs, and the seconds that they took; empty if the kernel has never counted.
 pub(super) fn by_hook(loaded: &Loaded) -> BTreeMap<Hook, (u64, f64)> {

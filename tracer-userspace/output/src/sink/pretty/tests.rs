@@ -45,9 +45,9 @@ fn missing_hooks_are_one_line_with_the_causes_that_lack_a_proof() {
         |missing: &[Hook]| text(Body::Start(start_without(missing))).lines().last().unwrap_or_default().to_owned();
     assert_eq!(
         last(&[Hook::IpvsNatXmit, Hook::IpvsLeave, Hook::Icmp6Send, Hook::TcpConnRequest]),
-        "4 of 4 hooks unavailable: cannot prove IPVS, accept-queue and ICMPv6 causes; details: tracer hooks"
+        "4 of 4 hooks unavailable: cannot prove IPVS, accept-queue and ICMPv6 causes; details: tracer doctor"
     );
-    assert_eq!(last(&[Hook::PutNet]), "1 of 1 hook unavailable; details: tracer hooks");
+    assert_eq!(last(&[Hook::PutNet]), "1 of 1 hook unavailable; details: tracer doctor");
 }
 
 fn stop(attempts: u64, lost_events: u64) -> Record {
