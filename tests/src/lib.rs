@@ -1,14 +1,13 @@
 //! Programs of the tests on a node of `tracer_testbed`.
 //!
 //! ```text
-//! demo       the node of `cargo xtask demo`
 //! recording  makes recordings small
 //! stats      order statistics, for the benchmark
 //! scenarios  plays every failure and near miss (a program)
+//! demo       plays some of them for people (a program)
 //! keep       keeps recordings of them (a program)
 //! kubelet, pod, crio, loopback, load   the processes of that node (programs)
 //! ```
 
-pub mod demo;
 pub mod recording;
 pub mod stats;

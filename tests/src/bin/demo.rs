@@ -1,38 +1,72 @@
-//! Shows a node with pods that fail in different ways, and the verdicts of tracer. The exit code is 1 if a
-//! verdict has another cause than expected.
+//! Plays some of the scenarios as pods of one node, and shows the records of tracer as people read them. The exit code
+//! is 1 if a verdict has another cause than expected.
 
-use std::fs::{self, File};
-use std::io::{IsTerminal, Read, Write};
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode};
-use std::sync::mpsc::channel;
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::cell::RefCell;
+use std::fs;
+use std::io::{IsTerminal as _, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use clap::Parser;
-use nix::pty::Winsize;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tracer_model::record::{Cause, Record};
-use tracer_testbed::check::{Attempt, Claim, unmet};
+use serde_json::Value;
+use tracer_model::record::{Body, Record};
+use tracer_output::sink::pretty::Pretty;
+use tracer_terminal::screen::{Screen, columns};
 use tracer_testbed::helper::Programs;
-use tracer_testbed::net::die_with_parent;
 use tracer_testbed::node::sweep::sweep;
 use tracer_testbed::options::{Options, Scratch};
-use tracer_testbed::scenario::needs;
-use tracer_testbed::watcher::{Tracer, replay};
-use tracer_tests::demo::{Case, Demo};
+use tracer_testbed::pods;
+use tracer_testbed::row::{Row, RowOutcome};
+use tracer_testbed::runner::{Plan, run};
+use tracer_testbed::scenario::{Node, Scenario, all, needs};
+use tracer_testbed::watcher::Tracer;
 
 #[derive(Parser)]
 struct Args {
     /// The tracer; default: the one beside this program.
     #[arg(long)]
     tracer: Option<PathBuf>,
-    /// How often every pod is probed.
-    #[arg(long, default_value_t = 2)]
-    rounds: u32,
+}
+
+/// A scenario of the demo.
+struct Case {
+    scenario: &'static str,
+    /// Its pods, in the order in which it makes them. Without one, it is about the pod in the node's own namespace.
+    pods: &'static [&'static str],
+    /// The fault as text.
+    made: &'static str,
+}
+
+impl Case {
+    /// The pod that is probed.
+    fn pod(&self) -> &str {
+        self.pods.first().unwrap_or(&"node-agent-9x2lq")
+    }
+}
+
+const fn case(scenario: &'static str, pods: &'static [&'static str], made: &'static str) -> Case {
+    Case { scenario, pods, made }
+}
+
+const CASES: &[Case] = &[
+    case("healthy_http", &["web-7c9f6d5b8-4xk2p", "web-7c9f6d5b8-lm6qd"], "healthy"),
+    case("connection_refused_other_address", &["api-6f4d9c7b5-zq8wl"], "listens on 127.0.0.1 only"),
+    case("slow_response", &["reports-5d8b7f9c6-m2vtj"], "takes the request and never answers"),
+    case("mid_stream_rst", &["legacy-proxy-0"], "resets after the request"),
+    case("firewall_drop_pod_nft", &["payments-84c6bd9f7-h5ngr"], "a rule in the pod drops"),
+    case("firewall_reject_pod_nft_reset", &["ledger-59b8c4d6f-tt7xc"], "a rule in the pod rejects"),
+    case("tls_eof_noise", &["gateway-7b6f5c9d8-ck9sd"], "a TLS server with a tcpSocket probe"),
+    case(
+        "nodeport_collision",
+        &["nginx-66b6c48dd5-p9wzn", "shop-5b9d7c6f84-x7kqv"],
+        "healthy; the probe's source port is a NodePort of IPVS",
+    ),
+    case("loopback_down", &[], "hostNetwork; a CNI plugin sets the node's lo down"),
+];
+
+thread_local! {
+    static PRETTY: RefCell<Pretty> = RefCell::default();
 }
 
 fn main() -> Result<ExitCode> {
@@ -40,110 +74,77 @@ fn main() -> Result<ExitCode> {
     sweep();
     needs::prepare_machine();
     let options = Options::detect(Programs::beside()?);
-    let scratch = Scratch::new()?;
-    let mut demo = Demo::new(options.clone())?;
-    let pods = scratch.path().join("pods.json");
-    fs::write(&pods, demo.pods().to_string())?;
-    let program = args.tracer.clone().unwrap_or_else(|| options.programs.tracer());
-    announce(&demo, &program, &pods);
-    let prober = options.prober.clone();
-    let tracer = Tracer { program, prober, pods, services: None, kubeconfig: None, tiny_ring: false, btf: None };
-    let recording = scratch.path().join("demo.ndjson");
-    let printer = print(&tracer, &recording, options.patience)?;
-    let shown = play(&mut demo, args.rounds)?;
-    end(printer)?;
-    // The screen had text for people. The check uses the JSON records of a replay.
-    Ok(compare(&shown, &replay(&tracer.program, &recording)?))
-}
-
-fn announce(demo: &Demo, program: &Path, pods: &Path) {
+    let _scratch = Scratch::new()?;
+    let program = args.tracer.unwrap_or_else(|| options.programs.tracer());
+    let tracer = Tracer { services: None, on_record: show, ..Tracer::new(&options, program)? };
+    fs::write(&tracer.pods, named_pods(&options).to_string())?;
     println!("A node with these pods, in network namespaces of its own:\n");
-    for case in &demo.cases {
-        println!("  {:26} {:22} {}", case.pod, case.dst.to_string(), case.made);
-    }
-    println!("\n$ {} record demo.ndjson --pods {}\n", program.display(), pods.display());
+    CASES.iter().for_each(|case| println!("  {:26} {}", case.pod(), case.made));
+    println!("\n$ {} attach --pods {}\n", tracer.program.display(), tracer.pods.display());
+    let rows = run(&Plan { options, tracer, record: None }, &scenarios()?, &mut |_| ());
+    Ok(compare(&rows))
 }
 
-/// Probes everything, then lets the incident happen.
-fn play(demo: &mut Demo, rounds: u32) -> Result<Vec<(Case, Attempt)>> {
-    let mut shown = Vec::new();
-    for _ in 0..rounds {
-        for case in demo.cases.clone() {
-            let attempt = demo.probe(&case, None)?;
-            shown.push((case, attempt));
+/// The scenarios, all on one node.
+fn scenarios() -> Result<Vec<Scenario>> {
+    let of = |case: &Case| all().into_iter().find(|it| it.name == case.scenario).context(case.scenario);
+    CASES.iter().map(|case| Ok(Scenario { node: Node::Shared, ..of(case)? })).collect()
+}
+
+/// The PodList: the pods of the cases, each with one probe of its HTTP port, and the pod in the node's own namespace.
+fn named_pods(options: &Options) -> Value {
+    let mut list = pods::plan(options.probe_timeout);
+    let mut names = CASES.iter().flat_map(|case| case.pods);
+    let name = |item: &mut Value| match (item["spec"]["hostNetwork"] == true, names.next()) {
+        (true, _) => true,
+        (false, None) => false,
+        (false, Some(name)) => {
+            item["metadata"]["name"] = (*name).into();
+            item["spec"]["containers"][0].as_object_mut().and_then(|app| app.remove("livenessProbe"));
+            true
         }
+    };
+    if let Some(items) = list["items"].as_array_mut() {
+        items.retain_mut(name);
     }
-    let (case, suspect) = demo.loopback_incident()?;
-    let attempt = demo.probe(&case, Some(suspect))?;
-    shown.push((case, attempt));
-    Ok(shown)
+    list
 }
 
-/// Starts tracer with output for people, and prints that. Returns after the first output.
-fn print(tracer: &Tracer, recording: &Path, patience: Duration) -> Result<(Child, JoinHandle<()>)> {
-    let mut command = Command::new(&tracer.program);
-    command.arg("record").arg(recording).args(["-o", "pretty", "--prober", "kubelet", "--pods"]).arg(&tracer.pods);
-    die_with_parent(&mut command);
-    let on_terminal = std::io::stdout().is_terminal();
-    let (mut ours, theirs) = if on_terminal { terminal()? } else { pipe()? };
-    // tracer draws a status line on stderr, and erases it before each record. So both must come in order.
-    if on_terminal && std::io::stderr().is_terminal() {
-        command.stderr(theirs.try_clone()?);
+/// Prints a record as `tracer attach` does, unless it is about the link of a pod: the end of a scenario removes it.
+fn show(record: &Record) {
+    let link = if let Body::Node(node) = &record.body { node.link.as_ref() } else { None };
+    if link.is_some_and(|link| link.name != "lo") {
+        return;
     }
-    command.stdout(theirs);
-    let child = command.spawn().with_context(|| format!("start {}", tracer.program.display()))?;
-    // `command` holds the other end of the pipe, too.
-    drop(command);
-    let (sender, printed) = channel();
-    let echo = thread::spawn(move || {
-        let mut buffer = [0; 4096];
-        while let Ok(n @ 1..) = ours.read(&mut buffer) {
-            let mut out = std::io::stdout().lock();
-            let _ = out.write_all(&buffer[..n]).and_then(|()| out.flush());
-            let _ = sender.send(());
-        }
-    });
-    printed.recv_timeout(patience).context("tracer printed nothing")?;
-    Ok((child, echo))
-}
-
-/// A new terminal of the same size, so that tracer prints as on this one.
-fn terminal() -> Result<(File, OwnedFd)> {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout()).context("the size of the terminal")?;
-    let size = Winsize { ws_row: size.ws_row, ws_col: size.ws_col, ws_xpixel: 0, ws_ypixel: 0 };
-    let pty = nix::pty::openpty(&size, None).context("open a terminal")?;
-    Ok((File::from(pty.master), pty.slave))
-}
-
-fn pipe() -> Result<(File, OwnedFd)> {
-    let (reader, writer) = std::io::pipe().context("open a pipe")?;
-    Ok((File::from(OwnedFd::from(reader)), writer.into()))
-}
-
-/// Ends tracer as an operator does, and waits for all its output.
-fn end((mut printer, echo): (Child, JoinHandle<()>)) -> Result<()> {
-    kill(Pid::from_raw(printer.id().cast_signed()), Signal::SIGINT)?;
-    printer.wait()?;
-    let _ = echo.join();
-    Ok(())
+    let screen = Screen { colour: stdout().is_terminal(), columns: columns(stdout()) };
+    print!("{}", PRETTY.with_borrow_mut(|pretty| pretty.text(record, 0, screen)));
 }
 
 /// Prints each fault with its expected cause, and whether tracer named it.
-fn compare(shown: &[(Case, Attempt)], records: &[Record]) -> ExitCode {
-    println!("\n{:26} {:62} {:30} as named", "pod", "what was made", "cause");
-    let mut unnamed = 0;
-    for (case, attempt) in shown {
-        let cause = case.cause.map_or("-", Cause::name);
-        let standing = match unmet(records, attempt) {
-            None if matches!(attempt.claim, Claim::Perhaps(_)) => "not needed yet".to_owned(),
-            None => "yes".to_owned(),
-            Some(why) => {
-                unnamed += 1;
-                format!("NO: {why}")
-            }
+fn compare(rows: &[Row]) -> ExitCode {
+    println!("\n{:26} {:56} {:30} as named", "pod", "what was made", "cause");
+    for row in rows {
+        let case = CASES.iter().find(|case| case.scenario == row.scenario);
+        let (pod, made) = case.map_or(("-", row.scenario.as_str()), |case| (case.pod(), case.made));
+        let reason = row.reason.as_deref().unwrap_or_default();
+        let named = match row.result {
+            RowOutcome::Pass => "yes".to_owned(),
+            RowOutcome::Fail => format!("NO: {reason}"),
+            RowOutcome::Cannot => format!("not made here: {reason}"),
         };
-        println!("{:26} {:62} {cause:30} {standing}", case.pod, case.made);
+        println!("{pod:26} {made:56} {:30} {named}", row.cause.unwrap_or("-"));
     }
-    println!("\n{} attempts, {unnamed} not as named", shown.len());
-    ExitCode::from(u8::from(unnamed > 0))
+    let failed = rows.iter().filter(|row| row.result == RowOutcome::Fail).count();
+    println!("\n{} faults, {failed} not as named", rows.len());
+    ExitCode::from(u8::from(failed > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_case_is_a_scenario() {
+        assert_eq!(scenarios().map(|all| all.len()).ok(), Some(CASES.len()));
+    }
 }

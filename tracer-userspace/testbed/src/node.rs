@@ -398,24 +398,20 @@ impl TestNode {
         SocketAddr::new(pod_ip(index, family), port)
     }
 
-    /// Sets the only source port that `connect` may choose.
+    /// Sets the only source port that `connect` may choose, until the end of the scenario.
     pub fn set_source_port(&self, port: u16) -> Result<()> {
         self.set_source_ports(port, port)
-    }
-
-    /// Sets the usual range of source ports again.
-    pub fn reset_source_ports(&self) -> Result<()> {
-        self.set_source_ports(32768, 60999)
     }
 
     fn set_source_ports(&self, first: u16, last: u16) -> Result<()> {
         self.node.sysctl(&[("ipv4/ip_local_port_range", &format!("{first} {last}"))])
     }
 
-    /// Removes pods, servers and nftables rules of the node, for the next scenario.
+    /// Removes pods, servers and nftables rules of the node, and resets its source ports, for the next scenario.
     pub fn clear(&mut self) -> Result<()> {
         self.pods.clear();
         self.servers.clear();
+        self.set_source_ports(32768, 60999)?;
         // Without nft there are no rules.
         if is_installed("nft") { self.node.nft("flush ruleset\n") } else { Ok(()) }
     }

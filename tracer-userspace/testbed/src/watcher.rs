@@ -39,6 +39,8 @@ pub struct Tracer {
     pub kubeconfig: Option<PathBuf>,
     /// The file with the kernel's types.
     pub btf: Option<PathBuf>,
+    /// Gets each record when it is read.
+    pub on_record: fn(&Record),
 }
 
 impl Tracer {
@@ -59,6 +61,7 @@ impl Tracer {
             tiny_ring: false,
             kubeconfig: None,
             btf: options.btf.clone(),
+            on_record: |_| {},
         })
     }
 }
@@ -69,8 +72,9 @@ pub(super) fn btf_flag(file: Option<&Path>) -> impl Iterator<Item = &OsStr> {
 }
 
 /// What the tracer printed so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Printed {
+    on_record: fn(&Record),
     records: Vec<Record>,
     /// The last line that is not a record.
     garbage: Option<String>,
@@ -79,7 +83,10 @@ struct Printed {
 impl Printed {
     fn add(&mut self, line: &str) {
         match serde_json::from_str(line) {
-            Ok(record) => self.records.push(record),
+            Ok(record) => {
+                (self.on_record)(&record);
+                self.records.push(record);
+            }
             Err(error) => self.garbage = Some(format!("{line}: {error}")),
         }
     }
@@ -123,7 +130,8 @@ impl Session {
         let mut proc = Proc::spawn(command)?;
         let stderr = Arc::default();
         read_stderr(proc.stderr()?, Arc::clone(&stderr));
-        let session = Self { proc, printed: RefCell::default(), stderr, patience };
+        let printed = Printed { on_record: tracer.on_record, records: Vec::new(), garbage: None };
+        let session = Self { proc, printed: RefCell::new(printed), stderr, patience };
         let started = session.wait(patience, |records| records.iter().any(|r| matches!(r.body, Body::Start(_))));
         if !started {
             bail!("no start record from the tracer: {}", session.trouble());
@@ -174,7 +182,7 @@ impl Session {
         kill(Pid::from_raw(self.proc.pid().cast_signed()), Signal::SIGTERM).context("end the tracer")?;
         let rest = self.proc.finish(self.patience).with_context(|| format!("after SIGTERM: {}", self.trouble()))?;
         rest.iter().for_each(|line| self.printed.get_mut().add(line));
-        let Printed { records, garbage } = self.printed.into_inner();
+        let Printed { records, garbage, .. } = self.printed.into_inner();
         if let Some(garbage) = garbage {
             bail!("not a record: {garbage}");
         }
