@@ -220,37 +220,6 @@ fn a_partly_written_record_is_removed_and_goes_to_stdout() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 900, "half a record was left");
 }
 
-/// Pods of a cluster with kubelet 1.36.2. Each pod fails for another reason. Only tracepoints were attached.
-const KUBELET_1_36: &str = include_str!("../testdata/kubelet-1.36-probes.ndjson");
-
-#[test]
-fn probes_of_a_real_kubelet_have_the_right_causes() {
-    let dir = Scratch::new();
-    let output = ran(&["replay", &dir.file("kubelet", KUBELET_1_36), "-o", "json"]);
-    let records = records(&output.stdout);
-    let verdicts = |pod: &str| {
-        let of_pod = records.iter().filter(|it| it["type"] == "verdict" && it["k8s"]["pod_name"] == pod);
-        of_pod.map(|it| it["verdict"].clone()).collect::<Vec<_>>()
-    };
-    for (pod, cause, fix) in [
-        ("redirloop", "probe_misconfigured", "httpGet.path"),
-        ("redirdead", "probe_misconfigured", "httpGet.path"),
-        ("host421", "probe_misconfigured", "httpGet.httpHeaders"),
-        ("httptohttps", "probe_misconfigured", "httpGet.scheme of the probe to HTTPS"),
-        ("grpctotls", "probe_misconfigured", "grpc.mode: TLS"),
-        ("bodyslow", "slow_response", "timeoutSeconds"),
-    ] {
-        let verdicts = verdicts(pod);
-        assert!(!verdicts.is_empty(), "{pod}");
-        for verdict in verdicts {
-            assert_eq!(verdict["cause"], cause, "{pod}: {verdict}");
-            assert!(verdict["remediation"]["text"].as_str().is_some_and(|it| it.contains(fix)), "{pod}: {verdict}");
-            let is_ignored = verdict.to_string().contains("the kubelet ignores this result");
-            assert_eq!(is_ignored, pod == "bodyslow", "{pod}: {verdict}");
-        }
-    }
-}
-
 /// The fixture's clock is set back to before the start of its containers, and then forward again.
 #[test]
 fn records_after_a_step_of_the_clock_have_the_new_time() {
