@@ -54,6 +54,8 @@ pub(super) const ALL: &[Scenario] = &[
         .on_every_kernel(),
     Scenario::new("closed_without_answer_v6", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof)).v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| s.serving_fails("exit", Kind::Http, Ending::Eof)),
+    Scenario::new("closed_without_answer_at_accept", CLOSED, closed_before_request),
+    Scenario::new("closed_without_answer_at_accept_v6", CLOSED, closed_before_request).v6(),
     Scenario::new("healthy_closed_by_server", None, closes_at_accept),
     Scenario::new("app_status_failure", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status)).smoke(),
     Scenario::new("app_status_failure_v6", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status))
@@ -193,6 +195,21 @@ fn closes_at_accept(fixture: &mut Fixture<'_>) -> Result<()> {
         fixture.end(attempt, &outcome, &[Ending::Ok])?;
     }
     Ok(())
+}
+
+/// A proxy without its upstream closes each connection at once. The FIN comes before the request, and a RST after it.
+fn closed_before_request(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("eof-at-accept", HTTP)?;
+    fixture.mentions(&["before it took the request"]);
+    fails_with_late_request(fixture, pod, &[Ending::Eof, Ending::Reset])
+}
+
+/// The prober connects, and sends its request a moment later. The attempt must end in one of these ways.
+fn fails_with_late_request(fixture: &mut Fixture<'_>, pod: SocketAddr, how: &[Ending]) -> Result<()> {
+    let attempt = fixture.begin(pod, fixture.verdict(fixture.cause.context("a cause")?))?;
+    let probe = ProbeRequest::new(Kind::Http, pod, fixture.options.patience);
+    let outcome = fixture.prober.probe(ProbeRequest { idle_ms: 200, ..probe })?;
+    fixture.end(attempt, &outcome, how)
 }
 
 /// The process needs the CPU, and its container has used up its CPU quota. `also` of the verdict says that.

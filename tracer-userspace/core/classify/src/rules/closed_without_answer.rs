@@ -31,7 +31,9 @@ pub(super) fn closed(case: &Case<'_>) -> Option<Finding> {
     if let Some(outcome) = cut_by_outcome(case).filter(|_| by_server) {
         return Some(cut_answer(case, (ended, state), outcome));
     }
-    let closed = by_server && attempt.errno().is_none();
+    // What the prober sent after the server's FIN was answered with a RST (`tcp_reset`: EPIPE in CLOSE_WAIT).
+    let reset_after = by_server && attempt.errno() == Some(libc::EPIPE);
+    let closed = by_server && (attempt.errno().is_none() || reset_after);
     // A gRPC server that closes sends a RST if it has unread data, else a FIN. Both count: the difference is chance.
     let grpc = is_unanswered_grpc(case) && (closed || is_close(case));
     let failed = attempt.failed_by_itself() || before_request;
@@ -42,12 +44,17 @@ pub(super) fn closed(case: &Case<'_>) -> Option<Finding> {
     let process_ended = listener_end.is_some();
     let how = if process_ended { PROCESS_ENDED } else { "" };
     let after = ms(ended.saturating_sub(established));
-    let what = match before_request {
-        true => format!("closed the connection {after} after it was established, before a request was sent"),
-        false => format!("took the request and closed the connection after {after} without a byte of an answer"),
+    // The server's FIN acknowledges all that had come before it; the SYN counts one in bytes_acked.
+    let took_none = !before_request && by_server && state.bytes_acked.is_some_and(|acked| acked <= 1);
+    let what = match (before_request, took_none) {
+        (true, _) => format!("closed the connection {after} after it was established, before a request was sent"),
+        (_, true) => "closed the connection before it took the request".to_owned(),
+        _ => format!("took the request and closed the connection after {after} without a byte of an answer"),
     };
-    let may_be_tls = grpc && !process_ended;
-    let not_tls = doubt_of_https(case).filter(|_| !process_ended && !before_request);
+    // Whoever closes before it has read anything does so whatever the protocol is.
+    let may_depend = !process_ended && !before_request && !took_none;
+    let may_be_tls = grpc && may_depend;
+    let not_tls = doubt_of_https(case).filter(|_| may_depend);
     let or = match (before_request, may_be_tls) {
         (true, _) => REDIRECTED,
         (_, true) => NOT_GRPC,
@@ -56,21 +63,17 @@ pub(super) fn closed(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
     let mut evidence = vec![of_state(ended, state)];
     evidence.extend(listener_end);
-    evidence.extend(attempt.reset_received().filter(|_| grpc).map(|(at, reset)| of_reset_received(at, reset)));
-    evidence.extend(attempt.resets_sent().filter(|_| grpc).map(|(at, reset)| of_reset_sent(at, reset)));
-    let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
-    let fix: Remediation = if may_be_tls {
-        let dst = attempt.flow.dst;
-        let text = format!("If the port speaks TLS: {GRPC_IN_PLAIN}. If it does not: {}", fix.text);
-        let check = Command::on_node(format!("openssl s_client -connect {dst} -alpn h2 </dev/null"));
-        Remediation::from(text).run([check]).run(fix.commands)
-    } else if not_tls.is_some() {
-        or_in_plain(case, fix)
-    } else if case.matched.may_speak_plain_http() && !process_ended && !before_request {
-        fix.reword(|text| format!("{}{OR_SPEAKS_TLS}", text.trim_end_matches('.')))
-            .run([shows_certificate(attempt.flow.dst)])
-    } else {
-        fix
+    let by_rst = grpc || reset_after;
+    evidence.extend(attempt.reset_received().filter(|_| by_rst).map(|(at, reset)| of_reset_received(at, reset)));
+    evidence.extend(attempt.resets_sent().filter(|_| by_rst).map(|(at, reset)| of_reset_sent(at, reset)));
+    let fix = match (may_be_tls, not_tls) {
+        (true, _) => or_in_tls(case),
+        (_, Some(_)) => or_in_plain(case, fix(case)),
+        _ if case.matched.may_speak_plain_http() && may_depend => {
+            let fix = fix(case).reword(|text| format!("{}{OR_SPEAKS_TLS}", text.trim_end_matches('.')));
+            fix.run([shows_certificate(attempt.flow.dst)])
+        }
+        _ => fix(case),
     };
     let found = Finding::failure(Cause::ClosedWithoutAnswer, evidence, summary, fix);
     let found = if before_request { found.with_confidence(Confidence::Likely) } else { found };
@@ -82,6 +85,18 @@ pub(super) fn closed(case: &Case<'_>) -> Option<Finding> {
     // If the listener ended, the process that listens closed the connection, and not a sidecar.
     let found = if process_ended { found } else { sidecar::add_close(case, found) };
     Some(Finding { decided_at: ended, ..found })
+}
+
+fn fix(case: &Case<'_>) -> Remediation {
+    with_log(case, Cause::ClosedWithoutAnswer.fix())
+}
+
+/// The fix if a gRPC probe may have met a port that speaks TLS.
+fn or_in_tls(case: &Case<'_>) -> Remediation {
+    let fix = fix(case);
+    let text = format!("If the port speaks TLS: {GRPC_IN_PLAIN}. If it does not: {}", fix.text);
+    let check = format!("openssl s_client -connect {} -alpn h2 </dev/null", case.attempt.flow.dst);
+    Remediation::from(text).run([Command::on_node(check)]).run(fix.commands)
 }
 
 /// Only the port's protocol explains why it closes on the preface of HTTP/2: no proxy took the connection, the pod is not
@@ -113,9 +128,8 @@ fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletP
         case.attempt.flow.dst,
         case.attempt.received().unwrap_or_default()
     );
-    let fix = with_log(case, Cause::ClosedWithoutAnswer.fix());
     let evidence = vec![of_state(ended, state), of_outcome(outcome)];
-    let found = Finding::likely(Cause::ClosedWithoutAnswer, evidence, summary, fix);
+    let found = Finding::likely(Cause::ClosedWithoutAnswer, evidence, summary, fix(case));
     sidecar::add_close(case, found)
 }
 
@@ -211,5 +225,36 @@ mod tests {
         assert_eq!(decided(Stream::https_readiness), [expected]);
         assert!(decided(Stream::tcp_readiness).is_empty(), "the port is open");
         assert!(decided(|stream| stream).is_empty(), "the kind of probe is not known");
+    }
+
+    /// The FIN comes before the request. Then it is chance whether the RST for the request or the prober's own close is
+    /// next.
+    #[test]
+    fn a_close_at_accept_is_no_reset() {
+        let decided = |probed: fn(&mut Stream) -> &mut Stream, (sent, acked): (u64, u64), by_rst: bool| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().state(TcpState::Established, TcpState::CloseWait, 0, (0, 1, 1));
+            if by_rst {
+                stream.reset_sent(TcpFlags(0x18), true, None).reset_received(TcpState::CloseWait, 1);
+                stream.state(TcpState::CloseWait, TcpState::Close, libc::EPIPE, (sent, acked, 1));
+            } else {
+                stream.own(|it| _ = it.state(TcpState::CloseWait, TcpState::LastAck, 0, (sent, acked, 1)));
+            }
+            let verdict = stream.settles().verdict();
+            (verdict.cause.name(), verdict.confidence, verdict.summary)
+        };
+        let probes: [fn(&mut Stream) -> &mut Stream; 3] =
+            [Stream::http_readiness, Stream::https_readiness, |stream| stream.grpc_readiness(1)];
+        for probed in probes {
+            for by_rst in [true, false] {
+                let (cause, confidence, summary) = decided(probed, (100, 1), by_rst);
+                assert_eq!((cause, confidence), ("closed_without_answer", Confidence::Proven), "{by_rst} {summary}");
+                assert_ends(&summary, " closed the connection before it took the request");
+            }
+        }
+        // The RST answers an alert of the client.
+        let (cause, _, summary) = decided(Stream::https_readiness, (307, 301), true);
+        assert_eq!(cause, "closed_without_answer");
+        assert_has(&summary, &["took the request and closed"]);
     }
 }

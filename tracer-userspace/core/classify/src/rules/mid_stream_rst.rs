@@ -10,11 +10,10 @@ use tracer_model::record::NetnsRef;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    // The state of the socket at the RST proves the handshake, even if the handshake's own event was lost.
-    let (at, received) =
-        attempt.reset_received().filter(|(_, r)| matches!(r.state, TcpState::Established | TcpState::CloseWait))?;
-    // The peer's FIN counts one byte (see `State::received`).
-    let payload = received.bytes_received.map(|n| n.saturating_sub(u64::from(received.state == TcpState::CloseWait)));
+    // The state of the socket at the RST proves the handshake, even if the handshake's own event was lost. In CLOSE_WAIT
+    // the target's FIN came before, and the RST only answers what the prober sent after it.
+    let (at, received) = attempt.reset_received().filter(|(_, r)| r.state == TcpState::Established)?;
+    let payload = received.bytes_received;
     let closed_before = matches!(attempt.ended, Some((end, End::ClosedByProber)) if end < at);
     // After some bytes of an answer the RST counts if the kubelet outcome is a network error.
     let partial = payload.is_some_and(|n| n > 0);
@@ -28,10 +27,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if payload.is_none() || closed_before || only_connects || (partial && reported.is_none() && !cut) {
         return None;
     }
-    // If the RST answers what the prober sent after the target's FIN (a TLS alert), the close came first.
-    let closed_first = reported.is_some() && received.state == TcpState::CloseWait;
     let is_misconfigured = plain_to_tls(case).is_some() || (is_unanswered_grpc(case) && is_close(case));
-    if case.matched.is_no_answer() || closed_first || is_misconfigured {
+    if case.matched.is_no_answer() || is_misconfigured {
         return None;
     }
     // On a loopback path the RST is delivered before the hook reports its sender.
