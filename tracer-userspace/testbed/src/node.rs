@@ -25,6 +25,7 @@ pub mod cgroup;
 pub mod ipvs;
 pub(crate) mod link;
 pub mod sweep;
+pub(crate) mod tap;
 
 /// The node's address on the bridge: the source of probes to pods.
 pub const BRIDGE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
@@ -243,7 +244,16 @@ impl TestNode {
 
     /// Adds a pod with addresses and a default route.
     pub fn pod(&mut self) -> Result<&mut Pod> {
-        let index = self.add_namespace()?;
+        self.pod_behind(None)
+    }
+
+    /// Adds a pod. What it sends arrives that much later.
+    pub fn distant_pod(&mut self, delay: Duration) -> Result<&mut Pod> {
+        self.pod_behind(Some(delay))
+    }
+
+    fn pod_behind(&mut self, delay: Option<Duration>) -> Result<&mut Pod> {
+        let index = self.add_namespace(delay)?;
         let pod = self.pod_at(index)?;
         set_addresses(&pod.ns, index)?;
         pod.ns.ip(|ip| {
@@ -258,7 +268,7 @@ impl TestNode {
 
     /// Adds a pod with its own network stack, as an appliance has one: its kernel has no address.
     pub fn bare_pod(&mut self) -> Result<&mut Pod> {
-        let index = self.add_namespace()?;
+        let index = self.add_namespace(None)?;
         self.pod_at(index)?.ns.ip(|ip| ip.up("lo").and_then(|()| ip.up("eth0")))?;
         self.wait_until_reachable(index)
     }
@@ -272,7 +282,7 @@ impl TestNode {
     }
 
     /// Makes a namespace with `eth0` on the bridge, down and without address.
-    fn add_namespace(&mut self) -> Result<u16> {
+    fn add_namespace(&mut self, delay: Option<Duration>) -> Result<u16> {
         let index = self.next_index();
         if !PODS.contains(&index) {
             bail!("no pod number {index}");
@@ -280,8 +290,11 @@ impl TestNode {
         let ns = Netns::create(&format!("{}-p{index}", self.name))?;
         ns.sysctl(&[("ipv4/ip_forward", "0"), ("ipv6/conf/default/accept_dad", "0")])?;
         let link = format!("v{index}");
+        match delay {
+            Some(delay) => tap::connect(self.node.enter(|| tap::make(&link))?, ns.enter(|| tap::make("eth0"))?, delay),
+            None => self.node.ip(|ip| ip.veth(&link, "eth0", ns.as_fd()))?,
+        }
         self.node.ip(|ip| {
-            ip.veth(&link, "eth0", ns.as_fd())?;
             ip.set_master(&link, "cni0")?;
             ip.up(&link)
         })?;

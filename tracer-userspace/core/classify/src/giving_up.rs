@@ -17,13 +17,27 @@ pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
 }
 
 /// When the target acknowledged the request, if the connection was silent after that and this was in its second half.
+/// On a slow path, the acknowledgement of a request that was sent at once takes as long as the handshake.
 pub(super) fn sent_request_late(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
     let ((ended, _), established, last) = (attempt.ended?, attempt.established_at()?, attempt.last.as_ref()?);
     let quiet = last.quiet_ns.filter(|_| last.old == TcpState::Established)?;
     let lasted = ended.saturating_sub(established);
     let sent_once = attempt.sent_again.is_none_or(|at| at <= established || at >= ended);
-    (sent_once && quiet < lasted / 2 && lasted < FIRST_KEEPALIVE_NS).then(|| ended.saturating_sub(quiet))
+    let asked = ended.saturating_sub(quiet);
+    let on_the_way = 2 * round_trip_ns(case)? + LEAST_IDLE_NS;
+    let idle = asked.saturating_sub(established);
+    (sent_once && quiet < lasted / 2 && lasted < FIRST_KEEPALIVE_NS && idle > on_the_way).then_some(asked)
+}
+
+/// The kernel may delay the acknowledgement a little.
+const LEAST_IDLE_NS: u64 = 20_000_000;
+
+/// How long a segment and its answer take, by the handshake.
+pub(super) fn round_trip_ns(case: &Case<'_>) -> Option<u64> {
+    let (attempt, established) = (case.attempt, case.attempt.established_at()?);
+    let sent_again = attempt.syns_sent_again().filter(|at| *at < established).max();
+    Some(established.saturating_sub(sent_again.unwrap_or(attempt.started)))
 }
 
 /// Go sends a first keepalive segment after 15 s (net.defaultTCPKeepAliveIdle): the last segment may be that one.

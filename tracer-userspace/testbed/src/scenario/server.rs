@@ -1,6 +1,6 @@
 //! The target fails: nothing listens, it resets, or it does not answer.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 
 use anyhow::{Context, Result};
 use tracer_model::record::Cause;
@@ -44,6 +44,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)),
     Scenario::new("kubelet_delayed_v6", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).v6(),
     Scenario::new("kubelet_delayed_tls", DELAYED, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
+    Scenario::new("kubelet_delayed_slow_path", SLOW, slow_path).own().needs(&[Need::Tap]),
+    Scenario::new("kubelet_delayed_slow_path_v6", SLOW, slow_path).v6().own().needs(&[Need::Tap]),
     Scenario::new("tls_handshake_slow", TLS_SLOW, |s| s.serving_fails("tls-hang", Kind::Https, Ending::Timeout))
         .on_every_kernel(),
     Scenario::new("tls_handshake_slow_v6", TLS_SLOW, |s| s.serving_fails("tls-hang", Kind::Https, Ending::Timeout))
@@ -157,6 +159,17 @@ fn sends_request_late(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u
     let probe = ProbeRequest::new(kind, pod, fixture.options.probe_timeout);
     let outcome = fixture.prober.probe(ProbeRequest { idle_ms: probe.timeout_ms / 5 * 4, ..probe })?;
     fixture.end(attempt, &outcome, &[Ending::Timeout])
+}
+
+/// A segment and its answer take a third of the prober's timeout. The prober sends its request at once.
+fn slow_path(fixture: &mut Fixture<'_>) -> Result<()> {
+    let index = fixture.node.distant_pod(fixture.options.probe_timeout.mul_f32(0.37))?.index;
+    let pod = fixture.node.pod_at(index)?.addr(fixture.family, HTTP);
+    fixture.serve(pod, "hang", &format!("[::]:{HTTP}"))?;
+    // The search for the link-layer address takes a round trip, too.
+    fixture.node.node.enter(|| TcpStream::connect(pod).map(drop).context("find the pod's link-layer address"))?;
+    fixture.mentions(&["the path is slow"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The kubelet opens a connection for each redirect, and stops after ten answers.

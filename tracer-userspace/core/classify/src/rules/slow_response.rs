@@ -1,6 +1,6 @@
 //! The target took the request, and gave no answer, or not all of it, before the prober closed.
 
-use super::super::giving_up::{closed_late, is_timeout, timeout_ns};
+use super::super::giving_up::{closed_late, is_timeout, round_trip_ns, timeout_ns};
 use super::super::serving;
 use super::*;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
@@ -129,7 +129,12 @@ pub(super) fn measure_wait(case: &Case<'_>) -> Option<Wait> {
         (None, None) => (established, HANDSHAKE_LATE),
     };
     let (before, waited) = (since.saturating_sub(attempt.started), ended.saturating_sub(since));
-    let late = if before <= waited { "" } else { late };
+    let on_the_way = round_trip_ns(case).unwrap_or_default();
+    let late = match late {
+        _ if before > waited => late,
+        HANDSHAKE_LATE if before.saturating_add(on_the_way) > waited.saturating_sub(on_the_way) => PATH_SLOW,
+        _ => "",
+    };
     Some(Wait {
         reached: ms(established.saturating_sub(attempt.started)),
         waited: ms(waited),
@@ -145,6 +150,8 @@ const SENT_AGAIN: &str =
 /// The handshake took more of the time than the target had for its answer.
 const HANDSHAKE_LATE: &str =
     "; most of the time had gone into the handshake: a SYN was lost on the way, or the path is slow";
+/// The target had the smaller part of the time, since the request was on its way to it, and its answer would be.
+const PATH_SLOW: &str = "; the path is slow: the request and an answer take as long again as the handshake";
 
 /// The prober sent its request when most of the time was over.
 const REQUEST_SENT_LATE: &str = " since the request; most of the time had passed before: the prober sent it late";
@@ -498,6 +505,26 @@ mod tests {
         let mut stream = Stream::new();
         stream.connect().wait_ms(1000).syn_again().established().wait_ms(300).closes((100, 101, 0));
         assert_eq!(stream.decided(), ("slow_response", Confidence::Likely));
+    }
+
+    /// The handshake took 400 ms, and so did the request and its acknowledgement: the kubelet had sent it at once.
+    #[test]
+    fn a_slow_path_is_no_slow_kubelet() {
+        let decided = |handshake_ms: u64, quiet_ms: u64| {
+            let mut stream = Stream::new().http_readiness().connect().wait_ms(handshake_ms).established().clone();
+            let end = (TcpState::Established, TcpState::FinWait1);
+            stream.wait_ms(1_000 - handshake_ms).state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000);
+            let verdict = stream.verdict();
+            (verdict.cause.name(), verdict.confidence, verdict.summary.ends_with(&super::PATH_SLOW[2..]))
+        };
+        assert_eq!(decided(400, 200), ("slow_response", Confidence::Likely, true));
+        assert_eq!(decided(200, 600), ("slow_response", Confidence::Proven, false), "the target had most of the time");
+        assert_eq!(decided(200, 200), ("kubelet_delayed", Confidence::Likely, false), "600 ms after the handshake");
+        assert_eq!(decided(1, 200), ("kubelet_delayed", Confidence::Likely, false));
+        let mut again = Stream::new().http_readiness().connect().wait_ms(400).syn_again().clone();
+        again.wait_ms(1).established().wait_ms(1_000);
+        let end = (TcpState::Established, TcpState::FinWait1);
+        assert_eq!(again.state_quiet(end, (100, 101, 0), 200_000_000).causes(), ["kubelet_delayed"], "a SYN was lost");
     }
 
     /// Found in a run: the target never took the request, and it was still sent again after the prober had closed.
