@@ -64,6 +64,8 @@ pub enum Mode {
     Exit,
     /// Answers every client at once with something that is not HTTP.
     Banner,
+    /// Reads the request, and answers with something that is not HTTP.
+    NotHttp,
     /// 200 with a body of many segments.
     Big,
     /// Listens with this backlog, never accepts.
@@ -237,6 +239,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             stream.write_all(b"220 smtp.example ready\r\n")?;
             read_request(&mut stream).map(drop)
         }
+        Mode::NotHttp => say(&mut stream, b"-ERR unknown command 'GET', with args beginning with: '/healthz'\r\n"),
         Mode::Big => answer_big(&mut stream, false),
         Mode::BigAfterHead => answer_big(&mut stream, true),
         Mode::Rst => {

@@ -63,7 +63,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("app_status_failure_v6", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status))
         .v6()
         .on_every_kernel(),
-    Scenario::new("app_status_failure_not_http", BAD_STATUS, |s| s.serving_fails("banner", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure_not_http", BAD_STATUS, |s| s.serving_fails("not-http", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure_speaks_first", MISCONFIGURED, speaks_first),
+    Scenario::new("app_status_failure_speaks_first_v6", MISCONFIGURED, speaks_first).v6(),
     Scenario::new("app_status_failure_tls_on_plain", MISCONFIGURED, |s| {
         s.serving_fails("tls", Kind::Http, Ending::Eof)
     }),
@@ -223,6 +225,13 @@ fn fails_with_late_request(fixture: &mut Fixture<'_>, pod: SocketAddr, how: &[En
     let probe = ProbeRequest::new(Kind::Http, pod, fixture.options.patience);
     let outcome = fixture.prober.probe(ProbeRequest { idle_ms: 200, ..probe })?;
     fixture.end(attempt, &outcome, how)
+}
+
+/// A mail server. Its greeting comes before the request.
+fn speaks_first(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("banner", HTTP)?;
+    fixture.mentions(&["the server speaks first"]);
+    fails_with_late_request(fixture, pod, &[Ending::Eof])
 }
 
 /// The process needs the CPU, and its container has used up its CPU quota. `also` of the verdict says that.

@@ -215,18 +215,24 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
             "a TLS record in answer to plain HTTP".to_owned(),
             "Set the probe's scheme to HTTPS: the port speaks TLS",
         )),
-        (AnswerKind::Other, _) if answer.asked == Some(false) => Some((SPEAKS_FIRST.to_owned(), NOT_AN_HTTP_PORT)),
+        (AnswerKind::Other, _) if speaks_first(answer) => Some((SPEAKS_FIRST.to_owned(), NOT_AN_HTTP_PORT)),
         (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), NO_HTTP)),
         _ => None,
     }
 }
 
 /// The answer is of another protocol than every probe that the attempt can be. Something that is not HTTP, in answer to
-/// plain HTTP, may be an application that fails.
+/// plain HTTP, may be an application that fails; before the request, it is a server of another protocol.
 fn is_misfit(case: &Case<'_>, answer: &Answer) -> bool {
     let matched = &case.matched;
-    let differs = matched.mismatched_protocol().is_some() || answer.kind.is_tls() && !matched.refused_tls();
+    let in_tls = answer.kind.is_tls() && !matched.refused_tls();
+    let differs = matched.mismatched_protocol().is_some() || in_tls || speaks_first(answer);
     differs && matched.may_have_wrong_protocol()
+}
+
+/// No server of HTTP/1 sends such bytes before a request.
+fn speaks_first(answer: &Answer) -> bool {
+    answer.kind == AnswerKind::Other && answer.asked == Some(false)
 }
 
 /// The prober has sent a request, before this answer or after it. Older recordings do not have `asked`: then the specs

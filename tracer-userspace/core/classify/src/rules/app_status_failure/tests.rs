@@ -39,15 +39,19 @@ fn a_body_that_arrives_before_its_status_line_is_not_another_protocol() {
 /// An httpGet probe of a mail server.
 #[test]
 fn bytes_before_the_request_show_a_server_that_does_not_speak_http() {
-    let decided = |asked: bool| {
-        let mut stream = Stream::new().http_readiness().connect().established().clone();
-        stream.answer_with(AnswerKind::Other, None, |it| it.asked = Some(asked)).closes((100, 101, 24));
-        assert_eq!(stream.causes(), ["app_status_failure"]);
-        stream.verdict()
+    let decided = |stream: &mut Stream, asked: bool| {
+        stream.connect().established().answer_with(AnswerKind::Other, None, |it| it.asked = Some(asked));
+        stream.closes((100, 101, 24)).last_verdict()
     };
-    let (first, answer) = (decided(false), decided(true));
+    let first = decided(Stream::new().http_readiness(), false);
+    assert_eq!((first.cause.name(), first.confidence), ("probe_misconfigured", Confidence::Proven));
     assert!(first.summary.contains("the server speaks first") && first.remediation.to_string().contains("tcpSocket"));
+    let answer = decided(Stream::new().http_readiness(), true);
+    assert_eq!(answer.cause.name(), "app_status_failure");
     assert_ends(&answer.summary, "something that is not HTTP");
+    let mut both = Stream::new().http_readiness().connect().established().answers(200).clone();
+    let broken = decided(both.wait_ms(300).again(8), false);
+    assert_eq!(broken.cause.name(), "app_status_failure", "the port has answered in HTTP");
 }
 
 /// A tcpSocket probe of a server that sends `503` to each client right after the connect.
