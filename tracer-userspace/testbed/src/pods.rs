@@ -15,6 +15,8 @@ pub const TLS: u16 = 8443;
 pub const UNLISTED_TLS: u16 = 9443;
 /// Port of a container with a liveness probe of a short budget.
 pub const SLOW_START: u16 = 7070;
+/// The same port of a container of which the PodList has no status.
+pub const UNKNOWN_START: u16 = 7071;
 pub const SLOW_START_PERIOD_S: u64 = 1;
 /// The number of failures that restart the container.
 pub const SLOW_START_THRESHOLD: u32 = 3;
@@ -29,6 +31,9 @@ pub const CIRCULAR: ([u8; 4], u16) = ([10, 96, 0, 33], 80);
 const CIRCULAR_POD: [u8; 4] = [10, 88, 0, 200];
 /// Port of the hostNetwork server.
 pub const HOST: u16 = 10256;
+
+/// The name of that container.
+const WITHOUT_STATUS: &str = "new";
 
 /// The start time of all containers.
 const STARTED: &str = "2026-11-20T15:48:08Z";
@@ -112,19 +117,22 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
         "name": "side", "image": "registry.example/side:1", "ports": [{"containerPort": UNLISTED_TLS}],
         "livenessProbe": tcp_probe(UNLISTED_TLS, seconds),
     });
-    let mut budget = http_probe(SLOW_START, "HTTP", seconds);
-    budget["periodSeconds"] = json!(SLOW_START_PERIOD_S);
-    budget["failureThreshold"] = json!(SLOW_START_THRESHOLD);
-    let slow = json!({
-        "name": "slow", "image": "registry.example/slow:1", "ports": [{"containerPort": SLOW_START}],
-        "livenessProbe": budget,
-    });
+    let slow = |name: &str, port: u16| {
+        let mut budget = http_probe(port, "HTTP", seconds);
+        budget["periodSeconds"] = json!(SLOW_START_PERIOD_S);
+        budget["failureThreshold"] = json!(SLOW_START_THRESHOLD);
+        json!({
+            "name": name, "image": "registry.example/slow:1", "ports": [{"containerPort": port}],
+            "livenessProbe": budget,
+        })
+    };
     let patient = json!({
         "name": "patient", "image": "registry.example/patient:1", "ports": [{"containerPort": PATIENT}],
         "readinessProbe": http_probe(PATIENT, "HTTP", PATIENT_TIMEOUT_S),
     });
     let ips = [Family::V4, Family::V6].map(|f| pod_ip(index, f).to_string()).to_vec();
-    PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers: vec![app, tls, side, slow, patient] }
+    let containers = vec![app, tls, side, slow("slow", SLOW_START), slow(WITHOUT_STATUS, UNKNOWN_START), patient];
+    PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers }
 }
 
 pub fn http_probe(port: u16, scheme: &str, seconds: u64) -> Value {
@@ -146,6 +154,7 @@ fn item(number: usize, pod: &PodSpec) -> Value {
     let statuses: Vec<Value> = pod
         .containers
         .iter()
+        .filter(|c| c["name"] != WITHOUT_STATUS)
         .map(|c| {
             json!({"name": c["name"], "ready": true, "restartCount": 0, "image": "", "imageID": "",
                         "state": {"running": {"startedAt": STARTED}}})

@@ -6,7 +6,7 @@ use anyhow::Result;
 use tracer_model::record::Cause;
 
 use super::{Fixture, Scenario};
-use crate::pods::{HTTP, SLOW_START, SLOW_START_PERIOD_S, SLOW_START_THRESHOLD};
+use crate::pods::{HTTP, SLOW_START, SLOW_START_PERIOD_S, SLOW_START_THRESHOLD, UNKNOWN_START};
 use crate::probe::{Ending, Kind};
 use crate::prober::Prober;
 
@@ -20,6 +20,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("not_listening_yet_kubelet_restarts", NOT_YET, too_late_for_one_kubelet),
     Scenario::new("startup_budget_exceeded", TOO_LATE, too_late),
     Scenario::new("startup_budget_exceeded_v6", TOO_LATE, too_late).v6(),
+    Scenario::new("startup_budget_exceeded_start_unknown", Some(Cause::ConnectionRefused), listened_before).own(),
 ];
 
 /// The pod is new, and its process does not listen yet.
@@ -46,6 +47,17 @@ fn too_late_for_one_kubelet(fixture: &mut Fixture<'_>) -> Result<()> {
         }
         let claim = fixture.verdict(Cause::NotListeningYet);
         fixture.attempt(Kind::Http, pod, Ending::Refused, claim)?;
+        std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
+    }
+    Ok(())
+}
+
+/// The process listened, and ended before the tracer started. The status of its container is not known.
+fn listened_before(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", UNKNOWN_START)?;
+    fixture.pod_of(pod)?.stop();
+    for _ in 0..SLOW_START_THRESHOLD {
+        fixture.fails(Kind::Http, pod, Ending::Refused)?;
         std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
     }
     Ok(())

@@ -28,7 +28,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let confidence = start.confidence && spent == Spent::Surely && streak.of_probes && !others_listen(case, netns);
     let found = finding(case, evidence, spec, netns, start, since, at);
-    let found = if confidence { found } else { found.with_confidence(Confidence::Likely) };
+    let found = match (start.is_known, confidence) {
+        // The process may have listened before tracer began, and have ended.
+        (false, _) => found.with_confidence(Confidence::Possible),
+        (true, false) => found.with_confidence(Confidence::Likely),
+        (true, true) => found,
+    };
     Some(found.at_most(refusal).unless_a_listener_was_lost(case, since, at))
 }
 
@@ -88,6 +93,8 @@ struct ContainerStart {
     made: Option<u64>,
     /// All refusals are of one start of this container.
     confidence: bool,
+    /// A start is known, if only one from before tracer began.
+    is_known: bool,
 }
 
 impl ContainerStart {
@@ -108,7 +115,8 @@ impl ContainerStart {
         let first = runs.map(|runs| runs.restarts == 0);
         let made = case.node.namespaces.made(netns).filter(|_| first != Some(false));
         let confidence = run.is_some() || (made.is_some() && (first == Some(true) || streak.one_run));
-        Some(Self { run, made, confidence })
+        let is_known = run.or(made).or_else(|| runs?.started_boot_ns).is_some();
+        Some(Self { run, made, confidence, is_known })
     }
 
     fn began(self) -> Option<u64> {

@@ -237,6 +237,18 @@ fn a_start_before_the_tracer_is_not_proven() {
     assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
 }
 
+/// The process may have listened, and ended before tracer started.
+#[test]
+fn without_any_known_start_the_port_is_refused() {
+    for runs in [None, Some(Runs::default())] {
+        let mut stream = Stream::new().liveness(1, 3).clone();
+        runs.into_iter().for_each(|runs| _ = stream.runs(runs));
+        refuse(&mut stream, 100, 4);
+        assert_eq!(stream.causes(), ["connection_refused"; 4]);
+        assert!(stream.verdicts().iter().all(|it| it.verdict.also.is_empty()));
+    }
+}
+
 /// The container had listened for days, and stopped before tracer started.
 #[test]
 fn a_container_that_outlived_its_budget_once_has_not_spent_it_now() {
