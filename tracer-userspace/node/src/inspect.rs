@@ -175,7 +175,9 @@ fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, most: &Limits, mounts:
     let wanted = sockets.listeners.iter().copied().chain(accepted).collect();
     let found = servers::holders(&wanted, pids, netns, most);
     let holds = |held: &BTreeSet<u64>| accepted.is_some_and(|inode| held.contains(&inode));
-    let pid = found.held.iter().find_map(|(pid, held)| holds(held).then_some(*pid));
+    // A process that forked after the accept may share it with its child. Then either can answer.
+    let mut holders = found.held.iter().filter(|(_, held)| holds(held)).map(|(pid, _)| *pid);
+    let pid = holders.next().filter(|_| holders.next().is_none());
     let connection = sockets.connection.as_ref().map(|(connection, _)| ServedConnection { pid, ..connection.clone() });
     let servers::States { processes, pressure, incomplete } = servers::states(found.held.keys().copied(), mounts);
     let (incomplete, no_connection_of) = (found.incomplete || incomplete, sockets.no_connection_of);

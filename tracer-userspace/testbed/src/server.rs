@@ -9,7 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, raise};
 use nix::sys::socket::{Backlog, setsockopt, sockopt};
+use nix::unistd::fork;
 use rustls::{ServerConnection, StreamOwned};
 
 pub mod appliance;
@@ -118,10 +121,12 @@ impl Mode {
 /// - `appliance DEVICE IPV4` answers every SYN with a RST from a packet socket, `mute DEVICE IPV4` with nothing.
 /// - `client ADDRESS:PORT` connects and keeps the connection.
 /// - `idle` does nothing.
+/// - `workers STOPPED ADDRESS:PORT` serves with two processes: the holder of the connection or the other one is stopped.
 pub fn run(args: &[String]) -> Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["idle"] => idle(),
         ["client", address] => client(address),
+        ["workers", stopped, address] => workers(address, stopped == HOLDER),
         ["appliance", device, address] => appliance::run(device, address.parse()?, true),
         ["mute", device, address] => appliance::run(device, address.parse()?, false),
         [mode, address] => serve(address, Mode::parse(mode).with_context(|| format!("no mode {mode:?}"))?),
@@ -129,6 +134,26 @@ pub fn run(args: &[String]) -> Result<()> {
             bail!("usage: pod MODE ADDRESS:PORT | pod appliance|mute DEVICE IPV4 | pod client ADDRESS:PORT | pod idle")
         }
     }
+}
+
+/// The process of `workers` that accepts a connection.
+pub const HOLDER: &str = "holder";
+
+/// A pre-fork server. One worker stops: the one that has accepted a connection, before it reads; or the other one.
+fn workers(address: &str, stops_holder: bool) -> Result<()> {
+    let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+    // SAFETY: this process has one thread.
+    if unsafe { fork() }?.is_child() {
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        let _connection = stops_holder.then(|| listener.accept()).transpose()?;
+        raise(Signal::SIGSTOP)?;
+        idle()
+    }
+    println!("listening {}", listener.local_addr()?);
+    if !stops_holder {
+        hang(&mut listener.accept()?.0)?;
+    }
+    idle()
 }
 
 /// A client prints this when it is connected.

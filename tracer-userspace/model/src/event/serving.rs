@@ -77,7 +77,7 @@ pub struct ServedConnection {
     pub unacknowledged: Option<u32>,
     /// A process has accepted it.
     pub accepted: bool,
-    /// A process that holds it.
+    /// The process that holds it; absent if several do.
     pub pid: Option<u32>,
 }
 

@@ -14,6 +14,7 @@ use crate::node::cgroup::Freezer;
 use crate::pods::{HOST, HTTP, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind};
 use crate::proc::Proc;
+use crate::server::HOLDER;
 
 const FROZEN: Option<Cause> = Some(Cause::TargetFrozen);
 const STARVED: Option<Cause> = Some(Cause::TargetStarved);
@@ -27,6 +28,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_frozen_queue", FROZEN, full_queue),
     Scenario::new("target_frozen_queue_in_handshake", FROZEN, queue_in_handshake).needs(&[Need::RealProcessor]),
     Scenario::new("target_frozen_tls", FROZEN, tls),
+    Scenario::new("target_frozen_worker", FROZEN, stopped_worker),
+    Scenario::new("target_frozen_worker_v6", FROZEN, stopped_worker).v6(),
+    Scenario::new("target_frozen_other_worker", Some(Cause::SlowResponse), other_worker_is_stopped),
     Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
     Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]),
     Scenario::new("target_starved_v6", STARVED, starved).v6().needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]),
@@ -89,6 +93,24 @@ fn another_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.serve(pod, "http", &format!("[::]:{UNLISTED_TLS}"))?;
     fixture.pod_of(pod)?.halt()?;
     fixture.mentions(&["had read it"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The worker that has accepted the connection is stopped, and another one runs.
+fn stopped_worker(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.mentions(&["has accepted the connection, and is stopped by a signal", "of the request lie unread"]);
+    fails_with_workers(fixture, HOLDER)
+}
+
+/// The worker that has accepted the connection is slow, and another one is stopped.
+fn other_worker_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.mentions(&["had read it"]);
+    fails_with_workers(fixture, "other")
+}
+
+fn fails_with_workers(fixture: &mut Fixture<'_>, stopped: &str) -> Result<()> {
+    let (pod, options) = (fixture.pod(HTTP)?, fixture.options);
+    fixture.pod_of(pod)?.serve(options, &["workers", stopped, &format!("[::]:{HTTP}")])?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -125,7 +125,7 @@ fn finding(case: &Case<'_>, evidence: Evidence, (waiting, backlog): (u32, u32), 
 /// The process could not accept when it was read last. One reading does not show for how long.
 fn describe_halt(case: &Case<'_>) -> Option<String> {
     let (_, reading) = readings(case).last().copied()?;
-    Some(format!("; at one reading, {} {}", name(&reading.processes), halt(reading)?.description()))
+    Some(format!("; at one reading, {} {}", name(&reading.processes), halt(reading, None)?.description()))
 }
 
 pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {

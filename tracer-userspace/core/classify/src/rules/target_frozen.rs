@@ -1,4 +1,5 @@
-//! All processes that serve the target are frozen by their cgroup, stopped, or held by a debugger.
+//! All processes that serve the target, or the one that accepted the connection, are frozen by their cgroup, stopped, or
+//! held by a debugger.
 
 use super::super::serving::{connection, name, readings};
 use super::accept_queue_overflow::{dropped_request, fullest_queue, of_queue};
@@ -7,34 +8,30 @@ use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Silence { end, until } = silence(case)?;
-    let readings = readings(case);
+    let (readings, unread) = (readings(case), connection(case));
+    let holder = unread.and_then(|it| it.pid);
     // A process that is held for a moment (by a debugger, a profiler) is no cause of silence.
-    let since = readings.iter().rposition(|(_, reading)| halt(reading).is_none()).map_or(0, |at| at + 1);
+    let since = readings.iter().rposition(|(_, reading)| halt(reading, holder).is_none()).map_or(0, |at| at + 1);
     let halted = readings.get(since..)?;
-    let ran = halted.windows(2).rposition(|pair| has_run(pair[0].1, pair[1].1)).map_or(0, |at| at + 1);
+    let ran = halted.windows(2).rposition(|pair| has_run(pair[0].1, pair[1].1, holder)).map_or(0, |at| at + 1);
     let halted = halted.get(ran..)?;
     let (time, reading) = *halted.last()?;
     let is_near = until.is_none_or(|until| until.saturating_sub(time) <= max_gap_ns(case));
-    let halt = halt(reading).filter(|_| halted.len() >= MIN_READINGS && is_near)?;
+    let (servers, halt) = (servers(reading, holder), halt(reading, holder));
+    let halt = halt.filter(|_| halted.len() >= MIN_READINGS && is_near)?;
     let dst = case.attempt.flow.dst;
-    let unread = connection(case).filter(|it| it.unread > 0);
+    let unread = unread.filter(|it| it.unread > 0);
     let unread = unread.map(|it| format!(": {} of the request lie unread", counted(u64::from(it.unread), "byte")));
-    let summary = format!(
-        "{dst} is served by {}, which {}{}",
-        name(&reading.processes),
-        halt.description(),
-        unread.unwrap_or_default()
-    );
+    let (who, how) = (name(servers), halt.description());
+    let summary = match servers.len() < reading.processes.len() {
+        true => format!("{dst}: {who} has accepted the connection, and {how}{}", unread.unwrap_or_default()),
+        false => format!("{dst} is served by {who}, which {how}{}", unread.unwrap_or_default()),
+    };
     let (hook, place) = halt.evidence();
-    let text = format!(
-        "{} {}{place}, at {}",
-        name(&reading.processes),
-        halt.description(),
-        counted(halted.len() as u64, "reading")
-    );
-    let pids: Vec<u32> = reading.processes.iter().map(|it| it.pid).collect();
+    let text = format!("{who} {how}{place}, at {}", counted(halted.len() as u64, "reading"));
+    let pids: Vec<u32> = servers.iter().map(|it| it.pid).collect();
     let read = evidence_of(hook, time, text, json!({ "pids": pids, "readings": halted.len() }));
-    Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(&reading.processes)).until_answered())
+    Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(servers)).until_answered())
 }
 
 /// How many readings must agree.
@@ -61,9 +58,9 @@ fn silence(case: &Case<'_>) -> Option<Silence> {
 }
 
 /// A process of the server ran between two readings.
-fn has_run(before: &Serving, after: &Serving) -> bool {
+fn has_run(before: &Serving, after: &Serving, holder: Option<u32>) -> bool {
     let same = |it: &ServerProcess| before.processes.iter().find(|old| old.pid == it.pid).map(|old| old.tasks.ran_ns);
-    after.processes.iter().any(|it| it.tasks.ran_ns.zip(same(it).flatten()).is_some_and(|(now, old)| now > old))
+    servers(after, holder).iter().any(|it| it.tasks.ran_ns.zip(same(it).flatten()).is_some_and(|(now, old)| now > old))
 }
 
 /// How long before the end the last reading may be. A process that was halted only earlier ran again, and did not
@@ -80,15 +77,22 @@ pub(in super::super) enum Halt<'a> {
     Traced,
 }
 
-/// What keeps all processes from running, as the first of them shows it. Absent if one of them can run.
-pub(in super::super) fn halt(reading: &Serving) -> Option<Halt<'_>> {
-    let halts: Option<Vec<Halt<'_>>> = reading.processes.iter().map(halt_of).collect();
+/// The processes that can answer: the one that alone holds the accepted connection, else all that listen.
+fn servers(reading: &Serving, holder: Option<u32>) -> &[ServerProcess] {
+    let processes = &reading.processes;
+    let at = processes.iter().position(|it| holder == Some(it.pid));
+    at.map_or(processes, |at| std::slice::from_ref(&processes[at]))
+}
+
+/// What keeps all of these processes from running, as the first of them shows it. Absent if one of them can run.
+pub(in super::super) fn halt(reading: &Serving, holder: Option<u32>) -> Option<Halt<'_>> {
+    let halts: Option<Vec<Halt<'_>>> = servers(reading, holder).iter().map(halt_of).collect();
     halts.filter(|_| !reading.incomplete)?.first().copied()
 }
 
 /// No process of the server can run.
 pub fn is_halted(reading: &Serving) -> bool {
-    halt(reading).is_some()
+    halt(reading, reading.connection.as_ref().and_then(|it| it.pid)).is_some()
 }
 
 pub(in super::super) fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
@@ -217,6 +221,30 @@ mod tests {
         let words = "; nobody had accepted it: it waited in the queue of app (pid 7) and 1 other; app (pid 8) is stopped by a signal";
         assert_eq!(verdict.cause.name(), "slow_response");
         assert!(verdict.summary.ends_with(words), "{}", verdict.summary);
+    }
+
+    /// A pre-fork server: the worker that accepted the connection is stopped, and another one runs.
+    #[test]
+    fn a_halted_worker_that_holds_the_connection_is_the_cause() {
+        let decided = |holder: u32, unread: u32| {
+            let mut stream = Stream::new().connect().established().clone();
+            for _ in 0..2 {
+                let (peer, pid) = (address("10.88.0.1:40000"), Some(holder));
+                let connection = Some(ServedConnection { peer, unread, unacknowledged: None, accepted: true, pid });
+                let processes = vec![running(7), stopped(8)];
+                let serving = Serving { processes, connection, ..Serving::default() };
+                stream.wait_ms(300).inspection(|reading| reading.serving = Some(Box::new(serving)));
+            }
+            stream.wait_ms(900).closes((100, 101, 0)).verdict()
+        };
+        let verdict = decided(8, 100);
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("target_frozen", Confidence::Likely));
+        let words = ": app (pid 8) has accepted the connection, and is stopped by a signal: 100 bytes of the request lie unread";
+        assert_ends(&verdict.summary, words);
+        assert_has(&verdict.remediation, &["kill -CONT 8"]);
+        assert_eq!(decided(8, 0).cause.name(), "target_frozen", "it was stopped after it had read the request");
+        assert_eq!(decided(7, 100).cause.name(), "slow_response", "another worker is stopped");
+        assert_eq!(decided(9, 100).cause.name(), "slow_response", "the holder was not read");
     }
 
     #[test]
