@@ -22,6 +22,7 @@ use cgroup::{Cgroup, Freezer, Undo};
 pub(crate) use link::until;
 
 pub mod cgroup;
+pub mod hung;
 pub mod ipvs;
 pub(crate) mod link;
 pub mod sweep;
@@ -109,6 +110,20 @@ impl Pod {
         Ok(())
     }
 
+    /// Moves its newest server into a cgroup of version 2: the kernel counts its pressure.
+    pub fn group(&mut self, name: &str) -> Result<()> {
+        let group = Cgroup::create(name)?.context("no cgroup of version 2")?;
+        group.add(self.server()?.pid())?;
+        self.groups.push(group);
+        Ok(())
+    }
+
+    /// Waits until the first thread of its newest server is in state D.
+    pub fn wait_until_blocked(&self) -> Result<()> {
+        let pid = self.server()?.pid();
+        until(&format!("{pid} is in state D"), || Ok(state_of(pid, Pid::from_raw(pid.cast_signed()))? == Some('D')))
+    }
+
     /// Stops its newest server with SIGSTOP. It can still be killed.
     pub fn halt(&self) -> Result<()> {
         halt(self.server()?.pid())
@@ -174,12 +189,17 @@ fn halt(pid: u32) -> Result<()> {
 /// Whether all threads of the process are in state T.
 fn is_stopped(pid: u32) -> Result<bool> {
     for task in tasks(pid)? {
-        let stat = fs::read_to_string(format!("/proc/{pid}/task/{task}/stat"))?;
-        if !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')) {
+        if state_of(pid, task)? != Some('T') {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// The state of a thread.
+fn state_of(pid: u32, task: Pid) -> Result<Option<char>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{task}/stat"))?;
+    Ok(stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()))
 }
 
 /// The threads of a process.

@@ -1,5 +1,6 @@
 //! The process of a pod. Its mode says how it treats connections.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -121,11 +122,19 @@ impl Mode {
 /// - `appliance DEVICE IPV4` answers every SYN with a RST from a packet socket, `mute DEVICE IPV4` with nothing.
 /// - `client ADDRESS:PORT` connects and keeps the connection.
 /// - `idle` does nothing.
+/// - `blocked PATH ADDRESS:PORT` listens, then opens its log at that path.
 /// - `workers STOPPED ADDRESS:PORT` serves with two processes: the holder of the connection or the other one is stopped.
 pub fn run(args: &[String]) -> Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["idle"] => idle(),
         ["client", address] => client(address),
+        ["blocked", path, address] => {
+            let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+            println!("listening {}", listener.local_addr()?);
+            // At the end of the scenario, the path is gone.
+            let _log = File::create(path);
+            idle()
+        }
         ["workers", stopped, address] => workers(address, stopped == HOLDER),
         ["appliance", device, address] => appliance::run(device, address.parse()?, true),
         ["mute", device, address] => appliance::run(device, address.parse()?, false),

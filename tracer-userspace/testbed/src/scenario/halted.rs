@@ -11,6 +11,7 @@ use super::{Fixture, Need, Scenario};
 use crate::net::PREFIX;
 use crate::node::NODE;
 use crate::node::cgroup::Freezer;
+use crate::node::hung::Hung;
 use crate::pods::{HOST, HTTP, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind};
 use crate::proc::Proc;
@@ -34,6 +35,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
     Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]),
     Scenario::new("target_starved_v6", STARVED, starved).v6().needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]),
+    Scenario::new("target_starved_file_system", STARVED, blocked).needs(&[Need::Fuse, Need::Pressure]),
+    Scenario::new("target_starved_file_system_v6", STARVED, blocked).v6().needs(&[Need::Fuse, Need::Pressure]),
 ];
 
 /// The process is stopped by a signal, as a debugger, a script or job control do.
@@ -111,6 +114,19 @@ fn other_worker_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
 fn fails_with_workers(fixture: &mut Fixture<'_>, stopped: &str) -> Result<()> {
     let (pod, options) = (fixture.pod(HTTP)?, fixture.options);
     fixture.pod_of(pod)?.serve(options, &["workers", stopped, &format!("[::]:{HTTP}")])?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The server opens its log, on a file system that never answers.
+fn blocked(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, options) = (fixture.pod(HTTP)?, fixture.options);
+    let hung = Hung::new(&options.scratch.join("hung"))?;
+    let log = hung.path("log").display().to_string();
+    let server = fixture.pod_of(pod)?;
+    server.serve(options, &["blocked", &log, &format!("[::]:{HTTP}")])?;
+    server.group(&format!("{PREFIX}{}-blocked", std::process::id()))?;
+    server.wait_until_blocked()?;
+    fixture.mentions(&["none of its tasks could run: they waited for the disk or a network file system"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -8,7 +8,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::net::{Netns, PREFIX, finish, is_installed};
 use crate::node::cgroup::{Cgroup, Freezer, enable_quota, has_pressure};
-use crate::node::tap;
+use crate::node::{hung, tap};
 use crate::options::is_emulated;
 use tracer_bpf::ebpf::hooks::ProgramType;
 use tracer_bpf::ebpf::switches;
@@ -48,6 +48,8 @@ pub enum Need {
     Macvlan,
     Ipvlan,
     PacketSocket,
+    /// File systems in user space.
+    Fuse,
     /// TAP devices.
     Tap,
     /// A shell. Tracer's image has none.
@@ -93,6 +95,7 @@ const MODULES: &[&str] = &[
     "macvlan",
     "ipvlan",
     "tun",
+    "fuse",
 ];
 
 /// For tests: loads the kernel modules that exist, and enables the CPU controller for cgroups. `tracer selftest` does
@@ -107,7 +110,7 @@ pub fn prepare_machine() {
 impl Need {
     /// Why the machine lacks it. `None` if it is available.
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 22] = [const { OnceLock::new() }; 22];
+        static TRIED: [OnceLock<Option<String>>; 23] = [const { OnceLock::new() }; 23];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -136,6 +139,7 @@ impl Need {
                 let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
                 opened.err().map(|error| format!("no packet socket: {} (CAP_NET_RAW)", error.desc()))
             }
+            Self::Fuse => hung::open().err().map(|error| format!("/dev/fuse: {error}")),
             Self::Tap => tap::open().err().map(|error| format!("/dev/net/tun: {error}")),
             Self::IcmpHook => (switches::silences(ProgramType::Kprobe) && !has_tracepoint("icmp_send")).then(|| {
                 "no hook shows ICMP errors: kprobes are switched off, and this kernel has no such tracepoint".to_owned()

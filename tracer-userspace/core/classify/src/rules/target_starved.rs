@@ -80,6 +80,9 @@ struct Stall<'a> {
 
 /// For at least half of the time no task of the container ran and some waited. The pressure of its cgroup shows that;
 /// if the kernel has none, the threads of the processes that serve. `pid` has accepted the connection.
+///
+/// The pressure of the disk lacks waits outside of `io_schedule`: for a network or a frozen file system, or for a lock of
+/// one. So threads that are all in state D and never run count, too.
 fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall<'a>, &'a Serving)> {
     let whole: Vec<_> =
         readings.iter().filter(|(_, reading)| !reading.processes.is_empty() && !reading.incomplete).collect();
@@ -100,11 +103,15 @@ fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall
     // `full` of the CPU is counted since 5.13.
     let not_counted = |resource: &Resource| own.iter().all(|(waits, _)| waits.full(*resource).is_none());
     let by_threads = || {
-        let (resource, for_ns) = threads.as_ref()?.stall(of_ns).filter(|(resource, _)| not_counted(resource))?;
+        let threads = threads.as_ref()?;
+        let is_stuck = |resource: &Resource| *resource == Resource::Io && threads.hardly_ran(of_ns);
+        let (resource, for_ns) = threads.stall(of_ns).filter(|(it, _)| not_counted(it) || is_stuck(it))?;
         Some((resource, for_ns, None))
     };
     let (resource, for_ns, cgroup) = longest.or_else(by_threads)?;
     let server_waited = threads.is_some_and(|it| it.none_slept() || resource == Resource::Cpu && it.never_ran(of_ns));
+    // The node's pressure lacks the same waits.
+    let node = node.filter(|_| cgroup.is_some() || not_counted(&resource));
     let node = node.and_then(|node| Some(node.some(resource)?.saturating_mul(100) / of_ns));
     let blocked_in = last.processes.iter().find_map(|it| it.tasks.blocked_in.as_deref());
     let stall = Stall { resource, for_ns: for_ns.min(of_ns), of_ns, at: *at, cgroup, node, blocked_in, server_waited };
@@ -190,7 +197,11 @@ impl<'a> Threads<'a> {
 
     /// At each reading a thread was ready to run, and none ran. A thread that the request woke would be among those.
     fn never_ran(&self, of_ns: u64) -> bool {
-        self.always(|it| it.runnable > 0) && self.ran.is_some_and(|ran| ran <= of_ns / 100)
+        self.always(|it| it.runnable > 0) && self.hardly_ran(of_ns)
+    }
+
+    fn hardly_ran(&self, of_ns: u64) -> bool {
+        self.ran.is_some_and(|ran| ran <= of_ns / 100)
     }
 
     /// What the threads waited for, and how long. A thread that runs is in state R, too, so only the time in the run
@@ -401,6 +412,24 @@ mod tests {
             assert_eq!((verdict.cause.name(), verdict.confidence), ("target_starved", Confidence::Likely), "{words}");
             assert_has(&verdict.summary, &[words, "100 bytes of the request lie unread in app (pid 7)"]);
             assert!(verdict.also.is_empty(), "{:?}", verdict.also);
+        }
+    }
+
+    /// The kernel does not count a wait for a lock, or for a network or a frozen file system, as pressure of the disk.
+    #[test]
+    fn threads_that_stay_in_state_d_wait_for_a_file_system() {
+        fn unpressed(tasks: ServerTasks) -> Serving {
+            let pressure = under(Pressure { io_us: Some(0), io_full_us: Some(0), ..Pressure::default() }).pressure;
+            Serving { pressure, ..server(ServerTasks { blocked_in: Some("percpu_rwsem_wait".into()), ..tasks }) }
+        }
+        let stuck = verdict(UNREAD, |_| unpressed(threads([1, 0, 1], 0, 0)));
+        assert_eq!((stuck.cause.name(), stuck.confidence), ("target_starved", Confidence::Likely));
+        let words = "for 0.60 s of 0.60 s none of its tasks could run: they waited for the disk or a network file system (percpu_rwsem_wait)";
+        assert_ends(&stuck.summary, words);
+        let reads: [Read; 2] =
+            [|ms| unpressed(threads([1, 0, 1], ms * 100, 0)), |_| unpressed(threads([2, 0, 1], 0, 0))];
+        for read in reads {
+            assert_eq!(verdict(UNREAD, read).cause.name(), "slow_response", "it ran, or a thread slept");
         }
     }
 
