@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libc::{NDA_DST, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETNEIGH, RTM_GETROUTE};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -78,8 +78,8 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
             let found = Some(find(max_age(query.awaited))).filter(is_whole);
             let serving = found.unwrap_or_else(|| find(max_age(Awaited::Handshake)));
             // The node's namespace has the processes of many pods. The quotas of the servers are enough.
-            let cgroups = serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_deref()).collect::<BTreeSet<_>>();
-            inspection.throttled = cgroups.into_iter().filter_map(|it| throttle::read(Path::new(it))).collect();
+            let cgroups = serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_ref().map(PathBuf::from));
+            inspection.throttled = throttle::with_parents(cgroups).iter().filter_map(|it| throttle::read(it)).collect();
             inspection.serving = Some(Box::new(serving));
         }
         return without_ipvs_address(inspection);

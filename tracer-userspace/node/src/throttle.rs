@@ -54,7 +54,7 @@ impl Throttling {
         let text = |pid: &u32| Some((*pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?));
         // The kernel may have reused a pid for a process in another namespace.
         let cgroups = distinct(pids.iter().filter_map(text), |pid| netns_of(pid) == Some(netns));
-        cgroups.iter().filter_map(|text| folder(text, mounts)).collect()
+        with_parents(cgroups.iter().filter_map(|text| folder(text, mounts)))
     }
 }
 
@@ -77,6 +77,15 @@ pub(super) fn folder(text: &str, mounts: &Mounts) -> Option<PathBuf> {
     [Hierarchy::Cpu, Hierarchy::Unified]
         .into_iter()
         .find_map(|hierarchy| below_the_root(text, hierarchy, mounts).filter(|folder| folder.join("cpu.stat").exists()))
+}
+
+/// These folders and those above them, each once: the limit of a pod or a service holds for its containers, too, and
+/// only its own cgroup counts how often it throttled.
+pub(super) fn with_parents(folders: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    let all = |folder: PathBuf| folder.ancestors().map(Path::to_owned).collect::<Vec<_>>();
+    let counts = |folder: &PathBuf| folder.join("cpu.stat").exists();
+    let all: BTreeSet<_> = folders.flat_map(|folder| all(folder).into_iter().take_while(counts)).collect();
+    all.into_iter().collect()
 }
 
 /// The counters of the CPU cgroup with this folder.
@@ -128,6 +137,22 @@ mod tests {
         assert!(found.len() == MAX_CGROUPS && found.contains("0::/a\n") && found.contains("0::/b14\n"));
         let moved = [(1, "0::/a\n".to_owned()), (2, "0::/b\n".to_owned())].into_iter();
         assert_eq!(distinct(moved, |pid| pid == 2), ["0::/b\n".to_owned()].into(), "the pid was reused");
+    }
+
+    /// A nested cgroup of version 2 may lack the CPU controller: its `cpu.stat` then has no such counter.
+    #[test]
+    fn a_limit_above_the_container_is_read_once() {
+        let scratch = Scratch::new();
+        for (folder, stat) in
+            [("pod", "nr_throttled 7\nthrottled_usec 9\n"), ("pod/a", "usage_usec 1\n"), ("pod/b", "")]
+        {
+            fs::create_dir_all(scratch.path(folder)).expect("a folder");
+            fs::write(scratch.path(folder).join("cpu.stat"), stat).expect("a file");
+        }
+        let folders = with_parents(["pod/a", "pod/b"].map(|it| scratch.path(it)).into_iter());
+        assert_eq!(folders, ["pod", "pod/a", "pod/b"].map(|it| scratch.path(it)));
+        let read: Vec<_> = folders.iter().filter_map(|it| read(it)).collect();
+        assert_eq!(read.iter().map(|it| it.times).collect::<Vec<_>>(), [7]);
     }
 
     #[test]

@@ -124,6 +124,14 @@ impl Pod {
         until(&format!("{pid} is in state D"), || Ok(state_of(pid, Pid::from_raw(pid.cast_signed()))? == Some('D')))
     }
 
+    /// The same by the limit of a parent cgroup, as a pod's own limit is.
+    pub fn throttle_above(&mut self, name: &str) -> Result<()> {
+        let groups = Cgroup::throttled_above(name)?;
+        groups[0].add(self.server()?.pid())?;
+        self.groups.extend(groups);
+        Ok(())
+    }
+
     /// Stops its newest server with SIGSTOP. It can still be killed.
     pub fn halt(&self) -> Result<()> {
         halt(self.server()?.pid())

@@ -28,6 +28,12 @@ impl Cgroup {
         Self::with_quota(name, "2000", "100000")
     }
 
+    /// Makes such a cgroup and a child of it without a limit, which goes first.
+    pub fn throttled_above(name: &str) -> Result<[Self; 2]> {
+        let parent = Self::throttled(name)?;
+        Ok([Self::below(&parent.0, "own")?, parent])
+    }
+
     /// Makes two cgroups with a common parent. While the neighbour uses a CPU, the other one gets a ten-thousandth of it.
     ///
     /// The pressure of its processes must be counted. If the hierarchy does not do that, there is one more cgroup, of

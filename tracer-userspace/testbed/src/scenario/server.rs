@@ -41,6 +41,9 @@ pub(super) const ALL: &[Scenario] = &[
         s.serving_fails("tls-hang-request", Kind::Https, Ending::Timeout)
     }),
     Scenario::new("slow_response_throttled", SLOW, throttled).also(Cause::CpuThrottled).needs(&[Need::CpuQuota]),
+    Scenario::new("slow_response_throttled_above", SLOW, throttled_above)
+        .also(Cause::CpuThrottled)
+        .needs(&[Need::CpuQuota]),
     Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)),
     Scenario::new("kubelet_delayed_v6", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).v6(),
     Scenario::new("kubelet_delayed_tls", DELAYED, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
@@ -239,6 +242,14 @@ fn throttled(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("burn", HTTP)?;
     let name = format!("{PREFIX}{}-throttled", std::process::id());
     fixture.pod_of(pod)?.throttle(&name)?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The same, but the limit is of the cgroup above the container's.
+fn throttled_above(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("burn", HTTP)?;
+    let name = format!("{PREFIX}{}-throttled", std::process::id());
+    fixture.pod_of(pod)?.throttle_above(&name)?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

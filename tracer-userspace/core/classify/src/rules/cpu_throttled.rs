@@ -3,9 +3,10 @@
 use super::super::serving::{connection, readings};
 use super::super::sidecar;
 use super::*;
+use std::path::Path;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Throttling { cgroup, time, times, micros } = throttling(case)?;
+    let Throttling { cgroup, is_above, time, times, micros } = throttling(case)?;
     let text = format!(
         "{cgroup} was throttled {}, {:.1} ms in all, during the attempt",
         counted(times, "time"),
@@ -13,12 +14,15 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     let evidence =
         evidence_of("cpu.stat", time, text.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
-    Some(Finding::likely(Cause::CpuThrottled, vec![evidence], text, FIX))
+    let fix = if is_above { FIX_ABOVE } else { FIX };
+    Some(Finding::likely(Cause::CpuThrottled, vec![evidence], text, fix))
 }
 
 /// How much the cgroup of the server was throttled between the first and the last reading, the latter at `time`.
 pub(super) struct Throttling<'a> {
     cgroup: &'a str,
+    /// It is a parent of the server's cgroup.
+    is_above: bool,
     time: u64,
     times: u64,
     pub(super) micros: u64,
@@ -36,18 +40,21 @@ pub(super) fn throttling<'a>(case: &Case<'a>) -> Option<Throttling<'a>> {
     let (began, first) = inside.next()?;
     let (time, last) = inside.last()?;
     let serving = cgroups_of_server(case);
-    let own = last.iter().filter(|now| serving.is_empty() || serving.contains(&now.cgroup.as_str()));
+    let holds = |limited: &str| serving.iter().any(|own| Path::new(own).starts_with(limited));
+    let own = last.iter().filter(|now| serving.is_empty() || holds(&now.cgroup));
     let since = own.filter_map(|now| {
         let before = first.iter().find(|before| before.cgroup == now.cgroup)?;
         let (times, micros) = (now.times.saturating_sub(before.times), now.micros.saturating_sub(before.micros));
-        Some(Throttling { cgroup: &now.cgroup, time, times, micros })
+        let is_above = !serving.is_empty() && !serving.contains(&now.cgroup.as_str());
+        Some(Throttling { cgroup: &now.cgroup, is_above, time, times, micros })
     });
     let longest = since.max_by_key(|it| it.micros)?;
     (longest.micros.saturating_mul(1000 * LEAST_SHARE) >= time.saturating_sub(began)).then_some(longest)
 }
 
 /// The cgroups of the process that has the connection; if it is not known, those of all that listen. A pod has other
-/// containers, too, and their limits are not the server's. None, if a proxy waits for another container of the pod.
+/// containers, too, and their limits are not the server's. Those of a parent cgroup are. None, if a proxy waits for
+/// another container of the pod.
 fn cgroups_of_server<'a>(case: &Case<'a>) -> Vec<&'a str> {
     if sidecar::asks_another(case) {
         return Vec::new();
@@ -60,6 +67,7 @@ fn cgroups_of_server<'a>(case: &Case<'a>) -> Vec<&'a str> {
 }
 
 const FIX: &str = "Raise the CPU limit of the container, or remove it: the container was throttled during the attempt";
+const FIX_ABOVE: &str = "Raise the CPU limit of the cgroup above the container's, or remove it: that of the pod (spec.resources), or of a service on the node. It was throttled during the attempt";
 
 #[cfg(test)]
 mod tests {
@@ -107,6 +115,18 @@ mod tests {
         let mut by_agent = Stream::new();
         by_agent.http_readiness_at("/app-health/shop/readyz");
         assert_eq!(slow_in(&mut by_agent, APP, 30, Some("/kubepods/agent")).also, [Cause::CpuThrottled]);
+    }
+
+    /// A limit of the pod's own resources, or of a service that has the server in a child cgroup.
+    #[test]
+    fn the_limit_of_a_parent_cgroup_counts() {
+        let held = slow_as(APP, 7, Some("/kubepods/pod1/app"));
+        assert_eq!(held.also, [Cause::CpuThrottled]);
+        assert_starts(
+            &held.remediation.text,
+            "Raise the CPU limit of the cgroup above the container's, or remove it: ",
+        );
+        assert!(slow_as(APP, 7, Some("/kubepods/pod12")).also.is_empty(), "its name only begins in the same way");
     }
 
     #[test]
