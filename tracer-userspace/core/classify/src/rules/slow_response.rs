@@ -512,8 +512,7 @@ mod tests {
     fn a_slow_path_is_no_slow_kubelet() {
         let decided = |handshake_ms: u64, quiet_ms: u64| {
             let mut stream = Stream::new().http_readiness().connect().wait_ms(handshake_ms).established().clone();
-            let end = (TcpState::Established, TcpState::FinWait1);
-            stream.wait_ms(1_000 - handshake_ms).state_quiet(end, (100, 101, 0), quiet_ms * 1_000_000);
+            stream.wait_ms(1_000 - handshake_ms).closes_quiet((100, 101, 0), quiet_ms * 1_000_000);
             let verdict = stream.verdict();
             (verdict.cause.name(), verdict.confidence, verdict.summary.ends_with(&super::PATH_SLOW[2..]))
         };
@@ -523,8 +522,7 @@ mod tests {
         assert_eq!(decided(1, 200), ("kubelet_delayed", Confidence::Likely, false));
         let mut again = Stream::new().http_readiness().connect().wait_ms(400).syn_again().clone();
         again.wait_ms(1).established().wait_ms(1_000);
-        let end = (TcpState::Established, TcpState::FinWait1);
-        assert_eq!(again.state_quiet(end, (100, 101, 0), 200_000_000).causes(), ["kubelet_delayed"], "a SYN was lost");
+        assert_eq!(again.closes_quiet((100, 101, 0), 200_000_000).causes(), ["kubelet_delayed"], "a SYN was lost");
     }
 
     /// Found in a run: the target never took the request, and it was still sent again after the prober had closed.
