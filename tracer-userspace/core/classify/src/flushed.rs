@@ -200,7 +200,8 @@ mod tests {
     fn astray(priority: u32) -> VerdictBody {
         let mut stream = Stream::new();
         let rule = Some(RoutingRule { priority, from: Some("10.88.0.1".into()), to: None });
-        let stray = StrayRoute { device: "eth1".into(), pod_device: "veth7".into(), table: 101, rule };
+        let (device, pod_device) = ("eth1".into(), "veth7".into());
+        let stray = StrayRoute { device, pod_device, pod_bridge: None, table: 101, rule };
         stream.flushed(rules("10.88.0.0")).connect().wait_ms(200).inspection(|flush| flush.stray_route = Some(stray));
         stream.gives_up();
         verdict(&stream)
@@ -213,7 +214,8 @@ mod tests {
             FlushedRules::Routes(vec![RemovedRoute { priority: None, ..Stream::removed_to("10.88.0.2", len) }; 3])
         };
         let mut stream = Stream::new();
-        let stray = StrayRoute { device: "eth0".into(), pod_device: "veth7".into(), table: 254, rule: None };
+        let (device, pod_device) = ("eth0".into(), "veth7".into());
+        let stray = StrayRoute { device, pod_device, pod_bridge: None, table: 254, rule: None };
         stream.flushed(own(32)).connect().wait_ms(200).inspection(|it| it.stray_route = Some(stray)).gives_up();
         let found = verdict(&stream);
         assert_eq!((found.verdict.cause.name(), found.culprit.map(|it| it.pid)), ("asymmetric_route", Some(412)));

@@ -106,6 +106,8 @@ pub struct StrayRoute {
     pub device: String,
     /// The device that leads to the target; for the way back, the target's own.
     pub pod_device: String,
+    /// The index of the bridge or bond that `pod_device` is a port of; absent for the way back, and if it is none.
+    pub pod_bridge: Option<u32>,
     /// The routing table.
     pub table: u32,
     /// The rule that chose the table; absent: not found, or not needed.

@@ -114,7 +114,13 @@ pub struct ParentLink {
 impl LinkState {
     /// One of its subnets contains the address.
     pub fn covers(&self, addr: IpAddr) -> bool {
-        self.addrs.iter().zip(&self.prefixes).any(|(own, len)| Prefix { addr: *own, len: *len }.holds(addr))
+        self.prefix_of(addr).is_some()
+    }
+
+    /// The length of the prefix of its smallest subnet that contains the address.
+    pub fn prefix_of(&self, addr: IpAddr) -> Option<u8> {
+        let subnets = self.addrs.iter().zip(&self.prefixes).map(|(own, len)| Prefix { addr: *own, len: *len });
+        subnets.filter(|subnet| subnet.holds(addr)).map(|subnet| subnet.len).max()
     }
 }
 

@@ -35,6 +35,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
     Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
+    Scenario::new("pod_link_down_bridge_default_route", LINK, |s| down_beside_default_route(s, false)).own(),
+    Scenario::new("pod_link_down_bridge_default_route_v6", LINK, |s| down_beside_default_route(s, false)).own().v6(),
+    Scenario::new("pod_link_down_bridge_router_refuses", LINK, |s| down_beside_default_route(s, true)).own(),
     Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
     Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).smoke(),
     Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).v6().on_every_kernel(),
@@ -58,6 +61,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
     Scenario::new("asymmetric_route_pod", Some(Cause::AsymmetricRoute), |s| second_network(s, "0")).own(),
     Scenario::new("unexplained_stray_route", Some(Cause::Unexplained), stray_route).own(),
+    Scenario::new("unexplained_stray_route_idle_bridge", Some(Cause::Unexplained), beside_idle_bridge).own(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
@@ -126,6 +130,15 @@ fn stray_route(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     fixture.mentions(&["leads out of", &uplink]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As [`stray_route`], on a node that has another bridge with that subnet, which is down: the pod is not behind it.
+fn beside_idle_bridge(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.node.ip(|ip| {
+        ip.bridge("docker0", None)?;
+        ip.address([10, 88, 0, 254], 24, "docker0")
+    })?;
+    stray_route(fixture)
 }
 
 /// The pod's link is a macvlan or ipvlan part of the uplink, and the node's route to the pod leads over that uplink.
@@ -202,6 +215,30 @@ fn bridge_down(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     fixture.node.node.ip(|ip| ip.down("cni0"))?;
     fixture.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// As [`bridge_down`], on a node with a default route: it takes the packets for the pods. Its router drops them, or
+/// refuses them.
+fn down_beside_default_route(fixture: &mut Fixture<'_>, refuses: bool) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    let router: IpAddr = match fixture.family {
+        Family::V4 => OUTSIDE.into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x10, 0x90, 0, 0, 0, 0, 2).into(),
+    };
+    outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    if refuses {
+        outside.ip(|ip| ip.remove(&Route::to([10, 88, 0, 0], 16).refusing(RouteType::BlackHole)))?;
+    }
+    fixture.node.node.ip(|ip| {
+        ip.address([10, 90, 0, 1], 24, &uplink)?;
+        ip.neighbour(router, NODE_MAC, &uplink)?;
+        ip.add(&Route::default_via(router).over(&uplink).onlink())?;
+        ip.down("cni0")
+    })?;
+    fixture.mentions(&["cni0 on the node is down", "set down by pid"]);
+    fixture.fails(Kind::Http, pod, if refuses { Ending::Error } else { Ending::Timeout })
 }
 
 /// The PodList has a pod, but its namespace is gone. The kernel asks for its link-layer address once a second, and then

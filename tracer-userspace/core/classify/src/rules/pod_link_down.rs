@@ -211,26 +211,68 @@ fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
     Some(Finding::failure(Cause::PodLinkDown, vec![evidence], summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// `connect` found no route, and the node's link to the target's subnet is down: the kernel removed the route with it.
+/// Why the packets of an attempt do not get to the link of the node behind which its target is.
+struct LostRoute {
+    time: u64,
+    evidence: Vec<Evidence>,
+    /// The index of that link; absent: the link with the target's subnet, the smallest one if there are several.
+    link: Option<u32>,
+}
+
+/// The node's link to the target's subnet is down: the kernel removed the route with it. A wider route is left, or none.
 fn no_route(case: &Case<'_>) -> Option<Finding> {
-    let (time, failed) = case.attempt.connect_failed_at()?;
-    let netns = case.attempt.netns?;
-    if failed.errno != libc::ENETUNREACH {
-        return None;
-    }
-    let just_before = |at: u64| (at..at.saturating_add(FLAG_LAG_NS)).contains(&time);
+    let (netns, dst) = (case.attempt.netns?, case.attempt.flow.dst.ip());
+    let links = case.node.links.get(&netns)?;
+    let lost = failed_connect(case).or_else(|| astray(case)).or_else(|| refused_elsewhere(case))?;
+    let just_before = |at: u64| (at..at.saturating_add(FLAG_LAG_NS)).contains(&lost.time);
     let set_down = |l: &LinkState| case.node.links.down(netns, l.ifindex).is_some_and(|(at, _)| just_before(*at));
-    let leads = |l: &&LinkState| !l.loopback && l.covers(failed.dst.ip()) && (!l.up || set_down(l));
-    let link = case.node.links.get(&netns)?.iter().find(leads)?;
-    let text = format!("connect({}) failed at once: no route", failed.dst);
-    let mut evidence = vec![evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }))];
+    let is_down = |l: &&LinkState| !l.up || set_down(l);
+    let link = match lost.link {
+        Some(ifindex) => links.iter().find(|l| l.ifindex == ifindex),
+        None => links.iter().filter(|l| !l.loopback && l.covers(dst)).max_by_key(|l| (l.prefix_of(dst), !is_down(l))),
+    };
+    let link = link.filter(is_down)?;
+    let mut evidence = lost.evidence;
     if !link.up {
-        let text = format!("link {} of the node, which has its subnet, is down", link.name);
+        let role = if link.covers(dst) { ", which has its subnet," } else { "" };
+        let text = format!("link {} of the node{role} is down", link.name);
         let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up });
-        evidence.push(evidence_of("rtnetlink", time, text, fields));
+        evidence.push(evidence_of("rtnetlink", lost.time, text, fields));
     }
-    let found = finding(case, evidence, netns, (link.ifindex, &link.name), "is down, and the route went with it");
+    let state = if link.covers(dst) { "is down, and the route went with it" } else { "is down" };
+    let found = finding(case, evidence, netns, (link.ifindex, &link.name), state);
     Some(found.with_confidence(Confidence::Likely))
+}
+
+/// `connect` found no route.
+fn failed_connect(case: &Case<'_>) -> Option<LostRoute> {
+    let (time, failed) = case.attempt.connect_failed_at().filter(|(_, failed)| failed.errno == libc::ENETUNREACH)?;
+    let text = format!("connect({}) failed at once: no route", failed.dst);
+    let evidence = vec![evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }))];
+    Some(LostRoute { time, evidence, link: None })
+}
+
+/// A wider route, such as the default route, leads past the bridge that the pod's link is a port of.
+fn astray(case: &Case<'_>) -> Option<LostRoute> {
+    let (time, stray) = asymmetric_route::stray_route(case).filter(|(_, stray)| !stray.is_by_rule())?;
+    let (device, pod_device) = (&stray.device, &stray.pod_device);
+    let text = format!(
+        "the route to {} leads out of {device}, while the pod is behind {pod_device}",
+        case.attempt.flow.dst.ip()
+    );
+    let fields = json!({ "device": device, "pod_device": pod_device, "table": stray.table });
+    Some(LostRoute {
+        time,
+        evidence: vec![evidence_of("rtnetlink", time, text, fields)],
+        link: Some(stray.pod_bridge?),
+    })
+}
+
+/// A router to which a wider route leads refused the SYN to a pod of this node. Its answer ends the attempt before an
+/// inspection can find that route.
+fn refused_elsewhere(case: &Case<'_>) -> Option<LostRoute> {
+    let found = route_unreachable::by_router(case).filter(|_| case.node.has_pod(case.attempt.flow.dst.ip()))?;
+    Some(LostRoute { time: found.decided_at, evidence: found.evidence, link: None })
 }
 
 /// The bridge had no port that is up to send the packet to (`br_dev_xmit`, 6.12 and later). It floods packets to

@@ -12,8 +12,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return held_answer(case).and_then(|_| no_way_back(case));
     }
-    let of_syn = by_connect(case).or_else(|| by_icmp(case)).or_else(|| by_error(case));
-    of_syn.or_else(|| by_icmp_about_answer(case)).or_else(|| no_way_back(case))
+    by_connect(case).or_else(|| by_router(case)).or_else(|| by_icmp_about_answer(case)).or_else(|| no_way_back(case))
 }
 
 /// An inspection during the attempt found no route from the target's namespace to the prober. The kernel drops a SYN
@@ -154,6 +153,11 @@ const fn is_time_exceeded(icmp: &Icmp) -> bool {
 
 fn is_link_local(addr: IpAddr) -> bool {
     matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
+}
+
+/// A router refused the SYN.
+pub(super) fn by_router(case: &Case<'_>) -> Option<Finding> {
+    by_icmp(case).or_else(|| by_error(case))
 }
 
 /// A router of this node (the node itself, or another namespace on the way) refused the SYN.

@@ -337,3 +337,44 @@ fn a_link_that_was_just_set_down_counts_while_its_flag_is_on() {
     assert_eq!(reported(4), ["pod_link_down"]);
     assert_eq!(reported(600), ["route_unreachable"], "it was set up again, unobserved");
 }
+
+/// The node's cni0, with the pods' subnet.
+fn cni0(up: bool) -> LinkState {
+    LinkState { up, prefixes: vec![24], ..link(3, "cni0", &["10.88.0.1"]) }
+}
+
+/// The default route takes the packets for the pods.
+#[test]
+fn a_bridge_that_is_down_counts_beside_a_default_route() {
+    let reported = |pod_bridge: Option<u32>, up: bool| {
+        let mut stream = Stream::new();
+        stream.node_links(vec![cni0(up)]).connect().wait_ms(200).inspection(|reading| {
+            let (device, pod_device) = ("eth0".to_owned(), "veth7".to_owned());
+            reading.stray_route = Some(StrayRoute { device, pod_device, pod_bridge, table: 254, rule: None });
+        });
+        stream.gives_up().verdict()
+    };
+    let verdict = reported(Some(3), false);
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("pod_link_down", Confidence::Likely));
+    assert_has(&verdict.summary, &["cni0 on the node is down, and the route went with it"]);
+    for (pod_bridge, up) in [(Some(3), true), (Some(4), false), (None, false)] {
+        assert_eq!(reported(pod_bridge, up).cause.name(), "unexplained", "{pod_bridge:?} {up}");
+    }
+}
+
+/// Its answer ends the attempt before an inspection.
+#[test]
+fn a_router_that_refuses_does_not_hide_the_bridge_that_is_down() {
+    let cause = |links: Vec<LinkState>, listed: bool| {
+        let mut stream = Stream::new();
+        if listed {
+            stream.http_readiness();
+        }
+        stream.node_links(links).connect().icmp(3, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, libc::ENETUNREACH, (0, 0, 0)).settles().causes()
+    };
+    assert_eq!(cause(vec![cni0(false)], true), ["pod_link_down"]);
+    assert_eq!(cause(vec![cni0(false)], false), ["route_unreachable"], "it may be behind that router");
+    let wider = LinkState { up: false, prefixes: vec![16], ..link(4, "docker0", &["10.88.0.254"]) };
+    assert_eq!(cause(vec![cni0(true), wider], true), ["route_unreachable"], "the route leads to cni0");
+}
