@@ -119,8 +119,12 @@ impl LinkState {
 
     /// The length of the prefix of its smallest subnet that contains the address.
     pub fn prefix_of(&self, addr: IpAddr) -> Option<u8> {
-        let subnets = self.addrs.iter().zip(&self.prefixes).map(|(own, len)| Prefix { addr: *own, len: *len });
-        subnets.filter(|subnet| subnet.holds(addr)).map(|subnet| subnet.len).max()
+        self.subnets().filter(|subnet| subnet.holds(addr)).map(|subnet| subnet.len).max()
+    }
+
+    /// Its addresses with their prefixes.
+    pub fn subnets(&self) -> impl Iterator<Item = Prefix> {
+        self.addrs.iter().zip(&self.prefixes).map(|(own, len)| Prefix { addr: *own, len: *len })
     }
 }
 

@@ -35,6 +35,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
     Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
+    Scenario::new("pod_link_down_bridge_v6", LINK, bridge_down).own().v6(),
     Scenario::new("pod_link_down_bridge_default_route", LINK, |s| down_beside_default_route(s, false)).own(),
     Scenario::new("pod_link_down_bridge_default_route_v6", LINK, |s| down_beside_default_route(s, false)).own().v6(),
     Scenario::new("pod_link_down_bridge_router_refuses", LINK, |s| down_beside_default_route(s, true)).own(),
@@ -209,11 +210,19 @@ fn down_before_answer(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
     })
 }
 
-/// The bridge of the node is down: the route to all pods goes with it.
+/// The bridge of the node is down: the route to all pods goes with it. So do its IPv6 addresses, and tracer has read the
+/// links again by the next attempt.
 fn bridge_down(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     (fixture.watch)()?;
+    if fixture.family == Family::V6 {
+        fixture.succeeds(Kind::Http, pod)?;
+    }
     fixture.node.node.ip(|ip| ip.down("cni0"))?;
+    if fixture.family == Family::V6 {
+        thread::sleep(fixture.options.probe_timeout);
+    }
+    fixture.mentions(&["cni0 on the node is down, and the route went with it (set down by pid"]);
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tracer_model::event::{LinkChange, LinkState, Links, Netns};
+use tracer_model::event::{LinkChange, LinkState, Links, Netns, Prefix};
 use tracer_model::recent::Recent;
 
 /// How many namespaces are kept: a prober that restarts in new namespaces must not fill the memory.
@@ -23,11 +23,32 @@ pub struct KnownLinks {
     tables: Recent<Netns, Vec<LinkState>, MAX_TABLES>,
     /// The last change of each link, by its number. CNI plugins give the name of a link to the next one, and rename links.
     changes: Recent<(Netns, u32), (u64, LinkChange), MAX_CHANGES>,
+    /// The IPv6 subnets that a link had when it went down. The kernel removes them then (`addrconf_ifdown`,
+    /// net/ipv6/addrconf.c).
+    lost: Recent<(Netns, u32), Vec<Prefix>, MAX_CHANGES>,
 }
 
 impl KnownLinks {
     pub(super) fn observe(&mut self, links: &Links) {
+        for link in &links.links {
+            self.observe_lost(links.netns, link);
+        }
         self.tables.insert(links.netns, links.links.clone());
+    }
+
+    /// Keeps the IPv6 subnets of a link that is down now, as they were read before.
+    fn observe_lost(&mut self, netns: Netns, now: &LinkState) {
+        let key = (netns, now.ifindex);
+        if now.up && self.down(netns, now.ifindex).is_none() {
+            self.lost.remove(&key);
+            return;
+        }
+        let before = self.get(&netns).and_then(|links| links.iter().find(|link| link.ifindex == now.ifindex));
+        let held: Vec<Prefix> =
+            before.into_iter().flat_map(LinkState::subnets).filter(|it| it.addr.is_ipv6()).collect();
+        if !held.is_empty() {
+            self.lost.insert(key, held);
+        }
     }
 
     /// Keeps a change. Hundreds of pods' links come and go, so a full table drops the node's own loopback last.
@@ -44,6 +65,7 @@ impl KnownLinks {
     pub(super) fn forget(&mut self, netns: Netns) {
         self.tables.remove(&netns);
         self.changes.retain(|(of, _), _| *of != netns);
+        self.lost.retain(|(of, _), _| *of != netns);
     }
 
     /// The links of a namespace, if it was read.
@@ -54,6 +76,13 @@ impl KnownLinks {
     /// The link of a namespace that has this number.
     pub fn by_index(&self, netns: Netns, ifindex: u32) -> Option<&LinkState> {
         self.get(&netns)?.iter().find(|link| link.ifindex == ifindex)
+    }
+
+    /// The length of the prefix of the link's smallest subnet that contains the address. What the link lost when it went
+    /// down counts, too.
+    pub fn prefix_of(&self, netns: Netns, link: &LinkState, addr: IpAddr) -> Option<u8> {
+        let lost = self.lost.get(&(netns, link.ifindex)).into_iter().flatten().filter(|subnet| subnet.holds(addr));
+        link.prefix_of(addr).or_else(|| lost.map(|subnet| subnet.len).max())
     }
 
     pub(super) fn have(&self, netns: Netns, addr: IpAddr) -> bool {
@@ -118,6 +147,27 @@ mod tests {
         assert!(links.down(NODE, 7).is_some() && links.down(NODE, 9).is_none());
         links.forget(NODE);
         assert!(links.down(NODE, 7).is_none());
+    }
+
+    /// The address is gone when the links are read again.
+    #[test]
+    fn a_link_that_is_down_keeps_its_lost_ipv6_subnets() {
+        let read = |up: bool, addrs: &[&str]| {
+            let prefixes = vec![64; addrs.len()];
+            Links { netns: NODE, cookie: None, links: vec![LinkState { up, prefixes, ..link(3, "cni0", addrs) }] }
+        };
+        let prefix = |links: &KnownLinks, addr| links.prefix_of(NODE, &links.get(&NODE)?[0], address(addr));
+        let mut links = KnownLinks::default();
+        links.observe(&read(true, &["fd00::1", "10.88.0.1"]));
+        links.observe_change(7, &link_change(NODE, 3, "cni0", false), Some(NODE));
+        for up in [true, false, false] {
+            links.observe(&read(up, &[]));
+            assert_eq!(prefix(&links, "fd00::2"), Some(64), "the flag is off a moment later");
+        }
+        assert_eq!((prefix(&links, "10.88.0.1"), prefix(&links, "fd01::2")), (None, None));
+        links.observe_change(8, &link_change(NODE, 3, "cni0", true), Some(NODE));
+        links.observe(&read(true, &[]));
+        assert_eq!(prefix(&links, "fd00::2"), None, "it is up, and has not got its address back");
     }
 
     #[test]

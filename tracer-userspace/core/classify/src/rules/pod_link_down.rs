@@ -227,19 +227,23 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
     let just_before = |at: u64| (at..at.saturating_add(FLAG_LAG_NS)).contains(&lost.time);
     let set_down = |l: &LinkState| case.node.links.down(netns, l.ifindex).is_some_and(|(at, _)| just_before(*at));
     let is_down = |l: &&LinkState| !l.up || set_down(l);
+    let prefix = |l: &LinkState| case.node.links.prefix_of(netns, l, dst);
     let link = match lost.link {
         Some(ifindex) => links.iter().find(|l| l.ifindex == ifindex),
-        None => links.iter().filter(|l| !l.loopback && l.covers(dst)).max_by_key(|l| (l.prefix_of(dst), !is_down(l))),
+        None => {
+            let with_subnet = links.iter().filter(|l| !l.loopback && prefix(l).is_some());
+            with_subnet.max_by_key(|l| (prefix(l), !is_down(l)))
+        }
     };
     let link = link.filter(is_down)?;
     let mut evidence = lost.evidence;
     if !link.up {
-        let role = if link.covers(dst) { ", which has its subnet," } else { "" };
+        let role = if prefix(link).is_some() { ", which has its subnet," } else { "" };
         let text = format!("link {} of the node{role} is down", link.name);
         let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up });
         evidence.push(evidence_of("rtnetlink", lost.time, text, fields));
     }
-    let state = if link.covers(dst) { "is down, and the route went with it" } else { "is down" };
+    let state = if prefix(link).is_some() { "is down, and the route went with it" } else { "is down" };
     let found = finding(case, evidence, netns, (link.ifindex, &link.name), state);
     Some(found.with_confidence(Confidence::Likely))
 }

@@ -378,3 +378,22 @@ fn a_router_that_refuses_does_not_hide_the_bridge_that_is_down() {
     let wider = LinkState { up: false, prefixes: vec![16], ..link(4, "docker0", &["10.88.0.254"]) };
     assert_eq!(cause(vec![cni0(true), wider], true), ["route_unreachable"], "the route leads to cni0");
 }
+
+/// cni0 has lost its IPv6 address when the links are read again.
+#[test]
+fn a_bridge_that_lost_its_ipv6_subnet_is_named() {
+    let reported = |held: bool, later: bool| {
+        let cni0 =
+            |up: bool, addrs: &[&str]| LinkState { up, prefixes: vec![64; addrs.len()], ..link(3, "cni0", addrs) };
+        let mut stream = Stream::to(&format!("[{IPV6}]:8080"));
+        stream.node_links(vec![cni0(true, if held { &["fd00::1"] } else { &[] })]);
+        stream.link_set(NODE, 3, "cni0", false).wait_ms(20).node_links(vec![cni0(false, &[])]).wait_ms(1_000);
+        if later {
+            stream.link_set(NODE, 3, "cni0", true).node_links(vec![cni0(true, &[])]);
+        }
+        stream.connect_failed(libc::ENETUNREACH).causes()
+    };
+    assert_eq!(reported(true, false), ["pod_link_down"]);
+    assert_eq!(reported(false, false), ["route_unreachable"], "it never had that subnet");
+    assert_eq!(reported(true, true), ["route_unreachable"], "it is up again, without the address");
+}
