@@ -46,10 +46,15 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
     Scenario::new("unexplained_marked_route", Some(Cause::Unexplained), marked).own().needs(&[Need::Nft]),
-    Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE)))
+    Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "0"))
         .needs(&[Need::RealProcessor]),
-    Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6)))
+    Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6), "0"))
         .v6()
+        .needs(&[Need::RealProcessor]),
+    // The reverse-path filter of the pod drops the SYN.
+    Scenario::new("route_unreachable_no_way_back_strict", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "1"))
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("route_unreachable_no_way_back_loose", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "2"))
         .needs(&[Need::RealProcessor]),
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
     Scenario::new("route_unreachable_router_no_way_back", ROUTE, router_lacks_way_back).needs(&[Need::IcmpHook]),
@@ -297,13 +302,13 @@ fn no_route(fixture: &mut Fixture<'_>) -> Result<()> {
     failed
 }
 
-/// The pod cannot answer: its own route to the node refuses.
-fn no_way_back(fixture: &mut Fixture<'_>, back: &Route) -> Result<()> {
+/// The pod cannot answer: its own route to the node refuses. A reverse-path filter of the pod, even a loose one, drops the
+/// SYN first.
+fn no_way_back(fixture: &mut Fixture<'_>, back: &Route, filter: &str) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
     let back = back.clone().refusing(RouteType::Unreachable);
-    // A reverse-path filter, even a loose one, would drop the SYN first.
-    fixture.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
+    fixture.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", filter)])?;
     fixture.inside(pod)?.ip(|ip| ip.add(&back))?;
     fixture.mentions(&["no route back"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)

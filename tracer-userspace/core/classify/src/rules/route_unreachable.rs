@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::super::answer::RejectAnswer;
 use super::super::serving::held_answer;
 use super::neighbour_failure::is_unresolved;
+use super::rp_filter_drop::may_be_filter;
 use super::*;
 use tracer_model::event::{ConnectFailed, Icmp, Inspection, LinkState, PacketDrop, Prefix, is_kubelet_name};
 
@@ -16,11 +17,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// An inspection during the attempt found no route from the target's namespace to the prober. The kernel drops a SYN
-/// that it cannot answer, without a trace.
+/// that it cannot answer, without a trace. Its reverse-path filter, strict or loose, drops the SYN before that.
 fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let without = |(time, reading): (u64, &Inspection)| Some((time, reading.netns?, reading.no_way_back?));
     let (time, netns, back) = inspections(case).find_map(without)?;
-    if !case.settled || !silent(case) {
+    let is_filtered = |drop: &PacketDrop| drop.netns == Some(netns) && may_be_filter(drop);
+    let unanswered = case.attempt.icmp().next().is_none() && case.attempt.reset_received().is_none();
+    if !case.settled || !unanswered || !drops(case).all(|(_, drop)| is_filtered(drop)) {
         return None;
     }
     let error = errno_text(back.errno);
@@ -28,15 +31,21 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let text = format!("a look-up of the route from {} to {}{place}: {error}", case.attempt.flow.dst.ip(), back.to);
     let evidence = evidence_of("inspection", time, text, json!({ "errno": back.errno, "netns": netns, "to": back.to }));
     let what = if in_handshake(case) { "the SYN" } else { "the answer" };
-    let summary = format!(
-        "there is no route back{place} to {} ({error}): the kernel of {} drops {what} without a trace",
-        back.to, case.attempt.flow.dst
-    );
+    let filtered = drops(case).next();
+    let lost = match filtered {
+        Some(_) => {
+            "the reverse-path filter there drops what comes from it, and without the filter no answer could go back"
+                .to_owned()
+        }
+        None => format!("the kernel of {} drops {what} without a trace", case.attempt.flow.dst),
+    };
+    let summary = format!("there is no route back{place} to {} ({error}): {lost}", back.to);
     let remediation = Remediation::from(
         "Add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made again",
     )
     .run([run_in(case, Some(netns), format!("ip route get {}", back.to))]);
-    Some(Finding::likely(Cause::RouteUnreachable, vec![evidence], summary, remediation).resting_on(&[Hook::KfreeSkb]))
+    let evidence = filtered.map(|(time, drop)| of_drop(time, drop)).into_iter().chain([evidence]).collect();
+    Some(Finding::likely(Cause::RouteUnreachable, evidence, summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// `connect(2)` failed before any SYN. The rule waits until the case is settled: the observation that a link went down,
@@ -354,6 +363,28 @@ mod tests {
             Stream::new().connect().wait_ms(200).inspection(|reading| reading.no_way_back = no_way).clone();
         refused.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         assert_eq!(refused.causes().last(), Some(&"connection_refused"), "it did answer");
+    }
+
+    /// The filter drops the SYN before the kernel looks for the way back. It helps nothing to switch it off.
+    #[test]
+    fn a_filter_does_not_hide_that_there_is_no_route_back() {
+        let reported = |reason: Option<&str>, netns, no_way: bool| {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, netns, |drop| {
+                (drop.reason, drop.location) = (reason.map(str::to_owned), Some("ip_rcv_finish_core".into()));
+            });
+            stream.wait_ms(200).inspection(|reading| {
+                let back = NoWayBack { to: address("10.88.0.1"), errno: libc::ENETUNREACH };
+                reading.no_way_back = Some(back).filter(|_| no_way);
+            });
+            stream.gives_up().causes()
+        };
+        for reason in [Some("IP_RPFILTER"), None] {
+            assert_eq!(reported(reason, POD, true), ["route_unreachable"], "{reason:?}");
+        }
+        assert_eq!(reported(Some("IP_RPFILTER"), POD, false), ["rp_filter_drop"], "over another link");
+        assert_eq!(reported(Some("IP_RPFILTER"), NODE, true), ["rp_filter_drop"], "the node's own filter");
+        assert_eq!(reported(Some("IP_LOCAL_SOURCE"), POD, true), ["unexplained"]);
     }
 
     /// Seen on 6.18: a client that is bound to a foreign address gets ENETUNREACH although there is a route.

@@ -8,24 +8,48 @@ use tracer_model::event::{Inspection, LinkState, PacketDrop};
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
     let (time, drop, confidence) = drops.find_map(|(time, d)| Some((time, d, is_rp_filter(case, d)?)))?;
+    if may_lack_route(case, drop) {
+        return None;
+    }
     let device = drop.device.as_ref().map_or("the device it came in on", |d| d.name.as_str());
     let (src, flow, place) = (drop.flow.src.ip(), drop.flow, in_namespace(case, drop.netns));
     let summary = format!(
         "the reverse-path filter{place} dropped the {} {flow} that came in on {device}: the route back to {src} does not lead there",
         drop.flags.name()
     );
-    let (set, why) = setting(case, drop);
-    let remediation = Remediation::from(format!("Fix the route to {src}, or loosen the filter of {device}: {why}"))
-        .run([format!("ip route get {src}"), set].map(|command| run_in(case, drop.netns, command)));
+    let (text, set) = match setting(case, drop) {
+        Some((set, why)) => (format!("Fix the route to {src}, or loosen the filter of {device}: {why}"), Some(set)),
+        None => (format!("Add a route to {src}: the filter of {device} is loose (2), and drops what has none"), None),
+    };
+    let commands = [format!("ip route get {src}")].into_iter().chain(set);
+    let remediation = Remediation::from(text).run(commands.map(|command| run_in(case, drop.netns, command)));
     let found = Finding::failure(Cause::RpFilterDrop, vec![of_drop(time, drop)], summary, remediation);
     Some(found.with_confidence(confidence).until_answered())
 }
 
-/// The command that lets the packet pass, and the reason for its value.
-fn setting(case: &Case<'_>, drop: &PacketDrop) -> (String, &'static str) {
+/// Without any route back, the filter drops the packet whatever its value (`__fib_validate_source`: `last_resort`), and
+/// without the filter the kernel cannot answer. An inspection shows that; `route_unreachable` names it.
+fn may_lack_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let is_elsewhere = drop.netns != case.attempt.netns;
+    let is_unread = case.attempt.ended.is_none() && inspected(case).is_none();
+    let lacks = |reading: &Inspection| reading.netns == drop.netns && reading.no_way_back.is_some();
+    is_elsewhere && (is_unread || inspections(case).any(|(_, reading)| lacks(reading)))
+}
+
+/// The filter may have dropped the packet. Before 5.17 only the function is known.
+pub(super) fn may_be_filter(drop: &PacketDrop) -> bool {
+    match (drop.reason.as_deref(), drop.location.as_deref()) {
+        (Some(reason), _) => reason == "IP_RPFILTER",
+        (None, place) => place.is_some_and(|place| place.starts_with("ip_rcv_finish_core")),
+    }
+}
+
+/// The command that lets the packet pass, and the reason for its value; `None` if the filter is loose already.
+fn setting(case: &Case<'_>, drop: &PacketDrop) -> Option<(String, &'static str)> {
     let named = drop.device.as_ref().map_or_else(|| "DEVICE".to_owned(), |d| shell::link_setting(&d.name));
     let set = format!("sysctl -w net.ipv4.conf.{named}.rp_filter");
-    match has_address(case, drop) {
+    Some(match has_address(case, drop) {
+        Some(true) if value(case, drop) == Some(2) => return None,
         Some(true) => (format!("{set}=2"), "2 is loose; the higher of this value and that of net.ipv4.conf.all counts"),
         Some(false) => (
             format!("{set}=0 net.ipv4.conf.all.rp_filter=0"),
@@ -35,7 +59,7 @@ fn setting(case: &Case<'_>, drop: &PacketDrop) -> (String, &'static str) {
             format!("{set}=2"),
             "2 is loose; the higher of this value and that of net.ipv4.conf.all counts. On a device without an IPv4 address of its own only 0 for both helps",
         ),
-    }
+    })
 }
 
 /// Whether the device has an IPv4 address; absent if its links were not read. Without one, loose filtering drops as
@@ -59,23 +83,28 @@ fn reading_of<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a Inspection> 
     inspected(case).map(|(_, reading)| reading).filter(|reading| reading.netns == Some(netns))
 }
 
-/// Judges by the kernel's reason. Before 5.17 only the function is known, which drops for a few rarer reasons, too
-/// (martian addresses). So it counts only where the filter drops packets of an asymmetric route.
+/// Judges by the kernel's reason. The function drops for a few rarer reasons, too (martian addresses). So it counts only
+/// where the filter drops packets of an asymmetric route.
 fn is_rp_filter(case: &Case<'_>, drop: &PacketDrop) -> Option<Confidence> {
-    match (&drop.reason, &drop.location) {
-        (Some(reason), _) => (reason == "IP_RPFILTER").then_some(Confidence::Proven),
-        (None, Some(place)) => {
-            (place.starts_with("ip_rcv_finish_core") && is_strict(case, drop)).then_some(Confidence::Likely)
-        }
-        (None, None) => None,
+    if !may_be_filter(drop) {
+        return None;
+    }
+    match drop.reason {
+        Some(_) => Some(Confidence::Proven),
+        None => is_strict(case, drop).then_some(Confidence::Likely),
     }
 }
 
-/// The device filters strictly, or loosely where that drops the same. The greater of its own setting and that of all
-/// counts (`IN_DEV_RPFILTER`, include/linux/inetdevice.h).
-fn is_strict(case: &Case<'_>, drop: &PacketDrop) -> bool {
+/// The filter of the device. The greater of its own setting and that of all counts (`IN_DEV_RPFILTER`,
+/// include/linux/inetdevice.h).
+fn value(case: &Case<'_>, drop: &PacketDrop) -> Option<u64> {
     let own = link_of(case, drop).and_then(|link| link.rp_filter).map(u64::from);
-    match own.max(filter_of_all(case, drop)) {
+    own.max(filter_of_all(case, drop))
+}
+
+/// The device filters strictly, or loosely where that drops the same.
+fn is_strict(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    match value(case, drop) {
         Some(1) => true,
         Some(2) => has_address(case, drop) == Some(false),
         _ => false,
@@ -167,6 +196,15 @@ mod tests {
         };
         assert_eq!((causes(1, 0, POD), causes(0, 1, POD)), (vec!["rp_filter_drop"], vec!["rp_filter_drop"]));
         assert_eq!((causes(0, 0, POD), causes(1, 1, NODE)), (vec!["unexplained"], vec!["unexplained"]));
+    }
+
+    #[test]
+    fn a_loose_filter_is_not_to_be_loosened() {
+        let (mut stream, device) = over_lxc(&["10.88.0.1"]);
+        set_all(&mut stream, "2");
+        let fix = stream.connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, Some(device)).verdict().remediation;
+        assert_has(&fix, &["Add a route to 10.88.0.2", "is loose (2)"]);
+        assert_lacks(&fix, &["sysctl"]);
     }
 
     #[test]
