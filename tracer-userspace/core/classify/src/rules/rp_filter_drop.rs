@@ -91,8 +91,16 @@ fn is_rp_filter(case: &Case<'_>, drop: &PacketDrop) -> Option<Confidence> {
     }
     match drop.reason {
         Some(_) => Some(Confidence::Proven),
-        None => is_strict(case, drop).then_some(Confidence::Likely),
+        None => (is_strict(case, drop) && !has_source(case, drop)).then_some(Confidence::Likely),
     }
+}
+
+/// The namespace that dropped the packet has the address of its sender: `fib_validate_source` takes no packet from a
+/// local address.
+fn has_source(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let Some(reading) = reading_of(case, drop).filter(|_| outbound(case, drop)) else { return false };
+    let way_back = reading.stray_way_back.as_ref();
+    way_back.is_some_and(|way| reading.links.iter().any(|link| link.loopback && link.name == way.device))
 }
 
 /// The filter of the device. The greater of its own setting and that of all counts (`IN_DEV_RPFILTER`,
@@ -196,6 +204,24 @@ mod tests {
         };
         assert_eq!((causes(1, 0, POD), causes(0, 1, POD)), (vec!["rp_filter_drop"], vec!["rp_filter_drop"]));
         assert_eq!((causes(0, 0, POD), causes(1, 1, NODE)), (vec!["unexplained"], vec!["unexplained"]));
+    }
+
+    /// The way back leads over `lo`. The filter is strict, and is not what drops the SYN.
+    #[test]
+    fn without_reasons_a_pod_with_the_probers_address_is_no_filter() {
+        let causes = |device: &str| {
+            let mut stream = Stream::new();
+            without_reason(&mut stream, SYN, POD).wait_ms(200).inspection(|reading| {
+                let lo = LinkState { loopback: true, ..link(1, "lo", &["127.0.0.1", "10.88.0.1"]) };
+                reading.links = filtering(link(7, "veth7", &["10.88.0.2"]), 1);
+                reading.links.push(lo);
+                let (device, pod_device) = (device.to_owned(), "veth7".to_owned());
+                reading.stray_way_back =
+                    Some(StrayRoute { device, pod_device, pod_bridge: None, table: 255, rule: None });
+            });
+            stream.gives_up().causes()
+        };
+        assert_eq!((causes("lo"), causes("net1")), (vec!["unexplained"], vec!["rp_filter_drop"]));
     }
 
     #[test]
