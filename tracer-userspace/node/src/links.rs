@@ -178,16 +178,18 @@ impl LinksFor {
     }
 }
 
-/// A link, and the index of its bridge or bond.
+/// A link with its kind, and the index of its bridge or bond.
 pub(super) struct Port {
     pub(super) state: LinkState,
+    pub(super) kind: Option<String>,
     pub(super) master: Option<u32>,
 }
 
 /// The link with this index in the calling thread's namespace.
 pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
     ask(ifindex, |message| {
-        Some(Port { state: parse_link(message)?.state, master: number(message.get(IFINFOMSG..)?, IFLA_MASTER) })
+        let Link { state, kind } = parse_link(message)?;
+        Some(Port { state, kind, master: number(message.get(IFINFOMSG..)?, IFLA_MASTER) })
     })
 }
 

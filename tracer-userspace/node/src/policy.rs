@@ -46,9 +46,10 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
     if device == end.state.ifindex || Some(device) == end.master {
         return None;
     }
-    let name = links::by_index(device).ok()??.state.name;
+    let device = links::by_index(device).ok()??;
+    let detached = end.master.is_none() && device.kind.as_deref() == Some("bridge");
     let (pod_device, pod_bridge) = (end.state.name, end.master);
-    let stray = StrayRoute { device: name, pod_device, pod_bridge, table, rule: None };
+    let stray = StrayRoute { device: device.state.name, pod_device, pod_bridge, detached, table, rule: None };
     let rule = if stray.is_by_rule() { rule(source.ip(), target.ip(), table).ok().flatten() } else { None };
     Some(StrayRoute { rule, ..stray })
 }
@@ -61,7 +62,7 @@ pub(super) fn stray_way_back(own: SocketAddr, peer: SocketAddr, link: &LinkState
         return None;
     }
     let device = links::by_index(device).ok()??.state.name;
-    Some(StrayRoute { device, pod_device: link.name.clone(), pod_bridge: None, table, rule: None })
+    Some(StrayRoute { device, pod_device: link.name.clone(), pod_bridge: None, detached: false, table, rule: None })
 }
 
 /// The device of the route, and the table in which it was found. For a look-up that fails, the kernel drops a RST of that

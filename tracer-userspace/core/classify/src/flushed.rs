@@ -201,7 +201,7 @@ mod tests {
         let mut stream = Stream::new();
         let rule = Some(RoutingRule { priority, from: Some("10.88.0.1".into()), to: None });
         let (device, pod_device) = ("eth1".into(), "veth7".into());
-        let stray = StrayRoute { device, pod_device, pod_bridge: None, table: 101, rule };
+        let stray = StrayRoute { device, pod_device, pod_bridge: None, detached: false, table: 101, rule };
         stream.flushed(rules("10.88.0.0")).connect().wait_ms(200).inspection(|flush| flush.stray_route = Some(stray));
         stream.gives_up();
         verdict(&stream)
@@ -215,7 +215,7 @@ mod tests {
         };
         let mut stream = Stream::new();
         let (device, pod_device) = ("eth0".into(), "veth7".into());
-        let stray = StrayRoute { device, pod_device, pod_bridge: None, table: 254, rule: None };
+        let stray = StrayRoute { device, pod_device, pod_bridge: None, detached: false, table: 254, rule: None };
         stream.flushed(own(32)).connect().wait_ms(200).inspection(|it| it.stray_route = Some(stray)).gives_up();
         let found = verdict(&stream);
         assert_eq!((found.verdict.cause.name(), found.culprit.map(|it| it.pid)), ("asymmetric_route", Some(412)));

@@ -108,6 +108,9 @@ pub struct StrayRoute {
     pub pod_device: String,
     /// The index of the bridge or bond that `pod_device` is a port of; absent for the way back, and if it is none.
     pub pod_bridge: Option<u32>,
+    /// `device` is a bridge, and `pod_device` is a port of none.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub detached: bool,
     /// The routing table.
     pub table: u32,
     /// The rule that chose the table; absent: not found, or not needed.

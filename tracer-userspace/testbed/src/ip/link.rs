@@ -87,6 +87,11 @@ impl Ip {
         self.set(device, LinkAttribute::Controller(index(bridge)?))
     }
 
+    /// Takes the device from its bridge.
+    pub fn detach(&mut self, device: &str) -> Result<()> {
+        self.set(device, LinkAttribute::Controller(0))
+    }
+
     pub fn set_mac(&mut self, device: &str, mac: Mac) -> Result<()> {
         self.set(device, LinkAttribute::Address(mac.to_vec()))
     }

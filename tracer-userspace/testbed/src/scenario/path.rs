@@ -39,6 +39,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_bridge_default_route", LINK, |s| down_beside_default_route(s, false)).own(),
     Scenario::new("pod_link_down_bridge_default_route_v6", LINK, |s| down_beside_default_route(s, false)).own().v6(),
     Scenario::new("pod_link_down_bridge_router_refuses", LINK, |s| down_beside_default_route(s, true)).own(),
+    Scenario::new("pod_link_down_detached", LINK, detached).own(),
+    Scenario::new("pod_link_down_detached_v6", LINK, detached).own().v6(),
     Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
     Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).smoke(),
     Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).v6().on_every_kernel(),
@@ -73,6 +75,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
     Scenario::new("neighbour_failure_gateway", NEIGHBOUR, wrong_gateway).own(),
     Scenario::new("neighbour_failure_duplicate_v6", NEIGHBOUR, duplicate).v6(),
+    Scenario::new("neighbour_failure_own_route_gone", NEIGHBOUR, own_route_gone).own(),
     Scenario::new("neighbour_failure_address_lost", NEIGHBOUR, address_lost).own(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
     Scenario::new("rp_filter_drop_device", RP_FILTER, asymmetric_to_device).own(),
@@ -253,6 +256,17 @@ fn down_beside_default_route(fixture: &mut Fixture<'_>, refuses: bool) -> Result
     })?;
     fixture.mentions(&["cni0 on the node is down", "set down by pid"]);
     fixture.fails(Kind::Http, pod, if refuses { Ending::Error } else { Ending::Timeout })
+}
+
+/// The node's end of the pod's link is taken from the bridge, which floods the SYN to another pod.
+fn detached(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.node.pod()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let end = format!("v{}", fixture.pod_of(pod)?.index);
+    fixture.node.node.ip(|ip| ip.detach(&end))?;
+    fixture.mentions(&[&end, "is not attached to cni0"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The PodList has a pod, but its namespace is gone. The kernel asks for its link-layer address once a second, and then
@@ -437,6 +451,26 @@ fn wrong_gateway(fixture: &mut Fixture<'_>) -> Result<()> {
     let (uplink, _outside) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).via([10, 77, 0, 9]).over(&uplink).onlink()))?;
     fixture.mentions(&["10.77.0.9 (the gateway to", &uplink]);
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// A pod with an address of its own, as Calico makes it, loses its route. A bridge with a wider subnet takes its packets.
+fn own_route_gone(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let IpAddr::V4(address) = pod.ip() else { bail!("IPv4 only") };
+    let end = format!("v{}", fixture.pod_of(pod)?.index);
+    fixture.inside(pod)?.ip(|ip| {
+        ip.remove_address(address, 24, "eth0")?;
+        ip.address(address, 32, "eth0")?;
+        ip.add(&Route::to_host(BRIDGE).over("eth0"))
+    })?;
+    let own = Route::to_host(address).over(&end);
+    fixture.node.node.ip(|ip| {
+        ip.detach(&end)?;
+        ip.add(&own)
+    })?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.node.node.ip(|ip| ip.remove(&own))?;
     fixture.gets_no_answer(Kind::Http, pod)
 }
 

@@ -128,7 +128,14 @@ mod tests {
 
     fn stray() -> StrayRoute {
         let rule = Some(RoutingRule { priority: 32_762, from: Some("10.88.0.1".into()), to: None });
-        StrayRoute { device: "eth1".into(), pod_device: "veth7".into(), pod_bridge: None, table: 101, rule }
+        StrayRoute {
+            device: "eth1".into(),
+            pod_device: "veth7".into(),
+            pod_bridge: None,
+            detached: false,
+            table: 101,
+            rule,
+        }
     }
 
     #[test]
@@ -153,7 +160,7 @@ mod tests {
     #[test]
     fn a_way_back_over_another_link_of_the_pod_is_named() {
         let (device, pod_device) = ("tun0".to_owned(), "eth0".to_owned());
-        let back = StrayRoute { device, pod_device, pod_bridge: None, table: 254, rule: None };
+        let back = StrayRoute { device, pod_device, pod_bridge: None, detached: false, table: 254, rule: None };
         let inspected = || {
             let mut stream = Stream::new();
             stream.connect().wait_ms(200).inspection(|reading| reading.stray_way_back = Some(back.clone()));

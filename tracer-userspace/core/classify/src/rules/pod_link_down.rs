@@ -4,6 +4,8 @@ use super::super::culprit;
 use super::super::netfilter::is_needed;
 use super::super::serving::held_answer;
 use super::*;
+use std::net::IpAddr;
+
 use tracer_attempts::correlate::links::FLAG_LAG_NS;
 use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 
@@ -11,7 +13,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return dropped(case).or_else(|| by_inspection(case).filter(|_| is_cut_off(case)));
     }
-    dropped(case).or_else(|| by_inspection(case)).or_else(|| no_route(case)).or_else(|| no_port(case))
+    let down = dropped(case).or_else(|| by_inspection(case)).or_else(|| no_route(case));
+    down.or_else(|| detached(case)).or_else(|| no_port(case))
 }
 
 /// After the handshake, the request or its answer was lost, or no answer could come.
@@ -277,6 +280,37 @@ fn astray(case: &Case<'_>) -> Option<LostRoute> {
 fn refused_elsewhere(case: &Case<'_>) -> Option<LostRoute> {
     let found = route_unreachable::by_router(case).filter(|_| case.node.has_pod(case.attempt.flow.dst.ip()))?;
     Some(LostRoute { time: found.decided_at, evidence: found.evidence, link: None })
+}
+
+/// The node's route leads to a bridge with an address of the pod's subnet, and the node's end of the pod's link is a port
+/// of no bridge. An end with an address of its own is none of a bridge: the pod has a route of its own.
+fn detached(case: &Case<'_>) -> Option<Finding> {
+    let (time, stray) = asymmetric_route::stray_route(case).filter(|(_, stray)| stray.detached)?;
+    let (netns, dst) = (case.attempt.netns?, case.attempt.flow.dst.ip());
+    let links = case.node.links.get(&netns)?;
+    let named = |name: &str| links.iter().find(|link| link.name == name);
+    let (bridge, end) = (named(&stray.device)?, named(&stray.pod_device)?);
+    let pod = inspected(case)?.1.links.iter().find_map(|link| link.subnets().find(|own| own.addr == dst))?;
+    let is_in_subnet = bridge.addrs.iter().any(|addr| *addr != dst && pod.holds(*addr));
+    let is_link_local = |addr: &IpAddr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+    if !is_in_subnet || !end.addrs.iter().all(is_link_local) {
+        return None;
+    }
+    let (device, to) = (&stray.pod_device, &stray.device);
+    let text = format!("{device} is not attached to {to}, to which the route to {dst} leads");
+    let evidence = evidence_of("rtnetlink", time, text, json!({ "device": to, "pod_device": device }));
+    let summary = format!(
+        "{device}{}, behind which the pod is, is not attached to {to}: {} cannot be reached over that bridge",
+        in_namespace(case, Some(netns)),
+        case.attempt.flow.dst
+    );
+    let (bridge, link) = (shell::link(to), shell::link(device));
+    let fix = Remediation::from(format!(
+        "Attach {device} to {to} again (the last command), or delete the pod, so that its sandbox is made again. If that repeats, keep NetworkManager or systemd-networkd from managing the CNI's links"
+    ))
+    .run([format!("ip link show master {bridge}"), format!("ip link set {link} master {bridge} up")]
+        .map(|command| run_in(case, Some(netns), command)));
+    Some(Finding::likely(Cause::PodLinkDown, vec![evidence], summary, fix).until_answered())
 }
 
 /// The bridge had no port that is up to send the packet to (`br_dev_xmit`, 6.12 and later). It floods packets to

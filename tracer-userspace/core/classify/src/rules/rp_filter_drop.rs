@@ -217,7 +217,7 @@ mod tests {
                 reading.links.push(lo);
                 let (device, pod_device) = (device.to_owned(), "veth7".to_owned());
                 reading.stray_way_back =
-                    Some(StrayRoute { device, pod_device, pod_bridge: None, table: 255, rule: None });
+                    Some(StrayRoute { device, pod_device, pod_bridge: None, detached: false, table: 255, rule: None });
             });
             stream.gives_up().causes()
         };

@@ -350,7 +350,8 @@ fn a_bridge_that_is_down_counts_beside_a_default_route() {
         let mut stream = Stream::new();
         stream.node_links(vec![cni0(up)]).connect().wait_ms(200).inspection(|reading| {
             let (device, pod_device) = ("eth0".to_owned(), "veth7".to_owned());
-            reading.stray_route = Some(StrayRoute { device, pod_device, pod_bridge, table: 254, rule: None });
+            reading.stray_route =
+                Some(StrayRoute { device, pod_device, pod_bridge, detached: false, table: 254, rule: None });
         });
         stream.gives_up().verdict()
     };
@@ -396,4 +397,28 @@ fn a_bridge_that_lost_its_ipv6_subnet_is_named() {
     assert_eq!(reported(true, false), ["pod_link_down"]);
     assert_eq!(reported(false, false), ["route_unreachable"], "it never had that subnet");
     assert_eq!(reported(true, true), ["route_unreachable"], "it is up again, without the address");
+}
+
+/// The bridge floods the SYN to its other ports.
+#[test]
+fn a_link_that_is_not_attached_to_its_bridge_is_named() {
+    let reported = |detached: bool, len: u8, own: &[&str]| {
+        let mut stream = Stream::new();
+        stream.node_links(vec![cni0(true), link(7, "veth7", own)]).connect().drop(SYN, "OTHERHOST", Netns(900));
+        stream.wait_ms(200).inspection(|reading| {
+            let (device, pod_device) = ("cni0".to_owned(), "veth7".to_owned());
+            let stray = StrayRoute { device, pod_device, pod_bridge: None, detached, table: 254, rule: None };
+            reading.stray_route = Some(stray);
+            reading.links = vec![LinkState { prefixes: vec![len], ..eth0(true, true) }];
+        });
+        stream.gives_up().verdict()
+    };
+    let verdict = reported(true, 24, &["fe80::1"]);
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("pod_link_down", Confidence::Likely));
+    assert_has(&verdict.summary, &["veth7 on the node, behind which the pod is, is not attached to cni0"]);
+    assert_ends(&verdict.remediation, "ip link set veth7 master cni0 up");
+    let others = [(false, 24, &["fe80::1"] as &[_]), (true, 32, &[]), (true, 24, &["10.88.0.3"])];
+    for (detached, len, own) in others {
+        assert_eq!(reported(detached, len, own).cause.name(), "unexplained", "{detached} {len} {own:?}");
+    }
 }
