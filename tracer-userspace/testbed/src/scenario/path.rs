@@ -1,6 +1,6 @@
 //! Between the node and the pod: links, routes, neighbours, the reverse-path filter, the MTU.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::thread;
 
@@ -47,6 +47,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, RouteType::Prohibit)),
     Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
+    Scenario::new("route_unreachable_loopback_address", ROUTE, |s| without_loopback_address(s, true)).own(),
+    Scenario::new("route_unreachable_loopback_address_silent", ROUTE, |s| without_loopback_address(s, false)).own(),
     Scenario::new("unexplained_marked_route", Some(Cause::Unexplained), marked).own().needs(&[Need::Nft]),
     Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "0"))
         .needs(&[Need::RealProcessor]),
@@ -314,6 +316,25 @@ fn no_route(fixture: &mut Fixture<'_>) -> Result<()> {
     let failed = fixture.fails(Kind::Http, pod, Ending::Error);
     fixture.node.node.ip(|ip| ip.add(&route.made_by_kernel().source(BRIDGE)))?;
     failed
+}
+
+/// `lo` has lost 127.0.0.1, and the node has a default route: it takes the SYN. `gone`: its router is not there.
+fn without_loopback_address(fixture: &mut Fixture<'_>, gone: bool) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    let target = SocketAddr::from((Ipv4Addr::LOCALHOST, HOST));
+    fixture.succeeds(Kind::Http, target)?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    fixture.node.node.ip(|ip| {
+        ip.address([10, 90, 0, 1], 24, &uplink)?;
+        if !gone {
+            ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
+        }
+        ip.add(&Route::default_via(if gone { [10, 90, 0, 9].into() } else { OUTSIDE }))?;
+        ip.remove_address(Ipv4Addr::LOCALHOST, 8, "lo")
+    })?;
+    fixture.mentions(&["no link on the node has a loopback address"]);
+    fixture.fails(Kind::Http, target, Ending::Timeout)
 }
 
 /// The pod cannot answer: its own route to the node refuses. A reverse-path filter of the pod, even a loose one, drops the

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::phrases::of_family;
+use super::route_unreachable::lacks_loopback;
 use super::unexplained::missing_address;
 use super::*;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
@@ -15,7 +16,8 @@ enum Why {
 }
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    if !in_handshake(case) {
+    // Without its loopback address, the node sends the packet to the default gateway.
+    if !in_handshake(case) || lacks_loopback(case) {
         return None;
     }
     let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_address(case, found));

@@ -13,7 +13,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return held_answer(case).and_then(|_| no_way_back(case));
     }
-    by_connect(case).or_else(|| by_router(case)).or_else(|| by_icmp_about_answer(case)).or_else(|| no_way_back(case))
+    by_connect(case)
+        .or_else(|| without_loopback(case))
+        .or_else(|| by_router(case))
+        .or_else(|| by_icmp_about_answer(case))
+        .or_else(|| no_way_back(case))
 }
 
 /// An inspection during the attempt found no route from the target's namespace to the prober. The kernel drops a SYN
@@ -70,6 +74,26 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let fix =
         fix(case).reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
     Some(found(summary, fix).with_confidence(Confidence::Likely))
+}
+
+/// The target is a loopback address, and `lo` has lost it. The default route took the SYN.
+fn without_loopback(case: &Case<'_>) -> Option<Finding> {
+    let (time, _) = case.attempt.ended.filter(|_| case.settled && lacks_loopback(case))?;
+    let (dst, place) = (case.attempt.flow.dst.ip(), in_namespace(case, case.attempt.netns));
+    let text = format!("no link{place} has a loopback address");
+    let summary = format!("{text}: the SYN to {dst} did not go over lo, but left by another route");
+    let evidence = evidence_of("rtnetlink", time, text, json!({ "address": dst }));
+    Some(Finding::likely(Cause::RouteUnreachable, vec![evidence], summary, fix(case)))
+}
+
+/// No link of the attempt's namespace has a loopback address of the target's family, and `lo` is up.
+pub(super) fn lacks_loopback(case: &Case<'_>) -> bool {
+    let dst = case.attempt.flow.dst.ip();
+    let Some(links) = case.attempt.netns.and_then(|netns| case.node.links.get(&netns)) else { return false };
+    let is_own = |addr: &IpAddr| addr.is_loopback() && addr.is_ipv4() == dst.is_ipv4();
+    dst.is_loopback()
+        && links.iter().any(|link| link.loopback && link.up)
+        && !links.iter().any(|link| link.addrs.iter().any(is_own))
 }
 
 /// What an error of connect() means.
@@ -291,6 +315,27 @@ mod tests {
     fn loopback_without_its_address_gets_it_back() {
         let fix = Stream::to("127.0.0.1:8080").connect_failed(libc::ENETUNREACH).verdict().remediation;
         assert_has(&fix, &["lo has lost its address", "ip addr add 127.0.0.1/8 dev lo"]);
+    }
+
+    /// The default route takes the SYN: its gateway does not answer for its address, or drops the SYN.
+    #[test]
+    fn loopback_without_its_address_is_the_cause_beside_a_default_route() {
+        let reported = |lo: &[&str], up: bool, state: &str| {
+            let mut stream = Stream::to("127.0.0.1:8080");
+            stream.links(up, lo).connect().wait_ms(200).inspection(|reading| {
+                reading.netns = Some(NODE);
+                reading.neighbour = Some(NeighbourState { addr: address("10.77.0.2"), ..neighbour(state) });
+            });
+            stream.gives_up().verdict()
+        };
+        for state in ["incomplete", "reachable"] {
+            let verdict = reported(&["::1"], true, state);
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Likely));
+            assert_has(&verdict.remediation, &["lo has lost its address", "ip addr add 127.0.0.1/8 dev lo"]);
+        }
+        assert_eq!(reported(&["127.0.0.1"], true, "incomplete").cause.name(), "neighbour_failure");
+        assert_eq!(reported(&["127.0.0.1"], true, "reachable").cause.name(), "unexplained");
+        assert_eq!(reported(&[], false, "incomplete").cause.name(), "loopback_down");
     }
 
     #[test]
