@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_loose_filter_is_not_to_be_loosened() {
         let (mut stream, device) = over_lxc(&["10.88.0.1"]);
-        set_all(&mut stream, "2");
+        stream.sysctl("net.ipv4.conf.all.rp_filter", "2");
         let fix = stream.connect().drop_on(SYN_ACK, "IP_RPFILTER", NODE, Some(device)).verdict().remediation;
         assert_has(&fix, &["Add a route to 10.88.0.2", "is loose (2)"]);
         assert_lacks(&fix, &["sysctl"]);
