@@ -53,6 +53,11 @@ impl Options {
         Self { prober: format!("kubelet-{}", std::process::id()), ..self }
     }
 
+    /// The kubelet's log, of a tracer that reads one.
+    pub fn kubelet_log(&self) -> PathBuf {
+        self.scratch.join("kubelet.log")
+    }
+
     /// The command of a helper in this namespace.
     pub fn helper(&self, ns: &Netns, role: Role) -> Result<Command> {
         let words = self.words(role)?;

@@ -68,6 +68,16 @@ pub fn plan(timeout: Duration) -> Value {
     list(&pods)
 }
 
+/// The same pods without their probes.
+pub fn without_probes(mut list: Value) -> Value {
+    let items = list["items"].as_array_mut().into_iter().flatten();
+    let containers = items.filter_map(|pod| pod["spec"]["containers"].as_array_mut()).flatten();
+    for container in containers.filter_map(Value::as_object_mut) {
+        container.retain(|field, _| !field.ends_with("Probe"));
+    }
+    list
+}
+
 /// A pod with a readiness probe that dials its own Service.
 fn circular_pod(seconds: u64) -> PodSpec {
     let mut probe = http_probe(CIRCULAR.1, "HTTP", seconds);

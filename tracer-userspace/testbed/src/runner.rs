@@ -131,7 +131,8 @@ fn start(plan: &Plan, scenario: &Scenario) -> Result<Session> {
     let kubeconfig =
         scenario.asks_api.then(|| api::serve(plan.options.scratch.join("kubeconfig.json"), api::slices)).transpose()?;
     let services = tracer.services.clone().filter(|_| !scenario.asks_api);
-    let tracer = &Tracer { tiny_ring: scenario.tiny_ring, services, kubeconfig, ..tracer.clone() };
+    let tracer = if scenario.without_specs { tracer.without_specs(&plan.options)? } else { tracer.clone() };
+    let tracer = &Tracer { tiny_ring: scenario.tiny_ring, services, kubeconfig, ..tracer };
     let patience = plan.options.patience;
     let Some(dir) = &plan.record else { return Session::attach(tracer, patience) };
     let file = recording(dir, scenario);

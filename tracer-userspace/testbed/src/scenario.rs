@@ -93,6 +93,8 @@ pub struct Scenario {
     pub tiny_ring: bool,
     /// The tracer has a cluster API and no list of Services.
     pub asks_api: bool,
+    /// The tracer knows the pods and not their probes, and reads a kubelet's log.
+    pub without_specs: bool,
     /// Makes the setup and the fault, and states the expectations.
     pub play: fn(&mut Fixture<'_>) -> Result<()>,
 }
@@ -110,6 +112,7 @@ impl Scenario {
             suite: Suite::All,
             tiny_ring: false,
             asks_api: false,
+            without_specs: false,
             play,
         }
     }
@@ -151,6 +154,11 @@ impl Scenario {
 
     const fn asks_api(mut self) -> Self {
         self.asks_api = true;
+        self.own()
+    }
+
+    const fn without_specs(mut self) -> Self {
+        self.without_specs = true;
         self.own()
     }
 

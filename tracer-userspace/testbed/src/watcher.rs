@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 use tracer_model::record::{Body, Record};
 
 use crate::net::die_with_parent;
@@ -41,29 +40,40 @@ pub struct Tracer {
     pub btf: Option<PathBuf>,
     /// Gets each record when it is read.
     pub on_record: fn(&Record),
+    /// The log of the kubelet.
+    pub kubelet_log: Option<PathBuf>,
 }
 
 impl Tracer {
     /// Writes the files with pods and Services to `options.scratch`.
     pub fn new(options: &Options, program: PathBuf) -> Result<Self> {
-        let file = |name: &str, content: &Value| -> Result<PathBuf> {
-            let path = options.scratch.join(name);
-            fs::create_dir_all(&options.scratch)
-                .and_then(|()| fs::write(&path, content.to_string()))
-                .with_context(|| format!("write {}", path.display()))?;
-            Ok(path)
-        };
         Ok(Self {
             program,
             prober: options.prober.clone(),
-            pods: file("pods.json", &pods::plan(options.probe_timeout))?,
-            services: Some(file("services.json", &pods::services())?),
+            pods: write(&options.scratch.join("pods.json"), &pods::plan(options.probe_timeout).to_string())?,
+            services: Some(write(&options.scratch.join("services.json"), &pods::services().to_string())?),
             tiny_ring: false,
             kubeconfig: None,
             btf: options.btf.clone(),
             on_record: |_| {},
+            kubelet_log: None,
         })
     }
+
+    /// The same without the probes of the pods, and with the log of a kubelet.
+    pub fn without_specs(&self, options: &Options) -> Result<Self> {
+        let pods = pods::without_probes(pods::plan(options.probe_timeout)).to_string();
+        let pods = write(&options.scratch.join("names.json"), &pods)?;
+        Ok(Self { pods, kubelet_log: Some(write(&options.kubelet_log(), "")?), ..self.clone() })
+    }
+}
+
+fn write(path: &Path, content: &str) -> Result<PathBuf> {
+    let folder = path.parent().context("a file in a folder")?;
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(path, content))
+        .with_context(|| format!("write {}", path.display()))?;
+    Ok(path.to_owned())
 }
 
 /// The flag that makes a tracer read the kernel's types from a file.
@@ -124,6 +134,9 @@ impl Session {
         }
         if let Some(kubeconfig) = &tracer.kubeconfig {
             command.arg("--kubeconfig").arg(kubeconfig);
+        }
+        if let Some(log) = &tracer.kubelet_log {
+            command.arg("--kubelet-log").arg(log);
         }
         command.args(btf_flag(tracer.btf.as_deref())).stderr(Stdio::piped());
         die_with_parent(without_settings(&mut command));

@@ -65,13 +65,18 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     Some((found, named))
 }
 
+/// A command printed this text, or nothing. tracer knows the kubelet's messages about probes that connect: of a command,
+/// the kubelet prints only the output.
+pub fn is_printed(probe: &KubeletProbe, node: &Node) -> bool {
+    let printed = matches!(probe.reason, ProbeOutput::Other | ProbeOutput::Nothing);
+    printed && probe.dst.is_none() && spec(probe, node).is_none()
+}
+
 /// The verdict on a failure that no attempt explains, or one of `connections` that all seemed to succeed.
 pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
-    // tracer knows the kubelet's messages about probes that connect. Of a command, the kubelet prints only the output.
-    let printed = matches!(probe.reason, ProbeOutput::Other | ProbeOutput::Nothing) && probe.dst.is_none();
-    if connections == 0 && printed && without_specs {
+    if is_printed(probe, node) && without_specs {
         let found = failed_command(&of_command(probe), None, &named.k8s);
         return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
     }

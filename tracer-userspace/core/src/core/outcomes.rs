@@ -107,9 +107,9 @@ impl Core {
 
     /// The attempts that an outcome can be about.
     pub(super) fn fitting(&self, probe: &KubeletProbe) -> Vec<&Attempt> {
-        // A probe that could not be made has no target.
+        // A command, or a probe that could not be made, has no target.
         let not_made = probe.reason.is_of_command() || !probe.is_counted() && probe.reason == ProbeOutput::Other;
-        if not_made || not_connected::not_connected(probe).is_some() {
+        if not_made || kubelet::is_printed(probe, &self.node) || not_connected::not_connected(probe).is_some() {
             return Vec::new();
         }
         let may_wait = |a: &Attempt| !is_open_too_long(a, probe, Matched::new(a, &self.node).longest_timeout_ns());
@@ -361,6 +361,36 @@ mod tests {
         assert_eq!(late.verdict.summary, format!("{command}did not end in time (timeoutSeconds 1)"));
         let fix = &failed.verdict.remediation;
         assert_has(&fix, &["kubectl exec -n default web -c app -- COMMAND"]);
+    }
+
+    /// Without specs, each connection to the pod could be of the failed probe.
+    #[test]
+    fn what_a_command_printed_is_of_no_connection() {
+        let after = |reason: ProbeOutput, fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().without_specs().clone();
+            fill(&mut stream);
+            stream.kubelet(reason).wait_ms(600).tick();
+            let last = stream.verdicts().pop().expect("a verdict");
+            assert_eq!((last.dst, last.kubelet.is_some()), (None, true), "{:?}", last.verdict.summary);
+            stream.causes()
+        };
+        let healthy = |stream: &mut Stream| _ = stream.connect().established().answers(200);
+        let two = |stream: &mut Stream| {
+            stream.connect().established().answers(200).again(9).connect().established().answers(200);
+        };
+        let refused = |stream: &mut Stream| _ = stream.connect().refused();
+        assert_eq!(after(ProbeOutput::Other, healthy), ["exec_failed"]);
+        assert_eq!(after(ProbeOutput::Other, two), ["exec_failed"]);
+        assert_eq!(after(ProbeOutput::Other, refused), ["connection_refused", "exec_failed"]);
+        assert_eq!(after(ProbeOutput::Nothing, healthy), ["unexplained"], "a timeout, or not");
+    }
+
+    /// A message that tracer does not know, about a probe that connects.
+    #[test]
+    fn an_unknown_message_about_a_known_probe_is_of_its_connection() {
+        let mut stream = Stream::new().http_readiness().connect().established().answers(200).clone();
+        stream.kubelet(ProbeOutput::Other);
+        assert_eq!(stream.joined(), [(7, ProbeOutput::Other)]);
     }
 
     /// An error of the container runtime is about no connection.

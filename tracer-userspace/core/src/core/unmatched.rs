@@ -108,6 +108,9 @@ impl Core {
     /// An attempt of this probe failed at that time and has no other kubelet outcome: it has the verdict on this
     /// failure.
     fn has_verdict(&self, probe: &KubeletProbe) -> bool {
+        if kubelet::is_printed(probe, &self.node) {
+            return false;
+        }
         if self.failed_while_connecting(probe) {
             return true;
         }

@@ -201,6 +201,12 @@ impl Stream {
         self.change_pod(|pod| pod.containers[0].name = Some(name.into()))
     }
 
+    /// The pod at the target's address, without its probes: `attach` with no list of them.
+    pub fn without_specs(&mut self) -> &mut Self {
+        self.http_readiness().last_pods().pods[0].containers[0].probes.clear();
+        self
+    }
+
     /// Another pod, of which only the name is known yet.
     pub fn pod_without_specs(&mut self, addr: &str) -> &mut Self {
         let addrs = vec![address(addr)];

@@ -1,8 +1,10 @@
 //! What a scenario works with: a node, its prober, and the list of attempts with their expectations.
 
-use std::net::SocketAddr;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use nix::unistd::Pid;
@@ -78,13 +80,33 @@ impl Fixture<'_> {
         if came { Ok(summaries) } else { bail!("no event {event} about {words:?}, but {summaries:?}") }
     }
 
+    /// The kubelet logs that the readiness probe of this pod failed with this output.
+    pub fn kubelet_reports(&self, pod: SocketAddr, output: &str) -> Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let (seconds, micros) = (now.as_secs(), now.subsec_micros());
+        let time = format!("{:02}:{:02}:{:02}.{micros:06}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+        let (pid, name) = (self.prober.pid(), format!("pod-{}", index_of(pod)));
+        let mut log = OpenOptions::new().append(true).open(self.options.kubelet_log())?;
+        // A single write: tracer must not read a part of the line.
+        let line = format!(
+            "I1127 {time} {pid:7} prober.go:122] \"Probe failed\" probeType=\"Readiness\" pod=\"default/{name}\" containerName=\"app\" probeResult=\"failure\" output={output:?}\n"
+        );
+        log.write_all(line.as_bytes()).context("the kubelet's log")
+    }
+
+    /// Waits until so many verdicts without a connection have this cause.
+    pub fn reported_alone(&self, cause: Cause, count: usize) -> Result<()> {
+        let is_alone = |record: &&Record| match &record.body {
+            Body::Verdict(body) => body.verdict.cause == cause && body.dst.is_none(),
+            _ => false,
+        };
+        let came = (self.wait_for)(&mut |records| records.iter().filter(is_alone).count() == count);
+        if came { Ok(()) } else { bail!("not {count} verdicts {} without a connection", cause.name()) }
+    }
+
     /// The pod with this address.
     pub fn pod_of(&mut self, addr: SocketAddr) -> Result<&mut Pod> {
-        let index = match addr.ip() {
-            std::net::IpAddr::V4(ip) => u16::from(ip.octets()[3]),
-            std::net::IpAddr::V6(ip) => ip.segments()[7],
-        };
-        self.node.pod_at(index)
+        self.node.pod_at(index_of(addr))
     }
 
     /// The namespace of the pod with this address.
@@ -257,6 +279,14 @@ impl Fixture<'_> {
             same_ports: 1,
             mentions: self.mentioned.clone(),
         }
+    }
+}
+
+/// The number of the pod with this address.
+fn index_of(addr: SocketAddr) -> u16 {
+    match addr.ip() {
+        IpAddr::V4(ip) => u16::from(ip.octets()[3]),
+        IpAddr::V6(ip) => ip.segments()[7],
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused_other_address", REFUSED, other_address).smoke(),
     Scenario::new("connection_refused_other_device", REFUSED, other_device),
     Scenario::new("connection_refused_after_end", REFUSED, after_end),
+    Scenario::new("connection_refused_beside_commands", REFUSED, beside_commands).without_specs(),
+    Scenario::new("connection_refused_beside_commands_v6", REFUSED, beside_commands).without_specs().v6(),
     Scenario::new("handshake_rst", Some(Cause::HandshakeRst), handshake_rst)
         .needs(&[Need::PacketSocket])
         .on_every_kernel(),
@@ -122,6 +124,18 @@ fn other_device(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("on-lo", HTTP)?;
     fixture.mentions(&["listens on", "(SO_BINDTODEVICE)"]);
     fixture.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// The pods run commands as probes, too. What these print is about no connection.
+fn beside_commands(fixture: &mut Fixture<'_>) -> Result<()> {
+    let printed = "cat: /tmp/ready: No such file or directory";
+    let (dead, pod) = (fixture.pod(HTTP)?, fixture.serving("http", HTTP)?);
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.kubelet_reports(pod, printed)?;
+    fixture.reported_alone(Cause::ExecFailed, 1)?;
+    fixture.fails(Kind::Http, dead, Ending::Refused)?;
+    fixture.kubelet_reports(dead, printed)?;
+    fixture.reported_alone(Cause::ExecFailed, 2)
 }
 
 /// The process listened, and has exited.
