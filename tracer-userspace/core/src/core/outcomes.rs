@@ -201,9 +201,13 @@ fn is_open_too_long(attempt: &Attempt, probe: &KubeletProbe, timeout_ns: Option<
     attempt.ended.is_none() && over.is_some_and(|over| over < probe.written_boot_ns)
 }
 
-/// The answer had another status than the one that the kubelet read, or cannot have had a status.
-fn contradicts(attempt: &Attempt, probe: &KubeletProbe) -> bool {
-    let (ProbeOutput::Status(read), Some((_, answer))) = (probe.reason, attempt.answer()) else { return false };
+/// The answer had another status than the one that the kubelet read, or cannot have had a status; or it was no answer of
+/// gRPC.
+pub(super) fn contradicts(attempt: &Attempt, probe: &KubeletProbe) -> bool {
+    let Some((_, answer)) = attempt.answer() else { return false };
+    let ProbeOutput::Status(read) = probe.reason else {
+        return probe.is_answered_in_grpc() && (answer.kind == AnswerKind::Http || answer.kind.is_tls());
+    };
     let is_other = answer.status.is_some_and(|status| status != read);
     answer.kind == AnswerKind::Alert || is_other && !answer.is_interim()
 }
@@ -383,6 +387,10 @@ mod tests {
         assert_eq!(after(ProbeOutput::Other, two), ["exec_failed"]);
         assert_eq!(after(ProbeOutput::Other, refused), ["connection_refused", "exec_failed"]);
         assert_eq!(after(ProbeOutput::Nothing, healthy), ["unexplained"], "a timeout, or not");
+        // `grpc_health_probe` prints what the kubelet says of a gRPC probe.
+        let failed = |stream: &mut Stream| _ = stream.connect().established().answers(503);
+        assert_eq!(after(ProbeOutput::NotServing, healthy), ["unexplained"]);
+        assert_eq!(after(ProbeOutput::NotServing, failed), ["app_status_failure", "unexplained"]);
     }
 
     /// A message that tracer does not know, about a probe that connects.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::Core;
-use super::outcomes::is_in_time;
+use super::outcomes::{contradicts, is_in_time};
 use super::records::{kubelet_outcome, unattached};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
@@ -117,9 +117,8 @@ impl Core {
         let is_same = |a: &&Attempt| {
             a.prober && a.kubelet().is_none() && (is_in_time(a, probe) || is_closed_late(a, probe.written_boot_ns))
         };
-        let mut of_probe =
-            self.correlator.all().filter(is_same).filter(|a| Matched::new(a, &self.node).is_probe_of(probe));
-        of_probe.any(|a| self.has_failed(a))
+        let is_of_probe = |a: &&Attempt| !contradicts(a, probe) && Matched::new(a, &self.node).is_probe_of(probe);
+        self.correlator.all().filter(is_same).filter(is_of_probe).any(|a| self.has_failed(a))
     }
 }
 
@@ -290,6 +289,12 @@ mod tests {
             stream.again_to(100, "10.0.0.9:3128").connect().prober_with_pid(101).established();
         };
         assert_eq!(verdict(of_another), Some(unexplained), "tracer may watch another kubelet only");
+        // As `grpc_health_probe` prints it, in a recording of an older version.
+        let mut printed = Stream::new().without_specs().wait_ms(70_000).clone();
+        elsewhere(&mut printed);
+        printed
+            .kubelet_messages(ProbeType::Readiness, "timeout: failed to connect service \"127.0.0.1:8080\" within 1s");
+        assert_eq!(printed.wait_ms(600).tick().all_decided(), [unexplained]);
         // A log in JSON names no process.
         assert_eq!(verdict_of(None, of_another), Some(untried));
         let of_haproxy = |stream: &mut Stream| {

@@ -153,6 +153,12 @@ impl KubeletProbe {
         self.output.as_deref().is_some_and(|it| it.starts_with("timeout: health rpc did not complete"))
     }
 
+    /// A server of gRPC answered, if only the handshake of HTTP/2.
+    pub fn is_answered_in_grpc(&self) -> bool {
+        use ProbeOutput::{HealthNotFound, NoHealthService, NotServing, RpcDenied};
+        matches!(self.reason, NotServing | NoHealthService | HealthNotFound | RpcDenied) || self.is_rpc_timeout()
+    }
+
     /// The gRPC status with which the health rpc ended. It may be the client's own, after a lost connection, unless it
     /// says how the client gave up.
     pub fn rpc_status(&self) -> Option<&str> {
@@ -161,11 +167,11 @@ impl KubeletProbe {
     }
 
     /// How long the kubelet's gRPC client tried to connect (`pkg/probe/grpc`). Its attempts failed within that
-    /// time, not at its end.
+    /// time, not at its end. The text of `grpc_health_probe` has no error after the time.
     pub fn connecting_for_ns(&self) -> Option<u64> {
         let (_, rest) = self.output.as_deref()?.strip_prefix(NOT_CONNECTED)?.split_once(" within ")?;
-        let seconds = rest.split_once("s:").and_then(|(seconds, _)| seconds.parse::<u64>().ok());
-        Some(seconds.unwrap_or(LONGEST_CONNECT_S).saturating_mul(1_000_000_000))
+        let (seconds, _) = rest.split_once("s:")?;
+        Some(seconds.parse().unwrap_or(LONGEST_CONNECT_S).saturating_mul(1_000_000_000))
     }
 
     /// It comes from an Event, not from the log.

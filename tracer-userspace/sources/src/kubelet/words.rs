@@ -115,9 +115,21 @@ fn is_container_end(error: &str) -> bool {
     by_runtime || error == "rpc error: code = Canceled desc = context canceled"
 }
 
+/// `grpc_health_probe`, which an exec probe may run, could not connect. The kubelet's own texts come from it. But the
+/// kubelet adds the error to a timeout, and connects to an address of the pod only (`Probe`, pkg/probe/grpc).
+fn is_of_health_probe(output: &str) -> bool {
+    let asked = output.split_once(": failed to connect service ").map(|(_, rest)| rest.trim_start_matches("at "));
+    let Some((address, rest)) = asked.and_then(|it| it.strip_prefix('"')?.split_once('"')) else { return false };
+    let is_of_pod = address.parse::<SocketAddr>().is_ok_and(|it| !it.ip().is_loopback());
+    !is_of_pod || rest.strip_prefix(" within ").is_some_and(redact::is_duration)
+}
+
 /// Whether it is a network error of Go's client or of the kubelet's probers. If the body of an answer cannot be read,
 /// the error has no URL (`DoHTTPProbe`, pkg/probe/http).
 fn is_network(output: &str, result: KubeletResult) -> bool {
+    if is_of_health_probe(output) {
+        return false;
+    }
     let client = ["Get \"http", "Get http", "Head \"http"];
     let own = [
         "dial tcp ",
@@ -258,6 +270,23 @@ mod tests {
         assert!(text.is_some_and(|it| it.ends_with("(grpc.health.v1.Health)")), "the rest is the server's");
         let no_connection = "error: failed to connect service at \"10.88.0.5:50051\": context canceled";
         assert_eq!(understood(no_connection).0, ProbeOutput::Network);
+    }
+
+    /// The output of a command: the kubelet adds the error, and connects to no other address than the pod's.
+    #[test]
+    fn what_grpc_health_probe_prints_is_of_a_command() {
+        for printed in [
+            "timeout: failed to connect service \"127.0.0.1:8080\" within 1s",
+            "timeout: failed to connect service \"10.88.0.5:8080\" within 1s",
+            "timeout: failed to connect service \"localhost:8080\" within 1s: context deadline exceeded",
+            "error: failed to connect service at \":8080\": context deadline exceeded",
+            "error: failed to connect service at \"[::1]:8080\": context canceled",
+        ] {
+            assert_eq!(understood(printed), (ProbeOutput::Other, None), "{printed}");
+            assert_eq!(understand(printed).dst, None);
+        }
+        let own = "timeout: failed to connect service \"[fd00::5]:8080\" within 1m0s: context deadline exceeded";
+        assert_eq!(understood(own), (ProbeOutput::Timeout, Some(own.into())));
     }
 
     /// The pod chooses the URLs of the loop.

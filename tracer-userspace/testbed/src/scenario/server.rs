@@ -128,14 +128,19 @@ fn other_device(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// The pods run commands as probes, too. What these print is about no connection.
 fn beside_commands(fixture: &mut Fixture<'_>) -> Result<()> {
-    let printed = "cat: /tmp/ready: No such file or directory";
     let (dead, pod) = (fixture.pod(HTTP)?, fixture.serving("http", HTTP)?);
+    let health_probe = format!("timeout: failed to connect service \"{pod}\" within 1s");
+    for (count, printed) in (1..).zip(["cat: /tmp/ready: No such file or directory", &health_probe]) {
+        fixture.succeeds(Kind::Http, pod)?;
+        fixture.kubelet_reports(pod, printed)?;
+        fixture.reported_alone(Cause::ExecFailed, count)?;
+    }
     fixture.succeeds(Kind::Http, pod)?;
-    fixture.kubelet_reports(pod, printed)?;
-    fixture.reported_alone(Cause::ExecFailed, 1)?;
+    fixture.kubelet_reports(pod, "service unhealthy (responded with \"NOT_SERVING\")")?;
+    fixture.reported_alone(Cause::Unexplained, 1)?;
     fixture.fails(Kind::Http, dead, Ending::Refused)?;
-    fixture.kubelet_reports(dead, printed)?;
-    fixture.reported_alone(Cause::ExecFailed, 2)
+    fixture.kubelet_reports(dead, "cat: /tmp/ready: No such file or directory")?;
+    fixture.reported_alone(Cause::ExecFailed, 3)
 }
 
 /// The process listened, and has exited.
