@@ -245,7 +245,9 @@ impl Core {
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
         let refreshed = |b: &Decided| pending && !self.verdicts.is_finished(conn) && refreshes(b, &finding);
-        let repeats = |b: Decided| !changes(b, &finding, &also) && !refreshed(&b);
+        let is_named =
+            || self.correlator.get(conn).is_some_and(|it| Matched::new(it, &self.node).reported_scheme().is_some());
+        let repeats = |b: Decided| !changes(b, &finding, &also, is_named()) && !refreshed(&b);
         if before.is_some_and(repeats) || self.hold_verdict(conn, &finding, when) || self.is_known_noise(conn, &finding)
         {
             return;

@@ -38,6 +38,9 @@ pub enum Mode {
     /// 503 right after accept, before any request.
     #[value(name = "greet-503")]
     Greet,
+    /// Answers the first bytes with 400, as servers of plain HTTP answer a ClientHello.
+    #[value(name = "400")]
+    BadRequest,
     /// 421.
     #[value(name = "421")]
     Misdirected,
@@ -247,6 +250,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             write_status(&mut stream, "503 Service Unavailable")?;
             drain(&mut stream)
         }
+        Mode::BadRequest => reject(&mut stream),
         Mode::Misdirected => answer(&mut stream, "421 Misdirected Request"),
         Mode::GoTls => say(&mut stream, GO_TLS),
         Mode::Redirect => answer(&mut stream, "302 Found"),
@@ -314,6 +318,13 @@ fn say(stream: &mut TcpStream, words: &[u8]) -> io::Result<()> {
 pub fn answer(stream: &mut (impl Read + Write), status: &str) -> io::Result<()> {
     if read_request(stream)? {
         write_status(stream, status)?;
+    }
+    Ok(())
+}
+
+fn reject(stream: &mut TcpStream) -> io::Result<()> {
+    if stream.read(&mut [0; 4096])? > 0 {
+        write_status(stream, "400 Bad Request")?;
     }
     Ok(())
 }

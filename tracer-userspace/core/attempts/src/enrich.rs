@@ -141,18 +141,27 @@ impl<'a> Matched<'a> {
         self.agreed().and_then(|p| p.probe_type)
     }
 
-    /// The scheme of the probe, if the specs that fit agree on one.
+    /// The scheme of the probe, if the specs that fit agree on one, or the kubelet outcome names it.
     pub fn scheme(&self) -> Option<String> {
-        self.agreed().and_then(|p| p.scheme)
+        self.agreed().and_then(|p| p.scheme).or_else(|| self.reported_scheme().map(str::to_owned))
     }
 
-    /// Every probe and lifecycle handler that this attempt can be speaks plain HTTP; `None` if none fits.
+    /// The scheme of the URL in the kubelet outcome, if no spec fits. After a redirect it is not the probe's own.
+    pub fn reported_scheme(&self) -> Option<&'static str> {
+        let is_unlisted = self.possible_probes().is_empty() && self.possible_handlers().is_empty();
+        let is_redirected = self.attempt.redirected.is_some() || self.redirected_from().is_some();
+        let (_, reported) = self.attempt.kubelet().filter(|_| is_unlisted && outcome_was_logged(self.attempt))?;
+        reported.scheme().filter(|_| !is_redirected)
+    }
+
+    /// Every probe and lifecycle handler that this attempt can be speaks plain HTTP. If none fits, the kubelet outcome
+    /// decides; `None` without one.
     pub fn expects_http(&self) -> Option<bool> {
         let plain =
             |s: &ProbeSpec| s.handler == Handler::Http && s.scheme.as_deref() != Some("https") && s.speaks.is_none();
         let probes = self.possible_probes().into_iter().map(plain);
         let handlers = self.possible_handlers().iter().map(|(.., handler)| handler.scheme != "https");
-        probes.chain(handlers).reduce(|all, one| all && one)
+        probes.chain(handlers).reduce(|all, one| all && one).or_else(|| self.reported_scheme().map(|it| it == "http"))
     }
 
     /// A probe that it can be speaks plain HTTP.
@@ -160,12 +169,14 @@ impl<'a> Matched<'a> {
         self.possible_probes()
             .iter()
             .any(|spec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https"))
+            || self.reported_scheme() == Some("http")
     }
 
     /// A probe that it can be speaks HTTP in TLS, and the port has not answered in TLS before.
     pub fn may_find_no_tls(&self) -> bool {
         let in_tls = |spec: &&ProbeSpec| spec.handler == Handler::Http && spec.scheme.as_deref() == Some("https");
-        self.node.tls.spoken(self.attempt.flow.dst).tls.is_none() && self.possible_probes().iter().any(in_tls)
+        let may_be_tls = self.possible_probes().iter().any(in_tls) || self.reported_scheme() == Some("https");
+        may_be_tls && self.node.tls.spoken(self.attempt.flow.dst).tls.is_none()
     }
 
     /// The probes that this attempt can be one of.

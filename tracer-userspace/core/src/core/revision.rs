@@ -41,9 +41,11 @@ fn is_reported(attempt: &Attempt) -> bool {
 }
 
 /// A later finding replaces an earlier one if it names a nearer cause or another outcome, or if the earlier cause is no
-/// longer right.
-pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
-    let changed = finding.outcome != before.outcome || is_nearer(before, finding);
+/// longer right. `is_named`: no spec names the probe's protocol, and the kubelet outcome does.
+pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause], is_named: bool) -> bool {
+    let by_protocol = matches!(finding.cause, Cause::TlsHandshakeSlow | Cause::ProbeMisconfigured);
+    let is_known_now = is_named && by_protocol && finding.cause < before.cause;
+    let changed = finding.outcome != before.outcome || is_nearer(before, finding) || is_known_now;
     changed || is_overtaken(before, finding, also) || is_superseded(before, finding, also)
 }
 

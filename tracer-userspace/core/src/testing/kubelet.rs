@@ -48,6 +48,14 @@ impl Stream {
         })
     }
 
+    /// The kubelet reports that the request of this scheme to the target failed, in these words.
+    pub fn kubelet_request(&mut self, reason: ProbeOutput, scheme: &str, why: &str) -> &mut Self {
+        let dst = self.flow.dst;
+        self.kubelet_with(reason, |probe| {
+            (probe.output, probe.dst) = (Some(format!("Get \"{scheme}://{dst}\": {why}")), Some(dst));
+        })
+    }
+
     /// An Event about the readiness probe of the pod, of the second that began this long ago.
     pub fn kubelet_event(&mut self, reason: ProbeOutput, ago_ms: u64) -> &mut Self {
         self.kubelet_with(reason, |probe| {

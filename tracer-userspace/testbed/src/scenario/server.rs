@@ -55,6 +55,19 @@ pub(super) const ALL: &[Scenario] = &[
         .on_every_kernel(),
     Scenario::new("tls_handshake_slow_v6", TLS_SLOW, |s| s.serving_fails("tls-hang", Kind::Https, Ending::Timeout))
         .v6(),
+    Scenario::new("tls_handshake_slow_by_url", TLS_SLOW, |s| {
+        by_url(s, "tls-hang", Kind::Https, Ending::Timeout, "net/http: TLS handshake timeout")
+    })
+    .without_specs(),
+    Scenario::new("tls_handshake_slow_by_url_v6", TLS_SLOW, |s| {
+        by_url(s, "tls-hang", Kind::Https, Ending::Timeout, "net/http: TLS handshake timeout")
+    })
+    .without_specs()
+    .v6(),
+    Scenario::new("slow_response_by_url", SLOW, |s| {
+        by_url(s, "hang", Kind::Http, Ending::Timeout, "context deadline exceeded")
+    })
+    .without_specs(),
     Scenario::new("unexplained", Some(Cause::Unexplained), unexplained).needs(&[Need::PacketSocket]),
     Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting).needs(&[Need::PacketSocket]),
     Scenario::new("closed_without_answer", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof))
@@ -87,6 +100,12 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("probe_misconfigured_host", MISCONFIGURED, |s| s.serving_fails("421", Kind::Http, Ending::Status)),
     Scenario::new("probe_misconfigured_redirect_loop", MISCONFIGURED, redirect_loop),
     Scenario::new("probe_misconfigured_redirect_dead", MISCONFIGURED, redirect_dead),
+    Scenario::new("probe_misconfigured_redirect_dead_unlisted", MISCONFIGURED, redirect_dead).without_specs(),
+    Scenario::new("probe_misconfigured_redirect_dead_unlisted_v6", MISCONFIGURED, redirect_dead).without_specs().v6(),
+    Scenario::new("probe_misconfigured_by_url", MISCONFIGURED, |s| {
+        by_url(s, "400", Kind::Https, Ending::Error, "http: server gave HTTP response to HTTPS client")
+    })
+    .without_specs(),
     Scenario::new("app_status_unasked", None, unavailable_source),
     Scenario::new("app_status_large_answer", None, |s| {
         let pod = s.serving("big", HTTP)?;
@@ -141,6 +160,17 @@ fn beside_commands(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, dead, Ending::Refused)?;
     fixture.kubelet_reports(dead, "cat: /tmp/ready: No such file or directory")?;
     fixture.reported_alone(Cause::ExecFailed, 3)
+}
+
+/// Only the kubelet's line names the protocol of the probe.
+fn by_url(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, how: Ending, why: &str) -> Result<()> {
+    let pod = fixture.serving(mode, HTTP)?;
+    fixture.fails(kind, pod, how)?;
+    let scheme = if kind == Kind::Https { "https" } else { "http" };
+    fixture.kubelet_reports(pod, &format!("Get \"{scheme}://{pod}/healthz\": {why}"))?;
+    // When the next line has its verdict, tracer has read this one.
+    fixture.kubelet_reports(pod, "cat: /tmp/ready: No such file or directory")?;
+    fixture.reported_alone(Cause::ExecFailed, 1)
 }
 
 /// The process listened, and has exited.

@@ -19,6 +19,9 @@ impl<'a> Matched<'a> {
     /// The protocol of all probes that this attempt can be. `None` if it can be a lifecycle handler: after a plain
     /// answer to HTTPS, the kubelet retries in plain HTTP (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
     fn probe_protocol(&self) -> Option<Protocol> {
+        if self.reported_scheme() == Some("https") {
+            return Some(Protocol::Tls);
+        }
         let probes = self.possible_probes();
         let first = protocol_of(probes.first()?)?;
         let agreed = probes.iter().all(|spec| protocol_of(spec) == Some(first));

@@ -1,6 +1,8 @@
 //! The kubelet itself was late. It did not read an answer that was in its socket in time, or it sent its request when
 //! most of its time was over.
 
+use super::super::giving_up::is_timeout;
+use super::slow_response::budget;
 use super::*;
 use tracer_attempts::enrich::LATE_NS;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
@@ -15,14 +17,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// The target acknowledged the request late: less than half of the time since the handshake was left for its answer.
 fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
-    let asked = sent_request_late(case)?;
-    let timeout_s = case.matched.timeout_s()?;
+    // Without a spec or a kubelet outcome, it may have closed for another reason.
+    let at_timeout = case.matched.longest_timeout_ns().is_some() || is_timeout(case);
+    let asked = sent_request_late(case).filter(|_| at_timeout)?;
     let (attempt, established) = (case.attempt, case.attempt.established_at()?);
     let [reached, idle, left] = [(attempt.started, established), (established, asked), (asked, ended)]
         .map(|(from, to)| ms(to.saturating_sub(from)));
     let dst = attempt.flow.dst;
     let summary = format!(
-        "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout (timeoutSeconds {timeout_s})"
+        "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout{}",
+        budget(case)
     );
     let text = format!("the last segment of the connection, which acknowledged the request, came {left} before");
     let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
@@ -38,10 +42,12 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
     let (_, reported) = case.attempt.kubelet().filter(|(_, reported)| reported.reason == ProbeOutput::Timeout)?;
     // With TLS or HTTP/2 the first bytes belong to a handshake, and show nothing about the answer.
     case.matched.expects_http().filter(|plain| *plain)?;
-    let timeout_s = case.matched.timeout_s()?;
     let ((closed, end), lasted) = (case.attempt.ended?, case.attempt.lasted()?);
     let is_complete = end == End::ClosedByServer;
-    let timeout = u64::from(timeout_s) * 1_000_000_000;
+    let timeout_s = case.matched.timeout_s();
+    // No timeout of a probe is shorter than 1 s.
+    let shortest_s = timeout_s.or(is_complete.then_some(1))?;
+    let timeout = u64::from(shortest_s) * 1_000_000_000;
     let (when, confidence, arrived) = match case.attempt.answer() {
         Some((time, answer)) => {
             let took = time.saturating_sub(case.attempt.started);
@@ -56,14 +62,15 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
             ))?
         }
         None => {
-            let unread = case.attempt.received().is_some_and(|n| n > 0);
+            let unread = timeout_s.is_some() && case.attempt.received().is_some_and(|n| n > 0);
             let late = lasted > timeout.saturating_add(LATE_NS);
             (unread && late).then_some(("when it was closed".to_owned(), Confidence::Possible, None))?
         }
     };
     let summary = format!(
-        "the answer of {} was in the prober's socket {when}; the kubelet timed out (timeoutSeconds {timeout_s}) and closed after {} without reading it",
+        "the answer of {} was in the prober's socket {when}; the kubelet timed out{} and closed after {} without reading it",
         case.attempt.flow.dst,
+        budget(case),
         ms(lasted),
     );
     let state = case.attempt.last.as_ref().map(|state| of_state(closed, state));
@@ -173,6 +180,39 @@ mod tests {
         assert_eq!([1_001, 1_100].map(|ms| closed_after(ms, false)), [slow, slow]);
         assert_eq!(closed_after(1_100, true), ("kubelet_delayed", Confidence::Likely));
         assert_eq!(closed_after(1_001, true).0, "unexplained", "a kubelet that is late itself closes late");
+    }
+
+    /// No timeout is shorter than a second, so the answer came in time. Only a server that has closed sent all of it.
+    #[test]
+    fn without_specs_an_answer_in_the_first_second_was_not_read() {
+        let decided = |answer_ms: u64, by_server: bool, scheme: &str| {
+            let mut stream = Stream::new().without_specs().connect().established().wait_ms(answer_ms).clone();
+            stream.answer(AnswerKind::Http, Some(200));
+            let old = if by_server { TcpState::CloseWait } else { TcpState::Established };
+            if by_server {
+                stream.state(TcpState::Established, old, 0, (100, 101, 18));
+            }
+            let new = if by_server { TcpState::LastAck } else { TcpState::FinWait1 };
+            stream.wait_ms(3_000).state_quiet((old, new), (100, 101, 17), 3_000_000_000);
+            stream.kubelet_request(ProbeOutput::Timeout, scheme, "context deadline exceeded").last_decided()
+        };
+        assert_eq!(decided(30, true, "http"), ("kubelet_delayed", Confidence::Likely));
+        assert_eq!(decided(30, false, "http").0, "slow_response", "the timeout may be 3 s");
+        assert_eq!(decided(900, true, "http").0, "unexplained", "the timeout may be 1 s");
+        assert_ne!(decided(30, true, "https").0, "kubelet_delayed", "a ServerHello may come so");
+    }
+
+    /// Of a probe without a spec, or one of two with different timeouts.
+    #[test]
+    fn a_late_request_needs_no_known_timeout() {
+        let ends = (TcpState::Established, TcpState::FinWait1);
+        let mut stream = Stream::new().without_specs().connect().established().wait_ms(1001).clone();
+        stream.state_quiet(ends, (100, 101, 0), 100_000_000).settles();
+        assert_eq!(stream.causes(), ["slow_response"], "it may have closed for another reason");
+        stream.kubelet_request(ProbeOutput::Timeout, "http", "context deadline exceeded");
+        assert_eq!(stream.last_decided(), ("kubelet_delayed", Confidence::Likely));
+        let mut two = Stream::new().http_readiness().like_liveness_too(5).connect().established().wait_ms(1001).clone();
+        assert_eq!(two.state_quiet(ends, (100, 101, 0), 100_000_000).causes(), ["kubelet_delayed"]);
     }
 
     #[test]

@@ -51,7 +51,7 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
 /// The answer redirected the probe to a port of the pod on which nobody listens, and which no probe asks.
 fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let from = case.matched.redirected_from()?;
+    let from = case.matched.redirected_from().or_else(|| case.matched.may_be_redirected_from())?;
     let Refused { evidence, confidence, .. } = refused(case)?;
     let redirected = attempt.redirected.filter(|it| it.first.port() == from);
     let status = redirected.map(|it| format!(" (status {})", it.status)).unwrap_or_default();
@@ -228,6 +228,52 @@ mod tests {
         assert_lacks(&verdict.remediation, &["make the process listen"]);
         stream.kubelet_at_target(ProbeOutput::Network);
         assert_eq!(stream.all_decided().last(), Some(&SURE));
+    }
+
+    #[test]
+    fn a_redirect_to_a_dead_port_of_a_pod_without_specs_is_named() {
+        let decided = |dst: &str, wait_ms: u64| {
+            let mut stream = Stream::new();
+            answered(stream.without_specs(), 302).wait_ms(wait_ms).again_to(8, dst).connect().refused().wait_ms(5);
+            stream.all_decided()
+        };
+        assert_eq!(decided("10.88.0.2:9", 0), [LIKELY]);
+        assert_eq!(decided("10.88.0.2:9", 500)[0].0, "connection_refused", "a probe of its own");
+        assert_eq!(decided("10.88.0.2:8080", 0)[0].0, "connection_refused", "the listener ended");
+    }
+
+    /// Only the URL in the kubelet's line tells that the probe asks in HTTPS.
+    #[test]
+    fn a_url_with_https_shows_that_the_port_answered_in_plain() {
+        let decided = |reason, scheme: &str, why: &str| {
+            let mut stream = Stream::new().without_specs().connect().established().clone();
+            stream.answer(AnswerKind::Http, Some(400)).closes((239, 240, 60)).wait_ms(5).tick();
+            stream.kubelet_request(reason, scheme, why).all_decided()
+        };
+        let before = ("app_status_failure", Confidence::Proven);
+        let in_plain = "http: server gave HTTP response to HTTPS client";
+        assert_eq!(decided(ProbeOutput::NotHttp, "https", in_plain), [before, SURE]);
+        let other = decided(ProbeOutput::Network, "http", "EOF");
+        assert!(other.iter().all(|it| *it == before), "{other:?}");
+    }
+
+    /// Only the URL in the kubelet's line tells that the probe asks in plain HTTP.
+    #[test]
+    fn a_url_with_http_shows_that_the_port_speaks_tls() {
+        let last = |hello: bool, scheme: &str| {
+            let mut stream = Stream::new().without_specs().links(true, &["10.88.0.1"]).clone();
+            if hello {
+                let addr = address("10.88.0.2:8080");
+                stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
+            }
+            closed(&mut stream, false).kubelet_request(ProbeOutput::Network, scheme, "EOF");
+            stream.last_verdict()
+        };
+        assert_eq!(last(true, "http").cause, Cause::ProbeMisconfigured);
+        assert_eq!(last(true, "https").cause, Cause::ClosedWithoutAnswer);
+        let unknown = last(false, "http");
+        assert_eq!((unknown.cause, unknown.confidence), (Cause::ClosedWithoutAnswer, Confidence::Proven));
+        assert_has(&unknown.remediation, &["set the probe's scheme to HTTPS"]);
     }
 
     #[test]

@@ -83,6 +83,18 @@ mod tests {
         assert!(!verdict.summary.contains("does not speak") && !verdict.remediation.to_string().contains("openssl"));
     }
 
+    /// Only the URL in the kubelet's line tells that the probe asks in HTTPS.
+    #[test]
+    fn the_scheme_in_the_outcome_tells_a_handshake_from_a_request() {
+        let causes = |scheme: &str, why: &str| {
+            let mut stream = Stream::new().without_specs().connect().established().wait_ms(1001).clone();
+            stream.closes((280, 281, 0)).settles().kubelet_request(ProbeOutput::Timeout, scheme, why).causes()
+        };
+        assert_eq!(causes("https", "net/http: TLS handshake timeout"), ["slow_response", "tls_handshake_slow"]);
+        let late = causes("http", "context deadline exceeded");
+        assert!(late.iter().all(|it| *it == "slow_response"), "{late:?}");
+    }
+
     /// The cause is less sure than the drop, but the attempt did not fail because of the drop.
     #[test]
     fn a_drop_before_the_connection_was_established_is_not_the_cause() {
