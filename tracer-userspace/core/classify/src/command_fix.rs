@@ -107,6 +107,12 @@ pub(super) fn fix_failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     if let Some(not_started) = not_started_for(probe) {
         return not_started.remediation().reword(|what| format!("{what}. {BY_HAND}")).run(by_hand);
     }
+    if probe.reason == ProbeOutput::PrintedNothing {
+        return Remediation::from(format!(
+            "{BY_HAND}. Only its status shows why it fails (echo $?): let it print a reason"
+        ))
+        .run(by_hand);
+    }
     let describe = Command::in_cluster(format!("kubectl describe pod {}", kubectl::pod(k8s)));
     Remediation::from(format!("{BY_HAND}. Its output is in the event Unhealthy of the pod. If it cannot be run, the container is gone or has no such program"))
         .run(by_hand)

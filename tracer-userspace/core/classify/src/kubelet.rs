@@ -68,8 +68,7 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
 /// A command printed this text, or nothing. tracer knows the kubelet's messages about probes that connect: of a command,
 /// the kubelet prints only the output.
 pub fn is_printed(probe: &KubeletProbe, node: &Node) -> bool {
-    let printed = matches!(probe.reason, ProbeOutput::Other | ProbeOutput::Nothing);
-    printed && probe.dst.is_none() && spec(probe, node).is_none()
+    probe.reason.may_be_printed() && probe.dst.is_none() && spec(probe, node).is_none()
 }
 
 /// The verdict on a failure that no attempt explains, or one of `connections` that all seemed to succeed.
@@ -178,6 +177,7 @@ fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> F
     let (cause, what) = match probe.reason {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
         ProbeOutput::CommandNotRun => (cause_not_run(probe), "could not be run"),
+        ProbeOutput::PrintedNothing => (Cause::ExecFailed, "ended with an error, and printed nothing"),
         _ => (Cause::ExecFailed, "ended with an error; what it printed is in the pod's event"),
     };
     let late = spec.filter(|_| cause == Cause::ExecTimeout);

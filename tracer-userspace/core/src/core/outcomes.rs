@@ -349,6 +349,9 @@ mod tests {
         assert_eq!(stream.quoted(), [("exec_failed", true), ("exec_timeout", true)]);
         let silent = Stream::new().exec_readiness().kubelet(ProbeOutput::Nothing).clone();
         assert_eq!(silent.quoted(), [("unexplained", true)], "a timeout, or not");
+        let ended = Stream::new().exec_readiness().kubelet(ProbeOutput::PrintedNothing).clone();
+        assert_eq!(ended.all_decided(), [("exec_failed", Confidence::Likely)]);
+        assert_ends(&ended.verdict().summary, "ended with an error, and printed nothing");
         let unknown = Stream::new().kubelet(ProbeOutput::Other).clone();
         assert_eq!(unknown.quoted(), [("exec_failed", true)], "no connection, and no output of a network probe");
     }
@@ -383,9 +386,11 @@ mod tests {
             stream.connect().established().answers(200).again(9).connect().established().answers(200);
         };
         let refused = |stream: &mut Stream| _ = stream.connect().refused();
-        assert_eq!(after(ProbeOutput::Other, healthy), ["exec_failed"]);
-        assert_eq!(after(ProbeOutput::Other, two), ["exec_failed"]);
-        assert_eq!(after(ProbeOutput::Other, refused), ["connection_refused", "exec_failed"]);
+        for reason in [ProbeOutput::Other, ProbeOutput::PrintedNothing] {
+            assert_eq!(after(reason, healthy), ["exec_failed"]);
+            assert_eq!(after(reason, two), ["exec_failed"]);
+            assert_eq!(after(reason, refused), ["connection_refused", "exec_failed"]);
+        }
         assert_eq!(after(ProbeOutput::Nothing, healthy), ["unexplained"], "a timeout, or not");
         // `grpc_health_probe` prints what the kubelet says of a gRPC probe.
         let failed = |stream: &mut Stream| _ = stream.connect().established().answers(503);

@@ -238,6 +238,8 @@ pub enum ProbeOutput {
     /// No text: a command that printed nothing, or, before 1.24, one that did not end in time
     /// (kubernetes/kubernetes#106201).
     Nothing,
+    /// No text, from a kubelet that has a text for a timeout: a command that ended with an error and printed nothing.
+    PrintedNothing,
 }
 
 impl ProbeOutput {
@@ -255,6 +257,11 @@ impl ProbeOutput {
                 | Self::TlsRefused
                 | Self::InvalidTls
         )
+    }
+
+    /// A command printed this, or nothing, unless the kubelet has a message that tracer does not know.
+    pub const fn may_be_printed(self) -> bool {
+        matches!(self, Self::Other | Self::Nothing | Self::PrintedNothing)
     }
 
     /// It is about a command, not about a connection.

@@ -60,6 +60,11 @@ impl<'a> LogEntry<'a> {
             Fields::Json(fields) => value_of(fields.get(key)?),
         }
     }
+
+    /// The value of a key is in quotes, in klog's text. In JSON all are.
+    pub(super) fn is_quoted(&self, key: &str) -> bool {
+        matches!(self.fields, Fields::Text(pairs) if pairs.contains(&format!("{key}=\"")))
+    }
 }
 
 fn text(line: &str) -> Option<LogEntry<'_>> {

@@ -68,6 +68,7 @@ impl KubeletEvent {
             probe_type: ProbeType::from_kubelet(kind)?,
             result,
             output: output.trim().to_owned(),
+            names_timeouts: false,
         })
     }
 }

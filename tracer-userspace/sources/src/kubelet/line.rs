@@ -9,7 +9,7 @@ use super::entry::{LogEntry, WrittenTime};
 use super::fields::nearest;
 use super::words::{Words, understand};
 use tracer_model::event::{
-    KubeletProbe, KubeletResult, ObservationKind, PodRef, ProbeType, SandboxCause, SandboxFailure,
+    KubeletProbe, KubeletResult, ObservationKind, PodRef, ProbeOutput, ProbeType, SandboxCause, SandboxFailure,
 };
 
 /// How much text of a sandbox failure is kept, in characters.
@@ -63,13 +63,17 @@ pub(super) struct LogOutcome {
     pub(super) probe_type: ProbeType,
     pub(super) result: KubeletResult,
     pub(super) output: String,
+    /// This kubelet has a text for a command that did not end in time (1.24 and later).
+    pub(super) names_timeouts: bool,
 }
 
 impl LogOutcome {
     /// The observation; `None` if the pod's name is invalid.
     pub(super) fn into_probe(self, written_boot_ns: u64, pid: Option<u32>) -> Option<KubeletProbe> {
-        let Self { pod, container, probe_type, result, output } = self;
+        let Self { pod, container, probe_type, result, output, names_timeouts } = self;
         let Words { reason, text, src, dst } = understand(&output, result);
+        let ended = names_timeouts && result == KubeletResult::Failure && reason == ProbeOutput::Nothing;
+        let reason = if ended { ProbeOutput::PrintedNothing } else { reason };
         let output = text;
         pod.is_nameable().then_some(KubeletProbe {
             pod,
@@ -102,6 +106,8 @@ fn structured(entry: &LogEntry<'_>) -> Option<LogOutcome> {
         probe_type: ProbeType::from_kubelet(&entry.field("probeType")?)?,
         result,
         output: entry.field(reported).unwrap_or_default(),
+        // klog quotes this value from v2.100 on, which Kubernetes has since 1.28.
+        names_timeouts: entry.is_quoted("probeResult"),
     })
 }
 
@@ -121,6 +127,7 @@ fn plain(text: &str) -> Option<LogOutcome> {
         probe_type: ProbeType::from_kubelet(kind)?,
         result,
         output: output.trim_start().to_owned(),
+        names_timeouts: false,
     })
 }
 

@@ -149,7 +149,7 @@ fn other_device(fixture: &mut Fixture<'_>) -> Result<()> {
 fn beside_commands(fixture: &mut Fixture<'_>) -> Result<()> {
     let (dead, pod) = (fixture.pod(HTTP)?, fixture.serving("http", HTTP)?);
     let health_probe = format!("timeout: failed to connect service \"{pod}\" within 1s");
-    for (count, printed) in (1..).zip(["cat: /tmp/ready: No such file or directory", &health_probe]) {
+    for (count, printed) in (1..).zip(["cat: /tmp/ready: No such file or directory", "", &health_probe]) {
         fixture.succeeds(Kind::Http, pod)?;
         fixture.kubelet_reports(pod, printed)?;
         fixture.reported_alone(Cause::ExecFailed, count)?;
@@ -159,7 +159,7 @@ fn beside_commands(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.reported_alone(Cause::Unexplained, 1)?;
     fixture.fails(Kind::Http, dead, Ending::Refused)?;
     fixture.kubelet_reports(dead, "cat: /tmp/ready: No such file or directory")?;
-    fixture.reported_alone(Cause::ExecFailed, 3)
+    fixture.reported_alone(Cause::ExecFailed, 4)
 }
 
 /// Only the kubelet's line names the protocol of the probe.

@@ -42,6 +42,10 @@ fn the_structured_form() {
     assert_eq!(probe.output.as_deref(), Some("Get \"http://10.88.0.5:8081\": EOF"));
     let multi = r#"I1120 15:50:38.197403   13560 prober.go:107] "Probe failed" probeType="Readiness" pod="a/b" podUID=c containerName="d" probeResult=failure output=<"#;
     assert_eq!(probe_of(multi).reason, ProbeOutput::Other, "what a command printed on several lines");
+    let silent = multi.replace("output=<", "output=\"\"");
+    assert_eq!(probe_of(&silent).reason, ProbeOutput::Nothing, "this kubelet may report a timeout so");
+    let newer = silent.replace("probeResult=failure", "probeResult=\"failure\"");
+    assert_eq!(probe_of(&newer).reason, ProbeOutput::PrintedNothing);
 }
 
 #[test]
