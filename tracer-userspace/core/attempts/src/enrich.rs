@@ -223,6 +223,12 @@ impl<'a> Matched<'a> {
         self.matching_probes().first().map(|(pod, ..)| *pod)
     }
 
+    /// No probes are known: of the pod at this address, or of all pods if it is no pod's own address.
+    fn is_unlisted(&self) -> bool {
+        let (pods, dst) = (&self.node.pods, self.attempt.flow.dst.ip());
+        if self.node.has_pod(dst) { !pods.at(dst).any(Pod::has_specs) } else { !pods.have_specs() }
+    }
+
     /// Another probe of the same pod speaks HTTPS to the port of this attempt.
     pub fn https_spec_on_port(&self) -> bool {
         let dst = self.attempt.flow.dst;

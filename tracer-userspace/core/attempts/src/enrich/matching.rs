@@ -95,9 +95,8 @@ impl<'a> Matched<'a> {
     /// The same for a pod without known specs: the port of the redirect before, if it is another one.
     pub fn may_be_redirected_from(&self) -> Option<u16> {
         let dst = self.attempt.flow.dst;
-        let is_unlisted = self.node.pods.only_at(dst.ip()).is_some_and(|pod| !pod.has_specs());
-        let before = self.attempt.redirected.filter(|_| is_unlisted)?.first.port();
-        (before != dst.port()).then_some(before)
+        let before = self.attempt.redirected?.first.port();
+        (before != dst.port() && self.node.has_pod(dst.ip()) && self.is_unlisted()).then_some(before)
     }
 
     /// The status of the redirect that this connection follows, if it leads to the same port. Only one probe must have

@@ -83,7 +83,7 @@ impl<'a> Matched<'a> {
         }
         let least = match self.expects_http() {
             Some(true) if self.possible_handlers().is_empty() => STATUS_LINE,
-            None if !self.node.pods.have_specs() && end != End::ClosedByProber && !self.may_be_client() => FRAME,
+            None if self.is_unlisted() && end != End::ClosedByProber && !self.may_be_client() => FRAME,
             _ => return false,
         };
         received.is_some_and(|n| n < least)
@@ -112,3 +112,20 @@ const FRAME: u64 = 9;
 
 /// How many redirects Go's client, and so the kubelet, follows for one request.
 const MOST_REDIRECTS: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// A list of pods from a file lacks the newest pod.
+    #[test]
+    fn a_short_answer_of_a_pod_without_specs_beside_a_listed_one() {
+        let closed_by = |dst: &str| {
+            let mut stream = Stream::new().http_readiness().pod_without_specs("10.88.0.9").clone();
+            stream.again_to(8, dst).connect().established().server_closes((100, 101, 8)).settles();
+            stream.causes()
+        };
+        assert_eq!(closed_by("10.88.0.9:8443"), ["probe_misconfigured"]);
+        assert!(closed_by("10.88.0.2:8443").is_empty(), "no probe of that pod has the port");
+    }
+}
