@@ -36,7 +36,7 @@ const OUT_OF_MEMORY: NotStarted = NotStarted {
 /// The order matters: a message about a cgroup also names the error of the system call.
 const CAUSES: &[NotStarted] = &[
     NotStarted {
-        words: &["paused container", "in a paused state"],
+        words: &["paused container", "in a paused state", "is paused, unpause the container"],
         cause: Cause::TargetFrozen,
         why: "its container is paused",
         fix: (
@@ -174,6 +174,10 @@ mod tests {
             ("exec failed: pipe2: too many open files", "file descriptor"),
             ("exec failed: cannot exec in a paused container (use --ignore-paused to override)", "is paused"),
             ("failed to create exec \"a4\": cannot exec in a paused state: unknown", "is paused"),
+            (
+                "failed to exec in container - Exec setup failed - Error response from daemon: Container 4f1e7c is paused, unpause the container before exec",
+                "is paused",
+            ),
             (
                 "exec failed: unable to start container process: apparmor failed to apply profile: write /proc/self/attr/exec: invalid argument",
                 "AppArmor",

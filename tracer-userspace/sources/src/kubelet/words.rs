@@ -99,7 +99,7 @@ fn by_runtime(output: &str) -> &str {
 }
 
 /// Whether the command failed because its container ends: the container has stopped or is stopping (texts of
-/// containerd, runc, containerd's shim and CRI-O, in this order), or the kubelet cancelled the command. Some versions of
+/// containerd, runc, containerd's shim, CRI-O and cri-dockerd, in this order), or the kubelet cancelled the command. Some versions of
 /// 1.35 and 1.36 cancel commands of pods that end (kubernetes/kubernetes#140881).
 fn is_container_end(error: &str) -> bool {
     const ENDS: &[&str] = &[
@@ -110,6 +110,7 @@ fn is_container_end(error: &str) -> bool {
         "cannot exec in a deleted state",
         "container is not created or running",
         "container is stopping",
+        "container not running (",
     ];
     let by_runtime = error.starts_with("rpc error: code = ") && ENDS.iter().any(|it| error.contains(it));
     by_runtime || error == "rpc error: code = Canceled desc = context canceled"
@@ -379,6 +380,7 @@ mod tests {
             "code = NotFound desc = failed to exec in container: failed to load task: no running task found: task a9 not found: not found",
             "code = Unknown desc = failed to exec in container: failed to start exec \"a4\": OCI runtime exec failed: exec failed: cannot exec in a stopped container: unknown",
             "code = NotFound desc = container is not created or running: checking if PID of 58 is running failed: container process not found",
+            "code = Unknown desc = container not running (4f1e7c)",
         ] {
             let ends = format!("rpc error: {ends}");
             let words = error(&ends);
