@@ -238,7 +238,7 @@ impl Core {
 
     /// Asks the rules about an attempt, and emits a verdict that is new or changed.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
-        self.waiting.forget_pod(conn);
+        self.waiting.forget_past_end(conn);
         let (before, pending) = (self.verdicts.of(conn), self.verdicts.is_pending(conn));
         if before.is_some_and(|b| b.revised) && !self.may_revise_again(conn) {
             return;
@@ -293,7 +293,7 @@ impl Core {
     fn end(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         // The record of the attempt has the cause, so it waits as well.
-        if attempt.ended.is_none() || self.waiting.is_for_pod(conn) || !self.verdicts.finish(conn) {
+        if attempt.ended.is_none() || self.waiting.is_past_end(conn) || !self.verdicts.finish(conn) {
             return;
         }
         let decided = self.verdicts.of(conn);

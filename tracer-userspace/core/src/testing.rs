@@ -160,6 +160,11 @@ impl Stream {
         self
     }
 
+    /// The target acknowledges the prober's FIN.
+    pub fn close_acknowledged(&mut self) -> &mut Self {
+        self.state(TcpState::FinWait1, TcpState::FinWait2, 0, (100, 102, 0))
+    }
+
     /// The server closes the established connection, with the same counts; its FIN counts as received.
     pub fn server_closes(&mut self, bytes: (u64, u64, u64)) -> &mut Self {
         self.state(TcpState::Established, TcpState::CloseWait, 0, bytes);

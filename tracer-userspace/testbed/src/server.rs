@@ -20,7 +20,7 @@ pub mod appliance;
 pub mod frame;
 pub mod tls;
 
-/// A server in mode `hang` or `tls-slow` prints this when it has read a request.
+/// A server in mode `hang`, `slow-big` or `tls-slow` prints this when it has read a request.
 pub const REQUEST_READ: &str = "asked";
 
 /// How a server treats its clients.
@@ -83,6 +83,9 @@ pub enum Mode {
     /// Answers after a while.
     #[value(skip)]
     Slow(Duration),
+    /// Reads the request, prints [`REQUEST_READ`], and answers after a while with a body of many segments.
+    #[value(skip)]
+    SlowBig(Duration),
     /// Reads the request in TLS, prints [`REQUEST_READ`], and answers after a while.
     #[value(skip)]
     TlsSlow(Duration),
@@ -107,7 +110,8 @@ pub enum Mode {
 impl Mode {
     /// Parses the name on the command line.
     pub fn parse(name: &str) -> Option<Self> {
-        for (prefix, mode) in [("slow:", Self::Slow as fn(Duration) -> Self), ("tls-slow:", Self::TlsSlow)] {
+        let slow = Self::Slow as fn(Duration) -> Self;
+        for (prefix, mode) in [("slow:", slow), ("slow-big:", Self::SlowBig), ("tls-slow:", Self::TlsSlow)] {
             if let Some(millis) = name.strip_prefix(prefix) {
                 return millis.parse().ok().map(|millis| mode(Duration::from_millis(millis)));
             }
@@ -298,6 +302,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             thread::sleep(pause);
             write_status(&mut stream, "200 OK")
         }
+        Mode::SlowBig(pause) => answer_big_late(&mut stream, pause),
         Mode::TlsSlow(pause) => answer_late(&mut tls.accept(stream)?, pause),
         Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
         Mode::TlsHangRequest => hang_in_tls(tls.accept(stream)?),
@@ -355,9 +360,20 @@ fn answer_late(stream: &mut (impl Read + Write), pause: Duration) -> io::Result<
     write_status(stream, "200 OK")
 }
 
-/// Answers with a body of many segments. Many servers write the head by itself, for example Python's.
+fn answer_big_late(stream: &mut TcpStream, pause: Duration) -> io::Result<()> {
+    read_request(stream)?;
+    writeln!(io::stdout(), "{REQUEST_READ}")?;
+    thread::sleep(pause);
+    write_big(stream, false)
+}
+
 fn answer_big(stream: &mut TcpStream, head_apart: bool) -> io::Result<()> {
     read_request(stream)?;
+    write_big(stream, head_apart)
+}
+
+/// Writes an answer with a body of many segments. Many servers write the head by itself, for example Python's.
+fn write_big(stream: &mut TcpStream, head_apart: bool) -> io::Result<()> {
     let body = [b'x'; 100_000];
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
     if head_apart {

@@ -44,6 +44,8 @@ pub struct Finding {
     pub lacks_endpoints: Option<ServiceName>,
     /// The names of the programs at the device would complete the finding.
     pub lacks_programs: bool,
+    /// The acknowledgement of the prober's FIN would change the finding.
+    pub waits_for_close: bool,
 }
 
 impl Finding {
@@ -68,6 +70,7 @@ impl Finding {
             waits_for: None,
             lacks_endpoints: None,
             lacks_programs: false,
+            waits_for_close: false,
         }
     }
 

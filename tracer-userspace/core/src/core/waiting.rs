@@ -20,6 +20,8 @@ use tracer_model::record::Cause;
 const HOLD_NS: u64 = 1_000_000_000;
 /// The same for the sockets of a pod. Reading them takes some milliseconds, and much longer on a busy node.
 const HOLD_FOR_POD_NS: u64 = 500_000_000;
+/// The same for the acknowledgement of the prober's FIN, which the target delays by up to 200 ms (`TCP_DELACK_MAX`).
+const HOLD_FOR_CLOSE_NS: u64 = 500_000_000;
 /// How long an attempt is kept if its verdict was emitted without the answer. A refusal ends the attempt at once, but
 /// on an emulated processor reading the rules of kube-proxy takes seconds.
 const LATE_NS: u64 = 5_000_000_000;
@@ -57,6 +59,8 @@ enum Answer {
     Endpoints(ServiceName),
     /// The sockets of the pod with this target, as this namespace reaches it.
     Pod(Netns, SocketAddr),
+    /// The acknowledgement of the prober's FIN.
+    Close,
 }
 
 impl Waiting {
@@ -102,14 +106,14 @@ impl Waiting {
         is_settling || self.held.values().any(|held| held.until.is_none_or(|until| now < until))
     }
 
-    /// The verdict on the attempt waits for the sockets of the pod.
-    pub(super) fn is_for_pod(&self, conn: ConnId) -> bool {
-        self.held.get(&conn).is_some_and(|held| matches!(held.answer, Answer::Pod(..)))
+    /// The verdict on the attempt waits for what is read or seen only after the end.
+    pub(super) fn is_past_end(&self, conn: ConnId) -> bool {
+        self.held.get(&conn).is_some_and(|held| matches!(held.answer, Answer::Pod(..) | Answer::Close))
     }
 
-    /// The verdict is decided again: it waits for the sockets of the pod only if that says so.
-    pub(super) fn forget_pod(&mut self, conn: ConnId) {
-        if self.is_for_pod(conn) {
+    /// The verdict is decided again: it waits for that only if the new finding says so.
+    pub(super) fn forget_past_end(&mut self, conn: ConnId) {
+        if self.is_past_end(conn) {
             self.held.remove(&conn);
         }
     }
@@ -200,7 +204,7 @@ impl Core {
             Some(firewall) => self.hold_for_firewall(conn, firewall, before, when),
             None => match &finding.lacks_endpoints {
                 Some(service) => self.hold_for_endpoints(conn, service, when),
-                None => self.hold_for_pod(conn, finding, when),
+                None => self.hold_for_pod(conn, finding, when) || self.hold_for_close(conn, finding, when),
             },
         }
     }
@@ -234,6 +238,16 @@ impl Core {
         let end = asked.map(|asked| asked.saturating_add(HOLD_FOR_POD_NS)).filter(|end| !is_known && now < *end);
         let Some(end) = end else { return false };
         self.hold_until(conn, Answer::Pod(from, target), end, when);
+        true
+    }
+
+    /// Holds the verdict back while the acknowledgement of the prober's FIN may come.
+    fn hold_for_close(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
+        let (When::Seen(now) | When::Settled(now)) = when;
+        let ended = self.correlator.get(conn).filter(|_| finding.waits_for_close).and_then(|it| it.ended);
+        let end = ended.map(|(ended, _)| ended.saturating_add(HOLD_FOR_CLOSE_NS)).filter(|end| now < *end);
+        let Some(end) = end else { return false };
+        self.hold_until(conn, Answer::Close, end, when);
         true
     }
 

@@ -26,6 +26,7 @@ const NEIGHBOUR: Option<Cause> = Some(Cause::NeighbourFailure);
 const ISOLATED: Option<Cause> = Some(Cause::HostIsolatedLink);
 const RP_FILTER: Option<Cause> = Some(Cause::RpFilterDrop);
 const MTU: Option<Cause> = Some(Cause::MtuBlackhole);
+const UNEXPLAINED: Option<Cause> = Some(Cause::Unexplained);
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")).on_every_kernel(),
@@ -49,7 +50,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_none", ROUTE, no_route),
     Scenario::new("route_unreachable_loopback_address", ROUTE, |s| without_loopback_address(s, true)).own(),
     Scenario::new("route_unreachable_loopback_address_silent", ROUTE, |s| without_loopback_address(s, false)).own(),
-    Scenario::new("unexplained_marked_route", Some(Cause::Unexplained), marked).own().needs(&[Need::Nft]),
+    Scenario::new("unexplained_marked_route", UNEXPLAINED, marked).own().needs(&[Need::Nft]),
     Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "0"))
         .needs(&[Need::RealProcessor]),
     Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6), "0"))
@@ -70,8 +71,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("host_isolated_link_beside", None, over_own_part).needs(&[Need::Macvlan]),
     Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
     Scenario::new("asymmetric_route_pod", Some(Cause::AsymmetricRoute), |s| second_network(s, "0")).own(),
-    Scenario::new("unexplained_stray_route", Some(Cause::Unexplained), stray_route).own(),
-    Scenario::new("unexplained_stray_route_idle_bridge", Some(Cause::Unexplained), beside_idle_bridge).own(),
+    Scenario::new("unexplained_stray_route", UNEXPLAINED, stray_route).own(),
+    Scenario::new("unexplained_stray_route_idle_bridge", UNEXPLAINED, beside_idle_bridge).own(),
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
@@ -89,6 +90,8 @@ pub(super) const ALL: &[Scenario] = &[
         .on_every_kernel(),
     Scenario::new("mtu_blackhole_body", MTU, |s| small_mtu(s, "big-after-head", true))
         .needs(&[Need::Nft, Need::IcmpHook]),
+    Scenario::new("unexplained_answer_lost", UNEXPLAINED, answer_lost),
+    Scenario::new("unexplained_answer_lost_v6", UNEXPLAINED, answer_lost).v6(),
     Scenario::new("mtu_learnt", None, |s| small_mtu(s, "big", false)),
     Scenario::new("mtu_learnt_body", None, |s| small_mtu(s, "big-after-head", false)),
 ];
@@ -537,4 +540,29 @@ fn small_mtu(fixture: &mut Fixture<'_>, server: &str, deaf: bool) -> Result<()> 
     }
     let addr = pod.addr(family, HTTP);
     if deaf { fixture.fails(Kind::Http, addr, Ending::Timeout) } else { fixture.succeeds(Kind::Http, addr) }
+}
+
+/// The pod's way back breaks while a probe waits: large segments of its answer are lost, and small ones, too.
+fn answer_lost(fixture: &mut Fixture<'_>) -> Result<()> {
+    let timeout = fixture.options.probe_timeout;
+    let pod = fixture.serving(&format!("slow-big:{}", (timeout / 4).as_millis()), HTTP)?;
+    // The bridge floods the answer to this pod, which is not a drop that explains anything.
+    fixture.pod(HTTP)?;
+    fixture.fails_while(pod, timeout, Ending::Timeout, |fixture| {
+        let options = fixture.options;
+        fixture.pod_of(pod)?.wait_for_request(options)?;
+        // The request is acknowledged by then.
+        thread::sleep(timeout / 20);
+        misdirect_back(fixture, pod)
+    })
+}
+
+/// Gives the pod a neighbour entry for the node with a link-layer address that nobody has.
+fn misdirect_back(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
+    fixture.inside(pod)?.ip(|ip| ip.neighbour(node_of(pod), NODE_MAC, "eth0"))
+}
+
+/// The node's address on the bridge, in the family of the pod's.
+fn node_of(pod: SocketAddr) -> IpAddr {
+    if pod.is_ipv4() { BRIDGE.into() } else { BRIDGE6.into() }
 }

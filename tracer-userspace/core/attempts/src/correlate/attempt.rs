@@ -315,6 +315,12 @@ impl Attempt {
         self.answer_losses().next().is_some()
     }
 
+    /// When the target acknowledged the prober's FIN: segments without payload arrive from it.
+    pub fn close_acknowledged(&self) -> Option<(u64, &State)> {
+        let is_it = |state: &State| (state.old, state.new) == (TcpState::FinWait1, TcpState::FinWait2);
+        observations_of!(self, State).find(|(_, state)| is_it(state))
+    }
+
     /// When a segment with data of the target was dropped or retransmitted.
     fn answer_losses(&self) -> impl Iterator<Item = u64> {
         let dropped = |d: &PacketDrop| d.flow.src == self.flow.dst && d.flags.has_data() && !d.flags.is_rst();

@@ -1,7 +1,7 @@
 //! Full-size segments do not get through.
 
 use super::*;
-use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit};
+use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit, TcpState};
 
 /// A segment with at least this much payload, in bytes, is large. TCP's default segment size is 536 (RFC 9293 3.7.1).
 const LARGE_PAYLOAD: u32 = 1000;
@@ -27,8 +27,39 @@ fn too_big(case: &Case<'_>) -> Option<Finding> {
     (!evidence.is_empty()).then(|| finding(case, evidence, "a packet was too big for a link on the way"))
 }
 
-/// Large segments were sent again several times: by the prober (its request) or by the target (its answer).
+/// Large segments were sent again several times: by the prober (its request) or by the target (its answer). An answer is
+/// lost with all that the target sends if the way back is broken. So the target must acknowledge the prober's FIN.
 fn sent_again(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (time, last, times) = lost_segments(case)?;
+    let acknowledged = attempt.close_acknowledged().filter(|_| last.by_target);
+    let (content, small_ones) = match (last.by_target, acknowledged) {
+        (false, _) => ("the request", ""),
+        (true, Some(_)) => ("the target's answer", ", and small ones do"),
+        (true, None) => return None,
+    };
+    let payload = last.payload.unwrap_or_default();
+    let text =
+        format!("segments of {content} ({payload} bytes) were sent again {times} times without an acknowledgement");
+    let mut evidence =
+        vec![evidence_of(Hook::TcpRetransmit.name(), time, text, json!({ "payload": payload, "times": times }))];
+    evidence.extend(attempt.ended.zip(attempt.last.as_ref()).map(|((ended, _), state)| of_state(ended, state)));
+    evidence.extend(acknowledged.map(|(at, state)| of_state(at, state)));
+    let found =
+        finding(case, evidence, &format!("large segments of {content} ({payload} bytes) do not arrive{small_ones}"));
+    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
+}
+
+/// Large segments of the answer are lost, and whether small ones arrive shows only after the end.
+pub(super) fn waits_for_close(case: &Case<'_>) -> bool {
+    let has_closed = case.attempt.last.as_ref().is_some_and(|last| last.new == TcpState::FinWait1);
+    let is_answer = || lost_segments(case).is_some_and(|(_, last, _)| last.by_target);
+    has_closed && case.attempt.close_acknowledged().is_none() && is_answer()
+}
+
+/// The last large segment that was sent again without an acknowledgement, with its time and how many there were, if
+/// nothing else explains the loss.
+fn lost_segments<'a>(case: &Case<'a>) -> Option<(u64, &'a Retransmit, usize)> {
     let attempt = case.attempt;
     let ((ended, _), since) = (attempt.ended?, case.matched.unanswered_since()?);
     let is_lost = |at: u64, r: &Retransmit| at >= since && (r.by_target || !attempt.request_taken());
@@ -36,20 +67,8 @@ fn sent_again(case: &Case<'_>) -> Option<Finding> {
     let large: Vec<_> = attempt.retransmitted().filter(|(at, r)| is_large(r) && is_lost(*at, r)).collect();
     let (time, last) = large.last().copied()?;
     let has_other_cause = |d: &PacketDrop| !d.flags.is_rst() && !is_deferred(attempt, d);
-    if large.len() < MIN_RETRANSMITS || attempt.drops().any(|(at, d)| at <= ended && has_other_cause(d)) {
-        return None;
-    }
-    let content = if last.by_target { "the target's answer" } else { "the request" };
-    let payload = last.payload.unwrap_or_default();
-    let text = format!(
-        "segments of {content} ({payload} bytes) were sent again {} times without an acknowledgement",
-        large.len()
-    );
-    let mut evidence =
-        vec![evidence_of(Hook::TcpRetransmit.name(), time, text, json!({ "payload": payload, "times": large.len() }))];
-    evidence.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
-    let found = finding(case, evidence, &format!("large segments of {content} ({payload} bytes) do not arrive"));
-    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
+    let is_explained = attempt.drops().any(|(at, d)| at <= ended && has_other_cause(d));
+    (large.len() >= MIN_RETRANSMITS && !is_explained).then_some((time, last, large.len()))
 }
 
 /// ICMP fragmentation needed (RFC 1191), ICMPv6 packet too big (RFC 8201).
@@ -78,7 +97,7 @@ mod tests {
     }
 
     fn closes(stream: &mut Stream, bytes: (u64, u64, u64)) -> Vec<&'static str> {
-        stream.wait_ms(1000).closes(bytes).causes()
+        stream.wait_ms(1000).closes(bytes).wait_ms(40).close_acknowledged().causes()
     }
 
     #[test]
@@ -119,7 +138,7 @@ mod tests {
             let mut stream = Stream::new();
             probed(&mut stream).connect().established().answer(AnswerKind::Http, Some(200));
             stream.wait_ms(200).sent_again(bytes, true).wait_ms(400).sent_again(bytes, true).wait_ms(405);
-            stream.closes_quiet((100, 101, 80), quiet_ms * 1_000_000).settles();
+            stream.closes_quiet((100, 101, 80), quiet_ms * 1_000_000).close_acknowledged().settles();
             stream.all_decided().pop()
         };
         let lost = ("mtu_blackhole", Confidence::Likely);
@@ -145,6 +164,25 @@ mod tests {
         let mut small = Stream::new().connect().established().sent_again(100, true).sent_again(100, true).clone();
         assert_eq!(gives_up(&mut small), ["unexplained"]);
     }
+
+    /// The pod's way back is broken: its acknowledgement of the FIN is lost with its answer.
+    #[test]
+    fn an_answer_that_is_lost_with_all_that_the_target_sends_is_unexplained() {
+        let closed = |ms: u64, acknowledged: bool| {
+            let mut stream = Stream::new();
+            stream.connect().established().sent_again(1448, true).sent_again(1448, true).wait_ms(1_000);
+            stream.closes((100, 101, 0)).wait_ms(ms).tick();
+            if acknowledged {
+                stream.close_acknowledged();
+            }
+            stream.verdicts_before_the_end().iter().map(|it| it.verdict.cause.name()).collect::<Vec<_>>()
+        };
+        assert!(closed(490, false).is_empty(), "the acknowledgement may still come");
+        assert_eq!(closed(490, true), ["mtu_blackhole"]);
+        assert_eq!(closed(500, false), ["unexplained"]);
+        assert_eq!(closed(500, true), ["unexplained", "mtu_blackhole"]);
+    }
+
     /// With TCP_DEFER_ACCEPT, the listener drops the bare acknowledgement that ends the handshake.
     #[test]
     fn an_acknowledgement_that_the_listener_does_not_need_is_no_other_cause() {

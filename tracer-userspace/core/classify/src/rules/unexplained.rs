@@ -58,7 +58,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let remediation = remediation.unwrap_or_else(otherwise);
     let found = Finding::failure(Cause::Unexplained, evidence, summary, remediation);
     let (confidence, rests_on) = (Confidence::Possible, OBSERVING_HOOKS);
-    Some(Finding { decided_at: ended, confidence, rests_on, overtakes: is_gone, ..found })
+    let waits_for_close = super::mtu_blackhole::waits_for_close(case);
+    Some(Finding { decided_at: ended, confidence, rests_on, overtakes: is_gone, waits_for_close, ..found })
 }
 
 const LATER_SYN: &str = "; what dropped it is gone, as a later SYN was not dropped, and got no answer";
