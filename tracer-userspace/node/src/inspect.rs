@@ -125,6 +125,8 @@ fn inspect_namespace(
     let own = File::open(&from.path).ok();
     let looked = in_netns(path, || {
         let listeners = inspect_target_namespace(inspection, own.as_ref());
+        let entry = source.and_then(|to| neighbours(to).ok()?.0);
+        inspection.neighbour_back = entry.filter(NeighbourState::is_unresolved);
         inspection.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
         inspection.stray_way_back = peer.and_then(|peer| stray_way_back(inspection, peer));
         Sockets::of(listeners, target, peer)

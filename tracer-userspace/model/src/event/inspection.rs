@@ -40,6 +40,8 @@ pub struct Inspection {
     pub serving: Option<Box<Serving>>,
     /// The neighbour entry of the target in the namespace `from`, or that of its gateway, on the device of its route.
     pub neighbour: Option<NeighbourState>,
+    /// The neighbour entry that the target's namespace needs for packets to the client, if nobody has answered for it.
+    pub neighbour_back: Option<NeighbourState>,
     /// The target's namespace has no route back to the client's address; absent: it has one, or that could not be read.
     pub no_way_back: Option<NoWayBack>,
     /// A route that sends packets for the target to another device; absent: there is none, or it could not be read.
@@ -69,6 +71,7 @@ impl Inspection {
             throttled: Vec::new(),
             serving: None,
             neighbour: None,
+            neighbour_back: None,
             no_way_back: None,
             stray_route: None,
             stray_way_back: None,

@@ -77,6 +77,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
     Scenario::new("neighbour_failure_gateway", NEIGHBOUR, wrong_gateway).own(),
+    Scenario::new("neighbour_failure_way_back", NEIGHBOUR, |s| gateway_back(s, [169, 254, 1, 1])),
+    Scenario::new("neighbour_failure_way_back_v6", NEIGHBOUR, |s| gateway_back(s, [0xfe80, 0, 0, 0, 0, 0, 0, 0x1ee7]))
+        .v6(),
     Scenario::new("neighbour_failure_duplicate_v6", NEIGHBOUR, duplicate).v6(),
     Scenario::new("neighbour_failure_own_route_gone", NEIGHBOUR, own_route_gone).own(),
     Scenario::new("neighbour_failure_address_lost", NEIGHBOUR, address_lost).own(),
@@ -496,6 +499,16 @@ fn own_route_gone(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)?;
     fixture.node.node.ip(|ip| ip.remove(&own))?;
     fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// The pod's route back leads over a gateway that nobody answers for, as Calico's does without proxy_arp.
+fn gateway_back(fixture: &mut Fixture<'_>, gateway: impl Into<IpAddr>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let gateway = gateway.into();
+    fixture.inside(pod)?.ip(|ip| ip.add(&Route::to_host(node_of(pod)).via(gateway).over("eth0").onlink()))?;
+    fixture.mentions(&[&format!("cannot resolve the link-layer address of {gateway} (the gateway to")]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// Another pod answered for the pod's address when the pod got it, and is gone now.

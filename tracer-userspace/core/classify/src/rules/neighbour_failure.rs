@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_address(case, found));
-    found.or_else(|| super::wrong_link_address::find(case))
+    found.or_else(|| unresolved_back(case)).or_else(|| super::wrong_link_address::find(case))
 }
 
 /// The target's own kernel does not answer for the address, and no other host need do so.
@@ -112,9 +112,19 @@ fn on_device(drop: &PacketDrop) -> String {
     drop.device.as_ref().map(|d| format!(" on {}", d.name)).unwrap_or_default()
 }
 
-/// The gateway that the prober's packets to this address need, if an inspection read its neighbour entry.
-fn gateway(case: &Case<'_>, target: IpAddr) -> Option<IpAddr> {
-    inspections(case).filter(|(_, reading)| reading.target.ip() == target).find_map(|(_, reading)| reading.gateway())
+/// The gateway that the prober's packets to this address need, or the target's packets to the prober, if an inspection
+/// read its neighbour entry.
+fn gateway(case: &Case<'_>, to: IpAddr) -> Option<IpAddr> {
+    if to == case.attempt.flow.src.ip() {
+        return entry_back(case).map(|(_, _, entry)| entry.addr).filter(|next| *next != to);
+    }
+    inspections(case).filter(|(_, reading)| reading.target.ip() == to).find_map(|(_, reading)| reading.gateway())
+}
+
+/// The entry that the target's answer waits for, with the target's namespace and the time at which it was read.
+fn entry_back<'a>(case: &Case<'a>) -> Option<(u64, Netns, &'a NeighbourState)> {
+    let (time, reading) = inspected(case)?;
+    Some((time, reading.netns?, reading.neighbour_back.as_ref()?))
 }
 
 fn describe_gateway(gateway: IpAddr, target: IpAddr) -> String {
@@ -150,6 +160,23 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         Finding::likely(Cause::NeighbourFailure, vec![evidence_of("rtnetlink", time, text, fields)], summary, fix)
             .resting_on(&[Hook::KfreeSkb]),
     )
+}
+
+/// The target's answer waits for the link-layer address of the prober, or of the gateway to it. The kernel asks for three
+/// seconds before it drops the answer, which is longer than the usual timeout.
+fn unresolved_back(case: &Case<'_>) -> Option<Finding> {
+    let (time, netns, entry) = entry_back(case).filter(|_| case.settled && silent(case))?;
+    let (to, place) = (case.attempt.flow.src.ip(), in_namespace(case, Some(netns)));
+    let text = format!("the neighbour entry of {}{place} is {}", entry.addr, entry.state);
+    let fields = json!({ "state": entry.state, "ifindex": entry.ifindex, "netns": netns });
+    let next = gateway(case, to).map_or_else(|| to.to_string(), |gateway| describe_gateway(gateway, to));
+    let summary = format!(
+        "the kernel{place} cannot resolve the link-layer address of {next}: {}, and the answer to the SYN waits for it",
+        describe_state(entry)
+    );
+    let (evidence, fix) =
+        (vec![evidence_of("rtnetlink", time, text, fields)], fix(case, Some(netns), to, Why::NoAnswer, true));
+    Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
 }
 
 const NODE_OWNS_ADDRESS: &str =
@@ -213,23 +240,26 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why, is_back:
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     match why {
         Why::NoAnswer => {
-            let gateway = gateway(case, target).filter(|_| !is_back);
+            let gateway = gateway(case, target);
             let next = gateway.unwrap_or(target);
             let mut show = [format!("ip route get {target}"), format!("ip neigh show {next}")]
                 .map(|command| run_in(case, netns, command))
                 .to_vec();
-            if let Some(gateway) = gateway {
+            if let Some(gateway) = gateway.filter(|_| !is_back) {
                 let wrong_gateway = format!(
                     "Check whether {gateway} is the right gateway to {target}. If not, correct the route, or restart the CNI agent that made it. If it is, the gateway is down, or not on the link that the route leads over"
                 );
                 return Remediation::from(wrong_gateway).run(show);
             }
+            let lost = if target.is_ipv4() { LOST_ARP } else { LOST_DISCOVERY };
             let otherwise = match link_of_pod(case, target) {
                 Some((pod, link)) => {
                     show.push(run_in(case, Some(pod), format!("ip link show {}", shell::link(&link.name))));
                     show.extend([netns, Some(pod)].map(|netns| run_in(case, netns, "nft list ruleset".to_owned())));
-                    let lost = if target.is_ipv4() { LOST_ARP } else { LOST_DISCOVERY };
                     format!("the pod has the address and its link {} is up: {lost}", link.name)
+                }
+                None if is_back && gateway.is_none() && entry_back(case).is_some() => {
+                    format!("{target} does not answer: {lost}")
                 }
                 None if is_back => format!("the gateway does not answer. {GATEWAY}"),
                 None => "the pod with this address or its link is gone: delete the stale pod or entry".to_owned(),
@@ -401,6 +431,37 @@ mod tests {
         assert_ends(&verdict.remediation, "| head -n1) -n ip neigh show 10.88.0.1");
         assert_has(&verdict.remediation, &["the gateway does not answer"]);
         assert_lacks(&verdict.remediation, &["stale pod"]);
+    }
+
+    /// The usual timeout is over before the kernel drops the answer.
+    #[test]
+    fn an_answer_that_waits_for_the_gateway_is_a_neighbour_failure() {
+        let waiting = |addr: &str| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200).inspection(|reading| {
+                reading.neighbour = Some(neighbour("reachable"));
+                reading.neighbour_back = Some(NeighbourState { addr: address(addr), ..neighbour("incomplete") });
+            });
+            stream
+        };
+        let verdict = waiting("169.254.1.1").gives_up().verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("neighbour_failure", Confidence::Likely));
+        assert_has(
+            &verdict.summary,
+            &["cannot resolve the link-layer address of 169.254.1.1 (the gateway to 10.88.0.1)"],
+        );
+        assert_has(&verdict.remediation, &["the gateway does not answer", "proxy_arp", "-n ip neigh show 169.254.1.1"]);
+        let on_link = waiting("10.88.0.1").gives_up().verdict();
+        assert_has(&on_link.summary, &["the link-layer address of 10.88.0.1: it asks"]);
+        assert_has(&on_link.remediation, &["10.88.0.1 does not answer: ARP does not get through"]);
+        assert_lacks(&on_link.remediation, &["gateway"]);
+        assert_eq!(waiting("169.254.1.1").filtered(SYN, POD).gives_up().causes(), ["firewall_drop"]);
+        let mut late = waiting("169.254.1.1");
+        assert_eq!(
+            late.wait_ms(100).established().answers(200).outcomes(),
+            [Outcome::Noise],
+            "the gateway answered late"
+        );
     }
 
     /// Behind a masquerade the answer goes to another address than the prober's.
