@@ -35,7 +35,7 @@ pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, R
 pub use flush::{BULK, FlushedRules, RemovedRoute, Remover, RulesFlushed};
 pub use inspection::{
     Inspection, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, RoutingRule, StrayRoute,
-    Throttled,
+    Throttled, WrongNeighbour,
 };
 pub use kubelet::{
     KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeOutput, SandboxCause, SandboxFailure, WITH_API_SERVER,

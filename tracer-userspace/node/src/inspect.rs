@@ -7,11 +7,11 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use libc::{NDA_DST, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETNEIGH, RTM_GETROUTE};
+use libc::{NDA_DST, NDA_LLADDR, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETNEIGH, RTM_GETROUTE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::enter::in_netns;
-use super::links;
+use super::links::{self, Lladdr};
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, consistent, family, field, number, octets, push};
 use super::policy::{self, RTMSG};
@@ -23,7 +23,7 @@ use crate::cgroups::Mounts;
 use tracer_common::state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, LAST_ACK};
 use tracer_model::event::{
     Inspection, LinkState, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, ServedConnection, Serving,
-    StrayRoute,
+    StrayRoute, WrongNeighbour,
 };
 use tracer_model::query::{Awaited, TargetQuery};
 
@@ -39,6 +39,8 @@ const RTA_VIA: u16 = 18;
 const NDMSG: usize = 12;
 /// linux/neighbour.h
 const NUD_PERMANENT: u16 = 0x80;
+/// `NUD_REACHABLE`, `NUD_STALE`, `NUD_DELAY`, `NUD_PROBE` and `NUD_PERMANENT`.
+const NUD_WITH_LLADDR: u16 = 0x02 | 0x04 | 0x08 | 0x10 | NUD_PERMANENT;
 const NTF_EXT_LEARNED: u8 = 0x10;
 
 /// Settings of the target's namespace: they decide what its listener does when a queue is full, and which SYNs the
@@ -60,7 +62,7 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
     // The setting holds for the whole machine, and only the initial namespace shows it. With hostNetwork, that is ours.
     let most = setting(&format!("{family}/neigh/default/gc_thresh3"));
     inspection.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
-    let _ = from.enter(|| inspect_node(&mut inspection));
+    let entry = from.enter(|| inspect_node(&mut inspection)).ok().flatten();
     // The kernel looks an address up in the table of local addresses before all other routes.
     if from.enter(|| owns(target.ip())).unwrap_or(false) {
         inspection.netns = Some(from.netns);
@@ -86,7 +88,7 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
     }
     match namespaces.owner(query, from) {
         Owner::One(netns, path) => {
-            let sockets = inspect_namespace(&mut inspection, netns, &path, from, query.peer);
+            let sockets = inspect_namespace(&mut inspection, netns, &path, from, query.peer, entry);
             inspection.throttled = throttling.of(netns, namespaces);
             inspection.stray_route = query.peer.and_then(|peer| stray_route(&inspection, peer, from));
             let pids = query.peer.map(|_| namespaces.pids(netns, max_age(query.awaited)));
@@ -117,30 +119,56 @@ fn inspect_namespace(
     path: &Path,
     from: &Place,
     peer: Option<SocketAddr>,
+    entry: Option<Neighbour>,
 ) -> Sockets {
     let target = inspection.target;
     inspection.netns = Some(netns);
     let source = peer.map(|peer| peer.ip()).filter(|own| !own.is_unspecified());
     let source = source.or_else(|| from.enter(|| source_to(target)).ok().flatten());
     let own = File::open(&from.path).ok();
+    let mut back = None;
     let looked = in_netns(path, || {
         let listeners = inspect_target_namespace(inspection, own.as_ref());
-        let entry = source.and_then(|to| neighbours(to).ok()?.0);
-        inspection.neighbour_back = entry.filter(NeighbourState::is_unresolved);
+        let link = link_of_pod(inspection).map(|link| link.ifindex);
+        inspection.wrong_neighbour = link.zip(entry).and_then(|(link, entry)| wrong_neighbour(&entry, link));
+        back = source.and_then(|to| neighbours(to).ok()?.0);
+        inspection.neighbour_back =
+            back.as_ref().map(|entry| entry.state.clone()).filter(NeighbourState::is_unresolved);
+        back = back.take_if(|entry| link == Some(entry.state.ifindex) && source == Some(entry.state.addr));
         inspection.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
         inspection.stray_way_back = peer.and_then(|peer| stray_way_back(inspection, peer));
         Sockets::of(listeners, target, peer)
     });
+    let device = inspection.neighbour.as_ref().map(|entry| entry.ifindex);
+    let wrong = back.zip(device).map(|(entry, device)| from.enter(|| wrong_neighbour(&entry, device)));
+    inspection.wrong_neighbour_back = wrong.and_then(|wrong| wrong.ok().flatten());
     looked.unwrap_or_default()
+}
+
+/// The target's link with its address, if that is a pod's.
+fn link_of_pod(inspection: &Inspection) -> Option<&LinkState> {
+    let link = inspection.links.iter().find(|link| link.addrs.contains(&inspection.target.ip()))?;
+    (link.peer_ifindex.is_some() || link.parent.is_some()).then_some(link)
+}
+
+/// The entry has the link-layer address of no link of the calling thread's namespace. Its frames should arrive on
+/// `link`. A kernel answers for its addresses on each of its links.
+fn wrong_neighbour(entry: &Neighbour, link: u32) -> Option<WrongNeighbour> {
+    let (lladdr, link) = (entry.lladdr?, links::by_index(link).ok()??);
+    let own = link.lladdr.filter(|own| *own != lladdr)?;
+    let text = |lladdr: Lladdr| lladdr.map(|byte| format!("{byte:02x}")).join(":");
+    (!links::lladdrs().ok()?.contains(&lladdr)).then(|| WrongNeighbour {
+        addr: entry.state.addr,
+        lladdr: text(lladdr),
+        link: link.state.name,
+        link_lladdr: text(own),
+    })
 }
 
 /// A way from the target back to the prober that leads away from the target's link. If the target's address is on
 /// another kind of link, such as `lo`, the way back may be any.
 fn stray_way_back(inspection: &Inspection, peer: SocketAddr) -> Option<StrayRoute> {
-    let has_address = |link: &&LinkState| link.addrs.contains(&inspection.target.ip());
-    let link = inspection.links.iter().find(has_address)?;
-    let is_of_pod = link.peer_ifindex.is_some() || link.parent.is_some();
-    is_of_pod.then(|| policy::stray_way_back(inspection.target, peer, link)).flatten()
+    policy::stray_way_back(inspection.target, peer, link_of_pod(inspection)?)
 }
 
 /// A route from the node that leads away from the target's link; `None` if the target's link is not known.
@@ -227,10 +255,12 @@ fn no_way_back(own: IpAddr, to: IpAddr) -> Option<NoWayBack> {
         .then_some(NoWayBack { to, errno })
 }
 
-fn inspect_node(inspection: &mut Inspection) {
+/// Inspects the calling thread's namespace, which is the prober's, and returns the target's own neighbour entry.
+fn inspect_node(inspection: &mut Inspection) -> Option<Neighbour> {
     let (entry, count) = neighbours(inspection.target.ip()).unwrap_or_default();
-    inspection.neighbour = entry;
+    inspection.neighbour = entry.as_ref().map(|entry| entry.state.clone());
     inspection.node_values.insert("neighbours".to_owned(), count);
+    entry.filter(|entry| entry.state.addr == inspection.target.ip())
 }
 
 fn setting(path: &str) -> Option<u64> {
@@ -318,7 +348,7 @@ fn connection(peer: SocketAddr, socket: TcpSocket) -> Option<(ServedConnection, 
 /// The neighbour entry that a packet from the calling thread's namespace to an address needs, which is that of the gateway
 /// if there is one. Also the number of entries of its family that the limit counts. Each device has its own entries:
 /// only the entry on the route's device counts.
-fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
+fn neighbours(addr: IpAddr) -> io::Result<(Option<Neighbour>, u64)> {
     let route = route_to(addr).ok().flatten();
     let next = route.and_then(|route| route.gateway).unwrap_or(addr);
     let mut request = [0; NDMSG];
@@ -327,8 +357,8 @@ fn neighbours(addr: IpAddr) -> io::Result<(Option<NeighbourState>, u64)> {
         let (mut found, mut count) = (None, 0);
         Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETNEIGH, &request, |message| {
             count += u64::from(is_limited(message));
-            let fits =
-                |entry: &NeighbourState| entry.addr == next && route.is_none_or(|route| route.ifindex == entry.ifindex);
+            let is_on_route = |ifindex| route.is_none_or(|route| route.ifindex == ifindex);
+            let fits = |entry: &Neighbour| entry.state.addr == next && is_on_route(entry.state.ifindex);
             found = found.take().or_else(|| parse_neighbour(message).filter(fits));
         })?;
         Ok((found, count))
@@ -370,11 +400,19 @@ fn parse_route(message: &[u8]) -> Option<Route> {
     Some(Route { ifindex, gateway })
 }
 
-fn parse_neighbour(message: &[u8]) -> Option<NeighbourState> {
-    let ifindex = u32::from_ne_bytes(field(message, 4)?);
+/// A neighbour entry, and the link-layer address that the kernel sends frames to.
+#[derive(Debug)]
+struct Neighbour {
+    state: NeighbourState,
+    lladdr: Option<Lladdr>,
+}
+
+fn parse_neighbour(message: &[u8]) -> Option<Neighbour> {
+    let (ifindex, rest) = (u32::from_ne_bytes(field(message, 4)?), message.get(NDMSG..)?);
     let state = u16::from_ne_bytes(field(message, 8)?);
-    let addr = address(attribute(message.get(NDMSG..)?, NDA_DST)?)?;
-    Some(NeighbourState { addr, state: state_name(state).to_owned(), ifindex })
+    let addr = address(attribute(rest, NDA_DST)?)?;
+    let lladdr = links::lladdr(rest, NDA_LLADDR).filter(|_| state & NUD_WITH_LLADDR != 0);
+    Some(Neighbour { state: NeighbourState { addr, state: state_name(state).to_owned(), ifindex }, lladdr })
 }
 
 /// `NUD_*`, linux/neighbour.h

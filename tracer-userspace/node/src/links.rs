@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 
 use libc::{
-    AF_INET, IFA_ADDRESS, IFA_LOCAL, IFLA_AF_SPEC, IFLA_EXT_MASK, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK,
+    AF_INET, IFA_ADDRESS, IFA_LOCAL, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_EXT_MASK, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK,
     IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_XDP, RTEXT_FILTER_SKIP_STATS, RTM_GETADDR, RTM_GETLINK,
     RTM_GETNSID, RTM_NEWLINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_IFADDR, RTNLGRP_LINK,
     SO_NETNS_COOKIE,
@@ -178,18 +178,39 @@ impl LinksFor {
     }
 }
 
-/// A link with its kind, and the index of its bridge or bond.
+/// A link with its kind, the index of its bridge or bond, and its link-layer address.
 pub(super) struct Port {
     pub(super) state: LinkState,
     pub(super) kind: Option<String>,
     pub(super) master: Option<u32>,
+    pub(super) lladdr: Option<Lladdr>,
+}
+
+/// A link-layer address of Ethernet.
+pub(super) type Lladdr = [u8; 6];
+
+/// This attribute, if it is such an address. Links without one have zeros.
+pub(super) fn lladdr(attributes: &[u8], number: u16) -> Option<Lladdr> {
+    attribute(attributes, number)?.try_into().ok().filter(|lladdr| *lladdr != Lladdr::default())
 }
 
 /// The link with this index in the calling thread's namespace.
 pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
     ask(ifindex, |message| {
-        let Link { state, kind } = parse_link(message)?;
-        Some(Port { state, kind, master: number(message.get(IFINFOMSG..)?, IFLA_MASTER) })
+        let (Link { state, kind }, rest) = (parse_link(message)?, message.get(IFINFOMSG..)?);
+        Some(Port { state, kind, master: number(rest, IFLA_MASTER), lladdr: lladdr(rest, IFLA_ADDRESS) })
+    })
+}
+
+/// The link-layer addresses of the links of the calling thread's namespace.
+pub(super) fn lladdrs() -> io::Result<Vec<Lladdr>> {
+    consistent(|| {
+        let mut found = Vec::new();
+        let mut netlink = Netlink::open(NETLINK_ROUTE)?;
+        netlink.dump(RTM_GETLINK, &link_request(), |message| {
+            found.extend(message.get(IFINFOMSG..).and_then(|rest| lladdr(rest, IFLA_ADDRESS)));
+        })?;
+        Ok(found)
     })
 }
 

@@ -42,6 +42,11 @@ pub struct Inspection {
     pub neighbour: Option<NeighbourState>,
     /// The neighbour entry that the target's namespace needs for packets to the client, if nobody has answered for it.
     pub neighbour_back: Option<NeighbourState>,
+    /// The neighbour entry of the target in the namespace `from`, if it has the link-layer address of no link of the
+    /// target's namespace.
+    pub wrong_neighbour: Option<WrongNeighbour>,
+    /// The same of the client's entry in the target's namespace, and the links of `from`.
+    pub wrong_neighbour_back: Option<WrongNeighbour>,
     /// The target's namespace has no route back to the client's address; absent: it has one, or that could not be read.
     pub no_way_back: Option<NoWayBack>,
     /// A route that sends packets for the target to another device; absent: there is none, or it could not be read.
@@ -72,6 +77,8 @@ impl Inspection {
             serving: None,
             neighbour: None,
             neighbour_back: None,
+            wrong_neighbour: None,
+            wrong_neighbour_back: None,
             no_way_back: None,
             stray_route: None,
             stray_way_back: None,
@@ -148,6 +155,18 @@ pub struct NeighbourState {
     /// `NUD_*` without the prefix, in lower case: `reachable`, `incomplete`, `failed`.
     pub state: String,
     pub ifindex: u32,
+}
+
+/// A neighbour entry that sends frames to another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrongNeighbour {
+    pub addr: IpAddr,
+    /// The link-layer address of the entry.
+    pub lladdr: String,
+    /// The link that the frames should arrive on, in the other namespace.
+    pub link: String,
+    /// The link-layer address of that link.
+    pub link_lladdr: String,
 }
 
 impl StrayRoute {

@@ -76,6 +76,10 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
+    Scenario::new("neighbour_failure_other_pod", NEIGHBOUR, entry_of_other_pod).own(),
+    Scenario::new("neighbour_failure_other_pod_v6", NEIGHBOUR, entry_of_other_pod).own().v6(),
+    Scenario::new("neighbour_failure_wrong_entry_back", NEIGHBOUR, wrong_entry_back).own(),
+    Scenario::new("neighbour_failure_wrong_entry_back_v6", NEIGHBOUR, wrong_entry_back).own().v6(),
     Scenario::new("neighbour_failure_gateway", NEIGHBOUR, wrong_gateway).own(),
     Scenario::new("neighbour_failure_way_back", NEIGHBOUR, |s| gateway_back(s, [169, 254, 1, 1])),
     Scenario::new("neighbour_failure_way_back_v6", NEIGHBOUR, |s| gateway_back(s, [0xfe80, 0, 0, 0, 0, 0, 0, 0x1ee7]))
@@ -468,6 +472,31 @@ fn wrong_entry(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.neighbour(pod.ip(), NODE_MAC, "cni0")
     })?;
     fixture.mentions(&["another link-layer address than that of eth0"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The node's neighbour entry for the pod has the link-layer address of another pod.
+fn entry_of_other_pod(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("http", HTTP)?);
+    (fixture.watch)()?;
+    fixture.inside(other)?.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    fixture.node.node.ip(|ip| {
+        ip.forget_neighbours("cni0")?;
+        ip.neighbour(pod.ip(), NODE_MAC, "cni0")
+    })?;
+    // The bridge must know the port of that address: else it floods the frame, and the pod gets it, too.
+    fixture.succeeds(Kind::Http, other)?;
+    fixture.mentions(&["has 02:00:00:00:00:01, and eth0 in", "the SYN goes to another host"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The pod's neighbour entry for the node is wrong.
+fn wrong_entry_back(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    misdirect_back(fixture, pod)?;
+    fixture.mentions(&["has 02:00:00:00:00:01, and cni0 on the node has 0a:58:0a:58:00:01"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -1,20 +1,26 @@
-//! A frame of the handshake reached the right host, but its link-layer address is not that host's. The sender's
-//! neighbour entry is old.
+//! A frame of the handshake was sent to a link-layer address that is not the receiver's. The sender's neighbour entry is
+//! wrong.
 
 use super::*;
-use tracer_model::event::PacketDrop;
+use tracer_model::event::{Netns, PacketDrop};
 
-/// The kernel drops such a frame as one for another host (`ip_rcv_core`, net/ipv4/ip_input.c, OTHERHOST). It also drops
-/// the copies that a bridge floods, but not in the namespace that has the packet's address.
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let has_waited = attempt.retransmits.0 > 0 || attempt.ended.is_some();
-    if !case.settled || !has_waited || !in_handshake(case) || !silent(case) {
+    if !case.settled || !has_waited || !in_handshake(case) {
         return None;
     }
+    by_frame(case).or_else(|| by_entry(case))
+}
+
+/// The frame reached the right host. The kernel drops such a frame as one for another host (`ip_rcv_core`,
+/// net/ipv4/ip_input.c, OTHERHOST). It also drops the copies that a bridge floods, but not in the namespace that has the
+/// packet's address.
+fn by_frame(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
     // An answer after the end is late.
     let in_time = |time: u64| attempt.ended.is_none_or(|(ended, _)| time <= ended);
-    let mut frames = attempt.for_other_hosts.iter().filter(|(time, _)| in_time(*time));
+    let mut frames = attempt.for_other_hosts.iter().filter(|(time, _)| silent(case) && in_time(*time));
     let (time, drop) = frames.find(|(_, drop)| is_at_destination(case, drop) && !may_be_copy(case, drop))?;
     let (to, place, device) = (drop.flow.dst.ip(), in_namespace(case, drop.netns), device(drop));
     let summary = format!(
@@ -22,8 +28,47 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         drop.flags.name(),
         drop.flow
     );
-    let (evidence, fix) = (vec![of_drop(*time, drop)], fix(case, drop, &device));
-    Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).until_answered())
+    let show = drop.device.as_ref().map_or_else(String::new, |_| format!(" {}", shell::link(&device)));
+    let fix = Remediation::from(format!(
+        "Compare the link's address with that of {to} in the sender's `ip neigh`. Delete the entry, {CORRECT}"
+    ))
+    .run([run_in(case, drop.netns, format!("ip link show{show}"))]);
+    Some(Finding::likely(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix).until_answered())
+}
+
+const CORRECT: &str = "or restart the CNI's agent that wrote it. Where systemd gives veths another address after the CNI (MACAddressPolicy=persistent), set MACAddressPolicy=none for them in a .link file of /etc/systemd/network";
+
+/// The entry was read. The frame went to another host, which drops it, or to nobody.
+fn by_entry(case: &Case<'_>) -> Option<Finding> {
+    let (time, reading) = inspected(case)?;
+    let (from, pod) = (reading.from, reading.netns?);
+    let there = reading.wrong_neighbour.as_ref().map(|entry| (entry, from, pod, "the SYN"));
+    let back = || reading.wrong_neighbour_back.as_ref().map(|entry| (entry, pod, from, "the answer to the SYN"));
+    let (entry, sender, receiver, packet) = there.or_else(back)?;
+    let attempt = case.attempt;
+    let is_answered = attempt.icmp().next().is_some() || attempt.reset_received().is_some();
+    if is_answered || !drops(case).all(|(_, drop)| is_of_stray_frame(case, drop, from, pod)) {
+        return None;
+    }
+    let (addr, lladdr, link, own) = (entry.addr, &entry.lladdr, &entry.link, &entry.link_lladdr);
+    let (at, place) = (in_namespace(case, Some(sender)), in_namespace(case, Some(receiver)));
+    let text = format!("the neighbour entry of {addr}{at} has {lladdr}, and {link}{place} has {own}");
+    let fields = json!({ "addr": addr, "lladdr": lladdr, "link": link, "link_lladdr": own, "netns": sender });
+    let summary = format!("{text}: {packet} goes to another host, or to none");
+    let fix = Remediation::from(format!("Delete the entry of {addr}{at}, {CORRECT}")).run([
+        run_in(case, Some(sender), format!("ip neigh show {addr}")),
+        run_in(case, Some(receiver), format!("ip link show {}", shell::link(link))),
+    ]);
+    let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
+    Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
+}
+
+/// The host that got the frame dropped the packet, or the bridge had no port for it. Or the pod's answer was lost like
+/// that, and its kernel drops the next SYN.
+fn is_of_stray_frame(case: &Case<'_>, drop: &PacketDrop, from: Netns, pod: Netns) -> bool {
+    let elsewhere = drop.netns.is_some_and(|netns| netns != from && netns != pod);
+    let no_port = drop.reason.as_deref() == Some("NO_TX_TARGET") && !outbound(case, drop);
+    elsewhere || no_port || is_second_syn(drop) && drop.netns == Some(pod)
 }
 
 /// The namespace has the address that the packet was sent to.
@@ -47,17 +92,6 @@ fn may_be_copy(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 fn device(drop: &PacketDrop) -> String {
     drop.device.as_ref().map_or_else(|| "its link".to_owned(), |device| device.name.clone())
-}
-
-fn fix(case: &Case<'_>, drop: &PacketDrop, device: &str) -> Remediation {
-    let show = drop.device.as_ref().map_or_else(String::new, |_| format!(" {}", shell::link(device)));
-    Remediation::from(format!(
-        "Compare the link's address with that of {to} in the sender's `ip neigh`. Delete the entry, or restart the CNI's \
-         agent that wrote it. Where systemd gives veths another address after the CNI (MACAddressPolicy=persistent), set \
-         MACAddressPolicy=none for them in a .link file of /etc/systemd/network",
-        to = drop.flow.dst.ip()
-    ))
-    .run([run_in(case, drop.netns, format!("ip link show{show}"))])
 }
 
 #[cfg(test)]
@@ -113,5 +147,52 @@ mod tests {
     #[test]
     fn an_established_handshake_is_no_neighbour_failure() {
         assert!(Stream::new().connect().drop(SYN_ACK, "OTHERHOST", NODE).established().causes().is_empty());
+    }
+
+    fn read(fill: impl FnOnce(&mut Inspection)) -> Stream {
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.1"]).connect().wait_ms(200).inspection(fill);
+        stream
+    }
+
+    fn wrong(addr: &str, link: &str) -> Option<WrongNeighbour> {
+        let [lladdr, link_lladdr] = ["02:00:00:00:00:99", "0a:58:0a:58:00:01"].map(str::to_owned);
+        Some(WrongNeighbour { addr: address(addr), lladdr, link: link.into(), link_lladdr })
+    }
+
+    /// Another pod has that link-layer address, or nobody.
+    #[test]
+    fn a_wrong_entry_is_read() {
+        let there = || read(|reading| reading.wrong_neighbour = wrong("10.88.0.2", "eth0"));
+        let verdict = there().gives_up().verdict();
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::NeighbourFailure, Confidence::Likely));
+        assert_starts(
+            &verdict.summary,
+            "the neighbour entry of 10.88.0.2 on the node has 02:00:00:00:00:99, and eth0 in",
+        );
+        assert_has(&verdict.remediation, &[": ip neigh show 10.88.0.2; ", "ip link show eth0"]);
+        let mut taken = there();
+        assert_eq!(taken.drop(SYN, "IP_INADDRERRORS", Netns(9)).gives_up().causes(), ["neighbour_failure"]);
+        assert_eq!(there().gives_up().causes(), there().syn_again().gives_up().causes());
+        let mut arrived = there();
+        assert_eq!(arrived.drop(SYN, "SOCKET_FILTER", POD).gives_up().last_decided().0, "network_policy_drop");
+        let mut corrected = there();
+        corrected.wait_ms(800).syn_again().wait_ms(200).inspection(|_| ()).gives_up();
+        assert_eq!(corrected.causes(), ["unexplained"]);
+    }
+
+    #[test]
+    fn a_wrong_entry_of_the_pod_is_read() {
+        let back = || read(|reading| reading.wrong_neighbour_back = wrong("10.88.0.1", "cni0"));
+        let verdict = back().gives_up().verdict();
+        assert_eq!(verdict.cause, Cause::NeighbourFailure);
+        assert_has(&verdict.summary, &["and cni0 on the node has", "the answer to the SYN goes to another host"]);
+        let mut unsent = back();
+        assert_eq!(unsent.drop(SYN_ACK, "NO_TX_TARGET", NODE).gives_up().causes(), ["neighbour_failure"]);
+        let mut again = back();
+        again.wait_ms(800).syn_again().drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
+        });
+        assert_eq!(again.gives_up().causes(), ["neighbour_failure"]);
     }
 }

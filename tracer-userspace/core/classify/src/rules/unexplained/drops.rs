@@ -74,7 +74,7 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             "; another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)",
         )
         .fix(
-            "If it should pass through that namespace, set net.ipv4.ip_forward to 1 there. If not, correct the route or the neighbour entry that led it there",
+            "Correct the route or the neighbour entry that led it there. Only if it should pass through that namespace, set net.ipv4.ip_forward to 1 there",
             ["sysctl net.ipv4.ip_forward".to_owned(), format!("ip route get {dst}")],
         )
     } else if has_prober_address(case, drop) {
