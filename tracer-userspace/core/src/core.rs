@@ -213,7 +213,10 @@ impl Core {
             ObservationKind::Retransmit(segment) if segment.state == TcpState::SynSent && !segment.by_target => {
                 self.schedule_inspection(conn, Some(observation.time_boot_ns.saturating_add(PATIENCE_NS)));
             }
-            ObservationKind::State(_) => {
+            ObservationKind::State(state) => {
+                if let Some(netns) = attempt.netns.filter(|_| state.new == TcpState::Established) {
+                    self.node.flushes.observe_reached(netns, attempt.flow.dst.ip());
+                }
                 let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 if attempt.established.is_some() || attempt.ended.is_some() {
                     self.cancel_timeout(conn);

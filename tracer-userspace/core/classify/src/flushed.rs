@@ -51,7 +51,7 @@ fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesF
     let mut recent = case
         .node
         .flushes
-        .before(attempt.netns?, attempt.started)
+        .before(attempt.netns?, attempt.started, dst)
         .take_while(|flush| attempt.started.saturating_sub(flush.since_boot_ns) < RECENT_NS);
     recent.find(
         |flush| matches!(&flush.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)),
@@ -62,7 +62,7 @@ fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesF
 fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
     let (attempt, flow) = (case.attempt, case.attempt.flow);
     let applied = |it: &&RemovedRoute| it.applied_to(flow.src.ip(), flow.dst.ip());
-    let mut before = case.node.flushes.before(attempt.netns?, attempt.started);
+    let mut before = case.node.flushes.before(attempt.netns?, attempt.started, flow.dst.ip());
     match cause {
         Cause::RouteUnreachable => {
             let (_, failed) = attempt.connect_failed_at()?;
@@ -96,7 +96,7 @@ fn is_of_this_pod(case: &Case<'_>, flush: &RulesFlushed) -> bool {
 /// The bulk removal that took the route to the target alone. A wider one applies since, such as the default route.
 pub(super) fn removed_own_route<'a>(case: &Case<'a>) -> Option<&'a RulesFlushed> {
     let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
-    let mut before = case.node.flushes.before(attempt.netns?, attempt.started);
+    let mut before = case.node.flushes.before(attempt.netns?, attempt.started, dst);
     before.find(|flush| {
         let FlushedRules::Routes(routes) = &flush.rules else { return false };
         is_of_this_pod(case, flush) && routes.iter().any(|it| it.leads_only_to(dst))
@@ -173,6 +173,21 @@ mod tests {
         assert!(refusing.culprit.is_none(), "a route that refuses is there");
         let later = Stream::new().connect_failed(libc::ENETUNREACH).wait_ms(10).flushed(rules("10.88.0.0")).clone();
         assert!(verdict(&later).culprit.is_none());
+    }
+
+    /// The rules were added again, and probes succeeded. Later another process removed the one for this address.
+    #[test]
+    fn a_removal_that_was_repaired_names_nobody() {
+        let culprit = |reached: &str| {
+            let mut stream = Stream::to(reached).flushed(rules("10.88.0.0")).wait_ms(2_000).clone();
+            stream.connect().established().answers(200).wait_ms(1_000).again_to(8, "10.88.0.2:8080");
+            let stream = stream.connect_failed(libc::ENETUNREACH).clone();
+            verdict(&stream).culprit.map(|it| it.pid)
+        };
+        assert_eq!((culprit("10.88.0.2:8080"), culprit("10.88.0.3:8080")), (None, Some(412)));
+        let mut before = Stream::new().connect().established().answers(200).wait_ms(2_000).clone();
+        before.flushed(rules("10.88.0.0")).wait_ms(2_000).again(8).connect_failed(libc::ENETUNREACH);
+        assert_eq!(verdict(&before).culprit.map(|it| it.pid), Some(412));
     }
 
     #[test]

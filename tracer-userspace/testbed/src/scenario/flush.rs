@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Result, bail};
-use tracer_model::record::Cause;
+use tracer_model::record::{Body, Cause};
 
 use super::{Fixture, Need, Scenario};
 use crate::ip::{Ip, Route, rule_from, rule_to};
@@ -19,6 +19,7 @@ const PRIORITY: u32 = 1000;
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_rules_flushed", ROUTE, rules).own().on_every_kernel(),
+    Scenario::new("route_unreachable_rules_restored", ROUTE, restored).own(),
     Scenario::new("route_unreachable_routes_flushed", ROUTE, routes).own(),
     Scenario::new("asymmetric_route_routes_flushed", Some(Cause::AsymmetricRoute), own_routes).own(),
     Scenario::new("asymmetric_route_rules_flushed", Some(Cause::AsymmetricRoute), exceptions).own(),
@@ -26,8 +27,32 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("rules_flushed", None, tables).own().needs(&[Need::Nft]),
 ];
 
-/// The routes to the pods are in a table of their own. Each pod has a rule that selects it.
+/// Each pod has a rule that leads to a table with the routes to the pods. Without it, there is no route.
 fn rules(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, _, _ip) = flush_rules(fixture)?;
+    fails_after_flush(fixture, "3 ip rules", pod, Ending::Error)
+}
+
+/// The rules are added again, and probes succeed. Later one of them is removed: the flush is not to blame.
+fn restored(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, all, mut ip) = flush_rules(fixture)?;
+    fixture.event(EVENT, "removed 3 ip rules")?;
+    all.iter().try_for_each(|addr| ip.add_rule(&rule_to(*addr, TABLE, PRIORITY)))?;
+    fixture.succeeds(Kind::Http, pod)?;
+    ip.remove_rule(&rule_to(pod.ip(), TABLE, PRIORITY))?;
+    fixture.fails(Kind::Http, pod, Ending::Error)?;
+    let mut culprit = None;
+    let came = (fixture.wait_for)(&mut |records| {
+        let mut verdicts =
+            records.iter().filter_map(|it| if let Body::Verdict(it) = &it.body { Some(it) } else { None });
+        verdicts.next().inspect(|it| culprit = it.culprit.clone()).is_some()
+    });
+    if came && culprit.is_none() { Ok(()) } else { bail!("a culprit: {culprit:?}") }
+}
+
+/// The routes to the pods are in a table of their own. Each pod has a rule that selects it. Removes these rules, and
+/// returns the address of a server, the addresses of all pods, and the socket by which it did that.
+fn flush_rules(fixture: &mut Fixture<'_>) -> Result<(SocketAddr, Vec<IpAddr>, Ip)> {
     let (pod, all) = pods(fixture)?;
     let subnet = Route::to([10, 88, 0, 0], 24).over("cni0");
     let node = &fixture.node.node;
@@ -39,7 +64,7 @@ fn rules(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     fixture.succeeds(Kind::Http, pod)?;
     all.iter().try_for_each(|addr| ip.remove_rule(&rule_to(*addr, TABLE, PRIORITY)))?;
-    fails_after_flush(fixture, "3 ip rules", pod, Ending::Error)
+    Ok((pod, all, ip))
 }
 
 /// Each pod has a route of its own. Without it, packets to the pod leave by the default route.

@@ -1,23 +1,36 @@
 //! Bulk removals of rules and routes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use tracer_model::event::{Netns, RulesFlushed};
 use tracer_model::recent::remember;
 
 const MAX: usize = 32;
+/// How many reached targets are kept of each.
+const MAX_REACHED: usize = 4096;
 
-/// The last flushes.
+/// The last flushes, each with the targets that were reached after its report: for these it was repaired, or it did no
+/// harm.
 #[derive(Debug, Default)]
-pub struct Flushes(VecDeque<RulesFlushed>);
+pub struct Flushes(VecDeque<(RulesFlushed, BTreeSet<IpAddr>)>);
 
 impl Flushes {
     pub(super) fn observe(&mut self, flushed: &RulesFlushed) {
-        remember(MAX, &mut self.0, flushed.clone());
+        remember(MAX, &mut self.0, (flushed.clone(), BTreeSet::new()));
     }
 
-    /// The flushes of a namespace that began before `time`, the last one first.
-    pub fn before(&self, netns: Netns, time: u64) -> impl Iterator<Item = &RulesFlushed> {
-        self.0.iter().rev().filter(move |it| it.netns == netns && it.since_boot_ns <= time)
+    /// A connection from this namespace to this target was established.
+    pub fn observe_reached(&mut self, netns: Netns, target: IpAddr) {
+        for (_, reached) in self.0.iter_mut().filter(|(it, reached)| it.netns == netns && reached.len() < MAX_REACHED) {
+            reached.insert(target);
+        }
+    }
+
+    /// The flushes of a namespace that began before `time` and may still keep packets from the target, the last one
+    /// first.
+    pub fn before(&self, netns: Netns, time: u64, target: IpAddr) -> impl Iterator<Item = &RulesFlushed> {
+        let fits = move |it: &RulesFlushed| it.netns == netns && it.since_boot_ns <= time;
+        self.0.iter().rev().filter(move |(it, reached)| fits(it) && !reached.contains(&target)).map(|(it, _)| it)
     }
 }
