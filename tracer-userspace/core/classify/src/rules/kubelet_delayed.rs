@@ -193,7 +193,7 @@ mod tests {
                 stream.state(TcpState::Established, old, 0, (100, 101, 18));
             }
             let new = if by_server { TcpState::LastAck } else { TcpState::FinWait1 };
-            stream.wait_ms(3_000).state_quiet((old, new), (100, 101, 17), 3_000_000_000);
+            stream.wait_ms(3_000).state(old, new, 0, (100, 101, 17)).last_state().quiet_ns = Some(3_000_000_000);
             stream.kubelet_request(ProbeOutput::Timeout, scheme, "context deadline exceeded").last_decided()
         };
         assert_eq!(decided(30, true, "http"), ("kubelet_delayed", Confidence::Likely));
@@ -205,14 +205,13 @@ mod tests {
     /// Of a probe without a spec, or one of two with different timeouts.
     #[test]
     fn a_late_request_needs_no_known_timeout() {
-        let ends = (TcpState::Established, TcpState::FinWait1);
         let mut stream = Stream::new().without_specs().connect().established().wait_ms(1001).clone();
-        stream.state_quiet(ends, (100, 101, 0), 100_000_000).settles();
+        stream.closes_quiet((100, 101, 0), 100_000_000).settles();
         assert_eq!(stream.causes(), ["slow_response"], "it may have closed for another reason");
         stream.kubelet_request(ProbeOutput::Timeout, "http", "context deadline exceeded");
         assert_eq!(stream.last_decided(), ("kubelet_delayed", Confidence::Likely));
         let mut two = Stream::new().http_readiness().like_liveness_too(5).connect().established().wait_ms(1001).clone();
-        assert_eq!(two.state_quiet(ends, (100, 101, 0), 100_000_000).causes(), ["kubelet_delayed"]);
+        assert_eq!(two.closes_quiet((100, 101, 0), 100_000_000).causes(), ["kubelet_delayed"]);
     }
 
     #[test]
