@@ -3,8 +3,8 @@
 //! ```text
 //! recording  makes recordings small
 //! stats      order statistics, for the benchmark
-//! scenarios  plays every failure and near miss (a program)
-//! demo       plays some of them for people (a program)
+//! scenarios  makes every failure and near miss (a program)
+//! demo       makes some of them for people (a program)
 //! keep       keeps recordings of them (a program)
 //! kubelet, pod, crio, loopback, load   the processes of that node (programs)
 //! ```

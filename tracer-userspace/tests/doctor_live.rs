@@ -311,8 +311,9 @@ fn without_bpf_no_hook_is_known() {
     let without = ["--bounding-set=-bpf,-perfmon,-sys_admin", env!("CARGO_BIN_EXE_tracer")];
     let denied = Command::new("setpriv").args(without).args(CHECK_HOOKS).output().expect("setpriv");
     assert_eq!(denied.status.code(), Some(3), "{denied:?}");
-    let (denied, _) = hooks(&denied.stdout);
+    let (denied, hooks) = hooks(&denied.stdout);
     assert_eq!((&denied["status"], &denied["needs"]), (&"unknown".into(), &"CAP_BPF".into()), "{denied}");
+    assert!(hooks.is_empty(), "{denied}");
 }
 
 /// The check with two capabilities, in a mount namespace of its own, after `prepare` in a shell there. `hook` lacks `needs`.

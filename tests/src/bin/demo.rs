@@ -1,4 +1,4 @@
-//! Plays some of the scenarios as pods of one node, and shows the records of tracer as people read them. The exit code
+//! Runs some of the scenarios as pods of one node, and shows the records of tracer as people read them. The exit code
 //! is 1 if a verdict has another cause than expected.
 
 use std::cell::RefCell;
@@ -135,7 +135,7 @@ fn compare(rows: &[Row]) -> ExitCode {
         println!("{pod:26} {made:56} {:30} {named}", row.cause.unwrap_or("-"));
     }
     let failed = rows.iter().filter(|row| row.result == RowOutcome::Fail).count();
-    println!("\n{} faults, {failed} not as named", rows.len());
+    println!("\n{} cases, {failed} not as named", rows.len());
     ExitCode::from(u8::from(failed > 0))
 }
 

@@ -14,7 +14,7 @@ use tracer_terminal::error::chain;
 
 pub(super) const CHECK: Check = Check {
     name: "tracer_hooks",
-    why: "without a hook some causes cannot be proven: `tracer attach` and each verdict name what is missing",
+    why: "without a hook some causes cannot be proven: each verdict names the missing ones that matter to it",
     expected: || "BTF, and for each hook a program type that this kernel can attach".into(),
     run: |view| Ok(vec![check(view)?]),
 };
@@ -62,27 +62,36 @@ fn cannot_attach(error: &EbpfError) -> Finding {
 }
 
 fn judge(hooks: &[HookStatus]) -> Finding {
-    let missing: Vec<&HookStatus> = hooks.iter().filter(|it| it.hook_state == HookState::Missing).collect();
+    let mut missing: Vec<&HookStatus> = hooks.iter().filter(|it| it.hook_state == HookState::Missing).collect();
     let names: Vec<&str> = missing.iter().map(|it| it.row.hook.name()).collect();
     let attached = hooks.iter().filter(|it| matches!(it.hook_state, HookState::Attached(_))).count();
     let draft = CHECK.draft().with("attached", attached).with("missing_hooks", names);
     let draft = draft.with("hooks", hooks.iter().map(fields).collect::<Vec<_>>());
     let after = |text: &str, names: &str| format!("{text} ({names})");
+    if missing.is_empty() {
+        return draft.ok(format!("{attached} of {} hooks are attached, and none of the others is needed", hooks.len()));
+    }
     let states = by_text(hooks, state, after);
     let refused = by_text(hooks, refusals, after);
     let refused = if refused.is_empty() { refused } else { format!(" Refused: {refused}.") };
-    if missing.is_empty() {
-        let counts = format!("{attached} of {} hooks are attached, and none of the others is needed", hooks.len());
-        return draft.ok(format!("{counts}.{refused} All hooks: {states}"));
-    }
     let lost =
         by_text(missing.iter().copied(), |it| Some(it.row.lost.to_owned()), |text, names| format!("{names}: {text}"));
     let counts = format!("{} of {} hooks are missing", missing.len(), attached + missing.len());
     let observed = format!("{counts}. Unknown without them: {lost}.{refused} The others: {states}");
-    match missing.iter().find_map(|hook| hook.needs()) {
-        Some(capability) => draft.unknown(Unread::lacks(observed, capability)),
-        None => draft.warn(observed, Fix::lasting(fix_of_all(&missing))),
-    }
+    let needed: BTreeSet<&'static str> = missing.iter().filter_map(|hook| hook.needs()).collect();
+    let Some(first) = needed.first() else { return draft.warn(observed, Fix::lasting(fix_of_all(&missing))) };
+    let unread = Unread::lacks(observed, first);
+    missing.retain(|hook| hook.needs().is_none());
+    let privileges = format!("run `tracer doctor` as root, or with {}", Vec::from_iter(needed).join(", "));
+    let fix = match missing.is_empty() {
+        true => privileges.into(),
+        false => after_text(&privileges, fix_of_all(&missing)),
+    };
+    draft.unknown(Unread { fix, ..unread })
+}
+
+fn after_text(first: &str, rest: Remediation) -> Remediation {
+    Remediation { text: format!("{first}; {}", rest.text), ..rest }
 }
 
 /// The program type in use, or why none is needed.
@@ -204,6 +213,14 @@ mod tests {
         assert_eq!(fix_of(&silenced), "sysctl -w kernel.ftrace_enabled=1");
         let denied = judge(&without("__put_net", refused(Some("CAP_PERFMON"), None)));
         assert_eq!((denied.status, denied.needs.as_deref()), (Status::Unknown, Some("CAP_PERFMON")));
+        let of =
+            |name: &'static str, tried| without(name, tried).into_iter().filter(move |it| it.row.hook.name() == name);
+        let both = of("__put_net", refused(Some("CAP_PERFMON"), None))
+            .chain(of("ip_vs_leave", refused(Some("CAP_SYS_ADMIN"), None)))
+            .chain(of("tcp_conn_request", refused(None, Some("sysctl -w kernel.ftrace_enabled=1"))));
+        let fix = judge(&both.collect::<Vec<_>>()).remediation.expect("a fix");
+        assert!(fix.text.contains("with CAP_PERFMON, CAP_SYS_ADMIN; change the setting"), "{}", fix.text);
+        assert_eq!(fix.commands[0].run, "sysctl -w kernel.ftrace_enabled=1");
     }
 
     #[test]

@@ -146,7 +146,10 @@ impl Api {
 
     /// Reads a whole answer as an object.
     async fn read<T: DeserializeOwned>(&self, body: Body, what: &str) -> Result<T, Problem> {
-        let bytes = whole(body, self.patience).await.map_err(|failure| Problem::of_failure(failure, self.patience))?;
+        let bytes = whole(body, self.patience).await.map_err(|failure| match failure {
+            Failure::Garbage(why) => Problem::Garbage(format!("{what}: {why}")),
+            other => Problem::of_failure(other, self.patience),
+        })?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Problem::Garbage(format!("{what}: {}", tracer_terminal::error::without_value(&error.to_string())))
         })

@@ -61,7 +61,7 @@ Examples:
   zcat incident.ndjson.gz | tracer replay -
   tracer replay incident.ndjson -o json --compare expected.ndjson";
 
-pub(super) const SHOW: &str = "FILE holds records (NDJSON) of attach, run or replay, or the log of tracer's pod. Other lines are counted on stderr. Exit code 2: a file has no record, or records of another schema version.
+pub(super) const SHOW: &str = "FILE holds records (NDJSON) of attach, run or replay, or the log of tracer's pod. Other lines are counted on stderr. Exit code 2: a file has no record or records of another schema version, or cannot be read to its end.
 
 Examples:
   tracer show tracer.ndjson

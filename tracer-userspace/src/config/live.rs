@@ -127,8 +127,8 @@ pub(super) fn refuse_api_flags_without_kubeconfig(
     Ok(())
 }
 
-/// The warning about `--api-events` in a daemon without access to the cluster API. The daemon runs without them; other
-/// commands refuse the flag.
+/// The warning about `--api-events` in a daemon without access to the cluster API. The daemon runs without the
+/// Events; other commands refuse the flag.
 fn unavailable_source(flags: &SourceFlags) -> Option<String> {
     let why = if flags.no_api { "beside --no-api" } else { "here: no pod's service account, and no --kubeconfig PATH" };
     (!flags.api_events.is_empty()).then(|| format!("--api-events does nothing {why}"))
