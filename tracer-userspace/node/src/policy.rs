@@ -48,7 +48,10 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
     }
     let device = links::by_index(device).ok()??;
     let detached = end.master.is_none() && device.kind.as_deref() == Some("bridge");
-    let (pod_device, pod_bridge) = (end.state.name, end.master);
+    // Open vSwitch's own device is a master that is always down.
+    let is_bridge = |link: links::Port| link.kind.as_deref() == Some("bridge");
+    let pod_bridge = end.master.filter(|master| links::by_index(*master).is_ok_and(|link| link.is_some_and(is_bridge)));
+    let pod_device = end.state.name;
     let stray = StrayRoute { device: device.state.name, pod_device, pod_bridge, detached, table, rule: None };
     let rule = if stray.is_by_rule() { rule(source.ip(), target.ip(), table).ok().flatten() } else { None };
     Some(StrayRoute { rule, ..stray })

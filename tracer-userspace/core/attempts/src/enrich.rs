@@ -172,6 +172,11 @@ impl<'a> Matched<'a> {
             || self.reported_scheme() == Some("http")
     }
 
+    /// A probe that it can be speaks gRPC, perhaps in TLS.
+    pub fn may_be_grpc_in_tls(&self) -> bool {
+        self.possible_probes().iter().any(|spec| spec.handler == Handler::Grpc && spec.speaks.is_some())
+    }
+
     /// A probe that it can be speaks HTTP in TLS, and the port has not answered in TLS before.
     pub fn may_find_no_tls(&self) -> bool {
         let in_tls = |spec: &&ProbeSpec| spec.handler == Handler::Http && spec.scheme.as_deref() == Some("https");

@@ -25,7 +25,7 @@ pub(super) fn sent_request_late(case: &Case<'_>) -> Option<u64> {
     let lasted = ended.saturating_sub(established);
     let sent_once = attempt.sent_again.is_none_or(|at| at <= established || at >= ended);
     let asked = ended.saturating_sub(quiet);
-    let on_the_way = 2 * round_trip_ns(case)? + LEAST_IDLE_NS;
+    let on_the_way = round_trip_ns(case)?.saturating_mul(2).saturating_add(LEAST_IDLE_NS);
     let idle = asked.saturating_sub(established);
     (sent_once && quiet < lasted / 2 && lasted < FIRST_KEEPALIVE_NS && idle > on_the_way).then_some(asked)
 }

@@ -150,7 +150,13 @@ impl Core {
     fn is_of(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {
         let fits = probe.dst.is_none_or(|dst| dst == attempt.flow.dst);
         let from = probe.src.is_none_or(|src| src == attempt.flow.src);
-        fits && from && !contradicts(attempt, probe) && Matched::new(attempt, &self.node).is_probe_of(probe)
+        fits && from && self.may_have_ended_as(attempt, probe)
+    }
+
+    /// The attempt may be of this probe, and its answer does not contradict the outcome.
+    pub(super) fn may_have_ended_as(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {
+        let matched = Matched::new(attempt, &self.node);
+        matched.is_probe_of(probe) && !contradicts(attempt, probe, matched.may_be_grpc_in_tls())
     }
 
     /// Emits the verdict on an attempt again, with the kubelet outcome, or for the first time.
@@ -203,10 +209,11 @@ fn is_open_too_long(attempt: &Attempt, probe: &KubeletProbe, timeout_ns: Option<
 
 /// The answer had another status than the one that the kubelet read, or cannot have had a status; or it was no answer of
 /// gRPC.
-pub(super) fn contradicts(attempt: &Attempt, probe: &KubeletProbe) -> bool {
+fn contradicts(attempt: &Attempt, probe: &KubeletProbe, grpc_in_tls: bool) -> bool {
     let Some((_, answer)) = attempt.answer() else { return false };
     let ProbeOutput::Status(read) = probe.reason else {
-        return probe.is_answered_in_grpc() && (answer.kind == AnswerKind::Http || answer.kind.is_tls());
+        return probe.is_answered_in_grpc()
+            && (answer.kind == AnswerKind::Http || answer.kind.is_tls() && !grpc_in_tls);
     };
     let is_other = answer.status.is_some_and(|status| status != read);
     answer.kind == AnswerKind::Alert || is_other && !answer.is_interim()
@@ -308,6 +315,17 @@ mod tests {
         assert!(late.quoted().is_empty(), "one that failed may be forgotten, and reported");
         let timeout = after(|stream| stream.kubelet(ProbeOutput::Timeout));
         assert_eq!(timeout.quoted(), [("unexplained", true)], "that says nothing of the cause");
+    }
+
+    #[test]
+    fn a_grpc_probe_in_tls_is_answered_in_tls() {
+        let joined = |speaks: Option<ProbeProtocol>| {
+            let mut stream = Stream::new().grpc_readiness(1).clone();
+            speaks.into_iter().for_each(|it| _ = stream.speaking(it));
+            stream.connect().established().answer(AnswerKind::Tls, None).closes((100, 101, 200));
+            stream.kubelet(ProbeOutput::NotServing).joined().len()
+        };
+        assert_eq!((joined(Some(ProbeProtocol::Tls)), joined(None)), (1, 0));
     }
 
     /// The kubelet probes an API server, and has another connection to it that stays open.

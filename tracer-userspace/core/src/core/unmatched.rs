@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::Core;
-use super::outcomes::{contradicts, is_in_time};
+use super::outcomes::is_in_time;
 use super::records::{kubelet_outcome, unattached};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
@@ -117,8 +117,8 @@ impl Core {
         let is_same = |a: &&Attempt| {
             a.prober && a.kubelet().is_none() && (is_in_time(a, probe) || is_closed_late(a, probe.written_boot_ns))
         };
-        let is_of_probe = |a: &&Attempt| !contradicts(a, probe) && Matched::new(a, &self.node).is_probe_of(probe);
-        self.correlator.all().filter(is_same).filter(is_of_probe).any(|a| self.has_failed(a))
+        let mut attempts = self.correlator.all().filter(is_same);
+        attempts.any(|a| self.may_have_ended_as(a, probe) && self.has_failed(a))
     }
 }
 

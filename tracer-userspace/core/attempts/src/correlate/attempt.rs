@@ -315,9 +315,14 @@ impl Attempt {
         self.answer_losses().next().is_some()
     }
 
-    /// When the target acknowledged the prober's FIN: segments without payload arrive from it.
+    /// When the target acknowledged the prober's FIN, or refused it with a RST, as it does after its own close: segments
+    /// without payload arrive from it.
     pub fn close_acknowledged(&self) -> Option<(u64, &State)> {
-        let is_it = |state: &State| (state.old, state.new) == (TcpState::FinWait1, TcpState::FinWait2);
+        let refused = self.reset_received().is_some_and(|(_, reset)| reset.state == TcpState::FinWait1);
+        let is_it = |state: &State| {
+            state.old == TcpState::FinWait1
+                && (state.new == TcpState::FinWait2 || refused && state.new == TcpState::Close)
+        };
         observations_of!(self, State).find(|(_, state)| is_it(state))
     }
 

@@ -109,7 +109,7 @@ fn has_arrived(case: &Case<'_>, reading: &Inspection) -> bool {
         || is_queue_full(case)
 }
 
-fn is_queue_full(case: &Case<'_>) -> bool {
+pub(super) fn is_queue_full(case: &Case<'_>) -> bool {
     accept_queue_overflow::find(case).is_some() || syn_backlog_overflow::find(case).is_some()
 }
 

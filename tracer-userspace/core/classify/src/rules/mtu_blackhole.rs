@@ -180,6 +180,11 @@ mod tests {
         assert!(closed(490, false).is_empty(), "the acknowledgement may still come");
         assert_eq!(closed(490, true), ["mtu_blackhole"]);
         assert_eq!(closed(500, false), ["unexplained"]);
+        let mut refused = Stream::new();
+        refused.connect().established().sent_again(1448, true).sent_again(1448, true).wait_ms(1_000);
+        refused.closes((100, 101, 0)).reset_received(TcpState::FinWait1, 0);
+        refused.state(TcpState::FinWait1, TcpState::Close, libc::ECONNRESET, (100, 101, 0));
+        assert_eq!(refused.settles().causes(), ["mtu_blackhole"], "the server had closed before");
         assert_eq!(closed(500, true), ["unexplained", "mtu_blackhole"]);
     }
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::phrases::of_family;
+use super::asymmetric_route::is_queue_full;
 use super::route_unreachable::lacks_loopback;
 use super::unexplained::missing_address;
 use super::*;
@@ -165,7 +166,11 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
 /// The target's answer waits for the link-layer address of the prober, or of the gateway to it. The kernel asks for three
 /// seconds before it drops the answer, which is longer than the usual timeout.
 fn unresolved_back(case: &Case<'_>) -> Option<Finding> {
-    let (time, netns, entry) = entry_back(case).filter(|_| case.settled && silent(case))?;
+    let (time, netns, entry) = entry_back(case).filter(|_| case.settled && silent(case) && may_answer(case))?;
+    // In any other state no packet waits: the entry may be an old one.
+    if entry.state != "incomplete" {
+        return None;
+    }
     let (to, place) = (case.attempt.flow.src.ip(), in_namespace(case, Some(netns)));
     let text = format!("the neighbour entry of {}{place} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex, "netns": netns });
@@ -177,6 +182,11 @@ fn unresolved_back(case: &Case<'_>) -> Option<Finding> {
     let (evidence, fix) =
         (vec![evidence_of("rtnetlink", time, text, fields)], fix(case, Some(netns), to, Why::NoAnswer, true));
     Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
+}
+
+/// Nothing else that was read keeps the target from sending an answer.
+pub(super) fn may_answer(case: &Case<'_>) -> bool {
+    inspected(case).is_some_and(|(_, reading)| reading.no_way_back.is_none()) && !is_queue_full(case)
 }
 
 const NODE_OWNS_ADDRESS: &str =
@@ -456,6 +466,16 @@ mod tests {
         assert_has(&on_link.remediation, &["10.88.0.1 does not answer: ARP does not get through"]);
         assert_lacks(&on_link.remediation, &["gateway"]);
         assert_eq!(waiting("169.254.1.1").filtered(SYN, POD).gives_up().causes(), ["firewall_drop"]);
+        let read = |state: &str, no_way_back: Option<NoWayBack>| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200).inspection(|reading| {
+                (reading.neighbour_back, reading.no_way_back) = (Some(neighbour(state)), no_way_back);
+            });
+            stream.gives_up().causes()
+        };
+        assert_eq!(read("failed", None), ["unexplained"], "no packet waits for it");
+        let no_way = NoWayBack { to: address("10.88.0.1"), errno: libc::ENETUNREACH };
+        assert_eq!(read("incomplete", Some(no_way)), ["route_unreachable"]);
         let mut late = waiting("169.254.1.1");
         assert_eq!(
             late.wait_ms(100).established().answers(200).outcomes(),

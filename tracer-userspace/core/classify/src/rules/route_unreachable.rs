@@ -78,7 +78,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 
 /// The target is a loopback address, and `lo` has lost it. The default route took the SYN.
 fn without_loopback(case: &Case<'_>) -> Option<Finding> {
-    let (time, _) = case.attempt.ended.filter(|_| case.settled && lacks_loopback(case))?;
+    let (time, _) = case.attempt.ended.filter(|_| case.settled && silent(case) && lacks_loopback(case))?;
     let (dst, place) = (case.attempt.flow.dst.ip(), in_namespace(case, case.attempt.netns));
     let text = format!("no link{place} has a loopback address");
     let summary = format!("{text}: the SYN to {dst} did not go over lo, but left by another route");

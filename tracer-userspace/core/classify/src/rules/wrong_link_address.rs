@@ -1,6 +1,7 @@
 //! A frame of the handshake was sent to a link-layer address that is not the receiver's. The sender's neighbour entry is
 //! wrong.
 
+use super::neighbour_failure::may_answer;
 use super::*;
 use tracer_model::event::{Netns, PacketDrop};
 
@@ -47,7 +48,7 @@ fn by_entry(case: &Case<'_>) -> Option<Finding> {
     let (entry, sender, receiver, packet) = there.or_else(back)?;
     let attempt = case.attempt;
     let is_answered = attempt.icmp().next().is_some() || attempt.reset_received().is_some();
-    if is_answered || !drops(case).all(|(_, drop)| is_of_stray_frame(case, drop, from, pod)) {
+    if is_answered || !may_answer(case) || !drops(case).all(|(_, drop)| is_of_stray_frame(case, drop, from, pod)) {
         return None;
     }
     let (addr, lladdr, link, own) = (entry.addr, &entry.lladdr, &entry.link, &entry.link_lladdr);
