@@ -26,8 +26,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let without = |(time, reading): (u64, &Inspection)| Some((time, reading.netns?, reading.no_way_back?));
     let (time, netns, back) = inspections(case).find_map(without)?;
     let is_filtered = |drop: &PacketDrop| drop.netns == Some(netns) && may_be_filter(drop);
-    let unanswered = case.attempt.icmp().next().is_none() && case.attempt.reset_received().is_none();
-    if !case.settled || !unanswered || !drops(case).all(|(_, drop)| is_filtered(drop)) {
+    if !case.settled || !is_unanswered(case) || !drops(case).all(|(_, drop)| is_filtered(drop)) {
         return None;
     }
     let error = errno_text(back.errno);
@@ -50,6 +49,10 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     .run([run_in(case, Some(netns), format!("ip route get {}", back.to))]);
     let evidence = filtered.map(|(time, drop)| of_drop(time, drop)).into_iter().chain([evidence]).collect();
     Some(Finding::likely(Cause::RouteUnreachable, evidence, summary, remediation).resting_on(&[Hook::KfreeSkb]))
+}
+
+fn is_unanswered(case: &Case<'_>) -> bool {
+    case.attempt.icmp().next().is_none() && case.attempt.reset_received().is_none()
 }
 
 /// `connect(2)` failed before any SYN. The rule waits until the case is settled: the observation that a link went down,
@@ -78,7 +81,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 
 /// The target is a loopback address, and `lo` has lost it. The default route took the SYN.
 fn without_loopback(case: &Case<'_>) -> Option<Finding> {
-    let (time, _) = case.attempt.ended.filter(|_| case.settled && silent(case) && lacks_loopback(case))?;
+    let (time, _) = case.attempt.ended.filter(|_| case.settled && is_unanswered(case) && lacks_loopback(case))?;
     let (dst, place) = (case.attempt.flow.dst.ip(), in_namespace(case, case.attempt.netns));
     let text = format!("no link{place} has a loopback address");
     let summary = format!("{text}: the SYN to {dst} did not go over lo, but left by another route");
@@ -336,6 +339,9 @@ mod tests {
         assert_eq!(reported(&["127.0.0.1"], true, "incomplete").cause.name(), "neighbour_failure");
         assert_eq!(reported(&["127.0.0.1"], true, "reachable").cause.name(), "unexplained");
         assert_eq!(reported(&[], false, "incomplete").cause.name(), "loopback_down");
+        let mut refused = Stream::to("127.0.0.1:8080");
+        refused.links(true, &["::1"]).connect().refused();
+        assert_ne!(refused.causes(), ["route_unreachable"], "a route of table local, or a NAT rule, leads to a host");
     }
 
     #[test]
