@@ -37,18 +37,26 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
     Scenario::new("pod_link_down_bridge_v6", LINK, bridge_down).own().v6(),
-    Scenario::new("pod_link_down_bridge_default_route", LINK, |s| down_beside_default_route(s, false)).own(),
-    Scenario::new("pod_link_down_bridge_default_route_v6", LINK, |s| down_beside_default_route(s, false)).own().v6(),
+    Scenario::new("pod_link_down_bridge_default_route", LINK, |s| down_beside_default_route(s, false))
+        .own()
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_bridge_default_route_v6", LINK, |s| down_beside_default_route(s, false))
+        .own()
+        .v6()
+        .needs(&[Need::RealProcessor]),
     Scenario::new("pod_link_down_bridge_router_refuses", LINK, |s| down_beside_default_route(s, true)).own(),
-    Scenario::new("pod_link_down_detached", LINK, detached).own(),
-    Scenario::new("pod_link_down_detached_v6", LINK, detached).own().v6(),
+    Scenario::new("pod_link_down_detached", LINK, detached).own().needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_detached_v6", LINK, detached).own().v6().needs(&[Need::RealProcessor]),
     Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
     Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).smoke(),
     Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).v6().on_every_kernel(),
     Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, RouteType::Prohibit)),
     Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
-    Scenario::new("route_unreachable_loopback_address", ROUTE, |s| without_loopback_address(s, true)).own(),
+    // The timeout of an emulated processor is longer than the three seconds after which the kernel gives the gateway up.
+    Scenario::new("route_unreachable_loopback_address", ROUTE, |s| without_loopback_address(s, true))
+        .own()
+        .needs(&[Need::RealProcessor]),
     Scenario::new("route_unreachable_loopback_address_silent", ROUTE, |s| without_loopback_address(s, false)).own(),
     Scenario::new("unexplained_marked_route", UNEXPLAINED, marked).own().needs(&[Need::Nft]),
     Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "0"))
@@ -78,8 +86,13 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
     Scenario::new("neighbour_failure_other_pod", NEIGHBOUR, entry_of_other_pod).own(),
     Scenario::new("neighbour_failure_other_pod_v6", NEIGHBOUR, entry_of_other_pod).own().v6(),
-    Scenario::new("neighbour_failure_wrong_entry_back", NEIGHBOUR, wrong_entry_back).own(),
-    Scenario::new("neighbour_failure_wrong_entry_back_v6", NEIGHBOUR, wrong_entry_back).own().v6(),
+    Scenario::new("neighbour_failure_wrong_entry_back", NEIGHBOUR, wrong_entry_back)
+        .own()
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("neighbour_failure_wrong_entry_back_v6", NEIGHBOUR, wrong_entry_back)
+        .own()
+        .v6()
+        .needs(&[Need::RealProcessor]),
     Scenario::new("neighbour_failure_gateway", NEIGHBOUR, wrong_gateway).own(),
     Scenario::new("neighbour_failure_way_back", NEIGHBOUR, |s| gateway_back(s, [169, 254, 1, 1])),
     Scenario::new("neighbour_failure_way_back_v6", NEIGHBOUR, |s| gateway_back(s, [0xfe80, 0, 0, 0, 0, 0, 0, 0x1ee7]))

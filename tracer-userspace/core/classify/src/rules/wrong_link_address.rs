@@ -68,7 +68,12 @@ fn by_entry(case: &Case<'_>) -> Option<Finding> {
 /// that, and its kernel drops the next SYN.
 fn is_of_stray_frame(case: &Case<'_>, drop: &PacketDrop, from: Netns, pod: Netns) -> bool {
     let elsewhere = drop.netns.is_some_and(|netns| netns != from && netns != pod);
-    let no_port = drop.reason.as_deref() == Some("NO_TX_TARGET") && !outbound(case, drop);
+    // Before 6.12 the kernel gives no reason there.
+    let in_bridge = || matches!(drop.location.as_deref(), Some("br_handle_frame_finish" | "br_flood"));
+    let no_port = match drop.reason.as_deref() {
+        None | Some("NOT_SPECIFIED") => in_bridge(),
+        Some(reason) => reason == "NO_TX_TARGET",
+    } && !outbound(case, drop);
     elsewhere || no_port || is_second_syn(drop) && drop.netns == Some(pod)
 }
 
@@ -190,6 +195,11 @@ mod tests {
         assert_has(&verdict.summary, &["and cni0 on the node has", "the answer to the SYN goes to another host"]);
         let mut unsent = back();
         assert_eq!(unsent.drop(SYN_ACK, "NO_TX_TARGET", NODE).gives_up().causes(), ["neighbour_failure"]);
+        let mut older = back();
+        older.drop_with(SYN_ACK, NODE, |drop| {
+            (drop.reason, drop.location) = (None, Some("br_handle_frame_finish".into()));
+        });
+        assert_eq!(older.gives_up().causes(), ["neighbour_failure"], "before 6.12");
         let mut again = back();
         again.wait_ms(800).syn_again().drop_with(SYN, POD, |drop| {
             (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("tcp_v4_rcv".into()));
