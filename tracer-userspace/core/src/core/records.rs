@@ -49,11 +49,13 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Caus
         true => ("succeeded after all", Confidence::Proven),
         false => ("was answered after all, with a status that tracer cannot read", Confidence::Likely),
     };
-    let summary = format!(
-        "the attempt to {} {what}: a retransmitted SYN got through {:.1} ms after the first",
-        attempt.flow.dst,
-        attempt.established.unwrap_or(ended).saturating_sub(attempt.started) as f64 / 1e6
-    );
+    let connected = attempt.established.unwrap_or(ended);
+    let after_ms = connected.saturating_sub(attempt.started) as f64 / 1e6;
+    let how = match attempt.syns_sent_again().any(|at| at <= connected) {
+        true => format!("a retransmitted SYN got through {after_ms:.1} ms after the first"),
+        false => format!("it was connected {after_ms:.1} ms after the first SYN"),
+    };
+    let summary = format!("the attempt to {} {what}: {how}", attempt.flow.dst);
     let found = Finding::failure(before.cause, Vec::new(), summary, before.cause.fix());
     (Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(confidence) }, Vec::new())
 }
