@@ -31,7 +31,7 @@ objects! {
         init_container_statuses: Vec<ContainerStatus>,
     }
     Condition { r#type: String, status: String, message: String, }
-    ContainerStatus { name: String, ready: bool, restart_count: u32, state: State, }
+    ContainerStatus { name: String, ready: bool, restart_count: u32, state: State, last_state: State, }
     State { waiting: Option<Waiting>, running: Option<BTreeMap<String, String>>, terminated: Option<Waiting>, }
     Waiting { reason: String, message: String, exit_code: i32, }
 

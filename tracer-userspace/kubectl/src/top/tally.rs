@@ -73,7 +73,9 @@ impl NodeTally {
         let count = Repeated::count_of(fields.repeated.as_ref());
         let pod = hash_of(&fields);
         let culprit = fields.culprit.as_ref().map(text_of);
-        let owner = fields.k8s.and_then(|k8s| Some((k8s.namespace?, k8s.workload?)));
+        // A pod without a workload stands for itself.
+        let pod_alone = |name| Workload { kind: "Pod".into(), name };
+        let owner = fields.k8s.and_then(|k8s| Some((k8s.namespace?, k8s.workload.or(k8s.pod_name.map(pod_alone))?)));
         self.open.push_back(Open { seq: fields.seq, us, key: (verdict.cause, culprit), pod, owner, count });
         if self.open.len() > OPEN
             && let Some(oldest) = self.open.pop_front()

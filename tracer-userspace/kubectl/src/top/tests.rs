@@ -28,7 +28,9 @@ async fn top_counts_pods_nodes_culprits_and_workloads() {
             "n2",
             down("n2", "2026-01-02T03:04:00Z", "b")
                 + &verdict(2, "n2", "2026-01-02T03:04:09Z", "c", "unexplained")
-                + &revised,
+                + &revised
+                + &verdict(4, "n2", "2026-01-02T03:04:12Z", "etcd", "slow_response")
+                    .replace(r#","workload":{"kind":"Deployment","name":"cart"}"#, ""),
         ),
         ("n3", String::new()),
     ];
@@ -46,8 +48,8 @@ loopback_down  2 pods on 2 nodes, 2 failures, 03:04:00 to 03:05:00
   workload Deployment shop/cart (2 pods)
   explain  tracer explain loopback_down
 
-slow_response  1 pod on 1 node, 1 failure, 03:04:10 to 03:04:10
-  workload Deployment shop/cart (1 pod)
+slow_response  2 pods on 1 node, 2 failures, 03:04:10 to 03:04:12
+  workload Deployment shop/cart (1 pod), Pod shop/etcd (1 pod)
   explain  tracer explain slow_response
 ";
     assert_eq!(ran.out, expected);

@@ -33,13 +33,12 @@ pub(super) fn text(of_pod: &OfPod, collected: &Collected, daemon: &Daemon, now: 
         let (when, reason) = (when(failure, now), reason(&failure.body));
         return format!("{subject}; its last probe failure that tracer saw was {when}: {reason}");
     }
-    let waiting = waiting(pod).map(|why| format!(" ({why})")).unwrap_or_default();
     let window = window(collected, daemon);
     let Some(failure) = of_pod.failure(Effect::None) else {
-        return format!("{subject}{waiting}; tracer has no failure of it {window}");
+        return format!("{subject}; tracer has no failure of it {window}");
     };
     let (when, reason) = (when(failure, now), reason(&failure.body));
-    format!("{subject}{waiting}; tracer has no failed probe of it {window}; a connection to it failed {when}: {reason}")
+    format!("{subject}; tracer has no failed probe of it {window}; a connection to it failed {when}: {reason}")
 }
 
 /// The effect of a failed liveness probe. The kubelet ignores a probe that ended in an error. If it did not report the
@@ -93,10 +92,13 @@ fn state(pod: &Pod) -> String {
         _ if pod.metadata.deletion_timestamp.is_some() => "is being deleted".into(),
         "Succeeded" | "Failed" => format!("has ended ({})", pod.status.phase),
         _ if pod.is_ready() => "is ready".into(),
-        _ => match restarts(pod) {
-            0 => "is not ready".into(),
-            n => format!("is not ready (restarted {})", counted(n.into(), "time")),
-        },
+        _ => {
+            let restarted = Some(restarts(pod)).filter(|n| *n > 0);
+            let restarted = restarted.map(|n| format!("restarted {}", counted(n.into(), "time")));
+            let details: Vec<_> = restarted.into_iter().chain(waiting(pod)).collect();
+            let details = if details.is_empty() { String::new() } else { format!(" ({})", details.join("; ")) };
+            format!("is not ready{details}")
+        }
     }
 }
 
@@ -109,8 +111,12 @@ fn waiting(pod: &Pod) -> Option<String> {
     let statuses = pod.status.init_container_statuses.iter().chain(&pod.status.container_statuses);
     let wait = |it: &ContainerStatus| {
         let waiting = it.state.waiting.as_ref()?;
-        let message = Some(waiting.message.as_str()).filter(|it| !it.is_empty()).map(|it| format!(": {it}"));
-        Some(format!("container {} waits: {}{}", it.name, waiting.reason, message.unwrap_or_default()))
+        let message = match &it.last_state.terminated {
+            Some(ended) => format!(", its last run ended with exit code {}", ended.exit_code),
+            None if waiting.message.is_empty() => String::new(),
+            None => format!(": {}", waiting.message),
+        };
+        Some(format!("container {} waits: {}{message}", it.name, waiting.reason))
     };
     statuses.into_iter().find_map(wait)
 }

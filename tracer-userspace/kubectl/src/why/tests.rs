@@ -91,6 +91,22 @@ async fn a_failed_liveness_probe_restarts_the_container() {
     assert!(out.contains("its liveness probe failed ") && !out.contains("restarts the container"), "{out}");
 }
 
+/// A failed probe of one container does not hide that another one does not run.
+#[tokio::test]
+async fn a_container_that_waits_is_named() {
+    let mut pod = pod("shop", "cart-0", "n1", false);
+    pod["status"]["containerStatuses"] = json!([
+        {"name": "web", "restartCount": 0, "state": {"running": {}}},
+        {"name": "mail", "restartCount": 4, "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+            "lastState": {"terminated": {"reason": "Error", "exitCode": 3}}},
+    ]);
+    let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
+    let out = ran(&Fake::serve(cluster(&[pod], &[("n1", log)])).await, &["why", "cart-0", "-o", "pretty"]).await.out;
+    let state = "shop/cart-0 is not ready (restarted 4 times; \
+                 container mail waits: CrashLoopBackOff, its last run ended with exit code 3): nobody listens";
+    assert!(out.starts_with(state), "{out}");
+}
+
 #[tokio::test]
 async fn a_failed_connection_is_no_failed_probe() {
     let answer = answer_of(&["connection"]).await;
