@@ -29,11 +29,14 @@ const CHAINS: &[(&str, Owner)] = &[
     ("CILIUM_", enforcer("cilium")),
     ("KUBE-NWPLCY-", enforcer("kube-router")),
     ("KUBE-POD-FW-", enforcer("kube-router")),
+    (ROUTER_SERVICES, owner("kube-router")),
     ("KUBE-ROUTER-", enforcer("kube-router")),
     ("WEAVE-NPC", enforcer("weave")),
     ("WEAVE-", owner("weave")),
     ("ANTREA-", enforcer("antrea")),
     ("AZURE-NPM", enforcer("azure-npm")),
+    // Both write the same rules into it (pkg/kubelet/kubelet_network_linux.go, pkg/proxy/iptables/proxier.go).
+    ("KUBE-FIREWALL", owner("the kubelet or kube-proxy")),
     ("KUBE-", KUBE_PROXY),
     ("FLANNEL-", owner("flannel")),
     ("DOCKER", owner("docker")),
@@ -88,13 +91,21 @@ pub(super) fn is_endpoints_check(rule: &FirewallRule) -> bool {
     is_nft_proxy(rule) && chains.contains(&rule.chain.as_str()) && rule.when.dport.is_some()
 }
 
-/// The rule rejects a ClusterIP on a port that its Service does not have, or a ClusterIP of no Service.
+/// The rule rejects a Service's address on a port that the Service does not have, or a ClusterIP of no Service.
 pub(super) fn is_cluster_ips_check(rule: &FirewallRule) -> bool {
-    is_nft_proxy(rule) && rule.chain == "cluster-ips-check" || rule.chain == IPVS_FILTER
+    let for_ipvs = [IPVS_FILTER, ROUTER_SERVICES].contains(&rule.chain.as_str());
+    is_nft_proxy(rule) && rule.chain == "cluster-ips-check" || for_ipvs
 }
 
-/// The chain for packets to a ClusterIP that IPVS did not take (pkg/proxy/ipvs, `kubeIPVSFilterChain`).
+/// The rule drops a ClusterIP that no Service has (pkg/proxy/nftables, `setupNFTables`).
+pub(super) fn is_of_no_service(rule: &FirewallRule) -> bool {
+    is_cluster_ips_check(rule) && rule.comment.as_deref() == Some("Drop traffic to unallocated ClusterIPs")
+}
+
+/// The chain for packets to a Service's address that IPVS did not take (pkg/proxy/ipvs, `kubeIPVSFilterChain`).
 const IPVS_FILTER: &str = "KUBE-IPVS-FILTER";
+/// That of kube-router, which has other chains for policies (pkg/controllers/proxy, `setupIpvsFirewall`).
+const ROUTER_SERVICES: &str = "KUBE-ROUTER-SERVICES";
 
 fn is_nft_proxy(rule: &FirewallRule) -> bool {
     rule.backend == Backend::Nftables && rule.table == "kube-proxy"
@@ -135,6 +146,7 @@ mod tests {
         let known = |chain| by_chain(chain).map(|it| (it.name, it.policy));
         assert_eq!(known("cali-fw-cali0123"), Some(("calico", true)));
         assert_eq!(known("KUBE-POD-FW-ABCDEF"), Some(("kube-router", true)));
+        assert_eq!(known("KUBE-ROUTER-SERVICES"), Some(("kube-router", false)));
         assert_eq!(known("KUBE-SERVICES"), Some(("kube-proxy", false)));
         assert_eq!(known("ufw-user-input"), Some(("ufw", false)));
         assert_eq!([known("podpolicy"), known("DOCKER-USER")], [None, None]);

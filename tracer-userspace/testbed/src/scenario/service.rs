@@ -8,7 +8,7 @@ use tracer_model::record::{Body, Cause, Record};
 use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
 use crate::node::{Family, NODE, ipvs};
-use crate::pods::{CIRCULAR, HTTP};
+use crate::pods::{CIRCULAR, HOST, HTTP};
 use crate::probe::{Ending, Kind};
 
 const EMPTY: Option<Cause> = Some(Cause::ServiceNoEndpoints);
@@ -38,6 +38,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("service_no_endpoints_circular", EMPTY, circular).own().needs(&[Need::Iptables]),
     Scenario::new("service_no_endpoints_asked", EMPTY, asked).asks_api().needs(&[Need::Nft]),
     Scenario::new("service_unknown_port", EMPTY, unknown_port).own().needs(&[Need::Nft]),
+    Scenario::new("service_unknown_address", EMPTY, unknown_address).own().needs(&[Need::Nft]),
+    Scenario::new("service_address_of_node", EMPTY, address_of_node).own().needs(&[Need::Iptables]),
     Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
     Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
@@ -148,7 +150,24 @@ fn nftables(fixture: &mut Fixture<'_>) -> Result<()> {
 /// kube-proxy 1.36: one chain for each hook. Its rules jump to the chains that all hooks share.
 fn nftables_1_36(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
-    let ip = service.ip();
+    proxy_tables_1_36(fixture, service.ip())?;
+    fixture.mentions(&[
+        "Service shop/cart:http at",
+        "\"shop/cart:http has no endpoints\" in chain ip kube-proxy service-endpoints-check",
+    ]);
+    fixture.fails_without_probe(Kind::Http, service, Ending::Refused)
+}
+
+/// The client has the address of a Service that was deleted.
+fn unknown_address(fixture: &mut Fixture<'_>) -> Result<()> {
+    let service = cluster_ip(fixture)?;
+    proxy_tables_1_36(fixture, service.ip())?;
+    let gone = SocketAddr::from(([10, 96, 0, 99], service.port()));
+    fixture.mentions(&["no Service has the ClusterIP 10.96.0.99: kube-proxy's rule"]);
+    fixture.fails_without_probe(Kind::Http, gone, Ending::Timeout)
+}
+
+fn proxy_tables_1_36(fixture: &Fixture<'_>, ip: IpAddr) -> Result<()> {
     fixture.node.node.nft(&format!(
         "table ip kube-proxy {{
            set cluster-ips {{ type ipv4_addr; elements = {{ 10.96.0.1, {ip} }}; }};
@@ -168,12 +187,7 @@ fn nftables_1_36(fixture: &mut Fixture<'_>) -> Result<()> {
              ct state new jump service-endpoints-check; ct state new jump cluster-ips-check; }};
            chain filter-output {{ type filter hook output priority filter;
              ct state new jump service-endpoints-check; ct state new jump cluster-ips-check; }}; }}\n"
-    ))?;
-    fixture.mentions(&[
-        "Service shop/cart:http at",
-        "\"shop/cart:http has no endpoints\" in chain ip kube-proxy service-endpoints-check",
-    ]);
-    fixture.fails_without_probe(Kind::Http, service, Ending::Refused)
+    ))
 }
 
 /// As in [`no_local`], but the chain of the address does not show its policy.
@@ -191,6 +205,23 @@ fn unknown_port(fixture: &mut Fixture<'_>) -> Result<()> {
     proxy_tables(fixture, (CART, service), "goto reject-chain")?;
     fixture.mentions(&["no Service has port 81", "kube-proxy cluster-ips-check"]);
     fixture.fails_without_probe(Kind::Http, SocketAddr::new(service.ip(), 81), Ending::Refused)
+}
+
+/// A Service has the node's own address, and kube-proxy keeps Services in IPVS: it rejects the probe of a hostNetwork
+/// pod (kubernetes#114815).
+fn address_of_node(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    fixture.node.node.ip(|ip| {
+        ip.bridge("kube-ipvs0", None)?;
+        ip.address(NODE, 32, "kube-ipvs0")
+    })?;
+    let rules = format!(
+        "*filter\n:KUBE-IPVS-FILTER - [0:0]\n-A INPUT -j KUBE-IPVS-FILTER\n\
+        -A KUBE-IPVS-FILTER -d {NODE}/32 -m conntrack --ctstate NEW -j REJECT\nCOMMIT\n"
+    );
+    fixture.node.node.run("iptables-nft-restore", &[], &rules)?;
+    fixture.mentions(&["is the node's own address (on eth0) and that of a Service without port 10256"]);
+    fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Refused)
 }
 
 fn proxy_tables(fixture: &Fixture<'_>, (name, service): (&str, SocketAddr), verdict: &str) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
-use super::super::owner::{is_cluster_ips_check, is_of_kube_proxy};
+use super::super::owner::{is_cluster_ips_check, is_of_kube_proxy, is_of_no_service};
 use super::super::services::{is_of_node, name_of, node_port_service, node_ports_at, service_at};
 use super::super::stopped::{Blame, Stopped};
 use super::*;
@@ -64,20 +64,40 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     Some(finding(case, named, lacking, &observed, make).with_confidence(confidence))
 }
 
-/// kube-proxy's rule for ClusterIPs is the only one that can have stopped the packet: no Service has that port there.
+/// The proxy's rule for Service addresses is the only one that can have stopped the packet: no Service has that port
+/// there.
 fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let blame = stopped.blame.as_ref().filter(|blame| blame.all(is_cluster_ips_check))?;
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let summary = format!(
-        "no Service has port {} at the ClusterIP {}: kube-proxy's rule{}{}",
-        case.attempt.flow.dst.port(),
-        case.attempt.flow.dst.ip(),
-        stopped.action(case),
-        stopped.words()
-    );
-    let fix = Remediation::from(NO_PORT).run([Command::in_cluster("kubectl get services --all-namespaces -o wide")]);
+    let (dst, proxy) = (case.attempt.flow.dst, blame.owner()?.name);
+    let own_link = own_link(case, dst.ip()).filter(|_| blame.all(is_of_kube_proxy));
+    let (what, fix) = match own_link {
+        Some(link) => (
+            format!(
+                "{} is the node's own address (on {link}) and that of a Service without port {}",
+                dst.ip(),
+                dst.port()
+            ),
+            NODE_ADDRESS.to_owned(),
+        ),
+        None if blame.all(is_of_no_service) => {
+            (format!("no Service has the ClusterIP {}", dst.ip()), NO_SERVICE.to_owned())
+        }
+        None => (
+            format!("no Service has port {} at {}", dst.port(), dst.ip()),
+            format!("{NO_PORT}. If the Service has it, check whether {proxy} on this node is behind"),
+        ),
+    };
+    let summary = format!("{what}: {proxy}'s rule{}{}", stopped.action(case), stopped.words());
+    let fix = Remediation::from(fix).run([Command::in_cluster("kubectl get services --all-namespaces -o wide")]);
     Some(stopped.finding(case, Cause::ServiceNoEndpoints, summary, fix).with_confidence(confidence))
+}
+
+/// The node's link that has the address, other than the one to which kube-proxy gives those of Services.
+fn own_link<'a>(case: &Case<'a>, addr: IpAddr) -> Option<&'a str> {
+    let mut links = case.node.links.get(&case.node.netns()?)?.iter();
+    links.find(|link| link.name != IPVS_LINK && link.addrs.contains(&addr)).map(|link| link.name.as_str())
 }
 
 /// The only known rules that fit are those with which kube-proxy rejects traffic without endpoints. Whichever it was,
@@ -190,7 +210,10 @@ fn by_silence(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(Confidence::Possible))
 }
 
-const NO_PORT: &str = "Use a port that the Service has, or add the port to it. If the Service has it, check whether kube-proxy on this node is behind";
+const NO_PORT: &str = "Use a port that the Service has, or add the port to it";
+const NO_SERVICE: &str = "Use the address that the Service has now. A Service that was made again has another one: the client may know the old one from its environment, its configuration or a DNS cache";
+/// kube-proxy rejects whatever is not for a port of a Service (kubernetes#108460), also for the processes of the node.
+const NODE_ADDRESS: &str = "Use a kube-proxy that leaves the node's own addresses out of this rule (kubernetes#115019), or give the Service another external address";
 
 /// Where there is no endpoint.
 #[derive(Clone, Copy, Debug)]

@@ -275,7 +275,7 @@ fn the_rule_that_kube_proxy_checks_first_is_named() {
     assert_lacks(&empty.summary, &["one of"]);
     let unknown = reported(vec![last]);
     assert_eq!(unknown.cause.name(), "service_no_endpoints");
-    assert_starts(&unknown.summary, "no Service has port 80 at the ClusterIP 10.96.0.9");
+    assert_starts(&unknown.summary, "no Service has port 80 at 10.96.0.9");
 }
 
 /// Some rules were not read, or several rules may have stopped the packet.
@@ -297,7 +297,11 @@ fn a_reject_of_kube_proxy_is_never_a_firewall_reject() {
     assert_starts(&summary, "Service shop/cart:http at 10.96.0.9:80 has no ready endpoint");
     let (cause, _, summary) = reported(vec![filter.clone()], false);
     assert_eq!(cause, "service_no_endpoints");
-    assert_starts(&summary, "no Service has port 80 at the ClusterIP 10.96.0.9");
+    assert_starts(&summary, "no Service has port 80 at 10.96.0.9");
+    let of_router = FirewallRule { chain: "KUBE-ROUTER-SERVICES".into(), ..legacy.clone() };
+    let (cause, _, summary) = reported(vec![of_router], false);
+    assert_eq!(cause, "service_no_endpoints", "no policy");
+    assert_starts(&summary, "no Service has port 80 at 10.96.0.9: kube-router's rule");
     assert_eq!(reported(vec![empty, FirewallRule { chain: "mine".into(), ..legacy }], false).0, "firewall_reject");
 }
 
