@@ -4,6 +4,7 @@ use super::Case;
 use super::finding::Finding;
 use super::kubectl;
 use super::pod_sockets::{FRESH_NS, detour};
+use super::services::node_ports_at;
 use tracer_model::event::{Container, Pod};
 use tracer_model::record::{Cause, Command, Confidence, K8s, Remediation};
 
@@ -27,7 +28,16 @@ struct Answerer {
 pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Finding {
     let named = || by_proxy(case, status?);
     let agent = status.and_then(|_| by_pilot_agent(case));
-    match agent.or_else(|| by_detour(case)).or_else(named) {
+    match agent.or_else(|| by_detour(case)).or_else(|| by_node_port(case)).or_else(named) {
+        // What a proxy answers does not show which protocol the application speaks.
+        Some(answerer) => Finding { cause: Cause::AppStatusFailure, ..answerer.note_in(finding) },
+        None => finding,
+    }
+}
+
+/// Notes that an endpoint of a Service may have got the connection instead of the probed pod.
+pub(super) fn add_node_port(case: &Case<'_>, finding: Finding) -> Finding {
+    match by_node_port(case) {
         Some(answerer) => answerer.note_in(finding),
         None => finding,
     }
@@ -35,7 +45,7 @@ pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Fin
 
 /// Notes that a proxy may have closed. The confidence stays: either way, the end of the server closed.
 pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
-    let Some(proxy) = proxy_of(case) else { return finding };
+    let Some(proxy) = proxy_of(case) else { return add_node_port(case, finding) };
     let summary = format!("{}; {proxy} may have closed it without reaching the application", finding.summary);
     let check = format!("Check whether {proxy} reached the application");
     Finding { summary, remediation: if_reached(check, vec![logs(case, proxy)], finding.remediation), ..finding }
@@ -47,10 +57,8 @@ pub(super) fn may_have_closed(case: &Case<'_>) -> bool {
 }
 
 impl Answerer {
-    /// What a proxy answers does not show which protocol the application speaks.
     fn note_in(self, finding: Finding) -> Finding {
         Finding {
-            cause: Cause::AppStatusFailure,
             confidence: finding.confidence.min(Confidence::Likely),
             summary: format!("{}; {}", finding.summary, self.text),
             remediation: if_reached(self.check, self.commands, finding.remediation),
@@ -125,6 +133,21 @@ fn by_detour(case: &Case<'_>) -> Option<Answerer> {
         ),
         check: format!("Check whether {server} reached the application, or refused the probe itself"),
         commands: detour.commands(case).into(),
+    })
+}
+
+/// A hostNetwork pod listens on a port that is also a NodePort. kube-proxy's rules come before the pod's socket.
+fn by_node_port(case: &Case<'_>) -> Option<Answerer> {
+    let dst = case.attempt.flow.dst;
+    let port = node_ports_at(case, dst).next()?;
+    let service = case.node.service_of(port).map_or_else(|| "a Service".to_owned(), |name| format!("Service {name}"));
+    Some(Answerer {
+        text: format!(
+            "{} is also the NodePort of {service}: kube-proxy may have sent the connection to an endpoint of it, and not to the process that listens on the node",
+            port.port
+        ),
+        check: "Give the pod or the Service another port. Or check whether the pod got the connection (the source of the answer in its conntrack entry)".to_owned(),
+        commands: vec![Command::on_node(format!("conntrack -L -p tcp --dport {}", port.port))],
     })
 }
 
@@ -252,6 +275,20 @@ mod tests {
         assert_has(&verdict.summary, &["; envoy (pid 7) on 10.88.0.2:15006 answered: the pod's own"]);
         assert_starts(&verdict.remediation.commands[0].run, "nsenter -t 7 -n ");
         assert_eq!(verdict_on(Some(redirect(7, 7))).confidence, Confidence::Proven, "it is the application itself");
+    }
+
+    /// kubernetes#108496: since 1.24 kube-proxy does not hold the port, so that a hostNetwork pod can listen on it.
+    #[test]
+    fn an_endpoint_of_a_service_may_have_got_the_probe() {
+        let verdict_at = |port| {
+            let mut stream = Stream::to("10.88.0.1:10256").links(true, &["10.88.0.1"]).http_readiness().clone();
+            answered(stream.on_host_network().node_port(ProxyMode::Nftables, port, &[]), 404)
+        };
+        let verdict = verdict_at(10256);
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert_has(&verdict.summary, &["; 10256 is also the NodePort of "]);
+        assert_starts(&verdict.remediation, "Give the pod or the Service another port.");
+        assert_eq!(verdict_at(30080).confidence, Confidence::Proven);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use anyhow::{Context, Result};
 use tracer_model::record::{Body, Cause, Record};
 
-use super::{Fixture, Need, Scenario};
+use super::{Fixture, Need, Proxy, Scenario};
 use crate::ip::Route;
 use crate::node::{Family, NODE, ipvs};
 use crate::pods::{CIRCULAR, HOST, HTTP};
@@ -40,6 +40,24 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("service_unknown_port", EMPTY, unknown_port).own().needs(&[Need::Nft]),
     Scenario::new("service_unknown_address", EMPTY, unknown_address).own().needs(&[Need::Nft]),
     Scenario::new("service_address_of_node", EMPTY, address_of_node).own().needs(&[Need::Iptables]),
+    Scenario::new("app_status_failure_node_port", Some(Cause::AppStatusFailure), |s| {
+        port_is_node_port(s, "503", Ending::Status)
+    })
+    .proxy(Proxy::Nftables)
+    .own()
+    .needs(&[Need::NftNat]),
+    Scenario::new("closed_without_answer_node_port", Some(Cause::ClosedWithoutAnswer), |s| {
+        port_is_node_port(s, "eof", Ending::Eof)
+    })
+    .proxy(Proxy::Nftables)
+    .own()
+    .needs(&[Need::NftNat]),
+    Scenario::new("mid_stream_rst_node_port", Some(Cause::MidStreamRst), |s| {
+        port_is_node_port(s, "rst", Ending::Reset)
+    })
+    .proxy(Proxy::Nftables)
+    .own()
+    .needs(&[Need::NftNat]),
     Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
     Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
@@ -222,6 +240,22 @@ fn address_of_node(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.run("iptables-nft-restore", &[], &rules)?;
     fixture.mentions(&["is the node's own address (on eth0) and that of a Service without port 10256"]);
     fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Refused)
+}
+
+/// The port of a hostNetwork pod is also a NodePort. The pod is healthy, and an endpoint of the Service gets its probe.
+fn port_is_node_port(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    let endpoint = fixture.serving(mode, HTTP)?;
+    fixture.node.node.nft(&format!(
+        "table ip kube-proxy {{
+           chain external-ABCDEFGH-shop/web/tcp/http {{ meta l4proto tcp dnat to {endpoint}; }};
+           map service-nodeports {{ type inet_proto . inet_service : verdict; elements = {{
+             tcp . {HOST} : goto external-ABCDEFGH-shop/web/tcp/http }}; }};
+           chain nat-output {{ type nat hook output priority -100;
+             fib daddr type local meta l4proto . th dport vmap @service-nodeports; }}; }}\n"
+    ))?;
+    fixture.mentions(&["10256 is also the NodePort of Service shop/web:http"]);
+    fixture.fails(Kind::Http, (NODE, HOST).into(), how)
 }
 
 fn proxy_tables(fixture: &Fixture<'_>, (name, service): (&str, SocketAddr), verdict: &str) -> Result<()> {

@@ -1,5 +1,6 @@
 //! A RST after the connection was established and before any answer.
 
+use super::super::sidecar;
 use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
@@ -66,7 +67,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let remediation = if fix == Fix::Outside { remediation } else { with_log(case, remediation) };
     let found = Finding::failure(Cause::MidStreamRst, evidence, summary, remediation);
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
-    let found = found.with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
+    let found =
+        sidecar::add_node_port(case, found).with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
     Some(if lacks_hook { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
 }
 
