@@ -11,10 +11,11 @@ use nix::net::if_::if_indextoname;
 use super::enter::in_netns;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, family, field, octets, push};
+use super::procfs::{every_pid, netns_of};
 use super::servers::{OF_POD, comm, holder_of, holders};
 use super::sock_diag::{LISTEN, TcpSocket, dump};
 use tracer_model::event::{
-    Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect,
+    Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, Netns, PodSockets, Redirect, UnansweredConnect,
 };
 use tracer_model::query::{Awaited, TargetQuery};
 
@@ -67,9 +68,20 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> O
             let pid = held.iter().find(|(_, held)| sockets.iter().any(|it| held.contains(it))).map(|(pid, _)| *pid)?;
             Some(Listener { pid, comm: comm(pid)? })
         };
-        Redirect { to, server: of(&server), passed_over: of(&passed_over) }
+        let (inside, passed_over) = (of(&server), of(&passed_over));
+        let is_detour = inside.is_none() && passed_over.is_some();
+        let outside = server.first().filter(|_| is_detour).and_then(|socket| outside(*socket, netns));
+        Redirect { to, outside: outside.is_some(), server: inside.or(outside), passed_over }
     });
     Some(PodSockets { target, from: from.netns, netns, unanswered, redirect, elsewhere })
+}
+
+/// The process of another namespace that holds a socket of this one. A proxy that serves all pods of a node makes its
+/// listeners in the namespaces of the pods.
+fn outside(socket: u64, netns: Netns) -> Option<Listener> {
+    let pids: Vec<u32> = every_pid().filter(|pid| netns_of(*pid) != Some(netns)).collect();
+    let pid = holder_of(socket, &pids)?;
+    Some(Listener { pid, comm: comm(pid)? })
 }
 
 /// Whether a listener accepts connections to this address, over some device.

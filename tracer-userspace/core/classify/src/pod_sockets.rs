@@ -8,7 +8,7 @@ use super::case::Case;
 use super::evidence::evidence_of;
 use super::phrases::of_family;
 use tracer_model::event::{Listener, ListenerAt, Netns, PodSockets};
-use tracer_model::record::{Command, Evidence};
+use tracer_model::record::{Cause, Command, Evidence, Remediation};
 
 /// An older reading does not show why an attempt failed.
 pub const FRESH_NS: u64 = 60_000_000_000;
@@ -70,6 +70,8 @@ pub(super) struct Detour<'a> {
     passed_over: &'a Listener,
     /// The address on which `server` listens.
     to: SocketAddr,
+    /// The process that gets the connection is in another network namespace.
+    outside: bool,
     read: u64,
 }
 
@@ -79,13 +81,28 @@ pub(super) fn detour<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<Detour<'a>> 
     let (read, reading) = last_reading(case, oldest_ns)?;
     let redirect = reading.redirect.as_ref()?;
     let (server, passed_over) = (redirect.server.as_ref()?, redirect.passed_over.as_ref()?);
-    (server.pid != passed_over.pid).then_some(Detour { server, passed_over, to: redirect.to, read })
+    (server.pid != passed_over.pid).then_some(Detour {
+        server,
+        passed_over,
+        to: redirect.to,
+        outside: redirect.outside,
+        read,
+    })
 }
 
 impl Detour<'_> {
     /// "envoy (pid 7) on 10.88.0.2:15006"
     pub(super) fn server(&self) -> String {
-        format!("{} on {}", name(self.server), self.to)
+        let outside = if self.outside { " (a process of another network namespace)" } else { "" };
+        format!("{} on {}{outside}", name(self.server), self.to)
+    }
+
+    /// What to do about a probe that the proxy should not get.
+    pub(super) fn fix(&self, case: &Case<'_>, usual: Cause) -> Remediation {
+        if !self.outside {
+            return usual.fix().run(self.commands(case));
+        }
+        Remediation::from(OF_NODE_PROXY).run(SHOW_EXEMPTION.map(Command::on_node)).run(self.commands(case))
     }
 
     /// "app (pid 8)"
@@ -108,10 +125,15 @@ impl Detour<'_> {
     /// Commands that show the rule, which is in one of the two lists.
     pub(super) fn commands(&self, case: &Case<'_>) -> [Command; 2] {
         let inside =
-            |command: &str| format!("nsenter -t {} -n {}", self.server.pid, of_family(case, command.to_owned()));
+            |command: &str| format!("nsenter -t {} -n {}", self.passed_over.pid, of_family(case, command.to_owned()));
         ["iptables-save -t nat", "nft list ruleset"].map(|command| Command::on_node(inside(command)))
     }
 }
+
+/// Istio's ztunnel is such a proxy. istio-cni gives the kubelet's connections to pods of its ipset another source
+/// address, and the rules in the pods let that address pass (cni/pkg/iptables).
+const OF_NODE_PROXY: &str = "With Istio's ambient mode (ztunnel): find why the kubelet's probes are not exempt. The node has to have the chain ISTIO_POSTRT and the pod's address in the ipset; if one is missing, restart istio-cni-node on this node. With another proxy: its log says why it closed";
+const SHOW_EXEMPTION: [&str; 2] = ["iptables-save -t nat | grep ISTIO_POSTRT", "ipset list istio-inpod-probes-v4"];
 
 fn name(listener: &Listener) -> String {
     format!("{} (pid {})", listener.comm, listener.pid)

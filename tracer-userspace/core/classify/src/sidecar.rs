@@ -273,7 +273,7 @@ mod tests {
         let verdict = verdict_on(Some(redirect(7, 8)));
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert_has(&verdict.summary, &["; envoy (pid 7) on 10.88.0.2:15006 answered: the pod's own"]);
-        assert_starts(&verdict.remediation.commands[0].run, "nsenter -t 7 -n ");
+        assert_starts(&verdict.remediation.commands[0].run, "nsenter -t 8 -n ");
         assert_eq!(verdict_on(Some(redirect(7, 7))).confidence, Confidence::Proven, "it is the application itself");
     }
 

@@ -38,7 +38,8 @@ pub fn rule(chain: &str, verdict: RuleVerdict) -> FirewallRule {
 /// The pod redirects port 8080 to a proxy. Another process, or the same one, listens on the port.
 pub fn redirect(proxy: u32, app: u32) -> Redirect {
     let listener = |pid, comm: &str| Some(Listener { pid, comm: comm.to_owned() });
-    Redirect { to: address("10.88.0.2:15006"), server: listener(proxy, "envoy"), passed_over: listener(app, "app") }
+    let (server, passed_over) = (listener(proxy, "envoy"), listener(app, "app"));
+    Redirect { to: address("10.88.0.2:15006"), server, passed_over, outside: false }
 }
 
 /// A link that is up, with these addresses.

@@ -64,6 +64,9 @@ pub struct Redirect {
     pub server: Option<Listener>,
     /// The process that listens on the target and got no connection; absent: none was found.
     pub passed_over: Option<Listener>,
+    /// `server` itself is in another network namespace, as Istio's ztunnel.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub outside: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,12 +1,13 @@
 //! The pod's own connections, and its own address translation.
 
-use std::net::{SocketAddr, SocketAddrV4, TcpStream};
-use std::os::fd::OwnedFd;
+use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use nix::sys::socket::{Shutdown, shutdown};
 use tracer_model::record::{Cause, Outcome};
 
 use super::queue::send_syn;
@@ -40,6 +41,7 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::NftNat])
         .on_every_kernel(),
     Scenario::new("mesh_redirect_v6", REDIRECT, |s| redirected(s, "rst", Ending::Reset)).v6().needs(&[Need::NftNat]),
+    Scenario::new("mesh_redirect_outside", REDIRECT, ambient).needs(&[Need::NftNat]),
     Scenario::new("slow_response_mesh", Some(Cause::SlowResponse), silent_proxy).needs(&[Need::NftNat]),
     Scenario::new("slow_response_node_nat", Some(Cause::SlowResponse), taken_by_another).needs(&[Need::NftNat]),
     Scenario::new("mesh_redirect_closed", REDIRECT, |s| redirected(s, "eof", Ending::Eof)).needs(&[Need::NftNat]),
@@ -186,6 +188,23 @@ fn redirected(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> 
     let pod = meshed(fixture, mode)?;
     fixture.mentions(&[":15006 ", ": the pod's own address translation sends "]);
     fails_after_inspection(fixture, pod, how)
+}
+
+/// As Istio's ztunnel: the listener is in the pod's namespace, and its process is not.
+fn ambient(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    redirect(fixture, pod, HTTP)?;
+    let listener = fixture.inside(pod)?.enter(|| TcpListener::bind(("::", PROXY)).context("the proxy's listener"))?;
+    // Closes with unread data, which the kernel answers with a RST.
+    let close = |client: TcpStream| client.peek(&mut [0]).map(drop);
+    thread::scope(|scope| {
+        scope.spawn(|| listener.incoming().map_while(Result::ok).map(close).for_each(drop));
+        fixture.mentions(&["(a process of another network namespace)", ": the pod's own address translation sends "]);
+        let played = fails_after_inspection(fixture, pod, Ending::Reset);
+        // Ends the thread.
+        shutdown(listener.as_raw_fd(), Shutdown::Both)?;
+        played
+    })
 }
 
 fn answered_by_proxy(fixture: &mut Fixture<'_>) -> Result<()> {

@@ -16,7 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         detour.passed_over()
     );
     let evidence = found.evidence.into_iter().chain([detour.evidence(case)]).collect();
-    let fix = Cause::MeshRedirect.fix().run(detour.commands(case));
+    let fix = detour.fix(case, Cause::MeshRedirect);
     Some(Finding {
         decided_at: found.decided_at,
         rests_on: found.rests_on,
@@ -47,6 +47,21 @@ mod tests {
     fn a_close_by_a_proxy_is_not_the_applications() {
         assert_eq!(second(Some(redirect(7, 8)), reset), ["mesh_redirect"; 2]);
         assert_eq!(second(Some(redirect(7, 8)), closed), ["mesh_redirect"; 2]);
+    }
+
+    /// Neither does what exempts a port from a sidecar help there, nor does the proxy's namespace have the rules.
+    #[test]
+    fn a_proxy_of_all_pods_has_another_fix() {
+        let mut stream = Stream::new();
+        let of_node = Redirect { outside: true, ..redirect(7, 8) };
+        stream.http_readiness().pod_sockets(|reading| reading.redirect = Some(of_node)).wait_ms(5_000);
+        let verdict = reset(&mut stream).verdict();
+        assert_starts(
+            &verdict.summary,
+            "envoy (pid 7) on 10.88.0.2:15006 (a process of another network namespace) reset",
+        );
+        assert_has(&verdict.remediation, &["ISTIO_POSTRT", "nsenter -t 8 -n iptables-save -t nat"]);
+        assert_lacks(&verdict.remediation, &["rewriteAppHTTPProbers"]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         detour.passed_over()
     );
     let evidence = vec![of_state(ended, case.attempt.last.as_ref()?), detour.evidence(case)];
-    let fix = Cause::ProbeProvesNothing.fix().run(detour.commands(case));
+    let fix = detour.fix(case, Cause::ProbeProvesNothing);
     let found = Finding::failure(Cause::ProbeProvesNothing, evidence, summary, fix);
     Some(Finding { outcome: Outcome::Noise, decided_at: ended, confidence: Confidence::Likely, ..found })
 }
