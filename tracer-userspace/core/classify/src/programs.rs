@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::case::Case;
 use super::evidence::{evidence_of, plain};
+use super::rules::network_policy_drop::list_own_policies;
 use tracer_model::event::{DeviceProgram, PacketDrop, ProgramPlace};
 use tracer_model::record::{Command, Evidence};
 use tracer_model::shell;
@@ -120,11 +121,13 @@ impl Owner {
                 "Find the rule and the reason with calico-node -bpf, in Calico's pod on this node",
                 ["policy dump DEVICE all", "counters dump --iface=DEVICE"]
                     .map(|it| Command::in_pod(format!("calico-node -bpf {}", it.replace("DEVICE", device))))
-                    .into(),
+                    .into_iter()
+                    .chain(list_own_policies("calico"))
+                    .collect(),
             ),
             Self::Cilium => (
                 "Find Cilium's reason for the drop with cilium-dbg, in its pod on this node (metric cilium_drop_count_total by reason)",
-                vec![Command::in_pod(SHOW_DROPS)],
+                [Command::in_pod(SHOW_DROPS)].into_iter().chain(list_own_policies("cilium")).collect(),
             ),
         }
     }

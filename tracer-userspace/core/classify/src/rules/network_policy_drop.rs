@@ -12,6 +12,21 @@ pub(in super::super) fn list_policies() -> Command {
     Command::in_cluster("kubectl get networkpolicy -A")
 }
 
+/// Lists the policies that this software enforces besides those of Kubernetes.
+pub(in super::super) fn list_own_policies(owner: &str) -> Option<Command> {
+    let kinds = match owner {
+        "calico" => CALICO,
+        "cilium" => "ciliumnetworkpolicies,ciliumclusterwidenetworkpolicies",
+        "antrea" => "networkpolicies.crd.antrea.io,clusternetworkpolicies.crd.antrea.io",
+        "kindnet" | "kube-network-policies" => "adminnetworkpolicies,baselineadminnetworkpolicies",
+        _ => return None,
+    };
+    Some(Command::in_cluster(format!("kubectl get {kinds} -A")))
+}
+
+/// The policies of a host endpoint apply to the node and its hostNetwork pods.
+const CALICO: &str = "networkpolicies.crd.projectcalico.org,globalnetworkpolicies.crd.projectcalico.org,hostendpoints.crd.projectcalico.org";
+
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_chain(case).or_else(|| by_program(case)).or_else(|| queue::by_policy(case, ALLOW)).or_else(|| by_connect(case))
 }
@@ -31,6 +46,7 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("the network policy of {}{}{}", owner.name, stopped.action(case), stopped.words());
     let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
         .run([list_policies()])
+        .run(list_own_policies(owner.name))
         .run(stopped.show_rules(case));
     Some(stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
 }
@@ -237,6 +253,18 @@ mod tests {
         };
         assert_eq!(causes("cali-fw-cali1234"), ["network_policy_drop"]);
         assert_eq!(causes("podpolicy"), ["firewall_drop"]);
+    }
+
+    #[test]
+    fn the_policies_of_the_owners_own_kinds_are_listed_too() {
+        let listed = |chain| {
+            let mut stream = Stream::new();
+            stream.connect().filtered(SYN, POD).push(firewall(POD, vec![rule(chain, RuleVerdict::Drop)])).settles();
+            stream.verdict().remediation
+        };
+        assert_has(&listed("cali-tw-cali1234"), &["kubectl get networkpolicy -A; ", "globalnetworkpolicies.crd."]);
+        assert_has(&listed("CILIUM_INPUT"), &["kubectl get ciliumnetworkpolicies,"]);
+        assert_lacks(&listed("KUBE-POD-FW-ABCDEF"), &[".crd."]);
     }
 
     /// kubernetes#89898, calico#10470: Calico's chains drop the SYN-ACK of the node's own probe.
