@@ -8,6 +8,7 @@ use super::blame::{blame, is_before_tracking, may_be_by_tracking};
 use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, may_decide, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
+use super::owner::own_fix;
 use super::phrases::{in_namespace, run_in};
 use super::stopped::{Blame, Stopped};
 use tracer_common::names::Hook;
@@ -298,6 +299,14 @@ impl Stopped<'_> {
         commands.iter().map(|command| run_in(case, self.netns, command)).collect()
     }
 
+    /// The fix for the only rules that can have done it, which their owner adds for a reason of its own.
+    fn own_fix(&self, case: &Case<'_>) -> Option<Remediation> {
+        let (blame, _) = self.blame.as_ref().zip(self.netns.filter(|netns| case.node.is_a_node(*netns)))?;
+        let own = own_fix(blame.rules.first()?)?;
+        let fix = || Remediation::from(own.0).run([Command::in_cluster(own.1)]).run(self.show_rules(case));
+        blame.all(|rule| own_fix(rule) == Some(own)).then(fix)
+    }
+
     /// The command of the software that made the rule. Only on a node: the software manages no rules of a pod.
     fn by_owner(&self, case: &Case<'_>) -> Option<Remediation> {
         let (_, drop) = self.drop.filter(|(_, drop)| outbound(case, drop))?;
@@ -318,7 +327,7 @@ impl Stopped<'_> {
     /// The fix for a rule, or for anything else that drops there.
     pub(super) fn fix(&self, case: &Case<'_>, by_rule: impl FnOnce() -> Remediation) -> Remediation {
         if !self.is_by_no_rule() {
-            return self.by_owner(case).unwrap_or_else(by_rule);
+            return self.own_fix(case).or_else(|| self.by_owner(case)).unwrap_or_else(by_rule);
         }
         let counters =
             ["conntrack -S", "ipvsadm -Ln --stats", "bpftool link list", "nft list ruleset", "iptables-save -c"];

@@ -107,6 +107,35 @@ const IPVS_FILTER: &str = "KUBE-IPVS-FILTER";
 /// That of kube-router, which has other chains for policies (pkg/controllers/proxy, `setupIpvsFirewall`).
 const ROUTER_SERVICES: &str = "KUBE-ROUTER-SERVICES";
 
+/// The fix for a rule that its owner adds for a reason of its own, and a command for the cluster.
+pub(super) fn own_fix(rule: &FirewallRule) -> Option<(&'static str, &'static str)> {
+    let comment = rule.comment.as_deref().unwrap_or_default();
+    let by_source = comment.contains(" traffic not accepted by KUBE-FW-")
+        || rule.chain == "KUBE-SOURCE-RANGES-FIREWALL"
+        || is_nft_proxy(rule) && rule.chain.starts_with("firewall-");
+    match owner_of(rule, &[])?.name {
+        "calico" if comment.ends_with("Unknown interface") => Some(UNKNOWN_INTERFACE),
+        "calico" if comment.ends_with("Configured DefaultEndpointToHostAction") => Some(TO_HOST),
+        "kube-proxy" if by_source => Some(SOURCE_RANGES),
+        _ => None,
+    }
+}
+
+/// The last rule of a chain with a rule for each pod (felix/rules/dispatch.go).
+const UNKNOWN_INTERFACE: (&str, &str) = (
+    "Find why Calico's agent on this node has no rules for the pod's interface: the pod is new, or calico-node does not run or is behind. Its log may say it",
+    "kubectl get pods -A -o wide -l k8s-app=calico-node",
+);
+const TO_HOST: (&str, &str) = (
+    "Calico does not let pods connect to their own node: set its defaultEndpointToHostAction to Return or Accept, or let a policy allow it",
+    "kubectl get felixconfigurations.crd.projectcalico.org default -o yaml",
+);
+/// The last rule for a Service that has spec.loadBalancerSourceRanges.
+const SOURCE_RANGES: (&str, &str) = (
+    "Add the client's address to spec.loadBalancerSourceRanges of the Service: kube-proxy drops what comes from elsewhere",
+    "kubectl get services -A -o custom-columns=NS:.metadata.namespace,NAME:.metadata.name,FROM:.spec.loadBalancerSourceRanges",
+);
+
 fn is_nft_proxy(rule: &FirewallRule) -> bool {
     rule.backend == Backend::Nftables && rule.table == "kube-proxy"
 }
@@ -156,5 +185,19 @@ mod tests {
         assert_eq!(known("IN_drop"), Some(("firewalld", false)));
         assert_eq!((known("IN_web"), known("drop")), (None, None));
         assert_eq!(by_table("firewalld_policy_drop").map(|it| it.name), Some("firewalld"));
+    }
+
+    #[test]
+    fn some_rules_are_there_for_a_reason_of_their_owner() {
+        let own = |chain: &str, comment: &str| {
+            let rule = tracer_core::testing::rule(chain, tracer_model::event::RuleVerdict::Drop);
+            own_fix(&FirewallRule { comment: Some(comment.to_owned()), ..rule })
+        };
+        assert_eq!(own("cali-from-wl-dispatch-8", "cali:Xy12 Unknown interface"), Some(UNKNOWN_INTERFACE));
+        assert_eq!(own("cali-wl-to-host", "Configured DefaultEndpointToHostAction"), Some(TO_HOST));
+        let of_service = "shop/web:http traffic not accepted by KUBE-FW-NUKIZ6OKUXPJNT4C";
+        assert_eq!(own("KUBE-PROXY-FIREWALL", of_service), Some(SOURCE_RANGES));
+        assert_eq!([own("mine", of_service), own("mine", "Unknown interface")], [None; 2]);
+        assert_eq!(own("cali-fw-cali1234", "cali:A2 Drop if no profiles matched"), None);
     }
 }

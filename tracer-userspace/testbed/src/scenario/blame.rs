@@ -38,6 +38,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("network_policy_calico", POLICY, |s| calico(s, "iptables-nft-restore")).needs(&[Need::Iptables]),
     Scenario::new("network_policy_calico_legacy", POLICY, |s| calico(s, "iptables-legacy-restore"))
         .needs(&[Need::LegacyIptables]),
+    Scenario::new("blame_calico_unknown_interface", DROP, calico_unknown_interface).needs(&[Need::Iptables]),
     Scenario::new("network_policy_kube_router", POLICY, kube_router).needs(&[Need::Iptables]),
     Scenario::new("network_policy_tc", POLICY, |s| tc(s, INGRESS)).needs(&[Need::TcProgram]).on_every_kernel(),
     Scenario::new("network_policy_tc_v6", POLICY, |s| tc(s, INGRESS)).needs(&[Need::TcProgram]).v6(),
@@ -220,6 +221,25 @@ fn calico(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
         )?;
     }
     played
+}
+
+/// Calico's agent has chains for another pod only. What comes from this one is dropped, also its answers.
+fn calico_unknown_interface(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let rules = format!(
+        "*filter\n:cali-INPUT - [0:0]\n:cali-wl-to-host - [0:0]\n:cali-from-wl-dispatch - [0:0]\n:cali-fw-cali1a2b3c4d5e6 - [0:0]\n\
+        -A INPUT -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT\n\
+        -A cali-INPUT -s {} -m comment --comment \"cali:d4znnv6_6rx6sE6M\" -g cali-wl-to-host\n\
+        -A cali-wl-to-host -m comment --comment \"cali:Ee9Sbo10IpVujdIY\" -j cali-from-wl-dispatch\n\
+        -A cali-from-wl-dispatch -i cali1a2b3c4d5e6 -m comment --comment \"cali:Xy11\" -g cali-fw-cali1a2b3c4d5e6\n\
+        -A cali-from-wl-dispatch -m comment --comment \"cali:Xy12\" -m comment --comment \"Unknown interface\" -j DROP\n\
+        -A cali-fw-cali1a2b3c4d5e6 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n\
+        -A cali-fw-cali1a2b3c4d5e6 -m comment --comment \"cali:A2 Drop if no profiles matched\" -j DROP\nCOMMIT\n",
+        pod.ip()
+    );
+    fixture.node.node.run("iptables-nft-restore", &[], &rules)?;
+    fixture.mentions(&["\"Unknown interface\" in chain cali-from-wl-dispatch"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// kube-router rejects connections that no policy allows.

@@ -1,6 +1,7 @@
 //! The enforcement of network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
 
 use super::super::netfilter::{is_missed, stopped};
+use super::super::owner::own_fix;
 use super::super::programs::{Programs, SHOW_DROPS, place_of};
 use super::super::queue;
 use super::*;
@@ -36,8 +37,10 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
     let stopped = stopped(case)?;
     let blame = stopped.blame.as_ref()?;
     let owner = blame.owner().filter(|owner| owner.policy)?;
-    // The reverse-path check of the same owner is no policy, nor is its redirect to a proxy.
-    let is_policy = !blame.is_reverse_path() && !blame.rules.iter().any(|rule| rule.proxy_port.is_some());
+    // The reverse-path check of the same owner is no policy, nor is its redirect to a proxy, nor a rule of its own.
+    let is_policy = !blame.is_reverse_path()
+        && !blame.rules.iter().any(|rule| rule.proxy_port.is_some())
+        && !blame.all(|rule| own_fix(rule).is_some());
     (is_policy && blame.all(|rule| blame.owner_of(rule) == Some(owner))).then_some(())?;
     if is_own_probe(case) && stopped.answer_dropped(case).is_some() {
         return Some(of_own_answer(case, stopped, owner.name));
