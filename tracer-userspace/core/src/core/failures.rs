@@ -110,8 +110,8 @@ impl Failures {
         }
     }
 
-    /// Ends the failures in a row of this attempt's probe, also those counted before the pod was known. If the kind of
-    /// the probe is not known, no row ends: another probe of the port may still fail.
+    /// Ends the failures in a row of this attempt's probe, also those counted before the pod was known. If the kind or
+    /// the container of the probe is not known, no row ends: another probe of the port may still fail.
     pub(super) fn end(&mut self, attempt: &Attempt, named: &Named) {
         self.end_streaks(attempt.flow.dst);
         let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
@@ -357,25 +357,27 @@ mod tests {
         core.failures.in_a_row.values().map(|it| it.count).collect()
     }
 
-    /// Liveness and readiness probe the same port, 5 s apart, every 10 s. All attempts are refused.
-    fn both_refused(named: bool) -> Vec<u32> {
-        let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
-        for period in 0..3 {
-            for (n, kind) in [(0, ProbeType::Readiness), (1, ProbeType::Liveness)] {
-                refuse(stream.again(100 + 2 * period + n));
-                if named {
-                    stream.kubelet_of(kind, ProbeOutput::Network);
-                }
-                stream.wait_ms(4_980);
+    type Name = fn(&mut KubeletProbe);
+    const READINESS: Name = |_| ();
+    const LIVENESS: Name = |it| it.probe_type = ProbeType::Liveness;
+
+    /// Two probes of a port, 5 s apart, every 10 s, get these answers. The kubelet names the probe of each failure.
+    fn in_turn(stream: &mut Stream, names: Option<[Name; 2]>, answers: &[u16]) -> Vec<u32> {
+        for (attempt, status) in answers.iter().enumerate() {
+            answered(stream, 100 + attempt as u64, *status);
+            if let Some(names) = names.filter(|_| *status == 503) {
+                stream.kubelet_with(ProbeOutput::Status(503), names[attempt % 2]);
             }
+            stream.wait_ms(4_998);
         }
-        in_a_row(&stream)
+        in_a_row(stream)
     }
 
     #[test]
     fn failures_of_two_probes_of_one_port_are_not_added_up() {
-        assert!(both_refused(false).is_empty());
-        assert_eq!(both_refused(true), [3, 3]);
+        let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
+        assert!(in_turn(&mut stream.clone(), None, &[503; 6]).is_empty());
+        assert_eq!(in_turn(&mut stream, Some([READINESS, LIVENESS]), &[503; 6]), [3, 3]);
     }
 
     /// tracer cannot tell which probe succeeded. A success of the liveness probe ends no failures of the readiness
@@ -383,14 +385,15 @@ mod tests {
     #[test]
     fn a_success_of_one_probe_does_not_end_the_failures_of_the_other() {
         let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
-        for (period, status) in [503, 503, 503, 200, 503, 503].into_iter().enumerate() {
-            answered(&mut stream, 100 + 2 * period as u64, status);
-            if status == 503 {
-                stream.kubelet_of(ProbeType::Readiness, ProbeOutput::Status(503));
-            }
-            answered(stream.wait_ms(4_998), 101 + 2 * period as u64, 200);
-            stream.wait_ms(4_998);
-        }
-        assert_eq!(in_a_row(&stream), [2]);
+        let answers = [[503, 200], [503, 200], [503, 200], [200, 200], [503, 200], [503, 200]].concat();
+        assert_eq!(in_turn(&mut stream, Some([READINESS, LIVENESS]), &answers), [2]);
+    }
+
+    #[test]
+    fn failures_of_two_containers_on_one_port_are_not_added_up() {
+        let of_b: Name = |it| (it.probe_type, it.container) = (ProbeType::Liveness, Some("b".into()));
+        let mut stream = Stream::new().liveness(10, 5).probed_container_too("b").clone();
+        assert_eq!(in_turn(&mut stream.clone(), Some([LIVENESS, of_b]), &[503; 6]), [3, 3]);
+        assert_eq!(in_turn(&mut stream, Some([LIVENESS, of_b]), &[503, 200].repeat(3)), [3]);
     }
 }

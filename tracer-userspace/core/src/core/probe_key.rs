@@ -9,12 +9,14 @@ use tracer_attempts::enrich::Named;
 use tracer_model::event::ProbeType;
 use tracer_model::record::{FindingBody, Status};
 
-/// Target and kind of a probe, and the pod if it is known: an address can be given to another pod.
+/// Target and kind of a probe, its pod and container if they are known: an address can be given to another pod, and
+/// containers of a pod can have probes of one port (Istio rewrites all to one).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ProbeKey {
     dst: SocketAddr,
     pub(super) probe_type: ProbeType,
     pod: Option<String>,
+    container: Option<String>,
 }
 
 impl ProbeKey {
@@ -22,12 +24,13 @@ impl ProbeKey {
     pub(super) fn of(dst: SocketAddr, named: &Named) -> Option<Self> {
         let probe_type = named.probe.as_ref()?.probe_type?;
         let pod = named.k8s.as_ref().and_then(|k8s| k8s.pod_uid.clone().or_else(|| k8s.pod_name.clone()));
-        Some(Self { dst, probe_type, pod })
+        let container = named.k8s.as_ref().and_then(|k8s| k8s.container_name.clone());
+        Some(Self { dst, probe_type, pod, container })
     }
 
     /// The key of the same probe while its pod was not known.
     pub(super) fn without_pod(&self) -> Self {
-        Self { pod: None, ..self.clone() }
+        Self { pod: None, container: None, ..self.clone() }
     }
 }
 

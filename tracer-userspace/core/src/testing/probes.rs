@@ -63,6 +63,14 @@ impl Stream {
         })
     }
 
+    /// The pod has a second container of this name, with the probes of the first.
+    pub fn probed_container_too(&mut self, name: &str) -> &mut Self {
+        self.change_pod(|pod| {
+            let probes = pod.containers[0].probes.clone();
+            pod.containers.push(Container { name: Some(name.into()), probes, ..Container::default() });
+        })
+    }
+
     pub fn http_readiness(&mut self) -> &mut Self {
         self.probed(self.http_probe())
     }
