@@ -185,7 +185,9 @@ fn cause(reason: &str) -> Option<SandboxCause> {
         "cni plugin not initialized",
         "cni config uninitialized",
         "no networks found in",
+        // CRI-O, by its version.
         "No CNI configuration",
+        "no CNI configuration",
     ]) {
         Some(SandboxCause::NoConfig)
     } else if has(&["failed to find plugin"]) {

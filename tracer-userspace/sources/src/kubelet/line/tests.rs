@@ -102,6 +102,10 @@ fn a_sandbox_without_network() {
     assert_eq!((failure.cause, failure.pod.uid.as_deref()), (SandboxCause::NoConfig, Some("u2")));
     let plain = r#"E1120 15:50:38.197403   13560 pod_workers.go:191] Error syncing pod u3 ("web_default(u3)"), skipping: network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"#;
     assert_eq!(sandbox_of(plain).cause, SandboxCause::NoConfig);
+    for crio in ["No CNI configuration file in /etc/cni/net.d/.", "no CNI configuration file in /etc/cni/net.d/."] {
+        let failure = sandbox_of(&plain.replace("cni plugin not initialized", crio));
+        assert_eq!(failure.cause, SandboxCause::NoConfig, "{crio}");
+    }
 }
 
 /// Written at 15:50:38.197403 of the first day of 1970 (`NOW`).
