@@ -73,8 +73,8 @@ impl LogFollower {
             let replaced = self.is_replaced();
             let read = self.read(&mut |line| {
                 let now = Now { boot_ns: clock::boot_ns(), boot_to_wall_ns: clock::boot_to_wall_ns() };
-                let entry = joiner.join(line).and_then(|entry| parse(&entry, now));
-                entry.is_none_or(|kind| tx.blocking_send(kind).is_ok())
+                let mut found = joiner.join(line).filter_map(|entry| parse(&entry, now));
+                found.all(|kind| tx.blocking_send(kind).is_ok())
             });
             if read.is_err() || replaced {
                 self.close(replaced);

@@ -15,8 +15,7 @@ const WORDS_MAX: usize = 512;
 /// Lines of klog, or of its JSON.
 pub fn klog(bytes: &[u8]) {
     let mut joiner = Joiner::default();
-    for line in String::from_utf8_lossy(bytes).lines() {
-        let Some(line) = joiner.join(line) else { continue };
+    for line in String::from_utf8_lossy(bytes).lines().flat_map(|line| joiner.join(line)) {
         let Some(time) = LogEntry::of(&line).map(|entry| entry.time) else { continue };
         // The line is read as soon as it is written.
         let wall_ns = match time {

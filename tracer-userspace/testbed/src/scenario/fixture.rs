@@ -87,9 +87,13 @@ impl Fixture<'_> {
         let time = format!("{:02}:{:02}:{:02}.{micros:06}", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
         let (pid, name) = (self.prober.pid(), format!("pod-{}", index_of(pod)));
         let mut log = OpenOptions::new().append(true).open(self.options.kubelet_log())?;
+        let output = match output.contains('\n') {
+            true => format!("<\n\t{}\n >", output.replace('\n', "\n\t")),
+            false => format!("{output:?}"),
+        };
         // A single write: tracer must not read a part of the line.
         let line = format!(
-            "I1127 {time} {pid:7} prober.go:122] \"Probe failed\" probeType=\"Readiness\" pod=\"default/{name}\" containerName=\"app\" probeResult=\"failure\" output={output:?}\n"
+            "I1127 {time} {pid:7} prober.go:122] \"Probe failed\" probeType=\"Readiness\" pod=\"default/{name}\" containerName=\"app\" probeResult=\"failure\" output={output}\n"
         );
         log.write_all(line.as_bytes()).context("the kubelet's log")
     }

@@ -154,9 +154,12 @@ fn beside_commands(fixture: &mut Fixture<'_>) -> Result<()> {
         fixture.kubelet_reports(pod, printed)?;
         fixture.reported_alone(Cause::ExecFailed, count)?;
     }
-    fixture.succeeds(Kind::Http, pod)?;
-    fixture.kubelet_reports(pod, "service unhealthy (responded with \"NOT_SERVING\")")?;
-    fixture.reported_alone(Cause::Unexplained, 1)?;
+    let rpc = "error: health rpc probe failed: rpc error: code = Internal desc = no database\nretry";
+    for (count, answered) in (1..).zip(["service unhealthy (responded with \"NOT_SERVING\")", rpc]) {
+        fixture.succeeds(Kind::Http, pod)?;
+        fixture.kubelet_reports(pod, answered)?;
+        fixture.reported_alone(Cause::Unexplained, count)?;
+    }
     fixture.fails(Kind::Http, dead, Ending::Refused)?;
     fixture.kubelet_reports(dead, "cat: /tmp/ready: No such file or directory")?;
     fixture.reported_alone(Cause::ExecFailed, 4)

@@ -41,7 +41,10 @@ fn the_structured_form() {
     assert_eq!((probe.reason, probe.probe_type), (ProbeOutput::Network, ProbeType::Liveness));
     assert_eq!(probe.output.as_deref(), Some("Get \"http://10.88.0.5:8081\": EOF"));
     let multi = r#"I1120 15:50:38.197403   13560 prober.go:107] "Probe failed" probeType="Readiness" pod="a/b" podUID=c containerName="d" probeResult=failure output=<"#;
-    assert_eq!(probe_of(multi).reason, ProbeOutput::Other, "what a command printed on several lines");
+    assert_eq!(probe_of(multi).reason, ProbeOutput::Other, "the next lines are lost");
+    let grpc =
+        format!("{multi}\n\terror: health rpc probe failed: rpc error: code = Internal desc = down\n\tretry\n >");
+    assert_eq!(probe_of(&grpc).output.as_deref(), Some("error: health rpc probe failed: rpc error: code = Internal"));
     let silent = multi.replace("output=<", "output=\"\"");
     assert_eq!(probe_of(&silent).reason, ProbeOutput::Nothing, "this kubelet may report a timeout so");
     let newer = silent.replace("probeResult=failure", "probeResult=\"failure\"");
