@@ -90,8 +90,11 @@ const DENIED: [&str; 2] = [
 /// The health rpc ended with a status of gRPC.
 const RPC_FAILED: &str = "error: health rpc probe failed: rpc error: code = ";
 
-/// Go's client does not accept the HTTP answer (net/http). The texts are as `redact.rs` writes them.
-const NOT_TAKEN: [&str; 7] = [
+/// Go's client does not accept the HTTP answer (net/http, net/textproto). The texts are as `redact.rs` writes them.
+const NOT_TAKEN: [&str; 10] = [
+    "malformed MIME header",
+    "malformed chunked encoding",
+    "invalid byte in chunk length",
     "failed to parse Location header",
     "bad Content-Length",
     "multiple Content-Length headers",

@@ -82,6 +82,11 @@ pub(super) const ALL: &[Scenario] = &[
         .v6()
         .on_every_kernel(),
     Scenario::new("app_status_failure_not_http", BAD_STATUS, |s| s.serving_fails("not-http", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure_by_url", BAD_STATUS, |s| {
+        let broken = "net/http: HTTP/1.x transport connection broken: malformed MIME header line: X-A (x): 1";
+        by_url(s, "http", Kind::Http, Ending::Ok, broken)
+    })
+    .without_specs(),
     Scenario::new("app_status_failure_speaks_first", MISCONFIGURED, speaks_first),
     Scenario::new("app_status_failure_speaks_first_v6", MISCONFIGURED, speaks_first).v6(),
     Scenario::new("app_status_failure_tls_on_plain", MISCONFIGURED, |s| {

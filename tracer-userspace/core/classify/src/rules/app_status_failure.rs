@@ -38,7 +38,7 @@ const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without 
 
 const RPC_FAILED: &str = "The network from the kubelet to the pod works. Find what ends the health rpc with this status: the server's Check handler, an interceptor, or a server that shuts down. Or the port speaks HTTP/2 without gRPC. Read the application's log of that moment";
 
-const NOT_ACCEPTED: &str = "Correct the header of the answer that the kubelet's message names. Go's HTTP client, which the kubelet uses, rejects it; other clients may accept it";
+const NOT_ACCEPTED: &str = "Correct what the kubelet's message names in the answer. Go's HTTP client, which the kubelet uses, rejects it; other clients may accept it";
 
 /// Go checks this although the kubelet does not verify who signed the certificate.
 const TLS_NOT_ACCEPTED: &str = "Correct what the kubelet's message names: the server's certificate, or its TLS version or cipher. Go's TLS client, which the kubelet uses, rejects it; other clients may accept it. Or use tcpSocket or exec";

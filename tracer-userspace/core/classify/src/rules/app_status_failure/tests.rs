@@ -140,6 +140,7 @@ fn a_complete_answer_that_the_kubelet_rejects_is_not_closed_without_answer() {
     };
     for why in [
         "failed to parse Location header",
+        "malformed MIME header",
         "net/http: HTTP/1.x transport connection broken: net/http: server response headers exceeded the limit",
         "net/http: HTTP/1.x transport connection broken: bad Content-Length",
     ] {
