@@ -10,10 +10,10 @@ pub(super) fn is_cancelled(probe: &KubeletProbe) -> bool {
     probe.output.as_deref().is_some_and(|it| it.ends_with("context canceled"))
 }
 
-/// The message of the kubelet's gRPC client when the runtime restarts or has ended.
+/// The message of the kubelet's gRPC client when the runtime restarts or has ended, before the command or while it ran.
 pub(super) fn is_without_runtime(probe: &KubeletProbe) -> bool {
     let output = probe.output.as_deref().filter(|_| probe.reason == ProbeOutput::Other);
-    output.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = connection error"))
+    output.is_some_and(|it| it.starts_with("rpc error: code = Unavailable desc = "))
 }
 
 /// The obstacle that kept the runtime from starting the command, if it is neither the command nor the image.

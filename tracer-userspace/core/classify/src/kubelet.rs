@@ -201,9 +201,7 @@ fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
             (Cause::ExecFailed, "was not run: its container does not run, or is being stopped")
         }
         ProbeOutput::CommandNotRun => (cause_not_run(probe), "could not be run"),
-        _ if is_without_runtime(probe) => {
-            (Cause::ExecNotRun, "could not be run: the container runtime did not answer on its socket")
-        }
+        _ if is_without_runtime(probe) => (Cause::ExecNotRun, "gave no result: the container runtime did not answer"),
         _ => (Cause::ExecFailed, "could not be run, or how it ended is not known"),
     };
     let ends = if deleting { "; the pod is being deleted" } else { "" };
@@ -333,7 +331,7 @@ mod tests {
             (not_run, SETNS, false, Outcome::Failure),
             (not_run, MISSING, false, Outcome::Failure),
             (not_run, MISSING, true, Outcome::Failure),
-            (ProbeOutput::Other, "rpc error: code = Unavailable desc = closing", true, Outcome::Failure),
+            (ProbeOutput::Other, "rpc error: code = Internal desc = closing", true, Outcome::Failure),
             (ProbeOutput::CommandTimeout, "command timed out", false, Outcome::Failure),
         ] {
             let noted = errored(reason, words, deleting);
@@ -383,11 +381,16 @@ mod tests {
             words.replace("unable to start container process: can't open cgroup", "cannot exec in a paused container");
         assert_eq!(errored(ProbeOutput::CommandNotRun, &paused, false).verdict.cause.name(), "target_frozen");
         assert_has(&verdict.summary, &["could not be run: the runtime could not use the container's cgroup"]);
-        // Written by kubelet 1.20 while containerd restarted.
-        let words = "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing dial unix /run/containerd/containerd.sock: connect: no such file or directory\"";
-        let away = errored(ProbeOutput::Other, words, false).verdict;
-        assert_eq!((away.cause.name(), away.remediation.to_string().contains("image")), ("exec_not_run", false));
-        assert_has(&away.summary, &["the container runtime did not answer"]);
+        // Written by kubelet 1.20 while containerd restarted, without and with a command that ran.
+        for words in [
+            "connection error: desc = \"transport: Error while dialing dial unix /run/containerd/containerd.sock: connect: no such file or directory\"",
+            "error reading from server: EOF",
+        ] {
+            let words = format!("rpc error: code = Unavailable desc = {words}");
+            let away = errored(ProbeOutput::Other, &words, false).verdict;
+            assert_eq!((away.cause.name(), away.remediation.to_string().contains("image")), ("exec_not_run", false));
+            assert_has(&away.summary, &["the container runtime did not answer"]);
+        }
         let fix = &verdict.remediation;
         assert_lacks(&fix, &["image"]);
         assert_has(&fix, &["cgroup driver", "kubectl exec"]);
