@@ -115,9 +115,10 @@ impl ProbeOwner<'_> {
 
     fn single_failure(&self, probe: &ProbeSpec) -> Finding {
         let observed = format!(
-            "{}: liveness probe of port {} restarts the container after one answer that takes {} s",
+            "{}: liveness probe of port {} {} the container after one answer that takes {} s",
             self.name(),
             probe.port,
+            if self.container.never_restarted { "ends" } else { "restarts" },
             probe.timeout_s
         );
         self.draft(probe).warn(observed, Fix::lasting("set failureThreshold: 3 and timeoutSeconds: 5"))

@@ -20,7 +20,7 @@ objects! {
         deletion_timestamp: Option<Timestamp>,
     }
     Pod { metadata: Metadata, spec: PodSpec, status: PodStatus, }
-    PodSpec { node_name: String, containers: Vec<Container>, }
+    PodSpec { node_name: String, restart_policy: String, containers: Vec<Container>, }
     Container { name: String, }
     PodStatus {
         phase: String,

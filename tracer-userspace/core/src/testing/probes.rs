@@ -50,6 +50,11 @@ impl Stream {
         self.change_pod(|pod| pod.containers[0].id = Some(id.into()))
     }
 
+    /// The kubelet does not start the pod's container again.
+    pub fn never_restarted(&mut self) -> &mut Self {
+        self.change_pod(|pod| pod.containers[0].never_restarted = true)
+    }
+
     /// The pod has a second container, without probes.
     pub fn second_container(&mut self) -> &mut Self {
         self.container_too("sidecar")

@@ -26,7 +26,7 @@ pub(super) fn text(of_pod: &OfPod, collected: &Collected, daemon: &Daemon, now: 
     }
     if let Some(failure) = recent(Effect::Restart) {
         let (when, reason) = (when(failure, now), reason(&failure.body));
-        return format!("{subject}; its liveness probe failed {when}{}: {reason}", restart(&failure.body));
+        return format!("{subject}; its liveness probe failed {when}{}: {reason}", restart(&failure.body, pod));
     }
     let probes = [Effect::Unready, Effect::Restart].into_iter().filter_map(|effect| of_pod.failure(effect));
     if let Some(failure) = probes.max_by_key(|it| it.time.parse::<Timestamp>().ok()) {
@@ -43,7 +43,7 @@ pub(super) fn text(of_pod: &OfPod, collected: &Collected, daemon: &Daemon, now: 
 
 /// The effect of a failed liveness probe. The kubelet ignores a probe that ended in an error. If it did not report the
 /// attempt and tracer does not count it, that may be such a probe.
-fn restart(body: &VerdictBody) -> String {
+fn restart(body: &VerdictBody, pod: &Pod) -> String {
     let probe = body.probe.as_ref();
     let is_ignored = match &body.kubelet {
         Some(reported) => reported.result == KubeletResult::Error,
@@ -55,10 +55,11 @@ fn restart(body: &VerdictBody) -> String {
     if is_ignored {
         return String::new();
     }
+    let does = if pod.spec.restart_policy == "Never" { "ends" } else { "restarts" };
     match probe.and_then(|probe| probe.failure_threshold) {
-        Some(1) => ", and the kubelet restarts the container for it".into(),
-        Some(n) => format!(", and the kubelet restarts the container after {n} failures in a row"),
-        None => ", and the kubelet restarts the container if it goes on".into(),
+        Some(1) => format!(", and the kubelet {does} the container for it"),
+        Some(n) => format!(", and the kubelet {does} the container after {n} failures in a row"),
+        None => format!(", and the kubelet {does} the container if it goes on"),
     }
 }
 

@@ -83,6 +83,11 @@ async fn a_failed_liveness_probe_restarts_the_container() {
             "UTC), and the kubelet restarts the container after 3 failures in a row: nobody listens on port 1 ";
         assert!(answer.contains(restart) && !answer.contains("is not ready: "), "{answer}");
     }
+    let mut job = pod("shop", "cart-0", "n1", false);
+    job["spec"]["restartPolicy"] = json!("Never");
+    let fake = Fake::serve(cluster(&[job], &[("n1", verdict_of(1, "liveness"))])).await;
+    let out = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await.out;
+    assert!(out.contains(", and the kubelet ends the container after 3 failures in a row: "), "{out}");
     // The kubelet may ignore a failure that tracer does not count.
     let log = verdict_of(1, "liveness")
         .replace(r#","consecutive_failures":1"#, "")

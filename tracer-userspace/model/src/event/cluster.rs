@@ -114,6 +114,9 @@ pub struct Container {
     /// Its lifecycle handlers that send an HTTP request.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub lifecycle: Vec<LifecycleHandler>,
+    /// The kubelet does not start it again (`restartPolicy: Never`).
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub never_restarted: bool,
     /// Its starts and ends; absent if no source has them, or if they are of another boot of the node.
     pub runs: Option<Runs>,
 }

@@ -39,7 +39,13 @@ objects! {
     Annotations { #[serde(rename = "kubernetes.io/config.mirror")] mirror: Option<String>, }
 
     Pod { metadata: Metadata, spec: PodSpec, status: PodStatus, }
-    PodSpec { node_name: Option<String>, host_network: bool, init_containers: Vec<Container>, containers: Vec<Container>, }
+    PodSpec {
+        node_name: Option<String>,
+        host_network: bool,
+        restart_policy: Option<String>,
+        init_containers: Vec<Container>,
+        containers: Vec<Container>,
+    }
     PodStatus {
         phase: Option<String>,
         #[serde(rename = "podIP")] pod_ip: Option<String>,

@@ -93,7 +93,9 @@ pub(crate) fn pod_of(pod: api::Pod) -> Pod {
     let finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     // Init containers that keep running (sidecars) are probed, too.
     let sidecars = spec.init_containers.into_iter().filter(|it| it.restart_policy.as_deref() == Some("Always"));
-    let containers = sidecars.chain(spec.containers).map(|it| container(it, &status));
+    let with_policy =
+        |it: api::Container| api::Container { restart_policy: it.restart_policy.or(spec.restart_policy.clone()), ..it };
+    let containers = sidecars.chain(spec.containers).map(|it| container(with_policy(it), &status));
     let not_connected = |it| Container { probes: Vec::new(), lifecycle: Vec::new(), ..it };
     let containers = containers.map(|it| if finished { not_connected(it) } else { it }).collect();
     Pod {
@@ -162,7 +164,8 @@ fn container(container: api::Container, status: &PodStatus) -> Container {
     let status = statuses.find(|it| it.name == container.name);
     let id = status.and_then(|it| container_id(it.container_id.as_deref()));
     let runs = status.map(|it| runs_of(it, clock::steady_boot_to_wall_ns()));
-    Container { name: Some(container.name), id, probes, exec, lifecycle, runs }
+    let never_restarted = container.restart_policy.as_deref() == Some("Never");
+    Container { name: Some(container.name), id, probes, exec, lifecycle, never_restarted, runs }
 }
 
 /// The hooks of the container's lifecycle. A handler with a command runs that command.

@@ -51,6 +51,7 @@ messages! {
     }
     PodSpec {
         "2" containers: Vec<Container> => [message, repeated],
+        "3" restart_policy: Text => [string, optional],
         "10" node_name: Text => [string, optional],
         "11" host_network: Option<bool> => [bool, optional],
         "20" init_containers: Vec<Container> => [message, repeated],

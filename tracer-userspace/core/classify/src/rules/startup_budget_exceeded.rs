@@ -169,8 +169,10 @@ fn finding(
         evidence.insert(0, of_namespace(case, netns, made));
     }
     let kind = spec.probe_type;
+    let never = case.matched.probed_container().is_some_and(|(_, container)| container.never_restarted);
+    let then = if never { "ends it now, and does not start it again (restartPolicy Never)" } else { "restarts it now" };
     let summary = format!(
-        "{} is not listening after {after}{}, and its {kind} probe allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}); the kubelet restarts it now{}",
+        "{} is not listening after {after}{}, and its {kind} probe allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}); the kubelet {then}{}",
         case.attempt.flow.dst,
         in_namespace(case, Some(netns)),
         spec.initial_delay_s,

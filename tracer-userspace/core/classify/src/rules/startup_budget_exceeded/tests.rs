@@ -13,6 +13,10 @@ fn the_refusal_that_reaches_the_threshold_spends_the_budget() {
     assert_eq!(stream.causes(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
     let last = &stream.verdicts()[2].verdict;
     assert_has(&last.remediation, &["failureThreshold: 6"]);
+    assert_ends(&last.summary, "; the kubelet restarts it now");
+    let mut of_job = Stream::new().liveness(1, 3).never_restarted().netns_made(POD).clone();
+    refuse(&mut of_job, 100, 3);
+    assert_ends(&of_job.verdicts()[2].verdict.summary, "does not start it again (restartPolicy Never)");
 }
 
 /// A connection may be one of the API server in the same process, so the verdict is likely only.
