@@ -97,10 +97,15 @@ fn archived() -> usize {
 
 /// Starts a process that writes its input to journald, by a socket as systemd gives one to a service.
 fn service(comm: &str) -> Killed {
+    service_with(comm, &[])
+}
+
+/// The same, with these flags.
+fn service_with(comm: &str, flags: &[&str]) -> Killed {
     let script = format!("printf {comm} > /proc/$$/comm; while read -r line; do printf '%s\\n' \"$line\"; done");
     let mut command = Command::new("systemd-cat");
     // Any sender can choose its identifier, so tracer must not trust it.
-    command.args(["-t", "kubelet", "sh", "-c", &script]);
+    command.args(["-t", "kubelet", "sh", "-c", &script, comm]).args(flags);
     let process = Killed(command.stdin(Stdio::piped()).spawn().expect("systemd-cat"));
     let of = format!("/proc/{}/comm", process.id());
     wait_until(comm, || fs::read_to_string(&of).unwrap_or_default().trim() == comm);
@@ -238,5 +243,23 @@ fn a_journal_can_be_named_by_its_directory() {
     assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
     nix::mount::umount2(&place, nix::mount::MntFlags::MNT_DETACH).unwrap();
     fs::remove_dir(&place).unwrap();
+    fs::remove_file(pods).unwrap();
+}
+
+/// Its stderr is the journal, as of each service.
+#[test]
+#[ignore = "needs root and systemd-journald"]
+fn the_file_that_the_kubelets_flags_name_is_followed() {
+    let _place = hide_this_machine();
+    let _journald = journald();
+    let mut kubelet = service_with(&prober(), &["--logtostderr=false", "--log-file=/run/kubelet.log"]);
+    fs::write("/run/kubelet.log", "").unwrap();
+    let pods = pods("file");
+    let (_tracer, records) = tracer(&pods, "");
+    let sources = next(&records, "start")["sources"].to_string();
+    assert!(sources.contains("probe outcomes (the kubelet's log /proc/"), "{sources}");
+    say(&mut kubelet, &failed("web", "command \"sleep\" timed out"));
+    fs::write("/run/kubelet.log", failed("web", "cat: no such file") + "\n").unwrap();
+    assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
     fs::remove_file(pods).unwrap();
 }

@@ -1,7 +1,8 @@
 //! The kubelet's log as observations: a thread follows the log and sends each line that it understands. The kubelet's
 //! Events in the cluster API say the same less precisely; `sources/cluster` reads them.
 //!
-//! The log is the one that was named, or the file or systemd journal that the kubelet's own stderr leads to.
+//! The log is the one that was named, or the file that the kubelet's flags name, or the file or systemd journal that its
+//! own stderr leads to.
 
 mod entry;
 mod event;
@@ -62,7 +63,8 @@ pub enum KubeletLog {
     File(PathBuf),
     /// The journal lines of processes with these names. The journal is in this directory, or where the process sees it.
     Journal(Option<PathBuf>, Vec<String>),
-    /// The file or journal that the stderr or stdout of a process with one of these names leads to.
+    /// The file that the flags of a process with one of these names give, or the file or journal that its stderr or stdout
+    /// leads to.
     Own(Vec<String>),
 }
 
@@ -104,6 +106,9 @@ impl KubeletLog {
         let what = match (self, self.locate()) {
             (Self::File(path), _) => format!("kubelet log {}", path.display()),
             (_, Some(Place::Journal(path))) => format!("the kubelet's lines in the journal {}", path.display()),
+            (_, Some(Place::Text(path))) if path.components().any(|it| it.as_os_str() == "root") => {
+                format!("the kubelet's log {}", path.display())
+            }
             (_, Some(Place::Text(_))) => "the kubelet's stderr".to_owned(),
             (Self::Journal(..), None) => "the kubelet's lines in the journal, which is not there yet".to_owned(),
             (Self::Own(_), None) => "the kubelet's own log, once it runs".to_owned(),
@@ -213,10 +218,15 @@ fn can_be(process: &Process, own: &str) -> bool {
 
 /// The first log of these kubelets that can be followed.
 fn log_of(kubelets: &[u32]) -> Option<Place> {
+    let by_flags = kubelets.iter().filter_map(|pid| {
+        let path = verbosity::log_file(&process::arguments(*pid))?;
+        Some(Path::new("/proc").join(pid.to_string()).join("root").join(path.strip_prefix("/").ok()?))
+    });
     let paths = descriptors(kubelets);
-    let file = paths.iter().find(|path| fs::metadata(path).is_ok_and(|it| it.is_file()));
+    let mut files = by_flags.chain(paths.iter().cloned());
+    let file = files.find(|path| fs::metadata(path).is_ok_and(|it| it.is_file()));
     let journal = || paths.iter().any(|path| is_socket(path)).then(|| journal_of(kubelets)).flatten();
-    file.cloned().map(Place::Text).or_else(|| journal().map(Place::Journal))
+    file.map(Place::Text).or_else(|| journal().map(Place::Journal))
 }
 
 /// The stderr and stdout of each kubelet.

@@ -180,6 +180,16 @@ impl KubeletLogging {
     }
 }
 
+/// The file with all lines of a kubelet that writes its log to files (klog, until Kubernetes 1.26). Its stderr has only
+/// errors then, which probes that failed are not. Only the text format honors these flags.
+pub(super) fn log_file(args: &[String]) -> Option<PathBuf> {
+    let is_text = flag(args, "--logging-format").is_none_or(|format| format == FORMATS[0]);
+    let to_files = flag(args, "--logtostderr").is_some_and(|value| value.eq_ignore_ascii_case("false"));
+    let program = args.first().and_then(|path| path.rsplit('/').next()).unwrap_or(NAME);
+    let in_dir = || Path::new(flag(args, "--log-dir").unwrap_or("/tmp")).join(format!("{program}.INFO"));
+    (is_text && to_files).then(|| flag(args, "--log-file").map_or_else(in_dir, PathBuf::from))
+}
+
 /// The files in `--config-dir` with names that end in `.conf`, sorted by name.
 fn drop_ins(pid: u32, args: &[String], files: &Root) -> Result<Vec<PathBuf>, KubeletLoggingError> {
     let Some(directory) = flag(args, "--config-dir").map(Path::new) else { return Ok(Vec::new()) };
@@ -295,6 +305,24 @@ mod tests {
         }
         let file = (CONFIG, "logging: {vmodule: [{filePattern: prober, verbosity: 1}]}");
         assert_eq!(reported(KUBEADM, &[file]).unwrap().lack(), None);
+    }
+
+    #[test]
+    fn the_file_of_a_kubelet_that_logs_to_files_is_found() {
+        let file = |flags: &str| {
+            let args: Vec<String> = format!("/usr/bin/kubelet {flags}").split(' ').map(str::to_owned).collect();
+            log_file(&args).map(|path| path.display().to_string())
+        };
+        for (flags, path) in [
+            ("--logtostderr=false --v=2 --log-dir=/opt/logs", Some("/opt/logs/kubelet.INFO")),
+            ("--logtostderr=false --log-dir=/opt/logs --log-file=/k.log", Some("/k.log")),
+            ("--logtostderr=false", Some("/tmp/kubelet.INFO")),
+            ("--logtostderr=true --log-dir=/opt/logs", None),
+            ("--log-dir=/opt/logs", None),
+            ("--logtostderr=false --log-dir=/opt/logs --logging-format=json", None),
+        ] {
+            assert_eq!(file(flags).as_deref(), path, "{flags}");
+        }
     }
 
     #[test]
