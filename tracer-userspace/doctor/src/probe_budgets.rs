@@ -52,7 +52,8 @@ fn is_https(probe: &ProbeSpec) -> bool {
 
 fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
     let owner = ProbeOwner { pod, container };
-    let started = container.probes.iter().any(|probe| probe.probe_type == ProbeType::Startup);
+    let by_command = container.exec.iter().any(|probe| probe.probe_type == ProbeType::Startup);
+    let started = by_command || container.probes.iter().any(|probe| probe.probe_type == ProbeType::Startup);
     let mut found = Vec::new();
     for probe in &container.probes {
         if probe.probe_type == ProbeType::Liveness && !started && probe.budget_s() < BUDGET_S {
@@ -153,6 +154,7 @@ impl ProbeOwner<'_> {
 mod tests {
     use super::*;
     use crate::Status;
+    use tracer_model::event::ExecSpec;
 
     fn probe(probe_type: ProbeType, handler: Handler, scheme: Option<&str>) -> ProbeSpec {
         ProbeSpec {
@@ -193,7 +195,11 @@ mod tests {
             "{findings:?}"
         );
         let startup = probe(ProbeType::Startup, Handler::Tcp, None);
-        assert_eq!(judge(&pod(vec![liveness, startup]))[0].status, Status::Ok);
+        assert_eq!(judge(&pod(vec![liveness.clone(), startup]))[0].status, Status::Ok);
+        let mut pods = pod(vec![liveness]);
+        let probe_type = ProbeType::Startup;
+        pods[0].containers[0].exec = vec![ExecSpec { probe_type, timeout_s: 1, period_s: 1, failure_threshold: 60 }];
+        assert_eq!(judge(&pods)[0].status, Status::Ok, "a command");
     }
 
     #[test]
