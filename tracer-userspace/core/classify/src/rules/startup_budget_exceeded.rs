@@ -3,7 +3,7 @@
 use super::super::{Streak, history, sidecar, startup_probe};
 use super::refusal::{Refused, refused};
 use super::*;
-use tracer_model::event::{LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
+use tracer_model::event::{Container, LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 
 /// Attempts come at whole periods; the kubelet jitters the first one.
 const SLACK_NS: u64 = 500_000_000;
@@ -59,16 +59,14 @@ fn spent(case: &Case<'_>, spec: &ProbeSpec, start: ContainerStart, streak: Strea
     // Counts the other probes of the port even if the kubelet outcome identifies this attempt: earlier ones may not be
     // identified.
     let (pod, container) = case.matched.probed_container()?;
-    let others = container.probes.iter().filter(|other| other.port == spec.port && !std::ptr::eq(*other, spec));
-    let others: Vec<u32> = match spec.probe_type {
-        // The other probes wait for its success.
-        ProbeType::Startup => Vec::new(),
-        _ => others.map(|other| max_attempts(other, age, lasted)).collect(),
-    };
+    // The container's other probes wait for the success of its startup probe.
+    let waits = |of: &Container| spec.probe_type == ProbeType::Startup && std::ptr::eq(of, container);
+    let others = pod.containers.iter().filter(|of| !waits(of)).flat_map(|of| &of.probes);
+    let others = others.filter(|other| other.port == spec.port && !std::ptr::eq(*other, spec));
     // A postStart handler connects once in a start.
     let handlers = pod.containers.iter().flat_map(|it| &it.lifecycle);
     let handlers = handlers.filter(|it| it.port == spec.port && it.event == LifecycleEvent::PostStart);
-    let others: Vec<u32> = others.into_iter().chain(handlers.map(|_| 1)).collect();
+    let others: Vec<u32> = others.map(|other| max_attempts(other, age, lasted)).chain(handlers.map(|_| 1)).collect();
     let own = streak.count.saturating_sub(others.iter().sum());
     match own >= spec.failure_threshold {
         true => Some(Spent::Surely),

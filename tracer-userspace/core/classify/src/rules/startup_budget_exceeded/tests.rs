@@ -86,20 +86,25 @@ fn refusals_of_the_readiness_probe_spend_no_liveness_budget() {
     );
 }
 
-/// The kubelet outcome identifies this attempt as the second of liveness. Two refusals before were of readiness.
+/// The kubelet outcome identifies this attempt as the second of the liveness probe. Two refusals before were of another
+/// probe of the port, of the same container or of another one.
 #[test]
-fn an_identified_liveness_attempt_does_not_count_those_of_readiness() {
-    let mut stream = Stream::new();
-    stream.liveness_after(0, 10, 3).readiness_too().runs(Runs::default()).netns_made(POD);
-    // Readiness, liveness, readiness; then liveness.
-    for (conn, until_next) in [(100, 9_800), (101, 200), (102, 9_800)] {
-        stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(until_next);
+fn an_identified_liveness_attempt_does_not_count_those_of_other_probes() {
+    let others: [fn(&mut Stream) -> &mut Stream; 2] =
+        [Stream::readiness_too, |stream| stream.probed_container_too("b")];
+    for other in others {
+        let mut stream = Stream::new();
+        other(stream.liveness_after(0, 10, 3)).runs(Runs::default()).netns_made(POD);
+        // The other probe, liveness, the other; then liveness.
+        for (conn, until_next) in [(100, 9_800), (101, 200), (102, 9_800)] {
+            stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(until_next);
+        }
+        stream.again(200).connect().refused().wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeOutput::Network);
+        let confidence = |v: &tracer_model::record::VerdictBody| {
+            v.verdict.cause.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
+        };
+        assert!(!stream.verdicts().iter().any(confidence), "{:?}", stream.causes());
     }
-    stream.again(200).connect().refused().wait_ms(1).kubelet_of(ProbeType::Liveness, ProbeOutput::Network);
-    let confidence = |v: &tracer_model::record::VerdictBody| {
-        v.verdict.cause.name() == "startup_budget_exceeded" && v.verdict.confidence == Confidence::Proven
-    };
-    assert!(!stream.verdicts().iter().any(confidence), "{:?}", stream.causes());
 }
 
 #[test]
