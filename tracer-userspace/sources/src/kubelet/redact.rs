@@ -180,6 +180,8 @@ fn is_host(text: &str) -> bool {
     let in_brackets = |it: &str| Some(it.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().is_ok());
     let is_name = |it: &str| !it.is_empty() && it.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
     let host = match text.rsplit_once(':') {
+        // The kubelet knows no address of the pod.
+        Some(("", port)) => return port.parse::<u16>().is_ok(),
         Some((host, port)) if port.parse::<u16>().is_ok() => host,
         _ => text,
     };
@@ -207,12 +209,13 @@ fn is_timeout(part: &str) -> bool {
     inner.is_some_and(|(what, inner)| FIXED.contains(&what) && CLIENT_TIMEOUTS.contains(&inner))
 }
 
-/// `dial tcp ADDRESS`, `read tcp ADDRESS->ADDRESS`, of a look-up `read udp ADDRESS->ADDRESS`
+/// `dial tcp ADDRESS`, `dial tcp :PORT`, `read tcp ADDRESS->ADDRESS`, of a look-up `read udp ADDRESS->ADDRESS`
 fn is_connection(part: &str) -> bool {
     let ends = ["dial tcp ", "read tcp ", "write tcp ", "dial udp ", "read udp ", "write udp "]
         .iter()
         .find_map(|verb| part.strip_prefix(verb));
-    ends.is_some_and(|ends| ends.split("->").all(|end| end.parse::<SocketAddr>().is_ok()))
+    let is_port = |end: &str| end.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+    ends.is_some_and(|ends| ends.split("->").all(|end| end.parse::<SocketAddr>().is_ok() || is_port(end)))
 }
 
 /// `failed to connect service "ADDRESS" within 1s`, `health rpc did not complete within 1s`
@@ -260,6 +263,7 @@ mod tests {
             r#"Get "https://10.88.0.5": remote error: tls: handshake failure"#,
             r#"Get "https://10.88.0.5": http: server gave HTTP response to HTTPS client"#,
             "dial tcp 10.88.0.5:8082: i/o timeout",
+            r#"Get "http://:8082": dial tcp :8082: i/o timeout"#,
             "dial tcp 10.88.0.5:8082: socket: too many open files in system",
             r#"timeout: failed to connect service "10.88.0.5:9000" within 1s: context deadline exceeded"#,
             "timeout: health rpc did not complete within 1.5s",
