@@ -105,6 +105,8 @@ fn is_container_end(error: &str) -> bool {
     const ENDS: &[&str] = &[
         "container is in CONTAINER_EXITED state",
         "no running task found",
+        "code = NotFound desc = failed to exec in container: failed to find container ",
+        "code = NotFound desc = failed to exec in container: failed to create exec ",
         "cannot exec in a stopped container",
         "cannot exec in a stopped state",
         "cannot exec in a deleted state",
@@ -378,6 +380,7 @@ mod tests {
             "code = Canceled desc = context canceled",
             "code = Unknown desc = failed to exec in container: container is in CONTAINER_EXITED state",
             "code = NotFound desc = failed to exec in container: failed to load task: no running task found: task a9 not found: not found",
+            "code = NotFound desc = failed to exec in container: failed to create exec \"a4\": task a9 not found: not found",
             "code = Unknown desc = failed to exec in container: failed to start exec \"a4\": OCI runtime exec failed: exec failed: cannot exec in a stopped container: unknown",
             "code = NotFound desc = container is not created or running: checking if PID of 58 is running failed: container process not found",
             "code = Unknown desc = container not running (4f1e7c)",
