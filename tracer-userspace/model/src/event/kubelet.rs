@@ -8,10 +8,10 @@ use serde_with::skip_serializing_none;
 
 use super::ProbeType;
 
-/// Names of processes that contain a kubelet. rke2 and k0s run it as a process of its own. k3s, `MicroK8s` and
-/// `MicroShift` link it in, and k3s renames itself.
+/// Names of processes that contain a kubelet. rke2 and k0s run it as a process of its own. k3s, `MicroK8s`, `MicroShift`
+/// and `KubeEdge` link it in, and k3s renames itself.
 pub const KNOWN_PROBERS: &[&str] =
-    &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "hyperkube"];
+    &["kubelet", "kubelite", "k3s", "k3s-server", "k3s-agent", "microshift", "edgecore", "hyperkube"];
 
 /// Whether this is the name of a process with a kubelet. `--prober` can add other names.
 pub fn is_kubelet_name(comm: &str) -> bool {
