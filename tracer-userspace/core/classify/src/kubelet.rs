@@ -15,6 +15,7 @@ use super::rules::app_status_failure::{BAD_REQUEST, HANDLER, NO_SUCH_PATH, answe
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched};
+use tracer_common::names::Hook;
 use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
 use tracer_model::record::{Cause, Confidence, K8s, Outcome, Probe, Process, Remediation};
 
@@ -92,7 +93,9 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     );
     let fix = Cause::Unexplained.fix();
     let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
-    (found.with_confidence(Confidence::Possible), named)
+    // Without this hook, a connect that finds no route leaves no trace.
+    let missing_hooks = if connections == 0 { node.missing_of(&[Hook::SysConnect]) } else { Vec::new() };
+    (Finding { missing_hooks, ..found.with_confidence(Confidence::Possible) }, named)
 }
 
 /// Says which connections of the probe were seen.

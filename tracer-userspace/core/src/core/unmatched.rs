@@ -9,6 +9,7 @@ use super::records::{kubelet_outcome, unattached};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
 use tracer_classify::{kubelet, not_connected};
+use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, Observation, ObservationKind, PodRef, ProbeOutput, is_kubelet_name};
 
@@ -76,7 +77,9 @@ impl Core {
             Some(pid) => a.actor.pid == pid,
             None => is_kubelet_name(&a.actor.comm),
         };
-        let is_seen = self.correlator.all().any(|a| a.prober && is_its_own(a) && a.started >= began);
+        // Without this hook, a connect that finds no route leaves no trace.
+        let shows_all = self.node.missing_of(&[Hook::SysConnect]).is_empty();
+        let is_seen = shows_all && self.correlator.all().any(|a| a.prober && is_its_own(a) && a.started >= began);
         let is_to_pod =
             |a: &Attempt| Matched::new(a, &self.node).is_probe_of(probe) && a.ended.is_none_or(|(end, _)| end >= began);
         let was_watched = began >= self.node.since() && self.node.lost_between(began, probe.written_boot_ns) == 0;
@@ -289,6 +292,11 @@ mod tests {
             stream.again_to(100, "10.0.0.9:3128").connect().prober_with_pid(101).established();
         };
         assert_eq!(verdict(of_another), Some(unexplained), "tracer may watch another kubelet only");
+        let without_hook = |stream: &mut Stream| {
+            stream.missing(Hook::SysConnect).again_to(100, "10.0.0.9:3128").connect();
+            stream.prober_with_pid(100).established();
+        };
+        assert_eq!(verdict(without_hook), Some(unexplained), "a connect without a route leaves no trace");
         // As `grpc_health_probe` prints it, in a recording of an older version.
         let mut printed = Stream::new().without_specs().wait_ms(70_000).clone();
         elsewhere(&mut printed);
