@@ -93,7 +93,7 @@ fn note_unread_link(found: Finding) -> Finding {
 /// Kernels since 6.0 give these drop reasons. Older ones show the function that freed the packet: these free it for
 /// this only. IPv6 names no reason up to 6.18 at least (`ndisc_error_report`, net/ipv6/ndisc.c).
 fn reason(drop: &PacketDrop) -> Option<Why> {
-    match (drop.reason.as_deref(), drop.location.as_deref()) {
+    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
         (Some("NEIGH_FAILED" | "NEIGH_DEAD"), _) => Some(Why::NoAnswer),
         (Some("NEIGH_CREATEFAIL"), _) => Some(Why::TableFull),
         (None | Some("NOT_SPECIFIED"), Some("neigh_invalidate" | "arp_error_report" | "ndisc_error_report")) => {
