@@ -56,7 +56,8 @@ fn half_open(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, _) = attempt.ended.filter(|_| case.settled)?;
     let at_target = |drop: &PacketDrop| {
-        drop.flags.is_syn() && drop.flow == attempt.flow && drop.reason.is_some() && is_at_socket(drop)
+        let without_reason = drop.reason.is_some() && is_at_socket(drop);
+        drop.flags.is_syn() && drop.flow == attempt.flow && (without_reason || is_out_of_window(drop))
     };
     let first = attempt.drops().next()?;
     // A retransmitted SYN is dropped in the same way if this attempt's own SYN-ACK was lost.
@@ -67,6 +68,11 @@ fn half_open(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
         let found = finding(case, Some(port), HALF_OPEN, vec![of_drop(first.0, first.1)]);
         Finding { decided_at: ended, ..found.with_confidence(Confidence::Likely) }
     })
+}
+
+/// Of a SYN: the target still has another connection from its port. From 6.15 on `tcp_check_req` gives these reasons.
+pub(super) fn is_out_of_window(drop: &PacketDrop) -> bool {
+    matches!(drop.reason.as_deref(), Some("TCP_OVERWINDOW" | "TCP_RFC7323_PAWS")) && drop.flags.is_syn()
 }
 
 const HALF_OPEN: &str =
@@ -364,6 +370,8 @@ mod tests {
         let at_socket = |stream: &mut Stream| _ = stream.drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv");
         let likely = ("nodeport_ephemeral_collision", Confidence::Likely);
         assert_eq!(reported(40000, at_socket), likely);
+        let from_6_15 = |stream: &mut Stream| _ = stream.drop(SYN, "TCP_OVERWINDOW", POD);
+        assert_eq!((reported(40000, from_6_15), reported(40002, from_6_15).0), (likely, "unexplained"));
         assert_eq!(reported(40002, at_socket).0, "unexplained", "no NodePort");
         let second_only =
             |stream: &mut Stream| _ = stream.wait_ms(900).syn_again().drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv");

@@ -2,6 +2,7 @@
 
 use super::super::super::netfilter;
 use super::super::network_policy_drop::ovs_reason;
+use super::super::nodeport_ephemeral_collision::is_out_of_window;
 use super::super::pod_link_down::is_wrong_bridge;
 use super::super::*;
 use tracer_model::event::PacketDrop;
@@ -64,6 +65,10 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         )
     } else if is_second_syn(drop) && case.attempt.established.is_some() {
         Explanation::of("; the target had taken an earlier SYN, and its SYN-ACK was lost or came late")
+    } else if is_out_of_window(drop) {
+        Explanation::of(
+            "; the target still has an earlier connection from this port, and its answers do not arrive or are not taken",
+        )
     } else if is_taken_by_another(case, drop) {
         Explanation::of("; that namespace has the prober's address, too, and took the answer for its own").fix(
             "Find which of the two should have the prober's address, and remove it from the other. Never remove the node's own address",
@@ -314,6 +319,7 @@ mod tests {
         assert_has(&noted("NOT_SPECIFIED", "nfqnl_reinject"), &["a queue for a process (NFQUEUE) that was emptied"]);
         assert_has(&noted("NOT_SPECIFIED", "nf_queue"), &["no process reads that queue", "nfnetlink_queue"]);
         assert_has(&noted("NOT_SPECIFIED", "dst_discard_out"), &["an IPsec policy waits for keys"]);
+        assert_has(&noted("TCP_OVERWINDOW", "tcp_v4_rcv"), &["still has an earlier connection from this port"]);
         let on_its_way = |holder| {
             let mut stream = Stream::new();
             stream.connect().drop(SYN, "IP_INADDRERRORS", Netns(7)).wait_ms(200);
