@@ -13,7 +13,7 @@ use tracer_common::names::Hook;
 use self::other_processes::OtherProcesses;
 use crate::pipeline::{Attached, EventSource, LiveConfig};
 use tracer_bpf::decode::decode;
-use tracer_bpf::ebpf::{self, Loaded};
+use tracer_bpf::ebpf::{self, HiddenFunctions, Loaded};
 use tracer_bpf::observe::observe;
 use tracer_model::event::{HookStatus, Listen, Observation, ObservationKind, PortPressure};
 use tracer_model::query::Query;
@@ -150,6 +150,7 @@ fn attached(
     let loaded = &events.loaded;
     let present = tracer_sources::namespaces::all();
     let unread = present.problem.filter(|problem| !snapshot.problems.contains(problem));
+    let hidden = HiddenFunctions::here().map(|hidden| hidden.explain() + " (tracer doctor has the fix)");
     Attached {
         since_boot_ns: loaded.attached_boot_ns,
         hooks: loaded.status.hooks.clone(),
@@ -161,7 +162,7 @@ fn attached(
         prober_pids: pids(&snapshot.probers),
         observations: snapshot.observations.clone(),
         sources: snapshot.sources.iter().cloned().chain(log.source).collect(),
-        problems: snapshot.problems.iter().cloned().chain(log.problem).chain(unread).collect(),
+        problems: snapshot.problems.iter().cloned().chain(log.problem).chain(unread).chain(hidden).collect(),
         changes,
         events,
     }

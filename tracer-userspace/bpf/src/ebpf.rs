@@ -42,7 +42,7 @@ pub use self::{
     choice::ProberHooksWhen,
     error::EbpfError,
     hook_state::{HookState, HookStatus, Tried},
-    names::KernelNames,
+    names::{HiddenFunctions, KernelNames},
     ring::Ring,
 };
 use tracer_model::event::{Loss, ProberHooks};

@@ -9,14 +9,14 @@ use super::Check;
 use super::finding::{Finding, Fix, Remediation, Unread};
 use super::view::View;
 use tracer_bpf::ebpf::hooks::ProgramType;
-use tracer_bpf::ebpf::{self, EbpfError, HookState, HookStatus, LoadOptions};
+use tracer_bpf::ebpf::{self, EbpfError, HiddenFunctions, HookState, HookStatus, LoadOptions};
 use tracer_terminal::error::chain;
 
 pub(super) const CHECK: Check = Check {
     name: "tracer_hooks",
     why: "without a hook some causes cannot be proven: each verdict names the missing ones that matter to it",
     expected: || "BTF, and for each hook a program type that this kernel can attach".into(),
-    run: |view| Ok(vec![check(view)?]),
+    run: |view| Ok([check(view)?].into_iter().chain(HiddenFunctions::here().map(judge_hidden)).collect()),
 };
 
 fn check(view: &View) -> Result<Finding, Unread> {
@@ -92,6 +92,15 @@ fn judge(hooks: &[HookStatus]) -> Finding {
 
 fn after_text(first: &str, rest: Remediation) -> Remediation {
     Remediation { text: format!("{first}; {}", rest.text), ..rest }
+}
+
+/// The finding where the kernel hides its functions.
+fn judge_hidden(hidden: HiddenFunctions) -> Finding {
+    let draft = CHECK.expects("names of the kernel's functions");
+    match hidden {
+        HiddenFunctions::BySetting => draft.warn(hidden.explain(), Fix::sysctl(&[("kernel.kptr_restrict", "1")])),
+        HiddenFunctions::ByCapability => draft.unknown(Unread::lacks(hidden.explain(), "CAP_SYSLOG")),
+    }
 }
 
 /// The program type in use, or why none is needed.
@@ -242,6 +251,14 @@ mod tests {
         assert!(fix.text.contains("; boot a newer kernel: this one has no such tracepoint; "), "{}", fix.text);
         assert!(fix.text.ends_with("; change the setting, then start tracer again"), "{}", fix.text);
         assert_eq!(fix.text.matches("the setting").count(), 1, "{}", fix.text);
+    }
+
+    #[test]
+    fn hidden_functions_are_a_warning_or_a_missing_capability() {
+        let by_setting = judge_hidden(HiddenFunctions::BySetting);
+        assert_eq!((by_setting.status, fix_of(&by_setting)), (Status::Warn, "sysctl -w kernel.kptr_restrict=1"));
+        let denied = judge_hidden(HiddenFunctions::ByCapability);
+        assert_eq!((denied.status, denied.needs.as_deref()), (Status::Unknown, Some("CAP_SYSLOG")));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
+    fs::{self, File},
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{BufRead, BufReader},
     thread::{self, JoinHandle},
@@ -126,7 +126,7 @@ impl KernelNames {
 
 /// A number for the names and addresses of the modules. Their use counts change all the time.
 fn modules() -> u64 {
-    let text = std::fs::read("/proc/modules").unwrap_or_default();
+    let text = fs::read("/proc/modules").unwrap_or_default();
     let mut hasher = DefaultHasher::new();
     for line in text.split(|byte| *byte == b'\n') {
         let mut words = line.split(|byte| *byte == b' ');
@@ -139,8 +139,10 @@ fn modules() -> u64 {
 impl KernelNames {
     /// The names of a kernel with these drop reasons and functions.
     pub(crate) fn of(drop_reasons: &[(u32, &str)], kallsyms: &str) -> Self {
-        let drop_reasons = drop_reasons.iter().map(|(number, name)| (*number, Box::from(*name))).collect();
-        Self { drop_reasons, symbols: Some(Symbols::parse(kallsyms.as_bytes())), ..Self::default() }
+        let drop_reasons: HashMap<u32, Box<str>> =
+            drop_reasons.iter().map(|(number, name)| (*number, Box::from(*name))).collect();
+        let reset_reasons = drop_reasons.clone();
+        Self { drop_reasons, reset_reasons, symbols: Some(Symbols::parse(kallsyms.as_bytes())), ..Self::default() }
     }
 }
 
@@ -184,21 +186,54 @@ fn kallsyms() -> Option<impl BufRead> {
     Some(BufReader::with_capacity(1 << 16, File::open("/proc/kallsyms").ok()?))
 }
 
+/// Why the kernel hides where its functions are, if it does: all of them or none (`kallsyms_show_value`,
+/// kernel/ksyms_common.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HiddenFunctions {
+    /// `kernel.kptr_restrict` is 2: no capability helps.
+    BySetting,
+    /// CAP_SYSLOG is missing.
+    ByCapability,
+}
+
+impl HiddenFunctions {
+    pub fn here() -> Option<Self> {
+        let first = kallsyms()?.lines().map_while(Result::ok).find_map(|line| Some(function(&line)?.0))?;
+        let by_setting = || fs::read_to_string("/proc/sys/kernel/kptr_restrict").is_ok_and(|text| text.trim() == "2");
+        (first == 0).then(|| if by_setting() { Self::BySetting } else { Self::ByCapability })
+    }
+
+    /// The reason, and what follows from it.
+    pub fn explain(self) -> String {
+        let why = match self {
+            Self::BySetting => "kernel.kptr_restrict is 2",
+            Self::ByCapability => "CAP_SYSLOG is missing",
+        };
+        format!("{why}: the kernel hides which function drops a packet, so verdicts on dropped packets are less sure")
+    }
+}
+
+/// A function with its address, which is 0 if it is hidden: `ffffffff81000000 T _text [module]`.
+fn function(line: &str) -> Option<(u64, &str)> {
+    let mut words = line.split_ascii_whitespace();
+    let address = u64::from_str_radix(words.next()?, 16).ok()?;
+    if matches!(words.next()?, "t" | "T" | "w" | "W") { Some((address, words.next()?)) } else { None }
+}
+
 /// Each function with its address, in the file's order.
-///
-/// `ffffffff81000000 T _text [module]`; without CAP_SYSLOG all addresses are 0 and none counts.
 fn functions(mut input: impl BufRead, mut each: impl FnMut(u64, &str)) {
     let mut line = String::new();
+    let mut are_shown = false;
     while matches!(input.read_line(&mut line), Ok(n) if n > 0) {
-        let mut words = line.split_ascii_whitespace();
-        if let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) =
-            (words.next().and_then(|a| u64::from_str_radix(a, 16).ok()), words.next(), words.next())
-            && address != 0
+        match function(&line) {
+            Some((0, _)) if !are_shown => return,
             // Skips the padding before each function, which is half of all symbols since 6.2. Skips also arm64's marks of code
             // (`$x`) and data in modules: they are no functions, but lie within functions.
-            && !(name.starts_with("__pfx_") || name.starts_with('$'))
-        {
-            each(address, name);
+            Some((address, name)) if address != 0 && !(name.starts_with("__pfx_") || name.starts_with('$')) => {
+                are_shown = true;
+                each(address, name);
+            }
+            _ => {}
         }
         line.clear();
     }
@@ -329,6 +364,8 @@ mod tests {
 
     #[test]
     fn functions_outside_of_the_network_code_have_no_name() {
+        let hidden = "0000000000000000 A fixed_percpu_data\n0000000000000000 T startup_64\nffffffff81000100 T ip_rcv\n";
+        assert!(Symbols::parse(hidden.as_bytes()).entries.is_empty(), "nothing more is read");
         let text = "ffffffff81000100 T ip_rcv\nffffffff81000200 T x\nffffffff81000300 T y\nffffffff81009000 T z\nffffffff81009100 T tcp_a\n";
         let symbols = Symbols::parse(text.as_bytes());
         let found = [0x100, 0x200, 0x3ff, 0x9050, 0x9100].map(|at| symbols.find(0xffff_ffff_8100_0000 + at));

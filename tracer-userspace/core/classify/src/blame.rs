@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::Case;
-use super::evidence::{evidence_of, netfilter_hook, plain};
+use super::evidence::{evidence_of, is_nameless, netfilter_hook, plain};
 use super::owner::{self, Owner, owner_of};
 use super::stopped::Blame;
 use tracer_attempts::correlate::firewalls::Reading;
@@ -42,7 +42,7 @@ pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: 
     let dropped = |(at, rule): &Candidate<'_>| has_dropped(reading, *at, rule, take_all, (time, drop));
     let by_rule = !reached.is_empty() && (is_freed_in_chain(drop) || reached.iter().any(dropped));
     let rules = reached.into_iter().map(|(_, rule)| rule).collect();
-    Some(Blame { rules, complete, by_rule, take_all, reading })
+    Some(Blame { rules, complete, by_rule, nameless: is_nameless(drop), take_all, reading })
 }
 
 /// The rules that the packet can have reached and matched. Known only if the path of this flow through the rules was
@@ -90,9 +90,10 @@ pub(super) fn may_lack_entry(drop: &PacketDrop) -> bool {
 }
 
 /// A SYN that may lack an entry was dropped at a hook where connection tracking makes entries. The function that runs
-/// the hooks freed it, and not an nftables rule.
+/// the hooks freed it, and not an nftables rule, or the kernel hides the function.
 pub(super) fn may_be_by_tracking(drop: &PacketDrop) -> bool {
-    drop.flags.is_syn() && drop.location.as_deref().map(plain) == Some("nf_hook_slow") && may_lack_entry(drop)
+    let by_hooks = drop.location.as_deref().map(plain) == Some("nf_hook_slow") || is_nameless(drop);
+    drop.flags.is_syn() && by_hooks && may_lack_entry(drop)
 }
 
 fn fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop, verdict: RuleVerdict) -> bool {
@@ -166,7 +167,7 @@ impl Blame<'_> {
     /// The only rule that can have dropped the packet.
     pub(super) fn certain(&self) -> Option<&FirewallRule> {
         match self.rules.as_slice() {
-            [only] if self.complete && self.by_rule => Some(only),
+            [only] if self.complete && self.by_rule && !self.nameless => Some(only),
             _ => None,
         }
     }

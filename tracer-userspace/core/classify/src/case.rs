@@ -1,6 +1,6 @@
 //! What rules ask about an attempt.
 
-use super::evidence::{is_at_socket, netfilter_hook, plain};
+use super::evidence::{may_be_at_socket, netfilter_hook, plain};
 use super::stopped::Stops;
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
@@ -124,7 +124,7 @@ fn decides(attempt: &Attempt, since: u64, time: u64, drop: &PacketDrop) -> bool 
 /// A listener with TCP_DEFER_ACCEPT waits for the request: it drops the bare acknowledgement that ends the handshake
 /// (`tcp_check_req`, net/ipv4/tcp_minisocks.c). Then the request got through, and nothing was lost.
 pub(super) fn is_deferred(attempt: &Attempt, drop: &PacketDrop) -> bool {
-    is_at_socket(drop) && drop.flags.may_be_bare() && attempt.leads_out(drop.flow) && attempt.request_acknowledged()
+    may_be_at_socket(drop) && drop.flags.may_be_bare() && attempt.leads_out(drop.flow) && attempt.request_acknowledged()
 }
 
 /// The event of a SYN that is sent again may come after those of what became of it.

@@ -22,7 +22,8 @@ pub(super) fn evidence_of(hook: &str, time_boot_ns: u64, text: String, fields: V
 
 /// A dropped packet.
 pub(super) fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
-    let why = drop.reason.as_deref().or(drop.location.as_deref()).unwrap_or("no reason given by this kernel");
+    let unknown = if is_nameless(drop) { HIDDEN } else { "no reason given by this kernel" };
+    let why = drop.reason.as_deref().or(drop.location.as_deref()).unwrap_or(unknown);
     let down = |up: bool| if up { "" } else { " (down)" };
     let on = drop.device.as_ref().map(|d| format!(" on {}{}", d.name, down(d.up))).unwrap_or_default();
     let text = format!("{} {} dropped{on}: {why}", drop.flags.name(), drop.flow);
@@ -166,6 +167,18 @@ pub(super) fn is_at_socket(drop: &PacketDrop) -> bool {
     matches!(drop.reason.as_deref(), None | Some("NOT_SPECIFIED"))
         && matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"))
 }
+
+/// The same, also if the kernel hides the function.
+pub(super) fn may_be_at_socket(drop: &PacketDrop) -> bool {
+    is_at_socket(drop) || (is_nameless(drop) && drop.reason.as_deref() == Some("NOT_SPECIFIED"))
+}
+
+/// The kernel hides its functions (`kernel.kptr_restrict`): none in the stack has a name.
+pub(super) fn is_nameless(drop: &PacketDrop) -> bool {
+    drop.location.is_none() && !drop.stack.is_empty() && drop.stack.iter().all(|function| function == "?")
+}
+
+const HIDDEN: &str = "no reason given by this kernel, which also hides the function (kernel.kptr_restrict)";
 
 /// A function's name without what the compiler appended (`.constprop.0`, `.isra.0`).
 pub(super) fn plain(function: &str) -> &str {

@@ -342,7 +342,7 @@ impl Stopped<'_> {
     /// Another part of netfilter may have dropped the packet: rules fit but are not sure to drop it, or none were read.
     fn may_be_by_no_rule(&self) -> bool {
         match &self.blame {
-            Some(blame) => !blame.rules.is_empty() && !blame.by_rule,
+            Some(blame) => !blame.rules.is_empty() && (!blame.by_rule || (blame.nameless && self.answer.is_none())),
             None => self.drop.is_some_and(|(_, drop)| may_be_by_tracking(drop)),
         }
     }

@@ -40,6 +40,8 @@ pub(super) struct Blame<'a> {
     pub complete: bool,
     /// One of the rules did it, and nothing else of netfilter.
     pub by_rule: bool,
+    /// The kernel hides the functions, and with them the hook: the rules are of any hook.
+    pub nameless: bool,
     /// No packet of this kind gets past them.
     pub take_all: bool,
     /// Where they were read.

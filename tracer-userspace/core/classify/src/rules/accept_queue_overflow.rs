@@ -1,6 +1,7 @@
 //! The listener's accept queue is full: the kernel drops the SYN, or the end of the handshake and the request, and sends
 //! no answer.
 
+use super::super::evidence::may_be_at_socket;
 use super::super::serving::{name, readings};
 use super::refusal::takes;
 use super::target_frozen::halt;
@@ -65,7 +66,7 @@ pub(super) fn dropped_request<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDro
         return None;
     }
     let is_full = fullest_queue(case).is_some();
-    let is_by_queue = |drop: &PacketDrop| is_overflow(drop) || (is_full && is_at_socket(drop));
+    let is_by_queue = |drop: &PacketDrop| is_overflow(drop) || (is_full && may_be_at_socket(drop));
     let (time, drop) =
         attempt.drops().filter(|(at, d)| *at <= ended && d.flags.has_data() && outbound(case, d)).last()?;
     // A later try that left no trace at the listener was lost on the way.

@@ -1,6 +1,7 @@
 //! The table of connection tracking had no room for the SYN.
 
 use super::super::blame::may_be_by_tracking;
+use super::super::evidence::is_nameless;
 use super::super::netfilter::dropped;
 use super::*;
 use tracer_attempts::correlate::firewalls::Reading;
@@ -33,7 +34,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let raise = format!("sysctl -w net.netfilter.nf_conntrack_max={}", table.max.saturating_mul(2));
     let remediation = Remediation::from("Make the connection table larger (a pod cannot), and find what fills it. kube-proxy sets its size at each start: raise conntrack.maxPerCore there")
         .run([Command::on_node(raise), run_in(case, drop.netns, WHAT_FILLS_IT)]);
-    let confidence = if rose && rules.is_none() { Confidence::Proven } else { Confidence::Likely };
+    let is_sure = rose && rules.is_none() && !is_nameless(drop);
+    let confidence = if is_sure { Confidence::Proven } else { Confidence::Likely };
     let mut found = stopped.finding(case, Cause::ConntrackTableFull, summary, remediation).with_confidence(confidence);
     found.evidence.push(of_table(reading.at, table));
     Some(found)
@@ -102,6 +104,24 @@ mod tests {
         let twice = [table(100, 7, Vec::new()), table(100, 8, Vec::new())];
         assert_eq!(reported(&twice), ("conntrack_table_full", Confidence::Proven));
         assert!(stream(&[table(50, 7, Vec::new())]).causes().is_empty(), "it had room, and no rule fits");
+    }
+
+    /// `kernel.kptr_restrict` is 2: neither the function nor the hook is known.
+    #[test]
+    fn hidden_functions_make_it_likely() {
+        let decided = |observations: &[ObservationKind]| {
+            let mut stream = stream(observations);
+            for observation in &mut stream.observations {
+                let ObservationKind::Drop(drop) = &mut observation.kind else { continue };
+                (drop.location, drop.stack) = (None, vec!["?".into(); 3]);
+            }
+            stream.decided()
+        };
+        let full = |rules: Vec<FirewallRule>| [table(100, 7, rules.clone()), table(100, 8, rules)];
+        assert_eq!(decided(&full(Vec::new())), ("conntrack_table_full", Confidence::Likely));
+        assert_eq!(decided(&[table(50, 7, vec![marked(0)])]), ("firewall_drop", Confidence::Likely));
+        let exact = vec![FirewallRule { packets: Some(3), ..rule("INPUT", RuleVerdict::Drop) }];
+        assert_eq!(decided(&[table(50, 7, exact)]), ("firewall_drop", Confidence::Likely), "of another hook");
     }
 
     /// One limit holds for all namespaces. Only the initial namespace can write it.

@@ -1,5 +1,6 @@
 //! What a dropped packet means that no cause stands for, and what to do about it.
 
+use super::super::super::evidence::is_nameless;
 use super::super::super::netfilter;
 use super::super::network_policy_drop::ovs_reason;
 use super::super::nodeport_ephemeral_collision::is_out_of_window;
@@ -172,6 +173,9 @@ fn by_place(drop: &PacketDrop) -> Explanation {
             "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ",
             [format!("ip neigh show {src}")],
         ),
+        _ if is_nameless(drop) => {
+            Explanation::of("; the kernel hides the function that did it (kernel.kptr_restrict, see tracer doctor)")
+        }
         // Kernels before 5.17 give no reason for any drop, so the function alone says too little.
         _ if drop.reason.is_none() => Explanation::default(),
         // `br_forward`, net/bridge/br_forward.c
