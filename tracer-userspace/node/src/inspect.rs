@@ -68,7 +68,7 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
         inspection.netns = Some(from.netns);
         let sockets = from.enter(|| {
             let listeners = inspect_target_namespace(&mut inspection, None);
-            Sockets::of(listeners, target, query.peer)
+            Sockets::of(listeners, &inspection, query.peer)
         });
         if let Some((sockets, _)) = sockets.ok().zip(query.peer) {
             let mut find = |ago| {
@@ -137,7 +137,7 @@ fn inspect_namespace(
         back = back.take_if(|entry| link == Some(entry.state.ifindex) && source == Some(entry.state.addr));
         inspection.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
         inspection.stray_way_back = peer.and_then(|peer| stray_way_back(inspection, peer));
-        Sockets::of(listeners, target, peer)
+        Sockets::of(listeners, inspection, peer)
     });
     let device = inspection.neighbour.as_ref().map(|entry| entry.ifindex);
     let wrong = back.zip(device).map(|(entry, device)| from.enter(|| wrong_neighbour(&entry, device)));
@@ -190,10 +190,12 @@ struct Sockets {
 }
 
 impl Sockets {
-    /// Searches the connection from `peer` in the calling thread's namespace.
-    fn of(listeners: BTreeSet<u64>, target: SocketAddr, peer: Option<SocketAddr>) -> Self {
-        let found = peer.map(|peer| (peer, sock_diag::find(target, peer)));
-        let no_connection_of = found.as_ref().filter(|(_, socket)| matches!(socket, Ok(None))).map(|(peer, _)| *peer);
+    /// Searches the connection from `peer` in the calling thread's namespace. Without tcp_diag the kernel finds no
+    /// connection (`__sock_diag_cmd` returns ENOENT), and lists no listeners.
+    fn of(listeners: BTreeSet<u64>, inspection: &Inspection, peer: Option<SocketAddr>) -> Self {
+        let found = peer.map(|peer| (peer, sock_diag::find(inspection.target, peer)));
+        let is_none = |socket: &io::Result<_>| matches!(socket, Ok(None)) && inspection.listeners.is_some();
+        let no_connection_of = found.as_ref().filter(|(_, socket)| is_none(socket)).map(|(peer, _)| *peer);
         let connection = found.and_then(|(peer, socket)| connection(peer, socket.ok()??));
         Self { listeners, connection, no_connection_of }
     }

@@ -42,6 +42,7 @@ use kubelet_pods::KubeletPods;
 use tracer_model::event::{
     KNOWN_PROBERS, Netns, ObservationKind, Pod, Pods, ProxyMode, Service, ServicePort, Services,
 };
+use tracer_node::sock_diag::listening_ports;
 use tracer_node::{links, pods, settings};
 
 #[derive(Clone, Debug, Default)]
@@ -161,6 +162,7 @@ pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, FileError> {
     let tables_of = view.tables_of();
     let NodeView { probers, node, mut observations, pods, of_kubelet, mut problems, .. } = view;
     problems.extend(config.cluster.as_ref().and_then(|cluster| wrong_node(cluster, &pods)));
+    problems.extend(node.as_ref().and_then(no_sockets));
     name_node_ports(&mut observations, listed.listing.services.as_deref().unwrap_or_default());
     let by_kubelet = of_kubelet.is_some().then(|| "pods and probes (the kubelet's socket)".to_owned());
     listed.listing.take_of_kubelet(of_kubelet);
@@ -169,6 +171,14 @@ pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, FileError> {
     let mut sources = sources(config, &observations);
     sources.extend(by_kubelet);
     Ok(Snapshot { probers, node, observations, sources, problems, listed, tables_of })
+}
+
+/// The problem if the kernel lists no TCP sockets, since tcp_diag cannot be loaded.
+fn no_sockets(node: &NodeNetns) -> Option<String> {
+    let error = node.enter(listening_ports).ok()?.err()?;
+    Some(format!(
+        "the kernel does not list TCP sockets ({error}), so listeners and their queues are unknown: load the module tcp_diag"
+    ))
 }
 
 /// The problem if the API lists no pod of this node although the node has pods: the cluster may know it by another

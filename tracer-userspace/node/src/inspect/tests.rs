@@ -54,6 +54,12 @@ fn unread_bytes_of_a_connection_are_reported() {
     assert_eq!(read(), Some((0, true, true)));
     let of_none = || sock_diag::find(addr, SocketAddr::new(peer.ip(), 1)).map(|socket| socket.is_none()).ok();
     assert_eq!(of_none(), Some(true), "the listener is no connection");
+    let mut inspection = Inspection::nothing(Netns(1), addr);
+    let other = SocketAddr::new(peer.ip(), 1);
+    let no_connection_of = |it: &Inspection| Sockets::of(BTreeSet::new(), it, Some(other)).no_connection_of;
+    assert_eq!(no_connection_of(&inspection), None, "the kernel may list no sockets");
+    inspection.listeners = Some(Vec::new());
+    assert_eq!(no_connection_of(&inspection), Some(other));
     drop(listener);
     assert_eq!(of_none(), Some(true), "nothing listens there");
 }
