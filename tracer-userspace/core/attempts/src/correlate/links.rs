@@ -29,17 +29,19 @@ pub struct KnownLinks {
 }
 
 impl KnownLinks {
-    pub(super) fn observe(&mut self, links: &Links) {
+    pub(super) fn observe(&mut self, time: u64, links: &Links) {
         for link in &links.links {
-            self.observe_lost(links.netns, link);
+            self.observe_lost(time, links.netns, link);
         }
         self.tables.insert(links.netns, links.links.clone());
     }
 
     /// Keeps the IPv6 subnets of a link that is down now, as they were read before.
-    fn observe_lost(&mut self, netns: Netns, now: &LinkState) {
+    fn observe_lost(&mut self, time: u64, netns: Netns, now: &LinkState) {
         let key = (netns, now.ifindex);
-        if now.up && self.down(netns, now.ifindex).is_none() {
+        // Where functions cannot be hooked, no event shows that a link is set up again.
+        let may_lag = |(at, _): &(u64, LinkChange)| time < at.saturating_add(FLAG_LAG_NS);
+        if now.up && !self.down(netns, now.ifindex).is_some_and(may_lag) {
             self.lost.remove(&key);
             return;
         }
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn a_change_updates_the_links_that_were_read() {
         let mut links = KnownLinks::default();
-        links.observe(&table(NODE));
+        links.observe(7, &table(NODE));
         links.observe_change(7, &change(NODE, false), Some(NODE));
         assert!(links.loopback(NODE).is_some_and(|lo| !lo.up));
         assert_eq!(links.down(NODE, LOOPBACK).map(|(time, _)| *time), Some(7));
@@ -158,24 +160,23 @@ mod tests {
         };
         let prefix = |links: &KnownLinks, addr| links.prefix_of(NODE, &links.get(&NODE)?[0], address(addr));
         let mut links = KnownLinks::default();
-        links.observe(&read(true, &["fd00::1", "10.88.0.1"]));
+        links.observe(7, &read(true, &["fd00::1", "10.88.0.1"]));
         links.observe_change(7, &link_change(NODE, 3, "cni0", false), Some(NODE));
         for up in [true, false, false] {
-            links.observe(&read(up, &[]));
+            links.observe(7, &read(up, &[]));
             assert_eq!(prefix(&links, "fd00::2"), Some(64), "the flag is off a moment later");
         }
         assert_eq!((prefix(&links, "10.88.0.1"), prefix(&links, "fd01::2")), (None, None));
-        links.observe_change(8, &link_change(NODE, 3, "cni0", true), Some(NODE));
-        links.observe(&read(true, &[]));
+        links.observe(7 + FLAG_LAG_NS, &read(true, &[]));
         assert_eq!(prefix(&links, "fd00::2"), None, "it is up, and has not got its address back");
     }
 
     #[test]
     fn the_links_that_were_read_longest_ago_are_dropped_first() {
         let mut links = KnownLinks::default();
-        (1..=256).for_each(|netns| links.observe(&table(Netns(netns))));
-        links.observe(&table(NODE));
-        links.observe(&table(Netns(1_000)));
+        (1..=256).for_each(|netns| links.observe(7, &table(Netns(netns))));
+        links.observe(7, &table(NODE));
+        links.observe(7, &table(Netns(1_000)));
         assert!(links.have(NODE, address("127.0.0.1")), "it was read again");
         assert!(links.get(&Netns(2)).is_none());
         links.forget(NODE);

@@ -96,7 +96,7 @@ impl Node {
                 // tracer reads links only in the prober's namespace. A restarted prober can be in another one.
                 self.netns = Some(links.netns);
                 self.cookie = links.cookie.map(|cookie| (links.netns, cookie));
-                self.links.observe(links);
+                self.links.observe(time, links);
             }
             ObservationKind::LinkChange(change) => self.links.observe_change(time, change, self.netns),
             ObservationKind::NodePorts(ports) => self.node_ports.observe(ports),
