@@ -6,7 +6,7 @@ use tracer_model::event::{PortPressure, PortUser};
 /// Waits until the case is settled: tracer queries the users of the ports when the connect fails, and the answer comes
 /// a moment later.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let evidence = by_connect(case.attempt).or_else(|| by_state(case))?;
+    let (evidence, confidence) = by_connect(case.attempt).or_else(|| by_state(case))?;
     if !case.settled {
         return None;
     }
@@ -21,7 +21,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             "Remove ports from net.ipv4.ip_local_reserved_ports that no NodePort or listener needs, or widen net.ipv4.ip_local_port_range outside the NodePort range",
         )
         .run([run_in(case, case.attempt.netns, show.to_owned())]);
-        return Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, remediation));
+        let found = Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, remediation);
+        return Some(found.with_confidence(confidence));
     }
     let range = case.node.settings.local_port_range.map(|(a, b)| format!(" of {a} to {b}")).unwrap_or_default();
     let summary = format!(
@@ -33,7 +34,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "Find the process that uses the ports, and let it reuse its connections. Or widen net.ipv4.ip_local_port_range outside the NodePort range",
     )
     .run([run_in(case, case.attempt.netns, format!("ss -tan state all dst '{dst}'"))]);
-    Some(Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, remediation))
+    let found = Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, remediation);
+    Some(found.with_confidence(confidence))
 }
 
 /// The range of source ports, if all of them are reserved. The settings that tracer knows are those of the node.
@@ -47,20 +49,24 @@ fn reserved_range(case: &Case<'_>) -> Option<(u16, u16)> {
 
 /// `connect(2)` failed for a socket that had reached SYN_SENT. It had an address and a route, so it lacked only a port.
 /// A socket that has a port was bound to it: an older connection of that port to this destination is in the way.
-fn by_connect(attempt: &Attempt) -> Option<Evidence> {
+fn by_connect(attempt: &Attempt) -> Option<(Evidence, Confidence)> {
     let (time, failed) = attempt.connect_failed_at()?;
     let is_bound = attempt.last.as_ref().is_some_and(|state| state.flow.src.port() != 0);
     let exhausted = failed.errno == libc::EADDRNOTAVAIL && failed.conn.is_some() && !is_bound;
     let text = format!("connect({}) found no free source port: EADDRNOTAVAIL", failed.dst);
-    exhausted.then(|| evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno })))
+    let evidence = || evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }));
+    exhausted.then(|| (evidence(), Confidence::Proven))
 }
 
-/// Without that hook: the socket closed and never had a port.
-fn by_state(case: &Case<'_>) -> Option<Evidence> {
+/// Without that hook: the socket closed and never had a port. The hook's event may be lost, or late: on a busy node the
+/// process may not run between the two.
+fn by_state(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
     let lacks_hook = case.lacks(&[Hook::SysConnect]);
+    let confidence = if lacks_hook { Confidence::Proven } else { Confidence::Likely };
+    let is_unseen = lacks_hook || case.attempt.connect_failed_at().is_none();
     let (ended, _) = case.attempt.ended?;
     let state = case.attempt.last.as_ref()?;
-    (lacks_hook && case.attempt.without_port()).then(|| of_state(ended, state))
+    (is_unseen && case.attempt.without_port()).then(|| (of_state(ended, state), confidence))
 }
 
 /// The processes of the same namespace that connect most often.
@@ -166,6 +172,13 @@ mod tests {
     #[test]
     fn another_error_after_syn_sent_is_not_this() {
         assert_ne!(Stream::new().connect().no_port(libc::EPERM).causes(), ["ephemeral_ports_exhausted"]);
+    }
+
+    #[test]
+    fn without_the_return_of_connect_it_is_likely() {
+        let mut stream = Stream::new().connect().no_port(libc::EADDRNOTAVAIL).clone();
+        stream.observations.pop();
+        assert_eq!(stream.settles().decided(), ("ephemeral_ports_exhausted", Confidence::Likely));
     }
 
     #[test]
