@@ -128,11 +128,13 @@ fn queue_full(e: &listen::QueueFull) -> Option<QueueFull> {
 }
 
 fn reset_sent(e: &reset::ResetSent, names: &KernelNames) -> Option<ResetSent> {
+    // 6.10 and 6.11 give this reason for each RST of a process.
+    let is_given = |reason: &String| e.active == 0 || reason != "NOT_SPECIFIED";
     Some(ResetSent {
         conn: ConnId(e.conn),
         flow: flow(&e.tuple),
         actor: (e.active != 0).then(|| task(&e.actor)),
-        reason: present32(e.reason).map(|r| names.reset_reason(r)),
+        reason: present32(e.reason).map(|r| names.reset_reason(r)).filter(is_given),
         netns: present32(e.netns).map(Netns),
         answered: TcpFlags(e.answered_flags),
         state: (e.no_socket == 0).then(|| tcp_state(e.state)),

@@ -123,6 +123,18 @@ fn a_reset_without_a_socket_has_no_state() {
 }
 
 #[test]
+fn a_reason_that_6_10_gives_each_rst_of_a_process_is_none() {
+    let reason = |active, number| {
+        let mut event: reset::ResetSent = blank(Hook::TcpSendReset);
+        (event.tuple, event.via, event.active, event.reason) = (v4(), conn::Via::Flow as u16, active, number);
+        let names = KernelNames::of(&[(1, "NOT_SPECIFIED"), (2, "TCP_STATE")], "");
+        reset_sent(&event, &names).and_then(|reset| reset.reason)
+    };
+    let not_specified = Some("NOT_SPECIFIED".to_owned());
+    assert_eq!((reason(1, 1), reason(1, 2), reason(0, 1)), (None, Some("TCP_STATE".into()), not_specified));
+}
+
+#[test]
 fn a_received_reset_is_no_sent_one() {
     let mut event: reset::ResetReceived = blank(Hook::TcpReceiveReset);
     (event.conn, event.tuple, event.state, event.bytes_received) = (CONN, v4(), 1, ABSENT64);
