@@ -265,8 +265,8 @@ impl EventSource for Kernel {
 
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
         let before = self.loaded.status.hooks.clone();
-        let mut is_new = self.loaded.retry_module_hooks();
-        self.warn_of_lost_hooks(|loaded| is_new |= loaded.retry_prober_sockets());
+        let mut is_new = false;
+        self.warn_of_lost_hooks(|loaded| is_new = loaded.retry_module_hooks() | loaded.retry_prober_sockets());
         if !is_new {
             return Vec::new();
         }

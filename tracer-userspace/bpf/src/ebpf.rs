@@ -344,16 +344,15 @@ impl Loaded {
     }
 
     /// Retries hooks on functions of a module. Returns true if one is newly attached. It is cheap enough for every few seconds.
+    /// [`Loaded::status`] shows a hook that the kernel refuses although its module is loaded now.
     pub fn retry_module_hooks(&mut self) -> bool {
         let mut new = false;
-        for row in HOOKS.iter().filter(|r| r.when == When::ModuleLoaded) {
+        for row in HOOKS.iter().filter(|r| matches!(r.when, When::ModuleLoaded(_))) {
             if !self.walk.is_attached(row.hook) {
                 new |= self.walk.retry(&mut self.ebpf, row.hook);
             }
         }
-        if new {
-            self.status = self.walk.report();
-        }
+        self.status = self.walk.report();
         new
     }
 

@@ -165,6 +165,9 @@ fn fix(hook: &HookStatus) -> Remediation {
     let needs_kprobes = |program_type: ProgramType| matches!(program_type, ProgramType::Fentry | ProgramType::Kprobe);
     match hook.tried.iter().find_map(|tried| tried.fix) {
         Some(command) => Remediation::on_node("change the setting, then start tracer again", command),
+        None if hook.tried.last().is_some_and(|tried| tried.no_function) => {
+            "load the module that has the function, then start tracer again; if none has it, this kernel cannot show it".into()
+        }
         None if hook.row.variants.iter().any(|variant| needs_kprobes(variant.program_type)) => {
             "boot a kernel with CONFIG_KPROBES=y, CONFIG_FUNCTION_TRACER=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y"
                 .into()
@@ -191,7 +194,8 @@ mod tests {
     }
 
     fn refused(needs: Option<&'static str>, fix: Option<&'static str>) -> Tried {
-        Tried { program_type: ProgramType::Fentry, reason: "refused by this kernel's policy".into(), needs, fix }
+        let reason = "refused by this kernel's policy".to_owned();
+        Tried { program_type: ProgramType::Fentry, reason, needs, fix, no_function: false }
     }
 
     #[test]
@@ -214,6 +218,8 @@ mod tests {
         let attached = json!({"hook": "kfree_skb", "tried": [], "program_type": "raw_tracepoint"});
         assert_eq!(of("kfree_skb"), &attached);
         assert!(fix_of(&finding).contains("CONFIG_KPROBES"));
+        let renamed = judge(&without("__put_net", Tried { no_function: true, ..refused(None, None) }));
+        assert!(fix_of(&renamed).starts_with("load the module"), "{}", fix_of(&renamed));
     }
 
     #[test]

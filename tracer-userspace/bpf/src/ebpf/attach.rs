@@ -1,7 +1,7 @@
 //! Attaches the hooks of the table: tries each program type in order and keeps the first that loads and attaches. Keeps the
 //! reasons why the others failed.
 
-use std::{collections::BTreeSet, fs::File, io};
+use std::{collections::BTreeSet, fs::File, io, path::Path};
 
 use aya::{
     Btf, Ebpf, Endianness,
@@ -71,7 +71,7 @@ impl Walk {
         self.load_ahead(ebpf);
         for row in HOOKS {
             match row.when {
-                When::Start | When::ModuleLoaded => self.attach_row(ebpf, row),
+                When::Start | When::ModuleLoaded(_) => self.attach_row(ebpf, row),
                 When::Prober => self.load_row(ebpf, row),
                 When::ProberAlone | When::OnDemand => {}
             }
@@ -213,7 +213,14 @@ impl Walk {
         self.refused.iter().find(|(h, _)| *h == hook).map_or(&[], |(_, r)| r)
     }
 
-    /// The attached and the missing hooks. Hooks that others cover are not missing.
+    /// The functions of the hook are in a module that is not loaded. Once it is, tracer attaches the hook.
+    pub(super) fn awaits_module(&self, row: &Row) -> bool {
+        let When::ModuleLoaded(module) = row.when else { return false };
+        // The last one shows whether only the function is missing.
+        self.refusals(row.hook).last().is_some_and(Refusal::is_missing_function) && !is_loaded(module)
+    }
+
+    /// The attached and the missing hooks. Hooks that others cover are not missing, nor those that wait for a module.
     pub(super) fn report(&self) -> HookReport {
         let hooks = self
             .hook_forms
@@ -228,7 +235,7 @@ impl Walk {
             .iter()
             .filter_map(|(hook, refusals)| {
                 let row = HOOKS.iter().find(|r| r.hook == *hook)?;
-                (!self.is_covered(row)).then(|| MissingHook {
+                (!self.is_covered(row) && !self.awaits_module(row)).then(|| MissingHook {
                     hook: hook.name().into(),
                     reason: self.explain(refusals),
                     lost: row.lost.into(),
@@ -351,8 +358,14 @@ fn is_loaded_ahead(row: &Row, first: &Variant) -> bool {
     match row.when {
         When::Start | When::Prober => true,
         When::OnDemand => first.program_type == ProgramType::Fentry,
-        When::ModuleLoaded | When::ProberAlone => false,
+        When::ModuleLoaded(module) => is_loaded(module),
+        When::ProberAlone => false,
     }
+}
+
+/// Whether the module is loaded, or compiled into the kernel and has parameters.
+fn is_loaded(module: &str) -> bool {
+    Path::new("/sys/module").join(module).exists()
 }
 
 /// Returns `tcp_connect` for `fentry_tcp_connect`.

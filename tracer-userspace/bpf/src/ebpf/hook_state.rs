@@ -17,6 +17,8 @@ pub struct Tried {
     pub needs: Option<&'static str>,
     /// The command that fixes it, if a setting of the kernel is the reason.
     pub fix: Option<&'static str>,
+    /// The kernel has kprobes, and lacks the function.
+    pub no_function: bool,
 }
 
 /// Why there is, or is not, a program on a hook.
@@ -67,12 +69,11 @@ impl Loaded {
 
 fn status_of(walk: &Walk, row: &'static Row) -> HookStatus {
     let refusals: Vec<&Refusal> = walk.tried(row.hook).collect();
-    let absent = row.when == When::ModuleLoaded && refusals.iter().all(|refusal| refusal.is_missing_function());
     let hook_state = match (walk.program_type(row.hook), walk.substitute(row)) {
         (Some(program_type), _) => HookState::Attached(program_type),
         (None, Some(program)) if walk.makes_needless(row) => HookState::Superseded(program),
         _ if walk.is_covered(row) => HookState::Covered(row.covered_by),
-        _ if absent => HookState::AwaitsModule,
+        _ if walk.awaits_module(row) => HookState::AwaitsModule,
         _ => HookState::Missing,
     };
     let any_attached = walk.has_attached();
@@ -86,6 +87,8 @@ impl Tried {
         let program_type = refusal.program_type();
         let text = refusal.explain(any_attached);
         let reason = text.strip_prefix(program_type.name()).unwrap_or(&text).trim_start_matches([':', ' ']).to_owned();
-        Self { program_type, reason, needs: refusal.needs(any_attached), fix: refusal.fix() }
+        let (needs, fix) = (refusal.needs(any_attached), refusal.fix());
+        let no_function = program_type == ProgramType::Kprobe && refusal.is_missing_function();
+        Self { program_type, reason, needs, fix, no_function }
     }
 }

@@ -42,8 +42,8 @@ pub struct Variant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Start,
-    /// At the start, and later again if it failed: the function is in a module.
-    ModuleLoaded,
+    /// At the start, and later again if it failed: the function is in this module.
+    ModuleLoaded(&'static str),
     /// Loaded at the start, and attached to the cgroups of probers when these are found.
     Prober,
     /// As `Prober`, but only if probers are watched at their own cgroups.
@@ -138,6 +138,7 @@ pub const HOOKS: &[Row] = &[
         )
     },
     Row {
+        when: When::ModuleLoaded("ipv6"),
         unless: Some("tcp_send_reset"),
         ..row(
             Hook::TcpV6SendReset,
@@ -230,11 +231,14 @@ pub const HOOKS: &[Row] = &[
             kprobe(&[("kprobe_icmp_send", "__icmp_send")]),
         ],
     ),
-    row(
-        Hook::Icmp6Send,
-        "ICMPv6 errors sent by this node about a connection",
-        &[fentry(&[("fentry_icmp6_send", "icmp6_send")]), kprobe(&[("kprobe_icmp6_send", "icmp6_send")])],
-    ),
+    Row {
+        when: When::ModuleLoaded("ipv6"),
+        ..row(
+            Hook::Icmp6Send,
+            "ICMPv6 errors sent by this node about a connection",
+            &[fentry(&[("fentry_icmp6_send", "icmp6_send")]), kprobe(&[("kprobe_icmp6_send", "icmp6_send")])],
+        )
+    },
     ipvs(Hook::IpvsNatXmit, &[kprobe(&[("ip_vs_nat_xmit", "ip_vs_nat_xmit")])]),
     ipvs(Hook::IpvsNatXmitV6, &[kprobe(&[("ip_vs_nat_xmit_v6", "ip_vs_nat_xmit_v6")])]),
     ipvs(Hook::IpvsLeave, &[kprobe(&[("ip_vs_leave", "ip_vs_leave")])]),
@@ -321,5 +325,5 @@ pub const HOOKS: &[Row] = &[
 ];
 
 const fn ipvs(hook: Hook, variants: &'static [Variant]) -> Row {
-    Row { when: When::ModuleLoaded, ..row(hook, "that IPVS took the packet of a connection", variants) }
+    Row { when: When::ModuleLoaded("ip_vs"), ..row(hook, "that IPVS took the packet of a connection", variants) }
 }

@@ -137,7 +137,7 @@ fn modules() -> u64 {
 
 #[cfg(test)]
 impl KernelNames {
-    /// The names of a kernel with these drop reasons and functions.
+    /// The names of a kernel with these drop reasons, which are also its reset reasons, and functions.
     pub(crate) fn of(drop_reasons: &[(u32, &str)], kallsyms: &str) -> Self {
         let drop_reasons: HashMap<u32, Box<str>> =
             drop_reasons.iter().map(|(number, name)| (*number, Box::from(*name))).collect();
