@@ -33,12 +33,14 @@ impl<'a> Case<'a> {
         Self { attempt, node, matched: Matched::new(attempt, node), settled, streak, stops: Stops::default() }
     }
 
-    /// Which of these hooks are missing. A hook that shows only the other address family does not count.
+    /// Which of these hooks are missing. A hook that shows only the other address family does not count, nor does one that
+    /// shows only handshakes if this one was completed.
     pub(super) fn missing(&self, hooks: &[Hook]) -> Vec<Hook> {
         let is_ipv4 = self.attempt.flow.dst.is_ipv4();
         let shows = |hook: &Hook| match hook {
             Hook::TcpV4SendReset | Hook::IcmpSend | Hook::IpvsNatXmit => is_ipv4,
             Hook::TcpV6SendReset | Hook::Icmp6Send | Hook::IpvsNatXmitV6 => !is_ipv4,
+            Hook::TcpConnRequest | Hook::SysConnect => self.attempt.established.is_none(),
             _ => true,
         };
         self.node.missing_of(hooks).into_iter().filter(shows).collect()

@@ -33,7 +33,15 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
         let at_least = if listeners.len() < MOST_LISTENERS { "" } else { "at least " };
         found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
     }
-    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
+    Some(found.with_confidence(by_reading(case)).resting_on(QUEUE_HOOKS))
+}
+
+/// That no packet was dropped, and the one that shows a full queue itself.
+pub(super) const QUEUE_HOOKS: &[Hook] = &[Hook::KfreeSkb, Hook::TcpConnRequest];
+
+/// A queue that was read, a moment later, makes it likely. The missing hook lowers what the finding begins with.
+pub(super) fn by_reading(case: &Case<'_>) -> Confidence {
+    if case.lacks(&[Hook::TcpConnRequest]) { Confidence::Proven } else { Confidence::Likely }
 }
 
 /// The queue had room for the SYN, and then filled up. The prober takes the connection for established.
@@ -170,6 +178,16 @@ mod tests {
     fn one_full_listener_of_several_is_enough() {
         assert_eq!(causes_with(&[(0, 1), (2, 1)]), ["accept_queue_overflow"]);
         assert_eq!(causes_with(&[(0, 1), (1, 1)]), ["unexplained"]);
+    }
+
+    /// That the queue is read a moment later is why it is only likely.
+    #[test]
+    fn the_hook_that_shows_a_full_queue_is_named_if_it_is_missing() {
+        let mut stream = inspected(&[(2, 1)]);
+        let known = stream.verdict();
+        let verdict = stream.missing(Hook::TcpConnRequest).verdict();
+        assert_eq!((known.confidence, known.missing_hooks.len()), (Confidence::Likely, 0));
+        assert_eq!((verdict.confidence, verdict.missing_hooks), (Confidence::Likely, vec!["tcp_conn_request".into()]));
     }
 
     /// Another probe of the same target asked for the last inspection.

@@ -1,6 +1,6 @@
 //! The listener's queue of half-open connections is full, and SYN cookies are off.
 
-use super::accept_queue_overflow::{listeners, of_queue};
+use super::accept_queue_overflow::{QUEUE_HOOKS, by_reading, listeners, of_queue};
 use super::*;
 use tracer_model::event::{ListenQueue, Netns};
 
@@ -35,7 +35,7 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
         full.then_some((time, reading, listener, half_open))
     })?;
     let found = finding(case, of_queue(time, listener), half_open, reading.netns);
-    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
+    Some(found.with_confidence(by_reading(case)).resting_on(QUEUE_HOOKS))
 }
 
 /// `tcp_conn_request` (net/ipv4/tcp_input.c, the same from 5.10 to 7.2): without cookies a SYN is dropped when the
