@@ -15,11 +15,13 @@ mod halted;
 mod healthy;
 mod inside;
 mod ipvs;
+mod links;
 mod loopback;
 pub mod needs;
-mod path;
+mod neighbours;
 mod ports;
 mod queue;
+mod routes;
 mod server;
 mod service;
 mod startup;
@@ -175,7 +177,9 @@ pub fn all() -> Vec<Scenario> {
         startup::ALL,
         clock::ALL,
         queue::ALL,
-        path::ALL,
+        links::ALL,
+        routes::ALL,
+        neighbours::ALL,
         flush::ALL,
         ports::ALL,
         firewall::ALL,

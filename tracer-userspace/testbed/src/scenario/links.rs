@@ -1,0 +1,199 @@
+//! Links between the node and the pod: down, detached, isolated, with a small MTU.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+use std::thread;
+
+use anyhow::Result;
+use tracer_model::record::Cause;
+
+use super::{Fixture, Need, Scenario};
+use crate::ip::{Mac, Part, Route, RouteType};
+use crate::net::Netns;
+use crate::node::{Family, OUTSIDE};
+use crate::options::is_emulated;
+use crate::pods::{HTTP, PATIENT};
+use crate::probe::{Ending, Kind};
+
+/// A link-layer address that no link of the testbed has by itself.
+pub(super) const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
+const LINK: Option<Cause> = Some(Cause::PodLinkDown);
+const ISOLATED: Option<Cause> = Some(Cause::HostIsolatedLink);
+const MTU: Option<Cause> = Some(Cause::MtuBlackhole);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")).on_every_kernel(),
+    // A link that goes down loses its IPv6 addresses: tracer must find the pod of the address before that.
+    Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
+    Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
+    Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
+    Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
+    Scenario::new("pod_link_down_bridge_v6", LINK, bridge_down).own().v6(),
+    Scenario::new("pod_link_down_bridge_default_route", LINK, |s| down_beside_default_route(s, false))
+        .own()
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_bridge_default_route_v6", LINK, |s| down_beside_default_route(s, false))
+        .own()
+        .v6()
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_bridge_router_refuses", LINK, |s| down_beside_default_route(s, true)).own(),
+    Scenario::new("pod_link_down_detached", LINK, detached).own().needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_detached_v6", LINK, detached).own().v6().needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
+    Scenario::new("host_isolated_link", ISOLATED, |s| isolated(s, Part::Macvlan)).needs(&[Need::Macvlan]),
+    Scenario::new("host_isolated_link_v6", ISOLATED, |s| isolated(s, Part::Macvlan)).v6().needs(&[Need::Macvlan]),
+    Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
+    Scenario::new("host_isolated_link_beside", None, over_own_part).needs(&[Need::Macvlan]),
+    Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, "big", true))
+        .needs(&[Need::Nft, Need::IcmpHook])
+        .on_every_kernel(),
+    Scenario::new("mtu_blackhole_body", MTU, |s| small_mtu(s, "big-after-head", true))
+        .needs(&[Need::Nft, Need::IcmpHook]),
+    Scenario::new("mtu_learnt", None, |s| small_mtu(s, "big", false)),
+    Scenario::new("mtu_learnt_body", None, |s| small_mtu(s, "big-after-head", false)),
+];
+
+/// The pod's link is a macvlan or ipvlan part of the uplink, and the node's route to the pod leads over that uplink.
+fn isolated(fixture: &mut Fixture<'_>, part: Part) -> Result<()> {
+    let (pod, uplink, _outside) = on_uplink(fixture, part)?;
+    fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).over(&uplink)))?;
+    fixture.mentions(&["a host does not reach a", &uplink]);
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// As [`isolated`], but the node's route leads over a macvlan part of the uplink of its own. That works.
+fn over_own_part(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, uplink, _outside) = on_uplink(fixture, Part::Macvlan)?;
+    let node = fixture.node.node.as_fd().try_clone_to_owned()?;
+    let own = uplink.replace("up", "shim");
+    fixture.node.node.ip(|ip| {
+        ip.part_of(&uplink, Part::Macvlan, &own, node.as_fd())?;
+        ip.up(&own)?;
+        ip.add(&Route::to_host(pod.ip()).over(&own))
+    })?;
+    fixture.succeeds(Kind::Http, pod)
+}
+
+/// Adds a pod on a part of a new uplink. Returns the pod's address, the uplink, and the namespace at its other end.
+fn on_uplink(fixture: &mut Fixture<'_>, part: Part) -> Result<(SocketAddr, String, Netns)> {
+    let (index, uplink, outside) = fixture.node.part_pod(part)?;
+    let pod = fixture.node.pod_at(index)?;
+    pod.serve(fixture.options, &["http", &format!("[::]:{HTTP}")])?;
+    Ok((pod.addr(fixture.family, HTTP), uplink, outside))
+}
+
+/// One end of the pod's veth pair is down.
+fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
+    // tracer must know the pod before its link fails. Each attempt makes it search the namespaces for the pod.
+    // It searches at most every 150 ms, and other scenarios cause searches, too. So the answers are slow.
+    let pod = fixture.serving("slow:100", HTTP)?;
+    for _ in 0..5 {
+        fixture.succeeds(Kind::Http, pod)?;
+    }
+    if which != "eth0" {
+        let index = fixture.pod_of(pod)?.index;
+        fixture.mentions(&[&format!("v{index} "), "on the node is down"]);
+    }
+    set_down(fixture, pod, which)?;
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// Sets an end of the pod's link down.
+fn set_down(fixture: &mut Fixture<'_>, pod: SocketAddr, which: &str) -> Result<()> {
+    if which == "eth0" {
+        return fixture.inside(pod)?.ip(|ip| ip.down("eth0"));
+    }
+    let index = fixture.pod_of(pod)?.index;
+    fixture.node.node.ip(|ip| ip.down(&format!("v{index}")))
+}
+
+/// As [`link_down`], while a probe waits for its answer.
+fn down_before_answer(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
+    let timeout = fixture.options.probe_timeout;
+    let pod = fixture.serving(&format!("slow:{}", (timeout * 3 / 4).as_millis()), HTTP)?;
+    for _ in 0..2 {
+        fixture.succeeds(Kind::Http, pod)?;
+    }
+    fixture.fails_while(pod, timeout, Ending::Timeout, |fixture| {
+        // The request has arrived by then.
+        thread::sleep(timeout / 4);
+        set_down(fixture, pod, which)
+    })
+}
+
+/// The bridge of the node is down: the route to all pods goes with it. So do its IPv6 addresses, and tracer has read the
+/// links again by the next attempt.
+fn bridge_down(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    if fixture.family == Family::V6 {
+        fixture.succeeds(Kind::Http, pod)?;
+    }
+    fixture.node.node.ip(|ip| ip.down("cni0"))?;
+    if fixture.family == Family::V6 {
+        thread::sleep(fixture.options.probe_timeout);
+    }
+    fixture.mentions(&["cni0 on the node is down, and the route went with it (set down by pid"]);
+    fixture.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// As [`bridge_down`], on a node with a default route: it takes the packets for the pods. Its router drops them, or
+/// refuses them.
+fn down_beside_default_route(fixture: &mut Fixture<'_>, refuses: bool) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    let router: IpAddr = match fixture.family {
+        Family::V4 => OUTSIDE.into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x10, 0x90, 0, 0, 0, 0, 2).into(),
+    };
+    outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    if refuses {
+        outside.ip(|ip| ip.remove(&Route::to([10, 88, 0, 0], 16).refusing(RouteType::BlackHole)))?;
+    }
+    fixture.node.node.ip(|ip| {
+        ip.address([10, 90, 0, 1], 24, &uplink)?;
+        ip.neighbour(router, NODE_MAC, &uplink)?;
+        ip.add(&Route::default_via(router).over(&uplink).onlink())?;
+        ip.down("cni0")
+    })?;
+    fixture.mentions(&["cni0 on the node is down", "set down by pid"]);
+    fixture.fails(Kind::Http, pod, if refuses { Ending::Error } else { Ending::Timeout })
+}
+
+/// The node's end of the pod's link is taken from the bridge, which floods the SYN to another pod.
+fn detached(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.node.pod()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let end = format!("v{}", fixture.pod_of(pod)?.index);
+    fixture.node.node.ip(|ip| ip.detach(&end))?;
+    fixture.mentions(&[&end, "is not attached to cni0"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The PodList has a pod, but its namespace is gone. The kernel asks for its link-layer address once a second, and then
+/// gives up. tracer must have searched all namespaces before. That takes an emulated processor seconds.
+fn namespace_gone(fixture: &mut Fixture<'_>) -> Result<()> {
+    const MCAST_SOLICIT: &str = "ipv4/neigh/cni0/mcast_solicit";
+    let family = fixture.family;
+    let gone = fixture.node.unused_address(family, PATIENT);
+    fixture.node.node.sysctl(&[(MCAST_SOLICIT, if is_emulated() { "15" } else { "3" })])?;
+    let failed = fixture.fails(Kind::Http, gone, Ending::Error);
+    fixture.node.node.sysctl(&[(MCAST_SOLICIT, "3")])?;
+    failed
+}
+
+/// A router's next link has a smaller MTU. If `deaf`, the server drops the ICMP errors about it.
+fn small_mtu(fixture: &mut Fixture<'_>, server: &str, deaf: bool) -> Result<()> {
+    let index = fixture.node.routed_pod(1280)?;
+    let (family, options) = (fixture.family, fixture.options);
+    let pod = fixture.node.pod_at(index)?;
+    pod.serve(options, &[server, &format!("[::]:{HTTP}")])?;
+    if deaf {
+        pod.ns.input_rule("icmp type destination-unreachable drop;")?;
+    }
+    let addr = pod.addr(family, HTTP);
+    if deaf { fixture.fails(Kind::Http, addr, Ending::Timeout) } else { fixture.succeeds(Kind::Http, addr) }
+}

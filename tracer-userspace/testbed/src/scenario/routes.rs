@@ -1,0 +1,276 @@
+//! Routes and routing rules between the node and the pod, and the reverse-path filter.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+
+use anyhow::Result;
+use tracer_model::record::Cause;
+
+use super::links::NODE_MAC;
+use super::{Fixture, Need, Scenario};
+use crate::check::Attempt;
+use crate::ip::{Route, RouteType, rule_from, rule_mark};
+use crate::node::{BRIDGE, BRIDGE6, Family, OUTSIDE};
+use crate::pods::{HOST, HTTP};
+use crate::probe::{Ending, Kind, ProbeRequest};
+use crate::prober::Prober;
+
+const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
+const PREREQUISITE: Option<Cause> = Some(Cause::MissingNodePrerequisite);
+const RP_FILTER: Option<Cause> = Some(Cause::RpFilterDrop);
+const UNEXPLAINED: Option<Cause> = Some(Cause::Unexplained);
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).smoke(),
+    Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).v6().on_every_kernel(),
+    Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, RouteType::Prohibit)),
+    Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
+    Scenario::new("route_unreachable_none", ROUTE, no_route),
+    // The timeout of an emulated processor is longer than the three seconds after which the kernel gives the gateway up.
+    Scenario::new("route_unreachable_loopback_address", ROUTE, |s| without_loopback_address(s, true))
+        .own()
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("route_unreachable_loopback_address_silent", ROUTE, |s| without_loopback_address(s, false)).own(),
+    Scenario::new("unexplained_marked_route", UNEXPLAINED, marked).own().needs(&[Need::Nft]),
+    Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "0"))
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6), "0"))
+        .v6()
+        .needs(&[Need::RealProcessor]),
+    // The reverse-path filter of the pod drops the SYN.
+    Scenario::new("route_unreachable_no_way_back_strict", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "1"))
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("route_unreachable_no_way_back_loose", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "2"))
+        .needs(&[Need::RealProcessor]),
+    Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
+    Scenario::new("route_unreachable_router_no_way_back", ROUTE, router_lacks_way_back).needs(&[Need::IcmpHook]),
+    Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel(),
+    Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
+    Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
+    Scenario::new("asymmetric_route_pod", Some(Cause::AsymmetricRoute), |s| second_network(s, "0")).own(),
+    Scenario::new("unexplained_stray_route", UNEXPLAINED, stray_route).own(),
+    Scenario::new("unexplained_stray_route_idle_bridge", UNEXPLAINED, beside_idle_bridge).own(),
+    Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
+    Scenario::new("rp_filter_drop_device", RP_FILTER, asymmetric_to_device).own(),
+    // The reverse-path filter of the pod drops the SYN.
+    Scenario::new("rp_filter_drop_pod", RP_FILTER, |s| second_network(s, "1")).own(),
+    Scenario::new("rp_filter_loose", None, loose).own(),
+];
+
+/// A rule for a second uplink sends all packets from the node's address over it, even those to pods.
+fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
+    const TABLE: u8 = 101;
+    const PRIORITY: u32 = 32_700;
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (uplink, _outside) = fixture.node.uplink()?;
+    fixture.node.node.ip(|ip| {
+        ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink().in_table(TABLE))?;
+        ip.add_rule(&rule_from(BRIDGE.into(), TABLE, PRIORITY))
+    })?;
+    fixture.mentions(&["ip rule 32700 (from 10.88.0.1 lookup 101)", &uplink]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A second network of the pod takes the route to the node. The pod filters by the way back like this.
+fn second_network(fixture: &mut Fixture<'_>, filter: &str) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (_, outside) = fixture.node.uplink()?;
+    let inside = fixture.inside(pod)?;
+    inside.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", filter)])?;
+    inside.ip(|ip| {
+        ip.veth("net1", "eth1", outside.as_fd())?;
+        ip.up("net1")?;
+        ip.neighbour(BRIDGE, NODE_MAC, "net1")?;
+        ip.add(&Route::to_host(BRIDGE).over("net1"))
+    })?;
+    outside.ip(|ip| ip.up("eth1"))?;
+    if filter == "0" {
+        fixture.mentions(&["leads out of net1, while", "is on eth0"]);
+    }
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A route of table main, as a VPN adds one, takes the packets for a pod.
+fn stray_route(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    fixture.node.node.ip(|ip| {
+        ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
+        ip.add(&Route::to_host(pod.ip()).via(OUTSIDE).over(&uplink).onlink())
+    })?;
+    fixture.mentions(&["leads out of", &uplink]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As [`stray_route`], on a node that has another bridge with that subnet, which is down: the pod is not behind it.
+fn beside_idle_bridge(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.node.ip(|ip| {
+        ip.bridge("docker0", None)?;
+        ip.address([10, 88, 0, 254], 24, "docker0")
+    })?;
+    stray_route(fixture)
+}
+
+/// The route to the pod is one that refuses.
+fn refusing_route(fixture: &mut Fixture<'_>, kind: RouteType) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let route = Route::to_host(pod.ip()).refusing(kind);
+    fixture.node.node.ip(|ip| ip.add(&route))?;
+    fixture.fails(Kind::Http, pod, Ending::Error)?;
+    fixture.node.node.ip(|ip| ip.remove(&route))
+}
+
+/// A mark sends the SYN to a table that refuses. The kernel looks the route up again in the hook that sets the mark, and
+/// drops the packet there (`nf_ip_route_me_harder`).
+fn marked(fixture: &mut Fixture<'_>) -> Result<()> {
+    const TABLE: u8 = 102;
+    const MARK: u32 = 7;
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.node.node.ip(|ip| {
+        ip.add(&Route::to_host(pod.ip()).refusing(RouteType::BlackHole).in_table(TABLE))?;
+        ip.add_rule(&rule_mark(MARK, pod.ip(), TABLE, 32_600))
+    })?;
+    let set =
+        "table inet marks { chain out { type route hook output priority mangle; tcp dport 8080 meta mark set 7; }; }\n";
+    fixture.node.node.nft(set)?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+fn no_route(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let route = Route::to([10, 88, 0, 0], 24).over("cni0");
+    fixture.node.node.ip(|ip| ip.remove(&route))?;
+    let failed = fixture.fails(Kind::Http, pod, Ending::Error);
+    fixture.node.node.ip(|ip| ip.add(&route.made_by_kernel().source(BRIDGE)))?;
+    failed
+}
+
+/// `lo` has lost 127.0.0.1, and the node has a default route: it takes the SYN. `gone`: its router is not there.
+fn without_loopback_address(fixture: &mut Fixture<'_>, gone: bool) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    let target = SocketAddr::from((Ipv4Addr::LOCALHOST, HOST));
+    fixture.succeeds(Kind::Http, target)?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    fixture.node.node.ip(|ip| {
+        ip.address([10, 90, 0, 1], 24, &uplink)?;
+        if !gone {
+            ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
+        }
+        ip.add(&Route::default_via(if gone { [10, 90, 0, 9].into() } else { OUTSIDE }))?;
+        ip.remove_address(Ipv4Addr::LOCALHOST, 8, "lo")
+    })?;
+    fixture.mentions(&["no link on the node has a loopback address"]);
+    fixture.fails(Kind::Http, target, Ending::Timeout)
+}
+
+/// The pod cannot answer: its own route to the node refuses. A reverse-path filter of the pod, even a loose one, drops the
+/// SYN first.
+fn no_way_back(fixture: &mut Fixture<'_>, back: &Route, filter: &str) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let back = back.clone().refusing(RouteType::Unreachable);
+    fixture.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", filter)])?;
+    fixture.inside(pod)?.ip(|ip| ip.add(&back))?;
+    fixture.mentions(&["no route back"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A router behind the node has no route onward.
+fn router_refuses(fixture: &mut Fixture<'_>) -> Result<()> {
+    let router = fixture.node.pod()?;
+    router.ns.sysctl(&[("ipv4/ip_forward", "1")])?;
+    let onward = Route::to([10, 77, 0, 0], 24);
+    router.ns.ip(|ip| ip.add(&onward.clone().refusing(RouteType::Unreachable)))?;
+    let via = router.addr(Family::V4, 0).ip();
+    fixture.node.node.ip(|ip| ip.add(&onward.clone().via(via)))?;
+    fixture.fails_without_probe(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
+    fixture.node.node.ip(|ip| ip.remove(&onward))
+}
+
+/// A router between the node and the pod forwards the SYN, and refuses to route the SYN-ACK.
+fn router_lacks_way_back(fixture: &mut Fixture<'_>) -> Result<()> {
+    let index = fixture.node.routed_pod(1500)?;
+    let (family, options) = (fixture.family, fixture.options);
+    let pod = fixture.node.pod_at(index)?;
+    pod.serve(options, &["http", &format!("[::]:{HTTP}")])?;
+    let addr = pod.addr(family, HTTP);
+    fixture.succeeds(Kind::Http, addr)?;
+    let router = &fixture.node.pod_at(index - 1)?.ns;
+    // A reverse-path filter would drop the SYN first.
+    router.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
+    router.ip(|ip| ip.add(&Route::to_host(BRIDGE).refusing(RouteType::Unreachable)))?;
+    fixture.mentions(&["back to 10.88.0.1", "about the SYN-ACK"]);
+    fixture.fails(Kind::Http, addr, Ending::Timeout)
+}
+
+/// The pod's route to another node leads over its own node, which does not forward.
+fn not_forwarding(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.node.sysctl(&[("ipv4/ip_forward", "0"), ("ipv6/conf/all/forwarding", "0")])?;
+    let (v4, v6) = (Route::to([10, 77, 0, 0], 24), Route::to([0xfd00, 0x77, 0, 0, 0, 0, 0, 0], 64));
+    fixture.node.node.ip(|ip| [v4, v6].into_iter().try_for_each(|route| ip.add(&route.over("eth0"))))?;
+    (fixture.watch)()?;
+    let beyond: IpAddr = match fixture.family {
+        Family::V4 => [10, 77, 0, 5].into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 5).into(),
+    };
+    let options = fixture.options;
+    let pod = fixture.node.pod()?;
+    let (inside, mut prober) = (pod.ns.inum(), Prober::start(&pod.ns, options)?);
+    let probe = ProbeRequest::new(Kind::Http, SocketAddr::new(beyond, HTTP), options.probe_timeout);
+    let claim = fixture.verdict_without_probe(Cause::MissingNodePrerequisite);
+    let attempt = Attempt { netns: inside, ..fixture.begin(probe.dst, claim)? };
+    let outcome = prober.probe(probe)?;
+    fixture.end(attempt, &outcome, &[Ending::Timeout])
+}
+
+/// The pod answers over a second link, and the node's filter is strict.
+fn asymmetric(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = two_links(fixture)?;
+    fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As [`asymmetric`], and only the device has the filter.
+fn asymmetric_to_device(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = two_links(fixture)?;
+    fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "1")])?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As [`asymmetric`], with a loose filter. That works.
+fn loose(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = two_links(fixture)?;
+    fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "2")])?;
+    fixture.succeeds(Kind::Http, pod)
+}
+
+fn two_links(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
+    let pod = fixture.serving("http", HTTP)?;
+    let ns = fixture.inside(pod)?;
+    ns.sysctl(&[
+        ("ipv4/conf/all/rp_filter", "0"),
+        ("ipv4/conf/default/rp_filter", "0"),
+        ("ipv4/conf/eth0/rp_filter", "0"),
+    ])?;
+    let inside = ns.as_fd().try_clone_to_owned()?;
+    fixture.node.node.ip(|ip| {
+        ip.set_mac("eth0", NODE_MAC)?;
+        ip.veth("w0", "eth1", inside.as_fd())?;
+        ip.set_master("w0", "eth0")?;
+        ip.up("w0")
+    })?;
+    // The filter drops ARP packets, too, so the pod gets a permanent neighbour entry.
+    fixture.inside(pod)?.ip(|ip| {
+        ip.up("eth1")?;
+        ip.add(&Route::to_host(BRIDGE).over("eth1").source(pod.ip()))?;
+        ip.neighbour(BRIDGE, NODE_MAC, "eth1")
+    })?;
+    Ok(pod)
+}
