@@ -12,8 +12,9 @@ use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Culprit};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// kube-proxy checks every 30 s whether its chains exist (`--iptables-sync-period`).
-const RECENT_NS: u64 = 60 * SECOND_NS;
+/// kube-proxy checks only whether a chain of `mangle` exists (`Monitor`, pkg/util/iptables), and nothing in nftables
+/// mode. Otherwise it writes all rules again once an hour (`FullSyncPeriod`).
+const RECENT_NS: u64 = 3600 * SECOND_NS;
 
 /// If the attempt found no route or a wrong one: names the process that removed a rule or route for it in bulk.
 pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
@@ -209,7 +210,8 @@ mod tests {
         assert_eq!(summary("nat", "10.96.0.33:80", 5_000), (true, false));
         assert_eq!(summary("nat", "10.88.0.2:80", 5_000), (false, false), "no Service");
         assert_eq!(summary("filter", "10.96.0.33:80", 5_000), (false, false));
-        assert_eq!(summary("nat", "10.96.0.33:80", 61_000), (false, false), "the proxy has put them back");
+        assert_eq!(summary("nat", "10.96.0.33:80", 70_000), (true, false), "kube-proxy does not look at that table");
+        assert_eq!(summary("nat", "10.96.0.33:80", 3_601_000), (false, false), "the proxy has put them back");
     }
 
     fn astray(priority: u32) -> VerdictBody {
