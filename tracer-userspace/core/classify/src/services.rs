@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::case::Case;
-use tracer_model::event::{NodePort, Service};
+use tracer_model::event::{Netns, NodePort, ProxyMode, Service};
+use tracer_model::record::{Command, Remediation};
 
 /// `namespace/name` of the Service at the target's address, if there is one.
 pub(super) fn target_service(case: &Case<'_>) -> Option<String> {
@@ -41,4 +42,20 @@ pub(super) fn node_port_service(case: &Case<'_>, dst: SocketAddr) -> Option<Stri
 pub(super) fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &'a NodePort> {
     let of_node = is_of_node(case, dst.ip());
     case.node.node_ports.all().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
+}
+
+/// The Service proxy has this NodePort in its rules, and the node's own stack got the SYN all the same: the rules do not
+/// hold at this address (kube-proxy's `--nodeport-addresses`).
+pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Option<(String, Remediation)> {
+    let dst = case.attempt.flow.dst;
+    let name = node_port_service(case, dst).filter(|_| netns.is_some() && netns == case.node.netns())?;
+    let (port, addr) = (dst.port(), dst.ip());
+    let words = format!("; {port} is a NodePort of Service {name}, which the Service proxy does not serve at {addr}");
+    let fix = Remediation::from(
+        "Connect to an address at which kube-proxy serves NodePorts (--nodeport-addresses), or to the Service's ClusterIP. In nftables mode these are the node's primary addresses by default, and never 127.0.0.1",
+    );
+    let table = case.node.node_ports.of(ProxyMode::Nftables).filter(|table| !table.ports.is_empty());
+    let family = if addr.is_ipv4() { "ip" } else { "ip6" };
+    let show = table.map(|_| Command::on_node(format!("nft list set {family} kube-proxy nodeport-ips")));
+    Some((words, fix.run(show)))
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::super::history::{self, MORE_MEMORY};
 use super::super::pod_sockets;
+use super::super::services::unserved_node_port;
 use super::super::shared_address::FIX;
 use super::super::sidecar;
 use super::not_listening_yet::may_be_startup_probe;
@@ -13,7 +14,7 @@ use tracer_model::event::{Listen, Loss, Netns};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Some(refused) = by_any_stack(case) else { return redirected::find(case) };
-    if let Some(found) = by_other_stack(case, &refused) {
+    if let Some(found) = by_other_stack(case, &refused).or_else(|| by_node_port(case, &refused)) {
         return Some(found);
     }
     let Refused { mut evidence, netns, confidence } = refused;
@@ -73,6 +74,18 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_log(case, remediation));
     Some(found.with_confidence(confidence))
+}
+
+/// The Service proxy does not serve the NodePort at this address, and no process was seen to listen there.
+fn by_node_port(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
+    let (dst, place) = (case.attempt.flow.dst, in_namespace(case, refused.netns));
+    let (words, fix) = unserved_node_port(case, refused.netns)?;
+    if earlier_listener(case, refused.netns?, &refused.evidence).is_some() {
+        return None;
+    }
+    let summary = format!("nobody listens on {dst}{place}: its kernel answered the SYN with a RST{words}");
+    let found = Finding::failure(Cause::ConnectionRefused, refused.evidence.clone(), summary, fix);
+    Some(found.with_confidence(refused.confidence))
 }
 
 /// The pod with the address may not have got the SYN: a process that listens there does not help.
@@ -195,6 +208,27 @@ mod tests {
         assert_ends(&listens("[::]:8080", |_| ()).summary, "(SO_BINDTODEVICE), or for IPv6 only");
         let ended = listens("0.0.0.0:8080", |stream| _ = stream.listens(POD, 8080, false));
         assert_starts(&ended.summary, "nobody listens on 10.88.0.2:8080");
+    }
+
+    /// kube-proxy serves a NodePort at some addresses of the node only.
+    #[test]
+    fn a_node_port_that_is_not_served_at_the_address_is_named() {
+        let verdict = |netns, fill: fn(&mut Stream)| {
+            let mut stream = Stream::to("127.0.0.1:30080");
+            stream.node_port(ProxyMode::Nftables, 30080, &[]);
+            fill(&mut stream);
+            stream.wait_ms(50).connect().reset_sent(SYN, true, None).last_reset_sent().netns = Some(netns);
+            stream.verdict()
+        };
+        let unserved = verdict(NODE, |_| ());
+        assert_eq!((unserved.cause, unserved.confidence), (Cause::ConnectionRefused, Confidence::Proven));
+        let words = "; 30080 is a NodePort of Service kube-system/dashboard, which the Service proxy does not serve at 127.0.0.1";
+        assert_ends(&unserved.summary, words);
+        assert_has(&unserved.remediation, &["--nodeport-addresses", "nft list set ip kube-proxy nodeport-ips"]);
+        let stopped = verdict(NODE, |stream| _ = stream.listens(NODE, 30080, true).listens(NODE, 30080, false));
+        for other in [stopped, verdict(POD, |_| ())] {
+            assert_lacks(&other.summary, &["a NodePort of"]);
+        }
     }
 
     /// A listener that is older than tracer.
