@@ -184,6 +184,11 @@ pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
     case.attempt.leads_out(drop.flow)
 }
 
+/// An address translation had sent the prober's packet to another address.
+pub(super) fn is_sent_elsewhere(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    outbound(case, drop) && drop.flow.dst.ip() != case.attempt.flow.dst.ip()
+}
+
 /// The probed pod is on the host's network: a listener on another port of its namespace may be any process of the node.
 pub(super) fn shares_node(case: &Case<'_>) -> bool {
     case.matched.probed_pod().is_some_and(|pod| pod.host_network)

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::allow::allow_command;
 use super::answer::RejectAnswer;
 use super::blame::{blame, is_before_tracking, may_be_by_tracking};
-use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, may_decide, outbound};
+use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, is_sent_elsewhere, may_decide, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::owner::own_fix;
@@ -255,10 +255,13 @@ impl Stopped<'_> {
     }
 
     /// No rule dropped the packet, but the route that the kernel looks up again at OUTPUT may have refused it: a rule of
-    /// a route chain, or iptables' mangle table, had changed its mark (`ip_route_me_harder`, net/ipv4/netfilter.c).
-    pub(super) fn may_be_rerouted(&self) -> bool {
-        let at_output = self.drop.is_some_and(|(_, drop)| netfilter_hook(drop) == Some("OUTPUT"));
-        at_output && self.answer.is_none() && self.blame.as_ref().is_some_and(Blame::fits_no_rule)
+    /// a route chain, or iptables' mangle table, had changed its mark (`ip_route_me_harder`, net/ipv4/netfilter.c). An
+    /// address translation has the same effect (`nf_nat_ipv4_local_fn`).
+    pub(super) fn may_be_rerouted(&self, case: &Case<'_>) -> bool {
+        let Some((_, drop)) = self.drop.filter(|_| self.answer.is_none()) else { return false };
+        let took_none = |rule: &FirewallRule| is_sent_elsewhere(case, drop) && !rule.exact && rule.packets == Some(0);
+        let no_rule = |it: &Blame<'_>| it.complete && it.rules.iter().all(|rule| took_none(rule));
+        netfilter_hook(drop) == Some("OUTPUT") && self.blame.as_ref().is_some_and(no_rule)
     }
 
     /// "10.88.0.1 -> port 8080" as the rule sees it, or the answers of the target if one of them was dropped.

@@ -9,7 +9,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
-    let stopped = dropped(case).filter(|stopped| !stopped.may_be_rerouted())?;
+    let stopped = dropped(case).filter(|stopped| !stopped.may_be_rerouted(case))?;
     if let Some(found) = by_reverse_path(case, stopped).or_else(|| without_proxy(case, stopped)) {
         return Some(found);
     }
@@ -411,6 +411,27 @@ mod tests {
         assert_has(&verdict.remediation, &["ip rule; ", "meta mark"]);
         assert_eq!(decided("ip_local_deliver", vec![]).cause.name(), "firewall_drop");
         assert_eq!(decided("__ip_local_out", vec![rule("OUTPUT", RuleVerdict::Drop)]).cause.name(), "firewall_drop");
+    }
+
+    /// The kernel looks up the route again after an address translation, too. A rule with an unknown condition that counted
+    /// nothing did not drop the packet.
+    #[test]
+    fn a_translated_packet_that_its_new_route_refuses_is_not_a_rules() {
+        let decided = |to: &str, backend, packets| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.connect().filtered_at(SYN, NODE, "__ip_local_out").last_drop().flow.dst = address(to);
+            let rule = FirewallRule { exact: false, packets, backend, ..rule("KUBE-FIREWALL", RuleVerdict::Drop) };
+            stream.wait_ms(5).tick().push(firewall(NODE, vec![rule])).gives_up().last_verdict()
+        };
+        for backend in [Backend::Nftables, Backend::IptablesLegacy] {
+            let other = decided("10.66.0.5:80", backend, Some(0));
+            assert_eq!(other.cause.name(), "unexplained");
+            assert_has(&other.summary, &["an address translation had sent it; no rule that was read there fits"]);
+            assert_has(&other.remediation, &["ip route get 10.66.0.5 from 10.88.0.1"]);
+        }
+        let legacy = |to, packets| decided(to, Backend::IptablesLegacy, packets).cause.name();
+        assert_eq!(legacy("10.66.0.5:80", Some(1)), "firewall_drop");
+        assert_eq!(legacy("10.96.0.9:8080", Some(0)), "firewall_drop", "the route stays");
     }
 
     /// The rule has a condition that tracer does not understand: a mark, a set or a device.

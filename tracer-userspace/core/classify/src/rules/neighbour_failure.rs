@@ -75,8 +75,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
 /// A NAT rule sent the SYN to another address than the prober connected to.
 fn describe_translation(case: &Case<'_>, drop: &PacketDrop) -> String {
     let (to, target) = (drop.flow.dst, case.attempt.flow.dst);
-    let translated = outbound(case, drop) && to.ip() != target.ip();
-    if translated { format!("; a NAT rule translated {target} to {to}") } else { String::new() }
+    if is_sent_elsewhere(case, drop) { format!("; a NAT rule translated {target} to {to}") } else { String::new() }
 }
 
 /// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.

@@ -48,6 +48,9 @@ pub(super) fn fix(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
 fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
     if may_be_rerouted(case, drop) {
+        if is_sent_elsewhere(case, drop) {
+            return translated(drop);
+        }
         let show = ["ip rule", "ip route show table all", "nft list ruleset", "iptables-save -t mangle"];
         return Explanation::of(" at OUTPUT, but no rule that was read there fits; if a rule sets a mark, the kernel looks up the route again, and that route may refuse the packet (ip rule); a program or module at that hook may also drop it").fix(
             "Find a rule that sets a mark for this packet (meta mark set, MARK), and the routing table that `ip rule` gives packets with that mark",
@@ -94,6 +97,23 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     // Without a reason, or without a device, the meaning is a guess, and there is no command to show more.
     let is_known = drop.reason.is_some() && drop.device.is_some();
     if is_known { explained } else { Explanation::of(explained.meaning) }
+}
+
+/// After an address translation the kernel looks up the route again. It refuses a loopback source on another link than
+/// `lo`, unless that is allowed (`__mkroute_output`, net/ipv4/route.c).
+fn translated(drop: &PacketDrop) -> Explanation {
+    let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
+    let route = format!("ip route get {dst} from {src}");
+    if src.is_loopback() && src.is_ipv4() && !dst.is_loopback() {
+        return Explanation::of(" at OUTPUT, where an address translation had sent it; the kernel sends nothing from 127.0.0.1 out of another link than lo while net.ipv4.conf.*.route_localnet is 0").fix(
+            "Connect to an address of the node instead of 127.0.0.1, or find what set route_localnet to 0: kube-proxy (iptables mode, --iptables-localhost-nodeports) and the portmap plugin set it to 1",
+            ["sysctl net.ipv4.conf.all.route_localnet".to_owned(), route],
+        );
+    }
+    Explanation::of(" at OUTPUT, where an address translation had sent it; no rule that was read there fits, and the route to that address may refuse the packet; a program or module at that hook may also drop it").fix(
+        "Correct the route to the translated address (the first command), or the endpoint of the Service",
+        [route, "ip rule".to_owned()],
+    )
 }
 
 /// By the drop's reason, if its name says little (include/net/dropreason-core.h).
@@ -266,7 +286,7 @@ fn has_prober_address(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 /// Netfilter dropped it at OUTPUT, and no rule can have done it.
 fn may_be_rerouted(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let stopped = netfilter::dropped(case).filter(|stopped| stopped.may_be_rerouted());
+    let stopped = netfilter::dropped(case).filter(|stopped| stopped.may_be_rerouted(case));
     stopped.and_then(|stopped| stopped.drop).is_some_and(|(_, dropped)| std::ptr::eq(dropped, drop))
 }
 
