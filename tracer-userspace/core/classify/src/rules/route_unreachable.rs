@@ -71,11 +71,19 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
             format!("{dst} is a broadcast address of {}{place}: the kernel connects to no such address", link.name);
         return Some(found(summary, other_address(case, link)));
     }
-    let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}"), fix(case))) };
-    let summary = format!("{route}{place} for {dst}, or {other}; the error came before a SYN was sent: {error}");
+    let by_rule = refusing_rule(failed.errno).filter(|_| !dst.is_loopback() && !is_link_local(dst));
+    let rule = by_rule.map(|action| format!(", or an `ip rule` there is `{action}`")).unwrap_or_default();
+    let fix = match by_rule {
+        Some(_) => {
+            fix(case).reword(|text| format!("{text}. If `ip rule` shows a rule that refuses, correct what made it"))
+        }
+        None => fix(case),
+    };
+    let fix = fix.run(by_rule.map(|_| run_in(case, case.attempt.netns, "ip rule".to_owned())));
+    let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}{rule}"), fix)) };
+    let summary = format!("{route}{place} for {dst}{rule}, or {other}; the error came before a SYN was sent: {error}");
     let (check, command) = meaning.check;
-    let fix =
-        fix(case).reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
+    let fix = fix.reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
     Some(found(summary, fix).with_confidence(Confidence::Likely))
 }
 
@@ -118,6 +126,16 @@ const CALLS: (&str, &str) =
     ("see how the client binds and connects its socket", "strace -f -e trace=bind,connect -p PID");
 
 /// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c). A program
+/// The action of an `ip rule` that gives this error (`fib4_rule_action`, net/ipv4/fib_rules.c; the same for IPv6).
+const fn refusing_rule(errno: i32) -> Option<&'static str> {
+    match errno {
+        libc::ENETUNREACH => Some("unreachable"),
+        libc::EACCES => Some("prohibit"),
+        libc::EINVAL => Some("blackhole"),
+        _ => None,
+    }
+}
+
 /// at cgroup/connect returns EHOSTUNREACH for a Service without a backend, too (Cilium, `bpf_set_retval` of 5.18). A
 /// security module returns EACCES, too (SELinux; Landlock's rules of TCP ports, 6.7). EINVAL is that of a blackhole
 /// route, and of many other things: it counts only where no SYN was sent.
@@ -355,6 +373,19 @@ mod tests {
     }
 
     #[test]
+    /// A rule that refuses gives the errors of routes. It never gives that of an unreachable route.
+    #[test]
+    fn a_rule_that_refuses_may_be_the_reason() {
+        for (errno, action) in
+            [(libc::ENETUNREACH, "unreachable"), (libc::EACCES, "prohibit"), (libc::EINVAL, "blackhole")]
+        {
+            let verdict = Stream::new().connect_failed(errno).verdict();
+            assert_has(&verdict.summary, &[&format!("or an `ip rule` there is `{action}`")]);
+            assert_has(&verdict.remediation, &["a rule that refuses", "ip rule"]);
+        }
+        assert_lacks(&Stream::new().connect_failed(libc::EHOSTUNREACH).verdict().summary, &["ip rule"]);
+    }
+
     fn a_link_local_address_without_its_interface_is_no_blackhole() {
         let reported = |target: &str| Stream::to(target).connect_failed(libc::EINVAL).verdict().summary;
         assert_starts(&reported("[fe80::1]:80"), "no interface was named");
