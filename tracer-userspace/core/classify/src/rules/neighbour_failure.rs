@@ -27,7 +27,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// The target's own kernel does not answer for the address, and no other host need do so.
 fn note_address(case: &Case<'_>, found: Finding) -> Finding {
-    match missing_address(case).or_else(|| duplicate(case)) {
+    note(found, missing_address(case).or_else(|| duplicate(case)))
+}
+
+/// Adds the words, and replaces the fix.
+pub(super) fn note(found: Finding, nearer: Option<(String, Remediation)>) -> Finding {
+    match nearer {
         Some((words, remediation)) => Finding { summary: found.summary + &words, remediation, ..found },
         None => found,
     }

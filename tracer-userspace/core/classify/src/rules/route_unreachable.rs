@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use super::super::answer::RejectAnswer;
 use super::super::serving::held_answer;
-use super::neighbour_failure::is_unresolved;
+use super::neighbour_failure::{is_unresolved, note};
 use super::rp_filter_drop::may_be_filter;
+use super::unexplained::missing_address;
 use super::*;
 use tracer_model::event::{ConnectFailed, Icmp, Inspection, LinkState, PacketDrop, Prefix, is_kubelet_name};
 
@@ -15,7 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     by_connect(case)
         .or_else(|| without_loopback(case))
-        .or_else(|| by_router(case))
+        .or_else(|| by_router(case).map(|found| note(found, missing_address(case))))
         .or_else(|| by_icmp_about_answer(case))
         .or_else(|| no_way_back(case))
 }
@@ -125,7 +126,6 @@ const MODULES: (&str, &str) = ("find what the security module denied (the audit 
 const CALLS: (&str, &str) =
     ("see how the client binds and connects its socket", "strace -f -e trace=bind,connect -p PID");
 
-/// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c). A program
 /// The action of an `ip rule` that gives this error (`fib4_rule_action`, net/ipv4/fib_rules.c; the same for IPv6).
 const fn refusing_rule(errno: i32) -> Option<&'static str> {
     match errno {
@@ -136,6 +136,7 @@ const fn refusing_rule(errno: i32) -> Option<&'static str> {
     }
 }
 
+/// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c). A program
 /// at cgroup/connect returns EHOSTUNREACH for a Service without a backend, too (Cilium, `bpf_set_retval` of 5.18). A
 /// security module returns EACCES, too (SELinux; Landlock's rules of TCP ports, 6.7). EINVAL is that of a blackhole
 /// route, and of many other things: it counts only where no SYN was sent.
@@ -372,7 +373,6 @@ mod tests {
         assert_ne!(blocking.causes(), ["route_unreachable"], "a SYN was sent");
     }
 
-    #[test]
     /// A rule that refuses gives the errors of routes. It never gives that of an unreachable route.
     #[test]
     fn a_rule_that_refuses_may_be_the_reason() {
@@ -386,6 +386,7 @@ mod tests {
         assert_lacks(&Stream::new().connect_failed(libc::EHOSTUNREACH).verdict().summary, &["ip rule"]);
     }
 
+    #[test]
     fn a_link_local_address_without_its_interface_is_no_blackhole() {
         let reported = |target: &str| Stream::to(target).connect_failed(libc::EINVAL).verdict().summary;
         assert_starts(&reported("[fe80::1]:80"), "no interface was named");

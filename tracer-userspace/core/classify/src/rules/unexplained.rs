@@ -115,15 +115,26 @@ fn describe_no_evidence(case: &Case<'_>) -> String {
     format!("nothing that was seen decides why{}", service.unwrap_or_default())
 }
 
-/// A pod on this node's network is listed with the address, and no link of the node has it.
+/// A pod on this node's network is listed with the address, or its probe names it, and no link of the node has it.
 pub(super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
     let (addr, netns) = (case.attempt.flow.dst.ip(), case.node.netns()?);
-    let pod = case.node.pods.at(addr).next()?;
+    let listed = case.node.pods.at(addr).next();
     let known = case.attempt.netns == Some(netns) && case.node.links.get(&netns).is_some();
     if !known || case.node.owns(netns, addr) || !case.node.pods.at(addr).all(|pod| pod.host_network) {
         return None;
     }
+    let pod = listed.or_else(|| case.matched.probed_pod().filter(|pod| pod.host_network))?;
     let name = pod.full_name().unwrap_or_else(|| "a pod".to_owned());
+    if listed.is_none() {
+        let words = format!(
+            "; the probe of {name} names host {addr}: that pod is on this node's network, and no link of the node has that address"
+        );
+        let fix = Remediation::from(
+            "If the node should have that address, restore it, and find what removed its link (NodeLocal DNSCache removes its own when it ends). Else correct `host` of the probe",
+        );
+        let show = [format!("ip addr show to {addr}"), format!("ip route get {addr}")];
+        return Some((words, fix.run(show.map(Command::on_node))));
+    }
     let words = format!("; {name} is on this node's network, and no link of the node has its address {addr}");
     let fix = Remediation::from(
         "If the node's address has changed, correct the kubelet's --node-ip (or restore the node's address) and restart the kubelet",
@@ -331,6 +342,35 @@ mod tests {
         assert!(moved.cause.name() == "unexplained" && moved.summary.ends_with(words), "{}", moved.summary);
         assert_has(&moved.remediation, &["--node-ip"]);
         for other in [noted(&["10.88.0.1"], false), noted(&["10.88.0.1", "10.88.0.2"], true)] {
+            assert_lacks(&other.summary, &["no link of the node"]);
+        }
+    }
+
+    /// A probe of a pod on the node's network names the address of a link that is gone, as NodeLocal DNSCache removes it.
+    #[test]
+    fn the_host_of_a_probe_that_no_link_has_is_reported() {
+        let noted = |addrs: &[&str], host: bool, refused: bool| {
+            let mut stream = Stream::new().links(true, addrs).http_readiness().clone();
+            let pod = &mut stream.last_pods().pods[0];
+            pod.addrs = vec![address("10.88.0.1")];
+            pod.containers[0].probes[0].host = Some("10.88.0.2".into());
+            if host {
+                stream.on_host_network();
+            }
+            stream.connect();
+            if refused {
+                stream.state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
+            }
+            stream.gives_up().verdict()
+        };
+        let words = "the probe of default/web names host 10.88.0.2: that pod is on this node's network, and no link of";
+        for (refused, cause) in [(false, "unexplained"), (true, "route_unreachable")] {
+            let gone = noted(&["10.88.0.1"], true, refused);
+            assert_eq!(gone.cause.name(), cause);
+            assert_has(&gone.summary, &[words]);
+            assert_has(&gone.remediation, &["restore it", "ip addr show to 10.88.0.2"]);
+        }
+        for other in [noted(&["10.88.0.1"], false, false), noted(&["10.88.0.1", "10.88.0.2"], true, false)] {
             assert_lacks(&other.summary, &["no link of the node"]);
         }
     }
