@@ -31,6 +31,8 @@ pub const CIRCULAR: ([u8; 4], u16) = ([10, 96, 0, 33], 80);
 const CIRCULAR_POD: [u8; 4] = [10, 88, 0, 200];
 /// Port of the hostNetwork server.
 pub const HOST: u16 = 10256;
+/// Address and port that the probe of another hostNetwork pod names.
+pub const NODE_LOCAL: ([u8; 4], u16) = ([169, 254, 20, 10], 8181);
 
 /// The name of that container.
 const WITHOUT_STATUS: &str = "new";
@@ -50,7 +52,7 @@ pub struct PodSpec {
     pub containers: Vec<Value>,
 }
 
-/// A pod for each possible number, a hostNetwork pod, and one that probes its own Service.
+/// A pod for each possible number, two hostNetwork pods, and one that probes its own Service.
 pub fn plan(timeout: Duration) -> Value {
     let seconds = timeout.as_secs().max(1);
     let mut pods: Vec<PodSpec> = PODS.map(|index| planned(index, seconds)).collect();
@@ -65,6 +67,14 @@ pub fn plan(timeout: Duration) -> Value {
                                 "readinessProbe": local})],
     });
     pods.push(circular_pod(seconds));
+    let mut named = http_probe(NODE_LOCAL.1, "HTTP", seconds);
+    named["httpGet"]["host"] = json!(IpAddr::from(NODE_LOCAL.0));
+    pods.push(PodSpec {
+        name: "node-local-dns-7d4kz".to_owned(),
+        ips: vec![NODE.to_string(), NODE6.to_string()],
+        host_network: true,
+        containers: vec![json!({"name": "node-cache", "livenessProbe": named})],
+    });
     list(&pods)
 }
 

@@ -10,7 +10,8 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
 };
 
-use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+pub use netlink_packet_route::rule::RuleAction;
+use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
 
 use super::{Ip, index};
 
@@ -173,6 +174,13 @@ pub fn rule_from(address: IpAddr, table: u8, priority: u32) -> RuleMessage {
 pub fn rule_to(address: IpAddr, table: u8, priority: u32) -> RuleMessage {
     let mut rule = rule(RuleAttribute::Destination(address), address, table, priority);
     rule.header.dst_len = host_prefix(address);
+    rule
+}
+
+/// A rule: packets to this address are refused.
+pub fn rule_refusing(address: IpAddr, action: RuleAction, priority: u32) -> RuleMessage {
+    let mut rule = rule_to(address, 0, priority);
+    rule.header.action = action;
     rule
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
+use std::thread;
 
 use anyhow::Result;
 use tracer_model::record::Cause;
@@ -9,9 +10,9 @@ use tracer_model::record::Cause;
 use super::links::NODE_MAC;
 use super::{Fixture, Need, Scenario};
 use crate::check::Attempt;
-use crate::ip::{Route, RouteType, rule_from, rule_mark};
+use crate::ip::{Route, RouteType, RuleAction, rule_from, rule_mark, rule_refusing};
 use crate::node::{BRIDGE, BRIDGE6, Family, OUTSIDE};
-use crate::pods::{HOST, HTTP};
+use crate::pods::{HOST, HTTP, NODE_LOCAL};
 use crate::probe::{Ending, Kind, ProbeRequest};
 use crate::prober::Prober;
 
@@ -26,12 +27,23 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, RouteType::Prohibit)),
     Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
+    Scenario::new("route_unreachable_rule", ROUTE, |s| refusing_rule(s, RuleAction::Unreachable)),
+    Scenario::new("route_unreachable_rule_blackhole", ROUTE, |s| refusing_rule(s, RuleAction::Blackhole)),
     // The timeout of an emulated processor is longer than the three seconds after which the kernel gives the gateway up.
     Scenario::new("route_unreachable_loopback_address", ROUTE, |s| without_loopback_address(s, true))
         .own()
         .needs(&[Need::RealProcessor]),
     Scenario::new("route_unreachable_loopback_address_silent", ROUTE, |s| without_loopback_address(s, false)).own(),
     Scenario::new("unexplained_marked_route", UNEXPLAINED, marked).own().needs(&[Need::Nft]),
+    Scenario::new("unexplained_translated_localnet", UNEXPLAINED, |s| localnet(s, "iptables-nft-restore"))
+        .own()
+        .needs(&[Need::Iptables]),
+    Scenario::new("unexplained_translated_localnet_legacy", UNEXPLAINED, |s| localnet(s, "iptables-legacy-restore"))
+        .own()
+        .needs(&[Need::LegacyIptables]),
+    Scenario::new("unexplained_translated_blackhole", UNEXPLAINED, to_blackhole).own().needs(&[Need::Nft]),
+    Scenario::new("unexplained_probe_host_gone", UNEXPLAINED, |s| host_gone(s, false)).own(),
+    Scenario::new("route_unreachable_probe_host_gone", ROUTE, |s| host_gone(s, true)).own(),
     Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "0"))
         .needs(&[Need::RealProcessor]),
     Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6), "0"))
@@ -140,6 +152,76 @@ fn marked(fixture: &mut Fixture<'_>) -> Result<()> {
         "table inet marks { chain out { type route hook output priority mangle; tcp dport 8080 meta mark set 7; }; }\n";
     fixture.node.node.nft(set)?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A NodePort at 127.0.0.1, while route_localnet is 0: the kernel does not send the translated SYN to the pod. The rule of
+/// the kubelet's own chain takes no packet.
+fn localnet(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let rules = format!(
+        "*nat\n-A OUTPUT -d 127.0.0.1/32 -p tcp -m tcp --dport 30080 -j DNAT --to-destination {pod}\nCOMMIT\n\
+        *filter\n:KUBE-FIREWALL - [0:0]\n-A OUTPUT -j KUBE-FIREWALL\n\
+        -A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\nCOMMIT\n"
+    );
+    fixture.node.node.run(program, &[], &rules)?;
+    // A new namespace has the setting of the machine.
+    fixture.node.node.sysctl(&[("ipv4/conf/all/route_localnet", "0")])?;
+    fixture.mentions(&["where an address translation had sent it", "route_localnet is 0"]);
+    fixture.fails_without_probe(Kind::Http, (Ipv4Addr::LOCALHOST, 30080).into(), Ending::Timeout)
+}
+
+/// The endpoint of a Service is in a block of addresses that the node refuses, as Calico's are.
+fn to_blackhole(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.node.ip(|ip| {
+        ip.add(&Route::to([10, 96, 0, 0], 16).over("eth0"))?;
+        ip.add(&Route::to([10, 66, 0, 0], 24).refusing(RouteType::BlackHole))
+    })?;
+    fixture.node.node.nft(
+        "table ip nat { chain out { type nat hook output priority -100; ip daddr 10.96.0.9 tcp dport 80 dnat to 10.66.0.5:80; }; }\n",
+    )?;
+    fixture.mentions(&["-> 10.66.0.5:80", "the route to that address may refuse"]);
+    fixture.fails_without_probe(Kind::Http, ([10, 96, 0, 9], 80).into(), Ending::Timeout)
+}
+
+/// The probe names an address of a link that is gone, as NodeLocal DNSCache removes its own. The default route takes the
+/// SYN. `refuses`: its router answers.
+fn host_gone(fixture: &mut Fixture<'_>, refuses: bool) -> Result<()> {
+    const LINK: &str = "nodelocaldns";
+    let (addr, port) = NODE_LOCAL;
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{port}")])?;
+    fixture.node.node.ip(|ip| {
+        ip.bridge(LINK, None)?;
+        ip.address(addr, 32, LINK)?;
+        ip.up(LINK)
+    })?;
+    fixture.succeeds(Kind::Http, (addr, port).into())?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    if refuses {
+        outside.ip(|ip| {
+            ip.set_mac("eth0", NODE_MAC)?;
+            ip.add(&Route::to_host(addr).refusing(RouteType::Unreachable))
+        })?;
+    }
+    fixture.node.node.ip(|ip| {
+        ip.delete(LINK)?;
+        ip.address([10, 90, 0, 1], 24, &uplink)?;
+        ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
+        ip.add(&Route::default_via(OUTSIDE))
+    })?;
+    // tracer has read the links again by then.
+    thread::sleep(fixture.options.probe_timeout);
+    fixture.mentions(&["names host 169.254.20.10", "no link of the node has that address"]);
+    fixture.fails(Kind::Http, (addr, port).into(), if refuses { Ending::Error } else { Ending::Timeout })
+}
+
+/// A rule refuses what goes to the pod. The route to it is good.
+fn refusing_rule(fixture: &mut Fixture<'_>, action: RuleAction) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let rule = rule_refusing(pod.ip(), action, 100);
+    fixture.node.node.ip(|ip| ip.add_rule(&rule))?;
+    let failed = fixture.mentions(&["or an `ip rule` there is"]).fails(Kind::Http, pod, Ending::Error);
+    fixture.node.node.ip(|ip| ip.remove_rule(&rule))?;
+    failed
 }
 
 fn no_route(fixture: &mut Fixture<'_>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Services without endpoints, in each mode of kube-proxy, and failures of connection tracking.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 
 use anyhow::{Context, Result};
 use tracer_model::record::{Body, Cause, Record};
@@ -58,6 +58,9 @@ pub(super) const ALL: &[Scenario] = &[
     .proxy(Proxy::Nftables)
     .own()
     .needs(&[Need::NftNat]),
+    Scenario::new("connection_refused_node_port", Some(Cause::ConnectionRefused), unserved_node_port)
+        .own()
+        .needs(&[Need::Nft]),
     Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
     Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
@@ -256,6 +259,23 @@ fn port_is_node_port(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Resu
     ))?;
     fixture.mentions(&["10256 is also the NodePort of Service shop/web:http"]);
     fixture.fails(Kind::Http, (NODE, HOST).into(), how)
+}
+
+/// kube-proxy in nftables mode serves NodePorts at the node's primary addresses only.
+fn unserved_node_port(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.node.node.nft(&format!(
+        "table ip kube-proxy {{
+           set nodeport-ips {{ type ipv4_addr; elements = {{ {NODE} }}; }};
+           chain external-42NFTM6N-shop/cart/tcp/http {{ meta l4proto tcp dnat to {pod}; }};
+           map service-nodeports {{ type inet_proto . inet_service : verdict; elements = {{
+             tcp . {NODE_PORT} : goto external-42NFTM6N-shop/cart/tcp/http }}; }};
+           chain nat-output {{ type nat hook output priority -100;
+             ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports; }}; }}\n"
+    ))?;
+    fixture.succeeds(Kind::Http, (NODE, NODE_PORT).into())?;
+    fixture.mentions(&["30080 is a NodePort of Service shop/cart:http", "does not serve at 127.0.0.1"]);
+    fixture.fails_without_probe(Kind::Http, (Ipv4Addr::LOCALHOST, NODE_PORT).into(), Ending::Refused)
 }
 
 fn proxy_tables(fixture: &Fixture<'_>, (name, service): (&str, SocketAddr), verdict: &str) -> Result<()> {
