@@ -37,15 +37,20 @@ impl<'a> Matched<'a> {
         (!due).then_some(reason)
     }
 
-    /// The prober connected to a control plane's port on its own node, maybe as a client: no spec is known, and the
-    /// kubelet has not reported the attempt. A control plane does not answer in plain HTTP.
+    /// The prober connected to its own node, maybe as a client: no spec is known, and the kubelet has not reported the
+    /// attempt. Either the port is a control plane's, which does not answer in plain HTTP. Or a server at a loopback
+    /// address agreed to an upgrade: the container runtime's, for `kubectl exec`, `attach` and `port-forward`
+    /// (`proxyStream`, pkg/kubelet/server/server.go).
     pub fn may_be_client(&self) -> bool {
         let dst = self.attempt.flow.dst;
         let to_node =
             self.attempt.netns.is_some_and(|netns| self.node.owns(netns, dst.ip())) && !self.node.has_pod(dst.ip());
-        let is_plain = || self.attempt.answer().is_some_and(|(_, answer)| answer.kind == AnswerKind::Http);
+        let answer = self.attempt.answer().map(|(_, answer)| answer);
+        let is_plain = answer.is_some_and(|answer| answer.kind == AnswerKind::Http);
+        let is_upgraded = dst.ip().is_loopback() && answer.is_some_and(|answer| answer.status == Some(101));
         let untold = !self.node.pods.have_specs() && self.attempt.kubelet().is_none();
-        self.attempt.prober && to_node && untold && CONTROL_PLANE.contains(&dst.port()) && !is_plain()
+        let may_be = is_upgraded || CONTROL_PLANE.contains(&dst.port()) && !is_plain;
+        self.attempt.prober && to_node && untold && may_be
     }
 
     /// The attempt came one period after another connect, with no more connects between them than probes make.
@@ -165,5 +170,21 @@ mod tests {
         let mut stream = Stream::to("10.88.0.1:6443");
         stream.links(true, &["10.88.0.1"]).connect().established().answers(503);
         assert_eq!(stream.verdicts()[0].subject, Subject::Probe);
+    }
+
+    /// `kubectl exec`: the kubelet asks the container runtime's streaming server for an upgrade.
+    #[test]
+    fn without_specs_an_upgrade_on_loopback_is_no_probe() {
+        let upgraded = |dst: &str, status: u16| {
+            let mut stream = Stream::to(dst).links(true, &["10.88.0.1"]).connect().established().clone();
+            stream.answer(AnswerKind::Http, Some(status)).wait_ms(400);
+            stream.closes((100, 101, 200)).verdicts().pop().map(|it| (it.verdict.cause.name(), it.subject))
+        };
+        assert_eq!(upgraded("127.0.0.1:35000", 101), None);
+        assert_eq!(upgraded("127.0.0.1:35000", 404), Some(("app_status_failure", Subject::Probe)));
+        let mut reset = Stream::to("127.0.0.1:35000").connect().established().clone();
+        reset.answer(AnswerKind::Http, Some(101)).reset_received(TcpState::Established, 60);
+        reset.state(TcpState::Established, TcpState::Close, 104, (100, 101, 60)).settles();
+        assert!(reset.verdicts().iter().all(|it| it.subject == Subject::Connection), "the command ended");
     }
 }

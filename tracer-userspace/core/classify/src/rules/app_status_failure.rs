@@ -201,6 +201,8 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
         return None;
     }
     match (answer.kind, answer.status) {
+        // No probe asks for an upgrade. The kubelet does for `kubectl exec` and `port-forward`.
+        (_, Some(101)) if asked.is_none() => None,
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !answer.is_interim() => {
             // A lifecycle handler accepts any status (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
             let handlers = case.matched.possible_handlers();
