@@ -228,6 +228,17 @@ impl<'a> Matched<'a> {
         self.matching_probes().first().map(|(pod, ..)| *pod)
     }
 
+    /// The pod whose probe connects to the node's own loopback address, since its `host` names a loopback address. The pod
+    /// has a network namespace of its own, with another loopback address. `None` if another probe may ask that one.
+    pub fn pod_of_loopback_host(&self) -> Option<&'a Pod> {
+        let probes = self.matching_probes();
+        let by_host = |(pod, _, spec): &Match<'_>| {
+            spec.host.is_some() && !pod.host_network && (pod.netns.is_none() || pod.netns != self.attempt.netns)
+        };
+        let all = self.attempt.flow.dst.ip().is_loopback() && probes.iter().all(by_host);
+        self.probed_pod().filter(|_| all && self.possible_handlers().is_empty())
+    }
+
     /// No probes are known: of the pod at this address, or of all pods if it is no pod's own address.
     fn is_unlisted(&self) -> bool {
         let (pods, dst) = (&self.node.pods, self.attempt.flow.dst.ip());

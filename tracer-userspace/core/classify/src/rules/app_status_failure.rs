@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 
 use super::super::sidecar;
 use super::super::wrong_field::wrong_field;
+use super::probe_misconfigured::LOOPBACK_HOST;
 use super::*;
 use tracer_attempts::enrich::{self, Protocol};
-use tracer_model::event::{Answer, AnswerKind, KubeletProbe, ProbeOutput};
+use tracer_model::event::{Answer, AnswerKind, KubeletProbe, Pod, ProbeOutput};
 
 pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on something that the pod cannot reach. Read the application's log of that moment";
 pub(in super::super) const NO_SUCH_PATH: &str = "The network from the kubelet to the pod works, and the application does not serve what the probe asks for: correct the probe's path or its Host header, or let the application serve that path. Read the application's log of that moment";
@@ -176,7 +177,7 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let evidence = evidence_of(Hook::CgroupSkb.name(), time, text, fields);
     let cause = cause(is_misfit(case, answer));
     let found = Finding::failure(cause, vec![evidence], summary, with_fix(case, fix));
-    let found = weaken_if_redirected(case, found);
+    let found = weaken_if_of_node(case, weaken_if_redirected(case, found));
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }
 
@@ -260,6 +261,18 @@ fn weaken_if_redirected(case: &Case<'_>, mut found: Finding) -> Finding {
         found.summary += "; that port has answered in TLS, too: the probe may have been redirected to http:// on it";
     }
     found
+}
+
+/// Lowers the confidence if the probe's `host` is the node's loopback address, and not the pod's. A process of the node
+/// answered then, unless a hostPort leads to the pod.
+fn weaken_if_of_node(case: &Case<'_>, found: Finding) -> Finding {
+    let Some(name) = case.matched.pod_of_loopback_host().and_then(Pod::full_name) else { return found };
+    let summary = format!(
+        "{}; the probe's host is the loopback address of the node: a process of the node answered, and not pod {name}, unless a hostPort leads there",
+        found.summary
+    );
+    let remediation = found.remediation.clone().reword(|text| format!("{LOOPBACK_HOST}. With a hostPort: {text}"));
+    Finding { summary, remediation, ..found.at_most(Confidence::Likely) }
 }
 
 /// The text and the fix if the port speaks another protocol than the probe.

@@ -15,7 +15,7 @@ use tracer_model::event::{Listen, Loss, Netns};
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Some(refused) = by_any_stack(case) else { return redirected::find(case) };
     if let Some(found) = by_other_stack(case, &refused).or_else(|| by_node_port(case, &refused)) {
-        return Some(found);
+        return Some(found).filter(|found| found.cause == Cause::ConnectionRefused);
     }
     let Refused { mut evidence, netns, confidence } = refused;
     if let Some((summary, fix)) = sidecar::agent_is_down(case, &in_namespace(case, netns)) {

@@ -4,14 +4,16 @@ use super::super::wrong_field::{SCHEME, wrong_field};
 use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
 use super::closed_without_answer::{closed, listener_ended};
 use super::mid_stream_rst::is_close;
-use super::refusal::{Refused, refused};
+use super::refusal::{Refused, by_any_stack, refused, serves};
 use super::tls_eof_noise::listener_speaks_tls;
 use super::*;
 use tracer_attempts::correlate::attempt::Redirected;
-use tracer_model::event::ProbeOutput;
+use tracer_model::event::{Netns, ProbeOutput};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let by_refusal = || by_any_stack(case).and_then(|refused| by_loopback_host(case, &refused, refused.netns?));
     redirect_loop(case)
+        .or_else(by_refusal)
         .or_else(|| dead_redirect(case))
         .or_else(|| redirect_to_tls(case))
         .or_else(|| by_answer(case))
@@ -46,6 +48,35 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
         [evidence_of(Hook::CgroupSkb.name(), time, text, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
     let confidence = if outcome.is_some() { Confidence::Proven } else { Confidence::Likely };
     Some(Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix).with_confidence(confidence))
+}
+
+/// The fix of a probe whose `host` is a loopback address, although its pod is not on the node's network.
+pub(super) const LOOPBACK_HOST: &str = "Remove `host` from the probe: the kubelet then asks the pod's own address. A virtual host goes into httpGet.httpHeaders, {name: Host, value: NAME}";
+
+/// The node's own loopback address refused, which the probe's `host` names: the pod did not get the SYN. A hostPort that
+/// leads to the pod would have let the pod refuse.
+pub(super) fn by_loopback_host(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
+    let pod = case.matched.pod_of_loopback_host().filter(|_| case.attempt.netns == Some(netns))?;
+    let dst = case.attempt.flow.dst;
+    let last = pod.netns.and_then(|own| case.node.listeners.last(own, dst.port()));
+    let at = refused.evidence.iter().map(|e| e.time_boot_ns).max()?;
+    let own =
+        last.filter(|(began, listen)| *began < at && listen.begins && pod.addrs.iter().any(|it| serves(listen, *it)));
+    let listens = own.map(|(_, listen)| format!("; {} listens on port {} in the pod", listen.actor, dst.port()));
+    let summary = format!(
+        "the probe's host {} is the loopback address of the node, and not of pod {}: nobody listens on {dst}{}{}",
+        dst.ip(),
+        pod.full_name()?,
+        in_namespace(case, Some(netns)),
+        listens.unwrap_or_default()
+    );
+    let evidence = own.map(|(began, listen)| of_listener(*began, listen)).into_iter().chain(refused.evidence.clone());
+    let fix = format!(
+        "{LOOPBACK_HOST}. If the probe is to ask a process of the node, let that one listen on port {}",
+        dst.port()
+    );
+    let found = Finding::failure(Cause::ProbeMisconfigured, evidence.collect(), summary, fix);
+    Some(found.with_confidence(if own.is_some() { refused.confidence } else { Confidence::Likely }))
 }
 
 /// The answer redirected the probe to a port of the pod on which nobody listens, and which no probe asks.
@@ -420,5 +451,52 @@ mod tests {
         let mut stream = Stream::new();
         redirects(stream.http_readiness(), 10).wait_ms(5);
         assert!(stream.verdicts().iter().all(|it| it.verdict.outcome == Outcome::Failure));
+    }
+
+    /// The probe has a loopback address as its `host`, and its pod is not on the node's network.
+    fn with_loopback_host(fill: fn(&mut Stream)) -> Stream {
+        let mut stream = Stream::to("127.0.0.1:8080").liveness(10, 3).pod_in(POD).clone();
+        let pod = &mut stream.last_pods().pods[0];
+        pod.addrs = vec![address("10.88.0.2")];
+        pod.containers[0].probes[0].host = Some("127.0.0.1".into());
+        fill(&mut stream);
+        stream
+    }
+
+    fn refused_by(mut stream: Stream, netns: Netns) -> Vec<Verdict> {
+        for conn in 100..103 {
+            stream.again(conn).connect().reset_sent(SYN, true, None).last_reset_sent().netns = Some(netns);
+            stream.reset_received(TcpState::SynSent, 0).wait_ms(10_000);
+        }
+        stream.verdicts().into_iter().map(|it| it.verdict).collect()
+    }
+
+    #[test]
+    fn a_loopback_host_is_the_nodes_and_not_the_pods() {
+        let restarted: fn(&mut Stream) = |stream| {
+            let started_boot_ns = Some(stream.wait_ms(2_000).seconds_ago(1));
+            stream.runs(Runs { restarts: 1, started_boot_ns, ..Runs::default() });
+        };
+        let listens: fn(&mut Stream) = |stream| _ = stream.listens(POD, 8080, true);
+        for (fill, decided) in [(restarted, LIKELY), (listens, SURE)] {
+            let reported = refused_by(with_loopback_host(fill), NODE);
+            assert_eq!(reported.iter().map(|it| (it.cause.name(), it.confidence)).collect::<Vec<_>>(), [decided; 3]);
+            let words = "the probe's host 127.0.0.1 is the loopback address of the node, and not of pod default/web: ";
+            assert_starts(&reported[0].summary, words);
+            assert_has(&reported[0].remediation, &["Remove `host`"]);
+            assert_lacks(&reported[0].remediation, &["startupProbe"]);
+        }
+        let on_node = with_loopback_host(|stream| _ = stream.on_host_network());
+        assert_eq!(refused_by(on_node, NODE)[0].cause.name(), "connection_refused");
+        // A hostPort led to the pod.
+        assert_eq!(refused_by(with_loopback_host(|_| ()), POD)[0].cause.name(), "connection_refused");
+    }
+
+    #[test]
+    fn another_process_of_the_node_may_answer_a_loopback_host() {
+        let verdict = answered(&mut with_loopback_host(|_| ()), 404).verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+        assert_has(&verdict.summary, &["a process of the node answered, and not pod default/web, unless"]);
+        assert_starts(&verdict.remediation, "Remove `host` from the probe");
     }
 }

@@ -117,7 +117,8 @@ pub(super) fn takes(bound: IpAddr, dst: IpAddr) -> bool {
 pub(super) fn by_other_stack(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
     let netns = refused.netns?;
     let by_namespace = || by_other_namespace(case, refused, netns).or_else(|| by_other_pod(case, refused, netns));
-    by_the_node(case, refused, netns).or_else(by_namespace)
+    let by_node = || by_the_node(case, refused, netns);
+    probe_misconfigured::by_loopback_host(case, refused, netns).or_else(by_node).or_else(by_namespace)
 }
 
 /// Another pod refused, which is listed with other addresses only. No namespace is known for the pod with this one: two
