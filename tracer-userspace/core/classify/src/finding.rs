@@ -28,6 +28,8 @@ pub struct Finding {
     pub rests_on: &'static [Hook],
     /// It rests on something that was not seen.
     pub by_absence: bool,
+    /// A packet of the attempt was seen to be dropped or refused: a lost event can hide no more than what came after it.
+    pub packet_seen: bool,
     /// It rests on a lost packet. It holds until a retransmission gets through and is refused, or meets silence.
     pub until_answered: bool,
     /// The target was reached, and sent nothing from then on for most of the attempt.
@@ -62,6 +64,7 @@ impl Finding {
             culprit: None,
             rests_on: &[],
             by_absence: false,
+            packet_seen: false,
             until_answered: false,
             in_silence: false,
             overtakes: false,
@@ -108,6 +111,13 @@ impl Finding {
         self.until_answered()
     }
 
+    /// The same, see [`Finding::packet_seen`]. Not if the attempt ended with an answer, whose event was lost.
+    #[must_use]
+    pub(super) fn of_seen_packet(mut self, case: &Case<'_>) -> Self {
+        self.packet_seen = !matches!(case.attempt.errno(), Some(libc::ECONNREFUSED | libc::ECONNRESET));
+        self
+    }
+
     /// The same, see [`Finding::until_answered`].
     #[must_use]
     pub(super) const fn until_answered(mut self) -> Self {
@@ -136,15 +146,25 @@ impl Finding {
         self
     }
 
-    /// Lowers the confidence by the hooks that are missing and the events that were lost. A finding that rests on an
-    /// absence proves nothing when events were lost: it becomes `unexplained`.
-    #[must_use]
-    pub(super) fn weakened(mut self, case: &Case<'_>) -> Self {
+    /// How many events were lost inside the attempt's window.
+    fn lost(&self, case: &Case<'_>) -> u64 {
         let end = case.attempt.ended.map_or(self.decided_at, |(time, _)| time.max(self.decided_at));
-        self.missing_hooks = case.missing(self.rests_on);
         // An event that ends the silence could come until the attempt had settled.
         let end = if self.by_absence { end.saturating_add(SETTLE_NS) } else { end };
-        self.lost_events = case.node.lost_between(case.attempt.started, end);
+        case.node.lost_between(case.attempt.started, end)
+    }
+
+    /// It concludes from silence alone, and a lost event may have ended the silence: it proves nothing.
+    pub(super) fn is_void(&self, case: &Case<'_>) -> bool {
+        self.by_absence && !self.packet_seen && self.lost(case) > 0
+    }
+
+    /// Lowers the confidence by the hooks that are missing and the events that were lost. A finding that proves nothing
+    /// becomes `unexplained`.
+    #[must_use]
+    pub(super) fn weakened(mut self, case: &Case<'_>) -> Self {
+        self.missing_hooks = case.missing(self.rests_on);
+        self.lost_events = self.lost(case);
         if !self.missing_hooks.is_empty() || self.lost_events > 0 {
             self.confidence = self.confidence.lowered();
         }
@@ -152,7 +172,7 @@ impl Finding {
         if case.attempt.kubelet().is_none() && case.matched.rest_lost_since().is_some() {
             self.confidence = self.confidence.min(Confidence::Likely);
         }
-        if self.by_absence && self.lost_events > 0 {
+        if self.is_void(case) {
             self.cause = Cause::Unexplained;
             self.confidence = Confidence::Possible;
             self.summary = format!(

@@ -51,8 +51,10 @@ pub const SETTLE_NS: u64 = 2_000_000;
 /// The cause of an attempt, as far as it is decided, and the other causes that hold on evidence of their own.
 pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let mut findings: Vec<Finding> = Cause::ALL.iter().filter_map(|cause| rules::rule_of(*cause)?(case)).collect();
-    // A finding that is only possible comes after one that something ties to this attempt.
-    let tied = findings.iter().position(|f| f.confidence > Confidence::Possible).unwrap_or_default();
+    // A finding that is only possible, or void, comes after one that something ties to this attempt.
+    let is_tied = |f: &Finding| f.confidence > Confidence::Possible;
+    let tied = findings.iter().position(|f| is_tied(f) && !f.is_void(case));
+    let tied = tied.or_else(|| findings.iter().position(is_tied)).unwrap_or_default();
     let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);
     findings.retain(|f| f.cause != Cause::Unexplained && f.adds_to(&first));
     let also = findings.iter().map(|f| f.cause).collect();

@@ -387,7 +387,7 @@ impl Stopped<'_> {
         let time = self.drop.map_or(finding.decided_at, |(time, _)| time);
         finding.waits_for = self.netns.map(|netns| (netns, time));
         match self.answer {
-            None => finding.resting_on(ANSWER_HOOKS),
+            None => finding.resting_on(ANSWER_HOOKS).of_seen_packet(case),
             Some(RejectAnswer::NotShown | RejectAnswer::HeldBack { .. }) => {
                 finding.with_confidence(Confidence::Likely).until_answered()
             }

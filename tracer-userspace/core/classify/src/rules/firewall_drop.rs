@@ -458,4 +458,22 @@ mod tests {
         assert_eq!(reported("nf_hook_slow", true, &[None]), proven);
         assert_eq!(reported("nft_do_chain", false, &[None]), proven);
     }
+
+    /// A full ring loses any event of the node.
+    #[test]
+    fn a_drop_that_was_seen_is_the_cause_although_other_events_were_lost() {
+        let decided = |lost: u64, errno: i32| {
+            let mut stream = Stream::new().connect().clone();
+            if lost > 0 {
+                stream.lost(lost);
+            }
+            stream.filtered(SYN, NODE).push(firewall(NODE, vec![rule("OUTPUT", RuleVerdict::Drop)])).wait_ms(1_000);
+            stream.state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0)).settles();
+            let verdict = stream.last_verdict();
+            (verdict.cause.name(), verdict.confidence, verdict.lost_events)
+        };
+        assert_eq!(decided(0, 0), ("firewall_drop", Confidence::Proven, 0));
+        assert_eq!(decided(2, 0), ("firewall_drop", Confidence::Likely, 2));
+        assert_eq!(decided(2, libc::ECONNREFUSED).0, "unexplained", "a later SYN was refused");
+    }
 }

@@ -422,3 +422,22 @@ fn a_link_that_is_not_attached_to_its_bridge_is_named() {
         assert_eq!(reported(detached, len, own).cause.name(), "unexplained", "{detached} {len} {own:?}");
     }
 }
+
+/// That no namespace has the address proves nothing then. That the kernel gave up on the neighbour was seen.
+#[test]
+fn after_a_loss_what_was_seen_goes_before_a_conclusion_from_silence() {
+    let decided = |lost: u64| {
+        let mut stream = Stream::new();
+        stream.http_readiness().connect();
+        if lost > 0 {
+            stream.lost(lost);
+        }
+        stream.wait_ms(200).inspection(|reading| {
+            reading.netns = None;
+            reading.neighbour = Some(neighbour("failed"));
+        });
+        stream.drop_on(SYN, "NEIGH_FAILED", NODE, None).gives_up().last_decided()
+    };
+    assert_eq!(decided(0), ("pod_link_down", Confidence::Likely));
+    assert_eq!(decided(1), ("neighbour_failure", Confidence::Likely));
+}
