@@ -147,9 +147,16 @@ impl Node {
 
     fn observe_listen(&mut self, time: u64, listen: &Listen) {
         if !listen.begins {
-            self.tls.forget(listen);
+            let mut tls = std::mem::take(&mut self.tls);
+            tls.forget(listen, |addr| self.netns_at(addr).is_none_or(|netns| netns == listen.netns));
+            self.tls = tls;
         }
         self.listeners.observe(time, listen);
+    }
+
+    /// The namespace that has an address, by the view of the prober.
+    fn netns_at(&self, addr: IpAddr) -> Option<Netns> {
+        self.netns_of_addr(self.netns?, addr)
     }
 
     /// The namespace may have existed at the start, and has not ended since.
@@ -200,10 +207,15 @@ impl Node {
         self.netns == Some(netns) || self.links.get(&netns).is_some()
     }
 
-    /// The end of the last listener of a target, if its namespace is known.
+    /// The end of the last listener of a target, if its namespace is known. Another address of the namespace may have a
+    /// listener of its own on that port.
     pub fn listener_end(&self, from: Netns, target: SocketAddr) -> Option<&(u64, Listen)> {
         let netns = self.netns_of_addr(from, target.ip())?;
-        self.listeners.last(netns, target.port()).filter(|(_, listen)| !listen.begins)
+        let ended = |listen: &Listen| {
+            let ip = listen.addr.ip().to_canonical();
+            !listen.begins && (ip.is_unspecified() || ip == target.ip())
+        };
+        self.listeners.last(netns, target.port()).filter(|(_, listen)| ended(listen))
     }
 
     /// A pod of this node with a network namespace of its own has the address.

@@ -60,11 +60,14 @@ impl TlsPorts {
         self.answered.get(&dst).copied().unwrap_or_default()
     }
 
-    /// No process listens on the port any more. The next one may speak another protocol.
-    pub(super) fn forget(&mut self, listener: &Listen) {
+    /// No process listens on the port any more. The next one may speak another protocol. `is_there`: the address may be
+    /// one of the listener's namespace.
+    pub(super) fn forget(&mut self, listener: &Listen, is_there: impl Fn(IpAddr) -> bool) {
+        let ended = listener.addr.ip().to_canonical();
+        let served = |ip: IpAddr| (ended.is_unspecified() || ended == ip) && is_there(ip);
         let other = |netns: Option<Netns>| netns.is_some_and(|netns| netns != listener.netns);
         self.hellos.retain(|(port, netns, _), _| *port != listener.addr.port() || other(*netns));
-        self.answered.retain(|dst, _| dst.port() != listener.addr.port());
+        self.answered.retain(|dst, _| dst.port() != listener.addr.port() || !served(dst.ip()));
     }
 
     /// Another namespace has this number now.
@@ -124,7 +127,7 @@ mod tests {
         hello(1, Some(POD), "10.88.0.2:444", &mut ports);
         ports.observe_answer(1, address("10.88.0.2:443"), true);
         ports.observe_answer(1, address("10.88.0.2:444"), true);
-        ports.forget(&end(POD, "[::]:443"));
+        ports.forget(&end(POD, "[::]:443"), |_| true);
         let hellos = [(POD, 443), (NODE, 443), (POD, 444)];
         let known = hellos.map(|(netns, port)| ports.hello(Some(netns), SocketAddr::from(([10, 88, 0, 9], port))));
         assert_eq!(known, [None, Some(1), Some(1)]);
@@ -143,7 +146,7 @@ mod tests {
         ports.observe_answer(3, at, false);
         ports.observe_plain(at);
         assert_eq!(known(&ports), (true, Some(2)), "an answer that was read in TLS stays");
-        ports.forget(&end(POD, "[::]:443"));
+        ports.forget(&end(POD, "[::]:443"), |_| true);
         assert_eq!(known(&ports), (false, None));
     }
 

@@ -257,4 +257,28 @@ mod tests {
         assert_eq!(cause, "closed_without_answer");
         assert_has(&summary, &["took the request and closed"]);
     }
+
+    /// Two pods listen on the same port. One of them ends.
+    #[test]
+    fn what_a_port_speaks_is_known_until_its_own_listener_ends() {
+        let decided = |netns: Netns, at: &str| {
+            let mut stream = Stream::new().grpc_readiness(1).pod_in(POD).links(true, &["10.88.0.1"]).clone();
+            stream.connect().established().answer(AnswerKind::Other, None).closes((100, 101, 60)).wait_ms(3_000);
+            stream.listens_on(netns, address(at), false).wait_ms(3_000);
+            stream.again(8).connect().established().server_closes((100, 101, 1)).settles().last_decided().0
+        };
+        assert_eq!(decided(POD, "[::]:8080"), "probe_misconfigured");
+        assert_eq!(decided(Netns(9), "[::]:8080"), "closed_without_answer", "another pod's");
+        assert_eq!(decided(POD, "127.0.0.1:8080"), "closed_without_answer", "at another address");
+    }
+
+    #[test]
+    fn a_listener_at_another_address_ended_for_itself() {
+        let ended = |at: &str| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).connect().established().clone();
+            stream.listens_on(POD, address(at), false).server_closes((100, 101, 1)).settles();
+            stream.verdict().summary.contains("its listener ended")
+        };
+        assert_eq!(["[::]:8080", "10.88.0.2:8080", "127.0.0.1:8080"].map(ended), [true, true, false]);
+    }
 }
