@@ -19,7 +19,10 @@ impl Core {
     pub(super) fn withdraw_other_loopback(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let reached = |it: &&Attempt| it.prober && it.established.is_some() && it.flow.dst.ip().is_loopback();
         let Some(attempt) = self.correlator.get(conn).filter(reached) else { return };
-        let before: Vec<&Attempt> = self.correlator.all().filter(|it| is_first_try(it, attempt)).collect();
+        // A probe that names one address tries no other. A failure that the kubelet reported is one.
+        let may_go_on = |it: &Attempt| it.kubelet().is_none() && Matched::new(it, &self.node).may_be_localhost();
+        let is_before = |it: &&Attempt| is_first_try(it, attempt) && may_go_on(it);
+        let before: Vec<&Attempt> = self.correlator.all().filter(is_before).collect();
         let open = |it: &Attempt| self.verdicts.failure(it.conn).filter(|d| d.in_handshake && !d.revised);
         let withdrawn: Vec<(ConnId, Finding)> =
             before.into_iter().filter_map(|it| Some((it.conn, other_address(it, attempt, open(it)?)))).collect();
@@ -76,5 +79,20 @@ mod tests {
         assert_eq!(refused_then_answered("[::1]:8080", "127.0.0.1:8080"), [Outcome::Noise]);
         assert_eq!(refused_then_answered("[::1]:8080", "127.0.0.1:8081"), [Outcome::Failure], "another port");
         assert_eq!(refused_then_answered("[fd00::1]:8080", "127.0.0.1:8080"), [Outcome::Failure], "another host");
+    }
+
+    /// Two probes of one container: 127.0.0.1 by liveness, ::1 by readiness.
+    #[test]
+    fn a_probe_that_names_its_address_tries_no_other() {
+        let decided = |host: &str| {
+            let mut stream = Stream::to("127.0.0.1:8080").host_network_liveness("app", 10).clone();
+            let probes = &mut stream.last_pods().pods[0].containers[0].probes;
+            probes[0].host = Some(host.into());
+            probes.push(ProbeSpec { host: Some("::1".into()), probe_type: ProbeType::Readiness, ..probes[0].clone() });
+            stream.connect().refused().again_to(9, "[::1]:8080").connect().established().answers(200);
+            stream.outcomes()
+        };
+        assert_eq!(decided("127.0.0.1"), [Outcome::Failure]);
+        assert_eq!(decided("localhost"), [Outcome::Noise]);
     }
 }
