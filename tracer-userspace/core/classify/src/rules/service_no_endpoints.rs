@@ -52,7 +52,7 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let blame = stopped.blame.as_ref().filter(|blame| blame.all(is_no_endpoints))?;
     let first = blame.rules.first();
     let named = first.and_then(|rule| service_of(rule));
-    let none_ready = || known(case, named).is_some_and(|known| is_empty(known.service));
+    let none_ready = || known(case, named).is_some_and(|known| is_empty(case, known.service));
     let here = blame.all(is_no_local_endpoints) && !none_ready();
     let lacking = match first.filter(|_| here) {
         Some(rule) => Lacking::Here(policy_of(rule).unwrap_or_else(|| policy_at(case, case.attempt.flow.dst))),
@@ -224,6 +224,8 @@ enum Lacking {
     Here(&'static str),
     /// None is in the tables of this node, though so many are ready in the cluster.
     NotYet(usize),
+    /// None of the target's address family is ready, though so many of the other one are.
+    OfFamily(usize),
 }
 
 const INTERNAL: &str = "internalTrafficPolicy";
@@ -244,7 +246,7 @@ fn finding(
     let service = known.as_ref().map(|known| known.service);
     let called = name.as_ref().map_or_else(|| "the Service".to_owned(), |name| format!("Service {name}"));
     let circular = service.and_then(|service| circular(case, service));
-    let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere_or_not_yet(service) } else { lacking };
+    let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere_or_not_yet(case, service) } else { lacking };
     let lacks = describe_lack(lacking, ready_elsewhere(case, service));
     let summary = format!("{called} at {dst} has {lacks}; {observed}{}", circular.as_deref().unwrap_or_default());
     let mut found = make(summary, fix(lacking, circular.is_some(), name.as_deref()));
@@ -292,6 +294,11 @@ fn describe_lack(lacking: Lacking, elsewhere: Option<usize>) -> String {
         (Lacking::NotYet(count), _) => {
             format!("no endpoint in the tables of this node, though {count} are ready in the cluster")
         }
+        (Lacking::OfFamily(count), _) => {
+            format!(
+                "no ready endpoint of this address family, though {count} of the other one are ready in the cluster"
+            )
+        }
         (Lacking::Here(policy), None) => format!("no endpoint on this node ({policy}: Local)"),
         (Lacking::Here(policy), Some(count)) => {
             format!("no endpoint on this node ({policy}: Local; {count} ready in the cluster)")
@@ -313,6 +320,11 @@ fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
             "Compare the targetPort and address family of the Service with its EndpointSlices: kube-proxy uses only \
             endpoints that have both. If they fit, kube-proxy on this node is behind or stands still (its logs, and \
             kubeproxy_sync_proxy_rules_last_timestamp_seconds), or the endpoints have become ready only now",
+        )
+        .run(kubectl::endpoints(name)),
+        Lacking::OfFamily(_) => Remediation::from(
+            "Use the Service's address of the other family. Or give its pods an address of this one (a dual-stack CNI). \
+            Otherwise remove this family from the Service's ipFamilies",
         )
         .run(kubectl::endpoints(name)),
         Lacking::Everywhere => {
@@ -377,25 +389,35 @@ fn policy_at(case: &Case<'_>, dst: SocketAddr) -> &'static str {
 }
 
 /// The cluster may have ready endpoints that are not in kube-proxy's tables yet.
-fn everywhere_or_not_yet(service: Option<&Service>) -> Lacking {
-    let ready = service.and_then(|service| service.ready_endpoints.as_ref());
-    ready.map(Vec::len).filter(|count| *count > 0).map_or(Lacking::Everywhere, Lacking::NotYet)
+fn everywhere_or_not_yet(case: &Case<'_>, service: Option<&Service>) -> Lacking {
+    let all = service.and_then(|service| service.ready_endpoints.as_ref()).map_or(0, Vec::len);
+    match service.map_or(0, |service| ready(case, service).count()) {
+        0 if all > 0 => Lacking::OfFamily(all),
+        0 => Lacking::Everywhere,
+        count => Lacking::NotYet(count),
+    }
+}
+
+/// The ready endpoints of the target's address family, as far as they are known: kube-proxy uses no others for it.
+fn ready<'a>(case: &Case<'_>, service: &'a Service) -> impl Iterator<Item = &'a IpAddr> {
+    let v4 = case.attempt.flow.dst.is_ipv4();
+    service.ready_endpoints.iter().flatten().filter(move |addr| addr.is_ipv4() == v4)
 }
 
 /// How many endpoints are ready, if some are and none of them is a pod of this node.
 fn ready_elsewhere(case: &Case<'_>, service: Option<&Service>) -> Option<usize> {
-    let ready = service?.ready_endpoints.as_ref()?;
     let here = |addr: &IpAddr| case.node.pods.at(*addr).next().is_some() || is_of_node(case, *addr);
-    (!ready.is_empty() && !ready.iter().any(here)).then_some(ready.len())
+    let count = ready(case, service?).count();
+    (count > 0 && !ready(case, service?).any(here)).then_some(count)
 }
 
 fn empty_service<'a>(case: &Case<'a>) -> Option<&'a Service> {
-    service_at(case, case.attempt.flow.dst).filter(|service| is_empty(service))
+    service_at(case, case.attempt.flow.dst).filter(|service| is_empty(case, service))
 }
 
-/// It is known to have no ready endpoint.
-fn is_empty(service: &Service) -> bool {
-    service.ready_endpoints.as_ref().is_some_and(Vec::is_empty)
+/// It is known to have no ready endpoint of the target's address family.
+fn is_empty(case: &Case<'_>, service: &Service) -> bool {
+    service.ready_endpoints.is_some() && ready(case, service).next().is_none()
 }
 
 /// The client pod, or the probed pod, is itself an endpoint that is not ready. Pods on the node's network share its

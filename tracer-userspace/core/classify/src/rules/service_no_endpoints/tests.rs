@@ -477,3 +477,30 @@ fn a_rule_of_a_pod_makes_tracer_ask_nothing() {
     refuse(stream.connect(), POD);
     assert_eq!((asked(&stream), stream.causes()), (0, vec!["service_no_endpoints"]));
 }
+
+/// A dual-stack Service whose pods have addresses of one family only.
+#[test]
+fn endpoints_of_the_other_family_are_no_endpoints() {
+    let verdict = |by_ipvs: bool| {
+        let mut stream = Stream::to("[fd00:96::9]:80");
+        let mut listed = services(&["10.88.1.7", "10.88.2.7"], &[]);
+        if let ObservationKind::Services(services) = &mut listed {
+            services.services[0].cluster_ips.push(address("fd00:96::9"));
+        }
+        stream.push(listed).connect();
+        if by_ipvs {
+            stream.ipvs(SYN, IpvsOp::NoBackend)
+        } else {
+            stream.filtered(SYN, NODE).gives_up()
+        };
+        stream.verdict()
+    };
+    for (by_ipvs, confidence) in [(true, Confidence::Proven), (false, Confidence::Likely)] {
+        let verdict = verdict(by_ipvs);
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", confidence));
+        let words = "no ready endpoint of this address family, though 2 of the other one are ready in the cluster;";
+        assert_has(&verdict.summary, &[words]);
+        assert_has(&verdict.remediation, &["ipFamilies"]);
+        assert_lacks(&verdict.remediation, &["internalTrafficPolicy"]);
+    }
+}
