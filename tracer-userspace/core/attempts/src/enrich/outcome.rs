@@ -48,7 +48,7 @@ impl<'a> Matched<'a> {
     pub fn is_unknown_end(&self) -> bool {
         self.sent_no_request()
             || self.is_reset_after_connect()
-            || self.timed_out_after_ns().is_some()
+            || self.closed_near_timeout_ns().is_some()
             || self.may_have_gone_away()
     }
 

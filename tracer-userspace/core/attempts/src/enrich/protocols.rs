@@ -86,8 +86,16 @@ impl<'a> Matched<'a> {
 
     /// The duration of a connection that the prober closed after the longest timeout, or after a long silence at a
     /// shorter one. An answer had begun, but tracer cannot read it, or it was not complete: a prober closes at once when
-    /// it has its answer.
+    /// it has its answer. That may come just before the timeout.
     pub fn timed_out_after_ns(&self) -> Option<u64> {
+        let lasted = self.closed_near_timeout_ns()?;
+        let is_over =
+            self.longest_timeout_ns().is_some_and(|timeout| lasted.saturating_add(TIMER_BEFORE_NS) >= timeout);
+        (is_over || self.attempt.was_quiet()).then_some(lasted)
+    }
+
+    /// The same, or the answer came just before the timeout.
+    pub(super) fn closed_near_timeout_ns(&self) -> Option<u64> {
         let (_, End::ClosedByProber) = self.attempt.ended? else { return None };
         let begun = self.attempt.received().is_some_and(|n| n > 0);
         let over = self.ended_after_all() || self.ended_at_a_timeout() && self.attempt.was_quiet();
@@ -178,8 +186,11 @@ pub fn is_beginning(attempt: &Attempt, answer: &Answer) -> bool {
     answer.kind == AnswerKind::Http || attempt.ended.is_some() && attempt.received() != Some(0)
 }
 
-/// An attempt that the prober closes this shortly before its timeout has timed out: the prober's timer began a moment
-/// before the connect.
+/// The kubelet's timer begins about this long before its connect, on a node that is not busy.
+const TIMER_BEFORE_NS: u64 = 2_000_000;
+
+/// An attempt that the prober closes this shortly before its timeout may have timed out: its timer began before the
+/// connect.
 pub const BEFORE_TIMEOUT_NS: u64 = 10_000_000;
 
 /// A kubelet that closes this long after its timeout was late itself. Its timer starts before the connect and fires
