@@ -11,6 +11,10 @@ use tracer_model::recent::Recent;
 
 /// How long after the first bytes of a redirect the client connects: less than a millisecond, but more on a busy node.
 const FOLLOWS_NS: u64 = 100_000_000;
+/// A busy prober connects so late at most.
+const LATE_NS: u64 = 1_000_000_000;
+/// How long a target counts as one that the prober connects to by itself, for another probe. Longer than most periods.
+const KNOWN_NS: u64 = 300_000_000_000;
 const MAX: usize = 1024;
 
 /// A redirect that no connection has followed yet.
@@ -18,12 +22,25 @@ const MAX: usize = 1024;
 struct Open {
     /// Another redirect of the same prober and address came just before, so a connection may follow either.
     several: bool,
+    /// The target that answered with it.
+    last: SocketAddr,
     redirected: Redirected,
 }
 
-/// The last redirect of each prober and address.
+impl Open {
+    /// A target of this chain of redirects.
+    fn leads_to(&self, dst: SocketAddr) -> bool {
+        [self.last, self.redirected.first].contains(&dst)
+    }
+}
+
 #[derive(Debug, Default)]
-pub(super) struct Redirects(Recent<(u32, IpAddr), Open, MAX>);
+pub(super) struct Redirects {
+    /// The last redirect of each prober and address.
+    open: Recent<(u32, IpAddr), Open, MAX>,
+    /// When a prober last connected to a target without a redirect.
+    direct: Recent<(u32, SocketAddr), u64, MAX>,
+}
 
 impl Redirects {
     pub(super) fn answered(&mut self, attempt: &Attempt, time: u64) {
@@ -37,14 +54,25 @@ impl Redirects {
             status,
         };
         let key = key(attempt.actor.pid, attempt.flow.dst);
-        let several = self.0.get(&key).is_some_and(|open| time.saturating_sub(open.redirected.at) < FOLLOWS_NS);
-        self.0.insert(key, Open { several, redirected });
+        let several = self.open.get(&key).is_some_and(|open| time.saturating_sub(open.redirected.at) < FOLLOWS_NS);
+        self.open.insert(key, Open { several, last: attempt.flow.dst, redirected });
     }
 
-    /// A prober connects: takes the redirect that this connection follows.
+    /// A prober connects: takes the redirect that this connection follows. Another probe may connect just then. To a
+    /// target that the prober connects to by itself, only a redirect of that target leads.
     pub(super) fn follow(&mut self, pid: u32, dst: SocketAddr, time: u64) -> Option<Redirected> {
-        let open = self.0.remove(&key(pid, dst))?;
-        (!open.several && time.saturating_sub(open.redirected.at) < FOLLOWS_NS).then_some(open.redirected)
+        let is_known = self.direct.get(&(pid, dst)).is_some_and(|last| time.saturating_sub(*last) < KNOWN_NS);
+        let open = self.open.get(&key(pid, dst)).map(|open| (*open, time.saturating_sub(open.redirected.at)));
+        match open {
+            Some((open, after)) if after < FOLLOWS_NS && (!is_known || open.leads_to(dst)) => {
+                self.open.remove(&key(pid, dst));
+                return (!open.several).then_some(open.redirected);
+            }
+            // A busy prober may follow it only now.
+            Some((_, after)) if after < LATE_NS => {}
+            _ => self.direct.insert((pid, dst), time),
+        }
+        None
     }
 }
 
@@ -97,5 +125,23 @@ mod tests {
         both.connect().established().again(8).connect().established().answer(AnswerKind::Http, Some(302));
         both.back_to(7).answer(AnswerKind::Http, Some(302)).again(8).again_to(9, "10.88.0.2:9").connect();
         assert_eq!(followed(&both, 9), None);
+    }
+
+    /// The liveness probe of port 9 fires just when the readiness probe of port 8080 was redirected.
+    #[test]
+    fn a_connection_of_another_probe_follows_no_redirect() {
+        let mut stream = Stream::to("10.88.0.2:9").connect().refused().wait_ms(10_000).clone();
+        answered(stream.again_to(8, "10.88.0.2:8080"), 302).again_to(9, "10.88.0.2:9").connect();
+        assert_eq!(followed(&stream, 9), None);
+        stream.again_to(10, "10.88.0.2:10").connect();
+        assert!(followed(&stream, 10).is_some(), "the one that follows comes after it");
+        // Long after, it is not known any more: the pod can be another one.
+        answered(stream.wait_ms(400_000).again_to(11, "10.88.0.2:8080"), 302).again_to(12, "10.88.0.2:9").connect();
+        assert!(followed(&stream, 12).is_some());
+        // The prober was busy once.
+        let mut busy = Stream::new();
+        answered(&mut busy, 302).wait_ms(200).again_to(8, "10.88.0.2:9").connect().wait_ms(10_000);
+        answered(busy.again_to(9, "10.88.0.2:8080"), 302).again_to(10, "10.88.0.2:9").connect();
+        assert!(followed(&busy, 10).is_some());
     }
 }
