@@ -218,9 +218,12 @@ fn success_gap_ns(attempt: &Attempt, named: &Named, matched: &Matched<'_>) -> Op
     Some(Some(longest_s * 1_500_000_000))
 }
 
-/// The namespace in which no process listened. The address alone may have belonged to another pod.
+/// The namespace in which no process listened. The address alone may have belonged to another pod. An earlier SYN may
+/// have been dropped elsewhere.
 fn refused_in(attempt: &Attempt) -> Option<Netns> {
-    attempt.resets_sent().find_map(|(_, r)| r.netns).or_else(|| attempt.drops().find_map(|(_, d)| d.netns))
+    let refused = attempt.drops().find(|(_, drop)| drop.reason.as_deref() == Some("NO_SOCKET"));
+    let by_drop = || refused.or_else(|| attempt.drops().last()).and_then(|(_, drop)| drop.netns);
+    attempt.resets_sent().find_map(|(_, r)| r.netns).or_else(by_drop)
 }
 
 /// The streak with one more attempt, unless that attempt is counted already.
@@ -395,5 +398,16 @@ mod tests {
         let mut stream = Stream::new().liveness(10, 5).probed_container_too("b").clone();
         assert_eq!(in_turn(&mut stream.clone(), Some([LIVENESS, of_b]), &[503; 6]), [3, 3]);
         assert_eq!(in_turn(&mut stream, Some([LIVENESS, of_b]), &[503, 200].repeat(3)), [3]);
+    }
+
+    /// Tracepoints only: no event shows the RST. A rule of the node dropped the first SYN.
+    #[test]
+    fn a_refusal_is_of_the_namespace_that_refused() {
+        let mut stream = Stream::new().http_readiness().netns_made(POD).pod_in(POD).missing(Hook::TcpSendReset).clone();
+        stream.connect().filtered(SYN, NODE).wait_ms(1_000).syn_again().drop_in(SYN, "NO_SOCKET", POD, "tcp_v4_rcv");
+        stream.reset_received(TcpState::SynSent, 0);
+        stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0)).wait_ms(2_000);
+        stream.listens(POD, 8080, true).settles();
+        assert_eq!(stream.causes().last(), Some(&"not_listening_yet"));
     }
 }
