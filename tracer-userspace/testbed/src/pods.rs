@@ -29,6 +29,8 @@ pub const PATIENT_TIMEOUT_S: u64 = 30;
 pub const CIRCULAR: ([u8; 4], u16) = ([10, 96, 0, 33], 80);
 /// Address of that pod.
 const CIRCULAR_POD: [u8; 4] = [10, 88, 0, 200];
+/// Port of a probe of the first pod, which has a loopback address as its host.
+pub const LOOPBACK_HOST: u16 = 9191;
 /// Port of the hostNetwork server.
 pub const HOST: u16 = 10256;
 /// Address and port that the probe of another hostNetwork pod names.
@@ -151,7 +153,12 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
         "readinessProbe": http_probe(PATIENT, "HTTP", PATIENT_TIMEOUT_S),
     });
     let ips = [Family::V4, Family::V6].map(|f| pod_ip(index, f).to_string()).to_vec();
-    let containers = vec![app, tls, side, slow("slow", SLOW_START), slow(WITHOUT_STATUS, UNKNOWN_START), patient];
+    let mut containers = vec![app, tls, side, slow("slow", SLOW_START), slow(WITHOUT_STATUS, UNKNOWN_START), patient];
+    if index == *PODS.start() {
+        let mut probe = http_probe(LOOPBACK_HOST, "HTTP", seconds);
+        probe["httpGet"]["host"] = json!("127.0.0.1");
+        containers.push(json!({"name": "local", "image": "registry.example/local:1", "livenessProbe": probe}));
+    }
     PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers }
 }
 

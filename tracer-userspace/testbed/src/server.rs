@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -32,6 +33,11 @@ pub enum Mode {
     OnLo,
     /// 103 and, a moment later, 200.
     EarlyHints,
+    /// 101, as to a request for an upgrade.
+    #[value(name = "101")]
+    Upgrade,
+    /// 200 to the first client, then as `short`.
+    HttpOnce,
     /// 503.
     #[value(name = "503")]
     Unavailable,
@@ -246,9 +252,14 @@ fn fail_after_header(mut stream: TcpStream) -> io::Result<()> {
     reset(stream)
 }
 
+/// The server in mode `http-once` has had a client.
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+
 fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<()> {
     match mode {
         Mode::Http | Mode::OnLo => answer(&mut stream, "200 OK"),
+        Mode::Upgrade => answer(&mut stream, "101 Switching Protocols"),
+        Mode::HttpOnce if !ANSWERED.swap(true, Ordering::Relaxed) => answer(&mut stream, "200 OK"),
         Mode::Unavailable => answer(&mut stream, "503 Service Unavailable"),
         Mode::Greet => {
             write_status(&mut stream, "503 Service Unavailable")?;
@@ -258,7 +269,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::Misdirected => answer(&mut stream, "421 Misdirected Request"),
         Mode::GoTls => say(&mut stream, GO_TLS),
         Mode::Redirect => answer(&mut stream, "302 Found"),
-        Mode::Short => say(&mut stream, b"\x15\x03\x01\x00"),
+        Mode::Short | Mode::HttpOnce => say(&mut stream, b"\x15\x03\x01\x00"),
         Mode::Bodyless | Mode::DeferredBodyless => {
             say(&mut stream, BODYLESS)?;
             drain(&mut stream)

@@ -13,8 +13,8 @@ use tracer_model::record::Cause;
 use super::{Fixture, Need, Proxy, Scenario};
 use crate::check::{Claim, Expected};
 use crate::net::{Netns, PREFIX};
-use crate::node::{TestNode, ipvs};
-use crate::pods::HTTP;
+use crate::node::{Family, TestNode, ipvs};
+use crate::pods::{HTTP, PATIENT};
 use crate::probe::{Ending, Kind, ProbeRequest};
 use crate::prober::Prober;
 use tracer_common::limit::{Limit, Limited};
@@ -26,6 +26,9 @@ const NODE_PORT: u16 = 36704;
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("fault_ring_overflow", RST, ring_overflow).tiny_ring().on_every_kernel(),
+    Scenario::new("fault_ring_overflow_drop", DROP, loss_beside_drop)
+        .tiny_ring()
+        .needs(&[Need::Nft, Need::PacketSocket]),
     Scenario::new("fault_namespace_churn", RST, namespace_churn).needs(&[Need::Nft]),
     Scenario::new("fault_flood", RST, flood).own(),
     // The sender of a RST is traced after its receiver has it. Only a real processor does that within 2 ms.
@@ -39,6 +42,29 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("fault_pod_deleted_while_probed", Some(Cause::ClosedWithoutAnswer), pod_deleted),
     Scenario::new("fault_ipvs_10000_services", COLLISION, many_services).proxy(Proxy::Ipvs).needs(&[Need::Ipvs]).own(),
 ];
+
+/// The first SYN gets no answer. Then many probes at once overrun the ring. A rule drops the next SYN, and tracer sees it.
+fn loss_beside_drop(fixture: &mut Fixture<'_>) -> Result<()> {
+    let good = fixture.serving("http", HTTP)?;
+    let mute = fixture.node.bare_pod()?;
+    let pod = mute.addr(Family::V4, PATIENT);
+    mute.serve(fixture.options, &["mute", "eth0", &pod.ip().to_string()])?;
+    (fixture.watch)()?;
+    let (probe, count) = (ProbeRequest::new(Kind::Http, good, fixture.options.patience), fixture.options.crowd / 5);
+    let attempt = fixture.begin(pod, fixture.verdict(Cause::FirewallDrop))?;
+    let outcome = fixture.probe_while(pod, fixture.options.patience / 3, |fixture, _| {
+        thread::sleep(fixture.options.probe_timeout / 4);
+        let crowd = fixture.prober.crowd(probe, count, 8)?;
+        if crowd.failed > 0 {
+            bail!("{} of {count} attempts failed: {:?}", crowd.failed, crowd.example);
+        }
+        let chain = format!("type filter hook output priority 0; ip daddr {} drop;", pod.ip());
+        fixture.node.node.nft(&format!("table inet quarantine {{ chain out {{ {chain} }}; }}\n"))
+    });
+    fixture.node.node.nft("delete table inet quarantine\n")?;
+    fixture.done.loss = true;
+    fixture.end(attempt, &outcome??, &[Ending::Timeout])
+}
 
 /// Many probes at once and a ring of one page. A failure meanwhile gets its cause, `unexplained` or no verdict. A
 /// failure after that gets its cause.

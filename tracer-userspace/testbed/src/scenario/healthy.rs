@@ -1,5 +1,6 @@
 //! Nothing is wrong: there must be no verdict, or one that says noise.
 
+use std::net::Ipv4Addr;
 use std::thread;
 
 use anyhow::Result;
@@ -19,6 +20,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_tcp_v6", None, tcp).v6(),
     Scenario::new("healthy_https", None, https).on_every_kernel(),
     Scenario::new("healthy_https_v6", None, https).v6(),
+    Scenario::new("healthy_kubectl_exec", None, kubectl_exec).without_specs(),
     Scenario::new("healthy_crowd", None, crowd).own().needs(&[Need::Nft]),
     Scenario::new("tls_eof_noise", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).smoke(),
     Scenario::new("tls_eof_noise_v6", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).v6().on_every_kernel(),
@@ -49,6 +51,15 @@ fn tcp(fixture: &mut Fixture<'_>) -> Result<()> {
 fn https(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("tls", TLS)?;
     fixture.succeeds(Kind::Https, pod)
+}
+
+/// The kubelet asks the container runtime's streaming server for an upgrade. The prober waits for an answer after that.
+fn kubectl_exec(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.serve(fixture.options, &["101", "127.0.0.1:35000"])?;
+    for _ in 0..3 {
+        fixture.attempt(Kind::Http, (Ipv4Addr::LOCALHOST, 35000).into(), Ending::Eof, Claim::Nothing)?;
+    }
+    Ok(())
 }
 
 /// Thousands of probes succeed while connections of other processes to the same pod fail. It has its own node: an

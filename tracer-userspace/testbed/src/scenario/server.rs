@@ -1,6 +1,6 @@
 //! The target fails: nothing listens, it resets, or it does not answer.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use anyhow::{Context, Result};
 use tracer_model::record::Cause;
@@ -9,7 +9,7 @@ use super::{Fixture, Need, Scenario};
 use crate::check::Claim;
 use crate::net::PREFIX;
 use crate::node::Family;
-use crate::pods::{HTTP, TLS, UNLISTED_TLS};
+use crate::pods::{HTTP, LOOPBACK_HOST, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind, ProbeRequest};
 
 pub(super) const ALL: &[Scenario] = &[
@@ -20,6 +20,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused_after_end", REFUSED, after_end),
     Scenario::new("connection_refused_beside_commands", REFUSED, beside_commands).without_specs(),
     Scenario::new("connection_refused_beside_commands_v6", REFUSED, beside_commands).without_specs().v6(),
+    Scenario::new("connection_refused_beside_redirect", REFUSED, beside_redirect).without_specs(),
     Scenario::new("handshake_rst", Some(Cause::HandshakeRst), handshake_rst)
         .needs(&[Need::PacketSocket])
         .on_every_kernel(),
@@ -111,6 +112,9 @@ pub(super) const ALL: &[Scenario] = &[
         by_url(s, "400", Kind::Https, Ending::Error, "http: server gave HTTP response to HTTPS client")
     })
     .without_specs(),
+    Scenario::new("app_status_failure_other_pod_ends", BAD_STATUS, other_pod_ends),
+    Scenario::new("app_status_failure_loopback_host", BAD_STATUS, answered_on_loopback).own(),
+    Scenario::new("probe_misconfigured_loopback_host", MISCONFIGURED, loopback_host).own(),
     Scenario::new("app_status_unasked", None, unavailable_source),
     Scenario::new("app_status_large_answer", None, |s| {
         let pod = s.serving("big", HTTP)?;
@@ -249,6 +253,43 @@ fn redirect_dead(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("redirect", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.fails(Kind::Http, SocketAddr::new(pod.ip(), UNPROBED), Ending::Refused)
+}
+
+/// Two probes of a pod fire at once: one is redirected to another host, the other one asks a port without a listener.
+fn beside_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("redirect", HTTP)?;
+    let closed = SocketAddr::new(pod.ip(), UNPROBED);
+    fixture.fails(Kind::Http, closed, Ending::Refused)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.fails(Kind::Http, closed, Ending::Refused)
+}
+
+/// The probe's host is a loopback address. The kubelet asks the node, and the process in the pod is never asked.
+fn loopback_host(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.mentions(&["the loopback address of the node", "listens on port 9191 in the pod"]);
+    let local = (Ipv4Addr::LOCALHOST, LOOPBACK_HOST).into();
+    let pod = fixture.pod(LOOPBACK_HOST)?;
+    (fixture.watch)()?;
+    fixture.serve(pod, "http", &format!("[::]:{LOOPBACK_HOST}"))?;
+    (0..3).try_for_each(|_| fixture.fails(Kind::Http, local, Ending::Refused))
+}
+
+/// The same, and a process of the node answers.
+fn answered_on_loopback(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.mentions(&["a process of the node answered, and not pod default/pod-2"]);
+    fixture.serving("http", LOOPBACK_HOST)?;
+    fixture.node.serve(fixture.options, &["503", &format!("127.0.0.1:{LOOPBACK_HOST}")])?;
+    let local = (Ipv4Addr::LOCALHOST, LOOPBACK_HOST).into();
+    (0..2).try_for_each(|_| fixture.fails(Kind::Http, local, Ending::Status))
+}
+
+/// A pod that listens on the same port ends. It does not change what is known of this pod's port.
+fn other_pod_ends(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, other) = (fixture.serving("http-once", HTTP)?, fixture.serving("http", HTTP)?);
+    fixture.succeeds(Kind::Http, other)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.pod_of(other)?.stop();
+    fixture.fails(Kind::Http, pod, Ending::Eof)
 }
 
 /// A tcpSocket probe of a server that sends a 503 without a request: on a port with known probes, and on another port.

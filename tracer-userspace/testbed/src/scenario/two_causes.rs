@@ -23,6 +23,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("two_causes_request_sent_twice", Some(Cause::SlowResponse), request_sent_twice).needs(&[Need::Nft]),
     Scenario::new("two_causes_listens_on_loopback_only", REFUSED, loopback_only).own(),
     Scenario::new("two_causes_localhost", REFUSED, localhost),
+    Scenario::new("two_causes_both_loopbacks", REFUSED, both_loopbacks),
     Scenario::new("two_causes_at_once", REFUSED, at_once).own(),
     Scenario::new("redirected_to_nobody", REFUSED, redirected).needs(&[Need::NftNat]),
     Scenario::new("healthy_early_hints", None, early_hints),
@@ -137,6 +138,20 @@ fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
     let retracted = Claim::Verdict(Expected { outcome: Outcome::Noise, ..expected });
     let [one, other] = [first.into(), second.into()];
     let attempt = [fixture.begin(one, retracted)?, fixture.begin(other, Claim::Nothing)?];
+    let dials = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
+    let outcomes = fixture.prober.in_turn(dials)?;
+    for ((attempt, outcome), how) in attempt.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
+        fixture.end(attempt, outcome, &[how])?;
+    }
+    Ok(())
+}
+
+/// A probe names 127.0.0.1, where nobody listens. Another probe of that port names ::1, and succeeds in the same moment.
+fn both_loopbacks(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::1]:{HOST}")])?;
+    let [one, other] = [(Ipv4Addr::LOCALHOST, HOST).into(), (Ipv6Addr::LOCALHOST, HOST).into()];
+    let claim = fixture.verdict(Cause::ConnectionRefused);
+    let attempt = [fixture.begin(one, claim)?, fixture.begin(other, Claim::Nothing)?];
     let dials = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
     let outcomes = fixture.prober.in_turn(dials)?;
     for ((attempt, outcome), how) in attempt.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
