@@ -228,8 +228,8 @@ impl<'a> Matched<'a> {
         self.matching_probes().first().map(|(pod, ..)| *pod)
     }
 
-    /// The pod whose probe connects to the node's own loopback address, since its `host` names a loopback address. The pod
-    /// has a network namespace of its own, with another loopback address. `None` if another probe may ask that one.
+    /// The pod of a probe that connects to the node's own loopback address, since its `host` names one. The pod has
+    /// a network namespace of its own, with another loopback address. `None` if another probe may ask that one.
     pub fn pod_of_loopback_host(&self) -> Option<&'a Pod> {
         let probes = self.matching_probes();
         let by_host = |(pod, _, spec): &Match<'_>| {

@@ -28,7 +28,7 @@ pub struct Finding {
     pub rests_on: &'static [Hook],
     /// It rests on something that was not seen.
     pub by_absence: bool,
-    /// A packet of the attempt was seen to be dropped or refused: a lost event can hide no more than what came after it.
+    /// A packet of the attempt was seen to be dropped or refused: a lost event can hide only what came after it.
     pub packet_seen: bool,
     /// It rests on a lost packet. It holds until a retransmission gets through and is refused, or meets silence.
     pub until_answered: bool,
@@ -111,7 +111,7 @@ impl Finding {
         self.until_answered()
     }
 
-    /// The same, see [`Finding::packet_seen`]. Not if the attempt ended with an answer, whose event was lost.
+    /// The same, see [`Finding::packet_seen`]. Not if the attempt ended with an answer: its event was lost.
     #[must_use]
     pub(super) fn of_seen_packet(mut self, case: &Case<'_>) -> Self {
         self.packet_seen = !matches!(case.attempt.errno(), Some(libc::ECONNREFUSED | libc::ECONNRESET));

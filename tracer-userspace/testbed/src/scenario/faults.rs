@@ -43,7 +43,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("fault_ipvs_10000_services", COLLISION, many_services).proxy(Proxy::Ipvs).needs(&[Need::Ipvs]).own(),
 ];
 
-/// The first SYN gets no answer. Then many probes at once overrun the ring. A rule drops the next SYN, and tracer sees it.
+/// The first SYN gets no answer. Many probes at once overrun the ring. A rule drops the next SYN, and tracer sees it.
 fn loss_beside_drop(fixture: &mut Fixture<'_>) -> Result<()> {
     let good = fixture.serving("http", HTTP)?;
     let mute = fixture.node.bare_pod()?;

@@ -146,7 +146,7 @@ fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A probe names 127.0.0.1, where nobody listens. Another probe of that port names ::1, and succeeds in the same moment.
+/// A probe names 127.0.0.1, where nobody listens. Another probe of that port names ::1, and succeeds just then.
 fn both_loopbacks(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("[::1]:{HOST}")])?;
     let [one, other] = [(Ipv4Addr::LOCALHOST, HOST).into(), (Ipv6Addr::LOCALHOST, HOST).into()];

@@ -50,11 +50,11 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix).with_confidence(confidence))
 }
 
-/// The fix of a probe whose `host` is a loopback address, although its pod is not on the node's network.
+/// The fix of a probe with a loopback address as its `host`, although its pod is not on the node's network.
 pub(super) const LOOPBACK_HOST: &str = "Remove `host` from the probe: the kubelet then asks the pod's own address. A virtual host goes into httpGet.httpHeaders, {name: Host, value: NAME}";
 
-/// The node's own loopback address refused, which the probe's `host` names: the pod did not get the SYN. A hostPort that
-/// leads to the pod would have let the pod refuse.
+/// The node's own loopback address refused, which the probe's `host` names: the pod did not get the SYN. A hostPort
+/// that leads to the pod would have let the pod refuse.
 pub(super) fn by_loopback_host(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
     let pod = case.matched.pod_of_loopback_host().filter(|_| case.attempt.netns == Some(netns))?;
     let dst = case.attempt.flow.dst;

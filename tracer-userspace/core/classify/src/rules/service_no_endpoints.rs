@@ -323,7 +323,7 @@ fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
         )
         .run(kubectl::endpoints(name)),
         Lacking::OfFamily(_) => Remediation::from(
-            "Use the Service's address of the other family. Or give its pods an address of this one (a dual-stack CNI). \
+            "Use the Service's address of the other family. Or give its pods one of this family (a dual-stack CNI). \
             Otherwise remove this family from the Service's ipFamilies",
         )
         .run(kubectl::endpoints(name)),

@@ -478,7 +478,7 @@ fn a_rule_of_a_pod_makes_tracer_ask_nothing() {
     assert_eq!((asked(&stream), stream.causes()), (0, vec!["service_no_endpoints"]));
 }
 
-/// A dual-stack Service whose pods have addresses of one family only.
+/// A dual-stack Service. Its pods have addresses of one family only.
 #[test]
 fn endpoints_of_the_other_family_are_no_endpoints() {
     let verdict = |by_ipvs: bool| {
