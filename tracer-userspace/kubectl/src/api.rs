@@ -16,7 +16,7 @@ use super::objects::{Pod, PodList, Workload};
 use super::problem::{Problem, Right};
 use super::target::Kind;
 use tracer_sources::cluster::request::{next, refusal, respond, whole};
-use tracer_sources::cluster::{Failure, percent_encoded, reason};
+use tracer_sources::cluster::{Failure, config_of, percent_encoded, reason};
 
 /// Pods of one page of a list: a pod is some 8 KiB.
 const PAGE: usize = 500;
@@ -223,7 +223,7 @@ async fn config(access: &Access) -> Result<Config, Problem> {
         None => Config::incluster().map_err(|error| Problem::Found(format!("in-cluster access: {}", reason(&error)))),
         Some(file) => {
             let file = file.map_err(|error| wrong(reason(&error)))?;
-            Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(reason(&error)))
+            config_of(file, &options).await.map_err(|error| wrong(reason(&error)))
         }
     }
 }

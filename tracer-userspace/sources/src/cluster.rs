@@ -29,8 +29,7 @@ use kube::Client;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch;
 
-pub use connect::client;
-pub use connect::{Access, ConnectError, in_cluster};
+pub use connect::{Access, ConnectError, client, config_of, in_cluster};
 pub use endpoints::Queries;
 pub use events::Namespace;
 pub(super) use events::SentEvents;
@@ -192,17 +191,25 @@ type First = mpsc::SyncSender<Result<(), ConnectError>>;
 
 /// Follows the API until the receiver is gone.
 async fn follow(config: &ClusterConfig, answering: Answering, view: watch::Sender<View>, first: &First) {
-    let client = match connect::client(&config.access).await {
-        Ok(client) => client,
+    let pace = Pace::default();
+    let failed = |failure: &Failure| {
+        let failing = State::Failing(failure.to_string());
+        view.send_modify(|view| view.states.values_mut().for_each(|state| state.clone_from(&failing)));
+        let _ = first.try_send(Ok(()));
+    };
+    let client = tokio::select! {
+        client = client(&config.access, &pace, failed) => client,
+        () = view.closed() => return,
+    };
+    match client {
+        Ok(client) => follow_with(client, config, answering, pace, view, first).await,
         Err(error) => {
             // The receiver is gone if this took too long.
             if let Err(mpsc::TrySendError::Disconnected(Err(error))) = first.try_send(Err(error)) {
                 tracing::warn!("{error}");
             }
-            return;
         }
-    };
-    follow_with(client, config, answering, Pace::default(), view, first).await;
+    }
 }
 
 async fn follow_with(

@@ -174,10 +174,16 @@ impl Drop for ClusterSink {
 
 /// Connects to the API and writes until the end.
 async fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<Result<(), ConnectError>>) {
-    match client(&config.access).await {
+    let (pace, begun) = (Pace::default(), || drop(first.try_send(Ok(()))));
+    let mut end = inbox.end.clone();
+    let client = tokio::select! {
+        client = client(&config.access, &pace, |_| begun()) => client,
+        _ = end.wait_for(|ended| *ended) => return,
+    };
+    match client {
         Ok(client) => {
-            let _ = first.try_send(Ok(()));
-            write(client, &config.node_name, inbox, Pace::default(), Rates::default()).await;
+            begun();
+            write(client, &config.node_name, inbox, pace, Rates::default()).await;
         }
         Err(error) => {
             // `start` stopped waiting for the result, so the error is logged here.

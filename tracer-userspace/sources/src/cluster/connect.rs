@@ -3,9 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
+use kube::client::AuthError;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
+use super::failure::Failure;
+use super::pace::Pace;
 use super::reason::reason;
 
 /// Where a pod finds its service account's token.
@@ -26,6 +31,9 @@ pub enum ConnectError {
     /// The service account's files or variables.
     #[error("in-cluster access: {0} (--no-api does without the cluster API)")]
     InCluster(String),
+    /// A credential plugin failed. The next try may succeed.
+    #[error("cluster API {0}")]
+    NotSignedIn(Failure),
     /// No thread or runtime.
     #[error("cluster API: {0}")]
     System(#[from] std::io::Error),
@@ -35,8 +43,25 @@ pub fn in_cluster() -> bool {
     std::env::var("KUBERNETES_SERVICE_HOST").is_ok_and(|host| !host.is_empty()) && Path::new(TOKEN).exists()
 }
 
-/// Makes a client, and sends nothing yet.
-pub async fn client(access: &Access) -> Result<Client, ConnectError> {
+/// Makes a client, and sends nothing yet. While a credential plugin fails, it calls `failed` and tries again.
+pub async fn client(access: &Access, pace: &Pace, failed: impl Fn(&Failure)) -> Result<Client, ConnectError> {
+    let mut failures = 0;
+    loop {
+        match make_client(access).await {
+            Err(ConnectError::NotSignedIn(failure)) => {
+                failures += 1;
+                if failures == 1 {
+                    tracing::warn!("cluster API {failure}; tracer retries");
+                }
+                failed(&failure);
+                tokio::time::sleep(pace.backoff(failures)).await;
+            }
+            made => return made,
+        }
+    }
+}
+
+async fn make_client(access: &Access) -> Result<Client, ConnectError> {
     // The first provider stays. An earlier one is ring, too, because no other is linked.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let wrong = |problem: String| match access {
@@ -46,13 +71,93 @@ pub async fn client(access: &Access) -> Result<Client, ConnectError> {
     let mut config = match access {
         Access::Kubeconfig(path) => {
             let file = Kubeconfig::read_from(path).map_err(|error| wrong(reason(&error)))?;
-            let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(reason(&error)))?
+            config_of(file, &KubeConfigOptions::default()).await.map_err(|error| wrong(reason(&error)))?
         }
         Access::InCluster => Config::incluster().map_err(|error| wrong(reason(&error)))?,
     };
     // tracer retries by itself: it reports the outage, and waits as long as the server asks.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
-    Client::try_from(config).map_err(|error| wrong(reason(&error)))
+    Client::try_from(config).map_err(|error| match &error {
+        kube::Error::Auth(AuthError::AuthExecRun { .. } | AuthError::AuthExecParse(_)) => {
+            ConnectError::NotSignedIn(Failure::NotSignedIn(reason(&error)))
+        }
+        _ => wrong(reason(&error)),
+    })
+}
+
+/// The configuration of a kubeconfig's context, with the proxy that kubectl would use.
+pub async fn config_of(file: Kubeconfig, options: &KubeConfigOptions) -> Result<Config, KubeconfigError> {
+    let own = own_proxy(&file, options);
+    let mut config = Config::from_custom_kubeconfig(file, options).await?;
+    // kube compares NO_PROXY with the address of the proxy, and takes HTTPS_PROXY for loopback, too.
+    config.proxy_url = match own {
+        Some(own) => Some(own.parse().map_err(KubeconfigError::ParseProxyUrl)?),
+        None => proxy_of(&config.cluster_url, |name| std::env::var(name).ok()),
+    };
+    Ok(config)
+}
+
+/// The `proxy-url` of the kubeconfig's cluster.
+fn own_proxy(file: &Kubeconfig, options: &KubeConfigOptions) -> Option<String> {
+    let name = options.context.as_ref().or(file.current_context.as_ref())?;
+    let context = file.contexts.iter().find(|it| it.name == *name)?.context.as_ref()?;
+    let cluster = file.clusters.iter().find(|it| it.name == context.cluster)?.cluster.as_ref()?;
+    cluster.proxy_url.clone().filter(|url| !url.is_empty())
+}
+
+/// The proxy of the environment for this server.
+fn proxy_of(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<Uri> {
+    let first = |names: [&str; 2]| names.into_iter().filter_map(&variable).find(|value| !value.is_empty());
+    let proxy = first(["HTTPS_PROXY", "https_proxy"])?;
+    let proxy = if proxy.contains("://") { proxy } else { format!("http://{proxy}") };
+    let direct = first(["NO_PROXY", "no_proxy"]).unwrap_or_default();
+    let matcher = Matcher::builder().https(proxy.clone()).no(format!("{direct},localhost,127.0.0.0/8,::1")).build();
+    matcher.intercept(server).and_then(|_| proxy.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_proxy_of_the_environment_is_used_as_kubectl_uses_it() {
+        let of = |server: &str, proxy: &str, direct: &str| {
+            let variable = |name: &str| match name {
+                "HTTPS_PROXY" => Some(proxy.to_owned()),
+                "no_proxy" => Some(direct.to_owned()),
+                _ => None,
+            };
+            proxy_of(&server.parse().expect("a URL"), variable).map(|it| it.to_string())
+        };
+        let (server, proxy) = ("https://api.example.org:6443", "http://bob:pw@10.0.0.9:3128/");
+        assert_eq!(of(server, proxy, "").as_deref(), Some(proxy));
+        assert_eq!(of(server, proxy, "10.0.0.0/8,").as_deref(), Some(proxy), "of the API server, not of the proxy");
+        assert_eq!(of(server, "10.0.0.9:3128", "").as_deref(), Some("http://10.0.0.9:3128/"));
+        assert_eq!(of(server, "", ""), None);
+        for direct in ["example.org", "api.example.org", ".example.org", "*"] {
+            assert_eq!(of(server, proxy, direct), None, "{direct}");
+        }
+        assert_eq!(of("https://10.1.2.3:6443", proxy, "localhost, 10.0.0.0/8"), None);
+        assert_eq!(of("https://127.0.0.1:6443", proxy, ""), None, "kubectl never goes to loopback through a proxy");
+    }
+
+    #[tokio::test]
+    async fn the_proxy_of_the_kubeconfig_comes_first_and_its_password_is_not_reported() {
+        let file = |proxy: &str| {
+            let text = format!(
+                "{{current-context: c, contexts: [{{name: c, context: {{cluster: k}}}}], \
+                clusters: [{{name: k, cluster: {{server: 'https://127.0.0.1:1', proxy-url: '{proxy}'}}}}]}}"
+            );
+            Kubeconfig::from_yaml(&text).expect("a kubeconfig")
+        };
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        for (proxy, works) in [("socks5://h:1080", true), ("http://bob:pw@h:1/", true), ("ftp://bob:pw@h:1/", false)] {
+            let config = config_of(file(proxy), &KubeConfigOptions::default()).await.expect("a configuration");
+            assert!(config.proxy_url.as_ref().is_some_and(|it| it.to_string().starts_with(proxy)), "{proxy}");
+            let problem = Client::try_from(config).err().map(|error| reason(&error));
+            let told = "the proxy ftp://h:1 has a protocol that tracer does not speak";
+            assert_eq!(problem.as_deref(), (!works).then_some(told));
+        }
+    }
 }

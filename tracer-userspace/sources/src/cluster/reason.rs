@@ -34,6 +34,11 @@ fn without_secrets(error: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = error.downcast_ref::<KubeconfigError>() {
         return of_kubeconfig(error);
     }
+    if let Some(kube::Error::ProxyProtocolUnsupported { proxy_url }) = error.downcast_ref() {
+        let (scheme, host) = (proxy_url.scheme_str().unwrap_or_default(), proxy_url.host().unwrap_or_default());
+        let port = proxy_url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        return Some(format!("the proxy {scheme}://{host}{port} has a protocol that tracer does not speak"));
+    }
     match error.downcast_ref::<AuthError>()? {
         AuthError::AuthExecRun { cmd, out } => {
             Some(format!("the credential plugin{} failed: {}", program(cmd), out.status))

@@ -127,13 +127,23 @@ async fn a_kubeconfig_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn what_a_credential_plugin_was_given_and_printed_is_not_reported() {
-    let file = TestConfig::new(
-        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
-        clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {exec: {\
-        apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, 'echo secret; exit 3'],\
-        env: [{name: A, value: secret}], interactiveMode: Never}}}]\n",
-    );
-    let error = start(file.cluster()).await.expect_err("no credentials").to_string();
-    assert!(error.ends_with(": the credential plugin sh failed: exit status: 3"), "{error}");
+async fn a_credential_plugin_that_fails_once_is_run_again_and_what_it_printed_is_not_reported() {
+    let mut api = Fake::new().await;
+    let credential = TestFile::new("credential", "");
+    let file = TestConfig::new(&format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+        clusters: [{{name: k, cluster: {{server: 'http://{}'}}}}]\nusers: [{{name: u, user: {{exec: {{\
+        apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, 'grep token {} || {{ echo secret; exit 3; }}'],\
+        env: [{{name: A, value: secret}}], interactiveMode: Never}}}}}}]\n",
+        api.addr,
+        credential.path.display()
+    ));
+    let mut cluster = start(file.cluster()).await.expect("cluster");
+    assert_eq!(cluster.sources(), ["cluster API: unreachable: the credential plugin sh failed: exit status: 3"]);
+    let good = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"t"}}"#;
+    std::fs::write(&credential.path, good).expect("a file");
+    api.next().await.stream().await.synced(7).await;
+    while !cluster.take().is_complete() {
+        timeout(GUARD, cluster.changed()).await.expect("in time");
+    }
 }
