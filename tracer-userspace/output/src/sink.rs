@@ -106,6 +106,7 @@ impl Sink {
     pub fn every_second(&mut self, now_boot_ns: u64, kernel: impl FnOnce() -> KernelCounts) {
         self.output.check_reader();
         self.report_dropped(now_boot_ns);
+        self.report_undelivered(now_boot_ns);
         if let Some(metrics) = &self.metrics {
             metrics.set_kernel(&kernel());
             metrics.set_dropped(self.output.name(), self.output.dropped_so_far());
@@ -206,6 +207,7 @@ impl Sink {
     pub fn stop(&mut self, time_boot_ns: u64, reason: &str, events: u64, lost_events: u64) {
         self.destinations.iter_mut().for_each(|to| to.end());
         self.report_dropped(time_boot_ns);
+        self.report_undelivered(time_boot_ns);
         self.repeats.release_all().into_iter().for_each(|group| self.print_group(group));
         let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(cause, n)| (cause.name().to_owned(), n)).collect();
         let Totals { attempts, open_attempts, .. } = self.totals;
@@ -246,10 +248,14 @@ impl Sink {
         }
     }
 
-    /// Emits `loss` records for what the output and the destinations dropped.
+    /// Emits a `loss` record for what the output dropped.
     fn report_dropped(&mut self, now: u64) {
         let records = self.output.take_dropped();
         self.emit_loss("output", records, now);
+    }
+
+    /// Emits `loss` records for what the destinations dropped: once a second, as each verdict of an outage can be one.
+    fn report_undelivered(&mut self, now: u64) {
         let dropped: Vec<_> = self.destinations.iter_mut().map(|from| (from.name(), from.take_dropped())).collect();
         dropped.into_iter().for_each(|(place, count)| self.emit_loss(place, count, now));
     }

@@ -19,9 +19,9 @@ use std::time::Duration;
 use clap::Args;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use self::condition::{Keeper, NodeObservation};
+use self::condition::{Faults, Keeper};
 use self::explain::Explainer;
 use self::note::Note;
 use self::rates::Rates;
@@ -31,7 +31,7 @@ use tracer_sources::Background;
 use tracer_sources::cluster::{Access, ConnectError, Pace, client};
 use tracer_terminal::error::Error;
 
-/// Capacity of each queue. A full queue drops the newest item and counts it.
+/// Capacity of the queue of notes. A full queue drops the newest one and counts it.
 const QUEUE: usize = 256;
 /// How long the start waits for credentials.
 const FIRST: Duration = Duration::from_secs(2);
@@ -81,7 +81,8 @@ pub struct ClusterOutput {
 #[derive(Debug)]
 pub(super) struct ClusterSink {
     notes: Option<mpsc::Sender<Note>>,
-    node_observations: Option<mpsc::Sender<NodeObservation>>,
+    /// The condition is a state: only the newest observation of each kind counts.
+    faults: Option<watch::Sender<Faults>>,
     dropped: Arc<AtomicU64>,
     reported: u64,
     end: watch::Sender<bool>,
@@ -92,7 +93,7 @@ pub(super) struct ClusterSink {
 /// The receiving side of a [`ClusterSink`].
 struct Inbox {
     notes: Option<mpsc::Receiver<Note>>,
-    node_observations: Option<mpsc::Receiver<NodeObservation>>,
+    faults: Option<watch::Receiver<Faults>>,
     dropped: Arc<AtomicU64>,
     end: watch::Receiver<bool>,
 }
@@ -110,17 +111,11 @@ impl ClusterSink {
 
     fn new(config: &ClusterOutput) -> (Self, Inbox) {
         let (notes, notes_in) = config.explain.then(|| mpsc::channel(QUEUE)).unzip();
-        let (node_observations, observations_in) = config.condition.then(|| mpsc::channel(QUEUE)).unzip();
+        let (faults, faults_in) = config.condition.then(|| watch::channel(Faults::default())).unzip();
         let (end, ended) = watch::channel(false);
         let dropped = Arc::new(AtomicU64::new(0));
-        let inbox = Inbox { notes: notes_in, node_observations: observations_in, dropped: dropped.clone(), end: ended };
-        (Self { notes, node_observations, dropped, reported: 0, end, running: None }, inbox)
-    }
-
-    fn send<T>(&self, to: Option<&mpsc::Sender<T>>, item: impl FnOnce() -> Option<T>) {
-        if to.is_some_and(|to| item().is_some_and(|item| to.try_send(item).is_err())) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
+        let inbox = Inbox { notes: notes_in, faults: faults_in, dropped: dropped.clone(), end: ended };
+        (Self { notes, faults, dropped, reported: 0, end, running: None }, inbox)
     }
 }
 
@@ -130,8 +125,15 @@ impl Destination for ClusterSink {
     }
 
     fn take_decision(&self, decision: &Decision, is_printed: bool) {
-        self.send(self.notes.as_ref().filter(|_| is_printed), || note::of(decision));
-        self.send(self.node_observations.as_ref(), || condition::node_observation(decision));
+        let notes = self.notes.as_ref().filter(|_| is_printed);
+        if notes.is_some_and(|notes| note::of(decision).is_some_and(|note| notes.try_send(note).is_err())) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(faults) = &self.faults
+            && let Some(observation) = condition::node_observation(decision)
+        {
+            faults.send_modify(|faults| faults.add(observation, Instant::now()));
+        }
     }
 
     /// Explanations that never reached the API, since the start.
@@ -139,14 +141,18 @@ impl Destination for ClusterSink {
         self.dropped.load(Ordering::Relaxed)
     }
 
+    /// 0 while the queue is full: the next note would be dropped, too.
     fn take_dropped(&mut self) -> u64 {
+        if self.notes.as_ref().is_some_and(|notes| notes.capacity() == 0 || notes.is_closed()) {
+            return 0;
+        }
         let now = self.dropped();
         now.saturating_sub(std::mem::replace(&mut self.reported, now))
     }
 
     /// Tells the task to send the queued items, for at most [`AT_END`], and to end.
     fn end(&mut self) {
-        (self.notes, self.node_observations) = (None, None);
+        (self.notes, self.faults) = (None, None);
         let _ = self.end.send(true);
     }
 
@@ -196,15 +202,15 @@ async fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<
 
 /// Writes Events and the condition until the end.
 async fn write(client: Client, node: &str, inbox: Inbox, pace: Pace, rates: Rates) {
-    let Inbox { notes, node_observations, dropped, end } = inbox;
+    let Inbox { notes, faults, dropped, end } = inbox;
     let events = async {
         if let Some(notes) = notes {
             Explainer::new(client.clone(), node, pace, rates, dropped).run(notes, end.clone()).await;
         }
     };
     let condition = async {
-        if let Some(node_observations) = node_observations {
-            Keeper::new(client.clone(), node, pace, rates).run(node_observations, end.clone()).await;
+        if let Some(faults) = faults {
+            Keeper::new(client.clone(), node, pace, rates).run(faults, end.clone()).await;
         }
     };
     tokio::join!(events, condition);

@@ -200,7 +200,7 @@ fn notes(tally: &Tally, faults: &[String]) -> Vec<String> {
     let lost: Vec<_> =
         tally.losses.counts.iter().map(|(place, count)| format!("{} ({place})", words::number(*count))).collect();
     if !lost.is_empty() {
-        notes.push(format!("Events were lost, {}: verdicts of that time are less sure", lost.join(", ")));
+        notes.push(format!("Events were lost, {}: verdicts of that time are missing or less sure", lost.join(", ")));
     }
     let failing: Vec<_> = tally.findings.values().filter(|it| it.status == Status::Fail).collect();
     if !failing.is_empty() {

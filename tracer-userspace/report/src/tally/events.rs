@@ -62,6 +62,10 @@ pub(crate) struct Losses {
 
 impl Losses {
     pub(super) fn push(&mut self, loss: &LossBody, boot_ns: u64, us: i64) {
+        // What these lack, the records have.
+        if ["events", "otlp"].contains(&loss.where_.as_str()) {
+            return;
+        }
         let wall = |at: u64| us.saturating_sub(i64::try_from(boot_ns.saturating_sub(at) / 1000).unwrap_or(i64::MAX));
         let (from, to) = (wall(loss.from_boot_ns), wall(loss.to_boot_ns));
         self.gaps.push((from.min(to), to));

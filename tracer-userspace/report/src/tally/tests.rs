@@ -114,6 +114,8 @@ fn gaps_that_touch_are_one_and_many_are_merged() {
     for n in 0..2000_u64 {
         losses.push(&loss(n * 10_000_000_000, n * 10_000_000_000 + 1000), 20_000_000_000_000, 30_000_000_000);
     }
+    losses.push(&LossBody { where_: "otlp".into(), ..loss(0, 5) }, 5, 5);
+    assert_eq!(losses.counts.len(), 1, "what the collector lacks is here");
     assert!(losses.gaps().len() <= 512);
     assert_eq!(losses.counts.get("ring"), Some(&2000));
     let mut far = Losses::default();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::explain::second;
@@ -52,9 +52,9 @@ fn of_finding(finding: &FindingBody) -> NodeObservation {
     NodeObservation::Check(finding.check.clone(), text)
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
-    /// Until when each cause counts as a fault, and its text.
+    /// When each cause was seen last, and its text.
     verdicts: BTreeMap<Cause, (Instant, String)>,
     checks: BTreeMap<String, String>,
 }
@@ -68,10 +68,10 @@ pub(super) struct Condition {
 }
 
 impl Faults {
-    pub(super) fn add(&mut self, node_observation: NodeObservation, until: Instant) {
+    pub(super) fn add(&mut self, node_observation: NodeObservation, now: Instant) {
         match node_observation {
             NodeObservation::Fault(cause, text) => {
-                self.verdicts.insert(cause, (until, text));
+                self.verdicts.insert(cause, (now, text));
             }
             NodeObservation::Check(check, Some(text)) => {
                 self.checks.insert(check, text);
@@ -82,13 +82,14 @@ impl Faults {
         }
     }
 
-    fn expire(&mut self, now: Instant) {
-        self.verdicts.retain(|_, (until, _)| *until > now);
+    /// A cause counts as a fault for the time `hold`.
+    fn expire(&mut self, now: Instant, hold: Duration) {
+        self.verdicts.retain(|_, (seen, _)| *seen + hold > now);
     }
 
     /// When the next cause stops to count as a fault.
-    fn next_expiry(&self) -> Option<Instant> {
-        self.verdicts.values().map(|(until, _)| *until).min()
+    fn next_expiry(&self, hold: Duration) -> Option<Instant> {
+        self.verdicts.values().map(|(seen, _)| *seen + hold).min()
     }
 
     /// The reason is the first cause in the order of decision, else the first failed check.
@@ -151,22 +152,19 @@ impl Keeper {
     }
 
     /// Keeps the condition up to date until the pipeline ends, then sets it to `Unknown`.
-    pub(super) async fn run(
-        mut self,
-        mut node_observations: mpsc::Receiver<NodeObservation>,
-        mut end: watch::Receiver<bool>,
-    ) {
+    pub(super) async fn run(mut self, mut faults: watch::Receiver<Faults>, mut end: watch::Receiver<bool>) {
+        let hold = self.rates.hold;
         loop {
-            self.faults.expire(Instant::now());
             let due = self.due();
-            let wake = self.faults.next_expiry().map_or(due, |expiry| expiry.min(due));
+            let wake = self.faults.next_expiry(hold).map_or(due, |expiry| expiry.min(due));
             tokio::select! {
-                node_observation = node_observations.recv() => match node_observation {
-                    Some(node_observation) => self.faults.add(node_observation, Instant::now() + self.rates.hold),
-                    None => break,
+                changed = faults.changed() => match changed {
+                    Ok(()) => self.faults = faults.borrow_and_update().clone(),
+                    Err(_) => break,
                 },
                 () = sleep_until(wake) => {}
             }
+            self.faults.expire(Instant::now(), hold);
             if self.due() <= Instant::now() {
                 tokio::select! {
                     () = self.write(self.faults.condition()) => {}
@@ -237,15 +235,15 @@ mod tests {
 
     #[test]
     fn a_fault_holds_for_a_while_and_a_failed_check_until_it_is_fixed() {
-        let now = Instant::now();
+        let (now, hold) = (Instant::now(), Duration::from_secs(600));
         let mut faults = Faults::default();
         assert_eq!(faults.condition().status, "False");
         faults.add(NodeObservation::Check("ip_forward".into(), Some("ip_forward: 0".into())), now);
-        faults.add(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()), now + Duration::from_secs(600));
+        faults.add(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()), now);
         let condition = faults.condition();
         assert_eq!((condition.status, condition.reason.as_str()), ("True", "LoopbackDown"));
         assert_eq!(condition.message, "lo is down; ip_forward: 0");
-        faults.expire(now + Duration::from_secs(601));
+        faults.expire(now + Duration::from_secs(601), hold);
         assert_eq!(faults.condition().reason, "IpForward");
         faults.add(NodeObservation::Check("ip_forward".into(), None), now);
         assert_eq!(faults.condition().reason, "NoNodeFault");

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
+use super::condition::NodeObservation;
 use super::note::FailedPod;
 use super::*;
 use tracer_model::event::{AnswerKind, ConnId};
@@ -46,7 +47,7 @@ impl ClusterSink {
     }
 
     fn queue_observation(&self, node_observation: NodeObservation) {
-        self.node_observations.as_ref().expect("open").try_send(node_observation).expect("room");
+        self.faults.as_ref().expect("open").send_modify(|faults| faults.add(node_observation, super::Instant::now()));
     }
 }
 
@@ -229,7 +230,7 @@ fn a_task_that_does_not_end_is_abandoned_after_the_patience() {
 #[test]
 fn a_full_queue_drops_and_counts_without_blocking() {
     let config = ClusterOutput { access: Access::InCluster, node_name: "n1".into(), explain: true, condition: false };
-    let (mut sink, _inbox) = ClusterSink::new(&config);
+    let (mut sink, mut inbox) = ClusterSink::new(&config);
     let mut stream = tracer_core::testing::Stream::new();
     stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
     stream.closes((100, 101, 200));
@@ -240,6 +241,8 @@ fn a_full_queue_drops_and_counts_without_blocking() {
         sink.take_decision(&refused, true);
     }
     sink.take_decision(&refused, false);
+    assert_eq!((sink.take_dropped(), sink.dropped()), (0, 3), "reported once there is room again");
+    inbox.notes.as_mut().expect("asked for").try_recv().expect("a note");
     assert_eq!((sink.take_dropped(), sink.take_dropped(), sink.dropped()), (3, 0, 3));
 }
 
