@@ -268,10 +268,9 @@ impl Sink {
     }
 
     fn print(&mut self, mut decision: Decision, now_boot_ns: Option<u64>) {
-        // A full backlog drops and counts records. The `stop` record is short and always fits.
-        if !matches!(decision.body, Body::Stop(_)) && !self.output.accepts() {
-            return;
-        }
+        // A full backlog drops and counts records, which the destinations still get. The `stop` record is short and
+        // always fits.
+        let fits = matches!(decision.body, Body::Stop(_)) || self.output.accepts();
         self.last_time_boot_ns = decision.time_boot_ns;
         if let Body::Verdict(verdict) = &mut decision.body {
             if let Some(now) = now_boot_ns {
@@ -286,6 +285,7 @@ impl Sink {
         self.seq += 1;
         self.destinations.iter().for_each(|to| to.take_record(&record));
         match self.config.format {
+            _ if !fits => {}
             Format::Pretty => {
                 let columns = self.output.columns().or(self.config.columns);
                 let screen = Screen { colour: self.config.colour, columns };
