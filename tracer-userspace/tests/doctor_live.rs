@@ -49,6 +49,12 @@ fn a_wrong_setting_is_fixed_by_its_command() {
 fn a_drop_policy_is_found_in_both_backends_with_its_owner() {
     let node = Netns::new();
     assert_eq!(node.statuses("base_policy"), ["ok"]);
+    // As a hardened node, and as one of GKE.
+    node.run(
+        "ip6tables-nft -P FORWARD DROP; iptables-legacy -P INPUT DROP
+         for protocol in tcp udp icmp; do iptables-legacy -A INPUT -p $protocol -j ACCEPT; done",
+    );
+    assert_eq!(node.statuses("base_policy"), ["ok"]);
     node.run(
         "nft add table inet guard; nft 'add chain inet guard in { type filter hook input priority 0; policy drop; }'",
     );

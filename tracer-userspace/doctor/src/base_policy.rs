@@ -1,7 +1,7 @@
 //! Base chains of netfilter that drop what no rule accepted, and the software that owns them.
 
-use super::Check;
 use super::finding::{Finding, Fix, KEEP, Remediation, Unread};
+use super::{Check, ip_forward};
 use tracer_classify::owner;
 use tracer_model::event::Backend;
 use tracer_model::plural::counted;
@@ -12,13 +12,19 @@ pub(super) const CHECK: Check = Check {
     name: "base_policy",
     why: "a base chain that drops by default blocks traffic that no rule accepts. INPUT: the API server to the kubelet, pods to the node. FORWARD: pods to each other, other nodes to pods. OUTPUT: the kubelet's probes",
     expected: || "no base chain that drops, by its policy or its last rule, the packets that no rule accepted".into(),
-    run: |view| Ok(judge(&view.firewall()?)),
+    run: |view| Ok(judge(&view.firewall()?, ip_forward::uses_v6(view))),
 };
 
-fn judge(survey: &Survey) -> Vec<Finding> {
+/// `v6`: whether pods use IPv6, if known. Where they do not, hardened nodes drop all of it.
+fn judge(survey: &Survey, v6: Option<bool>) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
+    let mut unused = 0;
     for table in survey.tables.iter().filter(|table| matches!(table.family, "ip" | "ip6" | "inet")) {
-        found.extend(table.chains.iter().filter(|chain| drops(chain)).map(|chain| policy(table, chain)));
+        let (is_v6, dropping) = (table.family == "ip6", table.chains.iter().filter(|chain| drops(chain)));
+        match v6 {
+            Some(false) if is_v6 => unused += dropping.count(),
+            _ => found.extend(dropping.map(|chain| policy(table, chain, !is_v6 || v6.is_some()))),
+        }
     }
     if found.is_empty() && survey.truncated {
         let reason = "there are too many rules to read all; of the base chains that were read, none drops by its policy or its last rule";
@@ -31,11 +37,9 @@ fn judge(survey: &Survey) -> Vec<Finding> {
         )));
     } else if found.is_empty() {
         let bases = survey.tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.hook.is_some()).count();
-        found.push(
-            CHECK
-                .draft()
-                .ok(format!("{}, none drops by its policy or its last rule", counted(bases as u64, "base chain"))),
-        );
+        let which = if unused > 0 { ", none but those of IPv6, which no pod uses," } else { ", none" };
+        let bases = counted(bases as u64, "base chain");
+        found.push(CHECK.draft().ok(format!("{bases}{which} drops by its policy or its last rule")));
     }
     found
 }
@@ -44,7 +48,8 @@ const fn drops(chain: &SurveyChain) -> bool {
     chain.hook.is_some() && (chain.drops || chain.last_drops.is_some())
 }
 
-fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
+/// `is_used`: the node's pods use this family.
+fn policy(table: &SurveyTable, chain: &SurveyChain, is_used: bool) -> Finding {
     let hook = chain.hook.unwrap_or_default();
     let owner = owner_of(table);
     let name = owner.map_or("no known software".to_owned(), str::to_owned);
@@ -70,6 +75,10 @@ fn policy(table: &SurveyTable, chain: &SurveyChain) -> Finding {
     if chain.ways_out == 0 {
         let observed =
             format!("{how} on {hook} ({backend} {place}) and no rule in it that accepts{dropped}; owner: {name}");
+        if !is_used {
+            let observed = format!("{observed}. It is not known whether pods use IPv6");
+            return draft.warn(observed, list_rules(table, chain));
+        }
         return draft.fail(observed, fix(table, chain, owner));
     }
     let observed = format!(
@@ -195,11 +204,16 @@ fn delete_rule(table: &SurveyTable, chain: &SurveyChain, handle: u64) -> String 
 #[cfg(test)]
 mod tests {
     use super::super::testing::fix as fix_of;
+    use super::judge as judge_for;
     use super::*;
     use crate::Status;
 
     fn chain(name: &str, hook: Option<&'static str>, drops: bool, ways_out: usize) -> SurveyChain {
         SurveyChain { name: name.into(), hook, drops, dropped: Some(764), last_drops: None, ways_out }
+    }
+
+    fn judge(survey: &Survey) -> Vec<Finding> {
+        judge_for(survey, Some(true))
     }
 
     fn survey(name: &str, chains: Vec<SurveyChain>) -> Survey {
@@ -276,6 +290,19 @@ mod tests {
         let findings = judge(&survey("firewalld_policy_drop", chains));
         assert_eq!(findings[0].status, Status::Fail);
         assert_eq!(fix_of(&findings[0]), "firewall-cmd --panic-off");
+    }
+
+    #[test]
+    fn a_policy_for_ipv6_is_a_failure_only_where_pods_use_it() {
+        let mut survey = survey("filter", vec![chain("FORWARD", Some("FORWARD"), true, 0)]);
+        survey.tables[0].family = "ip6";
+        let found = |v6| judge_for(&survey, v6).remove(0);
+        assert_eq!(
+            [Some(true), None, Some(false)].map(|v6| found(v6).status),
+            [Status::Fail, Status::Warn, Status::Ok]
+        );
+        assert_eq!(fix_of(&found(None)), "ip6tables-nft -t filter -vS FORWARD", "a hardened node stays closed");
+        assert!(found(Some(false)).observed.contains("none but those of IPv6"), "{}", found(Some(false)).observed);
     }
 
     #[test]

@@ -98,12 +98,24 @@ fn v6(view: &View) -> Finding {
             return Ok(draft("ipv6").ok("the kernel has no IPv6"));
         };
         let global = if view.exists("/proc/net/if_inet6")? { globals(&view.net("if_inet6")?) } else { Vec::new() };
-        let has = |pods: &Vec<Pod>| pods.iter().flat_map(|pod| &pod.addrs).any(IpAddr::is_ipv6);
-        let pods = view.pods.as_ref().map(has);
         let learned = if value == 0 { default_routes::learned_v6(view)? } else { Vec::new() };
-        Ok(judge_v6(value, &global, pods, &learned))
+        Ok(judge_v6(value, &global, pods_use_v6(view), &learned))
     };
     read().unwrap_or_else(|unread| draft("ipv6").unknown(unread))
+}
+
+/// Whether pods of this node have IPv6 addresses, if known.
+fn pods_use_v6(view: &View) -> Option<bool> {
+    let has = |pods: &Vec<Pod>| pods.iter().flat_map(|pod| &pod.addrs).any(IpAddr::is_ipv6);
+    view.pods.as_ref().map(has)
+}
+
+/// Whether the node's pods use IPv6, if known. Without a global address on a link they do not.
+pub(super) fn uses_v6(view: &View) -> Option<bool> {
+    if matches!(view.exists("/proc/net/if_inet6"), Ok(false)) {
+        return Some(false);
+    }
+    pods_use_v6(view).or_else(|| globals(&view.net("if_inet6").ok()?).is_empty().then_some(false))
 }
 
 /// Links with an address of global scope. A line has address, index, prefix length, scope, flags, name.

@@ -29,7 +29,7 @@ pub struct SurveyChain {
     pub name: String,
     /// The hook of a base chain: `INPUT`, `FORWARD`, …
     pub hook: Option<&'static str>,
-    /// Whether its policy drops.
+    /// Whether its policy drops packets. It gets none where rules accept all TCP, UDP and ICMP.
     pub drops: bool,
     /// How many packets the policy dropped; absent if it does not count them.
     pub dropped: Option<u64>,
@@ -54,18 +54,55 @@ fn chain(chain: &Chain, family: &str) -> SurveyChain {
     let leads_out =
         |then: &Then| matches!(then, Then::Accept | Then::Proxy(_) | Then::Jump(_) | Then::Goto(_) | Then::Map(..));
     let base = chain.base.as_ref();
+    let is_open = accepts_all(chain, family);
     SurveyChain {
         name: chain.name.clone(),
         hook: base.map(|base| base.hook),
-        drops: base.is_some_and(|base| base.drops),
+        drops: !is_open && base.is_some_and(|base| base.drops),
         dropped: base.and_then(|base| base.packets),
-        last_drops: chain.rules.last().filter(|rule| takes_all(rule, family)).and_then(|rule| rule.handle),
+        last_drops: chain.rules.last().filter(|rule| !is_open && takes_all(rule, family)).and_then(|rule| rule.handle),
         ways_out: chain.rules.iter().filter(|rule| leads_out(&rule.then)).count(),
     }
+}
+
+/// Whether rules accept all packets of TCP, UDP and ICMP, as the nodes of GKE have it behind a policy that drops.
+fn accepts_all(chain: &Chain, family: &str) -> bool {
+    let accepts = |protocol| {
+        let all = [None, Some(protocol)].map(|protocol| When { protocol, ..When::default() });
+        chain.rules.iter().any(|rule| rule.then == Then::Accept && rule.exact() && all.contains(&rule.when))
+    };
+    let icmp: &[u8] = match family {
+        "ip" => &[1],
+        "ip6" => &[58],
+        _ => &[1, 58],
+    };
+    [6, 17].iter().chain(icmp).all(|protocol| accepts(*protocol))
 }
 
 /// Whether the rule drops or rejects each packet. A condition on the family counts only in a table of both families.
 fn takes_all(rule: &Rule, family: &str) -> bool {
     let v6 = rule.when.v6.filter(|_| family != "inet");
     matches!(rule.then, Then::Drop | Then::Reject) && rule.exact() && rule.when == When { v6, ..When::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ruleset::Base;
+    use super::*;
+
+    #[test]
+    fn a_policy_gets_no_packet_where_rules_accept_each_protocol() {
+        let drops = |protocols: &[Option<u8>], family| {
+            let accept = |protocol: &Option<u8>| Rule {
+                when: When { protocol: *protocol, ..When::default() },
+                then: Then::Accept,
+                ..Rule::default()
+            };
+            let base = Some(Base { hook: "INPUT", drops: true, ..Base::default() });
+            chain(&Chain { base, rules: protocols.iter().map(accept).collect(), ..Chain::default() }, family).drops
+        };
+        let [tcp, udp, icmp, icmp6] = [6, 17, 1, 58].map(Some);
+        assert!(!drops(&[tcp, udp, icmp], "ip") && !drops(&[None], "ip") && !drops(&[tcp, udp, icmp6], "ip6"));
+        assert!(drops(&[tcp, udp], "ip") && drops(&[tcp, udp, icmp], "ip6") && drops(&[tcp, udp, icmp], "inet"));
+    }
 }
