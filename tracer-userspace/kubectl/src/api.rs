@@ -12,11 +12,14 @@ use kube::{Client, Config};
 use serde::de::DeserializeOwned;
 
 use super::cli::Access;
-use super::objects::{Pod, PodList, Workload};
+use super::objects::{Node, Pod, PodList, Workload};
 use super::problem::{Problem, Right};
 use super::target::Kind;
 use tracer_sources::cluster::request::{next, refusal, respond, whole};
 use tracer_sources::cluster::{Failure, config_of, percent_encoded, reason};
+
+/// A log that is followed may be silent this long. Then a proxy may have dropped the connection without a word.
+const SILENCE: Duration = Duration::from_secs(45);
 
 /// Pods of one page of a list: a pod is some 8 KiB.
 const PAGE: usize = 500;
@@ -36,6 +39,8 @@ pub(super) struct Api {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogOptions {
     pub(super) since: Option<Duration>,
+    /// RFC 3339, in place of `since`.
+    pub(super) since_time: Option<String>,
     pub(super) limit_bytes: Option<u64>,
     pub(super) follow: bool,
 }
@@ -67,13 +72,13 @@ impl Api {
             .await
     }
 
-    /// Fails if the cluster has no such node. Without the right to read nodes, the check is skipped.
-    pub(super) async fn expect_node(&self, name: &str) -> Result<(), Problem> {
+    /// Fails if the cluster has no such node. Gives what is known of it: nothing without the right to read nodes.
+    pub(super) async fn node(&self, name: &str) -> Result<Node, Problem> {
         let right = Right { verb: "get", resource: "nodes", namespace: "" };
-        let request = Request::get(format!("/api/v1/nodes/{}", percent_encoded(name)));
-        match self.answer(request, Vec::new(), &right, &format!("node {name}")).await {
-            Ok(_) | Err(Problem::Forbidden(_)) => Ok(()),
-            Err(problem) => Err(problem),
+        let path = format!("/api/v1/nodes/{}", percent_encoded(name));
+        match self.object(&path, &right, &format!("node {name}")).await {
+            Err(Problem::Forbidden(_)) => Ok(Node::default()),
+            read => read,
         }
     }
 
@@ -110,13 +115,14 @@ impl Api {
     pub(super) async fn log(&self, pod: &Pod, container: &str, options: &LogOptions) -> Result<Log, Problem> {
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
         let since = options.since.map(|it| format!("&sinceSeconds={}", it.as_secs().max(1))).unwrap_or_default();
+        let since = options.since_time.as_ref().map_or(since, |time| format!("&sinceTime={}", percent_encoded(time)));
         let limit = options.limit_bytes.map(|it| format!("&limitBytes={it}")).unwrap_or_default();
         let follow = if options.follow { "&follow=true" } else { "" };
         let path =
             format!("/api/v1/namespaces/{namespace}/pods/{name}/log?container={container}{since}{limit}{follow}");
         let right = Right { verb: "get", resource: "pods/log", namespace };
         let body = self.answer(Request::get(path), Vec::new(), &right, &format!("log of {namespace}/{name}")).await?;
-        Ok(Log { body, patience: if options.follow { Duration::MAX } else { self.patience } })
+        Ok(Log { body, patience: if options.follow { SILENCE } else { self.patience } })
     }
 
     pub(super) async fn create_pod(&self, namespace: &str, pod: &serde_json::Value) -> Result<Pod, Problem> {

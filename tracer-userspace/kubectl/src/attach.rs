@@ -4,6 +4,7 @@ mod pod;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -28,14 +29,16 @@ const START: Duration = Duration::from_mins(2);
 const END: Duration = Duration::from_secs(15);
 /// How long deleting is retried after the connection was lost.
 const DELETE: Duration = Duration::from_secs(30);
+/// Diagnostics that are remembered.
+const DIAGNOSTICS: usize = 256;
 const POLL: Duration = Duration::from_millis(500);
 
 /// Runs tracer on the node. Gives its exit code.
 pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Result<u8, Problem> {
     let mut signals =
         Signals::new().map_err(|error| Problem::Found(format!("signals: {}", error::os_message(&error))))?;
-    api.expect_node(&args.node).await?;
-    let pod = api.create_pod(&args.attach_namespace, &pod::of(args)?).await?;
+    let kernel = api.node(&args.node).await?.status.node_info.kernel_version;
+    let pod = api.create_pod(&args.attach_namespace, &pod::of(args, &kernel)?).await?;
     error::report_line(
         "attach",
         &format!("pod {} runs tracer on {} for {} s", pod.full_name(), args.node, args.duration.as_secs()),
@@ -45,10 +48,11 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
             Ok(log) => print(api, args, &pod, log, &mut signals, out).await,
             Err(problem) => Err(problem),
         },
-        _ = signals.next() => Ok(()),
+        _ = signals.next() => Ok(None),
     };
     let code = match &ended {
-        Ok(()) => exit_code(api, &pod).await,
+        Ok(None) => exit_code(api, &pod).await.ok().flatten().unwrap_or(0),
+        Ok(Some(code)) => *code,
         Err(_) => 0,
     };
     let lost = matches!(ended, Err(Problem::Unreachable(_)));
@@ -59,7 +63,7 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
             pod::deadline(args).as_secs()
         ));
     }
-    ended.map(|()| code)
+    ended.map(|_| code)
 }
 
 /// Waits until tracer runs. Gives its log.
@@ -72,7 +76,7 @@ async fn start(api: &Api, args: &Attach, pod: &Pod) -> Result<Log, Problem> {
             "Failed" if now.status.container_statuses.is_empty() => {
                 return Err(Problem::Found(format!("{} refuses the pod: {}", args.node, now.status.message)));
             }
-            _ => return api.log(pod, pod::CONTAINER, &LogOptions { follow: true, ..LogOptions::default() }).await,
+            _ => return follow(api, pod, None).await,
         }
         let waiting = now.status.container_statuses.iter().find_map(|it| it.state.waiting.as_ref());
         let refused = waiting.filter(|it| !matches!(it.reason.as_str(), "ContainerCreating" | "PodInitializing"));
@@ -98,8 +102,13 @@ async fn start(api: &Api, args: &Attach, pod: &Pod) -> Result<Log, Problem> {
     }
 }
 
-/// Prints the pod's log until the pod ends. A signal deletes the pod, and its summary is still printed. A second signal ends
-/// at once.
+async fn follow(api: &Api, pod: &Pod, since_time: Option<String>) -> Result<Log, Problem> {
+    api.log(pod, pod::CONTAINER, &LogOptions { follow: true, since_time, ..LogOptions::default() }).await
+}
+
+/// Prints the pod's log until the pod ends, and gives tracer's exit code. A signal deletes the pod, and its summary is still
+/// printed. A second signal ends at once. A log that breaks off while tracer runs is followed again: what is between here
+/// and the API server may cut a silent connection.
 async fn print(
     api: &Api,
     args: &Attach,
@@ -107,34 +116,49 @@ async fn print(
     mut log: Log,
     signals: &mut Signals,
     out: &mut dyn Write,
-) -> Result<(), Problem> {
+) -> Result<Option<u8>, Problem> {
     let mut printer = Printer::new(args);
     let mut ends: Option<Instant> = None;
     loop {
         let deadline = ends.unwrap_or_else(|| Instant::now() + END);
         tokio::select! {
-            piece = log.next() => match piece? {
-                Some(piece) if printer.feed(&piece, out).is_ok() => {}
-                // The reader of stdout is gone, or the log has ended.
-                _ => return Ok(()),
+            piece = log.next() => match piece {
+                Ok(Some(piece)) if printer.feed(&piece, out).is_ok() => {}
+                // The reader of stdout is gone.
+                Ok(Some(_)) => return Ok(None),
+                _ if ends.is_some() => return Ok(None),
+                Ok(None) | Err(_) => {
+                    if let Some(code) = exit_code(api, pod).await? {
+                        return Ok(Some(code));
+                    }
+                    // A container that has just ended is still Running here.
+                    sleep(POLL).await;
+                    (printer.lines, printer.again) = (Lines::new(LINE_MAX), true);
+                    log = follow(api, pod, printer.reading.times.as_ref().map(|(_, last)| last.clone())).await?;
+                }
             },
             _ = signals.next() => {
                 if ends.replace(Instant::now() + END).is_some() {
-                    return Ok(());
+                    return Ok(None);
                 }
                 api.delete_pod(&pod.metadata.namespace, &pod.metadata.name).await?;
             }
-            () = sleep_until(deadline), if ends.is_some() => return Ok(()),
+            () = sleep_until(deadline), if ends.is_some() => return Ok(None),
         }
     }
 }
 
-/// The exit code of tracer, 0 if it has not ended.
-async fn exit_code(api: &Api, pod: &Pod) -> u8 {
-    let now = api.pod(&pod.metadata.namespace, &pod.metadata.name).await;
-    let statuses = now.map(|now| now.status.container_statuses).unwrap_or_default();
-    let code = statuses.iter().find_map(|it| it.state.terminated.as_ref()).map(|it| it.exit_code);
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(0)
+/// The exit code of tracer, if it has ended.
+async fn exit_code(api: &Api, pod: &Pod) -> Result<Option<u8>, Problem> {
+    let now = api.pod(&pod.metadata.namespace, &pod.metadata.name).await?;
+    let code = now.status.container_statuses.iter().find_map(|it| it.state.terminated.as_ref()).map(|it| it.exit_code);
+    match code {
+        // Evicted, or past its deadline, with no status of its container.
+        None if now.status.phase == "Failed" => {
+            Err(Problem::Found(format!("{} ended: {}", pod.full_name(), now.status.message)))
+        }
+        code => Ok(code.and_then(|code| u8::try_from(code).ok())),
+    }
 }
 
 async fn delete(api: &Api, pod: &Pod, patience: Duration) -> Result<(), Problem> {
@@ -154,6 +178,11 @@ struct Printer {
     pretty: Pretty,
     lines: Lines,
     reading: Reading,
+    /// The number of the last record. A log that is followed again begins with records that are printed.
+    last_seq: Option<u64>,
+    /// The diagnostics that are printed, if the log is followed again.
+    printed: BTreeSet<Vec<u8>>,
+    again: bool,
 }
 
 impl Printer {
@@ -164,18 +193,31 @@ impl Printer {
             pretty: Pretty::default(),
             lines: Lines::new(LINE_MAX),
             reading: Reading::default(),
+            last_seq: None,
+            printed: BTreeSet::new(),
+            again: false,
         }
     }
 
     fn feed(&mut self, piece: &[u8], out: &mut dyn Write) -> io::Result<()> {
-        let Self { format, screen, pretty, lines, reading } = self;
+        let Self { format, screen, pretty, lines, reading, last_seq, printed: diagnostics, again } = self;
         let mut printed = Vec::new();
         lines.feed(piece, |line| {
             let Some(line) = line else { return Ok(()) };
-            if reading.take(line).is_none() {
-                let text = String::from_utf8_lossy(line);
-                let _ = writeln!(io::stderr(), "{}", safe(&text));
-            } else if *format == Format::Json {
+            let Some(head) = reading.take(line) else {
+                if diagnostics.len() == DIAGNOSTICS {
+                    diagnostics.clear();
+                }
+                if diagnostics.insert(line.to_vec()) || !*again {
+                    let _ = writeln!(io::stderr(), "{}", safe(&String::from_utf8_lossy(line)));
+                }
+                return Ok(());
+            };
+            if last_seq.is_some_and(|last| head.seq <= last) {
+                return Ok(());
+            }
+            *last_seq = Some(head.seq);
+            if *format == Format::Json {
                 printed.extend(line.iter().chain(b"\n"));
             } else if let Ok(record) = serde_json::from_slice::<Record>(line) {
                 printed.extend(pretty.text(&record, 0, *screen).into_bytes());

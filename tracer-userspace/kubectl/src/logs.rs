@@ -43,7 +43,7 @@ pub(super) async fn read_all<S: Sink>(
 ) -> Result<Vec<String>, Problem> {
     let (daemons, without) = daemon::of_nodes(&api, access, &logs.nodes).await?;
     daemons.iter().filter_map(Daemon::warning).for_each(|warning| error::warn(&warning));
-    let options = LogOptions { since: Some(logs.since), limit_bytes: Some(logs.limit_bytes), follow: false };
+    let options = LogOptions { since: Some(logs.since), limit_bytes: Some(logs.limit_bytes), ..LogOptions::default() };
     let bar = bar(daemons.len());
     let (mut waiting, mut running) = (VecDeque::from(daemons), JoinSet::new());
     loop {

@@ -35,6 +35,10 @@ objects! {
     State { waiting: Option<Waiting>, running: Option<BTreeMap<String, String>>, terminated: Option<Waiting>, }
     Waiting { reason: String, message: String, exit_code: i32, }
 
+    Node { status: NodeStatus, }
+    NodeStatus { node_info: NodeInfo, }
+    NodeInfo { kernel_version: String, }
+
     Workload { spec: WorkloadSpec, }
     WorkloadSpec { selector: LabelSelector, }
 }

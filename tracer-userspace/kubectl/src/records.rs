@@ -66,6 +66,8 @@ pub(super) struct Head<'a> {
     pub(super) kind: Cow<'a, str>,
     #[serde(borrow)]
     pub(super) time: Cow<'a, str>,
+    #[serde(default)]
+    pub(super) seq: u64,
     pub(super) k8s: Option<K8s>,
 }
 

@@ -7,18 +7,19 @@ use serde_json::{Value, json};
 
 use super::super::cli::Attach;
 use super::super::problem::Problem;
+use super::START;
 
 /// The manifest defines the privileges of tracer on a node, so `attach` takes them from there.
 const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/daemonset.yaml"));
 pub(super) const CONTAINER: &str = "tracer";
 
-/// The deadline that ends the pod if it is not deleted: the requested time, and a minute to pull the image.
+/// The deadline that ends the pod if it is not deleted: the requested time, and the time to pull the image.
 pub(super) const fn deadline(args: &Attach) -> Duration {
-    args.duration.saturating_add(Duration::from_secs(60))
+    args.duration.saturating_add(START)
 }
 
-/// The pod for this node.
-pub(super) fn of(args: &Attach) -> Result<Value, Problem> {
+/// The pod for this node, with this kernel if that is known.
+pub(super) fn of(args: &Attach, kernel: &str) -> Result<Value, Problem> {
     let mut spec = template_spec().ok_or_else(|| Problem::Found("the manifest has no DaemonSet".into()))?;
     // The pod does not use the API, so it gets no account and no token. It gets no priority class, because some clusters
     // require a quota for that; so the kubelet may evict it under pressure.
@@ -35,12 +36,26 @@ pub(super) fn of(args: &Attach) -> Result<Value, Problem> {
     for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
         container.remove(probe);
     }
+    // As deploy/kustomize/components/kernel-before-5.11.
+    let capabilities = container.get_mut("securityContext").and_then(|it| it.pointer_mut("/capabilities/add"));
+    if let Some(capabilities) = capabilities.filter(|_| is_before_5_11(kernel)).and_then(Value::as_array_mut) {
+        capabilities.push(json!("SYS_RESOURCE"));
+    }
     container.insert("name".into(), json!(CONTAINER));
     container.insert("image".into(), json!(args.image));
     container.insert("args".into(), json!(arguments(args)));
     let labels = json!({"app.kubernetes.io/name": "tracer-attach"});
-    let metadata = json!({"generateName": "tracer-attach-", "namespace": args.attach_namespace, "labels": labels});
+    // Clusters before 1.30 drop the field for AppArmor, and read this. Later ones want both to be equal.
+    let annotations = json!({format!("container.apparmor.security.beta.kubernetes.io/{CONTAINER}"): "unconfined"});
+    let metadata = json!({"generateName": "tracer-attach-", "namespace": args.attach_namespace, "labels": labels,
+        "annotations": annotations});
     Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+}
+
+/// Whether maps are charged to RLIMIT_MEMLOCK, by a release such as `5.10.0-28-amd64`.
+fn is_before_5_11(kernel: &str) -> bool {
+    let mut numbers = kernel.split('.').map_while(|number| number.parse::<u32>().ok());
+    numbers.next().zip(numbers.next()).is_some_and(|version| version < (5, 11))
 }
 
 /// What tracer in the pod gets: the same flags mean the same there.
@@ -70,7 +85,7 @@ mod tests {
     fn pod(words: &[&str]) -> Value {
         let cli = Cli::try_parse_from([&["kubectl tracer", "attach"], words].concat()).expect("arguments");
         let Command::Attach(args) = cli.command else { unreachable!() };
-        of(&args).expect("a pod")
+        of(&args, "6.1.0-13-amd64").expect("a pod")
     }
 
     #[test]
@@ -89,8 +104,26 @@ mod tests {
         assert_eq!(own["args"], json!(["attach", "--output=json", "--duration=300000ms"]));
         assert!(own["livenessProbe"].is_null() && spec["serviceAccountName"].is_null());
         assert_eq!((&spec["automountServiceAccountToken"], &spec["nodeName"]), (&json!(false), &json!("n1")));
-        assert_eq!((&spec["activeDeadlineSeconds"], &spec["restartPolicy"]), (&json!(360), &json!("Never")));
+        assert_eq!((&spec["activeDeadlineSeconds"], &spec["restartPolicy"]), (&json!(420), &json!("Never")));
         assert_eq!(own["image"], "x/tracer:1");
+    }
+
+    #[test]
+    fn old_kernels_and_clusters_get_what_the_variants_of_the_daemon_set_have() {
+        for (kernel, is_old) in
+            [("5.10.0-28-amd64", true), ("4.18.0-553.el8", true), ("5.11.0", false), ("6.18.5+", false), ("", false)]
+        {
+            assert_eq!(is_before_5_11(kernel), is_old, "{kernel}");
+        }
+        let Command::Attach(args) = Cli::try_parse_from(["kubectl tracer", "attach", "n1"]).expect("arguments").command
+        else {
+            unreachable!()
+        };
+        let old = of(&args, "5.10.220-209.869.amzn2.x86_64").expect("a pod");
+        let capabilities = &old["spec"]["containers"][0]["securityContext"]["capabilities"]["add"];
+        assert!(capabilities.as_array().is_some_and(|all| all.contains(&json!("SYS_RESOURCE"))), "{capabilities}");
+        let annotations = json!({"container.apparmor.security.beta.kubernetes.io/tracer": "unconfined"});
+        assert_eq!(old["metadata"]["annotations"], annotations);
     }
 
     #[test]

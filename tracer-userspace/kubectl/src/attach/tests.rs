@@ -24,7 +24,39 @@ async fn attach_makes_a_pod_prints_its_log_and_deletes_it() {
     assert!(asked.last().is_some_and(|it| it.starts_with("DELETE")), "{asked:?}");
     assert!(asked.iter().any(|it| it.contains("follow=true")), "{asked:?}");
     let sent = fake.bodies.lock().expect("a list")[0].clone();
-    assert_eq!((&sent["spec"]["nodeName"], &sent["spec"]["activeDeadlineSeconds"]), (&json!("n1"), &json!(90)));
+    assert_eq!((&sent["spec"]["nodeName"], &sent["spec"]["activeDeadlineSeconds"]), (&json!("n1"), &json!(150)));
+}
+
+/// Something between here and the API server cuts the silent log, and the container's end is known late.
+#[tokio::test]
+async fn a_log_that_breaks_off_is_followed_again_until_tracer_has_ended() {
+    let made = json!({"metadata": {"namespace": "kube-system", "name": "tracer-attach-x"}});
+    let with = |state: serde_json::Value| {
+        let mut pod = made.clone();
+        pod["status"] = json!({"phase": "Running", "containerStatuses": [{"name": "tracer", "state": state}]});
+        Reply::Json(200, pod)
+    };
+    let running = || with(json!({"running": {}}));
+    let of_pod = "/api/v1/namespaces/kube-system/pods/tracer-attach-x";
+    let first = verdict(1, "n1", "2026-01-02T03:04:05Z", "cart-0", "connection_refused");
+    let both = [first.clone(), verdict(2, "n1", &now(), "cart-0", "slow_response")].concat();
+    let logs = [first, both].map(|log| Reply::Log(log.into())).to_vec();
+    let fake = Fake::serve(Replies::from([
+        ("GET /api/v1/nodes/n1".into(), Reply::Json(200, json!({}))),
+        ("POST /api/v1/namespaces/kube-system/pods".into(), Reply::Json(201, made.clone())),
+        (
+            format!("GET {of_pod}"),
+            Reply::InOrder(vec![running(), running(), with(json!({"terminated": {"exitCode": 3}}))]),
+        ),
+        (format!("GET {of_pod}/log"), Reply::InOrder(logs)),
+        (format!("DELETE {of_pod}"), Reply::Json(200, json!({}))),
+    ]))
+    .await;
+    let ran = ran(&fake, &["attach", "n1", "-o", "json"]).await;
+    assert_eq!(ran.ended, Ok(3), "the end of the log is not that of tracer");
+    assert_eq!(ran.out.lines().count(), 2, "each record once: {}", ran.out);
+    let asked = fake.asked.lock().expect("a list").clone();
+    assert!(asked.iter().any(|it| it.contains("sinceTime=2026-01-02T03%3A04%3A05Z")), "{asked:?}");
 }
 
 #[tokio::test]

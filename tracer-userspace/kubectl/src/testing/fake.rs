@@ -14,6 +14,8 @@ use tracer_sources::testing::fake::FakeRequest;
 pub(crate) enum Reply {
     Json(u16, Value),
     Log(Vec<u8>),
+    /// One after the other, and then always the last.
+    InOrder(Vec<Reply>),
     /// No answer.
     Silence,
 }
@@ -66,12 +68,20 @@ async fn answer(
 ) {
     let request = FakeRequest::read(socket).await;
     let (key, query) = (format!("{} {}", request.method, request.path), request.query.join("&"));
-    asked.lock().expect("a list").push(format!("{key}?{query}"));
+    let earlier = {
+        let mut asked = asked.lock().expect("a list");
+        asked.push(format!("{key}?{query}"));
+        asked.iter().filter(|it| it.split('?').next() == Some(&key)).count() - 1
+    };
     if let Ok(body) = serde_json::from_slice(&request.body) {
         bodies.lock().expect("a list").push(body);
     }
     let missing = || Reply::Json(404, json!({"kind": "Status", "code": 404, "message": "not found"}));
-    let (code, body) = match replies.get(&key).cloned().unwrap_or_else(missing) {
+    let reply = match replies.get(&key).cloned() {
+        Some(Reply::InOrder(all)) => all[earlier.min(all.len() - 1)].clone(),
+        reply => reply.unwrap_or_else(missing),
+    };
+    let (code, body) = match reply {
         Reply::Json(code, mut value) => {
             // The list of one node's pods is made from the list of all.
             let node = query.split("spec.nodeName%3D").nth(1).and_then(|it| it.split('&').next());
@@ -81,7 +91,7 @@ async fn answer(
             (code, value.to_string().into())
         }
         Reply::Log(bytes) => (200, bytes),
-        Reply::Silence => std::future::pending().await,
+        Reply::InOrder(_) | Reply::Silence => std::future::pending().await,
     };
     request.answer(&code.to_string(), body).await;
 }
