@@ -144,6 +144,13 @@ pub(super) fn describe_log(collected: &Collected, daemon: &Daemon, screen: Scree
             counted(collected.others, "verdict")
         ),
     );
+    if restarts(&daemon.pod) > 0 {
+        let (namespace, name) = (&daemon.pod.metadata.namespace, &daemon.pod.metadata.name);
+        row(
+            "before",
+            &format!("tracer was restarted: kubectl logs -n {namespace} {name} -p has its records of the time before"),
+        );
+    }
     if let Some(start) = &collected.start {
         row("sources", &start.sources.join("; "));
         let missing: Vec<_> = start.missing_hooks.iter().map(|it| format!("{} ({})", it.hook, it.lost)).collect();

@@ -62,8 +62,10 @@ pub(crate) struct OfPod {
     /// Failures that are not revised, the newest last. They are kept by effect, so that failed connections of clients do
     /// not displace failed probes.
     unrevised: BTreeMap<Effect, VecDeque<Failure>>,
+    /// Verdicts of each cause, without those that were revised.
     causes: BTreeMap<Cause, u64>,
     first_time: String,
+    records: usize,
 }
 
 impl Collected {
@@ -123,6 +125,12 @@ impl OfPod {
             record.time.clone_into(&mut self.first_time);
         }
         *self.causes.entry(body.verdict.cause).or_default() += body.count();
+        self.records += 1;
+        let revised = self.unrevised.values().flatten().find(|it| Some(it.seq) == body.revises);
+        if let Some(count) = revised.and_then(|it| self.causes.get_mut(&it.body.verdict.cause)) {
+            *count -= 1;
+        }
+        self.causes.retain(|_, count| *count > 0);
         let is_unrevised = |it: &Failure| Some(it.seq) != body.revises || it.body.count() > 1;
         self.unrevised.values_mut().for_each(|of| of.retain(is_unrevised));
         if body.verdict.outcome == Outcome::Failure {
@@ -150,15 +158,14 @@ impl OfPod {
     /// The line about all verdicts, if some of them are not printed: how many there are, and their causes.
     pub(crate) fn earlier(&self) -> Option<String> {
         let count: u64 = self.causes.values().sum();
-        let kept = |record: &Record| if let Body::Verdict(body) = &record.body { body.count() } else { 0 };
-        let hidden = count.saturating_sub(self.kept.iter().map(kept).sum());
         let causes = self.causes.iter().map(|(cause, n)| format!("{} ({n})", cause.name())).collect::<Vec<_>>();
         let since = self.first_time.get(..19).unwrap_or(&self.first_time).replace('T', " ");
         let newest = match self.kept.len() {
             0 => String::new(),
             kept => format!("; the newest {kept}:"),
         };
-        (hidden > 0).then(|| format!("{} since {since}: {}{newest}", counted(count, "verdict"), causes.join(", ")))
+        (self.records > self.kept.len())
+            .then(|| format!("{} since {since}: {}{newest}", counted(count, "verdict"), causes.join(", ")))
     }
 }
 

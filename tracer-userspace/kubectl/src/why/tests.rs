@@ -131,12 +131,34 @@ async fn a_verdict_that_was_revised_to_noise_is_no_answer() {
 }
 
 #[tokio::test]
+async fn a_revised_verdict_is_counted_once() {
+    let revises = |seq: u64| {
+        verdict(seq, "n1", &now(), "cart-0", "slow_response")
+            .replace(r#""subject":"#, &format!(r#""revises":{},"subject":"#, seq - 1))
+    };
+    let failed = |seq| verdict(seq, "n1", &now(), "cart-0", "unexplained");
+    let log = (0..3).flat_map(|n| [failed(2 * n), revises(2 * n + 1)]).collect::<String>();
+    let fake = one_unready(log).await;
+    let ran = ran(&fake, &["why", "cart-0", "-o", "pretty", "--tail", "1"]).await;
+    assert!(
+        ran.out.contains("3 verdicts since ") && ran.out.contains(": slow_response (3); the newest 1:"),
+        "{}",
+        ran.out
+    );
+}
+
+#[tokio::test]
 async fn without_a_verdict_the_findings_of_the_node_are_shown() {
     let log = [finding(1, "n1", "ok"), finding(2, "n1", "fail"), verdict(3, "n1", &now(), "other", "firewall_drop")];
-    let fake = one_unready(log.concat()).await;
+    let mut replies = cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log.concat())]);
+    if let Some(Reply::Json(_, daemons)) = replies.get_mut(PODS) {
+        daemons["items"][0]["status"]["containerStatuses"] = json!([{"name": "tracer", "restartCount": 1}]);
+    }
+    let fake = Fake::serve(replies).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
     assert!(ran.out.starts_with("shop/cart-0 is not ready; tracer has no failure of it"), "{}", ran.out);
     for part in [
+        "kubectl logs -n tracer tracer-n1 -p has",
         "3 records of tracer/tracer-n1 on n1: 1 verdict of other pods",
         "fail    ip_forward",
         "sysctl -w net.ipv4.ip_forward=1",
