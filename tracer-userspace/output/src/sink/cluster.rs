@@ -184,7 +184,11 @@ async fn run(config: &ClusterOutput, inbox: Inbox, first: &std_mpsc::SyncSender<
     let mut end = inbox.end.clone();
     let client = tokio::select! {
         client = client(&config.access, &pace, |_| begun()) => client,
-        _ = end.wait_for(|ended| *ended) => return,
+        _ = end.wait_for(|ended| *ended) => {
+            let queued = inbox.notes.as_ref().map_or(0, mpsc::Receiver::len);
+            inbox.dropped.fetch_add(queued as u64, Ordering::Relaxed);
+            return;
+        }
     };
     match client {
         Ok(client) => {

@@ -35,7 +35,8 @@ pub(super) enum NodeObservation {
 pub(super) fn node_observation(decision: &Decision) -> Option<NodeObservation> {
     match &decision.body {
         Body::Verdict(verdict) => of_verdict(verdict),
-        Body::Finding(finding) => Some(of_finding(finding)),
+        // A check that cannot be made shows nothing: the fault that it found before stays.
+        Body::Finding(finding) => (finding.status != Status::Unknown).then(|| of_finding(finding)),
         _ => None,
     }
 }
@@ -232,6 +233,16 @@ fn unknown() -> Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_check_that_cannot_be_made_clears_no_fault() {
+        let shows = |status| {
+            let finding = Body::Finding(Box::new(FindingBody::new("ip_forward", status)));
+            node_observation(&Decision::new(1, None, finding))
+        };
+        assert_eq!(shows(Status::Unknown), None);
+        assert_eq!(shows(Status::Ok), Some(NodeObservation::Check("ip_forward".into(), None)));
+    }
 
     #[test]
     fn a_fault_holds_for_a_while_and_a_failed_check_until_it_is_fixed() {
