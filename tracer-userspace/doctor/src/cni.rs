@@ -64,11 +64,16 @@ pub(super) fn active(view: &View) -> Result<Option<Config>, Unread> {
         let config = match () {
             () if config.has_unknown_delegates => with_next_config(view, place, config, &others)?,
             () if multus => config,
-            () => Config { others, ..config },
+            () => Config { others: others.into_iter().filter(|name| is_of_a_cni(name)).collect(), ..config },
         };
         return Ok(Some(Config { path, binaries: place.binaries, ..config }));
     }
     Ok(None)
+}
+
+/// podman and the packages of container runtimes leave files of their own, which do no harm behind the CNI's.
+fn is_of_a_cni(name: &str) -> bool {
+    !["podman", "loopback"].iter().any(|harmless| name.contains(harmless))
 }
 
 fn read_config(view: &View, path: &str) -> Result<Config, Unread> {

@@ -65,7 +65,8 @@ fn has_binary(view: &View, config: &Config, plugin: &str) -> Result<bool, Unread
 
 fn pod_link(view: &View) -> Option<String> {
     let links = view.links().unwrap_or_default();
-    links.into_iter().find(|link| link.kind.as_deref() == Some("veth")).map(|link| link.state.name)
+    // Cilium can have netkit.
+    links.into_iter().find(|link| matches!(link.kind.as_deref(), Some("veth" | "netkit"))).map(|link| link.state.name)
 }
 
 fn judge(found: &CniState) -> Finding {
@@ -205,9 +206,16 @@ mod tests {
 
     #[test]
     fn a_second_configuration_is_a_warning() {
-        let conf = ("etc/cni/net.d/87-podman.conflist", "{}");
         let subnet = ("run/flannel/subnet.env", "");
-        assert_eq!(of(&[&[FLANNEL, conf, subnet], &BINARIES[..]].concat()).status, Status::Warn);
+        for (name, status) in [
+            ("30-weave.conflist", Status::Warn),
+            ("87-podman-bridge.conflist", Status::Ok),
+            ("99-loopback.conf", Status::Ok),
+        ] {
+            let path = format!("etc/cni/net.d/{name}");
+            let finding = of(&[&[FLANNEL, (&path, "{}"), subnet], &BINARIES[..]].concat());
+            assert_eq!(finding.status, status, "{name}");
+        }
     }
 
     /// containerd and CRI-O run `loopback` for each pod. An interrupted copy leaves an empty file.
