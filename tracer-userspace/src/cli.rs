@@ -328,4 +328,16 @@ mod tests {
         assert!(wrong(&["tracer", "--pods", "x"]).starts_with("--pods goes after the command, as in `tracer "));
         assert!(wrong(&["tracer", "attach", "--pod-list"]).starts_with("unexpected argument '--pod-list' found"));
     }
+
+    #[test]
+    fn a_header_or_url_that_may_be_a_secret_is_not_in_the_error() {
+        for (flag, value) in
+            [("--otlp-header", "Bearer  abc"), ("--otlp-header", "a=b,abc"), ("--otlp-endpoint", "https://u:abc@h/")]
+        {
+            let args = ["tracer", "run", "--otlp-endpoint", "http://c", flag, value];
+            let args = if flag == "--otlp-endpoint" { &[&args[..2], &args[4..]].concat() } else { &args[..] };
+            let Parsed::Wrong(text) = parse(args.iter().map(OsString::from)) else { panic!("{value}") };
+            assert!(text.starts_with(&format!("invalid value for '{flag} ")) && !text.contains("abc"), "{text}");
+        }
+    }
 }

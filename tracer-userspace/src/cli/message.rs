@@ -46,7 +46,14 @@ fn misplaced(error: &clap::Error, args: &[OsString]) -> Option<String> {
 
 /// clap's message with its tips, without its usage block. It names the source of a wrong value: the flag, or its variable.
 fn clap_message(error: &clap::Error, args: &[OsString]) -> String {
-    let rendered = error.render().to_string();
+    let mut rendered = error.render().to_string();
+    // A header may be a secret, and a URL may have one.
+    if let (Some(ContextValue::String(flag)), Some(ContextValue::String(value))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+        && flag.starts_with("--otlp-")
+    {
+        rendered = rendered.replace(&format!("'{value}' "), "");
+    }
     let message = rendered.split("\nUsage:").next().unwrap_or(&rendered);
     let message = message.split("\nFor more information").next().unwrap_or(message);
     let words = message.trim_start_matches("error:").split_whitespace().collect::<Vec<_>>().join(" ");

@@ -41,6 +41,13 @@ pub struct OtlpConfig {
     pub gzip: bool,
 }
 
+impl OtlpConfig {
+    /// The URL for messages. Its query may have a token.
+    fn shown(&self) -> String {
+        self.endpoint.to_string().split('?').next().unwrap_or_default().to_owned()
+    }
+}
+
 /// The record as one line: a request of its own, in OTLP's JSON.
 pub(super) fn line(record: &Record) -> Vec<u8> {
     let request = convert::request(&record.node_name, None, vec![convert::log_record(record)]);
@@ -62,7 +69,8 @@ pub(super) struct OtlpSink {
     end: watch::Sender<bool>,
     /// Disconnected when the task ends.
     running: std_mpsc::Receiver<()>,
-    endpoint: Uri,
+    /// For messages.
+    endpoint: String,
 }
 
 /// Counters of the records that were taken.
@@ -84,7 +92,7 @@ impl Counts {
 
 impl OtlpSink {
     pub(super) fn start(config: OtlpConfig, background: &Background) -> Result<Self, Error> {
-        let endpoint = config.endpoint.clone();
+        let endpoint = config.shown();
         let failed = |error: &dyn std::fmt::Display| Error::Source(format!("--otlp-endpoint {endpoint}: {error}"));
         let counts = Arc::new(Counts::default());
         let pusher = Pusher::new(config, counts.clone()).map_err(|error| failed(&error))?;

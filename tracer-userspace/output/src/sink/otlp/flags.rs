@@ -47,6 +47,9 @@ fn endpoint(text: &str) -> Result<Uri, String> {
     if !parts.scheme.as_ref().is_some_and(|scheme| ["http", "https"].contains(&scheme.as_str())) {
         return Err(wrong());
     }
+    if parts.authority.as_ref().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err("it is sent without user and password: write them as a header (TRACER_OTLP_HEADER)".to_owned());
+    }
     if parts.path_and_query.as_ref().is_none_or(|path| path == "/") {
         parts.path_and_query = Some(PathAndQuery::from_static("/v1/logs"));
     }
@@ -72,7 +75,7 @@ mod tests {
         assert_eq!(taken("http://c:4318").as_deref(), Ok("http://c:4318/v1/logs"));
         assert_eq!(taken("https://c/").as_deref(), Ok("https://c/v1/logs"));
         assert_eq!(taken("http://c/insert/v1/logs?a=b").as_deref(), Ok("http://c/insert/v1/logs?a=b"));
-        for wrong in ["", "c:4318", "/v1/logs", "ftp://c", "grpc://c:4317", "http://"] {
+        for wrong in ["", "c:4318", "/v1/logs", "ftp://c", "grpc://c:4317", "http://", "http://u:p@c"] {
             assert!(endpoint(wrong).is_err(), "{wrong}");
         }
     }

@@ -152,7 +152,7 @@ impl Pusher {
         let partial = Response::decode(body.to_bytes()).unwrap_or_default().partial_success.unwrap_or_default();
         let rejected = u64::try_from(partial.rejected_log_records).unwrap_or(0);
         if rejected > 0 {
-            tracing::warn!("{} rejected {rejected} records: {}", self.config.endpoint, partial.error_message);
+            tracing::warn!("{} rejected {rejected} records: {}", self.config.shown(), partial.error_message);
         }
         Ok(rejected)
     }
@@ -179,13 +179,13 @@ impl Pusher {
     /// Reports once, until the endpoint takes records again.
     fn report(&self, trouble: &str) {
         if !self.counts.is_out.swap(true, Ordering::Relaxed) {
-            error::report(&format!("--otlp-endpoint {}: {trouble}", self.config.endpoint));
+            error::report(&format!("--otlp-endpoint {}: {trouble}", self.config.shown()));
         }
     }
 
     fn end_outage(&self) {
         if self.counts.is_out.swap(false, Ordering::Relaxed) {
-            tracing::info!("--otlp-endpoint {}: the endpoint takes records again", self.config.endpoint);
+            tracing::info!("--otlp-endpoint {}: the endpoint takes records again", self.config.shown());
         }
     }
 }
