@@ -24,6 +24,9 @@ pub const FORMAT: &str = "tracer-record";
 /// The version of the format: a reader accepts only its own.
 pub const VERSION: u32 = 1;
 
+/// The most bytes of a recording: a busy node would fill its disk in some hours.
+const LARGEST: u64 = 1 << 30;
+
 /// The first line.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Header {
@@ -54,8 +57,12 @@ pub struct End {
 #[derive(Debug)]
 pub struct Recorder<W: Write> {
     writer: Option<BufWriter<W>>,
+    /// The line that is written now.
+    buffer: Vec<u8>,
     name: String,
     observations: u64,
+    /// Bytes until the recording ends.
+    left: u64,
     failed: bool,
 }
 
@@ -78,7 +85,7 @@ impl<W: Write> Recorder<W> {
     /// Starts a recording with its header.
     pub fn new(writer: W, name: String, at_start: AtStart) -> Self {
         let writer = Some(BufWriter::with_capacity(1 << 16, writer));
-        let mut recorder = Self { writer, name, observations: 0, failed: false };
+        let mut recorder = Self { writer, buffer: Vec::new(), name, observations: 0, left: LARGEST, failed: false };
         let header = Header {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -92,6 +99,15 @@ impl<W: Write> Recorder<W> {
     pub fn push(&mut self, observation: &Observation) {
         self.line(observation);
         self.observations += u64::from(self.writer.is_some());
+        if self.left == 0 && self.writer.is_some() {
+            self.close(observation.time_boot_ns);
+            self.writer = None;
+            error::report(&format!(
+                "record {}: it has {} MiB: the recording ends here, but the run continues",
+                self.name,
+                LARGEST >> 20
+            ));
+        }
     }
 
     /// Writes the buffer to the file.
@@ -104,17 +120,23 @@ impl<W: Write> Recorder<W> {
     /// Writes the end marker. Returns `false` if the recording is incomplete.
     #[must_use]
     pub fn finish(mut self, time_boot_ns: u64) -> bool {
+        self.close(time_boot_ns);
+        !self.failed
+    }
+
+    fn close(&mut self, time_boot_ns: u64) {
         let observations = self.observations;
         self.line(&End { end: true, observations, time_boot_ns });
         self.flush();
-        !self.failed
     }
 
     fn line(&mut self, value: &impl Serialize) {
         let Some(writer) = &mut self.writer else { return };
-        let written =
-            serde_json::to_writer(&mut *writer, value).map_err(io::Error::from).and_then(|()| writer.write_all(b"\n"));
-        if let Err(error) = written {
+        self.buffer.clear();
+        let written = serde_json::to_writer(&mut self.buffer, value).map_err(io::Error::from);
+        self.buffer.push(b'\n');
+        self.left = self.left.saturating_sub(self.buffer.len() as u64);
+        if let Err(error) = written.and_then(|()| writer.write_all(&self.buffer)) {
             self.fail(&error);
         }
     }
@@ -161,6 +183,20 @@ mod tests {
         assert!(lines[0].starts_with(r#"{"format":"tracer-record","version":1,"#) && lines[0].contains(r#""pods":2"#));
         assert_eq!(lines[1], r#"{"time_boot_ns":5,"fact":"tick"}"#);
         assert_eq!(lines[2], r#"{"end":true,"observations":1,"time_boot_ns":9}"#);
+    }
+
+    #[test]
+    fn a_recording_that_is_too_large_ends_with_its_marker() {
+        let mut bytes = Vec::new();
+        let mut recorder = Recorder::new(&mut bytes, "x".into(), AtStart::default());
+        recorder.left = 40;
+        for time_boot_ns in [5, 6, 7] {
+            recorder.push(&Observation { time_boot_ns, kind: ObservationKind::Tick });
+        }
+        assert!(recorder.finish(9));
+        let text = String::from_utf8(bytes).unwrap();
+        let last: End = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!((text.lines().count(), last.observations, last.time_boot_ns), (4, 2, 6));
     }
 
     #[test]
