@@ -127,8 +127,10 @@ where
 {
     let files = [config.output.file.as_deref(), config.record.as_deref()];
     let (mut session, signals, panics) = leftover::leaving_none(files, || begin(config, attach))?;
-    let reason = session.watch(signals, panics, config.duration).await?;
-    session.end(reason)
+    match session.watch(signals, panics, config.duration).await {
+        Ok(reason) => session.end(reason),
+        Err(error) => session.end("error").and(Err(error)),
+    }
 }
 
 /// Starts all parts and emits the first records. Must be called inside the runtime.

@@ -111,7 +111,7 @@ pub struct StopBody {
     pub lost_events: u64,
     /// Attempts that were open at the end.
     pub open_attempts: u64,
-    /// Why the run ended: `signal`, `duration`, `until_failure`, `output_closed` (nobody reads), `end_of_stream`,
+    /// Why the run ended: `signal`, `duration`, `until_failure`, `output_closed` (nobody reads), `end_of_stream`, `error`,
     /// `panic` (a defect of tracer); of a recording that could not be read to its end `cut_at_line_N` or
     /// `unreadable_at_line_N`.
     pub reason: String,

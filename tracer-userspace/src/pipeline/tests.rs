@@ -15,6 +15,8 @@ struct Memory {
     answers: mpsc::Sender<ObservationKind>,
     /// The answer to a query for the firewall. It comes when the run waits for it.
     answer: Option<ObservationKind>,
+    /// The ring breaks when all events are read.
+    breaks: bool,
 }
 
 impl EventSource for Memory {
@@ -22,7 +24,11 @@ impl EventSource for Memory {
         if let Some(answer) = self.answer.take() {
             self.answers.try_send(answer).unwrap();
         }
-        if self.batches.is_empty() { std::future::pending().await } else { Ok(()) }
+        match self.batches.is_empty() {
+            true if self.breaks => Err(io::ErrorKind::BrokenPipe.into()),
+            true => std::future::pending().await,
+            false => Ok(()),
+        }
     }
 
     fn drain(&mut self, _max: usize, into: &mut Vec<Observation>) -> usize {
@@ -58,7 +64,7 @@ fn retransmit(time_boot_ns: u64) -> Observation {
 fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mpsc::Sender<ObservationKind>) {
     let (sender, changes) = mpsc::channel(8);
     let attached = Attached {
-        events: Memory { batches: batches.into(), lost, answers: sender.clone(), answer: None },
+        events: Memory { batches: batches.into(), lost, answers: sender.clone(), answer: None, breaks: false },
         since_boot_ns: clock::boot_ns(),
         hooks: vec![HookStatus { hook: "kfree_skb".into(), program_type: "raw_tracepoint".into() }],
         missing_hooks: vec![],
@@ -108,6 +114,17 @@ fn a_run_starts_watches_and_stops() {
         (&"start".into(), &812.into(), &"n1".into())
     );
     assert_eq!((&last["type"], &last["reason"], &last["events"]), (&"stop".into(), &"duration".into(), &3.into()));
+}
+
+#[test]
+fn a_ring_that_breaks_still_ends_the_run_with_its_records() {
+    let scratch = Scratch::new();
+    let config = config(&scratch);
+    let (mut attached, _sender) = attached(vec![vec![retransmit(1)]], 0);
+    attached.events.breaks = true;
+    assert_eq!(run(&config, |_, _, _| Ok(attached)).unwrap_err().exit_code(), 3);
+    let printed = std::fs::read_to_string(scratch.path("out")).unwrap();
+    assert!(printed.lines().last().is_some_and(|last| last.contains(r#""reason":"error""#)), "{printed}");
 }
 
 #[test]
