@@ -157,7 +157,7 @@ pub(super) struct Why {
 pub(super) struct Top {
     #[command(flatten)]
     pub(super) logs: Logs,
-    /// Print in this format
+    /// Print in this format, also in a pipe: the table is for people
     #[arg(short, long, value_enum, value_name = choices::<Format>(), hide_possible_values = true, default_value = "pretty")]
     pub(super) output: Format,
     #[command(flatten)]

@@ -54,7 +54,9 @@ fn with_own_help(command: &str, arg: Arg) -> Arg {
         ("doctor", "pods") => arg
             .help("Read the pods of this node from this file, as `kubectl get pods -A -o json` (or yaml) prints them"),
         ("doctor", "prober") => arg.help("Find the node's network namespace by processes with this name; repeatable"),
-        ("show", "output") => arg.help("Print records in this format [default: pretty]"),
+        ("show", "output") => {
+            arg.help("Print records in this format [default: pretty, also in a pipe: show is for people]")
+        }
         _ => arg,
     }
 }

@@ -156,8 +156,8 @@ mod tests {
             let config = config_of(file(proxy), &KubeConfigOptions::default()).await.expect("a configuration");
             assert!(config.proxy_url.as_ref().is_some_and(|it| it.to_string().starts_with(proxy)), "{proxy}");
             let problem = Client::try_from(config).err().map(|error| reason(&error));
-            let told = "the proxy ftp://h:1 has a protocol that tracer does not speak";
-            assert_eq!(problem.as_deref(), (!works).then_some(told));
+            let expected = "the proxy ftp://h:1 has a protocol that tracer does not speak";
+            assert_eq!(problem.as_deref(), (!works).then_some(expected));
         }
     }
 }
