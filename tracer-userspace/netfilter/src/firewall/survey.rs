@@ -67,9 +67,12 @@ fn chain(chain: &Chain, family: &str) -> SurveyChain {
 
 /// Whether rules accept all packets of TCP, UDP and ICMP, as the nodes of GKE have it behind a policy that drops.
 fn accepts_all(chain: &Chain, family: &str) -> bool {
-    let accepts = |protocol| {
-        let all = [None, Some(protocol)].map(|protocol| When { protocol, ..When::default() });
-        chain.rules.iter().any(|rule| rule.then == Then::Accept && rule.exact() && all.contains(&rule.when))
+    let accepts = |wanted: u8| {
+        chain.rules.iter().any(|rule| {
+            let (v6, protocol) = (rule.when.v6.filter(|_| family != "inet"), rule.when.protocol);
+            let is_plain = rule.exact() && rule.when == When { v6, protocol, ..When::default() };
+            rule.then == Then::Accept && is_plain && protocol.is_none_or(|it| it == wanted)
+        })
     };
     let icmp: &[u8] = match family {
         "ip" => &[1],
@@ -94,7 +97,12 @@ mod tests {
     fn a_policy_gets_no_packet_where_rules_accept_each_protocol() {
         let drops = |protocols: &[Option<u8>], family| {
             let accept = |protocol: &Option<u8>| Rule {
-                when: When { protocol: *protocol, ..When::default() },
+                // As in the rules of iptables.
+                when: When {
+                    v6: (family != "inet").then_some(family == "ip6"),
+                    protocol: *protocol,
+                    ..When::default()
+                },
                 then: Then::Accept,
                 ..Rule::default()
             };
