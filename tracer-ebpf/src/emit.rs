@@ -30,13 +30,11 @@ pub fn monotonic_ns() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// The CPU this runs on.
 #[inline(always)]
 pub fn cpu() -> u32 {
     unsafe { bpf_get_smp_processor_id() as u32 }
 }
 
-/// Adds one to a counter.
 #[inline(always)]
 pub fn count(counter: Counter) {
     if let Some(value) = STATS.get_ptr_mut(counter as u32) {

@@ -14,7 +14,6 @@ pub fn by_tuple(tuple: &Tuple) -> Option<Flow> {
     flow.is_usable(now()).then_some(flow)
 }
 
-/// Assigns a tuple to a connection.
 #[inline(always)]
 pub fn remember(tuple: &Tuple, conn: u64) {
     insert(tuple, Flow { conn, ended_ns: 0 });

@@ -115,7 +115,6 @@ pub struct Pending {
 #[map]
 pub static PENDING: LruHashMap<Tuple, [Pending; PLACES]> = LruHashMap::with_max_entries(8192, 0);
 
-/// Address and port.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Endpoint {

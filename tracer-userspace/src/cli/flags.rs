@@ -231,7 +231,6 @@ pub struct SourceFlags {
     pub api_events: Vec<Namespace>,
 }
 
-/// This node.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sources")]
 pub struct NodeFlag {

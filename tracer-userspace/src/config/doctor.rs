@@ -11,7 +11,6 @@ use tracer_sources::files;
 use tracer_terminal::error::Error;
 use tracer_terminal::typed::nearest;
 
-/// Makes the configuration of the flags.
 pub(super) fn plan(args: DoctorArgs) -> Result<DoctorConfig, Error> {
     let output = output(&args.output);
     let output = SinkConfig { rotation: rotation(&args.rotation, output.file.is_some())?, ..output };

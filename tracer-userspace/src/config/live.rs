@@ -11,7 +11,7 @@ use tracer_sources::cluster::{self, Access, ClusterConfig, Namespace};
 use tracer_sources::{NamedLog, journal_in};
 use tracer_terminal::error::Error;
 
-/// Makes the configuration of the flags of these commands. Only a daemon has the flags in `daemon`.
+/// Only a daemon has the flags in `daemon`.
 pub(super) fn plan(
     flags: LiveFlags,
     daemon: Option<(ServeFlags, DestinationFlags)>,

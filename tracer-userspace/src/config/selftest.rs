@@ -7,7 +7,6 @@ use tracer_output::sink::filter::Filter;
 use tracer_terminal::error::Error;
 use tracer_testbed::command::SelftestConfig;
 
-/// Makes the configuration of the flags.
 pub(super) fn plan(args: SelftestArgs) -> Result<SelftestConfig, Error> {
     let filter = Filter { causes: causes(&args.causes.causes)?, ..Filter::default() };
     let output = SinkConfig { filter, ..output(&args.output) };

@@ -11,7 +11,6 @@ use tracer_model::event::{
 };
 use tracer_model::record::Evidence;
 
-/// Builds one piece of evidence.
 pub(super) fn evidence_of(hook: &str, time_boot_ns: u64, text: String, fields: Value) -> Evidence {
     let fields = match fields {
         Value::Object(map) => map.into_iter().filter(|(_, v)| !v.is_null()).collect(),
@@ -20,7 +19,6 @@ pub(super) fn evidence_of(hook: &str, time_boot_ns: u64, text: String, fields: V
     Evidence { hook: hook.to_owned(), time_boot_ns, text, fields }
 }
 
-/// A dropped packet.
 pub(super) fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
     let unknown = if is_nameless(drop) { HIDDEN } else { "no reason given by this kernel" };
     let why = drop.reason.as_deref().or(drop.location.as_deref()).unwrap_or(unknown);
@@ -34,7 +32,6 @@ pub(super) fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
     evidence_of(Hook::KfreeSkb.name(), time, text, fields)
 }
 
-/// A RST that a stack of this node sent.
 pub(super) fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
     let from = match (&reset.actor, reset.no_socket, reset.state) {
         (Some(actor), ..) => actor.to_string(),
@@ -51,14 +48,12 @@ pub(super) fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
     evidence_of(reset.hook.name(), time, text, fields)
 }
 
-/// A RST that the prober's socket received.
 pub(super) fn of_reset_received(time: u64, reset: &ResetReceived) -> Evidence {
     let text = format!("RST from {} received in {}", reset.flow.dst, state_name(reset.state));
     let fields = json!({ "state": reset.state, "bytes_received": reset.bytes_received });
     evidence_of(Hook::TcpReceiveReset.name(), time, text, fields)
 }
 
-/// An ICMP error.
 pub(super) fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
     let text = format!("{} sent about the {} {}", RejectAnswer::of(icmp), icmp.flags.name(), icmp.flow);
     let fields = json!({ "type": icmp.icmp_type, "code": icmp.code, "netns": icmp.netns });

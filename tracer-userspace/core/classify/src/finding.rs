@@ -12,17 +12,13 @@ pub struct Finding {
     pub cause: Cause,
     /// How the attempt ended.
     pub outcome: Outcome,
-    /// How sure.
     pub confidence: Confidence,
     /// One sentence with the names and numbers of this case.
     pub summary: String,
-    /// What fixes it.
     pub remediation: Remediation,
-    /// What decided it.
     pub evidence: Vec<Evidence>,
     /// When the event that decided it happened, CLOCK_BOOTTIME.
     pub decided_at: u64,
-    /// The process that caused it.
     pub culprit: Option<Culprit>,
     /// Hooks without which this conclusion is weaker; the verdict names those that are missing.
     pub rests_on: &'static [Hook],
