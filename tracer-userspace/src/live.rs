@@ -21,7 +21,7 @@ use tracer_node::clock;
 use tracer_node::ports::are_many_in_use;
 use tracer_output::sink::metrics::{HookCount, KernelCounts};
 use tracer_sources::cluster::Cluster;
-use tracer_sources::{Background, Inquirer, KubeletLog, Prober, Snapshot, SourceConfig, Supervisor};
+use tracer_sources::{Background, KubeletLog, Prober, QueryThreads, Snapshot, SourceConfig, Supervisor};
 use tracer_terminal::error::{Error, chain};
 
 /// The length of the queue of observations: if it is full, the sources wait for the pipeline.
@@ -45,7 +45,7 @@ pub struct Kernel {
     other_processes: OtherProcesses,
     /// Makes the sources read the node again.
     refresh: Arc<Notify>,
-    inquirer: Inquirer,
+    query_threads: QueryThreads,
     /// Since when the kernel counts the ephemeral ports of each process.
     ports_since: u64,
     /// A process of the node's namespace.
@@ -74,13 +74,13 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
     loaded.attached_boot_ns = clock::boot_ns();
     let refresh = Arc::new(Notify::new());
     let endpoints = sources.cluster.as_ref().map(|cluster| cluster.queries.clone());
-    let inquirer = Inquirer::start(tx.clone(), endpoints, supervisor);
+    let query_threads = QueryThreads::start(tx.clone(), endpoints, supervisor);
     let kernel = Kernel {
         loaded,
         probers: config.load.probers.clone(),
         other_processes: OtherProcesses::beside(&snapshot.probers, config.load.all_connections),
         refresh: refresh.clone(),
-        inquirer,
+        query_threads,
         ports_since: clock::boot_ns(),
         prober_pid: snapshot.probers.first().map(|prober| prober.pid),
         tidied: false,
@@ -198,7 +198,7 @@ impl EventSource for Kernel {
         if !found.is_empty() {
             self.loaded.watch_sockets(&found);
         }
-        bound.into_iter().for_each(|socket| self.inquirer.check_bound(socket));
+        bound.into_iter().for_each(|socket| self.query_threads.check_bound(socket));
         for cgroup in self.other_processes.take_found() {
             self.loaded.skip_cgroup(cgroup);
         }
@@ -247,7 +247,7 @@ impl EventSource for Kernel {
             | Query::Target(..)
             | Query::PortHolders(..)
             | Query::DevicePrograms(..)
-            | Query::Endpoints(_) => self.inquirer.ask(query),
+            | Query::Endpoints(_) => self.query_threads.submit(query),
         }
         None
     }

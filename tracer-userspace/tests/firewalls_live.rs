@@ -68,8 +68,8 @@ impl TestNode {
             ("kubelet to API server", &self.node, API_SERVER),
         ];
         thread::scope(|scope| {
-            let dials = paths.map(|(name, from, to)| scope.spawn(move || (!from.reaches(to)).then_some(name)));
-            dials.into_iter().filter_map(|dial| dial.join().expect("a dial")).collect()
+            let connects = paths.map(|(name, from, to)| scope.spawn(move || (!from.reaches(to)).then_some(name)));
+            connects.into_iter().filter_map(|connect| connect.join().expect("a connect")).collect()
         })
     }
 

@@ -103,7 +103,8 @@ impl Tracer {
 
     /// Lets the prober connect to a closed port until a verdict comes, and checks the verdict.
     ///
-    /// It dials again only when tracer has been quiet: an emulated processor cannot follow hundreds of dials a second.
+    /// It connects again only when tracer has been quiet: an emulated processor cannot follow hundreds of connects a
+    /// second.
     fn expect_refusal(&self, prober: &mut Prober, port: u16) {
         let until_quiet = || self.records.recv_timeout(QUIET).ok();
         let verdict = soon("a verdict", || {

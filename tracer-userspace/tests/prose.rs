@@ -21,13 +21,23 @@ const PAGES: [&str; 6] = [
     ":!docs/evidence.md",
 ];
 const TRANSCRIPTS: &str = "docs/incidents.md";
-/// Old words. CONTRIBUTING.md has a plain word instead of each.
-const DIALECT: [&str; 10] =
-    ["mend", "mends", "mended", "told", "said", "whose", "anew", "twofold", "seldom", "hitherto"];
+/// Old words. The table of CONTRIBUTING.md has a plain word instead of each.
+const DIALECT: [&str; 16] = [
+    "mend", "mends", "mended", "told", "said", "whose", "anew", "twofold", "seldom", "hitherto", "played", "dials",
+    "heeded", "ceases", "errand", "sighting",
+];
 
 /// Files without old words. The recordings have texts of former versions.
-const FILES: [&str; 7] =
-    ["*.rs", "*.md", "*.toml", "*.yaml", "*.yml", ":!tests/fixtures", ":!tracer-userspace/tests/prose.rs"];
+const FILES: [&str; 8] = [
+    "*.rs",
+    "*.md",
+    "*.toml",
+    "*.yaml",
+    "*.yml",
+    ":!tests/fixtures",
+    ":!CONTRIBUTING.md",
+    ":!tracer-userspace/tests/prose.rs",
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

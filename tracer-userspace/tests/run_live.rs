@@ -295,7 +295,7 @@ fn attempts_from_before_the_last_hook_was_attached_get_no_verdict() {
     let out = node.path("out.ndjson");
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     // Attempts run while the hooks are attached one by one. A verdict on an attempt with missing events would be wrong.
-    let dials = std::thread::spawn(move || {
+    let connects = std::thread::spawn(move || {
         while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
             refuse(1);
             // Nothing reads the ring until all hooks are attached. The pause keeps the ring from overflowing.
@@ -305,7 +305,7 @@ fn attempts_from_before_the_last_hook_was_attached_get_no_verdict() {
     let daemon = Daemon::start(&node, &["--output-file", out.to_str().unwrap()]);
     soon("a verdict", || records(&out).iter().any(|record| record["type"] == "verdict").then_some(()));
     stop.send(()).unwrap();
-    dials.join().unwrap();
+    connects.join().unwrap();
     assert_eq!(daemon.end(), Some(0));
     let all = records(&out);
     assert!(all.iter().all(|record| record["type"] != "loss"), "{all:?}");

@@ -1,5 +1,5 @@
-//! The sources on this kernel: network namespaces of a process that plays the kubelet and of a pod, and tables as
-//! kube-proxy writes them. Needs root, `ip`, `nft` and iptables.
+//! The sources on this kernel: network namespaces of a process that stands in for the kubelet and of a pod, and tables
+//! as kube-proxy writes them. Needs root, `ip`, `nft` and iptables.
 //!
 //! Run with `cargo test -p tracer-userspace --test sources_live -- --ignored`.
 

@@ -144,9 +144,9 @@ fn on_kernels(args: &TestArgs, releases: &[&'static Release], report: &mut Repor
         }
     }
     runs.iter().for_each(|run| run.report(report));
-    // The oldest and the newest kernel together can play each cause.
+    // The oldest and the newest kernel together can show each cause.
     if args.is_whole() && releases.len() > 1 {
-        report.failed += played_nowhere(&runs, args.every_scenario);
+        report.failed += ran_nowhere(&runs, args.every_scenario);
     }
     print!("\n{}\n{}", matrix::text(&runs), rows::confusions(&runs));
     Ok(())
@@ -169,15 +169,15 @@ fn in_machines(places: &[Scenarios<'_>], jobs: usize) -> Result<Vec<Run>> {
     results.into_iter().map(|(_, run)| run).collect()
 }
 
-/// How many causes, or scenarios, no kernel could play. Each of them must be played on some kernel.
-fn played_nowhere(runs: &[Run], each_scenario: bool) -> usize {
+/// How many causes, or scenarios, no kernel could run. Each of them must run on some kernel.
+fn ran_nowhere(runs: &[Run], each_scenario: bool) -> usize {
     let with = |is_wanted: fn(Outcome) -> bool| -> BTreeSet<&str> {
         let rows = runs.iter().flat_map(|run| &run.rows).filter(|row| is_wanted(row.result));
         rows.filter_map(|row| if each_scenario { Some(row.scenario.as_str()) } else { row.cause.as_deref() }).collect()
     };
-    let played = with(|result| matches!(result, Outcome::Pass | Outcome::Fail));
+    let ran = with(|result| matches!(result, Outcome::Pass | Outcome::Fail));
     let lacking = with(|result| result == Outcome::Cannot);
-    lacking.difference(&played).inspect(|name| println!("FAIL   {name}: no kernel could play it")).count()
+    lacking.difference(&ran).inspect(|name| println!("FAIL   {name}: no kernel could run it")).count()
 }
 
 #[cfg(test)]
@@ -192,9 +192,9 @@ mod tests {
         let here = run(vec![row("a", Outcome::Cannot), row("b", Outcome::Cannot), row("c", Outcome::Pass)]);
         let there = run(vec![row("a", Outcome::Pass), row("b", Outcome::Cannot), row("c", Outcome::Cannot)]);
         let runs = [here, there];
-        assert_eq!((played_nowhere(&runs, true), played_nowhere(&runs, false)), (1, 1));
+        assert_eq!((ran_nowhere(&runs, true), ran_nowhere(&runs, false)), (1, 1));
         let other = Row { cause: Some("B".to_owned()), ..row("d", Outcome::Pass) };
         let runs = [runs.to_vec(), vec![run(vec![other])]].concat();
-        assert_eq!((played_nowhere(&runs, true), played_nowhere(&runs, false)), (1, 0));
+        assert_eq!((ran_nowhere(&runs, true), ran_nowhere(&runs, false)), (1, 0));
     }
 }

@@ -170,24 +170,25 @@ fn measure(site: &Site<'_>, layout: &Layout, plan: Plan) -> Result<[f64; MEASURE
     let started = tracer.cpu_seconds_of_all()?;
     // tracer inspects each new target once. That is no part of the permanent cost.
     let targets = site.addresses[..layout.pods].iter().map(|address| SocketAddr::from((*address, PORT))).cycle();
-    prober.dials(Kind::Http, targets.clone().take(layout.pods), PATIENCE, Duration::from_millis(20))?;
+    prober.connect_each(Kind::Http, targets.clone().take(layout.pods), PATIENCE, Duration::from_millis(20))?;
     std::thread::sleep(Duration::from_secs(2));
     // tracer reads the node every ten seconds: both times are multiples of that.
     let dropped = plan.starts.next_multiple_of(5);
     let rate = RATE * layout.pods as f64;
     let (each, pace) = ((rate * PACE) as usize, Duration::from_secs_f64(1.0 / rate));
-    let steady = cpu_share(&tracer, || prober.dials(Kind::Http, targets.clone().take(each * dropped), PATIENCE, pace))?;
+    let steady =
+        cpu_share(&tracer, || prober.connect_each(Kind::Http, targets.clone().take(each * dropped), PATIENCE, pace))?;
     let begun = Instant::now();
     let share = cpu_share(&tracer, || {
         for _ in 0..dropped {
             layout.rewrite()?;
             let with_healthy = std::iter::once(DROPPED).chain(targets.clone().take(each.saturating_sub(1)));
-            prober.dials(Kind::Http, with_healthy, PATIENCE, pace)?;
+            prober.connect_each(Kind::Http, with_healthy, PATIENCE, pace)?;
         }
         Ok(())
     })?;
     let of_dropped = (share - steady).max(0.0) * begun.elapsed().as_secs_f64() / dropped as f64;
-    prober.dials(Kind::Tcp, std::iter::repeat_n(REFUSED, REFUSALS), PATIENCE, Duration::from_millis(100))?;
+    prober.connect_each(Kind::Tcp, std::iter::repeat_n(REFUSED, REFUSALS), PATIENCE, Duration::from_millis(100))?;
     let memory = tracer.memory("RssAnon")? / 1024.0;
     let attached = tracer.attached_after.as_secs_f64();
     let lines = tracer.stop()?;

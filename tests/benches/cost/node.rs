@@ -56,9 +56,9 @@ fn case(stage: &Stage, plan: Plan, addresses: &[Ipv4Addr], beside: &Beside) -> R
     let targets = addresses.iter().map(|address| SocketAddr::from((*address, PORT))).cycle();
     let (count, every) = ((seconds * RATE) as usize, Duration::from_secs_f64(1.0 / RATE));
     // tracer inspects each new target once. That is no part of the permanent cost.
-    prober.dials(Kind::Http, targets.clone().take(addresses.len()), PATIENCE, every)?;
+    prober.connect_each(Kind::Http, targets.clone().take(addresses.len()), PATIENCE, every)?;
     let (worked, begun) = (tracer.cpu_seconds_of_all()?, Instant::now());
-    prober.dials(Kind::Http, targets.take(count), PATIENCE, every)?;
+    prober.connect_each(Kind::Http, targets.take(count), PATIENCE, every)?;
     let (took, worked) = (begun.elapsed().as_secs_f64(), tracer.cpu_seconds_of_all()? - worked);
     let memory = Memory::of(&tracer)?;
     let untracked = load.finish()?.per_second;

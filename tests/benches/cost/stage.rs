@@ -215,11 +215,11 @@ impl Prober {
 
     /// Makes attempts, one every `pace`, and waits for the end of the last.
     pub(super) fn attempts(&mut self, dst: SocketAddr, count: usize, pace: Duration) -> Result<()> {
-        self.dials(Kind::Tcp, std::iter::repeat_n(dst, count), PATIENCE, pace)
+        self.connect_each(Kind::Tcp, std::iter::repeat_n(dst, count), PATIENCE, pace)
     }
 
     /// Makes an attempt to each target, one every `pace`, and waits for the end of the last.
-    pub(super) fn dials(
+    pub(super) fn connect_each(
         &mut self,
         kind: Kind,
         targets: impl Iterator<Item = SocketAddr>,

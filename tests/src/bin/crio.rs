@@ -1,4 +1,4 @@
-//! Plays the container runtime: see [`tracer_testbed::plugin::runtime`].
+//! Stands in for the container runtime: see [`tracer_testbed::plugin::runtime`].
 
 use anyhow::Result;
 use tracer_testbed::helper::Role;

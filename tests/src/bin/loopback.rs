@@ -1,4 +1,4 @@
-//! Plays the CNI plugin of the same name: see [`tracer_testbed::plugin::run`].
+//! Stands in for the CNI plugin of the same name: see [`tracer_testbed::plugin::run`].
 
 use anyhow::Result;
 use tracer_testbed::helper::Role;

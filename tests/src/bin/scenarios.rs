@@ -1,4 +1,4 @@
-//! Plays each scenario on this kernel, and checks the verdicts of tracer. Prints one line for each scenario. The exit
+//! Runs each scenario on this kernel, and checks the verdicts of tracer. Prints one line for each scenario. The exit
 //! code is 1 if one failed.
 
 use std::fs;
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// A short run fails if a cause cannot be played on this kernel, nor in one of its virtual machines.
+    /// A short run fails if a cause cannot be shown on this kernel, nor in one of its virtual machines.
     #[test]
     fn scenarios_for_an_own_machine_are_played_on_every_kernel() {
         let own = |s: &&Scenario| s.needs.contains(&Need::OwnMachine);

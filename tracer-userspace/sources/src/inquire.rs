@@ -27,7 +27,7 @@ const FEW: usize = 4;
 
 /// Takes the queries. Firewalls have their own thread, because a verdict waits for the answer.
 #[derive(Debug)]
-pub struct Inquirer {
+pub struct QueryThreads {
     targets: Option<SyncSender<TargetQuery>>,
     firewalls: Option<SyncSender<(Netns, Flow)>>,
     ports: Option<SyncSender<(Netns, u16)>>,
@@ -37,7 +37,7 @@ pub struct Inquirer {
     endpoints: Option<Queries>,
 }
 
-impl Inquirer {
+impl QueryThreads {
     /// Starts the threads, which send their answers to `tx`.
     pub fn start(tx: Sender<ObservationKind>, endpoints: Option<Queries>, supervisor: &Supervisor) -> Self {
         let (observations, holders, found, listeners) = (tx.clone(), tx.clone(), tx.clone(), tx.clone());
@@ -47,7 +47,7 @@ impl Inquirer {
             programs: start(supervisor, "programs", move |asked| read_slowly(&asked, &found, read_programs)),
             binds: start(supervisor, "binds", move |bound| binds::check(&bound, &listeners)),
             firewalls: start(supervisor, "firewalls", move |asked| read_firewalls(&asked, &observations)),
-            targets: start(supervisor, "inquiries", move |asked| TargetInspector::new(asked).answer_all(&tx)),
+            targets: start(supervisor, "targets", move |asked| TargetInspector::new(asked).answer_all(&tx)),
         }
     }
 
@@ -60,7 +60,7 @@ impl Inquirer {
         }
     }
 
-    pub fn ask(&self, query: Query) {
+    pub fn submit(&self, query: Query) {
         match query {
             Query::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
             Query::Target(inspect) => put(self.targets.as_ref(), inspect),

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 pub use background::{Background, Supervisor};
 pub use files::FileError;
 pub use files::api::or_default;
-pub use inquire::Inquirer;
+pub use inquire::QueryThreads;
 pub use kubelet::{
     KubeletLog, KubeletLogging, KubeletLoggingError, NamedLog, TO_NAME as TO_NAME_THE_LOG,
     exposure as kubelet_log_exposure, journal_in, lack as kubelet_log_lack, stderr_lost as kubelet_stderr_lost,
@@ -42,6 +42,7 @@ use kubelet_pods::KubeletPods;
 use tracer_model::event::{
     KNOWN_PROBERS, Netns, ObservationKind, Pod, Pods, ProxyMode, Service, ServicePort, Services,
 };
+use tracer_model::plural::counted;
 use tracer_node::sock_diag::listening_ports;
 use tracer_node::{links, pods, settings};
 
@@ -300,7 +301,9 @@ fn prober_problems(probers: &[Prober]) -> Vec<String> {
 fn sources(config: &SourceConfig, observations: &[ObservationKind]) -> Vec<String> {
     let named = |kind: &ObservationKind| match kind {
         ObservationKind::Links(_) => Some("links and addresses (rtnetlink)".to_owned()),
-        ObservationKind::NodePorts(ports) => Some(format!("{} NodePorts ({})", ports.ports.len(), table(ports.mode))),
+        ObservationKind::NodePorts(ports) => {
+            Some(format!("{} ({})", counted(ports.ports.len() as u64, "NodePort"), table(ports.mode)))
+        }
         ObservationKind::NodeSettings(_) => Some("settings (sysctl)".to_owned()),
         ObservationKind::Pods(_) => Some("pods (processes and cgroups)".to_owned()),
         _ => None,

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::flags::{BtfFlag, CauseFlag, NodeFlag, OutputFlags};
 
-/// What is played, and where the rows go.
+/// What runs, and where the rows go.
 #[derive(Debug, Args)]
 pub struct SelftestArgs {
     #[command(flatten)]

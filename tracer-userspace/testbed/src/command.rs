@@ -30,7 +30,7 @@ pub struct SelftestConfig {
     /// Where rows are printed. Its causes select the scenarios.
     pub output: SinkConfig,
     pub node_name: String,
-    /// `--btf` of the tracer that is played against.
+    /// `--btf` of the tracer of the scenarios.
     pub btf: Option<PathBuf>,
 }
 

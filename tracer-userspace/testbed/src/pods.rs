@@ -90,7 +90,7 @@ pub fn without_probes(mut list: Value) -> Value {
     list
 }
 
-/// A pod with a readiness probe that dials its own Service.
+/// A pod with a readiness probe that connects to its own Service.
 fn circular_pod(seconds: u64) -> PodSpec {
     let mut probe = http_probe(CIRCULAR.1, "HTTP", seconds);
     probe["httpGet"]["host"] = json!(IpAddr::from(CIRCULAR.0));

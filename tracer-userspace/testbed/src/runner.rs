@@ -52,11 +52,11 @@ fn run_shared(plan: &Plan, scenarios: &[&Scenario], on_row: &mut dyn FnMut(&Row)
     let mut rows = Vec::new();
     for scenario in scenarios {
         let row = row(scenario, |row| {
-            let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut || Ok(()), &wait_for);
+            let ran = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut || Ok(()), &wait_for);
             // The pods must exist until the verdicts are there, because the tracer inspects their namespaces.
             let settled = wait_for_verdicts(&session, row, &plan.options);
             node.clear()?;
-            played.and(settled)
+            ran.and(settled)
         });
         on_row(&row);
         rows.push(row);
@@ -118,8 +118,8 @@ fn run_alone(plan: &Plan, scenario: &Scenario) -> Row {
         if scenario.node == Node::Shared {
             watch()?;
         }
-        let played = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut watch, &wait_for);
-        played.and(match session.into_inner() {
+        let ran = play(plan, scenario, (&mut node, &mut prober), &mut row.done, &mut watch, &wait_for);
+        ran.and(match session.into_inner() {
             Some(session) => finish(plan, scenario, session, row),
             None => Err(anyhow!("the scenario ended before any tracer watched")),
         })

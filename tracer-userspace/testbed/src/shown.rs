@@ -47,9 +47,7 @@ fn choose(
 /// Why a scenario cannot run here. The selftest never changes a setting of the whole machine, even of a virtual one.
 fn lacking(scenario: &Scenario) -> Option<String> {
     if scenario.needs.contains(&Need::OwnMachine) {
-        return Some(
-            "changes a setting of the whole machine (`cargo xtask test` plays it in a virtual one)".to_owned(),
-        );
+        return Some("changes a setting of the whole machine (`cargo xtask test` runs it in a virtual one)".to_owned());
     }
     scenario.needs.iter().find_map(|need| need.lacking())
 }

@@ -157,10 +157,10 @@ fn each_kernel_decides_as_before(replays: &Replays) {
 
 fn each_scenario_gets_its_cause_on_each_kernel(replays: &Replays) {
     let scenarios: BTreeMap<&str, Scenario> = all().into_iter().map(|scenario| (scenario.name, scenario)).collect();
-    let played = || replays.kernels.iter().filter(|replay| replay.names().0 != WITH_A_KUBELET);
-    assert!(played().count() > 100, "{}", played().count());
+    let ran = || replays.kernels.iter().filter(|replay| replay.names().0 != WITH_A_KUBELET);
+    assert!(ran().count() > 100, "{}", ran().count());
     let wrong: Vec<&str> =
-        played().filter(|replay| !is_right(replay, &scenarios)).map(|replay| replay.name.as_str()).collect();
+        ran().filter(|replay| !is_right(replay, &scenarios)).map(|replay| replay.name.as_str()).collect();
     assert!(wrong.is_empty(), "not the cause of their scenario: {wrong:?}");
 }
 

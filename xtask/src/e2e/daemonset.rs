@@ -23,7 +23,7 @@ struct Manifest {
     objects: String,
 }
 
-/// Plays all cases with the plain manifest, and restarts parts of the node and the DaemonSet meanwhile. Plays only the
+/// Runs all cases with the plain manifest, and restarts parts of the node and the DaemonSet meanwhile. Runs only the
 /// first case with each other manifest.
 pub(super) fn play(args: &E2eArgs, socket: &Path, cluster: &Cluster, cases: &[&Case]) -> Result<()> {
     let archive = args.archive.clone().map_or_else(|| image::build(&[Target::X86], false), Ok)?;

@@ -22,8 +22,8 @@ pub(super) fn text(runs: &[Run]) -> String {
     }
     let mut text = aligned(&table) + LEGEND;
     for run in runs.iter().filter(|run| !run.programs.is_empty()) {
-        let played = run.count(Outcome::Pass) + run.count(Outcome::Fail);
-        let _ = writeln!(text, "{}: {played} played; hooks by program type: {}", run.kernel, run.programs);
+        let ran = run.count(Outcome::Pass) + run.count(Outcome::Fail);
+        let _ = writeln!(text, "{}: {ran} ran; hooks by program type: {}", run.kernel, run.programs);
     }
     for run in runs {
         if let Some(why) = &run.broken {
@@ -126,7 +126,7 @@ cause                  proxy  family  here          6.1     sid
 connection_refused     any    v4      pass 1        pass 1  -
 nodeport               ipvs   v4      cannot 1 [2]  -       -
 proxy any: no Service proxy takes part, it is the same under each
-here: 2 played; hooks by program type: kprobe 2
+here: 2 ran; hooks by program type: kprobe 2
 FAIL: kernel sid: it did not boot
 [1] crowd on here: a verdict
 [2] collision on here: no IPVS

@@ -127,7 +127,7 @@ pub(crate) fn confusions(runs: &[Run]) -> String {
 /// Maximum number of failures that are retried. More failures do not come from a busy machine.
 const RETRIED: usize = 8;
 
-/// Retries failed scenarios, because a wait can be too short on a busy or emulated machine. Also plays the scenarios of
+/// Retries failed scenarios, because a wait can be too short on a busy or emulated machine. Also runs the scenarios of
 /// `all` that an interrupted run did not reach. A wrong cause is not retried.
 pub(crate) fn complete(
     mut rows: Vec<Row>,
@@ -147,7 +147,7 @@ pub(crate) fn complete(
     if failed.is_empty() && missing.is_empty() {
         return rows;
     }
-    eprintln!("xtask: retrying {failed:?}, playing {} that were not reached", missing.len());
+    eprintln!("xtask: retrying {failed:?}; running {} that were not reached", missing.len());
     let (second, broken) = match again(&[failed.clone(), missing.clone()].concat()) {
         Ok(rows) => (rows, String::new()),
         Err(error) => (Vec::new(), format!(": {error:#}")),
@@ -159,13 +159,13 @@ pub(crate) fn complete(
                 *row = Row { flaky: true, reason: row.reason.take(), ..other.clone() };
             }
             other => {
-                let why = other.and_then(|other| other.reason.as_deref()).unwrap_or("not played");
+                let why = other.and_then(|other| other.reason.as_deref()).unwrap_or("not run");
                 row.reason = Some(format!("{}; in a retry: {why}{broken}", row.reason.as_deref().unwrap_or("?")));
             }
         }
     }
-    let not_played = |name: &String| Row::failed(name, None, format!("not played{broken}"));
-    rows.extend(missing.iter().map(|name| find(name).cloned().unwrap_or_else(|| not_played(name))));
+    let not_run = |name: &String| Row::failed(name, None, format!("not run{broken}"));
+    rows.extend(missing.iter().map(|name| find(name).cloned().unwrap_or_else(|| not_run(name))));
     rows
 }
 
@@ -211,11 +211,11 @@ mod tests {
         let names = ["a", "b", "c"].map(str::to_owned);
         let passed = |name: &str| Row { result: Outcome::Pass, ..Row::failed(name, None, "") };
         let results = |rows: Vec<Row>| rows.iter().map(|row| row.result).collect::<Vec<_>>();
-        let played = complete(vec![passed("a")], &names, |missing| {
+        let ran = complete(vec![passed("a")], &names, |missing| {
             assert_eq!(missing, ["b", "c"]);
             Ok(missing.iter().map(|name| passed(name)).collect())
         });
-        assert_eq!(results(played), [Outcome::Pass; 3]);
+        assert_eq!(results(ran), [Outcome::Pass; 3]);
         let ended_again = complete(vec![passed("a")], &names, |_| anyhow::bail!("ended again"));
         assert_eq!(results(ended_again), [Outcome::Pass, Outcome::Fail, Outcome::Fail]);
     }

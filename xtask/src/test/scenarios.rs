@@ -14,7 +14,7 @@ use crate::vm::{HUNG, Place};
 /// The exit code of coreutils' `timeout` if it has killed the command.
 const TIMED_OUT: i32 = 124;
 
-/// The scenarios that one kernel plays.
+/// The scenarios that one kernel runs.
 pub(super) struct Scenarios<'a> {
     /// The kernel.
     pub(super) place: Place,
@@ -24,19 +24,19 @@ pub(super) struct Scenarios<'a> {
 }
 
 impl Scenarios<'_> {
-    /// Plays them.
+    /// Runs them.
     pub(super) fn run(&self) -> Result<Run> {
         let begun = Instant::now();
         let kernel = self.place.heading()?;
         eprintln!("xtask: kernel {kernel}: scenarios begin, other files in {}", self.place.directory()?.display());
         let hooks = self.file("hooks.ndjson")?;
-        let played = self.play(Some(&hooks), &[]).and_then(|(code, rows)| match code {
+        let ran = self.play(Some(&hooks), &[]).and_then(|(code, rows)| match code {
             TIMED_OUT => read_any(&rows, code),
             // The machine may have hung before the first row, or while it wrote a row.
             HUNG => Ok(read_any(&rows, code).unwrap_or_default()),
             code => read(&rows, code),
         });
-        let mut run = Run::new(kernel, played);
+        let mut run = Run::new(kernel, ran);
         hooks::add(&hooks, &mut run);
         let (passed, failed) = (run.count(Outcome::Pass), run.count(Outcome::Fail));
         let seconds = begun.elapsed().as_secs_f64();
@@ -44,7 +44,7 @@ impl Scenarios<'_> {
         Ok(run)
     }
 
-    /// Retries failed scenarios, and plays those that were not reached. Does nothing for a broken run.
+    /// Retries failed scenarios, and runs those that were not reached. Does nothing for a broken run.
     pub(super) fn complete(&self, run: Run) -> Result<Run> {
         let all = if run.broken.is_some() { Vec::new() } else { self.names()? };
         Ok(Run { rows: complete(run.rows, &all, |names| self.again(names)), ..run })
@@ -62,7 +62,7 @@ impl Scenarios<'_> {
         Ok(file)
     }
 
-    /// Plays these scenarios, or the suite if there are none. Returns the exit code, and the file with the rows.
+    /// Runs these scenarios, or the suite if there are none. Returns the exit code, and the file with the rows.
     fn play(&self, hooks: Option<&Path>, names: &[String]) -> Result<(i32, PathBuf)> {
         let rows = self.file("scenarios.ndjson")?;
         let mut commands: Vec<Vec<String>> = hooks.map(hooks::command).into_iter().collect();
@@ -111,7 +111,7 @@ fn read_any(path: &Path, code: i32) -> Result<Vec<Row>> {
     let text = fs::read_to_string(path).with_context(|| format!("the scenarios ended with {code} and left no rows"))?;
     let rows: Vec<Row> =
         text.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("a row of the scenarios")?;
-    anyhow::ensure!(!rows.is_empty(), "the scenarios ended with {code} and played none");
+    anyhow::ensure!(!rows.is_empty(), "the scenarios ended with {code} and ran none");
     Ok(rows)
 }
 

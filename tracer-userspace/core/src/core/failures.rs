@@ -90,7 +90,7 @@ impl Failures {
     fn refused(&mut self, attempt: &Attempt, node: &Node, is_retry: bool) {
         let matched = Matched::new(attempt, node);
         let other = matched.other_reason().is_some();
-        // k3s and others run the kubelet and the API server in one process. Its first dial of a pod may be either's.
+        // k3s and others run the kubelet and the API server in one process. Its first connect to a pod may be either's.
         if other && !enrich::has_api_server(attempt) {
             return;
         }

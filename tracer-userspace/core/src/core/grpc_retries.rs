@@ -1,9 +1,9 @@
-//! A gRPC probe dials again until its timeout: one attempt of the probe is several connections.
+//! A gRPC probe connects again until its timeout: one attempt of the probe is several connections.
 //!
-//! The kubelet dials with `grpc.WithBlock()` and without `FailOnNonTempDialError` (pkg/probe/grpc): a dial that is
-//! refused or ends before the server's first frame is repeated 1 s later, then after 1.28 to 1.92 s, 2.05 to 3.07 s and
-//! so on (grpc-go, `backoff.DefaultConfig`). Two gRPC probes of one port each have a series of their own.
-//! The last failed dial of a series has the verdict.
+//! The kubelet connects with `grpc.WithBlock()` and without `FailOnNonTempDialError` (pkg/probe/grpc): a connect that
+//! is refused or ends before the server's first frame is repeated 1 s later, then after 1.28 to 1.92 s, 2.05 to 3.07 s
+//! and so on (grpc-go, `backoff.DefaultConfig`). Two gRPC probes of one port each have a series of their own.
+//! The last failed connect of a series has the verdict.
 
 use std::net::SocketAddr;
 
@@ -19,15 +19,15 @@ use tracer_model::event::{AnswerKind, ConnId};
 use tracer_model::recent::Recent;
 use tracer_model::record::Cause;
 
-/// The shortest time between two dials of a series, minus a margin for the timers of a busy node.
+/// The shortest time between two connects of a series, minus a margin for the timers of a busy node.
 const LEAST_NS: u64 = 950_000_000;
-/// A dial that begins this shortly before the timeout of a series belongs to the next attempt of the probe: a margin
+/// A connect that begins this shortly before the timeout of a series belongs to the next attempt of the probe: a margin
 /// for the timers of a busy node.
 const EARLY_NS: u64 = 50_000_000;
 /// Series kept for one target: each of its probes has one.
 const MAX_SERIES: usize = 8;
 
-/// The failed dials of one attempt of a probe: when the first and the last one began, and which one was the last.
+/// The failed connects of one attempt of a probe: when the first and the last one began, and which one was the last.
 #[derive(Clone, Copy, Debug)]
 struct Series {
     first: u64,
@@ -35,12 +35,12 @@ struct Series {
     last_conn: ConnId,
 }
 
-/// The attempts of gRPC probes that may dial again, by process and target.
+/// The attempts of gRPC probes that may connect again, by process and target.
 #[derive(Debug, Default)]
 pub(super) struct GrpcRetries(Recent<(u32, SocketAddr), Vec<Series>, MAX_COUNTERS>);
 
 impl GrpcRetries {
-    /// The position of the series that this dial continues.
+    /// The position of the series that this connect continues.
     fn position(&self, attempt: &Attempt, window_ns: u64) -> Option<usize> {
         let is_continued = |it: &Series| {
             let after = |from: u64| attempt.started.saturating_sub(from);
@@ -49,19 +49,19 @@ impl GrpcRetries {
         self.0.get(&key(attempt))?.iter().position(is_continued)
     }
 
-    /// When the first dial began of the series that this dial continues.
+    /// When the first connect began of the series that this connect continues.
     fn first_before(&self, attempt: &Attempt, window_ns: u64) -> Option<u64> {
         let position = self.position(attempt, window_ns)?;
         self.0.get(&key(attempt))?.get(position).map(|series| series.first)
     }
 
-    /// When the first dial began of the series that ends with this dial.
+    /// When the first connect began of the series that ends with this connect.
     fn first_of(&self, attempt: &Attempt) -> Option<u64> {
         let series = self.0.get(&key(attempt))?.iter().find(|it| it.last == attempt.started);
         series.map(|it| it.first)
     }
 
-    /// Ends the series that this dial continues. Series of other probes of the target stay.
+    /// Ends the series that this connect continues. Series of other probes of the target stay.
     fn end(&mut self, attempt: &Attempt, window_ns: u64) {
         let position = self.position(attempt, window_ns);
         if let (Some(position), Some(series)) = (position, self.0.get_mut(&key(attempt))) {
@@ -69,7 +69,7 @@ impl GrpcRetries {
         }
     }
 
-    /// Adds a failed dial to its series, or begins a series with it. Returns the dial before it.
+    /// Adds a failed connect to its series, or begins a series with it. Returns the connect before it.
     fn add(&mut self, attempt: &Attempt, window_ns: u64) -> Option<ConnId> {
         let (position, began) = (self.position(attempt, window_ns), attempt.started);
         let series = self.0.or_default(key(attempt));
@@ -93,14 +93,14 @@ fn key(attempt: &Attempt) -> (u32, SocketAddr) {
 }
 
 impl Core {
-    /// An earlier dial of the same attempt of the probe has failed.
+    /// An earlier connect of the same attempt of the probe has failed.
     pub(super) fn is_grpc_retry(&self, attempt: &Attempt) -> bool {
         let decided = self.verdicts.of(attempt.conn).map(|it| it.is_retry);
         let series = || self.grpc_retries.position(attempt, Matched::new(attempt, &self.node).grpc_timeouts_ns()?.1);
         decided.unwrap_or_else(|| series().is_some())
     }
 
-    /// Until when a gRPC probe may dial again after this failed dial, within the same attempt of the probe.
+    /// Until when a gRPC probe may connect again after this failed connect, within the same attempt of the probe.
     pub(super) fn may_retry_until(&self, attempt: &Attempt) -> Option<u64> {
         let (shortest, _) = Matched::new(attempt, &self.node).grpc_timeouts_ns().filter(|_| is_unheard(attempt))?;
         let over = self.grpc_retries.first_of(attempt)?.saturating_add(shortest);
@@ -108,8 +108,8 @@ impl Core {
         has_time.then_some(over)
     }
 
-    /// A dial failed: the probe may dial again until its timeout. The verdict on the dial before it is not needed if it
-    /// still waits, and if this one is explained.
+    /// A connect failed: the probe may connect again until its timeout. The verdict on the connect before it is not
+    /// needed if it still waits, and if this one is explained.
     pub(super) fn note_connect(&mut self, conn: ConnId, cause: Cause) {
         let Some(attempt) = self.correlator.get(conn).filter(|it| is_unheard(it)) else { return };
         let Some((_, longest)) = Matched::new(attempt, &self.node).grpc_timeouts_ns() else { return };
@@ -121,7 +121,7 @@ impl Core {
         }
     }
 
-    /// A dial was answered: earlier failed dials of the same attempt of the probe cannot be why the probe fails.
+    /// A connect was answered: earlier failed connects of the same attempt of the probe cannot be why the probe fails.
     pub(super) fn withdraw_retried(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let Some((shortest, _)) = Matched::new(attempt, &self.node).grpc_timeouts_ns() else { return };
@@ -177,7 +177,7 @@ mod tests {
         stream.again(conn).connect().established().closes((200, 201, 150)).wait_ms(10);
     }
 
-    /// Refused dials with these waits after them, then a dial that is answered.
+    /// Refused connects with these waits after them, then a connect that is answered.
     fn answered_after(timeout_s: u32, refused_ms: &[u64]) -> Stream {
         let mut stream = Stream::new().grpc_readiness(timeout_s).clone();
         for (conn, until_next) in (100..).zip(refused_ms) {
@@ -197,7 +197,7 @@ mod tests {
         let mut http = Stream::new().http_readiness().clone();
         refused(&mut http, 100, 1_000);
         answered(&mut http, 101);
-        assert_eq!(http.outcomes(), [Failure], "nobody dials again for HTTP");
+        assert_eq!(http.outcomes(), [Failure], "nobody connects again for HTTP");
     }
 
     /// HTTP/2 frames of a `grpc.health.v1` answer are not read: SERVING and NOT_SERVING look alike.
@@ -209,7 +209,7 @@ mod tests {
         assert_lacks(&reported, &["succe"]);
     }
 
-    /// Dials at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.
+    /// Connects at 0, 1 and 2.6 s, a timeout of 3 s, and the next attempt of the probe at 5 s.
     #[test]
     fn an_answer_in_the_next_attempt_of_the_probe_withdraws_no_failure() {
         assert_eq!(answered_after(3, &[1_000, 1_600, 2_400]).outcomes(), [Outcome::Failure]);
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(answered_after(2, &[1_999, 2_001, 1_998]).in_a_row(), [1, 2, 3].map(Some));
     }
 
-    /// An HTTP/1 server answers each dial.
+    /// An HTTP/1 server answers each connect.
     #[test]
     fn dials_that_are_answered_in_another_protocol_count_as_one_failure() {
         let mut stream = Stream::new().grpc_readiness(5).clone();
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(stream.in_a_row(), [1, 2].map(Some));
     }
 
-    /// The timeout of 3 s ends while the second dial waits for an answer after its handshake.
+    /// The timeout of 3 s ends while the second connect waits for an answer after its handshake.
     #[test]
     fn a_dial_that_was_closed_at_the_timeout_withdraws_no_failure() {
         let after = |ms: u64| {
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(after(1_900), [Outcome::Noise]);
     }
 
-    /// tracer sees the process begin to listen before the dial that succeeds.
+    /// tracer sees the process begin to listen before the connect that succeeds.
     #[test]
     fn a_refusal_before_the_process_listened_is_noise_if_a_later_dial_is_answered() {
         let mut stream = Stream::new().grpc_readiness(5).clone();
@@ -260,8 +260,8 @@ mod tests {
     fn each_attempt_of_the_probe_counts_once() {
         let mut stream = Stream::new().grpc_readiness(5).clone();
         for attempt in 0..2 {
-            for (dial, until_next) in [(0, 1_000), (1, 1_600), (2, 7_400)] {
-                refused(&mut stream, 100 + 10 * attempt + dial, until_next);
+            for (connect, until_next) in [(0, 1_000), (1, 1_600), (2, 7_400)] {
+                refused(&mut stream, 100 + 10 * attempt + connect, until_next);
             }
         }
         assert_eq!(stream.in_a_row(), [1, 2].map(Some));
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(quick.in_a_row().last(), Some(&Some(1)));
     }
 
-    /// The probe does not dial again after an answer: the next dial is the next attempt of the probe.
+    /// The probe does not connect again after an answer: the next connect is the next attempt of the probe.
     #[test]
     fn a_dial_after_not_serving_is_a_new_attempt_of_the_probe() {
         let mut stream = Stream::new().grpc_readiness(5).clone();
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(stream.causes(), causes, "a revision of the first failure, and the second one");
     }
 
-    /// Liveness and readiness dial 0.3 s apart, and each dials again.
+    /// Liveness and readiness connect 0.3 s apart, and each connects again.
     #[test]
     fn two_probes_of_one_port_have_two_series() {
         let mut stream = Stream::new().grpc_readiness(5).grpc_liveness_too(5).clone();
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(stream.in_a_row(), [None; 2], "the kubelet did not name the probe of each failure");
     }
 
-    /// Dials at 0 and 0.3 s are refused, those at 1.0 and 1.3 s answered.
+    /// Connects at 0 and 0.3 s are refused, those at 1.0 and 1.3 s answered.
     #[test]
     fn an_answer_to_one_probe_does_not_end_the_series_of_the_other() {
         let mut stream = Stream::new().grpc_readiness(5).grpc_liveness_too(5).clone();

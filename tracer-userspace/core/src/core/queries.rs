@@ -46,7 +46,7 @@ pub(super) struct Queries {
     /// To be issued when the answer to an earlier query has come, with the time since when they wait.
     after_answer: BTreeMap<Netns, (u64, Query)>,
     /// When the sockets of a pod were queried that are not read yet.
-    pods_asked: Recent<(Netns, SocketAddr), u64, MAX_QUERIES>,
+    pods_queried: Recent<(Netns, SocketAddr), u64, MAX_QUERIES>,
     /// When each query was last issued.
     last_issued: Recent<Query, u64, MAX_QUERIES>,
 }
@@ -67,19 +67,19 @@ impl Queries {
             return;
         }
         if let Query::Target(TargetQuery { from, target, awaited: Awaited::Nothing, .. }) = query {
-            self.pods_asked.insert((from, target), now);
+            self.pods_queried.insert((from, target), now);
         }
         self.last_issued.insert(key, now);
         self.issue(query);
     }
 
     /// When the sockets of this target's pod were queried; `None` if they were read since then.
-    pub(super) fn pod_asked(&self, from: Netns, target: SocketAddr) -> Option<u64> {
-        self.pods_asked.get(&(from, target)).copied()
+    pub(super) fn pod_queried(&self, from: Netns, target: SocketAddr) -> Option<u64> {
+        self.pods_queried.get(&(from, target)).copied()
     }
 
     pub(super) fn pod_answered(&mut self, from: Netns, target: SocketAddr) {
-        self.pods_asked.remove(&(from, target));
+        self.pods_queried.remove(&(from, target));
     }
 
     fn query_firewall(&mut self, netns: Netns, query: Query, now: u64, firewalls: &mut Firewalls) {

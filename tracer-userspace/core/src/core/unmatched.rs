@@ -102,10 +102,10 @@ impl Core {
 
     /// The kubelet tried the address that it names, and that failed. No verdict names a pod that is not listed yet.
     fn failed_to_connect(&self, probe: &KubeletProbe, began: u64) -> bool {
-        let dialled = |a: &&Attempt| {
+        let connected = |a: &&Attempt| {
             a.prober && probe.dst == Some(a.flow.dst) && (began..=probe.written_boot_ns).contains(&a.started)
         };
-        self.correlator.all().filter(dialled).any(|a| self.has_failed(a))
+        self.correlator.all().filter(connected).any(|a| self.has_failed(a))
     }
 
     /// An attempt of this probe failed at that time and has no other kubelet outcome: it has the verdict on this

@@ -155,7 +155,6 @@ impl Waiting {
     }
 }
 
-/// Takes the first entry that is due.
 pub(super) fn take_due<T: Ord>(times: &mut BTreeSet<(u64, T)>, now: u64) -> Option<(u64, T)> {
     times.first().filter(|(time, _)| *time <= now)?;
     times.pop_first()
@@ -234,7 +233,7 @@ impl Core {
         let is_known = known.is_some_and(|(time, _)| time.saturating_add(FRESH_NS) >= attempt.started);
         // The query comes with the end of the attempt, a moment later.
         let is_due = matches!(when, When::Seen(_)) && attempt.ended.is_none() && self.node.has_pod(target.ip());
-        let asked = self.queries.pod_asked(from, target).or(is_due.then_some(now));
+        let asked = self.queries.pod_queried(from, target).or(is_due.then_some(now));
         let end = asked.map(|asked| asked.saturating_add(HOLD_FOR_POD_NS)).filter(|end| !is_known && now < *end);
         let Some(end) = end else { return false };
         self.hold_until(conn, Answer::Pod(from, target), end, when);

@@ -41,10 +41,10 @@ impl Stream {
 
     /// The kubelet reports that the probe of this kind failed on the network, in these words.
     pub fn kubelet_messages(&mut self, probe_type: ProbeType, words: &str) -> &mut Self {
-        let dialled = words.split_once("dial tcp ").and_then(|it| it.1.split_once(": "));
+        let connected = words.split_once("dial tcp ").and_then(|it| it.1.split_once(": "));
         self.kubelet_with(ProbeOutput::Network, |probe| {
             (probe.probe_type, probe.output) = (probe_type, Some(words.into()));
-            probe.dst = dialled.and_then(|(dst, _)| dst.parse().ok());
+            probe.dst = connected.and_then(|(dst, _)| dst.parse().ok());
         })
     }
 

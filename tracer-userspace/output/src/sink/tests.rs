@@ -18,7 +18,7 @@ pub(crate) fn verdict(cause: Cause) -> Body {
     let evidence = Evidence {
         hook: "tcp_connect".into(),
         time_boot_ns: 999_788_860,
-        text: "kubelet dials".into(),
+        text: "kubelet connects".into(),
         fields: BTreeMap::new(),
     };
     Body::Verdict(Box::new(VerdictBody {

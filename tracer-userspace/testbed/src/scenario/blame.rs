@@ -211,7 +211,7 @@ fn calico(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
         ip = pod.ip()
     );
     fixture.node.node.run(program, &[], &rules)?;
-    let played =
+    let ran =
         fixture.mentions(&["calico", "Drop if no policies passed packet"]).fails(Kind::Http, pod, Ending::Timeout);
     if program.contains("legacy") {
         fixture.node.node.run(
@@ -220,7 +220,7 @@ fn calico(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
             "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n",
         )?;
     }
-    played
+    ran
 }
 
 /// Calico's agent has chains for another pod only. What comes from this one is dropped, also its answers.

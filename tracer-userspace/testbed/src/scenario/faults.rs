@@ -104,7 +104,7 @@ fn namespace_churn(fixture: &mut Fixture<'_>) -> Result<()> {
     let began = Instant::now();
     thread::scope(|scope| {
         let churn = scope.spawn(|| churn(&over, &made));
-        let played = (|| {
+        let ran = (|| {
             for _ in 0..10 {
                 fixture.succeeds(Kind::Http, good)?;
                 fixture.fails(Kind::Http, bad, Ending::Reset)?;
@@ -117,7 +117,7 @@ fn namespace_churn(fixture: &mut Fixture<'_>) -> Result<()> {
         })();
         over.store(true, Ordering::Relaxed);
         let churned = churn.join().map_err(|_| anyhow!("the thread that makes namespaces panicked"))?;
-        played.and(churned)
+        ran.and(churned)
     })?;
     let (made, seconds) = (made.load(Ordering::Relaxed), began.elapsed().as_secs_f64());
     fixture.done.measured.push(format!("{:.0} namespaces made and removed a minute", f64::from(made) / seconds * 60.0));
@@ -143,13 +143,13 @@ fn flood(fixture: &mut Fixture<'_>) -> Result<()> {
     let ((opened, many_opens), (listened, many_listeners)) = thread::scope(|scope| {
         let opens = scope.spawn(|| repeat(&over, Limited::Open, patience, || _ = File::open("/run/netns/not-there")));
         let listens = scope.spawn(|| repeat(&over, Limited::Listen, patience, || _ = TcpListener::bind("127.0.0.1:0")));
-        let played = (0..10).try_for_each(|_| {
+        let ran = (0..10).try_for_each(|_| {
             fixture.succeeds(Kind::Http, good)?;
             fixture.fails(Kind::Http, bad, Ending::Reset)
         });
         over.store(true, Ordering::Relaxed);
         let ended = opens.join().and_then(|opened| Ok((opened, listens.join()?)));
-        played.and(ended.map_err(|_| anyhow!("a thread of the flood panicked")))
+        ran.and(ended.map_err(|_| anyhow!("a thread of the flood panicked")))
     })?;
     fixture.done.measured.push(format!("{opened} opens, {listened} listeners"));
     if !many_opens && !many_listeners {

@@ -100,8 +100,8 @@ fn fails_after_inspection(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Endin
     attempt_until_inspected(fixture, Kind::Http, pod, how, &due)
 }
 
-/// Lets the pod dial its peer while an egress policy drops that. Waits until the second SYN was dropped.
-fn dial(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<OwnedFd> {
+/// Lets the pod connect to its peer while an egress policy drops that. Waits until the second SYN was dropped.
+fn connect_to_peer(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<OwnedFd> {
     let inside = fixture.inside(pod)?;
     let chain = format!("type filter hook output priority 0; ip daddr {} counter drop;", PEER.ip());
     inside.nft(&format!("table inet guard {{ chain egress {{ {chain} }}; }}\n"))?;
@@ -116,7 +116,7 @@ fn dial(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<OwnedFd> {
 
 /// Makes two attempts fail. The second verdict names the peer that the pod waits for.
 fn fails_without_peer(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
-    let _dialling = dial(fixture, pod)?;
+    let _connecting = connect_to_peer(fixture, pod)?;
     fixture.also = None;
     fixture.fails(Kind::Http, pod, how)?;
     fixture.also = Some(DEPENDENCY);

@@ -101,7 +101,7 @@ fn by_exec(fixture: &mut Fixture<'_>) -> Result<()> {
     in_pod(fixture, "exec")
 }
 
-/// Starts a hostNetwork server, and returns the addresses that the kubelet dials.
+/// Starts a hostNetwork server, and returns the addresses that the kubelet connects to.
 ///
 /// `::1` is not among them: without `lo` there is no route to it, and `connect` fails at once.
 fn host_server(fixture: &mut Fixture<'_>) -> Result<Vec<SocketAddr>> {

@@ -140,7 +140,7 @@ fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Tcp, pod, Ending::Refused)
 }
 
-/// The process listens, but not on the address that the kubelet dials.
+/// The process listens, but not on the address that the kubelet connects to.
 fn other_address(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.pod(HTTP)?;
     fixture.serve(pod, "http", &format!("127.0.0.1:{HTTP}"))?;

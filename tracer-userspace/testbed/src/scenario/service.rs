@@ -138,7 +138,7 @@ fn node_port(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
 
-/// A readiness probe dials the pod's own Service.
+/// A readiness probe connects to the pod's own Service.
 fn circular(fixture: &mut Fixture<'_>) -> Result<()> {
     cluster_ip(fixture)?;
     let service = SocketAddr::from(CIRCULAR);
@@ -355,12 +355,12 @@ fn full(fixture: &mut Fixture<'_>) -> Result<()> {
     let held: Vec<TcpStream> =
         fixture.node.node.enter(|| (0..4).map(|_| Ok(TcpStream::connect(pod)?)).collect::<Result<_>>())?;
     std::fs::write(LIMIT, "3").context("lower nf_conntrack_max")?;
-    let played = fixture.mentions(&["connection table is full"]).fails(Kind::Http, pod, Ending::Timeout);
+    let ran = fixture.mentions(&["connection table is full"]).fails(Kind::Http, pod, Ending::Timeout);
     // The table must be full when tracer reads it, which takes seconds on an emulated processor.
     let is_full =
         |record: &Record| matches!(&record.body, Body::Verdict(it) if it.verdict.cause == Cause::ConntrackTableFull);
     (fixture.wait_for)(&mut |records| records.iter().any(is_full));
     std::fs::write(LIMIT, usual.trim()).context("restore nf_conntrack_max")?;
     drop(held);
-    played
+    ran
 }

@@ -69,12 +69,12 @@ fn drop_then_link_down(fixture: &mut Fixture<'_>) -> Result<()> {
 /// A rule of the node drops, too.
 fn drop_then_node_drop(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.mentions(&["at OUTPUT on the node drops the SYN", "\"quarantine\" in chain inet quarantine out"]);
-    let played = dropped_then(fixture, &[Ending::Timeout], |fixture, pod| {
+    let ran = dropped_then(fixture, &[Ending::Timeout], |fixture, pod| {
         let chain = format!("type filter hook output priority 0; ip daddr {} drop comment \"quarantine\";", pod.ip());
         fixture.node.node.nft(&format!("table inet quarantine {{ chain out {{ {chain} }}; }}\n"))
     });
     fixture.node.node.nft("delete table inet quarantine\n")?;
-    played
+    ran
 }
 
 /// Waits until the rule has dropped a packet.
@@ -113,13 +113,13 @@ fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.end(attempt, &outcome, &[Ending::Timeout])
 }
 
-/// Two probes dial the same port from two processors at the same moment. Each attempt has its own evidence.
+/// Two probes connect to the same port from two processors at the same moment. Each attempt has its own evidence.
 fn at_once(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.pod(HTTP)?;
     fixture.volley(Kind::Tcp, pod, Ending::Refused, fixture.options.crowd / 50)
 }
 
-/// After the first attempt, the process listens, but not on the address that the kubelet dials.
+/// After the first attempt, the process listens, but not on the address that the kubelet connects to.
 fn loopback_only(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.pod(HTTP)?;
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
@@ -128,7 +128,7 @@ fn loopback_only(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-/// `localhost` is ::1 and 127.0.0.1. After a refusal the prober dials the second address.
+/// `localhost` is ::1 and 127.0.0.1. After a refusal the prober connects to the second address.
 fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("127.0.0.1:{HOST}")])?;
     let (first, second) = ((Ipv6Addr::LOCALHOST, HOST), (Ipv4Addr::LOCALHOST, HOST));
@@ -138,8 +138,8 @@ fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
     let retracted = Claim::Verdict(Expected { outcome: Outcome::Noise, ..expected });
     let [one, other] = [first.into(), second.into()];
     let attempt = [fixture.begin(one, retracted)?, fixture.begin(other, Claim::Nothing)?];
-    let dials = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
-    let outcomes = fixture.prober.in_turn(dials)?;
+    let requests = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
+    let outcomes = fixture.prober.in_turn(requests)?;
     for ((attempt, outcome), how) in attempt.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
         fixture.end(attempt, outcome, &[how])?;
     }
@@ -152,15 +152,15 @@ fn both_loopbacks(fixture: &mut Fixture<'_>) -> Result<()> {
     let [one, other] = [(Ipv4Addr::LOCALHOST, HOST).into(), (Ipv6Addr::LOCALHOST, HOST).into()];
     let claim = fixture.verdict(Cause::ConnectionRefused);
     let attempt = [fixture.begin(one, claim)?, fixture.begin(other, Claim::Nothing)?];
-    let dials = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
-    let outcomes = fixture.prober.in_turn(dials)?;
+    let requests = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
+    let outcomes = fixture.prober.in_turn(requests)?;
     for ((attempt, outcome), how) in attempt.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
         fixture.end(attempt, outcome, &[how])?;
     }
     Ok(())
 }
 
-/// A sidecar's redirect without a sidecar. The RST comes from another port than the prober dials.
+/// A sidecar's redirect without a sidecar. The RST comes from another port than the prober connects to.
 fn redirected(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     super::inside::redirect(fixture, pod, HTTP)?;

@@ -22,7 +22,7 @@ const MAX_SERVICES: usize = 16;
 #[derive(Debug, Default)]
 pub struct Endpoints {
     /// Somebody answers the queries.
-    pub(super) asked_for: bool,
+    pub(super) enabled: bool,
     services: Recent<ServiceName, Entry, MAX_SERVICES>,
     /// Until when the number of queries is used up.
     spent: u64,
@@ -50,7 +50,7 @@ impl Entry {
 impl Endpoints {
     /// Whether to query for this Service now; the caller must issue the query.
     pub fn query(&mut self, service: &ServiceName, now: u64) -> bool {
-        if !self.asked_for || self.has_failed(&service.namespace, now) {
+        if !self.enabled || self.has_failed(&service.namespace, now) {
             return false;
         }
         let too_early = |entry: &Entry| now < entry.queried_at.saturating_add(AGAIN_NS) || entry.known(now).is_some();
@@ -106,7 +106,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     fn asking() -> Endpoints {
-        Endpoints { asked_for: true, ..Endpoints::default() }
+        Endpoints { enabled: true, ..Endpoints::default() }
     }
 
     fn named(name: &str) -> ServiceName {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_asked_for_once_and_again_when_its_answer_is_old() {
+    fn a_service_is_enabled_once_and_again_when_its_answer_is_old() {
         let mut endpoints = asking();
         assert!(!Endpoints::default().query(&named("cart"), 100 * S), "nobody answers");
         assert!(endpoints.query(&named("cart"), 100 * S) && !endpoints.query(&named("cart"), 100 * S + 1));

@@ -88,7 +88,7 @@ impl Node {
         match &observation.kind {
             ObservationKind::Start(start) => {
                 self.netns = start.node_netns;
-                self.endpoints.asked_for = start.asks_for_endpoints;
+                self.endpoints.enabled = start.asks_for_endpoints;
                 self.start = Some((**start).clone());
                 self.since = time;
             }

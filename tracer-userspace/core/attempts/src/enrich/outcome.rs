@@ -7,7 +7,7 @@ use tracer_model::event::{Handler, ProbeOutput, TcpState};
 impl<'a> Matched<'a> {
     /// The attempt was connected only after every probe that it can be had timed out, and carried no data.
     ///
-    /// A kubelet built with Go 1.23 or newer (Kubernetes 1.32) still dials after an httpGet probe has timed out, and
+    /// A kubelet built with Go 1.23 or newer (Kubernetes 1.32) still connects after an httpGet probe has timed out, and
     /// then closes the connection: `Transport.getConn` of net/http detaches the dial from its request.
     pub fn is_too_late(&self) -> bool {
         let Some(connected) = self.attempt.established_at().filter(|_| self.attempt.carried_no_data()) else {

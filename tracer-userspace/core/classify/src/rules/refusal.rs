@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(causes(refused_elsewhere(again, 3)), ["connection_refused"; 3]);
     }
 
-    /// Played on a node: no namespace is known for the pod, since two have its address.
+    /// Seen on a node: no namespace is known for the pod, since two have its address.
     #[test]
     fn a_refusal_by_another_listed_pod_is_that_pods() {
         let other = |addr: &str| {

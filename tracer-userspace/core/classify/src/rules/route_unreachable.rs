@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(causes, ["route_unreachable", "unexplained", "unexplained"]);
     }
 
-    /// Played on a node: a router between the node and the pod forwards the SYN, and has no route for the SYN-ACK.
+    /// Seen on a node: a router between the node and the pod forwards the SYN, and has no route for the SYN-ACK.
     #[test]
     fn a_router_without_a_route_back_is_route_unreachable() {
         let decided = |reason: &str, fill: fn(&mut Stream)| {

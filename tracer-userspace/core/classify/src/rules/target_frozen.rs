@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(cause_of(running(7)), ["accept_queue_overflow"]);
     }
 
-    /// Played on 6.12: the rule is removed before the next SYN, which meets the full queue.
+    /// Seen on 6.12: the rule is removed before the next SYN, which meets the full queue.
     #[test]
     fn a_full_queue_of_a_stopped_server_replaces_a_rule_that_dropped_an_earlier_syn() {
         let cause_if = |is_met: bool| {

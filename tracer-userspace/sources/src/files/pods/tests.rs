@@ -106,7 +106,7 @@ items:
         spec(ProbeType::Startup, Handler::Grpc, 9090, (1, 2, 30)),
     ];
     let mesh = spec(ProbeType::Startup, Handler::Tcp, 15021, (1, 10, 3));
-    // Nobody dials port 0 or one above 65535.
+    // Nobody connects to port 0 or one above 65535.
     let zero = ("zero", &[][..]);
     assert_eq!(probes, [("mesh", &[mesh][..]), ("manager", &[webhook][..]), ("numeric", &numeric[..]), zero]);
 }
@@ -217,7 +217,7 @@ spec:
         handler(LifecycleEvent::PreStop, "https", 9000, None, "/quit"),
     ];
     assert_eq!(pods[0].containers[0].lifecycle, expected);
-    assert!(pods[0].containers[1..].iter().all(|it| it.lifecycle.is_empty()), "no other dials: {pods:?}");
+    assert!(pods[0].containers[1..].iter().all(|it| it.lifecycle.is_empty()), "no other connects: {pods:?}");
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn a_link_that_goes_down_before_the_answer_is_the_cause() {
     assert_eq!(decided(on(false), false, 200), [], "it was sent again");
 }
 
-/// Played: the answer leaves no trace if the pod's route has gone with its link.
+/// Seen on a node: the answer leaves no trace if the pod's route has gone with its link.
 #[test]
 fn no_answer_comes_over_a_link_that_is_down() {
     let decided = |down_at_ms: u64, noticed: bool| {
@@ -202,7 +202,7 @@ fn the_nodes_end_is_named_if_it_is_down() {
     assert_ends(&verdict.evidence[0].text, "no carrier: its other end is down");
 }
 
-/// Played on a node with a bridge: only a veth has another end.
+/// Seen on a node with a bridge: only a veth has another end.
 #[test]
 fn a_link_without_another_end_is_named_as_what_it_is() {
     let reported = |kind: Option<&str>| {
