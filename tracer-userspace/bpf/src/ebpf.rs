@@ -217,7 +217,7 @@ impl Loaded {
         runs::by_hook(self)
     }
 
-    /// Begins or ceases to count the use of ephemeral ports. Returns whether it begins now. Has no effect where a hook counts it
+    /// Starts or stops counting the use of ephemeral ports. Returns whether it starts now. Has no effect where a hook counts it
     /// that is always attached.
     pub fn count_ports(&mut self, wanted: bool) -> bool {
         let hook = Hook::PortUse;

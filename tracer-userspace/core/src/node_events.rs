@@ -44,7 +44,7 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
         return None;
     }
     let culprit = culprit_of(node, time, change);
-    let by_path = culprit.netns_path.as_ref().map(|path| format!(", which came in through {path}"));
+    let by_path = culprit.netns_path.as_ref().map(|path| format!(", which entered the namespace through {path}"));
     let elsewhere = is_elsewhere(change).then(|| ", which was in another network namespace".to_owned());
     let path = by_path.or(elsewhere).unwrap_or_default();
     Some(NodeBody {

@@ -81,7 +81,7 @@ fn read_config(view: &View, path: &str) -> Result<Config, Unread> {
     let config: Value = serde_json::from_str(&text).map_err(|error| {
         Unread::new(
             format!("{path} is not JSON: {error}"),
-            format!("write {path} again: the CNI's DaemonSet does when its pod restarts"),
+            format!("correct {path}, or restart the CNI's DaemonSet pod on this node: it writes the file again"),
         )
     })?;
     Ok(parse(&config))

@@ -42,7 +42,7 @@ fn judge(lo: Option<Loopback>) -> Finding {
     let set_up = || {
         Fix::new(
             Remediation::on_node("Set lo up", "ip link set lo up"),
-            "find who set it down: `tracer attach` names the process and the path by which it came",
+            "find what set it down: a tracer that runs when it happens names the process and how it entered the namespace",
         )
     };
     match lo {

@@ -67,7 +67,7 @@ async fn keep_fresh(
     supervisor: Supervisor,
 ) {
     let Ok((mut wake, woken)) = UnixStream::pair() else {
-        tracing::error!("sources are read only once: no socket pair");
+        tracing::error!("tracer does not notice changes of pods, links, rules and files: it cannot make a socket pair");
         return;
     };
     let to_thread = tx.clone();
@@ -77,7 +77,9 @@ async fn keep_fresh(
     };
     let thread = supervisor.thread("sources", run);
     if let Err(error) = thread.and(wake.set_nonblocking(true)) {
-        tracing::error!("sources are read only once: no thread: {error}");
+        tracing::error!(
+            "tracer does not notice changes of pods, links, rules and files: it cannot start a thread: {error}"
+        );
         return;
     }
     loop {

@@ -65,7 +65,7 @@ fn lock_file(path: &Path) -> Result<Option<Flock<File>>, Error> {
             Err(Error::SecondInstance { pid: pid_in(&mut file), held: path.display().to_string() })
         }
         Err((_, errno)) => {
-            tracing::warn!(path = %path.display(), %errno, "cannot lock");
+            tracing::warn!(path = %path.display(), %errno, "the lock file cannot be locked");
             Ok(None)
         }
     }

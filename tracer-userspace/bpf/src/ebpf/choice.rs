@@ -1,7 +1,7 @@
 //! Chooses whether probers are watched at their own cgroups.
 //!
 //! By itself tracer does this only where it loses nothing: each prober runs already, in a cgroup below the root. A kubelet that
-//! restarts does not dial before its new cgroup is watched. A process that `--prober` names may do so.
+//! restarts does not connect before its new cgroup is watched. A process that `--prober` names may do so.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(super) fn choose(options: &LoadOptions) -> ProberHooks {
         _ if options.all_connections => Err("--all-connections watches every process".to_owned()),
         ProberHooksWhen::Always => Ok("--prober-hooks=always".to_owned()),
         ProberHooksWhen::Auto if options.probers_are_named => {
-            Err("a process that --prober names may dial as soon as it begins".to_owned())
+            Err("a process that --prober names may connect as soon as it starts".to_owned())
         }
         ProberHooksWhen::Auto => each_has_cgroup(&options.probers),
     };

@@ -254,7 +254,7 @@ pub const HOOKS: &[Row] = &[
         unless: Some("inet_sock_set_state"),
         ..row(
             Hook::InetCskListen,
-            "who begins or ceases to listen",
+            "who starts or stops listening",
             &[
                 fentry(&[
                     ("fentry_inet_csk_listen_start", "inet_csk_listen_start"),
@@ -284,13 +284,13 @@ pub const HOOKS: &[Row] = &[
     },
     Row {
         unless: Some("inet_sock_set_state"),
-        ..row(Hook::TaskRename, "probers that begin", &[raw(&[("task_rename", "task_rename")])])
+        ..row(Hook::TaskRename, "when a prober starts", &[raw(&[("task_rename", "task_rename")])])
     },
     Row {
         unless: Some("inet_sock_set_state"),
         ..row(
             Hook::CgroupAttachTask,
-            "probers that come into another cgroup",
+            "when a prober moves to another cgroup",
             &[raw(&[("cgroup_attach_task", "cgroup_attach_task")])],
         )
     },

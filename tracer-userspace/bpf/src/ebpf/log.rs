@@ -22,7 +22,7 @@ impl log::Log for ToTracing {
 pub(super) fn follow(ebpf: &mut Ebpf) {
     let logger = match EbpfLogger::init_with_logger(ebpf, ToTracing) {
         Ok(logger) => logger,
-        Err(error) => return tracing::warn!(%error, "no lines from the programs"),
+        Err(error) => return tracing::warn!(%error, "the log lines of the kernel programs cannot be read"),
     };
     // SAFETY: the descriptor is owned by `logger`, which lives in the `AsyncFd` and never changes it.
     let Ok(mut lines) = (unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE) }) else { return };

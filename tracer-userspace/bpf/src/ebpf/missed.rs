@@ -92,11 +92,11 @@ fn attach_second(ebpf: &mut Ebpf) -> Again {
     let Program::RawTracePoint(again) = program else { return Again::Refused };
     match again.load().and_then(|()| again.attach(FIRST)) {
         Ok(_) => {
-            tracing::debug!("a second program takes what the kernel keeps from {FIRST}");
+            tracing::debug!("attached a second program at {FIRST}, for runs that the kernel skips");
             Again::Attached(skipped_runs_of(ebpf, FIRST))
         }
         Err(error) => {
-            tracing::warn!(%error, "the kernel skips runs of {FIRST} and refuses a second program");
+            tracing::warn!(%error, "no second program could be attached at {FIRST}: if the kernel skips a run of the first one, its event is lost");
             Again::Refused
         }
     }

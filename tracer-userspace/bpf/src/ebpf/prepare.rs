@@ -141,7 +141,7 @@ pub(super) fn fill_probers(ebpf: &mut Ebpf, probers: &[String]) -> Result<(), Eb
     let mut map: HashMap<_, [u8; COMM_LEN], u8> = HashMap::try_from(map).map_err(|_| EbpfError::Map("PROBERS"))?;
     for (key, name) in keys.iter().zip(probers) {
         if map.insert(key, 1, 0).is_err() {
-            tracing::warn!(name, "too many prober names");
+            tracing::warn!("--prober {name}: too many names; tracer does not watch this process");
         }
     }
     const BUCKETS: &str = "PROBER_BUCKETS";

@@ -240,7 +240,7 @@ impl Blame<'_> {
     }
 
     fn described(&self, rule: &FirewallRule) -> String {
-        let owner = self.owner_of(rule).map(|owner| format!(", made by {}", owner.name)).unwrap_or_default();
+        let owner = self.owner_of(rule).map(|owner| format!(" (made by {})", owner.name)).unwrap_or_default();
         let comment = rule.comment.as_deref().map(|reported| format!(" {reported:?}")).unwrap_or_default();
         format!("{}{comment} in chain {}{owner}", name_of(rule), chain_of(rule))
     }

@@ -86,7 +86,7 @@ pub(super) fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String
         );
     }
     let parent = culprit.ancestors.first().map(|it| format!(", started by {} (pid {})", it.comm, it.pid));
-    format!("; then ask why {process} (pid {}{}) set it down", culprit.pid, parent.unwrap_or_default())
+    format!("; then find out why {process} (pid {}{}) set it down", culprit.pid, parent.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
         assert_has(&fix_for(&plugin, None), &["did not see how it entered this one"]);
         let elsewhere = LinkChange { netns: Netns(2), ..plugin };
         assert!(
-            fix_for(&elsewhere, Some("/run/netns/cni-1")).contains("ask why"),
+            fix_for(&elsewhere, Some("/run/netns/cni-1")).contains("find out why"),
             "a pod's link is a plugin's to set down"
         );
     }
@@ -129,11 +129,11 @@ mod tests {
     #[test]
     fn a_process_that_is_no_plugin_is_only_named() {
         let by_hand = change("ip", "/usr/sbin/ip", None);
-        let expected = "; then ask why /usr/sbin/ip (pid 5, started by bash (pid 4)) set it down";
+        let expected = "; then find out why /usr/sbin/ip (pid 5, started by bash (pid 4)) set it down";
         assert_eq!(fix_for(&by_hand, Some("/run/netns/node")), expected);
         assert_eq!(
             fix_for(&change("bridge", "/usr/sbin/bridge", None), None).split_once(" (").map(|it| it.0),
-            Some("; then ask why /usr/sbin/bridge")
+            Some("; then find out why /usr/sbin/bridge")
         );
     }
 }

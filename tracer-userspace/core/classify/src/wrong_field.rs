@@ -19,7 +19,7 @@ const HOST: Field = Field {
 
 /// Only a few words of the answer decide: an application on a plain port may write them, too.
 pub(super) const SCHEME: Field = Field {
-    text: "the server says that the port speaks TLS, and the probe asks in plain HTTP",
+    text: "the server says that the port speaks TLS, and the probe uses plain HTTP",
     fix: "Set httpGet.scheme of the probe to HTTPS, or its port to one that speaks plain HTTP",
     confidence: Confidence::Likely,
 };

@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Played on a node: the link is up again before the next SYN, which something else stops.
+    /// Seen on a node: the link is up again before the next SYN, which something else stops.
     #[test]
     fn what_stops_a_later_syn_replaces_a_link_that_was_down() {
         let stopped_by = |stop: fn(&mut Stream)| {
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(rejected.last(), Some(&("firewall_reject", Confidence::Proven)));
     }
 
-    /// Played on a node: the rule is removed before the next SYN, which meets a full queue.
+    /// Seen on a node: the rule is removed before the next SYN, which meets a full queue.
     #[test]
     fn a_full_queue_replaces_a_rule_that_dropped_an_earlier_syn() {
         let rules = || firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(met, [("accept_queue_overflow", Confidence::Proven)]);
     }
 
-    /// Played on a node: the rule is removed before the next SYN, which another fault stops.
+    /// Seen on a node: the rule is removed before the next SYN, which another fault stops.
     #[test]
     fn what_stopped_the_last_syn_replaces_what_stopped_an_earlier_one() {
         let rules = |netns| firewall(netns, vec![rule("INPUT", RuleVerdict::Drop)]);
@@ -235,7 +235,7 @@ mod tests {
         assert_has(&then("NETFILTER_DROP", by_node).summary, &[" on the node drops the SYN"]);
         let silence = then("NETFILTER_DROP", |_| ());
         assert_eq!((silence.cause.name(), silence.confidence), ("unexplained", Confidence::Possible));
-        assert_has(&silence.summary, &["NETFILTER_DROP", "what dropped it is gone"]);
+        assert_has(&silence.summary, &["NETFILTER_DROP", "that cause is gone"]);
         assert_lacks(&silence.remediation, &["nft"]);
     }
 

@@ -120,7 +120,8 @@ fn summary(ports: &PortsBody) -> String {
     }
     if let (Some(hit @ 1..), Some(usable)) = (ports.node_ports_in_range, ports.usable) {
         text.push_str(&format!(
-            ", {hit} of which are live NodePorts: the next connect takes one in {hit} of {usable} cases"
+            ", {} among them: a connect takes one in {hit} of {usable} cases",
+            counted(hit.into(), "live NodePort")
         ));
     }
     text
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!((ports.usable, ports.node_ports_in_range), (Some(31989), Some(1)), "an odd NodePort is never taken");
         assert_eq!(
             body.summary,
-            "ephemeral ports, 60 s: node-cache (pid 812): 60 connects (1/s) to 1 destination, 60 of them to its own address, 60 left in TIME_WAIT; 849 sockets in TIME_WAIT, 31989 ports for each destination, 1 of which are live NodePorts: the next connect takes one in 1 of 31989 cases"
+            "ephemeral ports, 60 s: node-cache (pid 812): 60 connects (1/s) to 1 destination, 60 of them to its own address, 60 left in TIME_WAIT; 849 sockets in TIME_WAIT, 31989 ports for each destination, 1 live NodePort among them: a connect takes one in 1 of 31989 cases"
         );
     }
 

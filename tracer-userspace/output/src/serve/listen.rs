@@ -82,7 +82,7 @@ pub(super) async fn serve(place: Place, pages: Pages) {
                 clients.push_back(tokio::task::spawn_local(pages.clone().answer(stream)).abort_handle());
             }
             Err(error) => {
-                tracing::debug!(%error, "a client could not be taken");
+                tracing::debug!(%error, "a connection could not be accepted");
                 sleep(ACCEPT_REST).await;
             }
         }

@@ -166,7 +166,7 @@ impl Destination for ClusterSink {
         }
         let given_up = self.take_dropped();
         if given_up > 0 {
-            tracing::warn!("{given_up} explanations of pods did not reach the cluster API before the end");
+            tracing::warn!("{given_up} Events on pods did not reach the cluster API before the end");
         }
         true
     }

@@ -102,7 +102,7 @@ impl Metrics {
         r.register("events_lost", "Kernel events lost, by place", self.lost.clone());
         let failures = "Reads of kernel memory that failed; what they would have shown is absent";
         r.register("kernel_read_failures", failures, self.read_failures.clone());
-        r.register("hook_attached", "1 if a program sits on the hook", self.attached.clone());
+        r.register("hook_attached", "1 if a program is attached at this hook", self.attached.clone());
         let latency = "From the kernel event that decided a verdict to its record";
         r.register("verdict_latency_seconds", latency, self.latency.clone());
         let seconds = "Time in kernel programs; with kernel.bpf_stats_enabled only";
@@ -113,7 +113,7 @@ impl Metrics {
         r.register("doctor_finding", finding, self.findings.clone());
         let build = Family::<Labels, Gauge>::default();
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").into())]).set(1);
-        r.register("build_info", "1, with the version of the tracer", build);
+        r.register("build_info", "Always 1, with the version of tracer", build);
         for place in Loss::PLACES {
             let _ = self.lost.get_or_create(&vec![("where", place.into())]);
         }

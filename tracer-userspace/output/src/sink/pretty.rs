@@ -142,7 +142,7 @@ fn start(out: &mut String, record: &Record, body: &StartBody, screen: Screen) {
     );
     screen.head(out, &text);
     if !body.missing_hooks.is_empty() {
-        screen.head(out, &unavailable(body));
+        screen.head(out, &missing_hooks(body));
     }
 }
 
@@ -159,8 +159,8 @@ const PROOFS: &[(&str, &[Hook])] = &[
     ("TLS", &[Hook::CgroupSkb]),
 ];
 
-/// `7 of 26 hooks unavailable: cannot prove IPVS and ICMPv6 causes; details: tracer doctor`.
-fn unavailable(body: &StartBody) -> String {
+/// `7 of 26 hooks missing: cannot prove IPVS and ICMPv6 causes; details: tracer doctor`.
+fn missing_hooks(body: &StartBody) -> String {
     let missing = &body.missing_hooks;
     let is_missing = |hook: &Hook| missing.iter().any(|it| it.hook == hook.name());
     let causes: Vec<_> =
@@ -171,7 +171,7 @@ fn unavailable(body: &StartBody) -> String {
         [more @ .., last] => format!(": cannot prove {} and {last} causes", more.join(", ")),
     };
     let all = body.hooks.len() + missing.len();
-    format!("{} of {} unavailable{causes}; details: tracer doctor", missing.len(), counted(all as u64, "hook"))
+    format!("{} of {} missing{causes}; details: tracer doctor", missing.len(), counted(all as u64, "hook"))
 }
 
 fn attempt(out: &mut String, record: &Record, body: &AttemptBody, screen: Screen) {

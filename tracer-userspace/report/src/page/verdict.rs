@@ -77,7 +77,7 @@ fn doubt(body: &VerdictBody) -> Option<String> {
     let verdict = &body.verdict;
     let lost = (verdict.lost_events > 0).then(|| format!("{} events were lost meanwhile", verdict.lost_events));
     let missing =
-        (!verdict.missing_hooks.is_empty()).then(|| format!("not attached: {}", verdict.missing_hooks.join(", ")));
+        (!verdict.missing_hooks.is_empty()).then(|| format!("missing hooks: {}", verdict.missing_hooks.join(", ")));
     let doubts: Vec<_> = lost.into_iter().chain(missing).collect();
     (!doubts.is_empty()).then(|| doubts.join("; "))
 }

@@ -35,7 +35,7 @@ impl Board {
             before != Some(State::Following)
         });
         if back {
-            tracing::info!("cluster API reachable again");
+            tracing::info!("the cluster API answers again");
         }
     }
 
@@ -51,7 +51,7 @@ impl Board {
             view.states.insert(self.name.clone(), State::Failing(text.clone()));
         });
         if !reported {
-            tracing::warn!("cluster API {text}; {} known so far stay", self.name);
+            tracing::warn!("cluster API {text}; tracer keeps the {} that it knows", self.name);
         }
     }
 }

@@ -200,7 +200,7 @@ impl<W: Watched> ResourceFollower<W> {
     /// Logs an unreadable object. All other objects are still used.
     fn skip(&mut self, error: &serde_json::Error) {
         if !std::mem::replace(&mut self.reported_skipped, true) {
-            tracing::warn!("cluster API: one of the {} is left out, it cannot be read: {error}", W::RESOURCE);
+            tracing::warn!("cluster API: tracer skips one of the {}, because it cannot be read: {error}", W::RESOURCE);
         }
     }
 

@@ -71,7 +71,7 @@ impl<'a> Matched<'a> {
         }
     }
 
-    /// All probes that this attempt can be ask in HTTP/2 without TLS, and the port answered so, as far as that was read.
+    /// All probes that this attempt can be use HTTP/2 without TLS, and the port answered so, as far as that was read.
     pub fn is_answered_in_http2(&self) -> bool {
         let asked = matches!(self.probe_protocol(), Some(Protocol::Grpc | Protocol::Http2));
         let read = self.attempt.answer().is_none_or(|(_, answer)| answer.kind == AnswerKind::Other);

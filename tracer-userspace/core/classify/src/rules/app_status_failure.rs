@@ -14,14 +14,14 @@ pub(in super::super) const NO_SUCH_PATH: &str = "The network from the kubelet to
 /// Django's ALLOWED_HOSTS, and servers that know their hosts only.
 pub(in super::super) const BAD_REQUEST: &str = "The network from the kubelet to the pod works, and the application rejects the request itself. It may not accept the pod's address as Host: set httpGet.httpHeaders of the probe to a Host that it serves, {name: Host, value: NAME}. Or correct the probe's path or port. Read the application's log of that moment";
 /// The same where the probe is not known. Servers of plain HTTP answer a ClientHello, or the preface of HTTP/2, with 400.
-const BAD_REQUEST_OR_PROTOCOL: &str = "The network from the kubelet to the pod works, and the application rejects the request itself. If the probe asks in HTTPS, set its scheme to HTTP, since the port answers in plain HTTP; for gRPC, set its port to one that speaks gRPC. If it asks in HTTP, the application may not accept the pod's address as Host: set httpGet.httpHeaders of the probe to a Host that it serves, {name: Host, value: NAME}. Or correct the probe's path or port. Read the application's log of that moment";
-const NO_HTTP: &str = "The probe asks in HTTP and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
+const BAD_REQUEST_OR_PROTOCOL: &str = "The network from the kubelet to the pod works, and the application rejects the request itself. If the probe uses HTTPS, set its scheme to HTTP, since the port answers in plain HTTP; for gRPC, set its port to one that speaks gRPC. If it uses HTTP, the application may not accept the pod's address as Host: set httpGet.httpHeaders of the probe to a Host that it serves, {name: Host, value: NAME}. Or correct the probe's path or port. Read the application's log of that moment";
+const NO_HTTP: &str = "The probe uses HTTP, and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP, MySQL and many gRPC servers do";
 const NOT_AN_HTTP_PORT: &str = "Correct the probe's port, or use tcpSocket, or grpc for a gRPC server: the server on this port does not speak HTTP/1";
-const NO_HTTPS: &str = "The probe asks in HTTPS and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
+const NO_HTTPS: &str = "The probe uses HTTPS, and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
 
 const NEITHER_TLS_NOR_HTTP: &str =
-    "The probe asks in HTTPS and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
+    "The probe uses HTTPS, and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
 
 /// The fix if a gRPC probe meets a port that speaks TLS.
 pub(super) const GRPC_IN_PLAIN: &str = "a gRPC probe speaks no TLS (grpc.mode: TLS is alpha in Kubernetes 1.37). Serve the health service on a port without TLS, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)";

@@ -5,7 +5,7 @@ use super::super::sidecar;
 use super::app_status_failure::{GRPC_IN_PLAIN, shows_certificate};
 use super::mid_stream_rst::{OR_SPEAKS_TLS, is_close};
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::tls_handshake_slow::{doubt_of_https, or_in_plain};
+use super::tls_handshake_slow::{doubt_of_https, or_plain_http};
 use super::*;
 use crate::SETTLE_NS;
 use tracer_model::event::{KubeletProbe, ProbeOutput, State};
@@ -68,7 +68,7 @@ pub(super) fn closed(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(attempt.resets_sent().filter(|_| by_rst).map(|(at, reset)| of_reset_sent(at, reset)));
     let fix = match (may_be_tls, not_tls) {
         (true, _) => or_in_tls(case),
-        (_, Some(_)) => or_in_plain(case, fix(case)),
+        (_, Some(_)) => or_plain_http(case, fix(case)),
         _ if case.matched.may_speak_plain_http() && may_depend => {
             let fix = fix(case).reword(|text| format!("{}{OR_SPEAKS_TLS}", text.trim_end_matches('.')));
             fix.run([shows_certificate(attempt.flow.dst)])
@@ -200,7 +200,7 @@ mod tests {
         let https = closed(Stream::https_readiness);
         assert_eq!((https.cause.name(), https.confidence), ("closed_without_answer", Confidence::Proven));
         assert_ends(&https.summary, "; perhaps the port does not speak TLS: no HTTPS probe was answered there");
-        assert_has(&https.remediation, &["ask it in plain (scheme HTTP)", "openssl s_client"]);
+        assert_has(&https.remediation, &["set the probe's scheme to HTTP", "openssl s_client"]);
         let in_plain = closed(Stream::http_readiness);
         assert_lacks(&in_plain.summary, &["TLS"]);
         assert_has(&in_plain.remediation, &["down. Or the port speaks TLS", "openssl s_client"]);

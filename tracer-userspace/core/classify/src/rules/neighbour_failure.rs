@@ -206,7 +206,7 @@ fn restore_own_address(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Remediati
 }
 
 fn describe_state(entry: &NeighbourState) -> &'static str {
-    if entry.state == "failed" { "nobody answered" } else { "it asks and nobody answers" }
+    if entry.state == "failed" { "nobody answered" } else { "it sent requests, and nobody answered" }
 }
 
 /// The neighbour table holds as many entries as gc_thresh3 allows.
@@ -509,8 +509,7 @@ mod tests {
             stream.node_links(links).connect().wait_ms(200);
             stream.inspection(|reading| reading.neighbour = Some(neighbour("incomplete"))).verdict()
         };
-        let words =
-            "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it asks and nobody answers";
+        let words = "the node cannot resolve the link-layer address of 10.88.0.2 on docker0: it sent requests, and nobody answered";
         let both = reported("10.88.0.1");
         assert_ends(&both.remediation, ": ip route get 10.88.0.2; ip neigh show 10.88.0.2");
         let overlap = "; a pod of this node has that address. The subnets of docker0 and cni0 overlap, and the route leads to docker0";

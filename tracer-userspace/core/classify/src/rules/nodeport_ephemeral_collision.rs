@@ -215,10 +215,10 @@ const TOOK: &str = "took the SYN-ACK for its traffic and";
 
 fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
     let text = format!(
-        "/proc/net/ip_vs: virtual service {}:{} with {} backend(s)",
+        "/proc/net/ip_vs: virtual service {}:{} with {}",
         case.attempt.flow.src.ip(),
         port.port,
-        port.backends.len()
+        counted(port.backends.len() as u64, "backend")
     );
     let fields = json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) });
     evidence_of("ip_vs", time, text, fields)

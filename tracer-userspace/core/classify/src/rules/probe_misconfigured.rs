@@ -165,7 +165,7 @@ pub(super) fn plain_to_tls(case: &Case<'_>) -> Option<Finding> {
     }
     let (tls, confidence) = listener_speaks_tls(case).filter(|(_, confidence)| *confidence > Confidence::Possible)?;
     let summary = format!(
-        "{} speaks TLS, and the probe asks in {how}: the server closed the connection without an answer",
+        "{} speaks TLS, and the probe uses {how}: the server closed the connection without an answer",
         attempt.flow.dst
     );
     let evidence: Vec<Evidence> = vec![of_state(ended, attempt.last.as_ref()?), tls];
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(decided("10.88.0.2:8080", 0)[0].0, "connection_refused", "the listener ended");
     }
 
-    /// Only the URL in the kubelet's line tells that the probe asks in HTTPS.
+    /// Only the URL in the kubelet's line tells that the probe uses HTTPS.
     #[test]
     fn a_url_with_https_shows_that_the_port_answered_in_plain() {
         let decided = |reason, scheme: &str, why: &str| {
@@ -288,7 +288,7 @@ mod tests {
         assert!(other.iter().all(|it| *it == before), "{other:?}");
     }
 
-    /// Only the URL in the kubelet's line tells that the probe asks in plain HTTP.
+    /// Only the URL in the kubelet's line tells that the probe uses plain HTTP.
     #[test]
     fn a_url_with_http_shows_that_the_port_speaks_tls() {
         let last = |hello: bool, scheme: &str| {

@@ -18,7 +18,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             "Raise the timeout of {client}, give the target CPU (a TLS handshake is expensive), or look for an entropy, certificate or OCSP look-up in the handshake"
         )
     });
-    let remediation = if doubt.is_empty() { remediation } else { or_in_plain(case, remediation) };
+    let remediation = if doubt.is_empty() { remediation } else { or_plain_http(case, remediation) };
     let found = Finding::failure(Cause::TlsHandshakeSlow, vec![evidence], summary, remediation);
     let mut found = Finding { in_silence, ..found };
     serving::add(case, &mut found);
@@ -40,11 +40,11 @@ pub(super) fn doubt_of_https(case: &Case<'_>) -> Option<&'static str> {
     Some(doubt(case)).filter(|doubt| is_https && !doubt.is_empty())
 }
 
-pub(super) fn or_in_plain(case: &Case<'_>, fix: Remediation) -> Remediation {
-    let in_plain = |text: &str| {
-        format!("{}. If the port does not speak TLS, ask it in plain (scheme HTTP).", text.trim_end_matches('.'))
+pub(super) fn or_plain_http(case: &Case<'_>, fix: Remediation) -> Remediation {
+    let or_plain = |text: &str| {
+        format!("{}. If the port does not speak TLS, set the probe's scheme to HTTP.", text.trim_end_matches('.'))
     };
-    fix.reword(in_plain).run([shows_certificate(case.attempt.flow.dst)])
+    fix.reword(or_plain).run([shows_certificate(case.attempt.flow.dst)])
 }
 
 /// All probes that this attempt can be speak HTTPS; or a ClientHello arrived at the listener meanwhile.
@@ -83,7 +83,7 @@ mod tests {
         assert!(!verdict.summary.contains("does not speak") && !verdict.remediation.to_string().contains("openssl"));
     }
 
-    /// Only the URL in the kubelet's line tells that the probe asks in HTTPS.
+    /// Only the URL in the kubelet's line tells that the probe uses HTTPS.
     #[test]
     fn the_scheme_in_the_outcome_tells_a_handshake_from_a_request() {
         let causes = |scheme: &str, why: &str| {

@@ -62,7 +62,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding { decided_at: ended, confidence, rests_on, overtakes: is_gone, waits_for_close, ..found })
 }
 
-const LATER_SYN: &str = "; what dropped it is gone, as a later SYN was not dropped, and got no answer";
+const LATER_SYN: &str = "; a later SYN was not dropped there, so that cause is gone; it got no answer either";
 
 /// The prober waited, and gave up before the kernel sent the SYN again, which it does after one second
 /// (`TCP_TIMEOUT_INIT`).
@@ -416,9 +416,9 @@ mod tests {
             }
             stream.gives_up().last_verdict().summary
         };
-        assert_has(&summary(false), &["QDISC_DROP", "; what dropped it is gone"]);
+        assert_has(&summary(false), &["QDISC_DROP", "so that cause is gone"]);
         assert_has(&summary(true), &["QDISC_DROP"]);
-        assert_lacks(&summary(true), &["what dropped it is gone"]);
+        assert_lacks(&summary(true), &["that cause is gone"]);
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Explainer {
             pace,
             tally: EventTally::new(rates),
             bucket: Bucket::new(rates, Instant::now()),
-            outage: Outage::new("explanations of pods", pace, rates.refused),
+            outage: Outage::new("Events on pods", pace, rates.refused),
             dropped,
             warned: false,
         }
@@ -121,7 +121,7 @@ impl Explainer {
             Answer::Missing | Answer::Exists => self.give_up(key),
             Answer::Never(failure) => {
                 if !std::mem::replace(&mut self.warned, true) {
-                    tracing::warn!("an explanation of pod {}/{}: cluster API {failure}", key.0.namespace, key.0.pod);
+                    tracing::warn!("no Event on pod {}/{}: cluster API {failure}", key.0.namespace, key.0.pod);
                 }
                 self.give_up(key);
             }

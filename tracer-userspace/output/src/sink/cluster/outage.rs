@@ -35,7 +35,7 @@ impl Outage {
         let wait = self.pace.after(self.failures, failure.after());
         self.until = Some(now + if is_refused { wait.max(self.refused) } else { wait });
         if self.reported.is_none() || is_refused && self.reported == Some(false) {
-            let then = if is_refused { "none is written until it does" } else { "they wait" };
+            let then = if is_refused { "tracer writes none until it is allowed" } else { "tracer writes them later" };
             tracing::warn!("{}: cluster API {failure}; {then}", self.what);
             self.reported = Some(is_refused);
         }
@@ -43,7 +43,7 @@ impl Outage {
 
     pub(super) fn end(&mut self) {
         if self.reported.take().is_some() {
-            tracing::info!("{}: the cluster API takes them again", self.what);
+            tracing::info!("{}: the cluster API accepts them again", self.what);
         }
         (self.failures, self.until) = (0, None);
     }

@@ -126,9 +126,8 @@ async fn a_missing_permission_is_warned_about_once_and_retried_late() {
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:#?}");
     assert!(
-        lines[0].contains(
-            "explanations of pods: cluster API does not permit it (403): grant verb `create` on resource `events`"
-        ),
+        lines[0]
+            .contains("Events on pods: cluster API does not permit it (403): grant verb `create` on resource `events`"),
         "{lines:#?}"
     );
 }

@@ -90,10 +90,10 @@ fn probe_text(probe: &Probe) -> String {
     words.iter().filter(|word| !word.is_empty()).cloned().collect::<Vec<_>>().join(" ")
 }
 
-/// `loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)`.
+/// `loopback (pid 5029, /opt/cni/bin/loopback): link down, entered through /proc/5029/ns/net; child of crio (1)`.
 pub fn describe_culprit(culprit: &Culprit) -> String {
     let exe = culprit.exe.as_ref().map(|exe| format!(", {exe}")).unwrap_or_default();
-    let path = culprit.netns_path.as_ref().map(|path| format!(", entered by {path}")).unwrap_or_default();
+    let path = culprit.netns_path.as_ref().map(|path| format!(", entered through {path}")).unwrap_or_default();
     let ancestors: Vec<_> = culprit.ancestors.iter().map(|a| format!("{} ({})", a.comm, a.pid)).collect();
     let family = if ancestors.is_empty() { String::new() } else { format!("; child of {}", ancestors.join(" < ")) };
     format!("{} (pid {}{exe}): {}{path}{family}", culprit.comm, culprit.pid, culprit.op.replace('_', " "))

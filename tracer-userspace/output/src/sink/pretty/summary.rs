@@ -177,7 +177,7 @@ impl CauseBlock {
         let hooks: Vec<_> = self.missing_hooks.iter().map(String::as_str).collect();
         let mut lacked = Vec::new();
         if !hooks.is_empty() {
-            lacked.push(format!("hooks that are not attached: {}", hooks.join(", ")));
+            lacked.push(format!("hooks: {}", hooks.join(", ")));
         }
         if self.lost_events > 0 {
             lacked.push(format!("{} that were lost", counted(self.lost_events, "event")));

@@ -45,9 +45,9 @@ fn missing_hooks_are_one_line_with_the_causes_that_lack_a_proof() {
         |missing: &[Hook]| text(Body::Start(start_without(missing))).lines().last().unwrap_or_default().to_owned();
     assert_eq!(
         last(&[Hook::IpvsNatXmit, Hook::IpvsLeave, Hook::Icmp6Send, Hook::TcpConnRequest]),
-        "4 of 4 hooks unavailable: cannot prove IPVS, accept-queue and ICMPv6 causes; details: tracer doctor"
+        "4 of 4 hooks missing: cannot prove IPVS, accept-queue and ICMPv6 causes; details: tracer doctor"
     );
-    assert_eq!(last(&[Hook::PutNet]), "1 of 1 hook unavailable; details: tracer doctor");
+    assert_eq!(last(&[Hook::PutNet]), "1 of 1 hook missing; details: tracer doctor");
 }
 
 fn stop(attempts: u64, lost_events: u64) -> Record {
@@ -75,7 +75,7 @@ fn a_verdict_starts_with_the_cause_and_ends_with_the_fix() {
     let expected = "\
 03:04:05.678  connection_refused  shop/cart web readiness http probe :80/ to 10.0.0.9:80  (proven)  #7
   cause    nobody listens on 10.0.0.9:80
-  evidence -0.211 ms  tcp_connect: kubelet dials
+  evidence -0.211 ms  tcp_connect: kubelet connects
   fix      check containerPort
 ";
     assert_eq!(text(verdict(Cause::ConnectionRefused)), expected);
@@ -93,7 +93,7 @@ fn culprit_and_doubts_are_printed() {
     for line in [
         ":80/ 10.0.0.1:36704 -> 10.0.0.9:80  (proven, replaces #3)  #7\n",
         "  culprit  loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)\n",
-        "  doubt    2 events were lost meanwhile\n  doubt    not attached: kfree_skb\n",
+        "  doubt    2 events were lost meanwhile\n  doubt    missing hooks: kfree_skb\n",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }
@@ -164,7 +164,7 @@ fn times_of_evidence_are_aligned() {
     later.time_boot_ns = 1_012_000_000;
     body.verdict.evidence.push(later);
     let expected =
-        "  evidence  -0.211 ms  tcp_connect: kubelet dials\n           +12.000 ms  tcp_connect: kubelet dials\n";
+        "  evidence  -0.211 ms  tcp_connect: kubelet connects\n           +12.000 ms  tcp_connect: kubelet connects\n";
     assert!(text(Body::Verdict(body.into())).contains(expected));
 }
 
@@ -234,7 +234,7 @@ fn an_unexplained_cause_lists_missing_hooks_and_lost_events() {
     body.verdict.missing_hooks = vec!["ip_vs_leave".into()];
     body.verdict.lost_events = 2;
     let text = summary(vec![body]);
-    assert!(text.contains("  missing  hooks that are not attached: ip_vs_leave; 2 events that were lost\n"), "{text}");
+    assert!(text.contains("  missing  hooks: ip_vs_leave; 2 events that were lost\n"), "{text}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::about::{About, describe_culprit};
 use super::above::Relation;
 use crate::sink::plain;
-use tracer_model::plural::counted;
+use tracer_model::plural::{counted, were};
 use tracer_model::record::{Confidence, Evidence, Outcome, Record, Remediation, Repeated, Verdict, VerdictBody};
 use tracer_terminal::screen::{Screen, Style};
 
@@ -108,10 +108,10 @@ fn evidence_rows(out: &mut String, evidence: &[Evidence], decided_boot_ns: u64, 
 /// What makes a verdict less sure.
 fn doubts(out: &mut String, verdict: &Verdict, screen: Screen) {
     if verdict.lost_events > 0 {
-        screen.row(out, "doubt", &format!("{} events were lost meanwhile", verdict.lost_events));
+        screen.row(out, "doubt", &format!("{} lost meanwhile", were(verdict.lost_events, "event")));
     }
     if !verdict.missing_hooks.is_empty() {
-        screen.row(out, "doubt", &format!("not attached: {}", verdict.missing_hooks.join(", ")));
+        screen.row(out, "doubt", &format!("missing hooks: {}", verdict.missing_hooks.join(", ")));
     }
 }
 

@@ -92,7 +92,7 @@ async fn each_namespace_is_followed_and_fails_by_itself() {
     assert!(view.failure().is_some_and(|it| it.contains("verb `list` on resource `events`")), "{:?}", view.failure());
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:#?}");
-    assert!(lines[0].ends_with("; events of namespace bank known so far stay"), "{lines:#?}");
+    assert!(lines[0].ends_with("; tracer keeps the events of namespace bank that it knows"), "{lines:#?}");
 }
 
 #[tokio::test]

@@ -60,9 +60,9 @@ async fn refused_permissions_are_named_and_what_was_known_stays() {
     let lines = log.lines();
     assert_eq!(lines.len(), 3, "{lines:#?}");
     assert!(lines[0].contains("grant verb `watch` on resource `pods`"), "{lines:#?}");
-    assert!(lines[0].contains("WARN") && lines[0].ends_with("; pods known so far stay"), "{lines:#?}");
+    assert!(lines[0].contains("WARN") && lines[0].ends_with("; tracer keeps the pods that it knows"), "{lines:#?}");
     assert!(lines[1].contains("(401)"), "{lines:#?}");
-    assert!(lines[2].contains("INFO") && lines[2].ends_with("cluster API reachable again"), "{lines:#?}");
+    assert!(lines[2].contains("INFO") && lines[2].ends_with("the cluster API answers again"), "{lines:#?}");
 }
 
 #[tokio::test(flavor = "local")]
@@ -156,7 +156,7 @@ async fn an_outage_is_reported_once_and_its_end_once() {
     let lines = log.lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");
     assert!(
-        lines[0].contains("cluster API unreachable: ") && lines[0].ends_with("; pods known so far stay"),
+        lines[0].contains("cluster API unreachable: ") && lines[0].ends_with("; tracer keeps the pods that it knows"),
         "{lines:#?}"
     );
     assert!(lines[1].contains("INFO"), "{lines:#?}");

@@ -452,7 +452,7 @@ fn the_fix_for_an_https_probe_names_https() {
     stream.closes((300, 301, 103)).kubelet(ProbeOutput::NotHttp);
     let verdict = stream.verdict();
     assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
-    assert_starts(&verdict.remediation, "The probe asks in HTTPS");
+    assert_starts(&verdict.remediation, "The probe uses HTTPS");
 }
 
 /// Go's words tell plain HTTP from something else in TLS.
