@@ -264,7 +264,7 @@ impl<S: EventSource> Session<S> {
     /// Shows `tracer health` that this loop still runs.
     fn note_progress(&self) {
         if let Some(server) = &self.server {
-            server.health.moved();
+            server.health.progressed();
         }
     }
 

@@ -39,15 +39,15 @@ pub struct Health {
 /// The answer, as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The process answers, and its pipeline moved lately.
+    /// The process answers, and its pipeline made progress lately.
     pub live: bool,
     /// Alive, the hooks are attached, and the start record is printed.
     pub ready: bool,
     /// Why it is not live or not ready; absent if it is both.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
-    /// Since the pipeline last moved, milliseconds; it moves once a second.
-    pub moved_before_ms: u64,
+    /// Since the pipeline last made progress, milliseconds; it does so once a second.
+    pub progress_before_ms: u64,
     /// Hooks attached that are attached at the start, or when their kernel module is loaded.
     pub hooks_attached: u64,
     /// Hooks that this kernel or these privileges do not give.
@@ -73,7 +73,7 @@ impl Default for Health {
 
 impl Health {
     /// The pipeline made progress.
-    pub fn moved(&self) {
+    pub fn progressed(&self) {
         self.moved_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
@@ -81,7 +81,7 @@ impl Health {
     pub fn ready(&self, hooks: usize, missing: usize) {
         self.hooks.store(hooks as u64, Ordering::Relaxed);
         self.missing.store(missing as u64, Ordering::Relaxed);
-        self.moved();
+        self.progressed();
         self.stage.store(Stage::Running as u8, Ordering::Release);
     }
 
@@ -119,7 +119,7 @@ impl Health {
         let live = u128::from(still) < STALL.as_millis();
         let stage = self.stage.load(Ordering::Acquire);
         let reason = match stage {
-            _ if !live => Some(format!("the pipeline has not moved for {} s", still / 1000)),
+            _ if !live => Some(format!("the pipeline has made no progress for {} s", still / 1000)),
             0 => Some("starting: the hooks are not attached yet".to_owned()),
             1 => None,
             _ => Some("stopping".to_owned()),
@@ -128,7 +128,7 @@ impl Health {
             live,
             ready: reason.is_none(),
             reason,
-            moved_before_ms: still,
+            progress_before_ms: still,
             hooks_attached: self.hooks.load(Ordering::Relaxed),
             hooks_missing: self.missing.load(Ordering::Relaxed),
             degraded: self.degraded.borrow().iter().map(|(part, problem)| format!("{part}: {problem}")).collect(),
@@ -166,7 +166,7 @@ mod tests {
         let health = Health { since, ..Health::default() };
         let stalled = health.report();
         assert!(!stalled.live && !stalled.ready);
-        assert!(stalled.reason.is_some_and(|why| why.contains("has not moved for 31 s")));
+        assert!(stalled.reason.is_some_and(|why| why.contains("has made no progress for 31 s")));
         health.ready(1, 0);
         assert!(health.report().ready);
     }
