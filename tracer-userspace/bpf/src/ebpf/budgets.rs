@@ -33,7 +33,7 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/ebpf/budgets.txt");
 const COMMAND: &str =
     "TRACER_BLESS=1 cargo test -p tracer-bpf --lib ebpf::budgets -- --include-ignored --test-threads=1";
 /// The second program of a hook, which `missed.rs` attaches.
-const AGAIN: (&str, &str) = ("inet_sock_set_state_again", "inet_sock_set_state");
+const SECOND: (&str, &str) = ("inet_sock_set_state_again", "inet_sock_set_state");
 
 type Column = BTreeMap<String, u32>;
 
@@ -87,7 +87,7 @@ impl Table {
 /// All programs, and what each is attached to.
 fn programs() -> impl Iterator<Item = (&'static str, &'static str)> {
     let of_hooks = HOOKS.iter().flat_map(|row| row.variants).flat_map(|variant| variant.programs).copied();
-    of_hooks.chain([AGAIN])
+    of_hooks.chain([SECOND])
 }
 
 /// Differences from the budget that are larger than those between compilers or builds of a kernel.

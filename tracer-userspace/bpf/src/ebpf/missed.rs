@@ -16,7 +16,7 @@ use tracer_model::event::Loss;
 
 const FIRST: &str = "inet_sock_set_state";
 /// [`hook_of`] expects this suffix.
-const AGAIN: &str = "inet_sock_set_state_again";
+const SECOND: &str = "inet_sock_set_state_again";
 
 /// Hooks that show who entered or made a namespace, and how. They have no events of an attempt. The end of a namespace is not
 /// listed: the kernel may give its number to another namespace at once.
@@ -31,13 +31,13 @@ const OF_NAMESPACES: [Hook; 6] = [
 
 #[derive(Debug, Default)]
 pub(super) struct Missed {
-    again: Again,
+    second: SecondProgram,
     silent: u64,
 }
 
 /// The state of the second program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Again {
+enum SecondProgram {
     #[default]
     NotNeeded,
     /// Skipped runs of the first program before this one was attached. Later ones do not count: this program gets their events.
@@ -50,11 +50,11 @@ impl Missed {
     /// 0 if the kernel does not count them. `silenced`: the setting because of which the kernel now calls no program on functions.
     pub(super) fn count(&mut self, ebpf: &mut Ebpf, silenced: Option<&Switch>) -> [(&'static str, u64); 2] {
         let is_attached = ebpf.program(FIRST).is_some_and(|first| first.fd().is_ok());
-        if self.again == Again::NotNeeded
+        if self.second == SecondProgram::NotNeeded
             && is_attached
             && (skipped_runs_of(ebpf, FIRST) > 0 || is_preempted(rustix::system::uname().release()))
         {
-            self.again = attach_second(ebpf);
+            self.second = attach_second(ebpf);
         }
         if let Some(switch) = silenced {
             self.count_silenced(switch);
@@ -63,11 +63,11 @@ impl Missed {
         for (name, program) in ebpf.programs() {
             match hook_of(name) {
                 Some(hook) if OF_NAMESPACES.contains(&hook) => namespaces += skipped_runs(program),
-                _ if name == FIRST && matches!(self.again, Again::Attached(_)) => {}
+                _ if name == FIRST && matches!(self.second, SecondProgram::Attached(_)) => {}
                 _ => attempts += skipped_runs(program),
             }
         }
-        let before = if let Again::Attached(before) = self.again { before } else { 0 };
+        let before = if let SecondProgram::Attached(before) = self.second { before } else { 0 };
         [(Loss::PROGRAM, before + attempts + self.silent), (Loss::NAMESPACE, namespaces + self.silent)]
     }
 
@@ -87,17 +87,17 @@ fn is_preempted(release: &CStr) -> bool {
     major.is_some_and(|major| major >= 7)
 }
 
-fn attach_second(ebpf: &mut Ebpf) -> Again {
-    let Some(program) = ebpf.program_mut(AGAIN) else { return Again::Refused };
-    let Program::RawTracePoint(again) = program else { return Again::Refused };
-    match again.load().and_then(|()| again.attach(FIRST)) {
+fn attach_second(ebpf: &mut Ebpf) -> SecondProgram {
+    let Some(program) = ebpf.program_mut(SECOND) else { return SecondProgram::Refused };
+    let Program::RawTracePoint(second) = program else { return SecondProgram::Refused };
+    match second.load().and_then(|()| second.attach(FIRST)) {
         Ok(_) => {
             tracing::debug!("attached a second program at {FIRST}, for runs that the kernel skips");
-            Again::Attached(skipped_runs_of(ebpf, FIRST))
+            SecondProgram::Attached(skipped_runs_of(ebpf, FIRST))
         }
         Err(error) => {
             tracing::warn!(%error, "no second program could be attached at {FIRST}: if the kernel skips a run of the first one, its event is lost");
-            Again::Refused
+            SecondProgram::Refused
         }
     }
 }
@@ -140,6 +140,6 @@ mod tests {
 
     #[test]
     fn the_second_program_is_of_the_same_hook() {
-        assert_eq!(hook_of(AGAIN), Some(Hook::InetSockSetState));
+        assert_eq!(hook_of(SECOND), Some(Hook::InetSockSetState));
     }
 }
