@@ -4,9 +4,9 @@
 use serde_json::json;
 
 use super::Case;
+use super::blocked::Blame;
 use super::evidence::{evidence_of, is_nameless, netfilter_hook, plain};
 use super::owner::{self, Owner, owner_of};
-use super::stopped::Blame;
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::path::{Packet, Takers};
 use tracer_model::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};

@@ -2,14 +2,14 @@
 
 use std::cell::OnceCell;
 
-use super::answer::RejectAnswer;
+use super::reject_answer::RejectAnswer;
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{FirewallRule, Netns, PacketDrop};
 use tracer_model::record::Evidence;
 
 /// How netfilter stopped the attempt.
 #[derive(Clone, Debug)]
-pub(super) struct Stopped<'a> {
+pub(super) struct Blocked<'a> {
     /// What shows that netfilter stopped it.
     pub evidence: Vec<Evidence>,
     /// The packet that it dropped, if that was seen.
@@ -24,11 +24,11 @@ pub(super) struct Stopped<'a> {
 
 /// Answers that several rules need. A case computes each once, because that goes through all rules of a namespace.
 #[derive(Debug, Default)]
-pub(super) struct Stops<'a> {
+pub(super) struct Blocks<'a> {
     /// With an answer.
-    pub answered: OnceCell<Option<Stopped<'a>>>,
+    pub answered: OnceCell<Option<Blocked<'a>>>,
     /// Without one, as far as was seen.
-    pub silent: OnceCell<Option<Stopped<'a>>>,
+    pub silent: OnceCell<Option<Blocked<'a>>>,
 }
 
 /// The rules that can have dropped a packet.

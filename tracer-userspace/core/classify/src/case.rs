@@ -1,7 +1,7 @@
 //! What rules ask about an attempt.
 
+use super::blocked::Blocks;
 use super::evidence::{may_be_at_socket, netfilter_hook, plain};
-use super::stopped::Stops;
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
@@ -24,13 +24,13 @@ pub struct Case<'a> {
     pub(super) settled: bool,
     /// Failures in a row of the same target before this attempt ends, this one included.
     pub(super) streak: Option<Streak>,
-    pub(super) stops: Stops<'a>,
+    pub(super) blocks: Blocks<'a>,
 }
 
 impl<'a> Case<'a> {
     /// See the fields.
     pub fn new(attempt: &'a Attempt, node: &'a Node, settled: bool, streak: Option<Streak>) -> Self {
-        Self { attempt, node, matched: Matched::new(attempt, node), settled, streak, stops: Stops::default() }
+        Self { attempt, node, matched: Matched::new(attempt, node), settled, streak, blocks: Blocks::default() }
     }
 
     /// Which of these hooks are missing. A hook that shows only the other address family does not count, nor does one that
@@ -94,10 +94,10 @@ pub(super) fn in_handshake(case: &Case<'_>) -> bool {
 /// When the last SYN was sent of which it is known how it fared: something stopped it, or the prober waited in vain.
 fn last_syn(attempt: &Attempt) -> u64 {
     use ObservationKind::{Drop, Icmp, QueueFull, ResetReceived};
-    let stops = |it: &Observation| matches!(it.kind, Drop(_) | Icmp(_) | QueueFull(_) | ResetReceived(_));
+    let blocks = |it: &Observation| matches!(it.kind, Drop(_) | Icmp(_) | QueueFull(_) | ResetReceived(_));
     let is_known = |sent: u64| {
         let waited = attempt.ended.is_some_and(|(ended, _)| sent.saturating_add(SILENCE_NS) <= ended);
-        waited || attempt.observations.iter().any(|it| stops(it) && is_since(it.time_boot_ns, sent))
+        waited || attempt.observations.iter().any(|it| blocks(it) && is_since(it.time_boot_ns, sent))
     };
     attempt.syns_sent_again().filter(|sent| is_known(*sent)).last().unwrap_or(attempt.started)
 }

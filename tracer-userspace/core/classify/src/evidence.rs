@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::answer::RejectAnswer;
+use super::reject_answer::RejectAnswer;
 use tracer_common::names::Hook;
 use tracer_model::event::{
     Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, Listen, PacketDrop, ResetReceived, ResetSent, State, TcpState,

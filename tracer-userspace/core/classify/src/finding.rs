@@ -27,11 +27,11 @@ pub struct Finding {
     /// A packet of the attempt was seen to be dropped or refused: a lost event can hide only what came after it.
     pub packet_seen: bool,
     /// It rests on a lost packet. It holds until a retransmission gets through and is refused, or meets silence.
-    pub until_answered: bool,
+    pub rests_on_lost_packet: bool,
     /// The target was reached, and sent nothing from then on for most of the attempt.
-    pub in_silence: bool,
+    pub target_was_silent: bool,
     /// What dropped an earlier SYN is gone, and what became of the last one does not decide.
-    pub overtakes: bool,
+    pub earlier_drop_is_gone: bool,
     /// Those of `rests_on` that are missing.
     pub missing_hooks: Vec<Hook>,
     /// Events lost inside the attempt's window.
@@ -61,9 +61,9 @@ impl Finding {
             rests_on: &[],
             by_absence: false,
             packet_seen: false,
-            until_answered: false,
-            in_silence: false,
-            overtakes: false,
+            rests_on_lost_packet: false,
+            target_was_silent: false,
+            earlier_drop_is_gone: false,
             missing_hooks: Vec::new(),
             lost_events: 0,
             waits_for: None,
@@ -104,7 +104,7 @@ impl Finding {
     pub(super) fn resting_on(mut self, hooks: &'static [Hook]) -> Self {
         self.rests_on = hooks;
         self.by_absence = true;
-        self.until_answered()
+        self.rests_on_lost_packet()
     }
 
     /// The same, see [`Finding::packet_seen`]. Not if the attempt ended with an answer: its event was lost.
@@ -114,10 +114,10 @@ impl Finding {
         self
     }
 
-    /// The same, see [`Finding::until_answered`].
+    /// The same, see [`Finding::rests_on_lost_packet`].
     #[must_use]
-    pub(super) const fn until_answered(mut self) -> Self {
-        self.until_answered = true;
+    pub(super) const fn rests_on_lost_packet(mut self) -> Self {
+        self.rests_on_lost_packet = true;
         self
     }
 

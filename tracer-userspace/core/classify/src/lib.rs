@@ -3,8 +3,8 @@
 //! below it. ARCHITECTURE.md says how to add one. The bans of `core/clippy.toml` hold here, too.
 
 mod allow;
-mod answer;
 mod blame;
+mod blocked;
 mod case;
 mod command_fix;
 mod culprit;
@@ -26,6 +26,7 @@ mod phrases;
 mod pod_sockets;
 pub mod programs;
 mod queue;
+mod reject_answer;
 mod rules;
 pub mod sandbox;
 mod services;
@@ -33,7 +34,6 @@ mod serving;
 mod shared_address;
 mod sidecar;
 pub mod startup_probe;
-mod stopped;
 mod translated;
 mod wrong_field;
 

@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 
 use super::allow::allow_command;
-use super::answer::RejectAnswer;
 use super::blame::{blame, is_before_tracking, may_be_by_tracking};
+use super::blocked::{Blame, Blocked};
 use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, is_sent_elsewhere, may_decide, outbound};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::owner::own_fix;
 use super::phrases::{in_namespace, run_in};
-use super::stopped::{Blame, Stopped};
+use super::reject_answer::RejectAnswer;
 use tracer_common::names::Hook;
 use tracer_model::event::{FirewallRule, Icmp, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, Remediation};
@@ -21,26 +21,26 @@ const UNTRACKED: &str =
 /// As [`ANSWER_NS`], for a request: TCP retransmits a segment after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
 
-pub(super) fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
+pub(super) fn blocked<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Blocked<'a>> {
     rejected(case).or_else(|| dropped(case))
 }
 
 /// A rule answered with a RST or an ICMP error.
-pub(super) fn rejected<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
-    let answered = case.stops.answered.get_or_init(|| by_answer(case)).as_ref();
-    answered.or_else(|| silent(case).filter(|stopped| stopped.answer.is_some()))
+pub(super) fn rejected<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Blocked<'a>> {
+    let answered = case.blocks.answered.get_or_init(|| by_answer(case)).as_ref();
+    answered.or_else(|| silent(case).filter(|blocked| blocked.answer.is_some()))
 }
 
 /// A packet was dropped, and no answer came.
-pub(super) fn dropped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
-    silent(case).filter(|stopped| stopped.answer.is_none())
+pub(super) fn dropped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Blocked<'a>> {
+    silent(case).filter(|blocked| blocked.answer.is_none())
 }
 
-fn silent<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
-    case.stops.silent.get_or_init(|| without_answer(case)).as_ref()
+fn silent<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Blocked<'a>> {
+    case.blocks.silent.get_or_init(|| without_answer(case)).as_ref()
 }
 
-fn by_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn by_answer<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let outbound_rejected = if in_handshake(case) {
         by_icmp(case).or_else(|| by_reset(case)).or_else(|| by_error(case))
     } else {
@@ -61,18 +61,18 @@ fn dropped_syn<'a>(case: &Case<'a>, answered: u64) -> Option<Seen<'a>> {
 
 /// An ICMP error about the SYN. The stack never sends port unreachable for TCP; the other errors need a drop by
 /// netfilter.
-fn by_icmp<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn by_icmp<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let (time, icmp, drop) =
         case.attempt.icmp().filter(|(_, i)| i.flags.is_syn() && is_unreachable(i)).find_map(|(time, icmp)| {
             let drop = dropped_syn(case, time);
             (is_port_unreachable(icmp) || drop.is_some()).then_some((time, icmp, drop))
         })?;
-    let stopped = answered(case, drop, of_icmp(time, icmp), RejectAnswer::of(icmp));
-    Some(Stopped { netns: icmp.netns.or(stopped.netns), ..stopped })
+    let blocked = answered(case, drop, of_icmp(time, icmp), RejectAnswer::of(icmp));
+    Some(Blocked { netns: icmp.netns.or(blocked.netns), ..blocked })
 }
 
 /// Netfilter dropped the SYN, and still a RST answered it.
-fn by_reset<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn by_reset<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
     let drop = dropped_syn(case, at)?;
     Some(answered(case, Some(drop), of_reset_received(at, reset), RejectAnswer::Rst))
@@ -80,7 +80,7 @@ fn by_reset<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 
 /// Netfilter dropped the SYN, and the socket failed with "connection refused" without a RST. An ICMP error came for
 /// which this kernel has no hook (ICMPv6 with tracepoints only).
-fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn by_error<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let (ended, _) = case.attempt.ended?;
     let drop = dropped_syn(case, ended)?;
     let refused = case.attempt.errno() == Some(libc::ECONNREFUSED) && case.attempt.reset_received().is_none();
@@ -90,7 +90,7 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 
 /// A rule rejected the request of an established connection. It dropped the request and answered with an ICMP error, or
 /// with a RST that no stack of this node sent.
-fn rejected_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn rejected_request<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let attempt = case.attempt;
     let request = |d: &PacketDrop| d.flags.has_data() && outbound(case, d) && is_netfilter(d);
     let mut drops = attempt.drops().filter(|(_, d)| request(d));
@@ -111,7 +111,7 @@ fn rejected_request<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 }
 
 /// A rule rejected the target's answer: the target gets the ICMP error, and the prober gets nothing.
-fn rejected_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn rejected_answer<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let mut drops =
         case.attempt.drops().filter(|(at, d)| is_netfilter(d) && !outbound(case, d) && is_needed(case, *at, d));
     drops.find_map(|drop| {
@@ -124,15 +124,15 @@ fn rejected_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
 }
 
 /// What stopped the attempt, if this answered the dropped packet.
-fn answered<'a>(case: &Case<'a>, drop: Option<Seen<'a>>, by: Evidence, answer: RejectAnswer) -> Stopped<'a> {
+fn answered<'a>(case: &Case<'a>, drop: Option<Seen<'a>>, by: Evidence, answer: RejectAnswer) -> Blocked<'a> {
     let mut evidence: Vec<_> = drop.map(|(time, drop)| of_drop(time, drop)).into_iter().chain([by]).collect();
     evidence.sort_by_key(|e| e.time_boot_ns);
     let blame = drop.and_then(|(time, drop)| blame(case, time, drop, RuleVerdict::Reject)).map(Blame::answered);
-    Stopped { evidence, drop, netns: drop.and_then(|(_, drop)| drop.netns), answer: Some(answer), blame }
+    Blocked { evidence, drop, netns: drop.and_then(|(_, drop)| drop.netns), answer: Some(answer), blame }
 }
 
 /// A packet was dropped, and no answer was seen. A rule that rejects also drops: its answer must have had time to come.
-fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
+fn without_answer<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let (time, drop) = case.attempt.drops().find(|(at, d)| is_netfilter(d) && is_needed(case, *at, d))?;
     let ended = case.attempt.ended.map_or(u64::MAX, |(end, _)| end);
     // A RST after the end of the attempt does not answer the dropped packet.
@@ -150,7 +150,7 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Stopped<'a>> {
     let answer = rejecting.is_some().then(|| unseen_answer(case, drop));
     let blame = rejecting.or(dropping);
     let evidence = vec![of_drop(time, drop)];
-    Some(Stopped { evidence, drop: Some((time, drop)), netns: drop.netns, answer, blame })
+    Some(Blocked { evidence, drop: Some((time, drop)), netns: drop.netns, answer, blame })
 }
 
 /// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` limit the rate of errors
@@ -217,7 +217,7 @@ pub(super) const fn is_port_unreachable(icmp: &Icmp) -> bool {
     icmp.code == if icmp.v6 { 4 } else { 3 }
 }
 
-impl Stopped<'_> {
+impl Blocked<'_> {
     /// " at INPUT in pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
     pub(super) fn action(&self, case: &Case<'_>) -> String {
         let hook = self.drop.and_then(|(_, drop)| netfilter_hook(drop)).map(|h| format!(" at {h}")).unwrap_or_default();
@@ -389,11 +389,11 @@ impl Stopped<'_> {
         match self.answer {
             None => finding.resting_on(ANSWER_HOOKS).of_seen_packet(case),
             Some(RejectAnswer::NotShown | RejectAnswer::HeldBack { .. }) => {
-                finding.with_confidence(Confidence::Likely).until_answered()
+                finding.with_confidence(Confidence::Likely).rests_on_lost_packet()
             }
             // The prober sends its SYN again, and that one may get through.
-            Some(RejectAnswer::ToTarget) => finding.until_answered(),
-            Some(_) if self.answer_dropped(case).is_some() => finding.until_answered(),
+            Some(RejectAnswer::ToTarget) => finding.rests_on_lost_packet(),
+            Some(_) if self.answer_dropped(case).is_some() => finding.rests_on_lost_packet(),
             // The finding rests on this: no stack of this node sent the RST.
             Some(RejectAnswer::Rst) if case.attempt.established.is_some() => {
                 Finding { rests_on: REFUSAL_HOOKS, ..finding }

@@ -48,7 +48,7 @@ fn finding(case: &Case<'_>, (time, drop, process): Refused<'_>, cause: Cause, fi
     let show = ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"];
     let fix = fix.run(show.map(|command| run_in(case, drop.netns, command)));
     let found = Finding::failure(cause, vec![of_drop(time, drop)], summary, fix);
-    found.with_confidence(Confidence::Likely).until_answered()
+    found.with_confidence(Confidence::Likely).rests_on_lost_packet()
 }
 
 #[cfg(test)]

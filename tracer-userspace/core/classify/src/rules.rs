@@ -47,6 +47,7 @@ mod wrong_link_address;
 // Shared by all rules: each file begins with `use super::*`.
 use serde_json::json;
 
+use super::blocked::{Blame, Blocked};
 use super::case::{
     ANSWER_NS, Case, ICMP_HOOKS, REFUSAL_HOOKS, drops, in_handshake, inspected, inspections, is_deferred,
     is_of_handshake, is_second_syn, is_sent_elsewhere, is_unanswered, may_decide, outbound, runs, shares_node, silent,
@@ -59,7 +60,6 @@ use super::finding::Finding;
 use super::giving_up::{gave_up_early, sent_request_late, taken_and_silent};
 use super::kubectl::{self, with_log, with_logs};
 use super::phrases::{by_subject, client_name, in_namespace, ms, of_namespace, run_in};
-use super::stopped::{Blame, Stopped};
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_common::names::Hook;
 use tracer_model::plural::counted;

@@ -69,10 +69,11 @@ fn is_nearer(before: Decided, finding: &Finding) -> bool {
 fn is_overtaken(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     let queued = before.cause == Cause::AcceptQueueOverflow;
     let unlost = finding.lost_events == 0;
-    let silence = (finding.in_silence || finding.overtakes) && unlost || finding.cause == Cause::MidStreamRst;
+    let silence =
+        (finding.target_was_silent || finding.earlier_drop_is_gone) && unlost || finding.cause == Cause::MidStreamRst;
     let got_through = finding.cause.has(Trait::Refusal) || silence && !queued;
     let stands = finding.cause == before.cause || also.contains(&before.cause);
-    before.until_answered && before.outcome == Outcome::Failure && got_through && !stands
+    before.rests_on_lost_packet && before.outcome == Outcome::Failure && got_through && !stands
 }
 
 /// A later packet shows that the cause no longer holds: it is proven what stopped that one. A link was down, for example.
@@ -89,7 +90,7 @@ fn is_superseded(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     let queued = finding.cause == Cause::TargetFrozen && also.contains(&Cause::AcceptQueueOverflow);
     let proven = (finding.confidence == Confidence::Proven || queued) && got_further && surer;
     let stands = finding.cause == before.cause || also.contains(&before.cause);
-    before.until_answered && before.outcome == Outcome::Failure && proven && !stands
+    before.rests_on_lost_packet && before.outcome == Outcome::Failure && proven && !stands
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub(super) struct Decided {
     /// The connection was not established when it was decided.
     pub(super) in_handshake: bool,
     /// The cause is right only until an answer comes.
-    pub(super) until_answered: bool,
+    pub(super) rests_on_lost_packet: bool,
     pub(super) revised: bool,
     /// An earlier connect of the same attempt of the probe had failed.
     pub(super) is_retry: bool,
@@ -207,7 +207,7 @@ impl Core {
         if let Some(dst) = without_tls {
             self.node.tls.observe_plain(dst);
         }
-        let Finding { cause, outcome, confidence, decided_at, until_answered, lacks_programs, .. } = *finding;
+        let Finding { cause, outcome, confidence, decided_at, rests_on_lost_packet, lacks_programs, .. } = *finding;
         let place = finding.waits_for.map(|(netns, _)| netns);
         let decided = Decided {
             cause,
@@ -216,7 +216,7 @@ impl Core {
             decided_at,
             place,
             in_handshake,
-            until_answered,
+            rests_on_lost_packet,
             revised,
             is_retry,
             lacks_programs,
@@ -248,7 +248,7 @@ mod tests {
             decided_at: 0,
             place: None,
             in_handshake: true,
-            until_answered: false,
+            rests_on_lost_packet: false,
             revised: false,
             is_retry: false,
             lacks_programs: false,

@@ -128,7 +128,7 @@ fn finding(case: &Case<'_>, evidence: Evidence, (waiting, backlog): (u32, u32), 
         "{dst} listens, but its accept queue is full ({waiting} waiting, {backlog} allowed): the kernel drops the SYN silently"
     );
     let summary = summary + &describe_halt(case).unwrap_or_default();
-    Finding::failure(Cause::AcceptQueueOverflow, vec![evidence], summary, make_room(case, netns)).until_answered()
+    Finding::failure(Cause::AcceptQueueOverflow, vec![evidence], summary, make_room(case, netns)).rests_on_lost_packet()
 }
 
 /// The process could not accept when it was read last. One reading does not show for how long.

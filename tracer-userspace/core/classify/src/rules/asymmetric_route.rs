@@ -33,7 +33,7 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
                 .map(|command| run_in(case, case.attempt.netns, command)),
         );
     let summary = format!("{leads}: its own route was removed");
-    Some(Finding::likely(Cause::AsymmetricRoute, vec![read], summary, fix).until_answered())
+    Some(Finding::likely(Cause::AsymmetricRoute, vec![read], summary, fix).rests_on_lost_packet())
 }
 
 /// The pod's route to the prober leads out of another link: a second network, or a VPN in the pod, took it.
@@ -61,7 +61,7 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let show = [format!("ip route get {to} from {own}"), "ip rule".to_owned(), "ip route show table all".to_owned()];
     let fix = Remediation::from(text).run(show.map(|command| run_in(case, Some(netns), command)));
     let summary = format!("{leads}: the answer to the SYN may not arrive");
-    Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).until_answered())
+    Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).rests_on_lost_packet())
 }
 
 fn of_syn(case: &Case<'_>) -> Option<Finding> {
@@ -88,7 +88,7 @@ fn of_syn(case: &Case<'_>) -> Option<Finding> {
         ]
         .map(|command| run_in(case, case.attempt.netns, command)),
     );
-    Some(Finding::likely(Cause::AsymmetricRoute, vec![read], summary, fix).until_answered())
+    Some(Finding::likely(Cause::AsymmetricRoute, vec![read], summary, fix).rests_on_lost_packet())
 }
 
 /// The place of the new rule as text, and its priority. Priority 0 is the local table's rule, which must stay first.

@@ -1,26 +1,26 @@
 //! A rule dropped or rejected the packet because connection tracking found it invalid.
 
 use super::super::blame::is_before_tracking;
-use super::super::netfilter::stopped;
+use super::super::netfilter::blocked;
 use super::*;
 use tracer_model::event::{FirewallRule, Tracked};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let stopped = stopped(case)?;
-    stopped.drop.filter(|(_, drop)| drop.tracked == Some(Tracked::No))?;
+    let blocked = blocked(case)?;
+    blocked.drop.filter(|(_, drop)| drop.tracked == Some(Tracked::No))?;
     // Before connection tracking every packet counts as invalid (`nft_ct_get_eval`, `conntrack_mt`): the rule is wrong.
     let finds_invalid = |rule: &FirewallRule| rule.when.invalid && !is_before_tracking(rule);
-    let blame = stopped.blame.as_ref().filter(|blame| blame.all(finds_invalid))?;
+    let blame = blocked.blame.as_ref().filter(|blame| blame.all(finds_invalid))?;
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary =
-        format!("connection tracking found the packet invalid, and a rule{}{}", stopped.action(case), stopped.words());
+        format!("connection tracking found the packet invalid, and a rule{}{}", blocked.action(case), blocked.words());
     let text = format!(
         "Let both directions of {} pass the same connection tracking (no asymmetric route, no notrack for one direction). The first command shows the rule. The last one makes tracking accept packets out of window",
         case.attempt.flow.dst
     );
-    let tolerant = run_in(case, stopped.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
-    let remediation = Remediation::from(text).run(stopped.show_rules(case)).run([tolerant]);
-    Some(stopped.finding(case, Cause::ConntrackInvalid, summary, remediation).with_confidence(confidence))
+    let tolerant = run_in(case, blocked.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
+    let remediation = Remediation::from(text).run(blocked.show_rules(case)).run([tolerant]);
+    Some(blocked.finding(case, Cause::ConntrackInvalid, summary, remediation).with_confidence(confidence))
 }
 
 #[cfg(test)]

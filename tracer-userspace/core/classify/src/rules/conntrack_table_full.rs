@@ -12,12 +12,12 @@ use tracer_model::plural::were;
 const RECENT_NS: u64 = 5_000_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let stopped = dropped(case)?;
-    let (time, drop) = stopped.drop.filter(|(_, drop)| may_be_by_tracking(drop))?;
+    let blocked = dropped(case)?;
+    let (time, drop) = blocked.drop.filter(|(_, drop)| may_be_by_tracking(drop))?;
     let reading = case.node.firewalls.reading(drop.netns?)?;
     let table = reading.firewall.conntrack.filter(|_| reading.at >= time).filter(|table| table.is_full())?;
     let rose = has_counter_risen(reading, table, time);
-    let blame = stopped.blame.as_ref();
+    let blame = blocked.blame.as_ref();
     let by_rule = blame.is_some_and(|blame| blame.by_rule);
     let rules = blame.filter(|blame| !blame.rules.is_empty()).map(Blame::named);
     // A rule that certainly dropped it wins. Else the table's counter rose at the drop, or no rule can have dropped it.
@@ -28,7 +28,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "the connection table is full ({} of {} entries): netfilter{}; {} dropped so far{less_likely}",
         table.count,
         table.max,
-        stopped.action(case),
+        blocked.action(case),
         were(table.drop, "packet")
     );
     let raise = format!("sysctl -w net.netfilter.nf_conntrack_max={}", table.max.saturating_mul(2));
@@ -36,7 +36,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         .run([Command::on_node(raise), run_in(case, drop.netns, WHAT_FILLS_IT)]);
     let is_sure = rose && rules.is_none() && !is_nameless(drop);
     let confidence = if is_sure { Confidence::Proven } else { Confidence::Likely };
-    let mut found = stopped.finding(case, Cause::ConntrackTableFull, summary, remediation).with_confidence(confidence);
+    let mut found = blocked.finding(case, Cause::ConntrackTableFull, summary, remediation).with_confidence(confidence);
     found.evidence.push(of_table(reading.at, table));
     Some(found)
 }

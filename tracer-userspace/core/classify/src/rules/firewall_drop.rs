@@ -9,16 +9,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
-    let stopped = dropped(case).filter(|stopped| !stopped.may_be_rerouted(case))?;
-    if let Some(found) = by_reverse_path(case, stopped).or_else(|| without_proxy(case, stopped)) {
+    let blocked = dropped(case).filter(|blocked| !blocked.may_be_rerouted(case))?;
+    if let Some(found) = by_reverse_path(case, blocked).or_else(|| without_proxy(case, blocked)) {
         return Some(found);
     }
-    let hook = stopped.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
-    let untracked = stopped.untracked(case);
+    let hook = blocked.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
+    let untracked = blocked.untracked(case);
     let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
-    let summary = format!("{}{}{}{how}", stopped.subject(case), stopped.action(case), stopped.words());
+    let summary = format!("{}{}{}{how}", blocked.subject(case), blocked.action(case), blocked.words());
     let fix = || {
-        let (what, look) = (stopped.to_allow(case), stopped.show_rules(case));
+        let (what, look) = (blocked.to_allow(case), blocked.show_rules(case));
         match untracked.clone() {
             Some((_, find)) => Remediation::from(format!(
                 "Change the rule that exempts it from connection tracking (the first commands), or the rule in the {hook} chain that drops it (the last one)"
@@ -28,35 +28,35 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
             None => Remediation::from(format!("Allow {what} in the {hook} chain that drops it")).run(look),
         }
     };
-    let remediation = stopped.fix(case, fix);
-    Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
+    let remediation = blocked.fix(case, fix);
+    Some(blocked.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 
 /// All rules that can have dropped the packet check the reverse path: whether the route back leads over the device on
 /// which the packet arrived. A rule that allows the flow does not help.
-fn by_reverse_path(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
-    let (_, drop) = stopped.drop?;
-    let blame = stopped.blame.as_ref().filter(|blame| blame.is_reverse_path())?;
+fn by_reverse_path(case: &Case<'_>, blocked: &Blocked<'_>) -> Option<Finding> {
+    let (_, drop) = blocked.drop?;
+    let blame = blocked.blame.as_ref().filter(|blame| blame.is_reverse_path())?;
     let owner = blame.owner().map(|owner| format!(" of {}", owner.name)).unwrap_or_default();
     let device = drop.device.as_ref().map_or("the device it came in on", |device| device.name.as_str());
     let src = drop.flow.src.ip();
     let summary = format!(
         "the reverse-path check{owner}{}{}; such a rule drops packets that arrive on a link over which the route back does not lead: the route to {src} does not lead over {device}",
-        stopped.action(case),
-        stopped.words()
+        blocked.action(case),
+        blocked.words()
     );
-    let route = run_in(case, stopped.netns, format!("ip route get {src}"));
+    let route = run_in(case, blocked.netns, format!("ip route get {src}"));
     let remediation =
         Remediation::from(format!("Fix the route to {src}: it has to lead over {device}. Or change the check"))
             .run([route])
-            .run(stopped.show_rules(case));
-    Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
+            .run(blocked.show_rules(case));
+    Some(blocked.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 
 /// All rules that can have dropped the packet give it to a transparent proxy, which does not listen.
-fn without_proxy(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
-    let (_, drop) = stopped.drop?;
-    let blame = stopped.blame.as_ref()?;
+fn without_proxy(case: &Case<'_>, blocked: &Blocked<'_>) -> Option<Finding> {
+    let (_, drop) = blocked.drop?;
+    let blame = blocked.blame.as_ref()?;
     let port = blame.proxy_port()?;
     let port = if port == 0 { drop.flow.dst.port() } else { port };
     let why = match blame.certain() {
@@ -65,17 +65,17 @@ fn without_proxy(case: &Case<'_>, stopped: &Stopped<'_>) -> Option<Finding> {
     };
     let summary = format!(
         "{}{}{}; {why} listens on its port {port} with IP_TRANSPARENT",
-        stopped.subject(case),
-        stopped.action(case),
-        stopped.words()
+        blocked.subject(case),
+        blocked.action(case),
+        blocked.words()
     );
-    let listeners = run_in(case, stopped.netns, format!("ss -ltnp 'sport = :{port}'"));
+    let listeners = run_in(case, blocked.netns, format!("ss -ltnp 'sport = :{port}'"));
     let remediation = Remediation::from(format!(
         "Start the proxy that listens on port {port} (a mesh's sidecar, or the CNI's proxy on the node), or restart it. If it was removed, delete the rule"
     ))
     .run([listeners])
-    .run(stopped.show_rules(case));
-    Some(stopped.by_firewall(case, Cause::FirewallDrop, summary, remediation))
+    .run(blocked.show_rules(case));
+    Some(blocked.by_firewall(case, Cause::FirewallDrop, summary, remediation))
 }
 
 #[cfg(test)]

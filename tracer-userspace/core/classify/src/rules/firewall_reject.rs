@@ -4,14 +4,14 @@ use super::super::netfilter::rejected;
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let stopped = rejected(case)?;
-    let summary = format!("{}{}{}", stopped.subject(case), stopped.action(case), stopped.words());
+    let blocked = rejected(case)?;
+    let summary = format!("{}{}{}", blocked.subject(case), blocked.action(case), blocked.words());
     let by_rule = || {
-        Remediation::from(format!("Allow {} before the rule that rejects it", stopped.to_allow(case)))
-            .run(stopped.show_rules(case))
+        Remediation::from(format!("Allow {} before the rule that rejects it", blocked.to_allow(case)))
+            .run(blocked.show_rules(case))
     };
-    let remediation = stopped.fix(case, by_rule);
-    Some(stopped.by_firewall(case, Cause::FirewallReject, summary, remediation))
+    let remediation = blocked.fix(case, by_rule);
+    Some(blocked.by_firewall(case, Cause::FirewallReject, summary, remediation))
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             .run(commands.map(|command| run_in(case, case.attempt.netns, command)))
     };
     let evidence = vec![evidence_of("rtnetlink", time, text, fields), unresolved];
-    Some(Finding::likely(Cause::HostIsolatedLink, evidence, summary, fix).until_answered())
+    Some(Finding::likely(Cause::HostIsolatedLink, evidence, summary, fix).rests_on_lost_packet())
 }
 
 const MACVLAN: &str = "Give the node a macvlan of its own beside the pods', and a route over it. The pods' links must have the mode bridge: `ip -d link` in the pod shows it.";

@@ -56,7 +56,7 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
     let found = Finding::failure(Cause::LoopbackDown, evidence, summary, remediation)
         .with_confidence(confidence)
         .with_culprit(culprit)
-        .until_answered();
+        .rests_on_lost_packet();
     Finding { decided_at, ..found }
 }
 

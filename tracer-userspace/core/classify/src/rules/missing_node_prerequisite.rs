@@ -133,10 +133,10 @@ const FIND: &str = "What sets it to 0 for a device: net.ipv4.conf.default.forwar
 /// Netfilter dropped the packet at a hook of the node. `doctor` found a base chain at that hook that drops all packets
 /// that no rule accepts.
 fn by_base_policy(case: &Case<'_>) -> Option<Finding> {
-    let stopped = dropped(case)?;
-    let (_, drop) = stopped.drop?;
+    let blocked = dropped(case)?;
+    let (_, drop) = blocked.drop?;
     let hook = netfilter_hook(drop)?;
-    if drop.netns.is_none() || drop.netns != case.node.netns() || !stopped.blame.as_ref()?.all(|rule| rule.policy) {
+    if drop.netns.is_none() || drop.netns != case.node.netns() || !blocked.blame.as_ref()?.all(|rule| rule.policy) {
         return None;
     }
     let (time, found) = case.node.finding("base_policy", |f| {

@@ -74,7 +74,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     let summary = summary + &over.unwrap_or_default() + &describe_translation(case, drop);
     let remediation = fix(case, drop.netns, next, why, !outbound(case, drop));
     let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
-    Some(if may_have_link_down(case, drop, why) { note_unread_link(found) } else { found }.until_answered())
+    Some(if may_have_link_down(case, drop, why) { note_unread_link(found) } else { found }.rests_on_lost_packet())
 }
 
 /// A NAT rule sent the SYN to another address than the prober connected to.

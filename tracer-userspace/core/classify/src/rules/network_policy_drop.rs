@@ -1,6 +1,6 @@
 //! The enforcement of network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
 
-use super::super::netfilter::{is_missed, stopped};
+use super::super::netfilter::{blocked, is_missed};
 use super::super::owner::own_fix;
 use super::super::programs::{Programs, SHOW_DROPS, place_of};
 use super::super::queue;
@@ -34,42 +34,42 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// All rules that can have dropped the packet are in chains of one owner, which enforces policies.
 fn by_chain(case: &Case<'_>) -> Option<Finding> {
-    let stopped = stopped(case)?;
-    let blame = stopped.blame.as_ref()?;
+    let blocked = blocked(case)?;
+    let blame = blocked.blame.as_ref()?;
     let owner = blame.owner().filter(|owner| owner.policy)?;
     // The reverse-path check of the same owner is no policy, nor is its redirect to a proxy, nor a rule of its own.
     let is_policy = !blame.is_reverse_path()
         && !blame.rules.iter().any(|rule| rule.proxy_port.is_some())
         && !blame.all(|rule| own_fix(rule).is_some());
     (is_policy && blame.all(|rule| blame.owner_of(rule) == Some(owner))).then_some(())?;
-    if is_own_probe(case) && stopped.answer_dropped(case).is_some() {
-        return Some(of_own_answer(case, stopped, owner.name));
+    if is_own_probe(case) && blocked.answer_dropped(case).is_some() {
+        return Some(of_own_answer(case, blocked, owner.name));
     }
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let summary = format!("the network policy of {}{}{}", owner.name, stopped.action(case), stopped.words());
+    let summary = format!("the network policy of {}{}{}", owner.name, blocked.action(case), blocked.words());
     let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
         .run([list_policies()])
         .run(list_own_policies(owner.name))
-        .run(stopped.show_rules(case));
-    Some(stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
+        .run(blocked.show_rules(case));
+    Some(blocked.finding(case, Cause::NetworkPolicyDrop, summary, remediation).with_confidence(confidence))
 }
 
 /// The rule stopped a pod's answer to a probe of its own node. A NetworkPolicy lets answers pass, and does not apply to
 /// that traffic at all.
-fn of_own_answer(case: &Case<'_>, stopped: &Stopped<'_>, owner: &str) -> Finding {
-    let (untracked, find) = stopped.untracked(case).unzip();
+fn of_own_answer(case: &Case<'_>, blocked: &Blocked<'_>, owner: &str) -> Finding {
+    let (untracked, find) = blocked.untracked(case).unzip();
     let summary = format!(
         "a rule of {owner}{}{}{}{OF_ANSWER}",
-        stopped.action(case),
-        stopped.words(),
+        blocked.action(case),
+        blocked.words(),
         untracked.unwrap_or_default()
     );
     let remediation = Remediation::from(format!(
         "Find why the rule stops the answer. Possible reasons: {WHY_ANSWER}. The log of {owner}'s agent on this node may say it"
     ))
     .run(find.into_iter().flatten())
-    .run(stopped.show_rules(case));
-    let found = stopped.finding(case, Cause::NetworkPolicyDrop, summary, remediation);
+    .run(blocked.show_rules(case));
+    let found = blocked.finding(case, Cause::NetworkPolicyDrop, summary, remediation);
     found.with_confidence(Confidence::Likely)
 }
 
@@ -106,7 +106,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     found.lacks_programs = there.is_none();
     // A program drops for its errors and limits (a full table, an unknown pod), too, and the kernel has one reason for
     // all.
-    Some(found.with_confidence(Confidence::Likely).until_answered())
+    Some(found.with_confidence(Confidence::Likely).rests_on_lost_packet())
 }
 
 /// Commands that show the program. They run in the namespace of the device, since its name is valid there only.

@@ -8,8 +8,8 @@ mod reservation;
 
 use self::overlap::describe_overlap;
 use self::reservation::{remediation, reserve_port};
-use super::super::netfilter::stopped;
-use super::super::stopped::Blame;
+use super::super::blocked::Blame;
+use super::super::netfilter::blocked;
 use super::service_no_endpoints::service_of;
 use super::*;
 use tracer_model::event::{IpvsOp, NodePort, PacketDrop, TcpState, Via};
@@ -81,9 +81,9 @@ const HALF_OPEN: &str =
 /// A rule of kube-proxy for a NodePort without endpoints stopped the SYN-ACK. Current rules match new connections only,
 /// and let it pass.
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
-    let stopped = stopped(case)?;
-    let syn_ack = stopped.answer_dropped(case).filter(|drop| drop.flags.is_syn_ack())?;
-    let blame = stopped.blame.as_ref().filter(|blame| blame.all(|rule| service_of(rule).is_some()))?;
+    let blocked = blocked(case)?;
+    let syn_ack = blocked.answer_dropped(case).filter(|drop| drop.flags.is_syn_ack())?;
+    let blame = blocked.blame.as_ref().filter(|blame| blame.all(|rule| service_of(rule).is_some()))?;
     let (src, dst) = (case.attempt.flow.src, case.attempt.flow.dst);
     if syn_ack.flow.dst != src {
         return None;
@@ -103,12 +103,12 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let overlap = if is_external { String::new() } else { describe_overlap(case) };
     let summary = format!(
         "{subject} of {service}, which has no endpoint; kube-proxy's rule{}; {} keeps retransmitting its SYN{overlap}",
-        stopped.action(case),
+        blocked.action(case),
         client_name(case.attempt)
     );
-    let found = stopped.finding(case, Cause::NodeportEphemeralCollision, summary, fix);
+    let found = blocked.finding(case, Cause::NodeportEphemeralCollision, summary, fix);
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    Some(Finding { confidence, rests_on: &[], by_absence: false, ..found }.until_answered())
+    Some(Finding { confidence, rests_on: &[], by_absence: false, ..found }.rests_on_lost_packet())
 }
 
 /// A backend of this NodePort answered the target's SYN-ACK with a RST. Only IPVS can have sent the SYN-ACK there.
@@ -130,7 +130,7 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     if !case.settled {
         return None;
     }
-    let blame = stopped(case).and_then(|it| it.blame.as_ref());
+    let blame = blocked(case).and_then(|it| it.blame.as_ref());
     // A rule that fits is the nearer cause.
     if blame.is_some_and(|blame| !blame.rules.is_empty()) {
         return None;
@@ -197,7 +197,7 @@ fn finding(case: &Case<'_>, port: Option<&NodePort>, action: &str, mut evidence:
         describe_overlap(case)
     );
     let found = Finding::failure(Cause::NodeportEphemeralCollision, evidence, summary, remediation(case));
-    Finding { decided_at: decided_at.unwrap_or(found.decided_at), ..found }.until_answered()
+    Finding { decided_at: decided_at.unwrap_or(found.decided_at), ..found }.rests_on_lost_packet()
 }
 
 fn sent_to(port: Option<&NodePort>) -> String {

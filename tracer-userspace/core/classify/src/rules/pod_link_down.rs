@@ -310,7 +310,7 @@ fn detached(case: &Case<'_>) -> Option<Finding> {
     ))
     .run([format!("ip link show master {bridge}"), format!("ip link set {link} master {bridge} up")]
         .map(|command| run_in(case, Some(netns), command)));
-    Some(Finding::likely(Cause::PodLinkDown, vec![evidence], summary, fix).until_answered())
+    Some(Finding::likely(Cause::PodLinkDown, vec![evidence], summary, fix).rests_on_lost_packet())
 }
 
 /// The bridge had no port that is up to send the packet to (`br_dev_xmit`, 6.12 and later). It floods packets to
@@ -385,7 +385,7 @@ fn finding(
     let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));
     let remediation = Remediation::from(text).run([up]);
     let found = Finding::failure(Cause::PodLinkDown, evidence, summary, remediation).with_culprit(culprit);
-    Finding { decided_at, ..found }.until_answered()
+    Finding { decided_at, ..found }.rests_on_lost_packet()
 }
 
 #[cfg(test)]

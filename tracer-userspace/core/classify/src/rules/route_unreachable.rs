@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::super::answer::RejectAnswer;
+use super::super::reject_answer::RejectAnswer;
 use super::super::serving::held_answer;
 use super::neighbour_failure::{is_unresolved, note};
 use super::rp_filter_drop::may_be_filter;

@@ -24,7 +24,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let commands = [format!("ip route get {src}")].into_iter().chain(set);
     let remediation = Remediation::from(text).run(commands.map(|command| run_in(case, drop.netns, command)));
     let found = Finding::failure(Cause::RpFilterDrop, vec![of_drop(time, drop)], summary, remediation);
-    Some(found.with_confidence(confidence).until_answered())
+    Some(found.with_confidence(confidence).rests_on_lost_packet())
 }
 
 /// Without any route back, the filter drops the packet whatever its value (`__fib_validate_source`: `last_resort`), and

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::super::blocked::{Blame, Blocked};
 use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
 use super::super::owner::{is_cluster_ips_check, is_of_kube_proxy, is_of_no_service};
 use super::super::services::{is_of_node, name_of, node_port_service, node_ports_at, service_at};
-use super::super::stopped::{Blame, Stopped};
 use super::*;
 use tracer_model::event::{
     FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, Pod, ProxyMode, Service, ServiceName,
@@ -30,7 +30,8 @@ fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
         case.attempt.ipvs().find(|(_, i)| i.op == IpvsOp::NoBackend && i.flags.is_syn() && i.flow.dst == dst)?;
     let observed = format!("IPVS{} has no backend", in_namespace(case, ipvs.netns));
     let make = |summary, remediation| {
-        Finding::failure(Cause::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation).until_answered()
+        Finding::failure(Cause::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation)
+            .rests_on_lost_packet()
     };
     if ready_elsewhere(case, service_at(case, dst)).is_none() {
         return Some(finding(case, None, Lacking::Everywhere, &observed, make));
@@ -42,14 +43,14 @@ fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
 
 /// Netfilter stopped a packet to the Service. An answer of the target that met a rule of kube-proxy went to a NodePort
 /// (`nodeport_ephemeral_collision`).
-fn stopped<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Stopped<'a>> {
-    netfilter::stopped(case).filter(|stopped| stopped.answer_dropped(case).is_none())
+fn blocked<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Blocked<'a>> {
+    netfilter::blocked(case).filter(|blocked| blocked.answer_dropped(case).is_none())
 }
 
 /// kube-proxy's rule for a Service without endpoints is the only one that can have stopped the packet.
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
-    let stopped = stopped(case)?;
-    let blame = stopped.blame.as_ref().filter(|blame| blame.all(is_no_endpoints))?;
+    let blocked = blocked(case)?;
+    let blame = blocked.blame.as_ref().filter(|blame| blame.all(is_no_endpoints))?;
     let first = blame.rules.first();
     let named = first.and_then(|rule| service_of(rule));
     let none_ready = || known(case, named).is_some_and(|known| is_empty(case, known.service));
@@ -59,16 +60,16 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
         None => Lacking::Everywhere,
     };
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
-    let observed = format!("kube-proxy's rule{}", stopped.action(case));
-    let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
+    let observed = format!("kube-proxy's rule{}", blocked.action(case));
+    let make = |summary, remediation| blocked.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, lacking, &observed, make).with_confidence(confidence))
 }
 
 /// The proxy's rule for Service addresses is the only one that can have stopped the packet: no Service has that port
 /// there.
 fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
-    let stopped = stopped(case)?;
-    let blame = stopped.blame.as_ref().filter(|blame| blame.all(is_cluster_ips_check))?;
+    let blocked = blocked(case)?;
+    let blame = blocked.blame.as_ref().filter(|blame| blame.all(is_cluster_ips_check))?;
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let (dst, proxy) = (case.attempt.flow.dst, blame.owner()?.name);
     let own_link = own_link(case, dst.ip()).filter(|_| blame.all(is_of_kube_proxy));
@@ -89,9 +90,9 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
             format!("{NO_PORT}. If the Service has it, check whether {proxy} on this node is behind"),
         ),
     };
-    let summary = format!("{what}: {proxy}'s rule{}{}", stopped.action(case), stopped.words());
+    let summary = format!("{what}: {proxy}'s rule{}{}", blocked.action(case), blocked.words());
     let fix = Remediation::from(fix).run([Command::in_cluster("kubectl get services --all-namespaces -o wide")]);
-    Some(stopped.finding(case, Cause::ServiceNoEndpoints, summary, fix).with_confidence(confidence))
+    Some(blocked.finding(case, Cause::ServiceNoEndpoints, summary, fix).with_confidence(confidence))
 }
 
 /// The node's link that has the address, other than the one to which kube-proxy gives those of Services.
@@ -104,14 +105,14 @@ fn own_link<'a>(case: &Case<'a>, addr: IpAddr) -> Option<&'a str> {
 /// no firewall forbids the traffic. If some rules were not read, the address must be that of a Service: kube-proxy's
 /// rule for ClusterIPs looks up a set, and without that set it fits any packet.
 fn by_proxy(case: &Case<'_>) -> Option<Finding> {
-    let stopped = stopped(case)?;
+    let blocked = blocked(case)?;
     let of_proxy = |rule: &FirewallRule| is_no_endpoints(rule) || is_cluster_ips_check(rule);
     let is_known = |blame: &Blame<'_>| blame.rules.iter().any(|it| names_target(it)) || is_service_address(case);
     let of_service = |blame: &Blame<'_>| blame.all(of_proxy) || blame.all_read(of_proxy) && is_known(blame);
-    let blame = stopped.blame.as_ref().filter(|blame| of_service(blame))?;
+    let blame = blocked.blame.as_ref().filter(|blame| of_service(blame))?;
     let named = blame.rules.iter().find_map(|rule| service_of(rule));
-    let observed = format!("kube-proxy's rule{}", stopped.action(case));
-    let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
+    let observed = format!("kube-proxy's rule{}", blocked.action(case));
+    let make = |summary, remediation| blocked.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, named, Lacking::Everywhere, &observed, make).with_confidence(Confidence::Likely))
 }
 
@@ -123,7 +124,7 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let answer = case.attempt.icmp().find(|(_, icmp)| icmp.flags.is_syn() && is_port_unreachable(icmp));
     let dropped =
-        || stopped(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && case.lacks(ICMP_HOOKS));
+        || blocked(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && case.lacks(ICMP_HOOKS));
     let (time, netns) =
         answer.map(|(time, icmp)| (time, icmp.netns)).or_else(|| dropped().map(|(time, drop)| (time, drop.netns)))?;
     if !case.lacks(HOOK) {
@@ -136,13 +137,13 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     if !table.without_backend.contains(&dst) && !node_port() {
         return None;
     }
-    let stopped = stopped(case).filter(|it| it.blame.as_ref().is_none_or(|blame| blame.rules.is_empty()))?;
+    let blocked = blocked(case).filter(|it| it.blame.as_ref().is_none_or(|blame| blame.rules.is_empty()))?;
     let elsewhere = ready_elsewhere(case, service_at(case, dst));
     let lacking = elsewhere.map_or(Lacking::Everywhere, |_| Lacking::Here(policy_at(case, dst)));
-    let observed = format!("IPVS has no backend for it in its table, and netfilter{}", stopped.action(case));
+    let observed = format!("IPVS has no backend for it in its table, and netfilter{}", blocked.action(case));
     let entry =
         evidence_of("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
-    let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
+    let make = |summary, remediation| blocked.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     let mut found = finding(case, None, lacking, &observed, make);
     found.evidence.push(entry);
     // The missing hook lowers the confidence.
@@ -154,9 +155,9 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
 fn by_list(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let foreign = |blame: &Blame<'_>| blame.certain().is_some_and(|rule| !is_of_kube_proxy(rule));
-    let stopped = stopped(case).filter(|it| !it.blame.as_ref().is_some_and(foreign))?;
-    let observed = format!("netfilter{}", stopped.action(case));
-    let make = |summary, remediation| stopped.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
+    let blocked = blocked(case).filter(|it| !it.blame.as_ref().is_some_and(foreign))?;
+    let observed = format!("netfilter{}", blocked.action(case));
+    let make = |summary, remediation| blocked.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
     Some(finding(case, None, Lacking::Everywhere, &observed, make).with_confidence(Confidence::Likely))
 }
 
@@ -171,7 +172,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let evidence = vec![of_drop(time, drop)];
     let make = |summary, remediation| Finding::failure(Cause::ServiceNoEndpoints, evidence, summary, remediation);
     let found = finding(case, None, Lacking::Everywhere, &observed, make);
-    Some(found.with_confidence(Confidence::Likely).until_answered())
+    Some(found.with_confidence(Confidence::Likely).rests_on_lost_packet())
 }
 
 /// The list has no ready endpoint, and connect() failed before a SYN was sent. Cilium in place of kube-proxy refuses
@@ -252,7 +253,7 @@ fn finding(
     let mut found = make(summary, fix(lacking, circular.is_some(), name.as_deref()));
     found.evidence.extend(known.as_ref().and_then(Known::evidence));
     // Any process can write such a comment into the rules of a namespace of its own.
-    let by_node = || stopped(case).and_then(|it| it.netns).is_some_and(|netns| case.node.is_a_node(netns));
+    let by_node = || blocked(case).and_then(|it| it.netns).is_some_and(|netns| case.node.is_a_node(netns));
     found.lacks_endpoints = name.filter(|_| known.is_none() && by_node()).and_then(|name| ServiceName::of_port(&name));
     found
 }

@@ -32,7 +32,7 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
         budget(case)
     );
     let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
-    Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)).until_answered())
+    Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)).rests_on_lost_packet())
 }
 
 /// Describes what came in plain HTTP, and when.
@@ -83,14 +83,14 @@ fn has_part_of_head(case: &Case<'_>) -> bool {
 }
 
 fn silent(case: &Case<'_>) -> Option<Finding> {
-    let Wait { reached, waited, late, in_silence, evidence } = measure_wait(case)?;
+    let Wait { reached, waited, late, target_was_silent, evidence } = measure_wait(case)?;
     let summary = format!(
         "{} was reached in {reached} and acknowledged the request; no byte of an answer in {waited}{}{late}",
         case.attempt.flow.dst,
         budget(case)
     );
     let found = Finding::failure(Cause::SlowResponse, vec![evidence], summary, fix(case));
-    let mut found = Finding { in_silence, ..found };
+    let mut found = Finding { target_was_silent, ..found };
     serving::add(case, &mut found);
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
@@ -113,7 +113,7 @@ pub(super) struct Wait {
     /// What to add to the summary if the target had the smaller part of the time, or the prober was late; else empty.
     pub late: String,
     /// The target had the greater part of the time.
-    pub in_silence: bool,
+    pub target_was_silent: bool,
     pub evidence: Evidence,
 }
 
@@ -139,7 +139,7 @@ pub(super) fn measure_wait(case: &Case<'_>) -> Option<Wait> {
         reached: ms(established.saturating_sub(attempt.started)),
         waited: ms(waited),
         late: format!("{late}{}", prober_late(case)),
-        in_silence: late.is_empty(),
+        target_was_silent: late.is_empty(),
         evidence: of_state(ended, state),
     })
 }

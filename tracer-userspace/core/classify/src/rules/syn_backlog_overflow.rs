@@ -58,7 +58,7 @@ fn finding(case: &Case<'_>, evidence: Evidence, half_open: u32, netns: Option<Ne
         "Turn SYN cookies on, or raise net.ipv4.tcp_max_syn_backlog there. To keep it for a pod, set its securityContext.sysctls. The second command shows the clients that leave handshakes half done",
     )
     .run(["sysctl -w net.ipv4.tcp_syncookies=1", &clients].map(|command| run_in(case, netns, command)));
-    Finding::failure(Cause::SynBacklogOverflow, vec![evidence], summary, remediation).until_answered()
+    Finding::failure(Cause::SynBacklogOverflow, vec![evidence], summary, remediation).rests_on_lost_packet()
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let text = format!("{who} {how}{place}, at {}", counted(halted.len() as u64, "reading"));
     let pids: Vec<u32> = servers.iter().map(|it| it.pid).collect();
     let read = evidence_of(hook, time, text, json!({ "pids": pids, "readings": halted.len() }));
-    Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(servers)).until_answered())
+    Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(servers)).rests_on_lost_packet())
 }
 
 /// How many readings must agree.

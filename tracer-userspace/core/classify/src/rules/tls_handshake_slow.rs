@@ -6,7 +6,8 @@ use super::slow_response::{Wait, budget, measure_wait};
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Wait { reached, waited, late, in_silence, evidence } = measure_wait(case).filter(|_| speaks_tls(case))?;
+    let Wait { reached, waited, late, target_was_silent, evidence } =
+        measure_wait(case).filter(|_| speaks_tls(case))?;
     let doubt = doubt(case);
     let summary = format!(
         "{} was reached in {reached} and took the ClientHello; no byte came back in {waited}{}{late}{doubt}",
@@ -20,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let remediation = if doubt.is_empty() { remediation } else { or_plain_http(case, remediation) };
     let found = Finding::failure(Cause::TlsHandshakeSlow, vec![evidence], summary, remediation);
-    let mut found = Finding { in_silence, ..found };
+    let mut found = Finding { target_was_silent, ..found };
     serving::add(case, &mut found);
     let is_sure = late.is_empty() && doubt.is_empty();
     Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })

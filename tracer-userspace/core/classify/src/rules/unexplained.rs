@@ -59,7 +59,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = Finding::failure(Cause::Unexplained, evidence, summary, remediation);
     let (confidence, rests_on) = (Confidence::Possible, OBSERVING_HOOKS);
     let waits_for_close = super::mtu_blackhole::waits_for_close(case);
-    Some(Finding { decided_at: ended, confidence, rests_on, overtakes: is_gone, waits_for_close, ..found })
+    Some(Finding { decided_at: ended, confidence, rests_on, earlier_drop_is_gone: is_gone, waits_for_close, ..found })
 }
 
 const LATER_SYN: &str = "; a later SYN was not dropped there, so that cause is gone; it got no answer either";

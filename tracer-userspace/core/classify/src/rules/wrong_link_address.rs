@@ -34,7 +34,7 @@ fn by_frame(case: &Case<'_>) -> Option<Finding> {
         "Compare the link's address with that of {to} in the sender's `ip neigh`. Delete the entry, {CORRECT}"
     ))
     .run([run_in(case, drop.netns, format!("ip link show{show}"))]);
-    Some(Finding::likely(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix).until_answered())
+    Some(Finding::likely(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix).rests_on_lost_packet())
 }
 
 const CORRECT: &str = "or restart the CNI's agent that wrote it. Where systemd gives veths another address after the CNI (MACAddressPolicy=persistent), set MACAddressPolicy=none for them in a .link file of /etc/systemd/network";

@@ -286,8 +286,8 @@ fn has_prober_address(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 /// Netfilter dropped it at OUTPUT, and no rule can have done it.
 fn may_be_rerouted(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let stopped = netfilter::dropped(case).filter(|stopped| stopped.may_be_rerouted(case));
-    stopped.and_then(|stopped| stopped.drop).is_some_and(|(_, dropped)| std::ptr::eq(dropped, drop))
+    let blocked = netfilter::dropped(case).filter(|blocked| blocked.may_be_rerouted(case));
+    blocked.and_then(|blocked| blocked.drop).is_some_and(|(_, dropped)| std::ptr::eq(dropped, drop))
 }
 
 #[cfg(test)]
