@@ -304,7 +304,7 @@ fn nobody_pays_for_counted_ports_while_the_prober_has_enough() {
 
 #[test]
 #[ignore = "needs root"]
-fn the_counting_of_ports_ceases_and_begins_again() {
+fn the_counting_of_ports_stops_and_starts_again() {
     let cgroup = Cgroup::new("again");
     let mut prober = Prober::start(&cgroup);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

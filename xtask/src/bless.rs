@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn the_picture_has_the_first_blocks() {
         let blocks = |page: &str| first_blocks(page).map(|lines| lines.join("|"));
-        let page = "tracer 0.1.0\n7 of 21 hooks unavailable: IPVS\n01:00  link_down\n  row\n01:01  <b>\n";
+        let page = "tracer 0.1.0\n7 of 21 hooks missing: IPVS\n01:00  link_down\n  row\n01:01  <b>\n";
         assert_eq!(blocks(page).as_deref(), Some("01:00  link_down|  row|01:01  <b>"));
         assert_eq!(blocks(&format!("{page}01:02  no more\n")), blocks(page));
         assert_eq!(blocks("tracer 0.1.0\n"), None);

@@ -147,7 +147,7 @@ mod tests {
 
     /// A short run fails if a cause cannot be shown on this kernel, nor in one of its virtual machines.
     #[test]
-    fn scenarios_for_an_own_machine_are_played_on_every_kernel() {
+    fn scenarios_for_an_own_machine_run_on_every_kernel() {
         let own = |s: &&Scenario| s.needs.contains(&Need::OwnMachine);
         let missing: Vec<_> = all().iter().filter(own).filter(|s| s.suite < Suite::Kernels).map(|s| s.name).collect();
         assert!(missing.is_empty(), "add `.on_every_kernel()`: {missing:?}");

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn scenarios_that_an_interrupted_run_did_not_reach_are_played() {
+    fn scenarios_that_an_interrupted_run_did_not_reach_are_run() {
         let names = ["a", "b", "c"].map(str::to_owned);
         let passed = |name: &str| Row { result: Outcome::Pass, ..Row::failed(name, None, "") };
         let results = |rows: Vec<Row>| rows.iter().map(|row| row.result).collect::<Vec<_>>();

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_dials_are_noise_if_a_later_dial_of_the_attempt_is_answered() {
+    fn refused_connects_are_noise_if_a_later_connect_of_the_attempt_is_answered() {
         use Outcome::{Failure, Noise};
         let third = |timeout_s| answered_after(timeout_s, &[1_000, 1_600]).outcomes();
         assert_eq!(third(5), [Noise], "none is a failure before its probe is over");
@@ -217,13 +217,13 @@ mod tests {
 
     /// periodSeconds 2 and timeoutSeconds 2: the kubelet's ticker is never exact.
     #[test]
-    fn a_dial_one_period_later_is_a_new_attempt_of_the_probe() {
+    fn a_connect_one_period_later_is_a_new_attempt_of_the_probe() {
         assert_eq!(answered_after(2, &[1_999, 2_001, 1_998]).in_a_row(), [1, 2, 3].map(Some));
     }
 
     /// An HTTP/1 server answers each connect.
     #[test]
-    fn dials_that_are_answered_in_another_protocol_count_as_one_failure() {
+    fn connects_that_are_answered_in_another_protocol_count_as_one_failure() {
         let mut stream = Stream::new().grpc_readiness(5).clone();
         for (conn, until_next) in [(100, 1_000), (101, 1_600), (102, 7_400), (103, 1_000)] {
             stream.again(conn).connect().established().answer(AnswerKind::Http, Some(400));
@@ -234,7 +234,7 @@ mod tests {
 
     /// The timeout of 3 s ends while the second connect waits for an answer after its handshake.
     #[test]
-    fn a_dial_that_was_closed_at_the_timeout_withdraws_no_failure() {
+    fn a_connect_that_was_closed_at_the_timeout_withdraws_no_failure() {
         let after = |ms: u64| {
             let mut stream = Stream::new().grpc_readiness(3).clone();
             refused(&mut stream, 100, 1_000);
@@ -247,7 +247,7 @@ mod tests {
 
     /// tracer sees the process begin to listen before the connect that succeeds.
     #[test]
-    fn a_refusal_before_the_process_listened_is_noise_if_a_later_dial_is_answered() {
+    fn a_refusal_before_the_process_listened_is_noise_if_a_later_connect_is_answered() {
         let mut stream = Stream::new().grpc_readiness(5).clone();
         refused(&mut stream, 100, 400);
         stream.listens(POD, 8080, true).wait_ms(600);
@@ -276,7 +276,7 @@ mod tests {
 
     /// The probe does not connect again after an answer: the next connect is the next attempt of the probe.
     #[test]
-    fn a_dial_after_not_serving_is_a_new_attempt_of_the_probe() {
+    fn a_connect_after_not_serving_is_a_new_attempt_of_the_probe() {
         let mut stream = Stream::new().grpc_readiness(5).clone();
         answered(&mut stream, 100);
         stream.kubelet(ProbeOutput::NotServing).wait_ms(3_000);
@@ -287,7 +287,7 @@ mod tests {
 
     /// The kubelet 1.36 reports once, at its timeout. Two milliseconds later it may run the probe again.
     #[test]
-    fn a_failure_of_several_dials_has_one_verdict_also_if_a_process_listens_later() {
+    fn a_failure_of_several_connects_has_one_verdict_also_if_a_process_listens_later() {
         let mut stream = Stream::new().grpc_readiness(3).clone();
         refused(&mut stream, 100, 1_000);
         refused(&mut stream, 101, 1_600);
