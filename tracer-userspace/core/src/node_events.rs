@@ -184,10 +184,10 @@ mod tests {
         let events_of = summaries(astray);
         assert_eq!(
             events_of[1],
-            "lo of the node set down by loopback (pid 4242), which came in through /proc/77/ns/net"
+            "lo of the node set down by loopback (pid 4242), which entered the namespace through /proc/77/ns/net"
         );
         assert_eq!(events_of.len(), 2, "{events_of:?}");
         let unseen = summaries(vec![sets_down("loopback", NODE, "lo")]);
-        assert_eq!(unseen, ["lo of the node set down by loopback (pid 4242), which came in through /run/netns/cni-1"]);
+        assert_eq!(unseen, ["lo of the node set down by loopback (pid 4242), which entered the namespace through /run/netns/cni-1"]);
     }
 }

@@ -466,7 +466,7 @@ mod tests {
         );
         assert_has(&verdict.remediation, &["the gateway does not answer", "proxy_arp", "-n ip neigh show 169.254.1.1"]);
         let on_link = waiting("10.88.0.1").gives_up().verdict();
-        assert_has(&on_link.summary, &["the link-layer address of 10.88.0.1: it asks"]);
+        assert_has(&on_link.summary, &["the link-layer address of 10.88.0.1: it sent requests"]);
         assert_has(&on_link.remediation, &["10.88.0.1 does not answer: ARP does not get through"]);
         assert_lacks(&on_link.remediation, &["gateway"]);
         assert_eq!(waiting("169.254.1.1").filtered(SYN, POD).gives_up().causes(), ["firewall_drop"]);
