@@ -144,7 +144,7 @@ fn firewalld(fixture: &mut Fixture<'_>) -> Result<()> {
            chain filter_INPUT { type filter hook input priority 10; iifname \"lo\" accept; jump filter_INPUT_POLICIES; \
            reject with icmpx admin-prohibited; }; }\n",
     )?;
-    fixture.mentions(&["in chain inet firewalld filter_INPUT_POLICIES, made by firewalld"]);
+    fixture.mentions(&["in chain inet firewalld filter_INPUT_POLICIES (made by firewalld)"]);
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 

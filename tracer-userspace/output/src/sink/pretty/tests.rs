@@ -92,7 +92,7 @@ fn culprit_and_doubts_are_printed() {
     let text = text(Body::Verdict(body.into()));
     for line in [
         ":80/ 10.0.0.1:36704 -> 10.0.0.9:80  (proven, replaces #3)  #7\n",
-        "  culprit  loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)\n",
+        "  culprit  loopback (pid 5029, /opt/cni/bin/loopback): link down, entered through /proc/5029/ns/net; child of crio (1)\n",
         "  doubt    2 events were lost meanwhile\n  doubt    missing hooks: kfree_skb\n",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
@@ -215,7 +215,7 @@ fn the_summary_groups_verdicts_by_cause() {
     let expected = "\
 2  loopback_down  1 proven, 1 likely  03:04:05
   hit      shop/cart (1), shop/other (1)
-  culprit  loopback (pid 5029, /opt/cni/bin/loopback): link down, entered by /proc/5029/ns/net; child of crio (1)
+  culprit  loopback (pid 5029, /opt/cni/bin/loopback): link down, entered through /proc/5029/ns/net; child of crio (1)
   fix      check containerPort
 1  connection_refused  1 proven  03:04:05
   hit      shop/cart

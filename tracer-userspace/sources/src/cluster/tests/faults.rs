@@ -120,7 +120,7 @@ async fn one_object_that_cannot_be_read_costs_no_other() {
     followed.until_names(&["c"]).await;
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:#?}");
-    assert!(lines[0].contains("one of the pods is left out") && lines[0].contains("eighty"), "{lines:#?}");
+    assert!(lines[0].contains("skips one of the pods") && lines[0].contains("eighty"), "{lines:#?}");
 }
 
 #[tokio::test(flavor = "local")]
