@@ -188,6 +188,9 @@ mod tests {
         );
         assert_eq!(events_of.len(), 2, "{events_of:?}");
         let unseen = summaries(vec![sets_down("loopback", NODE, "lo")]);
-        assert_eq!(unseen, ["lo of the node set down by loopback (pid 4242), which entered the namespace through /run/netns/cni-1"]);
+        assert_eq!(
+            unseen,
+            ["lo of the node set down by loopback (pid 4242), which entered the namespace through /run/netns/cni-1"]
+        );
     }
 }

@@ -151,7 +151,10 @@ async fn failures_during_an_outage_are_counted_in_the_next_write() {
     assert_eq!(finished(sink, written).await, 0);
     let lines = log.lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");
-    assert!(lines[0].contains("WARN") && lines[0].contains("answers 500: etcd; tracer writes them later"), "{lines:#?}");
+    assert!(
+        lines[0].contains("WARN") && lines[0].contains("answers 500: etcd; tracer writes them later"),
+        "{lines:#?}"
+    );
     assert!(lines[1].contains("INFO"), "{lines:#?}");
 }
 
