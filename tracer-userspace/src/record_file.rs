@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! {"format":"tracer-record","version":1,"tracer":"0.1.0","prober_pids":[812],"pods":23}
-//! {"time_boot_ns":1,"fact":"start",…}
+//! {"time_boot_ns":1,"observation":"start",…}
 //! …
 //! {"end":true,"observations":4711,"time_boot_ns":99}
 //! ```
@@ -181,7 +181,7 @@ mod tests {
         let text = String::from_utf8(bytes).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].starts_with(r#"{"format":"tracer-record","version":1,"#) && lines[0].contains(r#""pods":2"#));
-        assert_eq!(lines[1], r#"{"time_boot_ns":5,"fact":"tick"}"#);
+        assert_eq!(lines[1], r#"{"time_boot_ns":5,"observation":"tick"}"#);
         assert_eq!(lines[2], r#"{"end":true,"observations":1,"time_boot_ns":9}"#);
     }
 

@@ -51,13 +51,13 @@ fn another_file_than_a_recording_is_refused() {
         &recording().replace("\"version\":1", "\"version\":2"),
         &[":1: a recording of version 2", "reads version 1"],
     );
-    refuse(&recording().replace("\"fact\":\"tick\"", "\"fact\":7"), &[":3: not an observation"]);
+    refuse(&recording().replace("\"observation\":\"tick\"", "\"observation\":7"), &[":3: not an observation"]);
     refuse(
         &recording().replace("\"observations\":2", "\"observations\":3"),
         &[":4:", "counts 3 observations, but there are 2"],
     );
     refuse(&format!("{}more\n", recording()), &[":5: text after the end marker"]);
-    let headless = format!("{HEADER}\n{{\"time_boot_ns\":1,\"fact\":\"tick\"}}\n");
+    let headless = format!("{HEADER}\n{{\"time_boot_ns\":1,\"observation\":\"tick\"}}\n");
     refuse(&headless, &[":2: the first observation is not `start`"]);
 }
 
@@ -65,9 +65,9 @@ fn another_file_than_a_recording_is_refused() {
 #[test]
 fn an_observation_of_an_unknown_kind_is_skipped_and_counted() {
     let dir = Scratch::new();
-    let unknown = r#""fact":"probe_counts","failed":[{"pod":{"name":"web"},"failures":2}]"#;
+    let unknown = r#""observation":"probe_counts","failed":[{"pod":{"name":"web"},"failures":2}]"#;
     let known = ran(&["replay", &dir.file("known", recording())]);
-    let output = ran(&["replay", &dir.file("unknown", recording().replace(r#""fact":"tick""#, unknown))]);
+    let output = ran(&["replay", &dir.file("unknown", recording().replace(r#""observation":"tick""#, unknown))]);
     assert_eq!((output.status.code(), &output.stdout), (Some(0), &known.stdout));
     assert!(text(&output.stderr).contains("1 observation of a kind that this tracer"), "{}", text(&output.stderr));
 }
@@ -121,7 +121,7 @@ fn wherever_a_recording_is_cut_it_is_reported() {
 #[test]
 fn records_before_a_damaged_line_are_printed() {
     let dir = Scratch::new();
-    let output = ran(&["replay", &dir.file("bad", recording().replace("\"fact\":\"tick\"", "?"))]);
+    let output = ran(&["replay", &dir.file("bad", recording().replace("\"observation\":\"tick\"", "?"))]);
     reports_one_line(&output, 2, &[":3:"]);
     let records = records(&output.stdout);
     assert_eq!((records.len(), &records[0]["type"]), (2, &"start".into()));
@@ -255,7 +255,7 @@ fn repeated_refusals(times: u64) -> String {
             recording.push(observation.to_string());
         }
         last += 100_000_000;
-        recording.push(serde_json::json!({"fact": "tick", "time_boot_ns": last}).to_string());
+        recording.push(serde_json::json!({"observation": "tick", "time_boot_ns": last}).to_string());
     }
     recording
         .push(serde_json::json!({"end": true, "observations": recording.len() - 1, "time_boot_ns": last}).to_string());

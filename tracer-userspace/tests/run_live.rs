@@ -337,7 +337,7 @@ fn the_error_of_another_connect_is_not_that_of_a_connect_without_a_call() {
     signal(&child, Signal::SIGTERM);
     assert!(child.wait().unwrap().success());
     let recorded = fs::read_to_string(&file).unwrap();
-    let has = |fact: &str| recorded.contains(&format!(r#""fact":"{fact}""#));
+    let has = |kind: &str| recorded.contains(&format!(r#""observation":"{kind}""#));
     assert!(has("connect") && !has("connect_failed"), "{recorded}");
 }
 

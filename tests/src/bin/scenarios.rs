@@ -163,7 +163,9 @@ mod tests {
     fn kinds(recording: &str) -> BTreeSet<String> {
         let mut kinds = BTreeSet::new();
         for line in recording.lines().map(|line| serde_json::from_str::<Value>(line).expect("an observation")) {
-            let Some(kind) = line["fact"].as_str().filter(|kind| !NOT_IN_SCENARIOS.contains(kind)) else { continue };
+            let Some(kind) = line["observation"].as_str().filter(|kind| !NOT_IN_SCENARIOS.contains(kind)) else {
+                continue;
+            };
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let family = match text(&line["flow"]["dst"]) {
                 dst if dst.is_empty() => "",

@@ -78,7 +78,7 @@ pub struct Observation {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "fact", rename_all = "snake_case")]
+#[serde(tag = "observation", rename_all = "snake_case")]
 pub enum ObservationKind {
     /// First in every stream: the conditions under which the rest was observed.
     Start(Box<Start>),

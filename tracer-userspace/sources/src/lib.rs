@@ -340,7 +340,9 @@ mod tests {
         let table = NodePorts::new(Netns(1), ProxyMode::Ipvs, vec![port(30080), port(36704)]);
         let mut observations = [ObservationKind::NodePorts(table)];
         name_node_ports(&mut observations, &[service]);
-        let ObservationKind::NodePorts(named) = &observations[0] else { unreachable!("the fact keeps its kind") };
+        let ObservationKind::NodePorts(named) = &observations[0] else {
+            unreachable!("the observation keeps its kind")
+        };
         let names: Vec<_> = named.ports.iter().map(|port| port.service.as_deref()).collect();
         assert_eq!(names, [None, Some("kube-system/kubernetes-dashboard:https")]);
     }

@@ -147,7 +147,14 @@ fn a_batch_is_recorded_in_the_order_of_time() {
     let times: Vec<_> = lines.iter().filter(|line| line.contains("retransmit")).map(|line| &line[..18]).collect();
     assert_eq!(times, [r#"{"time_boot_ns":10"#, r#"{"time_boot_ns":20"#]);
     let count = |word: &str| lines.iter().filter(|line| line.contains(word)).count();
-    assert_eq!((count(r#""fact":"start""#), count(r#""fact":"pods""#), count(r#""fact":"node_settings""#)), (1, 1, 1));
+    assert_eq!(
+        (
+            count(r#""observation":"start""#),
+            count(r#""observation":"pods""#),
+            count(r#""observation":"node_settings""#)
+        ),
+        (1, 1, 1)
+    );
     assert!(lines.last().unwrap().starts_with(r#"{"end":true,"observations":5,"#), "{lines:?}");
 }
 
@@ -169,7 +176,7 @@ fn the_end_of_a_run_waits_for_the_rule_that_dropped_a_packet() {
 fn lost_events_are_reported_with_their_time() {
     let (_, records, lines) = ran(vec![], 7);
     assert_eq!(records.last().unwrap()["lost_events"], 7);
-    let loss = lines.iter().find(|line| line.contains(r#""fact":"loss""#)).unwrap();
+    let loss = lines.iter().find(|line| line.contains(r#""observation":"loss""#)).unwrap();
     assert!(loss.contains(r#""where_":"ring","count":7"#), "{loss}");
 }
 

@@ -278,12 +278,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::EarlyHints => hint_early(&mut stream),
         Mode::Hang => hang(&mut stream),
         Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
-        Mode::Burn => {
-            read_request(&mut stream)?;
-            loop {
-                std::hint::spin_loop();
-            }
-        }
+        Mode::Burn => burn(&mut stream),
         Mode::Exit => {
             read_request(&mut stream)?;
             std::process::exit(0)
@@ -317,6 +312,14 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::TlsSlow(pause) => answer_late(&mut tls.accept(stream)?, pause),
         Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
         Mode::TlsHangRequest => hang_in_tls(tls.accept(stream)?),
+    }
+}
+
+/// Reads a request and computes from then on.
+fn burn(stream: &mut TcpStream) -> io::Result<()> {
+    read_request(stream)?;
+    loop {
+        std::hint::spin_loop();
     }
 }
 

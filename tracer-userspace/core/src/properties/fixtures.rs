@@ -76,7 +76,7 @@ fn find(place: &Path, files: &mut Vec<PathBuf>) {
 fn read(file: &Path) -> Recorded {
     let text = std::fs::read_to_string(file).expect("a recording");
     let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line of a recording is JSON"));
-    let lines: Vec<Value> = lines.filter(|line: &Value| line.get("fact").is_some()).collect();
+    let lines: Vec<Value> = lines.filter(|line: &Value| line.get("observation").is_some()).collect();
     let observations = parse(&lines);
     let name = file.parent().and_then(|dir| dir.strip_prefix(root()).ok()).unwrap_or(file);
     let reported = reported(&decide(&observations));

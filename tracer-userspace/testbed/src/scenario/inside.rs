@@ -200,10 +200,10 @@ fn ambient(fixture: &mut Fixture<'_>) -> Result<()> {
     thread::scope(|scope| {
         scope.spawn(|| listener.incoming().map_while(Result::ok).map(close).for_each(drop));
         fixture.mentions(&["(a process of another network namespace)", ": the pod's own address translation sends "]);
-        let played = fails_after_inspection(fixture, pod, Ending::Reset);
+        let outcome = fails_after_inspection(fixture, pod, Ending::Reset);
         // Ends the thread.
         shutdown(listener.as_raw_fd(), Shutdown::Both)?;
-        played
+        outcome
     })
 }
 

@@ -100,6 +100,12 @@ impl KnownLinks {
     pub fn down(&self, netns: Netns, ifindex: u32) -> Option<&(u64, LinkChange)> {
         self.changes.get(&(netns, ifindex)).filter(|(_, change)| !change.up)
     }
+
+    /// The link of a namespace, other than its loopback device, that was set down last.
+    pub fn last_down(&self, netns: Netns) -> Option<&LinkChange> {
+        let is_set_down = |it: &LinkChange| it.netns == netns && it.ifindex != LOOPBACK && !it.up;
+        self.changes.values().filter(|(_, it)| is_set_down(it)).max_by_key(|(at, _)| *at).map(|(_, it)| it)
+    }
 }
 
 #[cfg(test)]

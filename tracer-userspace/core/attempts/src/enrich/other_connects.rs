@@ -11,6 +11,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// load balancers (kubeadm, k3s, RKE2, k0s, Talos, MicroK8s), RKE2's supervisor, etcd, kubelets. Not 443 and 8443,
 /// which any probe may use.
 const CONTROL_PLANE: &[u16] = &[2379, 6443, 6444, 7443, 7445, 9345, 10250, 16443];
+/// The kernel picks from these for a server that names no port (`ip_local_port_range`, its default). No probe names one.
+const PICKED: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 impl<'a> Matched<'a> {
     /// Another reason for which the process may have connected to the target; `None` if the attempt is surely a probe,
@@ -39,17 +41,18 @@ impl<'a> Matched<'a> {
 
     /// The prober connected to its own node, maybe as a client: no spec is known, and the kubelet has not reported the
     /// attempt. Either the port is a control plane's, which does not answer in plain HTTP. Or a server at a loopback
-    /// address agreed to an upgrade: the container runtime's, for `kubectl exec`, `attach` and `port-forward`
-    /// (`proxyStream`, pkg/kubelet/server/server.go).
+    /// address has a port that the kernel picks for it, or agreed to an upgrade: the container runtime's, for
+    /// `kubectl exec`, `attach` and `port-forward` (`proxyStream`, pkg/kubelet/server/server.go).
     pub fn may_be_client(&self) -> bool {
         let dst = self.attempt.flow.dst;
         let to_node =
             self.attempt.netns.is_some_and(|netns| self.node.owns(netns, dst.ip())) && !self.node.has_pod(dst.ip());
         let answer = self.attempt.answer().map(|(_, answer)| answer);
         let is_plain = answer.is_some_and(|answer| answer.kind == AnswerKind::Http);
-        let is_upgraded = dst.ip().is_loopback() && answer.is_some_and(|answer| answer.status == Some(101));
+        let is_upgraded = answer.is_some_and(|answer| answer.status == Some(101));
+        let to_runtime = dst.ip().is_loopback() && (is_upgraded || PICKED.contains(&dst.port()));
         let untold = !self.node.pods.have_specs() && self.attempt.kubelet().is_none();
-        let may_be = is_upgraded || CONTROL_PLANE.contains(&dst.port()) && !is_plain;
+        let may_be = to_runtime || CONTROL_PLANE.contains(&dst.port()) && !is_plain;
         self.attempt.prober && to_node && untold && may_be
     }
 
@@ -181,7 +184,8 @@ mod tests {
             stream.closes((100, 101, 200)).verdicts().pop().map(|it| (it.verdict.cause.name(), it.subject))
         };
         assert_eq!(upgraded("127.0.0.1:35000", 101), None);
-        assert_eq!(upgraded("127.0.0.1:35000", 404), Some(("app_status_failure", Subject::Probe)));
+        assert_eq!(upgraded("127.0.0.1:35000", 403), None, "kubectl then asks for the older kind");
+        assert_eq!(upgraded("127.0.0.1:10256", 404), Some(("app_status_failure", Subject::Probe)));
         let mut reset = Stream::to("127.0.0.1:35000").connect().established().clone();
         reset.answer(AnswerKind::Http, Some(101)).reset_received(TcpState::Established, 60);
         reset.state(TcpState::Established, TcpState::Close, 104, (100, 101, 60)).settles();

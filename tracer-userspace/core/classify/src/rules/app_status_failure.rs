@@ -191,7 +191,8 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
     }
     // Without a spec only a status line shows that the probe asked in HTTP: gRPC answers in its own binary format.
     let asked = case.matched.expects_http();
-    if asked.is_none() && case.node.pods.have_specs() && !may_be_a_probe(case) {
+    let is_foreign = || case.node.pods.have_specs() && !may_be_a_probe(case) || case.matched.may_be_client();
+    if asked.is_none() && is_foreign() {
         return None;
     }
     if !case.attempt.prober || !asked.unwrap_or(answer.kind == AnswerKind::Http) {
@@ -202,8 +203,6 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
         return None;
     }
     match (answer.kind, answer.status) {
-        // No probe asks for an upgrade. The kubelet does for `kubectl exec` and `port-forward`.
-        (_, Some(101)) if asked.is_none() => None,
         (AnswerKind::Http, Some(status)) if !(200..400).contains(&status) && !answer.is_interim() => {
             // A lifecycle handler accepts any status (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
             let handlers = case.matched.possible_handlers();

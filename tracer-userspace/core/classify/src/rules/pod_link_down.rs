@@ -7,7 +7,7 @@ use super::*;
 use std::net::IpAddr;
 
 use tracer_attempts::correlate::links::FLAG_LAG_NS;
-use tracer_model::event::{Inspection, LinkState, ListenQueue, Netns, PacketDrop, Pod};
+use tracer_model::event::{Inspection, LinkChange, LinkState, ListenQueue, Netns, PacketDrop, Pod};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -327,6 +327,11 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
     if is_wrong_bridge(case, drop) {
         return None;
     }
+    if let Some(change) = set_down_unread(case) {
+        let link = (change.ifindex, change.name.as_str());
+        let found = finding(case, vec![of_drop(time, drop)], change.netns, link, "is down");
+        return Some(found.with_confidence(Confidence::Likely));
+    }
     let state = if pod_link_is_up(case) { "has no port that takes it" } else { "has no port that is up" };
     let found = finding(case, vec![of_drop(time, drop)], netns, (device.ifindex, &device.name), state);
     let bridge = shell::link(&device.name);
@@ -341,6 +346,14 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
     }
     let remediation = if device.up { attach } else { found.remediation.clone() };
     Some(Finding { remediation, ..found.with_confidence(Confidence::Likely) })
+}
+
+/// The link of the target's pod that was set down, if no inspection has its state.
+fn set_down_unread<'a>(case: &Case<'a>) -> Option<&'a LinkChange> {
+    let mut pods = case.node.pods.at(case.attempt.flow.dst.ip()).filter(|pod| !pod.host_network);
+    let (netns, is_only) = (pods.next()?.netns?, pods.next().is_none());
+    let is_read = inspected(case).is_some_and(|(_, reading)| reading.netns.is_some());
+    case.node.links.last_down(netns).filter(|_| is_only && !is_read)
 }
 
 /// Both ends of the pod's link were up. It is not attached to the bridge, or its port neither learns nor floods

@@ -49,6 +49,17 @@ fn a_bridge_without_a_port_is_reported_when_nothing_nearer_is() {
     assert_eq!(stream.gives_up().causes(), ["pod_link_down"]);
 }
 
+/// Seen at high load: the inspection came after the attempt.
+#[test]
+fn a_bridge_without_a_port_is_no_cause_where_the_pods_link_was_set_down() {
+    let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+    stream.link_set(POD, 2, "eth0", false).connect();
+    stream.drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "cni0")));
+    let found = stream.gives_up().verdicts().remove(0);
+    let summary = &found.verdict.summary;
+    assert!(summary.starts_with("eth0 in ") && found.culprit.is_some(), "{summary}");
+}
+
 /// A port that neither learns nor floods is up.
 #[test]
 fn a_bridge_with_the_pods_link_up_is_not_reported_without_ports() {
