@@ -148,7 +148,7 @@ impl Node {
     fn observe_listen(&mut self, time: u64, listen: &Listen) {
         if !listen.begins {
             let mut tls = std::mem::take(&mut self.tls);
-            tls.forget(listen, |addr| self.netns_at(addr).is_none_or(|netns| netns == listen.netns));
+            tls.forget(listen, |addr| self.netns_at(addr) == Some(listen.netns));
             self.tls = tls;
         }
         self.listeners.observe(time, listen);

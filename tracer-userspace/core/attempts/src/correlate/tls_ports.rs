@@ -60,8 +60,8 @@ impl TlsPorts {
         self.answered.get(&dst).copied().unwrap_or_default()
     }
 
-    /// No process listens on the port any more. The next one may speak another protocol. `is_there`: the address may be
-    /// one of the listener's namespace.
+    /// No process listens on the port any more. The next one may speak another protocol. `is_there`: the listener's
+    /// namespace is known to have the address.
     pub(super) fn forget(&mut self, listener: &Listen, is_there: impl Fn(IpAddr) -> bool) {
         let ended = listener.addr.ip().to_canonical();
         let served = |ip: IpAddr| (ended.is_unspecified() || ended == ip) && is_there(ip);
