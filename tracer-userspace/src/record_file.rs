@@ -102,8 +102,9 @@ impl<W: Write> Recorder<W> {
         if self.left == 0 && self.writer.is_some() {
             self.close(observation.time_boot_ns);
             self.writer = None;
+            self.failed = true;
             error::report(&format!(
-                "record {}: it has {} MiB: the recording ends here, but the run continues",
+                "record {}: it has {} MiB: the recording ends here and is not whole, but the run continues",
                 self.name,
                 LARGEST >> 20
             ));
@@ -189,11 +190,11 @@ mod tests {
     fn a_recording_that_is_too_large_ends_with_its_marker() {
         let mut bytes = Vec::new();
         let mut recorder = Recorder::new(&mut bytes, "x".into(), AtStart::default());
-        recorder.left = 40;
+        recorder.left = 60;
         for time_boot_ns in [5, 6, 7] {
             recorder.push(&Observation { time_boot_ns, kind: ObservationKind::Tick });
         }
-        assert!(recorder.finish(9));
+        assert!(!recorder.finish(9), "it is not whole");
         let text = String::from_utf8(bytes).unwrap();
         let last: End = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         assert_eq!((text.lines().count(), last.observations, last.time_boot_ns), (4, 2, 6));

@@ -166,7 +166,7 @@ fn fix(hook: &HookStatus) -> Remediation {
     match hook.tried.iter().find_map(|tried| tried.fix) {
         Some(command) => Remediation::on_node("change the setting, then start tracer again", command),
         None if hook.tried.last().is_some_and(|tried| tried.no_function) => {
-            "load the module that has the function, then start tracer again; if none has it, this kernel cannot show it".into()
+            "nothing: the compiler renamed the function, or this part of the kernel is switched off".into()
         }
         None if hook.row.variants.iter().any(|variant| needs_kprobes(variant.program_type)) => {
             "boot a kernel with CONFIG_KPROBES=y, CONFIG_FUNCTION_TRACER=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y"
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(of("kfree_skb"), &attached);
         assert!(fix_of(&finding).contains("CONFIG_KPROBES"));
         let renamed = judge(&without("__put_net", Tried { no_function: true, ..refused(None, None) }));
-        assert!(fix_of(&renamed).starts_with("load the module"), "{}", fix_of(&renamed));
+        assert!(fix_of(&renamed).starts_with("nothing: "), "{}", fix_of(&renamed));
     }
 
     #[test]

@@ -27,8 +27,8 @@ use tracer_terminal::screen::{Screen, safe};
 const START: Duration = Duration::from_mins(2);
 /// How long to wait for tracer's summary after its end was requested. It normally takes less than a second.
 const END: Duration = Duration::from_secs(15);
-/// How long deleting is retried after the connection was lost.
-const DELETE: Duration = Duration::from_secs(30);
+/// How long a request is made again after the connection was lost.
+const AWAY: Duration = Duration::from_secs(30);
 /// Diagnostics that are remembered.
 const DIAGNOSTICS: usize = 256;
 const POLL: Duration = Duration::from_millis(500);
@@ -56,7 +56,7 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
         Err(_) => 0,
     };
     let lost = matches!(ended, Err(Problem::Unreachable(_)));
-    if let Err(problem) = delete(api, &pod, if lost { DELETE } else { Duration::ZERO }).await {
+    if let Err(problem) = delete(api, &pod, if lost { AWAY } else { Duration::ZERO }).await {
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
         error::warn(&format!(
             "pod {namespace}/{name} could not be deleted: {problem}. It ends by itself within {} s. Later: kubectl delete pod -n {namespace} {name}",
@@ -119,6 +119,7 @@ async fn print(
 ) -> Result<Option<u8>, Problem> {
     let mut printer = Printer::new(args);
     let mut ends: Option<Instant> = None;
+    let mut code = None;
     loop {
         let deadline = ends.unwrap_or_else(|| Instant::now() + END);
         tokio::select! {
@@ -127,14 +128,17 @@ async fn print(
                 // The reader of stdout is gone.
                 Ok(Some(_)) => return Ok(None),
                 _ if ends.is_some() => return Ok(None),
-                Ok(None) | Err(_) => {
-                    if let Some(code) = exit_code(api, pod).await? {
-                        return Ok(Some(code));
+                Ok(None) if code.is_some() => return Ok(code),
+                cut => {
+                    code = retried(AWAY, async || exit_code(api, pod).await).await?;
+                    if cut.is_ok() && code.is_some() {
+                        return Ok(code);
                     }
                     // A container that has just ended is still Running here.
                     sleep(POLL).await;
                     (printer.lines, printer.again) = (Lines::new(LINE_MAX), true);
-                    log = follow(api, pod, printer.reading.times.as_ref().map(|(_, last)| last.clone())).await?;
+                    let since = printer.reading.times.as_ref().map(|(_, last)| last.clone());
+                    log = retried(AWAY, async || follow(api, pod, since.clone()).await).await?;
                 }
             },
             _ = signals.next() => {
@@ -162,9 +166,14 @@ async fn exit_code(api: &Api, pod: &Pod) -> Result<Option<u8>, Problem> {
 }
 
 async fn delete(api: &Api, pod: &Pod, patience: Duration) -> Result<(), Problem> {
+    retried(patience, async || api.delete_pod(&pod.metadata.namespace, &pod.metadata.name).await).await
+}
+
+/// Makes the request again while the API does not answer, as long as this.
+async fn retried<T>(patience: Duration, request: impl AsyncFn() -> Result<T, Problem>) -> Result<T, Problem> {
     let until = Instant::now() + patience;
     loop {
-        match api.delete_pod(&pod.metadata.namespace, &pod.metadata.name).await {
+        match request().await {
             Err(Problem::Unreachable(_) | Problem::Late(_)) if Instant::now() < until => sleep(POLL).await,
             done => return done,
         }

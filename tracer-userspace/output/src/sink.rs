@@ -278,7 +278,7 @@ impl Sink {
                 timing.detected_after_ms = Some(Timing::ms(decision.time_boot_ns, now));
             }
             verdict.revises = self.printed.put(decision.attempt, self.seq, verdict.verdict.cause, verdict.count());
-            self.failure_printed |= verdict.verdict.outcome == Outcome::Failure;
+            self.failure_printed |= fits && verdict.verdict.outcome == Outcome::Failure;
         }
         let time = (decision.time_boot_ns, self.boot_to_wall_ns);
         let record = record(decision.body, time, self.seq, &self.node_name);

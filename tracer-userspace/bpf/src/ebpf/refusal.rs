@@ -186,7 +186,7 @@ impl Refusal {
                 format!("{program_type}: kprobes are not compiled into this kernel")
             }
             (ProgramType::Kprobe, Stage::Attach, ..) if self.is_missing_function() => {
-                format!("{program_type} {target}: no such function in this kernel (its module may not be loaded)")
+                format!("{program_type} {target}: no such function in this kernel")
             }
             (ProgramType::Kprobe | ProgramType::Tracepoint, Stage::Attach, _, Some(libc::EACCES | libc::EPERM)) => {
                 format!("{program_type}: needs CAP_SYS_ADMIN, or kernel.perf_event_paranoid at 2 or lower")

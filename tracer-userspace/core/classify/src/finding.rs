@@ -110,7 +110,7 @@ impl Finding {
     /// The same, see [`Finding::packet_seen`]. Not if the attempt ended with an answer: its event was lost.
     #[must_use]
     pub(super) fn of_seen_packet(mut self, case: &Case<'_>) -> Self {
-        self.packet_seen = !matches!(case.attempt.errno(), Some(libc::ECONNREFUSED | libc::ECONNRESET));
+        self.packet_seen = matches!(case.attempt.errno(), None | Some(libc::ETIMEDOUT));
         self
     }
 

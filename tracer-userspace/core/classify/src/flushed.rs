@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::case::{Case, inspected};
+use super::case::{Case, drops, inspected, is_sent_elsewhere};
 use super::evidence::evidence_of;
 use super::finding::Finding;
 use tracer_attempts::correlate::node::Node;
@@ -43,6 +43,10 @@ fn note(case: &Case<'_>, found: &mut Finding, flush: &RulesFlushed, source: &str
 fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
     let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
     let has_no_way = matches!(cause, Cause::RouteUnreachable | Cause::NeighbourFailure | Cause::Unexplained);
+    // A rule that translates the address is still there.
+    if drops(case).any(|(_, drop)| is_sent_elsewhere(case, drop)) {
+        return None;
+    }
     if !has_no_way || !case.node.services.iter().any(|service| service.cluster_ips.contains(&dst)) {
         return None;
     }

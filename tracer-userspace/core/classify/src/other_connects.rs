@@ -15,7 +15,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     }
     if case.matched.may_be_client() {
         finding.summary += &format!(
-            "; no probes are known (--pods FILE names them): this was a probe, or {} as a client of the control plane",
+            "; no probes are known (--pods FILE names them): this was a probe, or {} as a client of the control plane or the container runtime",
             case.attempt.actor.comm
         );
     }

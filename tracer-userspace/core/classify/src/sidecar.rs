@@ -5,7 +5,7 @@ use super::finding::Finding;
 use super::kubectl;
 use super::pod_sockets::{FRESH_NS, detour};
 use super::services::node_ports_at;
-use tracer_model::event::{Container, Pod};
+use tracer_model::event::{Container, NodePort, Pod, ProxyMode};
 use tracer_model::record::{Cause, Command, Confidence, K8s, Remediation};
 
 /// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent, `/app-health/CONTAINER/readyz`. The agent
@@ -139,7 +139,9 @@ fn by_detour(case: &Case<'_>) -> Option<Answerer> {
 /// A hostNetwork pod listens on a port that is also a NodePort. kube-proxy's rules come before the pod's socket.
 fn by_node_port(case: &Case<'_>) -> Option<Answerer> {
     let dst = case.attempt.flow.dst;
-    let port = node_ports_at(case, dst).next()?;
+    let nftables = case.node.node_ports.of(ProxyMode::Nftables).is_some_and(|table| !table.ports.is_empty());
+    let is_served = |port: &&NodePort| port.addrs.is_empty() || port.addrs.contains(&dst.ip());
+    let port = node_ports_at(case, dst).find(is_served).filter(|_| !nftables || !dst.ip().is_loopback())?;
     let service = case.node.service_of(port).map_or_else(|| "a Service".to_owned(), |name| format!("Service {name}"));
     Some(Answerer {
         text: format!(

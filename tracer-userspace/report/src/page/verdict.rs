@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use super::super::line;
 use super::super::tally::Example;
 use super::words::{at, inline, safe};
+use tracer_model::plural::were;
 use tracer_model::record::{Body, Record, Remediation, VerdictBody};
 use tracer_output::sink::plain;
 use tracer_output::sink::pretty::{About, describe_culprit};
@@ -75,7 +76,7 @@ pub(super) fn fix(fix: &Remediation) -> Markup {
 /// What makes the verdict less sure.
 fn doubt(body: &VerdictBody) -> Option<String> {
     let verdict = &body.verdict;
-    let lost = (verdict.lost_events > 0).then(|| format!("{} events were lost meanwhile", verdict.lost_events));
+    let lost = (verdict.lost_events > 0).then(|| format!("{} lost meanwhile", were(verdict.lost_events, "event")));
     let missing =
         (!verdict.missing_hooks.is_empty()).then(|| format!("missing hooks: {}", verdict.missing_hooks.join(", ")));
     let doubts: Vec<_> = lost.into_iter().chain(missing).collect();

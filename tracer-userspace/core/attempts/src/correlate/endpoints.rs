@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_enabled_once_and_again_when_its_answer_is_old() {
+    fn a_service_is_queried_once_and_again_when_its_answer_is_old() {
         let mut endpoints = asking();
         assert!(!Endpoints::default().query(&named("cart"), 100 * S), "nobody answers");
         assert!(endpoints.query(&named("cart"), 100 * S) && !endpoints.query(&named("cart"), 100 * S + 1));

@@ -11,7 +11,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// load balancers (kubeadm, k3s, RKE2, k0s, Talos, MicroK8s), RKE2's supervisor, etcd, kubelets. Not 443 and 8443,
 /// which any probe may use.
 const CONTROL_PLANE: &[u16] = &[2379, 6443, 6444, 7443, 7445, 9345, 10250, 16443];
-/// The kernel picks from these for a server that names no port (`ip_local_port_range`, its default). No probe names one.
+/// The kernel picks from these for a server that names no port (`ip_local_port_range`, its default).
+/// Without specs a probe of such a port counts once the kubelet reports it.
 const PICKED: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 impl<'a> Matched<'a> {
@@ -141,7 +142,7 @@ mod tests {
         let down = refused_at(6443).verdicts().remove(0);
         let (words, fix) = (&down.verdict.summary, &down.verdict.remediation);
         assert_eq!((down.subject, down.verdict.confidence), (Subject::Connection, Confidence::Proven));
-        assert_ends(&words, "this was a probe, or kubelet as a client of the control plane");
+        assert_ends(&words, "this was a probe, or kubelet as a client of the control plane or the container runtime");
         assert_has(&fix, &["correct the port that kubelet connects to"]);
         assert_lacks(&fix, &["robe"]);
         assert_eq!(refused_at(8443).verdicts()[0].subject, Subject::Probe, "anybody may listen there");

@@ -76,11 +76,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(confidence))
 }
 
-/// The Service proxy does not serve the NodePort at this address, and no process was seen to listen there.
+/// The Service proxy does not serve the NodePort at this address, and no process was seen to listen there. A probe of a
+/// hostNetwork pod is for that pod.
 fn by_node_port(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
     let (dst, place) = (case.attempt.flow.dst, in_namespace(case, refused.netns));
     let (words, fix) = unserved_node_port(case, refused.netns)?;
-    if earlier_listener(case, refused.netns?, &refused.evidence).is_some() {
+    let is_probe = case.matched.probed_pod().is_some();
+    if is_probe || earlier_listener(case, refused.netns?, &refused.evidence).is_some() {
         return None;
     }
     let summary = format!("nobody listens on {dst}{place}: its kernel answered the SYN with a RST{words}");
@@ -134,7 +136,7 @@ fn earlier_listener<'a>(case: &Case<'a>, netns: Netns, refused: &[Evidence]) -> 
 
 /// The last process that began or stopped to listen on the port. Absent if an event was lost since that may have
 /// reported the end of its namespace (another pod can have the number then), or the end of the listener.
-fn last_listener<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a (u64, Listen)> {
+pub(super) fn last_listener<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a (u64, Listen)> {
     let last = case.node.listeners.last(netns, case.attempt.flow.dst.port())?;
     let of_namespace = [Loss::RING, Loss::NAMESPACE];
     let of_listener = [Loss::PROGRAM, Loss::LISTEN].as_slice();

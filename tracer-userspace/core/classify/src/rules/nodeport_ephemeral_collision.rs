@@ -56,8 +56,8 @@ fn half_open(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, _) = attempt.ended.filter(|_| case.settled)?;
     let at_target = |drop: &PacketDrop| {
-        let without_reason = drop.reason.is_some() && is_at_socket(drop);
-        drop.flags.is_syn() && drop.flow == attempt.flow && (without_reason || is_out_of_window(drop))
+        let at_socket = drop.reason.is_some() && is_at_socket(drop);
+        drop.flags.is_syn() && drop.flow == attempt.flow && (at_socket || is_out_of_window(drop))
     };
     let first = attempt.drops().next()?;
     // A retransmitted SYN is dropped in the same way if this attempt's own SYN-ACK was lost.

@@ -3,6 +3,7 @@
 use super::super::wrong_field::{SCHEME, wrong_field};
 use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
 use super::closed_without_answer::{closed, listener_ended};
+use super::connection_refused::last_listener;
 use super::mid_stream_rst::is_close;
 use super::refusal::{Refused, by_any_stack, refused, serves};
 use super::tls_eof_noise::listener_speaks_tls;
@@ -58,7 +59,7 @@ pub(super) const LOOPBACK_HOST: &str = "Remove `host` from the probe: the kubele
 pub(super) fn by_loopback_host(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
     let pod = case.matched.pod_of_loopback_host().filter(|_| case.attempt.netns == Some(netns))?;
     let dst = case.attempt.flow.dst;
-    let last = pod.netns.and_then(|own| case.node.listeners.last(own, dst.port()));
+    let last = pod.netns.and_then(|own| last_listener(case, own));
     let at = refused.evidence.iter().map(|e| e.time_boot_ns).max()?;
     let own =
         last.filter(|(began, listen)| *began < at && listen.begins && pod.addrs.iter().any(|it| serves(listen, *it)));

@@ -233,7 +233,7 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
     let route = run_in(case, icmp.netns, format!("ip route get {dst}"));
     let remediation = Remediation::from(fix).run([route]);
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation);
-    Some(found.resting_on(&[Hook::KfreeSkb]).of_seen_packet(case))
+    Some(found.resting_on(&[Hook::KfreeSkb]))
 }
 
 /// A router of this node had no route for the SYN-ACK. The prober's own namespace is none: it has lost the address.
@@ -256,7 +256,7 @@ fn by_icmp_about_answer(case: &Case<'_>) -> Option<Finding> {
     let route = run_in(case, icmp.netns, format!("ip route get {back}"));
     let fix = Remediation::from("Add or correct the route back").run([route]);
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, fix);
-    Some(found.resting_on(&[Hook::KfreeSkb]).of_seen_packet(case))
+    Some(found.resting_on(&[Hook::KfreeSkb]))
 }
 
 /// The socket ended with the error of an ICMP message that nobody on this node sent.

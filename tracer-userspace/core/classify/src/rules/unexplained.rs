@@ -4,6 +4,7 @@ mod drops;
 
 use super::super::SETTLE_NS;
 use super::super::evidence::of_inspection;
+use super::super::services::target_service;
 use super::super::serving::held_answer;
 use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
@@ -106,7 +107,7 @@ fn is_undisturbed(attempt: &Attempt, ended: u64) -> bool {
 
 /// Says that nothing decides. Behind a Service, tracer does not recognize a translated packet as one of this attempt.
 fn describe_no_evidence(case: &Case<'_>) -> String {
-    let service = super::super::services::target_service(case);
+    let service = target_service(case);
     let service = service.map(|name| {
         format!(
             "; the target is Service {name}: tracer does not see what becomes of a packet on its way to an endpoint"
@@ -123,14 +124,15 @@ pub(super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> 
     if !known || case.node.owns(netns, addr) || !case.node.pods.at(addr).all(|pod| pod.host_network) {
         return None;
     }
-    let pod = listed.or_else(|| case.matched.probed_pod().filter(|pod| pod.host_network))?;
+    let by_host = || case.matched.probed_pod().filter(|pod| pod.host_network && target_service(case).is_none());
+    let pod = listed.or_else(by_host)?;
     let name = pod.full_name().unwrap_or_else(|| "a pod".to_owned());
     if listed.is_none() {
         let words = format!(
             "; the probe of {name} names host {addr}: that pod is on this node's network, and no link of the node has that address"
         );
         let fix = Remediation::from(
-            "If the node should have that address, restore it, and find what removed its link (NodeLocal DNSCache removes its own when it ends). Else correct `host` of the probe",
+            "If this node should have that address (a virtual IP may be on another one), restore it, and find what removed its link (NodeLocal DNSCache removes its own when it ends). Else correct `host` of the probe",
         );
         let show = [format!("ip addr show to {addr}"), format!("ip route get {addr}")];
         return Some((words, fix.run(show.map(Command::on_node))));
