@@ -1,81 +1,36 @@
 //! Allows only one daemon on a node: two would print each verdict twice and attach each hook twice.
 //!
-//! There are two locks, because each covers only some processes. A file in `/run` is shared in one mount namespace. An abstract
-//! socket is shared in one network namespace (two containers with hostNetwork). The kernel releases both when the process ends.
+//! The lock is an abstract socket: daemons in the node's network namespace share it, with systemd or as pods with
+//! hostNetwork, and no file has to be writable. The kernel releases it when the process ends.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::Path;
 
-use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt, socket, sockopt::PeerCredentials,
 };
 
 use tracer_terminal::error::Error;
 
-const PATH: &str = "/run/tracer.lock";
 /// The abstract socket.
 const NAME: &str = "tracer-run";
 
 /// Held while the daemon runs.
 #[derive(Debug)]
 pub struct InstanceLock {
-    _file: Option<Flock<File>>,
     _socket: Option<UnixListener>,
 }
 
 impl InstanceLock {
-    /// Takes both locks; the error names the process that holds one.
+    /// Takes the lock; the error names the process that holds it.
     pub fn take() -> Result<Self, Error> {
-        Self::take_at(Path::new(PATH), NAME)
+        let socket = lock_socket(NAME)?;
+        if socket.is_none() {
+            tracing::warn!("no lock could be taken: tracer would not notice a second daemon");
+        }
+        Ok(Self { _socket: socket })
     }
-
-    fn take_at(path: &Path, name: &str) -> Result<Self, Error> {
-        let file = lock_file(path)?;
-        let socket = lock_socket(name)?;
-        if file.is_none() && socket.is_none() {
-            tracing::warn!(path = %path.display(), "no lock could be taken: tracer would not notice a second daemon");
-        }
-        Ok(Self { _file: file, _socket: socket })
-    }
-}
-
-/// Locks the file. `None` if it cannot be created here.
-fn lock_file(path: &Path) -> Result<Option<Flock<File>>, Error> {
-    let opened = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-        .open(path);
-    let Ok(file) = opened else { return Ok(None) };
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(mut lock) => {
-            let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-            Ok(Some(lock))
-        }
-        Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
-            Err(Error::SecondInstance { pid: pid_in(&mut file), held: path.display().to_string() })
-        }
-        Err((_, errno)) => {
-            tracing::warn!(path = %path.display(), %errno, "the lock file cannot be locked");
-            Ok(None)
-        }
-    }
-}
-
-fn pid_in(file: &mut File) -> Option<i32> {
-    let mut text = String::new();
-    file.rewind().ok()?;
-    file.take(32).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
 }
 
 /// Binds the socket. `None` if this system does not allow it.
@@ -126,30 +81,18 @@ fn credentials(name: &str) -> Option<UnixCredentials> {
 mod tests {
     use super::*;
 
-    fn place(name: &str) -> (std::path::PathBuf, String) {
-        let unique = format!("tracer-test-{name}-{}", std::process::id());
-        (std::env::temp_dir().join(&unique), unique)
+    fn unique(name: &str) -> String {
+        format!("tracer-test-{name}-{}", std::process::id())
     }
 
     #[test]
     fn the_error_names_the_process_that_holds_the_lock() {
-        let (path, name) = place("file");
-        let first = InstanceLock::take_at(&path, &name).unwrap();
-        let error = InstanceLock::take_at(&path, &name).unwrap_err();
-        assert!(error.to_string().contains(&format!("(pid {})", std::process::id())), "{error}");
+        let name = unique("socket");
+        let first = lock_socket(&name).unwrap();
+        let error = lock_socket(&name).unwrap_err().to_string();
+        assert!(error.contains("socket @") && error.contains(&format!("(pid {})", std::process::id())), "{error}");
         drop(first);
-        InstanceLock::take_at(&path, &name).unwrap();
-        std::fs::remove_file(path).unwrap();
-    }
-
-    #[test]
-    fn the_socket_alone_refuses_a_second_daemon() {
-        let (_, name) = place("socket");
-        let nowhere = Path::new("/nonexistent/tracer.lock");
-        let _first = InstanceLock::take_at(nowhere, &name).unwrap();
-        let error = InstanceLock::take_at(nowhere, &name).unwrap_err();
-        assert!(error.to_string().contains("socket @"), "{error}");
-        assert!(error.to_string().contains(&format!("(pid {})", std::process::id())), "{error}");
+        assert!(lock_socket(&name).unwrap().is_some());
     }
 
     #[test]
@@ -166,7 +109,7 @@ mod tests {
     #[test]
     fn a_holder_with_a_full_queue_is_reported_at_once() {
         use std::os::unix::net::UnixStream;
-        let (_, name) = place("full");
+        let name = unique("full");
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let first = UnixListener::bind_addr(&address).unwrap();
         nix::sys::socket::listen(&first, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
