@@ -45,7 +45,7 @@ fn metrics(page: &str) -> Vec<Metric> {
     let (brackets, code) = (regex(r"\([^)]*\)"), regex("`([^`]+)`"));
     // The rules make the first one, and Prometheus makes `up` for every target.
     let mut found: Vec<Metric> =
-        vec![("tracer:verdicts:increase5m".into(), vec!["cause".into()]), ("up".into(), vec![])];
+        vec![("tracer:verdicts:increase5m".into(), vec!["cause".into(), "confidence".into()]), ("up".into(), vec![])];
     for row in regex(r"(?m)^\| *`(\w+)` *\| *(\w+) *\|([^|]*)\|").captures_iter(page) {
         if &row[2] == "histogram" {
             found.extend(["_bucket", "_sum", "_count"].map(|part| (row[1].to_owned() + part, vec!["le".into()])));
