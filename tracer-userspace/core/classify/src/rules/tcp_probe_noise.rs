@@ -32,11 +32,13 @@ fn unread(case: &Case<'_>) -> Option<Evidence> {
     Some(of_state(ended, state))
 }
 
-/// They came after it. The kernel answers them with a RST (`tcp_rcv_state_process`: TCPABORTONDATA).
+/// They came after it. The kernel answers them with a RST (`tcp_rcv_state_process`: TCPABORTONDATA). If they met the socket
+/// while it closed, they are dropped, and the next segment gets the RST.
 fn answered_with_reset(case: &Case<'_>) -> Option<Evidence> {
     let own = case.attempt.flow.src;
+    let came = case.attempt.answer().is_some_and(|(_, answer)| answer.asked == Some(false));
     let mut resets = case.attempt.resets_sent();
-    let (time, reset) = resets.find(|(_, it)| it.flow.src == own && it.answered.has_data())?;
+    let (time, reset) = resets.find(|(_, it)| it.flow.src == own && (it.answered.has_data() || came))?;
     Some(of_reset_sent(time, reset))
 }
 
@@ -46,6 +48,7 @@ mod tests {
 
     const BANNER: TcpFlags = TcpFlags(0x18);
     const ACK: TcpFlags = TcpFlags(0x10);
+    const FIN: TcpFlags = TcpFlags(0x11);
 
     fn noise(stream: &Stream) -> Vec<(Cause, Outcome, Confidence)> {
         stream.verdicts().iter().map(|it| (it.verdict.cause, it.verdict.outcome, it.verdict.confidence)).collect()
@@ -57,9 +60,9 @@ mod tests {
         stream
     }
 
-    fn own(stream: &Stream) -> Flow {
+    fn own(stream: &Stream) -> (Flow, ConnId) {
         let connect = stream.observations.iter().find_map(|it| match &it.kind {
-            ObservationKind::Connect(connect) => Some(connect.flow),
+            ObservationKind::Connect(connect) => Some((connect.flow, connect.conn)),
             _ => None,
         });
         connect.expect("a connect")
@@ -72,9 +75,15 @@ mod tests {
         before.closes((0, 1, 24));
         assert_eq!(noise(&before), expected, "its bytes were not read");
         let mut after = touch(Stream::tcp_readiness);
-        let own = own(&after);
-        after.closes((0, 1, 0)).reset_sent_on(own, BANNER, false, None);
+        let (flow, _) = own(&after);
+        after.closes((0, 1, 0)).reset_sent_on(flow, BANNER, false, None);
         assert_eq!(noise(&after), expected, "its bytes came after the close");
+        let mut meanwhile = touch(Stream::tcp_readiness);
+        let (flow, conn) = own(&meanwhile);
+        let answer =
+            Answer { conn, kind: AnswerKind::Other, status: None, asked: Some(false), len: Some(24), says_tls: false };
+        meanwhile.push(ObservationKind::Answer(answer)).closes((0, 1, 0)).reset_sent_on(flow, FIN, false, None);
+        assert_eq!(noise(&meanwhile), expected, "they met the socket while it closed");
     }
 
     #[test]
@@ -82,8 +91,8 @@ mod tests {
         let mut silent = touch(Stream::tcp_readiness);
         assert_eq!(noise(silent.closes((0, 1, 0))), []);
         let mut acknowledged = touch(Stream::tcp_readiness);
-        let own = own(&acknowledged);
-        assert_eq!(noise(acknowledged.closes((0, 1, 0)).reset_sent_on(own, ACK, false, None)), [], "no bytes");
+        let (flow, _) = own(&acknowledged);
+        assert_eq!(noise(acknowledged.closes((0, 1, 0)).reset_sent_on(flow, ACK, false, None)), [], "no bytes");
         let mut http = touch(Stream::http_readiness);
         assert_eq!(noise(http.closes((0, 1, 24))), [], "it had to send a request");
     }
