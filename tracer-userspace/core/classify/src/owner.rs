@@ -103,7 +103,7 @@ pub(super) fn is_of_no_service(rule: &FirewallRule) -> bool {
 }
 
 /// The chain for packets to a Service's address that IPVS did not take (pkg/proxy/ipvs, `kubeIPVSFilterChain`).
-const IPVS_FILTER: &str = "KUBE-IPVS-FILTER";
+pub(super) const IPVS_FILTER: &str = "KUBE-IPVS-FILTER";
 /// That of kube-router, which has other chains for policies (pkg/controllers/proxy, `setupIpvsFirewall`).
 const ROUTER_SERVICES: &str = "KUBE-ROUTER-SERVICES";
 

@@ -102,7 +102,7 @@ impl Detour<'_> {
         if !self.outside {
             return usual.fix().run(self.commands(case));
         }
-        Remediation::from(OF_NODE_PROXY).run(SHOW_EXEMPTION.map(Command::on_node)).run(self.commands(case))
+        Remediation::from(OF_NODE_PROXY).run(show_exemption(case).map(Command::on_node)).run(self.commands(case))
     }
 
     /// "app (pid 8)"
@@ -133,7 +133,12 @@ impl Detour<'_> {
 /// Istio's ztunnel is such a proxy. istio-cni gives the kubelet's connections to pods of its ipset another source
 /// address, and the rules in the pods let that address pass (cni/pkg/iptables).
 const OF_NODE_PROXY: &str = "With Istio's ambient mode (ztunnel): find why the kubelet's probes are not exempt. The node has to have the chain ISTIO_POSTRT and the pod's address in the ipset; if one is missing, restart istio-cni-node on this node. With another proxy: its log says why it closed";
-const SHOW_EXEMPTION: [&str; 2] = ["iptables-save -t nat | grep ISTIO_POSTRT", "ipset list istio-inpod-probes-v4"];
+
+fn show_exemption(case: &Case<'_>) -> [String; 2] {
+    let version = if case.attempt.flow.dst.is_ipv4() { 4 } else { 6 };
+    let rules = of_family(case, "iptables-save -t nat | grep ISTIO_POSTRT".to_owned());
+    [rules, format!("ipset list istio-inpod-probes-v{version}")]
+}
 
 fn name(listener: &Listener) -> String {
     format!("{} (pid {})", listener.comm, listener.pid)

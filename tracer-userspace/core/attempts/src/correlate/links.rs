@@ -102,9 +102,9 @@ impl KnownLinks {
     }
 
     /// The link of a namespace, other than its loopback device, that was set down last.
-    pub fn last_down(&self, netns: Netns) -> Option<&LinkChange> {
+    pub fn last_down(&self, netns: Netns) -> Option<&(u64, LinkChange)> {
         let is_set_down = |it: &LinkChange| it.netns == netns && it.ifindex != LOOPBACK && !it.up;
-        self.changes.values().filter(|(_, it)| is_set_down(it)).max_by_key(|(at, _)| *at).map(|(_, it)| it)
+        self.changes.values().filter(|(_, it)| is_set_down(it)).max_by_key(|(at, _)| *at)
     }
 }
 

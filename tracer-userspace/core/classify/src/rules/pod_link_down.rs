@@ -327,7 +327,7 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
     if is_wrong_bridge(case, drop) {
         return None;
     }
-    if let Some(change) = set_down_unread(case) {
+    if let Some(change) = set_down_unread(case, time) {
         let link = (change.ifindex, change.name.as_str());
         let found = finding(case, vec![of_drop(time, drop)], change.netns, link, "is down");
         return Some(found.with_confidence(Confidence::Likely));
@@ -348,12 +348,17 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
     Some(Finding { remediation, ..found.with_confidence(Confidence::Likely) })
 }
 
-/// The link of the target's pod that was set down, if no inspection has its state.
-fn set_down_unread<'a>(case: &Case<'a>) -> Option<&'a LinkChange> {
+/// About a period of a probe: later attempts have an inspection. A link that was set down long before may be another one
+/// of the pod.
+const SET_DOWN_NS: u64 = 10_000_000_000;
+
+/// The link of the target's pod that was set down just before, if no inspection has its state.
+fn set_down_unread<'a>(case: &Case<'a>, dropped: u64) -> Option<&'a LinkChange> {
     let mut pods = case.node.pods.at(case.attempt.flow.dst.ip()).filter(|pod| !pod.host_network);
     let (netns, is_only) = (pods.next()?.netns?, pods.next().is_none());
     let is_read = inspected(case).is_some_and(|(_, reading)| reading.netns.is_some());
-    case.node.links.last_down(netns).filter(|_| is_only && !is_read)
+    let (at, change) = case.node.links.last_down(netns).filter(|_| is_only && !is_read)?;
+    (at.saturating_add(SET_DOWN_NS) > dropped).then_some(change)
 }
 
 /// Both ends of the pod's link were up. It is not attached to the bridge, or its port neither learns nor floods

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::super::blocked::{Blame, Blocked};
 use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
-use super::super::owner::{is_cluster_ips_check, is_of_kube_proxy, is_of_no_service};
+use super::super::owner::{IPVS_FILTER, is_cluster_ips_check, is_of_kube_proxy, is_of_no_service};
 use super::super::services::{is_of_node, name_of, node_port_service, node_ports_at, service_at};
 use super::*;
 use tracer_model::event::{
@@ -72,7 +72,7 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
     let blame = blocked.blame.as_ref().filter(|blame| blame.all(is_cluster_ips_check))?;
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let (dst, proxy) = (case.attempt.flow.dst, blame.owner()?.name);
-    let own_link = own_link(case, dst.ip()).filter(|_| blame.all(is_of_kube_proxy));
+    let own_link = own_link(case, dst.ip()).filter(|_| blame.all(|rule| rule.chain == IPVS_FILTER));
     let (what, fix) = match own_link {
         Some(link) => (
             format!(
