@@ -43,26 +43,51 @@ pub const BAD_REQUEST: u16 = 400;
 /// Parts of the texts of such answers: "Client sent an HTTP request to an HTTPS server." (Go), "The plain HTTP request was sent to
 /// HTTPS port" (nginx), "You're speaking plain HTTP to an SSL-enabled server port." (Apache), "This combination of host and port
 /// requires TLS." (Tomcat).
-const TLS_PHRASES: [u64; 4] = [
-    u64::from_be_bytes(*b" HTTPS s"),
-    u64::from_be_bytes(*b" HTTPS p"),
-    u64::from_be_bytes(*b"SSL-enab"),
-    u64::from_be_bytes(*b"ires TLS"),
-];
+const TLS_PHRASES: [&[u8; 11]; 4] = [b"n HTTPS ser", b" HTTPS port", b"n SSL-enabl", b"ires TLS.\r\n"];
 /// How many bytes of an answer are searched for these texts.
 const SEARCHED_BYTES: u64 = 512;
+/// The step of the search. Every fourth byte of the answer begins a word of eight bytes, and any 11 bytes contain such a word.
+const STEP: u64 = 4;
+
+/// The words of the phrases, each at its [`slot`]. The search compares with one of them: the verifier follows each comparison.
+static WORDS: [u64; 32] = words();
+
+/// A different slot for each word of a phrase. The factor was found by trial.
+#[inline(always)]
+const fn slot(word: u64) -> usize {
+    (word.wrapping_mul(0xe198_8ad9_f06c_144b) >> 59) as usize
+}
+
+const fn words() -> [u64; 32] {
+    // Fills the unused slots, where no answer can match it: its own slot is another one.
+    let mut words = [word_at(TLS_PHRASES[0], 0); 32];
+    let mut n = 0;
+    while n < TLS_PHRASES.len() * STEP as usize {
+        let word = word_at(TLS_PHRASES[n / STEP as usize], n % STEP as usize);
+        words[slot(word)] = word;
+        n += 1;
+    }
+    words
+}
+
+const fn word_at(phrase: &[u8; 11], at: usize) -> u64 {
+    let (_, rest) = phrase.split_at(at);
+    match rest.first_chunk() {
+        Some(word) => u64::from_be_bytes(*word),
+        None => 0,
+    }
+}
 
 /// Whether the answer has a text with which a server reports that it expects TLS.
 #[inline(always)]
 pub fn mentions_tls(bytes: &impl Bytes, at: u64) -> bool {
-    let (mut last, mut i) = (0u64, 0);
+    let mut i = 0;
     while i < SEARCHED_BYTES {
-        let Some([byte]) = bytes.load::<1>(at + i) else { return false };
-        last = last << 8 | u64::from(byte);
-        if last == TLS_PHRASES[0] || last == TLS_PHRASES[1] || last == TLS_PHRASES[2] || last == TLS_PHRASES[3] {
+        let Some(word) = bytes.load::<8>(at + i).map(u64::from_be_bytes) else { return false };
+        if word == WORDS[slot(word)] {
             return true;
         }
-        i += 1;
+        i += STEP;
     }
     false
 }
@@ -99,6 +124,10 @@ mod tests {
         assert!(says(b"HTTP/1.1 400 Bad Request\r\n\r\nThe plain HTTP request was sent to HTTPS port"));
         assert!(!says(b"HTTP/1.1 400 Bad Request\r\n\r\nno such host; use HTTPS"));
         assert!(!says(b"HTTPS"), "cut before the end");
+        assert!(!says(&[0; 600]));
+        for (phrase, padding) in TLS_PHRASES.iter().flat_map(|phrase| (0..8).map(move |padding| (phrase, padding))) {
+            assert!(says(&[&b"400 Bad "[padding..], *phrase].concat()), "{padding} bytes less");
+        }
     }
 
     #[test]

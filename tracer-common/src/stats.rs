@@ -5,8 +5,7 @@
 pub enum Counter {
     /// Events that did not fit into the ring.
     RingFull = 0,
-    /// Kernel memory that could not be read.
-    ReadFailed = 1,
+    // 1 was the number of failed reads of kernel memory.
     /// Connections that did not fit into a map, or lost their place to another.
     MapFull = 2,
     // 3 was the number of events that were written.

@@ -1,7 +1,7 @@
 //! Typed views of kernel objects. Only this folder adds an offset to a kernel address.
 //!
-//! A view is just an address. Every read uses `bpf_probe_read_kernel`, so a stale or wild address gives `None`.
-//! Such failures are counted, except for strings. A field that this kernel lacks gives `None` and is not counted.
+//! A view is just an address. Every read uses `bpf_probe_read_kernel`, so a stale, wild or null address gives `None`, as a field
+//! that this kernel lacks does. Nothing is decided before or after a read but that: each branch doubles what the verifier follows.
 
 mod dev;
 mod packet;
@@ -14,14 +14,13 @@ use aya_ebpf::{
     helpers::generated::{bpf_probe_read_kernel as read_raw, bpf_probe_read_kernel_str as read_str_raw},
     programs::TracePointContext,
 };
-use tracer_common::{ABSENT32, stats::Counter};
+use tracer_common::ABSENT32;
 
 pub use self::{
     dev::qdisc_dev,
     packet::parse,
     task::{binprm_path, differ_only_in_netns, nsproxy_netns},
 };
-use crate::emit::count;
 
 pub const AF_INET: u16 = 2;
 pub const AF_INET6: u16 = 10;
@@ -30,15 +29,11 @@ pub const IPPROTO_TCP: u16 = 6;
 /// Copies `dst.len()` bytes from `base + offset`.
 #[inline(always)]
 pub fn read_into<T>(base: u64, offset: u32, dst: &mut T) -> bool {
-    if offset == ABSENT32 || base == 0 {
+    if offset == ABSENT32 {
         return false;
     }
     let from = (base + u64::from(offset)) as *const _;
-    let failed = unsafe { read_raw((&raw mut *dst).cast(), size_of::<T>() as u32, from) } != 0;
-    if failed {
-        count(Counter::ReadFailed);
-    }
-    !failed
+    unsafe { read_raw((&raw mut *dst).cast(), size_of::<T>() as u32, from) == 0 }
 }
 
 /// Reads a `T` at `base + offset`.
@@ -48,10 +43,18 @@ pub fn read<T: Copy + Default>(base: u64, offset: u32) -> Option<T> {
     read_into(base, offset, &mut value).then_some(value)
 }
 
+/// Reads a number at `base + offset`, or 0: if the helper fails, it zeroes the destination.
+#[inline(always)]
+pub fn read_or_zero<T: Copy + Default>(base: u64, offset: u32) -> T {
+    let mut value = T::default();
+    read_into(base, offset, &mut value);
+    value
+}
+
 /// Copies a NUL-terminated string from `base + offset`. The bytes of `dst` after the NUL do not change.
 #[inline(always)]
 pub fn read_str<const N: usize>(base: u64, offset: u32, dst: &mut [u8; N]) -> bool {
-    if offset == ABSENT32 || base == 0 {
+    if offset == ABSENT32 {
         return false;
     }
     let from = (base + u64::from(offset)) as *const _;

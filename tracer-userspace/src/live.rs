@@ -19,7 +19,7 @@ use tracer_model::event::{HookStatus, Listen, Observation, ObservationKind, Port
 use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_node::ports::are_many_in_use;
-use tracer_output::sink::metrics::{HookCount, KernelCounts};
+use tracer_output::sink::metrics::HookCount;
 use tracer_sources::cluster::Cluster;
 use tracer_sources::{Background, KubeletLog, Prober, QueryThreads, Snapshot, SourceConfig, Supervisor};
 use tracer_terminal::error::{Error, chain};
@@ -252,7 +252,7 @@ impl EventSource for Kernel {
         None
     }
 
-    fn counts(&self) -> KernelCounts {
+    fn counts(&self) -> Vec<HookCount> {
         let runs = self.loaded.program_runs();
         let count = |hook: &Hook| HookCount {
             hook: hook.name(),
@@ -260,7 +260,7 @@ impl EventSource for Kernel {
             events: self.events[*hook as usize],
             runs: runs.get(hook).copied(),
         };
-        KernelCounts { hooks: Hook::ALL.iter().map(count).collect(), read_failures: self.loaded.read_failures() }
+        Hook::ALL.iter().map(count).collect()
     }
 
     fn retry_hooks(&mut self) -> Vec<HookStatus> {

@@ -26,7 +26,7 @@ use tracer_model::event::{
 use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::serve;
-use tracer_output::sink::metrics::KernelCounts;
+use tracer_output::sink::metrics::HookCount;
 use tracer_output::sink::{Sink, leftover};
 use tracer_sources::{Background, Supervisor};
 use tracer_terminal::error::{self, Error, os_message};
@@ -53,8 +53,8 @@ pub trait EventSource {
     /// Runs a query. Returns the answer if it is known at once; else the answer arrives as an event or an observation.
     fn query(&mut self, query: Query) -> Option<ObservationKind>;
     /// The kernel's counters for the metrics. Called once a second if metrics are wanted.
-    fn counts(&self) -> KernelCounts {
-        KernelCounts::default()
+    fn counts(&self) -> Vec<HookCount> {
+        Vec::new()
     }
     /// Retries the hooks of kernel modules that were not loaded. Returns those that are now attached.
     fn retry_hooks(&mut self) -> Vec<HookStatus> {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tracer::engine::{AtStart, Engine};
 use tracer_model::event::Observation;
 use tracer_model::record::Cause;
-use tracer_output::sink::metrics::{self, HookCount, KernelCounts, Metrics};
+use tracer_output::sink::metrics::{self, HookCount, Metrics};
 use tracer_output::sink::{Format, Sink, SinkConfig};
 
 use common::recorded::{Recording, fixtures, parsed, with_each};
@@ -133,7 +133,7 @@ fn metrics_page() -> String {
     let (metrics, registry) = Metrics::new(true);
     metrics.set_dropped("output", 0);
     let hook = HookCount { hook: "kfree_skb", attached: true, events: 7, runs: Some((7, 0.25)) };
-    metrics.set_kernel(&KernelCounts { hooks: vec![hook], read_failures: 1 });
+    metrics.set_kernel(&[hook]);
     let config = SinkConfig::new(Format::Ndjson, Some("/dev/null".into()));
     let mut sink = Sink::open(&config, false).unwrap();
     sink.count_into(metrics);

@@ -2,18 +2,18 @@
 
 use tracer_common::ABSENT32;
 
-use super::{Dev, Net, read, read_str};
+use super::{Dev, Net, read, read_or_zero, read_str};
 use crate::maps::global;
 
 impl Dev {
     #[inline(always)]
     pub fn net(self) -> Net {
-        Net(read(self.0, global!(OFFS.dev_net)).unwrap_or(0))
+        Net(read_or_zero(self.0, global!(OFFS.dev_net)))
     }
 
     #[inline(always)]
     pub fn ifindex(self) -> u32 {
-        read(self.0, global!(OFFS.dev_ifindex)).unwrap_or(0)
+        read_or_zero(self.0, global!(OFFS.dev_ifindex))
     }
 
     #[inline(always)]
@@ -44,6 +44,6 @@ impl Net {
 /// Device of a `struct Qdisc`.
 #[inline(always)]
 pub fn qdisc_dev(qdisc: u64) -> Dev {
-    let queue = read::<u64>(qdisc, global!(OFFS.qdisc_dev_queue)).unwrap_or(0);
-    Dev(read(queue, global!(OFFS.queue_dev)).unwrap_or(0))
+    let queue = read_or_zero::<u64>(qdisc, global!(OFFS.qdisc_dev_queue));
+    Dev(read_or_zero(queue, global!(OFFS.queue_dev)))
 }

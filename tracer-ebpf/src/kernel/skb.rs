@@ -2,23 +2,23 @@
 
 use tracer_common::{ABSENT32, ABSENT64};
 
-use super::{Dev, Skb, Sock, read};
+use super::{Dev, Skb, Sock, read, read_or_zero};
 use crate::maps::global;
 
 impl Skb {
     #[inline(always)]
     pub fn sock(self) -> Sock {
-        Sock(read(self.0, global!(OFFS.skb_sk)).unwrap_or(0))
+        Sock(read_or_zero(self.0, global!(OFFS.skb_sk)))
     }
 
     #[inline(always)]
     pub fn dev(self) -> Dev {
-        Dev(read(self.0, global!(OFFS.skb_dev)).unwrap_or(0))
+        Dev(read_or_zero(self.0, global!(OFFS.skb_dev)))
     }
 
     #[inline(always)]
     pub fn len(self) -> u32 {
-        read(self.0, global!(OFFS.skb_len)).unwrap_or(0)
+        read_or_zero(self.0, global!(OFFS.skb_len))
     }
 
     /// Conntrack entry and state (`skb->_nfct`); absent in a kernel without conntrack.
@@ -31,7 +31,7 @@ impl Skb {
     #[inline(always)]
     pub fn network(self) -> u64 {
         let Some(offset) = read::<u16>(self.0, global!(OFFS.skb_network_header)) else { return 0 };
-        let head = read::<u64>(self.0, global!(OFFS.skb_head)).unwrap_or(0);
+        let head = read_or_zero::<u64>(self.0, global!(OFFS.skb_head));
         // 0xffff: `skb_reset_network_header` was never called. 0: it has no room for a link's header, as a packet of a
         // Unix socket: its bytes are those of the sender.
         if offset == 0xffff || offset == 0 || head == 0 { 0 } else { head + u64::from(offset) }

@@ -5,7 +5,7 @@ use tracer_common::{
     tuple::{Tuple, map_v4},
 };
 
-use super::{AF_INET, AF_INET6, IPPROTO_TCP, Net, Sock, read, read_into};
+use super::{AF_INET, AF_INET6, IPPROTO_TCP, Net, Sock, read, read_into, read_or_zero};
 use crate::maps::global;
 
 /// Where a socket connects to.
@@ -65,7 +65,7 @@ impl Sock {
 
     #[inline(always)]
     pub fn state(self) -> u8 {
-        read(self.0, global!(OFFS.sk_state)).unwrap_or(0)
+        read_or_zero(self.0, global!(OFFS.sk_state))
     }
 
     #[inline(always)]
@@ -75,23 +75,23 @@ impl Sock {
 
     #[inline(always)]
     pub fn net(self) -> Net {
-        Net(read(self.0, global!(OFFS.sk_net)).unwrap_or(0))
+        Net(read_or_zero(self.0, global!(OFFS.sk_net)))
     }
 
     /// Source port from `inet_sport`, because `skc_num` is 0 again after the socket is closed.
     #[inline(always)]
     pub fn sport(self) -> u16 {
-        u16::from_be(read(self.0, global!(OFFS.inet_sport)).unwrap_or(0))
+        u16::from_be(read_or_zero(self.0, global!(OFFS.inet_sport)))
     }
 
     #[inline(always)]
     pub fn num(self) -> u16 {
-        read(self.0, global!(OFFS.sk_num)).unwrap_or(0)
+        read_or_zero(self.0, global!(OFFS.sk_num))
     }
 
     #[inline(always)]
     pub fn dport(self) -> u16 {
-        u16::from_be(read(self.0, global!(OFFS.sk_dport)).unwrap_or(0))
+        u16::from_be(read_or_zero(self.0, global!(OFFS.sk_dport)))
     }
 
     #[inline(always)]
@@ -102,7 +102,7 @@ impl Sock {
     /// Whether the peer has sent its SYN (`tcp_connect_init` sets the next sequence number to 0).
     #[inline(always)]
     pub fn has_received(self) -> bool {
-        read::<u32>(self.0, global!(OFFS.tcp_rcv_nxt)).unwrap_or(0) != 0
+        read_or_zero::<u32>(self.0, global!(OFFS.tcp_rcv_nxt)) != 0
     }
 
     /// Bytes that are in order and not read yet. In CLOSE_WAIT the peer's FIN is one of them.
@@ -137,7 +137,7 @@ impl Sock {
     /// Half-open connections of a listener.
     #[inline(always)]
     pub fn half_open(self) -> u32 {
-        read(self.0, global!(OFFS.icsk_qlen)).unwrap_or(0)
+        read_or_zero(self.0, global!(OFFS.icsk_qlen))
     }
 
     /// Local address, v4-mapped.

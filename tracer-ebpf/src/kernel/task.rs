@@ -3,7 +3,7 @@
 use aya_ebpf::helpers::generated::bpf_get_current_task;
 use tracer_common::{ABSENT32, actor::COMM_LEN};
 
-use super::{Net, Sock, Task, read, read_str};
+use super::{Net, Sock, Task, read, read_or_zero, read_str};
 use crate::maps::global;
 
 impl Task {
@@ -14,22 +14,22 @@ impl Task {
 
     #[inline(always)]
     pub fn leader(self) -> Self {
-        Self(read(self.0, global!(OFFS.task_group_leader)).unwrap_or(0))
+        Self(read_or_zero(self.0, global!(OFFS.task_group_leader)))
     }
 
     #[inline(always)]
     pub fn parent(self) -> Self {
-        Self(read(self.0, global!(OFFS.task_real_parent)).unwrap_or(0))
+        Self(read_or_zero(self.0, global!(OFFS.task_real_parent)))
     }
 
     #[inline(always)]
     pub fn tgid(self) -> u32 {
-        read(self.0, global!(OFFS.task_tgid)).unwrap_or(0)
+        read_or_zero(self.0, global!(OFFS.task_tgid))
     }
 
     #[inline(always)]
     pub fn tid(self) -> u32 {
-        read(self.0, global!(OFFS.task_pid)).unwrap_or(0)
+        read_or_zero(self.0, global!(OFFS.task_pid))
     }
 
     /// `dst` must be zeroed: before 5.17 the bytes after the NUL in `task->comm` are garbage, so they are not copied.
@@ -47,7 +47,7 @@ impl Task {
     /// `task->nsproxy`; 0 after exit.
     #[inline(always)]
     pub fn nsproxy(self) -> u64 {
-        read(self.0, global!(OFFS.task_nsproxy)).unwrap_or(0)
+        read_or_zero(self.0, global!(OFFS.task_nsproxy))
     }
 
     #[inline(always)]
@@ -105,7 +105,7 @@ fn cgroup_id(cgroup: u64) -> Option<u64> {
 /// Inode number of the network namespace in a `struct nsproxy`, or absent.
 #[inline(always)]
 pub fn nsproxy_netns(nsproxy: u64) -> u32 {
-    Net(read(nsproxy, global!(OFFS.nsproxy_net)).unwrap_or(0)).inum()
+    Net(read_or_zero(nsproxy, global!(OFFS.nsproxy_net))).inum()
 }
 
 /// Whether two `struct nsproxy` differ at most in their network (and time) namespaces.
@@ -122,6 +122,6 @@ pub fn differ_only_in_netns(left: u64, right: u64) -> bool {
 /// Path of the executed program, from a `struct linux_binprm`.
 #[inline(always)]
 pub fn binprm_path<const N: usize>(binprm: u64, dst: &mut [u8; N]) -> bool {
-    let name = read::<u64>(binprm, global!(OFFS.binprm_filename)).unwrap_or(0);
+    let name = read_or_zero::<u64>(binprm, global!(OFFS.binprm_filename));
     read_str(name, 0, dst)
 }

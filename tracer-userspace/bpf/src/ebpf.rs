@@ -235,11 +235,6 @@ impl Loaded {
         self.ports.read(take)
     }
 
-    /// How many reads of kernel memory failed since the start. Their fields are absent in events.
-    pub fn read_failures(&self) -> u64 {
-        self.counter(Counter::ReadFailed)
-    }
-
     fn counter(&self, counter: Counter) -> u64 {
         self.stats.get(&(counter as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or(0)
     }

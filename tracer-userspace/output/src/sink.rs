@@ -25,7 +25,7 @@ use jiff::Timestamp;
 pub use self::config::{Format, SinkConfig, choices};
 pub use self::destination::Destination;
 pub use self::destinations::{DestinationFlags, Destinations};
-use crate::sink::metrics::{KernelCounts, Metrics};
+use crate::sink::metrics::{HookCount, Metrics};
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;
 use crate::sink::printed::Printed;
@@ -103,7 +103,7 @@ impl Sink {
     }
 
     /// A live run calls this once a second. It notices a reader that is gone, reports lost records and updates the metrics.
-    pub fn every_second(&mut self, now_boot_ns: u64, kernel: impl FnOnce() -> KernelCounts) {
+    pub fn every_second(&mut self, now_boot_ns: u64, kernel: impl FnOnce() -> Vec<HookCount>) {
         self.output.check_reader();
         self.report_dropped(now_boot_ns);
         self.report_undelivered(now_boot_ns);

@@ -43,21 +43,12 @@ pub struct HookCount {
     pub runs: Option<(u64, f64)>,
 }
 
-/// Counters of the kernel programs since the start.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct KernelCounts {
-    pub hooks: Vec<HookCount>,
-    /// Reads of kernel memory that failed.
-    pub read_failures: u64,
-}
-
 #[derive(Debug)]
 pub struct Metrics {
     verdicts: Counters,
     attempts: Counters,
     events: Counters,
     lost: Counters,
-    read_failures: Counter,
     attached: Family<Labels, Gauge>,
     latency: Histogram,
     run_seconds: Family<Labels, Counter<f64, AtomicU64>>,
@@ -75,7 +66,6 @@ impl Metrics {
             attempts: Family::default(),
             events: Family::default(),
             lost: Family::default(),
-            read_failures: Counter::default(),
             attached: Family::default(),
             latency: Histogram::new(LATENCY),
             run_seconds: Family::default(),
@@ -100,8 +90,6 @@ impl Metrics {
         r.register("attempts", "Attempts that ended, by outcome", self.attempts.clone());
         r.register("events", "Kernel events read, by the hook that wrote them", self.events.clone());
         r.register("events_lost", "Kernel events lost, by place", self.lost.clone());
-        let failures = "Reads of kernel memory that failed; what they would have shown is absent";
-        r.register("kernel_read_failures", failures, self.read_failures.clone());
         r.register("hook_attached", "1 if a program is attached at this hook", self.attached.clone());
         let latency = "From the kernel event that decided a verdict to its record";
         r.register("verdict_latency_seconds", latency, self.latency.clone());
@@ -142,9 +130,8 @@ impl Metrics {
     }
 
     /// Takes over the counters of the source.
-    pub fn set_kernel(&self, counts: &KernelCounts) {
-        self.read_failures.inner().store(counts.read_failures, Ordering::Relaxed);
-        for count in &counts.hooks {
+    pub fn set_kernel(&self, counts: &[HookCount]) {
+        for count in counts {
             let labels = vec![("hook", count.hook.into())];
             self.attached.get_or_create(&labels).set(count.attached.into());
             self.events.get_or_create(&labels).inner().store(count.events, Ordering::Relaxed);

@@ -223,7 +223,7 @@ fn what_a_destination_drops_is_reported_once_a_second() {
     let mut sink = Sink::open(&to(&path), true).unwrap();
     sink.add(Counting(Arc::default(), 1));
     (0..3).for_each(|n| sink.emit(decided(n, verdict(Cause::Unexplained)), None));
-    sink.every_second(2_000_000_000, KernelCounts::default);
+    sink.every_second(2_000_000_000, Vec::new);
     sink.output().flush();
     let text = std::fs::read_to_string(&path).unwrap();
     assert_eq!(text.matches(r#""where":"counting""#).count(), 1, "{text}");
@@ -247,7 +247,7 @@ fn records_dropped_by_a_full_disk_are_reported_when_it_has_room_again() {
         sink.output().flush();
     }
     assert_eq!(delivered.load(Ordering::Relaxed), 60, "the disk of the file is full, not that of the collector");
-    sink.every_second(2_000_000_000, KernelCounts::default);
+    sink.every_second(2_000_000_000, Vec::new);
     let counted = |series: &str| {
         let text = metrics::text(&registry);
         text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse::<u64>().ok())
@@ -258,8 +258,8 @@ fn records_dropped_by_a_full_disk_are_reported_when_it_has_room_again() {
     assert!(verdicts.lines().any(|line| line.starts_with("tracer_verdicts_total") && line.ends_with(" 60")));
     std::fs::remove_dir_all(scratch.path("out.1")).unwrap();
     // The first second writes the records that waited, the next reports the dropped ones.
-    sink.every_second(3_000_000_000, KernelCounts::default);
-    sink.every_second(4_000_000_000, KernelCounts::default);
+    sink.every_second(3_000_000_000, Vec::new);
+    sink.every_second(4_000_000_000, Vec::new);
     sink.output().flush();
     let last = std::fs::read_to_string(&path).unwrap();
     let loss: serde_json::Value = serde_json::from_str(last.lines().last().unwrap()).unwrap();

@@ -59,21 +59,19 @@ fn metrics_without_a_value_are_zero_or_absent() {
         HookCount { hook: "kfree_skb", attached: true, events: 7, runs: None },
         HookCount { hook: "icmp_send", ..HookCount::default() },
     ];
-    metrics.set_kernel(&KernelCounts { hooks: counts.into(), read_failures: 0 });
+    metrics.set_kernel(&counts);
     let now = text(&registry);
     assert_eq!(value(&now, r#"tracer_hook_attached{hook="kfree_skb"}"#), "1");
     assert_eq!(value(&now, r#"tracer_hook_attached{hook="icmp_send"}"#), "0");
     assert_eq!(value(&now, r#"tracer_events_total{hook="kfree_skb"}"#), "7");
     assert_eq!(value(&now, r#"tracer_events_lost_total{where="ring"}"#), "0");
     assert_eq!(value(&now, &format!("tracer_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), "1");
-    assert_eq!(value(&now, "tracer_kernel_read_failures_total"), "0");
     assert!(!now.contains("tracer_program_run"), "{now}");
-    let hooks = vec![HookCount { hook: "kfree_skb", attached: true, events: 9, runs: Some((3, 0.25)) }];
-    metrics.set_kernel(&KernelCounts { hooks, read_failures: 4 });
+    let hooks = [HookCount { hook: "kfree_skb", attached: true, events: 9, runs: Some((3, 0.25)) }];
+    metrics.set_kernel(&hooks);
     let now = text(&registry);
     assert_eq!(value(&now, r#"tracer_events_total{hook="kfree_skb"}"#), "9");
     assert_eq!(value(&now, r#"tracer_program_runs_total{hook="kfree_skb"}"#), "3");
-    assert_eq!(value(&now, "tracer_kernel_read_failures_total"), "4");
     assert_eq!(value(&now, r#"tracer_program_run_seconds_total{hook="kfree_skb"}"#), "0.25");
 }
 
@@ -112,8 +110,8 @@ fn every_metric_has_a_row_in_its_docs() {
     let docs = include_str!("../../../../../docs/metrics.md");
     let (mut metrics, registry) = Metrics::new(true);
     metrics.count(&decided(1, about("a")), Some(2));
-    let hooks = vec![HookCount { hook: "kfree_skb", attached: true, events: 1, runs: Some((1, 1.0)) }];
-    metrics.set_kernel(&KernelCounts { hooks, read_failures: 0 });
+    let hooks = [HookCount { hook: "kfree_skb", attached: true, events: 1, runs: Some((1, 1.0)) }];
+    metrics.set_kernel(&hooks);
     metrics.set_dropped("stdout", 1);
     let text = text(&registry);
     let names: Vec<_> = text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split_once(' ')).collect();
