@@ -83,30 +83,54 @@ const fn cgroup(programs: &'static [(&'static str, &'static str)]) -> Variant {
     Variant { program_type: ProgramType::Cgroup, programs }
 }
 
+/// A function, by fentry or else by a kprobe: the name of its programs without the program type, and the function.
+macro_rules! function {
+    ($name:literal, $function:literal) => {
+        &[fentry(&[(concat!("fentry_", $name), $function)]), kprobe(&[(concat!("kprobe_", $name), $function)])]
+    };
+}
+
+/// A raw tracepoint. Its program has the same name.
+macro_rules! tracepoint {
+    ($name:literal) => {
+        &[raw(&[($name, $name)])]
+    };
+}
+
 const fn row(hook: Hook, lost: &'static str, variants: &'static [Variant]) -> Row {
     Row { hook, variants, required: false, when: When::Start, unless: None, covered_by: &[], lost }
+}
+
+impl Row {
+    const fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    const fn when(mut self, when: When) -> Self {
+        self.when = when;
+        self
+    }
+
+    const fn unless(mut self, program: &'static str) -> Self {
+        self.unless = Some(program);
+        self
+    }
+
+    const fn covered_by(mut self, hooks: &'static [Hook]) -> Self {
+        self.covered_by = hooks;
+        self
+    }
 }
 
 /// All hooks, in the order in which they are attached: a program that another row's `unless` names comes first. `sock_ops` is
 /// attached before all others, if it is wanted.
 pub const HOOKS: &[Row] = &[
-    Row {
-        required: true,
-        ..row(
-            Hook::InetSockSetState,
-            "everything: connects, their outcome, listeners",
-            &[raw(&[("inet_sock_set_state", "inet_sock_set_state")])],
-        )
-    },
-    Row {
-        covered_by: &[Hook::SysConnect],
-        unless: Some("sock_ops"),
-        ..row(
-            Hook::TcpConnect,
-            "the source port while a connect still waits",
-            &[fentry(&[("fentry_tcp_connect", "tcp_connect")]), kprobe(&[("kprobe_tcp_connect", "tcp_connect")])],
-        )
-    },
+    row(Hook::InetSockSetState, "everything: connects, their outcome, listeners", tracepoint!("inet_sock_set_state"))
+        .required(),
+    row(Hook::TcpConnect, "the source port while a connect still waits", function!("tcp_connect", "tcp_connect"))
+        .covered_by(&[Hook::SysConnect])
+        .unless("sock_ops"),
     row(
         Hook::SysConnect,
         "connects that fail before a SYN is sent: no route, no free source port",
@@ -126,76 +150,45 @@ pub const HOOKS: &[Row] = &[
         "who sent a RST",
         &[raw(&[("tcp_send_reset", "tcp_send_reset")]), raw(&[("tcp_send_reset_2", "tcp_send_reset")])],
     ),
-    Row {
-        unless: Some("tcp_send_reset"),
-        ..row(
-            Hook::TcpV4SendReset,
-            "that a connection was refused because nobody listens (IPv4)",
-            &[
-                fentry(&[("fentry_tcp_v4_send_reset", "tcp_v4_send_reset")]),
-                kprobe(&[("kprobe_tcp_v4_send_reset", "tcp_v4_send_reset")]),
-            ],
-        )
-    },
-    Row {
-        when: When::ModuleLoaded("ipv6"),
-        unless: Some("tcp_send_reset"),
-        ..row(
-            Hook::TcpV6SendReset,
-            "that a connection was refused because nobody listens (IPv6)",
-            &[
-                fentry(&[("fentry_tcp_v6_send_reset", "tcp_v6_send_reset")]),
-                kprobe(&[("kprobe_tcp_v6_send_reset", "tcp_v6_send_reset")]),
-            ],
-        )
-    },
     row(
-        Hook::TcpReceiveReset,
-        "that the prober received a RST, and in which state",
-        &[raw(&[("tcp_receive_reset", "tcp_receive_reset")])],
-    ),
+        Hook::TcpV4SendReset,
+        "that a connection was refused because nobody listens (IPv4)",
+        function!("tcp_v4_send_reset", "tcp_v4_send_reset"),
+    )
+    .unless("tcp_send_reset"),
+    row(
+        Hook::TcpV6SendReset,
+        "that a connection was refused because nobody listens (IPv6)",
+        function!("tcp_v6_send_reset", "tcp_v6_send_reset"),
+    )
+    .when(When::ModuleLoaded("ipv6"))
+    .unless("tcp_send_reset"),
+    row(Hook::TcpReceiveReset, "that the prober received a RST, and in which state", tracepoint!("tcp_receive_reset")),
     row(
         Hook::KfreeSkb,
         "packets dropped on this node, and why",
         &[raw(&[("kfree_skb", "kfree_skb")]), raw(&[("kfree_skb_2", "kfree_skb")])],
     ),
-    Row {
-        covered_by: &[Hook::SysSetns, Hook::SysUnshare],
-        ..row(
-            Hook::SwitchTaskNamespaces,
-            "who entered or made a network namespace",
-            &[
-                fentry(&[("fentry_switch_task_ns", "switch_task_namespaces")]),
-                kprobe(&[("kprobe_switch_task_ns", "switch_task_namespaces")]),
-            ],
-        )
-    },
-    Row {
-        unless: Some("switch_task_ns"),
-        ..row(
-            Hook::SysSetns,
-            "who entered a network namespace",
-            &[syscalls(&[("sys_enter_setns", "sys_enter_setns"), ("sys_exit_setns", "sys_exit_setns")])],
-        )
-    },
-    Row {
-        unless: Some("switch_task_ns"),
-        ..row(
-            Hook::SysUnshare,
-            "who made a network namespace by unshare",
-            &[syscalls(&[("sys_enter_unshare", "sys_enter_unshare"), ("sys_exit_unshare", "sys_exit_unshare")])],
-        )
-    },
     row(
-        Hook::SchedProcessFork,
-        "who made a network namespace by clone",
-        &[raw(&[("sched_process_fork", "sched_process_fork")])],
-    ),
+        Hook::SwitchTaskNamespaces,
+        "who entered or made a network namespace",
+        function!("switch_task_ns", "switch_task_namespaces"),
+    )
+    .covered_by(&[Hook::SysSetns, Hook::SysUnshare]),
     row(
-        Hook::PutNet,
-        "when a network namespace ended",
-        &[fentry(&[("fentry_put_net", "__put_net")]), kprobe(&[("kprobe_put_net", "__put_net")])],
-    ),
+        Hook::SysSetns,
+        "who entered a network namespace",
+        &[syscalls(&[("sys_enter_setns", "sys_enter_setns"), ("sys_exit_setns", "sys_exit_setns")])],
+    )
+    .unless("switch_task_ns"),
+    row(
+        Hook::SysUnshare,
+        "who made a network namespace by unshare",
+        &[syscalls(&[("sys_enter_unshare", "sys_enter_unshare"), ("sys_exit_unshare", "sys_exit_unshare")])],
+    )
+    .unless("switch_task_ns"),
+    row(Hook::SchedProcessFork, "who made a network namespace by clone", tracepoint!("sched_process_fork")),
+    row(Hook::PutNet, "when a network namespace ended", function!("put_net", "__put_net")),
     row(
         Hook::SysOpenat,
         "by which path a task entered a network namespace",
@@ -208,20 +201,10 @@ pub const HOOKS: &[Row] = &[
     row(
         Hook::DevNotifyFlags,
         "who set a link up (qdisc_reset names who set one down, if it is attached)",
-        &[
-            fentry(&[("fentry_dev_notify_flags", "__dev_notify_flags")]),
-            kprobe(&[("kprobe_dev_notify_flags", "__dev_notify_flags")]),
-        ],
+        function!("dev_notify_flags", "__dev_notify_flags"),
     ),
-    Row {
-        unless: Some("dev_notify_flags"),
-        ..row(Hook::QdiscReset, "who set a link down", &[raw(&[("qdisc_reset", "qdisc_reset")])])
-    },
-    row(
-        Hook::SchedProcessExec,
-        "the executable of a culprit that is gone",
-        &[raw(&[("sched_process_exec", "sched_process_exec")])],
-    ),
+    row(Hook::QdiscReset, "who set a link down", tracepoint!("qdisc_reset")).unless("dev_notify_flags"),
+    row(Hook::SchedProcessExec, "the executable of a culprit that is gone", tracepoint!("sched_process_exec")),
     row(
         Hook::IcmpSend,
         "ICMP errors sent by this node about a connection",
@@ -231,99 +214,68 @@ pub const HOOKS: &[Row] = &[
             kprobe(&[("kprobe_icmp_send", "__icmp_send")]),
         ],
     ),
-    Row {
-        when: When::ModuleLoaded("ipv6"),
-        ..row(
-            Hook::Icmp6Send,
-            "ICMPv6 errors sent by this node about a connection",
-            &[fentry(&[("fentry_icmp6_send", "icmp6_send")]), kprobe(&[("kprobe_icmp6_send", "icmp6_send")])],
-        )
-    },
+    row(Hook::Icmp6Send, "ICMPv6 errors sent by this node about a connection", function!("icmp6_send", "icmp6_send"))
+        .when(When::ModuleLoaded("ipv6")),
     ipvs(Hook::IpvsNatXmit, &[kprobe(&[("ip_vs_nat_xmit", "ip_vs_nat_xmit")])]),
     ipvs(Hook::IpvsNatXmitV6, &[kprobe(&[("ip_vs_nat_xmit_v6", "ip_vs_nat_xmit_v6")])]),
     ipvs(Hook::IpvsLeave, &[kprobe(&[("ip_vs_leave", "ip_vs_leave")])]),
     row(
         Hook::TcpConnRequest,
         "that a SYN met a listener with a full queue (its state is read instead, a moment later)",
-        &[
-            fentry(&[("fentry_tcp_conn_request", "tcp_conn_request")]),
-            kprobe(&[("kprobe_tcp_conn_request", "tcp_conn_request")]),
-        ],
+        function!("tcp_conn_request", "tcp_conn_request"),
     ),
-    Row {
-        unless: Some("inet_sock_set_state"),
-        ..row(
-            Hook::InetCskListen,
-            "who starts or stops listening",
-            &[
-                fentry(&[
-                    ("fentry_inet_csk_listen_start", "inet_csk_listen_start"),
-                    ("fentry_inet_csk_listen_stop", "inet_csk_listen_stop"),
-                ]),
-                kprobe(&[
-                    ("kprobe_inet_csk_listen_start", "inet_csk_listen_start"),
-                    ("kprobe_inet_csk_listen_stop", "inet_csk_listen_stop"),
-                ]),
-                cgroup(&[("post_bind4", "post_bind4"), ("post_bind6", "post_bind6"), ("sock_release", "sock_release")]),
-                raw(&[("inet_sock_set_state_rest", "inet_sock_set_state")]),
-            ],
-        )
-    },
-    Row {
-        when: When::OnDemand,
-        unless: Some("inet_sock_set_state"),
-        ..row(
-            Hook::PortUse,
-            "who uses up source ports",
-            &[
-                fentry(&[("fentry_count_connect", "tcp_connect"), ("fentry_tcp_send_fin", "tcp_send_fin")]),
-                kprobe(&[("kprobe_count_connect", "tcp_connect"), ("kprobe_tcp_send_fin", "tcp_send_fin")]),
-                cgroup(&[("connect4", "connect4"), ("connect6", "connect6"), ("release_port", "sock_release")]),
-            ],
-        )
-    },
-    Row {
-        unless: Some("inet_sock_set_state"),
-        ..row(Hook::TaskRename, "when a prober starts", &[raw(&[("task_rename", "task_rename")])])
-    },
-    Row {
-        unless: Some("inet_sock_set_state"),
-        ..row(
-            Hook::CgroupAttachTask,
-            "when a prober moves to another cgroup",
-            &[raw(&[("cgroup_attach_task", "cgroup_attach_task")])],
-        )
-    },
-    Row {
-        when: When::ProberAlone,
-        unless: Some("inet_sock_set_state"),
-        ..row(
-            Hook::SockOps,
-            "nothing; the default hooks see probers, and other processes pay for them",
-            &[cgroup(&[("sock_ops", "sock_ops")])],
-        )
-    },
-    Row {
-        when: When::Prober,
-        ..row(Hook::CgroupAnswer, "the HTTP status of an answer", &[cgroup(&[("cgroup_answer", "ingress")])])
-    },
-    Row {
-        when: When::OnDemand,
-        ..row(Hook::CgroupSkb, "whether a port speaks TLS", &[cgroup(&[("cgroup_skb", "ingress")])])
-    },
-    Row {
-        when: When::OnDemand,
-        ..row(
-            Hook::SkErrorReport,
-            "which connects of a pod with a failing probe are refused or rejected",
-            &[
-                raw(&[("inet_sk_error_report", "inet_sk_error_report")]),
-                kprobe(&[("kprobe_sock_def_error_report", "sock_def_error_report")]),
-            ],
-        )
-    },
+    row(
+        Hook::InetCskListen,
+        "who starts or stops listening",
+        &[
+            fentry(&[
+                ("fentry_inet_csk_listen_start", "inet_csk_listen_start"),
+                ("fentry_inet_csk_listen_stop", "inet_csk_listen_stop"),
+            ]),
+            kprobe(&[
+                ("kprobe_inet_csk_listen_start", "inet_csk_listen_start"),
+                ("kprobe_inet_csk_listen_stop", "inet_csk_listen_stop"),
+            ]),
+            cgroup(&[("post_bind4", "post_bind4"), ("post_bind6", "post_bind6"), ("sock_release", "sock_release")]),
+            raw(&[("inet_sock_set_state_rest", "inet_sock_set_state")]),
+        ],
+    )
+    .unless("inet_sock_set_state"),
+    row(
+        Hook::PortUse,
+        "who uses up source ports",
+        &[
+            fentry(&[("fentry_count_connect", "tcp_connect"), ("fentry_tcp_send_fin", "tcp_send_fin")]),
+            kprobe(&[("kprobe_count_connect", "tcp_connect"), ("kprobe_tcp_send_fin", "tcp_send_fin")]),
+            cgroup(&[("connect4", "connect4"), ("connect6", "connect6"), ("release_port", "sock_release")]),
+        ],
+    )
+    .when(When::OnDemand)
+    .unless("inet_sock_set_state"),
+    row(Hook::TaskRename, "when a prober starts", tracepoint!("task_rename")).unless("inet_sock_set_state"),
+    row(Hook::CgroupAttachTask, "when a prober moves to another cgroup", tracepoint!("cgroup_attach_task"))
+        .unless("inet_sock_set_state"),
+    row(
+        Hook::SockOps,
+        "nothing; the default hooks see probers, and other processes pay for them",
+        &[cgroup(&[("sock_ops", "sock_ops")])],
+    )
+    .when(When::ProberAlone)
+    .unless("inet_sock_set_state"),
+    row(Hook::CgroupAnswer, "the HTTP status of an answer", &[cgroup(&[("cgroup_answer", "ingress")])])
+        .when(When::Prober),
+    row(Hook::CgroupSkb, "whether a port speaks TLS", &[cgroup(&[("cgroup_skb", "ingress")])]).when(When::OnDemand),
+    row(
+        Hook::SkErrorReport,
+        "which connects of a pod with a failing probe are refused or rejected",
+        &[
+            raw(&[("inet_sk_error_report", "inet_sk_error_report")]),
+            kprobe(&[("kprobe_sock_def_error_report", "sock_def_error_report")]),
+        ],
+    )
+    .when(When::OnDemand),
 ];
 
 const fn ipvs(hook: Hook, variants: &'static [Variant]) -> Row {
-    Row { when: When::ModuleLoaded("ip_vs"), ..row(hook, "that IPVS took the packet of a connection", variants) }
+    row(hook, "that IPVS took the packet of a connection", variants).when(When::ModuleLoaded("ip_vs"))
 }
