@@ -1,5 +1,7 @@
 //! The scenarios: each failure and each near miss, made on a node of network namespaces.
 
+use std::iter;
+
 use anyhow::Result;
 use tracer_model::record::Cause;
 
@@ -91,6 +93,8 @@ pub struct Scenario {
     pub node: Node,
     /// The smallest selection that contains it.
     pub suite: Suite,
+    /// The selection that contains the same over IPv6, as `<name>_v6`. `None` if that is not a scenario.
+    pub twin: Option<Suite>,
     /// The tracer's ring is so small that events are lost.
     pub tiny_ring: bool,
     /// The tracer has a cluster API and no list of Services.
@@ -112,6 +116,7 @@ impl Scenario {
             needs: &[],
             node: Node::Shared,
             suite: Suite::All,
+            twin: None,
             tiny_ring: false,
             asks_api: false,
             without_specs: false,
@@ -126,6 +131,17 @@ impl Scenario {
 
     const fn v6(mut self) -> Self {
         self.family = Family::V6;
+        self
+    }
+
+    /// Adds the same over IPv6, as `<name>_v6`.
+    const fn and_v6(mut self) -> Self {
+        self.twin = Some(Suite::All);
+        self
+    }
+
+    const fn and_v6_on_every_kernel(mut self) -> Self {
+        self.twin = Some(Suite::Kernels);
         self
     }
 
@@ -168,6 +184,15 @@ impl Scenario {
         self.node = Node::Own;
         self
     }
+
+    fn with_twin(self) -> impl Iterator<Item = Self> {
+        let twin = self.twin.map(|suite| {
+            // Static as the names of the tables.
+            let name = format!("{}_v6", self.name).leak();
+            Self { name, family: Family::V6, suite, twin: None, ..self }
+        });
+        iter::once(self).chain(twin)
+    }
 }
 
 pub fn all() -> Vec<Scenario> {
@@ -193,5 +218,8 @@ pub fn all() -> Vec<Scenario> {
         inside::ALL,
         translated::ALL,
     ]
-    .concat()
+    .into_iter()
+    .flatten()
+    .flat_map(|scenario| scenario.with_twin())
+    .collect()
 }

@@ -15,10 +15,8 @@ const REJECT: Option<Cause> = Some(Cause::FirewallReject);
 const POLICY: Option<Cause> = Some(Cause::NetworkPolicyDrop);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("blame_policy", DROP, policy).needs(&[Need::Nft]),
-    Scenario::new("blame_policy_v6", DROP, policy).v6().needs(&[Need::Nft]),
-    Scenario::new("blame_jump", DROP, jump).needs(&[Need::Nft]).on_every_kernel(),
-    Scenario::new("blame_jump_v6", DROP, jump).v6().needs(&[Need::Nft]),
+    Scenario::new("blame_policy", DROP, policy).needs(&[Need::Nft]).and_v6(),
+    Scenario::new("blame_jump", DROP, jump).needs(&[Need::Nft]).on_every_kernel().and_v6(),
     Scenario::new("blame_verdict_map", DROP, verdict_map).needs(&[Need::Nft]),
     Scenario::new("blame_beside_verdict_maps", DROP, beside_maps).needs(&[Need::Nft]),
     Scenario::new("blame_counters", DROP, counters).needs(&[Need::Nft]),
@@ -40,8 +38,7 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::LegacyIptables]),
     Scenario::new("blame_calico_unknown_interface", DROP, calico_unknown_interface).needs(&[Need::Iptables]),
     Scenario::new("network_policy_kube_router", POLICY, kube_router).needs(&[Need::Iptables]),
-    Scenario::new("network_policy_tc", POLICY, |s| tc(s, INGRESS)).needs(&[Need::TcProgram]).on_every_kernel(),
-    Scenario::new("network_policy_tc_v6", POLICY, |s| tc(s, INGRESS)).needs(&[Need::TcProgram]).v6(),
+    Scenario::new("network_policy_tc", POLICY, |s| tc(s, INGRESS)).needs(&[Need::TcProgram]).on_every_kernel().and_v6(),
     Scenario::new("network_policy_tc_egress", POLICY, |s| tc(s, EGRESS)).needs(&[Need::TcProgram]),
     Scenario::new("network_policy_tc_aws", POLICY, aws).needs(&[Need::TcProgram]),
     Scenario::new("network_policy_tcx", POLICY, tcx).needs(&[Need::Tcx]),

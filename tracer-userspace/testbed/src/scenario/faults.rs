@@ -37,8 +37,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("fault_prober_restarts", RST, prober_restarts).own(),
     Scenario::new("fault_prober_moves", RST, prober_moves).own(),
     Scenario::new("fault_firewall_before_start", DROP, firewall_before_start).own().needs(&[Need::Nft]),
-    Scenario::new("fault_rst_after_answer", None, rst_after_answer),
-    Scenario::new("fault_rst_after_answer_v6", None, rst_after_answer).v6(),
+    Scenario::new("fault_rst_after_answer", None, rst_after_answer).and_v6(),
     Scenario::new("fault_pod_deleted_while_probed", Some(Cause::ClosedWithoutAnswer), pod_deleted),
     Scenario::new("fault_ipvs_10000_services", COLLISION, many_services).proxy(Proxy::Ipvs).needs(&[Need::Ipvs]).own(),
 ];

@@ -13,11 +13,10 @@ const DROP: Option<Cause> = Some(Cause::FirewallDrop);
 const REJECT: Option<Cause> = Some(Cause::FirewallReject);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("firewall_drop_pod_nft", DROP, |s| pod_nft(s, "drop", Ending::Timeout)).needs(&[Need::Nft]).smoke(),
-    Scenario::new("firewall_drop_pod_nft_v6", DROP, |s| pod_nft(s, "drop", Ending::Timeout))
-        .v6()
+    Scenario::new("firewall_drop_pod_nft", DROP, |s| pod_nft(s, "drop", Ending::Timeout))
         .needs(&[Need::Nft])
-        .on_every_kernel(),
+        .smoke()
+        .and_v6_on_every_kernel(),
     Scenario::new("firewall_drop_request", DROP, |s| pod_nft(s, "tcp flags & psh == psh drop", Ending::Timeout))
         .needs(&[Need::Nft]),
     Scenario::new("firewall_drop_node_output", DROP, |s| node_nft(s, "output", "daddr {ip} drop", Ending::Timeout))
@@ -38,21 +37,17 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::Iptables]),
     Scenario::new("firewall_reject_legacy_reset", REJECT, |s| iptables(s, "iptables-legacy", RESET, Ending::Refused))
         .needs(&[Need::LegacyIptables]),
-    Scenario::new("firewall_reject_pod_nft_reset", REJECT, |s| pod_nft(s, RST, Ending::Refused)).needs(&[Need::Nft]),
-    Scenario::new("firewall_reject_pod_nft_reset_v6", REJECT, |s| pod_nft(s, RST, Ending::Refused))
-        .v6()
-        .needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_pod_nft_reset", REJECT, |s| pod_nft(s, RST, Ending::Refused))
+        .needs(&[Need::Nft])
+        .and_v6(),
     Scenario::new("firewall_reject_request", REJECT, |s| {
         pod_nft(s, "tcp flags & psh == psh reject with tcp reset", Ending::Reset)
     })
     .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_pod_icmp", REJECT, |s| pod_nft(s, ICMP, Ending::Refused))
         .needs(&[Need::Nft])
-        .on_every_kernel(),
-    Scenario::new("firewall_reject_pod_icmp_v6", REJECT, |s| pod_nft(s, ICMP, Ending::Refused))
-        .v6()
-        .needs(&[Need::Nft])
-        .on_every_kernel(),
+        .on_every_kernel()
+        .and_v6_on_every_kernel(),
     Scenario::new("firewall_reject_held_back", REJECT, held_back).needs(&[Need::Nft]),
     Scenario::new("firewall_reject_node_icmp", REJECT, |s| {
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with icmp port-unreachable", Ending::Refused)

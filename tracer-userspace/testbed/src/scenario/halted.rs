@@ -21,22 +21,18 @@ const FROZEN: Option<Cause> = Some(Cause::TargetFrozen);
 const STARVED: Option<Cause> = Some(Cause::TargetStarved);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("target_frozen", FROZEN, stopped).on_every_kernel(),
-    Scenario::new("target_frozen_v6", FROZEN, stopped).v6(),
+    Scenario::new("target_frozen", FROZEN, stopped).on_every_kernel().and_v6(),
     Scenario::new("target_frozen_host_network", FROZEN, stopped_on_node),
     Scenario::new("target_frozen_cgroup", FROZEN, |s| frozen(s, Freezer::V2)).needs(&[Need::Freezer]),
     Scenario::new("target_frozen_cgroup_v1", FROZEN, |s| frozen(s, Freezer::V1)).needs(&[Need::FreezerV1]),
     Scenario::new("target_frozen_queue", FROZEN, full_queue),
     Scenario::new("target_frozen_queue_in_handshake", FROZEN, queue_in_handshake).needs(&[Need::RealProcessor]),
     Scenario::new("target_frozen_tls", FROZEN, tls),
-    Scenario::new("target_frozen_worker", FROZEN, stopped_worker),
-    Scenario::new("target_frozen_worker_v6", FROZEN, stopped_worker).v6(),
+    Scenario::new("target_frozen_worker", FROZEN, stopped_worker).and_v6(),
     Scenario::new("target_frozen_other_worker", Some(Cause::SlowResponse), other_worker_is_stopped),
     Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
-    Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]),
-    Scenario::new("target_starved_v6", STARVED, starved).v6().needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]),
-    Scenario::new("target_starved_file_system", STARVED, blocked).needs(&[Need::Fuse, Need::Pressure]),
-    Scenario::new("target_starved_file_system_v6", STARVED, blocked).v6().needs(&[Need::Fuse, Need::Pressure]),
+    Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]).and_v6(),
+    Scenario::new("target_starved_file_system", STARVED, blocked).needs(&[Need::Fuse, Need::Pressure]).and_v6(),
 ];
 
 /// The process is stopped by a signal, as a debugger, a script or job control do.

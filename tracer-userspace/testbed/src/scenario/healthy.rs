@@ -14,19 +14,14 @@ use crate::pods::{HTTP, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("healthy_http", None, http).smoke(),
-    Scenario::new("healthy_http_v6", None, http).v6().on_every_kernel(),
-    Scenario::new("healthy_tcp", None, tcp),
-    Scenario::new("healthy_tcp_v6", None, tcp).v6(),
-    Scenario::new("healthy_https", None, https).on_every_kernel(),
-    Scenario::new("healthy_https_v6", None, https).v6(),
+    Scenario::new("healthy_http", None, http).smoke().and_v6_on_every_kernel(),
+    Scenario::new("healthy_tcp", None, tcp).and_v6(),
+    Scenario::new("healthy_https", None, https).on_every_kernel().and_v6(),
     Scenario::new("healthy_kubectl_exec", None, kubectl_exec).without_specs(),
     Scenario::new("healthy_crowd", None, crowd).own().needs(&[Need::Nft]),
-    Scenario::new("tls_eof_noise", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).smoke(),
-    Scenario::new("tls_eof_noise_v6", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).v6().on_every_kernel(),
+    Scenario::new("tls_eof_noise", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).smoke().and_v6_on_every_kernel(),
     Scenario::new("tls_eof_noise_by_hello", Some(Cause::TlsEofNoise), |s| tls_noise(s, UNLISTED_TLS)),
-    Scenario::new("tcp_probe_noise", Some(Cause::TcpProbeNoise), speaks_first),
-    Scenario::new("tcp_probe_noise_v6", Some(Cause::TcpProbeNoise), speaks_first).v6(),
+    Scenario::new("tcp_probe_noise", Some(Cause::TcpProbeNoise), speaks_first).and_v6(),
 ];
 
 /// The server sends its first bytes to a client that is gone.

@@ -39,8 +39,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("app_status_failure_connected", BAD_STATUS, connected),
     Scenario::new("mesh_redirect", REDIRECT, |s| redirected(s, "rst", Ending::Reset))
         .needs(&[Need::NftNat])
-        .on_every_kernel(),
-    Scenario::new("mesh_redirect_v6", REDIRECT, |s| redirected(s, "rst", Ending::Reset)).v6().needs(&[Need::NftNat]),
+        .on_every_kernel()
+        .and_v6(),
     Scenario::new("mesh_redirect_outside", REDIRECT, ambient).needs(&[Need::NftNat]),
     Scenario::new("slow_response_mesh", Some(Cause::SlowResponse), silent_proxy).needs(&[Need::NftNat]),
     Scenario::new("slow_response_node_nat", Some(Cause::SlowResponse), taken_by_another).needs(&[Need::NftNat]),

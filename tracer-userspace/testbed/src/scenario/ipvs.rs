@@ -22,8 +22,7 @@ enum Backend {
 }
 
 pub(super) const ALL: &[Scenario] = &[
-    collision("nodeport_collision", |s| to_pod(s, Backend::Listening)).smoke(),
-    collision("nodeport_collision_v6", |s| to_pod(s, Backend::Listening)).v6().on_every_kernel(),
+    collision("nodeport_collision", |s| to_pod(s, Backend::Listening)).smoke().and_v6_on_every_kernel(),
     collision("nodeport_collision_backend_idle", |s| to_pod(s, Backend::Idle)).needs(&[Need::Ipvs, Need::IpvsHook]),
     collision("nodeport_collision_no_backend", |s| to_pod(s, Backend::None)),
     collision("nodeport_collision_host_network", over_lo),
@@ -33,13 +32,10 @@ pub(super) const ALL: &[Scenario] = &[
         .proxy(Proxy::Iptables)
         .needs(&[Need::Iptables])
         .own(),
-    harmless("nodeport_other_source_port", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]),
-    harmless("nodeport_other_source_port_v6", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]).v6(),
+    harmless("nodeport_other_source_port", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]).and_v6(),
     harmless("nodeport_masquerade_same_port", Proxy::Ipvs, masqueraded).needs(&[Need::Ipvs, Need::NftNat]),
-    harmless("nodeport_dnat_same_port", Proxy::Nftables, dnat).needs(&[Need::NftNat]),
-    harmless("nodeport_dnat_same_port_v6", Proxy::Nftables, dnat).needs(&[Need::NftNat]).v6(),
-    harmless("nodeport_iptables_same_port", Proxy::Iptables, iptables).needs(&[Need::IptablesNat]),
-    harmless("nodeport_iptables_same_port_v6", Proxy::Iptables, iptables).needs(&[Need::IptablesNat]).v6(),
+    harmless("nodeport_dnat_same_port", Proxy::Nftables, dnat).needs(&[Need::NftNat]).and_v6(),
+    harmless("nodeport_iptables_same_port", Proxy::Iptables, iptables).needs(&[Need::IptablesNat]).and_v6(),
 ];
 
 const fn harmless(name: &'static str, proxy: Proxy, play: fn(&mut Fixture<'_>) -> Result<()>) -> Scenario {

@@ -28,21 +28,15 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
     Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
     Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
-    Scenario::new("pod_link_down_bridge", LINK, bridge_down).own(),
-    Scenario::new("pod_link_down_bridge_v6", LINK, bridge_down).own().v6(),
+    Scenario::new("pod_link_down_bridge", LINK, bridge_down).own().and_v6(),
     Scenario::new("pod_link_down_bridge_default_route", LINK, |s| down_beside_default_route(s, false))
         .own()
-        .needs(&[Need::RealProcessor]),
-    Scenario::new("pod_link_down_bridge_default_route_v6", LINK, |s| down_beside_default_route(s, false))
-        .own()
-        .v6()
-        .needs(&[Need::RealProcessor]),
+        .needs(&[Need::RealProcessor])
+        .and_v6(),
     Scenario::new("pod_link_down_bridge_router_refuses", LINK, |s| down_beside_default_route(s, true)).own(),
-    Scenario::new("pod_link_down_detached", LINK, detached).own().needs(&[Need::RealProcessor]),
-    Scenario::new("pod_link_down_detached_v6", LINK, detached).own().v6().needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_detached", LINK, detached).own().needs(&[Need::RealProcessor]).and_v6(),
     Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
-    Scenario::new("host_isolated_link", ISOLATED, |s| isolated(s, Part::Macvlan)).needs(&[Need::Macvlan]),
-    Scenario::new("host_isolated_link_v6", ISOLATED, |s| isolated(s, Part::Macvlan)).v6().needs(&[Need::Macvlan]),
+    Scenario::new("host_isolated_link", ISOLATED, |s| isolated(s, Part::Macvlan)).needs(&[Need::Macvlan]).and_v6(),
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
     Scenario::new("host_isolated_link_beside", None, over_own_part).needs(&[Need::Macvlan]),
     Scenario::new("mtu_blackhole", MTU, |s| small_mtu(s, "big", true))

@@ -17,8 +17,7 @@ use crate::probe::{Ending, Kind};
 const DOWN: Option<Cause> = Some(Cause::LoopbackDown);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("loopback_down", DOWN, |s| incident(s, "netlink")).own().smoke(),
-    Scenario::new("loopback_down_v6", DOWN, |s| incident(s, "netlink")).own().v6().on_every_kernel(),
+    Scenario::new("loopback_down", DOWN, |s| incident(s, "netlink")).own().smoke().and_v6_on_every_kernel(),
     Scenario::new("loopback_down_ioctl", DOWN, |s| incident(s, "ioctl")).own().on_every_kernel(),
     Scenario::new("loopback_down_before_start", DOWN, before_start).own(),
     Scenario::new("loopback_down_before_answer", DOWN, before_answer).own(),

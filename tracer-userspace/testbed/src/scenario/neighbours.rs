@@ -21,15 +21,11 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
-    Scenario::new("neighbour_failure_other_pod", NEIGHBOUR, entry_of_other_pod).own(),
-    Scenario::new("neighbour_failure_other_pod_v6", NEIGHBOUR, entry_of_other_pod).own().v6(),
+    Scenario::new("neighbour_failure_other_pod", NEIGHBOUR, entry_of_other_pod).own().and_v6(),
     Scenario::new("neighbour_failure_wrong_entry_back", NEIGHBOUR, wrong_entry_back)
         .own()
-        .needs(&[Need::RealProcessor]),
-    Scenario::new("neighbour_failure_wrong_entry_back_v6", NEIGHBOUR, wrong_entry_back)
-        .own()
-        .v6()
-        .needs(&[Need::RealProcessor]),
+        .needs(&[Need::RealProcessor])
+        .and_v6(),
     Scenario::new("neighbour_failure_gateway", NEIGHBOUR, wrong_gateway).own(),
     Scenario::new("neighbour_failure_way_back", NEIGHBOUR, |s| gateway_back(s, [169, 254, 1, 1])),
     Scenario::new("neighbour_failure_way_back_v6", NEIGHBOUR, |s| gateway_back(s, [0xfe80, 0, 0, 0, 0, 0, 0, 0x1ee7]))
@@ -37,8 +33,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure_duplicate_v6", NEIGHBOUR, duplicate).v6(),
     Scenario::new("neighbour_failure_own_route_gone", NEIGHBOUR, own_route_gone).own(),
     Scenario::new("neighbour_failure_address_lost", NEIGHBOUR, address_lost).own(),
-    Scenario::new("unexplained_answer_lost", UNEXPLAINED, answer_lost),
-    Scenario::new("unexplained_answer_lost_v6", UNEXPLAINED, answer_lost).v6(),
+    Scenario::new("unexplained_answer_lost", UNEXPLAINED, answer_lost).and_v6(),
 ];
 
 /// The pod's links are up, but it does not answer ARP requests or neighbour solicitations.

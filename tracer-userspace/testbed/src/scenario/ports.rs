@@ -28,12 +28,10 @@ const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
 const RANGE: &str = "40000 40003";
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("ephemeral_ports_exhausted", EXHAUSTED, churned).own().on_every_kernel(),
-    Scenario::new("ephemeral_ports_exhausted_v6", EXHAUSTED, churned).own().v6(),
+    Scenario::new("ephemeral_ports_exhausted", EXHAUSTED, churned).own().on_every_kernel().and_v6(),
     Scenario::new("ephemeral_ports_held_by_listener", EXHAUSTED, listener).own(),
     Scenario::new("ephemeral_ports_no_source_address", ROUTE, no_address).own().v6(),
-    Scenario::new("port_taken", Some(Cause::PortTaken), taken_by_client).own().on_every_kernel(),
-    Scenario::new("port_taken_v6", Some(Cause::PortTaken), taken_by_client).own().v6(),
+    Scenario::new("port_taken", Some(Cause::PortTaken), taken_by_client).own().on_every_kernel().and_v6(),
     Scenario::new("port_taken_time_wait", Some(Cause::ConnectionRefused), client_in_time_wait).own(),
     Scenario::new("ephemeral_ports_other_destination", None, other_destination).own(),
 ];

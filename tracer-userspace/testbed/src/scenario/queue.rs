@@ -18,13 +18,14 @@ const ACCEPT: Option<Cause> = Some(Cause::AcceptQueueOverflow);
 const HALF_OPEN: Option<Cause> = Some(Cause::SynBacklogOverflow);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("accept_queue_overflow", ACCEPT, accept_queue).smoke(),
-    Scenario::new("accept_queue_overflow_v6", ACCEPT, accept_queue).v6().on_every_kernel(),
+    Scenario::new("accept_queue_overflow", ACCEPT, accept_queue).smoke().and_v6_on_every_kernel(),
     Scenario::new("accept_queue_overflow_after_lo_was_down", ACCEPT, after_lo_was_down).own(),
     Scenario::new("accept_queue_overflow_in_handshake", ACCEPT, fills_in_handshake).needs(&[Need::RealProcessor]),
     Scenario::new("accept_queue_aborts", Some(Cause::MidStreamRst), aborts).needs(&[Need::RealProcessor]),
-    Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog).needs(&[Need::Nft]).on_every_kernel(),
-    Scenario::new("syn_backlog_overflow_v6", HALF_OPEN, syn_backlog).v6().needs(&[Need::Nft]).on_every_kernel(),
+    Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog)
+        .needs(&[Need::Nft])
+        .on_every_kernel()
+        .and_v6_on_every_kernel(),
     Scenario::new("syn_backlog_with_cookies", None, cookies).needs(&[Need::Nft]),
 ];
 

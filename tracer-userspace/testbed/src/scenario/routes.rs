@@ -22,8 +22,9 @@ const RP_FILTER: Option<Cause> = Some(Cause::RpFilterDrop);
 const UNEXPLAINED: Option<Cause> = Some(Cause::Unexplained);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).smoke(),
-    Scenario::new("route_unreachable_v6", ROUTE, |s| refusing_route(s, RouteType::Unreachable)).v6().on_every_kernel(),
+    Scenario::new("route_unreachable", ROUTE, |s| refusing_route(s, RouteType::Unreachable))
+        .smoke()
+        .and_v6_on_every_kernel(),
     Scenario::new("route_unreachable_prohibit", ROUTE, |s| refusing_route(s, RouteType::Prohibit)),
     Scenario::new("route_unreachable_blackhole", ROUTE, |s| refusing_route(s, RouteType::BlackHole)),
     Scenario::new("route_unreachable_none", ROUTE, no_route),
@@ -56,8 +57,7 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::RealProcessor]),
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
     Scenario::new("route_unreachable_router_no_way_back", ROUTE, router_lacks_way_back).needs(&[Need::IcmpHook]),
-    Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel(),
-    Scenario::new("missing_node_prerequisite_v6", PREREQUISITE, not_forwarding).own().v6(),
+    Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel().and_v6(),
     Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
     Scenario::new("asymmetric_route_pod", Some(Cause::AsymmetricRoute), |s| second_network(s, "0")).own(),
     Scenario::new("unexplained_stray_route", UNEXPLAINED, stray_route).own(),

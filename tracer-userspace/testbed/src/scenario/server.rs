@@ -13,28 +13,24 @@ use crate::pods::{HTTP, LOOPBACK_HOST, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind, ProbeRequest};
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("connection_refused", REFUSED, refused).own(),
-    Scenario::new("connection_refused_v6", REFUSED, refused).own().v6().on_every_kernel(),
+    Scenario::new("connection_refused", REFUSED, refused).own().and_v6_on_every_kernel(),
     Scenario::new("connection_refused_other_address", REFUSED, other_address).smoke(),
     Scenario::new("connection_refused_other_device", REFUSED, other_device),
     Scenario::new("connection_refused_after_end", REFUSED, after_end),
-    Scenario::new("connection_refused_beside_commands", REFUSED, beside_commands).without_specs(),
-    Scenario::new("connection_refused_beside_commands_v6", REFUSED, beside_commands).without_specs().v6(),
+    Scenario::new("connection_refused_beside_commands", REFUSED, beside_commands).without_specs().and_v6(),
     Scenario::new("connection_refused_beside_redirect", REFUSED, beside_redirect).without_specs(),
     Scenario::new("handshake_rst", Some(Cause::HandshakeRst), handshake_rst)
         .needs(&[Need::PacketSocket])
         .on_every_kernel(),
-    Scenario::new("mid_stream_rst", RST, |s| s.serving_fails("rst", Kind::Http, Ending::Reset)).on_every_kernel(),
-    Scenario::new("mid_stream_rst_v6", RST, |s| s.serving_fails("rst", Kind::Http, Ending::Reset))
-        .v6()
-        .on_every_kernel(),
+    Scenario::new("mid_stream_rst", RST, |s| s.serving_fails("rst", Kind::Http, Ending::Reset))
+        .on_every_kernel()
+        .and_v6_on_every_kernel(),
     Scenario::new("mid_stream_rst_unread", RST, |s| s.serving_fails("rst-unread", Kind::Http, Ending::Reset)),
     Scenario::new("mid_stream_rst_at_accept", RST, |s| s.serving_fails("rst-at-accept", Kind::Http, Ending::Reset)),
     Scenario::new("mid_stream_rst_in_the_middle", RST, |s| s.serving_fails("bodyless-rst", Kind::Http, Ending::Reset)),
-    Scenario::new("slow_response", SLOW, |s| s.serving_fails("hang", Kind::Http, Ending::Timeout)).on_every_kernel(),
-    Scenario::new("slow_response_v6", SLOW, |s| s.serving_fails("hang", Kind::Http, Ending::Timeout))
-        .v6()
-        .on_every_kernel(),
+    Scenario::new("slow_response", SLOW, |s| s.serving_fails("hang", Kind::Http, Ending::Timeout))
+        .on_every_kernel()
+        .and_v6_on_every_kernel(),
     Scenario::new("slow_response_partial", SLOW, |s| s.serving_fails("bodyless", Kind::Http, Ending::Timeout)),
     Scenario::new("slow_response_partial_deferred", SLOW, |s| {
         s.serving_fails("deferred-bodyless", Kind::Http, Ending::Timeout)
@@ -47,24 +43,17 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_throttled_above", SLOW, throttled_above)
         .also(Cause::CpuThrottled)
         .needs(&[Need::CpuQuota]),
-    Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)),
-    Scenario::new("kubelet_delayed_v6", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).v6(),
+    Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).and_v6(),
     Scenario::new("kubelet_delayed_tls", DELAYED, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
-    Scenario::new("kubelet_delayed_slow_path", SLOW, slow_path).own().needs(&[Need::Tap]),
-    Scenario::new("kubelet_delayed_slow_path_v6", SLOW, slow_path).v6().own().needs(&[Need::Tap]),
+    Scenario::new("kubelet_delayed_slow_path", SLOW, slow_path).own().needs(&[Need::Tap]).and_v6(),
     Scenario::new("tls_handshake_slow", TLS_SLOW, |s| s.serving_fails("tls-hang", Kind::Https, Ending::Timeout))
-        .on_every_kernel(),
-    Scenario::new("tls_handshake_slow_v6", TLS_SLOW, |s| s.serving_fails("tls-hang", Kind::Https, Ending::Timeout))
-        .v6(),
+        .on_every_kernel()
+        .and_v6(),
     Scenario::new("tls_handshake_slow_by_url", TLS_SLOW, |s| {
         by_url(s, "tls-hang", Kind::Https, Ending::Timeout, "net/http: TLS handshake timeout")
     })
-    .without_specs(),
-    Scenario::new("tls_handshake_slow_by_url_v6", TLS_SLOW, |s| {
-        by_url(s, "tls-hang", Kind::Https, Ending::Timeout, "net/http: TLS handshake timeout")
-    })
     .without_specs()
-    .v6(),
+    .and_v6(),
     Scenario::new("slow_response_by_url", SLOW, |s| {
         by_url(s, "hang", Kind::Http, Ending::Timeout, "context deadline exceeded")
     })
@@ -72,24 +61,21 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("unexplained", Some(Cause::Unexplained), unexplained).needs(&[Need::PacketSocket]),
     Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting).needs(&[Need::PacketSocket]),
     Scenario::new("closed_without_answer", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof))
-        .on_every_kernel(),
-    Scenario::new("closed_without_answer_v6", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof)).v6(),
+        .on_every_kernel()
+        .and_v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| s.serving_fails("exit", Kind::Http, Ending::Eof)),
-    Scenario::new("closed_without_answer_at_accept", CLOSED, closed_before_request),
-    Scenario::new("closed_without_answer_at_accept_v6", CLOSED, closed_before_request).v6(),
+    Scenario::new("closed_without_answer_at_accept", CLOSED, closed_before_request).and_v6(),
     Scenario::new("healthy_closed_by_server", None, closes_at_accept),
-    Scenario::new("app_status_failure", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status)).smoke(),
-    Scenario::new("app_status_failure_v6", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status))
-        .v6()
-        .on_every_kernel(),
+    Scenario::new("app_status_failure", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status))
+        .smoke()
+        .and_v6_on_every_kernel(),
     Scenario::new("app_status_failure_not_http", BAD_STATUS, |s| s.serving_fails("not-http", Kind::Http, Ending::Eof)),
     Scenario::new("app_status_failure_by_url", BAD_STATUS, |s| {
         let broken = "net/http: HTTP/1.x transport connection broken: malformed MIME header line: X-A (x): 1";
         by_url(s, "http", Kind::Http, Ending::Ok, broken)
     })
     .without_specs(),
-    Scenario::new("app_status_failure_speaks_first", MISCONFIGURED, speaks_first),
-    Scenario::new("app_status_failure_speaks_first_v6", MISCONFIGURED, speaks_first).v6(),
+    Scenario::new("app_status_failure_speaks_first", MISCONFIGURED, speaks_first).and_v6(),
     Scenario::new("app_status_failure_tls_on_plain", MISCONFIGURED, |s| {
         s.serving_fails("tls", Kind::Http, Ending::Eof)
     }),
@@ -100,14 +86,12 @@ pub(super) const ALL: &[Scenario] = &[
         s.serving_fails("tls-refuse", Kind::Https, Ending::Error)
     }),
     Scenario::new("app_status_failure_short", MISCONFIGURED, |s| s.serving_fails("short", Kind::Http, Ending::Eof)),
-    Scenario::new("probe_misconfigured", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status)),
-    Scenario::new("probe_misconfigured_v6", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status))
-        .v6(),
+    Scenario::new("probe_misconfigured", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status))
+        .and_v6(),
     Scenario::new("probe_misconfigured_host", MISCONFIGURED, |s| s.serving_fails("421", Kind::Http, Ending::Status)),
     Scenario::new("probe_misconfigured_redirect_loop", MISCONFIGURED, redirect_loop),
     Scenario::new("probe_misconfigured_redirect_dead", MISCONFIGURED, redirect_dead),
-    Scenario::new("probe_misconfigured_redirect_dead_unlisted", MISCONFIGURED, redirect_dead).without_specs(),
-    Scenario::new("probe_misconfigured_redirect_dead_unlisted_v6", MISCONFIGURED, redirect_dead).without_specs().v6(),
+    Scenario::new("probe_misconfigured_redirect_dead_unlisted", MISCONFIGURED, redirect_dead).without_specs().and_v6(),
     Scenario::new("probe_misconfigured_by_url", MISCONFIGURED, |s| {
         by_url(s, "400", Kind::Https, Ending::Error, "http: server gave HTTP response to HTTPS client")
     })

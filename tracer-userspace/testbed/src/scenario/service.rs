@@ -24,8 +24,7 @@ pub(super) const ALL: &[Scenario] = &[
         .own()
         .needs(&[Need::LegacyIptables]),
     Scenario::new("service_no_endpoints_node_port", EMPTY, node_port).own().needs(&[Need::Iptables]),
-    Scenario::new("service_no_endpoints_nftables", EMPTY, nftables).own().needs(&[Need::Nft]),
-    Scenario::new("service_no_endpoints_nftables_v6", EMPTY, nftables).own().v6().needs(&[Need::Nft]),
+    Scenario::new("service_no_endpoints_nftables", EMPTY, nftables).own().needs(&[Need::Nft]).and_v6(),
     Scenario::new("service_no_endpoints_nftables_1_36", EMPTY, nftables_1_36).own().needs(&[Need::Nft]),
     Scenario::new("service_no_local_endpoints_iptables", EMPTY, |s| no_local(s, "iptables-nft-restore"))
         .own()
@@ -61,8 +60,10 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused_node_port", Some(Cause::ConnectionRefused), unserved_node_port)
         .own()
         .needs(&[Need::Nft]),
-    Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, "")).needs(&[Need::Nft]).on_every_kernel(),
-    Scenario::new("conntrack_invalid_v6", INVALID, |s| untracked_syn(s, "")).v6().needs(&[Need::Nft]),
+    Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, ""))
+        .needs(&[Need::Nft])
+        .on_every_kernel()
+        .and_v6(),
     Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
     Scenario::new("conntrack_invalid_other_rule", Some(Cause::FirewallDrop), |s| {
         untracked_syn(s, "tcp flags & (syn|ack) == syn|ack drop;")

@@ -14,12 +14,10 @@ const NOT_YET: Option<Cause> = Some(Cause::NotListeningYet);
 const TOO_LATE: Option<Cause> = Some(Cause::StartupBudgetExceeded);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("not_listening_yet", NOT_YET, new_pod).on_every_kernel(),
-    Scenario::new("not_listening_yet_v6", NOT_YET, new_pod).v6(),
+    Scenario::new("not_listening_yet", NOT_YET, new_pod).on_every_kernel().and_v6(),
     Scenario::new("not_listening_yet_revised", NOT_YET, listens_after_failure).own(),
     Scenario::new("not_listening_yet_kubelet_restarts", NOT_YET, too_late_for_one_kubelet),
-    Scenario::new("startup_budget_exceeded", TOO_LATE, too_late),
-    Scenario::new("startup_budget_exceeded_v6", TOO_LATE, too_late).v6(),
+    Scenario::new("startup_budget_exceeded", TOO_LATE, too_late).and_v6(),
     Scenario::new("startup_budget_exceeded_start_unknown", Some(Cause::ConnectionRefused), listened_before).own(),
 ];
 

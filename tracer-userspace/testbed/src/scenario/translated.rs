@@ -12,11 +12,10 @@ use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_translated", None, healthy).own().needs(&[Need::Nft]),
-    Scenario::new("connection_refused_translated", Some(Cause::ConnectionRefused), refused).own().needs(&[Need::Nft]),
-    Scenario::new("connection_refused_translated_v6", Some(Cause::ConnectionRefused), refused)
+    Scenario::new("connection_refused_translated", Some(Cause::ConnectionRefused), refused)
         .own()
-        .v6()
-        .needs(&[Need::Nft]),
+        .needs(&[Need::Nft])
+        .and_v6(),
     Scenario::new("firewall_drop_translated", Some(Cause::FirewallDrop), dropped).own().needs(&[Need::Nft]),
     Scenario::new("firewall_reject_translated", Some(Cause::FirewallReject), rejected).own().needs(&[Need::Nft]),
 ];
