@@ -13,29 +13,36 @@ pub(super) fn planned(args: &[&str]) -> Result<Plan, Error> {
     }
 }
 
+fn live(args: &[&str]) -> Result<Box<LiveConfig>, String> {
+    match planned(args) {
+        Ok(Plan::Live(live)) => Ok(live),
+        Ok(other) => unreachable!("{other:?}"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 #[test]
 fn without_names_every_kubelet_is_a_prober() {
-    let Plan::Live(live) = planned(&["attach"]).unwrap() else { unreachable!() };
+    let live = live(&["attach"]).unwrap();
     assert_eq!(live.load.probers, KNOWN_PROBERS);
     assert!(!live.daemon && live.record.is_none());
 }
 
 #[test]
 fn tracer_chooses_the_hooks_unless_a_flag_does() {
-    let load = |flags: &[&str]| match planned(&[&["record"], flags, &["file"]].concat()).unwrap() {
-        Plan::Live(live) => (live.load.prober_hooks, live.load.probers_are_named),
-        other => unreachable!("{other:?}"),
+    let load = |flags: &[&str]| {
+        let load = live(&[&["record"], flags, &["file"]].concat()).unwrap().load;
+        (load.prober_hooks, load.probers_are_named)
     };
     assert_eq!(load(&[]), (ProberHooksWhen::Auto, false));
     assert_eq!(load(&["--prober-hooks"]), (ProberHooksWhen::Always, false), "FILE is not its value");
     assert_eq!(load(&["--prober-hooks=never", "--prober", "kubelet"]), (ProberHooksWhen::Never, true));
-    assert!(planned(&["attach", "--prober-hooks=sometimes"]).unwrap_err().to_string().contains("auto, always, never"));
+    assert!(live(&["attach", "--prober-hooks=sometimes"]).unwrap_err().contains("auto, always, never"));
 }
 
 #[test]
 fn empty_values_are_absent() {
-    let Plan::Live(live) = planned(&["attach", "-n", ""]).unwrap() else { unreachable!() };
-    assert_eq!(live.output.filter, Filter::default());
+    assert_eq!(live(&["attach", "-n", ""]).unwrap().output.filter, Filter::default());
 }
 
 #[test]
@@ -48,10 +55,7 @@ fn an_empty_name_in_a_list_is_refused() {
 
 #[test]
 fn the_kubelet_log_is_a_file_or_the_journal() {
-    let log = |value: &str| match planned(&["attach", "--kubelet-log", value]) {
-        Ok(Plan::Live(live)) => Ok(live.kubelet_log),
-        other => Err(other.unwrap_err().to_string()),
-    };
+    let log = |value: &str| live(&["attach", "--kubelet-log", value]).map(|live| live.kubelet_log);
     let file = std::env::current_exe().unwrap();
     assert_eq!(log(file.to_str().unwrap()), Ok(Some(NamedLog::File(file.clone()))));
     assert_eq!(log("journal"), Ok(Some(NamedLog::Journal(None))));
@@ -64,34 +68,28 @@ fn the_kubelet_log_is_a_file_or_the_journal() {
 
 #[test]
 fn the_api_is_used_with_a_kubeconfig_for_what_files_do_not_have() {
-    let live = |args: &[&str]| match planned(args).unwrap() {
-        Plan::Live(live) => live.cluster,
-        other => unreachable!("{other:?}"),
-    };
+    let cluster = |args: &[&str]| live(args).unwrap().cluster;
     let file = std::env::current_exe().unwrap().display().to_string();
-    assert!(live(&["attach"]).is_none());
-    let error = planned(&["attach", "--api-events=shop"]).unwrap_err().to_string();
+    assert!(cluster(&["attach"]).is_none());
+    let error = live(&["attach", "--api-events=shop"]).unwrap_err();
     assert!(error.starts_with("--api-events ") && error.ends_with("without --kubeconfig PATH"), "{error}");
-    let cluster = live(&["attach", "--kubeconfig", &file, "--node-name", "n1"]).unwrap();
-    assert_eq!(cluster.access, Access::Kubeconfig(file.clone().into()));
-    assert!(cluster.pods && cluster.endpoints && cluster.node_name == "n1");
-    assert!(live(&["run", "--kubeconfig", &file, "--no-api"]).is_none());
-    let cluster = live(&["run", "--kubeconfig", &file, "--pods", &file]).unwrap();
-    assert!(!cluster.pods && cluster.endpoints);
-    assert!(live(&["run", "--kubeconfig", &file, "--pods", &file, "--services", &file]).is_none());
-    let cluster = live(&["record", "x", "--kubeconfig", &file, "--services", &file]).unwrap();
-    assert!(cluster.pods && !cluster.endpoints);
-    let error = planned(&["run", "--kubeconfig", "/none"]).unwrap_err().to_string();
+    let used = cluster(&["attach", "--kubeconfig", &file, "--node-name", "n1"]).unwrap();
+    assert_eq!(used.access, Access::Kubeconfig(file.clone().into()));
+    assert!(used.pods && used.endpoints && used.node_name == "n1");
+    assert!(cluster(&["run", "--kubeconfig", &file, "--no-api"]).is_none());
+    let used = cluster(&["run", "--kubeconfig", &file, "--pods", &file]).unwrap();
+    assert!(!used.pods && used.endpoints);
+    assert!(cluster(&["run", "--kubeconfig", &file, "--pods", &file, "--services", &file]).is_none());
+    let used = cluster(&["record", "x", "--kubeconfig", &file, "--services", &file]).unwrap();
+    assert!(used.pods && !used.endpoints);
+    let error = live(&["run", "--kubeconfig", "/none"]).unwrap_err();
     assert_eq!(error, "--kubeconfig /none: No such file or directory");
     assert!(planned(&["replay", "x", "--no-api"]).is_err());
 }
 
 #[test]
 fn a_daemon_without_the_api_warns_and_runs() {
-    let unavailable_source = |args: &[&str]| match planned(args).unwrap() {
-        Plan::Live(live) => live.unavailable_source,
-        other => unreachable!("{other:?}"),
-    };
+    let unavailable_source = |args: &[&str]| live(args).unwrap().unavailable_source;
     let file = std::env::current_exe().unwrap().display().to_string();
     let nowhere = "--api-events does nothing here: no pod's service account, and no --kubeconfig PATH";
     assert_eq!(unavailable_source(&["run", "--api-events=*"]).as_deref(), Some(nowhere));
@@ -103,11 +101,6 @@ fn a_daemon_without_the_api_warns_and_runs() {
 
 #[test]
 fn rotation_needs_a_file_and_a_size() {
-    let live = |args: &[&str]| match planned(args) {
-        Ok(Plan::Live(live)) => Ok(live),
-        Ok(_) => unreachable!(),
-        Err(error) => Err(error.to_string()),
-    };
     let file = ["run", "--output-file", "/x"];
     let rotation = live(&[&file[..], &["--output-max-size", "64MiB"]].concat()).unwrap().output.rotation;
     assert_eq!(rotation, Some(Rotation { max_bytes: 64 << 20, max_files: KEPT_FILES }));
@@ -119,21 +112,18 @@ fn rotation_needs_a_file_and_a_size() {
 
 #[test]
 fn only_the_daemon_has_endpoints() {
-    let Plan::Live(run) = planned(&["run", "--metrics-listen", "[::1]:9464"]).unwrap() else { unreachable!() };
-    let serve = run.serve.unwrap();
+    let serve = live(&["run", "--metrics-listen", "[::1]:9464"]).unwrap().serve.unwrap();
     assert_eq!(serve.metrics, Some("[::1]:9464".parse().unwrap()));
     assert_eq!(serve.health, Path::new(tracer_output::serve::HEALTH_SOCKET));
-    let Plan::Live(attach) = planned(&["attach"]).unwrap() else { unreachable!() };
-    assert!(attach.serve.is_none());
-    assert!(planned(&["attach", "--metrics-listen", "[::1]:9464"]).is_err());
-    assert!(planned(&["run", "--metrics-listen", "localhost"]).unwrap_err().to_string().contains("localhost:9464"));
+    assert!(live(&["attach"]).unwrap().serve.is_none());
+    assert!(live(&["attach", "--metrics-listen", "[::1]:9464"]).is_err());
+    assert!(live(&["run", "--metrics-listen", "localhost"]).unwrap_err().contains("localhost:9464"));
 }
 
 #[test]
 fn json_can_be_named_ndjson_too() {
     for name in ["json", "ndjson"] {
-        let Plan::Live(live) = planned(&["attach", "-o", name]).unwrap() else { unreachable!() };
-        assert_eq!(live.output.format, Format::Ndjson);
+        assert_eq!(live(&["attach", "-o", name]).unwrap().output.format, Format::Ndjson);
     }
 }
 
@@ -150,10 +140,7 @@ fn events_are_read_of_named_namespaces_or_of_all() {
     let file = std::env::current_exe().unwrap().display().to_string();
     let events = |namespaces: &str| {
         let args = ["attach", "--kubeconfig", &file, "--pods", &file, "--api-events", namespaces];
-        match planned(&args) {
-            Ok(Plan::Live(live)) => Ok(live.cluster.unwrap().events),
-            other => Err(format!("{other:?}")),
-        }
+        live(&args).map(|live| live.cluster.unwrap().events)
     };
     let named = |name: &str| Namespace::Named(name.to_owned());
     assert_eq!(events("shop,bank,shop").unwrap(), [named("shop"), named("bank")]);
@@ -165,10 +152,8 @@ fn events_are_read_of_named_namespaces_or_of_all() {
 #[test]
 fn writing_to_the_api_needs_access_to_it() {
     let file = std::env::current_exe().unwrap().display().to_string();
-    let written = |args: &[&str]| match planned(&[&["run", "--node-name", "n1"], args].concat()) {
-        Ok(Plan::Live(live)) => Ok(live.destinations.cluster),
-        other => Err(other.unwrap_err().to_string()),
-    };
+    let written =
+        |args: &[&str]| live(&[&["run", "--node-name", "n1"], args].concat()).map(|live| live.destinations.cluster);
     assert_eq!(written(&["--kubeconfig", &file]).unwrap(), None);
     let output = written(&["--kubeconfig", &file, "--pods", &file, "--api-condition"]).unwrap().unwrap();
     assert!(output.condition && !output.explain && output.node_name == "n1");

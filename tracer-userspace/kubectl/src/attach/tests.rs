@@ -1,22 +1,36 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::testing::*;
 
+const LOG: &str = "GET /api/v1/namespaces/kube-system/pods/tracer-attach-x/log";
+
+fn made() -> Value {
+    json!({"metadata": {"namespace": "kube-system", "name": "tracer-attach-x"}})
+}
+
+/// The pod, with its container in this state.
+fn pod(phase: &str, state: Value) -> Reply {
+    let mut pod = made();
+    pod["status"] = json!({"phase": phase, "containerStatuses": [{"name": "tracer", "state": state}]});
+    Reply::Json(200, pod)
+}
+
+/// A cluster in which the pod can be made, read as `pod`, and deleted.
+fn attaching(pod: Reply) -> Replies {
+    let path = "/api/v1/namespaces/kube-system/pods";
+    Replies::from([
+        ("GET /api/v1/nodes/n1".into(), Reply::Json(200, json!({}))),
+        (format!("POST {path}"), Reply::Json(201, made())),
+        (format!("GET {path}/tracer-attach-x"), pod),
+        (format!("DELETE {path}/tracer-attach-x"), Reply::Json(200, json!({}))),
+    ])
+}
+
 #[tokio::test]
 async fn attach_makes_a_pod_prints_its_log_and_deletes_it() {
-    let made = json!({"metadata": {"namespace": "kube-system", "name": "tracer-attach-x"}});
-    let mut running = made.clone();
-    running["status"] = json!({"phase": "Running", "containerStatuses": [{"name": "tracer", "state": {"terminated": {"exitCode": 3}}}]});
-    let of_pod = "/api/v1/namespaces/kube-system/pods/tracer-attach-x";
-    let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
-    let fake = Fake::serve(Replies::from([
-        ("GET /api/v1/nodes/n1".into(), Reply::Json(200, json!({}))),
-        ("POST /api/v1/namespaces/kube-system/pods".into(), Reply::Json(201, made)),
-        (format!("GET {of_pod}"), Reply::Json(200, running)),
-        (format!("GET {of_pod}/log"), Reply::Log(log.into())),
-        (format!("DELETE {of_pod}"), Reply::Json(200, json!({}))),
-    ]))
-    .await;
+    let mut replies = attaching(pod("Running", json!({"terminated": {"exitCode": 3}})));
+    replies.insert(LOG.into(), Reply::Log(verdict(1, "n1", &now(), "cart-0", "connection_refused").into()));
+    let fake = Fake::serve(replies).await;
     let ran = ran(&fake, &["attach", "n1", "-o", "json", "--duration", "30s"]).await;
     assert_eq!(ran.ended, Ok(3), "as tracer in the pod ended");
     assert!(ran.out.contains("connection_refused"), "{}", ran.out);
@@ -30,28 +44,14 @@ async fn attach_makes_a_pod_prints_its_log_and_deletes_it() {
 /// Something between here and the API server cuts the silent log, and the container's end is known late.
 #[tokio::test]
 async fn a_log_that_breaks_off_is_followed_again_until_tracer_has_ended() {
-    let made = json!({"metadata": {"namespace": "kube-system", "name": "tracer-attach-x"}});
-    let with = |state: serde_json::Value| {
-        let mut pod = made.clone();
-        pod["status"] = json!({"phase": "Running", "containerStatuses": [{"name": "tracer", "state": state}]});
-        Reply::Json(200, pod)
-    };
-    let running = || with(json!({"running": {}}));
-    let of_pod = "/api/v1/namespaces/kube-system/pods/tracer-attach-x";
+    let running = || pod("Running", json!({"running": {}}));
+    let ended = pod("Running", json!({"terminated": {"exitCode": 3}}));
     let first = verdict(1, "n1", "2026-01-02T03:04:05Z", "cart-0", "connection_refused");
     let both = [first.clone(), verdict(2, "n1", &now(), "cart-0", "slow_response")].concat();
     let logs = [first, both].map(|log| Reply::Log(log.into())).to_vec();
-    let fake = Fake::serve(Replies::from([
-        ("GET /api/v1/nodes/n1".into(), Reply::Json(200, json!({}))),
-        ("POST /api/v1/namespaces/kube-system/pods".into(), Reply::Json(201, made.clone())),
-        (
-            format!("GET {of_pod}"),
-            Reply::InOrder(vec![running(), running(), with(json!({"terminated": {"exitCode": 3}}))]),
-        ),
-        (format!("GET {of_pod}/log"), Reply::InOrder(logs)),
-        (format!("DELETE {of_pod}"), Reply::Json(200, json!({}))),
-    ]))
-    .await;
+    let mut replies = attaching(Reply::InOrder(vec![running(), running(), ended]));
+    replies.insert(LOG.into(), Reply::InOrder(logs));
+    let fake = Fake::serve(replies).await;
     let ran = ran(&fake, &["attach", "n1", "-o", "json"]).await;
     assert_eq!(ran.ended, Ok(3), "the end of the log is not that of tracer");
     assert_eq!(ran.out.lines().count(), 2, "each record once: {}", ran.out);
@@ -61,20 +61,12 @@ async fn a_log_that_breaks_off_is_followed_again_until_tracer_has_ended() {
 
 #[tokio::test]
 async fn a_pod_that_cannot_start_is_deleted_and_the_reason_named() {
-    let made = json!({"metadata": {"namespace": "kube-system", "name": "tracer-attach-x"}});
-    let mut waits = made.clone();
-    waits["status"] = json!({"phase": "Pending", "containerStatuses": [
-        {"name": "tracer", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}]});
-    let of_pod = "/api/v1/namespaces/kube-system/pods/tracer-attach-x";
+    let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}});
+    let mut replies = attaching(pod("Pending", waiting));
+    // The right to create pods does not need the right to read nodes.
     let forbidden = r#"nodes "n1" is forbidden: User "jane" cannot get resource "nodes""#;
-    let fake = Fake::serve(Replies::from([
-        // The right to create pods does not need the right to read nodes.
-        ("GET /api/v1/nodes/n1".into(), status(403, forbidden)),
-        ("POST /api/v1/namespaces/kube-system/pods".into(), Reply::Json(201, made)),
-        (format!("GET {of_pod}"), Reply::Json(200, waits)),
-        (format!("DELETE {of_pod}"), Reply::Json(200, json!({}))),
-    ]))
-    .await;
+    replies.insert("GET /api/v1/nodes/n1".into(), status(403, forbidden));
+    let fake = Fake::serve(replies).await;
     let (code, problem) = ran(&fake, &["attach", "n1"]).await.problem();
     assert!(code == 2 && problem.contains("ErrImagePull: no such image"), "{problem}");
     assert!(fake.asked.lock().expect("a list").iter().any(|it| it.starts_with("DELETE")));
