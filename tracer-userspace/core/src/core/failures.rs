@@ -233,35 +233,10 @@ pub(super) const fn next(streak: Streak, counted: bool) -> Streak {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::MAX_COUNTERS;
     use crate::testing::*;
 
     fn refuse(stream: &mut Stream) {
         stream.connect().refused().wait_ms(10);
-    }
-
-    /// Fills the table: each target is refused once, and the lowest address before, between and after them.
-    #[test]
-    fn a_full_table_does_not_drop_the_lowest_address_first() {
-        let lowest = "10.88.0.2:8080";
-        let mut stream = Stream::to(lowest).http_readiness().clone();
-        refuse(&mut stream);
-        for number in 1..=MAX_COUNTERS as u64 + 1 {
-            stream.again_to(1_000 + number, &format!("10.89.{}.{}:80", number / 256, number % 256));
-            refuse(&mut stream);
-            if number == MAX_COUNTERS as u64 / 2 {
-                refuse(stream.again_to(8, lowest));
-            }
-        }
-        refuse(stream.again_to(9, lowest));
-        let verdicts = stream.verdicts();
-        let to_lowest =
-            verdicts.iter().filter(|it| it.dst.as_ref().is_some_and(|dst| dst.addr == Ipv4Addr::new(10, 88, 0, 2)));
-        let counts = to_lowest.map(|it| it.probe.as_ref().and_then(|probe| probe.consecutive_failures));
-        let counts: Vec<_> = counts.collect();
-        assert_eq!(counts, [Some(1), Some(2), Some(3)]);
     }
 
     /// A prober that connects just before its timeout closes the connection without a request.

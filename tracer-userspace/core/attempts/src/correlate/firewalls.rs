@@ -291,15 +291,4 @@ mod tests {
         let Next::At(again) = firewalls.query(Netns(1), 4 * MINUTE_NS) else { panic!("its time is used up") };
         assert_eq!(again, 63 * MINUTE_NS - BURST_NS);
     }
-
-    #[test]
-    fn the_number_of_kept_firewalls_is_limited() {
-        let mut firewalls = Firewalls::default();
-        for netns in 0..1000_u32 {
-            assert_eq!(firewalls.query(Netns(netns), netns.into()), Next::Now);
-            firewalls.observe(netns.into(), &firewall(netns));
-        }
-        assert_eq!(firewalls.0.values().count(), MAX_NAMESPACES);
-        assert!(firewalls.reading(Netns(999)).is_some());
-    }
 }

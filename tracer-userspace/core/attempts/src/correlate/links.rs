@@ -145,6 +145,8 @@ mod tests {
         links.observe_change(8, &change(NODE, true), Some(NODE));
         assert!(links.loopback(NODE).is_some_and(|lo| lo.up));
         assert!(links.down(NODE, LOOPBACK).is_none(), "it is up again");
+        links.forget(NODE);
+        assert!(links.get(&NODE).is_none());
     }
 
     /// A StatefulSet's pod gets the same name of its link again, and its namespace the number of an older one.
@@ -175,17 +177,5 @@ mod tests {
         assert_eq!((prefix(&links, "10.88.0.1"), prefix(&links, "fd01::2")), (None, None));
         links.observe(7 + FLAG_LAG_NS, &read(true, &[]));
         assert_eq!(prefix(&links, "fd00::2"), None, "it is up, and has not got its address back");
-    }
-
-    #[test]
-    fn the_links_that_were_read_longest_ago_are_dropped_first() {
-        let mut links = KnownLinks::default();
-        (1..=256).for_each(|netns| links.observe(7, &table(Netns(netns))));
-        links.observe(7, &table(NODE));
-        links.observe(7, &table(Netns(1_000)));
-        assert!(links.have(NODE, address("127.0.0.1")), "it was read again");
-        assert!(links.get(&Netns(2)).is_none());
-        links.forget(NODE);
-        assert!(links.get(&NODE).is_none());
     }
 }

@@ -176,17 +176,6 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_namespaces_are_dropped_first() {
-        let mut namespaces = Namespaces::default();
-        let last = 10 + u32::try_from(MAX_MADE).expect("a number");
-        (11..=last).for_each(|netns| namespaces.observe(u64::from(netns), &op(netns, NetnsOpKind::Unshare), false));
-        namespaces.observe(10_000, &op(1, NetnsOpKind::Unshare), false);
-        namespaces.observe(10_001, &op(2, NetnsOpKind::Unshare), false);
-        assert_eq!([1, 2, last].map(|netns| namespaces.made(Netns(netns)).is_some()), [true; 3]);
-        assert_eq!([11, 12].map(|netns| namespaces.made(Netns(netns))), [None; 2], "the oldest went");
-    }
-
-    #[test]
     fn the_path_is_the_last_one_of_another_namespace() {
         let there = "/run/netns/cni-1";
         let own = format!("/proc/{PLUGIN}/ns/net");
@@ -293,12 +282,5 @@ mod tests {
         namespaces.observe(10, &enter(AWAY, HOME, THREAD), false);
         assert_eq!(namespaces.path(&[PLUGIN], HOME, 11), None);
         assert_eq!(namespaces.path(&[PLUGIN], AWAY, 11), Some("/run/netns/cni-1"));
-    }
-
-    #[test]
-    fn the_number_of_opened_paths_is_limited() {
-        let namespaces = opened(&["/run/netns/a"; MAX_OPENS + 9]);
-        assert_eq!(namespaces.opens.len(), MAX_OPENS);
-        assert_eq!(namespaces.opens.front().map(|it| it.time), Some(10), "the oldest went");
     }
 }

@@ -142,19 +142,6 @@ mod tests {
     }
 
     #[test]
-    fn the_target_that_was_read_longest_ago_is_dropped_first() {
-        let mut targets = Targets::default();
-        (1..=MAX_TARGETS).for_each(|number| targets.observe(number as u64, &reading(number, None)));
-        targets.observe(5_000, &reading(1, None));
-        targets.observe(5_001, &reading(0, None));
-        let known = |number| {
-            let inspections = targets.inspections(NODE, target(number)).count();
-            (inspections > 0, targets.throttling(NODE, target(number)).count())
-        };
-        assert_eq!([0, 1, 2, 3].map(known), [(true, 1), (true, 2), (false, 0), (true, 1)]);
-    }
-
-    #[test]
     fn the_namespace_of_an_address_is_found_by_an_inspection_from_the_same_namespace() {
         let mut targets = Targets::default();
         targets.observe(1, &reading(1, None));

@@ -149,17 +149,4 @@ mod tests {
         ports.forget(&end(POD, "[::]:443"), |_| true);
         assert_eq!(known(&ports), (false, None));
     }
-
-    #[test]
-    fn the_port_with_the_oldest_answer_is_dropped_first() {
-        let mut ports = TlsPorts::default();
-        let at = |number: usize| {
-            let [high, low] = u16::try_from(number).expect("a number").to_be_bytes();
-            SocketAddr::from(([10, 88, high, low], 443))
-        };
-        (1..=MAX).for_each(|number| ports.observe_answer(1, at(number), true));
-        ports.observe_answer(2, at(1), true);
-        ports.observe_answer(3, at(0), true);
-        assert_eq!([0, 1, 2, 3].map(|number| ports.spoken(at(number)).tls), [Some(3), Some(2), None, Some(1)]);
-    }
 }
