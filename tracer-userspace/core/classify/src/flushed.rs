@@ -221,8 +221,7 @@ mod tests {
     fn astray(priority: u32) -> VerdictBody {
         let mut stream = Stream::new();
         let rule = Some(RoutingRule { priority, from: Some("10.88.0.1".into()), to: None });
-        let (device, pod_device) = ("eth1".into(), "veth7".into());
-        let stray = StrayRoute { device, pod_device, pod_bridge: None, detached: false, table: 101, rule };
+        let stray = StrayRoute { rule, ..stray("eth1", "veth7", 101) };
         stream.flushed(rules("10.88.0.0")).connect().wait_ms(200).inspection(|flush| flush.stray_route = Some(stray));
         stream.gives_up();
         verdict(&stream)
@@ -235,8 +234,7 @@ mod tests {
             FlushedRules::Routes(vec![RemovedRoute { priority: None, ..Stream::removed_to("10.88.0.2", len) }; 3])
         };
         let mut stream = Stream::new();
-        let (device, pod_device) = ("eth0".into(), "veth7".into());
-        let stray = StrayRoute { device, pod_device, pod_bridge: None, detached: false, table: 254, rule: None };
+        let stray = stray("eth0", "veth7", 254);
         stream.flushed(own(32)).connect().wait_ms(200).inspection(|it| it.stray_route = Some(stray)).gives_up();
         let found = verdict(&stream);
         assert_eq!((found.verdict.cause.name(), found.culprit.map(|it| it.pid)), ("asymmetric_route", Some(412)));

@@ -205,17 +205,6 @@ mod tests {
         assert_eq!(rejected.last(), Some(&("firewall_reject", Confidence::Proven)));
     }
 
-    /// Seen on a node: the rule is removed before the next SYN, which meets a full queue.
-    #[test]
-    fn a_full_queue_replaces_a_rule_that_dropped_an_earlier_syn() {
-        let rules = || firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
-        let mut stream = Stream::new().connect().filtered(SYN, POD).push(rules()).wait_ms(1_000).syn_again().clone();
-        let dropped = stream.clone().filtered(SYN, POD).gives_up().all_decided();
-        assert_eq!(dropped, [("firewall_drop", Confidence::Proven)]);
-        let met = stream.queue_full(ListenQueue::Accept).gives_up().all_decided();
-        assert_eq!(met, [("accept_queue_overflow", Confidence::Proven)]);
-    }
-
     /// Seen on a node: the rule is removed before the next SYN, which another fault stops.
     #[test]
     fn what_stopped_the_last_syn_replaces_what_stopped_an_earlier_one() {
@@ -230,6 +219,9 @@ mod tests {
             _ = stream.filtered(SYN, NODE).push(firewall(NODE, vec![rule("OUTPUT", RuleVerdict::Drop)]));
         };
         let causes = |first, next| then(first, next).cause.name();
+        assert_eq!(causes("NETFILTER_DROP", by_rule), "firewall_drop");
+        let full = then("NETFILTER_DROP", |stream| _ = stream.queue_full(ListenQueue::Accept));
+        assert_eq!((full.cause.name(), full.confidence), ("accept_queue_overflow", Confidence::Proven));
         assert_eq!(causes("TC_INGRESS", by_rule), "firewall_drop");
         assert_eq!(causes("NETFILTER_DROP", |stream| _ = stream.drop(SYN, "TC_INGRESS", POD)), "network_policy_drop");
         assert_eq!(causes("NETFILTER_DROP", |stream| _ = stream.drop(SYN, "NEIGH_FAILED", NODE)), "neighbour_failure");

@@ -48,6 +48,12 @@ pub fn link(ifindex: u32, name: &str, addrs: &[&str]) -> LinkState {
     LinkState { ifindex, name: name.into(), up: true, addrs, ..LinkState::default() }
 }
 
+/// A route out of `device`, while the pod is behind `pod_device`.
+pub fn stray(device: &str, pod_device: &str, table: u32) -> StrayRoute {
+    let (device, pod_device) = (device.to_owned(), pod_device.to_owned());
+    StrayRoute { device, pod_device, pod_bridge: None, detached: false, table, rule: None }
+}
+
 pub fn neighbour(state: &str) -> NeighbourState {
     NeighbourState { addr: address("10.88.0.2"), state: state.to_owned(), ifindex: 2 }
 }

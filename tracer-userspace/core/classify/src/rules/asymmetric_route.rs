@@ -126,22 +126,15 @@ fn rule(stray: &StrayRoute) -> String {
 mod tests {
     use tracer_core::testing::*;
 
-    fn stray() -> StrayRoute {
+    fn by_rule() -> StrayRoute {
         let rule = Some(RoutingRule { priority: 32_762, from: Some("10.88.0.1".into()), to: None });
-        StrayRoute {
-            device: "eth1".into(),
-            pod_device: "veth7".into(),
-            pod_bridge: None,
-            detached: false,
-            table: 101,
-            rule,
-        }
+        StrayRoute { rule, ..stray("eth1", "veth7", 101) }
     }
 
     #[test]
     fn a_rule_that_leads_elsewhere_is_named() {
         let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(stray())).gives_up();
+        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(by_rule())).gives_up();
         assert_eq!(stream.causes(), ["asymmetric_route"]);
         let verdict = stream.verdict();
         let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends packets from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
@@ -151,7 +144,7 @@ mod tests {
     #[test]
     fn the_commands_are_for_the_family_of_the_attempt() {
         let mut stream = Stream::to("[fd00:10:88::2]:8080");
-        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(stray())).gives_up();
+        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(by_rule())).gives_up();
         let commands = ["ip -6 rule; ", "ip -6 route show table 101", "ip -6 rule add to PODS-SUBNET lookup main"];
         assert_has(&stream.verdict().remediation, &commands);
     }
@@ -159,11 +152,10 @@ mod tests {
     /// A VPN client in the pod took the default route.
     #[test]
     fn a_way_back_over_another_link_of_the_pod_is_named() {
-        let (device, pod_device) = ("tun0".to_owned(), "eth0".to_owned());
-        let back = StrayRoute { device, pod_device, pod_bridge: None, detached: false, table: 254, rule: None };
         let inspected = || {
             let mut stream = Stream::new();
-            stream.connect().wait_ms(200).inspection(|reading| reading.stray_way_back = Some(back.clone()));
+            stream.connect().wait_ms(200);
+            stream.inspection(|reading| reading.stray_way_back = Some(stray("tun0", "eth0", 254)));
             stream
         };
         let verdict = inspected().gives_up().verdict();
@@ -186,7 +178,7 @@ mod tests {
     #[test]
     fn a_stray_route_of_the_main_table_is_only_noted() {
         let mut stream = Stream::new();
-        let main = StrayRoute { rule: None, table: 254, ..stray() };
+        let main = stray("eth1", "veth7", 254);
         stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(main)).gives_up();
         let verdict = stream.verdict();
         assert_eq!(verdict.cause.name(), "unexplained");
@@ -202,7 +194,7 @@ mod tests {
     fn without_a_free_lower_priority_the_fix_has_a_placeholder() {
         let fix = |rule: Option<RoutingRule>| {
             let mut stream = Stream::new();
-            let inspection = StrayRoute { rule, ..stray() };
+            let inspection = StrayRoute { rule, ..by_rule() };
             stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(inspection)).gives_up();
             stream.verdict().remediation.to_string()
         };
@@ -210,7 +202,7 @@ mod tests {
         for fix in [fix(None), fix(Some(first))] {
             assert!(fix.contains("before the rule that has table 101") && !fix.contains("priority 0"), "{fix}");
         }
-        assert_ends(&fix(stray().rule), "lookup main priority 32761");
+        assert_ends(&fix(by_rule().rule), "lookup main priority 32761");
     }
 
     /// The stray route is no cause where the handshake succeeded, nor without such a route.
@@ -219,7 +211,7 @@ mod tests {
         let mut slow = Stream::new();
         slow.connect()
             .wait_ms(200)
-            .inspection(|reading| reading.stray_route = Some(stray()))
+            .inspection(|reading| reading.stray_route = Some(by_rule()))
             .established()
             .wait_ms(1_000);
         slow.closes((100, 101, 0));
@@ -230,7 +222,7 @@ mod tests {
     fn inspected(fill: impl FnOnce(&mut Inspection)) -> Stream {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|reading| {
-            reading.stray_route = Some(stray());
+            reading.stray_route = Some(by_rule());
             fill(reading);
         });
         stream

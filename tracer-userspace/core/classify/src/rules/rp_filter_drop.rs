@@ -215,9 +215,7 @@ mod tests {
                 let lo = LinkState { loopback: true, ..link(1, "lo", &["127.0.0.1", "10.88.0.1"]) };
                 reading.links = filtering(link(7, "veth7", &["10.88.0.2"]), 1);
                 reading.links.push(lo);
-                let (device, pod_device) = (device.to_owned(), "veth7".to_owned());
-                reading.stray_way_back =
-                    Some(StrayRoute { device, pod_device, pod_bridge: None, detached: false, table: 255, rule: None });
+                reading.stray_way_back = Some(stray(device, "veth7", 255));
             });
             stream.gives_up().causes()
         };

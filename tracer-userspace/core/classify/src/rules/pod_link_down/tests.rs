@@ -363,9 +363,7 @@ fn a_bridge_that_is_down_counts_beside_a_default_route() {
     let reported = |pod_bridge: Option<u32>, up: bool| {
         let mut stream = Stream::new();
         stream.node_links(vec![cni0(up)]).connect().wait_ms(200).inspection(|reading| {
-            let (device, pod_device) = ("eth0".to_owned(), "veth7".to_owned());
-            reading.stray_route =
-                Some(StrayRoute { device, pod_device, pod_bridge, detached: false, table: 254, rule: None });
+            reading.stray_route = Some(StrayRoute { pod_bridge, ..stray("eth0", "veth7", 254) });
         });
         stream.gives_up().verdict()
     };
@@ -420,9 +418,7 @@ fn a_link_that_is_not_attached_to_its_bridge_is_named() {
         let mut stream = Stream::new();
         stream.node_links(vec![cni0(true), link(7, "veth7", own)]).connect().drop(SYN, "OTHERHOST", Netns(900));
         stream.wait_ms(200).inspection(|reading| {
-            let (device, pod_device) = ("cni0".to_owned(), "veth7".to_owned());
-            let stray = StrayRoute { device, pod_device, pod_bridge: None, detached, table: 254, rule: None };
-            reading.stray_route = Some(stray);
+            reading.stray_route = Some(StrayRoute { detached, ..stray("cni0", "veth7", 254) });
             reading.links = vec![LinkState { prefixes: vec![len], ..eth0(true, true) }];
         });
         stream.gives_up().verdict()
