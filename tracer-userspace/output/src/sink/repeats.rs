@@ -220,31 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn after_a_minute_one_record_stands_for_each_interval() {
-        let mut repeats = after_a_minute(Duration::from_mins(1));
-        let mut printed = Vec::new();
-        for n in 6..30 {
-            let due = repeats.due().filter(|due| *due <= n * 10 * S);
-            printed.extend(due.map(|due| counts(&repeats.release(due))));
-            assert!(holds(&mut repeats, failure(n, n * 10)), "{n}");
-        }
-        assert_eq!(printed, [[(5, 60, 100)], [(6, 110, 160)], [(6, 170, 220)], [(6, 230, 280)]]);
-        assert_eq!(counts(&repeats.release_all()), [(1, 290, 290)]);
-        assert_eq!((counts(&repeats.release_all()), repeats.due()), (vec![], None));
-    }
-
-    #[test]
     fn verdicts_that_are_farther_apart_than_the_interval_are_not_held() {
         let mut repeats = Repeats::new(Duration::from_secs(10));
         for n in 0..10 {
             assert!(!holds(&mut repeats, failure(n, n * 30)));
         }
-    }
-
-    #[test]
-    fn an_interval_of_zero_prints_every_verdict() {
-        let mut repeats = after_a_minute(Duration::ZERO);
-        assert!((6..30).all(|n| !holds(&mut repeats, failure(n, n * 10))));
     }
 
     #[test]
@@ -279,7 +259,7 @@ mod tests {
     fn after_a_pause_verdicts_are_printed_at_once_again() {
         let mut repeats = after_a_minute(Duration::from_mins(1));
         assert!(holds(&mut repeats, failure(6, 60)));
-        assert_eq!(counts(&repeats.release(110 * S)), [(1, 60, 60)]);
+        assert_eq!((counts(&repeats.release(110 * S)), repeats.due()), (vec![(1, 60, 60)], None));
         for n in 0..6 {
             assert!(!holds(&mut repeats, failure(7 + n, 121 + n * 10)));
         }
@@ -295,7 +275,7 @@ mod tests {
         };
         let mut alone = held(6..7);
         assert!(alone.revise(ConnId(6)).is_none());
-        assert_eq!(counts(&alone.release_all()), []);
+        assert_eq!((counts(&alone.release_all()), alone.due()), (vec![], None));
 
         let mut earlier = held(6..9);
         assert!(earlier.revise(ConnId(7)).is_none());
