@@ -8,6 +8,7 @@ mod tally;
 mod tests;
 mod verdict;
 
+pub use verdict::doubts;
 pub(super) use verdict::fix_rows;
 
 use std::time::Duration;

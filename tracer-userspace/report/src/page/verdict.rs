@@ -5,10 +5,9 @@ use maud::{Markup, html};
 use super::super::line;
 use super::super::tally::Example;
 use super::words::{at, inline, safe};
-use tracer_model::plural::were;
 use tracer_model::record::{Body, Record, Remediation, VerdictBody};
 use tracer_output::sink::plain;
-use tracer_output::sink::pretty::{About, describe_culprit};
+use tracer_output::sink::pretty::{About, describe_culprit, doubts};
 
 pub(super) fn record(example: &Example) -> Option<(Record, Box<VerdictBody>)> {
     let record = line::whole(&example.line).ok()?;
@@ -26,6 +25,7 @@ pub(super) fn shown(example: &Example) -> Markup {
         return html! { p { "This record cannot be shown: fields of it are missing or of another kind." } };
     };
     let verdict = &body.verdict;
+    let doubts = doubts(verdict).collect::<Vec<_>>().join("; ");
     html! {
         p.about {
             time { (at(example.us, "%Y-%m-%d %H:%M:%S%.3f")) " UTC" } " "
@@ -57,7 +57,7 @@ pub(super) fn shown(example: &Example) -> Markup {
                 dt { "Also" }
                 dd { (verdict.also.iter().map(|cause| cause.name()).collect::<Vec<_>>().join(", ")) }
             }
-            @if let Some(doubt) = doubt(&body) { dt { "Doubt" } dd { (safe(&doubt)) } }
+            @if !doubts.is_empty() { dt { "Doubt" } dd { (safe(&doubts)) } }
         }
     }
 }
@@ -71,14 +71,4 @@ pub(super) fn fix(fix: &Remediation) -> Markup {
             @for command in commands { pre.fix { (safe(&command.run)) } }
         }
     }
-}
-
-/// What makes the verdict less sure.
-fn doubt(body: &VerdictBody) -> Option<String> {
-    let verdict = &body.verdict;
-    let lost = (verdict.lost_events > 0).then(|| format!("{} lost meanwhile", were(verdict.lost_events, "event")));
-    let missing =
-        (!verdict.missing_hooks.is_empty()).then(|| format!("missing hooks: {}", verdict.missing_hooks.join(", ")));
-    let doubts: Vec<_> = lost.into_iter().chain(missing).collect();
-    (!doubts.is_empty()).then(|| doubts.join("; "))
 }

@@ -40,7 +40,7 @@ pub(super) fn block(
         fix_rows(out, "fix", fix, screen);
     }
     line(out, ALSO);
-    doubts(out, &body.verdict, screen);
+    doubts(&body.verdict).for_each(|doubt| screen.row(out, "doubt", &doubt));
 }
 
 fn has_new_evidence(body: &VerdictBody, above: Option<Relation<'_>>) -> bool {
@@ -106,13 +106,10 @@ fn evidence_rows(out: &mut String, evidence: &[Evidence], decided_boot_ns: u64, 
 }
 
 /// What makes a verdict less sure.
-fn doubts(out: &mut String, verdict: &Verdict, screen: Screen) {
-    if verdict.lost_events > 0 {
-        screen.row(out, "doubt", &format!("{} lost meanwhile", were(verdict.lost_events, "event")));
-    }
-    if !verdict.missing_hooks.is_empty() {
-        screen.row(out, "doubt", &format!("missing hooks: {}", verdict.missing_hooks.join(", ")));
-    }
+pub fn doubts(verdict: &Verdict) -> impl Iterator<Item = String> {
+    let lost = (verdict.lost_events > 0).then(|| format!("{} lost meanwhile", were(verdict.lost_events, "event")));
+    let missing = || format!("missing hooks: {}", verdict.missing_hooks.join(", "));
+    lost.into_iter().chain((!verdict.missing_hooks.is_empty()).then(missing))
 }
 
 /// The style of a failure: a stronger confidence has a stronger colour.
