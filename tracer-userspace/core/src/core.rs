@@ -8,7 +8,6 @@ mod known_noise;
 mod kubelet_messages;
 mod loopbacks;
 mod node_reports;
-mod not_connected;
 mod not_run;
 mod outcomes;
 mod paced;
