@@ -78,16 +78,6 @@ impl Core {
 mod tests {
     use crate::testing::*;
 
-    #[test]
-    fn a_probe_ends_at_its_timeout_even_if_its_socket_connects_on() {
-        let mut stream = Stream::new().http_readiness().connect().wait_ms(1_050).tick().clone();
-        assert!(stream.causes().is_empty(), "the prober still has time to close its socket");
-        stream.wait_ms(100).tick();
-        assert_eq!(stream.causes(), ["unexplained"]);
-        stream.syn_again().established().closes((0, 1, 0)).wait_ms(50).tick();
-        assert_eq!(stream.causes(), ["unexplained"], "reported once");
-    }
-
     /// The kubelet writes the Event when the probe times out. tracer reads it a moment later.
     #[test]
     fn an_event_is_joined_to_an_attempt_that_still_connects() {

@@ -132,16 +132,6 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_leads_elsewhere_is_named() {
-        let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(by_rule())).gives_up();
-        assert_eq!(stream.causes(), ["asymmetric_route"]);
-        let verdict = stream.verdict();
-        let words = "ip rule 32762 (from 10.88.0.1 lookup 101) sends packets from 10.88.0.1 to 10.88.0.2 out of eth1, while the pod is behind veth7";
-        assert_eq!((verdict.confidence, verdict.summary.as_str()), (Confidence::Likely, words));
-    }
-
-    #[test]
     fn the_commands_are_for_the_family_of_the_attempt() {
         let mut stream = Stream::to("[fd00:10:88::2]:8080");
         stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(by_rule())).gives_up();

@@ -141,11 +141,6 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_for_another_reason_is_not_a_firewalls() {
-        assert_eq!(Stream::new().connect().drop(SYN, "IP_RPFILTER", POD).gives_up().causes(), ["rp_filter_drop"]);
-    }
-
-    #[test]
     fn a_dropped_fin_of_an_answered_attempt_is_no_failure() {
         let mut stream = Stream::new().connect().established().closes((100, 101, 200)).clone();
         assert!(stream.filtered(TcpFlags(0x11), POD).causes().is_empty());

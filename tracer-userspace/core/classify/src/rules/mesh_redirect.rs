@@ -43,12 +43,6 @@ mod tests {
         stream.causes()
     }
 
-    #[test]
-    fn a_close_by_a_proxy_is_not_the_applications() {
-        assert_eq!(second(Some(redirect(7, 8)), reset), ["mesh_redirect"; 2]);
-        assert_eq!(second(Some(redirect(7, 8)), closed), ["mesh_redirect"; 2]);
-    }
-
     /// Neither does what exempts a port from a sidecar help there, nor does the proxy's namespace have the rules.
     #[test]
     fn a_proxy_of_all_pods_has_another_fix() {

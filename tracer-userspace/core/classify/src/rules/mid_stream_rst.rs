@@ -339,13 +339,6 @@ mod tests {
         assert_has(&outside.remediation, &["proxy"]);
     }
 
-    #[test]
-    fn a_rst_after_an_answer_is_no_failure() {
-        let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 200).clone();
-        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200));
-        assert!(stream.causes().is_empty());
-    }
-
     /// The header came in one segment, and the RST while the prober waited for the body.
     #[test]
     fn a_rst_while_the_prober_waits_for_the_body_is_in_the_middle() {

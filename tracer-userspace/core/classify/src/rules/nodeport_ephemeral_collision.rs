@@ -284,15 +284,6 @@ mod tests {
         assert_has(&summary, &["is a NodePort of Service shop/cart;"]);
     }
 
-    #[test]
-    fn a_syn_ack_that_ipvs_took() {
-        let mut stream = Stream::new();
-        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
-        let verdict = stream.verdict();
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
-        assert_has(&verdict.summary, &["kube-system/dashboard"]);
-    }
-
     /// kube-proxy sets the weight of a backend that ends to 0 (`ip_vs_schedule` skips it).
     #[test]
     fn backends_that_take_no_new_connections_are_not_named() {

@@ -156,13 +156,6 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_comes_later_revises_the_refusal() {
-        let mut stream = Stream::new();
-        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
-        assert_eq!(stream.causes(), ["connection_refused", "not_listening_yet"]);
-    }
-
-    #[test]
     fn every_refusal_of_a_slow_start_is_revised() {
         let mut stream = Stream::new().netns_made(POD).listens(POD, 9090, true).wait_ms(1_000).clone();
         for conn in 1..=40 {

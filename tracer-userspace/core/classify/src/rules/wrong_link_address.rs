@@ -131,13 +131,6 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_for_another_link_address_is_a_wrong_entry() {
-        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
-        let verdict = stream.connect().drop(SYN, "OTHERHOST", POD).syn_again().gives_up().verdict();
-        assert_eq!(verdict.cause, Cause::NeighbourFailure);
-    }
-
-    #[test]
     fn a_frame_after_the_end_does_not_count() {
         let mut stream = Stream::new();
         stream.connect().syn_again().gives_up().wait_ms(10).drop(SYN_ACK, "OTHERHOST", NODE).settles();

@@ -39,16 +39,6 @@ fn dropped_in(chain: &str, known: Vec<ObservationKind>) -> VerdictBody {
     stream.connect().filtered(SYN, NODE).push(rule).gives_up().verdicts().pop().expect("a verdict")
 }
 
-#[test]
-fn kube_proxys_reject_names_the_service() {
-    let mut stream = Stream::to("10.96.0.9:80");
-    stream.connect().icmp(3, 3).filtered(SYN, NODE).push(kube_proxy("shop/cart:http has no endpoints"));
-    let verdict = stream.verdict();
-    assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
-    assert_has(&verdict.summary, &["shop/cart:http"]);
-    assert_has(&verdict.remediation, &[" -n shop -l kubernetes.io/service-name=cart;"]);
-}
-
 /// Cilium's programs at cgroup/connect.
 #[test]
 fn a_connect_that_is_refused_at_once_is_explained_by_the_list() {
@@ -80,11 +70,6 @@ fn a_firewall_that_surely_stopped_the_syn_is_the_cause_though_the_service_is_emp
     assert_eq!(decided("deny", true), ("firewall_drop", Confidence::Proven));
     assert_eq!(decided("deny", false), ("service_no_endpoints", Confidence::Likely));
     assert_eq!(decided("KUBE-SERVICES", true), ("service_no_endpoints", Confidence::Likely));
-}
-
-#[test]
-fn ipvs_without_a_backend_decides_at_once() {
-    assert_eq!(Stream::to("10.96.0.9:80").connect().ipvs(SYN, IpvsOp::NoBackend).causes(), ["service_no_endpoints"]);
 }
 
 #[test]
