@@ -89,13 +89,19 @@ impl<'a> Matched<'a> {
         let container = single_container(&containers_of).or_else(|| single_container(&from));
         let src = Endpoint::from(self.attempt.flow.src);
         let asked: Vec<&ProbeSpec> = redirected.iter().map(|(.., spec)| *spec).collect();
-        let probe = self.agreed().or_else(|| Probe::agreed(&asked));
+        let reported = self.reported_pod().filter(|_| containers_of.is_empty());
+        let probe_type = reported.as_ref().and_then(|_| Some(self.attempt.kubelet()?.1.probe_type));
+        let of_outcome = || Some(Probe { probe_type: Some(probe_type?), ..Probe::default() });
+        let probe = self.agreed().or_else(|| Probe::agreed(&asked)).or_else(of_outcome);
         Named {
             subject: self.subject(probe.as_ref(), pod),
             probe,
-            k8s: pod
-                .and_then(|pod| k8s(pod, container))
-                .or_else(|| self.reported_pod().filter(|_| containers_of.is_empty())),
+            k8s: match (pod.and_then(|pod| k8s(pod, container)), reported) {
+                (Some(listed), Some(reported)) if listed.pod_uid == reported.pod_uid => {
+                    Some(K8s { container_name: listed.container_name.or(reported.container_name), ..listed })
+                }
+                (listed, reported) => listed.or(reported),
+            },
             netns: self.attempt.netns.map(|inum| netns_ref(inum, self.node)),
             src: (!src.addr.is_unspecified()).then_some(src),
             dst: self.attempt.flow.dst.into(),

@@ -104,6 +104,10 @@ fn reading(connections: usize, probe: &KubeletProbe, node: &Node) -> String {
         0 if may_begin_before_tracer(probe, node) => {
             "no connection of it was seen: it may have begun before tracer did".to_owned()
         }
+        // Several pods share the node's addresses.
+        0 if pod(&probe.pod, node).is_some_and(|pod| pod.host_network && !pod.has_specs()) => {
+            "tracer does not know which connection was its own: the pod shares the node's network".to_owned()
+        }
         0 => "no connection of it was seen".to_owned(),
         1 => "tracer saw no failure on its connection".to_owned(),
         _ => format!("tracer cannot see which of {connections} connections it was"),

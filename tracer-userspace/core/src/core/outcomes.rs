@@ -13,7 +13,7 @@ use tracer_classify::finding::Finding;
 use tracer_classify::kubelet::Unattached;
 use tracer_classify::{SETTLE_NS, kubelet, not_connected};
 use tracer_model::decision::Decision;
-use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, ProbeOutput};
+use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, Pod, ProbeOutput};
 
 /// The kubelet writes its log line after the end of the attempt, at most this long after it on a busy node.
 const BEFORE_NS: u64 = 1_000_000_000;
@@ -96,18 +96,24 @@ impl Core {
         (!self.failed_while_connecting(probe)).then_some(only.conn)
     }
 
-    /// For a pod that is not listed yet: the only attempt to an unnamed pod that ended when the line was written. Its
+    /// For a pod without a known address: the only attempt to an unnamed pod or to the node that ended when the line was written. Its
     /// status must be the one that the kubelet read. Decided only when the events of other attempts have arrived, too.
     fn attempt_of_unlisted(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
         let ProbeOutput::Status(status) = probe.reason else { return None };
         let written = probe.written_boot_ns;
-        if now < written.saturating_add(EVENTS_NS) || self.node.pods.iter().any(|pod| is_pod(pod, &probe.pod)) {
+        let listed = self.node.pods.iter().find(|pod| is_pod(pod, &probe.pod));
+        // Of a pod on the host's network, the cgroups show no address.
+        let has_address = |pod: &Pod| !pod.host_network || pod.has_specs();
+        if now < written.saturating_add(EVENTS_NS) || listed.is_some_and(has_address) {
             return None;
         }
         let ends_then = |(end, _)| written.abs_diff(end) <= AFTER_NS;
         let of_that_time = |a: &&Attempt| a.started <= written && a.ended.is_none_or(ends_then);
         let unnamed = |a: &&Attempt| {
-            a.prober && self.node.has_pod(a.flow.dst.ip()) && Matched::new(a, &self.node).named_pod().is_none()
+            let matched = Matched::new(a, &self.node);
+            let is_listed = matched.named_pod().is_some() || !matched.possible_probes().is_empty();
+            let may_be_its_own = listed.is_none() || !self.node.has_pod(a.flow.dst.ip());
+            a.prober && self.node.is_at_pod(a) && !is_listed && may_be_its_own && !a.sent_nothing()
         };
         let mut all = self.correlator.all().filter(of_that_time).filter(unnamed);
         let only = all.next().filter(|_| all.next().is_none())?;

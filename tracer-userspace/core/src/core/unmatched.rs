@@ -259,6 +259,65 @@ mod tests {
         assert_eq!(causes(|stream| _ = stream.refused().wait_ms(1_002)), ["connection_refused"]);
     }
 
+    /// The cgroups show the uid of a pod, and no address of a pod on the host's network.
+    #[test]
+    fn a_pod_of_which_only_the_uid_is_known_gets_its_name_from_the_outcome() {
+        let stream_of = |host_network: bool| {
+            let mut stream = Stream::new().links(true, &["10.88.0.1"]).wait_ms(2_000).clone();
+            let addrs = if host_network { Vec::new() } else { vec![[10, 88, 0, 2].into()] };
+            let pod = Pod { uid: Some("x".into()), addrs, host_network, ..Pod::default() };
+            stream.push(ObservationKind::Pods(Pods { pods: vec![pod] }));
+            stream.again_to(8, if host_network { "10.88.0.1:9100" } else { "10.88.0.2:8080" });
+            stream
+        };
+        let fails = |stream: &mut Stream, status: u16| {
+            stream.connect().established().answers(503);
+            stream.kubelet_with(ProbeOutput::Status(status), |it| it.pod.uid = Some("x".into())).wait_ms(600).tick();
+        };
+        let named = |stream: &Stream| {
+            let last = stream.verdicts().pop().expect("a verdict");
+            let k8s = last.k8s.expect("a pod");
+            assert_eq!(last.probe.and_then(|it| it.probe_type), Some(ProbeType::Readiness));
+            (last.verdict.cause.name(), k8s.pod_name, k8s.container_name, last.verdict.summary)
+        };
+        for host_network in [false, true] {
+            let mut stream = stream_of(host_network);
+            fails(&mut stream, 503);
+            let (cause, pod, container, _) = named(&stream);
+            assert_eq!((cause, pod.as_deref(), container.as_deref()), ("app_status_failure", Some("web"), Some("app")));
+        }
+        // The next failure is named before the kubelet writes its line.
+        let mut next = stream_of(false);
+        fails(&mut next, 503);
+        next.again(9).connect().established().answers(503);
+        assert_eq!(next.verdicts().pop().and_then(|it| it.k8s?.pod_name).as_deref(), Some("web"));
+        let mut other = stream_of(true);
+        fails(&mut other, 404);
+        assert_eq!(named(&other).0, "unexplained");
+        assert_has(&named(&other).3, &["tracer does not know which connection was its own"]);
+    }
+
+    /// The pod was deleted, and another one got its address. The list of pods is older.
+    #[test]
+    fn a_failure_of_the_pod_that_has_the_address_now_does_not_name_the_one_before() {
+        let mut stream = Stream::new().http_readiness().wait_ms(2_000).clone();
+        let listed = &mut stream.last_pods().pods[0];
+        (listed.uid, listed.netns) = (Some("old".into()), Some(Netns(7)));
+        let old = Pod { netns: None, ..listed.clone() };
+        let new = Pod { uid: Some("new".into()), addrs: old.addrs.clone(), netns: Some(POD), ..Pod::default() };
+        stream.push(ObservationKind::Pods(Pods { pods: vec![old, new] }));
+        stream.connect().established().answers(503);
+        let uid = |stream: &Stream| stream.verdicts().pop().and_then(|it| it.k8s?.pod_uid);
+        assert_eq!(uid(&stream).as_deref(), Some("new"));
+        stream.kubelet_with(ProbeOutput::Status(503), |it| {
+            (it.pod.uid, it.pod.name) = (Some("new".into()), Some("next".into()));
+        });
+        stream.wait_ms(600).tick();
+        let last = stream.verdicts().pop().and_then(|it| it.k8s?.pod_name);
+        assert_eq!((stream.joined().len(), last.as_deref()), (1, Some("next")));
+        assert!(stream.quoted().iter().all(|(cause, _)| *cause == "app_status_failure"));
+    }
+
     /// grpc-go uses a proxy that the environment names.
     #[test]
     fn a_kubelet_that_connects_only_to_a_proxy_is_a_client_error() {

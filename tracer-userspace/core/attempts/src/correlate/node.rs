@@ -101,6 +101,7 @@ impl Node {
             ObservationKind::LinkChange(change) => self.links.observe_change(time, change, self.netns),
             ObservationKind::NodePorts(ports) => self.node_ports.observe(ports),
             ObservationKind::Pods(pods) => self.pods.replace(&pods.pods),
+            ObservationKind::KubeletProbe(probe) => self.pods.observe_reported(&probe.pod),
             ObservationKind::Services(services) => self.services.clone_from(&services.services),
             ObservationKind::ServiceEndpoints(service) => self.endpoints.observe(time, service),
             ObservationKind::NodeSettings(settings) => self.settings = settings.clone(),

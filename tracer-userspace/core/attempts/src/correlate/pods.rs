@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use tracer_model::event::{Container, Netns, Pod};
+use tracer_model::event::{Container, Netns, Pod, PodRef};
+use tracer_model::recent::Recent;
 
 /// The container name of the API server, and the begin of its pod's name, in kubeadm, RKE2 and OpenShift.
 const API_SERVER: &str = "kube-apiserver";
+/// How many names of kubelet outcomes are kept. A node is designed for some 250 pods.
+const MAX_REPORTED: usize = 1024;
 
 /// The pods, in the order of their list.
 #[derive(Debug, Default)]
@@ -21,12 +24,36 @@ pub struct KnownPods {
     unlisted_addr: Vec<usize>,
     handler_ports: BTreeSet<u16>,
     have_specs: bool,
+    /// The pods that kubelet outcomes name, by uid. The cgroups of the node show only the uid of a pod.
+    reported: Recent<String, PodRef, MAX_REPORTED>,
+    /// The pods that were seen with a network namespace of their own, by uid.
+    ran: Recent<String, (), MAX_REPORTED>,
 }
 
 impl KnownPods {
     pub(super) fn replace(&mut self, pods: &[Pod]) {
         if self.update(pods) {
+            self.add_reported_names();
+            let running = self.all.iter().filter(|pod| pod.netns.is_some() && !pod.host_network);
+            running.filter_map(|pod| pod.uid.clone()).for_each(|uid| self.ran.insert(uid, ()));
             self.index();
+        }
+    }
+
+    /// Keeps the name of a pod in a kubelet outcome, if it comes with the uid.
+    pub(super) fn observe_reported(&mut self, named: &PodRef) {
+        let PodRef { namespace: Some(_), name: Some(_), uid: Some(uid) } = named else { return };
+        if self.reported.get(uid) != Some(named) && named.is_nameable() {
+            self.reported.insert(uid.clone(), named.clone());
+            self.add_reported_names();
+        }
+    }
+
+    fn add_reported_names(&mut self) {
+        for pod in self.all.iter_mut().filter(|pod| pod.name.is_none()) {
+            if let Some(named) = pod.uid.as_ref().and_then(|uid| self.reported.get(uid)) {
+                (pod.namespace, pod.name) = (named.namespace.clone(), named.name.clone());
+            }
         }
     }
 
@@ -55,13 +82,17 @@ impl KnownPods {
     }
 
     fn index(&mut self) {
-        *self = Self { all: std::mem::take(&mut self.all), ..Self::default() };
+        let Self { all, reported, ran, .. } = std::mem::take(self);
+        *self = Self { all, reported, ran, ..Self::default() };
         for (place, pod) in self.all.iter().enumerate() {
             pod.addrs.iter().for_each(|addr| add_place(&mut self.by_addr, *addr, place));
             hosts(pod).filter_map(|host| host.parse().ok()).for_each(|addr| add_place(&mut self.by_host, addr, place));
             if let Some(netns) = pod.netns.filter(|_| !pod.host_network) {
                 self.by_netns.entry(netns).or_insert(place);
             }
+        }
+        for places in self.by_addr.values_mut() {
+            drop_stale(places, &self.all, &self.ran);
         }
         let unlisted = self.all.iter().enumerate().filter(|(_, pod)| may_connect_to_unlisted_addr(pod));
         self.unlisted_addr = unlisted.map(|(place, _)| place).collect();
@@ -153,6 +184,20 @@ fn add_place(places: &mut BTreeMap<IpAddr, Vec<usize>>, addr: IpAddr, place: usi
     }
 }
 
+/// Drops the pods that no longer have an address: they ran and do no more, and a pod with another uid has the address in
+/// its namespace. The list of pods is older than that. A pod that was never seen to run may be in a namespace that tracer
+/// cannot see, beside another node on this machine with the same addresses.
+fn drop_stale(places: &mut Vec<usize>, all: &[Pod], ran: &Recent<String, (), MAX_REPORTED>) {
+    let runs = |pod: &Pod| pod.uid.is_some() && pod.netns.is_some() && !pod.host_network;
+    let has_run = |pod: &Pod| pod.uid.as_ref().is_some_and(|uid| ran.contains_key(uid));
+    let is_stale = |pod: &Pod| has_run(pod) && pod.netns.is_none() && !pod.host_network;
+    // A namespace without a known pod may be that of the listed one.
+    let unknown = |pod: &Pod| pod.uid.is_none() && pod.netns.is_some();
+    if places.iter().any(|place| runs(&all[*place])) && !places.iter().any(|place| unknown(&all[*place])) {
+        places.retain(|place| !is_stale(&all[*place]));
+    }
+}
+
 /// A probe or handler names a host by name, or the pod has no address: a standalone kubelet reports none for a
 /// host-network pod.
 fn may_connect_to_unlisted_addr(pod: &Pod) -> bool {
@@ -215,6 +260,45 @@ mod tests {
         assert_eq!(of(&[listed, nameless.clone()]), (Some("a".into()), Some(Netns(3))));
         assert_eq!(of(std::slice::from_ref(&nameless)), (Some(String::new()), Some(Netns(3))));
         assert_eq!(of(&[nameless.clone(), Pod { netns: Some(Netns(4)), ..nameless }]), (None, None));
+    }
+
+    /// The list of pods still has the one that had the address before.
+    #[test]
+    fn a_pod_that_lost_its_address_to_another_is_stale() {
+        let with_uid =
+            |name: &str, netns: u32| Pod { uid: Some(format!("uid-{name}")), ..pod(name, "10.88.0.1", netns) };
+        let at_after = |has_run: bool, pods: &[Pod]| {
+            let mut known = KnownPods::default();
+            if has_run {
+                known.replace(&[with_uid("old", 1)]);
+            }
+            known.replace(pods);
+            names(known.targeting(address("10.88.0.1"))).join(" ")
+        };
+        let (new, running) = (with_uid("new", 2), with_uid("old", 1));
+        let old = Pod { netns: None, ..running.clone() };
+        let at = |pods: &[Pod]| at_after(true, pods);
+        assert_eq!(at(&[old.clone(), new.clone()]), "new");
+        assert_eq!(at_after(false, &[old.clone(), new.clone()]), "old new", "another node may have the same addresses");
+        assert_eq!(at(&[running, new]), "old new", "both run");
+        assert_eq!(at(&[old.clone(), Pod { uid: None, ..pod("", "10.88.0.1", 2) }]), "old ", "its uid is not known");
+        assert_eq!(at(&[old]), "old", "nothing of it is seen");
+    }
+
+    #[test]
+    fn a_kubelet_outcome_gives_a_pod_of_the_cgroups_its_name() {
+        let nameless = Pod { name: None, uid: Some("x".into()), ..pod("", "10.88.0.1", 1) };
+        let named =
+            |uid: &str| PodRef { namespace: Some("shop".into()), name: Some("db-0".into()), uid: Some(uid.into()) };
+        let mut known = KnownPods::default();
+        let full_name = |known: &KnownPods| known.only_at(address("10.88.0.1")).and_then(Pod::full_name);
+        known.replace(std::slice::from_ref(&nameless));
+        known.observe_reported(&named("y"));
+        assert_eq!(full_name(&known).as_deref(), Some("x"));
+        known.observe_reported(&named("x"));
+        assert_eq!(full_name(&known).as_deref(), Some("shop/db-0"));
+        known.replace(&[nameless, pod("b", "10.88.0.2", 2)]);
+        assert_eq!(full_name(&known).as_deref(), Some("shop/db-0"), "the next list of the cgroups has no names either");
     }
 
     #[test]
