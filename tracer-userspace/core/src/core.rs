@@ -40,7 +40,7 @@ use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_classify::finding::Finding;
-use tracer_classify::{Case, SETTLE_NS, Streak, classify, is_halted};
+use tracer_classify::{Case, SETTLE_NS, Streak, classify, is_blocked, is_halted};
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Observation, ObservationKind, TcpState};
 use tracer_model::query::Query;
@@ -133,7 +133,7 @@ impl Core {
             ObservationKind::Inspection(reading) => {
                 let waiting = self.correlator.waiting_for(reading.from, reading.target, observation.time_boot_ns);
                 let waiting: Vec<ConnId> = waiting.collect();
-                if reading.serving.as_ref().is_some_and(|server| is_halted(server)) {
+                if reading.serving.as_ref().is_some_and(|server| is_halted(server) || is_blocked(server)) {
                     waiting.iter().for_each(|conn| self.inspect_again(*conn, observation.time_boot_ns));
                 }
                 waiting.into_iter().filter(|conn| self.can_classify(*conn, observation.time_boot_ns)).collect()

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -135,17 +136,23 @@ impl Mode {
 /// - `appliance DEVICE IPV4` answers every SYN with a RST from a packet socket, `mute DEVICE IPV4` with nothing.
 /// - `client ADDRESS:PORT` connects and keeps the connection.
 /// - `idle` does nothing.
-/// - `blocked PATH ADDRESS:PORT` listens, then opens its log at that path.
+/// - `blocked PATH ADDRESS:PORT` listens with a backlog of 1, then opens its log at that path.
+/// - `spawns PATH ADDRESS:PORT` listens with a backlog of 1, then runs the program at that path.
 /// - `workers STOPPED ADDRESS:PORT` serves with two processes: the holder of the connection or the other one is stopped.
 pub fn run(args: &[String]) -> Result<()> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["idle"] => idle(),
         ["client", address] => client(address),
-        ["blocked", path, address] => {
+        [what @ ("blocked" | "spawns"), path, address] => {
             let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+            nix::sys::socket::listen(&listener, Backlog::new(1)?).context("set the backlog")?;
             println!("listening {}", listener.local_addr()?);
             // At the end of the scenario, the path is gone.
-            let _log = File::create(path);
+            if what == "blocked" {
+                let _log = File::create(path);
+            } else {
+                let _child = Command::new(path).spawn();
+            }
             idle()
         }
         ["workers", stopped, address] => workers(address, stopped == HOLDER),

@@ -35,6 +35,7 @@ mod shared_address;
 mod sidecar;
 pub mod startup_probe;
 mod translated;
+mod waits;
 mod wrong_field;
 
 pub use case::{Case, Streak};
@@ -42,6 +43,7 @@ pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;
 pub use pod_sockets::{FRESH_NS, REDIRECT_NS};
 pub use rules::target_frozen::is_halted;
+pub use rules::target_starved::is_blocked;
 use tracer_model::record::{Cause, Confidence};
 
 /// How long to wait for the companions of an ambiguous event. The kernel makes them in the same softirq run,

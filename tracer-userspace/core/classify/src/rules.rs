@@ -37,7 +37,7 @@ mod slow_response;
 mod startup_budget_exceeded;
 mod syn_backlog_overflow;
 pub(super) mod target_frozen;
-mod target_starved;
+pub(super) mod target_starved;
 mod tcp_probe_noise;
 mod tls_eof_noise;
 mod tls_handshake_slow;

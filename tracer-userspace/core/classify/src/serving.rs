@@ -5,7 +5,9 @@ use super::finding::Finding;
 use super::phrases::run_in;
 use super::pod_sockets::{FRESH_NS, detour};
 use super::rules::target_frozen::{Halt, halt_of};
+use super::rules::target_starved::is_blocked;
 use super::sidecar::waits_for;
+use super::waits;
 use tracer_model::event::{Netns, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::{Command, Confidence, Remediation};
@@ -67,12 +69,30 @@ fn halted(reading: &Serving) -> String {
 
 const SLOW: &str = "its handler is slow";
 
-/// A clause about threads that cannot go on before a disk or a network file system answers.
-fn blocked(holder: &ServerProcess) -> Option<String> {
+/// A clause about threads in state D, which nothing but the kernel can wake.
+pub(super) fn blocked(holder: &ServerProcess) -> Option<String> {
     let tasks = &holder.tasks;
-    let place = tasks.blocked_in.as_deref().map(|place| format!(", in {place} of the kernel")).unwrap_or_default();
+    let function = tasks.blocked_in.as_deref();
+    let what = match function {
+        Some(function) => waits::describe(function).map(|what| format!(", which waits for {what}")).unwrap_or_default(),
+        None => ", which waits for a disk or the like".to_owned(),
+    };
+    let place = function.map(|place| format!(", in {place} of the kernel")).unwrap_or_default();
     let threads = counted(tasks.blocked.into(), "thread");
-    (tasks.blocked > 0).then(|| format!("{threads} of it in state D, which waits for a disk or the like{place}"))
+    (tasks.blocked > 0).then(|| format!("{threads} of it in state D{what}{place}"))
+}
+
+/// The same of the processes of a reading, if all of their threads are in that state, in a known function.
+pub(super) fn all_blocked(reading: &Serving) -> Option<String> {
+    let first = reading.processes.first()?;
+    let words = blocked(first)?;
+    (first.tasks.blocked_in.is_some() && is_blocked(reading))
+        .then(|| format!("{}: {words}", name(std::slice::from_ref(first))))
+}
+
+/// "nginx (pid 7)"
+pub(super) fn first_name(reading: &Serving) -> String {
+    name(&reading.processes[..reading.processes.len().min(1)])
 }
 
 const NOT_ACCEPTED: &str = "Find why the server accepts no connections: its workers are all busy, its event loop is blocked, or it has no file descriptors left";
@@ -88,6 +108,12 @@ fn unblock(reading: &Serving, connection: &ServedConnection) -> Option<(String, 
         (false, _) => {}
     }
     let stopped = reading.processes.iter().find(|it| matches!(halt_of(it), Some(Halt::Stopped)));
+    if stopped.is_none() && all_blocked(reading).is_some() {
+        return Some((
+            format!("Find what {} waits for in the kernel", first_name(reading)),
+            waits::show(&reading.processes),
+        ));
+    }
     let Some(stopped) = stopped else { return Some((NOT_ACCEPTED.to_owned(), None)) };
     let who = name(std::slice::from_ref(stopped));
     let text = format!("Resume {who}: it gets its share of the connections. If that does not help: {NOT_ACCEPTED}");
@@ -148,7 +174,10 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     }
     let why = || holder.and_then(blocked).or_else(|| waits_for(case)).unwrap_or_else(|| SLOW.to_owned());
     finding.summary += &match (connection.accepted, connection.unread) {
-        (false, _) => format!("; nobody had accepted it: it waited in the queue of {server}{}", halted(reading)),
+        (false, _) => {
+            let blocked = all_blocked(reading).map(|words| format!("; {words}")).unwrap_or_default();
+            format!("; nobody had accepted it: it waited in the queue of {server}{}{blocked}", halted(reading))
+        }
         (true, 0) => format!("; {server} had read it: {}", why()),
         (true, bytes) => format!("; {} of it lay unread in {server}", counted(u64::from(bytes), "byte")),
     };

@@ -152,7 +152,7 @@ impl Core {
         self.queries.patience.extend(due.map(|due| (due, conn)));
     }
 
-    /// Inspects the target of an attempt without a handshake again, as one reading of a halted server proves nothing.
+    /// Inspects the target of an attempt without a handshake again, as one reading of a halted or blocked server proves nothing.
     pub(super) fn inspect_again(&mut self, conn: ConnId, now: u64) {
         let open = self.correlator.get(conn).filter(|a| a.ended.is_none()).map(|a| a.started);
         if let Some(due) = open.and_then(|since| next_inspection(since, now)) {

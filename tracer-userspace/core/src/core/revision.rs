@@ -87,7 +87,12 @@ fn is_superseded(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
     let got_further = !later_stage && !(of_network(finding.cause) && (of_network(before.cause) || !is_later));
     let surer = before.confidence < Confidence::Proven || finding.cause.has(Trait::Reached) || is_later;
     // That the process is stopped is likely; that its queue was full is proven, else it would not be in `also`.
-    let queued = finding.cause == Cause::TargetFrozen && also.contains(&Cause::AcceptQueueOverflow);
+    let queued = match finding.cause {
+        Cause::TargetFrozen => also.contains(&Cause::AcceptQueueOverflow),
+        // Its rule holds only if that queue was full.
+        Cause::TargetStarved => before.cause == Cause::AcceptQueueOverflow,
+        _ => false,
+    };
     let proven = (finding.confidence == Confidence::Proven || queued) && got_further && surer;
     let stands = finding.cause == before.cause || also.contains(&before.cause);
     before.rests_on_lost_packet && before.outcome == Outcome::Failure && proven && !stands

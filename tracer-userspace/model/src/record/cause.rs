@@ -224,7 +224,7 @@ causes! {
     SlowResponse = "slow_response": Some(Application), Answer, Error, [Reached, NotReady, EndsWithProcess],
         "the latency of the health handler against `timeoutSeconds`";
     /// Nothing of the target's container could run.
-    TargetStarved = "target_starved": Some(Pod), Answer, Error, [Reached],
+    TargetStarved = "target_starved": Some(Pod), Any, Error, [Reached],
         "what the container waits for: a processor, a disk or memory";
     /// The target's container had used up its CPU quota and was held back. In `also` only.
     CpuThrottled = "cpu_throttled": Some(Pod), Answer, Warning, [],

@@ -1,6 +1,6 @@
 //! The target's processes cannot run: they are stopped or frozen, or wait for a processor.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -33,6 +33,10 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
     Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]).and_v6(),
     Scenario::new("target_starved_file_system", STARVED, blocked).needs(&[Need::Fuse, Need::Pressure]).and_v6(),
+    Scenario::new("target_starved_queue", STARVED, blocked_with_full_queue).needs(&[Need::Fuse, Need::Pressure]),
+    Scenario::new("slow_response_vfork", Some(Cause::SlowResponse), spawns).needs(&[Need::Fuse]),
+    Scenario::new("accept_queue_overflow_vfork", Some(Cause::AcceptQueueOverflow), spawns_with_full_queue)
+        .needs(&[Need::Fuse]),
 ];
 
 /// The process is stopped by a signal, as a debugger, a script or job control do.
@@ -73,9 +77,7 @@ fn frozen(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
 fn full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("backlog:1", HTTP)?;
     fixture.pod_of(pod)?.halt()?;
-    let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
-    let _waiting = fixture.node.node.enter(|| Ok([first()?, first()?]))?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+    fails_with_full_queue(fixture, pod)
 }
 
 /// The queue has room for the prober's SYN, and fills up before the end of the handshake.
@@ -113,17 +115,51 @@ fn fails_with_workers(fixture: &mut Fixture<'_>, stopped: &str) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
+const HUNG_DISK: &str = "none of its tasks could run: they waited for the disk or a network file system";
+
 /// The server opens its log, on a file system that never answers.
 fn blocked(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, _hung) = serve_blocked(fixture, "blocked")?;
+    fixture.mentions(&[HUNG_DISK]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The same after some probes: their connections fill the accept queue.
+fn blocked_with_full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, _hung) = serve_blocked(fixture, "blocked")?;
+    fixture.mentions(&["the accept queue of", HUNG_DISK]);
+    fails_with_full_queue(fixture, pod)
+}
+
+/// The server waits in vfork() for a child, which has not called exec. That is state D, and no wait for a disk.
+fn spawns(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, _hung) = serve_blocked(fixture, "spawns")?;
+    fixture.mentions(&["waits for a child process that has not called exec yet (vfork)"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+fn spawns_with_full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, _hung) = serve_blocked(fixture, "spawns")?;
+    fixture.mentions(&["waits for a child process that has not called exec yet (vfork)"]);
+    fails_with_full_queue(fixture, pod)
+}
+
+fn fails_with_full_queue(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
+    let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
+    let _waiting = fixture.node.node.enter(|| Ok([first()?, first()?]))?;
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// Serves with a process that waits in state D for a file system that never answers.
+fn serve_blocked(fixture: &mut Fixture<'_>, mode: &str) -> Result<(SocketAddr, Hung)> {
     let (pod, options) = (fixture.pod(HTTP)?, fixture.options);
     let hung = Hung::new(&options.scratch.join("hung"))?;
-    let log = hung.path("log").display().to_string();
+    let path = hung.path("log").display().to_string();
     let server = fixture.pod_of(pod)?;
-    server.serve(options, &["blocked", &log, &format!("[::]:{HTTP}")])?;
-    server.group(&format!("{PREFIX}{}-blocked", std::process::id()))?;
+    server.serve(options, &[mode, &path, &format!("[::]:{HTTP}")])?;
+    server.group(&format!("{PREFIX}{}-{mode}", std::process::id()))?;
     server.wait_until_blocked()?;
-    fixture.mentions(&["none of its tasks could run: they waited for the disk or a network file system"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+    Ok((pod, hung))
 }
 
 /// Another cgroup uses the processor.

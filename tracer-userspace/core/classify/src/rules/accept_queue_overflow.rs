@@ -2,13 +2,19 @@
 //! no answer.
 
 use super::super::evidence::may_be_at_socket;
-use super::super::serving::{name, readings};
+use super::super::serving::{all_blocked, first_name, name, readings};
 use super::refusal::takes;
 use super::target_frozen::halt;
+use super::target_starved::is_blocked;
 use super::*;
+use crate::waits;
 use tracer_model::event::{Inspection, ListenQueue, ListenerState, MOST_LISTENERS, Netns, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    // A server that cannot run fills its queue as well.
+    if target_starved::is_cause(case) {
+        return None;
+    }
     if !in_handshake(case) {
         return after_syn(case);
     }
@@ -134,7 +140,8 @@ fn finding(case: &Case<'_>, evidence: Evidence, (waiting, backlog): (u32, u32), 
 /// The process could not accept when it was read last. One reading does not show for how long.
 fn describe_halt(case: &Case<'_>) -> Option<String> {
     let (_, reading) = readings(case).last().copied()?;
-    Some(format!("; at one reading, {} {}", name(&reading.processes), halt(reading, None)?.description()))
+    let halted = || Some(format!("{} {}", name(&reading.processes), halt(reading, None)?.description()));
+    Some(format!("; at one reading, {}", halted().or_else(|| all_blocked(reading))?))
 }
 
 pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
@@ -142,11 +149,13 @@ pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
     let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { own };
     let port = case.attempt.flow.dst.port();
     let listeners = format!("ss -ltn 'sport = :{port}'");
+    let blocked = readings(case).last().filter(|(_, reading)| is_blocked(reading)).map(|(_, reading)| *reading);
+    let first = blocked.map(|it| format!("Find what {} waits for in the kernel. ", first_name(it))).unwrap_or_default();
     let text = format!(
-        "Let the process on port {port} accept faster. Or raise its listen backlog and net.core.somaxconn {place}, and restart it. The queue is full if Recv-Q is above Send-Q"
+        "{first}Let the process on port {port} accept faster. Or raise its listen backlog and net.core.somaxconn {place}, and restart it. The queue is full if Recv-Q is above Send-Q"
     );
     let show = if netns.is_some() { run_in(case, netns, listeners) } else { Command::in_pod(listeners) };
-    Remediation::from(text).run([show])
+    Remediation::from(text).run(blocked.and_then(|it| waits::show(&it.processes))).run([show])
 }
 
 #[cfg(test)]
@@ -220,6 +229,40 @@ mod tests {
         };
         assert_has(&fix(POD), &["net.core.somaxconn in the pod"]);
         assert_has(&fix(NODE), &["net.core.somaxconn on the node"]);
+    }
+
+    /// State D in vfork() is no wait for a disk; in a function of a file system it is, and the server cannot accept.
+    #[test]
+    fn a_full_queue_of_a_server_in_state_d_is_not_its_backlog() {
+        let verdict = |function: &str| {
+            let mut stream = Stream::new().connect().clone();
+            for _ in 0..5 {
+                let blocked_in = Some(function.to_owned());
+                let tasks = ServerTasks {
+                    count: 1,
+                    blocked: 1,
+                    blocked_in,
+                    ran_ns: Some(7),
+                    waited_ns: Some(7),
+                    ..ServerTasks::default()
+                };
+                let process = ServerProcess { pid: 7, comm: "app".into(), tasks, frozen: None, cpu_cgroup: None };
+                let serving = Serving { processes: vec![process], ..Serving::default() };
+                stream.wait_ms(300).inspection(|reading| {
+                    reading.listeners = Some(vec![listener(2, 1)]);
+                    reading.serving = Some(Box::new(serving));
+                });
+            }
+            stream.gives_up().verdict()
+        };
+        let disk = verdict("nfs4_call_sync");
+        assert_eq!((disk.cause.name(), disk.confidence), ("target_starved", Confidence::Likely));
+        assert_has(&disk.summary, &["the accept queue of app (pid 7) is full", "disk or a network file system"]);
+        assert_has(&disk.remediation, &["cat /proc/7/task/*/wchan"]);
+        let child = verdict("kernel_clone");
+        assert_eq!(child.cause.name(), "accept_queue_overflow");
+        assert_has(&child.summary, &["has not called exec yet (vfork)"]);
+        assert_has(&child.remediation, &["Find what app (pid 7) waits for", "cat /proc/7/task/*/wchan"]);
     }
 
     const REQUEST: TcpFlags = TcpFlags(0x18);

@@ -31,20 +31,20 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let text = format!("{who} {how}{place}, at {}", counted(halted.len() as u64, "reading"));
     let pids: Vec<u32> = servers.iter().map(|it| it.pid).collect();
     let read = evidence_of(hook, time, text, json!({ "pids": pids, "readings": halted.len() }));
-    Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(servers)).rests_on_lost_packet())
+    Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(case, servers)).rests_on_lost_packet())
 }
 
 /// How many readings must agree.
 const MIN_READINGS: usize = 2;
 
 /// What shows that the target is silent.
-struct Silence {
-    end: Evidence,
+pub(super) struct Silence {
+    pub end: Evidence,
     /// When the silence ended, if the last reading must be near that.
-    until: Option<u64>,
+    pub until: Option<u64>,
 }
 
-fn silence(case: &Case<'_>) -> Option<Silence> {
+pub(super) fn silence(case: &Case<'_>) -> Option<Silence> {
     if in_handshake(case) {
         let (time, _, listener) = fullest_queue(case)?;
         let dropped = case.settled || case.attempt.queue_full(ListenQueue::Accept).is_some();
@@ -125,7 +125,7 @@ impl Halt<'_> {
         }
     }
 
-    fn fix(self, processes: &[ServerProcess]) -> Remediation {
+    fn fix(self, case: &Case<'_>, processes: &[ServerProcess]) -> Remediation {
         let pids = processes.iter().map(|it| it.pid.to_string()).collect::<Vec<_>>().join(" ");
         match self {
             Self::Frozen(file) => {

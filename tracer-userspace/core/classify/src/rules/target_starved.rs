@@ -2,8 +2,10 @@
 
 use super::super::serving::{connection, name, readings};
 use super::cpu_throttled::throttling;
+use super::target_frozen::{Silence, silence};
 use super::*;
-use tracer_model::event::{Pressure, ServerTasks, Serving};
+use crate::waits;
+use tracer_model::event::{Pressure, ServerProcess, ServerTasks, Serving};
 
 /// The least time between the first and the last reading.
 const MIN_SPAN_NS: u64 = 200_000_000;
@@ -23,25 +25,39 @@ pub(super) fn is_cause(case: &Case<'_>) -> bool {
 }
 
 fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
-    let ended = taken_and_silent(case)?;
-    let connection = connection(case)?;
-    let unread = !connection.accepted || connection.unread > 0;
+    let Silence { end, .. } = silence(case)?;
+    let (ended, _) = case.attempt.ended?;
+    // Else the accept queue is full, so that the server has no connection to take.
+    let is_taken = taken_and_silent(case).is_some();
+    let connection = connection(case).filter(|_| is_taken);
+    if is_taken && connection.is_none() {
+        return None;
+    }
+    let unread = connection.is_none_or(|it| !it.accepted || it.unread > 0);
     let asked = sent_request_late(case).unwrap_or(case.attempt.started);
     let readings: Vec<_> = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time)).collect();
     let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS);
-    let (stall, reading) = stall(&readings, connection.pid).filter(|(stall, _)| stall.for_ns >= watched / 2)?;
+    let pid = connection.and_then(|it| it.pid);
+    let (stall, reading) = stall(&readings, pid).filter(|(stall, _)| stall.for_ns >= watched / 2)?;
     if !fits(unread, stall.server_waited) || is_throttling(case, &stall) {
         return None;
     }
     let (server, words) = (name(&reading.processes), stall.describe());
-    let request = match connection.unread {
-        bytes if unread => format!("{} of the request lie unread in {server}; ", counted(u64::from(bytes), "byte")),
-        _ => format!("{server} has read the request, and "),
+    let request = match connection {
+        Some(it) if unread => format!("{} of the request lie unread in {server}; ", counted(it.unread.into(), "byte")),
+        Some(_) => format!("{server} has read the request, and "),
+        None => format!("the accept queue of {server} is full; "),
     };
     let summary = format!("{}: {request}{words}{}", case.attempt.flow.dst, stall.on_node());
-    let end = of_state(ended, case.attempt.last.as_ref()?);
     let evidence = std::iter::once(stall.evidence(reading)).chain(unread.then_some(end)).collect();
-    Some(Finding::likely(Cause::TargetStarved, evidence, summary, stall.resource.fix()))
+    let found = Finding::likely(Cause::TargetStarved, evidence, summary, stall.resource.fix(&reading.processes));
+    Some(if is_taken { found } else { found.rests_on_lost_packet() })
+}
+
+/// All threads of the server are in state D. One reading does not show for how long.
+pub fn is_blocked(reading: &Serving) -> bool {
+    let blocked = |it: &ServerProcess| !it.tasks.incomplete && it.tasks.count > 0 && it.tasks.blocked == it.tasks.count;
+    !reading.processes.is_empty() && reading.processes.iter().all(blocked)
 }
 
 /// The tasks could not run since their CPU limit was used up. The kernel counts that as pressure, too (throttled tasks
@@ -82,7 +98,7 @@ struct Stall<'a> {
 /// if the kernel has none, the threads of the processes that serve. `pid` has accepted the connection.
 ///
 /// The pressure of the disk lacks waits outside of `io_schedule`: for a network or a frozen file system, or for a lock of
-/// one. So threads that are all in state D and never run count, too.
+/// one. So threads that are all in state D and never run count, too, if they wait in a function of a file system.
 fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall<'a>, &'a Serving)> {
     let whole: Vec<_> =
         readings.iter().filter(|(_, reading)| !reading.processes.is_empty() && !reading.incomplete).collect();
@@ -102,18 +118,24 @@ fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall
     let threads = Threads::of(whole.iter().map(|(_, reading)| *reading), pid);
     // `full` of the CPU is counted since 5.13.
     let not_counted = |resource: &Resource| own.iter().all(|(waits, _)| waits.full(*resource).is_none());
+    let blocked_in = last.processes.iter().find_map(|it| it.tasks.blocked_in.as_deref());
+    // State D alone is no wait for a disk: a parent in vfork() is in it, too.
+    let node_io = node.as_ref().and_then(|node| node.some(Resource::Io));
+    let is_of_disk = || match blocked_in {
+        Some(function) => waits::is_of_file_system(function) || node_io.is_some_and(|ns| ns >= of_ns / 2),
+        None => node_io.is_none_or(|ns| ns >= of_ns / 10),
+    };
     let by_threads = || {
         let threads = threads.as_ref()?;
         let is_stuck = |resource: &Resource| *resource == Resource::Io && threads.hardly_ran(of_ns);
         let (resource, for_ns) = threads.stall(of_ns).filter(|(it, _)| not_counted(it) || is_stuck(it))?;
-        Some((resource, for_ns, None))
+        (resource != Resource::Io || is_of_disk()).then_some((resource, for_ns, None))
     };
     let (resource, for_ns, cgroup) = longest.or_else(by_threads)?;
     let server_waited = threads.is_some_and(|it| it.none_slept() || resource == Resource::Cpu && it.never_ran(of_ns));
     // The node's pressure lacks the same waits.
     let node = node.filter(|_| cgroup.is_some() || not_counted(&resource));
     let node = node.and_then(|node| Some(node.some(resource)?.saturating_mul(100) / of_ns));
-    let blocked_in = last.processes.iter().find_map(|it| it.tasks.blocked_in.as_deref());
     let stall = Stall { resource, for_ns: for_ns.min(of_ns), of_ns, at: *at, cgroup, node, blocked_in, server_waited };
     (for_ns >= of_ns / 2).then_some((stall, *last))
 }
@@ -244,7 +266,7 @@ impl Resource {
         }
     }
 
-    fn fix(self) -> Remediation {
+    fn fix(self, servers: &[ServerProcess]) -> Remediation {
         let pods = || Command::in_cluster("kubectl top pod -A");
         match self {
             Self::Cpu => Remediation::from(
@@ -254,7 +276,9 @@ impl Resource {
             Self::Io => Remediation::from(
                 "Find what uses the disk, what the tasks wait for, and whether a network file system hangs. Move the log or the volume off that disk, or raise its limits",
             )
-            .run(["iostat -x 1", "cat /proc/PID/task/*/wchan", "nfsstat -c"].map(Command::on_node)),
+            .run([Command::on_node("iostat -x 1")])
+            .run(waits::show(servers))
+            .run([Command::on_node("nfsstat -c")]),
             Self::Memory => Remediation::from(
                 "Raise the memory limit of the container, or let it use less: compare memory.current with memory.max and memory.high in its cgroup. If the node itself lacks memory, find who uses it",
             )
