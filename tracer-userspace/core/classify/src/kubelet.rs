@@ -61,7 +61,8 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached
     let found = if probe.is_counted() {
         failed_command(probe, spec, &named.k8s)
     } else {
-        ignored_result(probe, &named.k8s, pod(&probe.pod, node).is_some_and(|it| it.deleting))
+        let deleting = pod(&probe.pod, node).is_some_and(|it| it.deleting);
+        ignored_result(probe, &named.k8s, deleting, container.is_some_and(|it| had_just_ended(it, probe)))
     };
     Some((found, named))
 }
@@ -200,7 +201,7 @@ fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> F
 
 /// The kubelet ignores this result: it counts neither as a failure nor as a success. A command that never runs is a
 /// failure here all the same, because nothing else reports it.
-fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
+fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool, ended: bool) -> Finding {
     let (cause, what) = match probe.reason {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
         ProbeOutput::ContainerEnds if is_cancelled(probe) => (Cause::ExecFailed, "was cancelled by the kubelet"),
@@ -211,7 +212,11 @@ fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
         _ if is_without_runtime(probe) => (Cause::ExecNotRun, "gave no result: the container runtime did not answer"),
         _ => (Cause::ExecFailed, "could not be run, or how it ended is not known"),
     };
-    let ends = if deleting { "; the pod is being deleted" } else { "" };
+    let ends = match (deleting, ended) {
+        (true, _) => "; the pod is being deleted",
+        (_, true) => "; the container ended at that time",
+        _ => "",
+    };
     let summary = format!(
         "the command of the {} probe{} {what}{}{ends}; the kubelet ignores this result: {}",
         probe.probe_type,
@@ -220,12 +225,21 @@ fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool) -> Finding {
         unchanged(probe.probe_type)
     );
     let is_at_end = probe.reason == ProbeOutput::ContainerEnds
-        || deleting && probe.reason == ProbeOutput::CommandNotRun && !has_no_program(probe);
+        || (deleting || ended) && probe.reason == ProbeOutput::CommandNotRun && !has_no_program(probe);
     let (outcome, fix) = match is_at_end {
         true => (Outcome::Noise, fix_at_end(probe, k8s)),
         false => (Outcome::Failure, fix_not_run(cause, probe, k8s)),
     };
     Finding { outcome, ..Finding::likely(cause, vec![of_outcome(probe)], summary, fix) }
+}
+
+/// By its status, the container ended when the kubelet could not run the command. The times of a status are whole
+/// seconds.
+fn had_just_ended(container: &Container, probe: &KubeletProbe) -> bool {
+    const WITHIN_NS: u64 = 2_000_000_000;
+    let last = container.runs.as_ref().and_then(|runs| runs.last.as_ref());
+    let ended = last.and_then(|last| last.finished_boot_ns);
+    ended.is_some_and(|ended| ended.abs_diff(probe.written_boot_ns) <= WITHIN_NS)
 }
 
 /// What the ignored result leaves unchanged.
@@ -355,6 +369,35 @@ mod tests {
         let other = errored(not_run, SETNS, false).verdict.remediation;
         assert_has(&other, &["in the log of the runtime"]);
         assert_lacks(&other, &["image"]);
+    }
+
+    /// The runtime finds no cgroup, or no process, of a container that has just ended.
+    #[test]
+    fn a_command_for_a_container_that_had_just_ended_is_noise() {
+        let outcome = |ended_ago_ms: Option<u64>, words: &str| {
+            let mut stream = Stream::new().exec_readiness().wait_ms(10_000).clone();
+            let ended = ended_ago_ms.map(|ms| Ended {
+                id: None,
+                exit_code: 1,
+                reason: None,
+                started_boot_ns: None,
+                finished_boot_ns: Some(stream.now() - ms * 1_000_000),
+            });
+            let runs = Runs { last: ended, ..Runs::default() };
+            stream.last_pods().pods[0].containers[0].runs = Some(runs);
+            stream.kubelet_error(ProbeType::Readiness, ProbeOutput::CommandNotRun, words);
+            let verdict = stream.verdict();
+            (verdict.outcome, verdict.remediation.to_string().starts_with("Nothing, if the container"))
+        };
+        let gone = SETNS.replace(
+            "error executing setns process: exit status 1",
+            "error adding pid 7 to cgroups: failed to write 7: openat2 /sys/fs/cgroup/pids/x/cgroup.procs: no such file or directory",
+        );
+        assert_eq!(outcome(Some(1_000), &gone), (Outcome::Noise, true));
+        assert_eq!(outcome(Some(1_000), SETNS), (Outcome::Noise, true));
+        assert_eq!(outcome(Some(9_000), &gone), (Outcome::Failure, true), "its status may come later");
+        assert_eq!(outcome(None, SETNS), (Outcome::Failure, false));
+        assert_eq!(outcome(Some(1_000), MISSING).0, Outcome::Failure, "the program is missing");
     }
 
     /// Written by runc if the file is there and the kernel does not execute it.

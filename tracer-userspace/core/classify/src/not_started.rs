@@ -54,6 +54,25 @@ const CAUSES: &[NotStarted] = &[
         ),
     },
     OUT_OF_MEMORY,
+    // `cpuset_can_attach`, kernel/cgroup/cpuset.c
+    NotStarted {
+        words: &["cgroup.procs: no space left on device"],
+        cause: Cause::ExecNotRun,
+        why: "the cpuset of the container's cgroup is empty",
+        fix: (
+            "Compare cpuset.cpus and cpuset.mems of the container's cgroup with those of the cgroups above it: one of them is empty. Find what set it: a CPU that went offline, a static CPU manager, a change by hand",
+            &[],
+        ),
+    },
+    NotStarted {
+        words: &["cgroup.procs: no such file or directory", "cgroup.procs: no such device"],
+        cause: Cause::ExecNotRun,
+        why: "the container's cgroup is gone",
+        fix: (
+            "Nothing, if the container had just ended: its cgroup went with it. If it goes on while the container runs, the cgroup was moved. Then set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime, and delete the pod",
+            &[],
+        ),
+    },
     NotStarted {
         words: &["cgroup"],
         cause: Cause::ExecNotRun,
@@ -170,6 +189,14 @@ mod tests {
             (
                 "exec failed: unable to start container process: error adding pid 27218 to cgroups: failed to write 27218: openat2 /sys/fs/cgroup/pids/causes-runc/cgroup.procs: no such file or directory",
                 "cgroup",
+            ),
+            (
+                "exec failed: unable to start container process: error adding pid 27218 to cgroups: failed to write 27218: openat2 /sys/fs/cgroup/pids/causes-runc/cgroup.procs: no such file or directory",
+                "cgroup is gone",
+            ),
+            (
+                "exec failed: unable to start container process: error adding pid 7 to cgroups: failed to write 7: write /sys/fs/cgroup/cpuset/x/cgroup.procs: no space left on device",
+                "cpuset",
             ),
             ("exec failed: pipe2: too many open files", "file descriptor"),
             ("exec failed: cannot exec in a paused container (use --ignore-paused to override)", "is paused"),
