@@ -71,6 +71,7 @@ pub(super) fn closed(case: &Case<'_>) -> Option<Finding> {
         (_, Some(_)) => or_plain_http(case, fix(case)),
         _ if case.matched.may_speak_plain_http() && may_depend => {
             let fix = fix(case).reword(|text| format!("{}{OR_SPEAKS_TLS}", text.trim_end_matches('.')));
+            let fix = fix.reword(|text| format!("{}{ON_PURPOSE}", text.trim_end_matches('.')));
             fix.run([shows_certificate(attempt.flow.dst)])
         }
         _ => fix(case),
@@ -108,6 +109,9 @@ fn is_misfit(case: &Case<'_>) -> bool {
     let lost = case.node.lost_between(case.attempt.started, until) > 0;
     !by_proxy && !deleting && !lost && case.matched.may_have_wrong_protocol()
 }
+
+/// What a healthy server does with a request that it does not want.
+const ON_PURPOSE: &str = ". Some servers close on purpose: one that does not know the Host of the probe (nginx: return 444), or one that expects the PROXY protocol. Then change the probe";
 
 const PROCESS_ENDED: &str = ", and its listener ended at the same time: it exited, crashed or was stopped";
 

@@ -24,7 +24,12 @@ fn by_socket(case: &Case<'_>) -> Option<Finding> {
     let summary =
         format!("{} has a socket for this attempt and answered its SYN with a RST{why}", case.attempt.flow.dst);
     let evidence = vec![of_reset_sent(time, reset), of_reset_received(at, received)];
-    Some(Finding::failure(Cause::HandshakeRst, evidence, summary, Cause::HandshakeRst.fix()))
+    let port = case.attempt.flow.dst.port();
+    let show = run_in(case, reset.netns, format!("ss -tanp 'sport = :{port}'"));
+    let fix = Remediation::from(
+        "No other host and no proxy is involved. See which sockets have that port, in which state, and what their process did at that time: it may have closed the listener. The kernel's reason in the verdict names the check that failed",
+    );
+    Some(Finding::failure(Cause::HandshakeRst, evidence, summary, fix.run([show])))
 }
 
 /// A RST came, and no hook saw a sender on this node.
@@ -87,6 +92,16 @@ mod tests {
     fn a_rst_without_a_sender_on_this_node_is_the_cause() {
         let causes = Stream::new().connect().reset_received(TcpState::SynSent, 0).causes();
         assert_eq!(causes, ["handshake_rst"]);
+    }
+
+    #[test]
+    fn a_rst_of_a_socket_of_this_node_leads_to_that_socket() {
+        let mut stream = Stream::new().connect().reset_sent(SYN, false, None).clone();
+        stream.reset_received(TcpState::SynSent, 0);
+        let verdict = stream.verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("handshake_rst", Confidence::Proven));
+        assert_has(&verdict.remediation, &["No other host", "ss -tanp 'sport = :8080'"]);
+        assert_lacks(&verdict.remediation, &["Follow the path"]);
     }
 
     /// The hooks do not show who answered: the RST has the addresses of the backend.

@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let text = format!("{local} is the source of a connection of {comm} (pid {pid}) to {remote}");
     let (first, last) = read.range;
     let summary = format!(
-        "nobody listens on {dst}{}; bind() fails, as the port is the source of a connection of {comm} (pid {pid}) to {remote} (ip_local_port_range {first}-{last})",
+        "nobody listens on {dst}{}; bind() would fail, as the port is the source of a connection of {comm} (pid {pid}) to {remote} (ip_local_port_range {first}-{last})",
         in_namespace(case, Some(netns))
     );
     let fields = json!({ "pid": pid, "local": local, "remote": remote, "range": [first, last], "netns": netns });

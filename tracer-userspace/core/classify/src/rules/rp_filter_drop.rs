@@ -53,7 +53,7 @@ fn setting(case: &Case<'_>, drop: &PacketDrop) -> Option<(String, &'static str)>
         Some(true) => (format!("{set}=2"), "2 is loose; the higher of this value and that of net.ipv4.conf.all counts"),
         Some(false) => (
             format!("{set}=0 net.ipv4.conf.all.rp_filter=0"),
-            "loose, 2, drops there too, because that device has no IPv4 address; the higher of the two settings counts",
+            "loose, 2, drops there too, because that device has no IPv4 address; the higher of the two settings counts. 0 for all switches the filter off on each device that has 0 itself. A new pod's device takes net.ipv4.conf.default, or what a file in sysctl.d sets for its name: set 0 there, too",
         ),
         None => (
             format!("{set}=2"),
@@ -149,6 +149,7 @@ mod tests {
         let off = "; sysctl -w net.ipv4.conf.lxc7.rp_filter=0 net.ipv4.conf.all.rp_filter=0";
         let none = fix(&["fe80::1"]);
         assert!(none.to_string().ends_with(off) && !none.to_string().contains("=2"), "{none}");
+        assert_has(&none, &["net.ipv4.conf.default", "0 for all switches the filter off"]);
         let loose = fix(&["10.88.0.1"]);
         assert_ends(&loose, "; sysctl -w net.ipv4.conf.lxc7.rp_filter=2");
     }

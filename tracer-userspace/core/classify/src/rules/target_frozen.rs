@@ -136,8 +136,10 @@ impl Halt<'_> {
                     format!("echo 0 > {folder}/cgroup.freeze")
                 };
                 let text = "Resume the container by its runtime, or by its cgroup; a cgroup above it may be the frozen one. Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)";
+                let probed = case.matched.probed_container().and_then(|(_, container)| container.id.clone());
+                let container = shell::plain(probed.as_deref().unwrap_or_default(), "CONTAINER-ID");
                 Remediation::from(text)
-                    .run(["ctr -n k8s.io tasks resume CONTAINER-ID".to_owned(), thaw].map(Command::on_node))
+                    .run([format!("ctr -n k8s.io tasks resume {container}"), thaw].map(Command::on_node))
             }
             Self::Stopped => Remediation::from(
                 "Resume the process. Then find out who sent SIGSTOP or SIGTSTP: a script, job control or a debugger",

@@ -141,7 +141,13 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
         ),
         Some("TCP_MD5NOTFOUND" | "TCP_AONOTFOUND" | "TCP_AOREQUIRED") => Explanation::of(
             "; the listener there takes only signed segments from that address (TCP-MD5 or TCP-AO, as BGP uses it), and a probe signs none",
-        ),
+        )
+        .fix(PEERS_ONLY, []),
+        // IP_MINTTL, as GTSM (RFC 5082) uses it
+        Some("TCP_MINTTL") => Explanation::of(
+            "; the listener there takes only packets with a higher TTL (IP_MINTTL, as BGP uses it), and a probe does not send them",
+        )
+        .fix(PEERS_ONLY, []),
         // `tcp_validate_incoming`, net/ipv4/tcp_input.c
         Some("TCP_INVALID_SYN") if drop.flags.is_syn_ack() => Explanation::of(
             "; it is a second SYN-ACK, so that what the prober sent after the first one did not reach the target",
@@ -181,6 +187,8 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
         _ => Explanation::default(),
     }
 }
+
+const PEERS_ONLY: &str = "That listener serves its peers only. Let the probe ask another port, such as the health port of the routing daemon, or run a command";
 
 /// By the function that dropped it without a reason.
 fn by_place(drop: &PacketDrop) -> Explanation {
@@ -327,6 +335,9 @@ mod tests {
         let signed = noted("TCP_MD5NOTFOUND", "tcp_v4_rcv");
         assert_has(&signed, &["takes only signed segments"]);
         assert_lacks(&signed, &["a single lost packet"]);
+        for reason in ["TCP_MD5NOTFOUND", "TCP_MINTTL"] {
+            assert_has(&noted(reason, "tcp_v4_rcv"), &["as BGP uses it", "serves its peers only"]);
+        }
         assert_has(
             &noted("IP_INNOROUTES", "ip_route_input_slow"),
             &["has no route for it", "ip addr show to 10.88.0.2"],
