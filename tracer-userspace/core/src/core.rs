@@ -37,6 +37,7 @@ use self::verdicts::{Decided, Verdicts};
 use self::waiting::Waiting;
 use tracer_attempts::correlate::Correlator;
 use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::listeners::takes;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_classify::finding::Finding;
@@ -139,7 +140,9 @@ impl Core {
                 waiting.into_iter().filter(|conn| self.can_classify(*conn, observation.time_boot_ns)).collect()
             }
             ObservationKind::Listen(listen) if listen.begins && !listen.bound => {
-                self.waiting.take_refused(listen.netns, listen.addr.port())
+                let to = |conn| self.correlator.get(conn).map(|attempt| attempt.flow.dst.ip());
+                let served = |conn| to(conn).is_none_or(|dst| takes(listen.addr.ip(), dst));
+                self.waiting.take_refused(listen.netns, listen.addr.port(), served)
             }
             ObservationKind::PortHolders(reading) => self.waiting.refused(reading.netns, reading.port),
             _ => return,
@@ -265,7 +268,10 @@ impl Core {
         let streak = self.failures.streak(attempt, &self.node);
         let streak = streak.map(|s| next(s, before.is_some() || self.is_grpc_retry(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
-        let found = classify(&Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak));
+        let established = attempt.established.is_some();
+        let failing = established.then(|| self.failures.failing(attempt, &self.node, before.is_some())).flatten();
+        let case = Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak).failing(failing);
+        let found = classify(&case);
         let failed = found.as_ref().is_some_and(|(finding, _)| finding.outcome == Outcome::Failure);
         let recovered = before.filter(|before| !failed && before.recovered(attempt, &self.node));
         recovered.map(|before| recovery(attempt, before)).or(found)

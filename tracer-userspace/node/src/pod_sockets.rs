@@ -2,12 +2,14 @@
 //! translation in the pod redirected the attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::net::SocketAddr;
 
 use netlink_packet_core::NLA_F_NESTED;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::net::if_::if_indextoname;
 
+use super::cgroup::pod_process;
 use super::enter::in_netns;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, family, field, octets, push};
@@ -54,7 +56,9 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> O
     let pids = if elsewhere.is_empty() { &[] } else { namespaces.pids(netns, max_age(query.awaited)) };
     let elsewhere = elsewhere.into_iter().filter_map(|(socket, device)| {
         let pid = holder_of(socket.inode, pids)?;
-        Some(ListenerAt { addr: socket.local, device, server: Listener { pid, comm: comm(pid)? } })
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok();
+        let container = cgroups.and_then(|text| pod_process(&text)).and_then(|it| it.container);
+        Some(ListenerAt { addr: socket.local, device, server: Listener { pid, comm: comm(pid)? }, container })
     });
     let elsewhere = elsewhere.take(MOST_ELSEWHERE).collect();
     let redirect = redirect.map(|(to, server, passed_over)| {

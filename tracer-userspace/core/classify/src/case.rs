@@ -24,13 +24,30 @@ pub struct Case<'a> {
     pub(super) settled: bool,
     /// Failures in a row of the same target before this attempt ends, this one included.
     pub(super) streak: Option<Streak>,
+    /// Failures in a row of this probe, whatever the answer.
+    pub(super) failing: Option<Failing>,
     pub(super) blocks: Blocks<'a>,
 }
 
 impl<'a> Case<'a> {
     /// See the fields.
     pub fn new(attempt: &'a Attempt, node: &'a Node, settled: bool, streak: Option<Streak>) -> Self {
-        Self { attempt, node, matched: Matched::new(attempt, node), settled, streak, blocks: Blocks::default() }
+        Self {
+            attempt,
+            node,
+            matched: Matched::new(attempt, node),
+            settled,
+            streak,
+            failing: None,
+            blocks: Blocks::default(),
+        }
+    }
+
+    /// The same with these failures.
+    #[must_use]
+    pub const fn failing(mut self, failing: Option<Failing>) -> Self {
+        self.failing = failing;
+        self
     }
 
     /// Which of these hooks are missing. A hook that shows only the other address family does not count, nor does one that
@@ -83,6 +100,16 @@ impl Streak {
             _ => Some(self),
         }
     }
+}
+
+/// Failures in a row of one probe, this one included.
+#[derive(Clone, Copy, Debug)]
+pub struct Failing {
+    pub count: u32,
+    /// When the first of them began.
+    pub since: u64,
+    /// When its last attempt that succeeded began.
+    pub succeeded: Option<u64>,
 }
 
 /// The attempt never got past its handshake.

@@ -181,7 +181,7 @@ impl Finding {
     }
 
     /// Adds the evidence of the other finding. A throttled container is fixed first, since throttling makes the rest
-    /// late. A dependency comes last: tracer does not know whether the pod needs it.
+    /// late. So does a start that takes too long. A dependency comes last: tracer does not know whether the pod needs it.
     pub(super) fn join(&mut self, other: Self) {
         let rows: Vec<_> = other.evidence.into_iter().filter(|row| !self.evidence.contains(row)).collect();
         self.evidence.extend(rows);
@@ -190,6 +190,12 @@ impl Finding {
             let rest = std::mem::take(&mut self.remediation);
             let text = format!("{}. If that does not help: {}", first.text, rest.text);
             self.remediation = first.reword(|_| text).run(rest.commands);
+        } else if other.cause == Cause::StartupBudgetExceeded {
+            self.summary += &format!("; {}", other.summary);
+            let first = std::mem::take(&mut self.remediation);
+            let still = other.remediation.text;
+            self.remediation =
+                first.reword(|otherwise| format!("If it is still starting: {still}. Otherwise: {otherwise}"));
         } else if other.cause == Cause::DependencyUnreachable {
             self.summary += &format!("; {}", other.summary);
             let Remediation { text, commands } = other.remediation;

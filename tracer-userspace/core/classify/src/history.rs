@@ -11,7 +11,7 @@ use super::finding::Finding;
 use super::kubectl;
 use super::rules::network_policy_drop;
 use super::sidecar;
-use tracer_model::event::{Container, Ended, ProbeSpec, Runs, Waiting};
+use tracer_model::event::{Container, Ended, ProbeSpec, ProbeType, Runs, Waiting};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Remediation, Trait};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -33,26 +33,78 @@ pub(super) fn of_start(case: &Case<'_>, began: u64) -> Evidence {
     evidence_of("container_status", began, text, json!({ "restarts": restarts }))
 }
 
-/// A clause for a container that was OOM-killed while it started. It must not run now, or not longer than that run did.
+/// A clause for a container that was OOM-killed while it started.
 pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
-    let (container, runs) = recently_ended(case, at)?;
-    // A run that ended after the attempt was there to listen.
-    let before = |last: &Ended| last.finished_boot_ns.is_none_or(|end| end <= at);
-    let last = runs.last.as_ref().filter(|last| last.is_out_of_memory() && before(last))?;
-    let ran = last.ran_ns().filter(|ran| *ran <= START_NS)?.saturating_add(SLACK_NS);
-    let is_down = runs.started_boot_ns.is_none_or(|began| at.saturating_sub(began) <= ran);
-    let ago = last.finished_boot_ns.map(|end| format!(" {} s before", (at - end) / SECOND_NS));
-    is_down.then(|| {
-        format!(
-            "; {} was OOMKilled{} and {}: its process used up its memory and is not there to listen",
-            name_of(container),
-            ago.unwrap_or_default(),
-            restarted(runs.restarts)
-        )
-    })
+    let (container, runs, last) = ended_in_start(case, at).filter(|(.., last)| last.is_out_of_memory())?;
+    Some(format!(
+        "; {} was OOMKilled{} and {}: its process used up its memory and is not there to listen",
+        name_of(container),
+        ago(last, at),
+        restarted(runs.restarts)
+    ))
 }
 
-pub(super) const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
+/// A clause for a container that ended by itself while it started: it crashed, or had nothing more to do.
+pub(super) fn ended_by_itself(case: &Case<'_>, at: u64) -> Option<String> {
+    let (container, runs, last) =
+        ended_in_start(case, at).filter(|(container, _, last)| is_own_end(container, last))?;
+    Some(format!(
+        "; {} ended by itself{} with {}, and {}",
+        name_of(container),
+        ago(last, at),
+        describe_end(last),
+        restarted(runs.restarts)
+    ))
+}
+
+/// The last run ended while it started. The container does not run at `at`, or not for longer than that run did.
+fn ended_in_start<'a>(case: &Case<'a>, at: u64) -> Option<(&'a Container, &'a Runs, &'a Ended)> {
+    let (container, runs) = recently_ended(case, at)?;
+    // A run that ended after the attempt was there to listen.
+    let last = runs.last.as_ref().filter(|last| last.finished_boot_ns.is_none_or(|end| end <= at))?;
+    let ran = last.ran_ns().filter(|ran| *ran <= START_NS)?.saturating_add(SLACK_NS);
+    let is_down = runs.started_boot_ns.is_none_or(|began| at.saturating_sub(began) <= ran);
+    is_down.then_some((container, runs, last))
+}
+
+/// " 12 s before"
+fn ago(last: &Ended, at: u64) -> String {
+    last.finished_boot_ns.map(|end| format!(" {} s before", (at - end) / SECOND_NS)).unwrap_or_default()
+}
+
+/// The process crashed, or it ended before any probe can have ended it. A process may end with any exit code if the
+/// kubelet asks it to (SIGTERM).
+fn is_own_end(container: &Container, last: &Ended) -> bool {
+    let restarts = |kind: ProbeType| kind != ProbeType::Readiness;
+    let probes = container.probes.iter().filter(|it| restarts(it.probe_type)).map(ProbeSpec::earliest_restart_s);
+    // The model has no initialDelaySeconds of a command.
+    let commands = container.exec.iter().filter(|it| restarts(it.probe_type));
+    let commands = commands.map(|it| it.period_s.saturating_mul(it.failure_threshold.saturating_sub(1)));
+    let earliest = probes.chain(commands).min().map(|s| u64::from(s) * SECOND_NS);
+    match last.exit_code {
+        137 | 143 => false,
+        134 | 135 | 139 => !last.is_out_of_memory(),
+        _ => {
+            !last.is_out_of_memory() && last.ran_ns().is_some_and(|ran| earliest.is_none_or(|it| ran + SECOND_NS <= it))
+        }
+    }
+}
+
+/// The fix for a container that was OOM-killed.
+pub(super) fn more_memory(case: &Case<'_>) -> Remediation {
+    kubectl::with_log(case, MORE_MEMORY)
+}
+
+/// The fix for a container that ends by itself.
+pub(super) fn find_own_end(case: &Case<'_>) -> Remediation {
+    let container = case.matched.probed_container().map(|(_, it)| it);
+    Remediation::from(OWN_END).run(container.map(|it| previous_log(case, it)))
+}
+
+const OWN_END: &str =
+    "Find in the log of the last run why the container ends by itself: no probe ended it. A startupProbe does not help";
+
+const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
 
 /// A clause for a run before that ended as the kubelet ends a run which has spent its budget.
 pub(super) fn last_run_spent_budget(case: &Case<'_>) -> Option<String> {
@@ -82,8 +134,8 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let at = case.attempt.ended.map_or(finding.decided_at, |(end, _)| end.min(finding.decided_at));
     let Some((container, runs)) = recently_ended(case, at) else { return };
     finding.evidence.push(of_runs(case, container, runs, at));
-    // The rule that found the OOM kill has its own fix.
-    let has_fix = finding.remediation.text.starts_with(MORE_MEMORY);
+    // The rule that found such an end has its own fix.
+    let has_fix = [MORE_MEMORY, OWN_END].iter().any(|fix| finding.remediation.text.starts_with(fix));
     if let Some(more) = fix(case, container, runs).filter(|_| !has_fix) {
         let ended = runs.last.as_ref().and_then(|last| last.finished_boot_ns);
         let is_down = runs.started_boot_ns.is_none() && ended.is_some_and(|end| end <= at);
@@ -144,11 +196,15 @@ fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediatio
     if runs.last.as_ref().is_some_and(Ended::is_out_of_memory) {
         return Some(format!("{name} was OOMKilled: raise its memory limit, or find what fills it").into());
     }
+    let fix = Remediation::from(format!("{name} does not run now: its log shows how it ended"));
+    runs.started_boot_ns.is_none().then(|| fix.run([previous_log(case, container)]))
+}
+
+/// Prints the log of the container's last run.
+fn previous_log(case: &Case<'_>, container: &Container) -> Command {
     let named = case.matched.name().k8s.unwrap_or_default();
     let named = K8s { container_name: container.name.clone(), ..named };
-    let log = format!("kubectl logs {}{} --previous", kubectl::pod(&named), kubectl::container(&named));
-    let fix = Remediation::from(format!("{name} does not run now: its log shows how it ended"));
-    runs.started_boot_ns.is_none().then(|| fix.run([Command::in_cluster(log)]))
+    Command::in_cluster(format!("kubectl logs {}{} --previous", kubectl::pod(&named), kubectl::container(&named)))
 }
 
 /// The container that ended last, of those that the attempt can have met, if it ended recently or is in back-off.
@@ -346,6 +402,40 @@ mod tests {
         assert_lacks(&refused_after(1, 1, "Error").remediation, &["memory"]);
     }
 
+    /// A container with a readiness probe, which ends no run. It was started again 2 s ago.
+    fn refused_in_run(exit_code: i32, ran_s: u64, probed: fn(&mut Stream)) -> Verdict {
+        let mut stream = Stream::new().wait_ms(600_000).netns_made(POD).clone();
+        probed(&mut stream);
+        let runs = ended(&mut stream, ran_s, exit_code, "Error");
+        let started_boot_ns = Some(stream.seconds_ago(2));
+        stream.runs(Runs { started_boot_ns, ..runs }).connect().reset_sent(SYN, true, None).verdict()
+    }
+
+    /// A wrong configuration, a missing secret. No probe can end it that early.
+    #[test]
+    fn a_container_that_ends_by_itself_is_no_slow_start() {
+        let readiness: fn(&mut Stream) = |stream| _ = stream.http_readiness();
+        for (exit_code, words) in [(1, "exit code 1 after 3 s"), (0, "exit code 0"), (139, "exit code 139 (SIGSEGV)")] {
+            let verdict = refused_in_run(exit_code, 3, readiness);
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
+            assert_has(&verdict.summary, &["; container app ended by itself 12 s before with ", words]);
+            assert_starts(&verdict.remediation, "Find in the log of the last run why the container ends by itself");
+            assert_ends(&verdict.remediation, ": kubectl logs -n default web -c app --previous");
+        }
+        for (exit_code, ran_s) in [(137, 3), (143, 3), (1, 60)] {
+            assert_eq!(refused_in_run(exit_code, ran_s, readiness).cause.name(), "not_listening_yet");
+        }
+    }
+
+    /// The process may have ended because the kubelet asked it to.
+    #[test]
+    fn a_run_that_a_probe_can_have_ended_did_not_end_by_itself() {
+        let liveness: fn(&mut Stream) = |stream| _ = stream.liveness(2, 3);
+        let cause = |exit_code, ran_s| refused_in_run(exit_code, ran_s, liveness).cause.name();
+        assert_eq!((cause(1, 3), cause(1, 4)), ("connection_refused", "not_listening_yet"));
+        assert_eq!((cause(139, 4), cause(0, 6)), ("connection_refused", "not_listening_yet"));
+    }
+
     #[test]
     fn a_crash_or_a_kill_at_another_time_is_not_put_down_to_the_budget() {
         let cases =
@@ -408,7 +498,7 @@ mod tests {
         let fix = stream.verdict().remediation;
         assert_ends(&fix.text, "does not run now: its log shows how it ended");
         let mut crashed = Stream::new().wait_ms(600_000).liveness(10, 3).clone();
-        let runs = ended(&mut crashed, 5, 1, "Error");
+        let runs = ended(&mut crashed, 5, 143, "Error");
         let fix = crashed.runs(runs).connect().reset_sent(SYN, true, None).verdict().remediation;
         assert_has(
             &fix,

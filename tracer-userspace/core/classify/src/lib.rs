@@ -38,7 +38,7 @@ mod translated;
 mod waits;
 mod wrong_field;
 
-pub use case::{Case, Streak};
+pub use case::{Case, Failing, Streak};
 pub use culprit::{culprit_of, is_elsewhere};
 use finding::Finding;
 pub use pod_sockets::{FRESH_NS, REDIRECT_NS};
@@ -58,6 +58,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let tied = findings.iter().position(|f| is_tied(f) && !f.is_void(case));
     let tied = tied.or_else(|| findings.iter().position(is_tied)).unwrap_or_default();
     let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);
+    findings.extend(rules::startup_budget_exceeded::while_answering(case, &first));
     findings.retain(|f| f.cause != Cause::Unexplained && f.adds_to(&first));
     let also = findings.iter().map(|f| f.cause).collect();
     history::add(case, &mut first);

@@ -34,7 +34,7 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
         None if v4 && it.addr.ip() == Ipv6Addr::UNSPECIFIED => "for IPv6 only".to_owned(),
         None => "only".to_owned(),
     };
-    let still_listens = |it: &&ListenerAt| !case.node.listeners.changed_since(netns, it.addr.port(), time);
+    let still_listens = |it: &&ListenerAt| !case.node.listeners.changed_since(netns, it.addr, time);
     let listeners: Vec<&ListenerAt> = reading.elsewhere.iter().filter(still_listens).collect();
     let here: Vec<String> = listeners
         .iter()
@@ -53,13 +53,22 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
     Some((words, evidence_of("sock_diag", time, text, json!({ "listeners": addrs, "netns": netns }))))
 }
 
+/// A process of the probed container still listens in the namespace, by its cgroup: on another port or address.
+pub(super) fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
+    let read = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == netns);
+    let id = case.matched.probed_container().and_then(|(_, it)| it.id.as_ref());
+    let (Some((time, reading)), Some(id)) = (read, id) else { return false };
+    let still_listens = |it: &ListenerAt| !case.node.listeners.changed_since(netns, it.addr, time);
+    reading.elsewhere.iter().any(|it| it.container.as_ref() == Some(id) && still_listens(it))
+}
+
 /// Where a process listens on the target's port, but not for the target's address.
 pub(super) fn address_elsewhere(case: &Case<'_>, netns: Netns) -> Option<SocketAddr> {
     let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == netns)?;
-    let port = case.attempt.flow.dst.port();
-    let is_here = |it: &&ListenerAt| it.addr.port() == port && it.device.is_none();
+    let dst = case.attempt.flow.dst;
+    let is_here = |it: &&ListenerAt| it.addr.port() == dst.port() && it.device.is_none();
     let found = reading.elsewhere.iter().find(is_here)?;
-    (!case.node.listeners.changed_since(netns, port, time)).then_some(found.addr)
+    (!case.node.listeners.changed_since(netns, found.addr, time)).then_some(found.addr)
 }
 
 /// The address translation of the pod redirects a port to another process than the one that listens there.

@@ -34,7 +34,7 @@ mod route_unreachable;
 mod rp_filter_drop;
 mod service_no_endpoints;
 mod slow_response;
-mod startup_budget_exceeded;
+pub(super) mod startup_budget_exceeded;
 mod syn_backlog_overflow;
 pub(super) mod target_frozen;
 pub(super) mod target_starved;

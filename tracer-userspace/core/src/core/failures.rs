@@ -8,9 +8,9 @@ use super::records::finding_record;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched, Named};
-use tracer_classify::Streak;
 use tracer_classify::finding::Finding;
 use tracer_classify::kubelet::may_be_ignored;
+use tracer_classify::{Failing, Streak};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, AnswerKind, ConnId, Netns, ProbeType};
 use tracer_model::recent::Recent;
@@ -26,6 +26,8 @@ const KEEP_REFUSED_NS: u64 = 300_000_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 struct InARow {
     count: u32,
+    /// When the first one began.
+    since: u64,
     /// When the last one began.
     last: u64,
     /// The process that made it: the kubelet.
@@ -48,6 +50,7 @@ impl InARow {
         let restarted = restarts_at.is_some_and(|threshold| self.count >= threshold);
         let is_first = redirected || succeeded || restarted || prober != self.prober;
         self.count = if is_first { 1 } else { self.count + 1 };
+        self.since = if is_first { began } else { self.since };
         (self.last, self.prober) = (began, prober);
     }
 }
@@ -56,6 +59,8 @@ impl InARow {
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
+    /// When the last attempt of each probe that succeeded began.
+    succeeded: Recent<ProbeKey, u64, MAX_COUNTERS>,
     /// By address and namespace of the target.
     streaks: Recent<(SocketAddr, Option<Netns>), Refused, MAX_COUNTERS>,
 }
@@ -87,6 +92,18 @@ impl Failures {
         streak.in_run(matched.run_began(attempt.started).or_else(made))
     }
 
+    /// Failures in a row of the attempt's probe, with this attempt. `counted`: it is counted already.
+    pub(super) fn failing(&self, attempt: &Attempt, node: &Node, counted: bool) -> Option<Failing> {
+        let named = Matched::new(attempt, node).name();
+        let key = ProbeKey::of(attempt.flow.dst, &named)?;
+        let threshold = named.probe.as_ref().and_then(|probe| probe.failure_threshold);
+        let is_over = |row: &&InARow| !counted && threshold.is_some_and(|threshold| row.count >= threshold);
+        let row = self.in_a_row.get(&key).filter(|row| row.prober == attempt.actor.pid && !is_over(row));
+        let count = row.map_or(1, |row| row.count + u32::from(!counted));
+        let since = row.map_or(attempt.started, |row| row.since);
+        Some(Failing { count, since, succeeded: self.succeeded.get(&key).copied() })
+    }
+
     fn refused(&mut self, attempt: &Attempt, node: &Node, is_retry: bool) {
         let matched = Matched::new(attempt, node);
         let other = matched.other_reason().is_some();
@@ -115,6 +132,7 @@ impl Failures {
     pub(super) fn end(&mut self, attempt: &Attempt, named: &Named) {
         self.end_streaks(attempt.flow.dst);
         let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
+        self.succeeded.insert(key.clone(), attempt.started);
         for key in [key.without_pod(), key] {
             self.in_a_row.remove(&key);
         }

@@ -139,9 +139,14 @@ impl Waiting {
         waiting.push(conn);
     }
 
-    /// A process begins to listen: takes the attempts that were refused there.
-    pub(super) fn take_refused(&mut self, netns: Netns, port: u16) -> Vec<ConnId> {
-        self.refused.remove(&(netns, port)).unwrap_or_default()
+    /// A process begins to listen: takes the attempts that were refused there and that it would have served.
+    pub(super) fn take_refused(&mut self, netns: Netns, port: u16, served: impl Fn(ConnId) -> bool) -> Vec<ConnId> {
+        let all = self.refused.remove(&(netns, port)).unwrap_or_default();
+        let (served, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|conn| served(*conn));
+        if !others.is_empty() {
+            self.refused.insert((netns, port), others);
+        }
+        served
     }
 
     /// The attempts that were refused there.

@@ -42,6 +42,8 @@ pub struct ListenerAt {
     /// The only device over which it gets connections (SO_BINDTODEVICE); absent: it gets them over any.
     pub device: Option<String>,
     pub server: Listener,
+    /// The id of the container of that process, by its cgroup.
+    pub container: Option<String>,
 }
 
 /// Connects to one destination. Each has sent its SYN at least twice.

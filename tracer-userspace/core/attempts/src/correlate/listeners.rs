@@ -1,11 +1,17 @@
 //! Processes that began or stopped to listen while tracer watched.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+
 use tracer_model::event::{Listen, Netns};
 use tracer_model::recent::Recent;
 
 const MAX: usize = 4096;
 
-/// The events of one port of a namespace.
+/// Namespace, port and address. A process may listen on 127.0.0.1 while it prepares, and then on all addresses.
+type Key = (Netns, u16, IpAddr);
+
+/// The events of one port and address of a namespace.
 #[derive(Clone, Debug)]
 struct Port {
     /// The first begin; `None` if the first event was an end.
@@ -13,17 +19,24 @@ struct Port {
     last: (u64, Listen),
 }
 
-/// Listeners by namespace and port.
+/// Listeners by namespace, port and address.
 #[derive(Clone, Debug, Default)]
 pub struct Listeners {
-    ports: Recent<(Netns, u16), Port, MAX>,
+    ports: Recent<Key, Port, MAX>,
     /// Ports that a process has bound, and when. Whether it listens is not known yet.
-    bound: Recent<(Netns, u16), u64, MAX>,
+    bound: Recent<Key, u64, MAX>,
+}
+
+/// A socket bound to `bound` takes connections to `dst`. `0.0.0.0` takes none to an IPv6 address. `::` takes both,
+/// unless the socket is for IPv6 only, which the kernel's event does not show.
+pub fn takes(bound: IpAddr, dst: IpAddr) -> bool {
+    let (bound, dst) = (bound.to_canonical(), dst.to_canonical());
+    bound == dst || (bound.is_unspecified() && (bound.is_ipv6() || dst.is_ipv4()))
 }
 
 impl Listeners {
     pub(super) fn observe(&mut self, time: u64, listen: &Listen) {
-        let key = (listen.netns, listen.addr.port());
+        let key = (listen.netns, listen.addr.port(), listen.addr.ip().to_canonical());
         if listen.bound && listen.begins {
             return self.bound.insert(key, time);
         }
@@ -41,41 +54,62 @@ impl Listeners {
 
     /// The namespace is gone, or another one has its number now.
     pub(super) fn forget(&mut self, netns: Netns) {
-        self.ports.retain(|(at, _), _| *at != netns);
-        self.bound.retain(|(at, _), _| *at != netns);
+        self.ports.retain(|(at, ..), _| *at != netns);
+        self.bound.retain(|(at, ..), _| *at != netns);
     }
 
-    /// The last begin or end on a port.
+    /// The last begin or end on a port, at any address.
     pub fn last(&self, netns: Netns, port: u16) -> Option<&(u64, Listen)> {
-        self.ports.get(&(netns, port)).map(|port| &port.last)
+        self.on_ports(netns, port, port).map(|(_, it)| &it.last).max_by_key(|(time, _)| *time)
     }
 
-    /// The first begin on a port, if no earlier listener ended there.
-    pub fn first(&self, netns: Netns, port: u16) -> Option<(u64, &Listen)> {
-        self.ports.get(&(netns, port))?.first.as_ref().map(|(time, listen)| (*time, listen))
+    /// The last begin or end of a listener that takes connections to this target.
+    pub fn last_at(&self, netns: Netns, dst: SocketAddr) -> Option<&(u64, Listen)> {
+        self.at(netns, dst).map(|it| &it.last).max_by_key(|(time, _)| *time)
     }
 
-    /// A process listens on the port or has listened there, or may do so.
-    pub fn knows(&self, netns: Netns, port: u16) -> bool {
-        self.ports.contains_key(&(netns, port)) || self.bound.contains_key(&(netns, port))
+    /// The first begin of a listener that takes connections to this target, if no earlier one ended there.
+    pub fn first(&self, netns: Netns, dst: SocketAddr) -> Option<(u64, &Listen)> {
+        let first: Option<Vec<_>> = self.at(netns, dst).map(|it| it.first.as_ref()).collect();
+        first?.into_iter().min_by_key(|(time, _)| *time).map(|(time, listen)| (*time, listen))
     }
 
-    /// A process began or stopped to listen on the port at or after `from`, or may have done so.
-    pub fn changed_since(&self, netns: Netns, port: u16, from: u64) -> bool {
-        let bound = self.bound.get(&(netns, port)).is_some_and(|time| *time >= from);
-        bound || self.last(netns, port).is_some_and(|(time, _)| *time >= from)
+    /// A process listens for this target or has listened for it, or may do so.
+    pub fn knows(&self, netns: Netns, dst: SocketAddr) -> bool {
+        self.changed_since(netns, dst, 0)
+    }
+
+    /// A process began or stopped to listen for this target at or after `from`, or may have done so.
+    pub fn changed_since(&self, netns: Netns, dst: SocketAddr, from: u64) -> bool {
+        let mut bound = self.bound.range(keys(netns, dst.port(), dst.port()));
+        let bound = bound.any(|((.., addr), time)| takes(*addr, dst.ip()) && *time >= from);
+        bound || self.at(netns, dst).any(|it| it.last.0 >= from)
     }
 
     /// A process listens on some port of the namespace, since `from` or later.
     pub fn any_since(&self, netns: Netns, from: u64) -> bool {
-        let mut ports = self.ports.range((netns, 0)..=(netns, u16::MAX));
-        ports.any(|(_, port)| port.last.1.begins && port.last.0 >= from)
+        self.on_ports(netns, 0, u16::MAX).any(|(_, it)| it.last.1.begins && it.last.0 >= from)
     }
 
     /// A process listens on some port of the namespace.
     pub fn any_in(&self, netns: Netns) -> bool {
-        self.ports.range((netns, 0)..=(netns, u16::MAX)).any(|(_, port)| port.last.1.begins)
+        self.any_since(netns, 0)
     }
+
+    fn on_ports(&self, netns: Netns, first: u16, last: u16) -> impl Iterator<Item = (IpAddr, &Port)> {
+        self.ports.range(keys(netns, first, last)).map(|((.., addr), port)| (*addr, port))
+    }
+
+    fn at(&self, netns: Netns, dst: SocketAddr) -> impl Iterator<Item = &Port> {
+        let all = self.on_ports(netns, dst.port(), dst.port());
+        all.filter(move |(addr, _)| takes(*addr, dst.ip())).map(|(_, port)| port)
+    }
+}
+
+/// All addresses of these ports.
+const fn keys(netns: Netns, first: u16, last: u16) -> RangeInclusive<Key> {
+    let highest = Ipv6Addr::from_bits(u128::MAX);
+    RangeInclusive::new((netns, first, IpAddr::V4(Ipv4Addr::UNSPECIFIED)), (netns, last, IpAddr::V6(highest)))
 }
 
 #[cfg(test)]
@@ -88,16 +122,18 @@ mod tests {
         Listen { netns: Netns(netns), addr: ([0, 0, 0, 0], 80).into(), actor, begins, bound: false }
     }
 
+    const DST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 88, 0, 2)), 80);
+
     #[test]
     fn a_port_that_is_bound_may_have_a_listener() {
         let mut listeners = Listeners::default();
         let bound = |begins| Listen { bound: true, ..listen(1, begins) };
-        let first = |listeners: &Listeners| listeners.first(Netns(1), 80).map(|(time, _)| time);
+        let first = |listeners: &Listeners| listeners.first(Netns(1), DST).map(|(time, _)| time);
         listeners.observe(1, &bound(true));
-        assert!(listeners.knows(Netns(1), 80) && listeners.changed_since(Netns(1), 80, 1));
+        assert!(listeners.knows(Netns(1), DST) && listeners.changed_since(Netns(1), DST, 1));
         assert!(first(&listeners).is_none() && !listeners.any_in(Netns(1)));
         listeners.observe(2, &bound(false));
-        assert!(!listeners.knows(Netns(1), 80), "it does not listen");
+        assert!(!listeners.knows(Netns(1), DST), "it does not listen");
         listeners.observe(3, &listen(1, true));
         assert_eq!(first(&listeners), Some(3), "it listens late");
         let mut listeners = Listeners::default();
@@ -106,7 +142,23 @@ mod tests {
         assert_eq!(first(&listeners), Some(1), "it listens since its bind");
         assert!(listeners.any_in(Netns(1)));
         listeners.observe(3, &listen(1, false));
-        assert!(!listeners.any_in(Netns(1)) && listeners.knows(Netns(1), 80));
+        assert!(!listeners.any_in(Netns(1)) && listeners.knows(Netns(1), DST));
         assert_eq!(first(&listeners), Some(1), "its begin is kept");
+    }
+
+    /// As the entrypoint of a database: it listens on 127.0.0.1 while it prepares, and then on all addresses.
+    #[test]
+    fn each_address_has_its_own_first_and_last_listener() {
+        let mut listeners = Listeners::default();
+        let at = |addr: [u8; 4], begins| Listen { addr: (addr, 80).into(), ..listen(1, begins) };
+        listeners.observe(1, &at([127, 0, 0, 1], true));
+        listeners.observe(2, &at([127, 0, 0, 1], false));
+        assert!(!listeners.knows(Netns(1), DST) && listeners.last(Netns(1), 80).is_some_and(|(time, _)| *time == 2));
+        listeners.observe(3, &at([0, 0, 0, 0], true));
+        assert_eq!(listeners.first(Netns(1), DST).map(|(time, _)| time), Some(3));
+        listeners.observe(4, &at([127, 0, 0, 1], true));
+        assert_eq!(listeners.last_at(Netns(1), DST).map(|(time, _)| *time), Some(3));
+        listeners.observe(5, &at([10, 88, 0, 2], false));
+        assert!(listeners.first(Netns(1), DST).is_none(), "one had listened there before");
     }
 }

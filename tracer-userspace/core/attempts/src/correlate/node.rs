@@ -212,11 +212,7 @@ impl Node {
     /// listener of its own on that port.
     pub fn listener_end(&self, from: Netns, target: SocketAddr) -> Option<&(u64, Listen)> {
         let netns = self.netns_of_addr(from, target.ip())?;
-        let ended = |listen: &Listen| {
-            let ip = listen.addr.ip().to_canonical();
-            !listen.begins && (ip.is_unspecified() || ip == target.ip())
-        };
-        self.listeners.last(netns, target.port()).filter(|(_, listen)| ended(listen))
+        self.listeners.last_at(netns, target).filter(|(_, listen)| !listen.begins)
     }
 
     /// A pod of this node with a network namespace of its own has the address.

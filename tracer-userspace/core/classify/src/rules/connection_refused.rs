@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::super::history::{self, MORE_MEMORY};
+use super::super::history;
 use super::super::pod_sockets;
 use super::super::services::unserved_node_port;
 use super::super::shared_address::FIX;
@@ -23,7 +23,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return Some(found.with_confidence(confidence));
     }
     let dst = case.attempt.flow.dst;
-    let killed = evidence.iter().map(|e| e.time_boot_ns).max().and_then(|at| history::out_of_memory(case, at));
+    let refused_at = evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
+    let killed = history::out_of_memory(case, refused_at).map(|why| (why, history::more_memory(case)));
     let is_killed = killed.is_some();
     let earlier = netns.and_then(|netns| earlier_listener(case, netns, &evidence));
     let passed_over = earlier.map(|(_, listen, _)| listen).filter(|listen| listen.begins);
@@ -36,8 +37,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         evidence.push(read);
         Some(format!("; {words}"))
     };
-    let killed = killed.or_else(|| stopped.map(|(_, listen, before)| describe_stopped(listen, before)));
-    let why = killed.or_else(|| {
+    let by_itself = || Some((history::ended_by_itself(case, refused_at)?, history::find_own_end(case)));
+    let (ended, own_fix) = killed.or_else(|| by_itself().filter(|_| stopped.is_none())).unzip();
+    let ended = ended.or_else(|| stopped.map(|(_, listen, before)| describe_stopped(listen, before)));
+    let why = ended.or_else(|| {
         let elsewhere = netns.and_then(|netns| listener_on_other_address(case, netns));
         let listens = elsewhere.map(|listen| format!("; {} listens on {} only", listen.actor, listen.addr));
         listens.or_else(|| pods_namespace(case, netns?))
@@ -49,8 +52,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         in_namespace(case, netns),
         why.unwrap_or_default()
     );
-    if is_killed {
-        let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_log(case, MORE_MEMORY));
+    if let Some(fix) = own_fix {
+        let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix);
         return Some(found.with_confidence(confidence));
     }
     if let Some((_, listen, _)) = stopped {
@@ -59,10 +62,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_logs(case, fix));
         return Some(found.with_confidence(confidence));
     }
-    let probe_fix = if may_be_startup_probe(case) { STARTUP_PROBE_FIX } else { PROBE_FIX };
-    let otherwise: String = by_subject(case, probe_fix, |who| {
-        format!("correct the port that {who} connects to, or have it try again if the process there starts slowly")
-    });
+    let otherwise = otherwise(case);
     let place = match passed_over {
         Some(_) => " on all devices (without SO_BINDTODEVICE), and for IPv4 and IPv6",
         None => where_to_listen(case, netns, dst.ip()),
@@ -74,6 +74,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_log(case, remediation));
     Some(found.with_confidence(confidence))
+}
+
+/// What to do if no process is to listen there, or if it starts slowly.
+fn otherwise(case: &Case<'_>) -> String {
+    let probe_fix = if may_be_startup_probe(case) { STARTUP_PROBE_FIX } else { PROBE_FIX };
+    by_subject(case, probe_fix, |who| {
+        format!("correct the port that {who} connects to, or have it try again if the process there starts slowly")
+    })
 }
 
 /// The Service proxy does not serve the NodePort at this address, and no process was seen to listen there. A probe of a
@@ -235,7 +243,12 @@ mod tests {
 
     /// A listener that is older than tracer.
     fn older(addr: &str) -> ListenerAt {
-        ListenerAt { addr: address(addr), device: None, server: Listener { pid: 7, comm: "app".into() } }
+        ListenerAt {
+            addr: address(addr),
+            device: None,
+            server: Listener { pid: 7, comm: "app".into() },
+            container: None,
+        }
     }
 
     #[test]

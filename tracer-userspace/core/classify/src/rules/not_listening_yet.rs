@@ -1,7 +1,7 @@
 //! The target refused during its start: a process began to listen on that port later, or has not begun yet.
 
 use super::super::{history, sidecar};
-use super::refusal::{Refused, refused, serves};
+use super::refusal::{Refused, refused};
 use super::*;
 use tracer_model::event::{Listen, Netns, ProbeType};
 
@@ -11,18 +11,17 @@ const START_NS: u64 = 120_000_000_000;
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { evidence, netns, confidence } = refused(case)?;
     let (netns, at) = (netns?, evidence.iter().map(|e| e.time_boot_ns).max()?);
-    let port = case.attempt.flow.dst.port();
-    // A container that is killed for its memory again and again is not slow to start.
-    let killed = history::out_of_memory(case, at).is_some();
-    let found = match case.node.listeners.first(netns, port) {
+    let dst = case.attempt.flow.dst;
+    // A container that is killed for its memory, or ends by itself, again and again is not slow to start.
+    let ends = history::out_of_memory(case, at).or_else(|| history::ended_by_itself(case, at)).is_some();
+    let found = match case.node.listeners.first(netns, dst) {
         // A newer namespace may have the same inode number.
         Some((began, listen)) if began > at && case.node.namespaces.made(netns).is_none_or(|made| made < at) => {
-            let is_start = serves(listen, case.attempt.flow.dst.ip()) && is_in_start(case, at, began, netns);
-            is_start.then(|| listens_later(case, evidence, at, began, listen, netns))
+            is_in_start(case, at, began, netns).then(|| listens_later(case, evidence, at, began, listen, netns))
         }
-        _ if killed => None,
+        _ if ends => None,
         first => not_yet_in_run(case, &evidence, at, netns).or_else(|| {
-            let never = first.is_none() && !case.node.listeners.knows(netns, port);
+            let never = first.is_none() && !case.node.listeners.knows(netns, dst);
             never.then(|| not_yet(case, evidence, at, netns)).flatten()
         }),
     };
@@ -40,8 +39,8 @@ fn not_yet_in_run(case: &Case<'_>, evidence: &[Evidence], at: u64, netns: Netns)
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers, another container may have listened there and stopped.
     let heard = match case.matched.is_only_container() {
-        true => listeners.changed_since(netns, dst.port(), began),
-        false => listeners.knows(netns, dst.port()),
+        true => listeners.changed_since(netns, dst, began),
+        false => listeners.knows(netns, dst),
     };
     if heard || (!shares_node(case) && listeners.any_since(netns, began)) {
         return None;
@@ -72,8 +71,8 @@ fn started(case: &Case<'_>, at: u64, netns: Netns) -> Option<u64> {
     run_started.or_else(|| case.node.namespaces.made(netns))
 }
 
-/// A process began to listen on the port after the refusal, and none had before. Without a known start, one may have
-/// listened before tracer did.
+/// A process began to listen on the port after the refusal, and none had before. Without a start that tracer saw, one
+/// may have listened before tracer did.
 fn listens_later(
     case: &Case<'_>,
     mut evidence: Vec<Evidence>,
@@ -90,9 +89,12 @@ fn listens_later(
         in_namespace(case, Some(netns)),
         ms(began.saturating_sub(at))
     );
-    let is_known = started(case, at, netns).is_some() || case.matched.probe_type() == Some(ProbeType::Startup);
+    let since = case.node.since();
+    let seen = started(case, at, netns).filter(|started| *started >= since);
+    let is_known = seen.is_some() || case.matched.probe_type() == Some(ProbeType::Startup);
     let found = finding(case, evidence, summary);
-    if is_known { found } else { found.with_confidence(Confidence::Likely) }
+    let found = if is_known { found } else { found.with_confidence(Confidence::Likely) };
+    found.unless_a_listener_was_lost(case, seen.unwrap_or(since), at)
 }
 
 /// The namespace is young and nobody has listened there since it was made.
@@ -268,6 +270,39 @@ mod tests {
         assert_eq!(refused("listen"), ("not_listening_yet", Confidence::Likely, true));
         assert_eq!(refused("map"), ("not_listening_yet", Confidence::Likely, false));
         assert_eq!(refused("namespace"), refused("map"));
+    }
+
+    /// The container had listened, or may have, before tracer began.
+    #[test]
+    fn a_start_before_tracer_makes_a_later_listener_likely() {
+        let listens_later = |began: bool, lost: u64| {
+            let mut stream = Stream::new();
+            stream.wait_ms(5_000).push(ObservationKind::Start(Box::new(tracer_core::testing::start()))).wait_ms(3_000);
+            let started_boot_ns = Some(stream.seconds_ago(if began { 2 } else { 5 }));
+            stream.http_readiness().runs(Runs { started_boot_ns, ..Runs::default() }).wait_ms(500);
+            stream.listens(POD, 9090, true);
+            if lost > 0 {
+                stream.lost_in("ring", lost).wait_ms(100);
+            }
+            stream.connect().reset_sent(SYN, true, None).wait_ms(1_500).listens(POD, 8080, true);
+            stream.last_decided()
+        };
+        assert_eq!(listens_later(true, 0), ("not_listening_yet", Confidence::Proven));
+        assert_eq!(listens_later(false, 0), ("not_listening_yet", Confidence::Likely));
+        assert_eq!(listens_later(true, 1), ("not_listening_yet", Confidence::Likely), "it may have listened before");
+    }
+
+    /// As the entrypoint of a database does while it prepares.
+    #[test]
+    fn a_listener_on_the_loopback_address_is_not_the_ports() {
+        let mut stream = Stream::new();
+        let local = address("127.0.0.1:8080");
+        stream.http_readiness().netns_made(POD).listens_on(POD, local, true).wait_ms(500);
+        stream.connect().reset_sent(SYN, true, None).wait_ms(500).listens_on(POD, local, false).wait_ms(10);
+        stream.again(8).connect().reset_sent(SYN, true, None).wait_ms(500).listens_on(POD, local, true);
+        assert_eq!(stream.causes(), ["connection_refused", "not_listening_yet"]);
+        let causes = stream.listens_on(POD, local, false).wait_ms(10).listens(POD, 8080, true).causes();
+        assert_eq!(causes, ["connection_refused", "not_listening_yet", "not_listening_yet"], "the first is revised");
     }
 
     /// A process begins to listen on another address, and the next probe is refused, too. To listen for IPv4 alone is a

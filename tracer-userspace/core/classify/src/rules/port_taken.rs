@@ -13,7 +13,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (dst, started) = (case.attempt.flow.dst, case.attempt.started);
     let (time, read) = case.node.port_holders(netns, dst.port())?;
     // A process that listened there since then has found the port free.
-    if time.saturating_add(RECENT_NS) < started || case.node.listeners.changed_since(netns, dst.port(), time.min(at)) {
+    if time.saturating_add(RECENT_NS) < started || case.node.listeners.changed_since(netns, dst, time.min(at)) {
         return None;
     }
     let holder = read.holders.iter().find(|it| blocks(case, netns, read, it))?;

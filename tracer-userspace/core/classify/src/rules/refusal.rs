@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::super::shared_address::FIX;
 use super::*;
+pub(super) use tracer_attempts::correlate::listeners::takes;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 
 /// A refusal: nobody listens on the target's port.
@@ -62,8 +63,8 @@ fn by_freeing_function(case: &Case<'_>) -> Option<Refused> {
     let here = |(time, d): &(u64, &PacketDrop)| d.reason.is_none() && is_at_socket(d) && time.abs_diff(at) < ANSWER_NS;
     let (time, drop) = dropped_syns(case).find(here)?;
     let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
-    let last = drop.netns.and_then(|netns| case.node.listeners.last(netns, dst.port()));
-    let listened = last.is_some_and(|(began, last)| *began <= time && last.begins && serves(last, dst.ip()));
+    let last = drop.netns.and_then(|netns| case.node.listeners.last_at(netns, dst));
+    let listened = last.is_some_and(|(began, last)| *began <= time && last.begins);
     if !case.lacks(REFUSAL_HOOKS) || by_socket || listened || had_listener(case, time) {
         return None;
     }
@@ -104,13 +105,6 @@ pub(super) fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Ne
 /// The listener gets connections to that address. A listener on 127.0.0.1 gets none to the pod's address.
 pub(super) fn serves(listen: &Listen, dst: IpAddr) -> bool {
     takes(listen.addr.ip(), dst)
-}
-
-/// A socket bound to `bound` takes connections to `dst`. `0.0.0.0` takes none to an IPv6 address. `::` takes both,
-/// unless the socket is for IPv6 only, which the kernel's event does not show.
-pub(super) fn takes(bound: IpAddr, dst: IpAddr) -> bool {
-    let (bound, dst) = (bound.to_canonical(), dst.to_canonical());
-    bound == dst || (bound.is_unspecified() && (bound.is_ipv6() || dst.is_ipv4()))
 }
 
 /// Another stack has the pod's address, too, and refused. The pod did not get the SYN.
@@ -180,11 +174,12 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
 /// Another network namespace refused, for example one left over from a pod that was deleted by force. A process already
 /// listened in the pod's own namespace, and would have answered.
 fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
-    let (addr, port) = (case.attempt.flow.dst.ip(), case.attempt.flow.dst.port());
+    let dst = case.attempt.flow.dst;
+    let (addr, port) = (dst.ip(), dst.port());
     let (pod, own) = pod_elsewhere(case, netns)?;
     let at = refused.evidence.iter().map(|e| e.time_boot_ns).max()?;
-    let last = case.node.listeners.last(own, port);
-    let (began, listen) = last.filter(|(began, last)| *began < at && last.begins && serves(last, addr))?;
+    let last = case.node.listeners.last_at(own, dst);
+    let (began, listen) = last.filter(|(began, last)| *began < at && last.begins)?;
     let summary = format!(
         "nobody listens on port {port}{}, which also has {addr}, the address of pod {pod}: its kernel answered the SYN with a RST; {} listens there in the pod's own network namespace {}, and did not get the SYN",
         in_namespace(case, Some(netns)),

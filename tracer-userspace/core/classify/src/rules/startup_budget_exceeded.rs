@@ -1,6 +1,6 @@
 //! The liveness or startup budget ended before the container listened.
 
-use super::super::{Streak, history, sidecar, startup_probe};
+use super::super::{Streak, history, pod_sockets, sidecar, startup_probe};
 use super::refusal::{Refused, refused};
 use super::*;
 use tracer_model::event::{Container, LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
@@ -35,6 +35,42 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         (true, true) => found,
     };
     Some(found.at_most(refusal).unless_a_listener_was_lost(case, since, at))
+}
+
+/// The process listens, and its start probe has failed since the start: it answers 404 or 503, or nothing, until it is
+/// ready. So it may be slow to start, and the attempt itself does not tell that. In `also` only.
+pub(in super::super) fn while_answering(case: &Case<'_>, first: &Finding) -> Option<Finding> {
+    let (spec, failing) = (case.matched.start_probe()?, case.failing?);
+    let is_it = case.matched.probe_type() == Some(spec.probe_type) && !case.matched.is_one_of_several();
+    let answers =
+        first.outcome == Outcome::Failure && matches!(first.cause, Cause::AppStatusFailure | Cause::SlowResponse);
+    let at = first.decided_at;
+    if !is_it || !answers || case.attempt.established.is_none() || case.node.lost_between(failing.since, at) > 0 {
+        return None;
+    }
+    // Its first attempt comes within a period of the start, which is known in whole seconds.
+    let soon_ns =
+        u64::from(spec.initial_delay_s.saturating_add(spec.period_s).saturating_add(1)) * SECOND_NS + SLACK_NS;
+    let run = case.matched.run_began(at).filter(|began| failing.since.saturating_sub(*began) <= soon_ns);
+    let netns = case.node.netns_of_addr(case.attempt.netns?, case.attempt.flow.dst.ip());
+    let is_first_run = runs(case).is_some_and(|runs| runs.restarts == 0);
+    let made = || case.node.namespaces.made(netns?).filter(|_| is_first_run);
+    let began = run.or_else(made).filter(|began| failing.since >= *began)?;
+    let is_spent = spec.failure_threshold > 0 && failing.count >= spec.failure_threshold;
+    let before = history::last_run_spent_budget(case).unwrap_or_default();
+    if failing.succeeded.is_some_and(|at| at >= began) || (!is_spent && before.is_empty()) {
+        return None;
+    }
+    let waited = at.saturating_sub(began) as f64 / 1e9;
+    let evidence = run.map(|began| history::of_start(case, began));
+    let evidence = evidence.or_else(|| Some(of_namespace(case, netns?, began)))?;
+    let (kind, budget) = (spec.probe_type, spec.budget_s());
+    let now = if is_spent { "; the kubelet ends it now" } else { "" };
+    let summary = format!(
+        "its {kind} probe has failed since its start {waited:.0} s before, and allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}){now}{before}",
+        spec.initial_delay_s, spec.period_s, spec.failure_threshold
+    );
+    Some(Finding::likely(Cause::StartupBudgetExceeded, vec![evidence], summary, fix(spec, waited)))
 }
 
 /// Whether the probe's failures in a row are as many as it allows.
@@ -124,13 +160,16 @@ impl ContainerStart {
     /// The start is over: a process has listened on the port since. A process that listens on another port has started,
     /// too: then the port is wrong, and the start is not slow.
     fn is_over(self, case: &Case<'_>, netns: Netns) -> bool {
-        let (listeners, port) = (&case.node.listeners, case.attempt.flow.dst.port());
+        let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
         let alone = case.matched.is_only_container();
         let elsewhere = |any: bool| any && alone && !shares_node(case);
+        if pod_sockets::container_listens(case, netns) {
+            return true;
+        }
         match self.run.filter(|_| alone) {
-            Some(began) => listeners.changed_since(netns, port, began) || elsewhere(listeners.any_since(netns, began)),
+            Some(began) => listeners.changed_since(netns, dst, began) || elsewhere(listeners.any_since(netns, began)),
             // Another container may have listened there, and the refusals may come from its end.
-            None => listeners.knows(netns, port) || elsewhere(listeners.any_in(netns)),
+            None => listeners.knows(netns, dst) || elsewhere(listeners.any_in(netns)),
         }
     }
 }

@@ -1,5 +1,9 @@
+use std::net::Ipv4Addr;
+
 use super::*;
 use tracer_core::testing::*;
+
+const DST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 88, 0, 2)), 8080);
 
 fn node(stream: &Stream) -> Node {
     let mut node = Node::default();
@@ -15,10 +19,10 @@ fn op(netns: Netns, op: NetnsOpKind) -> ObservationKind {
 #[test]
 fn the_end_of_a_namespace_ends_its_listeners() {
     let mut stream = Stream::new().netns_made(POD).listens(POD, 8080, true).listens(NODE, 8080, true).clone();
-    assert!(node(&stream).listeners.knows(POD, 8080) && node(&stream).namespaces.made(POD).is_some());
+    assert!(node(&stream).listeners.knows(POD, DST) && node(&stream).namespaces.made(POD).is_some());
     let node = self::node(stream.push(op(POD, NetnsOpKind::End)));
-    assert!(!node.listeners.knows(POD, 8080) && node.namespaces.made(POD).is_none());
-    assert!(node.listeners.knows(NODE, 8080), "another namespace's");
+    assert!(!node.listeners.knows(POD, DST) && node.namespaces.made(POD).is_none());
+    assert!(node.listeners.knows(NODE, DST), "another namespace's");
 }
 
 #[test]
@@ -27,7 +31,7 @@ fn a_new_namespace_has_no_links_and_listeners_of_an_older_one_with_its_number() 
     let addr = address("10.88.0.1");
     assert!(node(&stream).owns(NODE, addr));
     let node = self::node(stream.push(op(NODE, NetnsOpKind::Unshare)));
-    assert!(!node.owns(NODE, addr) && !node.listeners.knows(NODE, 8080));
+    assert!(!node.owns(NODE, addr) && !node.listeners.knows(NODE, DST));
 }
 
 /// Where functions can be hooked, a new namespace is only seen to be entered. What became of the old one is known by its

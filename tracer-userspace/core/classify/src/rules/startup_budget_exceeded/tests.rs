@@ -281,3 +281,59 @@ fn a_start_on_the_hosts_network_is_likely() {
     let last = stream.verdicts().remove(2).verdict;
     assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
 }
+
+/// A liveness probe of 1 s with threshold 3 gets these answers, one each second.
+fn answered(stream: &mut Stream, answers: &[u16]) {
+    for (number, status) in answers.iter().enumerate() {
+        stream.again(100 + number as u64).connect().established().answers(*status).wait_ms(1000);
+    }
+}
+
+/// Such a server listens at once, and answers 404 or 503 until it is ready.
+#[test]
+fn a_start_that_answers_with_failures_until_its_budget_ends_is_in_also() {
+    let also = |stream: &Stream| stream.verdicts().iter().map(|it| !it.verdict.also.is_empty()).collect::<Vec<_>>();
+    let mut stream = restarted(4, None);
+    answered(&mut stream, &[503, 404, 404]);
+    assert_eq!(stream.causes(), ["app_status_failure"; 3]);
+    assert_eq!(also(&stream), [false, false, true]);
+    let last = stream.verdicts().remove(2).verdict;
+    assert_eq!((last.also, last.confidence), (vec![Cause::StartupBudgetExceeded], Confidence::Proven));
+    assert_starts(
+        &last.remediation,
+        "If it is still starting: Add a startupProbe that covers the start: startupProbe: {",
+    );
+    assert_has(&last.remediation, &["Otherwise: The network from the kubelet", "correct the probe's path"]);
+    assert_has(&last.summary, &["; its liveness probe has failed since its start 2 s before, and allows 3 s"]);
+    let mut again = restarted(4, Some(killed(3, "Error", 143)));
+    answered(&mut again, &[404]);
+    assert_eq!(also(&again), [true], "the run before ended so");
+    let mut ready = restarted(4, None);
+    answered(&mut ready, &[200, 404, 404, 404]);
+    assert_eq!(also(&ready), [false; 3], "it was ready");
+    let mut old = restarted(4, None);
+    answered(old.wait_ms(60_000), &[404, 404, 404]);
+    assert_eq!(also(&old), [false; 3], "its first attempts were not seen");
+    let mut readiness = Stream::new().http_readiness().wait_ms(5_000).clone();
+    run(&mut readiness, 4, None);
+    answered(&mut readiness, &[404, 404, 404, 404]);
+    assert_eq!(also(&readiness), [false; 4]);
+}
+
+/// The application of a pod with a sidecar listens, and its probe asks another port.
+#[test]
+fn the_containers_own_listener_ends_its_start() {
+    let spent = |container: &str| {
+        let mut stream = Stream::new();
+        stream.liveness(1, 3).second_container().container_id("one").runs(Runs::default()).netns_made(POD).pod_in(POD);
+        stream.listens(POD, 9090, true);
+        refuse(&mut stream, 100, 1);
+        let server = Listener { pid: 7, comm: "app".into() };
+        let at = ListenerAt { addr: address("0.0.0.0:9090"), device: None, server, container: Some(container.into()) };
+        stream.pod_sockets(|reading| reading.elsewhere = vec![at]);
+        refuse(&mut stream, 200, 3);
+        stream.causes().last().copied().map(str::to_owned)
+    };
+    assert_eq!(spent("one").as_deref(), Some("connection_refused"));
+    assert_eq!(spent("another").as_deref(), Some("startup_budget_exceeded"));
+}
