@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::node::{Family, NODE, NODE6, PODS, pod_ip};
@@ -36,7 +37,12 @@ pub const HOST: u16 = 10256;
 /// Address and port that the probe of another hostNetwork pod names.
 pub const NODE_LOCAL: ([u8; 4], u16) = ([169, 254, 20, 10], 8181);
 
+/// Port of a container that ends by itself, again and again.
+pub const CRASHING: u16 = 7072;
 /// The name of that container.
+const CRASHES: &str = "crash";
+
+/// The name of the container without a status.
 const WITHOUT_STATUS: &str = "new";
 
 /// The start time of all containers.
@@ -153,7 +159,12 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
         "readinessProbe": http_probe(PATIENT, "HTTP", PATIENT_TIMEOUT_S),
     });
     let ips = [Family::V4, Family::V6].map(|f| pod_ip(index, f).to_string()).to_vec();
-    let mut containers = vec![app, tls, side, slow("slow", SLOW_START), slow(WITHOUT_STATUS, UNKNOWN_START), patient];
+    let crash = json!({
+        "name": CRASHES, "image": "registry.example/crash:1", "ports": [{"containerPort": CRASHING}],
+        "readinessProbe": http_probe(CRASHING, "HTTP", seconds),
+    });
+    let mut containers =
+        vec![app, tls, side, slow("slow", SLOW_START), slow(WITHOUT_STATUS, UNKNOWN_START), patient, crash];
     if index == *PODS.start() {
         let mut probe = http_probe(LOOPBACK_HOST, "HTTP", seconds);
         probe["httpGet"]["host"] = json!("127.0.0.1");
@@ -177,14 +188,29 @@ pub fn list(pods: &[PodSpec]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items})
 }
 
+/// The status of a container that ended by itself, a moment ago, again.
+fn crashed() -> Value {
+    let ago = |seconds| {
+        Timestamp::now().saturating_sub(Duration::from_secs(seconds)).map(|it| it.strftime("%FT%TZ").to_string())
+    };
+    let ended = json!({"exitCode": 1, "reason": "Error", "startedAt": ago(13).ok(), "finishedAt": ago(10).ok()});
+    let waiting = json!({"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container=crash"});
+    json!({"name": CRASHES, "ready": false, "restartCount": 4, "image": "", "imageID": "",
+           "state": {"waiting": waiting}, "lastState": {"terminated": ended}})
+}
+
 fn item(number: usize, pod: &PodSpec) -> Value {
     let statuses: Vec<Value> = pod
         .containers
         .iter()
         .filter(|c| c["name"] != WITHOUT_STATUS)
         .map(|c| {
-            json!({"name": c["name"], "ready": true, "restartCount": 0, "image": "", "imageID": "",
+            if c["name"] == CRASHES {
+                crashed()
+            } else {
+                json!({"name": c["name"], "ready": true, "restartCount": 0, "image": "", "imageID": "",
                         "state": {"running": {"startedAt": STARTED}}})
+            }
         })
         .collect();
     let ips: Vec<Value> = pod.ips.iter().map(|ip| json!({"ip": ip})).collect();

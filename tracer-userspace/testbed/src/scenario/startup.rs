@@ -6,7 +6,7 @@ use anyhow::Result;
 use tracer_model::record::Cause;
 
 use super::{Fixture, Scenario};
-use crate::pods::{HTTP, SLOW_START, SLOW_START_PERIOD_S, SLOW_START_THRESHOLD, UNKNOWN_START};
+use crate::pods::{CRASHING, HTTP, SLOW_START, SLOW_START_PERIOD_S, SLOW_START_THRESHOLD, UNKNOWN_START};
 use crate::probe::{Ending, Kind};
 use crate::prober::Prober;
 
@@ -16,9 +16,12 @@ const TOO_LATE: Option<Cause> = Some(Cause::StartupBudgetExceeded);
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("not_listening_yet", NOT_YET, new_pod).on_every_kernel().and_v6(),
     Scenario::new("not_listening_yet_revised", NOT_YET, listens_after_failure).own(),
+    Scenario::new("not_listening_yet_loopback_first", NOT_YET, prepares_on_loopback),
     Scenario::new("not_listening_yet_kubelet_restarts", NOT_YET, too_late_for_one_kubelet),
     Scenario::new("startup_budget_exceeded", TOO_LATE, too_late).and_v6(),
     Scenario::new("startup_budget_exceeded_start_unknown", Some(Cause::ConnectionRefused), listened_before).own(),
+    Scenario::new("connection_refused_ends_by_itself", Some(Cause::ConnectionRefused), ends_by_itself),
+    Scenario::new("app_status_failure_in_start", Some(Cause::AppStatusFailure), answers_in_start),
 ];
 
 /// The pod is new, and its process does not listen yet.
@@ -27,6 +30,36 @@ fn new_pod(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
     fixture.serve(pod, "http", &format!("[::]:{HTTP}"))?;
     fixture.succeeds(Kind::Http, pod)
+}
+
+/// As the entrypoint of a database: it listens on 127.0.0.1 while it prepares, and then on all addresses.
+fn prepares_on_loopback(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.pod(HTTP)?;
+    fixture.serve(pod, "http", &format!("127.0.0.1:{HTTP}"))?;
+    fixture.fails(Kind::Http, pod, Ending::Refused)?;
+    fixture.pod_of(pod)?.stop();
+    fixture.serve(pod, "http", &format!("[::]:{HTTP}"))?;
+    fixture.succeeds(Kind::Http, pod)
+}
+
+/// Its runs end after three seconds, before any process listens.
+fn ends_by_itself(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.pod(CRASHING)?;
+    fixture.mentions(&["container crash ended by itself", "with exit code 1 after 3 s"]);
+    fixture.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// The process listens at once and answers 503 until it is ready, which takes longer than its liveness probe allows.
+fn answers_in_start(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("503", SLOW_START)?;
+    for number in 1..=SLOW_START_THRESHOLD {
+        fixture.also = (number == SLOW_START_THRESHOLD).then_some(Cause::StartupBudgetExceeded);
+        fixture.fails(Kind::Http, pod, Ending::Status)?;
+        if number < SLOW_START_THRESHOLD {
+            std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
+        }
+    }
+    Ok(())
 }
 
 /// The pod is older than the tracer. Only the later listener shows that the process was starting.
