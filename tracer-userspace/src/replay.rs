@@ -32,7 +32,7 @@ pub fn replay(config: &ReplayConfig) -> Result<u8, Error> {
 }
 
 fn analyse(config: &ReplayConfig) -> Result<u8, Error> {
-    let expected = config.compare.as_deref().map(Expected::read).transpose()?;
+    let expected = config.compare.as_deref().map(|path| Expected::read(path, &config.output.filter)).transpose()?;
     let (mut reader, header) = Reader::open(&config.file)?;
     let mut sink = Sink::open(&config.output, false)?;
     if expected.is_some() {

@@ -158,6 +158,8 @@ fn compare_reports_a_difference_with_exit_code_1() {
     let good = dir.file("good", recording());
     let same = dir.file("same", ran(&["replay", &good]).stdout);
     assert_eq!(ran(&["replay", &good, "--compare", &same]).status.code(), Some(0));
+    let filtered = ["replay", &good, "--compare", &same, "-n", "nosuch"];
+    assert_eq!(ran(&filtered).status.code(), Some(0), "the other verdicts are not missing");
     let verdict = r#"{"type":"verdict","verdict":{"cause":"loopback_down","summary":"lo is down"}}"#;
     let other = dir.file("other", format!("{verdict}\n"));
     reports_one_line(
@@ -286,4 +288,27 @@ fn a_repeated_failure_has_a_record_for_each_interval_and_all_are_counted() {
     );
     let report = ran(&["report", &dir.file("records", &printed)]);
     assert!(text(&report.stdout).contains("20 failed attempts"), "{}", text(&report.stdout));
+}
+
+/// `--cause` also finds the causes that occur only beside another one, and `stop` counts what a filter hides.
+#[test]
+fn a_cause_beside_another_is_shown_and_the_rest_is_counted() {
+    let dir = Scratch::new();
+    let recordings = common::recorded::of_kernels();
+    for (scenario, also) in
+        [("slow_response_throttled", "cpu_throttled"), ("dependency_unreachable", "dependency_unreachable")]
+    {
+        let recording = recordings.iter().find(|it| it.name == format!("6.18/{scenario}")).expect(scenario);
+        let file = dir.file(scenario, recording.observations());
+        let records = |cause: &str| common::records(&ran(&["replay", &file, "--cause", cause]).stdout);
+        let shown = records(also);
+        let verdicts: Vec<_> = shown.iter().filter(|record| record["type"] == "verdict").collect();
+        let has_it =
+            |it: &&serde_json::Value| it["verdict"]["also"].as_array().is_some_and(|all| all.contains(&also.into()));
+        assert!(!verdicts.is_empty() && verdicts.iter().all(has_it), "{scenario}: {verdicts:?}");
+        let hidden = records("loopback_down");
+        let stop = hidden.last().expect("a stop record");
+        assert!(stop["filtered"].as_u64().is_some_and(|n| n >= verdicts.len() as u64), "{scenario}: {stop}");
+        assert_eq!(stop["verdicts"], serde_json::json!({}));
+    }
 }

@@ -105,6 +105,9 @@ pub struct StopBody {
     pub attempts: u64,
     /// Verdicts by cause, after the filter of these flags.
     pub verdicts: BTreeMap<String, u64>,
+    /// Verdicts that these flags did not let through; absent: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub filtered: u64,
     /// Kernel events read.
     pub events: u64,
     /// Kernel events lost.
@@ -115,6 +118,11 @@ pub struct StopBody {
     /// `panic` (a defect of tracer); of a recording that could not be read to its end `cut_at_line_N` or
     /// `unreadable_at_line_N`.
     pub reason: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde needs")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The body of a `loss` record.

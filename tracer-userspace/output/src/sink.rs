@@ -157,7 +157,11 @@ impl Sink {
         if let Some(attempt) = decision.attempt.filter(|_| decision.replaces.is_some()) {
             self.repeats.revise(attempt).into_iter().for_each(|group| self.print_group(group));
         }
-        if self.wants(&decision) {
+        let wanted = self.wants(&decision);
+        if matches!(decision.body, Body::Verdict(_)) {
+            self.totals.count_filtered(decision.attempt, !wanted);
+        }
+        if wanted {
             self.report_dropped(decision.time_boot_ns);
             self.print_or_hold(decision, now_boot_ns);
         }
@@ -210,8 +214,9 @@ impl Sink {
         self.report_undelivered(time_boot_ns);
         self.repeats.release_all().into_iter().for_each(|group| self.print_group(group));
         let verdicts: BTreeMap<_, _> = self.printed.counts().map(|(cause, n)| (cause.name().to_owned(), n)).collect();
-        let Totals { attempts, open_attempts, .. } = self.totals;
-        let stop = StopBody { attempts, open_attempts, verdicts, events, lost_events, reason: reason.to_owned() };
+        let Totals { attempts, open_attempts, filtered, .. } = self.totals;
+        let reason = reason.to_owned();
+        let stop = StopBody { attempts, open_attempts, verdicts, filtered, events, lost_events, reason };
         self.print(Decision::new(time_boot_ns, None, Body::Stop(stop)), None);
         self.output.finish();
         // The pretty format has this line in its summary.

@@ -75,6 +75,8 @@ pub struct Answer {
     pub cause: Cause,
     pub outcome: Outcome,
     pub(super) confidence: Confidence,
+    #[serde(default)]
+    pub(super) also: Vec<Cause>,
 }
 
 impl Answer {

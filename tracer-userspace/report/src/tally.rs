@@ -121,8 +121,8 @@ impl Tally {
         let was_counted = fields.revises.is_some_and(|seq| self.revise(&fields.node_name, seq));
         let is_first = fields.revises.is_none();
         let count = Repeated::count_of(fields.repeated.as_ref());
-        self.hits.attempt(&self.filter, fields.k8s.as_ref(), Some(answer.cause));
-        if !self.filter.fits(fields.k8s.as_ref(), Some(answer.cause)) {
+        self.hits.attempt(&self.filter, fields.k8s.as_ref(), Some(answer.cause), &answer.also);
+        if !self.filter.fits(fields.k8s.as_ref(), Some(answer.cause), &answer.also) {
             self.filtered += if !answer.group().noise && (is_first || was_counted) { count } else { 0 };
             return;
         }
@@ -150,8 +150,8 @@ impl Tally {
 
     /// Counts an attempt. A failed attempt also has a verdict, which counts the failure.
     fn attempt(&mut self, fields: &Fields<'_>, us: i64) {
-        self.hits.attempt(&self.filter, fields.k8s.as_ref(), fields.cause);
-        if !self.filter.fits(fields.k8s.as_ref(), fields.cause) {
+        self.hits.attempt(&self.filter, fields.k8s.as_ref(), fields.cause, &[]);
+        if !self.filter.fits(fields.k8s.as_ref(), fields.cause, &[]) {
             return;
         }
         self.scale.see(us);

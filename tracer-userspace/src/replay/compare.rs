@@ -3,11 +3,14 @@
 //! It skips what belongs to the run: the number of a record and when it was printed. Of a revision it compares only that it is
 //! one, not the number of the record that it revises.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use tracer_model::record::Record;
+use tracer_output::sink::filter::Filter;
 use tracer_output::sink::ndjson;
 use tracer_terminal::error::Error;
 use tracer_terminal::error::json_problem;
@@ -24,10 +27,10 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Reads the records of an earlier run.
-    pub(super) fn read(path: &Path) -> Result<Self, Error> {
+    /// Reads those verdicts of an earlier run that pass the filter of this one.
+    pub(super) fn read(path: &Path, filter: &Filter) -> Result<Self, Error> {
         let text = std::fs::read_to_string(path).map_err(|error| Error::file("--compare", path, error))?;
-        let mut verdicts = Vec::new();
+        let (mut verdicts, mut kept) = (Vec::new(), BTreeSet::new());
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let refused = |why: &str| Error::Input {
                 file: path.display().to_string(),
@@ -36,6 +39,7 @@ impl Expected {
             };
             let value: Value = serde_json::from_str(line).map_err(|error| refused(&json_problem(&error)))?;
             match value["type"].as_str() {
+                Some("verdict") if is_filtered(&value, filter, &mut kept) => {}
                 Some("verdict") => verdicts.push((at + 1, comparable(value))),
                 Some(_) => {}
                 None => return Err(refused("it has no `type`, as a recording")),
@@ -60,6 +64,16 @@ impl Expected {
         }
         ours.get(both).map(|verdict| format!("{file}: has {both} verdicts; here is one more: {}", name(verdict)))
     }
+}
+
+/// Whether a run with this filter does not print the verdict. It prints each revision of a printed one.
+fn is_filtered(verdict: &Value, filter: &Filter, kept: &mut BTreeSet<u64>) -> bool {
+    let passes = Record::deserialize(verdict).map_or(true, |record| filter.passes(&record.body));
+    let revises_kept = verdict["revises"].as_u64().is_some_and(|seq| kept.contains(&seq));
+    if passes || revises_kept {
+        kept.extend(verdict["seq"].as_u64());
+    }
+    !passes && !revises_kept
 }
 
 /// Removes the fields that differ between runs.

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
-use tracer_model::record::Cause;
+use tracer_model::record::{Cause, Trait};
 use tracer_testbed::scenario::{Scenario, all};
 
 use common::recorded::{Recording, fixtures, of_kernels, parsed, with_each};
@@ -108,7 +108,7 @@ fn every_cause_has_a_fixture_that_gets_it(replays: &Replays) {
     }
     seen.remove(HEALTHY);
     // These causes are only in `also`.
-    let own = Cause::ALL.iter().filter(|it| ![Cause::CpuThrottled, Cause::DependencyUnreachable].contains(it));
+    let own = Cause::ALL.iter().filter(|it| !it.has(Trait::AlsoOnly));
     let causes: BTreeSet<&str> = own.map(|cause| cause.name()).collect();
     assert_eq!(
         &seen ^ &causes,

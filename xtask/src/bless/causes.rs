@@ -1,7 +1,7 @@
 //! Lists made of the table of causes: in the contents of the documentation, the alerts and the runbook.
 
 use anyhow::{Context as _, Result};
-use tracer_model::record::{Cause, Scope, Severity};
+use tracer_model::record::{Cause, Scope, Severity, Trait};
 
 /// Alerts, and the scopes that raise them. `TracerUnexplained` has the one cause without a scope.
 const ALERTS: [(&str, &[Scope]); 3] = [
@@ -25,7 +25,7 @@ pub(super) fn in_contents(summary: &str) -> String {
 /// The alerts, each with the causes of its scopes.
 pub(crate) fn in_alerts(rules: &str) -> Result<String> {
     ALERTS.iter().try_fold(rules.to_owned(), |text, (alert, scopes)| {
-        let names: Vec<_> = causes_of(scopes).map(Cause::name).collect();
+        let names: Vec<_> = causes_of(scopes).filter(|it| !it.has(Trait::AlsoOnly)).map(Cause::name).collect();
         replace(&text, &format!("- alert: {alert}\n"), "cause=~\"", "\"", &names.join("|"))
     })
 }
@@ -35,9 +35,10 @@ pub(super) fn in_runbook(runbook: &str) -> Result<String> {
     ALERTS.iter().try_fold(runbook.to_owned(), |text, (alert, scopes)| {
         let mut rows: Vec<(String, &str)> = Vec::new();
         for cause in causes_of(scopes) {
+            let place = if cause.has(Trait::AlsoOnly) { " (row *also*)" } else { "" };
             match rows.iter_mut().find(|(_, look)| *look == cause.first_look()) {
-                Some((names, _)) => *names += &format!(", `{cause}`"),
-                None => rows.push((format!("`{cause}`"), cause.first_look())),
+                Some((names, _)) => *names += &format!(", `{cause}`{place}"),
+                None => rows.push((format!("`{cause}`{place}"), cause.first_look())),
             }
         }
         let rows: Vec<_> = rows.iter().map(|(names, look)| format!("| {names} | {look} |")).collect();
@@ -65,6 +66,7 @@ fn replace(text: &str, heading: &str, from: &str, to: &str, new: &str) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sh;
 
     #[test]
     fn the_contents_list_the_causes_once() {
@@ -84,7 +86,17 @@ mod tests {
         Ok(())
     }
 
-    /// A cause that no alert names would never raise one.
+    /// The metric has the cause of a verdict, never one in `also`.
+    #[test]
+    fn no_alert_waits_for_a_cause_that_is_in_also_only() -> Result<()> {
+        let alerts = in_alerts(&std::fs::read_to_string(sh::root().join("deploy/alerts/tracer.rules.yaml"))?)?;
+        let only: Vec<_> = Cause::ALL.iter().filter(|cause| cause.has(Trait::AlsoOnly)).collect();
+        assert_eq!(only, [&Cause::CpuThrottled, &Cause::DependencyUnreachable]);
+        assert!(!only.iter().any(|cause| alerts.contains(cause.name())), "{only:?}");
+        Ok(())
+    }
+
+    /// A cause that no row names would have no first look.
     #[test]
     fn each_failure_raises_one_alert() {
         for cause in Cause::ALL.iter().filter(|cause| cause.scope().is_some()) {

@@ -66,6 +66,8 @@ pub enum Trait {
     EndsWithProcess,
     /// A network that is removed with its pod causes the same failure.
     EndsWithNetwork,
+    /// It stands beside the cause of a verdict, in `also`, and is none itself.
+    AlsoOnly,
 }
 
 /// Declares the causes: variant, name, scope, stage, severity of a failure, traits, and the first look of an operator.
@@ -227,7 +229,7 @@ causes! {
     TargetStarved = "target_starved": Some(Pod), Any, Error, [Reached],
         "what the container waits for: a processor, a disk or memory";
     /// The target's container had used up its CPU quota and was held back. In `also` only.
-    CpuThrottled = "cpu_throttled": Some(Pod), Answer, Warning, [],
+    CpuThrottled = "cpu_throttled": Some(Pod), Answer, Warning, [AlsoOnly],
         "the CPU limit: raise it before the timeout";
     /// The server closed the connection without a byte.
     ClosedWithoutAnswer = "closed_without_answer": Some(Application), Answer, Error,
@@ -238,7 +240,7 @@ causes! {
         [Reached, Refusal, NotReady, EndsWithProcess],
         "what the health handler checks";
     /// The pod's own connects fail. In `also` only.
-    DependencyUnreachable = "dependency_unreachable": Some(Application), Any, Warning, [],
+    DependencyUnreachable = "dependency_unreachable": Some(Application), Any, Warning, [AlsoOnly],
         "the peer that the verdict names, if the pod needs it, and egress policies";
     /// The command of an exec probe did not end in time.
     ExecTimeout = "exec_timeout": Some(Application), Command, Error, [],

@@ -6,6 +6,7 @@ pub use self::pod::PodFilter;
 use tracer_model::event::Pod;
 use tracer_model::plural::counted;
 use tracer_model::record::{Body, Cause, K8s};
+use tracer_terminal::screen::safe;
 
 /// The filter flags. Absent or empty: everything passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,8 +21,8 @@ impl Filter {
     /// Whether a record is printed. Records that are not about an attempt always are.
     pub fn passes(&self, body: &Body) -> bool {
         match body {
-            Body::Verdict(v) => self.fits(v.k8s.as_ref(), Some(v.verdict.cause)),
-            Body::Attempt(a) => self.fits(a.k8s.as_ref(), a.cause),
+            Body::Verdict(v) => self.fits(v.k8s.as_ref(), Some(v.verdict.cause), &v.verdict.also),
+            Body::Attempt(a) => self.fits(a.k8s.as_ref(), a.cause, &[]),
             Body::Start(_) | Body::Stop(_) | Body::Node(_) | Body::Loss(_) | Body::Finding(_) => true,
         }
     }
@@ -36,13 +37,13 @@ impl Filter {
         self.namespace.is_some() || self.pod.is_some() || self.container.is_some()
     }
 
-    /// Whether an attempt of this pod with this cause passes.
-    pub fn fits(&self, k8s: Option<&K8s>, cause: Option<Cause>) -> bool {
-        self.fits_pod(k8s) && self.fits_cause(cause)
+    /// Whether an attempt of this pod with this cause, and these beside it, passes.
+    pub fn fits(&self, k8s: Option<&K8s>, cause: Option<Cause>, also: &[Cause]) -> bool {
+        self.fits_pod(k8s) && self.fits_cause(cause, also)
     }
 
-    fn fits_cause(&self, cause: Option<Cause>) -> bool {
-        self.causes.is_empty() || cause.is_some_and(|cause| self.causes.contains(&cause))
+    fn fits_cause(&self, cause: Option<Cause>, also: &[Cause]) -> bool {
+        self.causes.is_empty() || cause.iter().chain(also).any(|cause| self.causes.contains(cause))
     }
 
     fn fits_pod(&self, k8s: Option<&K8s>) -> bool {
@@ -58,13 +59,7 @@ impl Filter {
 
     /// Whether a pod of the node, or one of its containers, matches the flags.
     pub fn fits_known(&self, pod: &Pod) -> bool {
-        let k8s = |container_name| K8s {
-            namespace: pod.namespace.clone(),
-            pod_name: pod.name.clone(),
-            pod_uid: None,
-            container_name,
-            workload: pod.workload.clone(),
-        };
+        let k8s = |container_name| k8s_of(pod, container_name);
         match &self.container {
             None => self.fits_pod(Some(&k8s(None))),
             Some(_) => pod.containers.iter().any(|container| self.fits_pod(Some(&k8s(container.name.clone())))),
@@ -73,24 +68,36 @@ impl Filter {
 
     /// The message that no known pod matches, with a hint. Absent if one matches, or no pod is known by name.
     pub fn unmatched(&self, pods: &[&Pod]) -> Option<String> {
-        let named = pods.iter().filter(|pod| pod.name.is_some()).count();
+        let named = pods.iter().filter(|pod| pod.name.is_some()).count() as u64;
         if !self.needs_pods() || named == 0 || pods.iter().any(|pod| self.fits_known(pod)) {
             return None;
         }
-        let is_prefix = pods.iter().any(|pod| self.is_prefix_of(pod.name.as_deref()));
-        Some(format!("none of the {named} known pods matches `{}`{}", self.pod_flags(), self.hint(is_prefix)))
+        let named = counted(named, "pod");
+        let hint = pods.iter().find_map(|pod| self.hint_of_known(pod)).unwrap_or_default();
+        Some(format!("none of the {named} known by name matches `{}`{hint}", self.pod_flags()))
     }
 
-    /// Whether the value of `-p` is only the beginning of this name.
-    fn is_prefix_of(&self, name: Option<&str>) -> bool {
-        let prefix = self.pod.as_ref().and_then(PodFilter::as_prefix);
-        prefix.is_some_and(|prefix| prefix.fits(name, None))
+    fn hint_of_known(&self, pod: &Pod) -> Option<String> {
+        let containers: Vec<_> = pod.containers.iter().filter_map(|it| it.name.as_deref()).collect();
+        self.hint_of(&k8s_of(pod, None), &containers)
     }
 
-    /// What the user probably meant.
-    fn hint(&self, is_prefix: bool) -> String {
-        let prefix = self.pod.as_ref().and_then(PodFilter::as_prefix).filter(|_| is_prefix);
-        prefix.map(|prefix| format!("; did you mean `-p '{prefix}'`?")).unwrap_or_default()
+    /// What the user probably meant, if only one of the flags excludes this pod.
+    fn hint_of(&self, k8s: &K8s, containers: &[&str]) -> Option<String> {
+        let (wanted, name) = (self.pod.as_ref()?, k8s.pod_name.as_deref()?);
+        let namespace = self.namespace.is_none() || self.namespace == k8s.namespace;
+        let pod = wanted.fits(Some(name), k8s.workload.as_ref());
+        let container = self.container.as_deref().is_none_or(|it| containers.contains(&it));
+        match (namespace, pod, container) {
+            (true, false, true) => wanted.hint(name, k8s.workload.as_ref()),
+            (false, true, true) => {
+                Some(format!("; {} is in namespace {}", safe(name), safe(k8s.namespace.as_deref()?)))
+            }
+            (true, true, false) if !containers.is_empty() => {
+                Some(format!("; the containers of {}: {}", safe(name), safe(&containers.join(", "))))
+            }
+            _ => None,
+        }
     }
 
     /// `-n shop -p 'cart-*'`
@@ -110,12 +117,22 @@ impl Filter {
     }
 }
 
+fn k8s_of(pod: &Pod, container_name: Option<String>) -> K8s {
+    K8s {
+        namespace: pod.namespace.clone(),
+        pod_name: pod.name.clone(),
+        pod_uid: None,
+        container_name,
+        workload: pod.workload.clone(),
+    }
+}
+
 /// Which parts of the filter matched a pod or an attempt so far.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct FilterHits {
     pod: bool,
-    /// The value of `-p` is the beginning of a pod's name.
-    prefix: bool,
+    /// What the user probably meant, by the first pod that tells.
+    hint: Option<String>,
     cause: bool,
 }
 
@@ -123,32 +140,40 @@ impl FilterHits {
     /// Takes a pod of the node.
     pub fn pod(&mut self, filter: &Filter, pod: &Pod) {
         self.pod = self.pod || filter.fits_known(pod);
-        self.prefix = self.prefix || filter.is_prefix_of(pod.name.as_deref());
+        if !self.pod && self.hint.is_none() {
+            self.hint = filter.hint_of_known(pod);
+        }
     }
 
     /// Takes a verdict or an attempt, printed or not.
-    pub fn attempt(&mut self, filter: &Filter, k8s: Option<&K8s>, cause: Option<Cause>) {
+    pub fn attempt(&mut self, filter: &Filter, k8s: Option<&K8s>, cause: Option<Cause>, also: &[Cause]) {
         self.pod = self.pod || filter.fits_pod(k8s);
-        self.prefix = self.prefix || filter.is_prefix_of(k8s.and_then(|k8s| k8s.pod_name.as_deref()));
-        self.cause = self.cause || filter.fits_cause(cause);
+        // An attempt names one container of its pod only.
+        let is_of_container = |k8s: &&K8s| filter.container.is_none() || filter.container == k8s.container_name;
+        if let Some(k8s) = k8s.filter(|_| !self.pod && self.hint.is_none()).filter(is_of_container) {
+            self.hint = filter.hint_of(k8s, k8s.container_name.as_deref().as_slice());
+        }
+        self.cause = self.cause || filter.fits_cause(cause, also);
     }
 
     /// Takes any record.
     pub fn record(&mut self, filter: &Filter, body: &Body) {
         match body {
-            Body::Verdict(body) => self.attempt(filter, body.k8s.as_ref(), Some(body.verdict.cause)),
-            Body::Attempt(body) => self.attempt(filter, body.k8s.as_ref(), body.cause),
+            Body::Verdict(body) => {
+                self.attempt(filter, body.k8s.as_ref(), Some(body.verdict.cause), &body.verdict.also);
+            }
+            Body::Attempt(body) => self.attempt(filter, body.k8s.as_ref(), body.cause, &[]),
             _ => {}
         }
     }
 
     /// `0 of 62 failures shown: no pod matches` with the flags. Absent without a filter, or if it hides no failure.
-    pub fn shown(self, filter: &Filter, shown: u64, failures: u64) -> Option<String> {
+    pub fn shown(&self, filter: &Filter, shown: u64, failures: u64) -> Option<String> {
         if !filter.is_set() {
             return None;
         }
         let (pods, causes) = (filter.pod_flags(), filter.cause_flags());
-        let hint = filter.hint(self.prefix);
+        let hint = self.hint.as_deref().unwrap_or_default();
         let unmatched = (filter.needs_pods() && !self.pod).then(|| format!("no pod matches `{pods}`{hint}"));
         let reason = match (shown, unmatched) {
             (0, unmatched) if failures == 0 => return unmatched,
@@ -166,6 +191,8 @@ impl FilterHits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracer_model::record::Workload;
+
     use crate::sink::tests::verdict;
 
     #[test]
@@ -178,6 +205,23 @@ mod tests {
         assert!(filter.passes(&body));
         filter.container = Some("other".into());
         assert!(!filter.passes(&body));
+    }
+
+    #[test]
+    fn a_cause_beside_another_passes() {
+        let mut body = verdict(Cause::SlowResponse);
+        let filter = Filter { causes: vec![Cause::CpuThrottled], ..Filter::default() };
+        assert!(!filter.passes(&body));
+        if let Body::Verdict(it) = &mut body {
+            it.verdict.also.push(Cause::CpuThrottled);
+        }
+        assert!(filter.passes(&body));
+        let mut hits = FilterHits::default();
+        hits.record(&filter, &body);
+        assert_eq!(
+            hits.shown(&filter, 1, 1).as_deref(),
+            Some("1 of 1 failure shown: those that match `--cause cpu_throttled`")
+        );
     }
 
     fn of_pod(typed: &str) -> Filter {
@@ -196,6 +240,7 @@ mod tests {
         let pod = |name: &str| Pod {
             namespace: Some("shop".into()),
             name: Some(name.into()),
+            workload: name.strip_suffix("-0").map(|name| Workload { kind: "StatefulSet".into(), name: name.into() }),
             containers: vec![tracer_model::event::Container { name: Some("web".into()), ..Default::default() }],
             ..Pod::default()
         };
@@ -203,18 +248,33 @@ mod tests {
         let unmatched = |filter: &Filter| filter.unmatched(&[&cart, &db]);
         assert_eq!(
             unmatched(&of_pod("cart-7d9")).as_deref(),
-            Some("none of the 2 known pods matches `-n shop -p cart-7d9`; did you mean `-p 'cart-7d9*'`?")
+            Some("none of the 2 pods known by name matches `-n shop -p cart-7d9`; did you mean `-p 'cart-7d9*'`?")
         );
         assert_eq!(
             unmatched(&of_pod("nosuch")).as_deref(),
-            Some("none of the 2 known pods matches `-n shop -p nosuch`")
+            Some("none of the 2 pods known by name matches `-n shop -p nosuch`")
         );
         assert_eq!(unmatched(&of_pod("cart-*")), None);
         assert_eq!(unmatched(&Filter::default()), None);
         assert_eq!(of_pod("nosuch").unmatched(&[&Pod::default()]), None, "only names can be compared");
+        let named = |namespace: &str, pod: &str, container: Option<&str>| Filter {
+            namespace: Some(namespace.into()),
+            container: container.map(Into::into),
+            ..of_pod(pod)
+        };
+        for (filter, hint) in [
+            (named("Shop", "db-0", None), Some("; db-0 is in namespace shop")),
+            (named("Shop", "cart-7d9", None), None),
+            (named("shop", "db-0", Some("wbe")), Some("; the containers of db-0: web")),
+            (named("shop", "deploy/db", None), Some("; db is a StatefulSet: `-p statefulset/db`")),
+            (named("Shop", "deploy/db", None), None),
+        ] {
+            let message = unmatched(&filter).expect("no pod matches");
+            assert_eq!(message.split_once('`').and_then(|it| it.1.split_once('`')).map(|it| it.1), hint.or(Some("")));
+        }
         let container = |name: &str| Filter { container: Some(name.into()), ..Filter::default() };
         assert_eq!(unmatched(&container("web")), None);
-        assert_eq!(unmatched(&container("we")).as_deref(), Some("none of the 2 known pods matches `-c we`"));
+        assert_eq!(unmatched(&container("we")).as_deref(), Some("none of the 2 pods known by name matches `-c we`"));
     }
 
     #[test]

@@ -110,8 +110,9 @@ impl Pretty {
     fn stop(&self, out: &mut String, record: &Record, body: &StopBody, screen: Screen) {
         let after = self.started_boot_ns.map(|start| record.time_boot_ns.saturating_sub(start));
         let after = after.map(|ns| format!(" after {}", duration(Duration::from_nanos(ns)))).unwrap_or_default();
+        let filtered = if body.filtered > 0 { format!(" (and {} filtered)", body.filtered) } else { String::new() };
         let text = format!(
-            "{} ({}){after}: {}, {}, {} still open, {} read, {} lost",
+            "{} ({}){after}: {}{filtered}, {}, {} still open, {} read, {} lost",
             screen.paint(Style::Strong, "ended"),
             body.reason.replace('_', " "),
             counted(body.verdicts.values().sum(), "verdict"),

@@ -10,6 +10,9 @@ pub(super) struct Totals {
     pub(super) attempts: u64,
     pub(super) open_attempts: u64,
     pub(super) failed: u64,
+    /// Verdicts that are not revised and that no filter let through.
+    pub(super) filtered: u64,
+    filtered_attempts: Recent<ConnId, (), 4096>,
     /// Failed attempts that a revision may still change to noise.
     failures: Recent<ConnId, (), 4096>,
 }
@@ -24,6 +27,16 @@ impl Totals {
                 self.failed -= u64::from(was_failure);
             }
             _ => {}
+        }
+    }
+
+    /// Takes a verdict. A revision replaces a filtered one.
+    pub(super) fn count_filtered(&mut self, attempt: Option<ConnId>, is_filtered: bool) {
+        let was_filtered = attempt.and_then(|conn| self.filtered_attempts.remove(&conn)).is_some();
+        self.filtered -= u64::from(was_filtered);
+        if is_filtered {
+            self.filtered += 1;
+            attempt.into_iter().for_each(|conn| self.filtered_attempts.insert(conn, ()));
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tracer_model::record::Workload;
+use tracer_terminal::screen::safe;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFilter {
@@ -27,11 +28,18 @@ impl PodFilter {
         }
     }
 
-    /// The pattern for all pods with this name as a prefix, if this is a name.
-    pub fn as_prefix(&self) -> Option<Self> {
-        match &self.pattern {
-            Pattern::Name(name) => format!("{name}*").parse().ok(),
-            Pattern::Prefix(_) | Pattern::Workload(_) => None,
+    /// What the user probably meant, if not the pod with this name.
+    pub(super) fn hint(&self, name: &str, workload: Option<&Workload>) -> Option<String> {
+        match (&self.pattern, workload) {
+            (Pattern::Name(prefix), _) if name.starts_with(prefix) => Some(format!("; did you mean `-p '{prefix}*'`?")),
+            (Pattern::Workload(wanted), Some(Workload { kind, name })) if *name == wanted.name => Some(format!(
+                "; {} is a {}: `-p {}/{}`",
+                safe(name),
+                safe(kind),
+                safe(&kind.to_lowercase()),
+                safe(name)
+            )),
+            _ => None,
         }
     }
 }
