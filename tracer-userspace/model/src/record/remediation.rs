@@ -38,12 +38,12 @@ pub enum Place {
 display_as_serialized!(Place);
 
 impl Place {
-    /// The text before its commands.
-    pub const fn instruction(self) -> &'static str {
+    /// The text before its commands. It names the node where the reader is not there.
+    pub fn instruction(self, node: Option<&str>) -> String {
         match self {
-            Self::Node => "run on the node:",
-            Self::Pod => "run in the pod:",
-            Self::Cluster => "run in the cluster:",
+            Self::Node => format!("run on the node{}:", node.map(|node| format!(" {node}")).unwrap_or_default()),
+            Self::Pod => "run in the pod:".into(),
+            Self::Cluster => "run in the cluster:".into(),
         }
     }
 

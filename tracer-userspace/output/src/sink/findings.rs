@@ -54,7 +54,7 @@ pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
     screen.row(out, "why", &finding.why);
     for (word, fix) in [("fix", &finding.remediation), ("persist", &finding.persist)] {
         if let Some(fix) = fix {
-            fix_rows(out, word, &fix.clone().reword(unbroken_commands), screen);
+            fix_rows(out, word, &fix.clone().reword(unbroken_commands), None, screen);
         }
     }
 }

@@ -33,14 +33,24 @@ pub struct Pretty {
     hits: FilterHits,
     /// Print the port usage of a healthy node, too.
     verbose: bool,
+    /// Say on which node a command runs: the reader is not there.
+    names_node: bool,
     summary: Summary,
     started_boot_ns: Option<u64>,
     above: Above,
+    /// The day of the last line that has a time.
+    day: String,
 }
 
 impl Pretty {
     pub fn new(filter: Filter, verbose: bool) -> Self {
         Self { filter, verbose, ..Self::default() }
+    }
+
+    /// For a reader who is not on the node: says on which node a command runs.
+    #[must_use]
+    pub fn naming_nodes(self) -> Self {
+        Self { names_node: true, ..self }
     }
 
     /// Takes a record, printed or not, so that the summary can say why no verdict was printed.
@@ -64,6 +74,7 @@ impl Pretty {
         match &record.body {
             Body::Start(body) => {
                 self.started_boot_ns = Some(record.time_boot_ns);
+                plain::date(&record.time).clone_into(&mut self.day);
                 start(&mut out, record, body, screen);
             }
             Body::Stop(body) => {
@@ -72,7 +83,7 @@ impl Pretty {
             }
             Body::Verdict(body) => {
                 self.summary.take(record, body);
-                verdict::block(&mut out, record, body, self.above.relation(body), screen);
+                verdict::block(&mut out, record, body, self.above.relation(body), self.names_node, screen);
                 self.above.remember(record.seq, body);
             }
             Body::Attempt(body) => attempt(&mut out, record, body, screen),
@@ -81,7 +92,21 @@ impl Pretty {
             Body::Loss(body) => loss(&mut out, record, body, screen),
             Body::Finding(body) => findings::block(&mut out, body, screen),
         }
+        if !out.is_empty() && !matches!(record.body, Body::Start(_) | Body::Stop(_) | Body::Finding(_)) {
+            self.put_day(&mut out, plain::date(&record.time), screen);
+        }
         out
+    }
+
+    /// A line before the first one of each day, since the other lines have only the time of day.
+    fn put_day(&mut self, out: &mut String, day: &str, screen: Screen) {
+        if self.day == day {
+            return;
+        }
+        day.clone_into(&mut self.day);
+        let mut line = String::new();
+        screen.head(&mut line, &screen.paint(Style::Mild, &format!("{} UTC", safe(day))));
+        out.insert_str(0, &line);
     }
 
     /// The verdicts so far by cause, for records that end without a `stop`. `failed`: attempts so far.

@@ -67,7 +67,7 @@ pub(super) fn fix(fix: &Remediation) -> Markup {
     html! {
         p.remedy { (inline(&fix.text)) }
         @for commands in fix.commands.chunk_by(|a, b| a.place == b.place) {
-            @if let Some(first) = commands.first() { p.quiet { (first.place.instruction()) } }
+            @if let Some(first) = commands.first() { p.quiet { (first.place.instruction(None)) } }
             @for command in commands { pre.fix { (safe(&command.run)) } }
         }
     }

@@ -167,7 +167,7 @@ impl CauseBlock {
     fn fix(&self, out: &mut String, screen: Screen) {
         let (top, more) = self.fixes.top(1);
         let Some((fix, _)) = top.first() else { return };
-        fix_rows(out, "fix", fix, screen);
+        fix_rows(out, "fix", fix, None, screen);
         if let Some(more) = more {
             screen.row(out, "", &format!("(and {more}, with other names and numbers: see the verdicts)"));
         }

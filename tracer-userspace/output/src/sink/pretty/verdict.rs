@@ -21,6 +21,7 @@ pub(super) fn block(
     record: &Record,
     body: &VerdictBody,
     above: Option<Relation<'_>>,
+    names_node: bool,
     screen: Screen,
 ) {
     let line = |out: &mut String, (word, part): Part| {
@@ -37,7 +38,7 @@ pub(super) fn block(
     REST.into_iter().for_each(|part| line(out, part));
     let fix = &body.verdict.remediation;
     if !fix.is_empty() && above.is_none_or(|above| above.body().verdict.remediation != *fix) {
-        fix_rows(out, "fix", fix, screen);
+        fix_rows(out, "fix", fix, names_node.then_some(record.node_name.as_str()), screen);
     }
     line(out, ALSO);
     doubts(&body.verdict).for_each(|doubt| screen.row(out, "doubt", &doubt));
@@ -60,10 +61,10 @@ fn culprit(body: &VerdictBody) -> Option<String> {
 }
 
 /// The text, then each command alone on its line, below where it runs.
-pub(in crate::sink) fn fix_rows(out: &mut String, word: &str, fix: &Remediation, screen: Screen) {
+pub(in crate::sink) fn fix_rows(out: &mut String, word: &str, fix: &Remediation, node: Option<&str>, screen: Screen) {
     screen.row(out, word, &fix.text);
     for commands in fix.commands.chunk_by(|a, b| a.place == b.place) {
-        commands.iter().take(1).for_each(|first| screen.row(out, "", first.place.instruction()));
+        commands.iter().take(1).for_each(|first| screen.row(out, "", &first.place.instruction(node)));
         commands.iter().for_each(|command| screen.command(out, &command.run));
     }
 }
