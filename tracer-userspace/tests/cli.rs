@@ -83,7 +83,7 @@ fn the_name_kubectl_tracer_makes_it_a_plugin() {
     assert!(help.status.success() && text(&help.stdout).contains("kubectl tracer"), "{}", text(&help.stdout));
     let wrong = std::process::Command::new(&plugin).args(["why", "svc/cart"]).output().unwrap();
     reports_one_line(&wrong, 2, &["svc/cart", "deploy/NAME"]);
-    reports_one_line(&ran(&["kubectl", "why", "svc/cart"]), 2, &["svc/cart", "kubectl tracer --help"]);
+    reports_one_line(&ran(&["kubectl", "why", "svc/cart"]), 2, &["svc/cart", "kubectl tracer why --help"]);
     reports_one_line(&ran(&["kubectl", "why", "cart", "--kubeconfig", "/none"]), 2, &["--kubeconfig /none"]);
 }
 

@@ -1,5 +1,7 @@
 //! The few requests to the cluster API. kube's client does sign-in and TLS. Each request has a timeout.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -208,12 +210,30 @@ impl Log {
     }
 }
 
+/// The files of `KUBECONFIG` that exist: kubectl skips the others. Absent if none exists.
+fn listed(variable: Option<OsString>) -> Option<Vec<PathBuf>> {
+    let files: Vec<_> = std::env::split_paths(&variable?).filter(|path| path.exists()).collect();
+    (!files.is_empty()).then_some(files)
+}
+
+/// The first file that has a value wins.
+fn merged(files: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
+    let mut all = Kubeconfig::default();
+    for file in files {
+        all = all.merge(Kubeconfig::read_from(file)?)?;
+    }
+    Ok(all)
+}
+
 async fn config(access: &Access) -> Result<Config, Problem> {
     let file = match &access.kubeconfig {
         Some(path) => Some(Kubeconfig::read_from(path)),
         // A pod normally has a service account and no kubeconfig.
         None if std::env::var_os("KUBECONFIG").is_none() && tracer_sources::cluster::in_cluster() => None,
-        None => Some(Kubeconfig::read()),
+        None => Some(match listed(std::env::var_os("KUBECONFIG")) {
+            Some(files) => merged(&files),
+            None => Kubeconfig::read(),
+        }),
     };
     let options = KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
     let named = match (&access.kubeconfig, &file) {
@@ -236,6 +256,7 @@ async fn config(access: &Access) -> Result<Config, Problem> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::testing::*;
     use serde_json::json;
 
@@ -261,6 +282,16 @@ mod tests {
             code == 2 && problem.contains("the credential plugin of the kubeconfig cannot be started: "),
             "{problem}"
         );
+    }
+
+    #[test]
+    fn a_file_of_the_list_that_does_not_exist_is_skipped() {
+        let there = std::env::current_exe().expect("a file");
+        let list = |paths: &[&str]| Some(std::env::join_paths(paths).expect("a list"));
+        let name = there.to_str().expect("a name");
+        assert_eq!(listed(list(&["/none", name, ""])), Some(vec![there.clone()]));
+        assert_eq!(listed(list(&["/none"])), None, "then its error names it");
+        assert_eq!(listed(None), None);
     }
 
     #[tokio::test]

@@ -199,7 +199,7 @@ impl Printer {
         Self {
             format: args.output.unwrap_or_else(terminal::format),
             screen: terminal::of_stdout(),
-            pretty: Pretty::default(),
+            pretty: Pretty::default().naming_nodes(),
             lines: Lines::new(LINE_MAX),
             reading: Reading::default(),
             last_seq: None,

@@ -10,6 +10,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use super::target::Target;
+use tracer_model::record::Cause;
+use tracer_output::explain;
 use tracer_output::sink::choices;
 use tracer_terminal::typed::duration::duration;
 use tracer_terminal::typed::size::size;
@@ -64,6 +66,10 @@ Examples:
     #[command(after_help = "Example:
   kubectl tracer report node-1 node-2 --since 2h --output-file incident.html")]
     Report(Report),
+    /// Explain causes: meaning, evidence, what looks alike, fix
+    #[command(after_help = "Example:
+  kubectl tracer explain connection_refused")]
+    Explain(Explain),
 }
 
 impl Cli {
@@ -73,17 +79,6 @@ impl Cli {
         let is_typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
         if is_typed("namespace") && !is_typed("all_namespaces") {
             attach.all_namespaces = false;
-        }
-    }
-}
-
-impl Command {
-    pub(super) const fn access(&self) -> &Access {
-        match self {
-            Self::Why(Why { access, .. })
-            | Self::Top(Top { access, .. })
-            | Self::Attach(Attach { access, .. })
-            | Self::Report(Report { access, .. }) => access,
         }
     }
 }
@@ -134,10 +129,10 @@ pub(super) struct Why {
     #[arg(value_name = "POD|KIND/NAME")]
     pub(super) target: Target,
     /// Namespace of the pod [default: that of the context]
-    #[arg(short, long, value_name = "NAMESPACE")]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = name)]
     pub(super) namespace: Option<String>,
     /// Show only this container
-    #[arg(short, long, value_name = "CONTAINER")]
+    #[arg(short, long, value_name = "CONTAINER", value_parser = name)]
     pub(super) container: Option<String>,
     /// Read only records of the last TIME, such as 15m [default: all that the log has]
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -171,13 +166,13 @@ pub(super) struct Attach {
     #[arg(value_name = "NODE")]
     pub(super) node: String,
     /// Show only this namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = name)]
     pub(super) namespace: Option<String>,
     /// Show all namespaces: the default, unless -n or TRACER_NAMESPACE names one
     #[arg(short = 'A', long, value_parser = BoolishValueParser::new())]
     pub(super) all_namespaces: bool,
     /// Show only this pod; PREFIX* selects every pod with this prefix
-    #[arg(short, long, value_name = "POD|PREFIX*")]
+    #[arg(short, long, value_name = "POD|PREFIX*", value_parser = name)]
     pub(super) pod: Option<String>,
     /// Also report failed connections of processes other than the prober
     #[arg(long, value_parser = BoolishValueParser::new())]
@@ -208,6 +203,26 @@ pub(super) struct Report {
     pub(super) output_file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) access: Access,
+}
+
+/// `explain`
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// The causes
+    #[arg(value_name = "CAUSE", required = true, value_parser = cause)]
+    pub(super) causes: Vec<Cause>,
+}
+
+/// An empty name is often a variable of the shell that was not set.
+fn name(name: &str) -> Result<String, &'static str> {
+    if name.is_empty() { Err("an empty name: write one, or leave the flag out") } else { Ok(name.to_owned()) }
+}
+
+fn cause(name: &str) -> Result<Cause, String> {
+    Cause::from_name(name).ok_or_else(|| match explain::nearest(name) {
+        Some(near) => format!("no such cause; did you mean {near}?"),
+        None => "no such cause".to_owned(),
+    })
 }
 
 /// Format of the output.
@@ -261,6 +276,8 @@ pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed {
             _ => arg,
         })
     });
+    let name = args.first().and_then(|it| it.to_str()).filter(|it| command.find_subcommand(it).is_some());
+    let name = name.map(|name| format!(" {name}")).unwrap_or_default();
     let named = std::iter::once(OsString::from("kubectl tracer")).chain(args);
     let parsed = command.try_get_matches_from(named).and_then(|matches| {
         let mut cli = Cli::from_arg_matches(&matches)?;
@@ -273,7 +290,7 @@ pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed {
             ErrorKind::DisplayHelp
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Parsed::Text(error.to_string()),
-            _ => Parsed::Wrong(one_line(&error)),
+            _ => Parsed::Wrong(format!("{} (see `kubectl tracer{name} --help`)", one_line(&error))),
         },
     }
 }
@@ -283,7 +300,7 @@ fn one_line(error: &clap::Error) -> String {
     let rendered = error.to_string();
     let message = rendered.split("\nUsage:").next().and_then(|it| it.split("\nFor more information").next());
     let words = message.unwrap_or_default().trim_start_matches("error:").split_whitespace();
-    format!("{} (see `kubectl tracer --help`)", words.collect::<Vec<_>>().join(" "))
+    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -305,6 +322,20 @@ mod tests {
     fn without_a_command_there_is_help() {
         let Parsed::Text(help) = parse(Vec::new(), 80) else { unreachable!("no command") };
         assert!(Cli::command().get_subcommands().all(|it| help.contains(it.get_name())), "{help}");
+    }
+
+    #[test]
+    fn an_error_points_to_the_help_of_its_command() {
+        let wrong = |words: &[&str]| match parse(words.iter().map(OsString::from).collect(), 80) {
+            Parsed::Wrong(message) => message,
+            _ => unreachable!("{words:?}"),
+        };
+        assert!(wrong(&["why"]).ends_with("(see `kubectl tracer why --help`)"), "{}", wrong(&["why"]));
+        assert!(wrong(&["version"]).ends_with("(see `kubectl tracer --help`)"), "{}", wrong(&["version"]));
+        let empty = wrong(&["why", "cart-0", "-c", ""]);
+        assert!(empty.contains("an empty name"), "{empty}");
+        let near = wrong(&["explain", "loopback_dow"]);
+        assert!(near.contains("did you mean loopback_down?"), "{near}");
     }
 
     #[test]

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use super::api::Api;
 use super::cli::Access;
 use super::objects::Pod;
 use super::problem::Problem;
+use super::records::Reading;
+use super::times::{ago, date_and_time};
 
 /// The pod of tracer with the log of a node.
 #[derive(Clone, Debug)]
@@ -24,6 +28,21 @@ impl Daemon {
     /// `tracer/tracer-x7k2p on node-3`
     pub(super) fn name(&self) -> String {
         format!("{} on {}", self.pod.full_name(), self.node())
+    }
+
+    /// A warning that tracer may not run there, and since when it has no record.
+    pub(super) fn down(&self, reading: &Reading, now: Timestamp) -> Option<String> {
+        let why = self.not_ready()?;
+        let since = match &reading.times {
+            Some((_, last)) => format!("its last record is of {} UTC ({})", date_and_time(last), ago(last, now)),
+            None => "its log has no record".to_owned(),
+        };
+        Some(format!("{} is not ready{why}: {since}; later failures may be missing", self.name()))
+    }
+
+    /// ` (CrashLoopBackOff)`, or an empty text, if tracer's pod is not ready.
+    pub(super) fn not_ready(&self) -> Option<String> {
+        (!self.pod.is_ready()).then(|| self.pod.waits().map(|why| format!(" ({why})")).unwrap_or_default())
     }
 
     /// A warning if several pods of tracer run on one node.
@@ -113,6 +132,24 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_that_is_down_is_named_with_the_time_of_its_last_record() {
+        let mut down = pod("a", false, "01:00:00");
+        let waiting = r#"[{"name":"tracer","state":{"waiting":{"reason":"CrashLoopBackOff"}}}]"#;
+        down.status.container_statuses = serde_json::from_str(waiting).expect("a status");
+        let daemon = |pod| by_node(vec![pod]).remove("n1").expect("a daemon");
+        let times = Some(("2026-01-02T03:00:00Z".to_owned(), "2026-01-02T03:04:05.123Z".to_owned()));
+        let reading = Reading { records: 2, times, ..Reading::default() };
+        let now = "2026-01-02T06:04:05Z".parse().expect("a time");
+        let warning = daemon(down).down(&reading, now);
+        let text = "tracer/a on n1 is not ready (CrashLoopBackOff): its last record is of 2026-01-02 03:04:05 UTC \
+                    (3 h ago); later failures may be missing";
+        assert_eq!(warning.as_deref(), Some(text));
+        let silent = daemon(pod("a", false, "01:00:00")).down(&Reading::default(), now);
+        assert!(silent.is_some_and(|it| it.contains("its log has no record")));
+        assert_eq!(daemon(pod("a", true, "01:00:00")).down(&reading, now), None);
+    }
+
+    #[test]
     fn a_pod_that_is_not_scheduled_is_no_daemon() {
         let mut waiting = pod("a", false, "01:00:00");
         waiting.spec.node_name = String::new();
@@ -127,6 +164,6 @@ mod tests {
         let daemons = json!({"items": [tracer("other", false), tracer("tracer-n1", true)]});
         replies.insert(PODS.into(), Reply::Json(200, daemons));
         let ran = ran(&Fake::serve(replies).await, &["why", "cart-0", "-o", "pretty"]).await;
-        assert!(ran.out.contains("is not ready: "), "{}", ran.out);
+        assert!(ran.out.contains("on n1 is not ready: "), "{}", ran.out);
     }
 }

@@ -32,6 +32,6 @@ pub fn podlog(bytes: &[u8]) {
     assert!(of_pod.kept.len() <= TAIL && (of_pod.is_known() || of_pod.failure(Effect::Unready).is_none()));
     let mut causes = Causes::default();
     causes.add("n1", tally.finish());
-    let page = Page::new(causes, Answers::default(), Duration::from_secs(60)).json();
+    let page = Page::new(causes, Answers::default(), Duration::from_secs(60), jiff::Timestamp::UNIX_EPOCH).json();
     assert!(serde_json::from_str::<serde_json::Value>(&page).is_ok(), "{page}");
 }

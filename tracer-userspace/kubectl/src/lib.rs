@@ -28,6 +28,7 @@ mod target;
 mod terminal;
 #[cfg(test)]
 mod testing;
+mod times;
 mod top;
 mod why;
 
@@ -41,6 +42,7 @@ pub use self::cli::{plugin_args, variables};
 use self::api::Api;
 use self::cli::{Command, Parsed};
 use self::problem::Problem;
+use tracer_output::explain;
 use tracer_terminal::error;
 use tracer_terminal::screen::columns;
 
@@ -78,12 +80,15 @@ fn carry_out(command: Command) -> Result<u8, Problem> {
 
 /// Runs a command. It prints to `out`, and diagnostics to stderr. Gives the exit code.
 async fn answer(command: Command, out: &mut dyn Write) -> Result<u8, Problem> {
-    let api = Api::connect(command.access()).await?;
     match &command {
-        Command::Why(args) => why::why(&api, args, out).await,
-        Command::Top(args) => top::top(api, args, out).await,
-        Command::Attach(args) => attach::attach(&api, args, out).await,
-        Command::Report(args) => report::report(api, args).await,
+        Command::Why(args) => why::why(&Api::connect(&args.access).await?, args, out).await,
+        Command::Top(args) => top::top(Api::connect(&args.access).await?, args, out).await,
+        Command::Attach(args) => attach::attach(&Api::connect(&args.access).await?, args, out).await,
+        Command::Report(args) => report::report(Api::connect(&args.access).await?, args).await,
+        Command::Explain(args) => {
+            print(out, explain::text(&args.causes, false, terminal::of_stdout()).as_bytes())?;
+            Ok(0)
+        }
     }
 }
 

@@ -20,7 +20,12 @@ objects! {
         deletion_timestamp: Option<Timestamp>,
     }
     Pod { metadata: Metadata, spec: PodSpec, status: PodStatus, }
-    PodSpec { node_name: String, restart_policy: String, containers: Vec<Container>, }
+    PodSpec {
+        node_name: String,
+        restart_policy: String,
+        containers: Vec<Container>,
+        init_containers: Vec<Container>,
+    }
     Container { name: String, }
     PodStatus {
         phase: String,
@@ -55,6 +60,17 @@ impl Pod {
 
     pub(super) fn is_ready(&self) -> bool {
         self.condition("Ready").is_some_and(|it| it.status == "True")
+    }
+
+    /// The names of its containers, and of those that run beside them as init containers.
+    pub(super) fn containers(&self) -> Vec<&str> {
+        self.spec.containers.iter().chain(&self.spec.init_containers).map(|it| it.name.as_str()).collect()
+    }
+
+    /// Why it is not ready, where a container waits.
+    pub(super) fn waits(&self) -> Option<&str> {
+        let statuses = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
+        statuses.into_iter().find_map(|it| it.state.waiting.as_ref()).map(|it| it.reason.as_str())
     }
 
     /// Whether the pod has ended or is being deleted.

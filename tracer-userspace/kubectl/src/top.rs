@@ -22,6 +22,7 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
     let api = Rc::new(api);
     let (mut causes, mut answers) = (Causes::default(), Answers::default());
     let (of_api, limit) = (Rc::clone(&api), args.logs.limit_bytes);
+    let of_page = Rc::clone(&api);
     let take = |read: Read<NodeTally>| {
         let Read { daemon, mut sink, bytes, problem } = read;
         let node = daemon.node().to_owned();
@@ -30,6 +31,12 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
             answers.without.push((node.clone(), problem.to_string()));
         } else {
             answers.answered += 1;
+            if sink.reading.records == 0 {
+                answers.without_records.push(node.clone());
+            }
+        }
+        if let Some(why) = daemon.not_ready() {
+            answers.not_ready.push((node.clone(), why));
         }
         if bytes >= limit {
             answers.cut.push(node.clone());
@@ -45,8 +52,10 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
     answers.without.extend(without.into_iter().map(|node| (node, "no tracer runs there".to_owned())));
     answers.without.sort();
     answers.cut.sort();
+    answers.without_records.sort();
+    answers.not_ready.sort();
     answers.skewed.sort();
-    let page = Page::new(causes, answers, args.logs.since);
+    let page = Page::new(causes, answers, args.logs.since, of_page.now());
     let text = match args.output {
         Format::Pretty => page.text(terminal::of_stdout()),
         Format::Json => page.json(),

@@ -29,7 +29,10 @@ const PODS: usize = 10;
 /// Explains each pod. Gives the exit code.
 pub(super) async fn why(api: &Api, args: &Why, out: &mut dyn Write) -> Result<u8, Problem> {
     let namespace = args.namespace.as_ref().unwrap_or(&api.namespace);
-    let pods = pods(api, namespace, &args.target).await?;
+    let mut pods = pods(api, namespace, &args.target).await?;
+    if let Some(container) = &args.container {
+        keep_those_with(container, &mut pods)?;
+    }
     let mut nodes: BTreeMap<&str, Vec<Pod>> = BTreeMap::new();
     for pod in &pods {
         nodes.entry(&pod.spec.node_name).or_default().push(pod.clone());
@@ -58,6 +61,9 @@ async fn of_node(api: &Api, args: &Why, node: &str, pods: Vec<Pod>, out: &mut dy
     }
     let mut collected = Collected::new(pods, args.container.clone(), args.tail as usize);
     let cut = read(api, args, &daemon, &mut collected).await?;
+    if let Some(warning) = daemon.down(&collected.reading, api.now()) {
+        error::warn(&warning);
+    }
     print(out, &text(api, args, &daemon, &collected))?;
     cut.map_or(Ok(()), Err)
 }
@@ -95,7 +101,7 @@ fn text(api: &Api, args: &Why, daemon: &Daemon, collected: &Collected) -> Vec<u8
         }
         let mut text = String::new();
         screen.lines(&mut text, "", "  ", &answer);
-        let mut pretty = Pretty::default();
+        let mut pretty = Pretty::default().naming_nodes();
         if let Some(earlier) = of_pod.earlier() {
             screen.head(&mut text, &earlier);
         }
@@ -109,6 +115,24 @@ fn text(api: &Api, args: &Why, daemon: &Daemon, collected: &Collected) -> Vec<u8
         out.extend(answer::describe_log(collected, daemon, screen).into_bytes());
     }
     out
+}
+
+/// Only the pods that have this container. The others are named.
+///
+/// # Errors
+/// No pod has it.
+fn keep_those_with(container: &str, pods: &mut Vec<Pod>) -> Result<(), Problem> {
+    let (with, without): (Vec<_>, Vec<_>) = pods.drain(..).partition(|pod| pod.containers().contains(&container));
+    let lacks = |pod: &Pod| {
+        let has = pod.containers().join(", ");
+        Problem::Found(format!("{} has no container {container}; it has: {has}", pod.full_name()))
+    };
+    if with.is_empty() {
+        return without.first().map_or(Ok(()), |pod| Err(lacks(pod)));
+    }
+    without.iter().for_each(|pod| error::warn(&lacks(pod)));
+    *pods = with;
+    Ok(())
 }
 
 /// The pods of the target that are on a node.

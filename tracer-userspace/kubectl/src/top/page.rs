@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::skew;
+use super::super::times::date_and_time;
 use super::tally::{CauseTally, Causes, Owner};
 use tracer_model::plural::{counted, duration};
 use tracer_model::record::Cause;
@@ -21,6 +22,10 @@ const NAMED_NODES: usize = 10;
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     pub(crate) answered: u64,
+    /// Those among them without a record in their log.
+    pub(crate) without_records: Vec<String>,
+    /// Nodes where tracer's pod is not ready, and why: ` (CrashLoopBackOff)`.
+    pub(crate) not_ready: Vec<(String, String)>,
     /// Nodes with a missing or incomplete log, and why.
     pub(crate) without: Vec<(String, String)>,
     /// Nodes with a longer log than the limit.
@@ -35,21 +40,28 @@ pub(crate) struct Page {
     causes: Vec<(Cause, CauseTally)>,
     answers: Answers,
     since: Duration,
+    /// Times are printed with their dates: not all of them are of today.
+    has_dates: bool,
 }
 
 impl Page {
-    pub(crate) fn new(causes: Causes, answers: Answers, since: Duration) -> Self {
-        Self { causes: causes.ranked(), answers, since }
+    pub(crate) fn new(causes: Causes, answers: Answers, since: Duration, now: Timestamp) -> Self {
+        let causes = causes.ranked();
+        let today = now.to_string();
+        let is_today = |us: i64| time(us).get(..10) == today.get(..10);
+        let has_dates = !causes.iter().all(|(_, it)| is_today(it.first_us()) && is_today(it.last_us));
+        Self { causes, answers, since, has_dates }
     }
 
     /// Whether the complete log of every requested node is on the page.
     pub(crate) fn is_whole(&self) -> bool {
-        self.answers.without.is_empty() && self.answers.cut.is_empty()
+        let Answers { without, without_records, not_ready, cut, .. } = &self.answers;
+        without.is_empty() && without_records.is_empty() && not_ready.is_empty() && cut.is_empty()
     }
 
     /// Warnings about what is missing on the page, or makes it less sure.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let Answers { without, cut, skewed, unreadable, .. } = &self.answers;
+        let Answers { without, without_records, not_ready, cut, skewed, unreadable, .. } = &self.answers;
         let more =
             |all: usize| if all > NAMED_NODES { format!("; and {} more", all - NAMED_NODES) } else { String::new() };
         let mut warnings = Vec::new();
@@ -60,6 +72,23 @@ impl Page {
                 counted(without.len() as u64, "node"),
                 named.join("; "),
                 more(without.len())
+            ));
+        }
+        if !without_records.is_empty() {
+            let named = without_records.iter().take(NAMED_NODES).map(String::as_str).collect::<Vec<_>>().join(", ");
+            warnings.push(format!(
+                "no record in the log of {}: {named}{}; tracer may write to a file there (--output-file), or not run",
+                counted(without_records.len() as u64, "node"),
+                more(without_records.len())
+            ));
+        }
+        if !not_ready.is_empty() {
+            let named: Vec<_> = not_ready.iter().take(NAMED_NODES).map(|(node, why)| format!("{node}{why}")).collect();
+            warnings.push(format!(
+                "tracer is not ready on {}, and failures there may be missing: {}{}",
+                counted(not_ready.len() as u64, "node"),
+                named.join(", "),
+                more(not_ready.len())
             ));
         }
         if !cut.is_empty() {
@@ -92,17 +121,28 @@ impl Page {
         );
         screen.head(&mut out, &head);
         if self.causes.is_empty() {
-            screen.head(&mut out, &screen.paint(Style::Good, "no failure in these logs"));
+            screen.head(&mut out, &self.without_failure(screen));
         }
         for (cause, tally) in &self.causes {
-            block(&mut out, *cause, tally, screen);
+            block(&mut out, *cause, tally, self.has_dates, screen);
         }
         out
     }
 
+    /// The line where nothing is counted. It is good news only of logs that were read.
+    fn without_failure(&self, screen: Screen) -> String {
+        let read = self.answers.answered - self.answers.without_records.len() as u64;
+        match read {
+            0 => screen.paint(Style::Mild, "no record was read, so nothing is known"),
+            _ if self.is_whole() => screen.paint(Style::Good, "no failure in these logs"),
+            _ => screen.paint(Style::Mild, &format!("no failure in the records of {}", counted(read, "node"))),
+        }
+    }
+
     /// For scripts: one object, one line.
     pub(crate) fn json(&self) -> String {
-        let Answers { answered, without, cut, skewed, .. } = &self.answers;
+        let Answers { answered, without, without_records, not_ready, cut, skewed, .. } = &self.answers;
+        let not_ready: Vec<_> = not_ready.iter().map(|(node, _)| node).collect();
         let without = without.iter().map(|(node, problem)| json!({"node_name": node, "problem": problem}));
         let skewed = skewed.iter().map(|(node, s)| json!({"node_name": node, "ahead_at_least_s": s}));
         let json = json!({
@@ -111,6 +151,8 @@ impl Page {
             "nodes": {
                 "answered": answered,
                 "without_answer": without.collect::<Vec<_>>(),
+                "without_records": without_records,
+                "not_ready": not_ready,
                 "log_cut": cut,
                 "clock_differs": skewed.collect::<Vec<_>>(),
             },
@@ -141,7 +183,8 @@ fn json_of(cause: Cause, tally: &CauseTally) -> Value {
     })
 }
 
-fn block(out: &mut String, cause: Cause, tally: &CauseTally, screen: Screen) {
+fn block(out: &mut String, cause: Cause, tally: &CauseTally, has_dates: bool, screen: Screen) {
+    let clock = |us| clock(us, has_dates);
     let nodes = tally.nodes.len();
     let head = format!(
         "{}  {} on {}, {}, {} to {}",
@@ -183,7 +226,7 @@ fn block(out: &mut String, cause: Cause, tally: &CauseTally, screen: Screen) {
     if !named.is_empty() {
         screen.row(out, "workload", &format!("{}{more}", named.join(", ")));
     }
-    screen.row(out, "explain", &format!("tracer explain {}", cause.name()));
+    screen.row(out, "explain", &format!("kubectl tracer explain {}", cause.name()));
 }
 
 /// The workloads, those with most pods first.
@@ -197,6 +240,7 @@ fn time(us: i64) -> String {
     Timestamp::from_microsecond(us).map(|it| it.to_string()).unwrap_or_default()
 }
 
-fn clock(us: i64) -> String {
-    time(us).get(11..19).unwrap_or_default().to_owned()
+fn clock(us: i64, has_date: bool) -> String {
+    let time = date_and_time(&time(us));
+    if has_date { time } else { time.get(11..).unwrap_or_default().to_owned() }
 }

@@ -42,15 +42,15 @@ async fn top_counts_pods_nodes_culprits_and_workloads() {
     let expected = "\
 2 nodes answered; failures of the last 15 min, times in UTC
 
-loopback_down  2 pods on 2 nodes, 2 failures, 03:04:00 to 03:05:00
-  first on n2 03:04:00, n1 03:05:00
-  culprit  loopback (/opt/cni/bin/loopback), child of crio: link down; the same on 2 nodes since 03:04:00, first n2
+loopback_down  2 pods on 2 nodes, 2 failures, 2026-01-02 03:04:00 to 2026-01-02 03:05:00
+  first on n2 2026-01-02 03:04:00, n1 2026-01-02 03:05:00
+  culprit  loopback (/opt/cni/bin/loopback), child of crio: link down; the same on 2 nodes since 2026-01-02 03:04:00, first n2
   workload Deployment shop/cart (2 pods)
-  explain  tracer explain loopback_down
+  explain  kubectl tracer explain loopback_down
 
-slow_response  2 pods on 1 node, 2 failures, 03:04:10 to 03:04:12
+slow_response  2 pods on 1 node, 2 failures, 2026-01-02 03:04:10 to 2026-01-02 03:04:12
   workload Deployment shop/cart (1 pod), Pod shop/etcd (1 pod)
-  explain  tracer explain slow_response
+  explain  kubectl tracer explain slow_response
 ";
     assert_eq!(ran.out, expected);
     let asked = fake.asked.lock().expect("a list").clone();
@@ -103,4 +103,35 @@ async fn two_hundred_nodes_are_counted() {
     assert_eq!(ran.ended, Ok(0));
     let page: Value = serde_json::from_str(&ran.out).expect("one object");
     assert_eq!((&page["nodes"]["answered"], &page["causes"][0]["nodes"]), (&json!(NODES), &json!(NODES)));
+}
+
+/// Zero records are no all-clear.
+#[tokio::test]
+async fn logs_without_a_record_are_named() {
+    let fake = Fake::serve(cluster(&[], &[("n1", "tracer: warning: x\n".into()), ("n2", String::new())])).await;
+    let ran_json = ran(&fake, &["top", "-o", "json"]).await;
+    assert_eq!(ran_json.ended, Ok(2));
+    let page: Value = serde_json::from_str(&ran_json.out).expect("one object");
+    assert_eq!(page["nodes"]["without_records"], json!(["n1", "n2"]));
+    let out = ran(&fake, &["top"]).await.out;
+    assert!(out.contains("no record was read, so nothing is known") && !out.contains("no failure"), "{out}");
+
+    let other =
+        verdict(1, "n1", &now(), "a", "tcp_probe_noise").replace(r#""outcome":"failure""#, r#""outcome":"noise""#);
+    let fake = Fake::serve(cluster(&[], &[("n1", other.clone()), ("n2", String::new())])).await;
+    let ran_some = ran(&fake, &["top"]).await;
+    assert!(ran_some.out.contains("no failure in the records of 1 node\n"), "{}", ran_some.out);
+    let fake = Fake::serve(cluster(&[], &[("n1", other)])).await;
+    let ran_all = ran(&fake, &["top"]).await;
+    assert_eq!(ran_all.ended, Ok(0));
+    assert!(ran_all.out.contains("no failure in these logs"), "{}", ran_all.out);
+}
+
+#[tokio::test]
+async fn a_node_where_tracer_is_not_ready_is_named() {
+    let mut replies = cluster(&[], &[("n1", verdict(1, "n1", &now(), "a", "loopback_down"))]);
+    replies.insert(PODS.into(), Reply::Json(200, json!({"items": [pod("tracer", "tracer-n1", "n1", false)]})));
+    let ran = ran(&Fake::serve(replies).await, &["top", "-o", "json"]).await;
+    let page: Value = serde_json::from_str(&ran.out).expect("one object");
+    assert_eq!((ran.ended, &page["nodes"]["not_ready"]), (Ok(2), &json!(["n1"])));
 }

@@ -1,15 +1,14 @@
 //! The answer in one sentence, and what the log has if there is no answer.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 
 use super::super::daemon::Daemon;
 use super::super::objects::{ContainerStatus, Pod};
+use super::super::times::{ago, date_and_time};
 use super::collected::{Collected, Effect, Failure, OfPod};
 use tracer_model::event::KubeletResult;
-use tracer_model::plural::{counted, duration};
-use tracer_model::record::{Cause, VerdictBody};
+use tracer_model::plural::counted;
+use tracer_model::record::{Cause, Remediation, VerdictBody};
 use tracer_output::sink::findings;
 use tracer_terminal::screen::Screen;
 
@@ -19,7 +18,9 @@ const RECENT_S: i64 = 180;
 /// `cart-0 is not ready: …; fix: …`. Only a probe that decides readiness gives the reason.
 pub(super) fn text(of_pod: &OfPod, collected: &Collected, daemon: &Daemon, now: Timestamp) -> String {
     let pod = &of_pod.pod;
-    let subject = format!("{} {}", pod.full_name(), state(pod));
+    let node = daemon.node();
+    let subject = format!("{} on {node} {}", pod.full_name(), state(pod));
+    let reason = |body: &VerdictBody| reason(body, node);
     let recent = |effect| of_pod.failure(effect).filter(|it| !pod.is_over() && is_recent(it, now));
     if let Some(failure) = recent(Effect::Unready).filter(|_| !pod.is_ready()) {
         return format!("{subject}: {}", reason(&failure.body));
@@ -34,11 +35,20 @@ pub(super) fn text(of_pod: &OfPod, collected: &Collected, daemon: &Daemon, now: 
         return format!("{subject}; its last probe failure that tracer saw was {when}: {reason}");
     }
     let window = window(collected, daemon);
+    let it = collected.container.as_ref().map_or_else(|| "it".to_owned(), |name| format!("container {name}"));
     let Some(failure) = of_pod.failure(Effect::None) else {
-        return format!("{subject}; tracer has no failure of it {window}");
+        let hidden = match of_pod.hidden {
+            0 => String::new(),
+            n => format!(
+                "; {} of the pod {} not of this container",
+                counted(n, "verdict"),
+                if n == 1 { "is" } else { "are" }
+            ),
+        };
+        return format!("{subject}; tracer has no failure of {it} {window}{hidden}");
     };
     let (when, reason) = (when(failure, now), reason(&failure.body));
-    format!("{subject}; tracer has no failed probe of it {window}; a connection to it failed {when}: {reason}")
+    format!("{subject}; tracer has no failed probe of {it} {window}; a connection to it failed {when}: {reason}")
 }
 
 /// The effect of a failed liveness probe. The kubelet ignores a probe that ended in an error. If it did not report the
@@ -65,19 +75,26 @@ fn restart(body: &VerdictBody, pod: &Pod) -> String {
 
 /// `12 s ago (2026-01-02 03:04:05 UTC)`
 fn when(failure: &Failure, now: Timestamp) -> String {
-    let time = failure.time.get(..19).unwrap_or(&failure.time).replace('T', " ");
-    format!("{} ({time} UTC)", ago(&failure.time, now))
+    format!("{} ({} UTC)", ago(&failure.time, now), date_and_time(&failure.time))
 }
 
 /// `Nobody listens on … (connection_refused, proven); fix: …`
-fn reason(body: &VerdictBody) -> String {
+fn reason(body: &VerdictBody, node: &str) -> String {
     let verdict = &body.verdict;
-    let fix = fix(body).map(|fix| format!("; fix: {fix}")).unwrap_or_default();
+    let fix = fix(&verdict.remediation, node).map(|fix| format!("; fix: {fix}")).unwrap_or_default();
     format!("{} ({}, {}){fix}", verdict.summary.trim_end_matches('.'), verdict.cause, verdict.confidence)
 }
 
-fn fix(body: &VerdictBody) -> Option<String> {
-    Some(body.verdict.remediation.to_string()).filter(|fix| !fix.is_empty())
+/// The text, then the commands, after where they run: `Set the link up; run on the node node-3: ip link set lo up`
+fn fix(fix: &Remediation, node: &str) -> Option<String> {
+    let text = if fix.commands.is_empty() { &fix.text } else { fix.text.trim_end_matches('.') };
+    let text = Some(text.to_owned()).filter(|text| !text.is_empty());
+    let commands = fix.commands.chunk_by(|a, b| a.place == b.place).filter_map(|commands| {
+        let lines: Vec<_> = commands.iter().map(|it| it.run.as_str()).collect();
+        Some(format!("{} {}", commands.first()?.place.instruction(Some(node)), lines.join("; ")))
+    });
+    let parts: Vec<_> = text.into_iter().chain(commands).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// Whether the failure is recent. An old failure may not be the reason any more.
@@ -124,9 +141,10 @@ fn waiting(pod: &Pod) -> Option<String> {
 
 /// `from … to … UTC in the log of …`
 fn window(collected: &Collected, daemon: &Daemon) -> String {
-    let clock = |time: &str| time.get(..19).unwrap_or(time).replace('T', " ");
     match &collected.reading.times {
-        Some((first, last)) => format!("from {} to {} UTC in the log of {}", clock(first), clock(last), daemon.name()),
+        Some((first, last)) => {
+            format!("from {} to {} UTC in the log of {}", date_and_time(first), date_and_time(last), daemon.name())
+        }
         None => format!("in the log of {}, which has no record", daemon.name()),
     }
 }
@@ -136,14 +154,15 @@ pub(super) fn describe_log(collected: &Collected, daemon: &Daemon, screen: Scree
     let mut out = String::new();
     let mut row = |word: &str, text: &str| screen.row(&mut out, word, text);
     let records = counted(collected.reading.records, "record");
-    row(
-        "read",
-        &format!(
-            "{records} of {}: {} of other pods and connections",
-            daemon.name(),
-            counted(collected.others, "verdict")
-        ),
-    );
+    let others = counted(collected.others, "verdict");
+    row("read", &format!("{records} of {}: {others} of other pods and connections", daemon.name()));
+    if collected.reading.records == 0 {
+        row(
+            "doctor",
+            "nothing is known of the node: tracer may write its records to a file (--output-file), \
+                       or it does not run",
+        );
+    }
     if restarts(&daemon.pod) > 0 {
         let (namespace, name) = (&daemon.pod.metadata.namespace, &daemon.pod.metadata.name);
         row(
@@ -159,17 +178,11 @@ pub(super) fn describe_log(collected: &Collected, daemon: &Daemon, screen: Scree
         }
     }
     let findings: Vec<_> = collected.findings().cloned().collect();
-    if findings.is_empty() {
+    if findings.is_empty() && collected.reading.records > 0 {
         row("doctor", "nothing that is wrong with the node is in this log");
         return out;
     }
     row("doctor", &format!("found on {}:", daemon.node()));
     out.push_str(&findings::table(&findings, daemon.node(), false, screen));
     out
-}
-
-/// `12 s ago`
-fn ago(time: &str, now: Timestamp) -> String {
-    let seconds = time.parse::<Timestamp>().map_or(0, |time| (now.as_second() - time.as_second()).max(0));
-    format!("{} ago", duration(Duration::from_secs(seconds.unsigned_abs())))
 }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::super::objects::Pod;
 use super::super::records::Reading;
+use super::super::times::date_and_time;
 use tracer_model::event::ProbeType;
 use tracer_model::plural::counted;
 use tracer_model::record::{Body, Cause, FindingBody, K8s, Outcome, Record, StartBody, Status, Subject, VerdictBody};
@@ -24,7 +25,7 @@ pub(crate) struct Collected {
     /// The newest run's start.
     pub(crate) start: Option<StartBody>,
     findings: BTreeMap<String, FindingBody>,
-    container: Option<String>,
+    pub(crate) container: Option<String>,
     tail: usize,
 }
 
@@ -66,6 +67,8 @@ pub(crate) struct OfPod {
     causes: BTreeMap<Cause, u64>,
     first_time: String,
     records: usize,
+    /// Its verdicts that are not of the container that was asked for.
+    pub(crate) hidden: u64,
 }
 
 impl Collected {
@@ -84,9 +87,11 @@ impl Collected {
         match head.kind.as_ref() {
             "verdict" => {
                 let container = self.container.as_ref();
-                let k8s = head.k8s.filter(|k8s| container.is_none() || k8s.container_name.as_ref() == container);
-                let of_pod = k8s.and_then(|k8s| self.pods.iter_mut().find(|it| it.is_about(&k8s)));
+                let k8s = head.k8s.as_ref();
+                let is_hidden = container.is_some() && k8s.and_then(|it| it.container_name.as_ref()) != container;
+                let of_pod = k8s.and_then(|k8s| self.pods.iter_mut().find(|it| it.is_about(k8s)));
                 match of_pod {
+                    Some(of_pod) if is_hidden => of_pod.hidden += 1,
                     Some(of_pod) => self.reading.unreadable += u64::from(of_pod.take(line, self.tail).is_err()),
                     None => self.others += 1,
                 }
@@ -159,7 +164,7 @@ impl OfPod {
     pub(crate) fn earlier(&self) -> Option<String> {
         let count: u64 = self.causes.values().sum();
         let causes = self.causes.iter().map(|(cause, n)| format!("{} ({n})", cause.name())).collect::<Vec<_>>();
-        let since = self.first_time.get(..19).unwrap_or(&self.first_time).replace('T', " ");
+        let since = date_and_time(&self.first_time);
         let newest = match self.kept.len() {
             0 => String::new(),
             kept => format!("; the newest {kept}:"),

@@ -19,8 +19,7 @@ async fn the_answer_comes_first_and_then_the_verdicts() {
     let fake = one_unready(log.concat()).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
     assert_eq!(ran.ended, Ok(0));
-    let answer =
-        "shop/cart-0 is not ready: nobody listens on port 3 (connection_refused, proven); fix: start the server\n";
+    let answer = "shop/cart-0 on n1 is not ready: nobody listens on port 3 (connection_refused, proven); fix: start the server\n";
     assert!(ran.out.starts_with(answer), "{}", ran.out);
     assert!(
         ran.out.contains("connection_refused  shop/cart-0 web") && !ran.out.contains("firewall_drop"),
@@ -36,7 +35,11 @@ async fn an_old_failure_does_not_explain_unreadiness() {
     let log = verdict(1, "n1", "2026-01-02T03:04:05.000000000Z", "cart-0", "connection_refused");
     let fake = one_unready(log).await;
     let ran = ran(&fake, &["why", "pod/cart-0", "-o", "pretty"]).await;
-    assert!(ran.out.starts_with("shop/cart-0 is not ready; its last probe failure that tracer saw was"), "{}", ran.out);
+    assert!(
+        ran.out.starts_with("shop/cart-0 on n1 is not ready; its last probe failure that tracer saw was"),
+        "{}",
+        ran.out
+    );
     assert!(!ran.out.contains("is not ready: "), "{}", ran.out);
 }
 
@@ -63,7 +66,7 @@ async fn answer_of(kinds: &[&str]) -> String {
 
 #[tokio::test]
 async fn only_a_probe_that_decides_readiness_explains_unreadiness() {
-    let because = "shop/cart-0 is not ready: nobody listens on port 1 ";
+    let because = "shop/cart-0 on n1 is not ready: nobody listens on port 1 ";
     for kinds in
         [&["readiness"][..], &["startup"], &["readiness", "connection"], &["startup", "liveness", "connection"]]
     {
@@ -78,7 +81,7 @@ async fn only_a_probe_that_decides_readiness_explains_unreadiness() {
 async fn a_failed_liveness_probe_restarts_the_container() {
     for kinds in [&["liveness"][..], &["liveness", "connection"]] {
         let answer = answer_of(kinds).await;
-        assert!(answer.starts_with("shop/cart-0 is not ready; its liveness probe failed "), "{answer}");
+        assert!(answer.starts_with("shop/cart-0 on n1 is not ready; its liveness probe failed "), "{answer}");
         let restart =
             "UTC), and the kubelet restarts the container after 3 failures in a row: nobody listens on port 1 ";
         assert!(answer.contains(restart) && !answer.contains("is not ready: "), "{answer}");
@@ -107,7 +110,7 @@ async fn a_container_that_waits_is_named() {
     ]);
     let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
     let out = ran(&Fake::serve(cluster(&[pod], &[("n1", log)])).await, &["why", "cart-0", "-o", "pretty"]).await.out;
-    let state = "shop/cart-0 is not ready (restarted 4 times; \
+    let state = "shop/cart-0 on n1 is not ready (restarted 4 times; \
                  container mail waits: CrashLoopBackOff, its last run ended with exit code 3): nobody listens";
     assert!(out.starts_with(state), "{out}");
 }
@@ -115,7 +118,7 @@ async fn a_container_that_waits_is_named() {
 #[tokio::test]
 async fn a_failed_connection_is_no_failed_probe() {
     let answer = answer_of(&["connection"]).await;
-    assert!(answer.starts_with("shop/cart-0 is not ready; tracer has no failed probe of it from "), "{answer}");
+    assert!(answer.starts_with("shop/cart-0 on n1 is not ready; tracer has no failed probe of it from "), "{answer}");
     assert!(answer.contains("; a connection to it failed ") && !answer.contains("is not ready: "), "{answer}");
 }
 
@@ -127,7 +130,7 @@ async fn a_verdict_that_was_revised_to_noise_is_no_answer() {
     let log = [verdict(1, "n1", &now(), "cart-0", "connection_refused"), noise].concat();
     let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", true)], &[("n1", log)])).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
-    assert!(ran.out.starts_with("shop/cart-0 is ready; tracer has no failure of it"), "{}", ran.out);
+    assert!(ran.out.starts_with("shop/cart-0 on n1 is ready; tracer has no failure of it"), "{}", ran.out);
 }
 
 #[tokio::test]
@@ -156,7 +159,7 @@ async fn without_a_verdict_the_findings_of_the_node_are_shown() {
     }
     let fake = Fake::serve(replies).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
-    assert!(ran.out.starts_with("shop/cart-0 is not ready; tracer has no failure of it"), "{}", ran.out);
+    assert!(ran.out.starts_with("shop/cart-0 on n1 is not ready; tracer has no failure of it"), "{}", ran.out);
     for part in [
         "kubectl logs -n tracer tracer-n1 -p has",
         "3 records of tracer/tracer-n1 on n1: 1 verdict of other pods",
@@ -177,7 +180,7 @@ async fn the_failing_pods_of_a_workload_are_explained() {
     replies.insert("GET /api/v1/namespaces/shop/pods".into(), Reply::Json(200, json!({"items": pods})));
     let fake = Fake::serve(replies).await;
     let ran = ran(&fake, &["why", "deploy/cart", "-o", "pretty"]).await;
-    assert!(ran.out.starts_with("shop/cart-b is not ready: ") && !ran.out.contains("cart-a"), "{}", ran.out);
+    assert!(ran.out.starts_with("shop/cart-b on n2 is not ready: ") && !ran.out.contains("cart-a"), "{}", ran.out);
     let asked = fake.asked.lock().expect("a list").clone();
     assert!(asked.iter().any(|it| it.contains("labelSelector=app%3Dcart")), "{asked:?}");
 }
@@ -198,6 +201,59 @@ async fn of_a_log_of_ten_megabytes_the_newest_verdicts_are_kept() {
     let newest: Value = serde_json::from_str(newest).expect("a record");
     let fake = one_unready(log).await;
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
-    let answer = format!("shop/cart-0 is not ready: nobody listens on port {} ", newest["seq"]);
+    let answer = format!("shop/cart-0 on n1 is not ready: nobody listens on port {} ", newest["seq"]);
     assert!(ran.out.starts_with(&answer) && ran.out.lines().count() < 200, "{answer}: {}", ran.out.lines().count());
+}
+
+/// The reader is not on the node, and the commands are for it.
+#[tokio::test]
+async fn the_answer_names_the_node_and_where_its_commands_run() {
+    let fix = r#""remediation":{"commands":[{"run":"ip link set lo up","where":"node"},{"run":"kubectl get pods","where":"cluster"}],"text":"Set lo up."}"#;
+    let log = verdict(1, "n1", &now(), "cart-0", "loopback_down")
+        .replace(r#""remediation":{"text":"start the server"}"#, fix);
+    let out = ran(&one_unready(log).await, &["why", "cart-0", "-o", "pretty"]).await.out;
+    let answer = "fix: Set lo up; run on the node n1: ip link set lo up; run in the cluster: kubectl get pods\n";
+    assert!(out.lines().next().is_some_and(|line| format!("{line}\n").ends_with(answer)), "{out}");
+    assert!(out.contains("           run on the node n1:\n             ip link set lo up\n"), "{out}");
+}
+
+#[tokio::test]
+async fn a_container_that_the_pod_lacks_is_refused() {
+    let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
+    let (code, problem) = ran(&one_unready(log).await, &["why", "cart-0", "-c", "nope"]).await.problem();
+    assert_eq!((code, problem.as_str()), (2, "shop/cart-0 has no container nope; it has: web"));
+}
+
+#[tokio::test]
+async fn verdicts_of_the_other_containers_are_not_those_of_other_pods() {
+    let mut two = pod("shop", "cart-0", "n1", false);
+    two["spec"]["containers"] = json!([{"name": "web"}]);
+    two["spec"]["initContainers"] = json!([{"name": "proxy"}]);
+    let log: String = (1..=12).map(|seq| verdict(seq, "n1", &now(), "cart-0", "connection_refused")).collect();
+    let fake = Fake::serve(cluster(&[two], &[("n1", log)])).await;
+    let out = ran(&fake, &["why", "cart-0", "-c", "proxy", "-o", "pretty"]).await.out;
+    let answer = "shop/cart-0 on n1 is not ready; tracer has no failure of container proxy from ";
+    assert!(out.starts_with(answer), "{out}");
+    for part in ["; 12 verdicts of the pod are not of this container\n", ": 0 verdicts of other pods and connections\n"]
+    {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_without_a_record_is_no_good_news() {
+    let out = ran(&one_unready("tracer: warning: x\n".into()).await, &["why", "cart-0", "-o", "pretty"]).await.out;
+    assert!(out.contains("nothing is known of the node") && !out.contains("nothing that is wrong"), "{out}");
+}
+
+#[tokio::test]
+async fn verdicts_of_several_days_have_their_dates() {
+    let log = [
+        verdict(1, "n1", "2026-01-02T23:59:59.000000000Z", "cart-0", "connection_refused"),
+        verdict(2, "n1", "2026-01-02T23:59:59.500000000Z", "cart-0", "loopback_down"),
+        verdict(3, "n1", "2026-01-03T00:00:01.000000000Z", "cart-0", "connection_refused"),
+    ];
+    let out = ran(&one_unready(log.concat()).await, &["why", "cart-0", "-o", "pretty"]).await.out;
+    let days: Vec<_> = out.lines().filter(|line| line.ends_with(" UTC") && line.starts_with("2026-")).collect();
+    assert_eq!(days, ["2026-01-02 UTC", "2026-01-03 UTC"], "{out}");
 }
