@@ -12,6 +12,7 @@ mod target;
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,7 @@ pub struct Output {
     size: u64,
     /// Writing failed, and is retried in the next second.
     stuck: bool,
-    /// Why records wait, since the last failure.
+    /// Why records wait, or go to stdout instead, since the last failure.
     trouble: Option<String>,
     reported: Option<Instant>,
 }
@@ -138,7 +139,7 @@ impl Output {
         if self.path.is_some() { "output_file" } else { "stdout" }
     }
 
-    /// Why records wait for the file, if they do.
+    /// Why records wait for the file, or go to stdout instead, if they do.
     pub const fn trouble(&self) -> Option<&String> {
         self.trouble.as_ref()
     }
@@ -160,7 +161,8 @@ impl Output {
             }
             self.write_some();
         }
-        if self.written == self.pending.len() && self.trouble.take().is_some() {
+        let is_over = self.written == self.pending.len() && (self.on_path || self.path.is_none());
+        if is_over && self.trouble.take().is_some() {
             tracing::info!("the output file can be written again");
         }
         self.compact();
@@ -211,7 +213,13 @@ impl Output {
             }
             Err(error) => {
                 let error = Error::file("--output-file", path, error);
-                error::report(&format!("{error}; the records go to the same target as before"));
+                if self.on_path && self.file.metadata().is_ok_and(|open| open.nlink() == 0) {
+                    error::report(&format!("{error}; the open file was deleted: the records go to stdout"));
+                    self.trouble = Some(error.to_string());
+                    self.switch_to_stdout();
+                } else {
+                    error::report(&format!("{error}; the records go to the same target as before"));
+                }
             }
         }
     }

@@ -68,10 +68,9 @@ impl Output {
         self.rewind();
         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
         let again = if self.live { "; make room, then SIGHUP opens the file again" } else { "" };
-        error::report(&format!(
-            "--output-file {path}: {}: the records from here on go to stdout{again}",
-            os_message(error)
-        ));
+        let trouble = format!("--output-file {path}: {}", os_message(error));
+        error::report(&format!("{trouble}: the records from here on go to stdout{again}"));
+        self.trouble = Some(trouble);
         self.switch_to_stdout();
     }
 
@@ -84,7 +83,7 @@ impl Output {
         self.switch_to_stdout();
     }
 
-    fn switch_to_stdout(&mut self) {
+    pub(super) fn switch_to_stdout(&mut self) {
         self.failed = true;
         self.on_path = false;
         match stdout() {

@@ -194,3 +194,36 @@ fn rotation_of_a_device_is_an_error() {
     let error = Output::open(Some(Path::new("/dev/null")), Some(rotation), true).unwrap_err();
     assert_eq!(error.to_string(), "--output-max-size /dev/null: not a regular file: it cannot be rotated");
 }
+
+#[test]
+fn a_deleted_file_that_cannot_be_opened_again_is_replaced_by_stdout() {
+    let scratch = Scratch::new();
+    let folder = scratch.path("folder");
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("out");
+    let mut output = Output::open(Some(&path), None, true).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    output.reopen();
+    output.flush();
+    assert!(output.has_failed() && output.trouble().is_some_and(|why| why.contains("No such file")));
+    std::fs::create_dir(&folder).unwrap();
+    output.reopen();
+    output.put(b"1\n");
+    output.flush();
+    assert!(!output.has_failed() && output.trouble().is_none());
+    assert_eq!(std::fs::read(&path).unwrap(), b"1\n");
+}
+
+/// A full disk is visible in the health of the run as long as the records go to stdout.
+#[test]
+fn trouble_lasts_while_records_go_to_stdout() {
+    let scratch = Scratch::new();
+    let path = scratch.path("out");
+    let mut output = Output::open(Some(&path), None, true).unwrap();
+    output.fail(&io::ErrorKind::StorageFull.into());
+    output.flush();
+    assert!(output.trouble().is_some_and(|why| why.starts_with("--output-file ")));
+    output.reopen();
+    output.flush();
+    assert!(output.trouble().is_none());
+}
