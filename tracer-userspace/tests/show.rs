@@ -104,3 +104,49 @@ fn failures_are_counted_without_noise() {
     let (_, out, _) = show(&["-n", "shop"], &(failure(1) + &noise));
     assert!(out.contains("1 of 1 failure shown"), "{out}");
 }
+
+/// The kubelet's runtime splits a line of more than 16 KiB, and Docker wraps each in JSON.
+#[test]
+fn container_logs_of_a_node_are_read() {
+    let (one, two) = (verdict(1, "n1", "cart", "loopback_down"), verdict(2, "n1", "web", "slow_response"));
+    let (begin, end) = one.split_at(100);
+    let docker = serde_json::json!({"log": two, "stream": "stdout", "time": "2026-01-02T03:04:05Z"});
+    let log = format!("2026-01-02T03:04:05.1Z stdout P {begin}\n2026-01-02T03:04:05.1Z stdout F {end}{docker}\n");
+    let (code, out, err) = show(&["-o", "json"], &log);
+    assert_eq!((code, out, err.as_str()), (Some(0), one + &two, ""));
+}
+
+#[test]
+fn a_compressed_log_gets_the_command_that_reads_it() {
+    let scratch = Scratch::new();
+    let file = scratch.file("log.gz", "");
+    std::fs::write(&file, [0x1f, 0x8b, 8, 0, b'\n', 1]).expect("a file");
+    let (code, _, err) = show(&[&file], "");
+    assert_eq!(code, Some(2));
+    assert!(err.contains(&format!("compressed: `zcat {file} | tracer show -`")), "{err}");
+}
+
+#[test]
+fn output_that_cannot_be_written_is_exit_code_2() {
+    let mut tracer = common::tracer();
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("a device");
+    let scratch = Scratch::new();
+    let file = scratch.file("records", verdict(1, "n1", "cart", "loopback_down"));
+    let output = tracer.args(["show", &file]).stdout(full).output().expect("tracer ends");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+/// Lines without a `start` record have no other date, and the first line of each day has it.
+#[test]
+fn each_day_has_its_date() {
+    let at = |seq, time: &str| {
+        let mut record: serde_json::Value =
+            serde_json::from_str(&verdict(seq, "n1", "cart", "loopback_down")).expect("JSON");
+        record["time"] = time.into();
+        format!("{record}\n")
+    };
+    let log = [at(1, "2026-01-02T13:04:02Z"), at(2, "2026-01-02T23:04:02Z"), at(3, "2026-01-03T13:04:02Z")].concat();
+    let (_, out, _) = show(&[], &log);
+    let days: Vec<_> = out.lines().filter(|line| line.starts_with("2026-") && line.ends_with(" UTC")).collect();
+    assert_eq!(days, ["2026-01-02 UTC", "2026-01-03 UTC"], "{out}");
+}

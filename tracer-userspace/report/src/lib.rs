@@ -7,11 +7,13 @@
 //! page       the page: static HTML and SVG, without scripts
 //! target     where the page is written
 //! show       `tracer show`: prints the records one by one, as `attach` does
+//! container_log   the formats of container runtimes around them
 //! ```
 //!
 //! Memory does not grow with the input. Time is divided in columns that become wider. Pods beyond a limit are counted as
 //! one. Of the verdicts of a pod with one cause, only the first and the last are kept.
 
+mod container_log;
 mod faults;
 mod input;
 mod line;
@@ -125,10 +127,15 @@ fn read(input: Input, tally: &mut Tally, faults: &mut Faults) -> Result<(), Erro
 
 /// The kind of a file that has no records, by its first line, and how to read that file.
 fn other_kind(first: &[u8]) -> Option<&'static str> {
-    if first.starts_with(&[0x1f, 0x8b]) {
+    if is_compressed(first) {
         return Some("compressed: `zcat FILE | tracer report -`");
     }
     is_recording(first).then_some("a recording, which `tracer replay FILE -o json | tracer report -` makes a page of")
+}
+
+/// Whether this is the begin of a gzip file.
+fn is_compressed(first: &[u8]) -> bool {
+    first.starts_with(&[0x1f, 0x8b])
 }
 
 /// Whether this is the first line of a file that `tracer record` wrote.

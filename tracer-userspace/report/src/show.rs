@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use super::container_log::Unwrap;
 use super::faults::Faults;
 use super::input::{self, Problem};
-use super::{is_recording, line, no_record};
+use super::{is_compressed, is_recording, line, no_record};
 use tracer_model::record::{Body, Outcome, Record, SCHEMA};
 use tracer_output::sink::output::Output;
 use tracer_output::sink::pretty::Pretty;
@@ -30,8 +31,10 @@ pub fn show(config: &ShowConfig) -> Result<u8, Error> {
     let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
     let (mut view, mut faults, mut whole) = (Shown::open(&config.output)?, Faults::default(), true);
     for input in inputs {
-        let name = input.name.clone();
-        whole &= input.each_line(&mut faults, |number, line| view.take(&name, number, without_prefix(line)))?;
+        let (name, mut unwrap) = (input.name.clone(), Unwrap::default());
+        whole &= input.each_line(&mut faults, |number, line| {
+            unwrap.take(line).map_or(Ok(()), |line| view.take(&name, number, without_prefix(&line)))
+        })?;
     }
     view.end();
     if view.records == 0 {
@@ -40,10 +43,10 @@ pub fn show(config: &ShowConfig) -> Result<u8, Error> {
     if let Some(line) = faults.line_of_all() {
         error::warn(&line);
     }
-    Ok(if whole { 0 } else { 2 })
+    Ok(if whole && !view.output.has_failed() { 0 } else { 2 })
 }
 
-/// Removes what a container runtime (`2026-… stdout F `) or `kubectl logs --prefix` writes before a record.
+/// Removes what `kubectl logs --prefix` or `--timestamps` writes before a record.
 fn without_prefix(bytes: &[u8]) -> &[u8] {
     const RECORD: &[u8] = br#"{"schema""#;
     let at = bytes.windows(RECORD.len()).position(|window| window == RECORD);
@@ -89,6 +92,9 @@ impl Shown {
             }
             (_, Err(_)) if number == 1 && is_recording(line) => {
                 Err(Problem::File("a recording: `tracer replay FILE` shows its verdicts".into()))
+            }
+            (_, Err(_)) if number == 1 && is_compressed(line) => {
+                Err(Problem::File(format!("compressed: `zcat {file} | tracer show -`")))
             }
             (_, record) => record.map(|record| self.show(&record, line)),
         }

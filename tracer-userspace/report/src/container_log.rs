@@ -1,0 +1,101 @@
+//! The files of a container's log on a node: text of a CRI runtime (`TIME stdout F LINE`), or Docker's JSON.
+//!
+//! Both split a line of more than 16 KiB: into CRI lines with `P` before the last one, which has `F`, or into JSON with
+//! a text that has no newline at its end.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+/// The longest record that is joined.
+const MAX: usize = 1 << 20;
+
+/// Gives the lines that the container wrote.
+#[derive(Debug, Default)]
+pub(super) struct Unwrap {
+    /// The begin of a line of stdout, where tracer's records are.
+    begun: Vec<u8>,
+}
+
+/// A part of a container's line, as the runtime wrote it.
+struct Piece<'a> {
+    is_stdout: bool,
+    is_partial: bool,
+    text: Cow<'a, [u8]>,
+}
+
+impl Unwrap {
+    /// The line that ends with this one; absent if it continues. What is not in a runtime's format is given as it is.
+    pub(super) fn take<'a>(&mut self, line: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        let Some(Piece { is_stdout, is_partial, text }) = of_docker(line).or_else(|| of_cri(line)) else {
+            return Some(Cow::Borrowed(line));
+        };
+        if !is_stdout || !is_partial && self.begun.is_empty() {
+            return Some(text);
+        }
+        if self.begun.len() + text.len() <= MAX {
+            self.begun.extend_from_slice(&text);
+        }
+        (!is_partial).then(|| Cow::Owned(std::mem::take(&mut self.begun)))
+    }
+}
+
+/// `2026-01-02T03:04:05.1Z stdout F {"schema"…`
+fn of_cri(line: &[u8]) -> Option<Piece<'_>> {
+    let mut words = line.splitn(4, |byte| *byte == b' ');
+    let (time, stream, tag, text) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let is_cri = time.first().is_some_and(u8::is_ascii_digit) && matches!(stream, b"stdout" | b"stderr");
+    // Others may follow the tag, after a colon.
+    let is_partial = match tag.split(|byte| *byte == b':').next()? {
+        b"P" => true,
+        b"F" => false,
+        _ => return None,
+    };
+    is_cri.then_some(Piece { is_stdout: stream == b"stdout", is_partial, text: Cow::Borrowed(text) })
+}
+
+#[derive(Deserialize)]
+struct OfDocker {
+    log: String,
+    stream: String,
+}
+
+/// `{"log":"{\"schema\"…\n","stream":"stdout","time":"2026-01-02T03:04:05.1Z"}`
+fn of_docker(line: &[u8]) -> Option<Piece<'static>> {
+    let OfDocker { mut log, stream } = serde_json::from_slice(line.starts_with(br#"{"log":"#).then_some(line)?).ok()?;
+    let is_partial = !log.ends_with('\n');
+    log.truncate(log.trim_end_matches('\n').len());
+    Some(Piece { is_stdout: stream == "stdout", is_partial, text: Cow::Owned(log.into_bytes()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unwrapped(lines: &[&str]) -> Vec<String> {
+        let mut unwrap = Unwrap::default();
+        let lines = lines.iter().filter_map(|line| unwrap.take(line.as_bytes()));
+        lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect()
+    }
+
+    #[test]
+    fn lines_of_a_runtime_are_unwrapped_and_joined() {
+        let cri =
+            ["T stdout F a", "1T stdout F b", "1T stdout P c", "1T stderr F d", "1T stdout P:x e", "1T stdout F f"];
+        assert_eq!(unwrapped(&cri), ["T stdout F a", "b", "d", "cef"]);
+        let docker = |text: &str, stream: &str| format!(r#"{{"log":"{text}","stream":"{stream}","time":"1T"}}"#);
+        let docker = [docker(r#"{\"a\""#, "stdout"), docker(r"x\n", "stderr"), docker(r":1}\n", "stdout")];
+        assert_eq!(unwrapped(&docker.each_ref().map(String::as_str)), ["x", r#"{"a":1}"#]);
+        assert_eq!(
+            unwrapped(&[r#"{"schema":"tracer/1"}"#, r#"{"log":1}"#]),
+            [r#"{"schema":"tracer/1"}"#, r#"{"log":1}"#]
+        );
+    }
+
+    #[test]
+    fn a_line_without_an_end_does_not_grow() {
+        let mut unwrap = Unwrap::default();
+        let piece = format!("1T stdout P {}", "x".repeat(MAX / 3));
+        assert!((0..9).all(|_| unwrap.take(piece.as_bytes()).is_none()) && unwrap.begun.len() <= MAX);
+    }
+}
