@@ -284,7 +284,10 @@ fn prober_problems(probers: &[Prober]) -> Vec<String> {
     let mut problems = Vec::new();
     let hidden = probers.iter().filter(|prober| prober.netns.is_none()).count();
     if hidden > 0 {
-        problems.push(format!("the network namespace of {hidden} prober(s) cannot be read: needs CAP_SYS_PTRACE"));
+        problems.push(format!(
+            "the network namespace of {hidden} prober(s) cannot be read: needs CAP_SYS_PTRACE; \
+             probes may be reported as connections"
+        ));
     }
     let mut spaces: Vec<_> = probers.iter().filter_map(|prober| prober.netns).collect();
     spaces.sort_unstable();
@@ -353,6 +356,7 @@ mod tests {
         assert!(prober_problems(&[]).is_empty());
         let problems = prober_problems(&[at(Some(Netns(1))), at(Some(Netns(2))), at(None)]);
         assert!(problems[0].contains("1 prober(s)") && problems[1].contains("2 network namespaces"), "{problems:?}");
+        assert!(problems[0].ends_with("; probes may be reported as connections"), "{problems:?}");
         assert!(prober_problems(&[at(Some(Netns(1)))]).is_empty());
     }
 }

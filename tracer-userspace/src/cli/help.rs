@@ -25,7 +25,7 @@ Examples:
   tracer explain connection_refused
   tracer doctor --problems               what is wrong here, and its fix";
 
-pub(super) const ATTACH: &str = "Needs root, or CAP_BPF and CAP_PERFMON, and CAP_SYS_ADMIN on some kernels. Needs no configuration, and no cluster API unless --kubeconfig names one.
+pub(super) const ATTACH: &str = "Needs root, or CAP_BPF and CAP_PERFMON, and CAP_SYS_ADMIN on some kernels. Without CAP_SYS_PTRACE, probes may be reported as connections. Needs no configuration, and no cluster API unless --kubeconfig names one.
 
 Examples:
   tracer attach --duration 5m
