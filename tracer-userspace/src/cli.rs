@@ -27,8 +27,8 @@ use tracer_terminal::typed::{duration, size};
 
 pub use doctor::{DoctorArgs, FailOn};
 pub use flags::{
-    DetailFlags, FileFlag, FilterFlags, KernelFlags, LiveFlags, OutputFlags, ProberFlag, QuietFlag, RecordFlags,
-    RotationFlags, SourceFlags,
+    BtfFlag, DetailFlags, FileFlag, FilterFlags, KernelFlags, LiveFlags, NodeFlag, OutputFlags, ProberFlag, QuietFlag,
+    RecordFlags, RotationFlags, SourceFlags,
 };
 #[cfg(feature = "selftest")]
 pub use selftest::SelftestArgs;

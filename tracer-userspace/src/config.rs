@@ -9,14 +9,15 @@ mod selftest;
 mod tests;
 
 use std::fs::File;
-use std::io::IsTerminal as _;
+use std::io::{ErrorKind, IsTerminal as _, Read as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use anstream::{AutoStream, ColorChoice};
 
 use crate::cli::{
-    Cli, Command, DetailFlags, FilterFlags, KernelFlags, OutputFlags, ProberFlag, RecordFlags, RotationFlags, pages,
+    BtfFlag, Cli, Command, DetailFlags, FilterFlags, KernelFlags, NodeFlag, OutputFlags, ProberFlag, RecordFlags,
+    RotationFlags, pages,
 };
 use crate::pipeline::LiveConfig;
 use crate::replay::ReplayConfig;
@@ -165,12 +166,16 @@ fn columns_variable() -> Option<usize> {
 }
 
 fn filter(flags: &FilterFlags) -> Result<Filter, Error> {
-    let pod = non_empty(flags.pod.clone())
-        .map(|pod| pod.parse().map_err(|problem| Error::Usage(format!("--pod `{pod}`: {problem}"))));
+    // An empty variable is absent already. An empty argument is often a variable of the shell that was not set.
+    for (flag, name) in [("--namespace", &flags.namespace), ("--pod", &flags.pod), ("--container", &flags.container)] {
+        refuse_empty(flag, name.as_slice())?;
+    }
+    let pod =
+        flags.pod.as_ref().map(|pod| pod.parse().map_err(|problem| Error::Usage(format!("--pod `{pod}`: {problem}"))));
     Ok(Filter {
-        namespace: non_empty(flags.namespace.clone()).filter(|_| !flags.all_namespaces),
+        namespace: flags.namespace.clone().filter(|_| !flags.all_namespaces),
         pod: pod.transpose()?,
-        container: non_empty(flags.container.clone()),
+        container: flags.container.clone(),
         causes: causes(&flags.causes.causes)?,
     })
 }
@@ -211,9 +216,19 @@ fn refuse_empty(flag: &str, names: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
+/// The name of the node: by default that of the machine.
+fn node_name(flag: NodeFlag) -> Result<String, Error> {
+    refuse_empty("--node-name", flag.node_name.as_slice())?;
+    Ok(flag.node_name.unwrap_or_else(host_name))
+}
+
 /// The names of the probers, each no longer than the kernel's process names.
 fn probers(names: Vec<String>) -> Result<Vec<String>, Error> {
     refuse_empty("--prober", &names)?;
+    let is_path = |name: &&String| name.contains('/');
+    if let Some((path, name)) = names.iter().find(is_path).and_then(|path| Some((path, path.rsplit('/').next()?))) {
+        return Err(Error::Usage(format!("--prober `{path}`: a path, not the name of a process; write `{name}`")));
+    }
     if let Some(name) = names.iter().find(|name| name.len() > COMM_MAX) {
         let cut = &name[..name.floor_char_boundary(COMM_MAX)];
         return Err(Error::Usage(format!(
@@ -233,7 +248,7 @@ fn load_options(named: ProberFlag, kernel: KernelFlags) -> Result<LoadOptions, E
         all_connections: kernel.all_connections,
         no_syscall_hooks: kernel.no_syscall_hooks,
         prober_hooks: kernel.prober_hooks,
-        btf: readable("--btf", kernel.btf.btf)?,
+        btf: btf(kernel.btf)?,
         ring_bytes: kernel.ring_kib.map(|kib| kib << 10),
     })
 }
@@ -250,6 +265,18 @@ fn readable(flag: &'static str, path: Option<PathBuf>) -> Result<Option<PathBuf>
         Ok(meta) if meta.is_dir() => Err(Error::file(flag, path, directory())),
         Ok(_) => Ok(Some(path)),
         Err(error) => Err(Error::file(flag, path, error)),
+    }
+}
+
+/// `--btf`: a file with the magic number of BTF, in this machine's byte order.
+fn btf(flag: BtfFlag) -> Result<Option<PathBuf>, Error> {
+    const MAGIC: [u8; 2] = 0xeb9f_u16.to_ne_bytes();
+    let Some(path) = readable("--btf", flag.btf)? else { return Ok(None) };
+    let mut magic = [0; 2];
+    match File::open(&path).and_then(|mut file| file.read_exact(&mut magic)) {
+        Ok(()) if magic == MAGIC => Ok(Some(path)),
+        Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(Error::file("--btf", path, error)),
+        _ => Err(Error::file("--btf", path, std::io::Error::other("not BTF of this machine's byte order"))),
     }
 }
 

@@ -9,6 +9,7 @@ use common::{Scratch, records, tracer};
 /// The files of a node.
 fn tree(files: &[(&str, &str)]) -> Scratch {
     let root = Scratch::new();
+    root.file("etc/hostname", "");
     files.iter().for_each(|(path, content)| _ = root.file(path, content));
     root
 }
@@ -111,6 +112,9 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
     for (args, words) in [
         (&["--check", "contrack"][..], "did you mean `conntrack`?"),
         (&["--root", "/no/such/folder"], "--root /no/such/folder: No such file or directory"),
+        (&["--root", "/dev"], "--root /dev: has no files of a node: neither `proc/sys` nor `etc` is in it"),
+        (&["--btf", "/proc/self/exe"], "--btf /proc/self/exe: not BTF of this machine's byte order"),
+        (&["--prober", "/usr/bin/kubelet"], "--prober `/usr/bin/kubelet`: a path, not the name of a process"),
         (&["--duration", "5s"], "--duration has no meaning for `tracer doctor`"),
         (&["--pods", "/no/such/file"], "--pods /no/such/file"),
         (&["--fail-on", "ok"], "--fail-on"),
@@ -134,5 +138,16 @@ fn an_empty_list_of_pods_is_unknown() {
         row["status"] == "unknown"
             && row["remediation"]["commands"][0]["run"].as_str().is_some_and(|fix| fix.contains("${NODE:?}"))
     );
-    assert!(String::from_utf8_lossy(&output.stderr).contains("names no pod"), "{output:?}");
+    let words = "names no pod: use the node's name as `kubectl get nodes` has it";
+    assert!(String::from_utf8_lossy(&output.stderr).contains(words), "{output:?}");
+}
+
+/// The name that the user gave is in the warning and in the row, not the kubelet.
+#[test]
+fn a_prober_that_does_not_run_is_named() {
+    let output = doctor(&["--prober", "kublet", "--check", "kubelet_log", "-o", "json"]);
+    let name = "no process named kublet runs here";
+    assert!(String::from_utf8_lossy(&output.stderr).contains(name), "{output:?}");
+    let observed = records(&output.stdout)[0]["observed"].as_str().map(str::to_lowercase);
+    assert!(observed.is_some_and(|it| it.contains(name)), "{output:?}");
 }

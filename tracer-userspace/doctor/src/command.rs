@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{Finding, Options, Status, exit_code, lacks_prober, run};
+use super::{Finding, Options, Status, exit_code, lacking_prober, run};
 use tracer_model::record::{Body, Record};
 use tracer_node::clock;
 use tracer_output::sink::output::Output;
@@ -25,8 +25,8 @@ pub struct DoctorConfig {
 pub fn doctor(config: &DoctorConfig) -> Result<u8, Error> {
     require_proc(Path::new("/"))?;
     let mut output = Output::open(config.output.file.as_deref(), None, false)?;
-    if lacks_prober(&config.options) {
-        error::warn(&"no kubelet runs here: tracer checks its own network namespace (--prober names another process)");
+    if let Some(lacking) = lacking_prober(&config.options) {
+        error::warn(&format!("{lacking}: tracer checks its own network namespace (--prober names another process)"));
     }
     let findings = run(&config.options);
     let code = exit_code(&findings, config.fail_on);

@@ -37,7 +37,7 @@ use tracer_node::procfs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tracer_model::event::Pod;
+use tracer_model::event::{KNOWN_PROBERS, Pod};
 use tracer_sources::{Prober, SourceConfig};
 
 use finding::{Draft, Remediation};
@@ -122,6 +122,7 @@ pub fn run(options: &Options) -> Vec<Finding> {
     let prober = probers.iter().any(|prober| prober.pid == node.pid);
     let mut view = View::of_node(node.clone(), prober, options.pods.clone(), options.window);
     view.btf.clone_from(&options.btf);
+    view.probers.clone_from(&options.probers);
     node.enter(|| run_checks(&checks, &view)).unwrap_or_else(|error| {
         let fix = "run `tracer doctor` on the node itself";
         all_unknown(&checks, &Unread::for_lack_of(error.needs(), error.to_string(), fix))
@@ -133,9 +134,17 @@ fn probers(options: &Options) -> Vec<Prober> {
     procfs::find_probers(&names)
 }
 
-/// Whether no prober runs on this node. The checks then read tracer's own network namespace.
-pub fn lacks_prober(options: &Options) -> bool {
-    options.root.is_none() && probers(options).is_empty()
+/// What does not run on this node. The checks then read tracer's own network namespace.
+pub fn lacking_prober(options: &Options) -> Option<String> {
+    (options.root.is_none() && probers(options).is_empty()).then(|| no_prober(&options.probers))
+}
+
+fn no_prober(names: &[String]) -> String {
+    if names.is_empty() || names == KNOWN_PROBERS {
+        "no kubelet runs here".to_owned()
+    } else {
+        format!("no process named {} runs here", names.join(", "))
+    }
 }
 
 fn run_checks(checks: &[&Check], view: &View) -> Vec<Finding> {

@@ -14,6 +14,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::poll::{PollTimeout, poll};
 
 use super::finding::Unread;
+use super::no_prober;
 use tracer_model::event::{NodePorts, Pod};
 use tracer_netfilter::{NetfilterError, Survey};
 use tracer_node::enter::in_netns;
@@ -36,6 +37,8 @@ pub struct View {
     other_network: Option<Unread>,
     /// Whether a prober runs here.
     pub prober: bool,
+    /// The names of the probers.
+    pub probers: Vec<String>,
     /// The pods of the node with their probes, if a list was given.
     pub pods: Option<Vec<Pod>>,
     /// BTF of this kernel, where it has none of its own.
@@ -52,6 +55,7 @@ impl View {
             root: Some(root),
             node: None,
             prober: false,
+            probers: Vec::new(),
             pods,
             btf: None,
             window: Duration::ZERO,
@@ -60,7 +64,17 @@ impl View {
 
     pub fn of_node(node: NodeNetns, prober: bool, pods: Option<Vec<Pod>>, window: Duration) -> Self {
         let files = if prober { root_of(node.pid) } else { Ok(PathBuf::from("/")) };
-        Self { root: None, node: Some(node), files, other_network: None, prober, pods, btf: None, window }
+        Self {
+            root: None,
+            node: Some(node),
+            files,
+            other_network: None,
+            prober,
+            probers: Vec::new(),
+            pods,
+            btf: None,
+            window,
+        }
     }
 
     /// Reads a setting, such as `net/ipv4/ip_forward`.
@@ -181,7 +195,7 @@ impl View {
             Unread::new("--root shows files only, no processes", "run `tracer doctor` on the node, without --root")
         })?;
         let fix = "run `tracer doctor` where the kubelet runs, or give --prober its name";
-        self.prober.then_some(node.pid).ok_or_else(|| Unread::new("no kubelet runs here", fix))
+        self.prober.then_some(node.pid).ok_or_else(|| Unread::new(no_prober(&self.probers), fix))
     }
 
     fn tables(&self, what: &str) -> Result<&NodeNetns, Unread> {

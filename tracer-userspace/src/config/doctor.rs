@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{host_name, non_empty, output, probers, readable, refuse_empty, rotation};
+use super::{btf, node_name, output, probers, readable, refuse_empty, rotation};
 use crate::cli::DoctorArgs;
 use tracer_doctor::command::DoctorConfig;
 use tracer_doctor::{CHECKS, Options};
@@ -21,17 +21,21 @@ pub(super) fn plan(args: DoctorArgs) -> Result<DoctorConfig, Error> {
     refuse_empty("--check", &args.checks)?;
     let checks = args.checks.iter().map(|name| known(name).map(str::to_owned)).collect::<Result<_, _>>()?;
     let probers = probers(args.probers.probers)?;
-    let btf = readable("--btf", args.btf.btf)?;
+    let btf = btf(args.btf)?;
     let options = Options { root: root(args.root)?, checks, pods, probers, btf, ..Options::default() };
-    let node_name = non_empty(args.node.node_name).unwrap_or_else(host_name);
+    let node_name = node_name(args.node)?;
     Ok(DoctorConfig { output, options, only_problems: args.problems, fail_on: args.fail_on.into(), node_name })
 }
 
-/// Checks that the folder can be listed.
+/// Checks that the folder can be listed and has files of a node. Elsewhere each check would be `unknown`.
 fn root(path: Option<PathBuf>) -> Result<Option<PathBuf>, Error> {
     let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else { return Ok(None) };
     match std::fs::read_dir(&path) {
-        Ok(_) => Ok(Some(path)),
+        Ok(_) if ["proc/sys", "etc"].iter().any(|folder| path.join(folder).exists()) => Ok(Some(path)),
+        Ok(_) => {
+            let path = path.display();
+            Err(Error::Usage(format!("--root {path}: has no files of a node: neither `proc/sys` nor `etc` is in it")))
+        }
         Err(error) => Err(Error::file("--root", path, error)),
     }
 }

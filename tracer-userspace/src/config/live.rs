@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{host_name, load_options, non_empty, readable, records};
+use super::{load_options, node_name, readable, records};
 use crate::cli::{LiveFlags, ServeFlags, SourceFlags};
 use crate::pipeline::LiveConfig;
 use tracer_output::serve::Serve;
@@ -20,7 +20,7 @@ pub(super) fn plan(
     let (serve, destinations) = daemon.unzip();
     let output = records(&flags.records)?;
     let files = Files::of(&flags)?;
-    let node_name = non_empty(flags.node.node_name).unwrap_or_else(host_name);
+    let node_name = node_name(flags.node)?;
     let sources = &flags.sources;
     let access = access(sources, &files, serve.is_some());
     let destinations = destinations.map(|flags| flags.destinations(access.clone(), &node_name)).transpose()?;

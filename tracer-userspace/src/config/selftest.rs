@@ -1,6 +1,6 @@
 //! The plan of `tracer selftest`.
 
-use super::{causes, host_name, non_empty, output, readable};
+use super::{btf, causes, node_name, output};
 use crate::cli::SelftestArgs;
 use tracer_output::sink::SinkConfig;
 use tracer_output::sink::filter::Filter;
@@ -10,6 +10,6 @@ use tracer_testbed::command::SelftestConfig;
 pub(super) fn plan(args: SelftestArgs) -> Result<SelftestConfig, Error> {
     let filter = Filter { causes: causes(&args.causes.causes)?, ..Filter::default() };
     let output = SinkConfig { filter, ..output(&args.output) };
-    let node_name = non_empty(args.node.node_name).unwrap_or_else(host_name);
-    Ok(SelftestConfig { output, node_name, btf: readable("--btf", args.btf.btf)? })
+    let node_name = node_name(args.node)?;
+    Ok(SelftestConfig { output, node_name, btf: btf(args.btf)? })
 }

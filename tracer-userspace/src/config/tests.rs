@@ -42,14 +42,30 @@ fn tracer_chooses_the_hooks_unless_a_flag_does() {
 
 #[test]
 fn empty_values_are_absent() {
-    assert_eq!(live(&["attach", "-n", ""]).unwrap().output.filter, Filter::default());
+    assert_eq!(live(&["attach", "--kubelet-log", ""]).unwrap().kubelet_log, None);
 }
 
 #[test]
 fn an_empty_name_in_a_list_is_refused() {
-    for args in [["attach", "--cause", ""], ["attach", "--prober", "kubelet,,k3s"], ["doctor", "--check", ""]] {
+    for args in [
+        ["attach", "--cause", ""],
+        ["attach", "--prober", "kubelet,,k3s"],
+        ["doctor", "--check", ""],
+        ["attach", "--namespace", ""],
+        ["attach", "--pod", ""],
+        ["attach", "--container", ""],
+        ["attach", "--node-name", ""],
+    ] {
         let error = planned(&args).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{}: an empty name", args[1])), "{error}");
+    }
+}
+
+#[test]
+fn the_path_of_a_prober_is_refused_with_its_name() {
+    for path in ["/usr/bin/kubelet", "/bin/kubelet"] {
+        let error = planned(&["attach", "--prober", path]).unwrap_err().to_string();
+        assert_eq!(error, format!("--prober `{path}`: a path, not the name of a process; write `kubelet`"));
     }
 }
 

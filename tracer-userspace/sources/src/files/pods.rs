@@ -42,7 +42,8 @@ pub fn read_pods(path: &Path) -> Result<Vec<Pod>, FileError> {
     let pods = pods_of(&Source::read(FLAG, path)?)?;
     if pods.is_empty() {
         // kubectl prints an empty list for the name of a node that does not exist.
-        tracing::warn!("{FLAG} {}: names no pod: was the node's name given to kubectl?", path.display());
+        let hint = "use the node's name as `kubectl get nodes` has it";
+        tracing::warn!("{FLAG} {}: names no pod: {hint}", path.display());
     }
     Ok(pods)
 }
