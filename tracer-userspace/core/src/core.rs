@@ -274,7 +274,7 @@ impl Core {
         let found = classify(&case);
         let failed = found.as_ref().is_some_and(|(finding, _)| finding.outcome == Outcome::Failure);
         let recovered = before.filter(|before| !failed && before.recovered(attempt, &self.node));
-        recovered.map(|before| recovery(attempt, before)).or(found)
+        recovered.map(|before| recovery(attempt, before, self.verdicts.held(conn))).or(found)
     }
 
     /// Emits a verdict. `again`: it is not the first one of the attempt.

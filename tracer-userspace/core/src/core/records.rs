@@ -41,8 +41,8 @@ pub(super) fn attempt_record(
 }
 
 /// Replaces a failure if its attempt was connected later and did not fail. Without an HTTP status in the answer, tracer
-/// does not know that the probe succeeded.
-pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Cause>) {
+/// does not know that the probe succeeded. `held`: the verdict that it replaces, if that was not emitted.
+pub(super) fn recovery(attempt: &Attempt, before: Decided, held: Option<&Verdict>) -> (Finding, Vec<Cause>) {
     let ended = attempt.ended.map_or(attempt.started, |(time, _)| time);
     let is_success = attempt.carried_no_data() || attempt.answer().is_some_and(|(_, answer)| answer.status.is_some());
     let (what, confidence) = match is_success {
@@ -56,7 +56,13 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided) -> (Finding, Vec<Caus
         false => format!("it was connected {after_ms:.1} ms after the first SYN"),
     };
     let summary = format!("the attempt to {} {what}: {how}", attempt.flow.dst);
-    let found = Finding::failure(before.cause, Vec::new(), summary, before.cause.fix());
+    let found = match held {
+        Some(it) => {
+            let summary = format!("{summary}; before that, {}", it.summary);
+            Finding::failure(before.cause, it.evidence.clone(), summary, it.remediation.clone())
+        }
+        None => Finding::failure(before.cause, Vec::new(), summary, before.cause.fix()),
+    };
     (Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(confidence) }, Vec::new())
 }
 

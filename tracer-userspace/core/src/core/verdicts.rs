@@ -7,7 +7,7 @@ use tracer_attempts::enrich::Matched;
 use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Netns, PodRef, ProbeType};
-use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, VerdictBody};
+use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, Verdict, VerdictBody};
 
 /// How many attempts are remembered, so that none is decided twice.
 const MAX: usize = 8192;
@@ -122,6 +122,14 @@ impl Verdicts {
     /// A verdict on the attempt waits to be emitted.
     pub(super) fn is_pending(&self, conn: ConnId) -> bool {
         self.by_attempt.get(&conn).is_some_and(|it| it.pending.is_some())
+    }
+
+    /// The verdict on the attempt that waits to be emitted.
+    pub(super) fn held(&self, conn: ConnId) -> Option<&Verdict> {
+        match &self.by_attempt.get(&conn)?.pending.as_ref()?.body {
+            Body::Verdict(body) => Some(&body.verdict),
+            _ => None,
+        }
     }
 
     /// The attempts with a pending verdict, the oldest first.

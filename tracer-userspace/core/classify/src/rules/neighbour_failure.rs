@@ -72,15 +72,27 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     let over =
         drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
     let summary = summary + &over.unwrap_or_default() + &describe_translation(case, drop);
-    let remediation = fix(case, drop.netns, next, why, !outbound(case, drop));
+    let mut remediation = fix(case, drop.netns, next, why, !outbound(case, drop));
+    if is_sent_elsewhere(case, drop) {
+        let target = case.attempt.flow.dst;
+        let family = if target.is_ipv6() { " -f ipv6" } else { "" };
+        let entries = format!("conntrack -L{family} -p tcp --orig-dst {} --dport {}", target.ip(), target.port());
+        remediation = remediation
+            .reword(|text| format!("{text}. If no rule translates {target}, delete its old conntrack entries (the last command, with -D)"))
+            .run([run_in(case, case.attempt.netns, entries)]);
+    }
     let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
     Some(if may_have_link_down(case, drop, why) { note_unread_link(found) } else { found }.rests_on_lost_packet())
 }
 
-/// A NAT rule sent the SYN to another address than the prober connected to.
+/// A NAT rule sent the SYN to another address than the prober connected to, or an entry that an earlier rule left.
 fn describe_translation(case: &Case<'_>, drop: &PacketDrop) -> String {
     let (to, target) = (drop.flow.dst, case.attempt.flow.dst);
-    if is_sent_elsewhere(case, drop) { format!("; a NAT rule translated {target} to {to}") } else { String::new() }
+    if is_sent_elsewhere(case, drop) {
+        format!("; a NAT rule, or an old conntrack entry, translated {target} to {to}")
+    } else {
+        String::new()
+    }
 }
 
 /// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.
@@ -434,7 +446,12 @@ mod tests {
             drop.reason = Some("NEIGH_FAILED".into());
             drop.flow.dst = address("10.88.0.77:8081");
         });
-        assert_ends(&stream.verdict().summary, "; a NAT rule translated 10.88.0.2:8080 to 10.88.0.77:8081");
+        let verdict = stream.verdict();
+        assert_ends(
+            &verdict.summary,
+            "; a NAT rule, or an old conntrack entry, translated 10.88.0.2:8080 to 10.88.0.77:8081",
+        );
+        assert_ends(&verdict.remediation, "conntrack -L -p tcp --orig-dst 10.88.0.2 --dport 8080");
     }
 
     /// The pod has no entry for the node, so the command shows the pod's table.
@@ -483,7 +500,8 @@ mod tests {
         let mut late = waiting("169.254.1.1");
         let late = late.wait_ms(100).established().answers(200).verdict();
         assert_eq!(late.outcome, Outcome::Noise, "the gateway answered late");
-        assert_ends(&late.summary, "succeeded after all: it was connected 300.0 ms after the first SYN");
+        let words = "succeeded after all: it was connected 300.0 ms after the first SYN; before that, the kernel";
+        assert_has(&late.summary, &[words]);
     }
 
     /// Behind a masquerade the answer goes to another address than the prober's.
