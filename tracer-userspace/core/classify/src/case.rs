@@ -2,6 +2,7 @@
 
 use super::blocked::Blocks;
 use super::evidence::{may_be_at_socket, netfilter_hook, plain};
+use super::flooded;
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
@@ -132,16 +133,24 @@ fn last_syn(attempt: &Attempt) -> u64 {
 /// How long no answer to a SYN has to come, until the silence counts.
 const SILENCE_NS: u64 = 100_000_000;
 
-/// The dropped packets that decide, see [`may_decide`]. After the handshake: all but those of [`is_deferred`].
+/// The dropped packets that decide, see [`may_decide`]. After the handshake: all but those of [`is_deferred`] and
+/// [`is_at_other_link`].
 pub(super) fn drops<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> + use<'a> {
-    let attempt = case.attempt;
+    let (attempt, node) = (case.attempt, case.node);
     let since = last_syn(attempt);
-    attempt.drops().filter(move |(time, drop)| decides(attempt, since, *time, drop))
+    attempt.drops().filter(move |(time, drop)| {
+        decides(attempt, since, *time, drop) && !flooded::is_at_other_link(attempt, node, drop)
+    })
 }
 
 /// While it connects: the last SYN, or its answer, was dropped in the same way. What dropped only an earlier one is gone.
 pub(super) fn may_decide(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
-    decides(case.attempt, last_syn(case.attempt), time, drop)
+    decides(case.attempt, last_syn(case.attempt), time, drop) && !is_at_other_link(case, drop)
+}
+
+/// A bridge flooded the packet, and this copy of it was not for the target.
+pub(super) fn is_at_other_link(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    flooded::is_at_other_link(case.attempt, case.node, drop)
 }
 
 fn decides(attempt: &Attempt, since: u64, time: u64, drop: &PacketDrop) -> bool {

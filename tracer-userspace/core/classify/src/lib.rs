@@ -10,6 +10,7 @@ mod command_fix;
 mod culprit;
 pub mod evidence;
 pub mod finding;
+mod flooded;
 pub mod flushed;
 mod giving_up;
 mod history;

@@ -5,9 +5,12 @@ use std::net::IpAddr;
 use super::allow::allow_command;
 use super::blame::{blame, is_before_tracking, may_be_by_tracking};
 use super::blocked::{Blame, Blocked};
-use super::case::{ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, is_sent_elsewhere, may_decide, outbound};
+use super::case::{
+    ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, is_at_other_link, is_sent_elsewhere, may_decide, outbound,
+};
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
+use super::flooded::may_be_at_other_link;
 use super::owner::own_fix;
 use super::phrases::{in_namespace, run_in};
 use super::reject_answer::RejectAnswer;
@@ -78,13 +81,15 @@ fn by_reset<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     Some(answered(case, Some(drop), of_reset_received(at, reset), RejectAnswer::Rst))
 }
 
-/// Netfilter dropped the SYN, and the socket failed with "connection refused" without a RST. An ICMP error came for
-/// which this kernel has no hook (ICMPv6 with tracepoints only).
+/// Netfilter dropped the SYN, and at that moment the socket failed without a RST. An ICMP error came that no hook
+/// shows: ICMPv6 with tracepoints only, or one that netfilter made itself (`nf_reject_skb_v4_unreach`). The errors are
+/// those of `icmp_err_convert` (net/ipv4/icmp.c) and `tab_unreach` (net/ipv6/icmp.c).
 fn by_error<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let (ended, _) = case.attempt.ended?;
     let drop = dropped_syn(case, ended)?;
-    let refused = case.attempt.errno() == Some(libc::ECONNREFUSED) && case.attempt.reset_received().is_none();
-    let state = case.attempt.last.as_ref().filter(|_| refused)?;
+    let of_icmp = [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES];
+    let refused = case.attempt.errno().is_some_and(|errno| of_icmp.contains(&errno));
+    let state = case.attempt.last.as_ref().filter(|_| refused && case.attempt.reset_received().is_none())?;
     Some(answered(case, Some(drop), of_state(ended, state), RejectAnswer::IcmpError))
 }
 
@@ -141,16 +146,40 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
         return None;
     }
     let has_rules = |blame: &Blame<'_>| !blame.rules.is_empty();
-    let dropping = blame(case, time, drop, RuleVerdict::Drop);
+    let lost = lost_reset(case).filter(|(at, _)| outbound(case, drop) && at.abs_diff(time) < ANSWER_NS);
+    let dropping = blame(case, time, drop, RuleVerdict::Drop).filter(|_| lost.is_none());
     // Only a rule that rejects fits: no hook here shows its answer, or the kernel held the answer back.
-    let is_shown = outbound(case, drop) && !case.lacks(ANSWER_HOOKS);
+    let is_shown = outbound(case, drop) && lost.is_none() && !case.lacks(ANSWER_HOOKS) && !failed_at_once(case);
     let can_be = |it: &Blame<'_>| if !is_shown { it.complete } else { it.certainly_takes() };
     let rejecting = || blame(case, time, drop, RuleVerdict::Reject).filter(has_rules).filter(can_be);
     let rejecting = if dropping.as_ref().is_some_and(has_rules) { None } else { rejecting() };
-    let answer = rejecting.is_some().then(|| unseen_answer(case, drop));
+    let answer = match lost {
+        Some(_) => Some(RejectAnswer::LostRst),
+        None => rejecting.is_some().then(|| unseen_answer(case, drop)),
+    };
     let blame = rejecting.or(dropping);
-    let evidence = vec![of_drop(time, drop)];
+    let evidence = [Some((time, drop)), lost].into_iter().flatten().map(|(at, it)| of_drop(at, it)).collect();
     Some(Blocked { evidence, drop: Some((time, drop)), netns: drop.netns, answer, blame })
+}
+
+/// The prober did not wait: its socket got an error. A socket in use keeps the error of an ICMP message for its process
+/// (`sk_err_soft`, `tcp_v4_err`), and no hook shows a message that netfilter made itself (`nf_reject_skb_v4_unreach`).
+fn failed_at_once(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    in_handshake(case) && attempt.ended.is_some_and(|(end, _)| end.saturating_sub(attempt.started) < REQUEST_ANSWER_NS)
+}
+
+/// A RST that answers the SYN, and that was dropped on its way to the prober.
+fn lost_reset<'a>(case: &Case<'a>) -> Option<Seen<'a>> {
+    let mut drops = case.attempt.drops().filter(|_| in_handshake(case));
+    drops.find(|(_, drop)| drop.flags.is_rst() && !outbound(case, drop))
+}
+
+/// ", which netfilter at INPUT on the node drops".
+fn who_drops_reset(case: &Case<'_>, drop: &PacketDrop) -> String {
+    let hook = netfilter_hook(drop).map(|hook| format!(" at {hook}")).unwrap_or_default();
+    let who = if is_netfilter(drop) { format!("netfilter{hook}") } else { "the kernel".to_owned() };
+    format!(", which {who}{} drops: the prober gets no answer", in_namespace(case, drop.netns))
 }
 
 /// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` limit the rate of errors
@@ -158,7 +187,7 @@ fn without_answer<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
 fn unseen_answer(case: &Case<'_>, drop: &PacketDrop) -> RejectAnswer {
     if !outbound(case, drop) {
         RejectAnswer::ToTarget
-    } else if case.lacks(ANSWER_HOOKS) {
+    } else if case.lacks(ANSWER_HOOKS) || failed_at_once(case) {
         RejectAnswer::NotShown
     } else {
         RejectAnswer::HeldBack { v6: case.attempt.flow.dst.is_ipv6() }
@@ -182,7 +211,7 @@ pub(super) fn is_missed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     let was_repeated = || drop.flags.may_be_bare() && attempt.sent_again > Some(time);
     let got_through = attempt.request_taken() && (outbound(case, drop) || was_repeated());
     let is_since = case.matched.unanswered_since().is_some_and(|since| time >= since);
-    is_since && !drop.flags.is_rst() && !got_through
+    is_since && !drop.flags.is_rst() && !got_through && !is_at_other_link(case, drop)
 }
 
 /// Hooks that would have shown the answer of a rule that rejects.
@@ -231,7 +260,9 @@ impl Blocked<'_> {
                     None if case.attempt.established.is_some() => format!("request to {}", case.attempt.flow.dst),
                     None => format!("SYN to {}", case.attempt.flow.dst),
                 };
-                format!("{hook}{place} rejected the {what}{answer}")
+                let lost = lost_reset(case).filter(|_| self.answer == Some(RejectAnswer::LostRst));
+                let lost = lost.map(|(_, drop)| who_drops_reset(case, drop)).unwrap_or_default();
+                format!("{hook}{place} rejected the {what}{answer}{lost}")
             }
         }
     }
@@ -262,6 +293,15 @@ impl Blocked<'_> {
         let took_none = |rule: &FirewallRule| is_sent_elsewhere(case, drop) && !rule.exact && rule.packets == Some(0);
         let no_rule = |it: &Blame<'_>| it.complete && it.rules.iter().all(|rule| took_none(rule));
         netfilter_hook(drop) == Some("OUTPUT") && self.blame.as_ref().is_some_and(no_rule)
+    }
+
+    /// No rule dropped the SYN at POSTROUTING. What is left there is connection tracking, which could not enter it: the
+    /// source NAT found no free port, or another packet took its port first (`__nf_conntrack_confirm`,
+    /// net/netfilter/nf_conntrack_core.c; insert_failed).
+    pub(super) fn is_by_source_nat(&self, case: &Case<'_>) -> bool {
+        let Some((_, drop)) = self.drop.filter(|_| self.answer.is_none()) else { return false };
+        let is_syn = drop.flags.is_syn() && outbound(case, drop);
+        netfilter_hook(drop) == Some("POSTROUTING") && is_syn && self.is_by_no_rule()
     }
 
     /// "10.88.0.1 -> port 8080" as the rule sees it, or the answers of the target if one of them was dropped.
@@ -350,6 +390,12 @@ impl Blocked<'_> {
         }
     }
 
+    /// A bridge may have flooded the packet, and the rule may have dropped the copy for another pod.
+    pub(super) fn may_be_flooded(&self, case: &Case<'_>) -> bool {
+        let is_copy = |drop| may_be_at_other_link(case.attempt, case.node, drop);
+        self.answer.is_none() && self.drop.is_some_and(|(_, drop)| is_copy(drop))
+    }
+
     /// A failure by a rule of the firewall; less sure if no rule surely did it, or if IPVS is in use and its hook
     /// missing.
     pub(super) fn by_firewall(
@@ -360,7 +406,7 @@ impl Blocked<'_> {
         remediation: Remediation,
     ) -> Finding {
         let no_rule = self.is_by_no_rule() || self.may_be_ipvs(case);
-        let unsure = self.may_be_by_no_rule();
+        let unsure = self.may_be_by_no_rule() || self.may_be_flooded(case);
         let found = self.finding(case, cause, summary, remediation);
         if !no_rule {
             let most = if unsure { Confidence::Likely } else { Confidence::Proven };
@@ -392,7 +438,7 @@ impl Blocked<'_> {
                 finding.with_confidence(Confidence::Likely).rests_on_lost_packet()
             }
             // The prober sends its SYN again, and that one may get through.
-            Some(RejectAnswer::ToTarget) => finding.rests_on_lost_packet(),
+            Some(RejectAnswer::ToTarget | RejectAnswer::LostRst) => finding.rests_on_lost_packet(),
             Some(_) if self.answer_dropped(case).is_some() => finding.rests_on_lost_packet(),
             // The finding rests on this: no stack of this node sent the RST.
             Some(RejectAnswer::Rst) if case.attempt.established.is_some() => {

@@ -115,6 +115,7 @@ pub(super) fn own_fix(rule: &FirewallRule) -> Option<(&'static str, &'static str
         || is_nft_proxy(rule) && rule.chain.starts_with("firewall-");
     match owner_of(rule, &[])?.name {
         "calico" if comment.ends_with("Unknown interface") => Some(UNKNOWN_INTERFACE),
+        "calico" if rule.chain == "cali-cidr-block" => Some(NO_SERVICE),
         "calico" if comment.ends_with("Configured DefaultEndpointToHostAction") => Some(TO_HOST),
         "kube-proxy" if by_source => Some(SOURCE_RANGES),
         _ => None,
@@ -129,6 +130,11 @@ const UNKNOWN_INTERFACE: (&str, &str) = (
 const TO_HOST: (&str, &str) = (
     "Calico does not let pods connect to their own node: set its defaultEndpointToHostAction to Return or Accept, or let a policy allow it",
     "kubectl get felixconfigurations.crd.projectcalico.org default -o yaml",
+);
+/// kube-proxy would have translated the address of a Service (felix/rules/static.go, `serviceLoopPrevention`).
+const NO_SERVICE: (&str, &str) = (
+    "kube-proxy on this node does not translate that address: no Service has it, or the Service has no endpoints here, or kube-proxy does not run. Calico drops such packets, as they would loop (serviceLoopPrevention)",
+    "kubectl get services,endpointslices -A -o wide",
 );
 /// The last rule for a Service that has spec.loadBalancerSourceRanges.
 const SOURCE_RANGES: (&str, &str) = (
@@ -198,6 +204,7 @@ mod tests {
         let of_service = "shop/web:http traffic not accepted by KUBE-FW-NUKIZ6OKUXPJNT4C";
         assert_eq!(own("KUBE-PROXY-FIREWALL", of_service), Some(SOURCE_RANGES));
         assert_eq!([own("mine", of_service), own("mine", "Unknown interface")], [None; 2]);
+        assert_eq!(own("cali-cidr-block", "cali:rQCL9AF5lrNpX_HO"), Some(NO_SERVICE));
         assert_eq!(own("cali-fw-cali1234", "cali:A2 Drop if no profiles matched"), None);
     }
 }

@@ -15,20 +15,21 @@ pub const PROGRAMS_NS: u64 = 1_000_000_000;
 /// drivers/net/veth.c: frees only packets that a program refused, or for which it finds no memory.
 const VETH_XDP: &str = "veth_xdp_rcv_skb";
 
+/// net/core/dev.c: the same on any device.
+const GENERIC_XDP: &str = "do_xdp_generic";
+
 /// Where on its device the program runs that dropped the packet. The kernel's drop reason decides. On kernels without
 /// reasons the function that freed the packet does, if it frees little else.
 ///
 /// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only packets that no
 /// protocol takes. `sch_handle_egress` is part of `__dev_queue_xmit`, which frees no other packet itself.
-/// `do_xdp_generic` frees packets that a program refused.
+/// `do_xdp_generic` frees packets that a program refused, and gives no reason.
 pub fn place_of(drop: &PacketDrop) -> Option<ProgramPlace> {
     match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
         (Some("TC_INGRESS"), _) | (None, Some("__netif_receive_skb_core")) => Some(ProgramPlace::TcIngress),
         (Some("TC_EGRESS"), _) | (None, Some("__dev_queue_xmit")) => Some(ProgramPlace::TcEgress),
-        // veth frees a packet that a program refused without a reason.
-        (Some("XDP"), _) | (None | Some("NOT_SPECIFIED"), Some(VETH_XDP)) | (None, Some("do_xdp_generic")) => {
-            Some(ProgramPlace::Xdp)
-        }
+        // Both free a packet that a program refused without a reason.
+        (Some("XDP"), _) | (None | Some("NOT_SPECIFIED"), Some(VETH_XDP | GENERIC_XDP)) => Some(ProgramPlace::Xdp),
         _ => None,
     }
 }

@@ -20,6 +20,8 @@ pub(super) enum RejectAnswer {
     ToTarget,
     /// No hook that is attached here shows the answer.
     NotShown,
+    /// A RST, and tracer saw that something dropped it.
+    LostRst,
     /// No answer came: the kernel limits the rate of ICMP errors.
     HeldBack {
         v6: bool,
@@ -36,7 +38,7 @@ impl RejectAnswer {
 impl fmt::Display for RejectAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rst => f.write_str("a RST"),
+            Self::Rst | Self::LostRst => f.write_str("a RST"),
             Self::Icmp { v6: false, icmp_type, code } => write!(f, "ICMP type {icmp_type} code {code}"),
             Self::Icmp { v6: true, icmp_type, code } => write!(f, "ICMPv6 type {icmp_type} code {code}"),
             Self::IcmpError => f.write_str("an ICMP error"),

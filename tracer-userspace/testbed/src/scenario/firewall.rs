@@ -48,6 +48,8 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::Nft])
         .on_every_kernel()
         .and_v6_on_every_kernel(),
+    Scenario::new("firewall_reject_lost_reset", REJECT, lost_reset).needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_netdev_icmp", REJECT, netdev_icmp).own().needs(&[Need::Nft]),
     Scenario::new("firewall_reject_held_back", REJECT, held_back).needs(&[Need::Nft]),
     Scenario::new("firewall_reject_node_icmp", REJECT, |s| {
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with icmp port-unreachable", Ending::Refused)
@@ -62,6 +64,7 @@ pub(super) const ALL: &[Scenario] = &[
         node_nft(s, "output", "daddr {ip} tcp dport 8080 reject with tcp reset", Ending::Refused)
     })
     .needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_own_port", DROP, own_port).needs(&[Need::Nft]),
     Scenario::new("firewall_drop_on_lo", DROP, on_lo).needs(&[Need::Nft]),
     Scenario::new("firewall_drop_source_below_target", DROP, source_below_target).own().needs(&[Need::Nft]),
 ];
@@ -87,6 +90,24 @@ fn held_back(fixture: &mut Fixture<'_>) -> Result<()> {
     inside.sysctl(&[("ipv4/icmp_ratelimit", "600000")])?;
     inside.input_rule("tcp dport 8080 reject with icmp port-unreachable;")?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The node drops the RST with which the pod rejects the SYN, so the prober waits in vain.
+fn lost_reset(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.input_rule(pod, "tcp dport 8080 reject with tcp reset;")?;
+    fixture.node.node.input_rule(&format!("ip saddr {} tcp flags & rst == rst drop;", pod.ip()))?;
+    fixture.mentions(&["with a RST, which netfilter", "on the node drops: the prober gets no answer"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// netfilter makes the ICMP error itself, without the stack's `icmp_send`.
+fn netdev_icmp(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.inside(pod)?.nft("table netdev hostfw { chain arrival { type filter hook ingress device eth0 priority 0; tcp dport 8080 reject with icmp type host-prohibited; }; }\n")?;
+    fixture.mentions(&["with an answer that no hook here shows; it is the rule with handle"]);
+    fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
 /// A rule in the namespace of the node.
@@ -128,6 +149,17 @@ fn tproxy(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.inside(pod)?.run("iptables-nft", TPROXY, "")?;
     fixture.mentions(&["listens on its port 15006 with IP_TRANSPARENT"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A rule for the pod's own port of the bridge: it drops no copy for another pod.
+fn own_port(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let own = fixture.pod_of(pod)?.index;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.node.node.nft(&format!(
+        "table bridge ports {{ chain out {{ type filter hook output priority 0; oifname v{own} ip protocol tcp drop; }}; }}\n"
+    ))?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -25,6 +25,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0", LINK, |s| link_down(s, "eth0")).on_every_kernel(),
     // A link that goes down loses its IPv6 addresses: tracer must find the pod of the address before that.
     Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
+    Scenario::new("pod_link_down_eth0_flooded", LINK, link_down_flooded).own().needs(&[Need::Nft]),
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
     Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
     Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
@@ -90,6 +91,23 @@ fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
         fixture.mentions(&[&format!("v{index} "), "on the node is down"]);
     }
     set_down(fixture, pod, which)?;
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// As [`link_down`]: without the pod's carrier, the bridge floods the SYN. A rule for the port of another pod drops its
+/// copy.
+fn link_down_flooded(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("slow:100", HTTP)?;
+    let other = fixture.node.pod()?.index;
+    fixture.node.node.nft(&format!(
+        "table bridge ports {{ chain out {{ type filter hook output priority 0; oifname v{other} ip protocol tcp drop; }}; }}\n"
+    ))?;
+    for _ in 0..3 {
+        fixture.succeeds(Kind::Http, pod)?;
+    }
+    set_down(fixture, pod, "eth0")?;
+    // The bridge forgets the pod's port a moment after the carrier went.
+    fixture.gets_no_answer(Kind::Http, pod)?;
     fixture.gets_no_answer(Kind::Http, pod)
 }
 

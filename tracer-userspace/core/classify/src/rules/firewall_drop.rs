@@ -9,7 +9,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
-    let blocked = dropped(case).filter(|blocked| !blocked.may_be_rerouted(case))?;
+    let is_by_rule = |blocked: &&Blocked<'_>| !blocked.may_be_rerouted(case) && !blocked.is_by_source_nat(case);
+    let blocked = dropped(case).filter(is_by_rule)?;
     if let Some(found) = by_reverse_path(case, blocked).or_else(|| without_proxy(case, blocked)) {
         return Some(found);
     }
@@ -469,5 +470,21 @@ mod tests {
         };
         assert_eq!(decided(0), ("firewall_drop", Confidence::Proven, 0));
         assert_eq!(decided(2), ("firewall_drop", Confidence::Likely, 2));
+    }
+
+    /// Connection tracking drops a SYN if another connection took its translated source port.
+    #[test]
+    fn a_source_port_that_could_not_be_translated_is_no_rules() {
+        let decided = |port: u16, rules: Vec<FirewallRule>| {
+            let mut stream = Stream::new();
+            stream.connect().filtered_at(SYN, NODE, "ip_output").last_drop().flow.src.set_port(port);
+            stream.wait_ms(5).tick().push(firewall(NODE, rules)).gives_up().last_verdict()
+        };
+        let verdict = decided(5_000, vec![]);
+        assert_eq!(verdict.cause.name(), "unexplained");
+        assert_has(&verdict.summary, &["at POSTROUTING", "the source NAT had no free port"]);
+        assert_has(&verdict.remediation, &["insert_failed", "conntrack -S"]);
+        let deny = FirewallRule { hooks: vec!["POSTROUTING".into()], ..rule("out", RuleVerdict::Drop) };
+        assert_eq!(decided(5_000, vec![deny]).cause.name(), "firewall_drop");
     }
 }

@@ -32,6 +32,29 @@ mod tests {
         assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"]);
     }
 
+    /// A RST has no rate limit. Hardening of the node, or `ct state invalid drop`, drops it.
+    #[test]
+    fn a_rst_of_the_rule_that_the_node_drops_is_named() {
+        let mut stream = Stream::new().connect().filtered(SYN, POD).drop_back(TcpFlags(0x14), "NETFILTER_DROP").clone();
+        stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)]));
+        let verdict = stream.gives_up().last_verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("firewall_reject", Confidence::Proven));
+        assert_has(&verdict.summary, &["with a RST, which netfilter on the node drops: the prober gets no answer"]);
+        assert_lacks(&verdict.summary, &["ratelimit"]);
+    }
+
+    /// The socket was in use when the ICMP error came: it keeps the error for its process, which closes it.
+    #[test]
+    fn a_prober_that_fails_at_once_got_an_answer() {
+        let decided = |waits_ms: u64| {
+            let rejecting = FirewallRule { exact: false, ..rule("INPUT", RuleVerdict::Reject) };
+            let mut stream = Stream::new().connect().filtered(SYN, POD).push(firewall(POD, vec![rejecting])).clone();
+            stream.wait_ms(waits_ms).state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)).settles().last_decided()
+        };
+        assert_eq!(decided(1), ("firewall_reject", Confidence::Likely));
+        assert_eq!(decided(1_000).0, "firewall_drop", "a rule with other conditions");
+    }
+
     #[test]
     fn a_request_is_rejected_like_a_syn() {
         let mut reset = Stream::new().connect().established().filtered(TcpFlags(0x18), POD).clone();

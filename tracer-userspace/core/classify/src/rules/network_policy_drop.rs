@@ -45,7 +45,8 @@ fn by_chain(case: &Case<'_>) -> Option<Finding> {
     if is_own_probe(case) && blocked.answer_dropped(case).is_some() {
         return Some(of_own_answer(case, blocked, owner.name));
     }
-    let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
+    let is_certain = blame.certain().is_some() && !blocked.may_be_flooded(case);
+    let confidence = if is_certain { Confidence::Proven } else { Confidence::Likely };
     let summary = format!("the network policy of {}{}{}", owner.name, blocked.action(case), blocked.words());
     let remediation = Remediation::from(format!("In the network policies, {ALLOW}"))
         .run([list_policies()])
@@ -208,22 +209,26 @@ const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a sec
 /// drivers/net/netkit.c
 const NETKIT: &str = "netkit_xmit";
 
-/// A program at cgroup/connect refused connect().
+/// A program at cgroup/connect may have refused connect(). Only the error is known, which others give, too.
 fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let failed = case.attempt.connect_failed().filter(|failed| failed.errno == libc::EPERM)?;
     let decided_at = case.attempt.ended.map_or(case.attempt.started, |(time, _)| time);
     let summary = format!(
-        "connect() to {} was refused with EPERM: a program at cgroup/connect does that (a security module, seccomp or an IPsec policy could, too)",
+        "connect() to {} was refused with EPERM: an IPsec policy, a program at cgroup/connect, a security module or seccomp does that",
         failed.dst
     );
     let fields = json!({ "errno": failed.errno });
     let evidence = evidence_of(Hook::SysConnect.name(), decided_at, "connect() failed: EPERM".into(), fields);
-    let remediation = Remediation::from(format!("In the network policies, {ALLOW}")).run([
-        list_policies(),
-        Command::on_node("bpftool cgroup tree"),
+    let text = format!(
+        "Find which of them does it: an IPsec policy that blocks (the first command), or a program at the prober's cgroup (the second one). If a program enforces network policies, {ALLOW} there"
+    );
+    let remediation = Remediation::from(text).run([
         run_in(case, case.attempt.netns, "ip xfrm policy".to_owned()),
+        Command::on_node("bpftool cgroup tree"),
+        list_policies(),
     ]);
-    Some(Finding::likely(Cause::NetworkPolicyDrop, vec![evidence], summary, remediation))
+    let found = Finding::failure(Cause::NetworkPolicyDrop, vec![evidence], summary, remediation);
+    Some(found.with_confidence(Confidence::Possible))
 }
 
 #[cfg(test)]
@@ -234,6 +239,7 @@ mod tests {
     fn the_place_decides_where_a_program_drops_without_a_reason() {
         for (reason, place, program) in [
             (Some("NOT_SPECIFIED"), "veth_xdp_rcv_skb", "an XDP program"),
+            (Some("NOT_SPECIFIED"), "do_xdp_generic", "an XDP program"),
             (Some("NOT_SPECIFIED"), "netkit_xmit", "a netkit program"),
             (None, "__dev_queue_xmit", "a tc program or filter (egress)"),
         ] {
@@ -247,6 +253,14 @@ mod tests {
         }
     }
 
+    /// An IPsec policy that blocks gives the same error.
+    #[test]
+    fn an_error_of_connect_alone_makes_a_policy_possible() {
+        let verdict = Stream::new().connect().connect_failed(libc::EPERM).settles().verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Possible));
+        assert_starts(&verdict.remediation.commands[0].run, "ip xfrm policy");
+    }
+
     #[test]
     fn a_chain_of_the_cni_is_a_policy_and_a_chain_named_like_one_is_not() {
         let causes = |chain| {
@@ -256,6 +270,7 @@ mod tests {
         };
         assert_eq!(causes("cali-fw-cali1234"), ["network_policy_drop"]);
         assert_eq!(causes("podpolicy"), ["firewall_drop"]);
+        assert_eq!(causes("cali-cidr-block"), ["firewall_drop"], "protection from loops");
     }
 
     #[test]

@@ -24,7 +24,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // What was lost before the last byte of an answer that had begun was sent again.
     let since = case.matched.rest_lost_since().unwrap_or_default();
     let current = first_drop(drops(case).filter(|(time, _)| *time >= since), ended);
-    let is_first = |(time, drop): &(u64, &PacketDrop)| *time >= since && !is_deferred(attempt, drop);
+    let is_first = |(time, drop): &(u64, &PacketDrop)| {
+        *time >= since && !is_deferred(attempt, drop) && !is_at_other_link(case, drop)
+    };
     let first = first_drop(attempt.drops().filter(is_first), ended);
     let lost = current.or(first);
     let is_gone = first.is_some_and(|(time, drop)| !may_decide(case, time, drop));

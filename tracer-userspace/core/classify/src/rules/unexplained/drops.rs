@@ -57,6 +57,12 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             show.map(str::to_owned),
         );
     }
+    if netfilter::dropped(case).is_some_and(|blocked| blocked.is_by_source_nat(case)) {
+        return Explanation::of(" at POSTROUTING, where no rule that was read fits; most likely the source NAT had no free port for it, or another packet took that port first (insert_failed)").fix(
+            "Compare insert_failed of two listings (the first command). If it rises, let the masquerade use more ports or --random-fully, or end connections that hold them",
+            ["conntrack -S".to_owned(), "nft list ruleset".to_owned(), "iptables-save -t nat".to_owned()],
+        );
+    }
     let explained = if is_early_demux(case, drop) {
         Explanation::of("; it is for a socket of this namespace, but was forwarded; most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before").fix(
             "If that is a CNI's rule, set net.ipv4.tcp_early_demux to 0. Else fix the rule. The AWS VPC CNI with security groups for pods needs DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node",

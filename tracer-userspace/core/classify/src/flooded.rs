@@ -1,0 +1,119 @@
+//! A bridge that does not know the port of an address floods the packet to all of its ports. What drops a copy at the
+//! port of another pod has no part in the failure.
+
+use super::evidence::netfilter_hook;
+use super::programs::place_of;
+use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::node::Node;
+use tracer_model::event::{LinkState, PacketDrop, ProgramPlace};
+
+/// The packet was dropped on the link of another pod.
+pub(super) fn is_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
+    let Some(own) = is_copied(attempt, drop).then(|| own_link(attempt, node)).flatten() else { return false };
+    let is_at_end = pod_link(attempt, node, drop).is_some_and(|link| link.ifindex != own.ifindex);
+    is_at_end || is_in_other_pod(attempt, node, drop)
+}
+
+/// The packet was dropped on the link of a pod, and it is not known whether that is the target.
+pub(super) fn may_be_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
+    is_copied(attempt, drop) && pod_link(attempt, node, drop).is_some() && own_link(attempt, node).is_none()
+}
+
+/// A packet to the target as it was sent: an address translation may lead another one to another pod.
+fn is_copied(attempt: &Attempt, drop: &PacketDrop) -> bool {
+    attempt.leads_out(drop.flow) && drop.flow.dst == attempt.flow.dst
+}
+
+/// The node's end of the target's link.
+fn own_link<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a LinkState> {
+    let (from, dst) = (attempt.netns?, attempt.flow.dst);
+    let mut readings = node.targets.inspections(from, dst);
+    let (_, reading) =
+        readings.find(|(_, it)| it.netns.is_some_and(|netns| netns != from && !node.has_ended(netns)))?;
+    // IPv6 addresses are lost with their link.
+    let own = reading.links.iter().find(|link| link.addrs.contains(&dst.ip()));
+    let mut linked = reading.links.iter().filter(|link| link.peer_ifindex.is_some());
+    let only = || linked.next().filter(|_| linked.next().is_none());
+    let link = own.or_else(only)?;
+    node.links.by_index(from, link.peer_ifindex?).filter(|end| end.peer_ifindex == Some(link.ifindex))
+}
+
+/// The link over which the packet was to leave for the namespace of a pod, if it was dropped below IP.
+fn pod_link<'a>(attempt: &Attempt, node: &'a Node, drop: &PacketDrop) -> Option<&'a LinkState> {
+    let from = attempt.netns.filter(|from| drop.netns == Some(*from))?;
+    let by_bridge = || drop.stack.iter().any(|function| function.starts_with("br_nf_"));
+    let is_below_ip = matches!(netfilter_hook(drop), Some("BRIDGE" | "EGRESS"))
+        || place_of(drop) == Some(ProgramPlace::TcEgress)
+        || by_bridge();
+    let link = node.links.by_index(from, drop.device.as_ref()?.ifindex).filter(|_| is_below_ip)?;
+    // Both ends of a pair that joins two bridges are in the node's namespace.
+    let end = node.links.by_index(from, link.peer_ifindex?);
+    end.is_none_or(|end| end.peer_ifindex != Some(link.ifindex)).then_some(link)
+}
+
+/// Another pod's namespace dropped the packet before its stack saw that the packet is for another host.
+fn is_in_other_pod(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
+    let at_arrival = netfilter_hook(drop) == Some("INGRESS")
+        || matches!(place_of(drop), Some(ProgramPlace::TcIngress | ProgramPlace::Xdp));
+    let pod = drop.netns.filter(|_| at_arrival).and_then(|netns| node.pods.in_netns(netns));
+    pod.is_some_and(|pod| !pod.host_network && !pod.addrs.contains(&attempt.flow.dst.ip()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// The pods' links on the node are v2, of the target, and v3.
+    fn on_bridge(read: bool) -> Stream {
+        let port = |ifindex, name| LinkState { peer_ifindex: Some(2), ..link(ifindex, name, &[]) };
+        let mut stream = Stream::new();
+        stream.node_links(vec![link(2, "cni0", &["10.88.0.1"]), port(4, "v2"), port(5, "v3")]);
+        if read {
+            let own = LinkState { peer_ifindex: Some(4), ..link(2, "eth0", &["10.88.0.2"]) };
+            stream.inspection(|reading| reading.links = vec![own]);
+        }
+        stream.connect();
+        stream
+    }
+
+    fn decided(read: bool, fill: impl FnOnce(&mut PacketDrop)) -> (&'static str, Confidence) {
+        let mut stream = on_bridge(read);
+        stream.drop_with(SYN, NODE, fill);
+        let deny = FirewallRule { hooks: vec!["BRIDGE".into()], ..rule("ports", RuleVerdict::Drop) };
+        stream.push(firewall(NODE, vec![deny])).gives_up().decided()
+    }
+
+    fn by_rule(drop: &mut PacketDrop, device: Device) {
+        (drop.reason, drop.device) = (Some("NETFILTER_DROP".into()), Some(device));
+        drop.stack = vec!["nf_hook_slow".into(), "__br_forward".into(), "br_flood".into()];
+    }
+
+    #[test]
+    fn a_copy_that_a_rule_for_another_port_drops_decides_nothing() {
+        let (own, other) = (|| device(4, "v2"), || device(5, "v3"));
+        assert_eq!(decided(true, |drop| by_rule(drop, other())).0, "unexplained");
+        assert_eq!(decided(true, |drop| by_rule(drop, own())), ("firewall_drop", Confidence::Proven));
+        assert_eq!(decided(true, |drop| by_rule(drop, device(2, "cni0"))), ("firewall_drop", Confidence::Proven));
+        for device in [own(), other()] {
+            let unknown = decided(false, |drop| by_rule(drop, device));
+            assert_eq!(unknown, ("firewall_drop", Confidence::Likely), "which link is the target's");
+        }
+    }
+
+    #[test]
+    fn a_copy_that_a_program_at_another_port_drops_decides_nothing() {
+        let at = |device| decided(true, |drop| (drop.reason, drop.device) = (Some("TC_EGRESS".into()), Some(device)));
+        assert_eq!(at(device(5, "v3")).0, "unexplained");
+        assert_eq!(at(device(4, "v2")).0, "network_policy_drop");
+    }
+
+    /// An address translation sends the SYN to another pod: that is its own link.
+    #[test]
+    fn a_translated_packet_is_no_copy() {
+        let translated = decided(true, |drop| {
+            by_rule(drop, device(5, "v3"));
+            drop.flow.dst = address("10.88.0.3:8080");
+        });
+        assert_eq!(translated.0, "firewall_drop");
+    }
+}
