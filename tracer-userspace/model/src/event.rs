@@ -46,7 +46,10 @@ pub use node::{
     ProxyMode,
 };
 pub use packet::{Device, Icmp, Ipvs, PacketDrop, Tracked};
-pub use pod_sockets::{Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, PodSockets, Redirect, UnansweredConnect};
+pub use pod_sockets::{
+    AcceptingProcess, Acceptor, Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, PodSockets, Redirect,
+    UnansweredConnect,
+};
 pub use port_holders::{PortHolder, PortHolders};
 pub use ports::{PortPressure, PortUser};
 pub use programs::{DeviceProgram, DevicePrograms, MOST_PROGRAMS, ProgramPlace};

@@ -20,6 +20,12 @@ pub fn pod_process(text: &str) -> Option<PodProcess> {
     preferred.chain(lines()).find_map(|(_, path)| pod_of_path(path))
 }
 
+/// The id of a container in the text of `/proc/<pid>/cgroup`, whether or not a pod is named there. Without cgroups for
+/// each QoS class (`--cgroups-per-qos=false`) the kubelet makes none for pods.
+pub(super) fn container_of(text: &str) -> Option<String> {
+    text.lines().filter_map(hierarchy).flat_map(|(_, path)| path.split(['/', ':'])).find_map(container_id)
+}
+
 /// Whether the process with this `/proc/<pid>/cgroup` is in this pod, or in a pod of a node that runs inside this pod.
 pub fn is_within(text: &str, uid: &str) -> bool {
     let mut components = text.lines().filter_map(hierarchy).flat_map(|(_, path)| path.split(['/', ':']));

@@ -14,10 +14,12 @@ use super::enter::in_netns;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, family, field, octets, push};
 use super::procfs::{every_pid, netns_of};
-use super::servers::{OF_POD, comm, holder_of, holders};
+use super::servers::{OF_NODE, OF_POD, comm, holder_of, holders};
 use super::sock_diag::{LISTEN, TcpSocket, dump};
+use super::{addresses, cgroup};
 use tracer_model::event::{
-    Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, Netns, PodSockets, Redirect, UnansweredConnect,
+    AcceptingProcess, Acceptor, Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, Netns, PodSockets, Redirect,
+    UnansweredConnect,
 };
 use tracer_model::query::{Awaited, TargetQuery};
 
@@ -25,6 +27,9 @@ use tracer_model::query::{Awaited, TargetQuery};
 type Held = BTreeMap<u32, BTreeSet<u64>>;
 
 const SYN_SENT: u32 = 1 << 2;
+
+/// How many cgroups may share the listeners of a target: one does, or two with SO_REUSEPORT.
+const MOST_CGROUPS: usize = 4;
 
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 const IPCTNL_MSG_CT_GET: u16 = 1;
@@ -40,10 +45,86 @@ const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
-/// Reads the sockets of the target's pod; `None` if the pod was not found.
+/// Reads the sockets of the target's pod; `None` if the pod was not found. The processes of the node's own network are
+/// those of many pods: of them tracer reads only who accepts.
 pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
-    let Owner::One(netns, path) = namespaces.owner(query, from) else { return None };
-    let target = query.target;
+    let found = match namespaces.owner(query, from) {
+        Owner::One(netns, path) => read_in(query, from, Place { netns, path }, namespaces),
+        Owner::Unsure | Owner::Nobody => None,
+    };
+    // A proxy to which the pod's own address translation leads is in `redirect`.
+    let is_redirected = found.as_ref().is_some_and(|it| it.redirect.is_some());
+    let acceptor = query.peer.filter(|_| !is_redirected).and_then(|peer| acceptor(query, peer, from, namespaces));
+    match (found, acceptor) {
+        (Some(found), acceptor) => Some(PodSockets { acceptor, ..found }),
+        (None, Some(acceptor)) => Some(PodSockets {
+            target: query.target,
+            from: from.netns,
+            netns: acceptor.netns,
+            unanswered: Vec::new(),
+            redirect: None,
+            elsewhere: Vec::new(),
+            acceptor: Some(acceptor),
+        }),
+        (None, None) => None,
+    }
+}
+
+/// Finds who accepts the connection from `peer`, as the prober's namespace sends it.
+fn acceptor(query: &TargetQuery, peer: SocketAddr, from: &Place, namespaces: &mut Namespaces) -> Option<Acceptor> {
+    let (to, is_local) = from
+        .enter(|| {
+            let to = redirected(query.target, peer);
+            let at = to.unwrap_or(query.target).ip();
+            // A packet to the namespace's own address has the same address as its source.
+            (to, at.is_loopback() || at == peer.ip() || addresses::has(at))
+        })
+        .ok()?;
+    let target = to.unwrap_or(query.target);
+    let reported = query.reported.filter(|_| to.is_none_or(|to| to.ip() == query.target.ip()));
+    let (at, most) = match is_local {
+        true => (from.clone(), &OF_NODE),
+        false => match namespaces.owner(&TargetQuery { target, reported, ..*query }, from) {
+            Owner::One(netns, path) => (Place { netns, path }, &OF_POD),
+            Owner::Unsure | Owner::Nobody => return None,
+        },
+    };
+    let over_any_device = |it: &TcpSocket| (it.device == 0).then_some(it.inode);
+    let sockets: BTreeSet<u64> = at.enter(|| listening(target).iter().filter_map(over_any_device).collect()).ok()?;
+    let mut find = |ago| {
+        let found = holders(&sockets, namespaces.pids(at.netns, ago), at.netns, most);
+        let held = |socket: &u64| found.held.values().any(|held| held.contains(socket));
+        let is_whole = !found.incomplete && sockets.iter().all(held);
+        is_whole.then(|| found.held.keys().map(|pid| accepting(*pid)).collect::<Option<Vec<_>>>()).flatten()
+    };
+    // A process that began to listen a moment ago may be missing in the older search.
+    let found = find(max_age(query.awaited)).or_else(|| find(max_age(Awaited::Handshake)));
+    // The workers of a server share its listeners.
+    let mut processes = found.unwrap_or_default();
+    processes.sort_by(|a, b| cgroup_key(a).cmp(&cgroup_key(b)));
+    processes.dedup_by(|a, b| cgroup_key(a) == cgroup_key(b));
+    if processes.len() > MOST_CGROUPS {
+        processes.clear();
+    }
+    Some(Acceptor { to, netns: at.netns, processes })
+}
+
+fn cgroup_key(process: &AcceptingProcess) -> (Option<&str>, Option<&str>) {
+    (process.pod_uid.as_deref(), process.container.as_deref())
+}
+
+fn accepting(pid: u32) -> Option<AcceptingProcess> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let server = Listener { pid, comm: comm(pid)? };
+    let (pod_uid, container) = match cgroup::pod_process(&text) {
+        Some(pod) => (Some(pod.uid), pod.container),
+        None => (None, cgroup::container_of(&text)),
+    };
+    Some(AcceptingProcess { server, pod_uid, container })
+}
+
+fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
+    let (target, Place { netns, path }) = (query.target, pod);
     let (unanswered, redirect, elsewhere) = in_netns(&path, || {
         let to = query.peer.and_then(|peer| redirected(target, peer));
         let passed_over = listening(target);
@@ -77,7 +158,7 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> O
         let outside = server.first().filter(|_| is_detour).and_then(|socket| outside(*socket, netns));
         Redirect { to, outside: outside.is_some(), server: inside.or(outside), passed_over }
     });
-    Some(PodSockets { target, from: from.netns, netns, unanswered, redirect, elsewhere })
+    Some(PodSockets { target, from: from.netns, netns, unanswered, redirect, elsewhere, acceptor: None })
 }
 
 /// The process of another namespace that holds a socket of this one. A proxy that serves all pods of a node makes its

@@ -7,6 +7,7 @@ use tracer_model::record::Cause;
 
 use crate::node::Family;
 
+mod acceptor;
 mod blame;
 mod clock;
 mod faults;
@@ -217,6 +218,7 @@ pub fn all() -> Vec<Scenario> {
         halted::ALL,
         inside::ALL,
         translated::ALL,
+        acceptor::ALL,
     ]
     .into_iter()
     .flatten()

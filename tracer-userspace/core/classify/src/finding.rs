@@ -4,7 +4,7 @@ use crate::{Case, SETTLE_NS};
 use tracer_common::names::Hook;
 use tracer_model::event::{Loss, Netns, ServiceName};
 use tracer_model::plural::were;
-use tracer_model::record::{Cause, Confidence, Culprit, Evidence, Outcome, Remediation};
+use tracer_model::record::{Cause, Confidence, Culprit, Evidence, Outcome, Remediation, Scope};
 
 /// What a rule found.
 #[derive(Clone, Debug)]
@@ -140,6 +140,13 @@ impl Finding {
             self.summary += &format!("; {} lost since: one may have reported a listener", were(all, "event"));
         }
         self
+    }
+
+    /// A failure that is the process's which accepted the connection.
+    pub fn rests_on_acceptor(&self) -> bool {
+        use Cause::{CpuThrottled, ProbeMisconfigured, TargetStarved};
+        let of_process = matches!(self.cause, ProbeMisconfigured | TargetStarved | CpuThrottled);
+        self.outcome == Outcome::Failure && (of_process || self.cause.scope() == Some(Scope::Application))
     }
 
     /// How many events were lost inside the attempt's window.

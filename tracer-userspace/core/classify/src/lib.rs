@@ -2,6 +2,7 @@
 //! node, the nearest cause first. A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests
 //! below it. ARCHITECTURE.md says how to add one. The bans of `core/clippy.toml` hold here, too.
 
+mod acceptor;
 mod allow;
 mod blame;
 mod blocked;
@@ -61,6 +62,9 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);
     findings.extend(rules::startup_budget_exceeded::while_answering(case, &first));
     findings.retain(|f| f.cause != Cause::Unexplained && f.adds_to(&first));
+    if acceptor::add(case, &mut first) {
+        findings.retain(|f| !f.rests_on_acceptor());
+    }
     let also = findings.iter().map(|f| f.cause).collect();
     history::add(case, &mut first);
     history::add_deletion(case, &mut first);

@@ -29,7 +29,7 @@ mod port_taken;
 mod probe_misconfigured;
 mod probe_proves_nothing;
 mod redirected;
-mod refusal;
+pub(super) mod refusal;
 mod route_unreachable;
 mod rp_filter_drop;
 mod service_no_endpoints;

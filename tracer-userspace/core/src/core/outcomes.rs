@@ -161,6 +161,7 @@ impl Core {
         attempt.failed_by_itself()
             || Matched::new(attempt, &self.node).failed()
             || self.verdicts.failure(attempt.conn).is_some()
+            || self.waiting.is_held_failure(attempt.conn)
     }
 
     fn is_of(&self, attempt: &Attempt, probe: &KubeletProbe) -> bool {

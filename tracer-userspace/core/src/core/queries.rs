@@ -222,7 +222,9 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
     let target = target.map(|from| Query::Target(self::target(from, dst, node, Awaited::Answer)));
-    let over = attempt.netns.filter(|from| is_worth_reading(attempt, node, observation, *from));
+    let over = attempt.netns.filter(|from| {
+        is_worth_reading(attempt, node, observation, *from) || is_failure_on_node(attempt, node, observation)
+    });
     let over = over.map(|from| {
         let query = self::target(from, dst, node, Awaited::Nothing);
         Query::Target(TargetQuery { peer: Some(attempt.flow.src), ..query })
@@ -240,11 +242,25 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
 
 /// The observation shows that the probe of a pod fails.
 fn is_failure(attempt: &Attempt, node: &Node, observation: &Observation) -> bool {
+    fails(attempt, node, observation) && node.has_pod(attempt.flow.dst.ip())
+}
+
+/// The same of a pod on the node's network. Any process of the node may have accepted the connection.
+fn is_failure_on_node(attempt: &Attempt, node: &Node, observation: &Observation) -> bool {
+    attempt.established.is_some() && fails(attempt, node, observation) && accepted_on_node(attempt, node)
+}
+
+fn fails(attempt: &Attempt, node: &Node, observation: &Observation) -> bool {
     let fails = match &observation.kind {
         ObservationKind::Answer(answer) => answer.status.is_some_and(|status| status >= 400),
         _ => attempt.ended.is_some() && Matched::new(attempt, node).failed(),
     };
-    fails && attempt.prober && node.has_pod(attempt.flow.dst.ip())
+    fails && attempt.prober
+}
+
+/// The attempt can be a probe of a pod on the node's network.
+pub(super) fn accepted_on_node(attempt: &Attempt, node: &Node) -> bool {
+    Matched::new(attempt, node).probed_pod().is_some_and(|pod| pod.host_network)
 }
 
 /// The sockets of the pod may show why this attempt failed, or which process answered it. The verdict on this attempt

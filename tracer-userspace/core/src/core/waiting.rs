@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use super::failures::MAX_COUNTERS;
+use super::queries::accepted_on_node;
 use super::{Core, When};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_classify::finding::Finding;
@@ -111,6 +112,11 @@ impl Waiting {
         self.held.get(&conn).is_some_and(|held| matches!(held.answer, Answer::Pod(..) | Answer::Close))
     }
 
+    /// The attempt failed, and its verdict waits for the sockets of the pod.
+    pub(super) fn is_held_failure(&self, conn: ConnId) -> bool {
+        self.held.get(&conn).is_some_and(|held| matches!(held.answer, Answer::Pod(..)))
+    }
+
     /// The verdict is decided again: it waits for that only if the new finding says so.
     pub(super) fn forget_past_end(&mut self, conn: ConnId) {
         if self.is_past_end(conn) {
@@ -127,8 +133,8 @@ impl Waiting {
 
     /// Takes the attempts that waited for this answer.
     fn take_answered(&mut self, now: u64, is_answered: impl Fn(&Answer) -> bool) -> Vec<(ConnId, When)> {
-        let when = |held: Held| if held.until.is_some() { When::Settled(now) } else { When::Seen(now) };
         let taken = self.held.extract_if(.., |_, held| is_answered(&held.answer));
+        let when = |held: Held| if held.until.is_some() { When::Settled(now) } else { When::Seen(now) };
         taken.map(|(conn, held)| (conn, when(held))).collect()
     }
 
@@ -223,7 +229,8 @@ impl Core {
     }
 
     /// Holds the verdict back that the server closed or reset the connection, until the sockets of the pod are read: the
-    /// pod's own address translation may have sent the attempt to a proxy.
+    /// pod's own address translation may have sent the attempt to a proxy. On the node's network it holds each verdict
+    /// about the process back: another one may have accepted, which an older reading does not show.
     fn hold_for_pod(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
         let (When::Seen(now) | When::Settled(now)) = when;
         let by_server = |it: &Attempt| match finding.cause {
@@ -232,12 +239,16 @@ impl Core {
             Cause::ProbeMisconfigured => it.established.is_some() && it.received() == Some(0),
             _ => false,
         };
-        let Some(attempt) = self.correlator.get(conn).filter(|it| by_server(it)) else { return false };
+        let on_node =
+            |it: &Attempt| it.established.is_some() && finding.rests_on_acceptor() && accepted_on_node(it, &self.node);
+        let Some(attempt) = self.correlator.get(conn).filter(|it| by_server(it) || on_node(it)) else { return false };
         let (Some(from), target) = (attempt.netns, attempt.flow.dst) else { return false };
         let known = self.node.pod_sockets(from, target);
-        let is_known = known.is_some_and(|(time, _)| time.saturating_add(FRESH_NS) >= attempt.started);
+        let oldest_ns = if on_node(attempt) { 0 } else { FRESH_NS };
+        let is_known = known.is_some_and(|(time, _)| time.saturating_add(oldest_ns) >= attempt.started);
         // The query comes with the end of the attempt, a moment later.
-        let is_due = matches!(when, When::Seen(_)) && attempt.ended.is_none() && self.node.has_pod(target.ip());
+        let is_queried = self.node.has_pod(target.ip()) || accepted_on_node(attempt, &self.node);
+        let is_due = matches!(when, When::Seen(_)) && attempt.ended.is_none() && is_queried;
         let asked = self.queries.pod_queried(from, target).or(is_due.then_some(now));
         let end = asked.map(|asked| asked.saturating_add(HOLD_FOR_POD_NS)).filter(|end| !is_known && now < *end);
         let Some(end) = end else { return false };

@@ -14,8 +14,8 @@ impl Stream {
     /// The sockets of the target's pod are read.
     pub fn pod_sockets(&mut self, fill: impl FnOnce(&mut PodSockets)) -> &mut Self {
         let (target, from, netns) = (self.flow.dst, NODE, POD);
-        let mut reading =
-            PodSockets { target, from, netns, unanswered: Vec::new(), redirect: None, elsewhere: Vec::new() };
+        let (unanswered, elsewhere) = (Vec::new(), Vec::new());
+        let mut reading = PodSockets { target, from, netns, unanswered, redirect: None, elsewhere, acceptor: None };
         fill(&mut reading);
         self.push(ObservationKind::PodSockets(Box::new(reading)))
     }

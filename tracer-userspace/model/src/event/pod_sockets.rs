@@ -32,6 +32,32 @@ pub struct PodSockets {
     /// [`MOST_ELSEWHERE`] at most, those with the target's port first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub elsewhere: Vec<ListenerAt>,
+    /// Who accepts connections to the target, as the prober's namespace reaches it; absent: not known.
+    pub acceptor: Option<Acceptor>,
+}
+
+/// The processes that accept the connections to a target. They need not be in the namespace with its address: the
+/// node may have the address as well, or translate it.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acceptor {
+    /// Where the address translation of the prober's namespace sent the attempt; absent: nowhere, or that could not be
+    /// read.
+    pub to: Option<SocketAddr>,
+    /// The namespace that accepts.
+    pub netns: Netns,
+    /// One process of each cgroup that holds a listener; empty: not all holders were found.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub processes: Vec<AcceptingProcess>,
+}
+
+/// A process that holds a listener, and the pod and container that its cgroup names. Without both it is one of the node.
+#[skip_serializing_none]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptingProcess {
+    pub server: Listener,
+    pub pod_uid: Option<String>,
+    pub container: Option<String>,
 }
 
 /// A listener, and its process.

@@ -186,9 +186,10 @@ causes! {
     /// The listener's queue of half-open connections is full.
     SynBacklogOverflow = "syn_backlog_overflow": Some(Application), Handshake, Error, [Reached],
         "`ss -ltn` in the pod: the queue against its limit";
-    /// Refused, and a connection of a process has that local port: no server can bind it.
-    PortTaken = "port_taken": Some(Pod), Handshake, Error, [Refusal, NoListener],
-        "the process with a connection on the port; the verdict names it";
+    /// Refused, and a connection of a process has that local port; or a process of another pod or of the node listens on
+    /// it: no server can bind it.
+    PortTaken = "port_taken": Some(Pod), Any, Error, [Refusal, NoListener],
+        "the process with a connection on the port, or with a listener; the verdict names it";
     /// The liveness or startup budget ended before the container listened.
     StartupBudgetExceeded = "startup_budget_exceeded": Some(Pod), Handshake, Error,
         [Refusal, NoListener, NotReady, EndsWithProcess],

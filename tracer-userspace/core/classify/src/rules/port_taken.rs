@@ -1,4 +1,5 @@
-//! The target refused, because the port is the local port of a client connection: no server can bind it.
+//! The target refused, because the port is the local port of a client connection: no server can bind it. `acceptor.rs`
+//! has the other way to it: a process that listens on the port answered instead of the server.
 
 use super::refusal::{Refused, refused};
 use super::*;

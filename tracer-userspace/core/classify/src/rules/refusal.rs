@@ -88,7 +88,7 @@ fn dropped_syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDro
 
 /// The pod with this address in the list of pods. An address that was read in a namespace does not count: a pod that
 /// may configure its network can take any address.
-pub(super) fn listed<'a>(case: &Case<'a>) -> Option<&'a Pod> {
+pub(in super::super) fn listed<'a>(case: &Case<'a>) -> Option<&'a Pod> {
     case.node.pods.at(case.attempt.flow.dst.ip()).find(|pod| pod.has_specs())
 }
 
@@ -148,15 +148,21 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     if !own || !case.node.pods.at(addr).all(elsewhere) {
         return None;
     }
-    let mut links = case.node.links.get(&netns).into_iter().flatten();
-    let found = links.find_map(|link| Some((link, link.addrs.iter().position(|own| *own == addr)?)));
-    let device = found.map(|(link, _)| link.name.as_str());
+    let (device, remediation) = own_address(case, netns);
     let summary = format!(
-        "{addr}, the address of pod {pod}, is an address of the node itself, too{}: the SYN never left it; the node's own kernel answered it with a RST, since nobody listens on port {} there",
-        device.map(|name| format!(" (on {name})")).unwrap_or_default(),
+        "{addr}, the address of pod {pod}, is an address of the node itself, too{device}: the SYN never left it; the node's own kernel answered it with a RST, since nobody listens on port {} there",
         case.attempt.flow.dst.port()
     );
-    let device = device.map_or("DEVICE", shell::link);
+    Some(Finding::likely(Cause::ConnectionRefused, refused.evidence.clone(), summary, remediation))
+}
+
+/// The node has the address of a pod, too: " (on lo)", and what to do.
+pub(in super::super) fn own_address(case: &Case<'_>, netns: Netns) -> (String, Remediation) {
+    let addr = case.attempt.flow.dst.ip();
+    let mut links = case.node.links.get(&netns).into_iter().flatten();
+    let found = links.find_map(|link| Some((link, link.addrs.iter().position(|own| *own == addr)?)));
+    let name = found.map(|(link, _)| link.name.as_str());
+    let device = name.map_or("DEVICE", shell::link);
     // Without its length, `ip addr del` does not find an IPv6 address.
     let length = found.and_then(|(link, at)| link.prefixes.get(at)).map(|it| format!("/{it}")).unwrap_or_default();
     let commands = [
@@ -168,7 +174,7 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
         "If the CNI left the address there, take it away (the last command) and restart the CNI's agent. If it is the node's own, leave it, delete the pod and take the address out of the CNI's range. The process in the pod did not get the SYN",
     )
     .run(commands.map(|command| run_in(case, Some(netns), command)));
-    Some(Finding::likely(Cause::ConnectionRefused, refused.evidence.clone(), summary, remediation))
+    (name.map(|name| format!(" (on {name})")).unwrap_or_default(), remediation)
 }
 
 /// Another network namespace refused, for example one left over from a pod that was deleted by force. A process already

@@ -1,0 +1,298 @@
+//! Another process than the probed container's accepted the connection: then its answer, its silence or its close says
+//! nothing about the application.
+
+use serde_json::json;
+
+use super::case::{Case, shares_node};
+use super::evidence::evidence_of;
+use super::finding::Finding;
+use super::kubectl::{and_log, with_logs};
+use super::phrases::run_in;
+use super::pod_sockets::{FRESH_NS, last_reading};
+use super::rules::refusal::{listed, own_address};
+use tracer_model::event::{AcceptingProcess, Acceptor, Container, Pod};
+use tracer_model::record::{Cause, Confidence, K8s, Remediation};
+
+/// Who accepted instead of the probed container.
+struct Other {
+    /// The cause, if it is another one.
+    cause: Option<Cause>,
+    /// A clause that names it.
+    words: String,
+    fix: Remediation,
+}
+
+/// Notes who accepted, if that was not the probed container; returns whether it was not. The finding is likely at most
+/// then, and has another fix.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
+    if case.attempt.established.is_none() || !finding.rests_on_acceptor() {
+        return false;
+    }
+    let read = reading(case);
+    let Some(other) = elsewhere(case, read.map(|(_, it)| it)).or_else(|| beside(case, read?.1)) else {
+        if shares_node(case) && read.is_none_or(|(_, it)| it.processes.is_empty()) {
+            finding.confidence = finding.confidence.min(Confidence::Likely);
+            finding.summary += "; tracer could not read which process of the node has that port";
+        }
+        return false;
+    };
+    finding.cause = other.cause.unwrap_or(finding.cause);
+    finding.confidence = finding.confidence.min(Confidence::Likely);
+    finding.summary += &format!("; {}", other.words);
+    finding.remediation = other.fix;
+    finding.evidence.extend(read.filter(|(_, it)| !it.processes.is_empty()).map(|(time, it)| {
+        let at = it.to.unwrap_or(case.attempt.flow.dst);
+        let text = format!("connections to {} are accepted on {at} by {}", case.attempt.flow.dst, names(case, it));
+        let pids: Vec<u32> = it.processes.iter().map(|it| it.server.pid).collect();
+        evidence_of("sock_diag", time, text, json!({ "pids": pids, "netns": it.netns, "to": it.to }))
+    }));
+    true
+}
+
+/// The last reading of who accepts. An older one counts if no process began or stopped to listen there since.
+fn reading<'a>(case: &Case<'a>) -> Option<(u64, &'a Acceptor)> {
+    let (time, reading) = last_reading(case, FRESH_NS)?;
+    let acceptor = reading.acceptor.as_ref()?;
+    let port = acceptor.to.unwrap_or(case.attempt.flow.dst).port();
+    let is_current = time >= case.attempt.started || !case.node.listeners.changed_since(acceptor.netns, port, time);
+    is_current.then_some((time, acceptor))
+}
+
+/// The connection arrived in another namespace than the pod's: in the node's own, or in that of another pod.
+fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>) -> Option<Other> {
+    let (addr, from) = (case.attempt.flow.dst.ip(), case.attempt.netns?);
+    let pod = listed(case)?.full_name()?;
+    // A packet to the node's own address has the same address as its source.
+    let owns = || case.node.is_a_node(from) && case.node.owns(from, addr) || case.attempt.flow.src.ip() == addr;
+    let netns = read.map(|it| it.netns).or_else(|| (case.attempt.prober && owns()).then_some(from))?;
+    let is_other = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
+    if !case.node.pods.at(addr).all(is_other) {
+        return None;
+    }
+    let holder = case.node.pods.in_netns(netns).and_then(Pod::full_name);
+    let who = match read.map(|it| names(case, it)).filter(|names| !names.is_empty()) {
+        Some(names) => names,
+        None if netns == from => "a process of the node".to_owned(),
+        None => format!("a process of pod {}", holder.as_deref()?),
+    };
+    let accepted = format!("{who} accepted the connection, and not pod {pod}");
+    let other = |words, fix| Some(Other { cause: None, words, fix });
+    if let Some(to) = read.and_then(|it| it.to) {
+        let fix = Remediation::from(format!(
+            "Find the rule of the node that translates the destination to {to} (chain OUTPUT), and exempt the kubelet's connections to pods from it. The process in pod {pod} did not get the request"
+        ));
+        let show = ["iptables-save -t nat", "nft list ruleset"].map(|show| run_in(case, Some(from), show));
+        return other(format!("{accepted}: the node's own address translation sent it to {to}"), fix.run(show));
+    }
+    if netns == from {
+        let (device, fix) = own_address(case, netns);
+        return other(format!("{accepted}: the node itself has {addr}, too{device}, so no packet left it"), fix);
+    }
+    let holder = holder?;
+    let fix = Remediation::from(format!(
+        "Delete pod {holder}, or take {addr} away from it. The process in pod {pod} did not get the request"
+    ));
+    let show = [run_in(case, Some(netns), format!("ip addr show to {addr}"))];
+    other(format!("{accepted}: pod {holder} has {addr}, too"), fix.run(show))
+}
+
+/// A process with the right address accepted, and is not the probed container's.
+fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
+    let (pod, container) = case.matched.probed_container()?;
+    let own = if pod.host_network { case.attempt.netns } else { pod.netns };
+    if acceptor.processes.is_empty() || own != Some(acceptor.netns) {
+        return None;
+    }
+    let (port, processes) = (case.attempt.flow.dst.port(), &acceptor.processes);
+    let who = names(case, acceptor);
+    let name = pod.full_name()?;
+    let this = container.name.as_deref().map(|it| format!("container {it} of ")).unwrap_or_default();
+    let has_port = format!("{who} has port {port} and accepted the connection, and not {this}pod {name}");
+    // A probe may be meant for another container of the pod, such as one that reports for all of them.
+    let of_sidecar = |it: &AcceptingProcess| sidecar(pod, container, it).is_some();
+    if processes.iter().all(of_sidecar) {
+        let sidecar = processes.iter().find_map(|it| sidecar(pod, container, it))?;
+        let k8s = case.matched.name().k8s.map(|k8s| K8s { container_name: sidecar.name.clone(), ..k8s });
+        let fix = Remediation::from(
+            "If the probe is meant for the process that answered: find in its log why. Otherwise give one of the two containers another port: bind() of the second server fails (EADDRINUSE), and its log says so",
+        );
+        let fix = match k8s {
+            Some(k8s) => and_log(&k8s, false, fix),
+            None => fix,
+        };
+        return Some(Other { cause: None, words: has_port, fix: with_logs(case, fix) });
+    }
+    if !pod.host_network || !processes.iter().all(|it| is_foreign(case, pod, it)) {
+        return None;
+    }
+    let fix = Remediation::from(format!(
+        "Find out which of the two should have port {port} of the node: stop the other one, or give it another port. Two servers cannot have it"
+    ));
+    let show = run_in(case, case.attempt.netns, format!("ss -ltnp 'sport = :{port}'"));
+    let words = format!("{has_port}: bind() of its server fails while that process listens (EADDRINUSE)");
+    Some(Other { cause: Some(Cause::PortTaken), words, fix: with_logs(case, fix.run([show])) })
+}
+
+/// Another container of the probed pod, if the process is in it.
+fn sidecar<'a>(pod: &'a Pod, probed: &Container, process: &AcceptingProcess) -> Option<&'a Container> {
+    let (uid, id) = (process.pod_uid.as_deref()?, process.container.as_deref()?);
+    let other = pod.containers.iter().find(|it| it.id.as_deref() == Some(id))?;
+    (pod.has_uid(uid) && other.name != probed.name).then_some(other)
+}
+
+/// The process is in another pod of the list, or in no container at all. A pod that is not listed may be this one: of a
+/// static pod, the kubelet has another uid than the API.
+fn is_foreign(case: &Case<'_>, pod: &Pod, process: &AcceptingProcess) -> bool {
+    match &process.pod_uid {
+        Some(uid) => !pod.has_uid(uid) && pod_of(case, uid).is_some(),
+        None => process.container.is_none(),
+    }
+}
+
+fn pod_of<'a>(case: &Case<'a>, uid: &str) -> Option<&'a Pod> {
+    case.node.pods.iter().find(|pod| pod.has_uid(uid))
+}
+
+/// "nginx (pid 7) of pod default/web", "squid (pid 8) of the node"
+fn names(case: &Case<'_>, acceptor: &Acceptor) -> String {
+    let of = |it: &AcceptingProcess| match it.pod_uid.as_deref() {
+        None if Some(acceptor.netns) == case.attempt.netns && it.container.is_none() => " of the node".to_owned(),
+        None => {
+            let pod = case.node.pods.in_netns(acceptor.netns).and_then(Pod::full_name);
+            pod.map(|pod| format!(" of pod {pod}")).unwrap_or_default()
+        }
+        Some(uid) => match pod_of(case, uid) {
+            Some(pod) => format!(" of {}pod {}", container_of(pod, it), pod.full_name().unwrap_or_default()),
+            None => format!(" of pod {uid}"),
+        },
+    };
+    let name = |it: &AcceptingProcess| format!("{} (pid {}){}", it.server.comm, it.server.pid, of(it));
+    acceptor.processes.iter().map(name).collect::<Vec<_>>().join(" and ")
+}
+
+/// "container app of "
+fn container_of(pod: &Pod, process: &AcceptingProcess) -> String {
+    let found = pod.containers.iter().find(|it| it.id.is_some() && it.id == process.container);
+    found.and_then(|it| it.name.as_deref()).map(|name| format!("container {name} of ")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    fn process(comm: &str, pod_uid: Option<&str>, container: Option<&str>) -> AcceptingProcess {
+        let server = Listener { pid: 77, comm: comm.into() };
+        AcceptingProcess { server, pod_uid: pod_uid.map(Into::into), container: container.map(Into::into) }
+    }
+
+    /// tracer reads who accepts, after an attempt before. Then a probe gets status 503.
+    fn answered(fill: impl FnOnce(&mut Stream), netns: Netns, to: Option<&str>, by: &[AcceptingProcess]) -> Verdict {
+        let mut stream = Stream::new();
+        fill(&mut stream);
+        let acceptor = Acceptor { to: to.map(address), netns, processes: by.to_vec() };
+        stream.pod_sockets(|reading| reading.acceptor = Some(acceptor)).wait_ms(5_000);
+        stream.connect().established().answer(AnswerKind::Http, Some(503)).closes((100, 101, 200));
+        let verdicts = stream.wait_ms(5).verdicts();
+        assert_eq!(verdicts.len(), 1, "{verdicts:?}");
+        verdicts[0].verdict.clone()
+    }
+
+    fn host_network(stream: &mut Stream) {
+        stream.links(true, &["10.88.0.2"]).http_readiness().on_host_network().container_id("c1");
+        let pods = &mut stream.last_pods().pods;
+        pods[0].uid = Some("u1".into());
+        let other = Container { name: Some("exporter".into()), id: Some("c2".into()), ..Container::default() };
+        let containers = vec![other];
+        let (name, uid) = (Some("other".into()), Some("u2".into()));
+        pods.push(Pod { name, uid, host_network: true, containers, ..Pod::default() });
+    }
+
+    /// node-exporter twice on one node, or a process of the node that has the port.
+    #[test]
+    fn a_listener_of_another_pod_or_of_the_node_takes_the_port_of_a_host_network_pod() {
+        for (by, name) in [
+            (process("exporter", Some("u2"), Some("c2")), "exporter (pid 77) of container exporter of pod other has"),
+            (process("python", None, None), "python (pid 77) of the node has"),
+        ] {
+            let verdict = answered(host_network, NODE, None, &[by]);
+            assert_eq!((verdict.cause, verdict.confidence), (Cause::PortTaken, Confidence::Likely));
+            assert_has(&verdict.summary, &["HTTP status 503; ", name, "bind() of its server fails"]);
+            assert_has(&verdict.remediation, &["ss -ltnp 'sport = :8080'"]);
+            assert_lacks(&verdict.remediation, &["The network from the kubelet to the pod works"]);
+        }
+    }
+
+    #[test]
+    fn a_listener_of_the_pod_or_of_an_unknown_container_is_the_probed_one() {
+        for by in [
+            &[process("app", Some("u1"), Some("c1"))][..],
+            &[process("app", Some("u1"), Some("new"))],
+            &[process("app", Some("u3"), Some("c3"))],
+            &[process("app", None, Some("c4"))],
+            &[process("app", Some("u1"), Some("c1")), process("python", None, None)],
+        ] {
+            let verdict = answered(host_network, NODE, None, by);
+            assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Proven), "{by:?}");
+        }
+        let unknown = answered(host_network, NODE, None, &[]);
+        assert_eq!((unknown.cause, unknown.confidence), (Cause::AppStatusFailure, Confidence::Likely));
+        assert_has(&unknown.summary, &["could not read which process of the node"]);
+        let in_pod = |stream: &mut Stream| _ = stream.http_readiness().pod_in(POD);
+        let verdict = answered(in_pod, POD, None, &[process("python", None, None)]);
+        assert_eq!(verdict.confidence, Confidence::Proven, "the namespace is the pod's");
+    }
+
+    fn two_containers(stream: &mut Stream) {
+        stream.http_readiness().pod_in(POD).container_id("c1").container_too("metrics");
+        let pod = &mut stream.last_pods().pods[0];
+        (pod.uid, pod.containers[1].id) = (Some("u1".into()), Some("c2".into()));
+    }
+
+    /// The CSI drivers' sidecar `liveness-probe` answers the probe of the driver: so the cause stays.
+    #[test]
+    fn a_listener_of_another_container_of_the_pod_is_named() {
+        let verdict = answered(two_containers, POD, None, &[process("nginx", Some("u1"), Some("c2"))]);
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Likely));
+        assert_has(&verdict.summary, &["nginx (pid 77) of container metrics of pod default/web has port 8080"]);
+        assert_has(&verdict.remediation, &["-c metrics"]);
+        let own = answered(two_containers, POD, None, &[process("nginx", Some("u1"), Some("c1"))]);
+        assert_eq!(own.confidence, Confidence::Proven);
+    }
+
+    #[test]
+    fn a_process_of_the_node_that_has_the_pods_address_is_not_the_pod() {
+        let on_lo = |stream: &mut Stream| _ = stream.links(true, &["10.88.0.2"]).http_readiness().pod_in(POD);
+        for by in [&[process("nginx", None, None)][..], &[]] {
+            let verdict = answered(on_lo, NODE, None, by);
+            assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Likely));
+            assert_has(&verdict.summary, &["of the node accepted the connection, and not pod default/web"]);
+            assert_has(&verdict.remediation, &["ip addr del 10.88.0.2 dev lo"]);
+            assert_lacks(&verdict.remediation, &["network from the kubelet to the pod works", "kubectl logs"]);
+        }
+    }
+
+    /// Without a reading the addresses decide.
+    #[test]
+    fn a_connection_to_the_own_address_is_not_the_pods() {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_in(POD).connect();
+        let own = stream.last_connect().flow.dst.ip();
+        stream.last_connect().flow.src.set_ip(own);
+        let verdict = stream.established().wait_ms(1_000).closes((100, 101, 0)).verdict();
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::SlowResponse, Confidence::Likely));
+        assert_has(&verdict.summary, &["a process of the node accepted the connection, and not pod default/web"]);
+    }
+
+    /// A transparent proxy on the node, and a rule that leads to another pod.
+    #[test]
+    fn what_a_translation_of_the_node_leads_to_is_named() {
+        let listed = |stream: &mut Stream| _ = stream.http_readiness().pod_in(POD);
+        let verdict = answered(listed, NODE, Some("127.0.0.1:3128"), &[process("squid", None, None)]);
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        let words = "squid (pid 77) of the node accepted the connection, and not pod default/web: the node's own address translation sent it to 127.0.0.1:3128";
+        assert_has(&verdict.summary, &[words]);
+        assert_has(&verdict.remediation, &["exempt the kubelet's connections", "iptables-save -t nat"]);
+        let same = answered(listed, POD, Some("10.88.0.2:8081"), &[process("app", None, None)]);
+        assert_eq!(same.confidence, Confidence::Proven, "it got to the pod");
+    }
+}

@@ -1,0 +1,47 @@
+//! Another process than the pod's accepts the connection, and fails.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use tracer_model::record::Cause;
+
+use super::{Fixture, Scenario};
+use crate::node::{Family, NODE, NODE6};
+use crate::pods::{HOST, HTTP};
+use crate::probe::{Ending, Kind};
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new("port_taken_by_listener", Some(Cause::PortTaken), |s| port_taken(s, "503", Ending::Status)),
+    Scenario::new("port_taken_by_listener_v6", Some(Cause::PortTaken), |s| port_taken(s, "503", Ending::Status)).v6(),
+    Scenario::new("port_taken_by_silent_listener", Some(Cause::PortTaken), |s| port_taken(s, "hang", Ending::Timeout)),
+    Scenario::new("app_status_failure_of_node", STATUS, |s| on_node(s, "503", Ending::Status)).own(),
+    Scenario::new("app_status_failure_of_node_v6", STATUS, |s| on_node(s, "503", Ending::Status)).own().v6(),
+    Scenario::new("slow_response_of_node", Some(Cause::SlowResponse), |s| on_node(s, "hang", Ending::Timeout)).own(),
+    Scenario::new("closed_without_answer_of_node", Some(Cause::ClosedWithoutAnswer), |s| {
+        on_node(s, "eof", Ending::Eof)
+    })
+    .own(),
+];
+
+const STATUS: Option<Cause> = Some(Cause::AppStatusFailure);
+
+/// A process of the node has the port of a hostNetwork pod. The server of the pod cannot bind it.
+fn port_taken(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
+    fixture.node.serve(fixture.options, &[mode, &format!("[::]:{HOST}")])?;
+    let target: SocketAddr = match fixture.family {
+        Family::V4 => (NODE, HOST).into(),
+        Family::V6 => (NODE6, HOST).into(),
+    };
+    fixture.mentions(&["of the node has port 10256", "and not container agent of pod"]);
+    fixture.fails(Kind::Http, target, how)
+}
+
+/// The CNI left the address of the healthy pod on a link of the node, where another process serves the port.
+fn on_node(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let length = if pod.is_ipv4() { 32 } else { 128 };
+    fixture.node.node.ip(|ip| ip.address(pod.ip(), length, "lo"))?;
+    fixture.node.serve(fixture.options, &[mode, &pod.to_string()])?;
+    fixture.mentions(&["of the node accepted the connection, and not pod", "the node itself has"]);
+    fixture.fails(Kind::Http, pod, how)
+}
