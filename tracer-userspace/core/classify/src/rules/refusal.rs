@@ -144,9 +144,12 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     // A packet to the node's own address has the same address as its source.
     let to_itself = case.attempt.prober && case.attempt.flow.src.ip() == addr;
     let owns = case.node.is_a_node(netns) && case.node.owns(netns, addr);
-    let own = case.attempt.netns == Some(netns) && (owns || to_itself);
+    let own = case.attempt.netns == Some(netns) && (owns || to_itself || case.node.is_a_node(netns));
     if !own || !case.node.pods.at(addr).all(elsewhere) {
         return None;
+    }
+    if !case.node.links.get(&netns).into_iter().flatten().any(|link| link.addrs.contains(&addr)) {
+        return Some(by_local_route(case, refused, netns, &pod, to_itself));
     }
     let (device, remediation) = own_address(case, netns);
     let summary = format!(
@@ -175,6 +178,26 @@ pub(in super::super) fn own_address(case: &Case<'_>, netns: Netns) -> (String, R
     )
     .run(commands.map(|command| run_in(case, Some(netns), command)));
     (name.map(|name| format!(" (on {name})")).unwrap_or_default(), remediation)
+}
+
+/// No link of the node has the address. A route of type local takes the SYN, or a mark leads it to a table with such a
+/// route, as those of transparent proxies (TPROXY) are.
+fn by_local_route(case: &Case<'_>, refused: &Refused, netns: Netns, pod: &str, to_itself: bool) -> Finding {
+    let (addr, port) = (case.attempt.flow.dst.ip(), case.attempt.flow.dst.port());
+    let state = match to_itself {
+        true => "is an address of the node itself, too: the SYN never left it",
+        false => "is no address of the node, and yet the SYN never left it: a local route or a mark kept it there",
+    };
+    let summary = format!(
+        "{addr}, the address of pod {pod}, {state}; the node's own kernel refused it, since nobody listens on port {port} there"
+    );
+    let local = "ip route show table all type local";
+    let show = [&format!("ip route get {addr}"), local, "ip rule", "nft list ruleset", "iptables-save -t mangle"];
+    let fix = Remediation::from(
+        "Find the local route that takes the pod's packets, and the rule that sets a mark for its table (TPROXY, MARK), and remove what is left over. The process in the pod did not get the SYN",
+    )
+    .run(show.map(|command| run_in(case, Some(netns), command.to_owned())));
+    Finding::likely(Cause::ConnectionRefused, refused.evidence.clone(), summary, fix)
 }
 
 /// Another network namespace refused, for example one left over from a pod that was deleted by force. A process already
@@ -226,6 +249,11 @@ mod tests {
         local.last_connect().flow.src.set_ip(own);
         local.reset_sent(SYN, true, None).last_reset_sent().netns = Some(NODE);
         assert_has(&local.verdict().summary, &["is an address of the node itself, too: the SYN never left"]);
+        // A mark leads the SYN to a table of a transparent proxy that is gone.
+        let marked = reported(&["10.88.0.1"], |_| {});
+        assert_eq!(marked.confidence, Confidence::Likely);
+        assert_has(&marked.summary, &["and yet the SYN never left it: a local route or a mark kept it there"]);
+        assert_has(&marked.remediation, &["ip route show table all type local", "iptables-save -t mangle"]);
         let own = reported(&["10.88.0.1", "10.88.0.2"], |_| {});
         assert_eq!(own.confidence, Confidence::Likely);
         let words = "10.88.0.2, the address of pod default/web, is an address of the node itself, too (on lo): the SYN never left";
@@ -238,11 +266,9 @@ mod tests {
         long.node_links(vec![bridge]).http_readiness().connect().reset_sent(SYN, true, None);
         long.last_reset_sent().netns = Some(NODE);
         assert_ends(&long.verdict().remediation, "; ip addr del 10.88.0.2/24 dev cni0");
-        for other in [reported(&["10.88.0.1"], |_| {}), reported(&["10.88.0.2"], |stream| _ = stream.on_host_network())]
-        {
-            assert_starts(&other.summary, "nobody listens on 10.88.0.2:8080");
-            assert_eq!(other.confidence, Confidence::Proven);
-        }
+        let other = reported(&["10.88.0.2"], |stream| _ = stream.on_host_network());
+        assert_starts(&other.summary, "nobody listens on 10.88.0.2:8080");
+        assert_eq!(other.confidence, Confidence::Proven);
     }
 
     const LEFT_OVER: Netns = Netns(7);
