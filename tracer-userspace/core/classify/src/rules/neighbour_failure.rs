@@ -72,27 +72,33 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     let over =
         drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
     let summary = summary + &over.unwrap_or_default() + &describe_translation(case, drop);
-    let mut remediation = fix(case, drop.netns, next, why, !outbound(case, drop));
-    if is_sent_elsewhere(case, drop) {
-        let target = case.attempt.flow.dst;
-        let family = if target.is_ipv6() { " -f ipv6" } else { "" };
-        let entries = format!("conntrack -L{family} -p tcp --orig-dst {} --dport {}", target.ip(), target.port());
-        remediation = remediation
-            .reword(|text| format!("{text}. If no rule translates {target}, delete its old conntrack entries (the last command, with -D)"))
-            .run([run_in(case, case.attempt.netns, entries)]);
-    }
+    let remediation = fix(case, drop.netns, next, why, !outbound(case, drop));
+    let remediation = if is_sent_elsewhere(case, drop) { translation(case, drop, remediation) } else { remediation };
     let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
     Some(if may_have_link_down(case, drop, why) { note_unread_link(found) } else { found }.rests_on_lost_packet())
 }
 
-/// A NAT rule sent the SYN to another address than the prober connected to, or an entry that an earlier rule left.
+/// A NAT rule, or an entry of conntrack that is left over, sent the SYN to another address than the prober connected to.
 fn describe_translation(case: &Case<'_>, drop: &PacketDrop) -> String {
     let (to, target) = (drop.flow.dst, case.attempt.flow.dst);
-    if is_sent_elsewhere(case, drop) {
-        format!("; a NAT rule, or an old conntrack entry, translated {target} to {to}")
-    } else {
-        String::new()
+    if !is_sent_elsewhere(case, drop) {
+        return String::new();
     }
+    format!("; a NAT rule, or an old conntrack entry, translated {target} to {to}")
+}
+
+/// The address is that of another host than the prober asked for: what translated it comes first.
+fn translation(case: &Case<'_>, drop: &PacketDrop, fix: Remediation) -> Remediation {
+    let (src, dst) = (case.attempt.flow.src, case.attempt.flow.dst);
+    let entry = |act: &str| {
+        format!("conntrack {act} -p tcp -s {} --sport {} -d {} --dport {}", src.ip(), src.port(), dst.ip(), dst.port())
+    };
+    let show = [entry("-L"), entry("-D"), "nft list ruleset".to_owned(), "iptables-save -t nat".to_owned()];
+    let to = drop.flow.dst.ip();
+    fix.reword(|text| {
+        format!("Correct the NAT rule that has {to}. If no rule has it, delete the old conntrack entry (conntrack -D). Only if {to} is right: {text}")
+    })
+    .run(show.map(|command| run_in(case, case.attempt.netns, command)))
 }
 
 /// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.
@@ -260,6 +266,27 @@ fn link_of_pod<'a>(case: &Case<'a>, target: IpAddr) -> Option<(Netns, &'a LinkSt
     (link.up && link.running != Some(false)).then_some((pod, link))
 }
 
+/// The pod's namespace is there, and no longer has the address: to delete an entry helps nothing.
+fn restore_lost_address(case: &Case<'_>, target: IpAddr) -> Option<Remediation> {
+    let (_, reading) = inspected(case).filter(|(_, reading)| reading.netns.is_none() && !reading.ambiguous)?;
+    let pod = case.node.pods.at(target).find(|pod| !pod.host_network)?;
+    let held = |addr: &IpAddr| Some(case.node.targets.holder(reading.from, *addr)?.0);
+    let netns = pod.netns.or_else(|| held(&target)).or_else(|| pod.addrs.iter().find_map(held))?;
+    let lives = !case.node.has_ended(netns) && !case.node.is_a_node(netns);
+    let name = pod.full_name().filter(|_| lives)?;
+    let why = match target {
+        IpAddr::V4(_) => "",
+        IpAddr::V6(_) => ". An MTU below 1280 or disable_ipv6 of its link takes IPv6 addresses away",
+    };
+    let text = format!(
+        "Pod {name} lives in network namespace {}, and no longer has {target}. Find what took it, and restore it, or delete the pod, so that its sandbox is made again{why}",
+        netns.0
+    );
+    let mut show = vec!["ip addr".to_owned()];
+    show.extend(target.is_ipv6().then(|| "sysctl -a -r net.ipv6.conf.*.disable_ipv6".to_owned()));
+    Some(Remediation::from(text).run(show.into_iter().map(|command| run_in(case, Some(netns), command))))
+}
+
 /// Checks the route first: the target may be behind another link. `is_back`: the packet that needs the link-layer address
 /// goes back to the prober.
 fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why, is_back: bool) -> Remediation {
@@ -278,6 +305,9 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why, is_back:
                 return Remediation::from(wrong_gateway).run(show);
             }
             let lost = if target.is_ipv4() { LOST_ARP } else { LOST_DISCOVERY };
+            if let Some(fix) = restore_lost_address(case, target).filter(|_| !is_back) {
+                return fix.run(show);
+            }
             let otherwise = match link_of_pod(case, target) {
                 Some((pod, link)) => {
                     show.push(run_in(case, Some(pod), format!("ip link show {}", shell::link(&link.name))));
@@ -321,6 +351,18 @@ mod tests {
         let fix = verdict.remediation.to_string();
         assert_has(&fix, &["10.98.0.9 is the right gateway", "ip route get 10.88.0.2", "ip neigh show 10.98.0.9"]);
         assert!(!fix.contains("stale pod"));
+    }
+
+    /// `ip addr del` in the pod, or an MTU below 1280 for IPv6.
+    #[test]
+    fn a_living_pod_without_its_address_is_no_stale_pod() {
+        let fix = || {
+            let mut stream = Stream::new();
+            stream.http_readiness().pod_in(POD).connect().wait_ms(200);
+            stream.inspection(|reading| (reading.netns, reading.neighbour) = (None, Some(neighbour("incomplete"))));
+            stream.gives_up().verdict().remediation.to_string()
+        };
+        assert_has(&fix(), &["default/web lives in network namespace 2, and no longer has 10.88.0.2", "ip addr"]);
     }
 
     /// `ip rule del` has deleted the rule that looks up table local.
@@ -446,12 +488,10 @@ mod tests {
             drop.reason = Some("NEIGH_FAILED".into());
             drop.flow.dst = address("10.88.0.77:8081");
         });
-        let verdict = stream.verdict();
         assert_ends(
-            &verdict.summary,
+            &stream.verdict().summary,
             "; a NAT rule, or an old conntrack entry, translated 10.88.0.2:8080 to 10.88.0.77:8081",
         );
-        assert_ends(&verdict.remediation, "conntrack -L -p tcp --orig-dst 10.88.0.2 --dport 8080");
     }
 
     /// The pod has no entry for the node, so the command shows the pod's table.

@@ -137,7 +137,8 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
         ),
         Some("IP_INADDRERRORS") => Explanation::of(
             "; the kernel there does not have the address it was sent to (it was taken away, or the pod's own network stack holds it)",
-        ),
+        )
+        .fix(LOST_ADDRESS, address(drop)),
         Some("IPV6DISABLED") => Explanation::of(
             "; IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
         )
@@ -246,6 +247,8 @@ fn by_place(drop: &PacketDrop) -> Explanation {
 }
 
 const ADDRESS: &str = "If that namespace should have the address, restore it, or delete the pod, so that its sandbox is made again. If not, add the route that is missing there";
+
+const LOST_ADDRESS: &str = "If that namespace should have the address, restore it and find what took it, or delete the pod, so that its sandbox is made again. If not, correct the route or the neighbour entry that led it there";
 
 fn address(drop: &PacketDrop) -> [String; 2] {
     let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
