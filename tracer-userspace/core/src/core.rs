@@ -218,6 +218,7 @@ impl Core {
             ObservationKind::State(state) => {
                 if let Some(netns) = attempt.netns.filter(|_| state.new == TcpState::Established) {
                     self.node.flushes.observe_reached(netns, attempt.flow.dst.ip());
+                    self.node.links.observe_reached(netns, attempt.flow.dst.ip());
                 }
                 let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 if attempt.established.is_some() || attempt.ended.is_some() {

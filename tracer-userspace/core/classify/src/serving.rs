@@ -26,6 +26,14 @@ pub(super) fn connection<'a>(case: &Case<'a>) -> Option<&'a ServedConnection> {
     readings(case).iter().rev().find_map(own)
 }
 
+/// The target's end of this connection was there, and a later reading did not find it: it was closed while the prober
+/// still waited. Then the prober had to get its answer, its FIN or its RST.
+pub(super) fn target_end_gone(case: &Case<'_>) -> bool {
+    let (all, src) = (readings(case), case.attempt.flow.src);
+    let had = all.iter().rposition(|(_, it)| it.connection.as_ref().is_some_and(|it| it.peer == src));
+    had.is_some_and(|at| all[at..].iter().any(|(_, it)| it.no_connection_of == Some(src)))
+}
+
 /// A clause if the failed attempt may have been answered: no acknowledgement came, or the target's address has gone.
 pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
     case.matched.unanswered_since()?;
@@ -40,6 +48,10 @@ pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
         Some(1) => Some("the target sent one byte, or closed without one, and nothing arrived".to_owned()),
         Some(bytes) => Some(format!("the target sent {}{rest}, and none arrived", counted(u64::from(bytes), "byte"))),
         None if is_gone() => Some("then no network namespace of this node had the target's address".to_owned()),
+        None if target_end_gone(case) => Some(
+            "then the target had no socket of this connection any more, and nothing arrived: its answer went elsewhere, or something else sent it a RST"
+                .to_owned(),
+        ),
         None => moved(case).map(|(from, to)| {
             format!("then network namespace {} had the target's address, and no longer {}", to.0, from.0)
         }),
@@ -165,7 +177,11 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if is_elsewhere(case) {
         return add_taker(case, finding);
     }
-    let (Some((_, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
+    let (Some((time, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
+    // What a reading of the first half shows may have changed.
+    if case.attempt.ended.is_some_and(|(ended, _)| time < case.attempt.started + (ended - case.attempt.started) / 2) {
+        finding.confidence = finding.confidence.min(Confidence::Likely);
+    }
     let holder = reading.processes.iter().find(|it| connection.pid == Some(it.pid));
     let server = holder.map_or_else(|| name(&reading.processes), |it| name(std::slice::from_ref(it)));
     if let Some((first, command)) = unblock(reading, connection) {
@@ -186,6 +202,38 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+
+    /// conntrack was flushed: the answer went to another pod, which reset it. The prober sees nothing of that.
+    #[test]
+    fn a_connection_that_the_target_has_no_longer_is_not_slow() {
+        let reported = |readings: &[bool], step_ms: u64| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).http_readiness().connect().established();
+            for has in readings {
+                let peer = address("10.88.0.1:40000");
+                let held = ServedConnection { peer, unread: 0, unacknowledged: Some(0), accepted: true, pid: None };
+                let serving = Serving {
+                    connection: Some(held).filter(|_| *has),
+                    no_connection_of: Some(peer).filter(|_| !has),
+                    ..Serving::default()
+                };
+                stream.wait_ms(step_ms).inspection(|reading| reading.serving = Some(Box::new(serving)));
+            }
+            let rest = 1_000 - step_ms * readings.len() as u64;
+            stream.wait_ms(rest).closes((100, 101, 0)).wait_ms(5).tick().verdict()
+        };
+        let gone = reported(&[true, false], 300);
+        assert_eq!(gone.cause.name(), "unexplained");
+        assert_has(&gone.summary, &["the target had no socket of this connection any more, and nothing arrived"]);
+        assert_has(&gone.remediation, &["40000, the source port", "conntrack -L -p tcp --dport 40000"]);
+        let (late, early) = (reported(&[true, true], 300), reported(&[true], 300));
+        assert_eq!((late.cause.name(), late.confidence), ("slow_response", Confidence::Proven));
+        assert_eq!(
+            (early.cause.name(), early.confidence),
+            ("slow_response", Confidence::Likely),
+            "it may have answered"
+        );
+    }
 
     /// A NAT rule sent the connection to another process than the target's.
     #[test]

@@ -66,6 +66,13 @@ impl Route {
         self
     }
 
+    /// Packets to it are for this host.
+    #[must_use]
+    pub const fn local(mut self) -> Self {
+        self.kind = Some(RouteType::Local);
+        self
+    }
+
     #[must_use]
     pub fn over(mut self, device: &str) -> Self {
         self.device = Some(device.to_owned());
@@ -128,7 +135,11 @@ impl Route {
         route.header.kind = self.kind.unwrap_or(RouteType::Unicast);
         route.header.protocol = if self.kernel { RouteProtocol::Kernel } else { RouteProtocol::Boot };
         let direct = self.kind.is_none() && self.via.is_none() && self.to.is_ipv4();
-        route.header.scope = if direct { RouteScope::Link } else { RouteScope::Universe };
+        route.header.scope = match self.kind {
+            Some(RouteType::Local) => RouteScope::Host,
+            _ if direct => RouteScope::Link,
+            _ => RouteScope::Universe,
+        };
         if self.onlink {
             route.header.flags = RouteFlags::Onlink;
         }

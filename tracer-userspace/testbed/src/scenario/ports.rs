@@ -5,13 +5,15 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use anyhow::{Context, Result, bail};
+use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
 };
 use tracer_model::record::{Body, Cause};
+use tracer_node::netlink::Netlink;
 
-use super::{Fixture, Scenario};
+use super::{Fixture, Need, Scenario};
 use crate::helper::Role;
 use crate::ip::Route;
 use crate::net::Netns;
@@ -34,6 +36,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("port_taken", Some(Cause::PortTaken), taken_by_client).own().on_every_kernel().and_v6(),
     Scenario::new("port_taken_time_wait", Some(Cause::ConnectionRefused), client_in_time_wait).own(),
     Scenario::new("ephemeral_ports_other_destination", None, other_destination).own(),
+    Scenario::new("unexplained_conntrack_flushed", Some(Cause::Unexplained), conntrack_flushed)
+        .own()
+        .needs(&[Need::NftNat]),
 ];
 
 /// A process of the node has closed so many connections to the pod that each port is in TIME_WAIT.
@@ -62,6 +67,30 @@ fn no_address(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.replace(&Route::to([0xfd00, 0x10, 0x88, 0, 0, 0, 0, 0], 64).over("cni0"))
     })?;
     fixture.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// The source port is that of a hostPort. conntrack is flushed while the probe waits: it takes the answer for a new
+/// connection to the hostPort, and the pod of that resets it. The prober sees nothing of that.
+fn conntrack_flushed(fixture: &mut Fixture<'_>) -> Result<()> {
+    const PORT: u16 = 40_123;
+    /// `NFNL_SUBSYS_CTNETLINK` and `IPCTNL_MSG_CT_DELETE` (linux/netfilter/nfnetlink_conntrack.h).
+    const DELETE: u16 = (1 << 8) | 2;
+    let timeout = fixture.options.probe_timeout;
+    let pod = fixture.serving(&format!("slow-big:{}", (timeout / 3).as_millis()), HTTP)?;
+    let other = fixture.serving("http", HTTP)?;
+    fixture.node.node.sysctl(&[("ipv4/ip_forward", "1")])?;
+    fixture.node.node.nft(&format!(
+        "table ip ports {{ chain pre {{ type nat hook prerouting priority dstnat; fib daddr type local tcp dport {PORT} dnat to {other}; }}; \
+         chain post {{ type nat hook postrouting priority srcnat; ct status dnat masquerade; }}; }}\n"
+    ))?;
+    fixture.node.set_source_port(PORT)?;
+    fixture.mentions(&["the target had no socket of this connection any more"]);
+    fixture.fails_while(pod, timeout, Ending::Timeout, |fixture| {
+        let options = fixture.options;
+        fixture.pod_of(pod)?.wait_for_request(options)?;
+        let flush = || Ok(Netlink::open(NETLINK_NETFILTER)?.change(DELETE, 0, &[0; 4])?);
+        fixture.node.node.enter(flush)
+    })
 }
 
 /// Each port is in use for one destination, but free for another.

@@ -11,6 +11,7 @@ use super::links::NODE_MAC;
 use super::{Fixture, Need, Scenario};
 use crate::check::Attempt;
 use crate::ip::{Route, RouteType, RuleAction, rule_from, rule_mark, rule_refusing};
+use crate::net::Netns;
 use crate::node::{BRIDGE, BRIDGE6, Family, OUTSIDE};
 use crate::pods::{HOST, HTTP, NODE_LOCAL};
 use crate::probe::{Ending, Kind, ProbeRequest};
@@ -19,6 +20,7 @@ use crate::prober::Prober;
 const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
 const PREREQUISITE: Option<Cause> = Some(Cause::MissingNodePrerequisite);
 const RP_FILTER: Option<Cause> = Some(Cause::RpFilterDrop);
+const ASYMMETRIC: Option<Cause> = Some(Cause::AsymmetricRoute);
 const UNEXPLAINED: Option<Cause> = Some(Cause::Unexplained);
 
 pub(super) const ALL: &[Scenario] = &[
@@ -60,7 +62,14 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel().and_v6(),
     Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
     Scenario::new("asymmetric_route_pod", Some(Cause::AsymmetricRoute), |s| second_network(s, "0")).own(),
+    Scenario::new("asymmetric_route_bridge_address", ASYMMETRIC, |s| bridge_address(s, RouteType::BlackHole)).own(),
+    Scenario::new("asymmetric_route_bridge_address_refused", ASYMMETRIC, |s| bridge_address(s, RouteType::Unreachable))
+        .own(),
+    Scenario::new("asymmetric_route_flapped_link", ASYMMETRIC, flapped_link).own(),
     Scenario::new("unexplained_stray_route", UNEXPLAINED, stray_route).own(),
+    Scenario::new("unexplained_stray_route_refused", UNEXPLAINED, stray_route_refused).own(),
+    Scenario::new("unexplained_lost_address", UNEXPLAINED, lost_address).own(),
+    Scenario::new("connection_refused_marked", Some(Cause::ConnectionRefused), marked_local).own().needs(&[Need::Nft]),
     Scenario::new("unexplained_stray_route_idle_bridge", UNEXPLAINED, beside_idle_bridge).own(),
     Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
     Scenario::new("rp_filter_drop_device", RP_FILTER, asymmetric_to_device).own(),
@@ -116,6 +125,101 @@ fn stray_route(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.add(&Route::to_host(pod.ip()).via(OUTSIDE).over(&uplink).onlink())
     })?;
     fixture.mentions(&["leads out of", &uplink]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The default route leads to a router that does not route to the pods, which is in the namespace that this returns.
+fn default_route(fixture: &mut Fixture<'_>, router: RouteType) -> Result<Netns> {
+    let (uplink, outside) = fixture.node.uplink()?;
+    outside.ip(|ip| {
+        ip.set_mac("eth0", NODE_MAC)?;
+        ip.add(&Route::to([10, 88, 0, 0], 24).refusing(router))
+    })?;
+    fixture.node.node.ip(|ip| {
+        ip.address([10, 90, 0, 1], 24, &uplink)?;
+        ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
+        ip.add(&Route::default_via(OUTSIDE))
+    })?;
+    Ok(outside)
+}
+
+/// The bridge lost its address, and the pods' route went with it. The default route takes the SYN.
+fn bridge_address(fixture: &mut Fixture<'_>, router: RouteType) -> Result<()> {
+    let pod = fixture.serving("slow:300", HTTP)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let _outside = default_route(fixture, router)?;
+    fixture.node.node.ip(|ip| ip.remove_address(BRIDGE, 24, "cni0"))?;
+    // tracer has read the links again by then.
+    thread::sleep(fixture.options.probe_timeout);
+    fixture.mentions(&["cni0 has lost its address 10.88.0.1/24, and the route went with it"]);
+    fixture.fails(Kind::Http, pod, if router == RouteType::BlackHole { Ending::Timeout } else { Ending::Error })
+}
+
+/// The node's end of the pod's link was set down and up again. The pod's own route, as Calico makes it, did not come back.
+fn flapped_link(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("slow:300", HTTP)?;
+    let end = format!("v{}", fixture.pod_of(pod)?.index);
+    fixture.node.node.ip(|ip| {
+        ip.detach(&end)?;
+        ip.add(&Route::to_host(pod.ip()).over(&end))
+    })?;
+    let _outside = default_route(fixture, RouteType::BlackHole)?;
+    fixture.node.node.ip(|ip| ip.remove(&Route::to([10, 88, 0, 0], 24).over("cni0")))?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.node.node.ip(|ip| {
+        ip.down(&end)?;
+        ip.up(&end)
+    })?;
+    fixture.mentions(&["its own route went with", &end, "which was set down"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As [`stray_route`], and the router refuses the SYN at once. The answer before that was slow, so that tracer has read
+/// the pod's link.
+fn stray_route_refused(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("slow:300", HTTP)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let _outside = default_route(fixture, RouteType::Unreachable)?;
+    fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).via(OUTSIDE)))?;
+    fixture.mentions(&["the pod is on this node, and the SYN left it for a router"]);
+    fixture.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// The address of a living pod was changed. The node's neighbour entry still leads there.
+fn lost_address(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.inside(pod)?.sysctl(&[("ipv4/ip_forward", "0")])?;
+    let IpAddr::V4(own) = pod.ip() else { return Ok(()) };
+    fixture.inside(pod)?.ip(|ip| {
+        ip.address([10, 88, 0, 250], 24, "eth0")?;
+        ip.remove_address(own, 24, "eth0")
+    })?;
+    fixture.mentions(&["does not have the address it was sent to"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// What a transparent proxy left behind: a mark, and a table that sends all marked packets to the node itself. The kernel
+/// cannot send its RST, since the source is not an address of the node.
+fn marked_local(fixture: &mut Fixture<'_>) -> Result<()> {
+    const TABLE: u8 = 133;
+    const MARK: u32 = 0x1d3;
+    let pod = fixture.serving("http", HTTP)?;
+    (fixture.watch)()?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.node.node.ip(|ip| {
+        ip.add(&Route::to([0, 0, 0, 0], 0).local().over("lo").in_table(TABLE))?;
+        ip.add_rule(&rule_mark(MARK, pod.ip(), TABLE, 50))
+    })?;
+    let set = format!(
+        "table inet marks {{ chain out {{ type route hook output priority mangle; tcp dport {HTTP} meta mark set {MARK}; }}; }}\n"
+    );
+    fixture.node.node.nft(&set)?;
+    fixture.mentions(&["a local route or a mark kept it there"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

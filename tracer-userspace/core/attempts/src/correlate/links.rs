@@ -1,14 +1,20 @@
 //! The links of namespaces, and the processes that set them up or down.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use tracer_model::event::{LinkChange, LinkState, Links, Netns, Prefix};
-use tracer_model::recent::Recent;
+use tracer_model::recent::{Recent, remember};
 
 /// How many namespaces are kept: a prober that restarts in new namespaces must not fill the memory.
 const MAX_TABLES: usize = 256;
 /// How many links are kept with their last change.
 const MAX_CHANGES: usize = 512;
+
+/// How many changes are kept that took routes with them.
+const MAX_LOST_ROUTES: usize = 64;
+/// How many reached targets are kept of each.
+const MAX_REACHED: usize = 1024;
 
 /// tracer observes that a link is set down before its flag is off. In between, `__dev_close_many` (net/core/dev.c)
 /// waits for an RCU grace period. A reading so soon after may have the old flag.
@@ -26,12 +32,33 @@ pub struct KnownLinks {
     /// The IPv6 subnets that a link had when it went down. The kernel removes them then (`addrconf_ifdown`,
     /// net/ipv6/addrconf.c).
     lost: Recent<(Netns, u32), Vec<Prefix>, MAX_CHANGES>,
+    /// What took routes, each with the targets that were reached later: for these it was repaired, or it did no harm.
+    lost_routes: VecDeque<(LostRoutes, BTreeSet<IpAddr>)>,
+}
+
+/// The kernel removed the routes over a link: it was set down, or has lost an address.
+#[derive(Clone, Debug)]
+pub struct LostRoutes {
+    pub time: u64,
+    pub netns: Netns,
+    pub ifindex: u32,
+    pub why: LostBy,
+}
+
+/// Why a link has lost routes.
+#[derive(Clone, Debug)]
+pub enum LostBy {
+    /// It was set down. It may be up again: only the route of its own subnet comes back with it.
+    SetDown(Box<LinkChange>),
+    /// It is up, and no longer has these addresses.
+    Addresses(Vec<Prefix>),
 }
 
 impl KnownLinks {
     pub(super) fn observe(&mut self, time: u64, links: &Links) {
         for link in &links.links {
             self.observe_lost(time, links.netns, link);
+            self.observe_lost_addresses(time, links.netns, link);
         }
         self.tables.insert(links.netns, links.links.clone());
     }
@@ -53,11 +80,46 @@ impl KnownLinks {
         }
     }
 
+    /// Keeps the addresses that a link had when the links were read before, and no longer has.
+    fn observe_lost_addresses(&mut self, time: u64, netns: Netns, now: &LinkState) {
+        let before = self.by_index(netns, now.ifindex).filter(|_| now.up && !now.loopback);
+        let is_lost = |subnet: &Prefix| !now.subnets().any(|own| own == *subnet);
+        let lost: Vec<Prefix> = before.into_iter().flat_map(LinkState::subnets).filter(is_lost).collect();
+        if !lost.is_empty() {
+            self.keep_lost_routes(LostRoutes { time, netns, ifindex: now.ifindex, why: LostBy::Addresses(lost) });
+        }
+    }
+
+    fn keep_lost_routes(&mut self, lost: LostRoutes) {
+        remember(MAX_LOST_ROUTES, &mut self.lost_routes, (lost, BTreeSet::new()));
+    }
+
+    /// A connection from this namespace to this target was established.
+    pub fn observe_reached(&mut self, netns: Netns, target: IpAddr) {
+        let of_netns =
+            |(lost, reached): &&mut (LostRoutes, BTreeSet<IpAddr>)| lost.netns == netns && reached.len() < MAX_REACHED;
+        for (_, reached) in self.lost_routes.iter_mut().filter(of_netns) {
+            reached.insert(target);
+        }
+    }
+
+    /// What took routes of a namespace before `time`, and may still keep packets from the target; the last one first.
+    pub fn lost_routes(&self, netns: Netns, time: u64, target: IpAddr) -> impl Iterator<Item = &LostRoutes> {
+        let fits = move |it: &LostRoutes| it.netns == netns && it.time <= time;
+        let all = self.lost_routes.iter().rev();
+        all.filter(move |(it, reached)| fits(it) && !reached.contains(&target)).map(|(it, _)| it)
+    }
+
     /// Keeps a change. Hundreds of pods' links come and go, so a full table drops the node's own loopback last.
     pub(super) fn observe_change(&mut self, time: u64, change: &LinkChange, node: Option<Netns>) {
         let links = self.tables.get_mut(&change.netns).into_iter().flatten();
         if let Some(link) = links.into_iter().find(|link| link.ifindex == change.ifindex) {
             link.up = change.up;
+        }
+        // Of other namespaces no route is of interest.
+        if !change.up && Some(change.netns) == node && change.ifindex != LOOPBACK {
+            let why = LostBy::SetDown(Box::new(change.clone()));
+            self.keep_lost_routes(LostRoutes { time, netns: change.netns, ifindex: change.ifindex, why });
         }
         let spared = |(netns, ifindex): &(Netns, u32)| Some(*netns) == node && *ifindex == LOOPBACK;
         self.changes.insert_sparing((change.netns, change.ifindex), (time, change.clone()), spared);
@@ -68,6 +130,7 @@ impl KnownLinks {
         self.tables.remove(&netns);
         self.changes.retain(|(of, _), _| *of != netns);
         self.lost.retain(|(of, _), _| *of != netns);
+        self.lost_routes.retain(|(it, _)| it.netns != netns);
     }
 
     /// The links of a namespace, if it was read.

@@ -1,8 +1,11 @@
 //! A routing rule of the node sends the SYN out of another device than the pod's, or a route of the pod its answer.
 
+use super::super::culprit;
 use super::super::flushed::removed_own_route;
 use super::*;
-use tracer_model::event::{Inspection, NeighbourState, PacketDrop, RoutingRule, StrayRoute};
+use std::net::IpAddr;
+use tracer_attempts::correlate::links::{LostBy, LostRoutes};
+use tracer_model::event::{Inspection, LinkState, NeighbourState, PacketDrop, Prefix, RoutingRule, StrayRoute};
 
 /// A route of the node leads to another device than the pod's, and nothing shows that the SYN reached the pod.
 pub(super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
@@ -18,22 +21,122 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     of_syn(case).or_else(|| of_removed(case)).or_else(|| of_answer(case))
 }
 
-/// The pod's own route was removed with others, and a wider one now leads to another device.
+/// The pod's own route was removed, and a wider one now leads to another device.
 fn of_removed(case: &Case<'_>) -> Option<Finding> {
-    let (time, stray) = stray_route(case).filter(|(_, stray)| !stray.is_by_rule())?;
-    removed_own_route(case)?;
-    let (src, dst) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.ip());
-    let leads =
-        format!("the route to {dst} leads out of {}, while the pod is behind {}", stray.device, stray.pod_device);
-    let fields = json!({ "device": stray.device, "pod_device": stray.pod_device, "table": stray.table });
-    let read = evidence_of("rtnetlink", time, leads.clone(), fields);
-    let fix = Remediation::from("Restart the CNI's agent on this node: it makes the routes of the node's pods again")
-        .run(
-            [format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
-                .map(|command| run_in(case, case.attempt.netns, command)),
-        );
-    let summary = format!("{leads}: its own route was removed");
-    Some(Finding::likely(Cause::AsymmetricRoute, vec![read], summary, fix).rests_on_lost_packet())
+    let read = stray_route(case).filter(|(_, stray)| !stray.is_by_rule());
+    let refused = || refused_astray(case);
+    let (time, leads, fields) = match read {
+        Some((time, stray)) => {
+            let fields = json!({ "device": stray.device, "pod_device": stray.pod_device, "table": stray.table });
+            (time, leads(case, stray), fields)
+        }
+        None => (refused()?, format!("the SYN to {} left the node, and a router refused it", dst(case)), json!({})),
+    };
+    let show = show_routes(case);
+    let evidence = vec![evidence_of("rtnetlink", time, leads.clone(), fields)];
+    if read.is_some() && removed_own_route(case).is_some() {
+        let fix =
+            Remediation::from("Restart the CNI's agent on this node: it makes the routes of the node's pods again")
+                .run(show);
+        let summary = format!("{leads}: its own route was removed");
+        return Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).rests_on_lost_packet());
+    }
+    let bridge = read.and_then(|(_, stray)| stray.pod_bridge);
+    let lost = lost_route(case, read.map(|(_, stray)| stray), bridge)?;
+    let found = match &lost.why {
+        LostBy::SetDown(change) => {
+            let by = culprit::culprit_of(case.node, lost.time, change);
+            let summary = format!(
+                "{leads}: its own route went with {}, which was set down (by pid {} `{}`)",
+                change.name, by.pid, by.comm
+            );
+            let fix = Remediation::from(
+                "Restart the CNI's agent on this node: it makes the routes of the node's pods again. Or delete the pod, so that its sandbox is made again",
+            )
+            .run(show);
+            let evidence = [vec![culprit::evidence(lost.time, change)], evidence].concat();
+            Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).with_culprit(Some(by))
+        }
+        LostBy::Addresses(subnets) => {
+            let link = case.node.links.by_index(lost.netns, lost.ifindex)?;
+            let Prefix { addr, len } = subnets.iter().find(|subnet| subnet.holds(dst(case)))?;
+            let summary =
+                format!("{leads}: {} has lost its address {addr}/{len}, and the route went with it", link.name);
+            let fields = json!({ "address": addr, "name": link.name });
+            let gone = evidence_of("rtnetlink", lost.time, format!("{} has lost {addr}/{len}", link.name), fields);
+            let fix = restore(case, link, *addr, *len).run(show);
+            Finding::likely(Cause::AsymmetricRoute, [vec![gone], evidence].concat(), summary, fix)
+        }
+    };
+    Some(found.rests_on_lost_packet())
+}
+
+/// What took the route to the pod with it: the node's end of the pod's link, the bridge that it is a port of, or the
+/// bridge's address.
+fn lost_route<'a>(case: &Case<'a>, stray: Option<&StrayRoute>, bridge: Option<u32>) -> Option<&'a LostRoutes> {
+    let (netns, dst) = (case.attempt.netns?, dst(case));
+    let links = case.node.links.get(&netns)?;
+    let end = match stray {
+        Some(stray) => links.iter().find(|link| link.name == stray.pod_device).map(|link| link.ifindex),
+        None => own_end(case),
+    };
+    let is_lost = |lost: &&LostRoutes| match &lost.why {
+        // A route leads to the bridge and not to its port.
+        LostBy::SetDown(_) => Some(lost.ifindex) == bridge.or(end),
+        LostBy::Addresses(subnets) => {
+            (stray.is_none() || Some(lost.ifindex) == bridge) && subnets.iter().any(|subnet| subnet.holds(dst))
+        }
+    };
+    let mut lost = case.node.links.lost_routes(netns, case.attempt.started, dst);
+    // Without a reading of the route, another link may have the subnet.
+    lost.find(is_lost).filter(|_| stray.is_some() || !links.iter().any(|link| link.up && link.covers(dst)))
+}
+
+/// The node's end of the link behind which the pod is, as the last inspection found it.
+fn own_end(case: &Case<'_>) -> Option<u32> {
+    let mut readings = case.node.targets.inspections(case.attempt.netns?, case.attempt.flow.dst);
+    readings.find_map(|(_, reading)| reading.links.iter().find(|link| link.addrs.contains(&dst(case)))?.peer_ifindex)
+}
+
+/// A router off the node refused the SYN at once, before an inspection, though the target is a pod of this node behind
+/// a link of its own.
+pub(super) fn refused_astray(case: &Case<'_>) -> Option<u64> {
+    let netns = case.attempt.netns?;
+    let own = [Some(netns), case.node.netns_of_addr(netns, dst(case))];
+    let by_own = || case.attempt.icmp().any(|(_, icmp)| own.contains(&icmp.netns));
+    let router = route_unreachable::by_router(case).filter(|_| !by_own() && case.node.has_pod(dst(case)))?;
+    case.node.links.by_index(netns, own_end(case)?).filter(|end| end.up).map(|_| router.decided_at)
+}
+
+/// The SYN went to a router though the pod is on this node: what the router does with it is no cause.
+pub(super) fn is_astray(case: &Case<'_>) -> bool {
+    stray_route(case).is_some_and(|(_, stray)| !stray.is_by_rule()) || refused_astray(case).is_some()
+}
+
+fn dst(case: &Case<'_>) -> IpAddr {
+    case.attempt.flow.dst.ip()
+}
+
+fn leads(case: &Case<'_>, stray: &StrayRoute) -> String {
+    format!("the route to {} leads out of {}, while the pod is behind {}", dst(case), stray.device, stray.pod_device)
+}
+
+pub(super) fn show_routes(case: &Case<'_>) -> [Command; 2] {
+    let (src, dst) = (case.attempt.flow.src.ip(), dst(case));
+    [format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
+        .map(|command| run_in(case, case.attempt.netns, command))
+}
+
+/// How to give the link its address back. IPv6 goes with a small MTU (`addrconf_notify`, net/ipv6/addrconf.c).
+fn restore(case: &Case<'_>, link: &LinkState, addr: IpAddr, len: u8) -> Remediation {
+    let name = shell::link(&link.name);
+    let text = format!("Restore the address of {} (the second command), and find what removed it", link.name);
+    let text = match addr {
+        IpAddr::V4(_) => text,
+        IpAddr::V6(_) => format!("{text}: an MTU below 1280 or disable_ipv6 of that link does it"),
+    };
+    let show = [format!("ip addr show dev {name}"), format!("ip addr add {addr}/{len} dev {name}")];
+    Remediation::from(text).run(show.map(|command| run_in(case, case.attempt.netns, command)))
 }
 
 /// The pod's route to the prober leads out of another link: a second network, or a VPN in the pod, took it.
@@ -129,6 +232,77 @@ mod tests {
     fn by_rule() -> StrayRoute {
         let rule = Some(RoutingRule { priority: 32_762, from: Some("10.88.0.1".into()), to: None });
         StrayRoute { rule, ..stray("eth1", "veth7", 101) }
+    }
+
+    /// The node's links: the bridge of the pods with these addresses, and the node's end of the pod's link.
+    fn node_links(addrs: &[&str]) -> Vec<LinkState> {
+        let bridge = LinkState { prefixes: vec![24; addrs.len()], ..link(3, "cni0", addrs) };
+        vec![bridge, link(7, "veth7", &[])]
+    }
+
+    fn by_default_route(pod_bridge: Option<u32>) -> StrayRoute {
+        StrayRoute { pod_bridge, ..stray("eth0", "veth7", 254) }
+    }
+
+    #[test]
+    fn a_bridge_that_lost_its_address_took_the_route() {
+        let reported = |later: &[&str], reached: bool, bridge: Option<u32>| {
+            let mut stream = Stream::new();
+            stream.node_links(node_links(&["10.88.0.1"])).wait_ms(5).node_links(node_links(later)).wait_ms(1_000);
+            if reached {
+                stream.connect().established().answers(200).wait_ms(5_000).again(8);
+            }
+            stream.connect().drop(SYN, "IP_LOCAL_SOURCE", NODE).wait_ms(200);
+            stream.inspection(|reading| reading.stray_route = Some(by_default_route(bridge))).gives_up().verdict()
+        };
+        let verdict = reported(&[], false, Some(3));
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("asymmetric_route", Confidence::Likely));
+        assert_has(
+            &verdict.summary,
+            &["behind veth7: cni0 has lost its address 10.88.0.1/24, and the route went with"],
+        );
+        assert_has(&verdict.remediation, &["ip addr add 10.88.0.1/24 dev cni0"]);
+        for (later, reached, bridge) in
+            [(&["10.88.0.1"] as &[_], false, Some(3)), (&[], true, Some(3)), (&[], false, Some(4))]
+        {
+            let verdict = reported(later, reached, bridge);
+            assert_eq!(verdict.cause.name(), "unexplained", "{later:?} {reached} {bridge:?}");
+            assert_lacks(&verdict.remediation, &["Correct the next hop's route"]);
+            assert_has(&verdict.remediation, &["the pod's own route is missing"]);
+        }
+    }
+
+    #[test]
+    fn a_link_that_was_down_took_its_route() {
+        let reported = |ifindex: u32, bridge: Option<u32>| {
+            let mut stream = Stream::new();
+            stream.node_links(node_links(&[])).link_set(NODE, ifindex, "veth7", false);
+            stream.link_set(NODE, ifindex, "veth7", true).wait_ms(1_000).connect().wait_ms(200);
+            stream.inspection(|reading| reading.stray_route = Some(by_default_route(bridge)));
+            let record = stream.gives_up().verdicts().remove(0);
+            (record.verdict.cause.name(), record.culprit.is_some())
+        };
+        assert_eq!(reported(7, None), ("asymmetric_route", true));
+        assert_eq!(reported(9, None), ("unexplained", false), "another link");
+        assert_eq!(reported(7, Some(3)), ("unexplained", false), "the route leads to the bridge");
+    }
+
+    /// Its answer ends the attempt before an inspection of its own.
+    #[test]
+    fn a_router_that_refuses_is_not_the_cause() {
+        let reported = |icmp_from: Netns, later: &[&str]| {
+            let mut stream = Stream::new();
+            stream.http_readiness().node_links(node_links(&["10.88.0.1"])).connect().established();
+            stream.inspection(|reading| {
+                reading.links = vec![LinkState { peer_ifindex: Some(7), ..link(2, "eth0", &["10.88.0.2"]) }];
+            });
+            stream.answers(200).wait_ms(5).node_links(node_links(later)).wait_ms(1_000).again(8).connect();
+            stream.icmp_in(icmp_from, 3, 0).state(TcpState::SynSent, TcpState::Close, libc::ENETUNREACH, (0, 0, 0));
+            stream.settles().causes().last().copied()
+        };
+        assert_eq!(reported(Netns(900), &[]), Some("asymmetric_route"));
+        assert_eq!(reported(Netns(900), &["10.88.0.1"]), Some("unexplained"), "a narrower route leads there");
+        assert_eq!(reported(NODE, &[]), Some("route_unreachable"), "the node itself");
     }
 
     #[test]

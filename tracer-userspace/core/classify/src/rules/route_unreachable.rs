@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::super::reject_answer::RejectAnswer;
 use super::super::serving::held_answer;
+use super::asymmetric_route::is_astray;
 use super::neighbour_failure::{is_unresolved, note};
 use super::rp_filter_drop::may_be_filter;
 use super::unexplained::missing_address;
@@ -16,7 +17,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     by_connect(case)
         .or_else(|| without_loopback(case))
-        .or_else(|| by_router(case).map(|found| note(found, missing_address(case))))
+        .or_else(|| by_router(case).filter(|_| !is_astray(case)).map(|found| note(found, missing_address(case))))
         .or_else(|| by_icmp_about_answer(case))
         .or_else(|| no_way_back(case))
 }
@@ -92,7 +93,8 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 fn without_loopback(case: &Case<'_>) -> Option<Finding> {
     let (time, _) = case.attempt.ended.filter(|_| case.settled && is_unanswered(case) && lacks_loopback(case))?;
     let (dst, place) = (case.attempt.flow.dst.ip(), in_namespace(case, case.attempt.netns));
-    let text = format!("no link{place} has a loopback address");
+    let what = if dst.is_ipv4() { "a loopback address" } else { "the address ::1" };
+    let text = format!("no link{place} has {what}");
     let summary = format!("{text}: the SYN to {dst} did not go over lo, but left by another route");
     let evidence = evidence_of("rtnetlink", time, text, json!({ "address": dst }));
     Some(Finding::likely(Cause::RouteUnreachable, vec![evidence], summary, fix(case)))
@@ -312,7 +314,14 @@ fn fix(case: &Case<'_>) -> Remediation {
     if dst.is_loopback() {
         let add = if dst.is_ipv4() { "ip addr add 127.0.0.1/8 dev lo" } else { "ip addr add ::1/128 dev lo" };
         let add = run_in(case, netns, add);
-        return Remediation::from("lo has lost its address: restore it (the last command)").run([route, add]);
+        let text = "lo has lost its address: restore it (the last command)";
+        if dst.is_ipv4() {
+            return Remediation::from(text).run([route, add]);
+        }
+        let text =
+            format!("{text}. With an MTU of lo below 1280, or disable_ipv6, it cannot have one: correct that first");
+        let show = run_in(case, netns, "ip link show lo".to_owned());
+        return Remediation::from(text).run([route, show, add]);
     }
     Remediation::from("Add or correct the route, or restart the CNI agent that should have made it").run([route])
 }

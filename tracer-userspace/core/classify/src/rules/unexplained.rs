@@ -5,7 +5,7 @@ mod drops;
 use super::super::SETTLE_NS;
 use super::super::evidence::of_inspection;
 use super::super::services::target_service;
-use super::super::serving::held_answer;
+use super::super::serving::{held_answer, target_end_gone};
 use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 
@@ -32,7 +32,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let is_gone = first.is_some_and(|(time, drop)| !may_decide(case, time, drop));
     // The drop of the later SYN may be a lost event.
     let is_known_gone = is_gone && current.is_none() && case.node.lost_between(attempt.started, ended) == 0;
-    let node = missing_address(case).or_else(|| stray_route(case));
+    let stray = stray_route(case);
+    let by_drop = current.filter(|(_, drop)| stray.is_none() || !is_off_node(case, drop));
+    let node = missing_address(case).or(stray);
     let summary = format!(
         "the attempt to {} failed after {} ({}); {}{}{}",
         attempt.flow.dst,
@@ -52,10 +54,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     let service = super::super::services::target_service(case).filter(|_| lost.is_none());
     let remediation =
-        current.and_then(|(_, drop)| drops::fix(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
+        by_drop.and_then(|(_, drop)| drops::fix(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| node.map(|(_, fix)| fix));
     let otherwise = || match is_syn_lost(case) && lost.is_none() {
         true => Cause::Unexplained.fix().reword(|text| format!("{SECOND_SYN}. {text}")),
+        false if target_end_gone(case) => find_translation(case),
         false => Cause::Unexplained.fix(),
     };
     let remediation = remediation.unwrap_or_else(otherwise);
@@ -150,7 +153,7 @@ pub(super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> 
 /// The node's route to the pod leads out of another device than the pod's. That is right where a CNI takes the packet
 /// there.
 fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
-    let (_, stray) = super::asymmetric_route::stray_route(case)?;
+    let Some((_, stray)) = super::asymmetric_route::stray_route(case) else { return refused_astray(case) };
     let (flow, device) = (case.attempt.flow, &stray.device);
     let (src, dst) = (flow.src.ip(), flow.dst.ip());
     let words =
@@ -168,6 +171,36 @@ fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
     .run([format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
         .map(|command| run_in(case, case.attempt.netns, command)));
     Some((words, fix))
+}
+
+/// The target's end was closed by a packet that the prober did not send. A translation took it for another connection.
+fn find_translation(case: &Case<'_>) -> Remediation {
+    let port = case.attempt.flow.src.port();
+    let text = format!(
+        "Check whether {port}, the source port of the connection, is a NodePort or a hostPort. If so, an answer that conntrack no longer knows is sent to that port's pod: reserve those ports (net.ipv4.ip_local_reserved_ports), and find what flushes conntrack"
+    );
+    let show = [
+        "nft list ruleset".to_owned(),
+        "iptables-save -t nat".to_owned(),
+        format!("conntrack -L -p tcp --dport {port}"),
+    ];
+    Remediation::from(text).run(show.map(|command| run_in(case, case.attempt.netns, command)))
+}
+
+/// A router refused the SYN before an inspection could read the node's route.
+fn refused_astray(case: &Case<'_>) -> Option<(String, Remediation)> {
+    super::asymmetric_route::refused_astray(case)?;
+    let words = "; the pod is on this node, and the SYN left it for a router".to_owned();
+    let fix = Remediation::from(
+        "The pod's own route is missing, or something else took the pods' subnet, such as a VPN or docker0: correct that route of the node",
+    )
+    .run(super::asymmetric_route::show_routes(case));
+    Some((words, fix))
+}
+
+/// The packet had left the node, or came back from a router: a consequence of the node's own route.
+fn is_off_node(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    drop.netns != case.attempt.netns || drop.reason.as_deref() == Some("IP_LOCAL_SOURCE")
 }
 
 fn by_endpoint(service: &str) -> Remediation {
