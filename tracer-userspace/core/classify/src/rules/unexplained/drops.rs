@@ -135,10 +135,8 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
         Some("NO_TX_TARGET") => Explanation::of(
             "; the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)",
         ),
-        Some("IP_INADDRERRORS") => Explanation::of(
-            "; the kernel there does not have the address it was sent to (it was taken away, or the pod's own network stack holds it)",
-        )
-        .fix(LOST_ADDRESS, address(drop)),
+        Some("IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
+        Some("IP_INADDRERRORS") => Explanation::of(NO_ADDRESS).fix(LOST_ADDRESS, address(drop)),
         Some("IPV6DISABLED") => Explanation::of(
             "; IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
         )
@@ -178,7 +176,6 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
             Explanation::of("; that namespace has no route for it, and does not have that address itself")
                 .fix(ADDRESS, address(drop))
         }
-        Some("IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
         // `noop_enqueue`, net/sched/sch_generic.c: a device that is down has no other queue.
         Some("QDISC_DROP") if drop.device.as_ref().is_some_and(|device| !device.up) => {
             Explanation::of("; that device is down")
@@ -247,6 +244,8 @@ fn by_place(drop: &PacketDrop) -> Explanation {
 }
 
 const ADDRESS: &str = "If that namespace should have the address, restore it, or delete the pod, so that its sandbox is made again. If not, add the route that is missing there";
+
+const NO_ADDRESS: &str = "; the kernel there does not have the address it was sent to (it was taken away, or the pod's own network stack holds it)";
 
 const LOST_ADDRESS: &str = "If that namespace should have the address, restore it and find what took it, or delete the pod, so that its sandbox is made again. If not, correct the route or the neighbour entry that led it there";
 
