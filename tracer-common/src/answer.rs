@@ -1,35 +1,51 @@
-//! Classifies the first bytes of a payload: HTTP with its status, or TLS.
+//! Classifies the first bytes of a payload: HTTP with its status, HTTP/2, or TLS.
 
 use crate::{conn::AnswerKind, packet::Bytes};
 
 /// Level of an alert (RFC 8446 6). A warning can precede a successful handshake.
 const FATAL: u8 = 2;
 
-/// A status line (`HTTP/1.1 503`, RFC 9112 4), a TLS record (RFC 8446 5.1), or neither.
+/// A status line (`HTTP/1.1 503`, RFC 9112 4), a TLS record (RFC 8446 5.1), a first frame of HTTP/2, or neither.
 #[inline(always)]
 pub fn classify(bytes: &impl Bytes, at: u64) -> (AnswerKind, u16) {
-    if let Some(line) = bytes.load::<12>(at)
-        && is_http(&[line[0], line[1], line[2], line[3], line[4]])
+    if let Some([head @ .., a, b, c, d, e, f, g]) = bytes.load::<12>(at)
+        && is_http(&head)
     {
-        return (AnswerKind::Http, digit(line[9]) * 100 + digit(line[10]) * 10 + digit(line[11]));
+        return status([head[4], a, b, c, d, e, f, g]);
     }
     match bytes.load::<5>(at) {
         Some([21, 3, ..]) if bytes.load(at + 5) == Some([FATAL]) => (AnswerKind::Alert, 0),
         Some([20..=23, 3, ..]) => (AnswerKind::Tls, 0),
         Some(head) if is_http(&head) => (AnswerKind::Short, 0),
+        Some([0, _, _, SETTINGS | GOAWAY, _]) if bytes.load(at + 5) == Some(CONNECTION) => (AnswerKind::Http2, 0),
         Some(_) => (AnswerKind::Other, 0),
         None => (AnswerKind::Short, 0),
     }
 }
+
+/// Types of the frames with which a server of HTTP/2 begins (RFC 9113 6.5, 6.8).
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+/// The stream of such a frame, after its type and flags.
+const CONNECTION: [u8; 4] = [0; 4];
 
 #[inline(always)]
 fn is_http(head: &[u8; 5]) -> bool {
     *head == *b"HTTP/"
 }
 
+/// The status in `/1.1 503`. Without one Go's client, and so the kubelet, rejects the answer (net/http, `ReadResponse`).
+/// It takes each version of two digits, and also several spaces: the status then comes later.
 #[inline(always)]
-fn digit(byte: u8) -> u16 {
-    u16::from(byte.wrapping_sub(b'0')) % 10
+fn status(line: [u8; 8]) -> (AnswerKind, u16) {
+    // Zero for the fixed characters, and the value of each digit. One comparison: the verifier follows each of them.
+    let digits = u64::from_be_bytes(line) ^ u64::from_be_bytes(*b"/0.0 000");
+    let above_nine = digits | digits.wrapping_add(0x0606_0606_0606_0606);
+    if above_nine & 0xf0f0_f0f0_f0f0_f0f0 | digits & 0xff00_ff00_ff00_0000 == 0 {
+        let digit = |shift: u32| (digits >> shift) as u16 & 0xf;
+        return (AnswerKind::Http, digit(16) * 100 + digit(8) * 10 + digit(0));
+    }
+    (if line[4..6] == *b"  " { AnswerKind::Short } else { AnswerKind::Http }, 0)
 }
 
 /// Whether the status is a success for the kubelet (pkg/probe/http/http.go, `DoHTTPProbe`).
@@ -142,6 +158,35 @@ mod tests {
             (b"HTTP/1.1 000\r\n", 0),
         ];
         assert!(lines.into_iter().all(|(line, status)| answer(line) == (AnswerKind::Http, status)));
+    }
+
+    #[test]
+    fn a_status_line_that_gos_client_rejects_has_no_status() {
+        let lines: [&[u8]; 8] = [
+            b"HTTP/1.1 abc OK\r\n",
+            b"HTTP/1.1 Forbidden\r\n",
+            b"HTTP/1.1 OK\r\n\r\n",
+            b"HTTP/1.1 20 OK\r\n",
+            b"HTTP/2 200 OK\r\n",
+            b"HTTP/1.1\r\n200 OK",
+            b"HTTP/1.\xfa 2\xff0",
+            b"HTTP/1.1 20: OK\r\n",
+        ];
+        for line in lines {
+            assert_eq!(answer(line), (AnswerKind::Http, 0), "{}", line.escape_ascii());
+        }
+        assert_eq!(answer(b"HTTP/1.1  200 OK\r\n"), (AnswerKind::Short, 0), "it skips these spaces");
+        assert_eq!(answer(b"HTTP/2.0 200 OK\r\n"), (AnswerKind::Http, 200));
+    }
+
+    #[test]
+    fn a_first_frame_of_http2_is_of_the_connection() {
+        let kind = |bytes: &[u8]| answer(bytes).0;
+        assert_eq!(kind(&[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 5]), AnswerKind::Http2, "SETTINGS");
+        assert_eq!(kind(&[0, 0, 40, 7, 0, 0, 0, 0, 0]), AnswerKind::Http2, "GOAWAY");
+        assert_eq!(kind(&[0, 0, 6, 4, 0, 0, 0, 0, 1]), AnswerKind::Other, "of a stream");
+        assert_eq!(kind(&[0, 0, 6, 1, 0, 0, 0, 0, 0]), AnswerKind::Other, "HEADERS");
+        assert_eq!(kind(&[0, 0, 6, 4, 0, 0, 0, 0]), AnswerKind::Other, "cut");
     }
 
     #[test]

@@ -170,7 +170,7 @@ pub struct Retransmit {
 numbered! {
     /// What the first bytes of an answer are.
     pub enum AnswerKind {
-        /// An HTTP/1 status line.
+        /// An HTTP/1 status line. Without a status if Go's client rejects it.
         Http = 1,
         /// A TLS record.
         Tls = 2,
@@ -180,6 +180,8 @@ numbered! {
         Short = 4,
         /// A TLS record that is a fatal alert (RFC 8446 6).
         Alert = 5,
+        /// A frame with which a server of HTTP/2 begins (RFC 9113 3.4).
+        Http2 = 6,
     }
 }
 

@@ -481,7 +481,7 @@ impl Attempt {
             AnswerKind::Http => 0,
             AnswerKind::Tls => 1,
             // An alert may arrive before the TLS server's first flight.
-            AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert => 2,
+            AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert | AnswerKind::Http2 => 2,
         })
     }
 

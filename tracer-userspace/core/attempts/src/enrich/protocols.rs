@@ -45,7 +45,7 @@ impl<'a> Matched<'a> {
         }
         let probe_protocol = self.probe_protocol()?;
         let differs = match probe_protocol {
-            Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Other),
+            Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Http2 | AnswerKind::Other),
             Protocol::Grpc | Protocol::Http2 => answer.kind == AnswerKind::Http || answer.kind.is_tls(),
         };
         differs.then_some(probe_protocol)
@@ -74,7 +74,8 @@ impl<'a> Matched<'a> {
     /// All probes that this attempt can be use HTTP/2 without TLS, and the port answered so, as far as that was read.
     pub fn is_answered_in_http2(&self) -> bool {
         let asked = matches!(self.probe_protocol(), Some(Protocol::Grpc | Protocol::Http2));
-        let read = self.attempt.answer().is_none_or(|(_, answer)| answer.kind == AnswerKind::Other);
+        let is_http2 = |kind| matches!(kind, AnswerKind::Http2 | AnswerKind::Other);
+        let read = self.attempt.answer().is_none_or(|(_, answer)| is_http2(answer.kind));
         asked && read && self.attempt.received().is_some_and(|n| n > 0)
     }
 
