@@ -51,11 +51,6 @@ pub(super) fn add_close(case: &Case<'_>, finding: Finding) -> Finding {
     Finding { summary, remediation: if_reached(check, vec![logs(case, proxy)], finding.remediation), ..finding }
 }
 
-/// A proxy in the pod may have closed the connection instead of the application.
-pub(super) fn may_have_closed(case: &Case<'_>) -> bool {
-    proxy_of(case).is_some()
-}
-
 impl Answerer {
     fn note_in(self, finding: Finding) -> Finding {
         Finding {

@@ -23,6 +23,8 @@ const HOLD_NS: u64 = 1_000_000_000;
 const HOLD_FOR_POD_NS: u64 = 500_000_000;
 /// The same for the acknowledgement of the prober's FIN, which the target delays by up to 200 ms (`TCP_DELACK_MAX`).
 const HOLD_FOR_CLOSE_NS: u64 = 500_000_000;
+/// The same for the end of the target's listener.
+const HOLD_FOR_LISTENER_NS: u64 = 50_000_000;
 /// How long an attempt is kept if its verdict was emitted without the answer. A refusal ends the attempt at once, but
 /// on an emulated processor reading the rules of kube-proxy takes seconds.
 const LATE_NS: u64 = 5_000_000_000;
@@ -60,7 +62,7 @@ enum Answer {
     Endpoints(ServiceName),
     /// The sockets of the pod with this target, as this namespace reaches it.
     Pod(Netns, SocketAddr),
-    /// The acknowledgement of the prober's FIN.
+    /// The acknowledgement of the prober's FIN, or the end of the target's listener.
     Close,
 }
 
@@ -256,11 +258,16 @@ impl Core {
         true
     }
 
-    /// Holds the verdict back while the acknowledgement of the prober's FIN may come.
+    /// Holds the verdict back while the acknowledgement of the prober's FIN or the end of the target's listener may come.
     fn hold_for_close(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
         let (When::Seen(now) | When::Settled(now)) = when;
-        let ended = self.correlator.get(conn).filter(|_| finding.waits_for_close).and_then(|it| it.ended);
-        let end = ended.map(|(ended, _)| ended.saturating_add(HOLD_FOR_CLOSE_NS)).filter(|end| now < *end);
+        let hold = match finding {
+            Finding { waits_for_close: true, .. } => HOLD_FOR_CLOSE_NS,
+            Finding { waits_for_listener: true, .. } => HOLD_FOR_LISTENER_NS,
+            _ => return false,
+        };
+        let ended = self.correlator.get(conn).and_then(|it| it.ended);
+        let end = ended.map(|(ended, _)| ended.saturating_add(hold)).filter(|end| now < *end);
         let Some(end) = end else { return false };
         self.hold_until(conn, Answer::Close, end, when);
         true

@@ -15,6 +15,16 @@ pub(in super::super) const NO_SUCH_PATH: &str = "The network from the kubelet to
 pub(in super::super) const BAD_REQUEST: &str = "The network from the kubelet to the pod works, and the application rejects the request itself. It may not accept the pod's address as Host: set httpGet.httpHeaders of the probe to a Host that it serves, {name: Host, value: NAME}. Or correct the probe's path or port. Read the application's log of that moment";
 /// The same where the probe is not known. Servers of plain HTTP answer a ClientHello, or the preface of HTTP/2, with 400.
 const BAD_REQUEST_OR_PROTOCOL: &str = "The network from the kubelet to the pod works, and the application rejects the request itself. If the probe uses HTTPS, set its scheme to HTTP, since the port answers in plain HTTP; for gRPC, set its port to one that speaks gRPC. If it uses HTTP, the application may not accept the pod's address as Host: set httpGet.httpHeaders of the probe to a Host that it serves, {name: Host, value: NAME}. Or correct the probe's path or port. Read the application's log of that moment";
+/// 401 and 403.
+const NOT_ALLOWED: &str = "The network from the kubelet to the pod works, and the application does not allow the probe's request: the kubelet sends no credentials. Let it serve the health path without them, or set httpGet.httpHeaders of the probe to what it accepts. Read the application's log of that moment";
+/// 405.
+const NO_GET: &str = "The network from the kubelet to the pod works, and the application does not allow GET on the probe's path: the kubelet has no other method. Correct the probe's path, or let the application answer GET there. Read the application's log of that moment";
+/// 429.
+const RATE_LIMITED: &str = "The network from the kubelet to the pod works, and the application limits the rate of requests: exempt the health path from the limit, or raise the limit or the probe's periodSeconds. Read the application's log of that moment";
+const HTTP2_FRAME: &str = "a frame of HTTP/2, as gRPC servers send it: the port does not speak HTTP/1";
+const MALFORMED: &str =
+    "a status line that the kubelet's client rejects: it has no version of two digits, or no status of three digits";
+const BAD_STATUS_LINE: &str = "Let the server begin its answer with a valid status line, as \"HTTP/1.1 200 OK\". Or correct the probe's port, or use tcpSocket";
 const NO_HTTP: &str = "The probe uses HTTP, and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP, MySQL and many gRPC servers do";
 const NOT_AN_HTTP_PORT: &str = "Correct the probe's port, or use tcpSocket, or grpc for a gRPC server: the server on this port does not speak HTTP/1";
@@ -113,13 +123,26 @@ pub(in super::super) fn got_no_tls(reported: &KubeletProbe) -> bool {
 fn rpc_failure(case: &Case<'_>, reported: &KubeletProbe) -> Option<(String, &'static str)> {
     let (_, End::ClosedByProber) = case.attempt.ended? else { return None };
     case.attempt.received()?;
+    if timed_out_in_server(case, reported) {
+        let lasted = ms(case.attempt.lasted()?);
+        let text = "the health rpc ended with gRPC status DeadlineExceeded";
+        return Some((format!("{text} after {lasted}, long before the probe's timeout"), RPC_FAILED));
+    }
     Some((format!("the health rpc ended with gRPC status {}", reported.rpc_status()?), RPC_FAILED))
+}
+
+/// The server itself answered DEADLINE_EXCEEDED, which the kubelet reports like a timeout of its own. With a longer
+/// timeout this connection may be a later one of the probe (grpc-go connects again after a second).
+fn timed_out_in_server(case: &Case<'_>, reported: &KubeletProbe) -> bool {
+    let is_first = || case.matched.grpc_timeouts_ns().is_some_and(|(_, longest)| longest <= 1_000_000_000);
+    reported.is_rpc_timeout() && gave_up_early(case) && is_first()
 }
 
 /// Adds the application's log, unless the port speaks another protocol: the log does not show that.
 fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     match fix {
-        HANDLER | NO_SUCH_PATH | BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED => with_log(case, fix),
+        HANDLER | NO_SUCH_PATH | NOT_ALLOWED | NO_GET | RATE_LIMITED | BAD_STATUS_LINE => with_log(case, fix),
+        BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED => with_log(case, fix),
         TLS_REFUSED | TLS_NOT_ACCEPTED => with_log(case, fix).run([shows_certificate(case.attempt.flow.dst)]),
         _ => fix.into(),
     }
@@ -154,11 +177,24 @@ pub(in super::super) fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -
     }
 }
 
+/// The status of the answer, as tracer or the kubelet read it.
+pub(super) fn status_of(case: &Case<'_>) -> Option<u16> {
+    let read = case.attempt.answer().filter(|(_, it)| it.kind == AnswerKind::Http).and_then(|(_, it)| it.status);
+    let by_kubelet = || match case.attempt.kubelet()?.1.reason {
+        ProbeOutput::Status(status) => Some(status),
+        _ => None,
+    };
+    read.or_else(by_kubelet)
+}
+
 /// A status as text, and its fix.
 fn status_text(status: u16) -> (String, &'static str) {
     let fix = match status {
         400 => BAD_REQUEST,
+        401 | 403 => NOT_ALLOWED,
         404 => NO_SUCH_PATH,
+        405 => NO_GET,
+        429 => RATE_LIMITED,
         _ => HANDLER,
     };
     (format!("HTTP status {status}"), fix)
@@ -198,8 +234,9 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
     if !case.attempt.prober || !asked.unwrap_or(answer.kind == AnswerKind::Http) {
         return None;
     }
-    // Bytes that the server sends before any request are no answer.
-    if !had_request(case.attempt, answer, asked) || awaits_length(case.attempt, answer) {
+    // Bytes that the server sends before any request are no answer, unless all probes are httpGet.
+    let is_answer = had_request(case.attempt, answer, asked) || asked == Some(true) && ended_without_request(case);
+    if !is_answer || awaits_length(case.attempt, answer) {
         return None;
     }
     match (answer.kind, answer.status) {
@@ -213,6 +250,8 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
                 known => known,
             })
         }
+        (AnswerKind::Http, None) => Some((MALFORMED.to_owned(), BAD_STATUS_LINE)),
+        (AnswerKind::Http2, _) => Some((HTTP2_FRAME.to_owned(), NOT_AN_HTTP_PORT)),
         (AnswerKind::Tls | AnswerKind::Alert, _) => Some((
             "a TLS record in answer to plain HTTP".to_owned(),
             "Set the probe's scheme to HTTPS: the port speaks TLS",
@@ -228,7 +267,8 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
 fn is_misfit(case: &Case<'_>, answer: &Answer) -> bool {
     let matched = &case.matched;
     let in_tls = answer.kind.is_tls() && !matched.refused_tls();
-    let differs = matched.mismatched_protocol().is_some() || in_tls || speaks_first(answer);
+    let in_http2 = answer.kind == AnswerKind::Http2;
+    let differs = matched.mismatched_protocol().is_some() || in_tls || in_http2 || speaks_first(answer);
     differs && matched.may_have_wrong_protocol()
 }
 
@@ -242,6 +282,14 @@ fn speaks_first(answer: &Answer) -> bool {
 fn had_request(attempt: &Attempt, answer: &Answer, by_specs: Option<bool>) -> bool {
     let before = answer.asked.unwrap_or(attempt.ended.is_none() && by_specs == Some(true));
     before || attempt.sent().is_none_or(|n| n > 0)
+}
+
+/// The kubelet's client takes bytes that come before its request for the answer, and closes. But a connection that was
+/// established after the timeout is no longer used.
+fn ended_without_request(case: &Case<'_>) -> bool {
+    let (attempt, timeout) = (case.attempt, case.matched.longest_timeout_ns());
+    let connected = attempt.established_at().map(|at| at.saturating_sub(attempt.started));
+    attempt.ended.is_some() && connected.zip(timeout).is_none_or(|(connected, timeout)| connected < timeout)
 }
 
 /// The answer may come from a port that speaks TLS: only its length shows that. Older recordings do not have the
@@ -282,6 +330,9 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
             format!("plain HTTP{status} in answer to TLS"),
             "Set the probe's scheme to HTTP, or its port to one that speaks TLS",
         ),
+        (Protocol::Tls, AnswerKind::Http2) => {
+            ("a frame of HTTP/2 without TLS in answer to TLS".to_owned(), NEITHER_TLS_NOR_HTTP)
+        }
         (Protocol::Tls, _) => {
             ("something that is neither TLS nor HTTP in answer to TLS".to_owned(), NEITHER_TLS_NOR_HTTP)
         }

@@ -1,24 +1,18 @@
 //! The server acknowledged the request and closed the connection without a byte of an answer.
 
-use super::super::pod_sockets::{FRESH_NS, detour};
 use super::super::sidecar;
 use super::app_status_failure::{GRPC_IN_PLAIN, shows_certificate};
 use super::mid_stream_rst::{OR_SPEAKS_TLS, is_close};
 use super::probe_misconfigured::is_unanswered_grpc;
+use super::slow_response::has_handshake;
 use super::tls_handshake_slow::{doubt_of_https, or_plain_http};
 use super::*;
-use crate::SETTLE_NS;
 use tracer_model::event::{KubeletProbe, ProbeOutput, State};
 
 /// The listener ended for the same reason as the connection if less time than this is between the two ends.
 const TOGETHER_NS: u64 = 1_000_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    closed(case).filter(|found| found.cause == Cause::ClosedWithoutAnswer)
-}
-
-/// The cause is `probe_misconfigured` if most likely the port speaks TLS and the probe does not.
-pub(super) fn closed(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, end @ (End::ClosedByServer | End::Reset)) = attempt.ended? else { return None };
     let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
@@ -53,7 +47,7 @@ pub(super) fn closed(case: &Case<'_>) -> Option<Finding> {
     };
     // Whoever closes before it has read anything does so whatever the protocol is.
     let may_depend = !process_ended && !before_request && !took_none;
-    let may_be_tls = grpc && may_depend;
+    let may_be_tls = grpc && may_depend && case.matched.may_have_wrong_protocol();
     let not_tls = doubt_of_https(case).filter(|_| may_depend);
     let or = match (before_request, may_be_tls) {
         (true, _) => REDIRECTED,
@@ -78,14 +72,9 @@ pub(super) fn closed(case: &Case<'_>) -> Option<Finding> {
     };
     let found = Finding::failure(Cause::ClosedWithoutAnswer, evidence, summary, fix);
     let found = if before_request { found.with_confidence(Confidence::Likely) } else { found };
-    let found = if may_be_tls && is_misfit(case) {
-        Finding { cause: Cause::ProbeMisconfigured, ..found }.at_most(Confidence::Likely)
-    } else {
-        found
-    };
     // If the listener ended, the process that listens closed the connection, and not a sidecar.
     let found = if process_ended { found } else { sidecar::add_close(case, found) };
-    Some(Finding { decided_at: ended, ..found })
+    Some(Finding { decided_at: ended, waits_for_listener: !process_ended, ..found })
 }
 
 fn fix(case: &Case<'_>) -> Remediation {
@@ -95,19 +84,9 @@ fn fix(case: &Case<'_>) -> Remediation {
 /// The fix if a gRPC probe may have met a port that speaks TLS.
 fn or_in_tls(case: &Case<'_>) -> Remediation {
     let fix = fix(case);
-    let text = format!("If the port speaks TLS: {GRPC_IN_PLAIN}. If it does not: {}", fix.text);
     let check = format!("openssl s_client -connect {} -alpn h2 </dev/null", case.attempt.flow.dst);
-    Remediation::from(text).run([Command::on_node(check)]).run(fix.commands)
-}
-
-/// Only the port's protocol explains why it closes on the preface of HTTP/2: no proxy took the connection, the pod is not
-/// being deleted, and no event was lost that may have shown the end of the listener.
-fn is_misfit(case: &Case<'_>) -> bool {
-    let by_proxy = sidecar::may_have_closed(case) || detour(case, FRESH_NS).is_some();
-    let deleting = case.matched.probed_pod().is_some_and(|pod| pod.deleting);
-    let until = case.attempt.ended.map_or(u64::MAX, |(ended, _)| ended.saturating_add(SETTLE_NS));
-    let lost = case.node.lost_between(case.attempt.started, until) > 0;
-    !by_proxy && !deleting && !lost && case.matched.may_have_wrong_protocol()
+    let or = |text: &str| format!("{}. If the port speaks TLS: {GRPC_IN_PLAIN}", text.trim_end_matches('.'));
+    fix.reword(or).run([Command::on_node(check)])
 }
 
 /// What a healthy server does with a request that it does not want.
@@ -116,7 +95,7 @@ const ON_PURPOSE: &str = ". Some servers close on purpose: one that does not kno
 const PROCESS_ENDED: &str = ", and its listener ended at the same time: it exited, crashed or was stopped";
 
 /// An HTTP/2 server sends its first frame as soon as a client is connected (RFC 9113 3.4).
-const NOT_GRPC: &str = "; a gRPC server sends a frame at once: most likely the port speaks TLS";
+const NOT_GRPC: &str = "; a gRPC server sends a frame at once, unless it fails: perhaps the port speaks TLS";
 
 /// Bytes came, and the kubelet outcome is a network error: the answer was incomplete.
 fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
@@ -127,14 +106,18 @@ fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
 }
 
 fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletProbe) -> Finding {
-    let summary = format!(
-        "{} closed the connection in the middle of its answer, after {} bytes of it",
-        case.attempt.flow.dst,
-        case.attempt.received().unwrap_or_default()
-    );
-    let evidence = vec![of_state(ended, state), of_outcome(outcome)];
+    let bytes = case.attempt.received().unwrap_or_default();
+    let when = match has_handshake(case) {
+        true => format!("after the handshake and before its answer was complete, after {bytes} bytes of both"),
+        false => format!("in the middle of its answer, after {bytes} bytes of it"),
+    };
+    let listener_end = listener_ended(case, ended);
+    let process_ended = listener_end.is_some();
+    let how = if process_ended { PROCESS_ENDED } else { "" };
+    let summary = format!("{} closed the connection {when}{how}", case.attempt.flow.dst);
+    let evidence = [of_state(ended, state), of_outcome(outcome)].into_iter().chain(listener_end).collect();
     let found = Finding::likely(Cause::ClosedWithoutAnswer, evidence, summary, fix(case));
-    sidecar::add_close(case, found)
+    if process_ended { found } else { Finding { waits_for_listener: true, ..sidecar::add_close(case, found) } }
 }
 
 /// A sockmap program puts the payload into the queue of the other socket (`tcp_bpf_sendmsg`, net/ipv4/tcp_bpf.c). The
@@ -269,11 +252,53 @@ mod tests {
             let mut stream = Stream::new().grpc_readiness(1).pod_in(POD).links(true, &["10.88.0.1"]).clone();
             stream.connect().established().answer(AnswerKind::Other, None).closes((100, 101, 60)).wait_ms(3_000);
             stream.listens_on(netns, address(at), false).wait_ms(3_000);
-            stream.again(8).connect().established().server_closes((100, 101, 1)).settles().last_decided().0
+            stream.again(8).connect().established().server_closes((100, 101, 1)).settles();
+            stream.last_verdict().summary.contains("perhaps the port speaks TLS")
         };
-        assert_eq!(decided(POD, "[::]:8080"), "probe_misconfigured");
-        assert_eq!(decided(Netns(9), "[::]:8080"), "closed_without_answer", "another pod's");
-        assert_eq!(decided(POD, "127.0.0.1:8080"), "closed_without_answer", "at another address");
+        assert!(decided(POD, "[::]:8080"));
+        assert!(!decided(Netns(9), "[::]:8080"), "another pod's");
+        assert!(!decided(POD, "127.0.0.1:8080"), "at another address");
+    }
+
+    /// A process that ends closes its sockets one after another.
+    #[test]
+    fn a_listener_that_ends_after_the_close_is_named() {
+        let decided = |probed: fn(&mut Stream) -> &mut Stream, after_ms: u64| {
+            let mut stream = Stream::new();
+            probed(&mut stream)
+                .pod_in(POD)
+                .pod_sockets(|_| ())
+                .connect()
+                .established()
+                .server_closes((100, 101, 1))
+                .wait_ms(after_ms);
+            stream.listens_on(POD, address("[::]:8080"), false).wait_ms(60).tick();
+            let verdicts = stream.verdicts();
+            assert_eq!(verdicts.len(), 1);
+            verdicts[0].verdict.summary.contains(", and its listener ended at the same time")
+        };
+        let grpc: fn(&mut Stream) -> &mut Stream = |stream| stream.grpc_readiness(1);
+        for probed in [Stream::http_readiness, grpc] {
+            assert_eq!([1, 10, 45, 55].map(|ms| decided(probed, ms)), [true, true, true, false]);
+        }
+    }
+
+    /// The bytes that came are those of the handshake, or of the answer, too.
+    #[test]
+    fn a_close_after_the_handshake_is_not_in_the_middle_of_an_answer() {
+        let mut stream = Stream::new().https_readiness().pod_in(POD).connect().established().clone();
+        stream.answer(AnswerKind::Tls, None).server_closes((300, 301, 1826)).listens_on(
+            POD,
+            address("[::]:8080"),
+            false,
+        );
+        stream.kubelet(ProbeOutput::Network).wait_ms(60).tick();
+        let verdict = stream.last_verdict();
+        assert_has(
+            &verdict.summary,
+            &["after the handshake and before its answer was complete, after 1825 bytes of both"],
+        );
+        assert_ends(&verdict.summary, "its listener ended at the same time: it exited, crashed or was stopped");
     }
 
     #[test]

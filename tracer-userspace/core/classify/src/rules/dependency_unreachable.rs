@@ -110,7 +110,9 @@ fn may_explain(case: &Case<'_>) -> bool {
         startup_budget_exceeded::find,
         closed_without_answer::find,
     ];
-    failures.iter().any(|find| find(case).is_some_and(|it| it.confidence > Confidence::Possible))
+    // Such a status is about the request itself.
+    let is_refused = app_status_failure::status_of(case).is_some_and(|it| (400..500).contains(&it) && it != 429);
+    !is_refused && failures.iter().any(|find| find(case).is_some_and(|it| it.confidence > Confidence::Possible))
 }
 
 fn fix(case: &Case<'_>, text: &str) -> Remediation {
@@ -155,6 +157,15 @@ mod tests {
             let fix = verdict.remediation.to_string();
             assert_has(&fix, &[". If the application needs 10.96.0.1:443, see why"]);
         }
+    }
+
+    /// Such a status is about the request of the probe.
+    #[test]
+    fn it_is_not_added_to_a_refused_request() {
+        let also = |fail| second(silent(2, 3), 10_000, fail).also;
+        assert!(also(|stream| stream.connect().established().answers(404)).is_empty());
+        assert!(also(|stream| stream.connect().established().answers(401)).is_empty());
+        assert_eq!(also(|stream| stream.connect().established().answers(429)), [Cause::DependencyUnreachable]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let detour = detour(case, FRESH_NS)?;
     let reset = mid_stream_rst::find(case);
     let what = if reset.is_some() { "reset the connection" } else { "closed the connection without an answer" };
-    let found = reset.or_else(|| closed_without_answer::closed(case))?;
+    let found = reset.or_else(|| closed_without_answer::find(case))?;
     let summary = format!(
         "{} {what}: the pod's own address translation sends {} there, past {}, which listens on it",
         detour.server(),

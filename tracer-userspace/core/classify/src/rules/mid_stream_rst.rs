@@ -4,6 +4,7 @@ use super::super::sidecar;
 use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
+use super::slow_response::has_handshake;
 use super::*;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
@@ -52,7 +53,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             .established_at()
             .map(|established| format!(" {}", ms(at.saturating_sub(established))))
             .unwrap_or_default(),
-        if partial { "in the middle of its answer" } else { "before any answer" }
+        match (partial, has_handshake(case)) {
+            (true, true) => "before its answer was complete",
+            (true, false) => "in the middle of its answer",
+            (false, _) => "before any answer",
+        }
     );
     let unseen = if lacks_hook { Fix::Stack } else { Fix::Outside };
     let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));

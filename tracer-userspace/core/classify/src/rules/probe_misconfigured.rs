@@ -2,7 +2,7 @@
 
 use super::super::wrong_field::{SCHEME, wrong_field};
 use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
-use super::closed_without_answer::{closed, listener_ended};
+use super::closed_without_answer::listener_ended;
 use super::connection_refused::last_listener;
 use super::mid_stream_rst::is_close;
 use super::refusal::{Refused, by_any_stack, refused, serves};
@@ -19,7 +19,6 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         .or_else(|| redirect_to_tls(case))
         .or_else(|| by_answer(case))
         .or_else(|| plain_to_tls(case).filter(|_| case.settled))
-        .or_else(|| closed(case).filter(|found| found.cause == Cause::ProbeMisconfigured))
 }
 
 /// The fix of a probe that is redirected.
@@ -171,7 +170,7 @@ pub(super) fn plain_to_tls(case: &Case<'_>) -> Option<Finding> {
     );
     let evidence: Vec<Evidence> = vec![of_state(ended, attempt.last.as_ref()?), tls];
     let found = Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix);
-    Some(Finding { decided_at: ended, ..found.with_confidence(confidence) })
+    Some(Finding { decided_at: ended, waits_for_listener: true, ..found.with_confidence(confidence) })
 }
 
 /// The attempt can be a probe in plain HTTP only. It has sent the request, and got no byte. No such probe has succeeded
@@ -404,10 +403,10 @@ mod tests {
             assert_eq!(closed(&mut stream, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
             let mut without_hello = Stream::new();
             closed(without_hello.grpc_readiness(1), reset);
-            assert_eq!(without_hello.all_decided(), [LIKELY], "reset: {reset}");
+            assert_eq!(without_hello.causes(), ["closed_without_answer"], "reset: {reset}");
             let verdict = without_hello.last_verdict();
-            assert_has(&verdict.summary, &["most likely the port speaks TLS"]);
-            assert_has(&verdict.remediation, &["grpc.mode: TLS"]);
+            assert_has(&verdict.summary, &["perhaps the port speaks TLS"]);
+            assert_has(&verdict.remediation, &["If the port speaks TLS", "grpc.mode: TLS"]);
             let mut http = Stream::new().http_readiness().links(true, &["10.88.0.1"]).clone();
             http.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
             assert_eq!(closed(&mut http, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
@@ -425,26 +424,23 @@ mod tests {
         }
     }
 
-    /// A port that closes on the preface of HTTP/2 most likely speaks TLS, unless something else explains the close.
+    /// A crash, a proxy without upstream or a limit of connections closes on the preface of HTTP/2, too.
     #[test]
-    fn a_close_on_the_preface_is_no_wrong_probe_if_something_else_explains_it() {
-        let causes = |before: fn(&mut Stream)| {
+    fn a_close_on_the_preface_is_no_wrong_probe() {
+        let mentions_tls = |before: fn(&mut Stream)| {
             let mut stream = Stream::new().grpc_readiness(1).clone();
             before(&mut stream);
-            closed(&mut stream, false).causes()
+            let verdict = closed(&mut stream, false).last_verdict();
+            assert_eq!(verdict.cause, Cause::ClosedWithoutAnswer);
+            verdict.summary.contains("perhaps the port speaks TLS")
         };
         let answered = |stream: &mut Stream| {
             stream.connect().established().answer(AnswerKind::Other, None).closes((100, 101, 200));
             stream.wait_ms(300).again(8);
         };
-        assert_eq!(causes(answered), ["closed_without_answer"], "the server speaks gRPC");
-        let proxied = |stream: &mut Stream| _ = stream.container_too("linkerd-proxy");
-        assert_eq!(causes(proxied), ["closed_without_answer"], "the proxy may have closed");
-        let deleting = |stream: &mut Stream| _ = stream.deleting();
-        assert_eq!(causes(deleting), ["closed_without_answer"], "the server was asked to end");
-        let in_tls = |stream: &mut Stream| _ = stream.speaking(ProbeProtocol::Tls);
-        assert_eq!(causes(in_tls), ["closed_without_answer"], "grpc.mode: TLS");
-        assert_eq!(causes(|_| ()), ["probe_misconfigured"]);
+        assert!(!mentions_tls(answered), "the server speaks gRPC");
+        assert!(!mentions_tls(|stream| _ = stream.speaking(ProbeProtocol::Tls)), "grpc.mode: TLS");
+        assert!(mentions_tls(|_| ()));
     }
 
     #[test]

@@ -51,11 +51,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (_, reported) = attempt.kubelet()?;
     let (ended, End::ClosedByProber) = attempt.ended? else { return None };
-    // A redirect may have led to a port that no probe asks.
-    let handshake = match case.matched.expects_http() {
-        Some(plain) => !plain,
-        None => reported.scheme() == Some("https"),
-    };
+    let handshake = has_handshake(case);
     let what = match reported.reason {
         ProbeOutput::TimeoutInBody => "began to answer, but did not finish in time",
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
@@ -72,6 +68,13 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let state = attempt.last.as_ref().map(|state| of_state(ended, state));
     let evidence = state.into_iter().chain([of_outcome(reported)]).collect();
     Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)))
+}
+
+/// The bytes of the target began with the handshake of TLS or HTTP/2: the probe does not use plain HTTP.
+pub(super) fn has_handshake(case: &Case<'_>) -> bool {
+    // A redirect may have led to a port that no probe asks.
+    let by_outcome = || case.attempt.kubelet().and_then(|(_, it)| it.scheme()) == Some("https");
+    case.matched.expects_http().map_or_else(by_outcome, |plain| !plain)
 }
 
 /// The beginning of an answer in plain HTTP came, and the prober still waited. After a redirect the timeout may be that

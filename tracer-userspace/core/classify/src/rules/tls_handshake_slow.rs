@@ -7,7 +7,7 @@ use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Wait { reached, waited, late, target_was_silent, evidence } =
-        measure_wait(case).filter(|_| speaks_tls(case))?;
+        measure_wait(case).filter(|_| speaks_tls(case) && !is_untaken(case))?;
     let doubt = doubt(case);
     let summary = format!(
         "{} was reached in {reached} and took the ClientHello; no byte came back in {waited}{}{late}{doubt}",
@@ -25,6 +25,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     serving::add(case, &mut found);
     let is_sure = late.is_empty() && doubt.is_empty();
     Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
+}
+
+/// The kernel acknowledged the ClientHello, and no process took it.
+fn is_untaken(case: &Case<'_>) -> bool {
+    serving::connection(case).is_some_and(|it| !it.accepted || it.unread > 0)
 }
 
 /// No client has got an answer in TLS at that port. A plain server that reads lines waits for the end of one.
@@ -82,6 +87,23 @@ mod tests {
         let verdict = silent(&mut stream, 8);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("tls_handshake_slow", Confidence::Proven));
         assert!(!verdict.summary.contains("does not speak") && !verdict.remediation.to_string().contains("openssl"));
+    }
+
+    /// The kernel acknowledges what lies in the queue of a listener.
+    #[test]
+    fn a_client_hello_that_no_process_took_is_no_slow_handshake() {
+        let decided = |accepted: bool, unread: u32| {
+            let mut stream =
+                Stream::new().links(true, &["10.88.0.1"]).https_readiness().connect().established().clone();
+            let peer = address("10.88.0.1:40000");
+            let connection = ServedConnection { peer, unread, unacknowledged: None, accepted, pid: None };
+            let serving = Serving { connection: Some(connection), ..Serving::default() };
+            stream.wait_ms(500).inspection(|reading| reading.serving = Some(Box::new(serving)));
+            stream.wait_ms(501).closes((280, 281, 0)).verdict().cause.name()
+        };
+        assert_eq!(decided(false, 280), "slow_response");
+        assert_eq!(decided(true, 280), "slow_response");
+        assert_eq!(decided(true, 0), "tls_handshake_slow");
     }
 
     /// Only the URL in the kubelet's line tells that the probe uses HTTPS.

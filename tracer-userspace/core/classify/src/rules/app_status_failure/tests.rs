@@ -479,3 +479,61 @@ fn a_grpc_server_without_the_health_service_fails_the_probe() {
     assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
     assert_starts(&verdict.remediation, "Register the gRPC health service");
 }
+
+#[test]
+fn the_fix_fits_the_status() {
+    let fix = |status: u16| {
+        let mut stream = Stream::new().http_readiness().connect().established().clone();
+        stream.answers(status).closes((100, 101, 200)).last_verdict().remediation.to_string()
+    };
+    for (status, words) in [(401, "credentials"), (403, "credentials"), (405, "GET"), (429, "periodSeconds")] {
+        assert!(fix(status).contains(words), "{status}: {}", fix(status));
+    }
+    assert!(fix(503).contains("Find what the health handler checks"));
+}
+
+#[test]
+fn an_answer_before_the_request_of_an_http_probe_is_a_failure() {
+    let decided = |specs: fn(&mut Stream) -> &mut Stream, kind, status, connected_ms| {
+        let mut stream = Stream::new();
+        specs(&mut stream).connect().wait_ms(connected_ms).established();
+        stream.answer_with(kind, status, |it| it.asked = Some(false)).closes((0, 1, 60)).causes()
+    };
+    let http = Stream::http_readiness;
+    assert_eq!(decided(http, AnswerKind::Http, Some(503), 1), ["app_status_failure"]);
+    assert_eq!(decided(http, AnswerKind::Http2, None, 1), ["probe_misconfigured"]);
+    assert!(decided(http, AnswerKind::Http, Some(200), 1).is_empty());
+    assert!(!decided(http, AnswerKind::Http, Some(503), 1_001).contains(&"app_status_failure"), "after the timeout");
+    let both: fn(&mut Stream) -> &mut Stream = |stream| stream.http_readiness().tcp_readiness();
+    assert!(!decided(both, AnswerKind::Http, Some(503), 1).contains(&"app_status_failure"), "it may be tcpSocket");
+}
+
+#[test]
+fn a_status_line_without_a_status_is_a_failure() {
+    assert_eq!(answered(AnswerKind::Http, None), ["app_status_failure"]);
+}
+
+/// A server of gRPC sends its first frame at once: it is chance whether that is before the request.
+#[test]
+fn a_frame_of_http2_in_answer_to_plain_http_is_a_wrong_probe() {
+    assert_eq!(answered(AnswerKind::Http2, None), ["probe_misconfigured"]);
+    let mut grpc = Stream::new().grpc_readiness(1).connect().established().answer(AnswerKind::Http2, None).clone();
+    assert!(grpc.closes((100, 101, 200)).causes().is_empty());
+}
+
+/// The kubelet reports a status `DeadlineExceeded` of the server like its own timeout.
+#[test]
+fn an_rpc_that_timed_out_in_the_server_is_an_answer() {
+    let decided = |timeout_s: u32, lasted_ms: u64| {
+        let mut stream = Stream::new().grpc_readiness(timeout_s).clone();
+        stream.connect().established().answer(AnswerKind::Http2, None).wait_ms(lasted_ms);
+        stream.closes((200, 201, 60)).kubelet_with(ProbeOutput::Timeout, |it| {
+            it.output = Some("timeout: health rpc did not complete within 1s".to_owned());
+        });
+        let verdict = stream.wait_ms(5).tick().last_verdict();
+        (verdict.cause.name(), verdict.confidence)
+    };
+    assert_eq!(decided(1, 10), ("app_status_failure", Confidence::Likely));
+    assert_eq!(decided(1, 990).0, "slow_response");
+    assert_ne!(decided(5, 10).0, "app_status_failure", "the probe may have connected before");
+}
