@@ -30,6 +30,8 @@ pub const PATIENT_TIMEOUT_S: u64 = 30;
 pub const CIRCULAR: ([u8; 4], u16) = ([10, 96, 0, 33], 80);
 /// Address of that pod.
 const CIRCULAR_POD: [u8; 4] = [10, 88, 0, 200];
+/// Port of a gRPC probe of the first pod.
+pub const GRPC: u16 = 50051;
 /// Port of a probe of the first pod, which has a loopback address as its host.
 pub const LOOPBACK_HOST: u16 = 9191;
 /// Port of the hostNetwork server.
@@ -169,6 +171,10 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
         let mut probe = http_probe(LOOPBACK_HOST, "HTTP", seconds);
         probe["httpGet"]["host"] = json!("127.0.0.1");
         containers.push(json!({"name": "local", "image": "registry.example/local:1", "livenessProbe": probe}));
+        let grpc =
+            json!({"grpc": {"port": GRPC}, "timeoutSeconds": seconds, "periodSeconds": 10, "failureThreshold": 3});
+        let image = "registry.example/grpc:1";
+        containers.push(json!({"name": "grpc", "image": image, "readinessProbe": grpc}));
     }
     PodSpec { name: format!("pod-{index}"), ips, host_network: false, containers }
 }

@@ -27,6 +27,10 @@ pub enum Kind {
     Http,
     /// The same with TLS, without verifying the certificate.
     Https,
+    /// A GET, unless bytes of the server came before: Go's client then takes them for the answer.
+    LateHttp,
+    /// Send the preface of HTTP/2, read the first frames.
+    Grpc,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -124,6 +128,8 @@ impl ProbeTry {
             Kind::Tcp => Ok(None),
             Kind::Http => http::get(&mut stream, what.dst).map(Some),
             Kind::Https => tls::get(stream, what.dst).map(Some),
+            Kind::LateHttp => http::get_unless_answered(&mut stream, what.dst).map(Some),
+            Kind::Grpc => http::begin_http2(&mut stream).map(|()| None),
         }
     }
 
@@ -193,6 +199,13 @@ impl Timed {
                 done => return done,
             }
         }
+    }
+}
+
+impl Timed {
+    /// Waits until the server has sent something, or closed. False if nothing came in time.
+    fn has_bytes(&mut self) -> io::Result<bool> {
+        self.until(PollFlags::POLLIN, |stream| stream.peek(&mut [0])).map(|count| count > 0)
     }
 }
 

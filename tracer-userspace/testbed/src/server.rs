@@ -48,6 +48,8 @@ pub enum Mode {
     /// Answers the first bytes with 400, as servers of plain HTTP answer a ClientHello.
     #[value(name = "400")]
     BadRequest,
+    /// A status line without a status.
+    NoStatus,
     /// 421.
     #[value(name = "421")]
     Misdirected,
@@ -76,6 +78,11 @@ pub enum Mode {
     Burn,
     /// Reads the request, then the process ends.
     Exit,
+    /// Closes its first connection. Then the same as `exit`, but the process has so much to release that its listener
+    /// ends a moment later.
+    ExitSlowly,
+    /// Sends the first frame of a server of HTTP/2.
+    Grpc,
     /// Answers every client at once with something that is not HTTP.
     Banner,
     /// Reads the request, and answers with something that is not HTTP.
@@ -108,6 +115,8 @@ pub enum Mode {
     Tls,
     /// Refuses the TLS handshake if the client names no host that it serves.
     TlsRefuse,
+    /// Finishes the handshake, reads the request, then closes.
+    TlsEof,
     /// Reads the ClientHello, never answers.
     TlsHang,
     /// Finishes the handshake, reads the request, never answers.
@@ -259,7 +268,7 @@ fn fail_after_header(mut stream: TcpStream) -> io::Result<()> {
     reset(stream)
 }
 
-/// The server in mode `http-once` has had a client.
+/// The server in mode `http-once` or `exit-slowly` has had a client.
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
 fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<()> {
@@ -272,6 +281,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             write_status(&mut stream, "503 Service Unavailable")?;
             drain(&mut stream)
         }
+        Mode::NoStatus => say(&mut stream, b"HTTP/1.1 Forbidden\r\nContent-Length: 0\r\n\r\n"),
         Mode::BadRequest => reject(&mut stream),
         Mode::Misdirected => answer(&mut stream, "421 Misdirected Request"),
         Mode::GoTls => say(&mut stream, GO_TLS),
@@ -289,6 +299,19 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::Exit => {
             read_request(&mut stream)?;
             std::process::exit(0)
+        }
+        Mode::ExitSlowly => {
+            read_request(&mut stream)?;
+            if !ANSWERED.swap(true, Ordering::Relaxed) {
+                return Ok(());
+            }
+            drop(stream);
+            thread::sleep(Duration::from_millis(10));
+            std::process::exit(0)
+        }
+        Mode::Grpc => {
+            stream.write_all(SETTINGS)?;
+            drain(&mut stream)
         }
         Mode::Banner => {
             stream.write_all(b"220 smtp.example ready\r\n")?;
@@ -318,6 +341,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::SlowBig(pause) => answer_big_late(&mut stream, pause),
         Mode::TlsSlow(pause) => answer_late(&mut tls.accept(stream)?, pause),
         Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
+        Mode::TlsEof => read_request(&mut tls.accept(stream)?).map(drop),
         Mode::TlsHangRequest => hang_in_tls(tls.accept(stream)?),
     }
 }
@@ -332,6 +356,8 @@ fn burn(stream: &mut TcpStream) -> io::Result<()> {
 
 /// From Go's net/http, `conn.serve`.
 const GO_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
+/// An empty SETTINGS frame (RFC 9113 6.5).
+const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
 const BODYLESS: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nok\n";
 
 /// Reads a request and sends these bytes.

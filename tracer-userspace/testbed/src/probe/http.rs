@@ -3,6 +3,8 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 
+use super::Timed;
+
 /// Sends the kubelet's request, reads the answer and returns its status.
 pub fn get(stream: &mut (impl Read + Write), dst: SocketAddr) -> io::Result<u16> {
     let request = format!(
@@ -10,6 +12,27 @@ pub fn get(stream: &mut (impl Read + Write), dst: SocketAddr) -> io::Result<u16>
     );
     stream.write_all(request.as_bytes())?;
     stream.flush()?;
+    read_answer(stream)
+}
+
+/// Waits for the first bytes of the server. Sends no request if there are some.
+pub fn get_unless_answered(stream: &mut Timed, dst: SocketAddr) -> io::Result<u16> {
+    if stream.has_bytes()? { read_answer(stream) } else { get(stream, dst) }
+}
+
+/// The preface and the first SETTINGS of a client (RFC 9113 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Sends the preface of HTTP/2 and reads the first frames.
+pub fn begin_http2(stream: &mut (impl Read + Write)) -> io::Result<()> {
+    stream.write_all(PREFACE)?;
+    match stream.read(&mut [0; 4096])? {
+        0 => Err(io::Error::new(ErrorKind::UnexpectedEof, "EOF")),
+        _ => Ok(()),
+    }
+}
+
+fn read_answer(stream: &mut impl Read) -> io::Result<u16> {
     let mut answer = Vec::new();
     loop {
         if let Some(whole) = complete(&answer) {
@@ -25,6 +48,10 @@ pub fn get(stream: &mut (impl Read + Write), dst: SocketAddr) -> io::Result<u16>
 
 /// The status, if the header and its announced length of body have arrived.
 fn complete(answer: &[u8]) -> Option<io::Result<u16>> {
+    // A frame of HTTP/2.
+    if answer.first() == Some(&0) {
+        return Some(Err(io::Error::new(ErrorKind::InvalidData, "malformed HTTP response")));
+    }
     let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&answer[..end]);
     let status = head.split(' ').nth(1).and_then(|s| s.parse().ok());

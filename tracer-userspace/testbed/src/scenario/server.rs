@@ -9,7 +9,7 @@ use super::{Fixture, Need, Scenario};
 use crate::check::Claim;
 use crate::net::PREFIX;
 use crate::node::Family;
-use crate::pods::{HTTP, LOOPBACK_HOST, TLS, UNLISTED_TLS};
+use crate::pods::{GRPC, HTTP, LOOPBACK_HOST, SLOW_START, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind, ProbeRequest};
 
 pub(super) const ALL: &[Scenario] = &[
@@ -36,6 +36,9 @@ pub(super) const ALL: &[Scenario] = &[
         s.serving_fails("deferred-bodyless", Kind::Http, Ending::Timeout)
     }),
     Scenario::new("slow_response_never_accepted", SLOW, |s| s.serving_fails("noaccept", Kind::Http, Ending::Timeout)),
+    Scenario::new("tls_handshake_slow_never_accepted", SLOW, |s| {
+        s.serving_fails("noaccept", Kind::Https, Ending::Timeout)
+    }),
     Scenario::new("slow_response_after_handshake", SLOW, |s| {
         s.serving_fails("tls-hang-request", Kind::Https, Ending::Timeout)
     }),
@@ -65,11 +68,35 @@ pub(super) const ALL: &[Scenario] = &[
         .and_v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| s.serving_fails("exit", Kind::Http, Ending::Eof)),
     Scenario::new("closed_without_answer_at_accept", CLOSED, closed_before_request).and_v6(),
+    Scenario::new("closed_without_answer_exit_slowly", CLOSED, exits_slowly),
+    Scenario::new("closed_without_answer_by_url", CLOSED, |s| {
+        s.mentions(&["after the handshake and before its answer was complete"]);
+        by_url(s, "tls-eof", Kind::Https, Ending::Eof, "EOF")
+    })
+    .without_specs(),
+    Scenario::new("probe_misconfigured_grpc_eof", CLOSED, |s| {
+        let pod = s.serving("eof", GRPC)?;
+        s.fails(Kind::Grpc, pod, Ending::Eof)
+    })
+    .own(),
     Scenario::new("healthy_closed_by_server", None, closes_at_accept),
     Scenario::new("app_status_failure", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status))
         .smoke()
         .and_v6_on_every_kernel(),
     Scenario::new("app_status_failure_not_http", BAD_STATUS, |s| s.serving_fails("not-http", Kind::Http, Ending::Eof)),
+    Scenario::new("app_status_failure_no_status", BAD_STATUS, |s| {
+        s.mentions(&["no status of three digits"]);
+        s.serving_fails("no-status", Kind::Http, Ending::Error)
+    }),
+    Scenario::new("app_status_failure_before_request", BAD_STATUS, |s| {
+        let pod = s.serving("greet-503", SLOW_START)?;
+        s.fails(Kind::LateHttp, pod, Ending::Status)
+    }),
+    Scenario::new("probe_misconfigured_http2", MISCONFIGURED, |s| {
+        s.mentions(&["a frame of HTTP/2"]);
+        let pod = s.serving("grpc", SLOW_START)?;
+        s.fails(Kind::Http, pod, Ending::Error)
+    }),
     Scenario::new("app_status_failure_by_url", BAD_STATUS, |s| {
         let broken = "net/http: HTTP/1.x transport connection broken: malformed MIME header line: X-A (x): 1";
         by_url(s, "http", Kind::Http, Ending::Ok, broken)
@@ -167,6 +194,15 @@ fn by_url(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, how: Ending, why: &
     // When the next line has its verdict, tracer has read this one.
     fixture.kubelet_reports(pod, "cat: /tmp/ready: No such file or directory")?;
     fixture.reported_alone(Cause::ExecFailed, 1)
+}
+
+/// When the process ends, its listener ends a moment after the connection. The first attempt lets tracer read the pod's
+/// sockets: then the second verdict does not wait for them.
+fn exits_slowly(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("exit-slowly", HTTP)?;
+    fixture.fails(Kind::Http, pod, Ending::Eof)?;
+    fixture.mentions(&["its listener ended at the same time"]);
+    fixture.fails(Kind::Http, pod, Ending::Eof)
 }
 
 /// The process listened, and has exited.
