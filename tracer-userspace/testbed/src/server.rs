@@ -296,6 +296,34 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::Hang => hang(&mut stream),
         Mode::TlsHang | Mode::NoAccept | Mode::Backlog(_) => drain(&mut stream),
         Mode::Burn => burn(&mut stream),
+        Mode::Grpc => {
+            stream.write_all(SETTINGS)?;
+            drain(&mut stream)
+        }
+        Mode::Banner => {
+            stream.write_all(b"220 smtp.example ready\r\n")?;
+            read_request(&mut stream).map(drop)
+        }
+        Mode::NotHttp => say(&mut stream, b"-ERR unknown command 'GET', with args beginning with: '/healthz'\r\n"),
+        Mode::Big => answer_big(&mut stream, false),
+        Mode::BigAfterHead => answer_big(&mut stream, true),
+        Mode::Slow(pause) => {
+            read_request(&mut stream)?;
+            thread::sleep(pause);
+            write_status(&mut stream, "200 OK")
+        }
+        Mode::SlowBig(pause) => answer_big_late(&mut stream, pause),
+        Mode::TlsSlow(pause) => answer_late(&mut tls.accept(stream)?, pause),
+        Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
+        Mode::TlsEof => read_request(&mut tls.accept(stream)?).map(drop),
+        Mode::TlsHangRequest => hang_in_tls(tls.accept(stream)?),
+        _ => end(stream, mode),
+    }
+}
+
+/// Ends the connection, or the process, in one of the ways that are no answer.
+fn end(mut stream: TcpStream, mode: Mode) -> io::Result<()> {
+    match mode {
         Mode::Exit => {
             read_request(&mut stream)?;
             std::process::exit(0)
@@ -309,17 +337,6 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             thread::sleep(Duration::from_millis(10));
             std::process::exit(0)
         }
-        Mode::Grpc => {
-            stream.write_all(SETTINGS)?;
-            drain(&mut stream)
-        }
-        Mode::Banner => {
-            stream.write_all(b"220 smtp.example ready\r\n")?;
-            read_request(&mut stream).map(drop)
-        }
-        Mode::NotHttp => say(&mut stream, b"-ERR unknown command 'GET', with args beginning with: '/healthz'\r\n"),
-        Mode::Big => answer_big(&mut stream, false),
-        Mode::BigAfterHead => answer_big(&mut stream, true),
         Mode::Rst => {
             read_request(&mut stream)?;
             reset(stream)
@@ -331,18 +348,8 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         }
         Mode::RstUnread => stream.peek(&mut [0]).map(drop),
         Mode::RstAtAccept => reset(stream),
-        Mode::EofAtAccept => Ok(()),
         Mode::Eof => read_request(&mut stream).map(drop),
-        Mode::Slow(pause) => {
-            read_request(&mut stream)?;
-            thread::sleep(pause);
-            write_status(&mut stream, "200 OK")
-        }
-        Mode::SlowBig(pause) => answer_big_late(&mut stream, pause),
-        Mode::TlsSlow(pause) => answer_late(&mut tls.accept(stream)?, pause),
-        Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
-        Mode::TlsEof => read_request(&mut tls.accept(stream)?).map(drop),
-        Mode::TlsHangRequest => hang_in_tls(tls.accept(stream)?),
+        _ => Ok(()),
     }
 }
 

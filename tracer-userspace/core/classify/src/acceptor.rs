@@ -53,8 +53,8 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
 fn reading<'a>(case: &Case<'a>) -> Option<(u64, &'a Acceptor)> {
     let (time, reading) = last_reading(case, FRESH_NS)?;
     let acceptor = reading.acceptor.as_ref()?;
-    let port = acceptor.to.unwrap_or(case.attempt.flow.dst).port();
-    let is_current = time >= case.attempt.started || !case.node.listeners.changed_since(acceptor.netns, port, time);
+    let at = acceptor.to.unwrap_or(case.attempt.flow.dst);
+    let is_current = time >= case.attempt.started || !case.node.listeners.changed_since(acceptor.netns, at, time);
     is_current.then_some((time, acceptor))
 }
 

@@ -32,10 +32,6 @@ mod tests {
         stream.connect().established().resets((100, 101, 0))
     }
 
-    fn closed(stream: &mut Stream) -> &mut Stream {
-        stream.connect().established().server_closes((100, 101, 1))
-    }
-
     fn second(redirect: Option<Redirect>, fail: fn(&mut Stream) -> &mut Stream) -> Vec<&'static str> {
         let mut stream = Stream::new().http_readiness().clone();
         fail(&mut stream).wait_ms(5).pod_sockets(|reading| reading.redirect = redirect).wait_ms(10_000).again(8);

@@ -176,19 +176,28 @@ fn by_reason(drop: &PacketDrop) -> Explanation {
             Explanation::of("; that namespace has no route for it, and does not have that address itself")
                 .fix(ADDRESS, address(drop))
         }
-        // `noop_enqueue`, net/sched/sch_generic.c: a device that is down has no other queue.
-        Some("QDISC_DROP") if drop.device.as_ref().is_some_and(|device| !device.up) => {
-            Explanation::of("; that device is down")
-                .fix("Set the device up, and find what set it down", [format!("ip link show dev {device}")])
-        }
-        Some("QDISC_DROP" | "QDISC_OVERLIMIT") => {
-            Explanation::of("; the device's queue is full, limited, or made to lose packets").fix(QUEUE, [queue(device)])
-        }
-        Some(reason) if reason.starts_with("QDISC") => Explanation::default().fix(QUEUE, [queue(device)]),
+        Some(reason) if reason.starts_with("QDISC") => by_queue(drop, reason),
         Some(_) if ovs_reason(drop).is_some() => Explanation::of(
             "; it is an error or a limit of Open vSwitch, not a flow that drops on purpose (its number: enum ovs_drop_reason, net/openvswitch/drop.h; ovs-appctl dpctl/dump-flows and the log of ovs-vswitchd on this node)",
         ),
         _ => Explanation::default(),
+    }
+}
+
+/// Of the device, or of its queueing discipline (net/sched).
+fn by_queue(drop: &PacketDrop, reason: &str) -> Explanation {
+    let device = device(drop);
+    match reason {
+        // `noop_enqueue`, net/sched/sch_generic.c: a device that is down has no other queue.
+        "QDISC_DROP" if drop.device.as_ref().is_some_and(|device| !device.up) => {
+            Explanation::of("; that device is down")
+                .fix("Set the device up, and find what set it down", [format!("ip link show dev {device}")])
+        }
+        "QDISC_DROP" | "QDISC_OVERLIMIT" => {
+            Explanation::of("; the device's queue is full, limited, or made to lose packets")
+                .fix(QUEUE, [queue(device)])
+        }
+        _ => Explanation::default().fix(QUEUE, [queue(device)]),
     }
 }
 
