@@ -226,7 +226,9 @@ fn node_name(flag: NodeFlag) -> Result<String, Error> {
 fn probers(names: Vec<String>) -> Result<Vec<String>, Error> {
     refuse_empty("--prober", &names)?;
     let is_path = |name: &&String| name.contains('/');
-    if let Some((path, name)) = names.iter().find(is_path).and_then(|path| Some((path, path.rsplit('/').next()?))) {
+    if let Some((path, name)) =
+        names.iter().find(is_path).and_then(|path| Some((path, path.trim_end_matches('/').rsplit('/').next()?)))
+    {
         return Err(Error::Usage(format!("--prober `{path}`: a path, not the name of a process; write `{name}`")));
     }
     if let Some(name) = names.iter().find(|name| name.len() > COMM_MAX) {
@@ -272,6 +274,10 @@ fn readable(flag: &'static str, path: Option<PathBuf>) -> Result<Option<PathBuf>
 fn btf(flag: BtfFlag) -> Result<Option<PathBuf>, Error> {
     const MAGIC: [u8; 2] = 0xeb9f_u16.to_ne_bytes();
     let Some(path) = readable("--btf", flag.btf)? else { return Ok(None) };
+    // What is read from a pipe is gone.
+    if std::fs::metadata(&path).is_ok_and(|it| it.file_type().is_fifo()) {
+        return Ok(Some(path));
+    }
     let mut magic = [0; 2];
     match File::open(&path).and_then(|mut file| file.read_exact(&mut magic)) {
         Ok(()) if magic == MAGIC => Ok(Some(path)),

@@ -212,7 +212,7 @@ impl Log {
 
 /// The files of `KUBECONFIG` that exist: kubectl skips the others. Absent if none exists.
 fn listed(variable: Option<OsString>) -> Option<Vec<PathBuf>> {
-    let files: Vec<_> = std::env::split_paths(&variable?).filter(|path| path.exists()).collect();
+    let files: Vec<_> = std::env::split_paths(&variable?).filter(|path| path.try_exists().unwrap_or(true)).collect();
     (!files.is_empty()).then_some(files)
 }
 

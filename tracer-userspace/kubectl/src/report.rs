@@ -33,11 +33,10 @@ pub(super) async fn report(api: Api, args: &Report) -> Result<u8, Problem> {
     let take = |read: Read<ToPage>| {
         let Read { daemon, sink: ToPage { reading, .. }, bytes, problem } = read;
         let problem = problem.or_else(|| reading.problem("its log")).map(|problem| problem.to_string());
-        let nothing = (reading.records == 0).then(|| "no record in its log: it may write to a file".to_owned());
         let cut = (bytes >= args.logs.limit_bytes)
             .then(|| "its newest records are missing: shorten --since or raise --limit-bytes".to_owned());
         let unreadable = (reading.unreadable > 0).then(|| format!("{} lines could not be read", reading.unreadable));
-        collector.borrow_mut().source(daemon.name(), problem.or(cut).or(unreadable).or(nothing));
+        collector.borrow_mut().source(daemon.name(), problem.or(cut).or(unreadable));
         Ok(())
     };
     let without = logs::read_all(Rc::new(api), &args.access, &args.logs, new, take).await?;

@@ -317,7 +317,14 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
         Mode::TlsEof => read_request(&mut tls.accept(stream)?).map(drop),
         Mode::TlsHangRequest => hang_in_tls(tls.accept(stream)?),
-        _ => end(stream, mode),
+        Mode::Exit
+        | Mode::ExitSlowly
+        | Mode::Rst
+        | Mode::RstAfter
+        | Mode::RstUnread
+        | Mode::RstAtAccept
+        | Mode::EofAtAccept
+        | Mode::Eof => end(stream, mode),
     }
 }
 

@@ -55,8 +55,7 @@ impl Page {
 
     /// Whether the complete log of every requested node is on the page.
     pub(crate) fn is_whole(&self) -> bool {
-        let Answers { without, without_records, not_ready, cut, .. } = &self.answers;
-        without.is_empty() && without_records.is_empty() && not_ready.is_empty() && cut.is_empty()
+        self.answers.without.is_empty() && self.answers.cut.is_empty()
     }
 
     /// Warnings about what is missing on the page, or makes it less sure.
@@ -77,7 +76,7 @@ impl Page {
         if !without_records.is_empty() {
             let named = without_records.iter().take(NAMED_NODES).map(String::as_str).collect::<Vec<_>>().join(", ");
             warnings.push(format!(
-                "no record in the log of {}: {named}{}; tracer may write to a file there (--output-file), or not run",
+                "no record in the log of {}: {named}{}; nothing happened there, or tracer writes to a file (--output-file)",
                 counted(without_records.len() as u64, "node"),
                 more(without_records.len())
             ));
@@ -129,13 +128,11 @@ impl Page {
         out
     }
 
-    /// The line where nothing is counted. It is good news only of logs that were read.
+    /// The line where nothing is counted. It is good news only of logs that have records.
     fn without_failure(&self, screen: Screen) -> String {
-        let read = self.answers.answered - self.answers.without_records.len() as u64;
-        match read {
-            0 => screen.paint(Style::Mild, "no record was read, so nothing is known"),
-            _ if self.is_whole() => screen.paint(Style::Good, "no failure in these logs"),
-            _ => screen.paint(Style::Mild, &format!("no failure in the records of {}", counted(read, "node"))),
+        match self.answers.answered - self.answers.without_records.len() as u64 {
+            0 => screen.paint(Style::Mild, "no record in these logs"),
+            _ => screen.paint(Style::Good, "no failure in these logs"),
         }
     }
 

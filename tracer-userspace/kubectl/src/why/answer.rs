@@ -159,8 +159,7 @@ pub(super) fn describe_log(collected: &Collected, daemon: &Daemon, screen: Scree
     if collected.reading.records == 0 {
         row(
             "doctor",
-            "nothing is known of the node: tracer may write its records to a file (--output-file), \
-                       or it does not run",
+            "nothing is known of the node: nothing happened there in this time, or tracer writes to a file (--output-file)",
         );
     }
     if restarts(&daemon.pod) > 0 {
@@ -178,8 +177,10 @@ pub(super) fn describe_log(collected: &Collected, daemon: &Daemon, screen: Scree
         }
     }
     let findings: Vec<_> = collected.findings().cloned().collect();
-    if findings.is_empty() && collected.reading.records > 0 {
-        row("doctor", "nothing that is wrong with the node is in this log");
+    if findings.is_empty() {
+        if collected.reading.records > 0 {
+            row("doctor", "nothing that is wrong with the node is in this log");
+        }
         return out;
     }
     row("doctor", &format!("found on {}:", daemon.node()));

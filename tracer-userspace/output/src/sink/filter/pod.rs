@@ -32,13 +32,13 @@ impl PodFilter {
     pub(super) fn hint(&self, name: &str, workload: Option<&Workload>) -> Option<String> {
         match (&self.pattern, workload) {
             (Pattern::Name(prefix), _) if name.starts_with(prefix) => Some(format!("; did you mean `-p '{prefix}*'`?")),
-            (Pattern::Workload(wanted), Some(Workload { kind, name })) if *name == wanted.name => Some(format!(
-                "; {} is a {}: `-p {}/{}`",
-                safe(name),
-                safe(kind),
-                safe(&kind.to_lowercase()),
-                safe(name)
-            )),
+            (Pattern::Workload(wanted), Some(Workload { kind, name })) if *name == wanted.name => {
+                let flag = match Workload::kind_as_typed(kind) {
+                    Some(_) => format!("{}/{}", safe(&kind.to_lowercase()), safe(name)),
+                    None => format!("'{}-*'", safe(name)),
+                };
+                Some(format!("; {} is a {}: `-p {flag}`", safe(name), safe(kind)))
+            }
             _ => None,
         }
     }
