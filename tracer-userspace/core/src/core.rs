@@ -269,7 +269,7 @@ impl Core {
         let streak = self.failures.streak(attempt, &self.node);
         let streak = streak.map(|s| next(s, before.is_some() || self.is_grpc_retry(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
-        let established = attempt.established.is_some();
+        let established = attempt.established.is_some() && attempt.prober;
         let failing = established.then(|| self.failures.failing(attempt, &self.node, before.is_some())).flatten();
         let case = Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak).failing(failing);
         let found = classify(&case);

@@ -48,7 +48,9 @@ const CTA_PROTO_DST_PORT: u16 = 3;
 /// Reads the sockets of the target's pod; `None` if the pod was not found. The processes of the node's own network are
 /// those of many pods: of them tracer reads only who accepts.
 pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
-    let found = match namespaces.owner(query, from) {
+    // No other namespace is asked for an address of the prober's own. A packet to it has it as its source, too.
+    let is_own = query.peer.is_some_and(|peer| peer.ip() == query.target.ip());
+    let found = match if is_own { Owner::Nobody } else { namespaces.owner(query, from) } {
         Owner::One(netns, path) => read_in(query, from, Place { netns, path }, namespaces),
         Owner::Unsure | Owner::Nobody => None,
     };

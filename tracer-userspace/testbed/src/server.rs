@@ -341,7 +341,7 @@ fn end(mut stream: TcpStream, mode: Mode) -> io::Result<()> {
                 return Ok(());
             }
             drop(stream);
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(5));
             std::process::exit(0)
         }
         Mode::Rst => {

@@ -30,7 +30,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     }
     let read = reading(case);
     let Some(other) = elsewhere(case, read.map(|(_, it)| it)).or_else(|| beside(case, read?.1)) else {
-        if shares_node(case) && read.is_none_or(|(_, it)| it.processes.is_empty()) {
+        if shares_node(case) && is_own(case) && read.is_none_or(|(_, it)| it.processes.is_empty()) {
             finding.confidence = finding.confidence.min(Confidence::Likely);
             finding.summary += "; tracer could not read which process of the node has that port";
         }
@@ -58,13 +58,18 @@ fn reading<'a>(case: &Case<'a>) -> Option<(u64, &'a Acceptor)> {
     is_current.then_some((time, acceptor))
 }
 
+/// The prober connected to an address of its own namespace. A packet to such an address has it as its source, too.
+fn is_own(case: &Case<'_>) -> bool {
+    let (src, dst) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.ip());
+    src == dst || case.attempt.netns.is_some_and(|from| case.node.is_a_node(from) && case.node.owns(from, dst))
+}
+
 /// The connection arrived in another namespace than the pod's: in the node's own, or in that of another pod.
 fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>) -> Option<Other> {
     let (addr, from) = (case.attempt.flow.dst.ip(), case.attempt.netns?);
     let pod = listed(case)?.full_name()?;
-    // A packet to the node's own address has the same address as its source.
-    let owns = || case.node.is_a_node(from) && case.node.owns(from, addr) || case.attempt.flow.src.ip() == addr;
-    let netns = read.map(|it| it.netns).or_else(|| (case.attempt.prober && owns()).then_some(from))?;
+    let owns = || case.attempt.prober && is_own(case);
+    let netns = read.map(|it| it.netns).or_else(|| owns().then_some(from))?;
     let is_other = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
     if !case.node.pods.at(addr).all(is_other) {
         return None;
@@ -98,6 +103,10 @@ fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>) -> Option<Other> {
 
 /// A process with the right address accepted, and is not the probed container's.
 fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
+    // The answer is that of the probed container.
+    if super::sidecar::asks_another(case) {
+        return None;
+    }
     let (pod, container) = case.matched.probed_container()?;
     let own = if pod.host_network { case.attempt.netns } else { pod.netns };
     if acceptor.processes.is_empty() || own != Some(acceptor.netns) {
@@ -129,7 +138,7 @@ fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
         "Find out which of the two should have port {port} of the node: stop the other one, or give it another port. Two servers cannot have it"
     ));
     let show = run_in(case, case.attempt.netns, format!("ss -ltnp 'sport = :{port}'"));
-    let words = format!("{has_port}: bind() of its server fails while that process listens (EADDRINUSE)");
+    let words = format!("{has_port}: bind() of its server would fail while that process listens (EADDRINUSE)");
     Some(Other { cause: Some(Cause::PortTaken), words, fix: with_logs(case, fix.run([show])) })
 }
 
@@ -216,7 +225,7 @@ mod tests {
         ] {
             let verdict = answered(host_network, NODE, None, &[by]);
             assert_eq!((verdict.cause, verdict.confidence), (Cause::PortTaken, Confidence::Likely));
-            assert_has(&verdict.summary, &["HTTP status 503; ", name, "bind() of its server fails"]);
+            assert_has(&verdict.summary, &["HTTP status 503; ", name, "bind() of its server would fail"]);
             assert_has(&verdict.remediation, &["ss -ltnp 'sport = :8080'"]);
             assert_lacks(&verdict.remediation, &["The network from the kubelet to the pod works"]);
         }

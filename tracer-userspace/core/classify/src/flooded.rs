@@ -56,7 +56,9 @@ fn is_in_other_pod(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
     let at_arrival = netfilter_hook(drop) == Some("INGRESS")
         || matches!(place_of(drop), Some(ProgramPlace::TcIngress | ProgramPlace::Xdp));
     let pod = drop.netns.filter(|_| at_arrival).and_then(|netns| node.pods.in_netns(netns));
-    pod.is_some_and(|pod| !pod.host_network && !pod.addrs.contains(&attempt.flow.dst.ip()))
+    let dst = attempt.flow.dst.ip();
+    let own = attempt.netns.and_then(|from| node.netns_of_addr(from, dst));
+    own != drop.netns && pod.is_some_and(|pod| !pod.host_network && !pod.addrs.contains(&dst))
 }
 
 #[cfg(test)]

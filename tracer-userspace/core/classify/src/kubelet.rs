@@ -11,7 +11,7 @@ use super::command_fix::{
 use super::evidence::of_outcome;
 use super::finding::Finding;
 use super::kubectl;
-use super::rules::app_status_failure::{BAD_REQUEST, HANDLER, NO_SUCH_PATH, answer_text, got_no_tls};
+use super::rules::app_status_failure::{answer_text, got_no_tls, names_log};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched};
@@ -134,10 +134,7 @@ pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(
         container_of(&named.k8s),
         reading(connections, probe, node)
     );
-    let fix = match fix {
-        HANDLER | NO_SUCH_PATH | BAD_REQUEST => kubectl::and_log(&named.k8s, false, fix.into()),
-        _ => fix.into(),
-    };
+    let fix = if names_log(fix) { kubectl::and_log(&named.k8s, false, fix.into()) } else { fix.into() };
     let misfit = got_no_tls(probe) && !has_answered_in_tls(probe, node);
     let cause = if misfit { Cause::ProbeMisconfigured } else { Cause::AppStatusFailure };
     Some((Finding::likely(cause, vec![of_outcome(probe)], summary, fix), named))

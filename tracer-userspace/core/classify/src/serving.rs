@@ -179,7 +179,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     }
     let (Some((time, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
     // What a reading of the first half shows may have changed.
-    if case.attempt.ended.is_some_and(|(ended, _)| time < case.attempt.started + (ended - case.attempt.started) / 2) {
+    let started = case.attempt.started;
+    let half = |ended: u64| started.saturating_add(ended.saturating_sub(started) / 2);
+    if case.attempt.ended.is_some_and(|(ended, _)| time < half(ended)) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
     let holder = reading.processes.iter().find(|it| connection.pid == Some(it.pid));

@@ -157,7 +157,7 @@ impl Core {
     /// Keeps a refused attempt: if a process begins to listen there, the refusal only came too early.
     pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
         let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
-        if !finding.cause.has(Trait::NoListener) {
+        if !finding.cause.has(Trait::NoListener) || attempt.established.is_some() {
             return;
         }
         let is_retry = self.is_grpc_retry(attempt);

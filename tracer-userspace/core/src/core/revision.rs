@@ -56,9 +56,11 @@ pub(super) fn is_of_later_syn(before: Decided, finding: &Finding) -> bool {
 }
 
 /// The cause comes first in the order of decision. If it is proven that the target was reached, a cause on the way to
-/// it must be proven, too. A stopped server is no such cause: it is why its queue is full.
+/// it must be proven, too. A stopped server is no such cause: it is why its queue is full. Nor is a port that another
+/// process has: that process is the target that was reached.
 fn is_nearer(before: Decided, finding: &Finding) -> bool {
-    let reached = before.cause.has(Trait::Reached) && finding.cause != Cause::TargetFrozen;
+    let is_at_target = matches!(finding.cause, Cause::TargetFrozen | Cause::PortTaken);
+    let reached = before.cause.has(Trait::Reached) && !is_at_target;
     let less_sure = before.confidence == Confidence::Proven && finding.confidence < before.confidence;
     finding.cause < before.cause && !(reached && less_sure)
 }

@@ -60,6 +60,9 @@ impl KnownLinks {
             self.observe_lost(time, links.netns, link);
             self.observe_lost_addresses(time, links.netns, link);
         }
+        // Pods come and go with their links: those must not push out the links that stay.
+        let stays = |ifindex| links.links.iter().any(|link| link.ifindex == ifindex);
+        self.lost_routes.retain(|(it, _)| it.netns != links.netns || stays(it.ifindex));
         self.tables.insert(links.netns, links.links.clone());
     }
 

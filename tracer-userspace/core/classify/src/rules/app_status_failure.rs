@@ -138,11 +138,15 @@ fn timed_out_in_server(case: &Case<'_>, reported: &KubeletProbe) -> bool {
     reported.is_rpc_timeout() && gave_up_early(case) && is_first()
 }
 
+/// The application's log shows why.
+pub(in super::super) fn names_log(fix: &str) -> bool {
+    fix == BAD_STATUS_LINE || fix.ends_with("Read the application's log of that moment")
+}
+
 /// Adds the application's log, unless the port speaks another protocol: the log does not show that.
 fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     match fix {
-        HANDLER | NO_SUCH_PATH | NOT_ALLOWED | NO_GET | RATE_LIMITED | BAD_STATUS_LINE => with_log(case, fix),
-        BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED => with_log(case, fix),
+        _ if names_log(fix) => with_log(case, fix),
         TLS_REFUSED | TLS_NOT_ACCEPTED => with_log(case, fix).run([shows_certificate(case.attempt.flow.dst)]),
         _ => fix.into(),
     }

@@ -148,8 +148,12 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
     if !own || !case.node.pods.at(addr).all(elsewhere) {
         return None;
     }
-    if !case.node.links.get(&netns).into_iter().flatten().any(|link| link.addrs.contains(&addr)) {
-        return Some(by_local_route(case, refused, netns, &pod, to_itself));
+    match case.node.links.get(&netns) {
+        Some(links) if !links.iter().any(|link| link.addrs.contains(&addr)) => {
+            return Some(by_local_route(case, refused, netns, &pod, to_itself));
+        }
+        None if !to_itself => return None,
+        _ => {}
     }
     let (device, remediation) = own_address(case, netns);
     let summary = format!(
