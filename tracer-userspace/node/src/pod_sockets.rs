@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use netlink_packet_core::NLA_F_NESTED;
 use netlink_sys::protocols::NETLINK_NETFILTER;
@@ -100,7 +101,7 @@ fn acceptor(query: &TargetQuery, peer: SocketAddr, from: &Place, namespaces: &mu
         is_whole.then(|| found.held.keys().map(|pid| accepting(*pid)).collect::<Option<Vec<_>>>()).flatten()
     };
     // A process that began to listen a moment ago may be missing in the older search.
-    let found = find(max_age(query.awaited)).or_else(|| find(max_age(Awaited::Handshake)));
+    let found = find(max_age(query.awaited)).or_else(|| find(Duration::ZERO));
     // The workers of a server share its listeners.
     let mut processes = found.unwrap_or_default();
     processes.sort_by(|a, b| cgroup_key(a).cmp(&cgroup_key(b)));

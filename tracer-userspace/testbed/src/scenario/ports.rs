@@ -116,7 +116,7 @@ fn taken_by_client(fixture: &mut Fixture<'_>) -> Result<()> {
     if bind_server(inside, pod)? != Err(Errno::EADDRINUSE) {
         bail!("bind() does not fail with EADDRINUSE beside the client");
     }
-    fixture.mentions(&[&format!("pod (pid {}) to {node}", client.pid()), "bind() fails"]);
+    fixture.mentions(&[&format!("pod (pid {}) to {node}", client.pid()), "bind() would fail"]);
     fixture.helpers.push(client);
     // The first verdict is `connection_refused`. tracer revises it after it has inspected the port.
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
