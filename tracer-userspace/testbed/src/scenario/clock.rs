@@ -32,7 +32,7 @@ fn set_back(fixture: &mut Fixture<'_>) -> Result<()> {
         format!("pod-{}", addr.ip().to_string().rsplit(['.', ':']).next().unwrap_or_default())
     };
     for (pod, words) in
-        [(other, "of app, patient, side, slow, tls of pod"), (probed, "of local, patient, side, slow, tls of pod")]
+        [(other, "of app, patient, side, slow, tls of pod"), (probed, "of grpc, local, patient, side, slow, tls of pod")]
     {
         let mut summaries = Vec::new();
         let mut found = |records: &[Record]| {
