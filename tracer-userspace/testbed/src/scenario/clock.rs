@@ -31,9 +31,10 @@ fn set_back(fixture: &mut Fixture<'_>) -> Result<()> {
     let names = |addr: std::net::SocketAddr| {
         format!("pod-{}", addr.ip().to_string().rsplit(['.', ':']).next().unwrap_or_default())
     };
-    for (pod, words) in
-        [(other, "of app, patient, side, slow, tls of pod"), (probed, "of grpc, local, patient, side, slow, tls of pod")]
-    {
+    for (pod, words) in [
+        (other, "of app, patient, side, slow, tls of pod"),
+        (probed, "of grpc, local, patient, side, slow, tls of pod"),
+    ] {
         let mut summaries = Vec::new();
         let mut found = |records: &[Record]| {
             summaries = records.iter().filter_map(|record| not_run(record, &names(pod))).collect();
