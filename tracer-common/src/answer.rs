@@ -59,10 +59,11 @@ pub const BAD_REQUEST: u16 = 400;
 /// Parts of the texts of such answers: "Client sent an HTTP request to an HTTPS server." (Go), "The plain HTTP request was sent to
 /// HTTPS port" (nginx), "You're speaking plain HTTP to an SSL-enabled server port." (Apache), "This combination of host and port
 /// requires TLS." (Tomcat).
-const TLS_PHRASES: [&[u8; 11]; 4] = [b"n HTTPS ser", b" HTTPS port", b"n SSL-enabl", b"ires TLS.\r\n"];
+const TLS_PHRASES: [&[u8; 11]; 4] = [b" HTTPS serv", b" HTTPS port", b" SSL-enable", b"ires TLS.\r\n"];
 /// How many bytes of an answer are searched for these texts.
 const SEARCHED_BYTES: u64 = 512;
-/// The step of the search. Every fourth byte of the answer begins a word of eight bytes, and any 11 bytes contain such a word.
+/// The step of the search. Every fourth byte of the answer begins a word of eight bytes, and any 11 bytes contain such a word. So each
+/// of the first four words of a phrase must decide by itself.
 const STEP: u64 = 4;
 
 /// The words of the phrases, each at its [`slot`]. The search compares with one of them: the verifier follows each comparison.
@@ -71,7 +72,7 @@ static WORDS: [u64; 32] = words();
 /// A different slot for each word of a phrase. The factor was found by trial.
 #[inline(always)]
 const fn slot(word: u64) -> usize {
-    (word.wrapping_mul(0xe198_8ad9_f06c_144b) >> 59) as usize
+    (word.wrapping_mul(0x7dfb_ad9c_ee9b_14f7) >> 59) as usize
 }
 
 const fn words() -> [u64; 32] {
@@ -141,6 +142,10 @@ mod tests {
         assert!(!says(b"HTTP/1.1 400 Bad Request\r\n\r\nno such host; use HTTPS"));
         assert!(!says(b"HTTPS"), "cut before the end");
         assert!(!says(&[0; 600]));
+        for padding in 0..8 {
+            let other = [&b"400 Bad "[padding..], b"this is not an HTTPS request, nor an SSL-encrypted one"].concat();
+            assert!(!says(&other), "{padding} bytes less");
+        }
         for (phrase, padding) in TLS_PHRASES.iter().flat_map(|phrase| (0..8).map(move |padding| (phrase, padding))) {
             assert!(says(&[&b"400 Bad "[padding..], *phrase].concat()), "{padding} bytes less");
         }
