@@ -30,7 +30,10 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     }
     let read = reading(case);
     let Some(other) = elsewhere(case, read.map(|(_, it)| it)).or_else(|| beside(case, read?.1)) else {
-        if shares_node(case) && is_own(case) && read.is_none_or(|(_, it)| it.processes.is_empty()) {
+        if shares_node(case)
+            && case.node.is_to_itself(case.attempt)
+            && read.is_none_or(|(_, it)| it.processes.is_empty())
+        {
             finding.confidence = finding.confidence.min(Confidence::Likely);
             finding.summary += "; tracer could not read which process of the node has that port";
         }
@@ -58,17 +61,11 @@ fn reading<'a>(case: &Case<'a>) -> Option<(u64, &'a Acceptor)> {
     is_current.then_some((time, acceptor))
 }
 
-/// The prober connected to an address of its own namespace. A packet to such an address has it as its source, too.
-fn is_own(case: &Case<'_>) -> bool {
-    let (src, dst) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.ip());
-    src == dst || case.attempt.netns.is_some_and(|from| case.node.is_a_node(from) && case.node.owns(from, dst))
-}
-
 /// The connection arrived in another namespace than the pod's: in the node's own, or in that of another pod.
 fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>) -> Option<Other> {
     let (addr, from) = (case.attempt.flow.dst.ip(), case.attempt.netns?);
     let pod = listed(case)?.full_name()?;
-    let owns = || case.attempt.prober && is_own(case);
+    let owns = || case.attempt.prober && case.node.is_to_itself(case.attempt);
     let netns = read.map(|it| it.netns).or_else(|| owns().then_some(from))?;
     let is_other = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
     if !case.node.pods.at(addr).all(is_other) {

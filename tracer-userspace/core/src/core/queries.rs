@@ -260,9 +260,7 @@ fn fails(attempt: &Attempt, node: &Node, observation: &Observation) -> bool {
 
 /// The attempt can be a probe of a pod on the node's network, at an address of the node.
 pub(super) fn accepted_on_node(attempt: &Attempt, node: &Node) -> bool {
-    let (src, dst) = (attempt.flow.src.ip(), attempt.flow.dst.ip());
-    let is_own = || src == dst || attempt.netns.is_some_and(|from| node.is_a_node(from) && node.owns(from, dst));
-    Matched::new(attempt, node).probed_pod().is_some_and(|pod| pod.host_network) && is_own()
+    Matched::new(attempt, node).probed_pod().is_some_and(|pod| pod.host_network) && node.is_to_itself(attempt)
 }
 
 /// The sockets of the pod may show why this attempt failed, or which process answered it. The verdict on this attempt

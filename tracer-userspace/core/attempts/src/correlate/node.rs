@@ -220,6 +220,12 @@ impl Node {
         self.pods.at(addr).any(|pod| !pod.host_network)
     }
 
+    /// The attempt goes to an address of its own namespace. A packet to such an address has it as its source, too.
+    pub fn is_to_itself(&self, attempt: &Attempt) -> bool {
+        let (src, dst) = (attempt.flow.src.ip(), attempt.flow.dst.ip());
+        src == dst || attempt.netns.is_some_and(|from| self.is_a_node(from) && self.owns(from, dst))
+    }
+
     /// The attempt goes to a pod of this node, which may have the node's network. The API server is none of them: others
     /// connect to it, too.
     pub fn is_at_pod(&self, attempt: &Attempt) -> bool {

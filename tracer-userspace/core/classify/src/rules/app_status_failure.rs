@@ -140,7 +140,8 @@ fn timed_out_in_server(case: &Case<'_>, reported: &KubeletProbe) -> bool {
 
 /// The application's log shows why.
 pub(in super::super) fn names_log(fix: &str) -> bool {
-    fix == BAD_STATUS_LINE || fix.ends_with("Read the application's log of that moment")
+    let of_handler = matches!(fix, HANDLER | NO_SUCH_PATH | NOT_ALLOWED | NO_GET | RATE_LIMITED | BAD_STATUS_LINE);
+    of_handler || matches!(fix, BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED)
 }
 
 /// Adds the application's log, unless the port speaks another protocol: the log does not show that.
