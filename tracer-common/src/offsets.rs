@@ -103,6 +103,25 @@ pub struct EnumValues {
     pub queue_purge: u32,
 }
 
+/// The number of a helper that no kernel has. Programs for locked-down kernels call it, and the loader puts the kernel function
+/// `bpf_rdonly_cast` in its place.
+pub const RDONLY_CAST: u32 = 0x7472_6163;
+
+/// BTF ids of structs that begin with such a number, for programs that load from kernel memory by `bpf_rdonly_cast`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Types {
+    pub begins_with_u64: u32,
+    pub begins_with_u32: u32,
+    pub begins_with_u16: u32,
+    pub begins_with_u8: u32,
+}
+
+impl Types {
+    /// The names of these structs, in the order of the fields.
+    pub const NAMES: [&str; 4] = ["timespec64", "in_addr", "udphdr", "icmphdr"];
+}
+
 /// Settings that are fixed when the programs are loaded.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

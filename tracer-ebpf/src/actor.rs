@@ -35,6 +35,10 @@ impl Word {
 /// The verifier unrolls the loop, so the body is short and has a single path.
 #[inline(always)]
 pub fn cni_netns(dst: &mut [u8; PATH_LEN]) {
+    // aya puts `bpf_probe_read` in the place of helpers for user memory if it cannot use those for kernel memory.
+    if cfg!(feature = "typed-loads") {
+        return;
+    }
     let Some((mut at, end)) = Task::current().environment() else { return };
     let mut word = Word { head: 0, tail: 0, rest: [0; Word::LEN as usize - 10] };
     // 1 if this piece continues a variable that was longer than the buffer.

@@ -2,19 +2,21 @@
 //!
 //! A view is just an address. Every read uses `bpf_probe_read_kernel`, so a stale, wild or null address gives `None`, as a field
 //! that this kernel lacks does. Nothing is decided before or after a read but that: each branch doubles what the verifier follows.
+//! With the feature `typed-loads` it is [`typed`] that reads, for kernels that withhold this helper.
 
 mod dev;
 mod packet;
 mod skb;
 mod sock;
 mod task;
+#[cfg(feature = "typed-loads")]
+mod typed;
 
-use aya_ebpf::{
-    EbpfContext as _,
-    helpers::generated::{bpf_probe_read_kernel as read_raw, bpf_probe_read_kernel_str as read_str_raw},
-    programs::TracePointContext,
-};
+use aya_ebpf::{EbpfContext as _, programs::TracePointContext};
 use tracer_common::ABSENT32;
+
+#[cfg(feature = "typed-loads")]
+use self::typed::{copy, copy_str};
 
 pub use self::{
     dev::qdisc_dev,
@@ -32,8 +34,15 @@ pub fn read_into<T>(base: u64, offset: u32, dst: &mut T) -> bool {
     if offset == ABSENT32 {
         return false;
     }
+    copy(base, offset, dst)
+}
+
+#[cfg(not(feature = "typed-loads"))]
+#[inline(always)]
+fn copy<T>(base: u64, offset: u32, dst: &mut T) -> bool {
+    use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
     let from = (base + u64::from(offset)) as *const _;
-    unsafe { read_raw((&raw mut *dst).cast(), size_of::<T>() as u32, from) == 0 }
+    unsafe { bpf_probe_read_kernel((&raw mut *dst).cast(), size_of::<T>() as u32, from) == 0 }
 }
 
 /// Reads a `T` at `base + offset`.
@@ -57,8 +66,15 @@ pub fn read_str<const N: usize>(base: u64, offset: u32, dst: &mut [u8; N]) -> bo
     if offset == ABSENT32 {
         return false;
     }
+    copy_str(base, offset, dst)
+}
+
+#[cfg(not(feature = "typed-loads"))]
+#[inline(always)]
+fn copy_str<const N: usize>(base: u64, offset: u32, dst: &mut [u8; N]) -> bool {
+    use aya_ebpf::helpers::generated::bpf_probe_read_kernel_str;
     let from = (base + u64::from(offset)) as *const _;
-    unsafe { read_str_raw(dst.as_mut_ptr().cast(), N as u32, from) > 0 }
+    unsafe { bpf_probe_read_kernel_str(dst.as_mut_ptr().cast(), N as u32, from) > 0 }
 }
 
 macro_rules! view {

@@ -32,6 +32,16 @@ pub static ENUMS: EnumValues = EnumValues { memory_cgrp_id: ABSENT32, skb_consum
 pub static SETTINGS: Settings =
     Settings { own_pid: 0, all_connections: 0, port_first: 0, port_last: 0, cpu_mask: 0xff, prober_hooks: 0 };
 
+/// What [`typed`](crate::kernel) loads memory as.
+#[cfg(feature = "typed-loads")]
+#[unsafe(no_mangle)]
+pub static TYPES: tracer_common::offsets::Types = tracer_common::offsets::Types {
+    begins_with_u64: ABSENT32,
+    begins_with_u32: ABSENT32,
+    begins_with_u16: ABSENT32,
+    begins_with_u8: ABSENT32,
+};
+
 /// Reads one field of a global. The read is volatile, because the loader overwrites the value: the compiler must not
 /// use the initial one. The verifier knows the real value and removes dead branches.
 macro_rules! global {

@@ -40,9 +40,16 @@ fn main() {
     }
 }
 
+/// The objects, with the features of the eBPF crate for each.
+const OBJECTS: [(&str, &[&str]); 2] = [("tracer-ebpf", &[]), ("tracer-ebpf-typed", &["typed-loads"])];
+
 fn run() -> Result<(), String> {
     let out = PathBuf::from(var("OUT_DIR")?);
-    let object = out.join("tracer-ebpf.o");
+    OBJECTS.iter().try_for_each(|(name, features)| build(&out, name, features))
+}
+
+fn build(out: &Path, name: &str, features: &[&str]) -> Result<(), String> {
+    let object = out.join(format!("{name}.o"));
     if let Some(ready) = env::var_os("TRACER_EBPF_OBJECT").filter(|v| !v.is_empty()) {
         let ready = PathBuf::from(ready);
         println!("cargo:rerun-if-changed={}", ready.display());
@@ -50,7 +57,7 @@ fn run() -> Result<(), String> {
         return Ok(());
     }
     let toolchain = find_toolchain()?;
-    let bitcode = compile(&toolchain, &out)?;
+    let bitcode = compile(&toolchain, &out.join(name), features)?;
     let status = Command::new(&toolchain.llc)
         .args(["-march=bpf", "-mcpu=v3", "-filetype=obj", "-o"])
         .args([&object, &bitcode])
@@ -155,13 +162,12 @@ fn system_llc(version: &Version) -> Result<PathBuf, String> {
 }
 
 /// Runs the compiler; returns the one bitcode file.
-fn compile(toolchain: &Toolchain, out: &Path) -> Result<PathBuf, String> {
-    let target_dir = out.join("ebpf");
+fn compile(toolchain: &Toolchain, target_dir: &Path, features: &[&str]) -> Result<PathBuf, String> {
     let deps = target_dir.join(TARGET).join("release/deps");
     for stale in objects(&deps) {
         let _ = fs::remove_file(stale);
     }
-    let mut command = inner_cargo(toolchain, &target_dir)?;
+    let mut command = inner_cargo(toolchain, target_dir, features)?;
     let result = command.output().map_err(|e| format!("cannot run {}: {e}", toolchain.cargo.display()))?;
     if !result.status.success() {
         return Err(format!(
@@ -177,7 +183,7 @@ fn compile(toolchain: &Toolchain, out: &Path) -> Result<PathBuf, String> {
     }
 }
 
-fn inner_cargo(toolchain: &Toolchain, target_dir: &Path) -> Result<Command, String> {
+fn inner_cargo(toolchain: &Toolchain, target_dir: &Path, features: &[&str]) -> Result<Command, String> {
     let manifest = Path::new(&var("CARGO_MANIFEST_DIR")?).join("../../tracer-ebpf/Cargo.toml");
     let mut command = Command::new(&toolchain.cargo);
     clean_env(&mut command);
@@ -193,9 +199,8 @@ fn inner_cargo(toolchain: &Toolchain, target_dir: &Path) -> Result<Command, Stri
     if toolchain.build_std {
         command.args(["-Z", "build-std=core"]);
     }
-    if env::var_os("CARGO_FEATURE_KERNEL_LOG").is_some() {
-        command.args(["--features", "kernel-log"]);
-    }
+    let log = env::var_os("CARGO_FEATURE_KERNEL_LOG").map(|_| "kernel-log");
+    command.arg("--features").arg(features.iter().copied().chain(log).collect::<Vec<_>>().join(","));
     command.args(["--", "--emit=obj"]);
     Ok(command)
 }

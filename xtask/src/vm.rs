@@ -23,7 +23,7 @@ use crate::{setup, sh};
 /// Which kernel, and what to do there.
 #[derive(clap::Args)]
 pub(crate) struct VmArgs {
-    /// The kernel: 5.10, 6.1, 6.12, sid or 5.10-tracepoints
+    /// The kernel: 5.10, 6.1, 6.12, sid, 5.10-tracepoints or 6.12-lockdown
     #[arg(value_parser = kernels::find, required_unless_present_any = ["list", "fetch"])]
     release: Option<&'static Release>,
     /// The command; without one, the kernel's release is printed
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &VmArgs) -> Result<()> {
     }
     setup::ensure(setup::Purpose::Test)?;
     // A release with other settings uses the kernel of another release.
-    let kernels = || RELEASES.iter().filter(|release| release.settings.is_empty()).collect();
+    let kernels = || RELEASES.iter().filter(|release| release.has_own_kernel()).collect();
     let wanted: Vec<&Release> = args.release.map_or_else(kernels, |release| vec![release]);
     for release in &wanted {
         kernels::ensure(release, args.refresh)?;

@@ -26,6 +26,7 @@ mod ring;
 mod runs;
 pub mod switches;
 mod tracefs;
+mod typed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -53,6 +54,7 @@ use self::{
     attach::Walk,
     choice::choose,
     hooks::{HOOKS, ProgramType, Row, When},
+    prepare::Reads,
     prober_sockets::ProberSockets,
 };
 
@@ -115,8 +117,15 @@ pub struct Loaded {
 pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     prepare::raise_memlock();
     prepare::share_heap();
+    match load_programs(options, Reads::Helper) {
+        Err(EbpfError::Lockdown) => load_programs(options, Reads::Typed),
+        done => done,
+    }
+}
+
+fn load_programs(options: &LoadOptions, reads: Reads) -> Result<Loaded, EbpfError> {
     let loader = prepare::loader();
-    let mut layout = prepare::read_layout(options.btf.as_deref())?;
+    let mut layout = prepare::read_layout(options.btf.as_deref(), reads)?;
     let mut choice = choose(options);
     let mut ebpf = prepare::load_object(loader, &layout, options, choice.used)?;
     #[cfg(feature = "kernel-log")]
@@ -124,7 +133,12 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     prepare::fill_probers(&mut ebpf, &options.probers)?;
     // No fentry with a BTF file: a kernel without BTF has no trampolines, and with another kernel's BTF they would be attached to
     // wrong functions.
-    let refused = [(options.no_syscall_hooks, ProgramType::Tracepoint), (options.btf.is_some(), ProgramType::Fentry)];
+    let refused = [
+        (options.no_syscall_hooks, ProgramType::Tracepoint),
+        (options.btf.is_some(), ProgramType::Fentry),
+        // A kernel that is locked down that much forbids them, too.
+        (reads == Reads::Typed, ProgramType::Kprobe),
+    ];
     let refused = refused.into_iter().filter_map(|(is_refused, program_type)| is_refused.then_some(program_type));
     let mut walk = Walk::without(refused, std::mem::take(&mut layout.functions));
     let prober_sockets = start_prober_sockets(&mut ebpf, &mut walk, options, &mut choice);

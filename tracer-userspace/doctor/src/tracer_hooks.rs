@@ -9,7 +9,7 @@ use super::Check;
 use super::finding::{Finding, Fix, Remediation, Unread};
 use super::view::View;
 use tracer_bpf::ebpf::hooks::ProgramType;
-use tracer_bpf::ebpf::{self, EbpfError, HiddenFunctions, HookState, HookStatus, LoadOptions};
+use tracer_bpf::ebpf::{self, EbpfError, HiddenFunctions, HookState, HookStatus, LoadOptions, Tried};
 use tracer_terminal::error::chain;
 
 pub(super) const CHECK: Check = Check {
@@ -165,6 +165,7 @@ fn fix(hook: &HookStatus) -> Remediation {
     let needs_kprobes = |program_type: ProgramType| matches!(program_type, ProgramType::Fentry | ProgramType::Kprobe);
     match hook.tried.iter().find_map(|tried| tried.fix) {
         Some(command) => Remediation::on_node("change the setting, then start tracer again", command),
+        None if hook.tried.iter().any(Tried::is_lockdown) => "boot this kernel with lockdown=integrity".into(),
         None if hook.tried.last().is_some_and(|tried| tried.no_function) => {
             "nothing: the compiler renamed the function, or this part of the kernel is switched off".into()
         }
@@ -181,7 +182,6 @@ mod tests {
     use super::super::testing::{Tree, fix as fix_of};
     use super::*;
     use crate::Status;
-    use tracer_bpf::ebpf::Tried;
     use tracer_bpf::ebpf::hooks::HOOKS;
 
     /// Every hook is attached but `name`, which is missing after `tried`.

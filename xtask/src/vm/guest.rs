@@ -59,7 +59,7 @@ impl Job {
     fn boot(&self, kernel: &Kernel, shared: &Path) -> Result<End> {
         let script = self.prepare(shared)?;
         let console = File::create(shared.join("console.txt"))?;
-        let mut machine = virtme::boot(kernel, &script, shared, console)?;
+        let mut machine = virtme::boot(kernel, self.release.parameters, &script, shared, console)?;
         let mut tail = if self.echo { Some(machine.follow(&shared.join("log"))?) } else { None };
         let mut watchdog = Watchdog::new(shared.join("console.txt"));
         let ended = machine.wait(self.limit + Duration::from_secs(60), || watchdog.is_alive())?;

@@ -20,24 +20,37 @@ pub(crate) struct Release {
     kept: &'static str,
     /// Settings for `sysctl`.
     pub(crate) settings: &'static [&'static str],
+    /// Parameters of its command line.
+    pub(crate) parameters: &'static [&'static str],
 }
 
 impl Release {
     const fn new(name: &'static str, suite: &'static str) -> Self {
-        Self { name, suite, kept: name, settings: &[] }
+        Self { name, suite, kept: name, settings: &[], parameters: &[] }
+    }
+
+    /// Whether no other release uses the same kernel with other settings.
+    pub(crate) fn has_own_kernel(&self) -> bool {
+        self.kept == self.name
     }
 }
 
-/// All releases, oldest first.
+/// All releases, oldest first. The last two are kernels with a setting:
 ///
-/// The last one is the oldest kernel with `ftrace_enabled=0`, so without fentry and kprobes. It also lacks the
-/// tracepoints that replace them on newer kernels.
+/// - The oldest one with `ftrace_enabled=0`, so without fentry and kprobes. It also lacks the tracepoints that replace
+///   them on newer kernels.
+/// - One that forbids programs to read its memory by a helper.
 pub(crate) const RELEASES: &[Release] = &[
     Release::new("5.10", "bullseye"),
     Release::new("6.1", "bookworm"),
     Release::new("6.12", "bookworm-backports"),
     Release::new("sid", "sid"),
-    Release { name: "5.10-tracepoints", suite: "bullseye", kept: "5.10", settings: &["kernel.ftrace_enabled=0"] },
+    Release { kept: "5.10", settings: &["kernel.ftrace_enabled=0"], ..Release::new("5.10-tracepoints", "bullseye") },
+    Release {
+        kept: "6.12",
+        parameters: &["lockdown=confidentiality"],
+        ..Release::new("6.12-lockdown", "bookworm-backports")
+    },
 ];
 
 /// A kernel on disk.

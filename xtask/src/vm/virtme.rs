@@ -37,7 +37,13 @@ fn install(venv: &Path) -> Result<()> {
 }
 
 /// Boots a kernel that runs a script. The guest can write only to `shared`.
-pub(crate) fn boot(kernel: &Kernel, script: &Path, shared: &Path, console: File) -> Result<Machine> {
+pub(crate) fn boot(
+    kernel: &Kernel,
+    parameters: &[&str],
+    script: &Path,
+    shared: &Path,
+    console: File,
+) -> Result<Machine> {
     let bin = ensure()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(std::iter::once(bin.clone()).chain(std::env::split_paths(&path)))?;
@@ -46,6 +52,7 @@ pub(crate) fn boot(kernel: &Kernel, script: &Path, shared: &Path, console: File)
     vng.stderr(console.try_clone()?).stdout(console);
     // Without udev the guest needs the console to start the script, and only `--verbose` gives it one.
     vng.args(["--verbose", "--disable-kvm", "--force-9p", "--user", "root", "--cpus", "2", "--memory", "2G"]);
+    parameters.iter().for_each(|it| _ = vng.arg(format!("--append={it}")));
     vng.arg("--run").arg(&kernel.image).arg(format!("--rwdir={}", shared.display()));
     vng.arg("--").arg(format!("bash {}", sh::quoted(&script.display().to_string())));
     Ok(Machine { vng: vng.spawn().context("cannot start vng")? })

@@ -117,7 +117,7 @@ impl<'a> Btf<'a> {
     }
 
     /// The ids of these functions; the first id if several have the same name.
-    fn function_ids<'n>(&self, wanted: &[&'n str]) -> HashMap<&'n str, usize> {
+    pub(super) fn function_ids<'n>(&self, wanted: &[&'n str]) -> HashMap<&'n str, usize> {
         let mut found = HashMap::new();
         for (at, id) in self.index.iter().zip(1..) {
             let Some(head) = self.head_at(*at as usize).filter(|head| head.kind == KIND_FUNC) else { continue };
@@ -131,6 +131,11 @@ impl<'a> Btf<'a> {
     fn is_named(&self, head: Head, name: &str) -> bool {
         let rest = self.strings.get(head.name as usize..).and_then(|text| text.strip_prefix(name.as_bytes()));
         rest.is_some_and(|rest| rest.first() == Some(&0))
+    }
+
+    /// Id of a struct; `None` if it was not wanted, or this kernel has no such struct.
+    pub(super) fn id(&self, struct_name: &str) -> Option<u32> {
+        u32::try_from(*self.named.get(struct_name)?).ok()
     }
 
     /// Size of a struct in bytes; `None` if it was not wanted, or this kernel has no such struct.

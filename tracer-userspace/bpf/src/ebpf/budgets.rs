@@ -23,9 +23,9 @@ use aya_obj::Object;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::{
-    LoadOptions,
+    EbpfError, LoadOptions,
     hooks::HOOKS,
-    prepare::{self, OBJECT},
+    prepare::{self, OBJECT, Reads},
     program::load,
 };
 
@@ -165,18 +165,36 @@ fn this_kernel() -> String {
 #[test]
 #[ignore = "needs root"]
 fn no_program_is_harder_to_verify_than_its_budget() {
+    compare(&this_kernel(), &verified_all(Reads::Helper).expect("programs"));
+}
+
+/// The programs for locked-down kernels: the verifier accepts each one whose usual form it accepts.
+#[test]
+#[ignore = "needs root"]
+fn programs_without_the_helper_are_accepted_as_well() {
+    match verified_all(Reads::Typed) {
+        Ok(typed) => {
+            let usual = verified_all(Reads::Helper).expect("programs");
+            assert_eq!(typed.keys().collect::<Vec<_>>(), usual.keys().collect::<Vec<_>>());
+            println!("{} instructions, {} with the helper", typed.values().sum::<u32>(), usual.values().sum::<u32>());
+        }
+        Err(error) => _ = writeln!(std::io::stderr(), "SKIPPED: bpf_rdonly_cast is in kernels from 6.2 on: {error}"),
+    }
+}
+
+fn verified_all(reads: Reads) -> Result<Column, EbpfError> {
     prepare::raise_memlock();
     let loader = thread::spawn(|| {
         let mut loader = EbpfLoader::new();
         loader.verifier_log_level(VerifierLogLevel::STATS);
         loader
     });
-    let layout = prepare::read_layout(None).unwrap();
+    let layout = prepare::read_layout(None, reads)?;
     let mut ebpf = prepare::load_object(loader, &layout, &LoadOptions::default(), false).unwrap();
     let functions = aya::Btf::parse(&layout.functions, Endianness::default()).unwrap();
     let measured =
         programs().filter_map(|(name, target)| Some((name.to_owned(), verified(&mut ebpf, name, target, &functions)?)));
-    compare(&this_kernel(), &measured.collect());
+    Ok(measured.collect())
 }
 
 /// Instructions that the verifier processed; `None` if this kernel lacks the target of the program.

@@ -34,7 +34,7 @@ pub enum EbpfError {
     #[error("the kernel refuses to load BPF programs: {0}")]
     ProgramPermission(String),
     /// Programs may not read the kernel's memory.
-    #[error("{LOCKDOWN}")]
+    #[error("{LOCKDOWN}, or boot a newer kernel: tracer needs `bpf_probe_read_kernel`, or `bpf_rdonly_cast` (6.2)")]
     Lockdown,
     #[error("required hook {hook} is not attached: {reason}")]
     RequiredHook { hook: &'static str, reason: String },

@@ -2,7 +2,7 @@
 
 use aya::Pod;
 use tracer_common::{
-    offsets::{EnumValues, Offsets, Settings},
+    offsets::{EnumValues, Offsets, Settings, Types},
     ports::PortUse,
 };
 
@@ -19,3 +19,5 @@ unsafe impl Pod for Global<EnumValues> {}
 unsafe impl Pod for Global<Settings> {}
 // SAFETY: as above.
 unsafe impl Pod for Global<PortUse> {}
+// SAFETY: as above.
+unsafe impl Pod for Global<Types> {}

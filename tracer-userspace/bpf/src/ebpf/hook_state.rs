@@ -6,7 +6,7 @@ use super::{
     Loaded,
     attach::Walk,
     hooks::{HOOKS, ProgramType, Row, When},
-    refusal::Refusal,
+    refusal::{LOCKDOWN, Refusal},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,12 @@ pub struct Tried {
     pub fix: Option<&'static str>,
     /// The kernel has kprobes, and lacks the function.
     pub no_function: bool,
+}
+
+impl Tried {
+    pub fn is_lockdown(&self) -> bool {
+        self.reason == LOCKDOWN
+    }
 }
 
 /// Why there is, or is not, a program on a hook.

@@ -12,7 +12,7 @@ use tracer_common::{
     ABSENT32,
     actor::{COMM_LEN, comm_bucket},
     conn::cpu_mask,
-    offsets::{EnumValues, Offsets, Settings},
+    offsets::{EnumValues, Offsets, Settings, Types},
 };
 
 use super::{
@@ -23,6 +23,7 @@ use super::{
     global::Global,
     hooks::{HOOKS, ProgramType},
     lru, names, ports, refusal,
+    typed::Typed,
 };
 
 macro_rules! object {
@@ -55,15 +56,26 @@ pub(super) struct Layout {
     pub(super) names: KernelNames,
     /// BTF of the functions for trampolines.
     pub(super) functions: Vec<u8>,
+    /// The programs of [`Reads::Typed`].
+    typed: Option<Typed>,
+}
+
+/// How the programs read the kernel's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    Helper,
+    /// On a kernel that withholds the helper.
+    Typed,
 }
 
 /// Reads the kernel's BTF, or that of a file instead.
-pub(super) fn read_layout(file: Option<&Path>) -> Result<Layout, EbpfError> {
+pub(super) fn read_layout(file: Option<&Path>, reads: Reads) -> Result<Layout, EbpfError> {
     let path = file.unwrap_or(Path::new(BTF_PATH));
     let bytes = std::fs::read(path).map_err(|error| EbpfError::NoBtf(path.into(), error))?;
     let mut wanted: Vec<&str> = Offsets::FIELDS.iter().map(|(name, _)| *name).collect();
     wanted.extend(names::ENUMS);
     wanted.extend(["cgroup_subsys_id", TCP_SOCK]);
+    wanted.extend(Types::NAMES);
     let btf = Btf::parse(&bytes, &wanted).map_err(|error| EbpfError::Btf(path.into(), error))?;
     if file.is_some() {
         refuse_other_kernel(path, &btf)?;
@@ -84,6 +96,10 @@ pub(super) fn read_layout(file: Option<&Path>) -> Result<Layout, EbpfError> {
         }),
         names: KernelNames::from_btf(&btf),
         functions: btf.functions(&fentry_targets()),
+        typed: match reads {
+            Reads::Helper => None,
+            Reads::Typed => Some(Typed::new(&btf).ok_or(EbpfError::Lockdown)?),
+        },
     })
 }
 
@@ -127,7 +143,12 @@ pub(super) fn load_object(
         .override_global("SETTINGS", &settings, true)
         .map_max_entries("EVENTS", options.ring_bytes.unwrap_or(usual));
     lru::size(&mut loader, options.all_connections);
-    loader.load(OBJECT).map_err(|error| match refusal::errno(&error) {
+    let mut object = OBJECT;
+    if let Some(typed) = &layout.typed {
+        loader.override_global("TYPES", &typed.types, true);
+        object = &typed.object;
+    }
+    loader.load(object).map_err(|error| match refusal::errno(&error) {
         Some(libc::EPERM | libc::EACCES) => {
             EbpfError::MapPermission { missing: capabilities::missing_for_tracing(), answer: Box::new(error) }
         }
@@ -200,7 +221,7 @@ mod tests {
         if !std::fs::exists(BTF_PATH).unwrap() {
             return;
         }
-        let Global(offsets) = read_layout(None).unwrap().offsets;
+        let Global(offsets) = read_layout(None, Reads::Helper).unwrap().offsets;
         let of_socket = [
             (offsets.sk_daddr, 0),
             (offsets.sk_rcv_saddr, 4),

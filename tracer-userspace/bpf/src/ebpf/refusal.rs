@@ -16,8 +16,8 @@ const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
 /// An errno of the kernel that libc does not have (`include/linux/errno.h`).
 const ENOTSUPP: i32 = 524;
 
-/// The explanation for a locked-down kernel that does not let programs read its memory.
-pub(super) const LOCKDOWN: &str = "this kernel forbids programs to read its memory, as kernel lockdown `confidentiality` does (see /sys/kernel/security/lockdown): boot it with lockdown=integrity";
+/// The explanation for a program type or a helper that a locked-down kernel withholds.
+pub(super) const LOCKDOWN: &str = "this kernel forbids it, as lockdown `confidentiality` does (see /sys/kernel/security/lockdown): boot it with lockdown=integrity";
 
 /// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ enum Kind {
     Kernel,
     /// The verifier refused the program and wrote a log.
     Verifier,
-    /// Programs may not read the kernel's memory, which all programs of tracer do.
+    /// Programs may not read memory by helpers, or may not be attached so.
     Lockdown,
     /// The function is not in the kernel's BTF.
     NoBtfType,
@@ -92,10 +92,14 @@ impl Refusal {
         matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && !matches!(self.kind, Kind::Verifier | Kind::Lockdown)
     }
 
-    /// The refusal of a program type that the options exclude.
+    /// The refusal of a program type that the options or lockdown exclude.
     pub(super) fn switched_off(program_type: ProgramType) -> Self {
-        let text = if program_type == ProgramType::Fentry { "not used with --btf" } else { "switched off" }.into();
-        Self { program_type, stage: Stage::Load, target: "", errno: None, kind: Kind::Kernel, text }
+        let (kind, text) = match program_type {
+            ProgramType::Fentry => (Kind::Kernel, "not used with --btf"),
+            ProgramType::Kprobe => (Kind::Lockdown, ""),
+            _ => (Kind::Kernel, "switched off"),
+        };
+        Self { program_type, stage: Stage::Load, target: "", errno: None, kind, text: text.into() }
     }
 
     /// Refusals of program types that the kernel would attach but never call.
