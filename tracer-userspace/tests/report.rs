@@ -135,6 +135,12 @@ fn rotated_files_are_read_oldest_first() {
     let older = dir.file("t.ndjson.1", verdict(1, 1, "unexplained", None));
     let page = text(&ran(&[&newer, &older]).stdout).to_owned();
     assert!(page.contains("a later verdict replaces them: 1 verdict<") && !page.contains("id=\"cause-B\""), "{page}");
+    for (file, record) in
+        [(&newer, verdict(2, 2, "connection_refused", Some(1))), (&older, verdict(1, 1, "unexplained", None))]
+    {
+        fs::write(file, format!("2026-01-02T03:04:05.1Z stdout F {record}")).unwrap();
+    }
+    assert_eq!(text(&ran(&[&newer, &older]).stdout), page, "as a container runtime writes them");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The files of a container's log on a node: text of a CRI runtime (`TIME stdout F LINE`), or Docker's JSON.
 //!
 //! Both split a line of more than 16 KiB: into CRI lines with `P` before the last one, which has `F`, or into JSON with
-//! a text that has no newline at its end.
+//! a text that has no newline at its end. `kubectl logs` may write a prefix before each line.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 /// The longest record that is joined.
 const MAX: usize = 1 << 20;
 
-/// Gives the lines that the container wrote.
+/// Gives the lines that the container wrote, as `show` and `report` read them.
 #[derive(Debug, Default)]
 pub(super) struct Unwrap {
     /// The begin of a line of stdout, where tracer's records are.
@@ -25,10 +25,10 @@ struct Piece<'a> {
 }
 
 impl Unwrap {
-    /// The line that ends with this one; absent if it continues. What is not in a runtime's format is given as it is.
+    /// The line that ends with this one; absent if it continues. What is not in a runtime's format loses a prefix only.
     pub(super) fn take<'a>(&mut self, line: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let Some(Piece { is_stdout, is_partial, text }) = of_docker(line).or_else(|| of_cri(line)) else {
-            return Some(Cow::Borrowed(line));
+            return Some(Cow::Borrowed(without_prefix(line)));
         };
         if !is_stdout || !is_partial && self.begun.is_empty() {
             return Some(text);
@@ -38,6 +38,18 @@ impl Unwrap {
         }
         (!is_partial).then(|| Cow::Owned(std::mem::take(&mut self.begun)))
     }
+
+    /// Whether a line has begun and not ended.
+    pub(super) const fn is_open(&self) -> bool {
+        !self.begun.is_empty()
+    }
+}
+
+/// Removes what `kubectl logs --prefix` or `--timestamps` writes before a record.
+fn without_prefix(bytes: &[u8]) -> &[u8] {
+    const RECORD: &[u8] = br#"{"schema""#;
+    let at = bytes.windows(RECORD.len()).position(|window| window == RECORD);
+    at.and_then(|at| bytes.get(at..)).unwrap_or(bytes)
 }
 
 /// `2026-01-02T03:04:05.1Z stdout F {"schema"…`

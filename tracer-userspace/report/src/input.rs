@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::container_log::Unwrap;
 use super::faults::Faults;
 use super::line;
 use tracer_model::lines::Lines;
@@ -67,7 +68,7 @@ fn begin(file: &File) -> Option<i64> {
     let mut head = vec![0; 1 << 16];
     let read = file.read_at(&mut head, 0).ok()?;
     let end = head[..read].iter().position(|&byte| byte == b'\n')?;
-    line::time_of(&head[..end])
+    Unwrap::default().take(&head[..end]).and_then(|record| line::time_of(&record))
 }
 
 /// What is wrong with a line.
@@ -88,8 +89,8 @@ impl Input {
         Self { name, size: None, inode: None, source, begins: None }
     }
 
-    /// Gives `take` the number and the bytes of each line, and reports the lines that it refuses. Gives whether the file
-    /// was read to its end.
+    /// Gives `take` the number and the bytes of each line, without what a container runtime or kubectl wrote around it, and
+    /// reports the lines that it refuses. Gives whether the file was read to its end.
     pub(super) fn each_line(
         mut self,
         faults: &mut Faults,
@@ -98,6 +99,8 @@ impl Input {
         faults.begin(&self.name);
         let (mut lines, mut chunk) = (Lines::new(LINE_MAX), vec![0; CHUNK]);
         let (mut number, mut read) = (0, 0);
+        let mut unwrap = Unwrap::default();
+        let mut take = |number, line: &[u8]| unwrap.take(line).map_or(Ok(()), |line| take(number, &line));
         let mut ended = loop {
             let bytes = match self.source.read(&mut chunk) {
                 Ok(length) => &chunk[..length],
@@ -121,15 +124,19 @@ impl Input {
                 break taken;
             }
         };
+        let mut is_torn = false;
         if let (Ok(()), Some(torn)) = (&ended, lines.end()) {
             number += 1;
             ended = take(number, torn).or_else(|problem| match problem {
                 Problem::Line(_) | Problem::Note(_) => {
-                    faults.note(number, "the last line is not whole");
+                    is_torn = true;
                     Ok(())
                 }
                 problem => Err(problem),
             });
+        }
+        if ended.is_ok() && (is_torn || unwrap.is_open()) {
+            faults.note(number, "the last line is not whole");
         }
         let size = self.size.unwrap_or(0);
         let is_whole = ended.is_ok() && read >= size;

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! input      the files as a stream of lines
+//! container_log   the formats of container runtimes around them
 //! line       the fields that are read from each line
 //! tally      what is kept of the records: counts, a few examples
 //! page       the page: static HTML and SVG, without scripts
 //! target     where the page is written
 //! show       `tracer show`: prints the records one by one, as `attach` does
-//! container_log   the formats of container runtimes around them
 //! ```
 //!
 //! Memory does not grow with the input. Time is divided in columns that become wider. Pods beyond a limit are counted as

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::container_log::Unwrap;
 use super::faults::Faults;
 use super::input::{self, Problem};
 use super::{is_compressed, is_recording, line, no_record};
@@ -31,10 +30,8 @@ pub fn show(config: &ShowConfig) -> Result<u8, Error> {
     let names: Vec<_> = inputs.iter().map(|input| input.name.clone()).collect();
     let (mut view, mut faults, mut whole) = (Shown::open(&config.output)?, Faults::default(), true);
     for input in inputs {
-        let (name, mut unwrap) = (input.name.clone(), Unwrap::default());
-        whole &= input.each_line(&mut faults, |number, line| {
-            unwrap.take(line).map_or(Ok(()), |line| view.take(&name, number, without_prefix(&line)))
-        })?;
+        let name = input.name.clone();
+        whole &= input.each_line(&mut faults, |number, line| view.take(&name, number, line))?;
     }
     view.end();
     if view.records == 0 {
@@ -44,13 +41,6 @@ pub fn show(config: &ShowConfig) -> Result<u8, Error> {
         error::warn(&line);
     }
     Ok(if whole && !view.output.has_failed() { 0 } else { 2 })
-}
-
-/// Removes what `kubectl logs --prefix` or `--timestamps` writes before a record.
-fn without_prefix(bytes: &[u8]) -> &[u8] {
-    const RECORD: &[u8] = br#"{"schema""#;
-    let at = bytes.windows(RECORD.len()).position(|window| window == RECORD);
-    at.and_then(|at| bytes.get(at..)).unwrap_or(bytes)
 }
 
 struct Shown {

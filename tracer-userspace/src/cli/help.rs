@@ -68,7 +68,7 @@ Examples:
   kubectl -n tracer logs ds/tracer | tracer show -n shop
   tracer show node-1.ndjson node-2.ndjson --cause loopback_down";
 
-pub(super) const REPORT: &str = "The page needs no network and no scripts. It has the causes with their fixes, a timeline of each pod and node, and the evidence. FILE holds records of attach, run or replay. Several files become one page, and may be of any size.
+pub(super) const REPORT: &str = "The page needs no network and no scripts. It has the causes with their fixes, a timeline of each pod and node, and the evidence. FILE holds records of attach, run or replay, or the log of tracer's pod. Several files become one page, and may be of any size.
 --output-file replaces an earlier page, and no other file. Exit code 2: some lines could not be read; the page has the others and says so.
 
 Examples:
