@@ -33,6 +33,7 @@ pub use flags::{
 #[cfg(feature = "selftest")]
 pub use selftest::SelftestArgs;
 pub use serve::ServeFlags;
+pub use tracer_terminal::typed::Parsed;
 pub use unknown_variables::unknown_variables;
 pub use variable::named_by as named_by_variable;
 
@@ -194,17 +195,8 @@ impl Command {
     }
 }
 
-#[derive(Debug)]
-pub enum Parsed {
-    Command(Box<Cli>),
-    /// The text of `--help` or `--version`.
-    Text(String),
-    /// The message about wrong usage, in one line.
-    Wrong(String),
-}
-
 /// Reads the command line and the environment.
-pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed<Cli> {
     let args: Vec<OsString> = args.into_iter().collect();
     let parsed = definition::from_environment().try_get_matches_from(&args).and_then(|matches| {
         let mut cli = Cli::from_arg_matches(&matches)?;

@@ -31,7 +31,7 @@ use tracer_output::sink::output::Rotation;
 use tracer_output::sink::{Format, SinkConfig};
 use tracer_report::{ReportConfig, ShowConfig};
 use tracer_terminal::error::Error;
-use tracer_terminal::screen::{Screen, columns};
+use tracer_terminal::screen::{Screen, columns, columns_variable};
 #[cfg(feature = "selftest")]
 use tracer_testbed::command::SelftestConfig;
 #[cfg(feature = "selftest")]
@@ -158,11 +158,6 @@ fn output(flags: &OutputFlags) -> SinkConfig {
 /// Adds the flags for records of more than failures.
 fn with_details(output: SinkConfig, flags: &DetailFlags) -> SinkConfig {
     SinkConfig { attempts: flags.attempts, verbose: flags.verbose, ..output }
-}
-
-/// The width from `COLUMNS`, for output to people without a terminal.
-fn columns_variable() -> Option<usize> {
-    std::env::var_os("COLUMNS").and_then(|text| text.to_str()?.parse().ok()).filter(|&columns| columns > 0)
 }
 
 fn filter(flags: &FilterFlags) -> Result<Filter, Error> {

@@ -1,6 +1,5 @@
 //! The binary: reads the command line, runs the command, and returns its exit code.
 
-use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -75,13 +74,6 @@ fn health(ready: bool, socket: &Path) -> Result<u8, Error> {
     Ok(u8::from(!is_healthy))
 }
 
-/// Prints the text. It is no error if the reader has closed the pipe.
 fn print(text: &str) -> Result<u8, Error> {
-    let mut stdout = io::stdout();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::Usage(format!("stdout: {}", error::os_message(&error))))
-        }
-        _ => Ok(0),
-    }
+    error::print(&mut std::io::stdout(), text.as_bytes()).map(|()| 0)
 }

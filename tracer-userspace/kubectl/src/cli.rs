@@ -15,6 +15,7 @@ use tracer_output::explain;
 use tracer_output::sink::choices;
 use tracer_terminal::typed::duration::duration;
 use tracer_terminal::typed::size::size;
+use tracer_terminal::typed::{Parsed, without_usage};
 
 /// The default image of `attach`: that of this release.
 const IMAGE: &str = concat!("tracer:", env!("CARGO_PKG_VERSION"));
@@ -260,15 +261,7 @@ pub fn variables() -> Vec<OsString> {
     flags.map(OsString::from).collect()
 }
 
-pub(super) enum Parsed {
-    Command(Box<Command>),
-    /// `--help`, `--version`
-    Text(String),
-    /// Wrong usage, in one line.
-    Wrong(String),
-}
-
-pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed {
+pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed<Command> {
     let command = definition().term_width(columns).mut_subcommands(|sub| {
         sub.mut_args(|arg| match arg.get_env().and_then(std::env::var_os) {
             // An empty variable counts as unset.
@@ -290,17 +283,9 @@ pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed {
             ErrorKind::DisplayHelp
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Parsed::Text(error.to_string()),
-            _ => Parsed::Wrong(format!("{} (see `kubectl tracer{name} --help`)", one_line(&error))),
+            _ => Parsed::Wrong(format!("{} (see `kubectl tracer{name} --help`)", without_usage(&error.to_string()))),
         },
     }
-}
-
-/// clap's message without its usage block.
-fn one_line(error: &clap::Error) -> String {
-    let rendered = error.to_string();
-    let message = rendered.split("\nUsage:").next().and_then(|it| it.split("\nFor more information").next());
-    let words = message.unwrap_or_default().trim_start_matches("error:").split_whitespace();
-    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

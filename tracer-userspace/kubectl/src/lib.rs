@@ -33,18 +33,19 @@ mod top;
 mod why;
 
 use std::ffi::OsString;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 
 use tokio::task::LocalSet;
 
 pub use self::cli::{plugin_args, variables};
 
 use self::api::Api;
-use self::cli::{Command, Parsed};
+use self::cli::Command;
 use self::problem::Problem;
 use tracer_output::explain;
 use tracer_terminal::error;
 use tracer_terminal::screen::columns;
+use tracer_terminal::typed::Parsed;
 
 /// Columns of the help if stdout is no terminal.
 const COLUMNS: usize = 80;
@@ -86,18 +87,8 @@ async fn answer(command: Command, out: &mut dyn Write) -> Result<u8, Problem> {
         Command::Attach(args) => attach::attach(&Api::connect(&args.access).await?, args, out).await,
         Command::Report(args) => report::report(Api::connect(&args.access).await?, args).await,
         Command::Explain(args) => {
-            print(out, explain::text(&args.causes, false, terminal::of_stdout()).as_bytes())?;
+            error::print(out, explain::text(&args.causes, false, terminal::of_stdout()).as_bytes())?;
             Ok(0)
         }
-    }
-}
-
-/// Prints a text. It is no error if the reader closes the pipe early.
-fn print(out: &mut dyn Write, text: &[u8]) -> Result<(), Problem> {
-    match out.write_all(text).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Problem::Found(format!("stdout: {}", error::os_message(&error))))
-        }
-        _ => Ok(()),
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kube::core::Status;
 use tracer_sources::cluster::{Failure, one_line};
+use tracer_terminal::error::Error;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
@@ -33,6 +34,12 @@ pub(super) enum Problem {
     /// Any other problem that the command found, such as a kubeconfig that cannot be used.
     #[error("{0}")]
     Found(String),
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self::Found(error.to_string())
+    }
 }
 
 /// The right that a request needs, in the terms of RBAC.

@@ -27,7 +27,7 @@ impl Sink for ToPage {
 
 /// Makes the page. Gives the exit code: 2 if a part of the logs is missing on the page.
 pub(super) async fn report(api: Api, args: &Report) -> Result<u8, Problem> {
-    let collector = Collector::new(args.output_file.as_deref()).map_err(|error| Problem::Found(error.to_string()))?;
+    let collector = Collector::new(args.output_file.as_deref())?;
     let collector = Rc::new(RefCell::new(collector));
     let new = |_: &_| ToPage { collector: Rc::clone(&collector), reading: Reading::default() };
     let take = |read: Read<ToPage>| {
@@ -43,7 +43,7 @@ pub(super) async fn report(api: Api, args: &Report) -> Result<u8, Problem> {
     let collector = Rc::into_inner(collector).map(RefCell::into_inner);
     let mut collector = collector.ok_or_else(|| Problem::Found("a log is still being read".into()))?;
     without.into_iter().for_each(|node| collector.source(node, Some("no tracer runs there".into())));
-    let missing = collector.finish().map_err(|error| Problem::Found(error.to_string()))?;
+    let missing = collector.finish()?;
     if let Some(line) = &missing {
         error::warn(line);
     }

@@ -5,12 +5,12 @@ use std::io::{IsTerminal as _, stdout};
 use anstream::{AutoStream, ColorChoice};
 
 use super::cli::Format;
-use tracer_terminal::screen::{Screen, columns};
+use tracer_terminal::screen::{Screen, columns, columns_variable};
 
 /// The layout for stdout: colour if the user wants it, and the columns of the terminal.
 pub(super) fn of_stdout() -> Screen {
-    let asked = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|&columns| columns > 0);
-    Screen { colour: AutoStream::choice(&stdout()) != ColorChoice::Never, columns: columns(stdout()).or_else(asked) }
+    let columns = columns(stdout()).or_else(columns_variable);
+    Screen { colour: AutoStream::choice(&stdout()) != ColorChoice::Never, columns }
 }
 
 /// The default format: pretty on a terminal, else JSON.

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use tokio::task::LocalSet;
 
 use super::answer;
-use super::cli::{self, Parsed};
+use super::cli;
 use super::problem::Problem;
 pub(crate) use fake::{Fake, Replies, Reply};
+use tracer_terminal::typed::Parsed;
 
 pub(crate) const PODS: &str = "GET /api/v1/namespaces/tracer/pods";
 

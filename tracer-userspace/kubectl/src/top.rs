@@ -12,7 +12,7 @@ use super::api::Api;
 use super::cli::{Format, Top};
 use super::logs::{self, Read};
 use super::problem::Problem;
-use super::{print, skew, terminal};
+use super::{skew, terminal};
 pub(super) use page::{Answers, Page};
 pub(super) use tally::{Causes, NodeTally};
 use tracer_terminal::error;
@@ -60,7 +60,7 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
         Format::Pretty => page.text(terminal::of_stdout()),
         Format::Json => page.json(),
     };
-    print(out, text.as_bytes())?;
+    error::print(out, text.as_bytes())?;
     page.warnings().iter().for_each(|warning| error::warn(warning));
     Ok(if page.is_whole() { 0 } else { 2 })
 }

@@ -12,7 +12,6 @@ use super::api::{Api, LogOptions};
 use super::cli::{Format, Why};
 use super::daemon::{self, Daemon};
 use super::objects::Pod;
-use super::print;
 use super::problem::Problem;
 use super::records::each_line;
 use super::target::{Kind, Target};
@@ -64,7 +63,7 @@ async fn of_node(api: &Api, args: &Why, node: &str, pods: Vec<Pod>, out: &mut dy
     if let Some(warning) = daemon.down(&collected.reading, api.now()) {
         error::warn(&warning);
     }
-    print(out, &text(api, args, &daemon, &collected))?;
+    error::print(out, &text(api, args, &daemon, &collected))?;
     cut.map_or(Ok(()), Err)
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::input::Input;
-use tracer_terminal::error::Error;
+use tracer_terminal::error::{self, Error};
 
 /// How each page begins.
 pub(super) const BEGINS: &str = "<!DOCTYPE html>";
@@ -44,16 +44,10 @@ impl Target {
         Ok(Self::File(path.to_owned()))
     }
 
-    /// Writes the page. A reader of stdout that is gone is no error.
+    /// Writes the page.
     pub(super) fn write(&self, page: &str) -> Result<(), Error> {
         match self {
-            Self::Stdout => {
-                let mut stdout = io::stdout().lock();
-                match stdout.write_all(page.as_bytes()).and_then(|()| stdout.flush()) {
-                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::file("stdout", "", error)),
-                    _ => Ok(()),
-                }
-            }
+            Self::Stdout => error::print(&mut io::stdout(), page.as_bytes()),
             Self::File(path) => replace(path, page).map_err(|error| Error::file(FLAG, path, error)),
             Self::Other(path) => {
                 let opened = OpenOptions::new().write(true).open(path);

@@ -6,6 +6,7 @@ use clap::Arg;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::{definition, variable};
+use tracer_terminal::typed::without_usage;
 
 /// The command among the arguments.
 fn command_of(args: &[OsString]) -> Option<String> {
@@ -44,7 +45,7 @@ fn misplaced(error: &clap::Error, args: &[OsString]) -> Option<String> {
     }
 }
 
-/// clap's message with its tips, without its usage block. It names the source of a wrong value: the flag, or its variable.
+/// clap's message. It names the source of a wrong value: the flag, or its variable.
 fn clap_message(error: &clap::Error, args: &[OsString]) -> String {
     let mut rendered = error.render().to_string();
     // A header may be a secret, and a URL may have one.
@@ -54,9 +55,7 @@ fn clap_message(error: &clap::Error, args: &[OsString]) -> String {
     {
         rendered = rendered.replace(&format!("'{value}' "), "");
     }
-    let message = rendered.split("\nUsage:").next().unwrap_or(&rendered);
-    let message = message.split("\nFor more information").next().unwrap_or(message);
-    let words = message.trim_start_matches("error:").split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = without_usage(&rendered);
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(flag)) => by_variable(words, flag, args),
         _ => words,

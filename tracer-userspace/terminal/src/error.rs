@@ -173,6 +173,14 @@ pub fn report_line(word: &str, message: &dyn Display) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
+/// Prints a text. It is no error if the reader closes the pipe early.
+pub fn print(out: &mut dyn io::Write, text: &[u8]) -> Result<(), Error> {
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::file("stdout", "", error)),
+        _ => Ok(()),
+    }
+}
+
 /// Replaces white space and control characters by single blanks.
 fn one_line(text: &str) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -144,6 +144,11 @@ pub fn columns(fd: impl AsFd) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
+/// The width from `COLUMNS`, for output to people without a terminal.
+pub fn columns_variable() -> Option<usize> {
+    std::env::var("COLUMNS").ok()?.parse().ok().filter(|&columns| columns > 0)
+}
+
 /// Replaces characters that control a terminal or the direction of text. A process name may contain them.
 pub fn safe(text: &str) -> String {
     text.chars().map(|c| if is_unsafe(c) { '\u{fffd}' } else { c }).collect()
