@@ -55,55 +55,36 @@ impl Page {
 
     /// Whether the complete log of every requested node is on the page.
     pub(crate) fn is_whole(&self) -> bool {
-        self.answers.without.is_empty() && self.answers.cut.is_empty()
+        let Answers { without, cut, unreadable, .. } = &self.answers;
+        without.is_empty() && cut.is_empty() && *unreadable == 0
     }
 
     /// Warnings about what is missing on the page, or makes it less sure.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let Answers { without, without_records, not_ready, cut, skewed, unreadable, .. } = &self.answers;
-        let more =
-            |all: usize| if all > NAMED_NODES { format!("; and {} more", all - NAMED_NODES) } else { String::new() };
+        let count = |nodes: usize| counted(nodes as u64, "node");
         let mut warnings = Vec::new();
         if !without.is_empty() {
-            let named: Vec<_> = without.iter().take(NAMED_NODES).map(|(node, why)| format!("{node}: {why}")).collect();
-            warnings.push(format!(
-                "{} gave no answer: {}{}",
-                counted(without.len() as u64, "node"),
-                named.join("; "),
-                more(without.len())
-            ));
+            let named = named(without.iter().map(|(node, why)| format!("{node}: {why}")), "; ");
+            warnings.push(format!("{} gave no answer: {named}", count(without.len())));
         }
         if !without_records.is_empty() {
-            let named = without_records.iter().take(NAMED_NODES).map(String::as_str).collect::<Vec<_>>().join(", ");
-            warnings.push(format!(
-                "no record in the log of {}: {named}{}; nothing happened there, or tracer writes to a file (--output-file)",
-                counted(without_records.len() as u64, "node"),
-                more(without_records.len())
-            ));
+            let (nodes, named) = (count(without_records.len()), named(without_records.iter().cloned(), ", "));
+            let why = "nothing happened there, or tracer writes to a file (--output-file)";
+            warnings.push(format!("no record in the log of {nodes}: {named}; {why}"));
         }
         if !not_ready.is_empty() {
-            let named: Vec<_> = not_ready.iter().take(NAMED_NODES).map(|(node, why)| format!("{node}{why}")).collect();
-            warnings.push(format!(
-                "tracer is not ready on {}, and failures there may be missing: {}{}",
-                counted(not_ready.len() as u64, "node"),
-                named.join(", "),
-                more(not_ready.len())
-            ));
+            let named = named(not_ready.iter().map(|(node, why)| format!("{node}{why}")), ", ");
+            let nodes = count(not_ready.len());
+            warnings.push(format!("tracer is not ready on {nodes}, and failures there may be missing: {named}"));
         }
         if !cut.is_empty() {
-            let named = cut.iter().take(NAMED_NODES).map(String::as_str).collect::<Vec<_>>().join(", ");
-            warnings.push(format!(
-                "the newest records of {named}{} are missing: shorten --since or raise --limit-bytes",
-                more(cut.len())
-            ));
+            let named = named(cut.iter().cloned(), ", ");
+            warnings.push(format!("the newest records of {named} are missing: shorten --since or raise --limit-bytes"));
         }
         if !skewed.is_empty() {
-            let named: Vec<_> = skewed.iter().take(NAMED_NODES).map(|(node, s)| skew::text(node, *s)).collect();
-            warnings.push(format!(
-                "clocks differ, so the order of nodes is not sure: {}{}",
-                named.join(", "),
-                more(skewed.len())
-            ));
+            let named = named(skewed.iter().map(|(node, s)| skew::text(node, *s)), ", ");
+            warnings.push(format!("clocks differ, so the order of nodes is not sure: {named}"));
         }
         if *unreadable > 0 {
             warnings.push(format!("{} could not be read", counted(*unreadable, "line")));
@@ -113,11 +94,10 @@ impl Page {
 
     pub(crate) fn text(&self, screen: Screen) -> String {
         let mut out = String::new();
-        let head = format!(
-            "{} answered; failures of the last {}, times in UTC",
-            counted(self.answers.answered, "node"),
-            duration(self.since)
-        );
+        let (answered, without) = (self.answers.answered, self.answers.without.len() as u64);
+        let of_all = if without > 0 { format!("{answered} of ") } else { String::new() };
+        let nodes = counted(answered + without, "node");
+        let head = format!("{of_all}{nodes} answered; failures of the last {}, times in UTC", duration(self.since));
         screen.head(&mut out, &head);
         if self.causes.is_empty() {
             screen.head(&mut out, &self.without_failure(screen));
@@ -128,11 +108,17 @@ impl Page {
         out
     }
 
-    /// The line where nothing is counted. It is good news only of logs that have records.
+    /// The line where nothing is counted. It is good news only of complete logs that have records.
     fn without_failure(&self, screen: Screen) -> String {
-        match self.answers.answered - self.answers.without_records.len() as u64 {
-            0 => screen.paint(Style::Mild, "no record in these logs"),
-            _ => screen.paint(Style::Good, "no failure in these logs"),
+        let silent = self.answers.without_records.len() as u64;
+        let style = if self.is_whole() && self.answers.not_ready.is_empty() { Style::Good } else { Style::Mild };
+        match (self.answers.answered - silent, silent) {
+            (0, _) => screen.paint(Style::Mild, "no record in these logs"),
+            (_, 0) => screen.paint(style, "no failure in these logs"),
+            (read, _) => {
+                let text = format!("no failure on {}, and no record of the other {silent}", counted(read, "node"));
+                screen.paint(style, &text)
+            }
         }
     }
 
@@ -157,6 +143,13 @@ impl Page {
         });
         format!("{json}\n")
     }
+}
+
+/// The first nodes of a list, and how many others there are.
+fn named(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+    let more = all.len().saturating_sub(NAMED_NODES);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    all.take(NAMED_NODES).collect::<Vec<_>>().join(between) + &more
 }
 
 fn json_of(cause: Cause, tally: &CauseTally) -> Value {
