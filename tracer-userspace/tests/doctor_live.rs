@@ -12,7 +12,7 @@ use serde_json::Value;
 mod common;
 
 use common::netns::Netns;
-use common::{Killed, NamedProcess, Signal, as_nobody, records, signal};
+use common::{Killed, NamedProcess, Signal, as_nobody, printed, records, signal};
 
 const CHECK_HOOKS: &[&str] = &["doctor", "--prober", "no-such-prober", "-o", "json", "--check", "tracer_hooks"];
 
@@ -266,10 +266,9 @@ fn a_daemon_emits_findings_about_its_node() {
     let socket = std::env::temp_dir().join(format!("{}.sock", netns.name));
     let args = ["run", "--prober", "no-such-prober", "-o", "json", "--duration", "20s", "--health-socket"];
     let mut command = netns.command(env!("CARGO_BIN_EXE_tracer"));
-    let mut daemon = command.args(args).arg(&socket).stdout(Stdio::piped()).spawn().expect("tracer");
-    let lines = BufReader::new(daemon.stdout.take().expect("stdout")).lines().map_while(Result::ok);
-    let findings = lines.map(|line| serde_json::from_str::<Value>(&line).expect("JSON"));
-    let found = findings.filter(|it| it["type"] == "finding").find(|it| it["check"] == "loopback_up");
+    let mut daemon = Killed(command.args(args).arg(&socket).stdout(Stdio::piped()).spawn().expect("tracer"));
+    let records = printed(&mut daemon);
+    let found = records.iter().find(|it| it["type"] == "finding" && it["check"] == "loopback_up");
     let found = found.expect("lo is down in a namespace that was just made");
     assert_eq!(found["status"], "fail");
     assert_eq!(found["remediation"]["commands"][0]["run"], "ip link set lo up", "{found}");

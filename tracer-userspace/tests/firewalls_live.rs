@@ -3,7 +3,6 @@
 //!
 //! Run with `cargo test -p tracer-userspace --test firewalls_live -- --ignored --test-threads=1`.
 
-use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::process::Stdio;
 use std::thread;
@@ -14,7 +13,7 @@ mod common;
 
 use common::netns::Netns;
 use common::root::Root;
-use common::{Signal, signal};
+use common::{Killed, Signal, printed, signal};
 
 const KUBELET: &str = "10.201.0.1:10250";
 const POD: &str = "10.202.1.2:8080";
@@ -100,18 +99,16 @@ impl TestNode {
     fn verdict(&self, from: &Netns, to: &str) -> Value {
         let mut command = self.node.command(env!("CARGO_BIN_EXE_tracer"));
         command.args(["attach", "--all-connections", "-o", "json", "--duration", "30s"]);
-        let mut tracer = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("tracer");
-        let lines = BufReader::new(tracer.stdout.take().expect("stdout")).lines().map_while(Result::ok);
-        let mut records = lines.map(|line| serde_json::from_str::<Value>(&line).expect("JSON"));
-        assert_eq!(records.next().expect("a start record")["type"], "start");
+        let mut tracer = Killed(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("tracer"));
+        let records = printed(&mut tracer);
+        assert_eq!(records.recv().expect("a start record")["type"], "start");
         assert!(!from.reaches(to));
         // Other tests of this machine connect to the same ports.
         let dst = to.parse::<SocketAddr>().expect("an address");
         let is_dst = |it: &Value| it["addr"] == dst.ip().to_string() && it["port"] == dst.port();
         let mine = |it: &Value| it["type"] == "verdict" && is_dst(&it["dst"]);
-        let found = records.find(mine).expect("a verdict");
+        let found = records.iter().find(mine).expect("a verdict");
         signal(&tracer, Signal::SIGTERM);
-        records.for_each(drop);
         assert!(tracer.wait().expect("its end").success());
         found["verdict"].clone()
     }

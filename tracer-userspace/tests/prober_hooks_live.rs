@@ -8,7 +8,7 @@ mod common;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::Receiver;
 use std::{iter, time::Duration};
@@ -16,6 +16,7 @@ use std::{iter, time::Duration};
 use serde_json::Value;
 use tracer_bpf::ebpf::{self, LoadOptions, ProberHooksWhen};
 use tracer_common::{names::Hook, ports::PortUse};
+use tracer_testbed::node::cgroup::{self, Cgroup};
 
 use common::{Killed, Scratch, Signal, printed, signal, soon, tracer};
 
@@ -27,27 +28,9 @@ const ALWAYS: &[&str] = &["--prober", PROBER, "--prober-hooks"];
 /// A verdict comes within this time.
 const QUIET: Duration = Duration::from_millis(500);
 
-fn root() -> PathBuf {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap();
-    let unified = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|words| words[2] == "cgroup2");
-    PathBuf::from(unified.unwrap()[1])
-}
-
 /// A cgroup that goes away with its test.
-struct Cgroup(PathBuf);
-
-impl Cgroup {
-    fn new(name: &str) -> Self {
-        let path = root().join(format!("trc-{}-{name}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        soon("an empty cgroup", || fs::remove_dir(&self.0).ok());
-    }
+fn new_cgroup(name: &str) -> Cgroup {
+    Cgroup::create(&format!("trc-{}-{name}", std::process::id())).unwrap().expect("cgroup v2")
 }
 
 /// A process that connects to each port that the test sends it.
@@ -55,7 +38,7 @@ struct Prober(Killed);
 
 impl Prober {
     fn start(cgroup: &Cgroup) -> Self {
-        Self::named(PROBER, &cgroup.0)
+        Self::named(PROBER, cgroup.path())
     }
 
     fn named(name: &str, cgroup: &Path) -> Self {
@@ -156,19 +139,19 @@ fn hooks(start: &Value) -> Vec<&str> {
 #[test]
 #[ignore = "needs root"]
 fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
-    let (directory, first, second) = (Scratch::new(), Cgroup::new("first"), Cgroup::new("second"));
+    let (directory, first, second) = (Scratch::new(), new_cgroup("first"), new_cgroup("second"));
     let mut prober = Prober::start(&first);
     let tracer = Tracer::start(&directory, ALWAYS);
     let start = tracer.records.recv().unwrap();
     assert!(hooks(&start).contains(&"sock_ops") && !hooks(&start).contains(&"inet_sock_set_state"), "{start}");
     tracer.expect_refusal(&mut prober, 9);
-    prober.move_to(&second.0);
+    prober.move_to(second.path());
     tracer.expect_refusal(&mut prober, 11);
     drop(prober);
     let mut restarted = Prober::start(&first);
     tracer.expect_refusal(&mut restarted, 13);
     assert_eq!(tracer.warnings(), "");
-    restarted.move_to(&root());
+    restarted.move_to(&cgroup::root().unwrap());
     tracer.expect_refusal(&mut restarted, 15);
     let warned = tracer.warnings();
     assert!(warned.contains("sock_ops") && warned.contains("in the root of the cgroups"), "{warned}");
@@ -177,7 +160,7 @@ fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
 #[test]
 #[ignore = "needs root"]
 fn a_detached_program_is_attached_again_and_other_tracers_keep_theirs() {
-    let (directory, other_directory, cgroup) = (Scratch::new(), Scratch::new(), Cgroup::new("detached"));
+    let (directory, other_directory, cgroup) = (Scratch::new(), Scratch::new(), new_cgroup("detached"));
     let mut prober = Prober::start(&cgroup);
     let (tracer, other) = (Tracer::start(&directory, ALWAYS), Tracer::start(&other_directory, ALWAYS));
     for tracer in [&tracer, &other] {
@@ -196,7 +179,7 @@ fn a_detached_program_is_attached_again_and_other_tracers_keep_theirs() {
 #[test]
 #[ignore = "needs root"]
 fn without_a_prober_the_whole_node_is_watched() {
-    let (directory, cgroup) = (Scratch::new(), Cgroup::new("late"));
+    let (directory, cgroup) = (Scratch::new(), new_cgroup("late"));
     let tracer = Tracer::start(&directory, ALWAYS);
     let start = tracer.records.recv().unwrap();
     assert!(hooks(&start).contains(&"inet_sock_set_state") && !hooks(&start).contains(&"sock_ops"), "{start}");
@@ -210,16 +193,16 @@ fn without_a_prober_the_whole_node_is_watched() {
 #[test]
 #[ignore = "needs root"]
 fn tracer_chooses_the_cgroup_of_a_kubelet() {
-    let (directory, first, second) = (Scratch::new(), Cgroup::new("own"), Cgroup::new("another"));
-    let mut kubelet = Prober::named(KUBELET, &first.0);
+    let (directory, first, second) = (Scratch::new(), new_cgroup("own"), new_cgroup("another"));
+    let mut kubelet = Prober::named(KUBELET, first.path());
     let tracer = Tracer::start(&directory, &[]);
     let start = tracer.records.recv().unwrap();
     assert!(hooks(&start).contains(&"sock_ops") && !hooks(&start).contains(&"inet_sock_set_state"), "{start}");
     let choice = &start["prober_hooks"];
     assert_eq!(choice["used"], true);
-    assert!(choice["reason"].as_str().unwrap().contains(first.0.to_str().unwrap()), "{choice}");
+    assert!(choice["reason"].as_str().unwrap().contains(first.path().to_str().unwrap()), "{choice}");
     tracer.expect_refusal(&mut kubelet, 9);
-    let mut another = Prober::named(KUBELET, &second.0);
+    let mut another = Prober::named(KUBELET, second.path());
     tracer.expect_refusal(&mut another, 11);
     tracer.expect_refusal(&mut kubelet, 13);
     assert!(!tracer.warnings().contains("sock_ops"));
@@ -228,9 +211,9 @@ fn tracer_chooses_the_cgroup_of_a_kubelet() {
 #[test]
 #[ignore = "needs root"]
 fn others_in_the_cgroup_of_a_kubelet_are_not_watched() {
-    let (directory, cgroup) = (Scratch::new(), Cgroup::new("shared"));
+    let (directory, cgroup) = (Scratch::new(), new_cgroup("shared"));
     let mut runtime = Prober::start(&cgroup);
-    let mut kubelet = Prober::named(KUBELET, &cgroup.0);
+    let mut kubelet = Prober::named(KUBELET, cgroup.path());
     let tracer = Tracer::start(&directory, &[]);
     let start = tracer.records.recv().unwrap();
     assert!(hooks(&start).contains(&"sock_ops"), "{start}");
@@ -246,7 +229,7 @@ fn others_in_the_cgroup_of_a_kubelet_are_not_watched() {
 #[ignore = "needs root"]
 fn tracer_keeps_the_default_hooks_for_a_kubelet_in_the_root_cgroup() {
     let directory = Scratch::new();
-    let mut kubelet = Prober::named(KUBELET, &root());
+    let mut kubelet = Prober::named(KUBELET, &cgroup::root().unwrap());
     let tracer = Tracer::start(&directory, &[]);
     let start = tracer.records.recv().unwrap();
     assert!(hooks(&start).contains(&"inet_sock_set_state") && !hooks(&start).contains(&"sock_ops"), "{start}");
@@ -275,7 +258,7 @@ const MANY: u64 = 700;
 #[test]
 #[ignore = "needs root"]
 fn the_users_of_source_ports_are_counted_while_many_ports_are_in_use() {
-    let (directory, cgroup) = (Scratch::new(), Cgroup::new("ports"));
+    let (directory, cgroup) = (Scratch::new(), new_cgroup("ports"));
     let _prober = Prober::start(&cgroup);
     use_ports(MANY);
     let tracer = Tracer::start(&directory, ALWAYS);
@@ -291,8 +274,8 @@ fn the_users_of_source_ports_are_counted_while_many_ports_are_in_use() {
 #[test]
 #[ignore = "needs root"]
 fn nobody_pays_for_counted_ports_while_the_prober_has_enough() {
-    let (directory, cgroup) = (Scratch::new(), Cgroup::new("enough"));
-    let _prober = Prober::run(Command::new("unshare").args(["--net", "bash"]), PROBER, &cgroup.0);
+    let (directory, cgroup) = (Scratch::new(), new_cgroup("enough"));
+    let _prober = Prober::run(Command::new("unshare").args(["--net", "bash"]), PROBER, cgroup.path());
     // Of another network namespace.
     use_ports(MANY);
     let tracer = Tracer::start(&directory, ALWAYS);
@@ -305,7 +288,7 @@ fn nobody_pays_for_counted_ports_while_the_prober_has_enough() {
 #[test]
 #[ignore = "needs root"]
 fn the_counting_of_ports_stops_and_starts_again() {
-    let cgroup = Cgroup::new("again");
+    let cgroup = new_cgroup("again");
     let mut prober = Prober::start(&cgroup);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();

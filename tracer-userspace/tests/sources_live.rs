@@ -8,7 +8,7 @@ mod common;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,14 +18,16 @@ use tracer_node::enter::{enter_on_this_thread, in_netns};
 use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
 use tracer_testing::address;
 
+use common::netns::Netns;
 use common::{Killed, NamedProcess, PATIENCE, Scratch};
 
 /// A process with its own name in its own network namespace.
-struct Namespace(NamedProcess);
+struct Namespace(NamedProcess, Netns);
 
 impl Namespace {
     fn start(name: &str) -> Self {
-        Self(NamedProcess::start(Command::new("unshare").arg("-n"), name))
+        let inside = Netns::new();
+        Self(NamedProcess::start(&mut inside.command("env"), name), inside)
     }
 
     fn pid(&self) -> u32 {
@@ -34,12 +36,7 @@ impl Namespace {
 
     /// Runs a script inside.
     fn run(&self, script: &str) {
-        let target = self.pid().to_string();
-        let mut shell = Command::new("nsenter");
-        shell.args(["-t", &target, "-n", "sh", "-e"]).stdin(Stdio::piped());
-        let mut shell = shell.spawn().expect("nsenter");
-        shell.stdin.take().expect("stdin").write_all(script.as_bytes()).expect("script");
-        assert!(shell.wait().expect("sh").success(), "{script}");
+        self.1.run(script);
     }
 }
 

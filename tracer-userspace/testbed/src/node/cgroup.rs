@@ -95,6 +95,10 @@ impl Cgroup {
         Ok(Self(path))
     }
 
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     fn write(&self, file: &str, value: &str) -> Result<()> {
         let file = self.0.join(file);
         fs::write(&file, value).with_context(|| format!("write {value} to {}", file.display()))
@@ -215,7 +219,7 @@ pub fn enable_quota() {
 }
 
 /// Where cgroup v2 is mounted.
-pub(super) fn root() -> Option<PathBuf> {
+pub fn root() -> Option<PathBuf> {
     mounted(Hierarchy::Unified)
 }
 
