@@ -8,13 +8,14 @@ use std::thread;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use tracer::replay::{self, ReplayConfig};
+use tracer_model::record::{Cause, Trait};
 use tracer_output::sink::{Format, SinkConfig};
 
 use super::Scratch;
 
 /// A recording on disk, uncompressed or compressed.
 pub(crate) struct Recording {
-    /// `CAUSE/CELL` of a fixture, `KERNEL/SCENARIO` of a scenario.
+    /// `CAUSE/CELL` of a fixture, `CAUSE/KERNEL` in its place, `KERNEL/SCENARIO` of a scenario.
     pub(crate) name: String,
     path: PathBuf,
 }
@@ -63,8 +64,17 @@ fn place() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests")
 }
 
+/// The fixtures. A cause without one has the recordings of the scenario with its name.
 pub(crate) fn fixtures() -> Vec<Recording> {
-    below(&place().join("fixtures"), "/observations.ndjson")
+    let mut fixtures = below(&place().join("fixtures"), "/observations.ndjson");
+    for Recording { name, path } in of_kernels() {
+        let (kernel, scenario) = name.split_once('/').unwrap();
+        let is_cause = Cause::from_name(scenario).is_some_and(|cause| !cause.has(Trait::AlsoOnly));
+        if is_cause && !place().join("fixtures").join(scenario).exists() {
+            fixtures.push(Recording { name: format!("{scenario}/{kernel}"), path });
+        }
+    }
+    fixtures
 }
 
 /// All recordings of scenarios on kernels.

@@ -110,11 +110,7 @@ fn every_cause_has_a_fixture_that_gets_it(replays: &Replays) {
     // These causes are only in `also`.
     let own = Cause::ALL.iter().filter(|it| !it.has(Trait::AlsoOnly));
     let causes: BTreeSet<&str> = own.map(|cause| cause.name()).collect();
-    assert_eq!(
-        &seen ^ &causes,
-        BTreeSet::new(),
-        "a fixture for each cause (tests/fixtures/README.md says how to make one)"
-    );
+    assert_eq!(&seen ^ &causes, BTreeSet::new(), "a fixture for each cause, or a recorded scenario with its name");
 }
 
 fn every_record_keeps_the_contract(replays: &Replays) {
