@@ -3,7 +3,7 @@
 //! Of the helpers for the current task, `sock_ops` programs may only call `bpf_get_current_task`
 //! (`sock_ops_func_proto`, 5.10 to 6.12). Functions that they use therefore read pid and tid from the `task_struct`.
 
-use aya_ebpf::helpers::generated::{bpf_get_current_pid_tgid, bpf_probe_read_user_str};
+use aya_ebpf::helpers::generated::bpf_get_current_pid_tgid;
 use tracer_common::{
     ABSENT64,
     actor::{ANCESTORS, Actor, Ancestor, COMM_LEN, comm_bucket},
@@ -13,6 +13,7 @@ use tracer_common::{
 use crate::{
     kernel::{Task, read_str},
     maps::{PRETENDING, PROBER_BUCKETS, PROBERS, global},
+    user,
 };
 
 /// A piece of an environment. It is aligned so that two loads compare its first ten bytes.
@@ -35,10 +36,6 @@ impl Word {
 /// The verifier unrolls the loop, so the body is short and has a single path.
 #[inline(always)]
 pub fn cni_netns(dst: &mut [u8; PATH_LEN]) {
-    // aya puts `bpf_probe_read` in the place of helpers for user memory if it cannot use those for kernel memory.
-    if cfg!(feature = "typed-loads") {
-        return;
-    }
     let Some((mut at, end)) = Task::current().environment() else { return };
     let mut word = Word { head: 0, tail: 0, rest: [0; Word::LEN as usize - 10] };
     // 1 if this piece continues a variable that was longer than the buffer.
@@ -47,13 +44,13 @@ pub fn cni_netns(dst: &mut [u8; PATH_LEN]) {
         if at >= end {
             return;
         }
-        let read = unsafe { bpf_probe_read_user_str((&raw mut word).cast(), Word::LEN, at as *const _) };
+        let read = user::string((&raw mut word).cast(), Word::LEN, at);
         if read <= 0 {
             return;
         }
         if (word.head ^ Word::HEAD) | u64::from(word.tail ^ Word::TAIL) | continued == 0 {
             let value = at + 10;
-            unsafe { bpf_probe_read_user_str(dst.as_mut_ptr().cast(), PATH_LEN as u32, value as *const _) };
+            user::string(dst.as_mut_ptr(), PATH_LEN as u32, value);
             return;
         }
         // A full buffer holds a variable that continues, or one that ends here: then the next piece is empty.

@@ -22,6 +22,7 @@ mod limit;
 mod maps;
 mod sockets;
 mod track;
+mod user;
 mod waiting;
 
 // `cargo clippy` compiles this crate for the host, where `std` has the panic handler.

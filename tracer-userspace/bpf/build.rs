@@ -3,7 +3,7 @@
 //! rustc's BPF target emits LLVM bitcode, with fat LTO as one module. `llc` of the same LLVM makes the object that aya loads, so
 //! neither bpf-linker nor clang is needed. Two kinds of toolchains work: a rustup toolchain with `rust-src` and an `llc` (its own
 //! `llvm-tools` or `llc-NN`), or a system rustc with its target library for BPF (Debian: rustc-web, libstd-rust-web-dev-bpf,
-//! llvm-22). `TRACER_EBPF_OBJECT` names a ready object instead.
+//! llvm-22).
 //!
 //! How to lint the eBPF crate: see `tracer-ebpf/Cargo.toml`.
 
@@ -31,7 +31,6 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=../../tracer-ebpf");
     println!("cargo:rerun-if-changed=../../tracer-common");
-    println!("cargo:rerun-if-env-changed=TRACER_EBPF_OBJECT");
     if let Err(message) = run() {
         for line in message.lines() {
             println!("cargo:error={line}");
@@ -50,12 +49,6 @@ fn run() -> Result<(), String> {
 
 fn build(out: &Path, name: &str, features: &[&str]) -> Result<(), String> {
     let object = out.join(format!("{name}.o"));
-    if let Some(ready) = env::var_os("TRACER_EBPF_OBJECT").filter(|v| !v.is_empty()) {
-        let ready = PathBuf::from(ready);
-        println!("cargo:rerun-if-changed={}", ready.display());
-        fs::copy(&ready, &object).map_err(|e| format!("TRACER_EBPF_OBJECT: cannot copy {}: {e}", ready.display()))?;
-        return Ok(());
-    }
     let toolchain = find_toolchain()?;
     let bitcode = compile(&toolchain, &out.join(name), features)?;
     let status = Command::new(&toolchain.llc)

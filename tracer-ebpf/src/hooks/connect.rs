@@ -2,7 +2,6 @@
 
 use aya_ebpf::{
     EbpfContext as _,
-    helpers::bpf_probe_read_user,
     macros::{fentry, fexit, kprobe, kretprobe, tracepoint},
     programs::{FEntryContext, FExitContext, ProbeContext, RetProbeContext, TracePointContext},
 };
@@ -21,7 +20,7 @@ use crate::{
     hooks::state::{begin, change, conn_of, emit_connect},
     kernel::{AF_INET, AF_INET6, Sock, Task, read, syscall_field},
     maps::{CONNECT_CALLS, Conn, ConnectCall, global},
-    sockets,
+    sockets, user,
 };
 
 /// The kernel is about to build the SYN. The source port is known.
@@ -95,7 +94,7 @@ fn try_sys_enter_connect(fd: u32, addr: u64) {
 /// A `connect(2)` call of this thread to an IP address.
 #[inline(always)]
 fn call(fd: u32, addr: u64) -> Option<ConnectCall> {
-    let head = unsafe { bpf_probe_read_user::<[u8; 8]>(addr as *const _) }.ok()?;
+    let head = user::bytes::<8>(addr)?;
     let family = u16::from_ne_bytes([head[0], head[1]]);
     if !(family == AF_INET || family == AF_INET6) {
         return None;
@@ -106,7 +105,7 @@ fn call(fd: u32, addr: u64) -> Option<ConnectCall> {
         map_v4(&mut call.addr, [head[4], head[5], head[6], head[7]]);
     } else {
         // `sin6_addr` follows `sin6_flowinfo`.
-        call.addr = unsafe { bpf_probe_read_user::<[u8; 16]>((addr + 8) as *const _) }.ok()?;
+        call.addr = user::bytes(addr + 8)?;
     }
     Some(call)
 }

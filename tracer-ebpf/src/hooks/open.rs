@@ -1,17 +1,13 @@
 //! Files that name a network namespace.
 
-use aya_ebpf::{
-    helpers::{bpf_probe_read_user, generated::bpf_probe_read_user_str},
-    macros::tracepoint,
-    programs::TracePointContext,
-};
+use aya_ebpf::{macros::tracepoint, programs::TracePointContext};
 use tracer_common::{
     limit::Limited,
     names::Hook,
     netns::{self, NetnsOpen, PATH_LEN},
 };
 
-use crate::{actor, emit::emit, kernel::syscall_field, limit, maps::OPENED};
+use crate::{actor, emit::emit, kernel::syscall_field, limit, maps::OPENED, user};
 
 function_hook! {
     /// A file of a network namespace is opened: `/proc/PID/ns/net`, `/run/netns/NAME`, `/var/run/netns/NAME`.
@@ -34,7 +30,7 @@ pub fn sys_enter_openat(ctx: TracePointContext) -> u32 {
 
 #[inline(always)]
 fn try_open(name: u64) {
-    if let Ok(head) = unsafe { bpf_probe_read_user::<u64>(name as *const _) }
+    if let Some(head) = user::head(name)
         && netns::may_name(u64::from_be(head))
     {
         report(name);
@@ -44,8 +40,7 @@ fn try_open(name: u64) {
 #[inline(always)]
 fn report(name: u64) {
     let mut path = [0u8; PATH_LEN];
-    let read = unsafe { bpf_probe_read_user_str(path.as_mut_ptr().cast(), PATH_LEN as u32, name as *const _) };
-    if read <= 0 || !netns::names(&path) || actor::is_tracer() {
+    if user::string(path.as_mut_ptr(), PATH_LEN as u32, name) <= 0 || !netns::names(&path) || actor::is_tracer() {
         return;
     }
     let _ = OPENED.insert(actor::tgid(), 1, 0);

@@ -9,14 +9,8 @@ use tracer_terminal::typed::nearest;
 const PREFIX: &str = "TRACER_";
 
 /// Variables that belong to no flag: those of the log, and of this project's build and tests.
-const OTHERS: &[&str] = &[
-    "TRACER_LOG",
-    "TRACER_BLESS",
-    "TRACER_DEBIAN_MIRROR",
-    "TRACER_EBPF_OBJECT",
-    "TRACER_TEST_PACKAGES",
-    "TRACER_VM_CACHE",
-];
+const OTHERS: &[&str] =
+    &["TRACER_LOG", "TRACER_BLESS", "TRACER_DEBIAN_MIRROR", "TRACER_TEST_PACKAGES", "TRACER_VM_CACHE"];
 
 /// Makes a warning for each variable that begins with the prefix and belongs to nothing.
 pub fn unknown_variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {

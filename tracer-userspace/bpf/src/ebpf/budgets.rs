@@ -168,7 +168,7 @@ fn no_program_is_harder_to_verify_than_its_budget() {
     compare(&this_kernel(), &verified_all(Reads::Helper).expect("programs"));
 }
 
-/// The programs for locked-down kernels: the verifier accepts each one whose usual form it accepts.
+/// The programs for locked-down kernels: the verifier accepts each one that it accepts with the helper.
 #[test]
 #[ignore = "needs root"]
 fn programs_without_the_helper_are_accepted_as_well() {
