@@ -11,7 +11,10 @@ pub fn classify(bytes: &impl Bytes, at: u64) -> (AnswerKind, u16) {
     if let Some([head @ .., a, b, c, d, e, f, g]) = bytes.load::<12>(at)
         && is_http(&head)
     {
-        return status([head[4], a, b, c, d, e, f, g]);
+        return match status([head[4], a, b, c, d, e, f, g]) {
+            (kind, status) if status > 0 && !ends_status(bytes.load(at + 12)) => (kind, 0),
+            read => read,
+        };
     }
     match bytes.load::<5>(at) {
         Some([21, 3, ..]) if bytes.load(at + 5) == Some([FATAL]) => (AnswerKind::Alert, 0),
@@ -46,6 +49,12 @@ fn status(line: [u8; 8]) -> (AnswerKind, u16) {
         return (AnswerKind::Http, digit(16) * 100 + digit(8) * 10 + digit(0));
     }
     (if line[4..6] == *b"  " { AnswerKind::Short } else { AnswerKind::Http }, 0)
+}
+
+/// Go's client takes three digits only: a space or the end of the line follows. The segment may end before that.
+#[inline(always)]
+fn ends_status(next: Option<[u8; 1]>) -> bool {
+    matches!(next, None | Some([b' ' | b'\r' | b'\n']))
 }
 
 /// Whether the status is a success for the kubelet (pkg/probe/http/http.go, `DoHTTPProbe`).
@@ -153,12 +162,13 @@ mod tests {
 
     #[test]
     fn a_status_line_gives_its_status() {
-        let lines: [(&[u8], u16); 6] = [
+        let lines: [(&[u8], u16); 7] = [
             (b"HTTP/1.1 200 OK\r\n", 200),
             (b"HTTP/1.0 503 Service Unavailable\r\n", 503),
             (b"HTTP/1.1 100 Continue\r\n", 100),
             // A reason is optional (RFC 9112 4), and the segment may end with the last digit.
             (b"HTTP/1.1 404", 404),
+            (b"HTTP/1.1 404\n", 404),
             (b"HTTP/1.1 999\r\n", 999),
             (b"HTTP/1.1 000\r\n", 0),
         ];
@@ -167,7 +177,9 @@ mod tests {
 
     #[test]
     fn a_status_line_that_gos_client_rejects_has_no_status() {
-        let lines: [&[u8]; 8] = [
+        let lines: [&[u8]; 10] = [
+            b"HTTP/1.1 2000 OK\r\n",
+            b"HTTP/1.1 200OK\r\n",
             b"HTTP/1.1 abc OK\r\n",
             b"HTTP/1.1 Forbidden\r\n",
             b"HTTP/1.1 OK\r\n\r\n",
