@@ -181,7 +181,7 @@ impl Core {
         out.extend(
             self.correlator
                 .open()
-                .map(|attempt| attempt_record(attempt, &self.node, time_boot_ns, Outcome::Open, None)),
+                .map(|attempt| attempt_record(attempt, &self.node, time_boot_ns, Some(Outcome::Open), None)),
         );
     }
 
@@ -308,13 +308,19 @@ impl Core {
         let decided = self.verdicts.of(conn);
         let matched = Matched::new(attempt, &self.node);
         let failed = matched.failed() || self.verdicts.failure(conn).is_some();
-        let outcome = if failed { Outcome::Failure } else { Outcome::Success };
-        let record =
-            attempt_record(attempt, &self.node, time, decided.map_or(outcome, |d| d.outcome), decided.map(|d| d.cause));
-        let has_succeeded = !failed && !matched.is_unknown_end();
+        let is_well = !failed && !matched.is_unknown_end();
+        let outcome = match (failed, is_well && !matched.is_unread()) {
+            (true, _) => Some(Outcome::Failure),
+            (false, true) => Some(Outcome::Success),
+            (false, false) => None,
+        };
+        let (emitted, cause) = (decided.map(|d| d.outcome).or(outcome), decided.map(|d| d.cause));
+        let record = attempt_record(attempt, &self.node, time, emitted, cause);
         self.withdraw_other_loopback(conn, out);
-        if has_succeeded {
+        if outcome == Some(Outcome::Success) {
             self.succeeded(conn, time, out);
+        }
+        if is_well {
             self.withdraw_retried(conn, out);
         }
         self.release_verdict(conn, time, out);

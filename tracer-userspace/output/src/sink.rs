@@ -319,7 +319,7 @@ fn wall_time(time_boot_ns: u64, boot_to_wall_ns: i64) -> String {
 
 /// A probe attempt that is still open at the end is always printed.
 fn is_open_probe(attempt: &AttemptBody) -> bool {
-    attempt.outcome == Outcome::Open && attempt.subject == Subject::Probe
+    attempt.outcome == Some(Outcome::Open) && attempt.subject == Subject::Probe
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub struct Fields<'a> {
     pub dst: Option<Endpoint>,
     process: Option<Process>,
     pub culprit: Option<Culprit>,
-    /// Of an attempt.
+    /// Of an attempt; absent: it is not known how it ended.
     pub(super) outcome: Option<Outcome>,
     /// Of an attempt.
     pub(super) cause: Option<Cause>,
@@ -108,7 +108,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Line<'_>, Problem> {
         return Err(Problem::Line(wrong_schema(&fields.schema)));
     }
     let us = microseconds(&fields.time).ok_or_else(|| Problem::Line(format!("`{}` is no time", fields.time)))?;
-    match (fields.kind.as_ref(), &fields.verdict, fields.outcome) {
+    match (fields.kind.as_ref(), &fields.verdict, fields.dst) {
         ("verdict", Some(_), _) | ("attempt", _, Some(_)) => Ok(Line::Attempt(Box::new(fields), us)),
         ("verdict" | "attempt", ..) => {
             Err(Problem::Line(format!("a record `{}` without what it is about", fields.kind)))

@@ -152,7 +152,7 @@ fn remember(numbers: &mut BTreeSet<u64>, seq: u64) {
 impl Node {
     fn count(&mut self, record: &Record) {
         match &record.body {
-            Body::Attempt(body) => self.failed.0 += u64::from(body.outcome == Outcome::Failure),
+            Body::Attempt(body) => self.failed.0 += u64::from(body.outcome == Some(Outcome::Failure)),
             Body::Verdict(body) => {
                 let was_failure = body.revises.is_some_and(|seq| self.failures.remove(&seq));
                 self.failed.1 = self.failed.1.saturating_sub(was_failure.into());
@@ -172,7 +172,7 @@ impl Node {
     fn wants(&mut self, record: &Record, config: &SinkConfig) -> bool {
         let passes = config.filter.passes(&record.body);
         match &record.body {
-            Body::Attempt(body) => passes && (config.attempts || body.outcome == Outcome::Open),
+            Body::Attempt(body) => passes && (config.attempts || body.outcome == Some(Outcome::Open)),
             Body::Verdict(body) => {
                 let wanted = passes || body.revises.is_some_and(|seq| self.verdicts.contains(&seq));
                 if wanted {

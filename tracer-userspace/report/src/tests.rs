@@ -131,6 +131,13 @@ fn without_a_failure_the_page_says_so() {
     assert!(page.contains("<h1>No attempt failed. 1 passed.</h1>"), "{page}");
 }
 
+#[test]
+fn an_attempt_without_an_outcome_has_not_passed() {
+    let line = attempt(1, "cart", "success").replace(r#""outcome":"success","#, "");
+    let (page, reported) = page(line.as_bytes());
+    assert!(reported.is_empty() && !page.contains("1 passed"), "{reported:?} {page}");
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {

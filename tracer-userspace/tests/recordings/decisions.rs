@@ -22,7 +22,7 @@ pub(crate) fn brief(records: &[Value]) -> Vec<String> {
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
     for attempt in records.iter().filter(|record| record["type"] == "attempt") {
         let cause = attempt["cause"].as_str().map(|cause| format!(" {cause}")).unwrap_or_default();
-        *ends.entry(format!("{}{cause}", attempt["outcome"].as_str().unwrap())).or_default() += 1;
+        *ends.entry(format!("{}{cause}", attempt["outcome"].as_str().unwrap_or("unknown"))).or_default() += 1;
     }
     lines.extend(ends.into_iter().map(|(end, count)| format!("attempts {end}: {count}")));
     lines

@@ -128,7 +128,7 @@ mod tests {
     use crate::testing::*;
 
     fn answer(stream: &mut Stream, conn: u64, ms: u64) {
-        stream.again(conn).connect().established().wait_ms(ms).closes((100, 101, 200)).wait_ms(10_000);
+        stream.again(conn).connect().established().wait_ms(ms).answers(200).wait_ms(10_000);
     }
 
     /// The findings about a probe with a timeout of one second that is answered after these times.

@@ -281,6 +281,25 @@ mod tests {
         assert_eq!(in_a_row(|stream| _ = stream.closes((100, 101, 160))), [Some(1), Some(1)]);
     }
 
+    /// Of a kubelet that starts while tracer runs, the first answer may come before the program that reads it.
+    #[test]
+    fn an_answer_that_no_hook_read_ends_no_failures_in_a_row_and_has_no_outcome() {
+        let reported = |missing: &[Hook]| {
+            let mut stream = Stream::new().http_readiness().clone();
+            missing.iter().for_each(|hook| _ = stream.missing(*hook));
+            refuse(&mut stream);
+            stream.wait_ms(9_990).again(8).connect().established().closes((100, 101, 200)).wait_ms(9_990);
+            refuse(stream.again(9));
+            let outcomes = stream.decisions().into_iter().filter_map(|it| match it.body {
+                Body::Attempt(attempt) if it.attempt == Some(ConnId(8)) => Some(attempt.outcome),
+                _ => None,
+            });
+            (outcomes.collect::<Vec<_>>(), stream.in_a_row())
+        };
+        assert_eq!(reported(&[]), (vec![None], vec![Some(1), Some(2)]));
+        assert_eq!(reported(&[Hook::CgroupAnswer]), (vec![Some(Outcome::Success)], vec![Some(1), Some(1)]));
+    }
+
     fn answered(stream: &mut Stream, conn: u64, status: u16) {
         stream.again(conn).connect().established().answers(status).wait_ms(1);
     }

@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn answered(stream: &mut Stream, conn: u64) {
-        stream.again(conn).connect().established().closes((200, 201, 150)).wait_ms(10);
+        stream.again(conn).connect().established().answer(AnswerKind::Http2, None).closes((200, 201, 150)).wait_ms(10);
     }
 
     /// Refused connects with these waits after them, then a connect that is answered.
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(third(1), [Failure, Failure], "each was an attempt of its own");
         let mut http = Stream::new().http_readiness().clone();
         refused(&mut http, 100, 1_000);
-        answered(&mut http, 101);
+        http.again(101).connect().established().answers(200);
         assert_eq!(http.outcomes(), [Failure], "nobody connects again for HTTP");
     }
 

@@ -213,10 +213,6 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
         ObservationKind::Icmp(icmp) if icmp.flags.is_syn() => icmp.netns.map(|netns| rules_for(netns, icmp.flow)),
         _ => None,
     };
-    let unread = attempt.prober
-        && attempt.ended.is_some()
-        && attempt.received().is_some_and(|n| n > 0)
-        && attempt.answer().is_none();
     // Once for each healthy pod: which namespace it has, and the state of its sockets.
     let dst = attempt.flow.dst;
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
@@ -232,7 +228,7 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     let connects = attempt.netns.filter(|_| is_failure(attempt, node, observation));
     let connects = connects.and_then(|from| node.netns_of_addr(from, dst.ip()).filter(|of| *of != from));
     let connects = connects.map(Query::PodConnects);
-    let answers = (unread || is_prober_connect(observation)).then_some(Query::Answers(attempt.actor.pid));
+    let answers = (attempt.is_unread() || is_prober_connect(observation)).then_some(Query::Answers(attempt.actor.pid));
     let ports = attempt.without_port().then_some(Query::Ports);
     let holders =
         refused_in(attempt, observation).filter(|_| attempt.prober).map(|netns| Query::PortHolders(netns, dst.port()));

@@ -19,7 +19,7 @@ pub(super) fn attempt_record(
     attempt: &Attempt,
     node: &Node,
     now: u64,
-    outcome: Outcome,
+    outcome: Option<Outcome>,
     cause: Option<Cause>,
 ) -> Decision {
     let named = Matched::new(attempt, node).name();

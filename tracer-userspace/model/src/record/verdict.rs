@@ -29,7 +29,7 @@ pub enum Outcome {
     Failure,
     /// It looks like a failure and is none: it succeeded, or could not be made because its container or pod ends.
     Noise,
-    /// It succeeded, as far as hooks can see: a connect without a request, or an answer without an HTTP status
+    /// It succeeded, as far as hooks can see: a connect where no request was due, or an answer without an HTTP status
     /// of a failure (`http_status`; in TLS tracer cannot see it).
     Success,
     /// It was not over when the run ended.
@@ -207,8 +207,8 @@ pub struct AttemptBody {
     pub subject: Subject,
     /// The attempt, unique on this node until the next boot.
     pub attempt_id: String,
-    /// How it ended.
-    pub outcome: Outcome,
+    /// How it ended; absent: nothing shows a failure or a success, as for an answer that no hook read.
+    pub outcome: Option<Outcome>,
     /// The probe, if a spec is known.
     pub probe: Option<Probe>,
     /// The pod.

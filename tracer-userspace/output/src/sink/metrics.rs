@@ -164,10 +164,11 @@ impl Metrics {
     }
 
     fn count_attempt(&mut self, attempt: &AttemptBody) {
-        if attempt.outcome == Outcome::Open {
+        if attempt.outcome == Some(Outcome::Open) {
             return;
         }
-        let mut labels: Labels = vec![("outcome", attempt.outcome.to_string().into())];
+        let outcome = attempt.outcome.map_or_else(|| "unknown".to_owned(), |outcome| outcome.to_string());
+        let mut labels: Labels = vec![("outcome", outcome.into())];
         labels.extend(probe(attempt.probe.as_ref()));
         self.inc(Of::Attempts, labels, attempt.k8s.as_ref());
     }

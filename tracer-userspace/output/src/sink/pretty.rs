@@ -203,10 +203,11 @@ fn missing_hooks(body: &StartBody) -> String {
 
 fn attempt(out: &mut String, record: &Record, body: &AttemptBody, screen: Screen) {
     let (word, style) = match body.outcome {
-        Outcome::Success => ("ok", Style::Good),
-        Outcome::Noise => ("noise", Style::Mild),
-        Outcome::Open => ("open", Style::Mild),
-        Outcome::Failure => ("failed", Style::Bad),
+        Some(Outcome::Success) => ("ok", Style::Good),
+        Some(Outcome::Noise) => ("noise", Style::Mild),
+        Some(Outcome::Open) => ("open", Style::Mild),
+        Some(Outcome::Failure) => ("failed", Style::Bad),
+        None => ("unknown", Style::Mild),
     };
     let phases = body.phases_ms;
     let named =

@@ -86,11 +86,11 @@ fn success() -> Body {
     attempt(Subject::Probe, Outcome::Success)
 }
 
-fn attempt(subject: Subject, outcome: Outcome) -> Body {
+pub(crate) fn attempt(subject: Subject, outcome: Outcome) -> Body {
     Body::Attempt(Box::new(AttemptBody {
         subject,
         attempt_id: "1".into(),
-        outcome,
+        outcome: Some(outcome),
         probe: None,
         k8s: Some(k8s()),
         src: None,

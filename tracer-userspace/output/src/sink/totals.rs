@@ -40,12 +40,12 @@ impl Totals {
         }
     }
 
-    fn count_attempt(&mut self, attempt: Option<ConnId>, outcome: Outcome) {
+    fn count_attempt(&mut self, attempt: Option<ConnId>, outcome: Option<Outcome>) {
         match outcome {
-            Outcome::Open => self.open_attempts += 1,
-            Outcome::Failure | Outcome::Noise | Outcome::Success => self.attempts += 1,
+            Some(Outcome::Open) => self.open_attempts += 1,
+            Some(Outcome::Failure | Outcome::Noise | Outcome::Success) | None => self.attempts += 1,
         }
-        if outcome == Outcome::Failure {
+        if outcome == Some(Outcome::Failure) {
             self.failed += 1;
             attempt.into_iter().for_each(|conn| self.failures.insert(conn, ()));
         }

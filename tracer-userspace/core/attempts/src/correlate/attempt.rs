@@ -485,6 +485,12 @@ impl Attempt {
         })
     }
 
+    /// An answer came to the prober, and no hook read it. The program that reads answers is attached to a prober's
+    /// cgroup when the prober first connects, and that answer may come before. Or its event was lost.
+    pub fn is_unread(&self) -> bool {
+        self.prober && self.ended.is_some() && self.received().is_some_and(|n| n > 0) && self.answer().is_none()
+    }
+
     /// The status of the answer, if it is a redirect that Go's client follows (net/http, `redirectBehavior`).
     pub fn redirect_status(&self) -> Option<u16> {
         let status = self.answer().and_then(|(_, answer)| answer.status);

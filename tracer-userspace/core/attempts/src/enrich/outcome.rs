@@ -2,6 +2,7 @@
 
 use super::Matched;
 use crate::correlate::attempt::{End, WAITED_NS};
+use tracer_common::names::Hook;
 use tracer_model::event::{Handler, ProbeOutput, TcpState};
 
 impl<'a> Matched<'a> {
@@ -41,6 +42,12 @@ impl<'a> Matched<'a> {
     /// Perhaps only SETTINGS and GOAWAY had come (RFC 9113 6.8), or a proxy closed after one whole answer.
     fn may_have_gone_away(&self) -> bool {
         matches!(self.attempt.ended, Some((_, End::ClosedByServer))) && self.expects_grpc()
+    }
+
+    /// The program that reads answers is attached, and did not read this one: it may have been a failure. Where the
+    /// program is missing, each answer counts as a success.
+    pub fn is_unread(&self) -> bool {
+        self.attempt.is_unread() && self.node.missing_of(&[Hook::CgroupAnswer]).is_empty()
     }
 
     /// Nothing shows a failure or a success: no request was sent, a tcpSocket probe was reset after its handshake, the

@@ -453,7 +453,8 @@ mod tests {
             for conn in 100..104 {
                 stream.again(conn).connect();
                 if conn == 102 {
-                    stream.established().wait_ms(ms).closes((600, 601, 2200)).wait_ms(9_000);
+                    stream.established().answer(AnswerKind::Tls, None).wait_ms(ms);
+                    stream.closes((600, 601, 2200)).wait_ms(9_000);
                     continue;
                 }
                 stream.refused().wait_ms(10_000);

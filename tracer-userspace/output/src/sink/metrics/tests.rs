@@ -1,7 +1,7 @@
 use super::*;
-use crate::sink::tests::{k8s, verdict};
+use crate::sink::tests::{attempt, k8s, verdict};
 use tracer_model::event::ConnId;
-use tracer_model::record::{Cause, LossBody};
+use tracer_model::record::{Cause, LossBody, Subject};
 
 fn decided(attempt: u64, body: Body) -> Decision {
     Decision::new(1_000_000_000, Some(ConnId(attempt)), body)
@@ -32,6 +32,15 @@ fn a_verdict_is_counted_by_its_cause_once() {
     assert_eq!(value(&text, r#"tracer_verdict_latency_seconds_bucket{le="0.001"}"#), "0");
     assert_eq!(value(&text, r#"tracer_verdict_latency_seconds_bucket{le="0.0025"}"#), "2");
     assert!(!text.contains("pod="), "{text}");
+}
+
+#[test]
+fn an_attempt_without_an_outcome_is_unknown() {
+    let (mut metrics, registry) = Metrics::new(false);
+    let Body::Attempt(mut body) = attempt(Subject::Probe, Outcome::Success) else { unreachable!() };
+    body.outcome = None;
+    metrics.count(&decided(1, Body::Attempt(body)), None);
+    assert_eq!(value(&text(&registry), r#"tracer_attempts_total{outcome="unknown",probe_type="",handler=""}"#), "1");
 }
 
 /// The first SYN was lost and the second one got through: the verdict names the cause, and no alert may count it.
