@@ -83,6 +83,8 @@ pub enum Mode {
     ExitSlowly,
     /// Sends the first frame of a server of HTTP/2.
     Grpc,
+    /// Reads a request over HTTP/2, and resets its stream.
+    GrpcReset,
     /// Answers every client at once with something that is not HTTP.
     Banner,
     /// Reads the request, and answers with something that is not HTTP.
@@ -300,6 +302,10 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             stream.write_all(SETTINGS)?;
             drain(&mut stream)
         }
+        Mode::GrpcReset => {
+            say(&mut stream, RESET_STREAM)?;
+            drain(&mut stream)
+        }
         Mode::Banner => {
             stream.write_all(b"220 smtp.example ready\r\n")?;
             read_request(&mut stream).map(drop)
@@ -372,6 +378,8 @@ fn burn(stream: &mut TcpStream) -> io::Result<()> {
 const GO_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 /// An empty SETTINGS frame (RFC 9113 6.5).
 const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+/// The same, and a RST_STREAM frame for stream 1 with INTERNAL_ERROR (RFC 9113 6.4).
+const RESET_STREAM: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x04\x03\0\0\0\0\x01\0\0\0\x02";
 const BODYLESS: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nok\n";
 
 /// Reads a request and sends these bytes.

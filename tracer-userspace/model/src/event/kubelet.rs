@@ -90,6 +90,11 @@ const DENIED: [&str; 2] = [
 /// The health rpc ended with a status of gRPC.
 const RPC_FAILED: &str = "error: health rpc probe failed: rpc error: code = ";
 
+/// The server reset the stream of the request (HTTP/2: RST_STREAM), in the words of golang.org/x/net/http2 and grpc-go.
+const STREAM_RESET: [&str; 2] = ["; received from peer", " desc = stream terminated by RST_STREAM with error code"];
+/// The server ended the connection in order (HTTP/2: GOAWAY), in the words of golang.org/x/net/http2.
+const GOES_AWAY: &str = ": http2: server sent GOAWAY";
+
 /// Go's client does not accept the HTTP answer (net/http, net/textproto). The texts are as `redact.rs` writes them.
 const NOT_TAKEN: [&str; 10] = [
     "malformed MIME header",
@@ -131,7 +136,9 @@ impl KubeletProbe {
     #[must_use]
     pub fn understood(mut self) -> Self {
         let words = self.output.as_deref().filter(|_| self.reason == ProbeOutput::Network).unwrap_or_default();
-        if words.starts_with(NOT_FOUND) {
+        if STREAM_RESET.iter().any(|why| words.contains(why)) {
+            self.reason = ProbeOutput::StreamReset;
+        } else if words.starts_with(NOT_FOUND) {
             self.reason = ProbeOutput::HealthNotFound;
         } else if DENIED.iter().any(|denied| words.starts_with(denied)) {
             self.reason = ProbeOutput::RpcDenied;
@@ -160,6 +167,11 @@ impl KubeletProbe {
     pub fn is_answered_in_grpc(&self) -> bool {
         use ProbeOutput::{HealthNotFound, NoHealthService, NotServing, RpcDenied};
         matches!(self.reason, NotServing | NoHealthService | HealthNotFound | RpcDenied) || self.is_rpc_timeout()
+    }
+
+    /// The server had announced that it ends the connection.
+    pub fn is_goaway(&self) -> bool {
+        self.output.as_deref().is_some_and(|it| it.contains(GOES_AWAY))
     }
 
     /// The gRPC status with which the health rpc ended. It may be the client's own, after a lost connection, unless it
@@ -218,6 +230,8 @@ pub enum ProbeOutput {
     HealthNotFound,
     /// The gRPC server refused the health rpc without credentials.
     RpcDenied,
+    /// The server ended the request with an error of HTTP/2.
+    StreamReset,
     NotHttp,
     /// The answer was HTTP, in a form that the kubelet's client does not accept.
     InvalidAnswer,
@@ -255,6 +269,7 @@ impl ProbeOutput {
                 | Self::NoHealthService
                 | Self::HealthNotFound
                 | Self::RpcDenied
+                | Self::StreamReset
                 | Self::NotHttp
                 | Self::InvalidAnswer
                 | Self::TlsRefused

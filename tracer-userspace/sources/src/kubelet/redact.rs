@@ -3,8 +3,9 @@
 //! that may contain data from the connection: net/http quotes header lines of the answer (`malformed MIME header:
 //! missing colon: "…"`).
 //!
-//! tracer never prints the message of a gRPC status (`desc = …`). grpc-go writes errors of its own connection there,
-//! but a server may send the same text about another connection (`dial tcp …`).
+//! tracer prints no message of a gRPC status (`desc = …`) but that of a stream that was reset, which has only fixed
+//! words. grpc-go writes errors of its own connection there, but a server may send the same text about another
+//! connection (`dial tcp …`).
 
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -107,6 +108,27 @@ const FIXED: &[&str] = &[
     "unsupported extension",
 ];
 
+/// The error codes of HTTP/2 (RFC 9113 7), as Go prints them.
+const HTTP2_CODES: &[&str] = &[
+    "NO_ERROR",
+    "PROTOCOL_ERROR",
+    "INTERNAL_ERROR",
+    "FLOW_CONTROL_ERROR",
+    "SETTINGS_TIMEOUT",
+    "STREAM_CLOSED",
+    "FRAME_SIZE_ERROR",
+    "REFUSED_STREAM",
+    "CANCEL",
+    "COMPRESSION_ERROR",
+    "CONNECT_ERROR",
+    "ENHANCE_YOUR_CALM",
+    "INADEQUATE_SECURITY",
+    "HTTP_1_1_REQUIRED",
+];
+
+/// The message of grpc-go for a stream that the server reset (`handleRSTStream`). The code of HTTP/2 follows.
+const RESET_STREAM: &str = "stream terminated by RST_STREAM with error code";
+
 /// Starts of parts that go on with received data, and the text that is printed instead.
 const QUOTING: &[(&str, &str)] = &[
     ("malformed HTTP", "malformed HTTP answer"),
@@ -200,7 +222,16 @@ pub(crate) fn closing_quote(text: &str) -> Option<usize> {
 
 /// Whether the part contains no received data.
 fn is_own(part: &str) -> bool {
-    FIXED.contains(&part) || is_timeout(part) || is_connection(part) || is_probe(part)
+    let is_fixed = FIXED.contains(&part) || HTTP2_CODES.contains(&part);
+    is_fixed || is_timeout(part) || is_connection(part) || is_probe(part) || is_stream_error(part)
+}
+
+/// `stream ID 1; INTERNAL_ERROR; received from peer`, and as the message of a gRPC status [`RESET_STREAM`].
+fn is_stream_error(part: &str) -> bool {
+    let by_peer = || part.strip_prefix("stream ID ")?.strip_suffix("; received from peer")?.split_once("; ");
+    let in_grpc = || part.strip_prefix("code = ")?.split_once(" desc = ");
+    by_peer().is_some_and(|(id, code)| id.parse::<u32>().is_ok() && HTTP2_CODES.contains(&code))
+        || in_grpc().is_some_and(|(code, message)| is_name(code) && message == RESET_STREAM)
 }
 
 /// `context deadline exceeded (Client.Timeout exceeded while awaiting headers)`
@@ -245,8 +276,16 @@ fn beginning(part: &str) -> Option<&str> {
     let code = || {
         part.split_once(" desc = ").map(|(code, _)| code).filter(|it| it.strip_prefix("code = ").is_some_and(is_name))
     };
+    // What follows is data of the server.
+    let last_frame = || {
+        let (own, _) = part.split_once(", debug=")?;
+        let (id, code) = own
+            .strip_prefix("server sent GOAWAY and closed the connection; LastStreamID=")?
+            .split_once(", ErrCode=")?;
+        (id.parse::<u32>().is_ok() && HTTP2_CODES.contains(&code)).then_some(own)
+    };
     let quoting = QUOTING.iter().find(|(begin, _)| part.starts_with(begin)).map(|(_, printed)| *printed);
-    quoting.or_else(code)
+    last_frame().or(quoting).or_else(code)
 }
 
 #[cfg(test)]
@@ -267,6 +306,8 @@ mod tests {
             "dial tcp 10.88.0.5:8082: socket: too many open files in system",
             r#"timeout: failed to connect service "10.88.0.5:9000" within 1s: context deadline exceeded"#,
             "timeout: health rpc did not complete within 1.5s",
+            r#"Get "https://10.88.0.5": stream error: stream ID 1; INTERNAL_ERROR; received from peer"#,
+            "error: health rpc probe failed: rpc error: code = Internal desc = stream terminated by RST_STREAM with error code: PROTOCOL_ERROR",
         ] {
             assert_eq!(redacted(error), error);
         }
@@ -284,6 +325,12 @@ mod tests {
             (broken, r#"unsupported transfer encoding: "secret""#, "unsupported transfer encoding"),
             ("", r#"failed to parse Location header "secret": parse"#, "failed to parse Location header"),
             ("http2: ", r#"server sent GOAWAY and closed the connection; debug="secret""#, "server sent GOAWAY"),
+            (
+                "http2: ",
+                r#"server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=NO_ERROR, debug="secret: EOF""#,
+                "server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=NO_ERROR",
+            ),
+            ("stream error", ": stream ID 1; secret; received from peer", ""),
             ("tls: failed to parse certificate from server", ": x509: secret", ""),
         ] {
             assert_eq!(redacted(&format!("{get}{before}{error}")), format!("{get}{before}{printed}"));
@@ -356,6 +403,7 @@ mod tests {
                 ": code = Unknown",
             ),
             ("code = a secret desc = EOF", ""),
+            ("code = Internal desc = stream terminated by RST_STREAM with secret", ": code = Internal"),
         ] {
             assert_eq!(redacted(&format!("{reported}: {status}")), format!("{reported}{printed}"), "{status}");
         }

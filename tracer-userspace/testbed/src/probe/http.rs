@@ -20,17 +20,22 @@ pub fn get_unless_answered(stream: &mut Timed, dst: SocketAddr) -> io::Result<u1
     if stream.has_bytes()? { read_answer(stream) } else { get(stream, dst) }
 }
 
-/// The preface and the first SETTINGS of a client (RFC 9113 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// The preface and the first SETTINGS of a client (RFC 9113 3.4), and a request of only its header on stream 1.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x03\x01\x05\0\0\0\x01\x83\x86\x84";
 
-/// Sends the preface of HTTP/2 and reads the first frames.
+/// Sends the preface of HTTP/2 and reads the first frames. The second one may reset the stream.
 pub fn begin_http2(stream: &mut (impl Read + Write)) -> io::Result<()> {
     stream.write_all(PREFACE)?;
-    match stream.read(&mut [0; 4096])? {
+    let mut frames = [0; 4096];
+    match stream.read(&mut frames)? {
         0 => Err(io::Error::new(ErrorKind::UnexpectedEof, "EOF")),
+        _ if frames[9 + 3] == RST_STREAM => Err(io::Error::new(ErrorKind::InvalidData, "stream reset")),
         _ => Ok(()),
     }
 }
+
+/// The type of that frame (RFC 9113 6.4), in the fourth byte of its header.
+const RST_STREAM: u8 = 3;
 
 fn read_answer(stream: &mut impl Read) -> io::Result<u16> {
     let mut answer = Vec::new();

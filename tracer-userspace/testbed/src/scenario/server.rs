@@ -74,6 +74,12 @@ pub(super) const ALL: &[Scenario] = &[
         by_url(s, "tls-eof", Kind::Https, Ending::Eof, "EOF")
     })
     .without_specs(),
+    Scenario::new("closed_without_answer_goaway", CLOSED, |s| {
+        s.mentions(&["sent GOAWAY (HTTP/2) and closed the connection"]);
+        let words = "http2: server sent GOAWAY and closed the connection; LastStreamID=0, ErrCode=NO_ERROR, debug=\"\"";
+        by_url(s, "tls-eof", Kind::Https, Ending::Eof, words)
+    })
+    .without_specs(),
     Scenario::new("probe_misconfigured_grpc_eof", CLOSED, |s| {
         let pod = s.serving("eof", GRPC)?;
         s.fails(Kind::Grpc, pod, Ending::Eof)
@@ -100,6 +106,13 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("app_status_failure_by_url", BAD_STATUS, |s| {
         let broken = "net/http: HTTP/1.x transport connection broken: malformed MIME header line: X-A (x): 1";
         by_url(s, "http", Kind::Http, Ending::Ok, broken)
+    })
+    .without_specs(),
+    Scenario::new("app_status_failure_stream_reset", BAD_STATUS, |s| {
+        s.mentions(&["an error of HTTP/2 that ends the request (RST_STREAM)"]);
+        let status = "code = Internal desc = stream terminated by RST_STREAM with error code: INTERNAL_ERROR";
+        let line = format!("error: health rpc probe failed: rpc error: {status}");
+        by_line(s, "grpc-reset", Kind::Grpc, Ending::Error, |_| line)
     })
     .without_specs(),
     Scenario::new("app_status_failure_speaks_first", MISCONFIGURED, speaks_first).and_v6(),
@@ -187,10 +200,21 @@ fn beside_commands(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// Only the kubelet's line names the protocol of the probe.
 fn by_url(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, how: Ending, why: &str) -> Result<()> {
+    let scheme = if kind == Kind::Https { "https" } else { "http" };
+    by_line(fixture, mode, kind, how, |pod| format!("Get \"{scheme}://{pod}/healthz\": {why}"))
+}
+
+/// Only the kubelet's line shows how the probe failed.
+fn by_line(
+    fixture: &mut Fixture<'_>,
+    mode: &str,
+    kind: Kind,
+    how: Ending,
+    line: impl FnOnce(SocketAddr) -> String,
+) -> Result<()> {
     let pod = fixture.serving(mode, HTTP)?;
     fixture.fails(kind, pod, how)?;
-    let scheme = if kind == Kind::Https { "https" } else { "http" };
-    fixture.kubelet_reports(pod, &format!("Get \"{scheme}://{pod}/healthz\": {why}"))?;
+    fixture.kubelet_reports(pod, &line(pod))?;
     // When the next line has its verdict, tracer has read this one.
     fixture.kubelet_reports(pod, "cat: /tmp/ready: No such file or directory")?;
     fixture.reported_alone(Cause::ExecFailed, 1)

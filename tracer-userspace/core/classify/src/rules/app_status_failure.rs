@@ -49,6 +49,8 @@ const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without 
 
 const RPC_FAILED: &str = "The network from the kubelet to the pod works. Find what ends the health rpc with this status: the server's Check handler, an interceptor, or a server that shuts down. Or the port speaks HTTP/2 without gRPC. Read the application's log of that moment";
 
+const STREAM_RESET: &str = "The network from the kubelet to the pod works. Find what resets the stream of the request: a handler that fails, a proxy in front of it, a limit of streams or of their rate, or a server that shuts down. The kubelet's message has the code. Read the application's log of that moment";
+
 const NOT_ACCEPTED: &str = "Correct what the kubelet's message names in the answer. Go's HTTP client, which the kubelet uses, rejects it; other clients may accept it";
 
 /// Go checks this although the kubelet does not verify who signed the certificate.
@@ -141,7 +143,7 @@ fn timed_out_in_server(case: &Case<'_>, reported: &KubeletProbe) -> bool {
 /// The application's log shows why.
 pub(in super::super) fn names_log(fix: &str) -> bool {
     let of_handler = matches!(fix, HANDLER | NO_SUCH_PATH | NOT_ALLOWED | NO_GET | RATE_LIMITED | BAD_STATUS_LINE);
-    of_handler || matches!(fix, BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED)
+    of_handler || matches!(fix, BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED | STREAM_RESET)
 }
 
 /// Adds the application's log, unless the port speaks another protocol: the log does not show that.
@@ -168,6 +170,9 @@ pub(in super::super) fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -
         ProbeOutput::HealthNotFound => Some(("that it does not know the service asked about".to_owned(), NOT_FOUND)),
         ProbeOutput::RpcDenied => {
             Some(("that it refuses the health rpc to a caller without credentials".to_owned(), DENIED))
+        }
+        ProbeOutput::StreamReset => {
+            Some(("an error of HTTP/2 that ends the request (RST_STREAM)".to_owned(), STREAM_RESET))
         }
         ProbeOutput::InvalidAnswer => Some(("HTTP that the kubelet's client rejects".to_owned(), NOT_ACCEPTED)),
         ProbeOutput::InvalidTls => {

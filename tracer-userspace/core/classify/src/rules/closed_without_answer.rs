@@ -63,7 +63,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let fix = match (may_be_tls, not_tls) {
         (true, _) => or_in_tls(case),
         (_, Some(_)) => or_plain_http(case, fix(case)),
-        _ if case.matched.may_speak_plain_http() && may_depend => {
+        _ if case.matched.may_speak_plain_http() && may_depend && !has_answered(case) => {
             let fix = fix(case).reword(|text| format!("{}{OR_SPEAKS_TLS}", text.trim_end_matches('.')));
             let fix = fix.reword(|text| format!("{}{ON_PURPOSE}", text.trim_end_matches('.')));
             fix.run([shows_certificate(attempt.flow.dst)])
@@ -81,6 +81,11 @@ fn fix(case: &Case<'_>) -> Remediation {
     with_log(case, Cause::ClosedWithoutAnswer.fix())
 }
 
+/// The listener has answered plain HTTP: it speaks no TLS alone, and no protocol before HTTP.
+fn has_answered(case: &Case<'_>) -> bool {
+    case.node.tls.spoken(case.attempt.flow.dst).http
+}
+
 /// The fix if a gRPC probe may have met a port that speaks TLS.
 fn or_in_tls(case: &Case<'_>) -> Remediation {
     let fix = fix(case);
@@ -91,6 +96,9 @@ fn or_in_tls(case: &Case<'_>) -> Remediation {
 
 /// What a healthy server does with a request that it does not want.
 const ON_PURPOSE: &str = ". Some servers close on purpose: one that does not know the Host of the probe (nginx: return 444), or one that expects the PROXY protocol. Then change the probe";
+
+/// A server sends GOAWAY before it ends a connection in order, or after an error of its client (RFC 9113 6.8).
+const GOES_AWAY: &str = "The server, or a proxy in front of it, ended the connection by itself: it shuts down, or limits the age of connections or what they carry. LastStreamID 0 in the kubelet's message: it did not take the request. An ErrCode other than NO_ERROR: it rejects what its client sent. Read its log of that moment";
 
 const PROCESS_ENDED: &str = ", and its listener ended at the same time: it exited, crashed or was stopped";
 
@@ -114,9 +122,11 @@ fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletP
     let listener_end = listener_ended(case, ended);
     let process_ended = listener_end.is_some();
     let how = if process_ended { PROCESS_ENDED } else { "" };
-    let summary = format!("{} closed the connection {when}{how}", case.attempt.flow.dst);
+    let announced = if outcome.is_goaway() { "sent GOAWAY (HTTP/2) and " } else { "" };
+    let summary = format!("{} {announced}closed the connection {when}{how}", case.attempt.flow.dst);
     let evidence = [of_state(ended, state), of_outcome(outcome)].into_iter().chain(listener_end).collect();
-    let found = Finding::likely(Cause::ClosedWithoutAnswer, evidence, summary, fix(case));
+    let remediation = if outcome.is_goaway() { with_log(case, GOES_AWAY) } else { fix(case) };
+    let found = Finding::likely(Cause::ClosedWithoutAnswer, evidence, summary, remediation);
     if process_ended { found } else { Finding { waits_for_listener: true, ..sidecar::add_close(case, found) } }
 }
 
@@ -191,7 +201,11 @@ mod tests {
         let in_plain = closed(Stream::http_readiness);
         assert_lacks(&in_plain.summary, &["TLS"]);
         assert_has(&in_plain.remediation, &["down. Or the port speaks TLS", "openssl s_client"]);
+        assert_has(&in_plain.remediation, &["return 444", "PROXY protocol"]);
         assert_lacks(&https.remediation, &["scheme to HTTPS"]);
+        let mut before = Stream::new().http_readiness().connect().established().answers(200).wait_ms(9_000).clone();
+        let after = before.again(8).connect().established().server_closes((100, 101, 1)).verdict();
+        assert_lacks(&after.remediation, &["return 444", "TLS"]);
     }
 
     /// A proxy without its upstream closes each connection before the prober has sent a request.
@@ -281,6 +295,17 @@ mod tests {
         for probed in [Stream::http_readiness, grpc] {
             assert_eq!([1, 10, 45, 55].map(|ms| decided(probed, ms)), [true, true, true, false]);
         }
+    }
+
+    #[test]
+    fn an_announced_close_has_its_own_words() {
+        let mut stream = Stream::new().https_readiness().connect().established().clone();
+        stream.answer(AnswerKind::Tls, None).server_closes((300, 301, 1826));
+        let words = "http2: server sent GOAWAY and closed the connection; LastStreamID=0, ErrCode=NO_ERROR";
+        let verdict = stream.kubelet_request(ProbeOutput::Network, "https", words).wait_ms(60).tick().last_verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("closed_without_answer", Confidence::Likely));
+        assert_has(&verdict.summary, &["sent GOAWAY (HTTP/2) and closed the connection after the handshake"]);
+        assert_has(&verdict.remediation, &["LastStreamID 0", "kubectl logs"]);
     }
 
     /// The bytes that came are those of the handshake, or of the answer, too.

@@ -165,6 +165,27 @@ fn a_grpc_server_that_requires_credentials_fails_the_probe() {
     }
 }
 
+/// The words of the kubelet's clients over TLS and in gRPC.
+#[test]
+fn a_stream_that_the_server_resets_is_an_answer() {
+    let decided = |specs: fn(&mut Stream) -> &mut Stream, words: &str| {
+        let mut stream = Stream::new();
+        specs(&mut stream).connect().established().closes((100, 101, 200));
+        stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(5).tick().verdict()
+    };
+    let over_tls = "Get \"https://10.88.0.2:8080\": stream error: stream ID 1; INTERNAL_ERROR; received from peer";
+    let in_grpc = "error: health rpc probe failed: rpc error: code = PermissionDenied desc = stream terminated by RST_STREAM with error code: INADEQUATE_SECURITY";
+    let grpc: fn(&mut Stream) -> &mut Stream = |stream| stream.grpc_readiness(1);
+    for (specs, words) in [(Stream::https_readiness as fn(&mut Stream) -> &mut Stream, over_tls), (grpc, in_grpc)] {
+        let verdict = decided(specs, words);
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely), "{words}");
+        assert_has(&verdict.summary, &["an error of HTTP/2 that ends the request (RST_STREAM)"]);
+        assert_has(&verdict.remediation, &["resets the stream", "kubectl logs"]);
+    }
+    let by_client = "Get \"https://10.88.0.2:8080\": stream error";
+    assert_eq!(decided(Stream::https_readiness, by_client).cause.name(), "unexplained");
+}
+
 /// The client reports a lost connection with `Unavailable`, too.
 #[test]
 fn a_failed_health_rpc_is_an_answer_if_the_connection_worked() {
