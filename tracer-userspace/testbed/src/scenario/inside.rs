@@ -44,6 +44,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("mesh_redirect_outside", REDIRECT, ambient).needs(&[Need::NftNat]),
     Scenario::new("slow_response_mesh", Some(Cause::SlowResponse), silent_proxy).needs(&[Need::NftNat]),
     Scenario::new("slow_response_node_nat", Some(Cause::SlowResponse), taken_by_another).needs(&[Need::NftNat]),
+    Scenario::new("handshake_rst_translated", Some(Cause::HandshakeRst), refused_by_another).needs(&[Need::NftNat]),
     Scenario::new("mesh_redirect_closed", REDIRECT, |s| redirected(s, "eof", Ending::Eof)).needs(&[Need::NftNat]),
     Scenario::new("app_status_failure_redirected", BAD_STATUS, answered_by_proxy).needs(&[Need::NftNat]),
     Scenario::new("mid_stream_rst_another_redirect", Some(Cause::MidStreamRst), another_redirect)
@@ -227,10 +228,27 @@ fn silent_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
 /// A rule of the node sends the probe to another pod, which is silent.
 fn taken_by_another(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("hang", HTTP)?);
-    let chain = format!("type nat hook output priority -100; ip daddr {} tcp dport {HTTP} dnat to {other};", pod.ip());
-    fixture.node.node.nft(&format!("table ip steer {{ chain out {{ {chain} }}; }}\n"))?;
+    steer(fixture, pod, other)?;
     fixture.mentions(&["no socket of the target's network namespace has this connection"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The node sends what is for `pod` to `other`.
+fn steer(fixture: &Fixture<'_>, pod: SocketAddr, other: SocketAddr) -> Result<()> {
+    let chain = format!("type nat hook output priority -100; ip daddr {} tcp dport {HTTP} dnat to {other};", pod.ip());
+    fixture.node.node.nft(&format!("table ip steer {{ chain out {{ {chain} }}; }}\n"))
+}
+
+/// The same, and the other pod answers with a failure, and then ends. conntrack keeps nothing of a refused attempt.
+fn refused_by_another(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("503", HTTP)?);
+    steer(fixture, pod, other)?;
+    fixture.mentions(&["the node's own address translation sent it to"]);
+    let due = fixture.verdict(Cause::AppStatusFailure);
+    attempt_until_inspected(fixture, Kind::Http, pod, Ending::Status, &due)?;
+    fixture.pod_of(other)?.stop();
+    fixture.mentions(&["an address translation on the node sends", "most likely nobody listens there"]);
+    fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
 /// The redirect to the proxy is for another port.

@@ -1,7 +1,10 @@
 //! A RST before the connection was established, if no nearer cause explains it.
 
+use std::net::SocketAddr;
+
+use super::super::pod_sockets::{FRESH_NS, last_reading};
 use super::*;
-use tracer_model::event::{Ipvs, IpvsOp, PacketDrop, TcpState};
+use tracer_model::event::{Ipvs, IpvsOp, Netns, PacketDrop, TcpState};
 
 /// If these hooks report nothing, no socket of this node sent a RST, and no packet was dropped.
 const RST_AND_DROP_HOOKS: &[Hook] = &[Hook::TcpSendReset, Hook::KfreeSkb];
@@ -44,13 +47,14 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     // Behind an address translation the backend's RST has other addresses, so tracer does not match it to this attempt.
     let by_ipvs = sent_by_ipvs(case);
-    let (who, remediation) = match (super::super::services::target_service(case), by_ipvs) {
-        (Some(service), _) => (
+    let by_nat = translation(case);
+    let (who, remediation) = match (super::super::services::target_service(case), by_ipvs, by_nat) {
+        (Some(service), ..) => (
             format!("{dst} is Service {service}: most likely nobody listens at the endpoint that it was sent to"),
             Remediation::from(format!("Connect to each endpoint of Service {service} in turn: one of them refuses"))
                 .run(kubectl::endpoints(Some(&service))),
         ),
-        (None, Some((_, ipvs))) => (
+        (None, Some((_, ipvs)), _) => (
             format!(
                 "IPVS{} sent it to a backend of virtual service {dst}: most likely nobody listens there",
                 in_namespace(case, ipvs.netns)
@@ -58,7 +62,17 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
             Remediation::from(format!("Connect to each backend of virtual service {dst} in turn: one of them refuses"))
                 .run([run_in(case, ipvs.netns, format!("ipvsadm -Ln -t {dst}"))]),
         ),
-        (None, None) => (
+        (None, None, Some((_, to, netns))) => (
+            format!(
+                "an address translation{} sends {dst} on to {to}: most likely nobody listens there",
+                in_namespace(case, Some(netns))
+            ),
+            Remediation::from(format!(
+                "Let the process behind that rule listen on {to} (a hostPort's pod, a sidecar's proxy), or remove the rule that sends {dst} there"
+            ))
+            .run(["iptables-save -t nat", "nft list ruleset"].map(|rules| run_in(case, Some(netns), rules))),
+        ),
+        (None, None, None) => (
             "it can be a middlebox, a user-space stack, another host, or a process behind an address translation (sidecar, hostPort)"
                 .to_owned(),
             Cause::HandshakeRst.fix(),
@@ -67,6 +81,10 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("the SYN to {dst} was answered with a RST, and no hook saw a sender on this node; {who}");
     let mut evidence = vec![of_reset_received(at, received)];
     evidence.extend(by_ipvs.map(|(time, ipvs)| of_ipvs(time, ipvs)));
+    evidence.extend(by_nat.map(|(time, to, netns)| {
+        let text = format!("a connection to {dst} was sent on to {to}");
+        evidence_of("conntrack", time, text, json!({ "to": to, "netns": netns }))
+    }));
     Some(Finding::likely(Cause::HandshakeRst, evidence, summary, remediation).resting_on(RST_AND_DROP_HOOKS))
 }
 
@@ -74,6 +92,15 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
 fn sent_by_ipvs<'a>(case: &Case<'a>) -> Option<(u64, &'a Ipvs)> {
     let attempt = case.attempt;
     attempt.ipvs().find(|(_, it)| it.op == IpvsOp::Translate && it.flags.is_syn() && it.flow == attempt.flow)
+}
+
+/// Where an address translation sent an attempt shortly before, and the namespace that has it. conntrack keeps nothing
+/// of an attempt that was refused (`nf_conntrack_tcp_packet`).
+fn translation(case: &Case<'_>) -> Option<(u64, SocketAddr, Netns)> {
+    let (time, reading) = last_reading(case, FRESH_NS)?;
+    let in_pod = reading.redirect.as_ref().map(|it| (it.to, reading.netns));
+    let (to, netns) = in_pod.or_else(|| Some((reading.acceptor.as_ref()?.to?, reading.from)))?;
+    Some((time, to, netns))
 }
 
 /// A refusal by a stack or a rule of this node would look the same. Either the SYN was dropped at an unknown place. Or
@@ -114,6 +141,29 @@ mod tests {
         assert_has(&verdict.summary, &["sent it to a backend of virtual service 10.88.0.2:8080"]);
         assert_lacks(&verdict.summary, &["middlebox"]);
         assert_has(&verdict.remediation, &["ipvsadm -Ln -t 10.88.0.2:8080"]);
+    }
+
+    /// A hostPort, or a rule of the node, leads to another address: no hook ties that RST to the attempt.
+    #[test]
+    fn a_known_address_translation_is_no_middlebox() {
+        let decided = |fill: fn(&mut PodSockets)| {
+            let mut stream = Stream::new().http_readiness().pod_sockets(fill).clone();
+            stream.wait_ms(9_000).connect().reset_received(TcpState::SynSent, 0).verdict()
+        };
+        let of_node = decided(|reading| {
+            let to = Some(address("10.88.0.9:3128"));
+            reading.acceptor = Some(Acceptor { to, netns: Netns(9), processes: Vec::new() });
+        });
+        assert_eq!((of_node.cause.name(), of_node.confidence), ("handshake_rst", Confidence::Likely));
+        assert_ends(
+            &of_node.summary,
+            "on the node sends 10.88.0.2:8080 on to 10.88.0.9:3128: most likely nobody listens there",
+        );
+        assert_has(&of_node.remediation, &["listen on 10.88.0.9:3128", "iptables-save -t nat"]);
+        assert_lacks(&of_node.remediation, &["Follow the path", "nsenter"]);
+        let of_pod = decided(|reading| reading.redirect = Some(redirect(7, 8)));
+        assert_has(&of_pod.summary, &["sends 10.88.0.2:8080 on to 10.88.0.2:15006"]);
+        assert_has(&of_pod.remediation, &["nsenter"]);
     }
 
     #[test]
