@@ -64,6 +64,7 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> O
             target: query.target,
             from: from.netns,
             netns: acceptor.netns,
+            peer: query.peer,
             unanswered: Vec::new(),
             redirect: None,
             elsewhere: Vec::new(),
@@ -161,7 +162,8 @@ fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Names
         let outside = server.first().filter(|_| is_detour).and_then(|socket| outside(*socket, netns));
         Redirect { to, outside: outside.is_some(), server: inside.or(outside), passed_over }
     });
-    Some(PodSockets { target, from: from.netns, netns, unanswered, redirect, elsewhere, acceptor: None })
+    let (from, peer) = (from.netns, query.peer);
+    Some(PodSockets { target, from, netns, peer, unanswered, redirect, elsewhere, acceptor: None })
 }
 
 /// The process of another namespace that holds a socket of this one. A proxy that serves all pods of a node makes its

@@ -8,15 +8,17 @@ use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::kubectl::{and_log, with_logs};
 use super::phrases::run_in;
-use super::pod_sockets::{FRESH_NS, last_reading};
+use super::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
 use super::rules::refusal::{listed, own_address};
-use tracer_model::event::{AcceptingProcess, Acceptor, Container, Pod};
-use tracer_model::record::{Cause, Confidence, K8s, Remediation};
+use tracer_model::event::{AcceptingProcess, Acceptor, Container, Pod, PodSockets};
+use tracer_model::record::{Cause, Confidence, K8s, Remediation, Scope};
 
 /// Who accepted instead of the probed container.
 struct Other {
     /// The cause, if it is another one.
     cause: Option<Cause>,
+    /// Who has to act.
+    scope: Scope,
     /// A clause that names it.
     words: String,
     fix: Remediation,
@@ -28,8 +30,11 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     if case.attempt.established.is_none() || !finding.rests_on_acceptor() {
         return false;
     }
-    let read = reading(case);
-    let Some(other) = elsewhere(case, read.map(|(_, it)| it)).or_else(|| beside(case, read?.1)) else {
+    let last = last_reading(case, FRESH_NS);
+    let read = last.and_then(|(time, reading)| Some((time, accepts(case, time, reading)?)));
+    let earlier = last.filter(|(time, reading)| !is_of_this(case, *time, reading)).map(|_| &finding.remediation);
+    let Some(other) = elsewhere(case, read.map(|(_, it)| it), earlier).or_else(|| beside(case, read?.1)) else {
+        finding.scope = detour(case, FRESH_NS).map(|_| Scope::Pod);
         if shares_node(case)
             && case.node.is_to_itself(case.attempt)
             && read.is_none_or(|(_, it)| it.processes.is_empty())
@@ -40,6 +45,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
         return false;
     };
     finding.cause = other.cause.unwrap_or(finding.cause);
+    finding.scope = Some(other.scope);
     finding.confidence = finding.confidence.min(Confidence::Likely);
     finding.summary += &format!("; {}", other.words);
     finding.remediation = other.fix;
@@ -52,17 +58,17 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     true
 }
 
-/// The last reading of who accepts. An older one counts if no process began or stopped to listen there since.
-fn reading<'a>(case: &Case<'a>) -> Option<(u64, &'a Acceptor)> {
-    let (time, reading) = last_reading(case, FRESH_NS)?;
+/// Who accepts, as this reading shows. An older one counts if no process began or stopped to listen there since.
+fn accepts<'a>(case: &Case<'a>, time: u64, reading: &'a PodSockets) -> Option<&'a Acceptor> {
     let acceptor = reading.acceptor.as_ref()?;
     let at = acceptor.to.unwrap_or(case.attempt.flow.dst);
     let is_current = time >= case.attempt.started || !case.node.listeners.changed_since(acceptor.netns, at, time);
-    is_current.then_some((time, acceptor))
+    is_current.then_some(acceptor)
 }
 
-/// The connection arrived in another namespace than the pod's: in the node's own, or in that of another pod.
-fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>) -> Option<Other> {
+/// The connection arrived in another namespace than the pod's: in the node's own, or in that of another pod. `earlier`:
+/// the finding's own fix, if the translation that was read is of an earlier connection.
+fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: Option<&Remediation>) -> Option<Other> {
     let (addr, from) = (case.attempt.flow.dst.ip(), case.attempt.netns?);
     let pod = listed(case)?.full_name()?;
     let owns = || case.attempt.prober && case.node.is_to_itself(case.attempt);
@@ -78,24 +84,33 @@ fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>) -> Option<Other> {
         None => format!("a process of pod {}", holder.as_deref()?),
     };
     let accepted = format!("{who} accepted the connection, and not pod {pod}");
-    let other = |words, fix| Some(Other { cause: None, words, fix });
+    let other = |scope, words, fix| Some(Other { cause: None, scope, words, fix });
     if let Some(to) = read.and_then(|it| it.to) {
         let fix = Remediation::from(format!(
             "Find the rule of the node that translates the destination to {to} (chain OUTPUT), and exempt the kubelet's connections to pods from it. The process in pod {pod} did not get the request"
         ));
         let show = ["iptables-save -t nat", "nft list ruleset"].map(|show| run_in(case, Some(from), show));
-        return other(format!("{accepted}: the node's own address translation sent it to {to}"), fix.run(show));
+        let fix = fix.run(show);
+        let (accepted, fix) = match earlier {
+            Some(own) => (
+                format!("{who} accepted an earlier connection, and not pod {pod}"),
+                fix.reword(|text| format!("{text}. Otherwise: {}", own.text)).run(own.commands.iter().cloned()),
+            ),
+            None => (accepted, fix),
+        };
+        return other(Scope::Node, format!("{accepted}: the node's own address translation sent it to {to}"), fix);
     }
     if netns == from {
         let (device, fix) = own_address(case, netns);
-        return other(format!("{accepted}: the node itself has {addr}, too{device}, so no packet left it"), fix);
+        let words = format!("{accepted}: the node itself has {addr}, too{device}, so no packet left it");
+        return other(Scope::Node, words, fix);
     }
     let holder = holder?;
     let fix = Remediation::from(format!(
         "Delete pod {holder}, or take {addr} away from it. The process in pod {pod} did not get the request"
     ));
     let show = [run_in(case, Some(netns), format!("ip addr show to {addr}"))];
-    other(format!("{accepted}: pod {holder} has {addr}, too"), fix.run(show))
+    other(Scope::Network, format!("{accepted}: pod {holder} has {addr}, too"), fix.run(show))
 }
 
 /// A process with the right address accepted, and is not the probed container's.
@@ -126,7 +141,8 @@ fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
             Some(k8s) => and_log(&k8s, false, fix),
             None => fix,
         };
-        return Some(Other { cause: None, words: has_port, fix: with_logs(case, fix) });
+        let fix = with_logs(case, fix);
+        return Some(Other { cause: None, scope: Scope::Pod, words: has_port, fix });
     }
     if !pod.host_network || !processes.iter().all(|it| is_foreign(case, pod, it)) {
         return None;
@@ -136,7 +152,10 @@ fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
     ));
     let show = run_in(case, case.attempt.netns, format!("ss -ltnp 'sport = :{port}'"));
     let words = format!("{has_port}: bind() of its server would fail while that process listens (EADDRINUSE)");
-    Some(Other { cause: Some(Cause::PortTaken), words, fix: with_logs(case, fix.run([show])) })
+    let of_node = processes.iter().all(|it| it.pod_uid.is_none());
+    let scope = if of_node { Scope::Node } else { Scope::Pod };
+    let fix = with_logs(case, fix.run([show]));
+    Some(Other { cause: Some(Cause::PortTaken), scope, words, fix })
 }
 
 /// Another container of the probed pod, if the process is in it.
@@ -191,16 +210,25 @@ mod tests {
         AcceptingProcess { server, pod_uid: pod_uid.map(Into::into), container: container.map(Into::into) }
     }
 
-    /// tracer reads who accepts, after an attempt before. Then a probe gets status 503.
     fn answered(fill: impl FnOnce(&mut Stream), netns: Netns, to: Option<&str>, by: &[AcceptingProcess]) -> Verdict {
+        reported(fill, netns, to, by).verdict
+    }
+
+    /// tracer reads who accepts, after an attempt before. Then a probe gets status 503.
+    fn reported(
+        fill: impl FnOnce(&mut Stream),
+        netns: Netns,
+        to: Option<&str>,
+        by: &[AcceptingProcess],
+    ) -> VerdictBody {
         let mut stream = Stream::new();
         fill(&mut stream);
         let acceptor = Acceptor { to: to.map(address), netns, processes: by.to_vec() };
         stream.pod_sockets(|reading| reading.acceptor = Some(acceptor)).wait_ms(5_000);
         stream.connect().established().answer(AnswerKind::Http, Some(503)).closes((100, 101, 200));
-        let verdicts = stream.wait_ms(5).verdicts();
+        let mut verdicts = stream.wait_ms(5).verdicts();
         assert_eq!(verdicts.len(), 1, "{verdicts:?}");
-        verdicts[0].verdict.clone()
+        verdicts.remove(0)
     }
 
     fn host_network(stream: &mut Stream) {
@@ -216,11 +244,14 @@ mod tests {
     /// node-exporter twice on one node, or a process of the node that has the port.
     #[test]
     fn a_listener_of_another_pod_or_of_the_node_takes_the_port_of_a_host_network_pod() {
-        for (by, name) in [
-            (process("exporter", Some("u2"), Some("c2")), "exporter (pid 77) of container exporter of pod other has"),
-            (process("python", None, None), "python (pid 77) of the node has"),
+        let exporter = "exporter (pid 77) of container exporter of pod other has";
+        for (by, name, scope) in [
+            (process("exporter", Some("u2"), Some("c2")), exporter, Scope::Pod),
+            (process("python", None, None), "python (pid 77) of the node has", Scope::Node),
         ] {
-            let verdict = answered(host_network, NODE, None, &[by]);
+            let record = reported(host_network, NODE, None, &[by]);
+            assert_eq!(record.scope, Some(scope));
+            let verdict = record.verdict;
             assert_eq!((verdict.cause, verdict.confidence), (Cause::PortTaken, Confidence::Likely));
             assert_has(&verdict.summary, &["HTTP status 503; ", name, "bind() of its server would fail"]);
             assert_has(&verdict.remediation, &["ss -ltnp 'sport = :8080'"]);
@@ -257,19 +288,23 @@ mod tests {
     /// The CSI drivers' sidecar `liveness-probe` answers the probe of the driver: so the cause stays.
     #[test]
     fn a_listener_of_another_container_of_the_pod_is_named() {
-        let verdict = answered(two_containers, POD, None, &[process("nginx", Some("u1"), Some("c2"))]);
+        let record = reported(two_containers, POD, None, &[process("nginx", Some("u1"), Some("c2"))]);
+        assert_eq!(record.scope, Some(Scope::Pod));
+        let verdict = record.verdict;
         assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Likely));
         assert_has(&verdict.summary, &["nginx (pid 77) of container metrics of pod default/web has port 8080"]);
         assert_has(&verdict.remediation, &["-c metrics"]);
-        let own = answered(two_containers, POD, None, &[process("nginx", Some("u1"), Some("c1"))]);
-        assert_eq!(own.confidence, Confidence::Proven);
+        let own = reported(two_containers, POD, None, &[process("nginx", Some("u1"), Some("c1"))]);
+        assert_eq!((own.verdict.confidence, own.scope), (Confidence::Proven, Some(Scope::Application)));
     }
 
     #[test]
     fn a_process_of_the_node_that_has_the_pods_address_is_not_the_pod() {
         let on_lo = |stream: &mut Stream| _ = stream.links(true, &["10.88.0.2"]).http_readiness().pod_in(POD);
         for by in [&[process("nginx", None, None)][..], &[]] {
-            let verdict = answered(on_lo, NODE, None, by);
+            let record = reported(on_lo, NODE, None, by);
+            assert_eq!(record.scope, Some(Scope::Node));
+            let verdict = record.verdict;
             assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Likely));
             assert_has(&verdict.summary, &["of the node accepted the connection, and not pod default/web"]);
             assert_has(&verdict.remediation, &["ip addr del 10.88.0.2 dev lo"]);
@@ -289,16 +324,48 @@ mod tests {
         assert_has(&verdict.summary, &["a process of the node accepted the connection, and not pod default/web"]);
     }
 
-    /// A transparent proxy on the node, and a rule that leads to another pod.
+    /// A proxy in the pod, to which the pod's own address translation led an earlier connection.
+    #[test]
+    fn a_proxy_of_the_pod_is_for_the_author_of_the_pod() {
+        let mut stream = Stream::new();
+        stream.http_readiness().pod_in(POD).pod_sockets(|reading| reading.redirect = Some(redirect(7, 8)));
+        let record = stream.wait_ms(5_000).connect().established().answers(503).verdicts().remove(0);
+        assert_eq!((record.verdict.cause, record.scope), (Cause::AppStatusFailure, Some(Scope::Pod)));
+        assert_has(
+            &record.verdict.summary,
+            &["may not have got the request; tracer read that of an earlier connection"],
+        );
+    }
+
+    /// A transparent proxy on the node, and a rule that leads to another pod. The rule may be gone since the earlier
+    /// connection that went there.
     #[test]
     fn what_a_translation_of_the_node_leads_to_is_named() {
         let listed = |stream: &mut Stream| _ = stream.http_readiness().pod_in(POD);
-        let verdict = answered(listed, NODE, Some("127.0.0.1:3128"), &[process("squid", None, None)]);
-        assert_eq!(verdict.confidence, Confidence::Likely);
-        let words = "squid (pid 77) of the node accepted the connection, and not pod default/web: the node's own address translation sent it to 127.0.0.1:3128";
-        assert_has(&verdict.summary, &[words]);
-        assert_has(&verdict.remediation, &["exempt the kubelet's connections", "iptables-save -t nat"]);
+        let squid = || process("squid", None, None);
+        let record = reported(listed, NODE, Some("127.0.0.1:3128"), &[squid()]);
+        assert_eq!((record.verdict.confidence, record.scope), (Confidence::Likely, Some(Scope::Node)));
+        let words = "squid (pid 77) of the node accepted an earlier connection, and not pod default/web: the node's own address translation sent it to 127.0.0.1:3128";
+        assert_has(&record.verdict.summary, &[words]);
+        let both =
+            ["exempt the kubelet's connections", ". Otherwise: The network", "iptables-save -t nat", "kubectl logs"];
+        assert_has(&record.verdict.remediation, &both);
         let same = answered(listed, POD, Some("10.88.0.2:8081"), &[process("app", None, None)]);
         assert_eq!(same.confidence, Confidence::Proven, "it got to the pod");
+        // The reading comes with the answer's status, and the verdict at the end of the attempt.
+        let of = |peer: &str| {
+            let mut stream = Stream::new();
+            listed(&mut stream);
+            stream.connect().established().wait_ms(900).pod_sockets(|reading| {
+                let processes = vec![squid()];
+                reading.acceptor = Some(Acceptor { to: Some(address("127.0.0.1:3128")), netns: NODE, processes });
+                reading.peer = Some(address(peer));
+            });
+            stream.wait_ms(100).closes((100, 101, 0)).wait_ms(5).tick().verdict()
+        };
+        let own = of("10.88.0.1:40000");
+        assert_has(&own.summary, &["squid (pid 77) of the node accepted the connection, and not pod default/web: the"]);
+        assert_lacks(&own.remediation, &["Otherwise"]);
+        assert_has(&of("10.88.0.1:40001").summary, &["accepted an earlier connection"]);
     }
 }

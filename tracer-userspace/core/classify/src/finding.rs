@@ -20,6 +20,8 @@ pub struct Finding {
     /// When the event that decided it happened, CLOCK_BOOTTIME.
     pub decided_at: u64,
     pub culprit: Option<Culprit>,
+    /// Who has to act, if that is not what the cause's row says.
+    pub scope: Option<Scope>,
     /// Hooks without which this conclusion is weaker; the verdict names those that are missing.
     pub rests_on: &'static [Hook],
     /// It rests on something that was not seen.
@@ -61,6 +63,7 @@ impl Finding {
             decided_at: evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default(),
             evidence,
             culprit: None,
+            scope: None,
             rests_on: &[],
             by_absence: false,
             packet_seen: false,

@@ -24,6 +24,12 @@ pub(super) fn last_reading<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<(u64, 
     (time.saturating_add(oldest_ns) >= attempt.started).then_some((time, reading))
 }
 
+/// The translation in this reading is that of this attempt, and not of an earlier connection to the target.
+pub(super) fn is_of_this(case: &Case<'_>, time: u64, reading: &PodSockets) -> bool {
+    let attempt = case.attempt;
+    time >= attempt.started && reading.peer.is_none_or(|peer| peer == attempt.flow.src)
+}
+
 /// Listeners that still listen in the namespace where nothing accepts the target, as a clause and as evidence.
 pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
     let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == netns)?;
@@ -82,6 +88,8 @@ pub(super) struct Detour<'a> {
     /// The process that gets the connection is in another network namespace.
     outside: bool,
     read: u64,
+    /// It is that of an earlier connection.
+    earlier: bool,
 }
 
 /// The detour of this attempt's target. None if nothing listens on the target's port: then the application may have
@@ -96,6 +104,7 @@ pub(super) fn detour<'a>(case: &Case<'a>, oldest_ns: u64) -> Option<Detour<'a>> 
         to: redirect.to,
         outside: redirect.outside,
         read,
+        earlier: !is_of_this(case, read, reading),
     })
 }
 
@@ -112,6 +121,11 @@ impl Detour<'_> {
             return usual.fix().run(self.commands(case));
         }
         Remediation::from(OF_NODE_PROXY).run(show_exemption(case).map(Command::on_node)).run(self.commands(case))
+    }
+
+    /// A clause if it may not be true of this attempt.
+    pub(super) const fn of_earlier(&self) -> &'static str {
+        if self.earlier { "; tracer read that of an earlier connection" } else { "" }
     }
 
     /// "app (pid 8)"

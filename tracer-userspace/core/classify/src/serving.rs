@@ -155,7 +155,8 @@ fn add_taker(case: &Case<'_>, finding: &mut Finding) {
         Some(detour) => {
             let (server, app) = (detour.server(), detour.passed_over());
             finding.summary += &format!(
-                "; {server} took it: the pod's own address translation sends that port to it, and not to {app}, which listens there"
+                "; {server} took it: the pod's own address translation sends that port to it, and not to {app}, which listens there{}",
+                detour.of_earlier()
             );
             finding.evidence.push(detour.evidence(case));
             Remediation::from(format!("Find why {server} does not answer")).run(detour.commands(case))

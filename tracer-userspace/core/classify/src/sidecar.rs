@@ -121,10 +121,10 @@ pub(super) fn asked_by_pilot_agent(case: &Case<'_>) -> Option<String> {
 /// The address translation of the pod sent the probe to another process, which answered for itself or the application.
 fn by_detour(case: &Case<'_>) -> Option<Answerer> {
     let detour = detour(case, FRESH_NS)?;
-    let (server, app) = (detour.server(), detour.passed_over());
+    let (server, app, earlier) = (detour.server(), detour.passed_over(), detour.of_earlier());
     Some(Answerer {
         text: format!(
-            "{server} answered: the pod's own address translation sends that port to it; {app}, which listens there, may not have got the request"
+            "{server} answered: the pod's own address translation sends that port to it; {app}, which listens there, may not have got the request{earlier}"
         ),
         check: format!("Check whether {server} reached the application, or refused the probe itself"),
         commands: detour.commands(case).into(),

@@ -129,7 +129,7 @@ fn verdict_body(
         subject,
         attempt_id: None,
         severity: verdict.severity(),
-        scope: verdict.cause.scope(),
+        scope: finding.scope.or(verdict.cause.scope()),
         verdict,
         probe: None,
         k8s: None,

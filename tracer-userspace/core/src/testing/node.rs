@@ -15,7 +15,8 @@ impl Stream {
     pub fn pod_sockets(&mut self, fill: impl FnOnce(&mut PodSockets)) -> &mut Self {
         let (target, from, netns) = (self.flow.dst, NODE, POD);
         let (unanswered, elsewhere) = (Vec::new(), Vec::new());
-        let mut reading = PodSockets { target, from, netns, unanswered, redirect: None, elsewhere, acceptor: None };
+        let mut reading =
+            PodSockets { target, from, netns, peer: None, unanswered, redirect: None, elsewhere, acceptor: None };
         fill(&mut reading);
         self.push(ObservationKind::PodSockets(Box::new(reading)))
     }

@@ -23,6 +23,8 @@ pub struct PodSockets {
     pub from: Netns,
     /// The namespace that has the address.
     pub netns: Netns,
+    /// The source of the attempt of which the translation was read. Absent in older recordings.
+    pub peer: Option<SocketAddr>,
     /// Silent destinations of the pod's own connects, [`MOST_UNANSWERED`] at most, the longest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub unanswered: Vec<UnansweredConnect>,

@@ -72,7 +72,7 @@ pub struct VerdictBody {
     pub attempt_id: Option<String>,
     /// `error`: an attempt failed. `warning`: a start within its budget. `info`: outcome `noise`.
     pub severity: Severity,
-    /// Who has to act, by the cause; absent if the cause does not tell.
+    /// Who has to act, by the cause, or by the process that accepted the connection; absent if the cause does not tell.
     pub scope: Option<Scope>,
     /// The cause, with its evidence.
     pub verdict: Verdict,

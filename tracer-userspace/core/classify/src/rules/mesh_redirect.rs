@@ -10,10 +10,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let what = if reset.is_some() { "reset the connection" } else { "closed the connection without an answer" };
     let found = reset.or_else(|| closed_without_answer::find(case))?;
     let summary = format!(
-        "{} {what}: the pod's own address translation sends {} there, past {}, which listens on it",
+        "{} {what}: the pod's own address translation sends {} there, past {}, which listens on it{}",
         detour.server(),
         case.attempt.flow.dst,
-        detour.passed_over()
+        detour.passed_over(),
+        detour.of_earlier()
     );
     let evidence = found.evidence.into_iter().chain([detour.evidence(case)]).collect();
     let fix = detour.fix(case, Cause::MeshRedirect);
