@@ -34,10 +34,14 @@ struct InARow {
     prober: u32,
     /// When the last redirected attempt began. It may have been a success.
     redirected: Option<u64>,
+    /// When the first attempt after the last failure began that succeeded. A failure may be counted after it that came
+    /// before it: its verdict was held. The kubelet makes one attempt of a probe at a time.
+    succeeded: Option<u64>,
 }
 
 impl InARow {
-    /// Counts one more failure. Four things start the row again:
+    /// Counts one more failure. Five things start the row again:
+    /// - An attempt in between has succeeded.
     /// - Another kubelet: it counts in memory, so it begins at zero when it restarts.
     /// - `restarts_at` failures: the kubelet has restarted the container (`doProbe`, pkg/kubelet/prober/worker.go).
     /// - A redirect to another host counted as a success. A failure within the timeout after a redirect belongs to the
@@ -45,13 +49,19 @@ impl InARow {
     /// - No failure for `success_gap_ns`: an attempt in between has succeeded.
     fn add(&mut self, attempt: &Attempt, timeout_ns: u64, success_gap_ns: Option<u64>, restarts_at: Option<u32>) {
         let (began, prober) = (attempt.started, attempt.actor.pid);
+        let is_over = self.is_over(began);
         let redirected = self.redirected.take().is_some_and(|at| began.saturating_sub(at) >= timeout_ns);
         let succeeded = success_gap_ns.is_some_and(|gap| began.saturating_sub(self.last) >= gap);
         let restarted = restarts_at.is_some_and(|threshold| self.count >= threshold);
-        let is_first = redirected || succeeded || restarted || prober != self.prober;
+        let is_first = is_over || redirected || succeeded || restarted || prober != self.prober;
         self.count = if is_first { 1 } else { self.count + 1 };
         self.since = if is_first { began } else { self.since };
         (self.last, self.prober) = (began, prober);
+    }
+
+    /// An attempt that began before `began` has ended the row.
+    fn is_over(&self, began: u64) -> bool {
+        self.succeeded.is_some_and(|at| at < began)
     }
 }
 
@@ -98,7 +108,8 @@ impl Failures {
         let key = ProbeKey::of(attempt.flow.dst, &named)?;
         let threshold = named.probe.as_ref().and_then(|probe| probe.failure_threshold);
         let is_over = |row: &&InARow| !counted && threshold.is_some_and(|threshold| row.count >= threshold);
-        let row = self.in_a_row.get(&key).filter(|row| row.prober == attempt.actor.pid && !is_over(row));
+        let is_its = |row: &&InARow| row.prober == attempt.actor.pid && !row.is_over(attempt.started) && !is_over(row);
+        let row = self.in_a_row.get(&key).filter(is_its);
         let count = row.map_or(1, |row| row.count + u32::from(!counted));
         let since = row.map_or(attempt.started, |row| row.since);
         Some(Failing { count, since, succeeded: self.succeeded.get(&key).copied() })
@@ -134,7 +145,9 @@ impl Failures {
         let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
         self.succeeded.insert(key.clone(), attempt.started);
         for key in [key.without_pod(), key] {
-            self.in_a_row.remove(&key);
+            if let Some(row) = self.in_a_row.get_mut(&key).filter(|row| row.last <= attempt.started) {
+                row.succeeded.get_or_insert(attempt.started);
+            }
         }
     }
 
@@ -188,13 +201,16 @@ impl Core {
         // A later verdict may be the first that knows which probe it was.
         let probe_type = key.probe_type;
         let is_new = self.verdicts.count_as(conn, probe_type);
+        // The verdict on this failure may have been held until then.
+        let succeeded = self.failures.succeeded.get(&key).copied().filter(|at| *at > attempt.started);
         let in_a_row = self.failures.in_a_row.or_default(key);
         if is_new && !is_retry {
             let threshold = named.probe.as_ref().and_then(|probe| probe.failure_threshold);
             let restarts_at = threshold.filter(|_| probe_type != ProbeType::Readiness);
             in_a_row.add(attempt, timeout_ns, success_gap_ns, restarts_at);
+            in_a_row.succeeded = succeeded;
         }
-        Some(in_a_row.count.max(1))
+        Some(if in_a_row.is_over(attempt.started) { 1 } else { in_a_row.count.max(1) })
     }
 
     /// An attempt succeeded: ends its probe's failures in a row, and notes what its port speaks.
@@ -319,6 +335,19 @@ mod tests {
         assert_eq!(stream.in_a_row(), [1, 2, 3, 4, 1].map(Some));
     }
 
+    /// The verdicts on a pod of the node's network wait for half a second. With a timeout as long as the period, the next
+    /// attempt of the probe begins at once.
+    #[test]
+    fn a_success_that_comes_before_the_verdict_on_a_failure_is_after_it() {
+        let mut stream = Stream::new().links(true, &["10.88.0.2"]).http_readiness().on_host_network().clone();
+        for (conn, status) in [(100, 500), (101, 500), (102, 200), (103, 500), (104, 500)] {
+            answered(&mut stream, conn, status);
+            let rest = if conn == 101 || conn == 102 { 20 } else { 400 };
+            (0..rest).for_each(|_| _ = stream.wait_ms(5).tick());
+        }
+        assert_eq!(stream.in_a_row(), [1, 2, 1, 2].map(Some));
+    }
+
     #[test]
     fn the_next_pod_with_the_address_starts_at_one_failure() {
         let mut stream = Stream::new().http_readiness().clone();
@@ -369,7 +398,7 @@ mod tests {
     /// Failures in a row of each probe, at the end.
     fn in_a_row(stream: &Stream) -> Vec<u32> {
         let (core, _) = push_all(&stream.observations);
-        core.failures.in_a_row.values().map(|it| it.count).collect()
+        core.failures.in_a_row.values().filter(|it| it.succeeded.is_none()).map(|it| it.count).collect()
     }
 
     type Name = fn(&mut KubeletProbe);
