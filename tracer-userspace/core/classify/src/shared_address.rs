@@ -22,15 +22,18 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.remediation = Remediation::from(text).run([delete(second)]).run(fix.commands);
 }
 
-/// Living pods at this address, each with a network of its own. A pod on the node without a name may be one of the
-/// list. If a pod was found on the node, one that is only listed may be gone (the list is a file, or late).
+/// Living pods at this address, each with a network of its own, those found on the node first. A pod on the node without
+/// a name may be one of the list. If a pod was found on the node, one that is only listed may be gone (the list is a
+/// file, or late): it does not count, unless its probes are those that the verdict names.
 fn holders<'a>(case: &Case<'a>) -> Vec<&'a Pod> {
     let ended = |pod: &Pod| pod.netns.is_some_and(|netns| case.node.has_ended(netns));
     let lives = |pod: &&Pod| pod.name.is_some() && !pod.host_network && !pod.deleting && !ended(pod);
     let mut pods: Vec<_> = case.node.pods.at(case.attempt.flow.dst.ip()).filter(lives).collect();
+    let probed = case.matched.probed_pod();
     if pods.iter().any(|pod| pod.netns.is_some()) {
-        pods.retain(|pod| pod.netns.is_some());
+        pods.retain(|pod| pod.netns.is_some() || probed.is_some_and(|it| std::ptr::eq(it, *pod)));
     }
+    pods.sort_by_key(|pod| pod.netns.is_none());
     pods
 }
 
@@ -64,15 +67,23 @@ mod tests {
         assert_has(&both.remediation, &[". Otherwise: Let the process listen on 8080"]);
     }
 
+    /// The probe is that of a pod that is only listed. The other one is on the node and has no probe there.
     #[test]
-    fn pods_that_end_or_use_the_host_network_or_are_only_listed_share_no_address() {
+    fn a_verdict_names_the_pod_that_was_found_beside_the_one_with_the_probe() {
+        let found = reported(|pod| pod.netns = Some(POD), false);
+        assert_eq!(found.confidence, Confidence::Likely);
+        assert_has(&found.summary, &["; pods new and default/web both have 10.88.0.2: either may be the one"]);
+        assert_ends(&found.remediation.commands[0].run, "-n default web");
+        let mut stream = Stream::new().http_readiness().pod_in(POD).pod_without_specs("10.88.0.2").clone();
+        let listed = stream.connect().reset_sent(SYN, true, None).verdict();
+        assert_eq!(listed.confidence, Confidence::Proven, "the other one may be gone");
+    }
+
+    #[test]
+    fn pods_that_end_or_use_the_host_network_share_no_address() {
         let ended = reported(|pod| pod.netns = Some(POD), true);
-        let others: [fn(&mut Pod); 4] = [
-            |pod| pod.deleting = true,
-            |pod| pod.host_network = true,
-            |pod| pod.name = None,
-            |pod| pod.netns = Some(POD),
-        ];
+        let others: [fn(&mut Pod); 3] =
+            [|pod| pod.deleting = true, |pod| pod.host_network = true, |pod| pod.name = None];
         for one in others.map(|fill| reported(fill, false)).into_iter().chain([ended]) {
             assert!(one.confidence == Confidence::Proven && !one.summary.contains("both have"), "{}", one.summary);
         }
