@@ -67,7 +67,7 @@ pub(super) const ALL: &[Scenario] = &[
         .own(),
     Scenario::new("asymmetric_route_flapped_link", ASYMMETRIC, flapped_link).own(),
     Scenario::new("unexplained_stray_route", UNEXPLAINED, stray_route).own(),
-    Scenario::new("unexplained_stray_route_refused", UNEXPLAINED, stray_route_refused).own(),
+    Scenario::new("asymmetric_route_refused", ASYMMETRIC, stray_route_refused).own(),
     Scenario::new("unexplained_lost_address", UNEXPLAINED, lost_address).own(),
     Scenario::new("connection_refused_marked", Some(Cause::ConnectionRefused), marked_local).own().needs(&[Need::Nft]),
     Scenario::new("unexplained_stray_route_idle_bridge", UNEXPLAINED, beside_idle_bridge).own(),
@@ -184,7 +184,7 @@ fn stray_route_refused(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)?;
     let _outside = default_route(fixture, RouteType::Unreachable)?;
     fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).via(OUTSIDE)))?;
-    fixture.mentions(&["the pod is on this node, and the SYN left it for a router"]);
+    fixture.mentions(&["left the node, and a router refused it, though the pod is on this node"]);
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 

@@ -42,7 +42,16 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
         return Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).rests_on_lost_packet());
     }
     let bridge = read.and_then(|(_, stray)| stray.pod_bridge);
-    let lost = lost_route(case, read.map(|(_, stray)| stray), bridge)?;
+    let Some(lost) = lost_route(case, read.map(|(_, stray)| stray), bridge) else {
+        // Without a router that refused, the CNI may take the packets at that device.
+        refused()?;
+        let fix = Remediation::from(
+            "The pod's own route is missing, or something else took the pods' subnet, such as a VPN or docker0: correct that route of the node",
+        )
+        .run(show);
+        let summary = format!("{leads}, though the pod is on this node");
+        return Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).rests_on_lost_packet());
+    };
     let found = match &lost.why {
         LostBy::SetDown(change) => {
             let by = culprit::culprit_of(case.node, lost.time, change);
@@ -100,12 +109,14 @@ fn own_end(case: &Case<'_>) -> Option<u32> {
 
 /// A router off the node refused the SYN at once, before an inspection, though the target is a pod of this node behind
 /// a link of its own.
-pub(super) fn refused_astray(case: &Case<'_>) -> Option<u64> {
+fn refused_astray(case: &Case<'_>) -> Option<u64> {
     let netns = case.attempt.netns?;
     let own = [Some(netns), case.node.netns_of_addr(netns, dst(case))];
     let by_own = || case.attempt.icmp().any(|(_, icmp)| own.contains(&icmp.netns));
     let router = route_unreachable::by_router(case).filter(|_| !by_own() && case.node.has_pod(dst(case)))?;
-    case.node.links.by_index(netns, own_end(case)?).filter(|end| end.up).map(|_| router.decided_at)
+    // A pod with AWS security groups is reached through the VPC, and its link is named so by the VPC CNI.
+    let is_way = |end: &&LinkState| end.up && !end.name.starts_with("vlan");
+    case.node.links.by_index(netns, own_end(case)?).filter(is_way).map(|_| router.decided_at)
 }
 
 /// The SYN went to a router though the pod is on this node: what the router does with it is no cause.
@@ -121,7 +132,7 @@ fn leads(case: &Case<'_>, stray: &StrayRoute) -> String {
     format!("the route to {} leads out of {}, while the pod is behind {}", dst(case), stray.device, stray.pod_device)
 }
 
-pub(super) fn show_routes(case: &Case<'_>) -> [Command; 2] {
+fn show_routes(case: &Case<'_>) -> [Command; 2] {
     let (src, dst) = (case.attempt.flow.src.ip(), dst(case));
     [format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
         .map(|command| run_in(case, case.attempt.netns, command))
@@ -290,19 +301,29 @@ mod tests {
     /// Its answer ends the attempt before an inspection of its own.
     #[test]
     fn a_router_that_refuses_is_not_the_cause() {
-        let reported = |icmp_from: Netns, later: &[&str]| {
+        let reported = |icmp_from: Netns, later: &[&str], end: &str| {
             let mut stream = Stream::new();
-            stream.http_readiness().node_links(node_links(&["10.88.0.1"])).connect().established();
+            let links = |addrs: &[&str]| vec![node_links(addrs).swap_remove(0), link(7, end, &[])];
+            stream.http_readiness().node_links(links(&["10.88.0.1"])).connect().established();
             stream.inspection(|reading| {
                 reading.links = vec![LinkState { peer_ifindex: Some(7), ..link(2, "eth0", &["10.88.0.2"]) }];
             });
-            stream.answers(200).wait_ms(5).node_links(node_links(later)).wait_ms(1_000).again(8).connect();
+            stream.answers(200).wait_ms(5).node_links(links(later)).wait_ms(1_000).again(8).connect();
             stream.icmp_in(icmp_from, 3, 0).state(TcpState::SynSent, TcpState::Close, libc::ENETUNREACH, (0, 0, 0));
-            stream.settles().causes().last().copied()
+            stream.settles().last_verdict()
         };
-        assert_eq!(reported(Netns(900), &[]), Some("asymmetric_route"));
-        assert_eq!(reported(Netns(900), &["10.88.0.1"]), Some("unexplained"), "a narrower route leads there");
-        assert_eq!(reported(NODE, &[]), Some("route_unreachable"), "the node itself");
+        let likely =
+            |verdict: Verdict| (verdict.cause.name(), verdict.confidence) == ("asymmetric_route", Confidence::Likely);
+        let lost = reported(Netns(900), &[], "veth7");
+        assert_has(&lost.summary, &["a router refused it: cni0 has lost its address"]);
+        // Nothing shows what became of the route: a narrower one may lead there.
+        let unknown = reported(Netns(900), &["10.88.0.1"], "veth7");
+        assert_has(&unknown.summary, &["left the node, and a router refused it, though the pod is on this node"]);
+        assert_has(&unknown.remediation, &["The pod's own route is missing", "ip route show to match 10.88.0.2"]);
+        assert!(likely(lost) && likely(unknown));
+        for (from, end) in [(NODE, "veth7"), (Netns(900), "vlan7")] {
+            assert_eq!(reported(from, &["10.88.0.1"], end).cause.name(), "route_unreachable", "{end}");
+        }
     }
 
     #[test]

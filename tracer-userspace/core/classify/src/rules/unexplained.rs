@@ -153,7 +153,7 @@ pub(super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> 
 /// The node's route to the pod leads out of another device than the pod's. That is right where a CNI takes the packet
 /// there.
 fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
-    let Some((_, stray)) = super::asymmetric_route::stray_route(case) else { return refused_astray(case) };
+    let (_, stray) = super::asymmetric_route::stray_route(case)?;
     let (flow, device) = (case.attempt.flow, &stray.device);
     let (src, dst) = (flow.src.ip(), flow.dst.ip());
     let words =
@@ -185,17 +185,6 @@ fn find_translation(case: &Case<'_>) -> Remediation {
         format!("conntrack -L -p tcp --dport {port}"),
     ];
     Remediation::from(text).run(show.map(|command| run_in(case, case.attempt.netns, command)))
-}
-
-/// A router refused the SYN before an inspection could read the node's route.
-fn refused_astray(case: &Case<'_>) -> Option<(String, Remediation)> {
-    super::asymmetric_route::refused_astray(case)?;
-    let words = "; the pod is on this node, and the SYN left it for a router".to_owned();
-    let fix = Remediation::from(
-        "The pod's own route is missing, or something else took the pods' subnet, such as a VPN or docker0: correct that route of the node",
-    )
-    .run(super::asymmetric_route::show_routes(case));
-    Some((words, fix))
 }
 
 /// The packet had left the node, or came back from a router: a consequence of the node's own route.
