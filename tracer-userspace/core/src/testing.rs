@@ -58,6 +58,7 @@ last! {
     last_connect_failed: ConnectFailed(ConnectFailed),
     last_drop: Drop(PacketDrop),
     last_icmp: Icmp(Icmp),
+    last_ipvs: Ipvs(Ipvs),
     last_kubelet_probe: KubeletProbe(KubeletProbe),
     last_node_ports: NodePorts(NodePorts),
     last_pods: Pods(Pods),

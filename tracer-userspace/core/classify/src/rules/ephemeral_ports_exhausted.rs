@@ -70,7 +70,7 @@ fn by_state(case: &Case<'_>) -> Option<(Evidence, Confidence)> {
 }
 
 /// The processes of the same namespace that connect most often.
-fn busiest_users(case: &Case<'_>) -> String {
+pub(super) fn busiest_users(case: &Case<'_>) -> String {
     let Some(pressure) = &case.node.ports else { return String::new() };
     let here = |user: &&PortUser| user.netns.is_none() || user.netns == case.attempt.netns;
     let users: Vec<String> = pressure.users.iter().filter(here).take(2).map(|user| describe(user, pressure)).collect();

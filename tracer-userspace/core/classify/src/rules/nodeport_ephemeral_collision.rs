@@ -245,7 +245,7 @@ mod tests {
             assert_eq!((taken.cause.name(), taken.confidence), ("nodeport_ephemeral_collision", Confidence::Proven));
             let words = "source port 40000 of this attempt to 10.88.0.2:8080 is the NodePort of Service kube-system/dashboard:https";
             assert_has(&taken.summary, &[words, "the SYN-ACK 10.88.0.2:8080 -> 10.88.0.1:40000"]);
-            assert_has(&taken.remediation, &["Reserve the NodePorts"]);
+            assert_has(&taken.remediation, &["Then reserve that range"]);
             let to_service = reported(SYN, chain, verdict, &format!("kube-system/dashboard:https {text}"));
             assert_eq!(to_service.cause.name(), "service_no_endpoints");
         }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::super::ephemeral_ports_exhausted::busiest_users;
 use super::super::{Case, counted};
 
-/// How many NodePorts lie in the range of source ports, and which share of connects picks one of them.
+/// How many NodePorts lie in the range of source ports, which share of connects picks one of them, and who connects most.
 pub(super) fn describe_overlap(case: &Case<'_>) -> String {
     let Some((low, high)) = case.node.settings.local_port_range else { return String::new() };
     let reserved = |p: u16| case.node.settings.reserved_ports.iter().any(|&(a, b)| (a..=b).contains(&p));
@@ -20,9 +21,10 @@ pub(super) fn describe_overlap(case: &Case<'_>) -> String {
     let ports: BTreeSet<u16> = live.map(|(_, p)| p.port).chain([own].into_iter().filter(|p| usable(*p))).collect();
     let all = (low..=high).filter(|&p| usable(p)).count().max(1);
     format!(
-        "; ip_local_port_range {low}-{high} holds {} that connect() can pick: {:.2} % of connects",
+        "; ip_local_port_range {low}-{high} holds {} that connect() can pick: {:.2} % of connects{}",
         counted(ports.len() as u64, "live NodePort"),
-        ports.len() as f64 * 100.0 / all as f64
+        ports.len() as f64 * 100.0 / all as f64,
+        busiest_users(case)
     )
 }
 
@@ -39,6 +41,31 @@ mod tests {
         assert_ends(
             &summary,
             ". ip_local_port_range is 50000-50019 now: it was changed since, or the prober bound the port",
+        );
+    }
+
+    /// NodeLocal DNSCache connects to its own health endpoint each second.
+    #[test]
+    fn the_processes_that_use_up_ports_are_named() {
+        let mut stream = Stream::new();
+        let range = NodeSettings { local_port_range: Some((1024, 65000)), ..NodeSettings::default() };
+        let user = PortUser {
+            pid: 812,
+            comm: "node-cache".into(),
+            processes: 1,
+            pod_uid: None,
+            netns: Some(NODE),
+            connects: 60,
+            destinations: 1,
+            to_itself: 60,
+            time_wait_left: 60,
+        };
+        let pressure = PortPressure { window_ns: 60_000_000_000, users: vec![user], ..PortPressure::default() };
+        stream.push(ObservationKind::NodeSettings(range)).push(ObservationKind::PortPressure(Box::new(pressure)));
+        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
+        assert_has(
+            &stream.verdict().summary,
+            &["% of connects; most connects: node-cache (pid 812) 60 in 60.0 s to 1"],
         );
     }
 

@@ -8,20 +8,34 @@ use tracer_model::event::port_ranges::{DEFAULT_ONLY, NODE_PORTS, merged};
 /// Up to this many ports are named one by one; of more, the span is named.
 const MAX_NAMED: usize = 16;
 
-/// Reserves the default NodePort range, the NodePorts outside it, and all ports that are reserved now: a write replaces
-/// the old value.
+/// Reserves the NodePort range, the NodePorts outside of the default one, and all ports that are reserved now: a write
+/// replaces the old value. A NodePort outside of the default range shows that the API server has another one, which
+/// tracer does not know.
 pub(super) fn remediation(case: &Case<'_>) -> Remediation {
     let ports = node_ports(case);
-    let set = reserve(case, outside_default(&ports).into_iter().chain([NODE_PORTS]));
+    let outside = outside_default(&ports);
     let known = match ports.as_slice() {
         [one] => format!("NodePort {one} is in use"),
         all => format!("NodePorts {} are in use", merged(all.iter().map(|port| (*port, *port)))),
     };
-    Remediation::from(format!(
-        "Reserve the NodePorts, and write the same setting to /etc/sysctl.d. The command keeps what was reserved before. {known} on this node. {DEFAULT_ONLY}"
-    ))
-    .run([set])
+    let keeps = "and write the same setting to /etc/sysctl.d. The command keeps what was reserved before";
+    if outside.is_empty() {
+        let text = format!("Reserve the NodePorts, {keeps}. {known} on this node. {DEFAULT_ONLY}");
+        return Remediation::from(text).run([reserve(case, [NODE_PORTS].into_iter(), "")]);
+    }
+    let (first, last) = NODE_PORTS;
+    let text = format!(
+        "Look up the NodePort range of the API server (--service-node-port-range): {} is outside of the default, {first}-{last}. Then reserve that range ({RANGE} in the command), {keeps}. {known} on this node",
+        merged(outside.iter().copied())
+    );
+    let set = reserve(case, outside.into_iter(), RANGE);
+    Remediation::from(text).run([Command::in_cluster(LOOK_UP), set])
 }
+
+/// The place of the range in the command.
+const RANGE: &str = "NODEPORT-RANGE";
+const LOOK_UP: &str =
+    "kubectl get pods -n kube-system -l component=kube-apiserver -o yaml | grep service-node-port-range";
 
 /// Reserves the source port of the attempt.
 pub(super) fn reserve_port(case: &Case<'_>) -> Remediation {
@@ -29,15 +43,19 @@ pub(super) fn reserve_port(case: &Case<'_>) -> Remediation {
     Remediation::from(format!(
         "Reserve port {port}, so that no connection gets it as its source port, and write the same setting to /etc/sysctl.d. The command keeps what was reserved before"
     ))
-    .run([reserve(case, [(port, port)].into_iter())])
+    .run([reserve(case, [(port, port)].into_iter(), "")])
 }
 
-/// The command that reserves these ports and those that are reserved now.
-fn reserve(case: &Case<'_>, wanted: impl Iterator<Item = (u16, u16)>) -> Command {
+/// The command that reserves these ports and those that are reserved now. `more`: what the reader fills in.
+fn reserve(case: &Case<'_>, wanted: impl Iterator<Item = (u16, u16)>, more: &str) -> Command {
+    let more = if more.is_empty() { String::new() } else { format!(",{more}") };
     let set = match reserved(case) {
-        Some(now) => format!("sysctl -w {RESERVED}={}", merged(wanted.chain(now.iter().copied()))),
+        Some(now) => format!("sysctl -w {RESERVED}={}{more}", merged(wanted.chain(now.iter().copied()))),
         // The reserved ports were not read, so the command reads them.
-        None => format!("sh -c 'now=$(sysctl -n {RESERVED}); sysctl -w {RESERVED}=${{now:+$now,}}{}'", merged(wanted)),
+        None => {
+            let wanted = merged(wanted);
+            format!("sh -c 'now=$(sysctl -n {RESERVED}); sysctl -w {RESERVED}=${{now:+$now,}}{wanted}{more}'")
+        }
     };
     run_in(case, case.attempt.netns, set)
 }
@@ -72,7 +90,7 @@ fn reserved<'a>(case: &Case<'a>) -> Option<&'a [(u16, u16)]> {
 mod tests {
     use tracer_core::testing::*;
 
-    fn fix(reserved: Option<&[(u16, u16)]>) -> String {
+    fn fix(port: u16, reserved: Option<&[(u16, u16)]>) -> String {
         let mut stream = Stream::new();
         if let Some(reserved) = reserved {
             stream.push(ObservationKind::NodeSettings(NodeSettings {
@@ -81,24 +99,41 @@ mod tests {
                 ..NodeSettings::default()
             }));
         }
-        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().ipvs(SYN_ACK, IpvsOp::Translate);
+        stream.node_port(ProxyMode::Ipvs, port, &["10.88.0.9:80"]).connect();
+        stream.last_connect().flow.src.set_port(port);
+        let back = stream.last_connect().flow.reversed();
+        stream.ipvs(SYN_ACK, IpvsOp::Translate);
+        stream.last_ipvs().flow = back;
         stream.verdict().remediation.to_string()
     }
 
     #[test]
     fn reserved_ports_stay_reserved() {
-        let words = fix(Some(&[(8080, 8080), (31000, 33000)]));
-        assert_ends(&words, ": sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000,40000");
-        assert_has(&words, &["NodePort 40000 is in use on this node. 30000-32767 is"]);
-        let none = fix(Some(&[]));
-        assert_ends(&none, ": sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,40000");
+        let words = fix(31_080, Some(&[(8080, 8080), (31000, 33000)]));
+        assert_ends(&words, ": sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-33000");
+        assert_has(&words, &["NodePort 31080 is in use on this node. 30000-32767 is"]);
+        let none = fix(31_080, Some(&[]));
+        assert_ends(&none, ": sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767");
     }
 
     #[test]
     fn the_command_reads_reserved_ports_that_were_not_read() {
-        let words = fix(None);
-        let command = "sh -c 'now=$(sysctl -n net.ipv4.ip_local_reserved_ports); sysctl -w net.ipv4.ip_local_reserved_ports=${now:+$now,}30000-32767,40000'";
+        let words = fix(31_080, None);
+        let command = "sh -c 'now=$(sysctl -n net.ipv4.ip_local_reserved_ports); sysctl -w net.ipv4.ip_local_reserved_ports=${now:+$now,}30000-32767'";
         assert_ends(&words, command);
+    }
+
+    /// The API server runs with `--service-node-port-range=20000-40000`.
+    #[test]
+    fn a_port_outside_the_default_range_asks_for_the_range_first() {
+        let words = fix(36_704, Some(&[(8080, 8080)]));
+        assert_starts(
+            &words,
+            "Look up the NodePort range of the API server (--service-node-port-range): 36704 is outside",
+        );
+        assert_ends(&words, "; sysctl -w net.ipv4.ip_local_reserved_ports=8080,36704,NODEPORT-RANGE");
+        assert_lacks(&words, &["30000-32767 is the default range"]);
+        assert_ends(&fix(36_704, None), "{now:+$now,}36704,NODEPORT-RANGE'");
     }
 
     #[test]
