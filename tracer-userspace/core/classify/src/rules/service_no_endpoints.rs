@@ -1,14 +1,16 @@
 //! The Service has no ready endpoint, or none on this node although its traffic policy allows no others.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use super::super::blocked::{Blame, Blocked};
 use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
 use super::super::owner::{IPVS_FILTER, is_cluster_ips_check, is_of_kube_proxy, is_of_no_service};
 use super::super::services::{is_of_node, name_of, node_port_service, node_ports_at, service_at};
+use super::super::startup_probe;
 use super::*;
 use tracer_model::event::{
-    FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, Pod, ProxyMode, Service, ServiceName,
+    FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, Pod, ProbeType, ProxyMode, Service, ServiceName,
 };
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -247,10 +249,21 @@ fn finding(
     let service = known.as_ref().map(|known| known.service);
     let called = name.as_ref().map_or_else(|| "the Service".to_owned(), |name| format!("Service {name}"));
     let circular = service.and_then(|service| circular(case, service));
+    let start = circular.and_then(|pod| start_against_readiness(case, pod));
+    let circle = circular.map(|pod| {
+        let name = pod.name.as_deref().unwrap_or("the pod");
+        let slow = start.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default();
+        format!("; {name} is itself an endpoint of that Service, and not ready: the dependency is circular{slow}")
+    });
     let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere_or_not_yet(case, service) } else { lacking };
     let lacks = describe_lack(lacking, ready_elsewhere(case, service));
-    let summary = format!("{called} at {dst} has {lacks}; {observed}{}", circular.as_deref().unwrap_or_default());
-    let mut found = make(summary, fix(lacking, circular.is_some(), name.as_deref()));
+    let summary = format!("{called} at {dst} has {lacks}; {observed}{}", circle.unwrap_or_default());
+    let fix = fix(lacking, circular.is_some(), name.as_deref());
+    let fix = match start {
+        Some((_, probe)) => fix.reword(|text| format!("{text}. And give the container time to start: {probe}")),
+        None => fix,
+    };
+    let mut found = make(summary, fix);
     found.evidence.extend(known.as_ref().and_then(Known::evidence));
     // Any process can write such a comment into the rules of a namespace of its own.
     let by_node = || blocked(case).and_then(|it| it.netns).is_some_and(|netns| case.node.is_a_node(netns));
@@ -423,13 +436,41 @@ fn is_empty(case: &Case<'_>, service: &Service) -> bool {
 
 /// The client pod, or the probed pod, is itself an endpoint that is not ready. Pods on the node's network share its
 /// address: the endpoint may be another one of them.
-fn circular(case: &Case<'_>, service: &Service) -> Option<String> {
+fn circular<'a>(case: &Case<'a>, service: &Service) -> Option<&'a Pod> {
     let is_not_ready =
         |pod: &&Pod| !pod.host_network && pod.addrs.iter().any(|addr| service.not_ready_endpoints.contains(addr));
     let client = || case.node.pods.at(case.attempt.flow.src.ip()).find(is_not_ready);
-    let pod = case.matched.probed_pod().filter(is_not_ready).or_else(client)?;
-    let name = pod.name.as_deref().unwrap_or("the pod");
-    Some(format!("; {name} is itself an endpoint of that Service, and not ready: the dependency is circular"))
+    case.matched.probed_pod().filter(is_not_ready).or_else(client)
+}
+
+/// How long a container of the pod took to listen, against its readiness probe, and the startupProbe that allows it. Only
+/// of a container without other probes.
+fn start_against_readiness(case: &Case<'_>, pod: &Pod) -> Option<(String, String)> {
+    let (netns, addr) = (pod.netns?, *pod.addrs.first()?);
+    pod.containers.iter().find_map(|container| {
+        let [spec] = container.probes.as_slice() else { return None };
+        if spec.probe_type != ProbeType::Readiness || spec.host.is_some() || !container.exec.is_empty() {
+            return None;
+        }
+        let began = container.runs.as_ref()?.started_boot_ns.filter(|began| *began >= case.node.since())?;
+        let at = SocketAddr::new(addr, spec.port);
+        let (listened, _) = case.node.listeners.last_at(netns, at).filter(|(_, listen)| listen.begins)?;
+        // A lost event may have reported an earlier listener.
+        if case.node.lost_between(began, *listened) > 0 {
+            return None;
+        }
+        let took = Duration::from_nanos(listened.checked_sub(began)?).as_secs_f64();
+        let words = format!(
+            "; container {} began to listen on port {} {took:.0} s after its start; its readiness probe allows {} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {})",
+            container.name.as_deref()?,
+            spec.port,
+            spec.budget_s(),
+            spec.initial_delay_s,
+            spec.period_s,
+            spec.failure_threshold
+        );
+        Some((words, startup_probe::that_allows(took * 3.0, spec)))
+    })
 }
 
 #[cfg(test)]

@@ -384,6 +384,28 @@ fn the_endpoints_of_the_one_service_show_that_the_dependency_is_circular() {
     assert_eq!(row.text, "Service shop/cart has 0 ready endpoints, and 1 not ready");
 }
 
+/// Longhorn's manager has a readiness probe only, serves its webhook late, and waits for the Service of that webhook.
+#[test]
+fn a_late_start_in_a_circle_is_compared_with_the_readiness_probe() {
+    let reported = |probes: fn(&mut Stream) -> &mut Stream| {
+        let mut stream = Stream::to("10.96.0.9:80");
+        probes(&mut stream).pod_in(POD).netns_made(POD).wait_ms(5_000);
+        let started_boot_ns = Some(stream.seconds_ago(0));
+        stream.runs(Runs { started_boot_ns, ..Runs::default() });
+        stream.last_pods().pods[0].addrs = vec![address("10.88.0.1")];
+        stream.wait_ms(25_000).listens(POD, 80, true).wait_ms(1_000).push(services(&[], &["10.88.0.1"]));
+        stream.connect().icmp(3, 3).filtered(SYN, NODE);
+        stream.push(kube_proxy("shop/cart:http has no endpoints")).verdict()
+    };
+    let verdict = reported(Stream::http_readiness);
+    let words = "the dependency is circular; container app began to listen on port 80 25 s after its start; its readiness probe allows 30 s (initialDelaySeconds 0 + periodSeconds 10 x failureThreshold 3)";
+    assert_has(&verdict.summary, &[words]);
+    let probe = "startupProbe: {httpGet: {path: /, port: 80}, periodSeconds: 10, failureThreshold: 8} (allows 80 s)";
+    assert_has(&verdict.remediation, &["publishNotReadyAddresses", probe]);
+    let live = reported(|stream| stream.http_readiness().http_liveness_too());
+    assert_ends(&live.summary, "the dependency is circular");
+}
+
 /// As for a webhook: the API server connects from the node's address, and so do other pods on its network.
 #[test]
 fn a_pod_on_the_network_of_the_node_is_not_taken_for_the_endpoint() {
