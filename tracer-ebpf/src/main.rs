@@ -4,7 +4,8 @@
 //! (`tracer-userspace/bpf/src/ebpf/hooks.rs`). All program types of one hook share one body.
 //!
 //! Why `unsafe` is sound here; blocks with these reasons have no comment of their own:
-//! - Kernel addresses are read only through `bpf_probe_read_kernel`, which fails instead of faulting.
+//! - Kernel addresses are read only through `bpf_probe_read_kernel`, which fails instead of faulting. With `typed-loads`
+//!   by loads that give 0 instead.
 //! - Map values are plain integers. Any CPU may overwrite them at any time, so they are copied.
 //! - The verifier proves the rest.
 #![no_std]

@@ -22,7 +22,8 @@ macro_rules! words {
                 // The loader puts the kernel function in the place of this helper, which no kernel has.
                 let cast: unsafe extern "C" fn(u64, u64) -> *const Self =
                     unsafe { core::mem::transmute(RDONLY_CAST as usize) };
-                unsafe { cast(from, u64::from(global!(TYPES.$struct_id))).read_volatile() }
+                let struct_id = global!(TYPES.$struct_id);
+                unsafe { cast(from, u64::from(struct_id)).read_volatile() }
             }
         }
     )*};

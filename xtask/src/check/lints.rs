@@ -11,6 +11,8 @@ use crate::{packages, setup, sh};
 
 const EBPF: &str = "tracer-ebpf/Cargo.toml";
 const TARGET: &str = "bpfel-unknown-none";
+/// The features of each form of the programs.
+const FORMS: [&str; 2] = ["", "typed-loads"];
 
 /// Checks the format with rustfmt.
 pub(crate) fn format() -> Result<()> {
@@ -57,36 +59,38 @@ pub(crate) fn workspace() -> Result<()> {
 /// Runs clippy on the eBPF programs for their own target.
 pub(crate) fn ebpf() -> Result<()> {
     match setup::rustup_toolchain() {
-        Some(toolchain) => sh::run(&mut by_rustup(&toolchain)),
-        None if Path::new("/usr/bin/clippy-driver").is_file() => sh::run(&mut by_debian()),
+        Some(toolchain) => FORMS.iter().try_for_each(|features| sh::run(&mut by_rustup(&toolchain, features))),
+        None if Path::new("/usr/bin/clippy-driver").is_file() => {
+            FORMS.iter().try_for_each(|features| sh::run(&mut by_debian(features)))
+        }
         None => Err(sh::missing(format!("no clippy for the BPF target: install rust-web-clippy{}", setup::hint()))),
     }
 }
 
 /// clippy of a rustup toolchain. It compiles `core` for BPF from its sources.
-fn by_rustup(toolchain: &str) -> Command {
+fn by_rustup(toolchain: &str, features: &str) -> Command {
     let mut cargo = sh::command("rustup");
     cargo.args(["run", toolchain, "cargo", "clippy", "-Zbuild-std=core"]);
     cargo.args(["--quiet", "--manifest-path", EBPF, "--release", "--target", TARGET, "--bin", "tracer"]);
-    settings(&mut cargo);
+    settings(&mut cargo, features);
     cargo.args(["--", "-D", "warnings"]);
     cargo
 }
 
 /// Debian's clippy with its compiled `core` for BPF. Debian's compiler has no cargo, so the current cargo calls it.
-fn by_debian() -> Command {
+fn by_debian(features: &str) -> Command {
     let mut cargo = sh::cargo(&["check", "--quiet", "--manifest-path", EBPF, "--release", "--target", TARGET]);
     cargo.args(["--bin", "tracer"]);
-    settings(&mut cargo);
+    settings(&mut cargo, features);
     cargo.env("RUSTC", "/usr/bin/rustc").env("RUSTC_WORKSPACE_WRAPPER", "/usr/bin/clippy-driver");
     cargo.env("CLIPPY_ARGS", "-Dwarnings");
     cargo
 }
 
-fn settings(cargo: &mut Command) {
+fn settings(cargo: &mut Command, features: &str) {
     for name in ["RUSTC", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_TARGET_DIR"] {
         cargo.env_remove(name);
     }
     cargo.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", r#"--cfg=bpf_target_arch="x86_64""#);
-    cargo.arg("--target-dir").arg(sh::target().join("ebpf-clippy"));
+    cargo.arg("--target-dir").arg(sh::target().join("ebpf-clippy")).args(["--features", features]);
 }

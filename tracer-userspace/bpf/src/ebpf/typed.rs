@@ -1,11 +1,20 @@
 //! The programs for kernels that withhold `bpf_probe_read_kernel`, as lockdown `confidentiality` does
-//! (`bpf_tracing_func_proto`). They load memory by `bpf_rdonly_cast`, a kernel function since 6.2, and by nothing else.
+//! (`bpf_tracing_func_proto`). They load the kernel's memory by `bpf_rdonly_cast`, a kernel function since 6.2.
 
 use tracer_common::offsets::{RDONLY_CAST, Types};
 
 use super::{btf::Btf, global::Global};
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tracer-ebpf-typed.o"));
+macro_rules! object {
+    () => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/tracer-ebpf-typed.o"))
+    };
+}
+
+/// As the usual object, in a section of its own.
+// SAFETY: plain bytes, in a section that neither a linker nor a loader knows.
+#[unsafe(link_section = ".tracer.ebpf.typed")]
+static OBJECT: [u8; object!().len()] = *object!();
 const FUNCTION: &str = "bpf_rdonly_cast";
 /// `BPF_JMP | BPF_CALL`; the source register says of what (include/uapi/linux/bpf.h).
 const CALL: u8 = 0x85;
@@ -27,7 +36,8 @@ impl Typed {
         let types =
             Types { begins_with_u64: u64s?, begins_with_u32: u32s?, begins_with_u16: u16s?, begins_with_u8: u8s? };
         let (from, to) = (call(OF_HELPER, RDONLY_CAST), call(OF_KERNEL_FUNCTION, function));
-        let object = OBJECT.chunks(8).flat_map(|word| if word == from { &to } else { word }.to_vec()).collect();
+        let mut object = OBJECT.to_vec();
+        object.chunks_exact_mut(8).filter(|word| **word == from).for_each(|word| word.copy_from_slice(&to));
         Some(Self { object, types: Global(types) })
     }
 }

@@ -121,6 +121,10 @@ pub fn of_state(time: u64, state: &State) -> Evidence {
 
 /// An errno in words, the same on every libc: a replay must print what the live run printed.
 pub(super) fn errno_text(errno: i32) -> String {
+    // ERESTARTSYS to ERESTART_RESTARTBLOCK (include/linux/errno.h): numbers within the kernel.
+    if (512..=516).contains(&errno) {
+        return "a signal interrupted it: the client gave up".to_owned();
+    }
     format!("{} (os error {errno})", nix::errno::Errno::from_raw(errno).desc())
 }
 
