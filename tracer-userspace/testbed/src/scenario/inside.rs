@@ -36,6 +36,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("dependency_unreachable_rejected", BAD_STATUS, depends_on_closed_port)
         .also(DEPENDENCY)
         .on_every_kernel(),
+    Scenario::new("dependency_unreachable_beside_agent", BAD_STATUS, depends_beside_dead_agent)
+        .also(DEPENDENCY)
+        .needs(&[Need::Nft]),
     Scenario::new("app_status_failure_connected", BAD_STATUS, connected),
     Scenario::new("mesh_redirect", REDIRECT, |s| redirected(s, "rst", Ending::Reset))
         .needs(&[Need::NftNat])
@@ -144,6 +147,20 @@ fn depends_on_closed_port(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("503", HTTP)?;
     let _connecting = fixture.inside(pod)?.enter(|| Ok(connect_repeatedly(peer)))?;
     fixture.mentions(&["perhaps because the pod's own connects to 10.88.0.", ":5432 fail: Connection refused"]);
+    fails_after_inspection(fixture, pod, Ending::Status)
+}
+
+/// The same, beside a peer that does not answer. The many refused connects must not hide that one.
+fn depends_beside_dead_agent(fixture: &mut Fixture<'_>) -> Result<()> {
+    let agent = SocketAddr::new(fixture.serving("http", HTTP)?.ip(), 9125);
+    let pod = fixture.serving("503", HTTP)?;
+    let _connecting = fixture.inside(pod)?.enter(|| Ok(connect_repeatedly(agent)))?;
+    let _silent = connect_to_peer(fixture, pod)?;
+    fixture.mentions(&[
+        "the pod's own connects fail: to 10.88.0.",
+        ":9125 (Connection refused",
+        "10.96.0.1:443 (no answer",
+    ]);
     fails_after_inspection(fixture, pod, Ending::Status)
 }
 

@@ -7,49 +7,84 @@ use super::super::pod_sockets::{self, FRESH_NS};
 use super::super::services::service_named;
 use super::*;
 use tracer_attempts::correlate::pod_connects::FailedConnects;
+use tracer_model::event::UnansweredConnect;
 use tracer_model::shell::word;
 
+/// How many destinations are named: one that nobody needs, as a monitor's, must not hide the one that matters.
+const MOST_NAMED: usize = 3;
+
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let found = failing(case).or_else(|| unanswered(case))?;
-    if !may_explain(case) {
-        return None;
-    }
-    Some(Finding::likely(Cause::DependencyUnreachable, vec![found.evidence], found.summary, fix(case, &found.fix)))
+    let silent = unanswered(case);
+    let failed: Vec<Unreachable> =
+        failing(case).into_iter().filter(|it| silent.iter().all(|silent| silent.dst != it.dst)).collect();
+    let all = failed.len() + silent.len();
+    let most_failed = MOST_NAMED - usize::from(!silent.is_empty());
+    let named: Vec<Unreachable> = failed.into_iter().take(most_failed).chain(silent).take(MOST_NAMED).collect();
+    let first = named.first().filter(|_| may_explain(case))?;
+    let summary = if all == 1 { first.summary.clone() } else { several(&named, all - named.len()) };
+    let fix = fix(case, &fixes(&named));
+    let evidence = named.into_iter().map(|it| it.evidence).collect();
+    Some(Finding::likely(Cause::DependencyUnreachable, evidence, summary, fix))
 }
 
 /// A destination that the pod cannot reach.
 struct Unreachable {
+    /// With its Service.
+    dst: String,
     evidence: Evidence,
+    /// How the connects fail.
+    error: String,
+    /// The summary if it is the only one.
     summary: String,
-    fix: String,
+    /// What to look for; follows "the pod's own connects to it".
+    why: &'static str,
 }
 
-/// The destination to which most connects of the pod have failed since a minute before the attempt began.
-fn failing(case: &Case<'_>) -> Option<Unreachable> {
-    let attempt = case.attempt;
-    let from = attempt.netns?;
-    let netns = case.node.netns_of_addr(from, attempt.flow.dst.ip()).filter(|netns| *netns != from)?;
-    let all = case.node.pod_connects.failed_since(netns, attempt.started.saturating_sub(FRESH_NS));
-    let all: Vec<&FailedConnects> = all.filter(|it| !is_usual(case, it)).collect();
-    let most = all.iter().max_by_key(|it| it.count)?;
-    let dst = format!("{}{}", most.dst, if most.udp { " (UDP)" } else { "" });
-    let service = service_words(case, most.dst);
-    let error = errno_text(most.errno);
-    let connects = counted(u64::from(most.count), "connect");
-    let text = format!("{connects} of the pod to {dst}{service} failed, the last one: {error}");
-    let fields = json!({ "dst": most.dst, "udp": most.udp, "errno": most.errno, "count": most.count });
-    let others = match all.len() - 1 {
+fn several(named: &[Unreachable], more: usize) -> String {
+    let each: Vec<String> = named.iter().map(|it| format!("to {} ({})", it.dst, it.error)).collect();
+    let others = match more {
         0 => String::new(),
-        more => format!(" and to {}", counted(more as u64, "other destination")),
+        more => format!(", and to {}", counted(more as u64, "other destination")),
     };
-    Some(Unreachable {
-        evidence: evidence_of(Hook::SkErrorReport.name(), most.last, text, fields),
-        summary: format!("perhaps because the pod's own connects to {dst}{service}{others} fail: {error}"),
-        fix: format!(
-            "If the application needs {dst}{service}, see why the pod's own connects to it {}",
-            why(most.errno)
-        ),
-    })
+    format!("perhaps because the pod's own connects fail: {}{others}", each.join(", "))
+}
+
+/// A sentence for all destinations of which the connects fail in the same way.
+fn fixes(named: &[Unreachable]) -> String {
+    let mut reasons: Vec<&str> = Vec::new();
+    named.iter().for_each(|it| reasons.extend((!reasons.contains(&it.why)).then_some(it.why)));
+    let sentence = |why: &&str| {
+        let dsts: Vec<&str> = named.iter().filter(|it| it.why == *why).map(|it| it.dst.as_str()).collect();
+        format!("If the application needs {}, see why the pod's own connects to it {why}", dsts.join(" or "))
+    };
+    reasons.iter().map(sentence).collect::<Vec<_>>().join(". ")
+}
+
+/// The destinations to which connects of the pod have failed since a minute before the attempt began, most failures
+/// first.
+fn failing(case: &Case<'_>) -> Vec<Unreachable> {
+    let attempt = case.attempt;
+    let other = |from| case.node.netns_of_addr(from, attempt.flow.dst.ip()).filter(|netns| *netns != from);
+    let Some(netns) = attempt.netns.and_then(other) else { return Vec::new() };
+    let all = case.node.pod_connects.failed_since(netns, attempt.started.saturating_sub(FRESH_NS));
+    let mut all: Vec<&FailedConnects> = all.filter(|it| !is_usual(case, it)).collect();
+    all.sort_by_key(|it| std::cmp::Reverse(it.count));
+    all.into_iter().map(|it| failed(case, it)).collect()
+}
+
+fn failed(case: &Case<'_>, it: &FailedConnects) -> Unreachable {
+    let dst = format!("{}{}{}", it.dst, if it.udp { " (UDP)" } else { "" }, service_words(case, it.dst));
+    let error = errno_text(it.errno);
+    let connects = counted(u64::from(it.count), "connect");
+    let text = format!("{connects} of the pod to {dst} failed, the last one: {error}");
+    let fields = json!({ "dst": it.dst, "udp": it.udp, "errno": it.errno, "count": it.count });
+    Unreachable {
+        evidence: evidence_of(Hook::SkErrorReport.name(), it.last, text, fields),
+        summary: format!("perhaps because the pod's own connects to {dst} fail: {error}"),
+        why: why(it.errno),
+        error,
+        dst,
+    }
 }
 
 /// A failed connect that is usual: to the target itself, or to `::1` before 127.0.0.1 is tried.
@@ -71,29 +106,28 @@ fn why(errno: i32) -> &'static str {
 
 const SILENT: &str = "get no answer: a NetworkPolicy for egress, a firewall, a route, or a peer that is gone";
 
-/// The destination that has been silent longest, as the pod's sockets were read.
-fn unanswered(case: &Case<'_>) -> Option<Unreachable> {
-    let (time, reading) = pod_sockets::last_reading(case, FRESH_NS)?;
-    let first = reading.unanswered.first()?;
-    let dst = first.dst;
-    let service = service_words(case, dst);
+/// The destinations that do not answer, as the pod's sockets were read, the longest first.
+fn unanswered(case: &Case<'_>) -> Vec<Unreachable> {
+    let Some((time, reading)) = pod_sockets::last_reading(case, FRESH_NS) else { return Vec::new() };
     let before = case.attempt.started.saturating_sub(time) / 1_000_000_000;
     let before = if before > 0 { format!(" (read {before} s before)") } else { String::new() };
-    let text = format!(
-        "{} of the pod to {dst}{service}: no answer, though the SYN was sent again {}",
-        counted(u64::from(first.sockets), "connect"),
-        counted(u64::from(first.retransmits), "time")
-    );
-    let others = match reading.unanswered.len() - 1 {
-        0 => String::new(),
-        more => format!(", nor from {}", counted(more as u64, "other destination")),
+    let silent = |it: &UnansweredConnect| {
+        let dst = format!("{}{}", it.dst, service_words(case, it.dst));
+        let text = format!(
+            "{} of the pod to {dst}: no answer, though the SYN was sent again {}",
+            counted(u64::from(it.sockets), "connect"),
+            counted(u64::from(it.retransmits), "time")
+        );
+        let fields = json!({ "dst": it.dst, "sockets": it.sockets, "retransmits": it.retransmits });
+        Unreachable {
+            evidence: evidence_of("sock_diag", time, text, fields),
+            error: format!("no answer{before}"),
+            summary: format!("perhaps because the pod itself gets no answer from {dst}{before}"),
+            why: SILENT,
+            dst,
+        }
     };
-    let fields = json!({ "dst": dst, "sockets": first.sockets, "retransmits": first.retransmits });
-    Some(Unreachable {
-        evidence: evidence_of("sock_diag", time, text, fields),
-        summary: format!("perhaps because the pod itself gets no answer from {dst}{service}{others}{before}"),
-        fix: format!("If the application needs {dst}, see why the pod's own connects to it {SILENT}"),
-    })
+    reading.unanswered.iter().map(silent).collect()
 }
 
 fn service_words(case: &Case<'_>, dst: SocketAddr) -> String {
@@ -189,17 +223,46 @@ mod tests {
     }
 
     #[test]
-    fn the_destination_to_which_most_connects_fail_is_named() {
+    fn the_destinations_to_which_most_connects_fail_are_named() {
         let refused = ("10.96.0.1:443", libc::ECONNREFUSED);
         let verdict = after(&[("10.9.9.9:5432", libc::EHOSTUNREACH), refused, refused], 100);
         assert_eq!(verdict.also, [Cause::DependencyUnreachable]);
-        let words = "; perhaps because the pod's own connects to 10.96.0.1:443 and to 1 other destination fail: \
-            Connection refused (os error 111)";
-        assert_has(&verdict.summary, &[words]);
-        let evidence = verdict.evidence.iter().find(|it| it.hook == "inet_sk_error_report").expect("evidence");
-        assert_has(&evidence.text, &["2 connects of the pod to 10.96.0.1:443 failed"]);
-        assert_has(&verdict.remediation.to_string(), &["If the application needs 10.96.0.1:443, see why"]);
-        assert_has(&after(&[("10.96.0.10:53", libc::ECONNREFUSED)], 100).summary, &["to 10.96.0.10:53 (UDP) fail"]);
+        let words = "; perhaps because the pod's own connects fail: to 10.96.0.1:443 (Connection refused (os error 111)), \
+            to 10.9.9.9:5432 (No route to host (os error 113))";
+        assert_ends(&verdict.summary, words);
+        let rows = verdict.evidence.iter().filter(|it| it.hook == "inet_sk_error_report");
+        assert_has(&rows.map(|it| it.text.as_str()).collect::<String>(), &["2 connects of the pod to 10.96.0.1:443"]);
+        let fix = verdict.remediation.to_string();
+        assert_has(
+            &fix,
+            &["If the application needs 10.96.0.1:443, see why", "If the application needs 10.9.9.9:5432"],
+        );
+        let (udp, one) = (after(&[("10.96.0.10:53", libc::ECONNREFUSED)], 100), after(&[refused], 100));
+        assert_ends(&udp.summary, "connects to 10.96.0.10:53 (UDP) fail: Connection refused (os error 111)");
+        assert_ends(&one.summary, "connects to 10.96.0.1:443 fail: Connection refused (os error 111)");
+    }
+
+    /// A dead agent for metrics must not hide the database.
+    #[test]
+    fn silent_destinations_are_named_beside_refused_ones() {
+        let mut stream = Stream::new().http_readiness().clone();
+        stream.inspection(|_| ());
+        for dst in ["10.88.0.1:9125", "10.88.0.1:9125", "10.96.0.7:80", "10.96.0.8:80"] {
+            stream.push(pod_connect(dst, libc::ECONNREFUSED));
+        }
+        let database = vec![UnansweredConnect { dst: address("10.9.9.9:5432"), sockets: 1, retransmits: 2 }];
+        unavailable(&mut stream).pod_sockets(|reading| reading.unanswered = database).wait_ms(100).again(8);
+        let verdict = unavailable(&mut stream).verdicts().pop().expect("a verdict").verdict;
+        let refused = "(Connection refused (os error 111))";
+        let words = format!(
+            "fail: to 10.88.0.1:9125 {refused}, to 10.96.0.7:80 {refused}, to 10.9.9.9:5432 (no answer), \
+            and to 1 other destination"
+        );
+        assert_ends(&verdict.summary, &words);
+        assert_has(
+            &verdict.remediation.to_string(),
+            &["needs 10.88.0.1:9125 or 10.96.0.7:80, see", "needs 10.9.9.9:5432"],
+        );
     }
 
     #[test]
