@@ -245,6 +245,7 @@ impl EventSource for Kernel {
             }
             Query::Firewall(..)
             | Query::Target(..)
+            | Query::Limits(..)
             | Query::PortHolders(..)
             | Query::DevicePrograms(..)
             | Query::Endpoints(_) => self.query_threads.submit(query),

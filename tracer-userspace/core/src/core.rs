@@ -97,6 +97,7 @@ impl Core {
             ObservationKind::ServiceEndpoints(service) => {
                 self.release_endpoints(service, observation.time_boot_ns, out)
             }
+            ObservationKind::Limits(reading) => self.release_commands(&reading.id, out),
             ObservationKind::PodSockets(reading) => self.release_pod(reading, observation.time_boot_ns, out),
             ObservationKind::NetnsOp(op) if op.begins_again() => self.waiting.forget_refused(op.netns),
             ObservationKind::KubeletProbe(probe) => {

@@ -10,6 +10,7 @@ mod firewall;
 mod flush;
 mod inspection;
 mod kubelet;
+mod limits;
 mod node;
 mod packet;
 mod pod_sockets;
@@ -41,6 +42,7 @@ pub use kubelet::{
     KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeOutput, SandboxCause, SandboxFailure, WITH_API_SERVER,
     is_kubelet_name, is_object_name,
 };
+pub use limits::{CgroupCounters, ContainerLimits};
 pub use node::{
     Ancestor, LinkChange, LinkState, Links, NetnsOp, NetnsOpen, NodePort, NodePorts, NodeSettings, ParentLink,
     ProxyMode,
@@ -124,6 +126,8 @@ pub enum ObservationKind {
     Inspection(Box<Inspection>),
     /// The sockets of a pod (queried when an attempt to it is over).
     PodSockets(Box<PodSockets>),
+    /// The limits of a container (queried when a command of its exec probe failed).
+    Limits(Box<ContainerLimits>),
     /// The connections that hold a port without a listener (queried when a connection to it was refused).
     PortHolders(Box<PortHolders>),
     /// The programs of a device (queried when a program there dropped a packet).
@@ -201,6 +205,7 @@ impl ObservationKind {
             | Self::Firewall(_)
             | Self::Inspection(_)
             | Self::PodSockets(_)
+            | Self::Limits(_)
             | Self::PortHolders(_)
             | Self::DevicePrograms(_)
             | Self::RulesFlushed(_)

@@ -17,6 +17,9 @@ pub enum Query {
     /// The processes that use up ephemeral ports:
     /// [`ObservationKind::PortPressure`](crate::event::ObservationKind::PortPressure).
     Ports,
+    /// The limits of the container with this id, which has processes in this namespace:
+    /// [`ObservationKind::Limits`](crate::event::ObservationKind::Limits).
+    Limits(Netns, String),
     /// The connections that hold this port without a listener:
     /// [`ObservationKind::PortHolders`](crate::event::ObservationKind::PortHolders).
     PortHolders(Netns, u16),

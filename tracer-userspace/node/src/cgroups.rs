@@ -24,6 +24,10 @@ pub enum Hierarchy {
     Cpu,
     /// The hierarchy of version 1 with the `freezer` controller.
     Freezer,
+    /// The hierarchy of version 1 with the `memory` controller.
+    Memory,
+    /// The hierarchy of version 1 with the `pids` controller.
+    Pids,
 }
 
 /// A path relative to the root of our cgroup namespace: so many levels up, then down by these names.
@@ -121,13 +125,18 @@ fn locate(folder: &Path, levels: usize, inode: u64, left: &mut usize) -> Option<
     })
 }
 
+/// The controllers of version 1 that are read.
+const CONTROLLERS: [(&str, Hierarchy); 4] = [
+    ("cpu", Hierarchy::Cpu),
+    ("freezer", Hierarchy::Freezer),
+    ("memory", Hierarchy::Memory),
+    ("pids", Hierarchy::Pids),
+];
+
 /// The path of a process in one hierarchy, from the text of `/proc/PID/cgroup`.
 pub(crate) fn path_in(text: &str, hierarchy: Hierarchy) -> Option<&str> {
-    let fits = |controllers: &str| match hierarchy {
-        Hierarchy::Cpu => has(controllers, "cpu"),
-        Hierarchy::Freezer => has(controllers, "freezer"),
-        Hierarchy::Unified => controllers.is_empty(),
-    };
+    let controller = CONTROLLERS.iter().find(|(_, of)| *of == hierarchy).map(|(name, _)| *name);
+    let fits = |controllers: &str| controller.map_or(controllers.is_empty(), |name| has(controllers, name));
     let mut lines = text.lines().filter_map(cgroup::hierarchy);
     lines.find(|(controllers, _)| fits(controllers)).map(|(_, path)| path)
 }
@@ -159,8 +168,7 @@ fn mount(line: &str) -> Option<Mount> {
 }
 
 fn of_first_version(options: &str) -> Option<Hierarchy> {
-    let all = [("cpu", Hierarchy::Cpu), ("freezer", Hierarchy::Freezer)];
-    all.into_iter().find_map(|(controller, hierarchy)| has(options, controller).then_some(hierarchy))
+    CONTROLLERS.into_iter().find_map(|(controller, hierarchy)| has(options, controller).then_some(hierarchy))
 }
 
 pub(super) fn has(list: &str, controller: &str) -> bool {

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod enter;
 pub mod flushes;
 pub mod inspect;
+pub mod limits;
 pub mod links;
 pub mod listening;
 pub mod namespaces;

@@ -98,7 +98,11 @@ pub fn states(mut pids: impl Iterator<Item = u32>, mounts: &Mounts) -> States {
     });
     let processes = processes.collect();
     let own = folders.iter().filter_map(|folder| pressure(folder, ".pressure", &folder.display().to_string()));
-    let pressure = own.chain(pressure(Path::new("/proc/pressure"), "", "node")).collect();
+    let node = pressure(Path::new("/proc/pressure"), "", "node").map(|node| Pressure {
+        steal_us: fs::read_to_string("/proc/stat").ok().and_then(|text| steal_of(&text)),
+        ..node
+    });
+    let pressure = own.chain(node).collect();
     States { processes, pressure, incomplete: pids.next().is_some() }
 }
 
@@ -191,7 +195,24 @@ fn pressure(folder: &Path, suffix: &str, of: &str) -> Option<Pressure> {
         io_full_us: total(&io, "full"),
         memory_us: total(&memory, "some"),
         memory_full_us: total(&memory, "full"),
+        memory_events: events_of(&fs::read_to_string(folder.join("memory.events")).unwrap_or_default()),
+        steal_us: None,
     })
+}
+
+/// The events that keep tasks from running: the limits `memory.high` and `memory.max` were reached, a task was killed.
+fn events_of(text: &str) -> BTreeMap<String, u64> {
+    const EVENTS: [&str; 3] = ["high", "max", "oom_kill"];
+    EVENTS.into_iter().filter_map(|name| Some((name.to_owned(), throttle::value(text, name)?))).collect()
+}
+
+/// The time that the hypervisor took, from the text of `/proc/stat`: clock ticks of all processors, `USER_HZ` of which
+/// are a second.
+fn steal_of(text: &str) -> Option<u64> {
+    const TICK_US: u64 = 10_000;
+    let ticks: u64 = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace().nth(7)?.parse().ok()?;
+    let processors = text.lines().skip(1).take_while(|line| line.starts_with("cpu")).count() as u64;
+    ticks.saturating_mul(TICK_US).checked_div(processors)
 }
 
 /// `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`: microseconds in which tasks waited.
@@ -250,6 +271,10 @@ mod tests {
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=99\n";
         assert_eq!(["some", "full"].map(|of| total_of(text, of)), [Some(1234), Some(99)]);
         assert_eq!(total_of("some avg10=0.00 total=9\n", "full"), None);
+        let events = events_of("low 0\nhigh 4\nmax 8\noom 3\noom_kill 2\noom_group_kill 0\n");
+        assert_eq!(events.into_values().collect::<Vec<_>>(), [4, 8, 2]);
+        let stat = "cpu  1 2 3 4 5 6 7 50 0 0\ncpu0 0 1 1 2 2 3 3 20 0 0\ncpu1 1 1 2 2 3 3 4 30 0 0\nintr 9\n";
+        assert_eq!((steal_of(stat), steal_of("")), (Some(250_000), None));
     }
 
     #[test]

@@ -96,9 +96,13 @@ pub(super) fn read(folder: &Path) -> Option<Throttled> {
 
 /// `nr_throttled` in both versions; `throttled_usec` in the second, `throttled_time` in nanoseconds in the first.
 pub fn parse(text: &str, cgroup: &str) -> Option<Throttled> {
-    let value = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
-    let micros = value("throttled_usec ").or_else(|| value("throttled_time ").map(|ns| ns / 1000));
-    Some(Throttled { cgroup: cgroup.to_owned(), times: value("nr_throttled ")?, micros: micros? })
+    let micros = value(text, "throttled_usec").or_else(|| value(text, "throttled_time").map(|ns| ns / 1000));
+    Some(Throttled { cgroup: cgroup.to_owned(), times: value(text, "nr_throttled")?, micros: micros? })
+}
+
+/// The value in the line `name 7` of a cgroup's file.
+pub(super) fn value(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_node::namespaces::{Namespaces, Place, max_age};
 use tracer_node::target_queue::TargetQueue;
 use tracer_node::throttle::Throttling;
-use tracer_node::{enter, inspect, pod_sockets, port_holders, programs};
+use tracer_node::{enter, inspect, limits, pod_sockets, port_holders, programs};
 
 /// How many queries of a thread can wait. Further queries are dropped, and the verdicts lack their answers.
 const MAX_WAITING: usize = 1024;
@@ -33,6 +33,7 @@ pub struct QueryThreads {
     ports: Option<SyncSender<(Netns, u16)>>,
     programs: Option<SyncSender<(Netns, u32)>>,
     binds: Option<SyncSender<Listen>>,
+    limits: Option<SyncSender<(Netns, String)>>,
     /// The cluster API's thread.
     endpoints: Option<Queries>,
 }
@@ -41,11 +42,13 @@ impl QueryThreads {
     /// Starts the threads, which send their answers to `tx`.
     pub fn start(tx: Sender<ObservationKind>, endpoints: Option<Queries>, supervisor: &Supervisor) -> Self {
         let (observations, holders, found, listeners) = (tx.clone(), tx.clone(), tx.clone(), tx.clone());
+        let containers = tx.clone();
         Self {
             endpoints,
             ports: start(supervisor, "ports", move |asked| read_slowly(&asked, &holders, read_port_holders)),
             programs: start(supervisor, "programs", move |asked| read_slowly(&asked, &found, read_programs)),
             binds: start(supervisor, "binds", move |bound| binds::check(&bound, &listeners)),
+            limits: start(supervisor, "limits", move |asked| read_slowly(&asked, &containers, read_limits)),
             firewalls: start(supervisor, "firewalls", move |asked| read_firewalls(&asked, &observations)),
             targets: start(supervisor, "targets", move |asked| TargetInspector::new(asked).answer_all(&tx)),
         }
@@ -64,6 +67,7 @@ impl QueryThreads {
         match query {
             Query::Firewall(netns, flow) => put(self.firewalls.as_ref(), (netns, flow)),
             Query::Target(inspect) => put(self.targets.as_ref(), inspect),
+            Query::Limits(netns, container) => put(self.limits.as_ref(), (netns, container)),
             Query::PortHolders(netns, port) => put(self.ports.as_ref(), (netns, port)),
             Query::DevicePrograms(netns, ifindex) => put(self.programs.as_ref(), (netns, ifindex)),
             Query::Endpoints(service) => {
@@ -76,8 +80,8 @@ impl QueryThreads {
     }
 }
 
-fn put<T: std::fmt::Debug + Copy>(to: Option<&SyncSender<T>>, query: T) {
-    if to.is_some_and(|queries| queries.try_send(query).is_err()) {
+fn put<T: std::fmt::Debug + Clone>(to: Option<&SyncSender<T>>, query: T) {
+    if to.is_some_and(|queries| queries.try_send(query.clone()).is_err()) {
         log_dropped(&query);
     }
 }
@@ -131,6 +135,10 @@ fn read_slowly<T>(
 
 fn read_port_holders((netns, port): (Netns, u16), namespaces: &mut Namespaces) -> Option<ObservationKind> {
     port_holders::read(netns, port, namespaces).map(Box::new).map(ObservationKind::PortHolders)
+}
+
+fn read_limits((netns, container): (Netns, String), namespaces: &mut Namespaces) -> Option<ObservationKind> {
+    limits::read(netns, container, namespaces).map(Box::new).map(ObservationKind::Limits)
 }
 
 fn read_programs((netns, ifindex): (Netns, u32), namespaces: &mut Namespaces) -> Option<ObservationKind> {

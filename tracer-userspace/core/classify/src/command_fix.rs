@@ -17,17 +17,9 @@ pub(super) fn is_without_runtime(probe: &KubeletProbe) -> bool {
 }
 
 /// The obstacle that kept the runtime from starting the command, if it is neither the command nor the image.
-fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
+pub(super) fn not_started_for(probe: &KubeletProbe) -> Option<&'static NotStarted> {
     let output = probe.output.as_deref().filter(|_| probe.reason == ProbeOutput::CommandNotRun)?;
     not_started::cause(output)
-}
-
-pub(super) fn cause_not_run(probe: &KubeletProbe) -> Cause {
-    not_started_for(probe).map_or(Cause::ExecFailed, |it| it.cause)
-}
-
-pub(super) fn why_not_started(probe: &KubeletProbe) -> String {
-    not_started_for(probe).map(|it| format!(": {}", it.why)).unwrap_or_default()
 }
 
 /// The message says that the program is missing or not executable, in the words of runc (`exec: "curl": executable file
@@ -72,7 +64,7 @@ pub(super) fn fix_at_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
         .run(["get", "delete"].map(|what| Command::in_cluster(format!("kubectl {what} pod {pod}"))))
 }
 
-pub(super) fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+pub(super) fn fix_not_run(cause: Cause, obstacle: Option<&NotStarted>, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     if cause == Cause::ExecTimeout {
         return cause.fix();
     }
@@ -93,7 +85,7 @@ pub(super) fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Reme
         )
         .run([Command::on_node("journalctl -u containerd -u crio")]),
     };
-    let fix = not_started_for(probe).map_or_else(other, NotStarted::remediation);
+    let fix = obstacle.map_or_else(other, NotStarted::remediation);
     fix.reword(|what| format!("{what}. While the command cannot be run, this probe decides nothing. {BY_HAND}"))
         .run(kubectl::exec(k8s, probe.probe_type))
 }
@@ -102,9 +94,9 @@ pub(super) fn fix_not_run(cause: Cause, probe: &KubeletProbe, k8s: &K8s) -> Reme
 pub(super) const BY_HAND: &str =
     "Run the command by hand, in bash or zsh: put what `kubectl get pod` prints in place of COMMAND";
 
-pub(super) fn fix_failed(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+pub(super) fn fix_failed(obstacle: Option<&NotStarted>, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     let by_hand = kubectl::exec(k8s, probe.probe_type);
-    if let Some(not_started) = not_started_for(probe) {
+    if let Some(not_started) = obstacle {
         return not_started.remediation().reword(|what| format!("{what}. {BY_HAND}")).run(by_hand);
     }
     if probe.reason == ProbeOutput::PrintedNothing {

@@ -195,11 +195,12 @@ impl Finding {
     }
 
     /// Adds the evidence of the other finding. A throttled container is fixed first, since throttling makes the rest
-    /// late. So does a start that takes too long. A dependency comes last: tracer does not know whether the pod needs it.
+    /// late. So does a start that takes too long. So does what kept a command waiting. A dependency comes last: tracer does not know whether the pod needs it.
     pub(super) fn join(&mut self, other: Self) {
         let rows: Vec<_> = other.evidence.into_iter().filter(|row| !self.evidence.contains(row)).collect();
         self.evidence.extend(rows);
-        if other.cause == Cause::CpuThrottled {
+        let kept_waiting = self.cause == Cause::ExecTimeout && other.cause == Cause::TargetStarved;
+        if other.cause == Cause::CpuThrottled || kept_waiting {
             let first = other.remediation;
             let rest = std::mem::take(&mut self.remediation);
             let text = format!("{}. If that does not help: {}", first.text, rest.text);

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 
 use super::Case;
 use super::command_fix::{
-    BY_HAND, cause_not_run, fix_at_end, fix_failed, fix_not_run, has_no_program, is_cancelled, is_without_runtime,
-    why_not_started,
+    BY_HAND, fix_at_end, fix_failed, fix_not_run, has_no_program, is_cancelled, is_without_runtime, not_started_for,
 };
 use super::evidence::of_outcome;
 use super::finding::Finding;
 use super::kubectl;
+use super::limits;
+use super::not_started::NotStarted;
 use super::rules::app_status_failure::{answer_text, got_no_tls, names_log};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
@@ -49,22 +50,27 @@ pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
 }
 
-/// The verdict on a failed exec probe; `None` if it is no exec probe, or may be none.
-pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
+/// The verdict on a failed exec probe, and what else held; `None` if it is no exec probe, or may be none.
+pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Vec<Cause>, Unattached)> {
     let container = container(probe, node);
-    let spec = container.and_then(|it| it.exec.iter().find(|spec| spec.probe_type == probe.probe_type));
+    let spec = exec_spec(probe, node);
     // A command may print what looks like an unknown message. Without a spec, only the words of the runtime show one.
     if self::spec(probe, node).is_some() || (spec.is_none() && !probe.reason.is_of_command()) {
         return None;
     }
     let named = Unattached { probe: Some(probe_of(probe.probe_type, spec)), ..Unattached::of(probe, node) };
-    let found = if probe.is_counted() {
-        failed_command(probe, spec, &named.k8s)
+    let limit = limits::reached(probe, node);
+    let obstacle = limit.as_ref().map(|(obstacle, _)| *obstacle).or_else(|| not_started_for(probe));
+    let mut found = if probe.is_counted() {
+        failed_command(probe, spec, obstacle, &named.k8s)
     } else {
         let deleting = pod(&probe.pod, node).is_some_and(|it| it.deleting);
-        ignored_result(probe, &named.k8s, deleting, container.is_some_and(|it| had_just_ended(it, probe)))
+        let ended = container.is_some_and(|it| had_just_ended(it, probe));
+        ignored_result(probe, &named.k8s, obstacle, deleting, ended)
     };
-    Some((found, named))
+    found.evidence.extend(limit.map(|(_, evidence)| evidence));
+    let also = limits::add_beside(probe, node, &mut found);
+    Some((found, also, named))
 }
 
 /// A command printed this text, or nothing. tracer knows the kubelet's messages about probes that connect: of a command,
@@ -78,7 +84,8 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     let named = Unattached::of(probe, node);
     let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
     if is_printed(probe, node) && without_specs {
-        let found = failed_command(&of_command(probe), None, &named.k8s);
+        let command = of_command(probe);
+        let found = failed_command(&command, None, not_started_for(&command), &named.k8s);
         return (found, Unattached { probe: Some(probe_of(probe.probe_type, None)), ..named });
     }
     // The kubelet read an answer. Without a spec, a command may have printed the same text.
@@ -147,9 +154,14 @@ fn has_answered_in_tls(probe: &KubeletProbe, node: &Node) -> bool {
 }
 
 /// The container that the message names, if it is known.
-fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
+pub(super) fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
     let pod = pod(&probe.pod, node)?;
     pod.containers.iter().find(|it| it.name == probe.container)
+}
+
+/// The spec of a probe that runs a command, if it is known.
+pub(super) fn exec_spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ExecSpec> {
+    container(probe, node)?.exec.iter().find(|spec| spec.probe_type == probe.probe_type)
 }
 
 /// The spec of a probe that connects, if it is known.
@@ -175,37 +187,51 @@ fn probe_of(probe_type: ProbeType, spec: Option<&ExecSpec>) -> Probe {
     }
 }
 
-fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> Finding {
+fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, obstacle: Option<&NotStarted>, k8s: &K8s) -> Finding {
     if probe.reason == ProbeOutput::Nothing {
         return without_output(probe, spec, k8s);
     }
     let (cause, what) = match probe.reason {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
-        ProbeOutput::CommandNotRun => (cause_not_run(probe), "could not be run"),
+        ProbeOutput::CommandNotRun => (cause_not_run(obstacle), "could not be run"),
         ProbeOutput::PrintedNothing => (Cause::ExecFailed, "ended with an error, and printed nothing"),
         _ => (Cause::ExecFailed, "ended with an error; what it printed is in the pod's event"),
     };
     let late = spec.filter(|_| cause == Cause::ExecTimeout);
     let budget = late.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
-    let why = why_not_started(probe);
+    let why = why_not_started(obstacle);
     let summary = format!("the command of the {} probe{} {what}{why}{budget}", probe.probe_type, container_of(k8s));
     let fix = match cause {
         Cause::ExecTimeout => cause.fix(),
-        _ => fix_failed(probe, k8s),
+        _ => fix_failed(obstacle, probe, k8s),
     };
     Finding::likely(cause, vec![of_outcome(probe)], summary, fix)
 }
 
+fn cause_not_run(obstacle: Option<&NotStarted>) -> Cause {
+    obstacle.map_or(Cause::ExecFailed, |it| it.cause)
+}
+
+fn why_not_started(obstacle: Option<&NotStarted>) -> String {
+    obstacle.map(|it| format!(": {}", it.why)).unwrap_or_default()
+}
+
 /// The kubelet ignores this result: it counts neither as a failure nor as a success. A command that never runs is a
 /// failure here all the same, because nothing else reports it.
-fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool, ended: bool) -> Finding {
+fn ignored_result(
+    probe: &KubeletProbe,
+    k8s: &K8s,
+    obstacle: Option<&NotStarted>,
+    deleting: bool,
+    ended: bool,
+) -> Finding {
     let (cause, what) = match probe.reason {
         ProbeOutput::CommandTimeout => (Cause::ExecTimeout, "did not end in time"),
         ProbeOutput::ContainerEnds if is_cancelled(probe) => (Cause::ExecFailed, "was cancelled by the kubelet"),
         ProbeOutput::ContainerEnds => {
             (Cause::ExecFailed, "was not run: its container does not run, or is being stopped")
         }
-        ProbeOutput::CommandNotRun => (cause_not_run(probe), "could not be run"),
+        ProbeOutput::CommandNotRun => (cause_not_run(obstacle), "could not be run"),
         _ if is_without_runtime(probe) => (Cause::ExecNotRun, "gave no result: the container runtime did not answer"),
         _ => (Cause::ExecFailed, "could not be run, or how it ended is not known"),
     };
@@ -218,14 +244,14 @@ fn ignored_result(probe: &KubeletProbe, k8s: &K8s, deleting: bool, ended: bool) 
         "the command of the {} probe{} {what}{}{ends}; the kubelet ignores this result: {}",
         probe.probe_type,
         container_of(k8s),
-        why_not_started(probe),
+        why_not_started(obstacle),
         unchanged(probe.probe_type)
     );
     let is_at_end = probe.reason == ProbeOutput::ContainerEnds
         || (deleting || ended) && probe.reason == ProbeOutput::CommandNotRun && !has_no_program(probe);
     let (outcome, fix) = match is_at_end {
         true => (Outcome::Noise, fix_at_end(probe, k8s)),
-        false => (Outcome::Failure, fix_not_run(cause, probe, k8s)),
+        false => (Outcome::Failure, fix_not_run(cause, obstacle, probe, k8s)),
     };
     Finding { outcome, ..Finding::likely(cause, vec![of_outcome(probe)], summary, fix) }
 }

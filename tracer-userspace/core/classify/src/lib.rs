@@ -18,6 +18,7 @@ mod history;
 mod kubectl;
 pub mod kubelet;
 mod lifecycle;
+pub mod limits;
 mod netfilter;
 pub mod not_connected;
 pub mod not_run;

@@ -33,6 +33,57 @@ const OUT_OF_MEMORY: NotStarted = NotStarted {
     ),
 };
 
+const OUT_OF_PIDS: NotStarted = NotStarted {
+    words: &["resource temporarily unavailable"],
+    cause: Cause::ExecNotRun,
+    why: "no process could be made: a limit of processes is reached",
+    fix: (
+        "End the processes that the container leaves behind (zombies), or raise the limit: pids.max of the container's cgroup or one above it (podPidsLimit of the kubelet), or kernel.pid_max",
+        &["ps -eo stat,pid,ppid,comm"],
+    ),
+};
+
+/// A limit of the container's cgroup that the kernel counts each time it is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    Processes,
+    Memory,
+}
+
+impl Limit {
+    pub(super) const fn obstacle(self) -> &'static NotStarted {
+        match self {
+            Self::Processes => &OUT_OF_PIDS,
+            Self::Memory => &OUT_OF_MEMORY,
+        }
+    }
+
+    /// Each with its file.
+    pub(super) const fn counters(self) -> [&'static str; 2] {
+        match self {
+            Self::Processes => ["pids.events.local max", "pids.events max"],
+            Self::Memory => ["memory.events oom_kill", "memory.oom_control oom_kill"],
+        }
+    }
+}
+
+/// runc's own process ended in the container before it ran the command. Its message does not say why.
+const ENDED: [&str; 3] = [" init-p: ", "setns process", "signal: killed"];
+
+/// The limits that the message of the runtime names, or that it may be about.
+pub(super) fn limits(words: &str) -> &'static [Limit] {
+    let ended = || {
+        let unquoted = without_quoted(&message_of(words)).to_lowercase();
+        ENDED.iter().any(|it| unquoted.contains(it))
+    };
+    match cause(words) {
+        Some(found) if found.why == OUT_OF_PIDS.why => &[Limit::Processes],
+        Some(found) if found.why == OUT_OF_MEMORY.why => &[Limit::Memory],
+        None if ended() => &[Limit::Processes, Limit::Memory],
+        _ => &[],
+    }
+}
+
 /// The order matters: a message about a cgroup also names the error of the system call.
 const CAUSES: &[NotStarted] = &[
     NotStarted {
@@ -101,15 +152,7 @@ const CAUSES: &[NotStarted] = &[
             &["ls /proc/$(pidof containerd)/fd | wc -l"],
         ),
     },
-    NotStarted {
-        words: &["resource temporarily unavailable"],
-        cause: Cause::ExecNotRun,
-        why: "no process could be made: a limit of processes is reached",
-        fix: (
-            "End the processes that the container leaves behind (zombies), or raise the limit: pids.max of the container's cgroup or one above it (podPidsLimit of the kubelet), or kernel.pid_max",
-            &["ps -eo stat,pid,ppid,comm"],
-        ),
-    },
+    OUT_OF_PIDS,
     NotStarted {
         words: &["operation not permitted"],
         cause: Cause::ExecNotRun,

@@ -7,7 +7,7 @@ mod closed_without_answer;
 mod connection_refused;
 mod conntrack_invalid;
 mod conntrack_table_full;
-mod cpu_throttled;
+pub(super) mod cpu_throttled;
 mod dependency_unreachable;
 mod ephemeral_ports_exhausted;
 mod firewall_drop;

@@ -50,7 +50,7 @@ impl KubeletMessages {
     pub(super) fn sandbox(&mut self, failure: &SandboxFailure, node: &Node, time: u64) -> Option<Decision> {
         let is_new = sandbox::concerns(failure, node) && self.is_new(failure, time);
         let (finding, named) = is_new.then(|| sandbox::verdict(failure, node))?;
-        Some(unattached(finding, named, None))
+        Some(unattached(finding, Vec::new(), named, None))
     }
 
     fn is_new(&mut self, failure: &SandboxFailure, time: u64) -> bool {

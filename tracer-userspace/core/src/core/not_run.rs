@@ -87,7 +87,7 @@ impl FutureStarts {
                 lost: node.lost_between(pending.since, due),
             };
             let (finding, named) = not_run::verdict(&reading, node, due);
-            out.push(unattached(finding, named, None));
+            out.push(unattached(finding, Vec::new(), named, None));
         }
     }
 

@@ -30,15 +30,17 @@ impl Core {
             return;
         }
         let command = kubelet::of_command(probe);
-        let is_used = if let Some((finding, named)) = kubelet::command(&command, &self.node) {
-            out.push(unattached(finding, named, Some(kubelet_outcome(&command))));
+        let is_used = if let Some(record) = self.command_record(&command) {
+            if !self.wait_for_limits(&command, observation) {
+                out.push(record);
+            }
             true
         } else if self.join_attempt(probe, observation, observation.time_boot_ns, out) {
             true
         } else if let Some((finding, named)) =
             self.answer_of_several(probe, observation.time_boot_ns).or_else(|| self.not_connected(probe))
         {
-            out.push(unattached(finding, named, Some(kubelet_outcome(probe))));
+            out.push(unattached(finding, Vec::new(), named, Some(kubelet_outcome(probe))));
             true
         } else {
             self.wait_for_attempt(probe, observation);
@@ -48,6 +50,12 @@ impl Core {
         if is_used || !probe.is_event() {
             self.kubelet_messages.add(probe);
         }
+    }
+
+    /// The verdict on a command that failed.
+    pub(super) fn command_record(&self, command: &KubeletProbe) -> Option<Decision> {
+        let (finding, also, named) = kubelet::command(command, &self.node)?;
+        Some(unattached(finding, also, named, Some(kubelet_outcome(command))))
     }
 
     /// A verdict for a probe that failed before it made a connection. If the prober tried another address of the same

@@ -57,6 +57,7 @@ impl Queries {
         let interval = match query {
             Query::Firewall(netns, _) => return self.query_firewall(netns, query, now, firewalls),
             Query::Target(ref target) if target.awaited != Awaited::Nothing => REINSPECT_NS,
+            Query::Limits(..) => REINSPECT_NS,
             Query::Answers(_) | Query::PodConnects(_) => REQUERY_ANSWERS_NS,
             Query::PortHolders(..) => REQUERY_HOLDERS_NS,
             Query::DevicePrograms(..) => PROGRAMS_NS,
@@ -115,6 +116,13 @@ impl Core {
     /// Issues a query, unless the same one was issued a short time ago.
     pub(super) fn query(&mut self, query: Query, now: u64) {
         self.queries.query(query, now, &mut self.node.firewalls);
+    }
+
+    /// Issues a query at this time.
+    pub(super) fn query_at(&mut self, due: u64, query: Query) {
+        if self.queries.later.len() < MAX_QUERIES {
+            self.queries.later.insert((due, query));
+        }
     }
 
     /// Issues the query for the endpoints of a Service, if it is due. Returns until when a verdict waits for its answer.
@@ -371,5 +379,23 @@ mod tests {
             assert!(end - last <= 300_000_000.max(end / 5), "{timeout_s} s: {} ms", ms(last));
         }
         assert!(times.len() < 30, "{}", times.len());
+    }
+    #[test]
+    fn a_container_is_read_at_the_failure_of_its_command_and_before_the_next_attempt() {
+        const SETNS: &str =
+            "exec failed: unable to start container process: error executing setns process: exit status 1";
+        let due = |reason: ProbeOutput, words: &str| {
+            let mut stream = Stream::new().exec_readiness().clone();
+            let pod = &mut stream.last_pods().pods[0];
+            (pod.netns, pod.containers[0].id) = (Some(POD), Some("id".into()));
+            stream.wait_ms(2_000).kubelet_with(reason, |it| it.output = Some(words.into()));
+            let (failed, mut core) = (stream.now(), push_all(&stream.observations).0);
+            let asked = core.take_queries().contains(&Query::Limits(POD, "id".into()));
+            core.push(stream.wait_ms(600).tick().observations.last().expect("a tick"), &mut Vec::new());
+            (asked, core.queries.due().map(|at| (at - failed).div_ceil(1_000_000)))
+        };
+        assert_eq!(due(ProbeOutput::CommandTimeout, "command timed out"), (true, Some(8_700)), "after 9 s of pause");
+        assert_eq!(due(ProbeOutput::CommandNotRun, SETNS), (true, None));
+        assert_eq!(due(ProbeOutput::Other, "no such file"), (false, None));
     }
 }

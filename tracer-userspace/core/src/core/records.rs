@@ -150,13 +150,18 @@ pub(super) fn kubelet_outcome(probe: &KubeletProbe) -> KubeletOutcome {
 }
 
 /// The record of a verdict without a connection.
-pub(super) fn unattached(finding: Finding, named: Unattached, kubelet: Option<KubeletOutcome>) -> Decision {
+pub(super) fn unattached(
+    finding: Finding,
+    also: Vec<Cause>,
+    named: Unattached,
+    kubelet: Option<KubeletOutcome>,
+) -> Decision {
     let time_boot_ns = finding.decided_at;
     let body = VerdictBody {
         probe: named.probe,
         k8s: Some(named.k8s),
         process: named.process,
-        ..verdict_body(Subject::Probe, finding, Vec::new(), kubelet)
+        ..verdict_body(Subject::Probe, finding, also, kubelet)
     };
     Decision::new(time_boot_ns, None, Body::Verdict(Box::new(body)))
 }

@@ -8,10 +8,11 @@ use super::outcomes::is_in_time;
 use super::records::{kubelet_outcome, unattached};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
-use tracer_classify::{kubelet, not_connected};
+use tracer_classify::{kubelet, limits, not_connected};
 use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, Observation, ObservationKind, PodRef, ProbeOutput, is_kubelet_name};
+use tracer_model::query::Query;
 
 /// The ring is read every 50 ms; a busy node takes longer.
 const WAIT_NS: u64 = 500_000_000;
@@ -50,10 +51,52 @@ impl Core {
         }
     }
 
+    /// The container's limits may show why its command failed: the verdict waits until they are read. Returns whether it
+    /// does.
+    pub(super) fn wait_for_limits(&mut self, command: &KubeletProbe, observation: &Observation) -> bool {
+        let now = observation.time_boot_ns;
+        let is_fresh = !command.is_event() && now <= command.written_boot_ns.saturating_add(FRESH_NS);
+        let Some((netns, id)) = limits::container_to_read(command, &self.node).filter(|_| is_fresh) else {
+            return false;
+        };
+        let query = Query::Limits(netns, id);
+        if let Some(due) = limits::before_next(command, &self.node) {
+            self.query_at(due, query.clone());
+        }
+        self.query(query, now);
+        let has_room = self.unmatched.0.len() < MAX_WAITING;
+        if has_room {
+            self.unmatched.0.push_back((now.saturating_add(WAIT_NS), observation.clone()));
+        }
+        has_room
+    }
+
+    /// The limits of this container were read: emits the verdicts that wait for them.
+    pub(super) fn release_commands(&mut self, id: &str, out: &mut Vec<Decision>) {
+        let command = |it: &Observation| match &it.kind {
+            ObservationKind::KubeletProbe(probe) => Some(kubelet::of_command(probe)),
+            _ => None,
+        };
+        let waits = |it: &Observation| {
+            let read = command(it).and_then(|it| limits::container_to_read(&it, &self.node));
+            read.is_some_and(|(_, of)| of == id)
+        };
+        let (released, rest) = std::mem::take(&mut self.unmatched.0).into_iter().partition(|(_, it)| waits(it));
+        self.unmatched.0 = rest;
+        let released: VecDeque<(u64, Observation)> = released;
+        out.extend(released.iter().filter_map(|(_, it)| self.command_record(&command(it)?)));
+    }
+
     /// Matches again the outcomes that are due. An outcome that fits no attempt becomes a verdict of its own.
     pub(super) fn match_waiting(&mut self, now: u64, out: &mut Vec<Decision>) {
         while let Some(observation) = self.unmatched.take_due(now) {
             let ObservationKind::KubeletProbe(probe) = &observation.kind else { continue };
+            if probe.reason.is_of_command()
+                && let Some(record) = self.command_record(&kubelet::of_command(probe))
+            {
+                out.push(record);
+                continue;
+            }
             if self.join_attempt(probe, &observation, now, out) || self.has_verdict(probe) {
                 continue;
             }
@@ -61,7 +104,7 @@ impl Core {
                 0 if self.was_never_tried(probe) => not_connected::untried(probe, &self.node),
                 connections => kubelet::unmatched(probe, connections, &self.node),
             };
-            out.push(unattached(finding, named, Some(kubelet_outcome(&kubelet::of_command(probe)))));
+            out.push(unattached(finding, Vec::new(), named, Some(kubelet_outcome(&kubelet::of_command(probe)))));
         }
     }
 

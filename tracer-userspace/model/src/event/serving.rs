@@ -1,5 +1,6 @@
 //! The server of a target, and what keeps it from answering. tracer reads it while an attempt waits.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,11 @@ pub struct Pressure {
     pub memory_us: Option<u64>,
     /// All, for memory.
     pub memory_full_us: Option<u64>,
+    /// What the cgroup's limits of memory did so far, by the names in `memory.events`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub memory_events: BTreeMap<String, u64>,
+    /// For how long the hypervisor ran others while the node wanted to run: of one processor, the average of all.
+    pub steal_us: Option<u64>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -109,6 +109,7 @@ impl Node {
             ObservationKind::NetnsOp(op) => self.observe_netns_op(time, op),
             ObservationKind::Inspection(reading) => self.targets.observe(time, reading),
             ObservationKind::PodSockets(reading) => self.targets.observe_sockets(time, reading),
+            ObservationKind::Limits(reading) => self.targets.observe_limits(time, reading),
             ObservationKind::PodConnectFailed(failed) => self.pod_connects.observe(time, failed),
             ObservationKind::TlsHello(hello) => self.tls.observe_hello(time, hello),
             ObservationKind::Connect(connect) if connect.prober => {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use tracer_model::event::{Inspection, Netns, PodSockets, Serving, Throttled};
+use tracer_model::event::{ContainerLimits, Inspection, Netns, PodSockets, Serving, Throttled};
 use tracer_model::recent::{Recent, remember};
 
 const MAX_TARGETS: usize = 1024;
@@ -27,6 +27,8 @@ pub struct Targets {
     throttling: Recent<Target, Readings, MAX_TARGETS>,
     servers: Recent<Target, Servers, MAX_TARGETS>,
     sockets: Recent<Target, (u64, PodSockets), MAX_TARGETS>,
+    /// The limits of containers, by id, at several times.
+    limits: Recent<String, VecDeque<(u64, ContainerLimits)>, MAX_TARGETS>,
     /// The namespace and link that last had an address; kept when the address is gone.
     holders: Recent<(Netns, IpAddr), Holder, MAX_TARGETS>,
     /// How an address went from one namespace to another.
@@ -65,6 +67,15 @@ impl Targets {
 
     pub(super) fn observe_sockets(&mut self, time: u64, reading: &PodSockets) {
         self.sockets.insert((reading.from, reading.target), (time, reading.clone()));
+    }
+
+    pub(super) fn observe_limits(&mut self, time: u64, reading: &ContainerLimits) {
+        remember(MAX_INSPECTIONS, self.limits.or_default(reading.id.clone()), (time, reading.clone()));
+    }
+
+    /// The last readings of the limits of a container, latest first.
+    pub fn limits(&self, id: &str) -> impl Iterator<Item = (u64, &ContainerLimits)> {
+        self.limits.get(&id.to_owned()).into_iter().flatten().rev().map(|(time, reading)| (*time, reading))
     }
 
     /// Another namespace has this number now: what was read there belongs to the earlier one.

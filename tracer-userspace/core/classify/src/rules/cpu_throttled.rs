@@ -4,28 +4,36 @@ use super::super::serving::{connection, readings};
 use super::super::sidecar;
 use super::*;
 use std::path::Path;
+use tracer_model::event::Throttled;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Throttling { cgroup, is_above, time, times, micros } = throttling(case)?;
-    let text = format!(
-        "{cgroup} was throttled {}, {:.1} ms in all, during the attempt",
-        counted(times, "time"),
-        micros as f64 / 1e3
-    );
-    let evidence =
-        evidence_of("cpu.stat", time, text.clone(), json!({ "times": times, "throttled_ms": micros / 1000 }));
-    let fix = if is_above { FIX_ABOVE } else { FIX };
-    Some(Finding::likely(Cause::CpuThrottled, vec![evidence], text, fix))
+    throttling(case).map(|it| it.finding())
 }
 
 /// How much the cgroup of the server was throttled between the first and the last reading, the latter at `time`.
-pub(super) struct Throttling<'a> {
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Throttling<'a> {
     cgroup: &'a str,
     /// It is a parent of the server's cgroup.
     is_above: bool,
     time: u64,
     times: u64,
-    pub(super) micros: u64,
+    pub(in super::super) micros: u64,
+}
+
+impl Throttling<'_> {
+    pub(in super::super) fn finding(&self) -> Finding {
+        let Self { cgroup, is_above, time, times, micros } = *self;
+        let text = format!(
+            "{cgroup} was throttled {}, {:.1} ms in all, during the attempt",
+            counted(times, "time"),
+            micros as f64 / 1e3
+        );
+        let fields = json!({ "times": times, "throttled_ms": micros / 1000 });
+        let evidence = evidence_of("cpu.stat", time, text.clone(), fields);
+        let fix = if is_above { FIX_ABOVE } else { FIX };
+        Finding::likely(Cause::CpuThrottled, vec![evidence], text, fix)
+    }
 }
 
 /// Less than this share of the time explains no silence.
@@ -37,9 +45,15 @@ pub(super) fn throttling<'a>(case: &Case<'a>) -> Option<Throttling<'a>> {
     let readings = case.node.targets.throttling(attempt.netns?, attempt.flow.dst);
     let asked = sent_request_late(case).unwrap_or(attempt.started);
     let mut inside = readings.filter(|(time, _)| (asked..=ended).contains(time));
-    let (began, first) = inside.next()?;
-    let (time, last) = inside.last()?;
-    let serving = cgroups_of_server(case);
+    between(&cgroups_of_server(case), inside.next()?, inside.last()?)
+}
+
+/// How much one of these cgroups, or a parent of it, was throttled between two readings. Without a name, any.
+pub(in super::super) fn between<'a>(
+    serving: &[&str],
+    (began, first): (u64, &[Throttled]),
+    (time, last): (u64, &'a [Throttled]),
+) -> Option<Throttling<'a>> {
     let holds = |limited: &str| serving.iter().any(|own| Path::new(own).starts_with(limited));
     let own = last.iter().filter(|now| serving.is_empty() || holds(&now.cgroup));
     let since = own.filter_map(|now| {

@@ -39,7 +39,7 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS);
     let pid = connection.and_then(|it| it.pid);
     let (stall, reading) = stall(&readings, pid).filter(|(stall, _)| stall.for_ns >= watched / 2)?;
-    if !fits(unread, stall.server_waited) || is_throttling(case, &stall) {
+    if !fits(unread, stall.server_waited) || stall.is_throttling(throttling(case).map_or(0, |it| it.micros)) {
         return None;
     }
     let (server, words) = (name(&reading.processes), stall.describe());
@@ -54,17 +54,18 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     Some(if is_taken { found } else { found.rests_on_lost_packet() })
 }
 
+/// The same of a container in which a command did not end in time, by two readings. Goes to `also`. Meanwhile the
+/// cgroup was throttled for so long.
+pub(in super::super) fn beside_command(readings: &[(u64, &Serving)], throttled_us: u64) -> Option<Finding> {
+    let (stall, reading) = stall(readings, None).filter(|(stall, _)| !stall.is_throttling(throttled_us))?;
+    let (words, fix) = (format!("{}{}", stall.describe(), stall.on_node()), stall.resource.fix(&reading.processes));
+    Some(Finding::likely(Cause::TargetStarved, vec![stall.evidence(reading)], words, fix))
+}
+
 /// All threads of the server are in state D. One reading does not show for how long.
 pub fn is_blocked(reading: &Serving) -> bool {
     let blocked = |it: &ServerProcess| !it.tasks.incomplete && it.tasks.count > 0 && it.tasks.blocked == it.tasks.count;
     !reading.processes.is_empty() && reading.processes.iter().all(blocked)
-}
-
-/// The tasks could not run since their CPU limit was used up. The kernel counts that as pressure, too (throttled tasks
-/// stay runnable), but no neighbour is to blame: `cpu_throttled` says it.
-fn is_throttling(case: &Case<'_>, stall: &Stall<'_>) -> bool {
-    let throttled = || throttling(case).map_or(0, |it| it.micros.saturating_mul(1000));
-    stall.resource == Resource::Cpu && throttled() >= stall.for_ns / 2
 }
 
 /// What a task waits for.
@@ -88,6 +89,10 @@ struct Stall<'a> {
     cgroup: Option<&'a str>,
     /// The share of that time in which some task of the node waited for the same resource, per cent.
     node: Option<u64>,
+    /// The share of that time in which the hypervisor ran others on the node's processors, per cent.
+    stolen: Option<u64>,
+    /// How often limits of memory kept tasks from running, by the names in `memory.events`.
+    memory_events: Vec<(&'a str, u64)>,
     /// The kernel function in which a thread waits for a disk.
     blocked_in: Option<&'a str>,
     /// The server itself waited for the resource, and did not sleep.
@@ -107,7 +112,7 @@ fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall
     if of_ns < MIN_SPAN_NS || last.processes.iter().any(|it| it.frozen.is_some()) {
         return None;
     }
-    let node = Waits::between(first, last, "node");
+    let node = Waits::between(first, last, NODE);
     let own = last.pressure.iter().filter(|it| it.of != NODE);
     let own: Vec<_> = own.filter_map(|it| Some((Waits::between(first, last, &it.of)?, it.of.as_str()))).collect();
     let by_pressure = own.iter().filter_map(|(waits, of)| {
@@ -136,11 +141,34 @@ fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall
     // The node's pressure lacks the same waits.
     let node = node.filter(|_| cgroup.is_some() || not_counted(&resource));
     let node = node.and_then(|node| Some(node.some(resource)?.saturating_mul(100) / of_ns));
-    let stall = Stall { resource, for_ns: for_ns.min(of_ns), of_ns, at: *at, cgroup, node, blocked_in, server_waited };
+    let stolen = Waits::both(first, last, NODE).filter(|_| resource == Resource::Cpu).and_then(|(before, after)| {
+        Some(after.steal_us?.checked_sub(before.steal_us?)?.saturating_mul(100_000) / of_ns)
+    });
+    let memory_events = cgroup.filter(|_| resource == Resource::Memory).and_then(|of| Waits::both(first, last, of));
+    let memory_events = memory_events.map_or_else(Vec::new, |(before, after)| {
+        let rose =
+            |(name, now): (&'a String, &u64)| Some((name.as_str(), now.checked_sub(*before.memory_events.get(name)?)?));
+        after.memory_events.iter().filter_map(rose).filter(|(_, more)| *more > 0).collect()
+    });
+    let stall = Stall {
+        resource,
+        for_ns: for_ns.min(of_ns),
+        of_ns,
+        at: *at,
+        cgroup,
+        node,
+        stolen: stolen.filter(|percent| *percent >= LEAST_STOLEN),
+        memory_events,
+        blocked_in,
+        server_waited,
+    };
     (for_ns >= of_ns / 2).then_some((stall, *last))
 }
 
 const NODE: &str = "node";
+
+/// Less of it, per cent, is usual on a shared host.
+const LEAST_STOLEN: u64 = 10;
 
 /// How long tasks of a cgroup waited between two readings, nanoseconds: some of them, or all that did not sleep. The
 /// kernel does not count tasks that sleep (`test_states`, kernel/sched/psi.c), such as a server that waits for a lock.
@@ -152,11 +180,15 @@ struct Waits {
 const ALL: [Resource; 3] = [Resource::Cpu, Resource::Io, Resource::Memory];
 
 impl Waits {
+    fn both<'a>(first: &'a Serving, last: &'a Serving, of: &str) -> Option<(&'a Pressure, &'a Pressure)> {
+        let find = |reading: &'a Serving| reading.pressure.iter().find(|it| it.of == of);
+        find(first).zip(find(last))
+    }
+
     fn between(first: &Serving, last: &Serving, of: &str) -> Option<Self> {
-        let find = |reading: &Serving| reading.pressure.iter().find(|it| it.of == of).cloned();
-        let (before, after) = (find(first)?, find(last)?);
+        let (before, after) = Self::both(first, last, of)?;
         let since = |get: fn(&Pressure, Resource) -> Option<u64>| {
-            ALL.map(|it| Some(get(&after, it)?.checked_sub(get(&before, it)?)?.saturating_mul(1000)))
+            ALL.map(|it| Some(get(after, it)?.checked_sub(get(before, it)?)?.saturating_mul(1000)))
         };
         Some(Self { some: since(|it, of| of.totals(it).0), full: since(|it, of| of.totals(it).1) })
     }
@@ -301,6 +333,12 @@ fn seconds(ns: u64) -> String {
 }
 
 impl Stall<'_> {
+    /// The tasks could not run since their CPU limit was used up. The kernel counts that as pressure, too (throttled tasks
+    /// stay runnable), but no neighbour is to blame: `cpu_throttled` says it.
+    fn is_throttling(&self, throttled_us: u64) -> bool {
+        self.resource == Resource::Cpu && throttled_us.saturating_mul(1000) >= self.for_ns / 2
+    }
+
     fn describe(&self) -> String {
         let place = self.blocked_in.filter(|_| self.resource == Resource::Io).map(|it| format!(" ({it})"));
         format!(
@@ -314,8 +352,15 @@ impl Stall<'_> {
     }
 
     fn on_node(&self) -> String {
-        let percent = self.node.map(|it| it.min(100));
-        percent.map(|it| format!("; on the node tasks waited for it {it} % of that time")).unwrap_or_default()
+        let waited = self.node.map(|it| format!("; on the node tasks waited for it {} % of that time", it.min(100)));
+        let stolen = self.stolen.map(|it| format!("; the hypervisor ran others for {it} % of that time (steal)"));
+        waited.into_iter().chain(stolen).collect()
+    }
+
+    /// "; memory.events: max 40, oom_kill 1"
+    fn events(&self) -> String {
+        let all: Vec<String> = self.memory_events.iter().map(|(name, more)| format!("{name} {more}")).collect();
+        if all.is_empty() { String::new() } else { format!("; memory.events: {}", all.join(", ")) }
     }
 
     fn evidence(&self, reading: &Serving) -> Evidence {
@@ -324,8 +369,8 @@ impl Stall<'_> {
             None => ("proc", name(&reading.processes)),
         };
         let ms = |ns: u64| ns / 1_000_000;
-        let fields = json!({ "stalled_ms": ms(self.for_ns), "of_ms": ms(self.of_ns), "node_percent": self.node, "blocked_in": self.blocked_in });
-        evidence_of(hook, self.at, format!("{of}: {}", self.describe()), fields)
+        let fields = json!({ "stalled_ms": ms(self.for_ns), "of_ms": ms(self.of_ns), "node_percent": self.node, "steal_percent": self.stolen, "blocked_in": self.blocked_in });
+        evidence_of(hook, self.at, format!("{of}: {}{}", self.describe(), self.events()), fields)
     }
 }
 
@@ -391,6 +436,16 @@ mod tests {
 
     const UNREAD: (u32, bool) = (100, false);
     const READ: (u32, bool) = (0, true);
+
+    #[test]
+    fn what_the_limits_of_memory_did_meanwhile_is_evidence() {
+        let verdict = verdict(UNREAD, |ms| {
+            let memory_events = [("max", 7 + ms), ("high", 9)].map(|(name, count)| (name.to_owned(), count)).into();
+            under(Pressure { memory_full_us: Some(ms * 900), memory_events, ..Pressure::default() })
+        });
+        let row = verdict.evidence.iter().find(|it| it.hook == "memory.pressure").expect("evidence");
+        assert_ends(&row.text, "they waited for memory; memory.events: max 600");
+    }
 
     #[test]
     fn a_container_that_cannot_run_is_starved() {
