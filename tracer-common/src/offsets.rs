@@ -107,7 +107,7 @@ pub struct EnumValues {
 /// `bpf_rdonly_cast` in its place.
 pub const RDONLY_CAST: u32 = 0x7472_6163;
 
-/// BTF ids of structs that begin with such a number, for programs that load from kernel memory by `bpf_rdonly_cast`.
+/// BTF ids of structs that begin with a number of that size, for programs that load from kernel memory by `bpf_rdonly_cast`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Types {

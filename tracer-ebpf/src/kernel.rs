@@ -2,7 +2,7 @@
 //!
 //! A view is just an address. Every read uses `bpf_probe_read_kernel`, so a stale, wild or null address gives `None`, as a field
 //! that this kernel lacks does. Nothing is decided before or after a read but that: each branch doubles what the verifier follows.
-//! With the feature `typed-loads` it is [`typed`] that reads, for kernels that withhold this helper.
+//! With the feature `typed-loads` it is [`typed`] that reads, for kernels that withhold this helper. There a wild address gives 0.
 
 mod dev;
 mod packet;
@@ -60,7 +60,7 @@ pub fn read_or_zero<T: Copy + Default>(base: u64, offset: u32) -> T {
     value
 }
 
-/// Copies a NUL-terminated string from `base + offset`. The bytes of `dst` after the NUL do not change.
+/// Copies a NUL-terminated string from `base + offset`. `dst` must be zeroed: what follows the NUL is not written.
 #[inline(always)]
 pub fn read_str<const N: usize>(base: u64, offset: u32, dst: &mut [u8; N]) -> bool {
     if offset == ABSENT32 {

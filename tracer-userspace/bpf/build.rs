@@ -11,6 +11,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
+    thread,
 };
 
 const TARGET: &str = "bpfel-unknown-none";
@@ -44,13 +45,16 @@ const OBJECTS: [(&str, &[&str]); 2] = [("tracer-ebpf", &[]), ("tracer-ebpf-typed
 
 fn run() -> Result<(), String> {
     let out = PathBuf::from(var("OUT_DIR")?);
-    OBJECTS.iter().try_for_each(|(name, features)| build(&out, name, features))
+    let toolchain = find_toolchain()?;
+    thread::scope(|scope| {
+        let builds = OBJECTS.map(|(name, features)| scope.spawn(|| build(&toolchain, &out, name, features)));
+        builds.into_iter().try_for_each(|build| build.join().unwrap_or_else(|_| Err("a panic".into())))
+    })
 }
 
-fn build(out: &Path, name: &str, features: &[&str]) -> Result<(), String> {
+fn build(toolchain: &Toolchain, out: &Path, name: &str, features: &[&str]) -> Result<(), String> {
     let object = out.join(format!("{name}.o"));
-    let toolchain = find_toolchain()?;
-    let bitcode = compile(&toolchain, &out.join(name), features)?;
+    let bitcode = compile(toolchain, &out.join(name), features)?;
     let status = Command::new(&toolchain.llc)
         .args(["-march=bpf", "-mcpu=v3", "-filetype=obj", "-o"])
         .args([&object, &bitcode])

@@ -75,6 +75,8 @@ fn copy_many<W: Word>(from: u64, to: *mut u8, count: usize) {
 pub(super) fn copy_str<const N: usize>(base: u64, offset: u32, dst: &mut [u8; N]) -> bool {
     const { assert!(N.is_multiple_of(8)) }
     let done = copy(base, offset, dst);
+    // As the helper does, it cuts the string before its last byte.
+    dst[N - 1] = 0;
     pad(dst.as_mut_ptr().cast(), N / 8);
     done
 }

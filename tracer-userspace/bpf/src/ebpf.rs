@@ -56,6 +56,7 @@ use self::{
     hooks::{HOOKS, ProgramType, Row, When},
     prepare::Reads,
     prober_sockets::ProberSockets,
+    refusal::Refusal,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -118,7 +119,8 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, EbpfError> {
     prepare::raise_memlock();
     prepare::share_heap();
     match load_programs(options, Reads::Helper) {
-        Err(EbpfError::Lockdown) => load_programs(options, Reads::Typed),
+        // A kernel without its own BTF has no ids of functions that programs may call.
+        Err(EbpfError::Lockdown) if options.btf.is_none() => load_programs(options, Reads::Typed),
         done => done,
     }
 }
@@ -131,16 +133,7 @@ fn load_programs(options: &LoadOptions, reads: Reads) -> Result<Loaded, EbpfErro
     #[cfg(feature = "kernel-log")]
     log::follow(&mut ebpf);
     prepare::fill_probers(&mut ebpf, &options.probers)?;
-    // No fentry with a BTF file: a kernel without BTF has no trampolines, and with another kernel's BTF they would be attached to
-    // wrong functions.
-    let refused = [
-        (options.no_syscall_hooks, ProgramType::Tracepoint),
-        (options.btf.is_some(), ProgramType::Fentry),
-        // A kernel that is locked down that much forbids them, too.
-        (reads == Reads::Typed, ProgramType::Kprobe),
-    ];
-    let refused = refused.into_iter().filter_map(|(is_refused, program_type)| is_refused.then_some(program_type));
-    let mut walk = Walk::without(refused, std::mem::take(&mut layout.functions));
+    let mut walk = Walk::without(excluded(options, reads), std::mem::take(&mut layout.functions));
     let prober_sockets = start_prober_sockets(&mut ebpf, &mut walk, options, &mut choice);
     tracefs::with(|| walk.start(&mut ebpf));
     let attached_boot_ns = clock::boot_ns();
@@ -167,6 +160,15 @@ fn load_programs(options: &LoadOptions, reads: Reads) -> Result<Loaded, EbpfErro
         missed: missed::Missed::default(),
         ebpf,
     })
+}
+
+/// The program types that the options or lockdown exclude.
+fn excluded(options: &LoadOptions, reads: Reads) -> Vec<Refusal> {
+    let switched_off = options.no_syscall_hooks.then(|| Refusal::excluded(ProgramType::Tracepoint, "switched off"));
+    // A kernel without BTF has no trampolines, and with another kernel's BTF they would be attached to wrong functions.
+    let by_file = options.btf.is_some().then(|| Refusal::excluded(ProgramType::Fentry, "not used with --btf"));
+    let withheld = [ProgramType::Kprobe, ProgramType::Tracepoint].into_iter().filter(|_| reads == Reads::Typed);
+    switched_off.into_iter().chain(by_file).chain(withheld.map(Refusal::by_lockdown)).collect()
 }
 
 /// Returns `None` if it is not chosen or fails. Then the hooks of the node see the probers' connections.
@@ -384,10 +386,10 @@ fn check_required(walk: &Walk) -> Result<(), EbpfError> {
     let is_lacking = |row: &&Row| row.required && !walk.is_attached(row.hook) && !walk.makes_needless(row);
     let Some(row) = HOOKS.iter().find(is_lacking) else { return Ok(()) };
     let refusals = walk.refusals(row.hook);
-    if refusals.iter().all(refusal::Refusal::is_permission) {
+    if refusals.iter().all(Refusal::is_permission) {
         return Err(EbpfError::ProgramPermission(capabilities::missing_for_tracing()));
     }
-    if refusals.iter().any(refusal::Refusal::is_lockdown) {
+    if refusals.iter().any(Refusal::is_lockdown) {
         return Err(EbpfError::Lockdown);
     }
     Err(EbpfError::RequiredHook { hook: row.hook.name(), reason: walk.explain(refusals) })

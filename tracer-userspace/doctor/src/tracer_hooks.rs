@@ -9,7 +9,7 @@ use super::Check;
 use super::finding::{Finding, Fix, Remediation, Unread};
 use super::view::View;
 use tracer_bpf::ebpf::hooks::ProgramType;
-use tracer_bpf::ebpf::{self, EbpfError, HiddenFunctions, HookState, HookStatus, LoadOptions, Tried};
+use tracer_bpf::ebpf::{self, EbpfError, HiddenFunctions, HookState, HookStatus, LoadOptions};
 use tracer_terminal::error::chain;
 
 pub(super) const CHECK: Check = Check {
@@ -50,9 +50,9 @@ fn cannot_attach(error: &EbpfError) -> Finding {
         EbpfError::Btf(..) | EbpfError::OtherBtf { .. } => {
             CHECK.draft().fail(observed, Fix::lasting("give the BTF of exactly this kernel with --btf FILE"))
         }
-        EbpfError::Lockdown => CHECK.draft().fail(observed, Fix::lasting("boot this kernel with lockdown=integrity")),
+        EbpfError::Lockdown => CHECK.draft().fail(observed, Fix::lasting("boot with lockdown=integrity, or Linux 6.2 or newer")),
         EbpfError::RequiredHook { .. } => {
-            CHECK.draft().fail(observed, Fix::lasting("boot a kernel with CONFIG_BPF_EVENTS=y"))
+            CHECK.draft().fail(observed, Fix::lasting("boot a kernel with CONFIG_BPF_EVENTS=y; a locked-down one needs net.core.bpf_jit_enable=1, too"))
         }
         EbpfError::MapPermission { .. } | EbpfError::ProgramPermission(_) => {
             CHECK.draft().unknown(Unread::lacks(observed, "CAP_BPF"))
@@ -165,7 +165,7 @@ fn fix(hook: &HookStatus) -> Remediation {
     let needs_kprobes = |program_type: ProgramType| matches!(program_type, ProgramType::Fentry | ProgramType::Kprobe);
     match hook.tried.iter().find_map(|tried| tried.fix) {
         Some(command) => Remediation::on_node("change the setting, then start tracer again", command),
-        None if hook.tried.iter().any(Tried::is_lockdown) => "boot this kernel with lockdown=integrity".into(),
+        None if hook.tried.iter().any(|tried| tried.locked_down) => "boot this kernel with lockdown=integrity".into(),
         None if hook.tried.last().is_some_and(|tried| tried.no_function) => {
             "nothing: the compiler renamed the function, or this part of the kernel is switched off".into()
         }
@@ -182,6 +182,7 @@ mod tests {
     use super::super::testing::{Tree, fix as fix_of};
     use super::*;
     use crate::Status;
+    use tracer_bpf::ebpf::Tried;
     use tracer_bpf::ebpf::hooks::HOOKS;
 
     /// Every hook is attached but `name`, which is missing after `tried`.
@@ -195,7 +196,7 @@ mod tests {
 
     fn refused(needs: Option<&'static str>, fix: Option<&'static str>) -> Tried {
         let reason = "refused by this kernel's policy".to_owned();
-        Tried { program_type: ProgramType::Fentry, reason, needs, fix, no_function: false }
+        Tried { program_type: ProgramType::Fentry, reason, needs, fix, no_function: false, locked_down: false }
     }
 
     #[test]

@@ -51,10 +51,12 @@ for architecture in amd64 arm64; do
         while read -r file _ _ digest _; do echo "$digest ${file##*/}"; done | sort > "$parts/rpm.txt"
     (cd "$tree" && find etc usr -type f -exec sha256sum {} +) | sed 's,  .*/, ,' | sort | diff "$parts/rpm.txt" -
 
-    llvm-objcopy --output-target=binary --only-section=.tracer.ebpf "$stage/tracer" "$parts/tracer-ebpf.o"
-    install -m 644 "$parts/tracer-ebpf.o" "$OUT/tracer-$VERSION-ebpf-$architecture.o"
-    llvm-objdump --disassemble --no-show-raw-insn "$parts/tracer-ebpf.o" | sed '/file format/d' |
-        gzip -9n > "$OUT/tracer-$VERSION-ebpf-$architecture.txt.gz"
+    for object in ebpf ebpf.typed; do
+        file="$OUT/tracer-$VERSION-${object/./-}-$architecture"
+        llvm-objcopy --output-target=binary --only-section=".tracer.$object" "$stage/tracer" "$parts/$object.o"
+        install -m 644 "$parts/$object.o" "$file.o"
+        llvm-objdump --disassemble --no-show-raw-insn "$parts/$object.o" | sed '/file format/d' | gzip -9n > "$file.txt.gz"
+    done
 done
 
 # `helm package` writes the current time into the archive, so it is packed again.

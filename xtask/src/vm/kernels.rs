@@ -29,7 +29,7 @@ impl Release {
         Self { name, suite, kept: name, settings: &[], parameters: &[] }
     }
 
-    /// Whether no other release uses the same kernel with other settings.
+    /// Whether it is not another release's kernel with other settings.
     pub(crate) fn has_own_kernel(&self) -> bool {
         self.kept == self.name
     }

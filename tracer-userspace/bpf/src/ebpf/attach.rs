@@ -60,9 +60,8 @@ impl KernelBtf {
 
 impl Walk {
     /// A walk without some program types. `functions`: BTF of the functions for trampolines.
-    pub(super) fn without(program_types: impl Iterator<Item = ProgramType>, functions: Vec<u8>) -> Self {
-        let switched_off = program_types.map(Refusal::switched_off);
-        let given_up = switched_off.chain(Refusal::silenced()).chain(Refusal::without_kprobes()).collect();
+    pub(super) fn without(excluded: Vec<Refusal>, functions: Vec<u8>) -> Self {
+        let given_up = excluded.into_iter().chain(Refusal::silenced()).chain(Refusal::without_kprobes()).collect();
         Self { given_up, btf: KernelBtf { bytes: functions, read: None }, ..Self::default() }
     }
 
@@ -217,7 +216,8 @@ impl Walk {
     pub(super) fn awaits_module(&self, row: &Row) -> bool {
         let When::ModuleLoaded(module) = row.when else { return false };
         // The last one shows whether only the function is missing.
-        self.refusals(row.hook).last().is_some_and(Refusal::is_missing_function) && !is_loaded(module)
+        let last = self.refusals(row.hook).last();
+        last.is_some_and(|last| last.is_missing_function() || last.is_lockdown()) && !is_loaded(module)
     }
 
     /// The attached and the missing hooks. Hooks that others cover are not missing, nor those that wait for a module.

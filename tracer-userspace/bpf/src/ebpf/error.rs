@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{btf::BtfError, refusal::LOCKDOWN};
+use super::btf::BtfError;
 use tracer_terminal::error::os_message;
 
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,9 @@ pub enum EbpfError {
     #[error("the kernel refuses to load BPF programs: {0}")]
     ProgramPermission(String),
     /// Programs may not read the kernel's memory.
-    #[error("{LOCKDOWN}, or boot a newer kernel: tracer needs `bpf_probe_read_kernel`, or `bpf_rdonly_cast` (6.2)")]
+    #[error(
+        "lockdown `confidentiality` (/sys/kernel/security/lockdown) forbids programs to read the kernel's memory, and this kernel lacks `bpf_rdonly_cast`: boot with lockdown=integrity, or Linux 6.2 or newer"
+    )]
     Lockdown,
     #[error("required hook {hook} is not attached: {reason}")]
     RequiredHook { hook: &'static str, reason: String },

@@ -6,7 +6,7 @@ use super::{
     Loaded,
     attach::Walk,
     hooks::{HOOKS, ProgramType, Row, When},
-    refusal::{LOCKDOWN, Refusal},
+    refusal::Refusal,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,12 +19,8 @@ pub struct Tried {
     pub fix: Option<&'static str>,
     /// The kernel has kprobes, and lacks the function.
     pub no_function: bool,
-}
-
-impl Tried {
-    pub fn is_lockdown(&self) -> bool {
-        self.reason == LOCKDOWN
-    }
+    /// The kernel withholds it by lockdown.
+    pub locked_down: bool,
 }
 
 /// Why there is, or is not, a program on a hook.
@@ -95,6 +91,6 @@ impl Tried {
         let reason = text.strip_prefix(program_type.name()).unwrap_or(&text).trim_start_matches([':', ' ']).to_owned();
         let (needs, fix) = (refusal.needs(any_attached), refusal.fix());
         let no_function = program_type == ProgramType::Kprobe && refusal.is_missing_function();
-        Self { program_type, reason, needs, fix, no_function }
+        Self { program_type, reason, needs, fix, no_function, locked_down: refusal.is_lockdown() }
     }
 }

@@ -92,14 +92,14 @@ impl Refusal {
         matches!(self.errno, Some(libc::EPERM | libc::EACCES)) && !matches!(self.kind, Kind::Verifier | Kind::Lockdown)
     }
 
-    /// The refusal of a program type that the options or lockdown exclude.
-    pub(super) fn switched_off(program_type: ProgramType) -> Self {
-        let (kind, text) = match program_type {
-            ProgramType::Fentry => (Kind::Kernel, "not used with --btf"),
-            ProgramType::Kprobe => (Kind::Lockdown, ""),
-            _ => (Kind::Kernel, "switched off"),
-        };
-        Self { program_type, stage: Stage::Load, target: "", errno: None, kind, text: text.into() }
+    /// The refusal of a program type that the options exclude.
+    pub(super) fn excluded(program_type: ProgramType, text: &str) -> Self {
+        Self { program_type, stage: Stage::Load, target: "", errno: None, kind: Kind::Kernel, text: text.into() }
+    }
+
+    /// The refusal of a program type that a kernel with lockdown `confidentiality` cannot attach.
+    pub(super) fn by_lockdown(program_type: ProgramType) -> Self {
+        Self { kind: Kind::Lockdown, ..Self::excluded(program_type, "") }
     }
 
     /// Refusals of program types that the kernel would attach but never call.
