@@ -97,7 +97,7 @@ impl Core {
             ObservationKind::ServiceEndpoints(service) => {
                 self.release_endpoints(service, observation.time_boot_ns, out)
             }
-            ObservationKind::Limits(reading) => self.release_commands(&reading.id, out),
+            ObservationKind::Limits(reading) => self.release_commands(&reading.id, observation.time_boot_ns, out),
             ObservationKind::PodSockets(reading) => self.release_pod(reading, observation.time_boot_ns, out),
             ObservationKind::NetnsOp(op) if op.begins_again() => self.waiting.forget_refused(op.netns),
             ObservationKind::KubeletProbe(probe) => {
@@ -307,6 +307,7 @@ impl Core {
             return;
         }
         let decided = self.verdicts.of(conn);
+        let dst = attempt.flow.dst;
         let matched = Matched::new(attempt, &self.node);
         let failed = matched.failed() || self.verdicts.failure(conn).is_some();
         let is_well = !failed && !matched.is_unknown_end();
@@ -322,6 +323,7 @@ impl Core {
             self.succeeded(conn, time, out);
         }
         if is_well {
+            self.failures.end_streaks(dst);
             self.withdraw_retried(conn, out);
         }
         self.release_verdict(conn, time, out);

@@ -1,7 +1,7 @@
 //! Reads what limits a container: the limits of processes, memory and processor time of its cgroups, and what its
 //! processes wait for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub fn read(netns: Netns, id: String, namespaces: &mut Namespaces) -> Option<Con
     let cgroups = |pid: &u32| Some((*pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?));
     let all = namespaces.pids(netns, max_age(Awaited::Answer)).iter().filter_map(cgroups);
     let own: Vec<(u32, String)> = all.filter(|(_, text)| is_in(text, &id)).collect();
-    let distinct: BTreeSet<&str> = own.iter().map(|(_, text)| text.as_str()).collect();
+    let distinct = throttle::distinct(own.iter().cloned(), |_| true);
     let first = distinct.first()?;
     let states = states(own.iter().map(|(pid, _)| *pid), &mounts);
     let cpu = throttle::with_parents(distinct.iter().filter_map(|text| throttle::folder(text, &mounts)));

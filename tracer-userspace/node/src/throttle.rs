@@ -59,7 +59,10 @@ impl Throttling {
 }
 
 /// The distinct cgroups, [`MAX_CGROUPS`] at most. A container may have any number of processes.
-fn distinct(cgroups: impl Iterator<Item = (u32, String)>, is_here: impl Fn(u32) -> bool) -> BTreeSet<String> {
+pub(super) fn distinct(
+    cgroups: impl Iterator<Item = (u32, String)>,
+    is_here: impl Fn(u32) -> bool,
+) -> BTreeSet<String> {
     let mut distinct = BTreeSet::new();
     for (pid, cgroup) in cgroups {
         if !distinct.contains(&cgroup) && is_here(pid) {

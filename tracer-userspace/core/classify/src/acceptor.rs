@@ -34,7 +34,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     let read = last.and_then(|(time, reading)| Some((time, accepts(case, time, reading)?)));
     let earlier = last.filter(|(time, reading)| !is_of_this(case, *time, reading)).map(|_| &finding.remediation);
     let Some(other) = elsewhere(case, read.map(|(_, it)| it), earlier).or_else(|| beside(case, read?.1)) else {
-        finding.scope = detour(case, FRESH_NS).map(|_| Scope::Pod);
+        finding.scope = detour(case, FRESH_NS).map(|it| it.scope());
         if shares_node(case)
             && case.node.is_to_itself(case.attempt)
             && read.is_none_or(|(_, it)| it.processes.is_empty())

@@ -123,7 +123,7 @@ pub fn of_state(time: u64, state: &State) -> Evidence {
 pub(super) fn errno_text(errno: i32) -> String {
     // ERESTARTSYS to ERESTART_RESTARTBLOCK (include/linux/errno.h): numbers within the kernel.
     if (512..=516).contains(&errno) {
-        return "a signal interrupted it: the client gave up".to_owned();
+        return "a signal interrupted it".to_owned();
     }
     format!("{} (os error {errno})", nix::errno::Errno::from_raw(errno).desc())
 }

@@ -194,8 +194,8 @@ impl Finding {
         self
     }
 
-    /// Adds the evidence of the other finding. A throttled container is fixed first, since throttling makes the rest
-    /// late. So does a start that takes too long. So does what kept a command waiting. A dependency comes last: tracer does not know whether the pod needs it.
+    /// Adds the evidence of the other finding. Fixed first is what makes the rest late: a throttled container, a start that
+    /// takes too long, what kept a command waiting. A dependency comes last: tracer does not know whether the pod needs it.
     pub(super) fn join(&mut self, other: Self) {
         let rows: Vec<_> = other.evidence.into_iter().filter(|row| !self.evidence.contains(row)).collect();
         self.evidence.extend(rows);

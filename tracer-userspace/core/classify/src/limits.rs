@@ -51,7 +51,11 @@ fn limits(probe: &KubeletProbe) -> &'static [Limit] {
 pub(super) fn reached(probe: &KubeletProbe, node: &Node) -> Option<(&'static NotStarted, Evidence)> {
     let written = probe.written_boot_ns;
     let now = last(probe, node)?;
-    let before = readings(probe, node)?.find(|(time, _)| time.saturating_add(BEFORE_NS) <= written);
+    // An older reading does not tell when the limit was reached.
+    let oldest_ns = exec_spec(probe, node).map_or(0, |spec| u64::from(spec.period_s).saturating_mul(2_000_000_000));
+    let before = readings(probe, node)?
+        .find(|(time, _)| time.saturating_add(BEFORE_NS) <= written)
+        .filter(|(time, _)| written.saturating_sub(*time) <= oldest_ns);
     limits(probe).iter().find_map(|limit| Some((limit.obstacle(), counted(*limit, before, now)?)))
 }
 
@@ -61,13 +65,18 @@ fn readings<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<impl Iterator<It
     Some(node.targets.limits(container(probe, node)?.id.as_deref()?))
 }
 
+/// Whether the container was read after this outcome.
+pub fn is_read(probe: &KubeletProbe, node: &Node) -> bool {
+    last(probe, node).is_some()
+}
+
 /// The reading that followed the outcome.
 fn last<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<Reading<'a>> {
     readings(probe, node)?.next().filter(|(time, _)| time.saturating_add(MARGIN_NS) >= probe.written_boot_ns)
 }
 
-/// The counter of a limit that has grown. Without an earlier reading, it must have counted, and a limit of processes must
-/// still be near.
+/// The counter of a limit that has grown. Without an earlier reading, a limit of processes that has counted must still be
+/// near, and one of memory decides nothing: the last kill may be long ago.
 fn counted(limit: Limit, before: Option<Reading<'_>>, (time, now): Reading<'_>) -> Option<Evidence> {
     let full = || now.counters.iter().filter_map(room).min().is_some_and(|room| room < ROOM);
     let grown = |it: &CgroupCounters| {
@@ -82,7 +91,7 @@ fn counted(limit: Limit, before: Option<Reading<'_>>, (time, now): Reading<'_>) 
                 let ago = time.saturating_sub(at) as f64 / 1e9;
                 (more, format!("{more} more than {ago:.1} s before"))
             }
-            None if limit == Limit::Memory || full() => (*count, "no earlier reading".to_owned()),
+            None if limit == Limit::Processes && full() => (*count, "no earlier reading".to_owned()),
             None => return None,
         };
         let text = format!("{}/{file}: {word} {count}, {since}{}", it.cgroup, in_use(it));
@@ -121,8 +130,8 @@ fn beside_timeout(probe: &KubeletProbe, node: &Node) -> Option<Vec<Finding>> {
     let spec = exec_spec(probe, node).filter(|_| probe.reason == ProbeOutput::CommandTimeout)?;
     let timeout_ns = u64::from(spec.timeout_s).saturating_mul(1_000_000_000);
     let until = probe.written_boot_ns.saturating_sub(timeout_ns / 4 * 3);
-    // Of an older reading, most of the time would be that of the pause.
-    let from = probe.written_boot_ns.saturating_sub(timeout_ns.saturating_mul(2).max(2 * BEFORE_NS));
+    // With an older reading, it may have been in the pause that the container did not run.
+    let from = probe.written_boot_ns.saturating_sub(timeout_ns.saturating_add(BEFORE_NS));
     let (time, now) = last(probe, node)?;
     let (began, before) = readings(probe, node)?.find(|(time, _)| (from..=until).contains(time))?;
     let own: Vec<&str> = now.serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_deref()).collect();
@@ -237,8 +246,7 @@ mod tests {
     fn without_an_earlier_reading_a_limit_of_processes_must_still_be_near() {
         let cause = |now| not_run(SETNS, None, Some(now)).cause;
         assert_eq!(cause(pids(5, 12)), Cause::ExecNotRun);
-        assert_eq!([pids(5, 3), pids(0, 19), killed(0)].map(cause), [Cause::ExecFailed; 3]);
-        assert_eq!(cause(killed(1)), Cause::ExecNotRun);
+        assert_eq!([pids(5, 3), pids(0, 19), killed(0), killed(1)].map(cause), [Cause::ExecFailed; 4]);
         let verdict = not_run(SETNS, None, Some(pids(5, 19)));
         assert_ends(&verdict.evidence[1].text, "pids.events: max 5, no earlier reading; 19 of 20 processes");
     }

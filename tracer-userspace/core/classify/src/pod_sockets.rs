@@ -8,7 +8,7 @@ use super::case::Case;
 use super::evidence::evidence_of;
 use super::phrases::of_family;
 use tracer_model::event::{Listener, ListenerAt, Netns, PodSockets};
-use tracer_model::record::{Cause, Command, Evidence, Remediation};
+use tracer_model::record::{Cause, Command, Evidence, Remediation, Scope};
 
 /// An older reading does not show why an attempt failed.
 pub const FRESH_NS: u64 = 60_000_000_000;
@@ -113,6 +113,11 @@ impl Detour<'_> {
     pub(super) fn server(&self) -> String {
         let outside = if self.outside { " (a process of another network namespace)" } else { "" };
         format!("{} on {}{outside}", name(self.server), self.to)
+    }
+
+    /// Who has to act.
+    pub(super) const fn scope(&self) -> Scope {
+        if self.outside { Scope::Node } else { Scope::Pod }
     }
 
     /// What to do about a probe that the proxy should not get.

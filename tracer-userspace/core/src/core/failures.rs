@@ -49,6 +49,10 @@ impl InARow {
     /// - No failure for `success_gap_ns`: an attempt in between has succeeded.
     fn add(&mut self, attempt: &Attempt, timeout_ns: u64, success_gap_ns: Option<u64>, restarts_at: Option<u32>) {
         let (began, prober) = (attempt.started, attempt.actor.pid);
+        // Its verdict was held: a later failure was counted before.
+        if began < self.last {
+            return;
+        }
         let is_over = self.is_over(began);
         let redirected = self.redirected.take().is_some_and(|at| began.saturating_sub(at) >= timeout_ns);
         let succeeded = success_gap_ns.is_some_and(|gap| began.saturating_sub(self.last) >= gap);
@@ -131,7 +135,7 @@ impl Failures {
         self.streaks.insert((attempt.flow.dst, refused_in(attempt)), refused);
     }
 
-    fn end_streaks(&mut self, dst: SocketAddr) {
+    pub(super) fn end_streaks(&mut self, dst: SocketAddr) {
         let over = self.streaks.range((dst, None)..).take_while(|((at, _), _)| *at == dst).map(|(key, _)| *key);
         for key in over.collect::<Vec<_>>() {
             self.streaks.remove(&key);

@@ -63,6 +63,9 @@ impl Core {
         if let Some(due) = limits::before_next(command, &self.node) {
             self.query_at(due, query.clone());
         }
+        if limits::is_read(command, &self.node) {
+            return false;
+        }
         self.query(query, now);
         let has_room = self.unmatched.0.len() < MAX_WAITING;
         if has_room {
@@ -71,41 +74,41 @@ impl Core {
         has_room
     }
 
-    /// The limits of this container were read: emits the verdicts that wait for them.
-    pub(super) fn release_commands(&mut self, id: &str, out: &mut Vec<Decision>) {
-        let command = |it: &Observation| match &it.kind {
-            ObservationKind::KubeletProbe(probe) => Some(kubelet::of_command(probe)),
-            _ => None,
-        };
+    /// The limits of this container were read: decides the commands that wait for them.
+    pub(super) fn release_commands(&mut self, id: &str, now: u64, out: &mut Vec<Decision>) {
         let waits = |it: &Observation| {
-            let read = command(it).and_then(|it| limits::container_to_read(&it, &self.node));
+            let ObservationKind::KubeletProbe(probe) = &it.kind else { return false };
+            let read = limits::container_to_read(&kubelet::of_command(probe), &self.node);
             read.is_some_and(|(_, of)| of == id)
         };
-        let (released, rest) = std::mem::take(&mut self.unmatched.0).into_iter().partition(|(_, it)| waits(it));
+        let (released, rest): (VecDeque<_>, _) =
+            std::mem::take(&mut self.unmatched.0).into_iter().partition(|(_, it)| waits(it));
         self.unmatched.0 = rest;
-        let released: VecDeque<(u64, Observation)> = released;
-        out.extend(released.iter().filter_map(|(_, it)| self.command_record(&command(it)?)));
+        released.iter().for_each(|(_, it)| self.decide_waiting(it, now, out));
     }
 
-    /// Matches again the outcomes that are due. An outcome that fits no attempt becomes a verdict of its own.
+    /// Decides the outcomes that are due.
     pub(super) fn match_waiting(&mut self, now: u64, out: &mut Vec<Decision>) {
         while let Some(observation) = self.unmatched.take_due(now) {
-            let ObservationKind::KubeletProbe(probe) = &observation.kind else { continue };
-            if probe.reason.is_of_command()
-                && let Some(record) = self.command_record(&kubelet::of_command(probe))
-            {
-                out.push(record);
-                continue;
-            }
-            if self.join_attempt(probe, &observation, now, out) || self.has_verdict(probe) {
-                continue;
-            }
-            let (finding, named) = match self.fitting(probe).len() {
-                0 if self.was_never_tried(probe) => not_connected::untried(probe, &self.node),
-                connections => kubelet::unmatched(probe, connections, &self.node),
-            };
-            out.push(unattached(finding, Vec::new(), named, Some(kubelet_outcome(&kubelet::of_command(probe)))));
+            self.decide_waiting(&observation, now, out);
         }
+    }
+
+    /// Matches an outcome again. One that fits no attempt becomes a verdict of its own.
+    fn decide_waiting(&mut self, observation: &Observation, now: u64, out: &mut Vec<Decision>) {
+        let ObservationKind::KubeletProbe(probe) = &observation.kind else { return };
+        let command = probe.reason.is_of_command().then(|| self.command_record(&kubelet::of_command(probe))).flatten();
+        if command.is_some() {
+            return out.extend(command);
+        }
+        if self.join_attempt(probe, observation, now, out) || self.has_verdict(probe) {
+            return;
+        }
+        let (finding, named) = match self.fitting(probe).len() {
+            0 if self.was_never_tried(probe) => not_connected::untried(probe, &self.node),
+            connections => kubelet::unmatched(probe, connections, &self.node),
+        };
+        out.push(unattached(finding, Vec::new(), named, Some(kubelet_outcome(&kubelet::of_command(probe)))));
     }
 
     /// The kubelet reports that it tried the pod for some time, but made no connection to it. tracer must have watched

@@ -116,7 +116,8 @@ impl Page {
             (0, _) => screen.paint(Style::Mild, "no record in these logs"),
             (_, 0) => screen.paint(style, "no failure in these logs"),
             (read, _) => {
-                let text = format!("no failure on {}, and no record of the other {silent}", counted(read, "node"));
+                let others = counted(silent, "other node");
+                let text = format!("no failure on {}, and no record of {others}", counted(read, "node"));
                 screen.paint(style, &text)
             }
         }

@@ -121,7 +121,7 @@ async fn logs_without_a_record_are_named() {
     let fake = Fake::serve(cluster(&[], &[("n1", other), ("n2", String::new())])).await;
     let ran_some = ran(&fake, &["top"]).await;
     assert_eq!(ran_some.ended, Ok(0));
-    assert!(ran_some.out.contains("no failure on 1 node, and no record of the other 1\n"), "{}", ran_some.out);
+    assert!(ran_some.out.contains("no failure on 1 node, and no record of 1 other node\n"), "{}", ran_some.out);
 
     // A line that begins like a record may be a failure.
     let fake = Fake::serve(cluster(&[], &[("n1", "{\"schema\":\n".into())])).await;

@@ -24,16 +24,20 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// The pod's own route was removed, and a wider one now leads to another device.
 fn of_removed(case: &Case<'_>) -> Option<Finding> {
     let read = stray_route(case).filter(|(_, stray)| !stray.is_by_rule());
-    let refused = || refused_astray(case);
-    let (time, leads, fields) = match read {
+    // If no kernel that tracer hooks sent the refusal, nothing shows that the SYN left the node.
+    let refused = || refused_astray(case).filter(|router| router.confidence > Confidence::Possible);
+    let (leads, evidence) = match read {
         Some((time, stray)) => {
             let fields = json!({ "device": stray.device, "pod_device": stray.pod_device, "table": stray.table });
-            (time, leads(case, stray), fields)
+            let leads = leads(case, stray);
+            (leads.clone(), vec![evidence_of("rtnetlink", time, leads, fields)])
         }
-        None => (refused()?, format!("the SYN to {} left the node, and a router refused it", dst(case)), json!({})),
+        None => {
+            let leads = format!("the SYN to {} left the node, and a router refused it", dst(case));
+            (leads, refused()?.evidence)
+        }
     };
     let show = show_routes(case);
-    let evidence = vec![evidence_of("rtnetlink", time, leads.clone(), fields)];
     if read.is_some() && removed_own_route(case).is_some() {
         let fix =
             Remediation::from("Restart the CNI's agent on this node: it makes the routes of the node's pods again")
@@ -109,14 +113,14 @@ fn own_end(case: &Case<'_>) -> Option<u32> {
 
 /// A router off the node refused the SYN at once, before an inspection, though the target is a pod of this node behind
 /// a link of its own.
-fn refused_astray(case: &Case<'_>) -> Option<u64> {
+fn refused_astray(case: &Case<'_>) -> Option<Finding> {
     let netns = case.attempt.netns?;
     let own = [Some(netns), case.node.netns_of_addr(netns, dst(case))];
     let by_own = || case.attempt.icmp().any(|(_, icmp)| own.contains(&icmp.netns));
     let router = route_unreachable::by_router(case).filter(|_| !by_own() && case.node.has_pod(dst(case)))?;
     // A pod with AWS security groups is reached through the VPC, and its link is named so by the VPC CNI.
     let is_way = |end: &&LinkState| end.up && !end.name.starts_with("vlan");
-    case.node.links.by_index(netns, own_end(case)?).filter(is_way).map(|_| router.decided_at)
+    case.node.links.by_index(netns, own_end(case)?).filter(is_way).map(|_| router)
 }
 
 /// The SYN went to a router though the pod is on this node: what the router does with it is no cause.

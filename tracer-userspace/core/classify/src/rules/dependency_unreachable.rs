@@ -41,7 +41,7 @@ struct Unreachable {
 }
 
 fn several(named: &[Unreachable], more: usize) -> String {
-    let each: Vec<String> = named.iter().map(|it| format!("to {} ({})", it.dst, it.error)).collect();
+    let each: Vec<String> = named.iter().map(|it| format!("to {}: {}", it.dst, it.error)).collect();
     let others = match more {
         0 => String::new(),
         more => format!(", and to {}", counted(more as u64, "other destination")),

@@ -444,7 +444,7 @@ fn circular<'a>(case: &Case<'a>, service: &Service) -> Option<&'a Pod> {
 }
 
 /// How long a container of the pod took to listen, against its readiness probe, and the startupProbe that allows it. Only
-/// of a container without other probes.
+/// of a container without other probes that took most of the time that this one allows.
 fn start_against_readiness(case: &Case<'_>, pod: &Pod) -> Option<(String, String)> {
     let (netns, addr) = (pod.netns?, *pod.addrs.first()?);
     pod.containers.iter().find_map(|container| {
@@ -454,12 +454,15 @@ fn start_against_readiness(case: &Case<'_>, pod: &Pod) -> Option<(String, String
         }
         let began = container.runs.as_ref()?.started_boot_ns.filter(|began| *began >= case.node.since())?;
         let at = SocketAddr::new(addr, spec.port);
-        let (listened, _) = case.node.listeners.last_at(netns, at).filter(|(_, listen)| listen.begins)?;
+        let (listened, _) = case.node.listeners.first(netns, at).filter(|(_, listen)| listen.begins)?;
         // A lost event may have reported an earlier listener.
-        if case.node.lost_between(began, *listened) > 0 {
+        if case.node.lost_between(began, listened) > 0 {
             return None;
         }
         let took = Duration::from_nanos(listened.checked_sub(began)?).as_secs_f64();
+        if took * 2.0 < spec.budget_s() as f64 {
+            return None;
+        }
         let words = format!(
             "; container {} began to listen on port {} {took:.0} s after its start; its readiness probe allows {} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {})",
             container.name.as_deref()?,
