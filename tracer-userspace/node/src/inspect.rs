@@ -38,6 +38,7 @@ const RTA_VIA: u16 = 18;
 /// `struct ndmsg`: family, padding, index, state, flags, type.
 const NDMSG: usize = 12;
 /// linux/neighbour.h
+const NDA_CACHEINFO: u16 = 3;
 const NUD_PERMANENT: u16 = 0x80;
 /// `NUD_REACHABLE`, `NUD_STALE`, `NUD_DELAY`, `NUD_PROBE` and `NUD_PERMANENT`.
 const NUD_WITH_LLADDR: u16 = 0x02 | 0x04 | 0x08 | 0x10 | NUD_PERMANENT;
@@ -414,7 +415,11 @@ fn parse_neighbour(message: &[u8]) -> Option<Neighbour> {
     let state = u16::from_ne_bytes(field(message, 8)?);
     let addr = address(attribute(rest, NDA_DST)?)?;
     let lladdr = links::lladdr(rest, NDA_LLADDR).filter(|_| state & NUD_WITH_LLADDR != 0);
-    Some(Neighbour { state: NeighbourState { addr, state: state_name(state).to_owned(), ifindex }, lladdr })
+    // `struct nda_cacheinfo` begins with `ndm_confirmed`, in ticks of 10 ms (USER_HZ).
+    let confirmed = number(rest, NDA_CACHEINFO).filter(|_| lladdr.is_some());
+    let confirmed_ms_ago = confirmed.map(|ticks| u64::from(ticks) * 10);
+    let state = NeighbourState { addr, state: state_name(state).to_owned(), ifindex, confirmed_ms_ago };
+    Some(Neighbour { state, lladdr })
 }
 
 /// `NUD_*`, linux/neighbour.h

@@ -55,7 +55,7 @@ pub fn stray(device: &str, pod_device: &str, table: u32) -> StrayRoute {
 }
 
 pub fn neighbour(state: &str) -> NeighbourState {
-    NeighbourState { addr: address("10.88.0.2"), state: state.to_owned(), ifindex: 2 }
+    NeighbourState { addr: address("10.88.0.2"), state: state.to_owned(), ifindex: 2, confirmed_ms_ago: None }
 }
 
 /// A listener on the port of the target, with `waiting` of `backlog` connections in its queue.

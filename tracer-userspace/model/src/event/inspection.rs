@@ -149,12 +149,15 @@ pub struct Throttled {
     pub micros: u64,
 }
 
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeighbourState {
     pub addr: IpAddr,
     /// `NUD_*` without the prefix, in lower case: `reachable`, `incomplete`, `failed`.
     pub state: String,
     pub ifindex: u32,
+    /// How long ago somebody last answered for the address. The state stays `reachable` for up to 45 s, then `stale`.
+    pub confirmed_ms_ago: Option<u64>,
 }
 
 /// A neighbour entry that sends frames to another host.

@@ -27,6 +27,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
     Scenario::new("pod_link_down_eth0_flooded", LINK, link_down_flooded).own().needs(&[Need::Nft]),
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
+    Scenario::new("pod_link_down_removed", LINK, removed),
     Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
     Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own().and_v6(),
@@ -91,6 +92,17 @@ fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
         fixture.mentions(&[&format!("v{index} "), "on the node is down"]);
     }
     set_down(fixture, pod, which)?;
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// As [`link_down`], by a process that removes the link. The neighbour entry of the pod stays reachable.
+fn removed(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("slow:100", HTTP)?;
+    for _ in 0..5 {
+        fixture.succeeds(Kind::Http, pod)?;
+    }
+    fixture.mentions(&["eth0 in ", "is gone or down (set down by pid"]);
+    fixture.inside(pod)?.ip(|ip| ip.delete("eth0"))?;
     fixture.gets_no_answer(Kind::Http, pod)
 }
 

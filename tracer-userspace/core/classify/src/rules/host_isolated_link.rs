@@ -81,8 +81,7 @@ mod tests {
             let parent = Some(ParentLink { kind: kind.into(), ifindex, is_of_prober });
             let addrs = vec![reading.target.ip()];
             reading.links = vec![LinkState { addrs, parent, ..link(5, "eth0", &[]) }];
-            let (addr, state) = (reading.target.ip(), "incomplete".to_owned());
-            reading.neighbour = Some(NeighbourState { addr, state, ifindex: 2 });
+            reading.neighbour = Some(NeighbourState { addr: reading.target.ip(), ..neighbour("incomplete") });
         });
         if dropped {
             stream.wait_ms(700).drop_on(SYN, "NEIGH_FAILED", NODE, Some(device(2, "ens3")));

@@ -7,7 +7,7 @@ use super::*;
 use std::net::IpAddr;
 
 use tracer_attempts::correlate::links::FLAG_LAG_NS;
-use tracer_model::event::{Inspection, LinkChange, LinkState, ListenQueue, Netns, PacketDrop, Pod};
+use tracer_model::event::{Inspection, LinkChange, LinkState, ListenQueue, NeighbourState, Netns, PacketDrop, Pod};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -76,7 +76,9 @@ fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Findin
         return None;
     }
     let is_last = || inspected(case).is_some_and(|(last, _)| last == time);
+    let has_it = || reading.links.iter().any(|link| link.addrs.contains(&reading.target.ip()));
     let found = match reading.netns {
+        Some(_) if is_last() && !has_it() && broken_link(reading, case).is_none() => lost_link(case, time, reading)?,
         Some(netns) => {
             let (link, state) = broken_link(reading, case)?;
             let text = format!("link {} of the target's namespace {state}", link.name);
@@ -90,8 +92,8 @@ fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Findin
                 }
             }
         }
-        None if !reading.ambiguous && nobody_has_address(reading) && is_last() => gone(case, time)?,
-        None => return None,
+        None if reading.ambiguous || !is_last() => return None,
+        None => lost_link(case, time, reading).or_else(|| gone(case, time, reading))?,
     };
     Some(found.with_confidence(Confidence::Likely))
 }
@@ -190,28 +192,74 @@ fn restore_carrier(case: &Case<'_>, netns: Netns, link: &LinkState, found: Findi
     Finding { remediation: Remediation::from(text).run([show]), ..found }
 }
 
-/// Nobody on the link answers for the address either. A pod with a network stack of its own (gVisor) has removed its
-/// address from the device, and answers.
-fn nobody_has_address(reading: &Inspection) -> bool {
-    reading.unresolved_target().is_some()
+/// The link that held the address, or one of the pod's namespace, was set down or removed, and no namespace has the
+/// address any more. The state of the neighbour entry shows only later that nobody answers.
+fn lost_link(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Finding> {
+    let target = reading.target.ip();
+    let held = case.node.targets.holder(reading.from, target);
+    let held = held.and_then(|(netns, ifindex)| case.node.links.down(netns, ifindex));
+    let (at, change) = held.map(|(at, change)| (*at, change)).or_else(|| last_down_of_pod(case))?;
+    let entry = reading.neighbour.as_ref().filter(|entry| entry.addr == target)?;
+    if confirmed_at(time, entry).is_some_and(|confirmed| confirmed > at.saturating_add(READING_NS)) {
+        return None;
+    }
+    // The kernel removes the links of a namespace that ends.
+    if case.node.has_ended(change.netns) {
+        return gone_pod(case, time);
+    }
+    let link = (change.ifindex, change.name.as_str());
+    let found = finding(case, vec![no_address(case, time)], change.netns, link, "is gone or down");
+    let after = found.culprit.as_ref().map(|culprit| culprit::fix(case.node, change, culprit)).unwrap_or_default();
+    let remediation = format!("Delete the pod, so that its sandbox is made again{after}").into();
+    Some(Finding { remediation, ..found }.resting_on(&[Hook::KfreeSkb]))
+}
+
+/// When somebody last answered for the address.
+fn confirmed_at(time: u64, entry: &NeighbourState) -> Option<u64> {
+    entry.confirmed_ms_ago.map(|ms| time.saturating_sub(ms.saturating_mul(1_000_000)))
+}
+
+/// How much later than the neighbour entry the reading with it may be.
+const READING_NS: u64 = 1_000_000_000;
+
+/// The link of the target's pod that was set down last, if only one pod has the address.
+fn last_down_of_pod<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)> {
+    let mut pods = case.node.pods.at(case.attempt.flow.dst.ip()).filter(|pod| !pod.host_network);
+    let (netns, is_only) = (pods.next()?.netns?, pods.next().is_none());
+    case.node.links.last_down(netns).filter(|_| is_only).map(|(at, change)| (*at, change))
 }
 
 /// A pod of this node is listed with the address, but no namespace of this node has it, and no namespace of that pod is
-/// known to exist.
-fn gone(case: &Case<'_>, time: u64) -> Option<Finding> {
-    let target = case.attempt.flow.dst.ip();
-    let pods = || case.node.pods.at(target).filter(|p| !p.host_network);
+/// known to exist. Nobody on the link answers for the address either: a pod with a network stack of its own (gVisor)
+/// has removed its address from the device, and answers. Of a pod that is being deleted, an answer before the attempt
+/// does not count.
+fn gone(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Finding> {
+    let target = reading.target.ip();
+    let pods = || case.node.pods.at(target).filter(|pod| !pod.host_network);
     let lives = |pod: &Pod| pod.netns.is_some_and(|netns| !case.node.has_ended(netns));
-    let pod = pods().next().filter(|_| !pods().any(lives))?;
+    let entry = reading.neighbour.as_ref().filter(|entry| entry.addr == target)?;
+    let before = || confirmed_at(time, entry).is_some_and(|confirmed| confirmed < case.attempt.started);
+    let silent = entry.is_unresolved() || before() && pods().any(|pod| pod.deleting);
+    if silent && !pods().any(lives) { gone_pod(case, time) } else { None }
+}
+
+fn gone_pod(case: &Case<'_>, time: u64) -> Option<Finding> {
+    let target = case.attempt.flow.dst.ip();
+    let pod = case.node.pods.at(target).find(|pod| !pod.host_network)?;
     let name = pod.name.as_deref().unwrap_or("a pod");
-    let text = format!("no network namespace of this node has the address {target}");
-    let evidence = evidence_of("namespaces", time, text, json!({ "address": target }));
     let summary = format!(
         "the network namespace of {name} is gone, or has lost its address: nobody on this node has {target} any more"
     );
     let remediation =
         "Delete the pod, so that its sandbox is made again. The container runtime's log says why it is gone";
-    Some(Finding::failure(Cause::PodLinkDown, vec![evidence], summary, remediation).resting_on(&[Hook::KfreeSkb]))
+    let evidence = vec![no_address(case, time)];
+    Some(Finding::failure(Cause::PodLinkDown, evidence, summary, remediation).resting_on(&[Hook::KfreeSkb]))
+}
+
+fn no_address(case: &Case<'_>, time: u64) -> Evidence {
+    let target = case.attempt.flow.dst.ip();
+    let text = format!("no network namespace of this node has the address {target}");
+    evidence_of("namespaces", time, text, json!({ "address": target }))
 }
 
 /// Why the packets of an attempt do not get to the link of the node behind which its target is.
@@ -354,10 +402,8 @@ const SET_DOWN_NS: u64 = 10_000_000_000;
 
 /// The link of the target's pod that was set down just before, if no inspection has its state.
 fn set_down_unread<'a>(case: &Case<'a>, dropped: u64) -> Option<&'a LinkChange> {
-    let mut pods = case.node.pods.at(case.attempt.flow.dst.ip()).filter(|pod| !pod.host_network);
-    let (netns, is_only) = (pods.next()?.netns?, pods.next().is_none());
     let is_read = inspected(case).is_some_and(|(_, reading)| reading.netns.is_some());
-    let (at, change) = case.node.links.last_down(netns).filter(|_| is_only && !is_read)?;
+    let (at, change) = last_down_of_pod(case).filter(|_| !is_read)?;
     (at.saturating_add(SET_DOWN_NS) > dropped).then_some(change)
 }
 

@@ -124,6 +124,50 @@ fn a_pod_is_not_gone_if_somebody_answers_for_its_address() {
     assert_eq!(gone("failed", true), ["neighbour_failure"], "two namespaces have it");
 }
 
+/// Seen beside a kubelet: `ip link del eth0` in the pod. The neighbour entry stays reachable for up to 45 s.
+#[test]
+fn a_pod_that_has_lost_its_link_does_not_answer() {
+    let decided = |lost: bool, confirmed_ms_ago: Option<u64>| {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+        if lost {
+            stream.link_set(POD, 2, "eth0", false);
+        }
+        stream.wait_ms(5_000).connect().wait_ms(200).inspection(|reading| {
+            reading.netns = None;
+            reading.neighbour = Some(NeighbourState { confirmed_ms_ago, ..neighbour("reachable") });
+        });
+        stream.gives_up().verdict()
+    };
+    for confirmed in [None, Some(8_000)] {
+        let verdict = decided(true, confirmed);
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("pod_link_down", Confidence::Likely));
+        assert_has(&verdict.summary, &["eth0", "is gone or down (set down by pid"]);
+        assert_has(&verdict.remediation, &["Delete the pod", "then find out why"]);
+    }
+    assert_eq!(decided(true, Some(100)).cause.name(), "unexplained", "somebody answered since");
+    assert_eq!(decided(false, Some(8_000)).cause.name(), "unexplained", "its link is there");
+}
+
+/// The kubelet still runs the readiness probe of a pod when its sandbox is gone.
+#[test]
+fn a_pod_that_was_deleted_does_not_answer() {
+    let decided = |deleting: bool, confirmed_ms_ago: Option<u64>| {
+        let mut stream = Stream::new().http_readiness().clone();
+        if deleting {
+            stream.deleting();
+        }
+        stream.connect().wait_ms(200).inspection(|reading| {
+            reading.netns = None;
+            reading.neighbour = Some(NeighbourState { confirmed_ms_ago, ..neighbour("stale") });
+        });
+        stream.gives_up().causes()
+    };
+    assert_eq!(decided(true, Some(8_000)), ["pod_link_down"]);
+    assert_eq!(decided(true, Some(100)), ["unexplained"], "somebody answered");
+    assert_eq!(decided(false, Some(8_000)), ["unexplained"]);
+    assert_eq!(decided(true, None), ["unexplained"], "an older recording");
+}
+
 #[test]
 fn flooded_copies_of_a_bridge_do_not_count() {
     let mut stream = Stream::new();
