@@ -11,7 +11,7 @@ pub(crate) mod rules_flushed;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_classify::not_run::ClockStep;
-use tracer_classify::{culprit_of, is_elsewhere};
+use tracer_classify::{culprit_of, is_elsewhere, is_plugin};
 use tracer_model::decision::Decision;
 use tracer_model::event::{LinkChange, NetnsOp, NetnsOpKind, Observation, ObservationKind};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};
@@ -40,7 +40,7 @@ fn verb(up: bool) -> &'static str {
 
 /// A link of the node's namespace changed, with the process that did it. Links of pods come and go with the pods.
 fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody> {
-    if node.netns() != Some(change.netns) {
+    if node.netns() != Some(change.netns) || is_end_of_pod(change, node) {
         return None;
     }
     let culprit = culprit_of(node, time, change);
@@ -61,6 +61,13 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
         link: Some(LinkRef { ifindex: change.ifindex, name: change.name.clone(), up: change.up }),
         ..NodeBody::default()
     })
+}
+
+/// A network plugin removes a pod's link from within the pod: the node's end goes with it. So ends each pod. If the pod
+/// is still probed, `pod_link_down` names the plugin.
+fn is_end_of_pod(change: &LinkChange, node: &Node) -> bool {
+    let from_pod = change.actor.netns.is_some_and(|netns| !node.is_a_node(netns));
+    !change.up && from_pod && is_plugin(change)
 }
 
 /// Whether a process of this name works in the namespace of the node: another tracer, or runc and crun for an exec
@@ -161,10 +168,15 @@ mod tests {
 
     #[test]
     fn a_veth_pair_that_is_set_down_from_a_pod_says_so() {
+        let mut by_hand = sets_down("ip", AWAY, "veth7");
+        if let ObservationKind::LinkChange(change) = &mut by_hand {
+            change.cni_netns = None;
+        }
+        let expected = "veth7 of the node set down by ip (pid 4242), which was in another network namespace";
+        assert_eq!(summaries(vec![by_hand]), [expected]);
         let path = || opens("bridge", "/run/netns/cni-1");
         let pair = vec![path(), enters("bridge", NODE, AWAY), sets_down("bridge", AWAY, "veth7")];
-        let expected = "veth7 of the node set down by bridge (pid 4242), which was in another network namespace";
-        assert_eq!(summaries(pair), [expected]);
+        assert!(summaries(pair).is_empty(), "a pod ends");
         let home = vec![
             path(),
             enters("bridge", NODE, AWAY),

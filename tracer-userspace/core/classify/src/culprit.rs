@@ -62,7 +62,7 @@ const PLUGINS: &[&str] = &[
 ];
 
 /// A network plugin: by environment, by folder (/opt/cni/bin, /usr/libexec/cni, k3s's `cni`), or by name.
-fn is_plugin(change: &LinkChange) -> bool {
+pub fn is_plugin(change: &LinkChange) -> bool {
     let in_cni = change.exe.as_deref().is_some_and(|exe| exe.split('/').any(|part| part == "cni"));
     change.cni_netns.is_some() || in_cni || PLUGINS.contains(&change.actor.comm.as_str())
 }
