@@ -31,7 +31,11 @@ impl Throttling<'_> {
         );
         let fields = json!({ "times": times, "throttled_ms": micros / 1000 });
         let evidence = evidence_of("cpu.stat", time, text.clone(), fields);
-        let fix = if is_above { FIX_ABOVE } else { FIX };
+        let fix = match is_above {
+            true if is_of_pod(cgroup) => FIX_POD,
+            true => FIX_ABOVE,
+            false => FIX,
+        };
         Finding::likely(Cause::CpuThrottled, vec![evidence], text, fix)
     }
 }
@@ -62,8 +66,14 @@ pub(in super::super) fn between<'a>(
         let is_above = !serving.is_empty() && !serving.contains(&now.cgroup.as_str());
         Some(Throttling { cgroup: &now.cgroup, is_above, time, times, micros })
     });
-    let longest = since.max_by_key(|it| it.micros)?;
-    (longest.micros.saturating_mul(1000 * LEAST_SHARE) >= time.saturating_sub(began)).then_some(longest)
+    let enough = since.filter(|it| it.micros.saturating_mul(1000 * LEAST_SHARE) >= time.saturating_sub(began));
+    enough.max_by_key(|it| (!it.is_above, it.micros))
+}
+
+/// The cgroup of a pod: `podUID`, or `kubepods-burstable-podUID.slice`. Its quota is the sum of its containers' limits.
+fn is_of_pod(cgroup: &str) -> bool {
+    let name = Path::new(cgroup).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with("pod") || name.starts_with("kubepods-") && name.contains("-pod")
 }
 
 /// The cgroups of the process that has the connection; if it is not known, those of all that listen. A pod has other
@@ -81,7 +91,8 @@ fn cgroups_of_server<'a>(case: &Case<'a>) -> Vec<&'a str> {
 }
 
 const FIX: &str = "Raise the CPU limit of the container, or remove it: the container was throttled during the attempt";
-const FIX_ABOVE: &str = "Raise the CPU limit of the cgroup above the container's, or remove it: that of the pod (spec.resources), or of a service on the node. It was throttled during the attempt";
+const FIX_POD: &str = "Raise the CPU limits of the pod's containers, or remove them: the limit of the pod is their sum, unless it has one of its own (spec.resources). The pod was throttled during the attempt";
+const FIX_ABOVE: &str = "Raise the CPU limit of the cgroup above the container's, or remove it: that of a service on the node. It was throttled during the attempt";
 
 #[cfg(test)]
 mod tests {
@@ -134,12 +145,19 @@ mod tests {
     /// A limit of the pod's own resources, or of a service that has the server in a child cgroup.
     #[test]
     fn the_limit_of_a_parent_cgroup_counts() {
-        let held = slow_as(APP, 7, Some("/kubepods/pod1/app"));
-        assert_eq!(held.also, [Cause::CpuThrottled]);
-        assert_starts(
-            &held.remediation.text,
-            "Raise the CPU limit of the cgroup above the container's, or remove it: ",
-        );
+        for (cgroup, server, fix) in [
+            (APP, "/kubepods/pod1/app", "Raise the CPU limits of the pod's containers, or remove them: "),
+            (
+                "/kubepods.slice/kubepods-pod1.slice",
+                "/kubepods.slice/kubepods-pod1.slice/cri-1.scope",
+                "Raise the CPU limits of the pod's containers, or remove them: ",
+            ),
+            ("/web.slice", "/web.slice/a", "Raise the CPU limit of the cgroup above the container's, or remove it: "),
+        ] {
+            let held = slow_as(cgroup, 7, Some(server));
+            assert_eq!(held.also, [Cause::CpuThrottled]);
+            assert_starts(&held.remediation.text, fix);
+        }
         assert!(slow_as(APP, 7, Some("/kubepods/pod12")).also.is_empty(), "its name only begins in the same way");
     }
 
