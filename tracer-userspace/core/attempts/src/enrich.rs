@@ -170,12 +170,11 @@ impl<'a> Matched<'a> {
         probes.chain(handlers).reduce(|all, one| all && one).or_else(|| self.reported_scheme().map(|it| it == "http"))
     }
 
-    /// A probe that it can be speaks plain HTTP.
-    pub fn may_speak_plain_http(&self) -> bool {
-        self.possible_probes()
-            .iter()
-            .any(|spec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https"))
-            || self.reported_scheme() == Some("http")
+    /// A probe that it can be speaks plain HTTP, and the port has not answered in plain HTTP before.
+    pub fn may_find_no_http(&self) -> bool {
+        let in_plain = |spec: &&ProbeSpec| spec.handler == Handler::Http && spec.scheme.as_deref() != Some("https");
+        let may_be_plain = self.possible_probes().iter().any(in_plain) || self.reported_scheme() == Some("http");
+        may_be_plain && !self.node.tls.spoken(self.attempt.flow.dst).http
     }
 
     /// A probe that it can be speaks gRPC, perhaps in TLS.

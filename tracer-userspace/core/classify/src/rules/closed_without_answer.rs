@@ -63,7 +63,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let fix = match (may_be_tls, not_tls) {
         (true, _) => or_in_tls(case),
         (_, Some(_)) => or_plain_http(case, fix(case)),
-        _ if case.matched.may_speak_plain_http() && may_depend && !has_answered(case) => {
+        _ if case.matched.may_find_no_http() && may_depend => {
             let fix = fix(case).reword(|text| format!("{}{OR_SPEAKS_TLS}", text.trim_end_matches('.')));
             let fix = fix.reword(|text| format!("{}{ON_PURPOSE}", text.trim_end_matches('.')));
             fix.run([shows_certificate(attempt.flow.dst)])
@@ -79,11 +79,6 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 fn fix(case: &Case<'_>) -> Remediation {
     with_log(case, Cause::ClosedWithoutAnswer.fix())
-}
-
-/// The listener has answered plain HTTP: it speaks no TLS alone, and no protocol before HTTP.
-fn has_answered(case: &Case<'_>) -> bool {
-    case.node.tls.spoken(case.attempt.flow.dst).http
 }
 
 /// The fix if a gRPC probe may have met a port that speaks TLS.

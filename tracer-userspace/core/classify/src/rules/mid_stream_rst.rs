@@ -62,7 +62,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let unseen = if lacks_hook { Fix::Stack } else { Fix::Outside };
     let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));
     let mut remediation = remediation_of(case, fix, sent.map(|(_, reset)| reset));
-    if fix == Fix::Unread && !partial && case.matched.may_speak_plain_http() {
+    if fix == Fix::Unread && !partial && case.matched.may_find_no_http() {
         remediation.text += OR_SPEAKS_TLS;
         remediation.commands.push(shows_certificate(attempt.flow.dst));
     } else if fix == Fix::Unread && !partial && case.matched.may_find_no_tls() {
