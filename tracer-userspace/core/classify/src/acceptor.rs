@@ -41,6 +41,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
         {
             finding.confidence = finding.confidence.min(Confidence::Likely);
             finding.summary += "; tracer could not read which process of the node has that port";
+        } else if let Some(words) = shared_port(case, read.map(|(_, it)| it)) {
+            finding.confidence = finding.confidence.min(Confidence::Likely);
+            finding.summary += &format!("; {words}");
         }
         return false;
     };
@@ -156,6 +159,25 @@ fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
     let scope = if of_node { Scope::Node } else { Scope::Pod };
     let fix = with_logs(case, fix.run([show]));
     Some(Other { cause: Some(Cause::PortTaken), scope, words, fix })
+}
+
+/// Several containers of the pod have a probe on this port, which only one of them can serve. Which probe
+/// failed is not known before the kubelet outcome, nor who answered before the first reading.
+fn shared_port(case: &Case<'_>, read: Option<&Acceptor>) -> Option<String> {
+    let (pod, port) = (case.matched.probed_pod()?, case.attempt.flow.dst.port());
+    let asks = |it: &&Container| it.probes.iter().any(|spec| spec.port == port && spec.host.is_none());
+    let count = pod.containers.iter().filter(asks).count();
+    if count < 2 || super::sidecar::asks_another(case) {
+        return None;
+    }
+    let both = format!("{count} containers of the pod have a probe on port {port}");
+    match (read.filter(|it| !it.processes.is_empty()), case.matched.probed_container()) {
+        (Some(_), Some(_)) => None,
+        (Some(read), None) => {
+            Some(format!("{both}, and {} accepts: which probe failed is not known", names(case, read)))
+        }
+        (None, _) => Some(format!("{both}: who answered is not known")),
+    }
 }
 
 /// Another container of the probed pod, if the process is in it.
@@ -296,6 +318,20 @@ mod tests {
         assert_has(&verdict.remediation, &["-c metrics"]);
         let own = reported(two_containers, POD, None, &[process("nginx", Some("u1"), Some("c1"))]);
         assert_eq!((own.verdict.confidence, own.scope), (Confidence::Proven, Some(Scope::Application)));
+    }
+
+    #[test]
+    fn it_is_not_known_which_of_two_probes_of_a_port_failed() {
+        let both = |stream: &mut Stream| {
+            stream.http_readiness().pod_in(POD).container_id("c1").probed_container_too("metrics");
+            stream.last_pods().pods[0].uid = Some("u1".into());
+        };
+        let nginx = process("nginx", Some("u1"), Some("c1"));
+        for (by, words) in [(&[nginx][..], ", and nginx (pid 77) of container app"), (&[], ": who answered is not")] {
+            let verdict = answered(both, POD, None, by);
+            assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Likely));
+            assert_has(&verdict.summary, &["2 containers of the pod have a probe on port 8080", words]);
+        }
     }
 
     #[test]
