@@ -349,6 +349,12 @@ impl TestNode {
         Ok(())
     }
 
+    /// Starts a server in the namespace at the other end of an uplink.
+    pub fn serve_outside(&mut self, outside: &Netns, options: &Options, args: &[&str]) -> Result<()> {
+        self.servers.push(serve(outside, options, args)?);
+        Ok(())
+    }
+
     /// Stops the newest server in the node's namespace with SIGSTOP. It can still be killed.
     pub fn halt(&self) -> Result<()> {
         halt(self.servers.last().context("no server on the node")?.pid())

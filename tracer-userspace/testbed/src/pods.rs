@@ -1,12 +1,12 @@
 //! The PodList for `--pods`: the pods of the test node as the API server would list them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::node::{Family, NODE, NODE6, PODS, pod_ip};
+use crate::node::{Family, NODE, NODE6, OUTSIDE, PODS, pod_ip};
 
 /// Port of the HTTP servers.
 pub const HTTP: u16 = 8080;
@@ -30,6 +30,10 @@ pub const PATIENT_TIMEOUT_S: u64 = 30;
 pub const CIRCULAR: ([u8; 4], u16) = ([10, 96, 0, 33], 80);
 /// Address of that pod.
 const CIRCULAR_POD: [u8; 4] = [10, 88, 0, 200];
+/// Address outside of the node, and port, that the probe of a pod names.
+pub const ELSEWHERE: (Ipv4Addr, u16) = (OUTSIDE, 8383);
+/// Address of that pod.
+const ELSEWHERE_POD: [u8; 4] = [10, 88, 0, 201];
 /// Port of a gRPC probe of the first pod.
 pub const GRPC: u16 = 50051;
 /// Port of a probe of the first pod, which has a loopback address as its host.
@@ -62,7 +66,8 @@ pub struct PodSpec {
     pub containers: Vec<Value>,
 }
 
-/// A pod for each possible number, two hostNetwork pods, and one that probes its own Service.
+/// A pod for each possible number, two hostNetwork pods, and two that probe another address: the one of their Service,
+/// and one outside of the node.
 pub fn plan(timeout: Duration) -> Value {
     let seconds = timeout.as_secs().max(1);
     let mut pods: Vec<PodSpec> = PODS.map(|index| planned(index, seconds)).collect();
@@ -76,7 +81,8 @@ pub fn plan(timeout: Duration) -> Value {
         containers: vec![json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe,
                                 "readinessProbe": local})],
     });
-    pods.push(circular_pod(seconds));
+    pods.push(pod_with_host("circle-0", CIRCULAR_POD, CIRCULAR, seconds));
+    pods.push(pod_with_host("elsewhere-0", ELSEWHERE_POD, ELSEWHERE, seconds));
     let mut named = http_probe(NODE_LOCAL.1, "HTTP", seconds);
     named["httpGet"]["host"] = json!(IpAddr::from(NODE_LOCAL.0));
     pods.push(PodSpec {
@@ -98,13 +104,13 @@ pub fn without_probes(mut list: Value) -> Value {
     list
 }
 
-/// A pod with a readiness probe that connects to its own Service.
-fn circular_pod(seconds: u64) -> PodSpec {
-    let mut probe = http_probe(CIRCULAR.1, "HTTP", seconds);
-    probe["httpGet"]["host"] = json!(IpAddr::from(CIRCULAR.0));
+/// A pod with a readiness probe that connects to another address.
+fn pod_with_host(name: &str, ip: [u8; 4], (host, port): (impl Into<IpAddr>, u16), seconds: u64) -> PodSpec {
+    let mut probe = http_probe(port, "HTTP", seconds);
+    probe["httpGet"]["host"] = json!(host.into());
     PodSpec {
-        name: "circle-0".to_owned(),
-        ips: vec![IpAddr::from(CIRCULAR_POD).to_string()],
+        name: name.to_owned(),
+        ips: vec![IpAddr::from(ip).to_string()],
         host_network: false,
         containers: vec![json!({"name": "app", "ports": [{"containerPort": HTTP}], "readinessProbe": probe})],
     }

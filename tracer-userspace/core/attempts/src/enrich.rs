@@ -244,6 +244,16 @@ impl<'a> Matched<'a> {
         self.probed_pod().filter(|_| all && self.possible_handlers().is_empty())
     }
 
+    /// The pod of a probe with a `host` that is not the pod's address. `None` if another probe may ask that one, or if
+    /// the pod's addresses are not known.
+    pub fn pod_of_other_host(&self) -> Option<&'a Pod> {
+        let dst = self.attempt.flow.dst.ip();
+        let is_other =
+            |(pod, _, spec): &Match<'_>| spec.host.is_some() && !pod.addrs.is_empty() && !pod.addrs.contains(&dst);
+        let all = self.matching_probes().iter().all(is_other);
+        self.probed_pod().filter(|_| all && self.possible_handlers().is_empty())
+    }
+
     /// No probes are known: of the pod at this address, or of all pods if it is no pod's own address.
     fn is_unlisted(&self) -> bool {
         let (pods, dst) = (&self.node.pods, self.attempt.flow.dst.ip());

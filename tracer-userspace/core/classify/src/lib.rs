@@ -24,6 +24,7 @@ pub mod not_connected;
 pub mod not_run;
 mod not_started;
 mod other_connects;
+mod other_host;
 pub mod owner;
 mod phrases;
 mod pod_sockets;
@@ -75,6 +76,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     shared_address::add(case, &mut first);
     lifecycle::add(case, &mut first);
     other_connects::add(case, &mut first);
+    other_host::add(case, &mut first);
     translated::add(case, &mut first);
     kubelet::add_ignored(case, &mut first);
     findings.into_iter().for_each(|other| first.join(other));

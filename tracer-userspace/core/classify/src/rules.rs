@@ -26,7 +26,7 @@ mod nodeport_ephemeral_collision;
 mod not_listening_yet;
 pub(super) mod pod_link_down;
 mod port_taken;
-mod probe_misconfigured;
+pub(super) mod probe_misconfigured;
 mod probe_proves_nothing;
 mod redirected;
 pub(super) mod refusal;

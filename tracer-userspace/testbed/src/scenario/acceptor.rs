@@ -7,13 +7,14 @@ use tracer_model::record::Cause;
 
 use super::{Fixture, Scenario};
 use crate::node::{Family, NODE, NODE6};
-use crate::pods::{HOST, HTTP};
+use crate::pods::{ELSEWHERE, HOST, HTTP};
 use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("port_taken_by_listener", Some(Cause::PortTaken), |s| port_taken(s, "503", Ending::Status)),
     Scenario::new("port_taken_by_listener_v6", Some(Cause::PortTaken), |s| port_taken(s, "503", Ending::Status)).v6(),
     Scenario::new("port_taken_by_silent_listener", Some(Cause::PortTaken), |s| port_taken(s, "hang", Ending::Timeout)),
+    Scenario::new("app_status_failure_other_host", STATUS, other_host).own(),
     Scenario::new("app_status_failure_of_node", STATUS, |s| on_node(s, "503", Ending::Status)).own(),
     Scenario::new("app_status_failure_of_node_v6", STATUS, |s| on_node(s, "503", Ending::Status)).own().v6(),
     Scenario::new("slow_response_of_node", Some(Cause::SlowResponse), |s| on_node(s, "hang", Ending::Timeout)).own(),
@@ -34,6 +35,15 @@ fn port_taken(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> 
     };
     fixture.mentions(&["of the node has port 10256", "and not container agent of pod"]);
     fixture.fails(Kind::Http, target, how)
+}
+
+/// The probe's `host` is an address outside of the node, where somebody else answers.
+fn other_host(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (uplink, outside) = fixture.node.uplink()?;
+    fixture.node.node.ip(|ip| ip.address([10, 90, 0, 1], 24, &uplink))?;
+    fixture.node.serve_outside(&outside, fixture.options, &["503", &format!("[::]:{}", ELSEWHERE.1)])?;
+    fixture.mentions(&["10.90.0.2 is the probe's host, and no address of pod default/elsewhere-0, "]);
+    fixture.fails(Kind::Http, SocketAddr::from(ELSEWHERE), Ending::Status)
 }
 
 /// The CNI left the address of the healthy pod on a link of the node, where another process serves the port.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::sidecar;
 use super::super::wrong_field::wrong_field;
-use super::probe_misconfigured::LOOPBACK_HOST;
+use super::probe_misconfigured::REMOVE_HOST;
 use super::*;
 use tracer_attempts::enrich::{self, Protocol};
 use tracer_model::event::{Answer, AnswerKind, KubeletProbe, Pod, ProbeOutput};
@@ -328,7 +328,7 @@ fn weaken_if_of_node(case: &Case<'_>, found: Finding) -> Finding {
         "{}; the probe's host is the loopback address of the node: a process of the node answered, and not pod {name}, unless a hostPort leads there",
         found.summary
     );
-    let remediation = found.remediation.clone().reword(|text| format!("{LOOPBACK_HOST}. With a hostPort: {text}"));
+    let remediation = found.remediation.clone().reword(|text| format!("{REMOVE_HOST}. With a hostPort: {text}"));
     Finding { summary, remediation, ..found.at_most(Confidence::Likely) }
 }
 

@@ -50,8 +50,8 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix).with_confidence(confidence))
 }
 
-/// The fix of a probe with a loopback address as its `host`, although its pod is not on the node's network.
-pub(super) const LOOPBACK_HOST: &str = "Remove `host` from the probe: the kubelet then asks the pod's own address. A virtual host goes into httpGet.httpHeaders, {name: Host, value: NAME}";
+/// The fix of a probe with a `host` that is not its pod.
+pub(in super::super) const REMOVE_HOST: &str = "Remove `host` from the probe: the kubelet then asks the pod's own address. A virtual host goes into httpGet.httpHeaders, {name: Host, value: NAME}";
 
 /// The node's own loopback address refused, which the probe's `host` names: the pod did not get the SYN. A hostPort
 /// that leads to the pod would have let the pod refuse.
@@ -72,7 +72,7 @@ pub(super) fn by_loopback_host(case: &Case<'_>, refused: &Refused, netns: Netns)
     );
     let evidence = own.map(|(began, listen)| of_listener(*began, listen)).into_iter().chain(refused.evidence.clone());
     let fix = format!(
-        "{LOOPBACK_HOST}. If the probe is to ask a process of the node, let that one listen on port {}",
+        "{REMOVE_HOST}. If the probe is to ask a process of the node, let that one listen on port {}",
         dst.port()
     );
     let found = Finding::failure(Cause::ProbeMisconfigured, evidence.collect(), summary, fix);
