@@ -296,6 +296,8 @@ mod tests {
         let https = fix(Stream::https_readiness);
         assert_has(&https, &["Or the port may not speak TLS", "scheme to HTTP", "openssl s_client"]);
         assert_lacks(&fix(|stream| stream), &["TLS"]);
+        let answered = fix(|it| it.http_readiness().connect().established().answers(200).wait_ms(9_000).again(8));
+        assert_lacks(&answered, &["TLS"]);
     }
 
     /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.
