@@ -15,6 +15,9 @@ use tracer_model::record::{Body, Cause, Outcome};
 
 /// If one address of `localhost` refuses, the prober tries the other one at once. A busy prober takes up to this long.
 const OTHER_ADDRESS_NS: u64 = 100_000_000;
+/// How long a verdict waits for the line in the kubelet's log that names its probe. The kubelet writes it within a
+/// millisecond, on a busy node within 17.
+const LINE_NS: u64 = 20_000_000;
 /// How often the core searches for pending verdicts on attempts that the correlator has dropped.
 const SWEEP_EVERY_NS: u64 = 1_000_000_000;
 
@@ -95,13 +98,27 @@ impl Core {
         conns.into_iter().for_each(|conn| self.emit_pending(conn, out));
     }
 
-    /// Until when this attempt may succeed; `None`: it has failed.
+    /// Until when this attempt may succeed, or may get its name; `None`: it has failed.
     fn may_succeed_until(&self, conn: ConnId, now: u64) -> Option<Until> {
         let attempt = self.correlator.get(conn).filter(|it| it.kubelet().is_none())?;
         if self.may_get_through(attempt) {
             return Some(Until::End);
         }
-        self.may_retry_until(attempt).or_else(|| self.may_try_other_until(attempt, now)).map(Until::Time)
+        let until = self.may_retry_until(attempt).or_else(|| self.may_try_other_until(attempt, now));
+        until.or_else(|| self.may_be_named_until(attempt)).map(Until::Time)
+    }
+
+    /// Until when the kubelet's log may name the probe, if several of different types fit. tracer follows the log if it
+    /// read a line of it before.
+    fn may_be_named_until(&self, attempt: &Attempt) -> Option<u64> {
+        let matched = Matched::new(attempt, &self.node);
+        let is_unnamed = || matched.probe_type().is_none() && !matched.possible_probes().is_empty();
+        if !self.kubelet_messages.follow_log() || !is_unnamed() {
+            return None;
+        }
+        let decided = || self.verdicts.of(attempt.conn).map(|it| it.decided_at);
+        let failed = attempt.ended.map(|(end, _)| end).or_else(decided)?;
+        Some(failed.saturating_add(LINE_NS))
     }
 
     /// A retransmitted SYN may still be answered. Two exceptions: the target's stack refused the SYN, or IPVS took the
@@ -121,5 +138,29 @@ impl Core {
         let end = attempt.ended.map_or(now, |(end, _)| end);
         let waits = self.correlator.all().any(|it| it.ended.is_none() && is_first_try(attempt, it));
         Some(if waits { now.max(end) } else { end }.saturating_add(OTHER_ADDRESS_NS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::*;
+
+    /// Refused at 8080, where a liveness and a readiness probe fit. Of each verdict its time, and the type of the probe.
+    fn refused(fill: impl FnOnce(&mut Stream)) -> (usize, Option<ProbeType>) {
+        let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
+        // The first line shows that tracer follows the log.
+        stream.again(7).connect().refused().wait_ms(1).kubelet(ProbeOutput::Network).wait_ms(5_000);
+        let before = stream.verdicts().len();
+        fill(stream.again(8).connect().refused());
+        let verdicts = stream.verdicts().split_off(before);
+        (verdicts.len(), verdicts.last().and_then(|it| it.probe.as_ref()?.probe_type))
+    }
+
+    #[test]
+    fn a_verdict_waits_a_moment_for_the_line_that_names_its_probe() {
+        let liveness = |stream: &mut Stream| _ = stream.kubelet_of(ProbeType::Liveness, ProbeOutput::Network);
+        assert_eq!(refused(|stream| liveness(stream.wait_ms(15))), (1, Some(ProbeType::Liveness)));
+        assert_eq!(refused(|stream| _ = stream.wait_ms(25).tick()), (1, None), "without the line");
+        assert_eq!(refused(|_| ()), (1, None), "the run ends");
     }
 }

@@ -37,6 +37,11 @@ impl KubeletMessages {
         self.messages.iter().any(|it| is_same(it, probe))
     }
 
+    /// tracer follows the kubelet's log: it has read a line of it.
+    pub(super) fn follow_log(&self) -> bool {
+        self.messages.iter().any(|it| !it.is_event())
+    }
+
     /// Keeps an outcome, so that the other source does not report it again.
     pub(super) fn add(&mut self, probe: &KubeletProbe) {
         let old = probe.written_boot_ns.saturating_sub(KEPT_NS);

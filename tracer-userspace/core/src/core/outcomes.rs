@@ -83,8 +83,9 @@ impl Core {
         true
     }
 
-    /// The attempt that an outcome is about. The exact source address decides, then the last failed attempt. An attempt
-    /// without a failure in the kernel must be the only one that fits, and follow none that failed.
+    /// The attempt that an outcome is about. The exact source address decides, then the failed attempt that ended nearest
+    /// to the line: another one may have ended before tracer reads it. An attempt without a failure in the kernel must be
+    /// the only one that fits, and follow none that failed.
     fn attempt_of(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
         let fitting = self.fitting(probe);
         if probe.is_event() {
@@ -97,8 +98,9 @@ impl Core {
             return self.attempt_of_unlisted(probe, now);
         }
         let failed = fitting.iter().filter(|a| a.ended.is_some() && self.has_failed(a));
-        if let Some(last) = failed.max_by_key(|a| a.ended.map(|(end, _)| end)) {
-            return Some(last.conn);
+        let apart = |a: &&&Attempt| a.ended.map(|(end, _)| end.abs_diff(probe.written_boot_ns));
+        if let Some(nearest) = failed.min_by_key(apart) {
+            return Some(nearest.conn);
         }
         let [only] = fitting.as_slice() else { return None };
         (!self.failed_while_connecting(probe)).then_some(only.conn)

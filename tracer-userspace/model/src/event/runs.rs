@@ -13,6 +13,8 @@ pub struct Runs {
     pub started_boot_ns: Option<u64>,
     /// When the current run began, nanoseconds since 1970: the kubelet compares it with the wall clock.
     pub started_wall_ns: Option<i64>,
+    /// Its startup probe has succeeded, or it has none; absent in older recordings.
+    pub started: Option<bool>,
     /// Why it does not run now.
     pub waiting: Option<Waiting>,
     /// The run that ended last.

@@ -62,6 +62,7 @@ objects! {
         restart_count: i32,
         state: ContainerState,
         last_state: ContainerState,
+        started: Option<bool>,
     }
     ContainerState { running: Option<Running>, waiting: Option<Waiting>, terminated: Option<Terminated>, }
     Running { started_at: Option<String>, }

@@ -18,6 +18,7 @@ pub(super) fn runs_of(status: &api::ContainerStatus, to_wall_ns: i64) -> Runs {
         restarts: u32::try_from(status.restart_count).unwrap_or_default(),
         started_boot_ns: running.and_then(|it| boot_ns(it.started_at.as_deref(), to_wall_ns)),
         started_wall_ns: running.and_then(|it| wall_ns(it.started_at.as_deref())?.try_into().ok()),
+        started: status.started,
         waiting: status.state.waiting.as_ref().and_then(waiting),
         last: last.map(|it| ended(it, to_wall_ns)),
     }
@@ -87,7 +88,8 @@ mod tests {
         assert_eq!(last.ran_ns(), Some(338 * SECOND));
         assert!(last.id.is_some_and(|id| id.starts_with("ff3c56a0cf5a")) && killed.waiting.is_none());
         let started_wall_ns = Some(BOOTED + 8 * SECOND.cast_signed());
-        let never = Runs { started_boot_ns: Some(8 * SECOND), started_wall_ns, ..Runs::default() };
+        let started = Some(true);
+        let never = Runs { started_boot_ns: Some(8 * SECOND), started_wall_ns, started, ..Runs::default() };
         assert_eq!(status(1), never);
     }
 

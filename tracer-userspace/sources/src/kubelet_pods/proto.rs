@@ -72,6 +72,7 @@ messages! {
         "3" last_state: Option<ContainerState> => [message, optional],
         "5" restart_count: Option<i32> => [int32, optional],
         #[serde(rename = "containerID")] "8" container_id: Text => [string, optional],
+        "9" started: Option<bool> => [bool, optional],
     }
     ContainerState {
         "1" waiting: Option<Waiting> => [message, optional],

@@ -29,6 +29,7 @@ use tracer_model::recent::Recent;
 const MAX_ENDED: usize = 1024;
 const MAX_PORTS: usize = 256;
 const MAX_DEVICES: usize = 256;
+const MAX_TARGETS: usize = 4096;
 
 /// The state of the node.
 #[derive(Debug, Default)]
@@ -53,6 +54,8 @@ pub struct Node {
     pub tls: TlsPorts,
     /// Inspections of targets.
     pub targets: Targets,
+    /// When the last attempt of a prober that succeeded began, by target.
+    succeeded: Recent<SocketAddr, u64, MAX_TARGETS>,
     /// Connects of failing pods that failed.
     pub pod_connects: PodConnects,
     /// Events that were lost.
@@ -197,6 +200,18 @@ impl Node {
     /// Since when tracer watches.
     pub const fn since(&self) -> u64 {
         self.since
+    }
+
+    /// An attempt of a prober succeeded.
+    pub fn observe_success(&mut self, attempt: &Attempt) {
+        if attempt.prober {
+            self.succeeded.insert(attempt.flow.dst, attempt.started);
+        }
+    }
+
+    /// An attempt of a prober to this target has succeeded at or after `from`.
+    pub fn has_succeeded_since(&self, dst: SocketAddr, from: u64) -> bool {
+        self.succeeded.get(&dst).is_some_and(|at| *at >= from)
     }
 
     /// tracer saw the namespace end.

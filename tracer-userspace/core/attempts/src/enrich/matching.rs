@@ -1,16 +1,17 @@
 //! Finds the probes that an attempt can be: by its target, its behaviour, and the kubelet outcome.
 
 use super::Matched;
+use super::protocols::{BEFORE_TIMEOUT_NS, LATE_NS};
 use super::targets::{Match, PodContainer, behaving};
 use crate::correlate::attempt::Attempt;
-use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec};
+use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec, ProbeType, State};
 
 impl<'a> Matched<'a> {
     /// Several probes fit the target and the behaviour of the attempt.
     pub fn is_one_of_several(&self) -> bool {
         let all = self.probes_on_target();
         let behaving = behaving(all, self.attempt);
-        if behaving.is_empty() { all.len() > 1 } else { behaving.len() > 1 }
+        self.running(if behaving.is_empty() { all.to_vec() } else { behaving }).len() > 1
     }
 
     /// The probe specs that this attempt can be: same address and port, and after its end the same behaviour.
@@ -25,7 +26,42 @@ impl<'a> Matched<'a> {
             return vec![named];
         }
         let behaving = behaving(all, self.attempt);
-        if behaving.is_empty() && self.possible_handlers().is_empty() { all.to_vec() } else { behaving }
+        let all = if behaving.is_empty() && self.possible_handlers().is_empty() { all.to_vec() } else { behaving };
+        narrowed(self.running(all), |it| self.ended_at_timeout_of(it))
+    }
+
+    /// Of these probes, those that the kubelet runs now.
+    fn running(&self, all: Vec<Match<'a>>) -> Vec<Match<'a>> {
+        narrowed(all, |it| !self.waits_for_startup(it))
+    }
+
+    /// The probe does not run yet: the kubelet first waits for the success of the container's startup probe
+    /// (`worker.doProbe`, pkg/kubelet/prober/worker.go). By the status, which comes late, no success may have been seen
+    /// since. Or nobody has listened on that port since the start.
+    fn waits_for_startup(&self, (_, container, spec): &Match<'_>) -> bool {
+        let (dst, at) = (self.attempt.flow.dst, self.attempt.started);
+        let is_startup = |it: &&ProbeSpec| it.probe_type == ProbeType::Startup && it.port == dst.port();
+        if spec.probe_type == ProbeType::Startup || !container.probes.iter().any(|it| is_startup(&it)) {
+            return false;
+        }
+        let runs = container.runs.as_ref();
+        let netns = self.attempt.netns.and_then(|from| self.node.netns_of_addr(from, dst.ip()));
+        let made = || netns.and_then(|netns| self.node.namespaces.made(netns)).filter(|_| runs.is_none());
+        let began = runs.and_then(|runs| runs.started_boot_ns).or_else(made);
+        let Some(began) = began.filter(|began| (self.node.since()..=at).contains(began)) else { return false };
+        let by_status = runs.is_some_and(|runs| runs.started == Some(false));
+        let heard = |netns| self.node.listeners.changed_since(netns, dst, began);
+        let is_silent = || netns.is_some_and(|netns| !heard(netns)) && self.node.lost_between(began, at) == 0;
+        !self.node.has_succeeded_since(dst, began) && (by_status || is_silent())
+    }
+
+    /// The prober closed the connection at the timeout of this probe, and no answer had begun.
+    fn ended_at_timeout_of(&self, (.., spec): &Match<'_>) -> bool {
+        let closed = |last: &State| last.own_context && last.errno == Some(0) && last.received() == Some(0);
+        let is_closed = self.attempt.last.as_ref().is_some_and(closed) && spec.handler != Handler::Grpc;
+        let timeout = u64::from(spec.timeout_s) * 1_000_000_000;
+        let window = timeout.saturating_sub(BEFORE_TIMEOUT_NS)..=timeout.saturating_add(LATE_NS);
+        is_closed && self.attempt.lasted().is_some_and(|lasted| window.contains(&lasted))
     }
 
     /// The containers with a probe or lifecycle handler that it can be.
@@ -113,6 +149,15 @@ impl<'a> Matched<'a> {
     }
 }
 
+/// Those for which this holds; all if there is none.
+fn narrowed<'a>(all: Vec<Match<'a>>, holds: impl Fn(&Match<'a>) -> bool) -> Vec<Match<'a>> {
+    if all.len() < 2 {
+        return all;
+    }
+    let some: Vec<Match<'a>> = all.iter().copied().filter(holds).collect();
+    if some.is_empty() { all } else { some }
+}
+
 /// The pod of the containers, if they have one in common. Two pods on the host's network can have the same target.
 pub(super) fn only_pod<'a>(containers_of: &[PodContainer<'a>]) -> Option<&'a Pod> {
     let (first, _) = containers_of.first()?;
@@ -148,6 +193,49 @@ pub(super) fn outcome_was_logged(attempt: &Attempt) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use tracer_core::testing::{AnswerKind, POD, ProbeType, Runs, SYN, Stream};
+
+    /// The type of the probe of the last verdict.
+    fn last_type(stream: &Stream) -> Option<ProbeType> {
+        stream.verdicts().pop().and_then(|it| it.probe).and_then(|it| it.probe_type)
+    }
+
+    /// The kubelet runs no other probe before the startup probe has succeeded.
+    #[test]
+    fn before_its_success_each_attempt_is_of_the_startup_probe() {
+        let kind = |started: Option<bool>, fill: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            stream.wait_ms(5_000).http_startup().readiness_too().http_liveness_too().pod_in(POD);
+            let started_boot_ns = Some(stream.seconds_ago(1));
+            stream.runs(Runs { started_boot_ns, started, ..Runs::default() });
+            fill(&mut stream);
+            last_type(&stream)
+        };
+        let fails: fn(&mut Stream) = |stream| _ = stream.listens(POD, 8080, true).connect().established().answers(503);
+        let refused: fn(&mut Stream) = |stream| _ = stream.connect().reset_sent(SYN, true, None);
+        assert_eq!(kind(Some(false), fails), Some(ProbeType::Startup));
+        assert_eq!([Some(true), None].map(|started| kind(started, fails)), [None, None]);
+        assert_eq!(kind(None, refused), Some(ProbeType::Startup), "nobody has listened in this run");
+        let after_success: fn(&mut Stream) = |stream| {
+            stream.again(7).connect().established().answer(AnswerKind::Http, Some(200)).closes((100, 101, 200));
+            stream.wait_ms(10).again(8).connect().established().answers(503);
+        };
+        assert_eq!(kind(Some(false), after_success), None, "the status is late");
+    }
+
+    /// The readiness probe waits for 1 s, the liveness probe for 5 s.
+    #[test]
+    fn the_timeout_tells_the_probe() {
+        let kind = |ms: u64, received: u64| {
+            let mut stream = Stream::new().http_readiness().like_liveness_too(5).clone();
+            stream.connect().established().wait_ms(ms).own(|it| _ = it.closes((100, 101, received)));
+            last_type(&stream)
+        };
+        assert_eq!(kind(1_002, 0), Some(ProbeType::Readiness));
+        assert_eq!(kind(5_003, 0), Some(ProbeType::Liveness));
+        assert_eq!(kind(3_000, 0), None);
+    }
 
     fn named(uid: Option<&str>) -> PodRef {
         PodRef { namespace: Some("shop".into()), name: Some("db-0".into()), uid: uid.map(Into::into) }
