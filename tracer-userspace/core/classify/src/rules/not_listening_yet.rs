@@ -116,9 +116,12 @@ fn not_yet(case: &Case<'_>, mut evidence: Vec<Evidence>, at: u64, netns: Netns) 
 }
 
 fn finding(case: &Case<'_>, evidence: Vec<Evidence>, summary: String) -> Finding {
-    let of_probe = match may_be_startup_probe(case) {
-        true => IN_STARTUP_BUDGET.into(),
-        false => Cause::NotListeningYet.fix(),
+    let of_probe = if may_be_startup_probe(case) {
+        IN_STARTUP_BUDGET.into()
+    } else if is_readiness_only(case) {
+        READINESS_ONLY.into()
+    } else {
+        Cause::NotListeningYet.fix()
     };
     let fix: Remediation = by_subject(case, of_probe, |client| {
         format!(
@@ -129,6 +132,17 @@ fn finding(case: &Case<'_>, evidence: Vec<Evidence>, summary: String) -> Finding
 }
 
 const IN_STARTUP_BUDGET: &str = "Nothing, if it listens within the budget of its startupProbe (periodSeconds x failureThreshold): that probe waits for it. Otherwise raise its failureThreshold";
+
+const READINESS_ONLY: &str = "Nothing, if it listens soon: the pod gets no traffic of its Services until then, and a readiness probe restarts nothing. Set its initialDelaySeconds to see fewer failures";
+
+/// No probe of the port can restart a container.
+fn is_readiness_only(case: &Case<'_>) -> bool {
+    let (probes, port) = (case.matched.possible_probes(), case.attempt.flow.dst.port());
+    let pod = case.matched.probed_pod();
+    let all = pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|it| &it.probes);
+    let mut of_port = all.filter(|spec| spec.port == port);
+    !probes.is_empty() && of_port.all(|spec| spec.probe_type == ProbeType::Readiness)
+}
 
 /// The attempt may be the startup probe of its container, so that the container has one.
 pub(super) fn may_be_startup_probe(case: &Case<'_>) -> bool {
@@ -147,7 +161,22 @@ mod tests {
         };
         assert_has(&fix(Stream::http_startup), &["within the budget of its startupProbe"]);
         assert_lacks(&fix(Stream::http_startup), &["Give the container a startupProbe"]);
-        assert_has(&fix(Stream::http_readiness), &["Give the container a startupProbe"]);
+        assert_has(&fix(|stream| stream.liveness(10, 3)), &["Give the container a startupProbe"]);
+    }
+
+    /// A rolling update: nothing restarts a container for a failed readiness probe.
+    #[test]
+    fn a_start_that_only_a_readiness_probe_meets_needs_no_startup_probe() {
+        let fix = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            probed(stream.netns_made(POD)).connect().reset_sent(SYN, true, None).verdict().remediation
+        };
+        let of_readiness = fix(Stream::http_readiness);
+        assert_starts(&of_readiness, "Nothing, if it listens soon: the pod gets no traffic of its Services until then");
+        assert_has(&of_readiness, &["initialDelaySeconds"]);
+        assert_lacks(&of_readiness, &["startupProbe"]);
+        let with_liveness = fix(|stream| stream.http_readiness().http_liveness_too());
+        assert_has(&with_liveness, &["Give the container a startupProbe"]);
     }
 
     #[test]
