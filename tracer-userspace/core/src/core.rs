@@ -270,9 +270,12 @@ impl Core {
         let streak = self.failures.streak(attempt, &self.node);
         let streak = streak.map(|s| next(s, before.is_some() || self.is_grpc_retry(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
-        let established = attempt.established.is_some() && attempt.prober;
-        let failing = established.then(|| self.failures.failing(attempt, &self.node, before.is_some())).flatten();
-        let case = Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak).failing(failing);
+        let is_refused = || attempt.resets_sent().next().is_some() || attempt.ended.is_some();
+        let (established, counted) = (attempt.established.is_some(), self.verdicts.is_counted(conn));
+        let probed = attempt.prober && (established || is_refused());
+        let failing = probed.then(|| self.failures.failing(attempt, &self.node, counted)).flatten();
+        let ended_by = (probed && !established).then(|| self.failures.ended_by(attempt, &self.node)).flatten();
+        let case = Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak).after(failing, ended_by);
         let found = classify(&case);
         let failed = found.as_ref().is_some_and(|(finding, _)| finding.outcome == Outcome::Failure);
         let recovered = before.filter(|before| !failed && before.recovered(attempt, &self.node));

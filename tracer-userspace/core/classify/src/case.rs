@@ -7,7 +7,10 @@ use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_common::names::Hook;
-use tracer_model::event::{Inspection, Netns, Observation, ObservationKind, PacketDrop, ResetSent, Runs, TcpState};
+use tracer_model::event::{
+    Inspection, Netns, Observation, ObservationKind, PacketDrop, ProbeType, ResetSent, Runs, TcpState,
+};
+use tracer_model::record::Cause;
 
 /// How long after a drop a RST or ICMP error still answers the dropped SYN. A rule that rejects answers in the run in
 /// which it drops. The next SYN, with an answer of its own, comes a second later at the earliest (`TCP_TIMEOUT_INIT`).
@@ -27,6 +30,8 @@ pub struct Case<'a> {
     pub(super) streak: Option<Streak>,
     /// Failures in a row of this probe, whatever the answer.
     pub(super) failing: Option<Failing>,
+    /// The probe for which the kubelet ended the last run of the container.
+    pub(super) ended_by: Option<EndedByProbe>,
     pub(super) blocks: Blocks<'a>,
 }
 
@@ -40,14 +45,15 @@ impl<'a> Case<'a> {
             settled,
             streak,
             failing: None,
+            ended_by: None,
             blocks: Blocks::default(),
         }
     }
 
-    /// The same with these failures.
+    /// The same after these failures.
     #[must_use]
-    pub const fn failing(mut self, failing: Option<Failing>) -> Self {
-        self.failing = failing;
+    pub const fn after(mut self, failing: Option<Failing>, ended_by: Option<EndedByProbe>) -> Self {
+        (self.failing, self.ended_by) = (failing, ended_by);
         self
     }
 
@@ -111,6 +117,17 @@ pub struct Failing {
     pub since: u64,
     /// When its last attempt that succeeded began.
     pub succeeded: Option<u64>,
+}
+
+/// The failures in a row for which the kubelet ended a container.
+#[derive(Clone, Copy, Debug)]
+pub struct EndedByProbe {
+    pub probe_type: ProbeType,
+    pub failures: u32,
+    /// Why the last one failed.
+    pub cause: Cause,
+    /// When the last one began.
+    pub at: u64,
 }
 
 /// The attempt never got past its handshake.

@@ -42,7 +42,7 @@ mod translated;
 mod waits;
 mod wrong_field;
 
-pub use case::{Case, Failing, Streak};
+pub use case::{Case, EndedByProbe, Failing, Streak};
 pub use culprit::{culprit_of, is_elsewhere, is_plugin};
 use finding::Finding;
 pub use pod_sockets::{FRESH_NS, REDIRECT_NS};

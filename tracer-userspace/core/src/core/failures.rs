@@ -10,7 +10,7 @@ use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched, Named};
 use tracer_classify::finding::Finding;
 use tracer_classify::kubelet::may_be_ignored;
-use tracer_classify::{Failing, Streak};
+use tracer_classify::{EndedByProbe, Failing, Streak};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, AnswerKind, ConnId, Netns, ProbeType};
 use tracer_model::recent::Recent;
@@ -21,6 +21,9 @@ pub(super) const MAX_COUNTERS: usize = 4096;
 const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
 /// How long a refused attempt is kept. It is classified again when a process begins to listen on its port.
 const KEEP_REFUSED_NS: u64 = 300_000_000_000;
+/// How long after its last failed probe a container may end: the default of `terminationGracePeriodSeconds`, and until
+/// the next run the readiness probe may be refused.
+const ENDED_BEFORE_NS: u64 = 40_000_000_000;
 
 /// Failures in a row of a probe.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,6 +35,8 @@ struct InARow {
     last: u64,
     /// The process that made it: the kubelet.
     prober: u32,
+    /// Why the last one failed.
+    cause: Option<Cause>,
     /// When the last redirected attempt began. It may have been a success.
     redirected: Option<u64>,
     /// When the first attempt after the last failure began that succeeded. A failure may be counted after it that came
@@ -87,13 +92,16 @@ struct Refused {
     container: Option<String>,
     /// The process that made the attempts: the kubelet, which begins at zero when it restarts.
     prober: u32,
+    /// When the attempt began that spent the budget of the start. Later ones are of the next run.
+    spent: Option<u64>,
 }
 
 impl Failures {
     /// Refusals in a row before this attempt, by the same namespace and the same run of the container.
     pub(super) fn streak(&self, attempt: &Attempt, node: &Node) -> Option<Streak> {
         let namespace = refused_in(attempt);
-        let refused = self.streaks.get(&(attempt.flow.dst, namespace)).filter(|it| it.prober == attempt.actor.pid)?;
+        let is_same = |it: &&Refused| it.spent.is_none_or(|at| attempt.started <= at) && it.prober == attempt.actor.pid;
+        let refused = self.streaks.get(&(attempt.flow.dst, namespace)).filter(is_same)?;
         let Refused { streak, container, .. } = refused;
         let matched = Matched::new(attempt, node);
         let id = matched.probed_container().and_then(|(_, it)| it.id.as_ref());
@@ -131,8 +139,35 @@ impl Failures {
         let streak = before.map_or(Streak::of_one(last), |s| Streak { last, ..next(s, is_retry) });
         let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
         let container = matched.probed_container().and_then(|(_, it)| it.id.clone());
-        let refused = Refused { streak, container, prober: attempt.actor.pid };
+        let refused = Refused { streak, container, prober: attempt.actor.pid, spent: None };
         self.streaks.insert((attempt.flow.dst, refused_in(attempt)), refused);
+    }
+
+    /// The attempt spent the budget of a start: the kubelet ends this run.
+    fn spent(&mut self, attempt: &Attempt) {
+        if let Some(refused) = self.streaks.get_mut(&(attempt.flow.dst, refused_in(attempt))) {
+            refused.spent = Some(attempt.started);
+        }
+    }
+
+    /// The startup or liveness probe of the attempt's container for which the kubelet ended its last run: the failures
+    /// in a row reached the threshold shortly before, and nothing shows a later run.
+    pub(super) fn ended_by(&self, attempt: &Attempt, node: &Node) -> Option<EndedByProbe> {
+        let matched = Matched::new(attempt, node);
+        let (named, (_, container)) = (matched.name(), matched.probed_container()?);
+        let specs = container.probes.iter().filter(|spec| spec.probe_type != ProbeType::Readiness);
+        let spent = specs.filter_map(|spec| {
+            let dst = SocketAddr::new(attempt.flow.dst.ip(), spec.port);
+            let row = self.in_a_row.get(&ProbeKey::of_type(dst, &named, spec.probe_type))?;
+            let is_it = row.prober == attempt.actor.pid && row.count >= spec.failure_threshold.max(1);
+            let is_just_before = row.last <= attempt.started && attempt.started - row.last <= ENDED_BEFORE_NS;
+            let is_later_run = matched.run_began(attempt.started).is_some_and(|began| began > row.last);
+            let succeeded = [dst, attempt.flow.dst].iter().any(|dst| node.has_succeeded_since(*dst, row.last));
+            let by = EndedByProbe { probe_type: spec.probe_type, failures: row.count, cause: row.cause?, at: row.last };
+            let is_over = row.is_over(attempt.started) || is_later_run || succeeded;
+            (is_it && is_just_before && !is_over).then_some(by)
+        });
+        spent.max_by_key(|it| it.at)
     }
 
     pub(super) fn end_streaks(&mut self, dst: SocketAddr) {
@@ -173,6 +208,15 @@ impl Failures {
 impl Core {
     /// Keeps a refused attempt: if a process begins to listen there, the refusal only came too early.
     pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
+        self.note_refusal(conn, finding, again);
+        if finding.cause == Cause::StartupBudgetExceeded
+            && let Some(attempt) = self.correlator.get(conn)
+        {
+            self.failures.spent(attempt);
+        }
+    }
+
+    fn note_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
         let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
         if !finding.cause.has(Trait::NoListener) || attempt.established.is_some() {
             return;
@@ -214,6 +258,7 @@ impl Core {
             in_a_row.add(attempt, timeout_ns, success_gap_ns, restarts_at);
             in_a_row.succeeded = succeeded;
         }
+        in_a_row.cause = Some(finding.cause);
         Some(if in_a_row.is_over(attempt.started) { 1 } else { in_a_row.count.max(1) })
     }
 
@@ -221,6 +266,7 @@ impl Core {
     pub(super) fn succeeded(&mut self, conn: ConnId, time: u64, out: &mut Vec<Decision>) {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let named = Matched::new(attempt, &self.node).name();
+        self.node.observe_success(attempt);
         let findings = self.budgets.answered(attempt, &named, &self.node).into_iter();
         out.extend(findings.map(|it| finding_record(time, it)));
         self.failures.succeeded(attempt, &named);

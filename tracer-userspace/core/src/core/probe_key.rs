@@ -22,10 +22,14 @@ pub(super) struct ProbeKey {
 impl ProbeKey {
     /// `None` if the kind of the probe is not known.
     pub(super) fn of(dst: SocketAddr, named: &Named) -> Option<Self> {
-        let probe_type = named.probe.as_ref()?.probe_type?;
+        Some(Self::of_type(dst, named, named.probe.as_ref()?.probe_type?))
+    }
+
+    /// The key of the probe of this kind.
+    pub(super) fn of_type(dst: SocketAddr, named: &Named, probe_type: ProbeType) -> Self {
         let pod = named.k8s.as_ref().and_then(|k8s| k8s.pod_uid.clone().or_else(|| k8s.pod_name.clone()));
         let container = named.k8s.as_ref().and_then(|k8s| k8s.container_name.clone());
-        Some(Self { dst, probe_type, pod, container })
+        Self { dst, probe_type, pod, container }
     }
 
     /// The key of the same probe while its pod was not known.

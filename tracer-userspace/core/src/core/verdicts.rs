@@ -119,6 +119,11 @@ impl Verdicts {
         self.by_attempt.get_mut(&conn).and_then(|it| it.counted.replace(kind)) != Some(kind)
     }
 
+    /// The attempt is counted as a failure of a probe.
+    pub(super) fn is_counted(&self, conn: ConnId) -> bool {
+        self.by_attempt.get(&conn).is_some_and(|it| it.counted.is_some())
+    }
+
     /// A verdict on the attempt waits to be emitted.
     pub(super) fn is_pending(&self, conn: ConnId) -> bool {
         self.by_attempt.get(&conn).is_some_and(|it| it.pending.is_some())

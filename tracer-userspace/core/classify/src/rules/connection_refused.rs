@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::super::EndedByProbe;
 use super::super::history;
 use super::super::pod_sockets;
 use super::super::services::unserved_node_port;
@@ -11,6 +12,7 @@ use super::not_listening_yet::may_be_startup_probe;
 use super::refusal::{Refused, by_any_stack, by_other_stack, pod_elsewhere, serves};
 use super::*;
 use tracer_model::event::{Listen, Loss, Netns};
+use tracer_model::record::Trait;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Some(refused) = by_any_stack(case) else { return redirected::find(case) };
@@ -39,7 +41,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let by_itself = || Some((history::ended_by_itself(case, refused_at)?, history::find_own_end(case)));
     let (ended, own_fix) = killed.or_else(|| by_itself().filter(|_| stopped.is_none())).unzip();
-    let ended = ended.or_else(|| stopped.map(|(_, listen, before)| describe_stopped(listen, before)));
+    let by_probe = ended_by_probe(case, stopped.map(|(at, ..)| at));
+    let ended = ended.or_else(|| stopped.map(|(_, listen, before)| describe_stopped(listen, before, by_probe)));
     let why = ended.or_else(|| {
         let elsewhere = netns.and_then(|netns| listener_on_other_address(case, netns));
         let listens = elsewhere.map(|listen| format!("; {} listens on {} only", listen.actor, listen.addr));
@@ -57,8 +60,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return Some(found.with_confidence(confidence));
     }
     if let Some((_, listen, _)) = stopped {
-        let fix =
-            format!("Find why {} stopped: it crashed, was restarted, or closed its socket by itself", listen.actor);
+        let fix = fix_of_stopped(listen, by_probe);
         let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_logs(case, fix));
         return Some(found.with_confidence(confidence));
     }
@@ -157,9 +159,29 @@ pub(super) fn last_listener<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a (u6
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-fn describe_stopped(listen: &Listen, before: u64) -> String {
+fn describe_stopped(listen: &Listen, before: u64, by_probe: Option<EndedByProbe>) -> String {
     let before = if before < SECOND_NS { ms(before) } else { format!("{:.1} s", before as f64 / 1e9) };
-    format!("; {} stopped listening there {before} before", listen.actor)
+    let why = by_probe.map(|EndedByProbe { probe_type, failures, cause, .. }| {
+        format!("; the kubelet ended its container after {failures} failed attempts of its {probe_type} probe in a row (the last one: {cause})")
+    });
+    format!("; {} stopped listening there {before} before{}", listen.actor, why.unwrap_or_default())
+}
+
+fn fix_of_stopped(listen: &Listen, by_probe: Option<EndedByProbe>) -> String {
+    match by_probe {
+        Some(EndedByProbe { probe_type, cause, .. }) => {
+            format!(
+                "Do what the verdict {cause} of its {probe_type} probe says: the kubelet ended the container for that"
+            )
+        }
+        None => format!("Find why {} stopped: it crashed, was restarted, or closed its socket by itself", listen.actor),
+    }
+}
+
+/// The failures in a row of a probe had reached its threshold before the process stopped to listen, so the kubelet ended
+/// the container. If that process was gone before, it ended by itself.
+fn ended_by_probe(case: &Case<'_>, stopped: Option<u64>) -> Option<EndedByProbe> {
+    case.ended_by.filter(|by| stopped.is_some_and(|at| by.at < at) && !by.cause.has(Trait::NoListener))
 }
 
 /// `inet_lookup_listener` compares the device and the family, too, which the event of the listener does not show.
@@ -199,6 +221,25 @@ mod tests {
         assert_has(&verdict.evidence[0].text, &["stopped listening on port 8080"]);
         assert_has(&verdict.remediation, &["Find why ", "--since=5m", "--previous"]);
         assert_lacks(&verdict.remediation, &["startupProbe"]);
+    }
+
+    /// The liveness probe gets 404 until the kubelet ends the container. The readiness probe then finds it gone.
+    #[test]
+    fn a_process_that_the_kubelet_ended_has_not_crashed() {
+        let stopped = |failures: u64| {
+            let mut stream = Stream::new();
+            stream.liveness(1, 3).readiness_too().pod_in(POD).listens(POD, 8080, true);
+            for conn in 100..100 + failures {
+                stream.again(conn).connect().established().answers(404).wait_ms(1);
+                stream.kubelet_of(ProbeType::Liveness, ProbeOutput::Status(404)).wait_ms(1_000);
+            }
+            stream.listens(POD, 8080, false).wait_ms(10).again(200).connect().refused().last_verdict()
+        };
+        let ended = stopped(3);
+        let words = "; the kubelet ended its container after 3 failed attempts of its liveness probe in a row (the last one: app_status_failure)";
+        assert_ends(&ended.summary, words);
+        assert_starts(&ended.remediation, "Do what the verdict app_status_failure of its liveness probe says");
+        assert_has(&stopped(2).remediation, &["Find why ", "it crashed"]);
     }
 
     /// The kernel skips a listener that is bound to another device.

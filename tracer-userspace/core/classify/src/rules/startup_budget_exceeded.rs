@@ -21,12 +21,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let at = evidence.iter().map(|e| e.time_boot_ns).max()?;
     let spec = case.matched.start_probe()?;
     let start = ContainerStart::of(case, spec, netns, streak, at)?;
-    let spent = spent(case, spec, start, streak, at)?;
     let since = start.began().unwrap_or(streak.since);
+    let surely = spent(case, spec, start, streak, at)?;
     if start.is_over(case, netns) {
         return None;
     }
-    let confidence = start.confidence && spent == Spent::Surely && streak.of_probes && !others_listen(case, netns);
+    let confidence = surely && start.confidence && streak.of_probes && !others_listen(case, netns);
     let found = finding(case, evidence, spec, netns, start, since, at);
     let found = match (start.is_known, confidence) {
         // The process may have listened before tracer began, and have ended.
@@ -70,52 +70,36 @@ pub(in super::super) fn while_answering(case: &Case<'_>, first: &Finding) -> Opt
         "its {kind} probe has failed since its start {waited:.0} s before, and allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}){now}{before}",
         spec.initial_delay_s, spec.period_s, spec.failure_threshold
     );
-    Some(Finding::likely(Cause::StartupBudgetExceeded, vec![evidence], summary, fix(spec, waited)))
+    Some(Finding::likely(Cause::StartupBudgetExceeded, vec![evidence], summary, fix(spec)))
 }
 
-/// Whether the probe's failures in a row are as many as it allows.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Spent {
-    Surely,
-    /// Some of the refused attempts can have been another probe's.
-    Nearly,
-}
-
-/// Counts the refusals in a row without those that can be of other probes on the same port. `None` before the earliest
-/// time at which they can be too many.
-fn spent(case: &Case<'_>, spec: &ProbeSpec, start: ContainerStart, streak: Streak, at: u64) -> Option<Spent> {
+/// This attempt is of the probe, and its failures in a row are as many as it allows; whether that is sure. Not before
+/// the earliest time at which they can be too many.
+fn spent(case: &Case<'_>, spec: &ProbeSpec, start: ContainerStart, streak: Streak, at: u64) -> Option<bool> {
     let lasted = at.saturating_sub(streak.since).saturating_add(SLACK_NS);
     let needed_s = u64::from(spec.failure_threshold.saturating_sub(1)) * u64::from(spec.period_s);
     let needed = needed_s.saturating_mul(SECOND_NS);
     let age = start.began().map(|began| at.saturating_sub(began).saturating_add(SLACK_NS));
     let too_early = age.is_some_and(|age| age < u64::from(spec.earliest_restart_s()) * SECOND_NS);
+    let (pod, container) = case.matched.probed_container()?;
     if spec.failure_threshold == 0 || lasted < needed || too_early {
         return None;
     }
-    // Counts the other probes of the port even if the kubelet outcome identifies this attempt: earlier ones may not be
-    // identified.
-    let (pod, container) = case.matched.probed_container()?;
     // The container's other probes wait for the success of its startup probe.
     let waits = |of: &Container| spec.probe_type == ProbeType::Startup && std::ptr::eq(of, container);
     let others = pod.containers.iter().filter(|of| !waits(of)).flat_map(|of| &of.probes);
-    let others = others.filter(|other| other.port == spec.port && !std::ptr::eq(*other, spec));
+    let has_others = others.filter(|other| !std::ptr::eq(*other, spec)).any(|other| other.port == spec.port);
     // A postStart handler connects once in a start.
     let handlers = pod.containers.iter().flat_map(|it| &it.lifecycle);
-    let handlers = handlers.filter(|it| it.port == spec.port && it.event == LifecycleEvent::PostStart);
-    let others: Vec<u32> = others.map(|other| max_attempts(other, age, lasted)).chain(handlers.map(|_| 1)).collect();
-    let own = streak.count.saturating_sub(others.iter().sum());
-    match own >= spec.failure_threshold {
-        true => Some(Spent::Surely),
-        false => (!others.is_empty() && age.is_some() && own + 1 >= spec.failure_threshold).then_some(Spent::Nearly),
-    }
-}
-
-/// How many attempts a probe has made at most since the start, or since the first refusal.
-fn max_attempts(other: &ProbeSpec, age: Option<u64>, lasted: u64) -> u32 {
-    let delay = u64::from(other.initial_delay_s) * SECOND_NS;
-    let time = age.map_or(lasted, |age| age.saturating_sub(delay));
-    let periods = time / (u64::from(other.period_s.max(1)) * SECOND_NS);
-    u32::try_from(periods).unwrap_or(u32::MAX).saturating_add(1)
+    let handlers = handlers.filter(|it| it.port == spec.port && it.event == LifecycleEvent::PostStart).count();
+    let own = if has_others {
+        // The refusals of several probes look alike. Only the kubelet's log names the probe of each.
+        let is_it = case.matched.probe_type() == Some(spec.probe_type);
+        case.failing.filter(|_| is_it)?.count.min(streak.count)
+    } else {
+        streak.count.saturating_sub(u32::try_from(handlers).unwrap_or(u32::MAX))
+    };
+    (own >= spec.failure_threshold).then_some(handlers == 0)
 }
 
 /// When the start began, as far as tracer saw it.
@@ -217,17 +201,19 @@ fn finding(
         spec.failure_threshold,
         history::last_run_spent_budget(case).unwrap_or_default()
     );
-    Finding::failure(Cause::StartupBudgetExceeded, evidence, summary, fix(spec, waited))
+    Finding::failure(Cause::StartupBudgetExceeded, evidence, summary, fix(spec))
 }
 
-/// A probe to paste that would have passed: it allows twice the observed time, with the same period.
-fn fix(spec: &ProbeSpec, waited: f64) -> String {
-    let probe = startup_probe::that_allows(waited * 2.0, spec);
+/// A probe to paste with the same period. How long the start takes is not known, as it was not over: it allows ten times
+/// the budget, and no more than ten minutes if that is twice the budget.
+fn fix(spec: &ProbeSpec) -> String {
+    let budget = f64::from(spec.budget_s());
+    let probe = startup_probe::that_allows((budget * 10.0).min(600.0).max(budget * 2.0), spec);
     let what = match spec.probe_type {
         ProbeType::Startup => "Give the startupProbe a budget",
         _ => "Add a startupProbe",
     };
-    format!("{what} that covers the start: {probe}")
+    format!("{what} that covers the start. How long that takes is not known, so allow plenty: {probe}")
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ fn the_refusal_that_reaches_the_threshold_spends_the_budget() {
     let stream = refusals(3);
     assert_eq!(stream.causes(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
     let last = &stream.verdicts()[2].verdict;
-    assert_has(&last.remediation, &["failureThreshold: 6"]);
+    assert_has(&last.remediation, &["How long that takes is not known", "failureThreshold: 30} (allows 30 s)"]);
     assert_ends(&last.summary, "; the kubelet restarts it now");
     let mut of_job = Stream::new().liveness(1, 3).never_restarted().netns_made(POD).clone();
     refuse(&mut of_job, 100, 3);
@@ -72,18 +72,46 @@ fn refusals_of_the_readiness_probe_spend_no_liveness_budget() {
         stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(10_000);
     }
     assert_eq!(stream.causes(), ["not_listening_yet"; 5], "40 s, of at least 50");
-    // From 50 s on each refusal can be the one that is too many: both probes run since 30 s.
+    // Both probes run now, and nothing names the probe of a refusal.
     for conn in 200..204 {
         stream.again(conn).connect().reset_sent(SYN, true, None).wait_ms(1_000);
         stream.again(conn + 10).connect().reset_sent(SYN, true, None).wait_ms(9_000);
     }
-    let last = &stream.verdicts()[12].verdict;
-    assert_eq!(
-        (last.cause.name(), last.confidence),
-        ("startup_budget_exceeded", Confidence::Proven),
-        "{}",
-        last.summary
-    );
+    assert_eq!(stream.causes(), ["not_listening_yet"; 13]);
+}
+
+/// Attempts of a liveness and a readiness probe of the port, each second, 20 ms apart. The kubelet names each of them.
+fn named_refusals(stream: &mut Stream, from: u64, count: u64) {
+    for conn in from..from + count {
+        for (conn, kind) in [(conn, ProbeType::Liveness), (conn + 50, ProbeType::Readiness)] {
+            stream.again(conn).connect().refused().wait_ms(1).kubelet_of(kind, ProbeOutput::Network).wait_ms(19);
+        }
+        stream.wait_ms(960);
+    }
+}
+
+/// Seen beside a kubelet: the readiness probe is refused 20 ms after the attempt that spends the budget, and goes on
+/// until the status of the next run comes.
+#[test]
+fn only_the_liveness_attempt_that_reaches_the_threshold_spends_the_budget() {
+    let mut stream = Stream::new().liveness(1, 3).readiness_too().runs(Runs::default()).netns_made(POD).clone();
+    named_refusals(&mut stream, 100, 3);
+    for conn in 200..202 {
+        stream.again(conn).connect().refused().wait_ms(1).kubelet(ProbeOutput::Network).wait_ms(980);
+    }
+    run(&mut stream, 1, Some(killed(3, "Error", 137)));
+    named_refusals(&mut stream, 300, 3);
+    let spent = |it: &&VerdictBody| it.verdict.cause == Cause::StartupBudgetExceeded;
+    let verdicts = stream.verdicts();
+    let spent: Vec<_> = verdicts.iter().filter(spent).map(|it| it.attempt_id.clone().unwrap_or_default()).collect();
+    assert_eq!(spent, ["102", "302"]);
+}
+
+/// One probe: after the attempt that spends the budget, the next refusal is of the next run.
+#[test]
+fn a_budget_is_spent_once() {
+    let spent = |count| refusals(count).causes().into_iter().filter(|it| *it == "startup_budget_exceeded").count();
+    assert_eq!([3, 4, 5, 6].map(spent), [1, 1, 1, 2]);
 }
 
 /// The kubelet outcome identifies this attempt as the second of the liveness probe. Two refusals before were of another
@@ -197,7 +225,7 @@ fn a_start_that_the_status_shows_is_proven_and_begins_there() {
     assert_has(&last.summary, &["is not listening after 2 s in"]);
     assert_has(&last.summary, &["the run before ended in the same way, after 3 s"]);
     assert_eq!(last.evidence[0].hook, "container_status");
-    assert_ends(&last.remediation, "failureThreshold: 6} (allows 6 s)");
+    assert_ends(&last.remediation, "failureThreshold: 30} (allows 30 s)");
 }
 
 /// The kernel killed the run before, or it exited by itself, at the time at which its budget was over.
@@ -301,7 +329,7 @@ fn a_start_that_answers_with_failures_until_its_budget_ends_is_in_also() {
     assert_eq!((last.also, last.confidence), (vec![Cause::StartupBudgetExceeded], Confidence::Proven));
     assert_starts(
         &last.remediation,
-        "If it is still starting: Add a startupProbe that covers the start: startupProbe: {",
+        "If it is still starting: Add a startupProbe that covers the start. How long that takes is not known",
     );
     assert_has(&last.remediation, &["Otherwise: The network from the kubelet", "correct the probe's path"]);
     assert_has(&last.summary, &["; its liveness probe has failed since its start 2 s before, and allows 3 s"]);
@@ -331,7 +359,7 @@ fn the_containers_own_listener_ends_its_start() {
         let server = Listener { pid: 7, comm: "app".into() };
         let at = ListenerAt { addr: address("0.0.0.0:9090"), device: None, server, container: Some(container.into()) };
         stream.pod_sockets(|reading| reading.elsewhere = vec![at]);
-        refuse(&mut stream, 200, 3);
+        refuse(&mut stream, 200, 2);
         stream.causes().last().copied().map(str::to_owned)
     };
     assert_eq!(spent("one").as_deref(), Some("connection_refused"));
