@@ -54,10 +54,6 @@ impl InARow {
     /// - No failure for `success_gap_ns`: an attempt in between has succeeded.
     fn add(&mut self, attempt: &Attempt, timeout_ns: u64, success_gap_ns: Option<u64>, restarts_at: Option<u32>) {
         let (began, prober) = (attempt.started, attempt.actor.pid);
-        // Its verdict was held: a later failure was counted before.
-        if began < self.last {
-            return;
-        }
         let is_over = self.is_over(began);
         let redirected = self.redirected.take().is_some_and(|at| began.saturating_sub(at) >= timeout_ns);
         let succeeded = success_gap_ns.is_some_and(|gap| began.saturating_sub(self.last) >= gap);
@@ -252,7 +248,14 @@ impl Core {
         // The verdict on this failure may have been held until then.
         let succeeded = self.failures.succeeded.get(&key).copied().filter(|at| *at > attempt.started);
         let in_a_row = self.failures.in_a_row.or_default(key);
-        if is_new && !is_retry {
+        if is_new && !is_retry && attempt.started < in_a_row.last {
+            // Its verdict was held: a later failure was counted before.
+            if succeeded.is_some_and(|at| at < in_a_row.last) {
+                return Some(1);
+            }
+            in_a_row.count += 1;
+            in_a_row.since = in_a_row.since.min(attempt.started);
+        } else if is_new && !is_retry {
             let threshold = named.probe.as_ref().and_then(|probe| probe.failure_threshold);
             let restarts_at = threshold.filter(|_| probe_type != ProbeType::Readiness);
             in_a_row.add(attempt, timeout_ns, success_gap_ns, restarts_at);

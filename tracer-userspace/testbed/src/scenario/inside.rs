@@ -158,8 +158,8 @@ fn depends_beside_dead_agent(fixture: &mut Fixture<'_>) -> Result<()> {
     let _silent = connect_to_peer(fixture, pod)?;
     fixture.mentions(&[
         "the pod's own connects fail: to 10.88.0.",
-        ":9125 (Connection refused",
-        "10.96.0.1:443 (no answer",
+        ":9125: Connection refused",
+        "10.96.0.1:443: no answer",
     ]);
     fails_after_inspection(fixture, pod, Ending::Status)
 }

@@ -227,8 +227,8 @@ mod tests {
         let refused = ("10.96.0.1:443", libc::ECONNREFUSED);
         let verdict = after(&[("10.9.9.9:5432", libc::EHOSTUNREACH), refused, refused], 100);
         assert_eq!(verdict.also, [Cause::DependencyUnreachable]);
-        let words = "; perhaps because the pod's own connects fail: to 10.96.0.1:443 (Connection refused (os error 111)), \
-            to 10.9.9.9:5432 (No route to host (os error 113))";
+        let words = "; perhaps because the pod's own connects fail: to 10.96.0.1:443: Connection refused (os error 111), \
+            to 10.9.9.9:5432: No route to host (os error 113)";
         assert_ends(&verdict.summary, words);
         let rows = verdict.evidence.iter().filter(|it| it.hook == "inet_sk_error_report");
         assert_has(&rows.map(|it| it.text.as_str()).collect::<String>(), &["2 connects of the pod to 10.96.0.1:443"]);
@@ -253,9 +253,9 @@ mod tests {
         let database = vec![UnansweredConnect { dst: address("10.9.9.9:5432"), sockets: 1, retransmits: 2 }];
         unavailable(&mut stream).pod_sockets(|reading| reading.unanswered = database).wait_ms(100).again(8);
         let verdict = unavailable(&mut stream).verdicts().pop().expect("a verdict").verdict;
-        let refused = "(Connection refused (os error 111))";
+        let refused = "Connection refused (os error 111)";
         let words = format!(
-            "fail: to 10.88.0.1:9125 {refused}, to 10.96.0.7:80 {refused}, to 10.9.9.9:5432 (no answer), \
+            "fail: to 10.88.0.1:9125: {refused}, to 10.96.0.7:80: {refused}, to 10.9.9.9:5432: no answer, \
             and to 1 other destination"
         );
         assert_ends(&verdict.summary, &words);
