@@ -44,8 +44,11 @@ fn snapshots(folder: &str) -> Result<BTreeMap<String, String>> {
     let mut texts = BTreeMap::new();
     for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        texts.insert(name, fs::read_to_string(&path)?);
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        // A test that fails leaves its results beside the snapshot, as `.snap.new`.
+        if let Some(name) = file.strip_suffix(".snap") {
+            texts.insert(name.to_owned(), fs::read_to_string(&path)?);
+        }
     }
     Ok(texts)
 }
