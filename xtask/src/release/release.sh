@@ -52,7 +52,7 @@ for architecture in amd64 arm64; do
     (cd "$tree" && find etc usr -type f -exec sha256sum {} +) | sed 's,  .*/, ,' | sort | diff "$parts/rpm.txt" -
 
     for object in ebpf ebpf.typed; do
-        file="$OUT/tracer-$VERSION-${object/./-}-$architecture"
+        file="$OUT/tracer-$VERSION-$(echo "$object" | tr . -)-$architecture"
         llvm-objcopy --output-target=binary --only-section=".tracer.$object" "$stage/tracer" "$parts/$object.o"
         install -m 644 "$parts/$object.o" "$file.o"
         llvm-objdump --disassemble --no-show-raw-insn "$parts/$object.o" | sed '/file format/d' | gzip -9n > "$file.txt.gz"
