@@ -13,7 +13,7 @@ use tracer_attempts::enrich::netns_ref;
 use tracer_classify::not_run::ClockStep;
 use tracer_classify::{culprit_of, is_elsewhere, is_plugin};
 use tracer_model::decision::Decision;
-use tracer_model::event::{LinkChange, NetnsOp, NetnsOpKind, Observation, ObservationKind};
+use tracer_model::event::{LinkChange, LinkState, NetnsOp, NetnsOpKind, Observation, ObservationKind};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};
 
 /// The node events that this observation shows; `node` is what was known before it.
@@ -64,10 +64,14 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
 }
 
 /// A network plugin removes a pod's link from within the pod: the node's end goes with it. So ends each pod. If the pod
-/// is still probed, `pod_link_down` names the plugin.
+/// is still probed, `pod_link_down` names the plugin. A plugin that sets another link of the node down, as `lo`, has
+/// gone astray.
 fn is_end_of_pod(change: &LinkChange, node: &Node) -> bool {
     let from_pod = change.actor.netns.is_some_and(|netns| !node.is_a_node(netns));
-    !change.up && from_pod && is_plugin(change)
+    let has_other_end = |link: &LinkState| link.peer_ifindex.is_some();
+    // The removed link may be gone from the list.
+    let is_pair = || node.links.by_index(change.netns, change.ifindex).map_or(change.name != "lo", has_other_end);
+    !change.up && from_pod && is_plugin(change) && is_pair()
 }
 
 /// Whether a process of this name works in the namespace of the node: another tracer, or runc and crun for an exec
@@ -177,6 +181,13 @@ mod tests {
         let path = || opens("bridge", "/run/netns/cni-1");
         let pair = vec![path(), enters("bridge", NODE, AWAY), sets_down("bridge", AWAY, "veth7")];
         assert!(summaries(pair).is_empty(), "a pod ends");
+        for name in ["lo", "eth0"] {
+            let links = vec![link(7, "eth0", &["192.0.2.2"])];
+            let known = ObservationKind::Links(Links { netns: NODE, cookie: None, links });
+            let astray = vec![known, path(), enters("bridge", NODE, AWAY), sets_down("bridge", AWAY, name)];
+            let words = "of the node set down by bridge (pid 4242), which was in another network namespace";
+            assert_eq!(summaries(astray), [format!("{name} {words}")]);
+        }
         let home = vec![
             path(),
             enters("bridge", NODE, AWAY),
