@@ -70,10 +70,11 @@ pub(in super::super) fn between<'a>(
     enough.max_by_key(|it| (!it.is_above, it.micros))
 }
 
-/// The cgroup of a pod: `podUID`, or `kubepods-burstable-podUID.slice`. Its quota is the sum of its containers' limits.
+/// The cgroup of a pod: `kubepods/burstable/podUID`, or `kubepods-burstable-podUID.slice`. Its quota is the sum of its
+/// containers' limits.
 fn is_of_pod(cgroup: &str) -> bool {
     let name = Path::new(cgroup).file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with("pod") || name.starts_with("kubepods-") && name.contains("-pod")
+    cgroup.contains("kubepods") && (name.starts_with("pod") || name.contains("-pod"))
 }
 
 /// The cgroups of the process that has the connection; if it is not known, those of all that listen. A pod has other
@@ -153,6 +154,7 @@ mod tests {
                 "Raise the CPU limits of the pod's containers, or remove them: ",
             ),
             ("/web.slice", "/web.slice/a", "Raise the CPU limit of the cgroup above the container's, or remove it: "),
+            ("/podman.service", "/podman.service/a", "Raise the CPU limit of the cgroup above the container's, "),
         ] {
             let held = slow_as(cgroup, 7, Some(server));
             assert_eq!(held.also, [Cause::CpuThrottled]);
