@@ -324,9 +324,10 @@ impl Core {
         self.withdraw_other_loopback(conn, out);
         if outcome == Some(Outcome::Success) {
             self.succeeded(conn, time, out);
+        } else if is_well {
+            self.failures.end_streaks(dst);
         }
         if is_well {
-            self.failures.end_streaks(dst);
             self.withdraw_retried(conn, out);
         }
         self.release_verdict(conn, time, out);
