@@ -35,7 +35,7 @@ pub enum EbpfError {
     ProgramPermission(String),
     /// Programs may not read the kernel's memory.
     #[error(
-        "lockdown `confidentiality` (/sys/kernel/security/lockdown) forbids programs to read the kernel's memory, and this kernel lacks `bpf_rdonly_cast`: boot with lockdown=integrity, or Linux 6.2 or newer"
+        "lockdown `confidentiality` (/sys/kernel/security/lockdown) forbids programs to read the kernel's memory, and tracer can do without only by `bpf_rdonly_cast` (Linux 6.2) and the kernel's own BTF: boot with lockdown=integrity, or use Linux 6.2 or newer without --btf"
     )]
     Lockdown,
     #[error("required hook {hook} is not attached: {reason}")]
