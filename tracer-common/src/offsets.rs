@@ -88,6 +88,10 @@ offsets! {
     task_mm: "task_struct" . "mm";
     mm_env_start: "mm_struct" . "env_start";
     mm_env_end: "mm_struct" . "env_end";
+    conntrack_tuples: "nf_conn" . "tuplehash";
+    tuple_in_hash: "nf_conntrack_tuple_hash" . "tuple";
+    tuple_src: "nf_conntrack_tuple" . "src";
+    tuple_dst: "nf_conntrack_tuple" . "dst";
     skb_nfct: "sk_buff" . "_nfct";
 }
 

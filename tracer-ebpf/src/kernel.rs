@@ -13,7 +13,7 @@ mod task;
 mod typed;
 
 use aya_ebpf::{EbpfContext as _, programs::TracePointContext};
-use tracer_common::ABSENT32;
+use tracer_common::{ABSENT32, tuple::map_v4};
 
 #[cfg(feature = "typed-loads")]
 use self::typed::{copy, copy_str};
@@ -58,6 +58,22 @@ pub fn read_or_zero<T: Copy + Default>(base: u64, offset: u32) -> T {
     let mut value = T::default();
     read_into(base, offset, &mut value);
     value
+}
+
+/// Copies an address of this family, v4-mapped. Its offset depends on the family: IPv4, IPv6.
+#[inline(always)]
+pub fn read_addr(family: u16, base: u64, [v4, v6]: [u32; 2], dst: &mut [u8; 16]) -> bool {
+    match family {
+        AF_INET => match read::<[u8; 4]>(base, v4) {
+            Some(addr) => {
+                map_v4(dst, addr);
+                true
+            }
+            None => false,
+        },
+        AF_INET6 => read_into(base, v6, dst),
+        _ => false,
+    }
 }
 
 /// Copies a NUL-terminated string from `base + offset`. `dst` must be zeroed: what follows the NUL is not written.

@@ -10,7 +10,7 @@ use tracer_common::{conn::Via, packet::Packet, stats::Counter, tracking::port_bu
 use crate::{
     emit::count,
     flows,
-    kernel::Sock,
+    kernel::{Skb, Sock},
     maps::{Conn, DESTS, Endpoint, KNOWN, Pending, TARGET_PORTS},
     sockets, waiting,
 };
@@ -22,25 +22,47 @@ pub struct Match {
     pub via: Via,
 }
 
-/// The connection of a packet. A packet of the handshake may have a translated client address or target port.
+/// The connection of a packet. A packet of the handshake may have a translated client address or target.
 #[inline(always)]
 pub fn of_packet(packet: &Packet) -> Option<Match> {
-    by_packet(&packet.tuple).or_else(|| if packet.is_syn() { by_translated(packet) } else { None })
+    of_tuple(&packet.tuple, packet)
 }
 
-/// The connection of a packet with a translated source address, or with another port of the target (a redirect).
+/// The connection of a packet of this network namespace's conntrack, which knows the tuple before a translation.
+#[inline(always)]
+pub fn of_tracked_packet(skb: Skb, packet: &Packet) -> Option<Match> {
+    let mut tuple = packet.tuple;
+    if packet.is_syn() {
+        skb.original(&mut tuple);
+    }
+    of_tuple(&tuple, packet)
+}
+
+#[inline(always)]
+fn of_tuple(tuple: &Tuple, packet: &Packet) -> Option<Match> {
+    by_packet(tuple).or_else(|| if packet.is_syn() { by_translated(packet) } else { None })
+}
+
+/// The connection of a packet with a translated source address, or with another target: behind a redirect or a Service.
 ///
 /// Source NAT keeps the port if it can (`nf_nat_setup_info`, net/netfilter/nf_nat_core.c). So the packet belongs to the
-/// connect that waits for this destination, if their ports are equal. At another port, the source must be equal, too.
+/// connect that waits for this destination, if their ports are equal. At another target, the source must be equal, too.
 #[inline(always)]
 fn by_translated(packet: &Packet) -> Option<Match> {
     let tuple = if packet.is_syn_ack() { packet.tuple.reversed() } else { packet.tuple };
-    let exact = unsafe { DESTS.get(&destination(&tuple)) };
-    let waiting = exact.or_else(|| unsafe { DESTS.get(&any_port(&tuple)) })?;
+    waiting_at(&destination(&tuple), &tuple, false)
+        .or_else(|| waiting_at(&any_port(&tuple), &tuple, true))
+        .or_else(|| waiting_at(&source(&tuple), &tuple, true))
+}
+
+#[inline(always)]
+fn waiting_at(key: &Endpoint, tuple: &Tuple, has_source: bool) -> Option<Match> {
+    let waiting = unsafe { DESTS.get(key) }?;
     let sk = Sock(waiting.sk);
-    let is_owner = match exact {
-        Some(_) => sockets::is_of(sk, waiting.conn),
-        None => sockets::is_from(sk, waiting.conn, &tuple.saddr),
+    let is_owner = if has_source {
+        sockets::is_from(sk, waiting.conn, &tuple.saddr)
+    } else {
+        sockets::is_of(sk, waiting.conn)
     };
     (is_owner && sk.num() == tuple.sport).then_some(Match { conn: waiting.conn, via: Via::Translated })
 }
@@ -88,8 +110,9 @@ fn remember(sk: Sock, conn: &Conn) {
         unsafe { *is_target = 1 };
     }
     let waits = Pending { sk: sk.0, conn: conn.conn };
-    // Without room, this insert fails with the next one.
+    // Without room, these inserts fail with the next one.
     let _ = DESTS.insert(any_port(&conn.tuple), waits, 0);
+    let _ = DESTS.insert(source(&conn.tuple), waits, 0);
     if !sockets::insert(sk, conn) | DESTS.insert(destination(&conn.tuple), waits, 0).is_err() {
         count(Counter::MapFull);
     }
@@ -146,4 +169,10 @@ fn destination(tuple: &Tuple) -> Endpoint {
 #[inline(always)]
 fn any_port(tuple: &Tuple) -> Endpoint {
     Endpoint { addr: tuple.daddr, port: 0 }
+}
+
+/// The key of the newest connect from this address. No port has this number.
+#[inline(always)]
+fn source(tuple: &Tuple) -> Endpoint {
+    Endpoint { addr: tuple.saddr, port: 1 << 16 }
 }

@@ -18,6 +18,8 @@ use common::{Killed, Signal, printed, signal};
 const KUBELET: &str = "10.201.0.1:10250";
 const POD: &str = "10.202.1.2:8080";
 const API_SERVER: &str = "10.201.0.2:6443";
+/// kube-proxy's rules send it on to the pod.
+const SERVICE: &str = "10.203.0.1:80";
 /// An API server on the node itself.
 const OWN_API_SERVER: &str = "10.201.0.1:6443";
 /// The networks of the pods and of the nodes.
@@ -49,6 +51,8 @@ impl TestNode {
             ));
         }
         node.run("ip link set lo up; ip route add default via 10.201.0.2; sysctl -qw net.ipv4.ip_forward=1");
+        let to_pod = format!("type nat hook prerouting priority -100; ip daddr 10.203.0.1 tcp dport 80 dnat to {POD};");
+        node.run(&format!("nft 'table ip proxy {{ chain services {{ {to_pod} }}; }}'"));
         let listeners =
             [node.listen(KUBELET), node.listen(OWN_API_SERVER), pod.listen(POD), other_node.listen(API_SERVER)];
         Self { node, other_node, pod, other_pod, _listeners: listeners }
@@ -161,7 +165,8 @@ fn ufw(kind: &str) {
     // On INPUT, ufw also has rules that tracer cannot evaluate. With legacy iptables, a zero counter does not exclude
     // them, so the verdict names no chain.
     let input = if kind == "legacy" { "" } else { "INPUT" };
-    let paths = [(&node.other_node, KUBELET, input), (&node.other_node, POD, "FORWARD")];
+    let paths =
+        [(&node.other_node, KUBELET, input), (&node.other_node, POD, "FORWARD"), (&node.other_pod, SERVICE, "FORWARD")];
     for (from, to, chain) in paths {
         node.check_and_fix(&root, from, to, ["firewall_drop", "ufw", chain]);
     }

@@ -82,7 +82,7 @@ fn find(skb: Skb, packet: &Packet) -> Option<Match> {
         return Some(Match { conn: conn.conn, via: Via::Socket });
     }
     // The kernel drops the last segment of nearly every connection, which finds its socket in TIME_WAIT.
-    if track::may_be_tracked(packet) { track::of_packet(packet) } else { None }
+    if track::may_be_tracked(packet) { track::of_tracked_packet(skb, packet) } else { None }
 }
 
 #[inline(always)]

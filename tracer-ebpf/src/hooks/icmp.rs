@@ -40,7 +40,7 @@ fn try_icmp_send(hook: Hook, skb: Skb, icmp_type: u64, code: u64) {
     if !parse(skb, &mut packet) {
         return;
     }
-    let Some(found) = track::of_packet(&packet) else { return };
+    let Some(found) = track::of_tracked_packet(skb, &packet) else { return };
     emit::<Icmp>(hook, |event| {
         event.conn = found.conn;
         event.tuple = packet.tuple;

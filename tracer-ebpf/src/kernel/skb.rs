@@ -1,8 +1,8 @@
 //! `struct sk_buff`: headers, device, payload.
 
-use tracer_common::{ABSENT32, ABSENT64};
+use tracer_common::{ABSENT32, ABSENT64, tuple::Tuple};
 
-use super::{Dev, Skb, Sock, read, read_or_zero};
+use super::{Dev, Skb, Sock, read, read_addr, read_or_zero};
 use crate::maps::global;
 
 impl Skb {
@@ -25,6 +25,29 @@ impl Skb {
     #[inline(always)]
     pub fn nfct(self) -> u64 {
         read(self.0, global!(OFFS.skb_nfct)).unwrap_or(ABSENT64)
+    }
+
+    /// Replaces a tuple by that of the connection's first packet before any translation, if conntrack has an entry.
+    ///
+    /// `struct nf_conntrack_man` begins with 16 bytes of address, the port and the family, and `dst` of the tuple with
+    /// 16 bytes of address and the port (v5.10 to v7.2, include/net/netfilter/nf_conntrack_tuple.h).
+    #[inline(always)]
+    pub fn original(self, tuple: &mut Tuple) {
+        // The low three bits are the state of the packet (`NFCT_INFOMASK`).
+        let entry = read_or_zero::<u64>(self.0, global!(OFFS.skb_nfct)) & !7;
+        let (at, within) = (global!(OFFS.conntrack_tuples), global!(OFFS.tuple_in_hash));
+        if entry == 0 || at == ABSENT32 || within == ABSENT32 {
+            return;
+        }
+        let original = entry + u64::from(at) + u64::from(within);
+        let (src, dst) = (global!(OFFS.tuple_src), global!(OFFS.tuple_dst));
+        let family = read_or_zero(original + 18, src);
+        if read_addr(family, original, [src, src], &mut tuple.saddr)
+            && read_addr(family, original, [dst, dst], &mut tuple.daddr)
+        {
+            tuple.sport = u16::from_be(read_or_zero(original + 16, src));
+            tuple.dport = u16::from_be(read_or_zero(original + 16, dst));
+        }
     }
 
     /// Address of the IP header; 0 if there is none.

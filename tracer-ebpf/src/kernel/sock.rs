@@ -1,11 +1,8 @@
 //! `struct sock` and the structs that contain it.
 
-use tracer_common::{
-    ports,
-    tuple::{Tuple, map_v4},
-};
+use tracer_common::{ports, tuple::Tuple};
 
-use super::{AF_INET, AF_INET6, IPPROTO_TCP, Net, Sock, read, read_into, read_or_zero};
+use super::{AF_INET, AF_INET6, IPPROTO_TCP, Net, Sock, read, read_addr, read_or_zero};
 use crate::maps::global;
 
 /// Where a socket connects to.
@@ -148,17 +145,7 @@ impl Sock {
 
     #[inline(always)]
     fn addr(self, dst: &mut [u8; 16], v4: u32, v6: u32) -> bool {
-        match read::<u16>(self.0, global!(OFFS.sk_family)) {
-            Some(AF_INET) => match read::<[u8; 4]>(self.0, v4) {
-                Some(addr) => {
-                    map_v4(dst, addr);
-                    true
-                }
-                None => false,
-            },
-            Some(AF_INET6) => read_into(self.0, v6, dst),
-            _ => false,
-        }
+        read_addr(read_or_zero(self.0, global!(OFFS.sk_family)), self.0, [v4, v6], dst)
     }
 
     /// Addresses and ports from the socket's own side.

@@ -47,7 +47,10 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("mesh_redirect_outside", REDIRECT, ambient).needs(&[Need::NftNat]),
     Scenario::new("slow_response_mesh", Some(Cause::SlowResponse), silent_proxy).needs(&[Need::NftNat]),
     Scenario::new("slow_response_node_nat", Some(Cause::SlowResponse), taken_by_another).needs(&[Need::NftNat]),
-    Scenario::new("handshake_rst_translated", Some(Cause::HandshakeRst), refused_by_another).needs(&[Need::NftNat]),
+    Scenario::new("connection_refused_steered", Some(Cause::ConnectionRefused), refused_by_another)
+        .needs(&[Need::NftNat])
+        .on_every_kernel(),
+    Scenario::new("handshake_rst_translated", Some(Cause::HandshakeRst), refused_out_of_sight).needs(&[Need::NftNat]),
     Scenario::new("mesh_redirect_closed", REDIRECT, |s| redirected(s, "eof", Ending::Eof)).needs(&[Need::NftNat]),
     Scenario::new("app_status_failure_redirected", BAD_STATUS, answered_by_proxy).needs(&[Need::NftNat]),
     Scenario::new("mid_stream_rst_another_redirect", Some(Cause::MidStreamRst), another_redirect)
@@ -256,10 +259,21 @@ fn steer(fixture: &Fixture<'_>, pod: SocketAddr, other: SocketAddr) -> Result<()
     fixture.node.node.nft(&format!("table ip steer {{ chain out {{ {chain} }}; }}\n"))
 }
 
-/// The same, and the other pod answers with a failure, and then ends. conntrack keeps nothing of a refused attempt.
+/// The same, and nobody listens in the other pod.
 fn refused_by_another(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, other) = (fixture.serving("http", HTTP)?, fixture.pod(HTTP)?);
+    steer(fixture, pod, other)?;
+    fixture.mentions(&[&format!("nobody listens on {other}"), &format!("where an address translation sends {pod}")]);
+    fixture.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// The same behind a masquerade, so no hook ties the RST to the attempt. The other pod answers with a failure before it
+/// ends: conntrack keeps nothing of a refused attempt.
+fn refused_out_of_sight(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("503", HTTP)?);
     steer(fixture, pod, other)?;
+    let chain = format!("type nat hook postrouting priority 100; ip daddr {} snat to 169.254.7.127;", other.ip());
+    fixture.node.node.nft(&format!("table ip steer {{ chain post {{ {chain} }}; }}\n"))?;
     fixture.mentions(&["the node's own address translation sent it to"]);
     let due = fixture.verdict(Cause::AppStatusFailure);
     attempt_until_inspected(fixture, Kind::Http, pod, Ending::Status, &due)?;

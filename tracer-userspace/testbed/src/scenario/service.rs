@@ -60,6 +60,11 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused_node_port", Some(Cause::ConnectionRefused), unserved_node_port)
         .own()
         .needs(&[Need::Nft]),
+    Scenario::new("connection_refused_target_port", Some(Cause::ConnectionRefused), target_port)
+        .own()
+        .needs(&[Need::NftNat])
+        .and_v6(),
+    Scenario::new("firewall_drop_endpoint", Some(Cause::FirewallDrop), endpoint_drops).own().needs(&[Need::NftNat]),
     Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, ""))
         .needs(&[Need::Nft])
         .on_every_kernel()
@@ -260,6 +265,34 @@ fn port_is_node_port(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Resu
     ))?;
     fixture.mentions(&["10256 is also the NodePort of Service shop/web:http"]);
     fixture.fails(Kind::Http, (NODE, HOST).into(), how)
+}
+
+/// Sends a Service on to an endpoint, as kube-proxy does.
+fn send_on(fixture: &mut Fixture<'_>, endpoint: SocketAddr) -> Result<SocketAddr> {
+    let service = cluster_ip(fixture)?;
+    let (family, ip) = (if service.is_ipv4() { "ip" } else { "ip6" }, service.ip());
+    fixture.node.node.nft(&format!(
+        "table {family} kube-proxy {{ chain nat-output {{ type nat hook output priority -100;
+           {family} daddr {ip} tcp dport 80 dnat to {endpoint}; }}; }}\n"
+    ))?;
+    Ok(service)
+}
+
+/// The Service's targetPort is not the port that its endpoint listens on.
+fn target_port(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let endpoint = SocketAddr::new(pod.ip(), HTTP + 1);
+    let service = send_on(fixture, endpoint)?;
+    fixture.mentions(&[&format!("nobody listens on {endpoint}"), &format!("sends {service}")]);
+    fixture.fails_without_probe(Kind::Http, service, Ending::Refused)
+}
+
+fn endpoint_drops(fixture: &mut Fixture<'_>) -> Result<()> {
+    let endpoint = fixture.serving("http", HTTP)?;
+    fixture.input_rule(endpoint, &format!("tcp dport {HTTP} drop;"))?;
+    let service = send_on(fixture, endpoint)?;
+    fixture.mentions(&[&format!("-> {endpoint}")]);
+    fixture.fails_without_probe(Kind::Http, service, Ending::Timeout)
 }
 
 /// kube-proxy in nftables mode serves NodePorts at the node's primary addresses only.

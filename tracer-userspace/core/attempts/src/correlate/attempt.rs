@@ -241,7 +241,7 @@ impl Attempt {
             if self.flow.src.port() == 0 && via != Via::Socket {
                 self.flow.src.set_port(client.port());
             }
-        } else if let Some(own) = self.seen_by_client(flow) {
+        } else if let Some(own) = self.seen_by_client(flow, via) {
             self.learn_flow(own);
         }
     }

@@ -1,7 +1,7 @@
 //! Address translation. After source NAT, the packets of an attempt have another source address and the same source
 //! port. After a redirect, they have another port of the target.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::attempt::Attempt;
 use tracer_model::event::{Flow, ObservationKind, Via};
@@ -19,11 +19,13 @@ impl Attempt {
         }
     }
 
-    /// The flow of a packet from the client's side. Behind a redirect, the target has another port.
-    pub(super) fn seen_by_client(&self, packet: Flow) -> Option<Flow> {
+    /// The flow of a packet from the client's side. Behind a redirect, the target has another port, behind a Service
+    /// another address. A packet to another address that was found by its socket may have a translated source port, too.
+    pub(super) fn seen_by_client(&self, packet: Flow, via: Via) -> Option<Flow> {
         let (own, target) = (self.flow.src.ip(), self.flow.dst);
         let both = [packet, packet.reversed()];
-        let redirected = |it: &&Flow| it.src.ip() == own && it.dst.ip() == target.ip() && own != target.ip();
+        let is_target = |ip: IpAddr| ip == target.ip() || ip != own && via != Via::Socket;
+        let redirected = |it: &&Flow| it.src.ip() == own && is_target(it.dst.ip()) && own != target.ip();
         both.iter().find(|it| it.dst == target).or_else(|| both.iter().find(redirected)).copied()
     }
 

@@ -1,31 +1,49 @@
-//! Nobody listens on the port to which an address translation had sent the SYN: a sidecar's redirect without the sidecar.
+//! Nobody listens where an address translation had sent the SYN: a sidecar's redirect without the sidecar, or a Service
+//! with a wrong targetPort.
 
+use std::net::SocketAddr;
+
+use super::super::services::target_service;
 use super::*;
 use tracer_model::event::{Flow, Netns, PacketDrop};
 
-/// A stack without a socket refused the SYN at another port of the target's address. Only addresses and the client's
+/// A stack without a socket refused the SYN at another port or address than the target's. Only addresses and the client's
 /// port tie such a packet to this attempt: likely at most.
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (evidence, netns, target) = by_reset(case).or_else(|| by_drop(case))?;
-    let (dst, port) = (case.attempt.flow.dst, target.port());
-    let place = in_namespace(case, netns);
+    let dst = case.attempt.flow.dst;
+    let service = target_service(case);
+    let sender = service.as_ref().map_or_else(|| "an address translation".to_owned(), |name| format!("Service {name}"));
     let summary = format!(
-        "nobody listens on {target}{place}, where an address translation sends {dst}: its kernel answered the SYN with a RST"
+        "nobody listens on {target}{}, where {sender} sends {dst}: its kernel answered the SYN with a RST",
+        in_namespace(case, netns)
     );
+    let fix = service.map_or_else(|| fix_rule(case, netns, target), |name| fix_service(&name, target));
+    Some(Finding::likely(Cause::ConnectionRefused, evidence, summary, with_log(case, fix)))
+}
+
+fn fix_rule(case: &Case<'_>, netns: Option<Netns>, target: SocketAddr) -> Remediation {
     let text = format!(
-        "Let the process behind that rule listen on {port} (a sidecar's proxy that has not started yet, or has ended), or remove the rule that sends port {} there",
-        dst.port()
+        "Let the process behind that rule listen on {} (a sidecar's proxy that has not started yet, or has ended), or remove the rule that sends {} there",
+        target.port(),
+        case.attempt.flow.dst
     );
     // The rule is in the pod (a sidecar's), or where the client is (the node's chain OUTPUT).
     let elsewhere = case.attempt.netns.filter(|own| Some(*own) != netns);
     let places = std::iter::once(netns).chain(elsewhere.map(Some));
     let rules = ["iptables-save -t nat", "nft list ruleset"];
-    let show = places.flat_map(|place| rules.map(|command| run_in(case, place, command)));
-    let fix = Remediation::from(text).run(show);
-    Some(Finding::likely(Cause::ConnectionRefused, evidence, summary, with_log(case, fix)))
+    Remediation::from(text).run(places.flat_map(|place| rules.map(|command| run_in(case, place, command))))
 }
 
-type Redirected = (Vec<Evidence>, Option<Netns>, std::net::SocketAddr);
+fn fix_service(service: &str, target: SocketAddr) -> Remediation {
+    let text = format!(
+        "Correct targetPort of Service {service}, or let the process at its endpoint listen on {}",
+        target.port()
+    );
+    Remediation::from(text).run(kubectl::endpoints(Some(service)))
+}
+
+type Redirected = (Vec<Evidence>, Option<Netns>, SocketAddr);
 
 fn by_reset(case: &Case<'_>) -> Option<Redirected> {
     let mut resets = case.attempt.resets_sent();
@@ -42,11 +60,10 @@ fn by_drop(case: &Case<'_>) -> Option<Redirected> {
     Some((vec![of_drop(time, drop), of_reset_received(at, reset)], drop.netns, drop.flow.dst))
 }
 
-/// The packet went from the prober to another port of the target's address.
+/// The packet went from the prober to another port or address than the target's.
 fn is_redirected(case: &Case<'_>, packet: Flow) -> bool {
     let own = case.attempt.flow;
-    let same_addrs = packet.src.ip() == own.src.ip() && packet.dst.ip() == own.dst.ip();
-    case.attempt.established.is_none() && same_addrs && packet.dst.port() != own.dst.port()
+    case.attempt.established.is_none() && packet.src.ip() == own.src.ip() && packet.dst != own.dst
 }
 
 #[cfg(test)]
@@ -70,6 +87,28 @@ mod tests {
         assert_has(&verdict.remediation, &["listen on 15006"]);
         let nsenter = verdict.remediation.commands.iter().map(|it| it.run.starts_with("nsenter"));
         assert_eq!(nsenter.take(4).collect::<Vec<_>>(), [true, true, false, false], "the pod's and the node's rules");
+    }
+
+    /// kube-proxy sends a ClusterIP on to an endpoint, where nobody listens on the Service's targetPort.
+    #[test]
+    fn a_refusal_at_the_endpoint_of_a_service_is_one_of_its_target_port() {
+        let mut stream = Stream::to("10.96.0.9:80");
+        let ports = vec![ServicePort { name: None, port: 80, node_port: None }];
+        let (namespace, name, cluster_ips) = ("default".into(), "web".into(), vec![address("10.96.0.9")]);
+        let web = Service { namespace, name, cluster_ips, ports, ..Service::default() };
+        stream.push(ObservationKind::Services(Services { services: vec![web] })).connect();
+        stream.last_connect().flow.src.set_port(0);
+        let endpoint = Flow { dst: address("10.88.0.2:8081"), ..redirected() };
+        stream.reset_sent_on(endpoint.reversed(), SYN, true, None).last_reset_sent().via = Via::Translated;
+        let record = stream.verdicts().remove(0);
+        assert_eq!(record.src.and_then(|it| it.port), Some(40_000));
+        let verdict = record.verdict;
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
+        assert_has(
+            &verdict.summary,
+            &["nobody listens on 10.88.0.2:8081", "where Service default/web sends 10.96.0.9:80"],
+        );
+        assert_has(&verdict.remediation, &["Correct targetPort of Service default/web", "listen on 8081"]);
     }
 
     /// Kernels without the hook for a RST without a socket.
