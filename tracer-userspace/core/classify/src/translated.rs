@@ -1,21 +1,33 @@
-//! A source NAT on the way of the attempt: behind it, packets have another source address.
+//! A NAT on the way of the attempt: behind it, packets have another source address, or another target.
 
 use super::Case;
 use super::finding::Finding;
-use tracer_model::event::Observation;
+use tracer_model::event::{Observation, ObservationKind, Via};
 use tracer_model::record::{Cause, Confidence};
 
-/// Notes the translation. Only destination and ports tie such a packet to this attempt: the finding is likely at most.
+/// Notes the translation. Only ports and one of the addresses tie such a packet to this attempt: the finding is likely at
+/// most.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let decides = |reading: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == reading.time_boot_ns);
-    let mut behind =
-        case.attempt.observations.iter().filter(decides).filter_map(|it| case.attempt.translated_in(&it.kind));
-    let Some(addr) = behind.next().map(|client| client.ip()) else { return };
-    finding.confidence = finding.confidence.min(Confidence::Likely);
-    finding.summary += &format!("; its source address had been translated to {addr} (a masquerade, Istio ambient)");
-    if finding.cause == Cause::NetworkPolicyDrop {
-        finding.remediation.text += &format!("; behind the translation, {addr} is the address to allow");
+    let deciding: Vec<_> = case.attempt.observations.iter().filter(decides).map(|it| &it.kind).collect();
+    if let Some(client) = deciding.iter().find_map(|kind| case.attempt.translated_in(kind)) {
+        let addr = client.ip();
+        finding.confidence = finding.confidence.min(Confidence::Likely);
+        finding.summary += &format!("; its source address had been translated to {addr} (a masquerade, Istio ambient)");
+        if finding.cause == Cause::NetworkPolicyDrop {
+            finding.remediation.text += &format!("; behind the translation, {addr} is the address to allow");
+        }
+    } else if deciding.iter().any(|kind| is_of_other_target(case, kind)) {
+        finding.confidence = finding.confidence.min(Confidence::Likely);
+        finding.summary += &format!("; its target had been {} (a Service, a redirect)", case.attempt.flow.dst);
     }
+}
+
+/// A dropped packet of another target: conntrack did not tie it to this attempt.
+fn is_of_other_target(case: &Case<'_>, kind: &ObservationKind) -> bool {
+    let ObservationKind::Drop(drop) = kind else { return false };
+    let target = case.attempt.flow.dst;
+    drop.via == Via::Translated && ![drop.flow.src, drop.flow.dst].contains(&target)
 }
 
 #[cfg(test)]
@@ -46,6 +58,24 @@ mod tests {
         assert_eq!(record.src.map(|it| it.addr.to_string()), Some("10.88.0.1".into()));
         assert_eq!(record.verdict.confidence, Confidence::Likely);
         assert_has(&record.verdict.remediation, &["Allow 169.254.7.127 -> port 8080"]);
+    }
+
+    /// The SYN to a ClusterIP is dropped in the endpoint's namespace, where conntrack does not know the ClusterIP.
+    #[test]
+    fn a_drop_at_the_endpoint_of_a_service_is_likely_and_names_the_service() {
+        let dropped = |via| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.connect().drop_with(SYN, POD, |drop| {
+                let src = drop.flow.src;
+                (drop.reason, drop.via) = (Some("NETFILTER_DROP".into()), via);
+                drop.flow = Flow { src, dst: address("10.88.0.2:8080") };
+            });
+            stream.gives_up().verdict()
+        };
+        let verdict = dropped(Via::Translated);
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::FirewallDrop, Confidence::Likely));
+        assert_ends(&verdict.summary, "; its target had been 10.96.0.9:80 (a Service, a redirect)");
+        assert_eq!(dropped(Via::Flow).confidence, Confidence::Proven, "conntrack knows the tuple");
     }
 
     /// Another pod uses the same source port by chance, while the probe waits for its own answer.

@@ -291,7 +291,7 @@ fn endpoint_drops(fixture: &mut Fixture<'_>) -> Result<()> {
     let endpoint = fixture.serving("http", HTTP)?;
     fixture.input_rule(endpoint, &format!("tcp dport {HTTP} drop;"))?;
     let service = send_on(fixture, endpoint)?;
-    fixture.mentions(&[&format!("-> {endpoint}")]);
+    fixture.mentions(&[&format!("-> {endpoint}"), &format!("its target had been {service}")]);
     fixture.fails_without_probe(Kind::Http, service, Ending::Timeout)
 }
 
