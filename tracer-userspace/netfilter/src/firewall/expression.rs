@@ -30,6 +30,7 @@ const NFT_FIB_RESULT_OIFNAME: c_int = 2;
 /// `NFTA_FIB_F_SADDR`: the expression looks up the source address.
 const NFT_FIB_OF_SOURCE: c_int = 1;
 const NFTA_COUNTER_PACKETS: u16 = 2;
+const NFTA_DYNSET_SET_NAME: u16 = 1;
 const IP6: u8 = 10;
 
 impl Key {
@@ -165,12 +166,15 @@ pub(super) struct Parsed {
     pub table: String,
     pub chain: String,
     pub rule: Rule,
+    /// A set to which the rule adds an element of the packet, or from which it removes one.
+    pub writes: Option<String>,
 }
 
 pub(super) fn parse_rule(family: u8, attrs: &[u8]) -> Option<Parsed> {
     let handle = attribute(attrs, NFTA_RULE_HANDLE).and_then(|it| field(it, 0)).map(u64::from_be_bytes);
     let when = When { v6: (family == 2 || family == IP6).then_some(family == IP6), ..When::default() };
-    let mut parser = Parser { rule: Rule { handle, when, ..Rule::default() }, keys: Vec::new(), mask: None };
+    let mut parser =
+        Parser { rule: Rule { handle, when, ..Rule::default() }, keys: Vec::new(), mask: None, writes: None };
     for (_, expression) in attributes(attribute(attrs, NFTA_RULE_EXPRESSIONS)?) {
         let data = attribute(expression, 2).unwrap_or_default();
         parser.add(attribute(expression, 1).map(bytes_of)?, data);
@@ -182,6 +186,7 @@ pub(super) fn parse_rule(family: u8, attrs: &[u8]) -> Option<Parsed> {
         table: text(attribute(attrs, NFTA_RULE_TABLE)?),
         chain: text(attribute(attrs, NFTA_RULE_CHAIN)?),
         rule: parser.rule,
+        writes: parser.writes,
     })
 }
 
@@ -195,6 +200,7 @@ struct Parser {
     /// Fields that were loaded and not compared yet.
     keys: Vec<Key>,
     mask: Option<Vec<u8>>,
+    writes: Option<String>,
 }
 
 impl Parser {
@@ -218,7 +224,11 @@ impl Parser {
             b"rt" | b"socket" | b"hash" | b"numgen" | b"exthdr" | b"osf" | b"xfrm" | b"tunnel" | b"ct" => {
                 self.load(Key::Other);
             }
-            // Conditions that tracer does not model: limits, quotas, dynamic sets.
+            b"dynset" => {
+                self.writes = attribute(data, NFTA_DYNSET_SET_NAME).map(text);
+                self.rule.rest.push(Test::Unknown);
+            }
+            // Conditions that tracer does not model: limits, quotas.
             _ => self.rule.rest.push(Test::Unknown),
         }
     }

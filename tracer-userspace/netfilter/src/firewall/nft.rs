@@ -104,7 +104,7 @@ pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
         each(NFT_MSG_NEWSETELEM, &mut |message| map.add(message));
         reader.tables[table].keep_map(&name, map.finish());
     }
-    for (table, name) in std::mem::take(&mut reader.sets) {
+    for (table, name) in reader.sets_to_read() {
         let mut elements = Elements::default();
         each(NFT_MSG_NEWSETELEM, &mut |message| add_keys(message, &mut elements, &mut reader.room));
         reader.tables[table].sets.insert(name, elements);
@@ -127,6 +127,8 @@ struct Reader {
     maps: Vec<(usize, String, Vec<Key>)>,
     noted: BTreeSet<(usize, String)>,
     sets: BTreeSet<(usize, String)>,
+    /// Sets that rules change: what they contain now is not what they contained when the packet was dropped.
+    written: BTreeSet<(usize, String)>,
     room: Room,
     truncated: bool,
 }
@@ -164,10 +166,15 @@ impl Reader {
         }
         let family = *message.first()?;
         let parsed = parse_rule(family, message.get(NFGENMSG..)?)?;
+        let table = *self.table_at.get(&(family, parsed.table.clone()))?;
+        if let Some(set) = parsed.writes
+            && self.written.len() < MAX_SETS
+        {
+            self.written.insert((table, set));
+        }
         if parsed.rule.then == Then::Nothing {
             return None;
         }
-        let table = *self.table_at.get(&(family, parsed.table.clone()))?;
         let chain = *self.chain_at.get(&(table, parsed.chain.clone()))?;
         self.room.take(parsed.rule.bytes()).then_some(())?;
         self.note_map(table, &parsed.rule);
@@ -201,10 +208,14 @@ impl Reader {
         self.maps.push((table, name.clone(), keys.clone()));
     }
 
+    fn sets_to_read(&mut self) -> BTreeSet<(usize, String)> {
+        &self.sets - &self.written
+    }
+
     /// Reads sets until a limit is reached. It is then not known whether the other sets contain a packet.
     fn read_sets(&mut self, netlink: &mut Netlink) -> io::Result<()> {
         let (began, mut room) = (thread_cpu_ns(), Room { bytes: MAX_SET_BYTES, full: false });
-        for (table, name) in std::mem::take(&mut self.sets) {
+        for (table, name) in self.sets_to_read() {
             if room.full || thread_cpu_ns().saturating_sub(began) > SETS_CPU_NS {
                 break;
             }

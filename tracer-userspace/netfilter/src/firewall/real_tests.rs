@@ -107,3 +107,20 @@ fn kube_proxy_1_36_in_iptables_mode() {
         assert_eq!(named("INPUT", [10, 96, 77, 77].into(), 80), none);
     });
 }
+
+/// The first rule drops the client's first packet and adds the client to its set: read afterwards, the set contains it.
+#[test]
+#[ignore = "needs root, nft and a kernel with nf_tables"]
+fn a_set_that_the_dropped_packet_changed_excludes_no_rule() {
+    const GREYLIST: &str = "table ip guard {
+        set seen { type ipv4_addr; flags dynamic, timeout; size 100; elements = { 10.89.0.1 timeout 1h }; }
+        chain in { type filter hook input priority 0;
+            ip saddr != @seen add @seen { ip saddr timeout 1h } drop comment \"greylist\"
+            limit rate over 1000/second drop comment \"limit\"
+        }; }\n";
+    in_new_netns(|| {
+        run("nft", &["-f", "-"], GREYLIST);
+        let both = ["greylist", "limit"].map(str::to_owned);
+        assert_eq!(named("INPUT", [10, 89, 0, 1].into(), 80), (both.into(), true));
+    });
+}
