@@ -18,8 +18,9 @@ pub fn link(name: &str) -> &str {
     plain(name, "DEVICE")
 }
 
+/// kube-proxy's chains of nftables have slashes in their names.
 pub fn chain(name: &str) -> &str {
-    plain(name, "CHAIN")
+    if plain(&name.replace('/', "-"), "").is_empty() { "CHAIN" } else { name }
 }
 
 /// The folder of a cgroup. A container that may make cgroups chooses their names.
@@ -55,6 +56,7 @@ mod tests {
         assert_eq!(["eth0.100", "vxlan_sys_4789", "cali-1"].map(link), ["eth0.100", "vxlan_sys_4789", "cali-1"]);
         assert_eq!(["$(reboot)", "a;b", "-all", "a'b", ""].map(link), ["DEVICE"; 5]);
         assert_eq!([chain("KUBE-SVC-1"), chain("in$(id)"), table("f l")], ["KUBE-SVC-1", "CHAIN", "TABLE"]);
+        assert_eq!([chain("service-A2B/web/tcp/http"), chain("-a/b")], ["service-A2B/web/tcp/http", "CHAIN"]);
         assert_eq!(link_setting("eth0.100"), "eth0/100");
     }
 }

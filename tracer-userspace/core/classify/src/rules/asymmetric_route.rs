@@ -158,7 +158,9 @@ fn restore(case: &Case<'_>, link: &LinkState, addr: IpAddr, len: u8) -> Remediat
 fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
     let (time, reading) = inspections(case).find(|(_, reading)| reading.netns.is_some() && over && case.settled)?;
-    let (netns, stray) = (reading.netns?, reading.stray_way_back.as_ref()?);
+    // Each pod reaches the node's own address over the node's other links.
+    let netns = reading.netns.filter(|netns| !case.node.is_a_node(*netns))?;
+    let stray = reading.stray_way_back.as_ref()?;
     let is_unresolved = reading.neighbour.as_ref().is_some_and(NeighbourState::is_unresolved);
     // The target's socket has taken the first SYN, and drops the next one.
     let is_unspecified = |drop: &PacketDrop| drop.reason.as_deref().is_none_or(|reason| reason == "NOT_SPECIFIED");
@@ -358,6 +360,12 @@ mod tests {
         let mut answered = inspected();
         answered.established().wait_ms(1_000).closes((100, 101, 0));
         assert_eq!(answered.causes(), ["slow_response"]);
+        let mut of_node = inspected();
+        of_node.inspection(|reading| {
+            reading.stray_way_back = Some(stray("cni0", "eth0", 254));
+            reading.netns = Some(NODE);
+        });
+        assert_eq!(of_node.gives_up().causes(), ["unexplained"], "each pod reaches the node that way");
         let mut corrected = inspected();
         corrected.wait_ms(700).syn_again().wait_ms(300).inspection(|_| ()).gives_up();
         assert_eq!(corrected.causes(), ["unexplained"], "the route is right again");
