@@ -44,12 +44,19 @@ pub(super) fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterat
     case.node.node_ports.all().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
 }
 
-/// The Service proxy has this NodePort in its rules, and the node's own stack got the SYN all the same: the rules do not
-/// hold at this address (kube-proxy's `--nodeport-addresses`).
+/// The node's own stack got the SYN to a NodePort. Either the Service proxy has it in its rules, which do not hold at this
+/// address (kube-proxy's `--nodeport-addresses`), or only the list of Services has it.
 pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Option<(String, Remediation)> {
     let dst = case.attempt.flow.dst;
-    let name = node_port_service(case, dst).filter(|_| netns.is_some() && netns == case.node.netns())?;
+    if netns.is_none() || netns != case.node.netns() {
+        return None;
+    }
     let (port, addr) = (dst.port(), dst.ip());
+    let Some(name) = node_port_service(case, dst) else {
+        let name = name_of(service_at(case, dst)?);
+        let words = format!("; {port} is a NodePort of Service {name}, and the rules on this node do not have it");
+        return Some((words, proxy_is_behind()));
+    };
     let words = format!("; {port} is a NodePort of Service {name}, which the Service proxy does not serve at {addr}");
     let fix = Remediation::from(
         "Connect to an address at which kube-proxy serves NodePorts (--nodeport-addresses), or to the Service's ClusterIP. In nftables mode these are the node's primary addresses by default, and never 127.0.0.1",
@@ -59,3 +66,12 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
     let show = table.map(|_| Command::on_node(format!("nft list set {family} kube-proxy nodeport-ips")));
     Some((words, fix.run(show)))
 }
+
+/// The cluster API has a Service that the rules of this node do not have.
+pub(super) fn proxy_is_behind() -> Remediation {
+    Remediation::from(format!("Find out why kube-proxy on this node {BEHIND}"))
+        .run([Command::in_cluster("kubectl get pods -n kube-system -l k8s-app=kube-proxy -o wide")])
+}
+
+pub(super) const BEHIND: &str =
+    "is behind or stands still (its logs, and kubeproxy_sync_proxy_rules_last_timestamp_seconds)";

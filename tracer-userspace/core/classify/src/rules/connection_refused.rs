@@ -276,6 +276,12 @@ mod tests {
         let words = "; 30080 is a NodePort of Service kube-system/dashboard, which the Service proxy does not serve at 127.0.0.1";
         assert_ends(&unserved.summary, words);
         assert_has(&unserved.remediation, &["--nodeport-addresses", "nft list set ip kube-proxy nodeport-ips"]);
+        let listed = verdict(NODE, |stream| {
+            let ports = vec![ServicePort { name: None, port: 80, node_port: Some(30_090) }];
+            let new = Service { namespace: "default".into(), name: "new".into(), ports, ..Service::default() };
+            stream.push(ObservationKind::Services(Services { services: vec![new] })).again_to(8, "127.0.0.1:30090");
+        });
+        assert_has(&listed.summary, &["30090 is a NodePort of Service default/new, and the rules on this node"]);
         let stopped = verdict(NODE, |stream| _ = stream.listens(NODE, 30080, true).listens(NODE, 30080, false));
         for other in [stopped, verdict(POD, |_| ())] {
             assert_lacks(&other.summary, &["a NodePort of"]);

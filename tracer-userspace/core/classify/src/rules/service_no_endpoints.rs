@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::super::blocked::{Blame, Blocked};
 use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
 use super::super::owner::{IPVS_FILTER, is_cluster_ips_check, is_of_kube_proxy, is_of_no_service};
-use super::super::services::{is_of_node, name_of, node_port_service, node_ports_at, service_at};
+use super::super::services::{
+    BEHIND, is_of_node, name_of, node_port_service, node_ports_at, proxy_is_behind, service_at,
+};
 use super::super::startup_probe;
 use super::*;
 use tracer_model::event::{
@@ -75,25 +77,31 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let (dst, proxy) = (case.attempt.flow.dst, blame.owner()?.name);
     let own_link = own_link(case, dst.ip()).filter(|_| blame.all(|rule| rule.chain == IPVS_FILTER));
-    let (what, fix) = match own_link {
-        Some(link) => (
+    let with_services = |text: &str| {
+        Remediation::from(text).run([Command::in_cluster("kubectl get services --all-namespaces -o wide")])
+    };
+    let (what, fix) = match (own_link, service_at(case, dst)) {
+        (Some(link), _) => (
             format!(
                 "{} is the node's own address (on {link}) and that of a Service without port {}",
                 dst.ip(),
                 dst.port()
             ),
-            NODE_ADDRESS.to_owned(),
+            with_services(NODE_ADDRESS),
         ),
-        None if blame.all(is_of_no_service) => {
-            (format!("no Service has the ClusterIP {}", dst.ip()), NO_SERVICE.to_owned())
+        (None, Some(service)) => {
+            let name = name_of(service);
+            (format!("Service {name} has {dst}, and the rules on this node do not have it"), proxy_is_behind())
         }
-        None => (
+        (None, None) if blame.all(is_of_no_service) => {
+            (format!("no Service has the ClusterIP {}", dst.ip()), with_services(NO_SERVICE))
+        }
+        (None, None) => (
             format!("no Service has port {} at {}", dst.port(), dst.ip()),
-            format!("{NO_PORT}. If the Service has it, check whether {proxy} on this node is behind"),
+            with_services(&format!("{NO_PORT}. If the Service has it, check whether {proxy} on this node is behind")),
         ),
     };
     let summary = format!("{what}: {proxy}'s rule{}{}", blocked.action(case), blocked.words());
-    let fix = Remediation::from(fix).run([Command::in_cluster("kubectl get services --all-namespaces -o wide")]);
     Some(blocked.finding(case, Cause::ServiceNoEndpoints, summary, fix).with_confidence(confidence))
 }
 
@@ -330,11 +338,11 @@ fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
         ))
         .run(kubectl::endpoints(name)),
         // A pod that lacks the named targetPort is in a slice of its own, without that port.
-        Lacking::NotYet(_) => Remediation::from(
+        Lacking::NotYet(_) => Remediation::from(format!(
             "Compare the targetPort and address family of the Service with its EndpointSlices: kube-proxy uses only \
-            endpoints that have both. If they fit, kube-proxy on this node is behind or stands still (its logs, and \
-            kubeproxy_sync_proxy_rules_last_timestamp_seconds), or the endpoints have become ready only now",
-        )
+            endpoints that have both. If they fit, kube-proxy on this node {BEHIND}, or the endpoints have become \
+            ready only now"
+        ))
         .run(kubectl::endpoints(name)),
         Lacking::OfFamily(_) => Remediation::from(
             "Use the Service's address of the other family. Or give its pods one of this family (a dual-stack CNI). \
