@@ -35,6 +35,7 @@ offsets! {
     sk_net: "sock" . "__sk_common.skc_net";
     sk_protocol: "sock" . "sk_protocol";
     sk_err: "sock" . "sk_err";
+    sk_error_queue: "sock" . "sk_error_queue";
     sk_dst_cache: "sock" . "sk_dst_cache";
     inet_sport: "inet_sock" . "inet_sport";
     tcp_bytes_received: "tcp_sock" . "bytes_received";
@@ -53,6 +54,8 @@ offsets! {
     skb_len: "sk_buff" . "len";
     skb_head: "sk_buff" . "head";
     skb_network_header: "sk_buff" . "network_header";
+    skb_cb: "sk_buff" . "cb";
+    exterr_ee: "sock_exterr_skb" . "ee";
     dev_ifindex: "net_device" . "ifindex";
     dev_flags: "net_device" . "flags";
     dev_name: "net_device" . "name";

@@ -40,12 +40,21 @@ pub fn kprobe_sock_def_error_report(ctx: ProbeContext) -> u32 {
 /// UDP counts for DNS only. Other senders do not mind that nobody receives, as those of metrics.
 #[inline(always)]
 fn try_error_report(sk: Sock) {
-    let Some(errno) = sk.err().filter(|errno| is_unreachable(*errno)) else { return };
     let netns = sk.net().inum();
     let Some(used) = FAILING_PODS.get_ptr_mut(netns) else { return };
+    let errno = match sk.err() {
+        Some(0) => sk.queued_err(),
+        Some(errno) => errno,
+        None => return,
+    };
+    if !is_unreachable(errno) {
+        return;
+    }
     let is_tcp = sk.is_tcp();
-    // An established connection gets such errors, too, when its peer is gone.
-    if is_tcp && sk.has_received() || !is_tcp && sk.dport() != DNS {
+    // An established connection gets such errors, too, when its peer is gone. A socket without a port is closed, and this
+    // is the second report (`tcp_disconnect`).
+    let port = sk.dport();
+    if is_tcp && (sk.has_received() || port == 0) || !is_tcp && port != DNS {
         return;
     }
     let mut tuple = Tuple { saddr: [0; 16], daddr: [0; 16], sport: 0, dport: 0, reserved: 0 };

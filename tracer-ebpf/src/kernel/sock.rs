@@ -70,6 +70,19 @@ impl Sock {
         read(self.0, global!(OFFS.sk_err))
     }
 
+    /// The error of the newest packet in the error queue; 0 without one. An ICMP error about a SYN is only there while
+    /// connect(2) holds the socket (`tcp_v4_err`, `tcp_v6_err`).
+    #[inline(always)]
+    pub fn queued_err(self) -> i32 {
+        // `struct sk_buff_head`: `next`, `prev`. Both lead back to it if it is empty.
+        let newest = read_or_zero::<u64>(self.0 + 8, global!(OFFS.sk_error_queue));
+        if newest == 0 || newest == self.0 + u64::from(global!(OFFS.sk_error_queue)) {
+            return 0;
+        }
+        // `struct sock_extended_err` begins with the errno.
+        read_or_zero(newest + u64::from(global!(OFFS.skb_cb)), global!(OFFS.exterr_ee))
+    }
+
     #[inline(always)]
     pub fn net(self) -> Net {
         Net(read_or_zero(self.0, global!(OFFS.sk_net)))

@@ -11,6 +11,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 use tracer_model::record::{Cause, Outcome};
 
 use super::queue::send_syn;
+use super::service::cluster_ip;
 use super::{Fixture, Need, Scenario};
 use crate::check::{Attempt, Claim, Expected, unmet};
 use crate::node::until;
@@ -35,6 +36,11 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::Nft]),
     Scenario::new("dependency_unreachable_rejected", BAD_STATUS, depends_on_closed_port)
         .also(DEPENDENCY)
+        .on_every_kernel(),
+    Scenario::new("dependency_unreachable_no_endpoints", BAD_STATUS, depends_on_empty_service)
+        .also(DEPENDENCY)
+        .own()
+        .needs(&[Need::Nft])
         .on_every_kernel(),
     Scenario::new("dependency_unreachable_beside_agent", BAD_STATUS, depends_beside_dead_agent)
         .also(DEPENDENCY)
@@ -150,6 +156,20 @@ fn depends_on_closed_port(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("503", HTTP)?;
     let _connecting = fixture.inside(pod)?.enter(|| Ok(connect_repeatedly(peer)))?;
     fixture.mentions(&["perhaps because the pod's own connects to 10.88.0.", ":5432 fail: Connection refused"]);
+    fails_after_inspection(fixture, pod, Ending::Status)
+}
+
+/// The pod's own connects are rejected on the node, as those to a Service without endpoints. The ICMP error comes while
+/// connect(2) holds the socket.
+fn depends_on_empty_service(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("503", HTTP)?;
+    let service = cluster_ip(fixture)?;
+    fixture.node.node.nft(&format!(
+        "table ip proxy {{ chain forward {{ type filter hook forward priority 0; ip daddr {} reject; }}; }}\n",
+        service.ip()
+    ))?;
+    let _connecting = fixture.inside(pod)?.enter(|| Ok(connect_repeatedly(service)))?;
+    fixture.mentions(&[&format!("perhaps because the pod's own connects to {service}"), "fail: Connection refused"]);
     fails_after_inspection(fixture, pod, Ending::Status)
 }
 

@@ -83,7 +83,7 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 /// Adds a route to the ClusterIPs, and returns one of the address family, with its port.
-fn cluster_ip(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
+pub(super) fn cluster_ip(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
     fixture.node.node.ip(|ip| {
         ip.add(&Route::to([10, 96, 0, 0], 16).over("eth0"))?;
         ip.add(&Route::to([0xfd00, 0x96, 0, 0, 0, 0, 0, 0], 64).over("eth0"))
