@@ -31,7 +31,7 @@ use self::node_reports::NodeReports;
 use self::not_run::FutureStarts;
 use self::queries::{PATIENCE_NS, Queries, waits_for_answer, wanted};
 use self::records::{attempt_record, kubelet_outcome, recovery, set_time, verdict_record};
-use self::revision::changes;
+use self::revision::{changes, is_refuted};
 use self::unmatched::Unmatched;
 use self::verdicts::{Decided, Verdicts};
 use self::waiting::Waiting;
@@ -251,7 +251,9 @@ impl Core {
             return;
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
-        let refreshed = |b: &Decided| pending && !self.verdicts.is_finished(conn) && refreshes(b, &finding);
+        let refreshed = |b: &Decided| {
+            pending && (!self.verdicts.is_finished(conn) && refreshes(b, &finding) || is_refuted(b, &finding, &also))
+        };
         let is_named =
             || self.correlator.get(conn).is_some_and(|it| Matched::new(it, &self.node).reported_scheme().is_some());
         let repeats = |b: Decided| !changes(b, &finding, &also, is_named()) && !refreshed(&b);

@@ -71,11 +71,16 @@ mod tests {
         let mut stream = Stream::new();
         stream.node_links(vec![link(2, "cni0", &["10.88.0.1"]), port(4, "v2"), port(5, "v3")]);
         if read {
-            let own = LinkState { peer_ifindex: Some(4), ..link(2, "eth0", &["10.88.0.2"]) };
-            stream.inspection(|reading| reading.links = vec![own]);
+            inspect(&mut stream);
         }
         stream.connect();
         stream
+    }
+
+    /// The pod is behind v2.
+    fn inspect(stream: &mut Stream) {
+        let own = LinkState { peer_ifindex: Some(4), ..link(2, "eth0", &["10.88.0.2"]) };
+        stream.inspection(|reading| reading.links = vec![own]);
     }
 
     fn decided(read: bool, fill: impl FnOnce(&mut PacketDrop)) -> (&'static str, Confidence) {
@@ -100,6 +105,17 @@ mod tests {
             let unknown = decided(false, |drop| by_rule(drop, device));
             assert_eq!(unknown, ("firewall_drop", Confidence::Likely), "which link is the target's");
         }
+    }
+
+    /// The rule is read at once, and the target only after 200 ms.
+    #[test]
+    fn an_inspection_after_the_drop_of_a_copy_takes_the_verdict_back() {
+        let mut stream = on_bridge(false);
+        stream.drop_with(SYN, NODE, |drop| by_rule(drop, device(5, "v3")));
+        let deny = FirewallRule { hooks: vec!["BRIDGE".into()], ..rule("ports", RuleVerdict::Drop) };
+        stream.push(firewall(NODE, vec![deny])).wait_ms(200);
+        inspect(&mut stream);
+        assert_eq!(stream.gives_up().decided().0, "unexplained");
     }
 
     #[test]

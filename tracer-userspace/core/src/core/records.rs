@@ -49,6 +49,7 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided, held: Option<&Verdict
         true => ("succeeded after all", Confidence::Proven),
         false => ("was answered after all, with a status that tracer cannot read", Confidence::Likely),
     };
+    let confidence = held.map_or(confidence, |it| confidence.min(it.confidence));
     let connected = attempt.established.unwrap_or(ended);
     let after_ms = connected.saturating_sub(attempt.started) as f64 / 1e6;
     let how = match attempt.syns_sent_again().any(|at| at <= connected) {

@@ -49,6 +49,13 @@ pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause], is_nam
     changed || is_overtaken(before, finding, also) || is_superseded(before, finding, also)
 }
 
+/// A pending verdict blamed a rule for a dropped packet, and what was read since then contradicts it: the packet was a
+/// copy for another port of the bridge.
+pub(super) fn is_refuted(before: &Decided, finding: &Finding, also: &[Cause]) -> bool {
+    let of_rule = matches!(before.cause, Cause::FirewallDrop | Cause::NetworkPolicyDrop);
+    of_rule && before.confidence < Confidence::Proven && finding.cause != before.cause && !also.contains(&before.cause)
+}
+
 /// What decided is of a later SYN: the kernel sends the next one after a second at the earliest (`TCP_TIMEOUT_INIT`).
 pub(super) fn is_of_later_syn(before: Decided, finding: &Finding) -> bool {
     const APART_NS: u64 = 500_000_000;
