@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,9 +19,9 @@ use super::{KubeletLog, Place};
 use tracer_model::event::ObservationKind;
 use tracer_node::clock;
 
-/// How often the follower checks for a rotated file and for a closed receiver, in milliseconds.
+/// How often the follower checks for a closed receiver, and for what no change of a file shows, in milliseconds.
 const POLL_MS: u16 = 1000;
-/// How often a missing log is looked for.
+/// How often a missing log is looked for, and how long a log may be without its name until another one is looked for.
 const AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct LogFollower {
     since: SystemTime,
     /// The file that was closed last, and how far it was read: a restarted kubelet may go on writing to it.
     left: Option<((u64, u64), u64)>,
-    /// When to look for the log again.
+    /// When to look for the log again. Moves on while the open file has its name.
     due: Instant,
     /// A warning that it cannot be read was already logged.
     warned: bool,
@@ -79,7 +79,9 @@ impl LogFollower {
             if read.is_err() || replaced {
                 self.close(replaced);
             }
-            self.wait();
+            if !replaced {
+                self.wait();
+            }
         }
     }
 
@@ -114,13 +116,22 @@ impl LogFollower {
         self.open.as_mut().map_or(Ok(()), |open| open.reader.read(take))
     }
 
-    /// Whether another file has its name now.
-    fn is_replaced(&self) -> bool {
+    /// Whether another file has its name now. During a rotation nothing has it for a moment: the open file is read on.
+    /// If its folder is gone, too, such as `/proc/PID/fd` of a kubelet that ended, the log is elsewhere.
+    fn is_replaced(&mut self) -> bool {
         let Some(open) = &self.open else { return false };
-        std::fs::metadata(&open.path).map_or(true, |it| (it.dev(), it.ino()) != open.identity)
+        let now = Instant::now();
+        match std::fs::metadata(&open.path) {
+            Ok(it) if (it.dev(), it.ino()) == open.identity => {
+                self.due = now + AGAIN;
+                false
+            }
+            Ok(_) => true,
+            Err(_) => now >= self.due || !folder(&open.path).exists(),
+        }
     }
 
-    /// Waits for a change of the file, [`POLL_MS`] at most.
+    /// Waits for a change of the file, or for a new one in its folder, [`POLL_MS`] at most.
     fn wait(&self) {
         let timeout = PollTimeout::from(POLL_MS);
         let Some(open) = &self.open else {
@@ -134,6 +145,10 @@ impl LogFollower {
     }
 }
 
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 impl Open {
     fn new(place: &Place, log: &KubeletLog, since: SystemTime) -> io::Result<Self> {
         let path = place.path();
@@ -141,6 +156,8 @@ impl Open {
         let about = file.metadata()?;
         let changes = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         changes.add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF)?;
+        // Shows at once that another file has the name. Without it, the next poll does.
+        let _ = changes.add_watch(folder(path), AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO);
         let reader = match place {
             Place::Text(_) => Reader::Text(TextFile::new(file, since)?),
             Place::Journal(_) => Reader::Journal(Journal::new(file, log.names().to_vec(), since)?),
@@ -225,9 +242,15 @@ mod tests {
         assert_eq!(next(&mut observations), ("half".into(), 4));
         append(&format!("{}\nshort\n", "x".repeat(2 * super::super::text::MAX_LINE)));
         assert_eq!(next(&mut observations), ("short".into(), 5), "a line without end is skipped");
+        // What is written between the rename and the next file is read from the old one.
+        let mut old = File::options().append(true).open(&path).unwrap();
         std::fs::rename(&path, &moved).unwrap();
+        old.write_all(b"last\n").unwrap();
+        assert_eq!(next(&mut observations), ("last".into(), 4));
+        let rotated = Instant::now();
         append("another file\n");
         assert_eq!(next(&mut observations), ("another ".into(), 12));
+        assert!(rotated.elapsed() < Duration::from_millis(POLL_MS.into()), "it is opened at once");
         // The same file goes away and comes back, as /proc/PID/fd/2 of a restarted kubelet: it is not read twice.
         std::fs::rename(&path, &moved).unwrap();
         File::options().append(true).open(&moved).unwrap().write_all(b"more\n").unwrap();
