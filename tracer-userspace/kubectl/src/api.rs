@@ -18,7 +18,7 @@ use super::objects::{Node, Pod, PodList, Workload};
 use super::problem::{Problem, Right};
 use super::target::Kind;
 use tracer_sources::cluster::request::{next, refusal, respond, whole};
-use tracer_sources::cluster::{Failure, config_of, percent_encoded, reason};
+use tracer_sources::cluster::{Failure, client_of, config_of, percent_encoded, reason};
 
 /// A log that is followed may be silent this long. Then a proxy may have dropped the connection without a word.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -58,7 +58,7 @@ impl Api {
         config.connect_timeout = Some(access.timeout);
         let namespace = config.default_namespace.clone();
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
-        let client = Client::try_from(config).map_err(|error| Problem::Found(reason(&error)))?;
+        let client = client_of(config).map_err(|error| Problem::Found(reason(&error)))?;
         Ok(Self { client, server, namespace, patience: access.timeout, ahead_s: AtomicI64::new(0) })
     }
 

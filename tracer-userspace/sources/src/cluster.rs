@@ -29,7 +29,7 @@ use kube::Client;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch;
 
-pub use connect::{Access, ConnectError, client, config_of, in_cluster};
+pub use connect::{Access, ConnectError, client, client_of, config_of, in_cluster};
 pub use endpoints::Queries;
 pub use events::Namespace;
 pub(super) use events::SentEvents;

@@ -1,13 +1,15 @@
 //! Connects to the API with a kubeconfig, or as the service account of this pod. TLS is rustls with ring.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use http::Uri;
+use http::header::{AUTHORIZATION, HeaderValue};
+use http::{Request, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
-use kube::client::AuthError;
+use kube::client::{AuthError, Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use tower::util::MapRequestLayer;
 
 use super::failure::Failure;
 use super::pace::Pace;
@@ -15,6 +17,8 @@ use super::reason::reason;
 
 /// Where a pod finds its service account's token.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+/// How long a token is used until its file is read again, as kube and client-go do.
+const TOKEN_AGE: Duration = Duration::from_secs(50);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -78,12 +82,35 @@ async fn make_client(access: &Access) -> Result<Client, ConnectError> {
     // tracer retries by itself: it reports the outage, and waits as long as the server asks.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
-    Client::try_from(config).map_err(|error| match &error {
+    client_of(config).map_err(|error| match &error {
         kube::Error::Auth(AuthError::AuthExecRun { .. } | AuthError::AuthExecParse(_)) => {
             ConnectError::NotSignedIn(Failure::NotSignedIn(reason(&error)))
         }
         _ => wrong(reason(&error)),
     })
+}
+
+/// A client of this configuration. It trims the token of a file, as client-go does and kube does not: no header may have
+/// the newline at the end of a file.
+pub fn client_of(mut config: Config) -> kube::Result<Client> {
+    let auth = &mut config.auth_info;
+    let Some(path) = auth.token_file.take_if(|_| auth.token.is_none()) else { return Client::try_from(config) };
+    let (mut token, mut read) = (bearer(&path).map_err(kube::Error::Auth)?, Instant::now());
+    let with_token = move |mut request: Request<Body>| {
+        if read.elapsed() > TOKEN_AGE {
+            (token, read) = (bearer(&path).unwrap_or_else(|_| token.clone()), Instant::now());
+        }
+        request.headers_mut().insert(AUTHORIZATION, token.clone());
+        request
+    };
+    Ok(ClientBuilder::try_from(config)?.with_layer(&MapRequestLayer::new(with_token)).build())
+}
+
+fn bearer(path: &str) -> Result<HeaderValue, AuthError> {
+    let token = std::fs::read_to_string(path).map_err(|error| AuthError::ReadTokenFile(error, path.into()))?;
+    let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim())).map_err(AuthError::InvalidBearerToken)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// The configuration of a kubeconfig's context, with the proxy that kubectl would use.

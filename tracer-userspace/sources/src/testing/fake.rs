@@ -23,6 +23,8 @@ pub struct FakeRequest {
     pub method: String,
     /// Content-Type, where there is a body.
     pub kind: Option<String>,
+    /// Authorization, where there is one.
+    pub authorization: Option<String>,
     pub body: Vec<u8>,
     pub path: String,
     pub query: Vec<String>,
@@ -68,7 +70,8 @@ impl FakeRequest {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let query = query.split('&').map(Into::into).collect();
         let (method, kind) = (method.into(), header("content-type"));
-        Self { socket, method, kind, body, path: path.into(), query, at: Instant::now() }
+        let authorization = header("authorization");
+        Self { socket, method, kind, authorization, body, path: path.into(), query, at: Instant::now() }
     }
 
     pub fn has(&self, parameter: &str) -> bool {

@@ -20,9 +20,13 @@ impl TestConfig {
     }
 
     pub(super) fn to(addr: SocketAddr) -> Self {
+        Self::to_user(addr, "")
+    }
+
+    fn to_user(addr: SocketAddr, user: &str) -> Self {
         Self::new(&format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-            clusters: [{{name: k, cluster: {{server: 'http://{addr}'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+            clusters: [{{name: k, cluster: {{server: 'http://{addr}'}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
         ))
     }
 
@@ -78,6 +82,20 @@ async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
     stream.closed().await;
 }
 
+/// `kubectl create token` ends its output with a newline.
+#[tokio::test]
+async fn the_token_of_a_file_is_trimmed() {
+    let mut api = Fake::new().await;
+    let token = TestFile::new("token", "secret\n");
+    let file = TestConfig::to_user(api.addr, &format!("tokenFile: {}", token.path.display()));
+    let (cluster, asked) = tokio::join!(start(file.cluster()), api.next());
+    cluster.expect("cluster");
+    assert_eq!(asked.authorization.as_deref(), Some("Bearer secret"));
+    std::fs::remove_file(&token.path).expect("a file");
+    let error = start(file.cluster()).await.expect_err("no token").to_string();
+    assert!(error.contains("failed to read token file"), "{error}");
+}
+
 #[tokio::test]
 async fn a_refused_connection_holds_nothing_up_and_is_reported() {
     let addr = Fake::new().await.addr;
@@ -130,14 +148,12 @@ async fn a_kubeconfig_that_cannot_be_used_is_named() {
 async fn a_credential_plugin_that_fails_once_is_run_again_and_what_it_printed_is_not_reported() {
     let mut api = Fake::new().await;
     let credential = TestFile::new("credential", "");
-    let file = TestConfig::new(&format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-        clusters: [{{name: k, cluster: {{server: 'http://{}'}}}}]\nusers: [{{name: u, user: {{exec: {{\
-        apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, 'grep token {} || {{ echo secret; exit 3; }}'],\
-        env: [{{name: A, value: secret}}], interactiveMode: Never}}}}}}]\n",
-        api.addr,
+    let exec = format!(
+        "exec: {{apiVersion: client.authentication.k8s.io/v1, command: sh, \
+        args: [-c, 'grep token {} || {{ echo secret; exit 3; }}'], env: [{{name: A, value: secret}}], interactiveMode: Never}}",
         credential.path.display()
-    ));
+    );
+    let file = TestConfig::to_user(api.addr, &exec);
     let mut cluster = start(file.cluster()).await.expect("cluster");
     assert_eq!(cluster.sources(), ["cluster API: unreachable: the credential plugin sh failed: exit status: 3"]);
     let good = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"t"}}"#;
