@@ -226,6 +226,8 @@ impl Output {
 
     fn open_again(&mut self, path: &Path) -> io::Result<()> {
         let file = open_file(path)?;
+        // A slow stdout may have taken a part of a record: the file gets the whole one.
+        self.rewind();
         self.size = if self.rotation.is_some() { prepare_for_rotation(&file)? } else { 0 };
         self.chunk = chunk_of(&file);
         self.file = file;

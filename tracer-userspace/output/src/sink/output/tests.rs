@@ -214,6 +214,24 @@ fn a_deleted_file_that_cannot_be_opened_again_is_replaced_by_stdout() {
     assert_eq!(std::fs::read(&path).unwrap(), b"1\n");
 }
 
+#[test]
+fn a_record_that_a_slow_stdout_took_in_part_is_whole_in_the_file() {
+    let scratch = Scratch::new();
+    let (mut read, mut output) = pipe();
+    (output.path, output.on_path) = (Some(scratch.path("out")), false);
+    let record = [vec![b'x'; 9_999], vec![b'\n']].concat();
+    (0..20).for_each(|_| output.put(&record));
+    output.flush();
+    let (written, whole) = (output.written, output.whole());
+    assert!(written % record.len() > 0, "stdout is full");
+    output.reopen();
+    output.finish();
+    let mut on_stdout = vec![0; written];
+    read.read_exact(&mut on_stdout).unwrap();
+    assert_eq!(on_stdout, record.repeat(20)[..written]);
+    assert_eq!(std::fs::read(scratch.path("out")).unwrap(), record.repeat(20 - whole));
+}
+
 /// A full disk is visible in the health of the run as long as the records go to stdout.
 #[test]
 fn trouble_lasts_while_records_go_to_stdout() {
