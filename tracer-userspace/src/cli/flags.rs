@@ -246,7 +246,7 @@ pub(super) fn name_of_list() -> impl TypedValueParser<Value = String> {
 
 /// A time, or 0 for none.
 fn interval(text: &str) -> Result<Duration, String> {
-    if text.trim() == "0" { Ok(Duration::ZERO) } else { super::duration::duration(text) }
+    if ["0", "0s"].contains(&text.trim()) { Ok(Duration::ZERO) } else { super::duration::duration(text) }
 }
 
 /// The kernel accepts only a power of two of whole pages.

@@ -56,7 +56,8 @@ pub(super) const SIZE_OF_TCP_SOCK: &str = "/sys/kernel/slab/TCP/object_size";
 /// The fix to add, unless the process itself lacked descriptors or memory.
 fn needed(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => "",
+        _ if error.kind() == io::ErrorKind::OutOfMemory => "",
+        Some(libc::EMFILE | libc::ENFILE) => "",
         Some(libc::ENOENT) if !Path::new("/sys/kernel").exists() => ": is /sys mounted?",
         _ => ": CONFIG_DEBUG_INFO_BTF or --btf FILE is needed",
     }
