@@ -57,7 +57,8 @@ pub(super) fn of_reset_received(time: u64, reset: &ResetReceived) -> Evidence {
 pub(super) fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
     let text = format!("{} sent about the {} {}", RejectAnswer::of(icmp), icmp.flags.name(), icmp.flow);
     let fields = json!({ "type": icmp.icmp_type, "code": icmp.code, "netns": icmp.netns });
-    evidence_of(Hook::IcmpSend.name(), time, text, fields)
+    let hook = if icmp.v6 { Hook::Icmp6Send } else { Hook::IcmpSend };
+    evidence_of(hook.name(), time, text, fields)
 }
 
 /// What IPVS did.
