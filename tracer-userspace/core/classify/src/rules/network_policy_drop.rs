@@ -240,6 +240,8 @@ mod tests {
         for (reason, place, program) in [
             (Some("NOT_SPECIFIED"), "veth_xdp_rcv_skb", "an XDP program"),
             (Some("NOT_SPECIFIED"), "do_xdp_generic", "an XDP program"),
+            (None, "netif_receive_generic_xdp", "an XDP program"),
+            (None, "veth_poll", "an XDP program"),
             (Some("NOT_SPECIFIED"), "netkit_xmit", "a netkit program"),
             (None, "__dev_queue_xmit", "a tc program or filter (egress)"),
         ] {
