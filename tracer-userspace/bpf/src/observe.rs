@@ -156,10 +156,13 @@ fn reset_received(e: &reset::ResetReceived) -> ResetReceived {
 
 fn packet_drop(e: &drop::PacketDrop, names: &mut KernelNames) -> Option<PacketDrop> {
     let reason = present32(e.reason).map(|r| names.drop_reason(r));
-    // These reasons do not show the cause alone: the function and its callers decide. The drop of a RST needs no symbols: its
-    // receiver frees it.
-    let needs_symbols =
-        matches!(reason.as_deref(), None | Some("NETFILTER_DROP" | "NOT_SPECIFIED")) && !TcpFlags(e.tcp_flags).is_rst();
+    // These reasons do not show the cause alone: the function and its callers decide. A RST without a reason needs no
+    // symbols on kernels that have reasons: its receiver frees it.
+    let needs_symbols = match reason.as_deref() {
+        None | Some("NETFILTER_DROP") => true,
+        Some("NOT_SPECIFIED") => !TcpFlags(e.tcp_flags).is_rst(),
+        Some(_) => false,
+    };
     let (location, stack) = if needs_symbols { symbolize(e, names) } else { (None, Vec::new()) };
     let refused_by = is_refused(location.as_deref(), &stack).then(|| refuser(e));
     Some(PacketDrop {

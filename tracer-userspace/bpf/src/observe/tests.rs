@@ -221,6 +221,7 @@ fn only_unspecific_drop_reasons_get_functions() {
     assert_eq!(reported(5, 2), (Some("TCP_CSUM".into()), false, 0));
     assert_eq!(reported(70_000, 2), (Some("70000".into()), false, 0));
     assert_eq!(reported(2, 4), (Some("NOT_SPECIFIED".into()), false, 0), "a RST");
+    assert_eq!(reported(ABSENT32, 4), (None, true, 1), "a RST without reasons: netfilter may have dropped it");
 }
 
 #[test]

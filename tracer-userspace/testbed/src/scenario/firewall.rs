@@ -97,7 +97,7 @@ fn lost_reset(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.input_rule(pod, "tcp dport 8080 reject with tcp reset;")?;
     fixture.node.node.input_rule(&format!("ip saddr {} tcp flags & rst == rst drop;", pod.ip()))?;
-    fixture.mentions(&["with a RST, which netfilter", "on the node drops: the prober gets no answer"]);
+    fixture.mentions(&["with a RST, which netfilter at INPUT on the node drops: the prober gets no answer"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
