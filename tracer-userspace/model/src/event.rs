@@ -348,8 +348,11 @@ impl Loss {
     pub const NAMESPACE: &str = "namespace";
     /// Attempts that were dropped because too many were open at once.
     pub const ATTEMPTS: &str = "attempts";
+    /// Kubelet outcomes that fit no attempt, if too many come at once or too late.
+    pub const OUTCOMES: &str = "outcomes";
 
-    pub const PLACES: [&str; 6] = [Self::RING, Self::MAP, Self::PROGRAM, Self::LISTEN, Self::NAMESPACE, Self::ATTEMPTS];
+    pub const PLACES: [&str; 7] =
+        [Self::RING, Self::MAP, Self::PROGRAM, Self::LISTEN, Self::NAMESPACE, Self::ATTEMPTS, Self::OUTCOMES];
 
     /// The lost events may have belonged to an attempt. Events that one cgroup makes too often do not count, as a pod
     /// must not lower the confidence of verdicts on its node.

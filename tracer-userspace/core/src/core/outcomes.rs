@@ -43,7 +43,8 @@ impl Core {
             out.push(unattached(finding, Vec::new(), named, Some(kubelet_outcome(probe))));
             true
         } else {
-            self.wait_for_attempt(probe, observation);
+            let lost = self.wait_for_attempt(probe, observation);
+            out.extend(lost.and_then(|loss| self.node_reports.lost(observation.time_boot_ns, &loss)));
             false
         };
         // An Event that could not be used must not suppress the log line, which is exact.

@@ -11,14 +11,14 @@ use tracer_attempts::enrich::Matched;
 use tracer_classify::{kubelet, limits, not_connected};
 use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
-use tracer_model::event::{KubeletProbe, Observation, ObservationKind, PodRef, ProbeOutput, is_kubelet_name};
+use tracer_model::event::{KubeletProbe, Loss, Observation, ObservationKind, PodRef, ProbeOutput, is_kubelet_name};
 use tracer_model::query::Query;
 
 /// The ring is read every 50 ms; a busy node takes longer.
 const WAIT_NS: u64 = 500_000_000;
 /// If a line is read later than this, its attempt may have a verdict and be dropped.
 const FRESH_NS: u64 = 1_000_000_000;
-const MAX_WAITING: usize = 256;
+const MAX_WAITING: usize = 1024;
 
 /// The waiting lines, each with the time when it is matched again.
 #[derive(Debug, Default)]
@@ -39,16 +39,24 @@ impl Unmatched {
 impl Core {
     /// No attempt fits this outcome: it waits to be matched again. Events do not wait, as an Event may be about any
     /// attempt of its second. Nor do outcomes from before tracer's start: nobody saw their attempts. Nor do errors, unless
-    /// the kubelet had connected and could not read the whole answer.
-    pub(super) fn wait_for_attempt(&mut self, probe: &KubeletProbe, observation: &Observation) {
-        let is_fresh = observation.time_boot_ns <= probe.written_boot_ns.saturating_add(FRESH_NS);
-        let was_watched = probe.written_boot_ns >= self.node.since();
-        let has_room = self.unmatched.0.len() < MAX_WAITING;
+    /// the kubelet had connected and could not read the whole answer. Returns the loss of an outcome that cannot wait.
+    pub(super) fn wait_for_attempt(&mut self, probe: &KubeletProbe, observation: &Observation) -> Option<Loss> {
+        let (written, now) = (probe.written_boot_ns, observation.time_boot_ns);
+        let was_watched = written >= self.node.since();
         let has_connected = matches!(probe.reason, ProbeOutput::Network | ProbeOutput::TimeoutInBody);
         let has_attempt = probe.is_counted() || has_connected || probe.dst.is_some();
-        if has_attempt && !probe.is_event() && is_fresh && was_watched && has_room {
-            self.unmatched.0.push_back((observation.time_boot_ns.saturating_add(WAIT_NS), observation.clone()));
+        if !has_attempt || probe.is_event() || !was_watched {
+            return None;
         }
+        let is_fresh = now <= written.saturating_add(FRESH_NS);
+        if is_fresh && self.unmatched.0.len() < MAX_WAITING {
+            self.unmatched.0.push_back((now.saturating_add(WAIT_NS), observation.clone()));
+            return None;
+        }
+        let around = (written.saturating_sub(FRESH_NS), written.saturating_add(FRESH_NS));
+        let has_verdict = !is_fresh && self.verdicts.has_failure(&self.listed(probe), around);
+        let loss = || Loss { where_: Loss::OUTCOMES.into(), count: 1, from_boot_ns: written, to_boot_ns: now };
+        (!has_verdict).then(loss)
     }
 
     /// The container's limits may show why its command failed: the verdict waits until they are read. Returns whether it
@@ -422,12 +430,41 @@ mod tests {
         let written = late.now();
         late.wait_ms(2_000).kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
         assert!(late.quoted().is_empty(), "its attempt may be dropped");
+        assert_eq!(lost(&late), 1);
+        let mut known = Stream::new().http_readiness().connect().refused().wait_ms(3_000).clone();
+        let written = known.now() - 2_900_000_000;
+        known.kubelet_at(ProbeOutput::Network, written).wait_ms(600).tick();
+        assert_eq!((known.causes(), lost(&known)), (vec!["connection_refused"], 0), "it has its verdict");
         let mut event = Stream::new();
         event.http_readiness().wait_ms(2_000).kubelet_event(ProbeOutput::Timeout, 700).wait_ms(600).tick();
         assert!(event.quoted().is_empty(), "an Event may be about any attempt");
+        assert_eq!(lost(&event), 0);
         let mut before = Stream::new();
         let written = before.now() - 500_000_000;
         before.http_readiness().kubelet_at(ProbeOutput::Timeout, written).wait_ms(600).tick();
         assert!(before.quoted().is_empty(), "tracer did not watch yet");
+        assert_eq!(lost(&before), 0);
+    }
+
+    /// The number of outcomes that were counted as lost.
+    fn lost(stream: &Stream) -> u64 {
+        let count = |body: &Body| match body {
+            Body::Loss(loss) if loss.where_ == "outcomes" => loss.count,
+            _ => 0,
+        };
+        stream.decisions().iter().map(|decision| count(&decision.body)).sum()
+    }
+
+    #[test]
+    fn outcomes_for_which_there_is_no_room_are_counted() {
+        let mut stream = Stream::new();
+        stream.http_readiness().wait_ms(2_000);
+        for n in 0..super::MAX_WAITING + 5 {
+            stream.kubelet_with(ProbeOutput::Timeout, |probe| {
+                probe.pod = PodRef { name: Some(format!("web-{n}")), uid: None, ..probe.pod.clone() };
+            });
+        }
+        stream.wait_ms(600).tick();
+        assert_eq!((stream.verdicts().len(), lost(&stream)), (super::MAX_WAITING, 5));
     }
 }

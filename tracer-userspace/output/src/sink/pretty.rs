@@ -244,6 +244,9 @@ fn means(place: &str) -> &'static str {
             "some processes that entered a namespace are not reported; the confidence of verdicts is not affected"
         }
         Loss::ATTEMPTS => "too many connections are open at once: no verdict on the oldest can come",
+        Loss::OUTCOMES => {
+            "failures that only the kubelet reported have no verdict: its lines came late, or too many at once"
+        }
         "output" => "records of that time are missing here: the reader was too slow, or the disk was full",
         "events" => "Events on pods lack failures of that time; verdicts are not affected",
         "otlp" => "the OTLP endpoint lacks records of that time; verdicts are not affected",
