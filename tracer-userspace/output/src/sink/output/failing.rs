@@ -67,7 +67,11 @@ impl Output {
     pub(super) fn fall_back(&mut self, error: &io::Error) {
         self.rewind();
         let path = self.path.as_deref().unwrap_or(Path::new("")).display();
-        let again = if self.live { "; make room, then SIGHUP opens the file again" } else { "" };
+        let again = match error.kind() {
+            _ if !self.live => "",
+            io::ErrorKind::BrokenPipe => "; start its reader, then SIGHUP opens it again",
+            _ => "; make room, then SIGHUP opens the file again",
+        };
         let trouble = format!("--output-file {path}: {}", os_message(error));
         error::report(&format!("{trouble}: the records from here on go to stdout{again}"));
         self.trouble = Some(trouble);
