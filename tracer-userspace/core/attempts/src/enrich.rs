@@ -76,11 +76,7 @@ impl<'a> Matched<'a> {
         let containers_of = self.containers_of();
         // If it can be a probe of several pods, the pod at the address is not named: `host` of a spec can be any
         // address.
-        let pod = if containers_of.is_empty() {
-            self.node.pods.only_at(self.attempt.flow.dst.ip())
-        } else {
-            only_pod(&containers_of)
-        };
+        let pod = if containers_of.is_empty() { self.pod_at_target() } else { only_pod(&containers_of) };
         let redirected: Vec<Match<'_>> = match self.redirected() {
             Some(named) => vec![named],
             None => self.followed(),
@@ -224,7 +220,7 @@ impl<'a> Matched<'a> {
     /// The containers that this attempt can have reached: the probed one, or all of the pod at the address.
     pub fn possible_containers(&self) -> impl Iterator<Item = &'a Container> {
         let probed = self.probed_container().map(|(_, container)| container);
-        let others = if probed.is_none() { self.node.pods.only_at(self.attempt.flow.dst.ip()) } else { None };
+        let others = if probed.is_none() { self.pod_at_target() } else { None };
         probed.into_iter().chain(others.into_iter().flat_map(|pod| &pod.containers))
     }
 

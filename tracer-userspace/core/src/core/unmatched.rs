@@ -253,6 +253,31 @@ mod tests {
         assert_eq!(reported(ProbeOutput::Status(503), two), ("unexplained", web), "which of the two is not known");
     }
 
+    /// The list is a few seconds old: a pod with another uid has the address now.
+    #[test]
+    fn an_outcome_that_names_the_target_wins_over_a_stale_list() {
+        let named = |listed: Option<&str>, reported: Option<&str>, at_target: bool| {
+            let mut stream = Stream::new().http_readiness().clone();
+            let pod = &mut stream.last_pods().pods[0];
+            (pod.uid, pod.name) = (listed.map(Into::into), Some("old".into()));
+            stream.wait_ms(2_000).connect().refused();
+            stream.kubelet_with(ProbeOutput::Network, |it| {
+                (it.pod.uid, it.dst) = (reported.map(Into::into), at_target.then(|| address("10.88.0.2:8080")));
+            });
+            stream.wait_ms(600).tick();
+            let name = |it: VerdictBody| (it.verdict.cause.name(), it.k8s.and_then(|k8s| k8s.pod_name));
+            stream.verdicts().into_iter().map(name).collect::<Vec<_>>()
+        };
+        let (old, web) = (Some("old".to_owned()), Some("web".to_owned()));
+        let (refused, unexplained) = (("connection_refused", old), ("unexplained", web.clone()));
+        assert_eq!(named(Some("1"), Some("2"), true), [refused.clone(), ("connection_refused", web)]);
+        for (listed, reported, at_target) in
+            [(None, Some("2"), true), (Some("1"), None, true), (Some("1"), Some("2"), false)]
+        {
+            assert_eq!(named(listed, reported, at_target), [refused.clone(), unexplained.clone()]);
+        }
+    }
+
     #[test]
     fn an_outcome_of_one_of_several_healthy_attempts_is_reported_without_a_connection() {
         let mut stream = Stream::new().http_readiness().http_liveness_too().clone();

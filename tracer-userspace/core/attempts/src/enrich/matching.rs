@@ -20,10 +20,13 @@ impl<'a> Matched<'a> {
             return Vec::new();
         }
         let all = self.probes_on_target();
-        let named =
-            self.attempt.kubelet().and_then(|(_, reported)| all.iter().copied().find(|it| is_named_by(it, reported)));
-        if let Some(named) = named {
-            return vec![named];
+        if let Some((_, reported)) = self.attempt.kubelet() {
+            if let Some(named) = all.iter().copied().find(|it| is_named_by(it, reported)) {
+                return vec![named];
+            }
+            if self.is_of_unlisted_pod(reported) {
+                return Vec::new();
+            }
         }
         let behaving = behaving(all, self.attempt);
         let all = if behaving.is_empty() && self.possible_handlers().is_empty() { all.to_vec() } else { behaving };
@@ -72,6 +75,9 @@ impl<'a> Matched<'a> {
 
     /// The attempt can be of this probe: by its spec, or by the pod's address if no spec is known.
     pub fn is_probe_of(&self, probe: &KubeletProbe) -> bool {
+        if self.is_of_unlisted_pod(probe) {
+            return true;
+        }
         let matches = self.matching_probes();
         if !matches.is_empty() {
             return matches.iter().any(|it| is_named_by(it, probe));
@@ -81,6 +87,28 @@ impl<'a> Matched<'a> {
         }
         // Without specs, the address gives the pod. If no named pod has it, the kubelet must have named the target.
         self.named_pod().map_or(probe.dst == Some(self.attempt.flow.dst), |pod| is_pod(pod, &probe.pod))
+    }
+
+    /// The kubelet outcome names this target for a pod, and only other pods are listed there: the list is stale. Pods on
+    /// the host's network share their addresses, so for those the outcome must name the prober's port, too.
+    fn is_of_unlisted_pod(&self, probe: &KubeletProbe) -> bool {
+        let flow = self.attempt.flow;
+        let is_named = probe.dst == Some(flow.dst) && probe.pod.uid.is_some() && !probe.is_event();
+        let is_exact = probe.src == Some(flow.src);
+        let is_other = |pod: &Pod| pod.uid.is_some() && (is_exact || !pod.host_network) && !is_pod(pod, &probe.pod);
+        let probed = self.probes_on_target();
+        if !is_named || !self.attempt.prober || !probed.iter().all(|(pod, ..)| is_other(pod)) {
+            return false;
+        }
+        !probed.is_empty() || self.node.pods.only_at(flow.dst.ip()).is_some_and(is_other)
+    }
+
+    /// The pod at the address. `None` if the list of pods is stale, by the kubelet outcome.
+    pub(super) fn pod_at_target(&self) -> Option<&'a Pod> {
+        let reported = self.attempt.kubelet().map(|(_, reported)| reported);
+        let stale_for = reported.filter(|reported| self.is_of_unlisted_pod(reported));
+        let pod = self.node.pods.only_at(self.attempt.flow.dst.ip());
+        pod.filter(|pod| stale_for.is_none_or(|reported| is_pod(pod, &reported.pod)))
     }
 
     /// The pod at the address, if its name is known. Of a pod that is not listed yet, only the network namespace may be
