@@ -60,8 +60,10 @@ impl Correlator {
         }
         let attempt = self.attempts.get_mut(&conn)?;
         attempt.observe(observation);
-        if matches!(observation.kind, ObservationKind::Answer(_)) {
-            self.redirects.answered(attempt, observation.time_boot_ns);
+        match observation.kind {
+            ObservationKind::Answer(_) => self.redirects.answered(attempt, observation.time_boot_ns),
+            ObservationKind::State(_) => self.redirects.ended(attempt, observation.time_boot_ns),
+            _ => {}
         }
         Some(conn)
     }

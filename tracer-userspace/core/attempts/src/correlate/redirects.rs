@@ -40,6 +40,9 @@ pub(super) struct Redirects {
     open: Recent<(u32, IpAddr), Open, MAX>,
     /// When a prober last connected to a target without a redirect.
     direct: Recent<(u32, SocketAddr), u64, MAX>,
+    /// When an attempt of each prober and address last ended with an answer that was not read: it may have been a
+    /// redirect.
+    unread: Recent<(u32, IpAddr), u64, MAX>,
 }
 
 impl Redirects {
@@ -58,6 +61,19 @@ impl Redirects {
         self.open.insert(key, Open { several, last: attempt.flow.dst, redirected });
     }
 
+    /// Takes the end of an attempt. If its answer was not read, the next connection may follow a redirect. The prober may
+    /// make that one before it closes the first.
+    pub(super) fn ended(&mut self, attempt: &Attempt, time: u64) {
+        if !attempt.is_unread() || attempt.ended.is_none_or(|(end, _)| end != time) {
+            return;
+        }
+        let dst = attempt.flow.dst;
+        let (pid, addr) = key(attempt.actor.pid, dst);
+        self.unread.insert((pid, addr), time);
+        let is_just_made = |at: u64| time.saturating_sub(at) < FOLLOWS_NS;
+        self.direct.retain(|(by, to), at| *by != pid || to.ip() != addr || *to == dst || !is_just_made(*at));
+    }
+
     /// A prober connects: takes the redirect that this connection follows. Another probe may connect just then. To a
     /// target that the prober connects to by itself, only a redirect of that target leads.
     pub(super) fn follow(&mut self, pid: u32, dst: SocketAddr, time: u64) -> Option<Redirected> {
@@ -70,6 +86,8 @@ impl Redirects {
             }
             // A busy prober may follow it only now.
             Some((_, after)) if after < LATE_NS => {}
+            // An answer that was not read may have been a redirect to here.
+            _ if self.unread.get(&key(pid, dst)).is_some_and(|at| time.saturating_sub(*at) < FOLLOWS_NS) => {}
             _ => self.direct.insert((pid, dst), time),
         }
         None
@@ -138,6 +156,19 @@ mod tests {
         // Long after, it is not known any more: the pod can be another one.
         answered(stream.wait_ms(400_000).again_to(11, "10.88.0.2:8080"), 302).again_to(12, "10.88.0.2:9").connect();
         assert!(followed(&stream, 12).is_some());
+        // The answer to its first attempt was not read.
+        for closes_late in [false, true] {
+            let mut unread = Stream::new().connect().established().clone();
+            if !closes_late {
+                unread.closes((100, 101, 200));
+            }
+            unread.again_to(8, "10.88.0.2:9").connect();
+            if closes_late {
+                unread.back_to(7).wait_ms(1).closes((100, 101, 200));
+            }
+            answered(unread.wait_ms(10_000).again_to(9, "10.88.0.2:8080"), 302).again_to(10, "10.88.0.2:9").connect();
+            assert!(followed(&unread, 10).is_some());
+        }
         // The prober was busy once.
         let mut busy = Stream::new();
         answered(&mut busy, 302).wait_ms(200).again_to(8, "10.88.0.2:9").connect().wait_ms(10_000);
