@@ -289,9 +289,15 @@ impl Core {
         let Some(attempt) = self.correlator.get(conn) else { return };
         let (named, kubelet_outcome) =
             (Matched::new(attempt, &self.node).name(), attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
-        // If only the kubelet saw it fail, the failure before may have been counted as a success: the count is unknown.
-        let counts = again || kubelet_outcome.is_none() || attempt.failed_by_itself();
-        let count = if counts { self.count_failure(conn, &named, &finding) } else { None };
+        // An attempt that is finished without a verdict was counted as a success.
+        let has_status = attempt.is_refused_by_status() && !self.verdicts.is_finished(conn);
+        let is_seen = attempt.failed_by_itself() || has_status;
+        let count = if again || kubelet_outcome.is_none() || is_seen {
+            self.count_failure(conn, &named, &finding)
+        } else {
+            self.failures.uncounted(attempt, &named);
+            None
+        };
         if !again && let Some(attempt) = self.correlator.get(conn) {
             self.budgets.failed(attempt, &self.node, &finding);
         }

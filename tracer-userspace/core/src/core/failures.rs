@@ -76,6 +76,8 @@ pub(super) struct Failures {
     in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
     /// When the last attempt of each probe that succeeded began.
     succeeded: Recent<ProbeKey, u64, MAX_COUNTERS>,
+    /// When the last failure of each probe began that only the kubelet counted.
+    uncounted: Recent<ProbeKey, u64, MAX_COUNTERS>,
     /// By address and namespace of the target.
     streaks: Recent<(SocketAddr, Option<Netns>), Refused, MAX_COUNTERS>,
 }
@@ -186,6 +188,21 @@ impl Failures {
         }
     }
 
+    /// Only the kubelet saw this attempt fail. tracer may have taken it, and others before it, for a success: until one
+    /// succeeds, the failures in a row are not known.
+    pub(super) fn uncounted(&mut self, attempt: &Attempt, named: &Named) {
+        let is_counted = attempt.kubelet().is_some_and(|(_, reported)| reported.is_counted());
+        if let Some(key) = ProbeKey::of(attempt.flow.dst, named).filter(|_| is_counted) {
+            self.uncounted.insert(key, attempt.started);
+        }
+    }
+
+    /// Since the last success before this attempt, the kubelet counted a failure that tracer did not.
+    fn is_unknown(&self, key: &ProbeKey, attempt: &Attempt) -> bool {
+        let succeeded = self.succeeded.get(key).copied().unwrap_or_default();
+        self.uncounted.get(key).is_some_and(|at| (succeeded..attempt.started).contains(at))
+    }
+
     /// An attempt succeeded. The kubelet follows a redirect within the same host, and the next answer decides. It does
     /// not follow a redirect to another host: that is a success with a warning (`RedirectChecker`, pkg/probe/http).
     /// tracer does not see where a redirect leads.
@@ -245,6 +262,7 @@ impl Core {
         // A later verdict may be the first that knows which probe it was.
         let probe_type = key.probe_type;
         let is_new = self.verdicts.count_as(conn, probe_type);
+        let is_unknown = self.failures.is_unknown(&key, attempt);
         // The verdict on this failure may have been held until then.
         let succeeded = self.failures.succeeded.get(&key).copied().filter(|at| *at > attempt.started);
         let in_a_row = self.failures.in_a_row.or_default(key);
@@ -262,6 +280,9 @@ impl Core {
             in_a_row.succeeded = succeeded;
         }
         in_a_row.cause = Some(finding.cause);
+        if is_unknown {
+            return None;
+        }
         Some(if in_a_row.is_over(attempt.started) { 1 } else { in_a_row.count.max(1) })
     }
 
@@ -446,6 +467,29 @@ mod tests {
         }
         answered(&mut stream, 103, 500);
         assert_eq!(stream.in_a_row(), [Some(1), None, None, Some(2)]);
+    }
+
+    /// The kubelet's line of a pod on the host's network nearly always comes before the verdict, which waits for the
+    /// reading of the port's holder.
+    #[test]
+    fn a_failure_is_counted_if_the_line_of_the_kubelet_comes_before_its_verdict() {
+        let mut stream = Stream::new().links(true, &["10.88.0.2"]).http_readiness().on_host_network().clone();
+        for conn in 100..103 {
+            answered(&mut stream, conn, 503);
+            stream.kubelet(ProbeOutput::Status(503)).wait_ms(600).tick();
+        }
+        assert_eq!(stream.in_a_row(), [1, 2, 3].map(Some));
+    }
+
+    /// tracer takes the first attempt for a success until it reads the kubelet's line.
+    #[test]
+    fn after_a_failure_that_only_the_kubelet_saw_the_number_is_not_known_until_a_success() {
+        let mut stream = Stream::new().http_readiness().clone();
+        stream.connect().established().closes((100, 101, 200)).kubelet(ProbeOutput::Status(503)).wait_ms(2_000);
+        answered(&mut stream, 101, 503);
+        answered(stream.wait_ms(2_000), 102, 200);
+        answered(stream.wait_ms(2_000), 103, 503);
+        assert_eq!(stream.in_a_row(), [None, None, Some(1)]);
     }
 
     /// Failures in a row of each probe, at the end.

@@ -282,7 +282,9 @@ mod tests {
         stream.kubelet(ProbeOutput::NotServing).wait_ms(3_000);
         refused(&mut stream, 101, 10_000);
         refused(&mut stream, 102, 10_000);
-        assert_eq!(stream.in_a_row(), [None, Some(1), Some(2)]);
+        let (core, _) = push_all(&stream.observations);
+        assert_eq!(core.verdicts.of(ConnId(101)).map(|it| it.is_retry), Some(false));
+        assert_eq!(stream.in_a_row(), [None; 3], "only the kubelet saw the first one fail");
     }
 
     /// The kubelet 1.36 reports once, at its timeout. Two milliseconds later it may run the probe again.

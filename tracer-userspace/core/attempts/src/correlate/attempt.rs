@@ -497,6 +497,11 @@ impl Attempt {
         status.filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308))
     }
 
+    /// A status of HTTP was read that a probe takes for a failure.
+    pub fn is_refused_by_status(&self) -> bool {
+        self.answer().and_then(|(_, answer)| answer.status).is_some_and(|status| status >= 400)
+    }
+
     /// The kubelet outcome, if one was joined: the last one counts.
     pub fn kubelet(&self) -> Option<(u64, &KubeletProbe)> {
         observations_of!(self, KubeletProbe).last().map(|(time, probe)| (time, &**probe))
