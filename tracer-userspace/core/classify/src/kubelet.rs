@@ -18,7 +18,7 @@ use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched};
 use tracer_common::names::Hook;
 use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
-use tracer_model::record::{Cause, Confidence, K8s, Outcome, Probe, Process, Remediation};
+use tracer_model::record::{Cause, Confidence, K8s, Outcome, Probe, Process, Remediation, Scope};
 
 /// The subject of a verdict that has no connection.
 #[derive(Clone, Debug)]
@@ -199,13 +199,18 @@ fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, obstacle: Optio
     };
     let late = spec.filter(|_| cause == Cause::ExecTimeout);
     let budget = late.map(|it| format!(" (timeoutSeconds {})", it.timeout_s)).unwrap_or_default();
-    let why = why_not_started(obstacle);
+    let why = match obstacle {
+        Some(limit) if cause == Cause::ExecFailed => format!("; meanwhile {}", limit.why),
+        _ => why_not_started(obstacle),
+    };
     let summary = format!("the command of the {} probe{} {what}{why}{budget}", probe.probe_type, container_of(k8s));
     let fix = match cause {
         Cause::ExecTimeout => cause.fix(),
         _ => fix_failed(obstacle, probe, k8s),
     };
-    Finding::likely(cause, vec![of_outcome(probe)], summary, fix)
+    // A limit of the pod's spec, and not the command.
+    let scope = obstacle.filter(|_| cause == Cause::ExecFailed).map(|_| Scope::Pod);
+    Finding { scope, ..Finding::likely(cause, vec![of_outcome(probe)], summary, fix) }
 }
 
 fn cause_not_run(obstacle: Option<&NotStarted>) -> Cause {

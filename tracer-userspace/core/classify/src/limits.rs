@@ -41,13 +41,21 @@ pub fn before_next(probe: &KubeletProbe, node: &Node) -> Option<u64> {
     (pause_ns > 0).then(|| probe.written_boot_ns.saturating_add(pause_ns).saturating_sub(LEAD_NS))
 }
 
-/// The limits that can have stopped the runtime, by its message.
+/// The command ran, and ended with an error. It may have been killed, or could not fork.
+fn has_ended(probe: &KubeletProbe) -> bool {
+    probe.is_counted() && matches!(probe.reason, ProbeOutput::Other | ProbeOutput::PrintedNothing)
+}
+
+/// The limits that can have stopped the runtime, by its message, or a command that ended with an error.
 fn limits(probe: &KubeletProbe) -> &'static [Limit] {
+    if has_ended(probe) {
+        return &[Limit::Processes, Limit::Memory];
+    }
     let output = probe.output.as_deref().filter(|_| probe.reason == ProbeOutput::CommandNotRun);
     output.filter(|_| !has_no_program(probe)).map_or(&[], not_started::limits)
 }
 
-/// The limit that stopped the runtime, by its message and the counters of the container.
+/// The limit that stopped the runtime or the command, by the message and the counters of the container.
 pub(super) fn reached(probe: &KubeletProbe, node: &Node) -> Option<(&'static NotStarted, Evidence)> {
     let written = probe.written_boot_ns;
     let now = last(probe, node)?;
@@ -56,7 +64,12 @@ pub(super) fn reached(probe: &KubeletProbe, node: &Node) -> Option<(&'static Not
     let before = readings(probe, node)?
         .find(|(time, _)| time.saturating_add(BEFORE_NS) <= written)
         .filter(|(time, _)| written.saturating_sub(*time) <= oldest_ns);
-    limits(probe).iter().find_map(|limit| Some((limit.obstacle(), counted(*limit, before, now)?)))
+    let ended = has_ended(probe);
+    // Most commands fail for reasons of their own.
+    if ended && before.is_none() {
+        return None;
+    }
+    limits(probe).iter().find_map(|limit| Some((limit.obstacle(ended), counted(*limit, before, now)?)))
 }
 
 type Reading<'a> = (u64, &'a ContainerLimits);
@@ -270,6 +283,36 @@ mod tests {
             "chdir to cwd (\"/\") set in config.json failed: permission denied",
         ] {
             assert_eq!(not_run(words, Some(killed(0)), Some(killed(1))).evidence.len(), 1, "{words}");
+        }
+    }
+
+    /// The verdict on a command that ended with an error, by two readings, or by the second one only.
+    fn ended(reason: ProbeOutput, before: Option<CgroupCounters>, now: CgroupCounters) -> VerdictBody {
+        let mut stream = pod();
+        if let Some(before) = before {
+            read(&mut stream, |it| it.counters = vec![before]).wait_ms(10_000);
+        }
+        stream.kubelet(reason);
+        read(stream.wait_ms(20), |it| it.counters = vec![now]);
+        stream.verdicts().remove(0)
+    }
+
+    #[test]
+    fn a_limit_that_was_reached_is_named_beside_a_command_that_ended_with_an_error() {
+        for (before, now, why) in [
+            (killed(0), killed(1), "; meanwhile a process of its container was killed for lack of memory"),
+            (pids(3, 20), pids(5, 20), "; meanwhile no process could be made: a limit of processes is reached"),
+        ] {
+            for reason in [ProbeOutput::Other, ProbeOutput::PrintedNothing] {
+                let body = ended(reason, Some(before.clone()), now.clone());
+                assert_eq!((body.verdict.cause, body.verdict.confidence), (Cause::ExecFailed, Confidence::Likely));
+                assert_eq!((body.scope, body.verdict.evidence.len()), (Some(Scope::Pod), 2));
+                assert_ends(&body.verdict.summary, why);
+            }
+            for before in [None, Some(now.clone())] {
+                let body = ended(ProbeOutput::Other, before, now.clone());
+                assert_eq!((body.scope, body.verdict.evidence.len()), (Some(Scope::Application), 1));
+            }
         }
     }
 

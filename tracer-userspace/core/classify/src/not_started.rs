@@ -43,6 +43,16 @@ const OUT_OF_PIDS: NotStarted = NotStarted {
     ),
 };
 
+const KILLED: NotStarted = NotStarted {
+    words: &[],
+    cause: Cause::ExecFailed,
+    why: "a process of its container was killed for lack of memory",
+    fix: (
+        "Raise the container's memory limit, or let it use less: the command is charged to it. memory.current, memory.max and memory.events of its cgroup show its use and its kills",
+        &["dmesg | grep -i oom"],
+    ),
+};
+
 /// A limit of the container's cgroup that the kernel counts each time it is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
@@ -51,9 +61,11 @@ pub(super) enum Limit {
 }
 
 impl Limit {
-    pub(super) const fn obstacle(self) -> &'static NotStarted {
+    /// `ended`: it stopped the command, which ran, and not the runtime.
+    pub(super) const fn obstacle(self, ended: bool) -> &'static NotStarted {
         match self {
             Self::Processes => &OUT_OF_PIDS,
+            Self::Memory if ended => &KILLED,
             Self::Memory => &OUT_OF_MEMORY,
         }
     }

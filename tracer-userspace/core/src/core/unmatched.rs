@@ -105,9 +105,8 @@ impl Core {
     /// Matches an outcome again. One that fits no attempt becomes a verdict of its own.
     fn decide_waiting(&mut self, observation: &Observation, now: u64, out: &mut Vec<Decision>) {
         let ObservationKind::KubeletProbe(probe) = &observation.kind else { return };
-        let command = probe.reason.is_of_command().then(|| self.command_record(&kubelet::of_command(probe))).flatten();
-        if command.is_some() {
-            return out.extend(command);
+        if let Some(command) = self.command_record(&kubelet::of_command(probe)) {
+            return out.push(command);
         }
         if self.join_attempt(probe, observation, now, out) || self.has_verdict(probe) {
             return;
