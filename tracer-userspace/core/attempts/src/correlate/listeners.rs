@@ -17,6 +17,8 @@ struct Port {
     /// The first begin; `None` if the first event was an end.
     first: Option<(u64, Listen)>,
     last: (u64, Listen),
+    /// The last end. A listener can come back within a millisecond.
+    end: Option<(u64, Listen)>,
 }
 
 /// Listeners by namespace, port and address.
@@ -46,9 +48,13 @@ impl Listeners {
         }
         let since = bound.filter(|_| listen.begins);
         let event = (since.unwrap_or(time), listen.clone());
+        let of = |begins: bool| (listen.begins == begins).then(|| event.clone());
         match self.ports.get_mut(&key) {
-            Some(port) => port.last = event,
-            None => self.ports.insert(key, Port { first: listen.begins.then(|| event.clone()), last: event }),
+            Some(port) => {
+                port.end = of(false).or_else(|| port.end.take());
+                port.last = event;
+            }
+            None => self.ports.insert(key, Port { first: of(true), end: of(false), last: event }),
         }
     }
 
@@ -66,6 +72,11 @@ impl Listeners {
     /// The last begin or end of a listener that takes connections to this target.
     pub fn last_at(&self, netns: Netns, dst: SocketAddr) -> Option<&(u64, Listen)> {
         self.at(netns, dst).map(|it| &it.last).max_by_key(|(time, _)| *time)
+    }
+
+    /// The last end of a listener that takes connections to this target. Another one may have begun since.
+    pub(super) fn end_at(&self, netns: Netns, dst: SocketAddr) -> Option<&(u64, Listen)> {
+        self.at(netns, dst).filter_map(|it| it.end.as_ref()).max_by_key(|(time, _)| *time)
     }
 
     /// The first begin of a listener that takes connections to this target, if no earlier one ended there.
@@ -123,6 +134,18 @@ mod tests {
     }
 
     const DST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 88, 0, 2)), 80);
+
+    #[test]
+    fn an_end_is_kept_when_a_listener_comes_back() {
+        let mut listeners = Listeners::default();
+        let end = |listeners: &Listeners| listeners.end_at(Netns(1), DST).map(|(time, _)| *time);
+        listeners.observe(1, &listen(1, true));
+        assert_eq!(end(&listeners), None);
+        listeners.observe(2, &listen(1, false));
+        listeners.observe(3, &listen(1, true));
+        assert_eq!(end(&listeners), Some(2));
+        assert_eq!(listeners.last_at(Netns(1), DST).map(|(time, _)| *time), Some(3));
+    }
 
     #[test]
     fn a_port_that_is_bound_may_have_a_listener() {

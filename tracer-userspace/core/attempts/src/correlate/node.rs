@@ -224,11 +224,11 @@ impl Node {
         self.netns == Some(netns) || self.links.get(&netns).is_some()
     }
 
-    /// The end of the last listener of a target, if its namespace is known. Another address of the namespace may have a
-    /// listener of its own on that port.
-    pub fn listener_end(&self, from: Netns, target: SocketAddr) -> Option<&(u64, Listen)> {
-        let netns = self.netns_of_addr(from, target.ip())?;
-        self.listeners.last_at(netns, target).filter(|(_, listen)| !listen.begins)
+    /// The end of the listener that took this attempt, in the namespace of its target. One that ended before the
+    /// handshake did not take it.
+    pub fn listener_end(&self, netns: Netns, attempt: &Attempt) -> Option<&(u64, Listen)> {
+        let end = self.listeners.end_at(netns, attempt.flow.dst);
+        end.filter(|(time, _)| *time >= attempt.established_at().unwrap_or(attempt.started))
     }
 
     /// A pod of this node with a network namespace of its own has the address.

@@ -95,7 +95,7 @@ const ON_PURPOSE: &str = ". Some servers close on purpose: one that does not kno
 /// A server sends GOAWAY before it ends a connection in order, or after an error of its client (RFC 9113 6.8).
 const GOES_AWAY: &str = "The server, or a proxy in front of it, ended the connection by itself: it shuts down, or limits the age of connections or what they carry. LastStreamID 0 in the kubelet's message: it did not take the request. An ErrCode other than NO_ERROR: it rejects what its client sent. Read its log of that moment";
 
-const PROCESS_ENDED: &str = ", and its listener ended at the same time: it exited, crashed or was stopped";
+pub(super) const PROCESS_ENDED: &str = ", and its listener ended at the same time: it exited, crashed or was stopped";
 
 /// An HTTP/2 server sends its first frame as soon as a client is connected (RFC 9113 3.4).
 const NOT_GRPC: &str = "; a gRPC server sends a frame at once, unless it fails: perhaps the port speaks TLS";
@@ -131,7 +131,8 @@ const REDIRECTED: &str = "; or payload is redirected between sockets on this nod
 
 /// Evidence that the listener of that port ended at about the time of the close.
 pub(super) fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
-    let (at, end) = case.node.listener_end(case.attempt.netns?, case.attempt.flow.dst)?;
+    let netns = case.node.netns_of_addr(case.attempt.netns?, case.attempt.flow.dst.ip())?;
+    let (at, end) = case.node.listener_end(netns, case.attempt)?;
     (at.abs_diff(ended) < TOGETHER_NS).then(|| of_listener(*at, end))
 }
 
@@ -290,6 +291,27 @@ mod tests {
         for probed in [Stream::http_readiness, grpc] {
             assert_eq!([1, 10, 45, 55].map(|ms| decided(probed, ms)), [true, true, true, false]);
         }
+    }
+
+    /// A supervisor starts a crashed server again at once. What the new one closes, it closes by itself.
+    #[test]
+    fn a_listener_that_comes_back_hides_no_end() {
+        let decided = |ends_before: bool| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+            let ends = |stream: &mut Stream| {
+                [false, true].map(|it| _ = stream.listens_on(POD, address("[::]:8080"), it).wait_ms(1))
+            };
+            if ends_before {
+                ends(&mut stream);
+            }
+            stream.connect().established().server_closes((100, 101, 1));
+            if !ends_before {
+                ends(&mut stream);
+            }
+            let verdict = stream.wait_ms(60).tick().verdict();
+            (verdict.summary.contains("its listener ended"), verdict.remediation.to_string().contains("TLS"))
+        };
+        assert_eq!([false, true].map(decided), [(true, false), (false, true)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::super::sidecar;
 use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
+use super::closed_without_answer::PROCESS_ENDED;
 use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use super::slow_response::has_handshake;
 use super::*;
@@ -62,11 +63,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let unseen = if lacks_hook { Fix::Stack } else { Fix::Outside };
     let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));
     let mut remediation = remediation_of(case, fix, sent.map(|(_, reset)| reset));
-    if fix == Fix::Unread && !partial && case.matched.may_find_no_http() {
-        remediation.text += OR_SPEAKS_TLS;
-        remediation.commands.push(shows_certificate(attempt.flow.dst));
-    } else if fix == Fix::Unread && !partial && case.matched.may_find_no_tls() {
-        remediation.text += OR_SPEAKS_NO_TLS;
+    if let Some(text) = other_protocol(case).filter(|_| fix == Fix::Unread && !partial) {
+        remediation.text += text;
         remediation.commands.push(shows_certificate(attempt.flow.dst));
     }
     let remediation = if fix == Fix::Outside { remediation } else { with_log(case, remediation) };
@@ -74,11 +72,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
     let found =
         sidecar::add_node_port(case, found).with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
+    let mut found = Finding { waits_for_listener: fix == Fix::Unread, ..found };
+    let listener_end = sent.and_then(|(time, reset)| listener_end(case, time, reset));
+    found.evidence.extend(listener_end.map(|(time, listen)| of_listener(*time, listen)));
     Some(if lacks_hook { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
 }
 
 /// The target closed the connection: a close with unread data sends a RST, and so does data after a close (RFC 9293
-/// 3.10.4, 3.10.7.1). A RST is no close if a queue had no room, a listener ended, or SO_LINGER 0 was set.
+/// 3.10.4, 3.10.7.1). A RST is no close if a queue had no room, the listener had not accepted, or SO_LINGER 0 was set.
 pub(super) fn is_close(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     let Some((_, received)) = attempt.reset_received() else { return false };
@@ -86,13 +87,19 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
         return true;
     }
     let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
-    sent.is_some_and(|(time, reset)| matches!(fix_of(case, time, reset), Fix::Unread | Fix::Process))
+    let is_unread = |reset: &ResetSent| reset.reason.as_deref() == Some("TCP_ABORT_ON_CLOSE");
+    sent.is_some_and(|(time, reset)| is_unread(reset) || fix_of(case, time, reset) == Fix::Process)
 }
 
 /// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello. A server that has read all
 /// of it closes with a FIN.
 pub(super) const OR_SPEAKS_TLS: &str =
     ". Or the port speaks TLS, and its server closes connections with plain HTTP. Then set the probe's scheme to HTTPS";
+
+fn other_protocol(case: &Case<'_>) -> Option<&'static str> {
+    let in_tls = case.matched.may_find_no_tls().then_some(OR_SPEAKS_NO_TLS);
+    if case.matched.may_find_no_http() { Some(OR_SPEAKS_TLS) } else { in_tls }
+}
 
 /// A server that expects a request of another protocol stops reading the ClientHello in the same way.
 const OR_SPEAKS_NO_TLS: &str =
@@ -112,7 +119,8 @@ fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
-    let how = match (ended_with_listener(case, time, reset), &reset.reason) {
+    let how = match (listener_end(case, time, reset).is_some(), reset.reason.as_deref()) {
+        (true, Some("TCP_ABORT_ON_CLOSE")) => format!("{}{PROCESS_ENDED}", close_text(reset)),
         (true, Some(_)) => ENDED_BEFORE_ACCEPT.to_owned(),
         (true, None) => ENDED_WITH_RST.to_owned(),
         (false, _) => close_text(reset),
@@ -153,15 +161,19 @@ const ENDED_WITH_RST: &str = " closed its listener at the same time: it exited, 
 /// (`inet_csk_listen_stop`).
 const TOGETHER_NS: u64 = 100_000_000;
 
-/// A listener that closes resets the connections in its queue. The kernel gives the same reason as for SO_LINGER 0.
-fn ended_with_listener(case: &Case<'_>, time: u64, reset: &ResetSent) -> bool {
-    let (Some(netns), Some(actor)) = (reset.netns, &reset.actor) else { return false };
-    let last = case.node.listeners.last(netns, reset.flow.src.port());
-    let fits_reason = !matches!(reset.reason.as_deref(), Some("TCP_ABORT_ON_CLOSE" | "TCP_ABORT_ON_LINGER"));
-    let is_same_end = |(at, listen): &&(u64, Listen)| {
-        !listen.begins && listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS
+/// The end of the listener of the process that sent the RST, at the same time. A listener that closes resets the
+/// connections in its queue; the kernel gives the same reason as for SO_LINGER 0. A process that ends resets those that it
+/// has not read, too.
+fn listener_end<'a>(case: &Case<'a>, time: u64, reset: &ResetSent) -> Option<&'a (u64, Listen)> {
+    let actor = reset.actor.as_ref()?;
+    let fits = |at: u64| match reset.reason.as_deref() {
+        Some("TCP_ABORT_ON_LINGER") => false,
+        Some("TCP_ABORT_ON_CLOSE") | None => true,
+        // The listener is closed first, and then its queue.
+        Some(_) => at <= time,
     };
-    fits_reason && last.is_some_and(|last| is_same_end(&last))
+    let end = case.node.listener_end(reset.netns?, case.attempt);
+    end.filter(|(at, listen)| listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS && fits(*at))
 }
 
 /// How the socket was closed, by the kernel's reason (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
@@ -197,7 +209,7 @@ fn fix_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Fix {
     match reset.reason.as_deref() {
         _ if is_without_room(reset) => Fix::Room,
         _ if reset.actor.is_none() => Fix::Stack,
-        _ if ended_with_listener(case, time, reset) => Fix::Ended,
+        _ if listener_end(case, time, reset).is_some() => Fix::Ended,
         Some("TCP_ABORT_ON_CLOSE") => Fix::Unread,
         Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Fix::Linger,
         _ => Fix::Process,
@@ -420,15 +432,41 @@ mod tests {
 
     #[test]
     fn a_listener_that_closes_resets_unaccepted_connections() {
-        let words = |ended: bool| {
+        let words = |changes: &[bool]| {
             let mut stream = Stream::new().listens(POD, 8080, true).connect().established().clone();
-            if ended {
-                stream.listens(POD, 8080, false);
-            }
+            changes.iter().for_each(|begins| _ = stream.listens(POD, 8080, *begins));
             stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
             stream.verdict().summary.clone()
         };
-        assert_has(&words(true), &["closed its listener at the same time"]);
-        assert_lacks(&words(false), &["closed its listener"]);
+        assert_has(&words(&[false]), &["closed its listener at the same time"]);
+        assert_has(&words(&[false, true]), &["closed its listener at the same time"]);
+        assert_lacks(&words(&[]), &["closed its listener"]);
+    }
+
+    /// A process that ends before it has read the request. A supervisor starts it again at once.
+    #[test]
+    fn a_process_that_ends_resets_what_it_has_not_read() {
+        let decided = |changes: &[bool], after: &[bool]| {
+            let mut stream = Stream::new().http_readiness().listens(POD, 8080, true).clone();
+            changes.iter().for_each(|begins| _ = stream.listens(POD, 8080, *begins));
+            stream.connect().established().reset_received(TcpState::Established, 0);
+            stream.reset_sent(TcpFlags(0), false, Some("app"));
+            stream.last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".to_owned());
+            stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).wait_ms(1);
+            after.iter().for_each(|begins| _ = stream.listens(POD, 8080, *begins));
+            stream.wait_ms(60).tick().verdict()
+        };
+        for after in [&[false][..], &[false, true]] {
+            let ended = decided(&[], after);
+            assert_has(&ended.summary, &["closed it with unread data, and its listener ended at the same time"]);
+            assert_has(&ended.remediation, &[" ended: read its log of that moment"]);
+            assert_lacks(&ended.remediation, &["TLS"]);
+            assert_eq!(ended.evidence.len(), 3);
+        }
+        for before in [&[][..], &[false, true]] {
+            let other = decided(before, &[]);
+            assert_lacks(&other.summary, &["listener"]);
+            assert_has(&other.remediation, &["Or the port speaks TLS"]);
+        }
     }
 }
