@@ -78,6 +78,8 @@ pub enum Mode {
     Burn,
     /// Reads the request, then the process ends.
     Exit,
+    /// The process ends when the request has come, and does not read it.
+    ExitUnread,
     /// Closes its first connection. Then the same as `exit`, but the process has so much to release that its listener
     /// ends a moment later.
     ExitSlowly,
@@ -324,6 +326,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::TlsEof => read_request(&mut tls.accept(stream)?).map(drop),
         Mode::TlsHangRequest => hang_in_tls(tls.accept(stream)?),
         Mode::Exit
+        | Mode::ExitUnread
         | Mode::ExitSlowly
         | Mode::Rst
         | Mode::RstAfter
@@ -339,6 +342,10 @@ fn end(mut stream: TcpStream, mode: Mode) -> io::Result<()> {
     match mode {
         Mode::Exit => {
             read_request(&mut stream)?;
+            std::process::exit(0)
+        }
+        Mode::ExitUnread => {
+            stream.peek(&mut [0])?;
             std::process::exit(0)
         }
         Mode::ExitSlowly => {
