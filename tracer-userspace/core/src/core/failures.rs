@@ -390,6 +390,24 @@ mod tests {
         assert_eq!(reported(&[Hook::CgroupAnswer]), (vec![Some(Outcome::Success)], vec![Some(1), Some(1)]));
     }
 
+    /// `100 Continue`, and then 503 in a segment that no hook reads.
+    #[test]
+    fn an_interim_answer_is_no_success() {
+        let reported = |status: u16| {
+            let mut stream = Stream::new().http_readiness().clone();
+            refuse(&mut stream);
+            answered(stream.wait_ms(9_990).again(8), 8, status);
+            refuse(stream.wait_ms(9_990).again(9));
+            let attempts = stream.decisions().into_iter().filter_map(|it| match it.body {
+                Body::Attempt(attempt) if it.attempt == Some(ConnId(8)) => Some((attempt.outcome, attempt.http_status)),
+                _ => None,
+            });
+            (attempts.collect::<Vec<_>>(), stream.in_a_row())
+        };
+        assert_eq!(reported(100), (vec![(None, None)], vec![Some(1), Some(2)]));
+        assert_eq!(reported(200), (vec![(Some(Outcome::Success), Some(200))], vec![Some(1), Some(1)]));
+    }
+
     fn answered(stream: &mut Stream, conn: u64, status: u16) {
         stream.again(conn).connect().established().answers(status).wait_ms(1);
     }

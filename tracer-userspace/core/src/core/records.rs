@@ -32,7 +32,7 @@ pub(super) fn attempt_record(
         src: named.src,
         dst: named.dst,
         process: named.process,
-        http_status: attempt.answer().and_then(|(_, answer)| answer.status),
+        http_status: attempt.status(),
         phases_ms: phases(attempt),
         cause,
     };
@@ -44,7 +44,7 @@ pub(super) fn attempt_record(
 /// does not know that the probe succeeded. `held`: the verdict that it replaces, if that was not emitted.
 pub(super) fn recovery(attempt: &Attempt, before: Decided, held: Option<&Verdict>) -> (Finding, Vec<Cause>) {
     let ended = attempt.ended.map_or(attempt.started, |(time, _)| time);
-    let is_success = attempt.carried_no_data() || attempt.answer().is_some_and(|(_, answer)| answer.status.is_some());
+    let is_success = attempt.carried_no_data() || attempt.status().is_some();
     let (what, confidence) = match is_success {
         true => ("succeeded after all", Confidence::Proven),
         false => ("was answered after all, with a status that tracer cannot read", Confidence::Likely),

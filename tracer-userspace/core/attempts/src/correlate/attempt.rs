@@ -491,10 +491,14 @@ impl Attempt {
         self.prober && self.ended.is_some() && self.received().is_some_and(|n| n > 0) && self.answer().is_none()
     }
 
+    /// The status of the answer, if it is the final one.
+    pub fn status(&self) -> Option<u16> {
+        self.answer().filter(|(_, answer)| !answer.is_interim()).and_then(|(_, answer)| answer.status)
+    }
+
     /// The status of the answer, if it is a redirect that Go's client follows (net/http, `redirectBehavior`).
     pub fn redirect_status(&self) -> Option<u16> {
-        let status = self.answer().and_then(|(_, answer)| answer.status);
-        status.filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308))
+        self.status().filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308))
     }
 
     /// A status of HTTP was read that a probe takes for a failure.

@@ -44,10 +44,11 @@ impl<'a> Matched<'a> {
         matches!(self.attempt.ended, Some((_, End::ClosedByServer))) && self.expects_grpc()
     }
 
-    /// The program that reads answers is attached, and did not read this one: it may have been a failure. Where the
-    /// program is missing, each answer counts as a success.
+    /// The program that reads answers is attached, and did not read this one, or only an interim answer before it: it may
+    /// have been a failure. Where the program is missing, each answer counts as a success.
     pub fn is_unread(&self) -> bool {
-        self.attempt.is_unread() && self.node.missing_of(&[Hook::CgroupAnswer]).is_empty()
+        let is_interim = self.attempt.answer().is_some_and(|(_, answer)| answer.is_interim());
+        is_interim || self.attempt.is_unread() && self.node.missing_of(&[Hook::CgroupAnswer]).is_empty()
     }
 
     /// Nothing shows a failure or a success: no request was sent, a tcpSocket probe was reset after its handshake, the
