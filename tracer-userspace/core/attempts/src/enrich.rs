@@ -229,6 +229,19 @@ impl<'a> Matched<'a> {
         self.matching_probes().first().map(|(pod, ..)| *pod)
     }
 
+    /// The pod on the node's network that the kubelet names, if no probes are known.
+    pub fn reported_on_node(&self) -> Option<&'a Pod> {
+        let (_, reported) = self.attempt.kubelet().filter(|_| self.is_unlisted())?;
+        self.node.pods.iter().find(|pod| pod.host_network && is_pod(pod, &reported.pod))
+    }
+
+    /// The attempt can be a probe of a pod on the node's network, at an address of the node. Any process of the node may
+    /// have accepted it.
+    pub fn may_be_on_node(&self) -> bool {
+        let can_be = self.probed_pod().map_or_else(|| self.is_unlisted(), |pod| pod.host_network);
+        can_be && self.node.is_to_itself(self.attempt)
+    }
+
     /// The pod of a probe that connects to the node's own loopback address, since its `host` names one. The pod has
     /// a network namespace of its own, with another loopback address. `None` if another probe may ask that one.
     pub fn pod_of_loopback_host(&self) -> Option<&'a Pod> {

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::case::{Case, shares_node};
+use super::case::Case;
 use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::kubectl::{and_log, with_logs};
@@ -35,12 +35,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     let earlier = last.filter(|(time, reading)| !is_of_this(case, *time, reading)).map(|_| &finding.remediation);
     let Some(other) = elsewhere(case, read.map(|(_, it)| it), earlier).or_else(|| beside(case, read?.1)) else {
         finding.scope = detour(case, FRESH_NS).map(|it| it.scope());
-        if shares_node(case)
-            && case.node.is_to_itself(case.attempt)
-            && read.is_none_or(|(_, it)| it.processes.is_empty())
-        {
+        if let Some(words) = unknown_on_node(case, read.map(|(_, it)| it)) {
             finding.confidence = finding.confidence.min(Confidence::Likely);
-            finding.summary += "; tracer could not read which process of the node has that port";
+            finding.summary += &format!("; {words}");
         } else if let Some(words) = shared_port(case, read.map(|(_, it)| it)) {
             finding.confidence = finding.confidence.min(Confidence::Likely);
             finding.summary += &format!("; {words}");
@@ -116,13 +113,29 @@ fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: Option<&Remediat
     other(Scope::Network, format!("{accepted}: pod {holder} has {addr}, too"), fix.run(show))
 }
 
+/// Any process of the node may have the port of a pod on its network, and it is not known that it is the pod's.
+fn unknown_on_node(case: &Case<'_>, read: Option<&Acceptor>) -> Option<String> {
+    let (listed, reported) = (case.matched.probed_pod(), case.attempt.kubelet().map(|(_, it)| &it.pod));
+    if !case.matched.may_be_on_node() || (listed.is_none() && reported.is_none()) {
+        return None;
+    }
+    let Some(read) = read.filter(|it| !it.processes.is_empty()) else {
+        return Some("tracer could not read which process of the node has that port".to_owned());
+    };
+    // Without a list of pods, the cgroup must be that of the pod that the kubelet names.
+    let uid = reported.and_then(|pod| pod.uid.as_ref()).filter(|_| listed.is_none());
+    let is_its_own = |it: &AcceptingProcess| listed.is_some() || uid.is_some() && it.pod_uid.as_ref() == uid;
+    (!read.processes.iter().any(is_its_own)).then(|| format!("{} has that port", names(case, read)))
+}
+
 /// A process with the right address accepted, and is not the probed container's.
 fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
     // The answer is that of the probed container.
     if super::sidecar::asks_another(case) {
         return None;
     }
-    let (pod, container) = case.matched.probed_container()?;
+    let probed = case.matched.probed_container().map(|(pod, container)| (pod, Some(container)));
+    let (pod, container) = probed.or_else(|| Some((case.matched.reported_on_node()?, None)))?;
     let own = if pod.host_network { case.attempt.netns } else { pod.netns };
     if acceptor.processes.is_empty() || own != Some(acceptor.netns) {
         return None;
@@ -130,12 +143,12 @@ fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
     let (port, processes) = (case.attempt.flow.dst.port(), &acceptor.processes);
     let who = names(case, acceptor);
     let name = pod.full_name()?;
-    let this = container.name.as_deref().map(|it| format!("container {it} of ")).unwrap_or_default();
+    let this = container.and_then(|it| it.name.as_deref()).map(|it| format!("container {it} of ")).unwrap_or_default();
     let has_port = format!("{who} has port {port} and accepted the connection, and not {this}pod {name}");
     // A probe may be meant for another container of the pod, such as one that reports for all of them.
-    let of_sidecar = |it: &AcceptingProcess| sidecar(pod, container, it).is_some();
-    if processes.iter().all(of_sidecar) {
-        let sidecar = processes.iter().find_map(|it| sidecar(pod, container, it))?;
+    let sidecar = |it: &AcceptingProcess| sidecar(pod, container?, it);
+    if processes.iter().all(|it| sidecar(it).is_some()) {
+        let sidecar = processes.iter().find_map(sidecar)?;
         let k8s = case.matched.name().k8s.map(|k8s| K8s { container_name: sidecar.name.clone(), ..k8s });
         let fix = Remediation::from(
             "If the probe is meant for the process that answered: find in its log why. Otherwise give one of the two containers another port: bind() of the second server fails (EADDRINUSE), and its log says so",
@@ -171,11 +184,13 @@ fn shared_port(case: &Case<'_>, read: Option<&Acceptor>) -> Option<String> {
         return None;
     }
     let both = format!("{count} containers of the pod have a probe on port {port}");
+    let is_unanswered = case.attempt.answer().is_none() && case.attempt.received() == Some(0);
     match (read.filter(|it| !it.processes.is_empty()), case.matched.probed_container()) {
         (Some(_), Some(_)) => None,
         (Some(read), None) => {
             Some(format!("{both}, and {} accepts: which probe failed is not known", names(case, read)))
         }
+        (None, _) if is_unanswered => Some(format!("{both}: which of them listens is not known")),
         (None, _) => Some(format!("{both}: who answered is not known")),
     }
 }
@@ -281,6 +296,42 @@ mod tests {
         }
     }
 
+    /// Only the kubelet's line names the pod. tracer finds the pods themselves by their cgroups.
+    #[test]
+    fn without_a_list_of_pods_the_listener_must_be_of_the_pod_that_the_kubelet_names() {
+        let decided = |by: Option<AcceptingProcess>, found: bool| {
+            let mut stream = Stream::new();
+            host_network(&mut stream);
+            let pods = &mut stream.last_pods().pods;
+            pods.truncate(if found { pods.len() } else { 0 });
+            pods.iter_mut().for_each(|pod| pod.containers.clear());
+            stream.connect().established().answers(404).wait_ms(5).tick();
+            if let Some(by) = by {
+                let acceptor = Acceptor { to: None, netns: NODE, processes: vec![by] };
+                stream.pod_sockets(|reading| reading.acceptor = Some(acceptor));
+            }
+            stream.kubelet_with(ProbeOutput::Status(404), |probe| probe.pod.uid = Some("u1".into()));
+            let verdict = stream.wait_ms(600).tick().last_verdict();
+            (verdict.cause, verdict.confidence, verdict.summary)
+        };
+        let exporter = || Some(process("exporter", Some("u2"), Some("c2")));
+        let (cause, confidence, summary) = decided(exporter(), true);
+        assert_eq!((cause, confidence), (Cause::PortTaken, Confidence::Likely));
+        assert_has(
+            &summary,
+            &["exporter (pid 77) of pod other has port 8080 and accepted the connection, and not pod"],
+        );
+        for (by, words) in [(None, "could not read which"), (exporter(), "exporter (pid 77) of pod u2 has that port")] {
+            let (cause, confidence, summary) = decided(by, false);
+            assert_eq!((cause, confidence), (Cause::AppStatusFailure, Confidence::Likely));
+            assert_has(&summary, &[words]);
+        }
+        for found in [true, false] {
+            let (cause, confidence, _) = decided(Some(process("app", Some("u1"), Some("c1"))), found);
+            assert_eq!((cause, confidence), (Cause::AppStatusFailure, Confidence::Proven));
+        }
+    }
+
     #[test]
     fn a_listener_of_the_pod_or_of_an_unknown_container_is_the_probed_one() {
         for by in [
@@ -332,6 +383,10 @@ mod tests {
             assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Likely));
             assert_has(&verdict.summary, &["2 containers of the pod have a probe on port 8080", words]);
         }
+        let mut silent = Stream::new();
+        both(&mut silent);
+        let verdict = silent.connect().established().wait_ms(1_000).closes((100, 101, 0)).wait_ms(600).tick().verdict();
+        assert_has(&verdict.summary, &["2 containers of the pod", ": which of them listens is not known"]);
     }
 
     #[test]
