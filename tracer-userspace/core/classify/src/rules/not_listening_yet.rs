@@ -135,13 +135,16 @@ const IN_STARTUP_BUDGET: &str = "Nothing, if it listens within the budget of its
 
 const READINESS_ONLY: &str = "Nothing, if it listens soon: the pod gets no traffic of its Services until then, and a readiness probe restarts nothing. Set its initialDelaySeconds to see fewer failures";
 
-/// No probe of the port can restart a container.
+/// No probe of the port can restart a container. Without a list of pods: the probe that the kubelet names cannot.
 fn is_readiness_only(case: &Case<'_>) -> bool {
     let (probes, port) = (case.matched.possible_probes(), case.attempt.flow.dst.port());
+    if probes.is_empty() {
+        return case.attempt.kubelet().is_some_and(|(_, it)| it.probe_type == ProbeType::Readiness);
+    }
     let pod = case.matched.probed_pod();
     let all = pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|it| &it.probes);
     let mut of_port = all.filter(|spec| spec.port == port);
-    !probes.is_empty() && of_port.all(|spec| spec.probe_type == ProbeType::Readiness)
+    of_port.all(|spec| spec.probe_type == ProbeType::Readiness)
 }
 
 /// The attempt may be the startup probe of its container, so that the container has one.
@@ -177,6 +180,16 @@ mod tests {
         assert_lacks(&of_readiness, &["startupProbe"]);
         let with_liveness = fix(|stream| stream.http_readiness().http_liveness_too());
         assert_has(&with_liveness, &["Give the container a startupProbe"]);
+    }
+
+    #[test]
+    fn without_a_list_of_pods_the_kubelet_names_the_readiness_probe() {
+        let mut stream = Stream::new().http_readiness().clone();
+        stream.last_pods().pods[0].containers.clear();
+        stream.netns_made(POD).connect().reset_sent(SYN, true, None).settles();
+        assert_has(&stream.last_verdict().remediation, &["Give the container a startupProbe"]);
+        stream.kubelet_at_target(ProbeOutput::Network).wait_ms(5).tick();
+        assert_starts(&stream.last_verdict().remediation, "Nothing, if it listens soon");
     }
 
     #[test]

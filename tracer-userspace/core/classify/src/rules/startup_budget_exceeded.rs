@@ -64,12 +64,10 @@ pub(in super::super) fn while_answering(case: &Case<'_>, first: &Finding) -> Opt
     let waited = at.saturating_sub(began) as f64 / 1e9;
     let evidence = run.map(|began| history::of_start(case, began));
     let evidence = evidence.or_else(|| Some(of_namespace(case, netns?, began)))?;
-    let (kind, budget) = (spec.probe_type, spec.budget_s());
+    let kind = spec.probe_type;
     let now = if is_spent { "; the kubelet ends it now" } else { "" };
-    let summary = format!(
-        "its {kind} probe has failed since its start {waited:.0} s before, and allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}){now}{before}",
-        spec.initial_delay_s, spec.period_s, spec.failure_threshold
-    );
+    let summary =
+        format!("its {kind} probe has failed since its start {waited:.0} s before, and {}{now}{before}", allows(spec));
     Some(Finding::likely(Cause::StartupBudgetExceeded, vec![evidence], summary, fix(spec)))
 }
 
@@ -180,7 +178,6 @@ fn finding(
     since: u64,
     at: u64,
 ) -> Finding {
-    let budget = spec.budget_s();
     let waited = at.saturating_sub(since) as f64 / 1e9;
     // The start of a run is known in whole seconds.
     let after = if start.run.is_some() { format!("{waited:.0} s") } else { format!("{waited:.1} s") };
@@ -193,15 +190,25 @@ fn finding(
     let never = case.matched.probed_container().is_some_and(|(_, container)| container.never_restarted);
     let then = if never { "ends it now, and does not start it again (restartPolicy Never)" } else { "restarts it now" };
     let summary = format!(
-        "{} is not listening after {after}{}, and its {kind} probe allows {budget} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {}); the kubelet {then}{}",
+        "{} is not listening after {after}{}, and its {kind} probe {}; the kubelet {then}{}",
         case.attempt.flow.dst,
         in_namespace(case, Some(netns)),
-        spec.initial_delay_s,
-        spec.period_s,
-        spec.failure_threshold,
+        allows(spec),
         history::last_run_spent_budget(case).unwrap_or_default()
     );
     Finding::failure(Cause::StartupBudgetExceeded, evidence, summary, fix(spec))
+}
+
+/// The first attempt comes anywhere in the first period.
+fn allows(spec: &ProbeSpec) -> String {
+    format!(
+        "allows {}-{} s (initialDelaySeconds {} + periodSeconds {} x failureThreshold {})",
+        spec.earliest_restart_s(),
+        spec.budget_s(),
+        spec.initial_delay_s,
+        spec.period_s,
+        spec.failure_threshold
+    )
 }
 
 /// A probe to paste with the same period. How long the start takes is not known, as it was not over: it allows ten times

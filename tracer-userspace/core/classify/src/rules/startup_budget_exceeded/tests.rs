@@ -332,7 +332,7 @@ fn a_start_that_answers_with_failures_until_its_budget_ends_is_in_also() {
         "If it is still starting: Add a startupProbe that covers the start. How long that takes is not known",
     );
     assert_has(&last.remediation, &["Otherwise: The network from the kubelet", "correct the probe's path"]);
-    assert_has(&last.summary, &["; its liveness probe has failed since its start 2 s before, and allows 3 s"]);
+    assert_has(&last.summary, &["; its liveness probe has failed since its start 2 s before, and allows 2-3 s"]);
     let mut again = restarted(4, Some(killed(3, "Error", 143)));
     answered(&mut again, &[404]);
     assert_eq!(also(&again), [true], "the run before ended so");
