@@ -59,11 +59,8 @@ fn by_translated(packet: &Packet) -> Option<Match> {
 fn waiting_at(key: &Endpoint, tuple: &Tuple, has_source: bool) -> Option<Match> {
     let waiting = unsafe { DESTS.get(key) }?;
     let sk = Sock(waiting.sk);
-    let is_owner = if has_source {
-        sockets::is_from(sk, waiting.conn, &tuple.saddr)
-    } else {
-        sockets::is_of(sk, waiting.conn)
-    };
+    let is_owner =
+        if has_source { sockets::is_from(sk, waiting.conn, &tuple.saddr) } else { sockets::is_of(sk, waiting.conn) };
     (is_owner && sk.num() == tuple.sport).then_some(Match { conn: waiting.conn, via: Via::Translated })
 }
 
