@@ -5,7 +5,7 @@
 //! waiting socket. If that is the packet's port, the flow moves to `FLOWS`. See `waiting.rs`.
 #![expect(clippy::needless_borrows_for_generic_args, reason = "a key by value is copied to the stack of 512 bytes")]
 
-use tracer_common::{conn::Via, packet::Packet, stats::Counter, tracking::port_bucket, tuple::Tuple};
+use tracer_common::{conn::Via, packet::Packet, state, stats::Counter, tracking::port_bucket, tuple::Tuple};
 
 use crate::{
     emit::count,
@@ -25,22 +25,23 @@ pub struct Match {
 /// The connection of a packet. A packet of the handshake may have a translated client address or target.
 #[inline(always)]
 pub fn of_packet(packet: &Packet) -> Option<Match> {
-    of_tuple(&packet.tuple, packet)
+    of_client(&packet.tuple, packet)
 }
 
-/// The connection of a packet of this network namespace's conntrack, which knows the tuple before a translation.
+/// The same where conntrack of the packet's network namespace may know the tuple before a translation.
 #[inline(always)]
 pub fn of_tracked_packet(skb: Skb, packet: &Packet) -> Option<Match> {
-    let mut tuple = packet.tuple;
+    let mut tuple = if packet.is_syn_ack() { packet.tuple.reversed() } else { packet.tuple };
     if packet.is_syn() {
-        skb.original(&mut tuple);
+        skb.undo_translation(&mut tuple);
     }
-    of_tuple(&tuple, packet)
+    of_client(&tuple, packet)
 }
 
+/// `tuple`: that of the packet, for a packet of the handshake in the client's direction.
 #[inline(always)]
-fn of_tuple(tuple: &Tuple, packet: &Packet) -> Option<Match> {
-    by_packet(tuple).or_else(|| if packet.is_syn() { by_translated(packet) } else { None })
+fn of_client(tuple: &Tuple, packet: &Packet) -> Option<Match> {
+    by_packet(tuple).or_else(|| if packet.is_syn() { by_translated(tuple) } else { None })
 }
 
 /// The connection of a packet with a translated source address, or with another target: behind a redirect or a Service.
@@ -48,11 +49,10 @@ fn of_tuple(tuple: &Tuple, packet: &Packet) -> Option<Match> {
 /// Source NAT keeps the port if it can (`nf_nat_setup_info`, net/netfilter/nf_nat_core.c). So the packet belongs to the
 /// connect that waits for this destination, if their ports are equal. At another target, the source must be equal, too.
 #[inline(always)]
-fn by_translated(packet: &Packet) -> Option<Match> {
-    let tuple = if packet.is_syn_ack() { packet.tuple.reversed() } else { packet.tuple };
-    waiting_at(&destination(&tuple), &tuple, false)
-        .or_else(|| waiting_at(&any_port(&tuple), &tuple, true))
-        .or_else(|| waiting_at(&source(&tuple), &tuple, true))
+fn by_translated(tuple: &Tuple) -> Option<Match> {
+    waiting_at(&destination(tuple), tuple, false)
+        .or_else(|| waiting_at(&any_port(tuple), tuple, true))
+        .or_else(|| waiting_at(&source(tuple), tuple, true))
 }
 
 #[inline(always)]
@@ -61,7 +61,9 @@ fn waiting_at(key: &Endpoint, tuple: &Tuple, has_source: bool) -> Option<Match> 
     let sk = Sock(waiting.sk);
     let is_owner =
         if has_source { sockets::is_from(sk, waiting.conn, &tuple.saddr) } else { sockets::is_of(sk, waiting.conn) };
-    (is_owner && sk.num() == tuple.sport).then_some(Match { conn: waiting.conn, via: Via::Translated })
+    // The keys stay after the handshake.
+    let still_waits = is_owner && sk.state() == state::SYN_SENT;
+    (still_waits && sk.num() == tuple.sport).then_some(Match { conn: waiting.conn, via: Via::Translated })
 }
 
 /// The connection of a packet of either direction. A waiting connect with the same port wins over a flow that has

@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_header_or_url_that_may_be_a_secret_is_not_in_the_error() {
         for (flag, value) in
-            [("--otlp-header", "Bearer  abc"), ("--otlp-header", "a=b,abc"), ("--otlp-endpoint", "https://u:abc@h/")]
+            [("--otlp-header", "Bearer  abc"), ("--otlp-header", "a b=abc"), ("--otlp-endpoint", "https://u:abc@h/")]
         {
             let args = ["tracer", "run", "--otlp-endpoint", "http://c", flag, value];
             let args = if flag == "--otlp-endpoint" { &[&args[..2], &args[4..]].concat() } else { &args[..] };

@@ -2,7 +2,7 @@
 
 use tracer_core::core::Core;
 use tracer_model::decision::Decision;
-use tracer_model::event::{Observation, ObservationKind};
+use tracer_model::event::{Loss, Observation, ObservationKind};
 use tracer_model::query::Query;
 use tracer_model::record::{Body, StartBody};
 use tracer_output::sink::Sink;
@@ -124,6 +124,12 @@ impl Engine {
         }
         let now = self.clock.map(|clock| clock());
         for decision in self.decisions.drain(..) {
+            // The others were observed.
+            if let Body::Loss(loss) = &decision.body
+                && [Loss::ATTEMPTS, Loss::OUTCOMES].contains(&loss.where_.as_str())
+            {
+                self.lost_events = self.lost_events.saturating_add(loss.count);
+            }
             self.sink.emit(decision, now);
         }
     }

@@ -42,12 +42,10 @@ pub fn kprobe_sock_def_error_report(ctx: ProbeContext) -> u32 {
 fn try_error_report(sk: Sock) {
     let netns = sk.net().inum();
     let Some(used) = FAILING_PODS.get_ptr_mut(netns) else { return };
-    let errno = match sk.err() {
-        Some(0) => sk.queued_err(),
-        Some(errno) => errno,
-        None => return,
-    };
-    if !is_unreachable(errno) {
+    let (Some(reported), queued) = (sk.err(), sk.queued_err()) else { return };
+    let errno = if reported == 0 { queued } else { reported };
+    // An ICMP error is reported when it is queued, and may be reported again as the error of the socket.
+    if !is_unreachable(errno) || reported != 0 && reported == queued {
         return;
     }
     let is_tcp = sk.is_tcp();

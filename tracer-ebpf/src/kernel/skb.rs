@@ -32,7 +32,7 @@ impl Skb {
     /// `struct nf_conntrack_man` begins with 16 bytes of address, the port and the family, and `dst` of the tuple with
     /// 16 bytes of address and the port (v5.10 to v7.2, include/net/netfilter/nf_conntrack_tuple.h).
     #[inline(always)]
-    pub fn original(self, tuple: &mut Tuple) {
+    pub fn undo_translation(self, tuple: &mut Tuple) {
         // The low three bits are the state of the packet (`NFCT_INFOMASK`).
         let entry = read_or_zero::<u64>(self.0, global!(OFFS.skb_nfct)) & !7;
         let (at, within) = (global!(OFFS.conntrack_tuples), global!(OFFS.tuple_in_hash));

@@ -71,7 +71,7 @@ impl Sock {
     }
 
     /// The error of the newest packet in the error queue; 0 without one. An ICMP error about a SYN is only there while
-    /// connect(2) holds the socket (`tcp_v4_err`, `tcp_v6_err`).
+    /// connect(2) holds the socket (`tcp_v4_err`). IPv6 queues it only for sockets with IPV6_RECVERR.
     #[inline(always)]
     pub fn queued_err(self) -> i32 {
         // `struct sk_buff_head`: `next`, `prev`. Both lead back to it if it is empty.

@@ -251,8 +251,10 @@ impl Core {
             return;
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
+        let is_connected = || self.correlator.get(conn).is_some_and(|it| it.established.is_some());
         let refreshed = |b: &Decided| {
-            pending && (!self.verdicts.is_finished(conn) && refreshes(b, &finding) || is_refuted(b, &finding, &also))
+            let is_better = !self.verdicts.is_finished(conn) && refreshes(b, &finding);
+            pending && (is_better || !is_connected() && is_refuted(b, &finding, &also))
         };
         let is_named =
             || self.correlator.get(conn).is_some_and(|it| Matched::new(it, &self.node).reported_scheme().is_some());

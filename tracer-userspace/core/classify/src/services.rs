@@ -53,7 +53,9 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
     }
     let (port, addr) = (dst.port(), dst.ip());
     let Some(name) = node_port_service(case, dst) else {
-        let name = name_of(service_at(case, dst)?);
+        let has_port = |it: &&Service| it.ports.iter().any(|it| it.node_port == Some(port));
+        let was_read = case.node.node_ports.all().next().is_some() && is_of_node(case, addr);
+        let name = name_of(case.node.services.iter().filter(|_| was_read).find(has_port)?);
         let words = format!("; {port} is a NodePort of Service {name}, and the rules on this node do not have it");
         return Some((words, proxy_is_behind()));
     };

@@ -2,7 +2,7 @@
 
 use super::Case;
 use super::finding::Finding;
-use tracer_model::event::{Observation, ObservationKind, Via};
+use tracer_model::event::{Flow, Observation, ObservationKind, PacketDrop, Via};
 use tracer_model::record::{Cause, Confidence};
 
 /// Notes the translation. Only ports and one of the addresses tie such a packet to this attempt: the finding is likely at
@@ -23,11 +23,17 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     }
 }
 
-/// A dropped packet of another target: conntrack did not tie it to this attempt.
+/// A packet of another target that was dropped, or that an ICMP error is about: conntrack did not tie it to this attempt.
 fn is_of_other_target(case: &Case<'_>, kind: &ObservationKind) -> bool {
-    let ObservationKind::Drop(drop) = kind else { return false };
-    let target = case.attempt.flow.dst;
-    drop.via == Via::Translated && ![drop.flow.src, drop.flow.dst].contains(&target)
+    let is_elsewhere = |flow: Flow| ![flow.src, flow.dst].contains(&case.attempt.flow.dst);
+    match kind {
+        ObservationKind::Drop(drop) => drop.via == Via::Translated && is_elsewhere(drop.flow),
+        ObservationKind::Icmp(icmp) => {
+            let is_tied = |drop: &PacketDrop| drop.flow == icmp.flow && drop.via != Via::Translated;
+            is_elsewhere(icmp.flow) && !case.attempt.drops().any(|(_, drop)| is_tied(drop))
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]

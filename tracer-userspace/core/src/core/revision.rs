@@ -50,7 +50,7 @@ pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause], is_nam
 }
 
 /// A pending verdict blamed a rule for a dropped packet, and what was read since then contradicts it: the packet was a
-/// copy for another port of the bridge.
+/// copy for another port of the bridge. A later SYN that gets through contradicts nothing.
 pub(super) fn is_refuted(before: &Decided, finding: &Finding, also: &[Cause]) -> bool {
     let of_rule = matches!(before.cause, Cause::FirewallDrop | Cause::NetworkPolicyDrop);
     of_rule && before.confidence < Confidence::Proven && finding.cause != before.cause && !also.contains(&before.cause)

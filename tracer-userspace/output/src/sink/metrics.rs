@@ -89,7 +89,11 @@ impl Metrics {
         );
         r.register("attempts", "Attempts that ended, by outcome", self.attempts.clone());
         r.register("events", "Kernel events read, by the hook that wrote them", self.events.clone());
-        r.register("events_lost", "Kernel events lost, by place", self.lost.clone());
+        r.register(
+            "events_lost",
+            "Kernel events lost, and reported failures without a verdict, by place",
+            self.lost.clone(),
+        );
         r.register("hook_attached", "1 if a program is attached at this hook", self.attached.clone());
         let latency = "From the kernel event that decided a verdict to its record";
         r.register("verdict_latency_seconds", latency, self.latency.clone());

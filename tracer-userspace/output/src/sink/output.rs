@@ -226,9 +226,11 @@ impl Output {
 
     fn open_again(&mut self, path: &Path) -> io::Result<()> {
         let file = open_file(path)?;
-        // A slow stdout may have taken a part of a record: the file gets the whole one.
-        self.rewind();
         self.size = if self.rotation.is_some() { prepare_for_rotation(&file)? } else { 0 };
+        // A slow stdout may have taken a part of a record: another file gets the whole one.
+        if !is_same(&file, &self.file) {
+            self.rewind();
+        }
         self.chunk = chunk_of(&file);
         self.file = file;
         Ok(())
@@ -283,6 +285,11 @@ impl Output {
             self.written -= start;
         }
     }
+}
+
+fn is_same(a: &File, b: &File) -> bool {
+    let identity = |it: &File| it.metadata().map(|it| (it.dev(), it.ino())).ok();
+    identity(a).is_some() && identity(a) == identity(b)
 }
 
 #[cfg(test)]

@@ -34,9 +34,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("dependency_unreachable_refused", Some(Cause::ConnectionRefused), depends_and_waits)
         .also(DEPENDENCY)
         .needs(&[Need::Nft]),
-    Scenario::new("dependency_unreachable_rejected", BAD_STATUS, depends_on_closed_port)
-        .also(DEPENDENCY)
-        .on_every_kernel(),
+    Scenario::new("dependency_unreachable_rejected", BAD_STATUS, depends_on_closed_port).also(DEPENDENCY),
     Scenario::new("dependency_unreachable_no_endpoints", BAD_STATUS, depends_on_empty_service)
         .also(DEPENDENCY)
         .own()
@@ -54,8 +52,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_mesh", Some(Cause::SlowResponse), silent_proxy).needs(&[Need::NftNat]),
     Scenario::new("slow_response_node_nat", Some(Cause::SlowResponse), taken_by_another).needs(&[Need::NftNat]),
     Scenario::new("connection_refused_steered", Some(Cause::ConnectionRefused), refused_by_another)
-        .needs(&[Need::NftNat])
-        .on_every_kernel(),
+        .needs(&[Need::NftNat]),
     Scenario::new("handshake_rst_translated", Some(Cause::HandshakeRst), refused_out_of_sight).needs(&[Need::NftNat]),
     Scenario::new("mesh_redirect_closed", REDIRECT, |s| redirected(s, "eof", Ending::Eof)).needs(&[Need::NftNat]),
     Scenario::new("app_status_failure_redirected", BAD_STATUS, answered_by_proxy).needs(&[Need::NftNat]),

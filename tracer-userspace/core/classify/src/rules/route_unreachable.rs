@@ -224,14 +224,17 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || dropped_on_this_node(case) {
         return None;
     }
-    let (dst, place, answer) = (case.attempt.flow.dst.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
+    // Behind a Service the SYN goes to an endpoint.
+    let (dst, place, answer) = (icmp.flow.dst.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
     let (what, fix) = if is_time_exceeded(icmp) {
         let what = format!("the SYN to {dst} passed too many routers, the last{place}");
         (what, "Look for a routing loop, or a small net.ipv4.ip_default_ttl")
     } else {
         (format!("no route{place} to {dst}"), "Add or correct the route")
     };
-    let summary = format!("{what}: {answer} was sent about the SYN");
+    let target = case.attempt.flow.dst;
+    let behind = if dst == target.ip() { String::new() } else { format!(", where {target} leads") };
+    let summary = format!("{what}{behind}: {answer} was sent about the SYN");
     let route = run_in(case, icmp.netns, format!("ip route get {dst}"));
     let remediation = Remediation::from(fix).run([route]);
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation);

@@ -15,8 +15,8 @@ pub(in super::super) struct OtlpFlags {
     #[arg(long, value_name = "URL", value_parser = endpoint)]
     otlp_endpoint: Option<Uri>,
     /// Send this header with each request; repeatable. Put a secret into TRACER_OTLP_HEADER: others can read a command line
-    #[arg(long = "otlp-header", value_name = "NAME=VALUE", value_parser = headers, requires = "otlp_endpoint")]
-    otlp_headers: Vec<Headers>,
+    #[arg(long = "otlp-header", value_name = "NAME=VALUE", value_delimiter = '\n', value_parser = header, requires = "otlp_endpoint")]
+    otlp_headers: Vec<(HeaderName, HeaderValue)>,
     /// Compress requests in this way
     #[arg(long, value_enum, value_name = choices::<Compression>(), default_value = "gzip", hide_possible_values = true)]
     otlp_compression: Compression,
@@ -25,8 +25,7 @@ pub(in super::super) struct OtlpFlags {
 impl OtlpFlags {
     /// What they ask for, if they name an endpoint.
     pub(in super::super) fn config(self) -> Option<OtlpConfig> {
-        let Self { otlp_endpoint, otlp_headers, otlp_compression } = self;
-        let headers = otlp_headers.into_iter().flat_map(|it| it.0).collect();
+        let Self { otlp_endpoint, otlp_headers: headers, otlp_compression } = self;
         let gzip = otlp_compression == Compression::Gzip;
         otlp_endpoint.map(|endpoint| OtlpConfig { endpoint, headers, gzip })
     }
@@ -57,21 +56,6 @@ fn endpoint(text: &str) -> Result<Uri, String> {
     Uri::from_parts(parts).map_err(|_| wrong())
 }
 
-#[derive(Clone, Debug)]
-struct Headers(Vec<(HeaderName, HeaderValue)>);
-
-/// Parses headers with commas between them. A comma that no `NAME=` follows belongs to the value.
-fn headers(text: &str) -> Result<Headers, String> {
-    let mut parts: Vec<String> = Vec::new();
-    for part in text.split(',') {
-        match parts.last_mut().filter(|_| header(part).is_err()) {
-            Some(before) => before.extend([",", part]),
-            None => parts.push(part.to_owned()),
-        }
-    }
-    parts.iter().map(|it| header(it)).collect::<Result<_, _>>().map(Headers)
-}
-
 /// Parses a header. It is marked as sensitive, so no message of tracer shows its value.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
@@ -96,18 +80,11 @@ mod tests {
         }
     }
 
+    /// VictoriaLogs takes lists as values.
     #[test]
-    fn a_comma_before_no_name_belongs_to_the_value() {
-        let values = |text: &str| -> Vec<_> {
-            let Headers(all) = headers(text).expect("headers");
-            all.iter().map(|(name, value)| format!("{name}:{}", value.to_str().expect("text"))).collect()
-        };
-        assert_eq!(
-            values("VL-Stream-Fields=k8s.namespace.name,k8s.pod.name"),
-            ["vl-stream-fields:k8s.namespace.name,k8s.pod.name"]
-        );
-        assert_eq!(values("a=b,c=d, e"), ["a:b", "c:d, e"]);
-        assert!(headers("a,b=c").is_err());
+    fn a_comma_belongs_to_the_value() {
+        let (name, value) = header("VL-Extra-Fields=env=prod,team=a").expect("a header");
+        assert_eq!((name.as_str(), value.as_bytes()), ("vl-extra-fields", &b"env=prod,team=a"[..]));
     }
 
     #[test]
