@@ -52,6 +52,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_mesh", Some(Cause::SlowResponse), silent_proxy).needs(&[Need::NftNat]),
     Scenario::new("slow_response_node_nat", Some(Cause::SlowResponse), taken_by_another).needs(&[Need::NftNat]),
     Scenario::new("connection_refused_steered", Some(Cause::ConnectionRefused), refused_by_another)
+        .own()
         .needs(&[Need::NftNat]),
     Scenario::new("handshake_rst_translated", Some(Cause::HandshakeRst), refused_out_of_sight).needs(&[Need::NftNat]),
     Scenario::new("mesh_redirect_closed", REDIRECT, |s| redirected(s, "eof", Ending::Eof)).needs(&[Need::NftNat]),

@@ -29,7 +29,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("mid_stream_rst_exit", RST, |s| {
         s.mentions(&["at the same time: it exited, crashed or was stopped"]);
         s.serving_fails("exit-unread", Kind::Http, Ending::Reset)
-    }),
+    })
+    .own(),
     Scenario::new("mid_stream_rst_at_accept", RST, |s| s.serving_fails("rst-at-accept", Kind::Http, Ending::Reset)),
     Scenario::new("mid_stream_rst_in_the_middle", RST, |s| s.serving_fails("bodyless-rst", Kind::Http, Ending::Reset)),
     Scenario::new("slow_response", SLOW, |s| s.serving_fails("hang", Kind::Http, Ending::Timeout))
