@@ -71,8 +71,10 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
 
 /// The cluster API has a Service that the rules of this node do not have.
 pub(super) fn proxy_is_behind() -> Remediation {
-    Remediation::from(format!("Find out why kube-proxy on this node {BEHIND}"))
-        .run([Command::in_cluster("kubectl get pods -n kube-system -l k8s-app=kube-proxy -o wide")])
+    Remediation::from(format!(
+        "Find out why kube-proxy on this node {BEHIND}, unless the list of Services is older than a change"
+    ))
+    .run([Command::in_cluster("kubectl get pods -n kube-system -l k8s-app=kube-proxy -o wide")])
 }
 
 pub(super) const BEHIND: &str =

@@ -74,7 +74,12 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
 fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
     let blocked = blocked(case)?;
     let blame = blocked.blame.as_ref().filter(|blame| blame.all(is_cluster_ips_check))?;
-    let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
+    // A list may be older than the end of its Service.
+    let is_listed = service_at(case, case.attempt.flow.dst).is_some();
+    let confidence = match blame.certain() {
+        Some(_) if !is_listed => Confidence::Proven,
+        _ => Confidence::Likely,
+    };
     let (dst, proxy) = (case.attempt.flow.dst, blame.owner()?.name);
     let own_link = own_link(case, dst.ip()).filter(|_| blame.all(|rule| rule.chain == IPVS_FILTER));
     let with_services = |text: &str| {

@@ -274,7 +274,7 @@ fn a_service_that_only_the_list_has_shows_that_kube_proxy_is_behind() {
     stream.push(ObservationKind::Services(Services { services: vec![new] })).connect();
     stream.icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(firewall(NODE, vec![check])).gives_up();
     let verdict = stream.last_verdict();
-    assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Proven));
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Likely));
     let words = "Service default/new has 10.96.0.9:80, and the rules on this node do not have it: kube-proxy's rule";
     assert_starts(&verdict.summary, words);
     assert_has(&verdict.remediation, &["kube-proxy on this node is behind", "k8s-app=kube-proxy"]);
