@@ -336,6 +336,7 @@ impl Core {
             self.succeeded(conn, time, out);
         } else if is_well {
             self.failures.end_streaks(dst);
+            self.answered_so_far(conn);
         }
         if is_well {
             self.withdraw_retried(conn, out);

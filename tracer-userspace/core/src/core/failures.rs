@@ -76,7 +76,7 @@ pub(super) struct Failures {
     in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
     /// When the last attempt of each probe that succeeded began.
     succeeded: Recent<ProbeKey, u64, MAX_COUNTERS>,
-    /// When the last failure of each probe began that only the kubelet counted.
+    /// When the last attempt of each probe began that only the kubelet knew how to count.
     uncounted: Recent<ProbeKey, u64, MAX_COUNTERS>,
     /// By address and namespace of the target.
     streaks: Recent<(SocketAddr, Option<Netns>), Refused, MAX_COUNTERS>,
@@ -181,6 +181,17 @@ impl Failures {
         self.end_streaks(attempt.flow.dst);
         let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
         self.succeeded.insert(key.clone(), attempt.started);
+        self.end_row(key, attempt);
+    }
+
+    /// The attempt may have succeeded: until one surely does, the failures in a row are not known.
+    fn may_have_succeeded(&mut self, attempt: &Attempt, named: &Named) {
+        let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
+        self.uncounted.insert(key.clone(), attempt.started);
+        self.end_row(key, attempt);
+    }
+
+    fn end_row(&mut self, key: ProbeKey, attempt: &Attempt) {
         for key in [key.without_pod(), key] {
             if let Some(row) = self.in_a_row.get_mut(&key).filter(|row| row.last <= attempt.started) {
                 row.succeeded.get_or_insert(attempt.started);
@@ -197,7 +208,7 @@ impl Failures {
         }
     }
 
-    /// Since the last success before this attempt, the kubelet counted a failure that tracer did not.
+    /// Since the last success before this attempt, the kubelet counted what tracer could not.
     fn is_unknown(&self, key: &ProbeKey, attempt: &Attempt) -> bool {
         let succeeded = self.succeeded.get(key).copied().unwrap_or_default();
         self.uncounted.get(key).is_some_and(|at| (succeeded..attempt.started).contains(at))
@@ -284,6 +295,13 @@ impl Core {
             return None;
         }
         Some(if in_a_row.is_over(attempt.started) { 1 } else { in_a_row.count.max(1) })
+    }
+
+    /// An attempt ended of which only an interim answer was read. The final one may have been a success.
+    pub(super) fn answered_so_far(&mut self, conn: ConnId) {
+        let Some(attempt) = self.correlator.get(conn).filter(|attempt| attempt.is_interim()) else { return };
+        let named = Matched::new(attempt, &self.node).name();
+        self.failures.may_have_succeeded(attempt, &named);
     }
 
     /// An attempt succeeded: ends its probe's failures in a row, and notes what its port speaks.
@@ -390,22 +408,24 @@ mod tests {
         assert_eq!(reported(&[Hook::CgroupAnswer]), (vec![Some(Outcome::Success)], vec![Some(1), Some(1)]));
     }
 
-    /// `100 Continue`, and then 503 in a segment that no hook reads.
+    /// `100 Continue`, and then an answer in a segment that no hook reads. Where each answer begins so, any of them may
+    /// have been a success.
     #[test]
-    fn an_interim_answer_is_no_success() {
+    fn an_interim_answer_is_no_success_and_leaves_the_number_unknown() {
         let reported = |status: u16| {
             let mut stream = Stream::new().http_readiness().clone();
             refuse(&mut stream);
             answered(stream.wait_ms(9_990).again(8), 8, status);
             refuse(stream.wait_ms(9_990).again(9));
+            refuse(stream.wait_ms(9_990).again(10));
             let attempts = stream.decisions().into_iter().filter_map(|it| match it.body {
                 Body::Attempt(attempt) if it.attempt == Some(ConnId(8)) => Some((attempt.outcome, attempt.http_status)),
                 _ => None,
             });
             (attempts.collect::<Vec<_>>(), stream.in_a_row())
         };
-        assert_eq!(reported(100), (vec![(None, None)], vec![Some(1), Some(2)]));
-        assert_eq!(reported(200), (vec![(Some(Outcome::Success), Some(200))], vec![Some(1), Some(1)]));
+        assert_eq!(reported(100), (vec![(None, None)], vec![Some(1), None, None]));
+        assert_eq!(reported(200), (vec![(Some(Outcome::Success), Some(200))], vec![Some(1), Some(1), Some(2)]));
     }
 
     fn answered(stream: &mut Stream, conn: u64, status: u16) {

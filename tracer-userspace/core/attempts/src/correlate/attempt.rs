@@ -491,6 +491,11 @@ impl Attempt {
         self.prober && self.ended.is_some() && self.received().is_some_and(|n| n > 0) && self.answer().is_none()
     }
 
+    /// Only an interim answer was read: the final one decides.
+    pub fn is_interim(&self) -> bool {
+        self.answer().is_some_and(|(_, answer)| answer.is_interim())
+    }
+
     /// The status of the answer, if it is the final one.
     pub fn status(&self) -> Option<u16> {
         self.answer().filter(|(_, answer)| !answer.is_interim()).and_then(|(_, answer)| answer.status)

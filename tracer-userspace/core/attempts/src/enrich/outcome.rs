@@ -47,8 +47,8 @@ impl<'a> Matched<'a> {
     /// The program that reads answers is attached, and did not read this one, or only an interim answer before it: it may
     /// have been a failure. Where the program is missing, each answer counts as a success.
     pub fn is_unread(&self) -> bool {
-        let is_interim = self.attempt.answer().is_some_and(|(_, answer)| answer.is_interim());
-        is_interim || self.attempt.is_unread() && self.node.missing_of(&[Hook::CgroupAnswer]).is_empty()
+        let is_attached = || self.node.missing_of(&[Hook::CgroupAnswer]).is_empty();
+        self.attempt.is_interim() || self.attempt.is_unread() && is_attached()
     }
 
     /// Nothing shows a failure or a success: no request was sent, a tcpSocket probe was reset after its handshake, the
