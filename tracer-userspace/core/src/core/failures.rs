@@ -76,8 +76,8 @@ pub(super) struct Failures {
     in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
     /// When the last attempt of each probe that succeeded began.
     succeeded: Recent<ProbeKey, u64, MAX_COUNTERS>,
-    /// When the last attempt of each probe began that only the kubelet knew how to count.
-    uncounted: Recent<ProbeKey, u64, MAX_COUNTERS>,
+    /// When the last attempt of each probe began that only the kubelet knew how to count, and that kubelet's process.
+    uncounted: Recent<ProbeKey, (u64, u32), MAX_COUNTERS>,
     /// By address and namespace of the target.
     streaks: Recent<(SocketAddr, Option<Netns>), Refused, MAX_COUNTERS>,
 }
@@ -187,7 +187,7 @@ impl Failures {
     /// The attempt may have succeeded: until one surely does, the failures in a row are not known.
     fn may_have_succeeded(&mut self, attempt: &Attempt, named: &Named) {
         let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
-        self.uncounted.insert(key.clone(), attempt.started);
+        self.uncounted.insert(key.clone(), (attempt.started, attempt.actor.pid));
         self.end_row(key, attempt);
     }
 
@@ -204,14 +204,15 @@ impl Failures {
     pub(super) fn uncounted(&mut self, attempt: &Attempt, named: &Named) {
         let is_counted = attempt.kubelet().is_some_and(|(_, reported)| reported.is_counted());
         if let Some(key) = ProbeKey::of(attempt.flow.dst, named).filter(|_| is_counted) {
-            self.uncounted.insert(key, attempt.started);
+            self.uncounted.insert(key, (attempt.started, attempt.actor.pid));
         }
     }
 
-    /// Since the last success before this attempt, the kubelet counted what tracer could not.
+    /// Since the last success before this attempt, this kubelet counted what tracer could not. It counts in memory.
     fn is_unknown(&self, key: &ProbeKey, attempt: &Attempt) -> bool {
         let succeeded = self.succeeded.get(key).copied().unwrap_or_default();
-        self.uncounted.get(key).is_some_and(|at| (succeeded..attempt.started).contains(at))
+        let uncounted = self.uncounted.get(key).filter(|(_, prober)| *prober == attempt.actor.pid);
+        uncounted.is_some_and(|(at, _)| (succeeded..attempt.started).contains(at))
     }
 
     /// An attempt succeeded. The kubelet follows a redirect within the same host, and the next answer decides. It does
@@ -525,9 +526,12 @@ mod tests {
         let mut stream = Stream::new().http_readiness().clone();
         stream.connect().established().closes((100, 101, 200)).kubelet(ProbeOutput::Status(503)).wait_ms(2_000);
         answered(&mut stream, 101, 503);
+        let mut restarted = stream.clone();
         answered(stream.wait_ms(2_000), 102, 200);
         answered(stream.wait_ms(2_000), 103, 503);
         assert_eq!(stream.in_a_row(), [None, None, Some(1)]);
+        restarted.wait_ms(2_000).again(102).connect().prober_with_pid(4_321).established().answers(503).wait_ms(1);
+        assert_eq!(restarted.in_a_row(), [None, None, Some(1)], "another kubelet");
     }
 
     /// Failures in a row of each probe, at the end.
