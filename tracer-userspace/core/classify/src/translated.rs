@@ -104,14 +104,16 @@ mod tests {
     /// A masquerade with `--random-fully`, on a kernel that does not show the source port at connect.
     #[test]
     fn a_translated_source_port_is_not_reported() {
-        let mut stream = Stream::new().connect().clone();
-        stream.last_connect().flow.src.set_port(0);
-        stream.drop_with(SYN, POD, |drop| {
-            (drop.reason, drop.via) = (Some("QDISC_DROP".into()), Via::Socket);
-            drop.flow.src = ([169, 254, 7, 127], 61_234).into();
-        });
-        let reported = stream.gives_up().verdicts();
-        assert_eq!(reported.first().and_then(|it| it.src).and_then(|it| it.port), Some(40_000), "{reported:?}");
+        for via in [Via::Socket, Via::Flow] {
+            let mut stream = Stream::new().connect().clone();
+            stream.last_connect().flow.src.set_port(0);
+            stream.drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.via) = (Some("QDISC_DROP".into()), via);
+                drop.flow.src = ([169, 254, 7, 127], 61_234).into();
+            });
+            let reported = stream.gives_up().verdicts();
+            assert_eq!(reported.first().and_then(|it| it.src).and_then(|it| it.port), Some(40_000), "{reported:?}");
+        }
     }
 
     #[test]

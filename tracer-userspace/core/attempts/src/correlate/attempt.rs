@@ -237,8 +237,8 @@ impl Attempt {
             return;
         }
         if let Some(client) = self.translated(flow) {
-            // A packet that was found by its socket may have a translated port, too.
-            if self.flow.src.port() == 0 && via != Via::Socket {
+            // A packet that was found in another way, as by conntrack, may have a translated port, too.
+            if self.flow.src.port() == 0 && via == Via::Translated {
                 self.flow.src.set_port(client.port());
             }
         } else if let Some(own) = self.seen_by_client(flow, via) {
