@@ -110,13 +110,12 @@ fn is_undisturbed(attempt: &Attempt, ended: u64) -> bool {
     !dropped && !refused && attempt.reset_received().is_none_or(|(time, _)| time > ended)
 }
 
-/// Says that nothing decides. Behind a Service, tracer does not recognize a translated packet as one of this attempt.
+/// Says that nothing decides. Behind a Service, tracer does not recognize a packet of this attempt after the handshake,
+/// or if its source was translated, too.
 fn describe_no_evidence(case: &Case<'_>) -> String {
     let service = target_service(case);
     let service = service.map(|name| {
-        format!(
-            "; the target is Service {name}: tracer does not see what becomes of a packet on its way to an endpoint"
-        )
+        format!("; the target is Service {name}: tracer may not see what becomes of a packet on its way to an endpoint")
     });
     format!("nothing that was seen decides why{}", service.unwrap_or_default())
 }
