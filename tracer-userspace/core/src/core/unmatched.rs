@@ -255,10 +255,11 @@ mod tests {
     /// The list is a few seconds old: a pod with another uid has the address now.
     #[test]
     fn an_outcome_that_names_the_target_wins_over_a_stale_list() {
-        let named = |listed: Option<&str>, reported: Option<&str>, at_target: bool| {
+        let with = |listed: Option<&str>, reported: Option<&str>, at_target: bool, elsewhere: Option<Pod>| {
             let mut stream = Stream::new().http_readiness().clone();
-            let pod = &mut stream.last_pods().pods[0];
-            (pod.uid, pod.name) = (listed.map(Into::into), Some("old".into()));
+            let pods = &mut stream.last_pods().pods;
+            (pods[0].uid, pods[0].name) = (listed.map(Into::into), Some("old".into()));
+            pods.extend(elsewhere);
             stream.wait_ms(2_000).connect().refused();
             stream.kubelet_with(ProbeOutput::Network, |it| {
                 (it.pod.uid, it.dst) = (reported.map(Into::into), at_target.then(|| address("10.88.0.2:8080")));
@@ -267,9 +268,14 @@ mod tests {
             let name = |it: VerdictBody| (it.verdict.cause.name(), it.k8s.and_then(|k8s| k8s.pod_name));
             stream.verdicts().into_iter().map(name).collect::<Vec<_>>()
         };
+        let named = |listed, reported, at_target| with(listed, reported, at_target, None);
         let (old, web) = (Some("old".to_owned()), Some("web".to_owned()));
         let (refused, unexplained) = (("connection_refused", old), ("unexplained", web.clone()));
-        assert_eq!(named(Some("1"), Some("2"), true), [refused.clone(), ("connection_refused", web)]);
+        assert_eq!(named(Some("1"), Some("2"), true), [refused.clone(), ("connection_refused", web.clone())]);
+        let at = |addrs| Pod { uid: Some("2".into()), name: web.clone(), addrs, ..Pod::default() };
+        let beside = |addrs| with(Some("1"), Some("2"), true, Some(at(addrs)));
+        assert_eq!(beside(Vec::new()), named(Some("1"), Some("2"), true), "it has no address yet");
+        assert_eq!(beside(vec![address("10.88.0.9")]), [refused.clone(), unexplained.clone()], "its probe has a host");
         for (listed, reported, at_target) in
             [(None, Some("2"), true), (Some("1"), None, true), (Some("1"), Some("2"), false)]
         {

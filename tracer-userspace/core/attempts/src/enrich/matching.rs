@@ -90,7 +90,8 @@ impl<'a> Matched<'a> {
     }
 
     /// The kubelet outcome names this target for a pod, and only other pods are listed there: the list is stale. Pods on
-    /// the host's network share their addresses, so for those the outcome must name the prober's port, too.
+    /// the host's network share their addresses, so for those the outcome must name the prober's port, too. The probe of
+    /// a pod that is listed at another address has a `host`.
     fn is_of_unlisted_pod(&self, probe: &KubeletProbe) -> bool {
         let flow = self.attempt.flow;
         let is_named = probe.dst == Some(flow.dst) && probe.pod.uid.is_some() && !probe.is_event();
@@ -98,6 +99,10 @@ impl<'a> Matched<'a> {
         let is_other = |pod: &Pod| pod.uid.is_some() && (is_exact || !pod.host_network) && !is_pod(pod, &probe.pod);
         let probed = self.probes_on_target();
         if !is_named || !self.attempt.prober || !probed.iter().all(|(pod, ..)| is_other(pod)) {
+            return false;
+        }
+        let is_at_other = |pod: &Pod| !pod.addrs.is_empty() && !pod.addrs.contains(&flow.dst.ip());
+        if self.node.pods.iter().any(|pod| is_pod(pod, &probe.pod) && is_at_other(pod)) {
             return false;
         }
         !probed.is_empty() || self.node.pods.only_at(flow.dst.ip()).is_some_and(is_other)
