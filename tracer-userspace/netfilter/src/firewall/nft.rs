@@ -167,10 +167,13 @@ impl Reader {
         let family = *message.first()?;
         let parsed = parse_rule(family, message.get(NFGENMSG..)?)?;
         let table = *self.table_at.get(&(family, parsed.table.clone()))?;
-        if let Some(set) = parsed.writes
-            && self.written.len() < MAX_SETS
-        {
-            self.written.insert((table, set));
+        if let Some(set) = parsed.writes {
+            if self.written.len() < MAX_SETS {
+                self.written.insert((table, set));
+            } else {
+                // It may be read, and exclude a rule that dropped the packet.
+                self.truncated = true;
+            }
         }
         if parsed.rule.then == Then::Nothing {
             return None;
