@@ -295,7 +295,7 @@ mod tests {
 
     /// A supervisor starts a crashed server again at once. What the new one closes, it closes by itself.
     #[test]
-    fn a_listener_that_comes_back_hides_no_end() {
+    fn an_end_is_named_although_a_listener_comes_back() {
         let decided = |ends_before: bool| {
             let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
             let ends = |stream: &mut Stream| {

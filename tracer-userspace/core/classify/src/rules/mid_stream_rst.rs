@@ -46,7 +46,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(without_room.map(|(time, _, listener)| of_queue(time, listener)));
     let lacks_hook = sent.is_none() && case.lacks(REFUSAL_HOOKS);
     let unseen = if lacks_hook { SENDER_UNKNOWN } else { SENDER_ELSEWHERE };
-    let who = sent.map_or_else(|| unseen.to_owned(), |(time, r)| sender(case, time, r));
+    let listener_end = sent.and_then(|(time, reset)| listener_end(case, time, reset));
+    let who = sent.map_or_else(|| unseen.to_owned(), |(_, reset)| sender(case, reset, listener_end.is_some()));
     let summary = format!(
         "{} reset the connection{} after it was established, {}; {who}",
         attempt.flow.dst,
@@ -61,7 +62,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         }
     );
     let unseen = if lacks_hook { Fix::Stack } else { Fix::Outside };
-    let fix = sent.map_or(unseen, |(time, reset)| fix_of(case, time, reset));
+    let fix = sent.map_or(unseen, |(_, reset)| fix_of(reset, listener_end.is_some()));
     let mut remediation = remediation_of(case, fix, sent.map(|(_, reset)| reset));
     if let Some(text) = other_protocol(case).filter(|_| fix == Fix::Unread && !partial) {
         remediation.text += text;
@@ -73,7 +74,6 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found =
         sidecar::add_node_port(case, found).with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
     let mut found = Finding { waits_for_listener: fix == Fix::Unread, ..found };
-    let listener_end = sent.and_then(|(time, reset)| listener_end(case, time, reset));
     found.evidence.extend(listener_end.map(|(time, listen)| of_listener(*time, listen)));
     Some(if lacks_hook { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
 }
@@ -88,7 +88,8 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
     }
     let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
     let is_unread = |reset: &ResetSent| reset.reason.as_deref() == Some("TCP_ABORT_ON_CLOSE");
-    sent.is_some_and(|(time, reset)| is_unread(reset) || fix_of(case, time, reset) == Fix::Process)
+    let is_ended = |time, reset| listener_end(case, time, reset).is_some();
+    sent.is_some_and(|(time, reset)| is_unread(reset) || fix_of(reset, is_ended(time, reset)) == Fix::Process)
 }
 
 /// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello. A server that has read all
@@ -110,7 +111,8 @@ const SENDER_ELSEWHERE: &str = "a proxy behind an address translation, or a devi
 const SENDER_UNKNOWN: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
 
-fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
+/// `is_ended`: its listener ended at the same time.
+fn sender(case: &Case<'_>, reset: &ResetSent, is_ended: bool) -> String {
     if is_without_room(reset) {
         return text_without_room(case, reset);
     }
@@ -119,7 +121,7 @@ fn sender(case: &Case<'_>, time: u64, reset: &ResetSent) -> String {
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
-    let how = match (listener_end(case, time, reset).is_some(), reset.reason.as_deref()) {
+    let how = match (is_ended, reset.reason.as_deref()) {
         (true, Some("TCP_ABORT_ON_CLOSE")) => format!("{}{PROCESS_ENDED}", close_text(reset)),
         (true, Some(_)) => ENDED_BEFORE_ACCEPT.to_owned(),
         (true, None) => ENDED_WITH_RST.to_owned(),
@@ -205,11 +207,11 @@ enum Fix {
     Stack,
 }
 
-fn fix_of(case: &Case<'_>, time: u64, reset: &ResetSent) -> Fix {
+fn fix_of(reset: &ResetSent, is_ended: bool) -> Fix {
     match reset.reason.as_deref() {
         _ if is_without_room(reset) => Fix::Room,
         _ if reset.actor.is_none() => Fix::Stack,
-        _ if listener_end(case, time, reset).is_some() => Fix::Ended,
+        _ if is_ended => Fix::Ended,
         Some("TCP_ABORT_ON_CLOSE") => Fix::Unread,
         Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Fix::Linger,
         _ => Fix::Process,
