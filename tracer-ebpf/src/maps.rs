@@ -132,7 +132,7 @@ pub struct Endpoint {
     pub port: u32,
 }
 
-/// The newest connect that waits for each destination.
+/// The newest connect that waits: for each destination, for any port of each address, and from each source address.
 #[map]
 pub static DESTS: LruHashMap<Endpoint, Pending> = LruHashMap::with_max_entries(8192, 0);
 
