@@ -1,5 +1,6 @@
 //! Connects to the API with a kubeconfig, or as the service account of this pod. TLS is rustls with ring.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -91,23 +92,50 @@ async fn make_client(access: &Access) -> Result<Client, ConnectError> {
 }
 
 /// A client of this configuration. It trims the token of a file, as client-go does and kube does not: no header may have
-/// the newline at the end of a file.
+/// the newline at the end of a file. As in kube, a file comes before a credential plugin.
 pub fn client_of(mut config: Config) -> kube::Result<Client> {
     let auth = &mut config.auth_info;
     let Some(path) = auth.token_file.take_if(|_| auth.token.is_none()) else { return Client::try_from(config) };
-    let (mut token, mut read) = (bearer(&path).map_err(kube::Error::Auth)?, Instant::now());
+    auth.exec = None;
+    let mut file = TokenFile::open(path, TOKEN_AGE).map_err(kube::Error::Auth)?;
     let with_token = move |mut request: Request<Body>| {
-        if read.elapsed() > TOKEN_AGE {
-            (token, read) = (bearer(&path).unwrap_or_else(|_| token.clone()), Instant::now());
-        }
-        request.headers_mut().insert(AUTHORIZATION, token.clone());
+        request.headers_mut().insert(AUTHORIZATION, file.token());
         request
     };
     Ok(ClientBuilder::try_from(config)?.with_layer(&MapRequestLayer::new(with_token)).build())
 }
 
+/// A file with a token, which is read again when the token is old.
+#[derive(Clone)]
+struct TokenFile {
+    path: String,
+    token: HeaderValue,
+    read: Instant,
+    age: Duration,
+}
+
+impl TokenFile {
+    fn open(path: String, age: Duration) -> Result<Self, AuthError> {
+        Ok(Self { token: bearer(&path)?, path, read: Instant::now(), age })
+    }
+
+    /// The token. While the file cannot be read, the one before.
+    fn token(&mut self) -> HeaderValue {
+        if self.read.elapsed() > self.age {
+            self.read = Instant::now();
+            self.token = bearer(&self.path).unwrap_or_else(|_| self.token.clone());
+        }
+        self.token.clone()
+    }
+}
+
 fn bearer(path: &str) -> Result<HeaderValue, AuthError> {
-    let token = std::fs::read_to_string(path).map_err(|error| AuthError::ReadTokenFile(error, path.into()))?;
+    let unread = |error| AuthError::ReadTokenFile(error, path.into());
+    let token = std::fs::read_to_string(path).map_err(unread)?;
+    // A writer may have just truncated it.
+    if token.trim().is_empty() {
+        return Err(unread(io::Error::other("no token in it")));
+    }
     let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim())).map_err(AuthError::InvalidBearerToken)?;
     value.set_sensitive(true);
     Ok(value)
@@ -146,6 +174,7 @@ fn proxy_of(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<U
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TestFile;
 
     #[test]
     fn the_proxy_of_the_environment_is_used_as_kubectl_uses_it() {
@@ -167,6 +196,19 @@ mod tests {
         }
         assert_eq!(of("https://10.1.2.3:6443", proxy, "localhost, 10.0.0.0/8"), None);
         assert_eq!(of("https://127.0.0.1:6443", proxy, ""), None, "kubectl never goes to loopback through a proxy");
+    }
+
+    #[test]
+    fn a_token_is_read_again_and_an_empty_file_leaves_the_one_before() {
+        let file = TestFile::new("token", "one\n");
+        let mut token = TokenFile::open(file.path.display().to_string(), Duration::ZERO).expect("a token");
+        for (text, expected) in [("two\n", "Bearer two"), ("\n", "Bearer two"), ("three", "Bearer three")] {
+            std::fs::write(&file.path, text).expect("a file");
+            assert_eq!(token.token(), expected);
+        }
+        std::fs::write(&file.path, "").expect("a file");
+        let error = TokenFile::open(file.path.display().to_string(), TOKEN_AGE).err().expect("empty");
+        assert!(error.to_string().contains("failed to read token file"), "{error}");
     }
 
     #[tokio::test]

@@ -87,7 +87,9 @@ async fn the_pods_of_the_api_become_facts_and_the_end_of_the_run_ends_it() {
 async fn the_token_of_a_file_is_trimmed() {
     let mut api = Fake::new().await;
     let token = TestFile::new("token", "secret\n");
-    let file = TestConfig::to_user(api.addr, &format!("tokenFile: {}", token.path.display()));
+    // A plugin that would fail.
+    let plugin = "exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: /no/plugin}";
+    let file = TestConfig::to_user(api.addr, &format!("{plugin}, tokenFile: {}", token.path.display()));
     let (cluster, asked) = tokio::join!(start(file.cluster()), api.next());
     cluster.expect("cluster");
     assert_eq!(asked.authorization.as_deref(), Some("Bearer secret"));
