@@ -254,12 +254,46 @@ mod tests {
         assert_eq!(next(&mut observations), ("last".into(), 4));
         append("another file\n");
         assert_eq!(next(&mut observations), ("another ".into(), 12));
-        // The same file goes away and comes back, as /proc/PID/fd/2 of a restarted kubelet: it is not read twice.
-        std::fs::rename(&path, &moved).unwrap();
-        File::options().append(true).open(&moved).unwrap().write_all(b"more\n").unwrap();
-        std::fs::rename(&moved, &path).unwrap();
-        assert_eq!(next(&mut observations), ("more".into(), 4));
         drop(observations);
         thread.join().unwrap();
+    }
+
+    /// The lines that are read now.
+    fn read(follower: &mut LogFollower) -> Vec<String> {
+        let mut lines = Vec::new();
+        follower.read(&mut |line| {
+            lines.push(line.to_owned());
+            true
+        })
+        .unwrap();
+        lines
+    }
+
+    /// The folder of `/proc/PID/fd/2` goes with its kubelet. The next one may write to the same file.
+    #[test]
+    fn a_log_that_was_closed_is_read_on_and_one_that_replaced_it_from_its_start() {
+        let scratch = Scratch::new();
+        let (path, moved) = (PathBuf::from(scratch.file("fd/log", "")), scratch.path("moved"));
+        let append = |text: &str| File::options().append(true).open(&path).unwrap().write_all(text.as_bytes()).unwrap();
+        let mut follower = LogFollower::opened(KubeletLog::File(path.clone()));
+        append("one\n");
+        assert_eq!(read(&mut follower), ["one"]);
+        std::fs::rename(folder(&path), &moved).unwrap();
+        assert!(follower.is_replaced(), "its folder is gone");
+        follower.close(true);
+        follower.open();
+        assert!(follower.open.is_none() && follower.tried && follower.due <= Instant::now() + SOON);
+        std::fs::rename(&moved, folder(&path)).unwrap();
+        append("two\n");
+        follower.open();
+        assert_eq!(read(&mut follower), ["two"], "nothing twice");
+        std::fs::rename(&path, &moved).unwrap();
+        assert!(!follower.is_replaced(), "no other file yet");
+        std::fs::write(&path, "three\n").unwrap();
+        assert!(follower.is_replaced());
+        follower.close(true);
+        assert!(follower.due <= Instant::now(), "it is opened at once");
+        follower.open();
+        assert_eq!(read(&mut follower), ["three"]);
     }
 }
