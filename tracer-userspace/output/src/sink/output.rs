@@ -176,7 +176,7 @@ impl Output {
         let polled = poll(&mut fds, PollTimeout::ZERO);
         let gone = fds[0].revents().is_some_and(|r| r.contains(PollFlags::POLLERR));
         if polled.is_ok() && gone {
-            self.closed = true;
+            self.fail(&io::Error::from_raw_os_error(libc::EPIPE));
         }
     }
 

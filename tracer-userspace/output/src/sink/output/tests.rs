@@ -44,6 +44,12 @@ fn a_reader_that_is_gone_closes_the_output() {
     drop(read);
     output.check_reader();
     assert!(output.is_closed() && !output.has_failed());
+    // `--output-file` is a pipe: records go to stdout until SIGHUP, as if one had waited for the reader.
+    let (read, mut output) = pipe();
+    (output.path, output.on_path) = (Some("fifo".into()), true);
+    drop(read);
+    output.check_reader();
+    assert!(!output.is_closed() && output.trouble().is_some_and(|why| why.ends_with("fifo: Broken pipe")));
 }
 
 #[test]
