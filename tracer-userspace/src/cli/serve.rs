@@ -13,10 +13,10 @@ pub struct ServeFlags {
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub metrics_listen: Option<SocketAddr>,
     /// Add the pod's name and namespace to the metrics: many more series
-    #[arg(long)]
+    #[arg(long, requires_if("true", "metrics_listen"))]
     pub metrics_pod_labels: bool,
     /// Listen on this unix socket (mode 0600) for `tracer health`
-    #[arg(long, value_name = "PATH", default_value = tracer_output::serve::HEALTH_SOCKET)]
+    #[arg(long, value_name = "PATH", default_value = tracer_output::serve::HEALTH_SOCKET, value_parser = socket)]
     pub health_socket: PathBuf,
 }
 
@@ -34,6 +34,12 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().ok().or_else(bare).ok_or_else(|| {
         "write an address and a port, such as localhost:9464, 10.0.0.1:9464, or :9464 for every address".to_owned()
     })
+}
+
+/// The path of a unix socket, which the kernel limits.
+fn socket(text: &str) -> Result<PathBuf, &'static str> {
+    let is_path = std::os::unix::net::SocketAddr::from_pathname(text).is_ok();
+    if is_path { Ok(text.into()) } else { Err("a unix socket has a path of at most 107 bytes") }
 }
 
 /// If IPv6 is on, a socket on `[::]` accepts IPv4 clients, too, unless `net.ipv6.bindv6only` is set.
@@ -58,5 +64,10 @@ mod tests {
         for wrong in ["", "9464", "::1", "fd00::1", "node-1:9464", ":port", "localhost", "10.0.0.1"] {
             assert!(address(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_socket_with_a_path_that_is_too_long_is_refused() {
+        assert_eq!([107, 108].map(|bytes| socket(&"a".repeat(bytes)).is_ok()), [true, false]);
     }
 }

@@ -72,7 +72,7 @@ fn kubelet_log(named: Option<NamedLog>) -> Result<Option<NamedLog>, Error> {
         Some(NamedLog::File(path)) => Ok(readable("--kubelet-log", Some(path))?.map(NamedLog::File)),
         Some(NamedLog::Journal(Some(directory))) if journal_in(&directory).is_none() => {
             let missing = std::io::Error::other("no system.journal in it, nor in a machine's directory below it");
-            Err(Error::file("--kubelet-log", directory, missing))
+            Err(Error::file("--kubelet-log", format!("journal:{}", directory.display()), missing))
         }
         named => Ok(named),
     }

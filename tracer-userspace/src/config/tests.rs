@@ -79,7 +79,7 @@ fn the_kubelet_log_is_a_file_or_the_journal() {
     assert!(log("./journal").unwrap_err().starts_with("--kubelet-log ./journal: No such file"));
     assert_eq!(log("/dev/null").unwrap_err(), "--kubelet-log /dev/null: not a plain file");
     let empty = log("journal:/proc/self").unwrap_err();
-    assert!(empty.starts_with("--kubelet-log /proc/self: no system.journal in it"), "{empty}");
+    assert!(empty.starts_with("--kubelet-log journal:/proc/self: no system.journal in it"), "{empty}");
 }
 
 #[test]
