@@ -8,6 +8,7 @@ use kube::Client;
 use kube::client::Body;
 use kube::core::WatchEvent;
 use kube::core::watch::Bookmark;
+use serde::de::IgnoredAny;
 use tokio::time::{Instant, timeout_at};
 
 use super::board::Board;
@@ -22,6 +23,8 @@ use tracer_model::lines::Lines;
 const OBJECT_MAX: usize = 8 << 20;
 /// The server ends a watch after one to two times so many seconds, as with client-go.
 const WATCH_S: u32 = 300;
+/// So many watches in a row that ended at once are an outage: no server restarts that often.
+const EARLY_ENDS: u32 = 5;
 /// The bookmark that ends the list of a streaming list has this annotation.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
@@ -47,7 +50,7 @@ pub(super) struct ResourceFollower<W: Watched> {
     consistent: bool,
     /// Failures in a row.
     failures: u32,
-    /// Whether the last failure was an unreadable answer: then an open connection is no success yet.
+    /// Whether the last answer was unreadable, or the last watch ended at once: an open connection is no success yet.
     garbled: bool,
     /// Whether an unreadable object was already logged.
     reported_skipped: bool,
@@ -88,7 +91,11 @@ impl<W: Watched> ResourceFollower<W> {
         match end {
             Ok(()) if lasted >= self.pace.stable => return self.pace.rewatch(),
             // A server that ends every watch at once must not be asked in a busy loop.
-            Ok(()) => {}
+            Ok(()) if self.failures < EARLY_ENDS => {}
+            Ok(()) => {
+                self.garbled = true;
+                self.board.failed(&Failure::EndsAtOnce);
+            }
             Err(Failure::NotStreaming) => {
                 self.method = Method::Listing;
                 return Duration::ZERO;
@@ -155,8 +162,7 @@ impl<W: Watched> ResourceFollower<W> {
             let silent = last_piece + silence;
             let due = watch.reported.unwrap_or(silent).min(silent);
             match timeout_at(due, watch.body.frame()).await {
-                Ok(None) if watch.fresh.is_some() => return Err(Failure::Cut),
-                Ok(None) => return Ok(()),
+                Ok(None) => return end_of(lines.end(), watch.fresh.is_some()),
                 Ok(Some(Err(error))) if watch.fresh.is_some() => return Err(Failure::of_client(&error)),
                 // Load balancers and restarts cut connections. It is an outage only if the next request fails.
                 Ok(Some(Err(_))) => return Ok(()),
@@ -188,7 +194,10 @@ impl<W: Watched> ResourceFollower<W> {
             Ok(WatchEvent::Bookmark(mark)) => self.take_mark(mark, watch),
             Ok(WatchEvent::Error(status)) => return Err(Failure::of_event(*status, watch.asked)),
             // A field has another type, or this program does not know the type of event.
-            Err(error) if error.is_data() => self.skip(&error),
+            Err(error) if error.is_data() => {
+                self.skip(&error);
+                return Ok(());
+            }
             Err(error) => return Err(garbage(error)),
         }
         if watch.fresh.is_none() && std::mem::take(&mut self.garbled) {
@@ -277,6 +286,15 @@ struct Watch<W: Watched> {
     asked: ApiRequest,
     /// When to report the changes.
     reported: Option<Instant>,
+}
+
+/// The end of an answer, after this part of a line. A proxy may have answered in the server's place.
+fn end_of(rest: Option<&[u8]>, is_list: bool) -> Result<(), Failure> {
+    match rest.map(serde_json::from_slice::<IgnoredAny>) {
+        Some(Err(error)) if !error.is_eof() => Err(garbage(error)),
+        _ if is_list => Err(Failure::Cut),
+        _ => Ok(()),
+    }
 }
 
 fn too_long() -> Failure {
