@@ -1,6 +1,6 @@
 //! `--services FILE`: Services and, where `EndpointSlices` are in the file, their ready endpoints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -33,13 +33,6 @@ enum ServiceOrOther {
     EndpointSlice(Box<EndpointSlice>),
     #[serde(other)]
     Other,
-}
-
-/// Addresses of a Service's endpoints.
-#[derive(Default)]
-struct Addresses {
-    ready: Vec<IpAddr>,
-    not_ready: Vec<IpAddr>,
 }
 
 /// The contents of a file, before Services and slices are joined.
@@ -136,31 +129,23 @@ pub(crate) fn slice_of(mut slice: EndpointSlice) -> Option<Slice> {
 /// Joins Services with the endpoints of their slices. Without slices the endpoints are unknown.
 pub(crate) fn join(mut services: Vec<Service>, slices: Option<Vec<Slice>>) -> Vec<Service> {
     let Some(slices) = slices else { return services };
-    let mut endpoints: BTreeMap<Key, Addresses> = BTreeMap::new();
+    // The addresses of each Service: those that are ready, and the others.
+    let mut endpoints: BTreeMap<Key, (Vec<IpAddr>, Vec<IpAddr>)> = BTreeMap::new();
     for slice in slices {
-        let known = endpoints.entry(slice.service).or_default();
-        known.ready.extend(slice.ready);
-        known.not_ready.extend(slice.not_ready);
+        let (ready, not_ready) = endpoints.entry(slice.service).or_default();
+        ready.extend(slice.ready);
+        not_ready.extend(slice.not_ready);
     }
+    let key = |service: &Service| (service.namespace.clone(), service.name.clone());
+    let listed: BTreeSet<Key> = services.iter().map(key).collect();
+    let only_sliced = endpoints.keys().filter(|key| !listed.contains(key)).cloned();
+    services.extend(only_sliced.map(|(namespace, name)| Service { namespace, name, ..Service::default() }));
     for service in &mut services {
-        let key = (service.namespace.clone(), service.name.clone());
-        let addresses = endpoints.remove(&key).unwrap_or_default();
-        service.ready_endpoints = Some(sorted(addresses.ready));
-        service.not_ready_endpoints = sorted(addresses.not_ready);
+        let (ready, not_ready) = endpoints.remove(&key(service)).unwrap_or_default();
+        service.ready_endpoints = Some(sorted(ready));
+        service.not_ready_endpoints = sorted(not_ready);
     }
-    services.extend(endpoints.into_iter().map(service_of_slices));
     services
-}
-
-/// A Service that only slices name.
-fn service_of_slices(((namespace, name), addresses): (Key, Addresses)) -> Service {
-    Service {
-        namespace,
-        name,
-        ready_endpoints: Some(sorted(addresses.ready)),
-        not_ready_endpoints: sorted(addresses.not_ready),
-        ..Service::default()
-    }
 }
 
 fn sorted(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
@@ -185,6 +170,7 @@ fn port(port: api::ServicePort) -> Option<ServicePort> {
 mod tests {
     use super::*;
     use crate::testing::TestFile;
+    use tracer_testing::{assert_ends, assert_starts};
 
     const LIST: &str = "\
 apiVersion: v1
@@ -246,11 +232,8 @@ items:
     #[test]
     fn another_kind_is_named() {
         let message = read("svc-pods", r#"{"kind":"PodList","items":[]}"#).expect_err("pods").to_string();
-        assert!(
-            message.starts_with("--services /")
-                && message.ends_with("holds a PodList, expected a ServiceList, an EndpointSliceList or a List of both"),
-            "{message}"
-        );
+        assert_starts(&message, "--services /");
+        assert_ends(&message, "holds a PodList, expected a ServiceList, an EndpointSliceList or a List of both");
         let message = read("svc-none", r#"{"kind":"List","items":[{"kind":"Pod"}]}"#).expect_err("pods").to_string();
         assert!(message.contains("List without a Service"), "{message}");
     }
