@@ -9,7 +9,6 @@ mod node;
 mod parts;
 mod probes;
 
-use std::fmt::Display;
 use std::net::SocketAddr;
 
 use crate::core::Core;
@@ -21,7 +20,7 @@ pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 pub use tracer_model::event::*;
 pub use tracer_model::record::*;
-pub use tracer_testing::address;
+pub use tracer_testing::{address, assert_ends, assert_has, assert_lacks, assert_starts};
 
 pub const NODE: Netns = Netns(1);
 pub const POD: Netns = Netns(2);
@@ -491,34 +490,6 @@ impl Stream {
     pub fn causes(&self) -> Vec<&'static str> {
         self.verdicts().iter().map(|v| v.verdict.cause.name()).collect()
     }
-}
-
-/// Each of these is in the text.
-#[track_caller]
-pub fn assert_has(text: &impl Display, parts: &[&str]) {
-    let text = text.to_string();
-    parts.iter().for_each(|part| assert!(text.contains(part), "{part:?} is not in: {text}"));
-}
-
-/// The text begins so.
-#[track_caller]
-pub fn assert_starts(text: &impl Display, part: &str) {
-    let text = text.to_string();
-    assert!(text.starts_with(part), "{part:?} does not begin: {text}");
-}
-
-/// The text ends so.
-#[track_caller]
-pub fn assert_ends(text: &impl Display, part: &str) {
-    let text = text.to_string();
-    assert!(text.ends_with(part), "{part:?} does not end: {text}");
-}
-
-/// None of these is in the text.
-#[track_caller]
-pub fn assert_lacks(text: &impl Display, parts: &[&str]) {
-    let text = text.to_string();
-    parts.iter().for_each(|part| assert!(!text.contains(part), "{part:?} is in: {text}"));
 }
 
 fn verdict_of(body: Body) -> Option<VerdictBody> {

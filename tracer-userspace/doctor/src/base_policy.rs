@@ -207,6 +207,7 @@ mod tests {
     use super::judge as judge_for;
     use super::*;
     use crate::Status;
+    use tracer_testing::assert_has;
 
     fn chain(name: &str, hook: Option<&'static str>, drops: bool, ways_out: usize) -> SurveyChain {
         SurveyChain { name: name.into(), hook, drops, dropped: Some(764), last_drops: None, ways_out }
@@ -226,10 +227,7 @@ mod tests {
         let chains = vec![chain("INPUT", Some("INPUT"), true, 6), chain("ufw-user-input", None, false, 0)];
         let findings = judge(&survey("filter", chains));
         assert_eq!((findings.len(), findings[0].status), (1, Status::Warn));
-        assert!(
-            findings[0].observed.contains("764 packets") && findings[0].observed.contains("owner: ufw"),
-            "{findings:?}"
-        );
+        assert_has(&findings[0].observed, &["764 packets", "owner: ufw"]);
         assert!(fix_of(&findings[0]).starts_with("ufw allow 10250/tcp &&"), "{findings:?}");
         let text = &findings[0].remediation.as_ref().expect("a fix").text;
         assert!(text.contains("tcp 6443") && text.contains("NODE_CIDR is their network"), "{text}");

@@ -99,23 +99,18 @@ fn fix(found: &BridgeSettings) -> Fix {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Tree, fix as fix_of};
+    use super::super::testing::{FLANNEL, Tree, fix as fix_of};
     use super::*;
     use crate::Status;
+    use tracer_testing::assert_has;
 
-    const FLANNEL: (&str, &str) =
-        ("etc/cni/net.d/10-flannel.conflist", r#"{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
     const SETTINGS: (&str, &str) = ("proc/sys/net/core/somaxconn", "4096\n");
 
     #[test]
     fn flannel_without_the_module_fails() {
         let finding = Tree::new(&[FLANNEL, SETTINGS]).finding(&CHECK);
         assert_eq!(finding.status, Status::Fail);
-        assert!(
-            finding.observed.contains("not loaded") && finding.observed.contains("10-flannel.conflist"),
-            "{}",
-            finding.observed
-        );
+        assert_has(&finding.observed, &["not loaded", "10-flannel.conflist"]);
         assert!(fix_of(&finding).starts_with("modprobe br_netfilter"));
     }
 
@@ -144,11 +139,8 @@ mod tests {
         assert_eq!(Tree::new(&[calico, SETTINGS]).finding(&CHECK).status, Status::Ok);
         assert_eq!(Tree::new(&[SETTINGS]).finding(&CHECK).status, Status::Unknown);
         let shim = ("etc/cni/net.d/00-multus.conf", r#"{"type":"multus-shim"}"#);
-        assert_eq!(
-            Tree::new(&[shim, SETTINGS]).finding(&CHECK).status,
-            Status::Unknown,
-            "the delegates of Multus are not known"
-        );
+        let unknown = Tree::new(&[shim, SETTINGS]).finding(&CHECK);
+        assert_eq!(unknown.status, Status::Unknown, "the delegates of Multus are not known");
         assert_eq!(Tree::new(&[shim, FLANNEL, SETTINGS]).finding(&CHECK).status, Status::Fail);
         assert_eq!(Tree::new(&[calico]).finding(&CHECK).status, Status::Unknown);
     }

@@ -162,12 +162,11 @@ fn may_be_elsewhere(observed: &str, link: &str, what: &str, containerd: &str, cr
 #[cfg(test)]
 mod tests {
     use super::super::cni::SUBNET_FILE;
-    use super::super::testing::{Tree, fix};
+    use super::super::testing::{FLANNEL, Tree, fix};
     use super::*;
     use crate::Status;
+    use tracer_testing::assert_has;
 
-    const FLANNEL: (&str, &str) =
-        ("etc/cni/net.d/10-flannel.conflist", r#"{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
     const BINARIES: [(&str, &str); 5] = [
         ("opt/cni/bin/flannel", "ELF"),
         ("opt/cni/bin/portmap", "ELF"),
@@ -198,10 +197,8 @@ mod tests {
         let finding = of(&files.iter().map(|(path, text)| (path.as_str(), *text)).collect::<Vec<_>>());
         assert!(fix(&finding).starts_with("journalctl -u k3s"), "{finding:?}");
         let finding = of(&[FLANNEL, subnet, BINARIES[0]]);
-        assert!(
-            finding.status == Status::Fail && finding.observed.contains("bridge, host-local, portmap"),
-            "{finding:?}"
-        );
+        assert_eq!(finding.status, Status::Fail);
+        assert_has(&finding.observed, &["bridge, host-local, portmap"]);
     }
 
     #[test]

@@ -133,6 +133,7 @@ mod tests {
     use super::super::testing::{Tree, fix};
     use super::*;
     use crate::Status;
+    use tracer_testing::assert_ends;
 
     fn sockets(count: u16, range: &PortRange) -> Sockets {
         let rows: String =
@@ -145,11 +146,7 @@ mod tests {
         let range = PortRange { first: 40000, last: 44999, reserved: Vec::new() };
         let of = |count| judge(&range, &sockets(count, &range), BTreeSet::new);
         assert_eq!((of(10).status, of(2500).status, of(4500).status), (Status::Ok, Status::Warn, Status::Fail));
-        assert!(
-            of(10).observed.ends_with("10 sockets on them, 10 in TIME_WAIT; 10 (0 %) for 10.0.0.1:80"),
-            "{}",
-            of(10).observed
-        );
+        assert_ends(&of(10).observed, "10 sockets on them, 10 in TIME_WAIT; 10 (0 %) for 10.0.0.1:80");
     }
 
     #[test]
@@ -181,11 +178,8 @@ mod tests {
         };
         assert_eq!(fix_with("9C40", "\n"), "ss -tan state time-wait", "port 40000");
         for (listener, reserved) in [("9C40", "40000\n"), ("C350", "\n"), ("280A", "\n")] {
-            assert_eq!(
-                fix_with(listener, reserved),
-                "sysctl -w net.ipv4.ip_local_port_range='32768 60999'",
-                "{listener}"
-            );
+            let default = "sysctl -w net.ipv4.ip_local_port_range='32768 60999'";
+            assert_eq!(fix_with(listener, reserved), default, "{listener}");
         }
     }
 

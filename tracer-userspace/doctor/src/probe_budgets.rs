@@ -155,6 +155,7 @@ mod tests {
     use super::*;
     use crate::Status;
     use tracer_model::event::ExecSpec;
+    use tracer_testing::assert_has;
 
     fn probe(probe_type: ProbeType, handler: Handler, scheme: Option<&str>) -> ProbeSpec {
         ProbeSpec {
@@ -188,12 +189,8 @@ mod tests {
         (liveness.initial_delay_s, liveness.period_s) = (2, 5);
         let findings = judge(&pod(vec![liveness.clone()]));
         assert_eq!((findings.len(), findings[0].status), (1, Status::Warn));
-        assert!(
-            findings[0]
-                .observed
-                .contains("shop/cart main: liveness probe of port 9502 gives up after 12 to 17 s (2 + 5 × 3)"),
-            "{findings:?}"
-        );
+        let words = "shop/cart main: liveness probe of port 9502 gives up after 12 to 17 s (2 + 5 × 3)";
+        assert_has(&findings[0].observed, &[words]);
         let startup = probe(ProbeType::Startup, Handler::Tcp, None);
         assert_eq!(judge(&pod(vec![liveness.clone(), startup]))[0].status, Status::Ok);
         let mut pods = pod(vec![liveness]);
@@ -207,10 +204,8 @@ mod tests {
         let mut liveness = probe(ProbeType::Liveness, Handler::Http, Some("http"));
         (liveness.period_s, liveness.failure_threshold, liveness.timeout_s) = (60, 1, 1);
         let findings = judge(&pod(vec![liveness]));
-        assert!(
-            findings.len() == 1 && findings[0].observed.contains("after one answer that takes 1 s"),
-            "{findings:?}"
-        );
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_has(&findings[0].observed, &["after one answer that takes 1 s"]);
     }
 
     #[test]

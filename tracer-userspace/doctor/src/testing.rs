@@ -7,6 +7,10 @@ use super::view::View;
 use super::{Check, Finding};
 use tracer_testing::Scratch;
 
+/// The configuration of flannel.
+pub(super) const FLANNEL: (&str, &str) =
+    ("etc/cni/net.d/10-flannel.conflist", r#"{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
+
 /// A node's files in a folder that is deleted at the end of the test.
 pub(super) struct Tree(Scratch);
 

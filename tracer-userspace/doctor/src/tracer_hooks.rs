@@ -184,6 +184,7 @@ mod tests {
     use crate::Status;
     use tracer_bpf::ebpf::Tried;
     use tracer_bpf::ebpf::hooks::HOOKS;
+    use tracer_testing::assert_has;
 
     /// Every hook is attached but `name`, which is missing after `tried`.
     fn without(name: &str, tried: Tried) -> Vec<HookStatus> {
@@ -273,9 +274,8 @@ mod tests {
         let absent = EbpfError::NoBtf("file".into(), std::io::Error::from_raw_os_error(libc::ENOENT));
         assert_eq!(cannot_attach(&absent).status, Status::Fail);
         let other = EbpfError::OtherBtf { file: "file".into(), there: 2432, here: 2304 };
-        assert!(
-            cannot_attach(&other).observed.contains("file: BTF of another kernel: a tcp_sock has 2432 bytes there")
-        );
+        let words = "file: BTF of another kernel: a tcp_sock has 2432 bytes there";
+        assert_has(&cannot_attach(&other).observed, &[words]);
         let denied = cannot_attach(&EbpfError::ProgramPermission("CAP_BPF is missing".into()));
         assert_eq!((denied.status, denied.needs.as_deref()), (Status::Unknown, Some("CAP_BPF")));
         assert_eq!(Tree::new(&[("etc/hostname", "")]).finding(&CHECK).status, Status::Unknown);

@@ -259,6 +259,7 @@ mod tests {
     use super::*;
     use crate::testing::*;
     use serde_json::json;
+    use tracer_testing::assert_has;
 
     #[tokio::test]
     async fn credential_plugins_sign_in_or_say_why_not() {
@@ -278,10 +279,8 @@ mod tests {
         let absent =
             "{exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: /no/plugin}}";
         let (code, problem) = ran_as(&fake, absent, &["why", "cart-0"]).await.problem();
-        assert!(
-            code == 2 && problem.contains("the credential plugin of the kubeconfig cannot be started: "),
-            "{problem}"
-        );
+        assert_eq!(code, 2);
+        assert_has(&problem, &["the credential plugin of the kubeconfig cannot be started: "]);
     }
 
     #[test]

@@ -1,6 +1,17 @@
 use serde_json::{Value, json};
 
 use crate::testing::*;
+use tracer_testing::{assert_has, assert_lacks, assert_starts};
+
+/// What is printed about pod `cart-0`, which is not ready, by this log of its node.
+async fn why(log: String) -> String {
+    why_in(cluster(&[pod("shop", "cart-0", "n1", false)], &[("n1", log)])).await
+}
+
+/// The same in this cluster.
+async fn why_in(replies: Replies) -> String {
+    ran(&Fake::serve(replies).await, &["why", "cart-0", "-o", "pretty"]).await.out
+}
 
 fn finding(seq: u64, node: &str, status: &str) -> String {
     let more = json!({"check": "ip_forward", "status": status, "observed": "net.ipv4.ip_forward = 0", "expected": "1",
@@ -20,12 +31,9 @@ async fn the_answer_comes_first_and_then_the_verdicts() {
     let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
     assert_eq!(ran.ended, Ok(0));
     let answer = "shop/cart-0 on n1 is not ready: nobody listens on port 3 (connection_refused, proven); fix: start the server\n";
-    assert!(ran.out.starts_with(answer), "{}", ran.out);
-    assert!(
-        ran.out.contains("connection_refused  shop/cart-0 web") && !ran.out.contains("firewall_drop"),
-        "{}",
-        ran.out
-    );
+    assert_starts(&ran.out, answer);
+    assert_has(&ran.out, &["connection_refused  shop/cart-0 web"]);
+    assert_lacks(&ran.out, &["firewall_drop"]);
     let asked = fake.asked.lock().expect("a list").clone();
     assert!(asked.iter().all(|it| it.starts_with("GET ") && !it.contains("exec")), "{asked:?}");
 }
@@ -33,14 +41,9 @@ async fn the_answer_comes_first_and_then_the_verdicts() {
 #[tokio::test]
 async fn an_old_failure_does_not_explain_unreadiness() {
     let log = verdict(1, "n1", "2026-01-02T03:04:05.000000000Z", "cart-0", "connection_refused");
-    let fake = one_unready(log).await;
-    let ran = ran(&fake, &["why", "pod/cart-0", "-o", "pretty"]).await;
-    assert!(
-        ran.out.starts_with("shop/cart-0 on n1 is not ready; its last probe failure that tracer saw was"),
-        "{}",
-        ran.out
-    );
-    assert!(!ran.out.contains("is not ready: "), "{}", ran.out);
+    let out = ran(&one_unready(log).await, &["why", "pod/cart-0", "-o", "pretty"]).await.out;
+    assert_starts(&out, "shop/cart-0 on n1 is not ready; its last probe failure that tracer saw was");
+    assert_lacks(&out, &["is not ready: "]);
 }
 
 /// The verdict of a connection of another process, or of a probe of this type.
@@ -59,9 +62,7 @@ fn verdict_of(seq: u64, kind: &str) -> String {
 /// The answer for a pod that is not ready, of verdicts of these kinds; the newest is the last.
 async fn answer_of(kinds: &[&str]) -> String {
     let log: String = (1..).zip(kinds).map(|(seq, kind)| verdict_of(seq, kind)).collect();
-    let fake = one_unready(log).await;
-    let out = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await.out;
-    out.lines().next().unwrap_or_default().to_owned()
+    why(log).await.lines().next().unwrap_or_default().to_owned()
 }
 
 #[tokio::test]
@@ -88,14 +89,13 @@ async fn a_failed_liveness_probe_restarts_the_container() {
     }
     let mut job = pod("shop", "cart-0", "n1", false);
     job["spec"]["restartPolicy"] = json!("Never");
-    let fake = Fake::serve(cluster(&[job], &[("n1", verdict_of(1, "liveness"))])).await;
-    let out = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await.out;
+    let out = why_in(cluster(&[job], &[("n1", verdict_of(1, "liveness"))])).await;
     assert!(out.contains(", and the kubelet ends the container after 3 failures in a row: "), "{out}");
     // The kubelet may ignore a failure that tracer does not count.
     let log = verdict_of(1, "liveness")
         .replace(r#","consecutive_failures":1"#, "")
         .replace("connection_refused", "slow_response");
-    let out = ran(&one_unready(log).await, &["why", "cart-0", "-o", "pretty"]).await.out;
+    let out = why(log).await;
     assert!(out.contains("its liveness probe failed ") && !out.contains("restarts the container"), "{out}");
 }
 
@@ -109,7 +109,7 @@ async fn a_container_that_waits_is_named() {
             "lastState": {"terminated": {"reason": "Error", "exitCode": 3}}},
     ]);
     let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
-    let out = ran(&Fake::serve(cluster(&[pod], &[("n1", log)])).await, &["why", "cart-0", "-o", "pretty"]).await.out;
+    let out = why_in(cluster(&[pod], &[("n1", log)])).await;
     let state = "shop/cart-0 on n1 is not ready (restarted 4 times; \
                  container mail waits: CrashLoopBackOff, its last run ended with exit code 3): nobody listens";
     assert!(out.starts_with(state), "{out}");
@@ -128,9 +128,8 @@ async fn a_verdict_that_was_revised_to_noise_is_no_answer() {
         .replace(r#""outcome":"failure""#, r#""outcome":"noise","revises":1"#);
     let noise = noise.replace(r#""subject":"#, r#""revises":1,"subject":"#);
     let log = [verdict(1, "n1", &now(), "cart-0", "connection_refused"), noise].concat();
-    let fake = Fake::serve(cluster(&[pod("shop", "cart-0", "n1", true)], &[("n1", log)])).await;
-    let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
-    assert!(ran.out.starts_with("shop/cart-0 on n1 is ready; tracer has no failure of it"), "{}", ran.out);
+    let out = why_in(cluster(&[pod("shop", "cart-0", "n1", true)], &[("n1", log)])).await;
+    assert_starts(&out, "shop/cart-0 on n1 is ready; tracer has no failure of it");
 }
 
 #[tokio::test]
@@ -141,13 +140,8 @@ async fn a_revised_verdict_is_counted_once() {
     };
     let failed = |seq| verdict(seq, "n1", &now(), "cart-0", "unexplained");
     let log = (0..3).flat_map(|n| [failed(2 * n), revises(2 * n + 1)]).collect::<String>();
-    let fake = one_unready(log).await;
-    let ran = ran(&fake, &["why", "cart-0", "-o", "pretty", "--tail", "1"]).await;
-    assert!(
-        ran.out.contains("3 verdicts since ") && ran.out.contains(": slow_response (3); the newest 1:"),
-        "{}",
-        ran.out
-    );
+    let ran = ran(&one_unready(log).await, &["why", "cart-0", "-o", "pretty", "--tail", "1"]).await;
+    assert_has(&ran.out, &["3 verdicts since ", ": slow_response (3); the newest 1:"]);
 }
 
 #[tokio::test]
@@ -157,17 +151,13 @@ async fn without_a_verdict_the_findings_of_the_node_are_shown() {
     if let Some(Reply::Json(_, daemons)) = replies.get_mut(PODS) {
         daemons["items"][0]["status"]["containerStatuses"] = json!([{"name": "tracer", "restartCount": 1}]);
     }
-    let fake = Fake::serve(replies).await;
-    let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
-    assert!(ran.out.starts_with("shop/cart-0 on n1 is not ready; tracer has no failure of it"), "{}", ran.out);
-    for part in [
-        "kubectl logs -n tracer tracer-n1 -p has",
-        "3 records of tracer/tracer-n1 on n1: 1 verdict of other pods",
-        "fail    ip_forward",
-        "sysctl -w net.ipv4.ip_forward=1",
-    ] {
-        assert!(ran.out.contains(part), "{part}: {}", ran.out);
-    }
+    let out = why_in(replies).await;
+    assert_starts(&out, "shop/cart-0 on n1 is not ready; tracer has no failure of it");
+    assert_has(
+        &out,
+        &["kubectl logs -n tracer tracer-n1 -p has", "fail    ip_forward", "sysctl -w net.ipv4.ip_forward=1"],
+    );
+    assert_has(&out, &["3 records of tracer/tracer-n1 on n1: 1 verdict of other pods"]);
 }
 
 #[tokio::test]
@@ -199,10 +189,9 @@ async fn of_a_log_of_ten_megabytes_the_newest_verdicts_are_kept() {
     let log = long_log("n1", 10 << 20);
     let newest = log.lines().rfind(|it| it.contains(r#""pod_name":"cart-0""#)).expect("a verdict");
     let newest: Value = serde_json::from_str(newest).expect("a record");
-    let fake = one_unready(log).await;
-    let ran = ran(&fake, &["why", "cart-0", "-o", "pretty"]).await;
+    let out = why(log).await;
     let answer = format!("shop/cart-0 on n1 is not ready: nobody listens on port {} ", newest["seq"]);
-    assert!(ran.out.starts_with(&answer) && ran.out.lines().count() < 200, "{answer}: {}", ran.out.lines().count());
+    assert!(out.starts_with(&answer) && out.lines().count() < 200, "{answer}: {}", out.lines().count());
 }
 
 /// The reader is not on the node, and the commands are for it.
@@ -211,7 +200,7 @@ async fn the_answer_names_the_node_and_where_its_commands_run() {
     let fix = r#""remediation":{"commands":[{"run":"ip link set lo up","where":"node"},{"run":"kubectl get pods","where":"cluster"}],"text":"Set lo up."}"#;
     let log = verdict(1, "n1", &now(), "cart-0", "loopback_down")
         .replace(r#""remediation":{"text":"start the server"}"#, fix);
-    let out = ran(&one_unready(log).await, &["why", "cart-0", "-o", "pretty"]).await.out;
+    let out = why(log).await;
     let answer = "fix: Set lo up; run on the node n1: ip link set lo up; run in the cluster: kubectl get pods\n";
     assert!(out.lines().next().is_some_and(|line| format!("{line}\n").ends_with(answer)), "{out}");
     assert!(out.contains("           run on the node n1:\n             ip link set lo up\n"), "{out}");
@@ -234,15 +223,13 @@ async fn verdicts_of_the_other_containers_are_not_those_of_other_pods() {
     let out = ran(&fake, &["why", "cart-0", "-c", "proxy", "-o", "pretty"]).await.out;
     let answer = "shop/cart-0 on n1 is not ready; tracer has no failure of container proxy from ";
     assert!(out.starts_with(answer), "{out}");
-    for part in ["; 12 verdicts of the pod are not of this container\n", ": 0 verdicts of other pods and connections\n"]
-    {
-        assert!(out.contains(part), "{part}: {out}");
-    }
+    assert_has(&out, &["; 12 verdicts of the pod are not of this container\n"]);
+    assert_has(&out, &[": 0 verdicts of other pods and connections\n"]);
 }
 
 #[tokio::test]
 async fn a_log_without_a_record_is_no_good_news() {
-    let out = ran(&one_unready("tracer: warning: x\n".into()).await, &["why", "cart-0", "-o", "pretty"]).await.out;
+    let out = why("tracer: warning: x\n".into()).await;
     assert!(out.contains("nothing is known of the node"), "{out}");
     assert!(!out.contains("nothing that is wrong") && !out.contains("found on"), "{out}");
 }
@@ -254,7 +241,7 @@ async fn verdicts_of_several_days_have_their_dates() {
         verdict(2, "n1", "2026-01-02T23:59:59.500000000Z", "cart-0", "loopback_down"),
         verdict(3, "n1", "2026-01-03T00:00:01.000000000Z", "cart-0", "connection_refused"),
     ];
-    let out = ran(&one_unready(log.concat()).await, &["why", "cart-0", "-o", "pretty"]).await.out;
+    let out = why(log.concat()).await;
     let days: Vec<_> = out.lines().filter(|line| line.ends_with(" UTC") && line.starts_with("2026-")).collect();
     assert_eq!(days, ["2026-01-02 UTC", "2026-01-03 UTC"], "{out}");
 }

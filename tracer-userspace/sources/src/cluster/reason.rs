@@ -95,6 +95,7 @@ mod tests {
     use kube::config::Kubeconfig;
 
     use super::*;
+    use tracer_testing::{assert_lacks, assert_starts};
 
     fn failed(command: &mut Command) -> AuthError {
         let out = Box::new(command.output().expect("a shell"));
@@ -123,10 +124,8 @@ mod tests {
         let error = Kubeconfig::from_yaml(text).expect_err("a list is no name");
         assert!(error.to_string().contains("secret"), "{error}");
         let reported = reason(&error);
-        assert!(
-            reported.starts_with("failed to parse kubeconfig YAML at line ") && !reported.contains("secret"),
-            "{reported}"
-        );
+        assert_starts(&reported, "failed to parse kubeconfig YAML at line ");
+        assert_lacks(&reported, &["secret"]);
     }
 
     #[test]

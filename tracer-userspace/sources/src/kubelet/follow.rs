@@ -261,11 +261,12 @@ mod tests {
     /// The lines that are read now.
     fn read(follower: &mut LogFollower) -> Vec<String> {
         let mut lines = Vec::new();
-        follower.read(&mut |line| {
-            lines.push(line.to_owned());
-            true
-        })
-        .unwrap();
+        follower
+            .read(&mut |line| {
+                lines.push(line.to_owned());
+                true
+            })
+            .unwrap();
         lines
     }
 

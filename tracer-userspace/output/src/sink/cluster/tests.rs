@@ -11,6 +11,7 @@ use tracer_model::event::{AnswerKind, ConnId};
 use tracer_model::record::Cause;
 use tracer_sources::testing::fake::{Fake, FakeRequest};
 use tracer_sources::testing::{Log, client_of, pace};
+use tracer_testing::assert_has;
 
 const EVENTS: &str = "/api/v1/namespaces/shop/events";
 const STATUS: &str = "/api/v1/nodes/n1/status";
@@ -125,11 +126,8 @@ async fn a_missing_permission_is_warned_about_once_and_retried_late() {
     assert_eq!(finished(sink, written).await, 3);
     let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:#?}");
-    assert!(
-        lines[0]
-            .contains("Events on pods: cluster API does not permit it (403): grant verb `create` on resource `events`"),
-        "{lines:#?}"
-    );
+    let words = "Events on pods: cluster API does not permit it (403): grant verb `create` on resource `events`";
+    assert_has(&lines[0], &[words]);
 }
 
 #[tokio::test(flavor = "local")]
@@ -151,10 +149,7 @@ async fn failures_during_an_outage_are_counted_in_the_next_write() {
     assert_eq!(finished(sink, written).await, 0);
     let lines = log.lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");
-    assert!(
-        lines[0].contains("WARN") && lines[0].contains("answers 500: etcd; tracer writes them later"),
-        "{lines:#?}"
-    );
+    assert_has(&lines[0], &["WARN", "answers 500: etcd; tracer writes them later"]);
     assert!(lines[1].contains("INFO"), "{lines:#?}");
 }
 

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::*;
+use tracer_testing::{assert_ends, assert_has};
 
 /// An API, a follower that knows pod `a`, and its open watch.
 async fn following() -> (Fake, Followed, fake::Stream) {
@@ -180,10 +181,8 @@ async fn an_outage_is_reported_once_and_its_end_once() {
     add_b(&mut watch, &mut followed).await;
     let lines = log.lines();
     assert_eq!(lines.len(), 2, "{lines:#?}");
-    assert!(
-        lines[0].contains("cluster API unreachable: ") && lines[0].ends_with("; tracer keeps the pods that it knows"),
-        "{lines:#?}"
-    );
+    assert_has(&lines[0], &["cluster API unreachable: "]);
+    assert_ends(&lines[0], "; tracer keeps the pods that it knows");
     assert!(lines[1].contains("INFO"), "{lines:#?}");
 }
 

@@ -148,11 +148,10 @@ fn a_list_may_be_empty() {
 
 #[test]
 fn a_pod_that_somebody_deletes() {
-    let text = r#"{"kind":"Pod","metadata":{"name":"p","deletionTimestamp":"2026-11-22T05:00:00Z"}}"#;
-    assert!(read("deleting", text).expect("pod")[0].deleting);
-    assert!(
-        !read("kept", r#"{"kind":"Pod","metadata":{"name":"p","deletionTimestamp":null}}"#).expect("pod")[0].deleting
-    );
+    for (time, deleting) in [(r#""2026-11-22T05:00:00Z""#, true), ("null", false)] {
+        let text = format!(r#"{{"kind":"Pod","metadata":{{"name":"p","deletionTimestamp":{time}}}}}"#);
+        assert_eq!(read("deleting", &text).expect("pod")[0].deleting, deleting, "{time}");
+    }
 }
 
 #[test]
