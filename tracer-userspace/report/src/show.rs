@@ -1,11 +1,12 @@
 //! `tracer show`: prints records as `attach` does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::faults::Faults;
 use super::input::{self, Problem};
 use super::{is_compressed, is_recording, line, no_record};
+use tracer_model::recent::Recent;
 use tracer_model::record::{Body, Outcome, Record, SCHEMA};
 use tracer_output::sink::output::Output;
 use tracer_output::sink::pretty::Pretty;
@@ -60,9 +61,9 @@ struct Node {
     /// Failures by `attempt` records and by verdicts: a file may have only one of them.
     failed: (u64, u64),
     /// `seq` of the verdicts about failures.
-    failures: BTreeSet<u64>,
+    failures: Recent<u64, (), REMEMBERED>,
     /// `seq` of the verdicts that were shown.
-    verdicts: BTreeSet<u64>,
+    verdicts: Recent<u64, (), REMEMBERED>,
     /// The run started and has not ended.
     runs: bool,
 }
@@ -134,18 +135,11 @@ impl Shown {
             }
         }
         self.output.finish();
-        let nothing = self.nodes.values().all(|node| node.verdicts.is_empty());
+        let nothing = self.nodes.values().all(|node| node.verdicts.values().next().is_none());
         if nothing && self.config.format != Format::Pretty {
             let hidden = self.nodes.values().filter_map(|node| node.pretty.shown(0, node.failed()));
             hidden.for_each(|hidden| error::warn(&hidden));
         }
-    }
-}
-
-fn remember(numbers: &mut BTreeSet<u64>, seq: u64) {
-    numbers.insert(seq);
-    if numbers.len() > REMEMBERED {
-        numbers.pop_first();
     }
 }
 
@@ -154,11 +148,11 @@ impl Node {
         match &record.body {
             Body::Attempt(body) => self.failed.0 += u64::from(body.outcome == Some(Outcome::Failure)),
             Body::Verdict(body) => {
-                let was_failure = body.revises.is_some_and(|seq| self.failures.remove(&seq));
+                let was_failure = body.revises.is_some_and(|seq| self.failures.remove(&seq).is_some());
                 self.failed.1 = self.failed.1.saturating_sub(was_failure.into());
                 if body.verdict.outcome == Outcome::Failure {
                     self.failed.1 += body.count();
-                    remember(&mut self.failures, record.seq);
+                    self.failures.insert(record.seq, ());
                 }
             }
             _ => {}
@@ -174,9 +168,9 @@ impl Node {
         match &record.body {
             Body::Attempt(body) => passes && (config.attempts || body.outcome == Some(Outcome::Open)),
             Body::Verdict(body) => {
-                let wanted = passes || body.revises.is_some_and(|seq| self.verdicts.contains(&seq));
+                let wanted = passes || body.revises.is_some_and(|seq| self.verdicts.contains_key(&seq));
                 if wanted {
-                    remember(&mut self.verdicts, record.seq);
+                    self.verdicts.insert(record.seq, ());
                 }
                 wanted
             }

@@ -7,6 +7,7 @@ use super::about::{About, describe_culprit};
 use super::tally::TextCounts;
 use super::verdict::{fix_rows, style_of};
 use tracer_model::plural::counted;
+use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, Confidence, Outcome, Record, Remediation, Severity, StopBody, VerdictBody};
 use tracer_terminal::screen::{Screen, Style};
 
@@ -24,7 +25,7 @@ type BlockKey = (bool, Cause);
 pub(super) struct Summary {
     groups: BTreeMap<BlockKey, CauseBlock>,
     /// The remembered verdicts by `seq`.
-    reported: BTreeMap<u64, (BlockKey, Confidence)>,
+    reported: Recent<u64, (BlockKey, Confidence), REMEMBERED>,
 }
 
 /// The verdicts of one block.
@@ -51,9 +52,6 @@ impl Summary {
         let verdict = &body.verdict;
         let key = (verdict.outcome != Outcome::Failure, verdict.cause);
         self.reported.insert(record.seq, (key, verdict.confidence));
-        if self.reported.len() > REMEMBERED {
-            self.reported.pop_first();
-        }
         self.groups.entry(key).or_default().take(&record.time, hit, body);
     }
 
