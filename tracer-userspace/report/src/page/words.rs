@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use indicatif::HumanCount;
 use jiff::Timestamp;
 use maud::{Markup, html};
 
@@ -10,16 +11,7 @@ pub(super) use tracer_terminal::screen::safe;
 
 /// `12,345`.
 pub(super) fn number(n: u64) -> String {
-    let digits = n.to_string();
-    let lead = digits.len() % 3;
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && i % 3 == lead {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    HumanCount(n).to_string()
 }
 
 /// `1 pod`, `2 pods`.
