@@ -5,6 +5,7 @@ mod common;
 use std::process::Output;
 
 use common::{Scratch, records, tracer};
+use tracer_testing::{assert_has, assert_starts};
 
 /// The files of a node.
 fn tree(files: &[(&str, &str)]) -> Scratch {
@@ -65,11 +66,8 @@ fn pretty_is_a_table_with_the_commands() {
     files[1].1 = "0\n";
     let output = doctor_of(&tree(&files), &["-o", "pretty", "--node-name", "n1"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(
-        text.starts_with("fail    ip_forward IPv4\n")
-            && text.contains("\n             sysctl -w net.ipv4.ip_forward=1\n"),
-        "{text}"
-    );
+    assert_starts(&text, "fail    ip_forward IPv4\n");
+    assert_has(&text, &["\n             sysctl -w net.ipv4.ip_forward=1\n"]);
     assert!(text.lines().last().is_some_and(|line| line.starts_with("n1: 1 fail, ")), "{text}");
     assert!(!text.contains('\u{1b}'), "no colour into a pipe");
     let coloured = doctor_of(&tree(&files), &["-o", "pretty", "--color", "always"]);

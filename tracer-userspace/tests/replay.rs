@@ -13,6 +13,7 @@ use tracer::replay::{self, ReplayConfig};
 use tracer_output::sink::{Format, SinkConfig};
 
 use common::{END, HEADER, Scratch, lines, ran, recording, records, reports_one_line, text, tracer};
+use tracer_testing::{assert_has, assert_lacks, assert_starts};
 
 #[test]
 fn a_recording_is_replayed() {
@@ -181,10 +182,8 @@ fn pretty_starts_with_the_node_and_has_no_colour_in_a_pipe() {
     let dir = Scratch::new();
     let output = ran(&["replay", &dir.file("good", recording()), "-o", "pretty"]);
     let out = text(&output.stdout);
-    assert!(
-        out.starts_with("tracer 0.1.0 on n1, 2023-11-14, times in UTC, kernel 6.12.0: ") && !out.contains('\u{1b}'),
-        "{out}"
-    );
+    assert_starts(&out, "tracer 0.1.0 on n1, 2023-11-14, times in UTC, kernel 6.12.0: ");
+    assert_lacks(&out, &["\u{1b}"]);
 }
 
 #[test]
@@ -282,10 +281,7 @@ fn a_repeated_failure_has_a_record_for_each_interval_and_all_are_counted() {
     assert_eq!(counts(&["--repeat-interval", "25s"]).0, [0, 0, 0, 0, 0, 0, 2, 3, 3, 3, 3]);
     let shown = ran(&["show", &dir.file("records", &printed)]);
     let shown = text(&shown.stdout);
-    assert!(
-        shown.contains(", again: as #1, 6 times since ") && shown.contains("\n20  connection_refused  20 proven  "),
-        "{shown}"
-    );
+    assert_has(&shown, &[", again: as #1, 6 times since ", "\n20  connection_refused  20 proven  "]);
     let report = ran(&["report", &dir.file("records", &printed)]);
     assert!(text(&report.stdout).contains("20 failed attempts"), "{}", text(&report.stdout));
 }

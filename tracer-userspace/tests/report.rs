@@ -11,6 +11,7 @@ use std::process::{Command, Output, Stdio};
 use nix::sys::stat::Mode;
 
 use common::{Scratch, reports_one_line, screen, terminal, text};
+use tracer_testing::assert_has;
 
 fn tracer(args: &[&str]) -> Command {
     let mut command = common::tracer();
@@ -38,9 +39,8 @@ fn a_page_goes_to_stdout_or_into_a_file() {
     let records = dir.file("records", verdict(1, 1, "loopback_down", None));
     let output = ran(&[&records]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
-    assert!(
-        text(&output.stdout).contains("<h1>1 attempt failed: because the loopback device of the node is down.</h1>")
-    );
+    let headline = "<h1>1 attempt failed: because the loopback device of the node is down.</h1>";
+    assert_has(&text(&output.stdout), &[headline]);
     let page = dir.text("page.html");
     for _ in 0..2 {
         assert_eq!(ran(&[&records, "--output-file", &page]).status.code(), Some(0), "a page may be replaced");
@@ -99,9 +99,7 @@ fn a_damaged_line_is_named_and_skipped() {
     let records = dir.file("records", format!("{good}garbage\n{good}"));
     let output = ran(&[&records]);
     reports_one_line(&output, 2, &["tracer: warning: ", "records:2: not a record"]);
-    assert!(
-        text(&output.stdout).contains("2 attempts failed") && text(&output.stdout).contains("records:2: not a record")
-    );
+    assert_has(&text(&output.stdout), &["2 attempts failed", "records:2: not a record"]);
     let many = dir.file("many", format!("{}{good}", "garbage\n".repeat(5000)));
     let output = ran(&[&many]);
     reports_one_line(&output, 2, &["many:1: not a record", "; 4999 more like this"]);
