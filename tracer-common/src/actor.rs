@@ -35,6 +35,15 @@ pub struct Prober {
     pub reserved: u32,
 }
 
+/// The kernel kills a process for lack of memory.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct OomKill {
+    pub header: Header,
+    /// The process that is killed. Its name is empty and its namespace absent if the kernel gives only its number.
+    pub victim: Actor,
+}
+
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Ancestor {

@@ -74,6 +74,7 @@ events! {
     QueueFull = 16: listen::QueueFull, 56;
     Prober = 17: actor::Prober, 32;
     PodConnect = 18: conn::PodConnect, 56;
+    OomKill = 19: actor::OomKill, 72;
 }
 
 /// An event, which must fill the record (rings pad lengths, programs do not).

@@ -85,4 +85,6 @@ hooks! {
     PortUse = 31, "port_use";
     /// A socket of a pod with a failed probe gets an error.
     SkErrorReport = 32, "inet_sk_error_report";
+    /// The kernel kills a process to free memory.
+    MarkVictim = 33, "mark_victim";
 }

@@ -130,7 +130,11 @@ fn cgroup_of(task: Task) -> u64 {
 
 #[inline(always)]
 pub fn fill(actor: &mut Actor) {
-    let task = Task::current();
+    fill_from(Task::current(), actor);
+}
+
+#[inline(always)]
+pub fn fill_from(task: Task, actor: &mut Actor) {
     actor.pid = task.tgid();
     actor.tid = task.tid();
     leader_comm(task, &mut actor.comm);

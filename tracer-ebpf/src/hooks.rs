@@ -34,6 +34,7 @@ mod icmp;
 mod ipvs;
 mod link;
 mod netns;
+mod oom;
 mod open;
 mod pod_connect;
 mod ports;

@@ -54,6 +54,7 @@ pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String])
             udp: e.udp != 0,
             errno: e.errno,
         }),
+        KernelEvent::OomKill(e) => ObservationKind::OomKill(task(&e.victim)),
         KernelEvent::Prober(_) => return None,
     };
     Some(Observation { time_boot_ns: event.header().time_boot_ns, kind })

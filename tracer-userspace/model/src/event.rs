@@ -106,6 +106,8 @@ pub enum ObservationKind {
     TlsHello(TlsHello),
     NetnsOp(NetnsOp),
     NetnsOpen(NetnsOpen),
+    /// The kernel killed this process for lack of memory. Before 6.9 its name may be empty.
+    OomKill(Actor),
     /// A process set a link up or down (from the hook in the kernel: with the culprit).
     LinkChange(LinkChange),
     /// State of all links of a namespace (from netlink: complete, without a culprit).
@@ -194,6 +196,7 @@ impl ObservationKind {
             | Self::TlsHello(_)
             | Self::NetnsOp(_)
             | Self::NetnsOpen(_)
+            | Self::OomKill(_)
             | Self::LinkChange(_) => Origin::Kernel,
             Self::Start(_)
             | Self::Links(_)

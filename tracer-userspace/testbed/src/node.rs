@@ -105,7 +105,15 @@ impl Pod {
 
     /// Limits its newest server to hardly any CPU time.
     pub fn throttle(&mut self, name: &str) -> Result<()> {
-        let group = Cgroup::throttled(name)?;
+        self.join(Cgroup::throttled(name)?)
+    }
+
+    /// Limits the memory of its newest server to [`cgroup::MEMORY`].
+    pub fn limit_memory(&mut self, name: &str) -> Result<()> {
+        self.join(Cgroup::small(name)?)
+    }
+
+    fn join(&mut self, group: Cgroup) -> Result<()> {
         group.add(self.server()?.pid())?;
         self.groups.push(group);
         Ok(())
@@ -113,10 +121,7 @@ impl Pod {
 
     /// Moves its newest server into a cgroup of version 2: the kernel counts its pressure.
     pub fn group(&mut self, name: &str) -> Result<()> {
-        let group = Cgroup::create(name)?.context("no cgroup of version 2")?;
-        group.add(self.server()?.pid())?;
-        self.groups.push(group);
-        Ok(())
+        self.join(Cgroup::create(name)?.context("no cgroup of version 2")?)
     }
 
     /// Waits until the first thread of its newest server is in state D.

@@ -18,6 +18,8 @@ use nix::sys::socket::{Backlog, setsockopt, sockopt};
 use nix::unistd::fork;
 use rustls::{ServerConnection, StreamOwned};
 
+use crate::node::cgroup;
+
 pub mod appliance;
 pub mod frame;
 pub mod tls;
@@ -83,6 +85,8 @@ pub enum Mode {
     /// Closes its first connection. Then the same as `exit`, but the process has so much to release that its listener
     /// ends a moment later.
     ExitSlowly,
+    /// Reads the request, then takes memory until the process is killed.
+    Greedy,
     /// Sends the first frame of a server of HTTP/2.
     Grpc,
     /// Reads a request over HTTP/2, and resets its stream.
@@ -328,6 +332,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::Exit
         | Mode::ExitUnread
         | Mode::ExitSlowly
+        | Mode::Greedy
         | Mode::Rst
         | Mode::RstAfter
         | Mode::RstUnread
@@ -357,6 +362,11 @@ fn end(mut stream: TcpStream, mode: Mode) -> io::Result<()> {
             thread::sleep(Duration::from_millis(5));
             std::process::exit(0)
         }
+        Mode::Greedy => {
+            read_request(&mut stream)?;
+            take(2 * cgroup::MEMORY);
+            Ok(())
+        }
         Mode::Rst => {
             read_request(&mut stream)?;
             reset(stream)
@@ -371,6 +381,11 @@ fn end(mut stream: TcpStream, mode: Mode) -> io::Result<()> {
         Mode::Eof => read_request(&mut stream).map(drop),
         _ => Ok(()),
     }
+}
+
+/// Takes so much memory, and uses it.
+fn take(bytes: usize) {
+    std::hint::black_box(vec![1_u8; bytes]);
 }
 
 /// Reads a request and computes from then on.

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::case::{Case, runs};
 use super::evidence::evidence_of;
 use super::finding::Finding;
+use super::killed;
 use super::kubectl;
 use super::rules::network_policy_drop;
 use super::sidecar;
@@ -104,7 +105,7 @@ pub(super) fn find_own_end(case: &Case<'_>) -> Remediation {
 const OWN_END: &str =
     "Find in the log of the last run why the container ends by itself: no probe ended it. A startupProbe does not help";
 
-const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
+pub(super) const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
 
 /// A clause for a run before that ended as the kubelet ends a run which has spent its budget.
 pub(super) fn last_run_spent_budget(case: &Case<'_>) -> Option<String> {
@@ -135,7 +136,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let Some((container, runs)) = recently_ended(case, at) else { return };
     finding.evidence.push(of_runs(case, container, runs, at));
     // The rule that found such an end has its own fix.
-    let has_fix = [MORE_MEMORY, OWN_END].iter().any(|fix| finding.remediation.text.starts_with(fix));
+    let has_fix = [MORE_MEMORY, OWN_END, killed::FIX].iter().any(|fix| finding.remediation.text.starts_with(fix));
     if let Some(more) = fix(case, container, runs).filter(|_| !has_fix) {
         let ended = runs.last.as_ref().and_then(|last| last.finished_boot_ns);
         let is_down = runs.started_boot_ns.is_none() && ended.is_some_and(|end| end <= at);

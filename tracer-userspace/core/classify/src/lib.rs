@@ -15,6 +15,7 @@ mod flooded;
 pub mod flushed;
 mod giving_up;
 mod history;
+mod killed;
 mod kubectl;
 pub mod kubelet;
 mod lifecycle;
@@ -66,6 +67,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     if acceptor::add(case, &mut first) {
         findings.retain(|f| !f.rests_on_acceptor());
     } else {
+        killed::add(case, &mut first);
         let budget = rules::startup_budget_exceeded::while_answering(case, &first);
         findings.extend(budget.into_iter().filter(|f| f.adds_to(&first)));
     }

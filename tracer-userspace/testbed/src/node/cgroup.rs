@@ -39,7 +39,7 @@ impl Cgroup {
     /// The pressure of its processes must be counted. If the hierarchy does not do that, there is one more cgroup, of
     /// version 2, for the same processes.
     pub fn starved(name: &str) -> Result<Starved> {
-        let (hierarchy, root) = cpu().context("no CPU controller")?;
+        let (hierarchy, root) = controlled(Hierarchy::Cpu).context("no CPU controller")?;
         // The least, the usual and the greatest.
         let (file, [few, usual, most], ratio) = match hierarchy {
             Hierarchy::Unified => ("cpu.weight", ["1", "100", "10000"], 10_000),
@@ -66,13 +66,29 @@ impl Cgroup {
     }
 
     fn with_quota(name: &str, quota: &str, period: &str) -> Result<Self> {
-        let (hierarchy, root) = cpu().context("no CPU controller")?;
+        let (hierarchy, root) = controlled(Hierarchy::Cpu).context("no CPU controller")?;
         let group = Self::below(&root, name)?;
         if hierarchy == Hierarchy::Unified {
             group.write("cpu.max", &format!("{quota} {period}"))?;
         } else {
             group.write("cpu.cfs_period_us", period)?;
             group.write("cpu.cfs_quota_us", quota)?;
+        }
+        Ok(group)
+    }
+
+    /// Makes a cgroup that may have [`MEMORY`], and nothing in the swap. Fails without a memory controller.
+    pub fn small(name: &str) -> Result<Self> {
+        let (hierarchy, root) = controlled(Hierarchy::Memory).context("no memory controller")?;
+        let group = Self::below(&root, name)?;
+        let (limit, swap, most) = match hierarchy {
+            Hierarchy::Unified => ("memory.max", "memory.swap.max", 0),
+            // With the memory.
+            _ => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", MEMORY),
+        };
+        group.write(limit, &MEMORY.to_string())?;
+        if group.0.join(swap).exists() {
+            group.write(swap, &most.to_string())?;
         }
         Ok(group)
     }
@@ -137,6 +153,9 @@ impl Drop for Cgroup {
     }
 }
 
+/// The memory of a [`Cgroup::small`] one: more than a server needs that is in it.
+pub const MEMORY: usize = 64 << 20;
+
 const PRESSURE: &str = "cpu.pressure";
 
 /// The freezer of cgroup version 1 or 2.
@@ -188,14 +207,14 @@ fn is_read_only(error: &anyhow::Error) -> bool {
     matches!(kind, Some(io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied))
 }
 
-/// The hierarchy that has the CPU controller, and where it is mounted.
-fn cpu() -> Option<(Hierarchy, PathBuf)> {
-    if let Some(root) = mounted(Hierarchy::Cpu) {
-        return Some((Hierarchy::Cpu, root));
+/// The hierarchy that has a controller, given by its hierarchy of version 1, and where it is mounted.
+fn controlled(by: Hierarchy) -> Option<(Hierarchy, PathBuf)> {
+    if let Some(root) = mounted(by) {
+        return Some((by, root));
     }
-    let root = root()?;
+    let (root, controller) = (root()?, if by == Hierarchy::Cpu { "cpu" } else { "memory" });
     let on = fs::read_to_string(root.join(CONTROLLERS)).ok()?;
-    on.split_whitespace().any(|name| name == "cpu").then_some((Hierarchy::Unified, root))
+    on.split_whitespace().any(|name| name == controller).then_some((Hierarchy::Unified, root))
 }
 
 /// Where a hierarchy is mounted.
@@ -211,10 +230,12 @@ pub fn has_pressure() -> bool {
 /// The file with the controllers of child cgroups.
 const CONTROLLERS: &str = "cgroup.subtree_control";
 
-/// Enables the CPU controller for cgroups below the root, as systemd does. This changes the whole machine.
-pub fn enable_quota() {
-    if let (None, Some(root)) = (cpu(), root()) {
-        let _ = fs::write(root.join(CONTROLLERS), "+cpu");
+/// Enables the controllers for cgroups below the root, as systemd does. This changes the whole machine.
+pub fn enable_limits() {
+    for (by, add) in [(Hierarchy::Cpu, "+cpu"), (Hierarchy::Memory, "+memory")] {
+        if let (None, Some(root)) = (controlled(by), root()) {
+            let _ = fs::write(root.join(CONTROLLERS), add);
+        }
     }
 }
 
@@ -225,6 +246,6 @@ pub fn root() -> Option<PathBuf> {
 
 /// All directories where a run may make cgroups.
 pub(super) fn roots() -> Vec<PathBuf> {
-    let quota = cpu().map(|(_, path)| path);
-    root().into_iter().chain(quota).chain(mounted(Hierarchy::Freezer)).collect()
+    let limits = [Hierarchy::Cpu, Hierarchy::Memory].into_iter().filter_map(controlled).map(|(_, path)| path);
+    root().into_iter().chain(limits).chain(mounted(Hierarchy::Freezer)).collect()
 }

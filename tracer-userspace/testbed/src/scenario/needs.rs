@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::net::{Netns, PREFIX, finish, is_installed};
-use crate::node::cgroup::{Cgroup, Freezer, enable_quota, has_pressure};
+use crate::node::cgroup::{Cgroup, Freezer, enable_limits, has_pressure};
 use crate::node::{hung, tap};
 use crate::options::is_emulated;
 use tracer_bpf::ebpf::hooks::ProgramType;
@@ -39,6 +39,8 @@ pub enum Need {
     Nft,
     /// A CPU controller for cgroups.
     CpuQuota,
+    /// A memory controller for cgroups.
+    MemoryLimit,
     /// cgroup v2 with a freezer.
     Freezer,
     /// cgroup v1 with a freezer.
@@ -98,10 +100,10 @@ const MODULES: &[&str] = &[
     "fuse",
 ];
 
-/// For tests: loads the kernel modules that exist, and enables the CPU controller for cgroups. `tracer selftest` does
-/// not change the machine.
+/// For tests: loads the kernel modules that exist, and enables the controllers for cgroups. `tracer selftest` does not
+/// change the machine.
 pub fn prepare_machine() {
-    enable_quota();
+    enable_limits();
     for module in MODULES {
         let _ = finish(Command::new("modprobe").args(["-q", module]), "");
     }
@@ -110,7 +112,7 @@ pub fn prepare_machine() {
 impl Need {
     /// Why the machine lacks it. `None` if it is available.
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 23] = [const { OnceLock::new() }; 23];
+        static TRIED: [OnceLock<Option<String>>; 24] = [const { OnceLock::new() }; 24];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -124,6 +126,10 @@ impl Need {
             Self::CpuQuota => {
                 let made = Cgroup::throttled(&format!("{PREFIX}{}-need-quota", std::process::id()));
                 made.err().map(|error| format!("a cgroup with a CPU quota: {error:#}"))
+            }
+            Self::MemoryLimit => {
+                let made = Cgroup::small(&format!("{PREFIX}{}-need-memory", std::process::id()));
+                made.err().map(|error| format!("a cgroup with a limit of memory: {error:#}"))
             }
             Self::Freezer => {
                 (!Freezer::V2.is_available()).then(|| "no cgroup of version 2 can be frozen here".to_owned())

@@ -73,6 +73,7 @@ pub(super) const ALL: &[Scenario] = &[
         .and_v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| s.serving_fails("exit", Kind::Http, Ending::Eof)),
     Scenario::new("closed_without_answer_at_accept", CLOSED, closed_before_request).and_v6(),
+    Scenario::new("closed_without_answer_oom", CLOSED, killed).own().needs(&[Need::MemoryLimit]),
     Scenario::new("closed_without_answer_exit_slowly", CLOSED, exits_slowly).own(),
     Scenario::new("closed_without_answer_by_url", CLOSED, |s| {
         s.mentions(&["after the handshake and before its answer was complete"]);
@@ -382,6 +383,14 @@ fn speaks_first(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("banner", HTTP)?;
     fixture.mentions(&["the server speaks first"]);
     fails_with_late_request(fixture, pod, &[Ending::Eof])
+}
+
+/// The request needs more memory than the container may have.
+fn killed(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("greedy", HTTP)?;
+    fixture.pod_of(pod)?.limit_memory(&format!("{PREFIX}{}-memory", std::process::id()))?;
+    fixture.mentions(&["was killed for lack of memory"]);
+    fixture.fails(Kind::Http, pod, Ending::Eof)
 }
 
 /// The process needs the CPU, and its container has used up its CPU quota. `also` of the verdict says that.

@@ -20,7 +20,7 @@ use super::targets::Targets;
 use super::tls_ports::TlsPorts;
 use tracer_common::names::Hook;
 use tracer_model::event::{
-    DeviceProgram, DevicePrograms, FindingBody, Findings, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort,
+    Actor, DeviceProgram, DevicePrograms, FindingBody, Findings, Listen, Loss, Netns, NetnsOp, NetnsOpKind, NodePort,
     NodeSettings, Observation, ObservationKind, PodSockets, PortHolders, PortPressure, Service, Start, WITH_API_SERVER,
 };
 use tracer_model::recent::Recent;
@@ -30,6 +30,7 @@ const MAX_ENDED: usize = 1024;
 const MAX_PORTS: usize = 256;
 const MAX_DEVICES: usize = 256;
 const MAX_TARGETS: usize = 4096;
+const MAX_KILLED: usize = 256;
 
 /// The state of the node.
 #[derive(Debug, Default)]
@@ -56,6 +57,8 @@ pub struct Node {
     pub targets: Targets,
     /// When the last attempt of a prober that succeeded began, by target.
     succeeded: Recent<SocketAddr, u64, MAX_TARGETS>,
+    /// Processes that were killed for lack of memory, and when.
+    killed: Recent<u32, (u64, Actor), MAX_KILLED>,
     /// Connects of failing pods that failed.
     pub pod_connects: PodConnects,
     /// Events that were lost.
@@ -113,6 +116,7 @@ impl Node {
             ObservationKind::Inspection(reading) => self.targets.observe(time, reading),
             ObservationKind::PodSockets(reading) => self.targets.observe_sockets(time, reading),
             ObservationKind::Limits(reading) => self.targets.observe_limits(time, reading),
+            ObservationKind::OomKill(victim) => self.killed.insert(victim.pid, (time, victim.clone())),
             ObservationKind::PodConnectFailed(failed) => self.pod_connects.observe(time, failed),
             ObservationKind::TlsHello(hello) => self.tls.observe_hello(time, hello),
             ObservationKind::Connect(connect) if connect.prober => {
@@ -229,6 +233,12 @@ impl Node {
     pub fn listener_end(&self, netns: Netns, attempt: &Attempt) -> Option<&(u64, Listen)> {
         let end = self.listeners.end_at(netns, attempt.flow.dst);
         end.filter(|(time, _)| *time >= attempt.established_at().unwrap_or(attempt.started))
+    }
+
+    /// The processes that were killed for lack of memory between two times, and when.
+    pub fn killed_between(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, &Actor)> {
+        let all = self.killed.range(..).map(|(_, (time, victim))| (*time, victim));
+        all.filter(move |(time, _)| (from..=to).contains(time))
     }
 
     /// A pod of this node with a network namespace of its own has the address.

@@ -1,0 +1,139 @@
+//! A process of the target that the kernel killed for lack of memory: then it did not close on purpose, and did not end by
+//! itself.
+
+use serde_json::json;
+
+use super::Case;
+use super::evidence::evidence_of;
+use super::finding::Finding;
+use super::history::MORE_MEMORY;
+use super::kubectl::{with_log, with_logs};
+use super::phrases::ms;
+use tracer_common::names::Hook;
+use tracer_model::event::Actor;
+use tracer_model::record::{Cause, Command, Remediation, Scope};
+
+pub(super) const FIX: &str = "Raise the container's memory limit, or let it use less memory. memory.current, memory.max and memory.events of its cgroup show its use and its kills";
+
+/// A process that is killed closes its listener within this time, however much memory it had.
+const ENDS_WITHIN_NS: u64 = 10_000_000_000;
+
+/// Names the process beside a close or a RST, or beside a refusal, since it listened there. The fix is then about its
+/// memory.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    let until = case.attempt.ended.map_or(finding.decided_at, |(ended, _)| ended);
+    let victim = match finding.cause {
+        Cause::ClosedWithoutAnswer | Cause::MidStreamRst => closer(case, until),
+        // Unless the container's status has shown the same.
+        Cause::ConnectionRefused if !finding.remediation.text.starts_with(MORE_MEMORY) => listener(case),
+        _ => None,
+    };
+    let Some((time, victim)) = victim else { return };
+    let who = if victim.comm.is_empty() { format!("process {}", victim.pid) } else { victim.to_string() };
+    let refused = finding.cause == Cause::ConnectionRefused;
+    let before = if refused { String::new() } else { format!(" {} before", ms(until.saturating_sub(time))) };
+    finding.summary += &format!("; {who} was killed for lack of memory{before}");
+    let fields = json!({ "pid": victim.pid, "netns": victim.netns, "cgroup": victim.cgroup_memory.or(victim.cgroup) });
+    finding.evidence.push(evidence_of(Hook::MarkVictim.name(), time, format!("the kernel killed {who}"), fields));
+    finding.scope = Some(Scope::Pod);
+    let fix = Remediation::from(FIX).run([Command::on_node("dmesg | grep -i oom")]);
+    finding.remediation = if refused { with_logs(case, fix) } else { with_log(case, fix) };
+}
+
+/// The last one of the pod's network, or the one that closed. On the node's network only that one: others are of other
+/// pods.
+fn closer<'a>(case: &Case<'a>, until: u64) -> Option<(u64, &'a Actor)> {
+    let (attempt, node) = (case.attempt, case.node);
+    let target = node.netns_of_addr(attempt.netns?, attempt.flow.dst.ip());
+    let of_pod = target.filter(|netns| !node.is_a_node(*netns));
+    let listener = target.and_then(|netns| node.listener_end(netns, attempt)).map(|(_, listen)| listen.actor.pid);
+    let closed = |pid: u32| {
+        let mut resets = attempt.resets_sent().filter_map(|(_, reset)| reset.actor.as_ref());
+        listener == Some(pid) || resets.any(|actor| actor.pid == pid)
+    };
+    let is_it = |victim: &Actor| victim.netns.is_some() && victim.netns == of_pod || closed(victim.pid);
+    node.killed_between(attempt.started, until).filter(|(_, victim)| is_it(victim)).max_by_key(|(time, _)| *time)
+}
+
+/// The one that listened there last.
+fn listener<'a>(case: &Case<'a>) -> Option<(u64, &'a Actor)> {
+    let dst = case.attempt.flow.dst;
+    let netns = case.node.netns_of_addr(case.attempt.netns?, dst.ip())?;
+    let (ended, last) = case.node.listeners.last_at(netns, dst).filter(|(_, listen)| !listen.begins)?;
+    let mut killed = case.node.killed_between(ended.saturating_sub(ENDS_WITHIN_NS), *ended);
+    killed.find(|(_, victim)| victim.pid == last.actor.pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// The pod's process is killed while a probe waits for it. `ends`: how the connection ends then.
+    fn decided(pod: fn(&mut Stream) -> &mut Stream, victim: (u32, Option<Netns>), ends: fn(&mut Stream)) -> Verdict {
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).http_readiness().clone();
+        pod(&mut stream).connect().established().wait_ms(20);
+        let (pid, netns) = victim;
+        let comm = if netns.is_some() { "worker" } else { "" };
+        stream.push(ObservationKind::OomKill(Actor { pid, tid: pid, comm: comm.into(), netns, ..prober() }));
+        ends(stream.wait_ms(3));
+        stream.wait_ms(60).tick().verdict()
+    }
+
+    fn closes(stream: &mut Stream) {
+        stream.server_closes((100, 101, 1));
+    }
+
+    fn resets(stream: &mut Stream) {
+        stream.resets((100, 101, 0)).reset_sent(TcpFlags(0), false, Some("worker"));
+        stream.last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".into());
+    }
+
+    fn ends(stream: &mut Stream) {
+        stream.listens(NODE, 8080, false).server_closes((100, 101, 1));
+    }
+
+    #[test]
+    fn a_process_that_was_killed_for_lack_of_memory_is_named() {
+        let in_pod: fn(&mut Stream) -> &mut Stream = |stream| stream.pod_in(POD);
+        for (ends, cause) in [(closes as fn(&mut Stream), "closed_without_answer"), (resets, "mid_stream_rst")] {
+            let verdict = decided(in_pod, (77, Some(POD)), ends);
+            assert_eq!((verdict.cause.name(), verdict.confidence), (cause, Confidence::Proven));
+            assert_has(&verdict.summary, &["; worker (pid 77) was killed for lack of memory 3.0 ms before"]);
+            assert_has(&verdict.remediation, &["Raise the container's memory limit", "dmesg | grep -i oom"]);
+            assert_lacks(&verdict.remediation, &["TLS", "PROXY"]);
+            assert!(verdict.evidence.iter().any(|it| it.hook == "mark_victim"));
+            assert_lacks(&decided(in_pod, (77, Some(Netns(9))), ends).summary, &["memory"]);
+        }
+    }
+
+    /// 99 is the process that listens.
+    #[test]
+    fn on_the_nodes_network_only_the_process_that_closed_is_named() {
+        let of_node: fn(&mut Stream) -> &mut Stream = |stream| stream.links(true, &["10.88.0.2"]).on_host_network();
+        let named = |victim| decided(of_node, victim, ends).summary;
+        assert_has(&named((99, Some(NODE))), &["; worker (pid 99) was killed for lack of memory"]);
+        assert_has(&named((99, None)), &["; process 99 was killed for lack of memory"]);
+        assert_lacks(&named((77, Some(NODE))), &["memory"]);
+    }
+
+    /// No probe was open when the container was killed.
+    #[test]
+    fn a_listener_that_was_killed_for_lack_of_memory_is_named() {
+        let decided = |pid: u32, comes_back: bool| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).listens(POD, 8080, true).wait_ms(50).clone();
+            stream.push(ObservationKind::OomKill(Actor { pid, tid: pid, netns: Some(POD), ..prober() }));
+            stream.wait_ms(3).listens(POD, 8080, false).wait_ms(400);
+            if comes_back {
+                stream.listens(POD, 8080, true).listens(Netns(9), 8080, false);
+            }
+            stream.connect().reset_sent(SYN, true, None).verdict()
+        };
+        let killed = decided(99, false);
+        assert_eq!((killed.cause.name(), killed.confidence), ("connection_refused", Confidence::Proven));
+        assert_ends(&killed.summary, "; kubelet (pid 99) was killed for lack of memory");
+        assert_has(&killed.remediation, &["Raise the container's memory limit", "--previous"]);
+        for other in [decided(77, false), decided(99, true)] {
+            assert_lacks(&other.summary, &["memory"]);
+        }
+    }
+}
