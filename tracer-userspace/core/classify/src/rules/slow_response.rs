@@ -3,6 +3,7 @@
 use super::super::giving_up::{closed_late, is_timeout, round_trip_ns, timeout_ns};
 use super::super::serving;
 use super::*;
+use tracer_attempts::enrich::BEFORE_TIMEOUT_NS;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -50,14 +51,21 @@ fn describe_answer(case: &Case<'_>) -> String {
 fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (_, reported) = attempt.kubelet()?;
-    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
+    let (ended, end) = attempt.ended?;
+    let at_timeout = reported.reason == ProbeOutput::Timeout && is_at_timeout(case);
+    // Many servers close right after their answer, before the prober does.
+    if !(end == End::ClosedByProber || end == End::ClosedByServer && at_timeout) {
+        return None;
+    }
     let handshake = has_handshake(case);
+    let begun = || "began to answer, but did not finish in time".to_owned();
     let what = match reported.reason {
-        ProbeOutput::TimeoutInBody => "began to answer, but did not finish in time",
+        ProbeOutput::TimeoutInBody => begun(),
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
-            "answered the handshake, but not the request in time"
+            "answered the handshake, but not the request in time".to_owned()
         }
-        ProbeOutput::Timeout if has_part_of_head(case) => "began to answer, but did not finish in time",
+        ProbeOutput::Timeout if has_part_of_head(case) => begun(),
+        ProbeOutput::Timeout if at_timeout => format!("{}, too late for the prober", describe_answer(case)),
         _ => return None,
     };
     let has_other_cause = case.matched.mismatched_protocol().is_some() || case.matched.rest_lost_since().is_some();
@@ -83,6 +91,14 @@ fn has_part_of_head(case: &Case<'_>) -> bool {
     let is_redirect = |answer: &Answer| answer.status.is_some_and(|status| (300..400).contains(&status));
     let answer = case.attempt.answer().map(|(_, answer)| answer);
     answer.is_some_and(|it| it.kind == AnswerKind::Http && !is_redirect(it)) && case.matched.still_waited()
+}
+
+/// The first bytes of an answer came when the time was over, or just before. It is no refusal and no redirect.
+fn is_at_timeout(case: &Case<'_>) -> bool {
+    let (Some((time, answer)), Some(seconds)) = (case.attempt.answer(), case.matched.timeout_s()) else { return false };
+    let after = time.saturating_sub(case.attempt.started).saturating_add(BEFORE_TIMEOUT_NS);
+    let is_success = answer.status.is_none_or(|status| status < 300);
+    is_success && after >= u64::from(seconds) * 1_000_000_000 && !closed_late(case)
 }
 
 fn silent(case: &Case<'_>) -> Option<Finding> {
@@ -264,6 +280,29 @@ mod tests {
         let mut unknown = Stream::new();
         unknown.connect().established().answer(AnswerKind::Http, Some(200)).wait_ms(5_000);
         assert!(unknown.closes_quiet((100, 101, 141), 4_000_000_000).causes().is_empty(), "no probe is known");
+    }
+
+    /// The whole answer came when the kubelet's time was over, or just before. Some servers close then.
+    #[test]
+    fn an_answer_at_the_timeout_is_slow_if_the_kubelet_reports_a_timeout() {
+        let prober: fn(&mut Stream) = |stream| _ = stream.closes_quiet((100, 101, 141), 1_000);
+        let server: fn(&mut Stream) = |stream| _ = stream.server_closes((100, 101, 142));
+        let decided = |status: u16, lasted_ms: u64, ends: fn(&mut Stream)| {
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(lasted_ms).clone();
+            ends(stream.answer(AnswerKind::Http, Some(status)));
+            stream.wait_ms(1).kubelet(ProbeOutput::Timeout).settles().last_verdict()
+        };
+        for (lasted_ms, ends) in [(996, prober), (1_001, prober), (996, server), (1_001, server)] {
+            let verdict = decided(200, lasted_ms, ends);
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("slow_response", Confidence::Likely));
+            let words = format!("began to answer after {lasted_ms}.0 ms, status 200 (141 bytes in all), too late");
+            assert_has(&verdict.summary, &[&words]);
+        }
+        for ends in [prober, server] {
+            assert_eq!(decided(200, 900, ends).cause.name(), "unexplained");
+            assert_eq!(decided(200, 1_500, ends).cause.name(), "unexplained", "the prober was late itself");
+            assert_eq!(decided(302, 1_001, ends).cause.name(), "unexplained", "it may be its next connection");
+        }
     }
 
     /// The listener has TCP_DEFER_ACCEPT, as that of Apache httpd.
