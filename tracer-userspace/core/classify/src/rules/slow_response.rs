@@ -23,7 +23,7 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     }
     let (ended, _) = attempt.ended?;
     let began = match case.matched.expects_http() {
-        Some(true) => describe_answer(case),
+        Some(true) => endless_body(case).unwrap_or_else(|| describe_answer(case)),
         _ => "answered the handshake".to_owned(),
     };
     let summary = format!(
@@ -34,6 +34,19 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     );
     let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
     Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)).rests_on_lost_packet())
+}
+
+/// The head of the answer came within a tenth of the timeout: only its body did not come, or not all of it.
+fn endless_body(case: &Case<'_>) -> Option<String> {
+    let (time, answer) = case.attempt.answer().filter(|(_, answer)| !answer.is_interim())?;
+    let (after, status) = (time.saturating_sub(case.attempt.started), answer.status?);
+    let bytes = case.attempt.received().unwrap_or_default();
+    (after <= timeout_ns(case) / 10).then(|| {
+        format!(
+            "sent the head of its answer after {} (status {status}), but its body did not end in time ({bytes} bytes in all)",
+            ms(after)
+        )
+    })
 }
 
 /// Describes what came in plain HTTP, and when.
@@ -58,7 +71,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let handshake = has_handshake(case);
-    let begun = || "began to answer, but did not finish in time".to_owned();
+    let begun = || endless_body(case).unwrap_or_else(|| "began to answer, but did not finish in time".to_owned());
     let what = match reported.reason {
         ProbeOutput::TimeoutInBody => begun(),
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
@@ -120,8 +133,11 @@ fn fix(case: &Case<'_>) -> Remediation {
             "Raise the timeout of {client} above the target's real latency, give the target more CPU, or make the answer independent of slow work"
         )
     });
-    with_log(case, fix)
+    let endless = endless_body(case).is_some();
+    with_log(case, if endless { fix.reword(|text| format!("{END_BODY}{text}")) } else { fix })
 }
+
+const END_BODY: &str = "Let the health path end its body: its Content-Length is larger than the body, or it is a stream. If the body is only slow: ";
 
 /// A prober that waited for an answer in vain.
 pub(super) struct Wait {
@@ -265,15 +281,24 @@ mod tests {
     /// The head of the answer comes at once, and the body never.
     #[test]
     fn an_unfinished_answer_at_the_timeout_is_slow() {
-        let decided = |status: u16, lasted_ms: u64, quiet_ms: u64| {
+        let decided_after = |head_ms: u64, status: u16, lasted_ms: u64, quiet_ms: u64| {
             let mut stream = Stream::new();
-            stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(status)).wait_ms(lasted_ms);
+            stream.http_readiness().connect().established().wait_ms(head_ms);
+            stream.answer(AnswerKind::Http, Some(status)).wait_ms(lasted_ms - head_ms);
             let causes = stream.closes_quiet((100, 101, 141), quiet_ms * 1_000_000).causes();
-            (causes, stream.verdicts().first().map(|it| it.verdict.summary.clone()))
+            (causes, stream.verdicts().into_iter().next().map(|it| (it.verdict.summary, it.verdict.remediation)))
         };
-        let (causes, summary) = decided(200, 1_000, 999);
-        assert_eq!(causes, ["slow_response"]);
-        assert!(summary.is_some_and(|it| it.contains("began to answer after") && it.contains("141 bytes in all")));
+        let decided = |status, lasted_ms, quiet_ms| decided_after(0, status, lasted_ms, quiet_ms);
+        for (head_ms, words) in [
+            (90, "sent the head of its answer after 90.0 ms (status 200), but its body did not end in time"),
+            (110, "began to answer after 110.0 ms, status 200"),
+        ] {
+            let (causes, verdict) = decided_after(head_ms, 200, 1_000, 800);
+            assert_eq!(causes, ["slow_response"]);
+            let (summary, fix) = verdict.expect("a verdict");
+            assert_has(&summary, &[words, "141 bytes in all"]);
+            assert_eq!(fix.text.starts_with("Let the health path end its body"), head_ms < 100);
+        }
         assert!(decided(200, 1_000, 1).0.is_empty(), "it got its answer just before its timeout");
         assert!(decided(200, 600, 599).0.is_empty(), "the prober was stopped");
         assert_eq!(decided(503, 1_000, 999).0, ["app_status_failure"]);
