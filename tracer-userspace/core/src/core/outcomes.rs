@@ -7,7 +7,7 @@
 use super::records::{kubelet_outcome, unattached};
 use super::{Core, When};
 use tracer_attempts::correlate::KEEP_AFTER_END_NS;
-use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::enrich::{Matched, is_pod};
 use tracer_classify::finding::Finding;
 use tracer_classify::kubelet::Unattached;
@@ -103,7 +103,10 @@ impl Core {
         if let Some(nearest) = failed.min_by_key(apart) {
             return Some(nearest.conn);
         }
-        let [only] = fitting.as_slice() else { return None };
+        let only = match fitting.as_slice() {
+            [only] => only,
+            several => last_alike(several).filter(|_| probe.reason == ProbeOutput::Network && !probe.is_counted())?,
+        };
         (!self.failed_while_connecting(probe)).then_some(only.conn)
     }
 
@@ -218,6 +221,16 @@ impl Core {
 fn preferred<'a>(attempts: &[&'a Attempt], holds: impl Fn(&Attempt) -> bool) -> Vec<&'a Attempt> {
     let some: Vec<&Attempt> = attempts.iter().copied().filter(|a| holds(a)).collect();
     if some.is_empty() { attempts.to_vec() } else { some }
+}
+
+/// The last of several attempts, if the target ended each of them in the same way, after as many bytes. A cut answer is
+/// an error for the kubelet: it tries three times (`runProbeWithRetries`, pkg/kubelet/prober), and reports the last one.
+fn last_alike<'a>(attempts: &[&'a Attempt]) -> Option<&'a Attempt> {
+    let end = |a: &Attempt| Some((a.ended?.1, a.received()?));
+    let by_target = |(end, _): &(End, u64)| matches!(end, End::ClosedByServer | End::Reset);
+    let first = end(attempts.first()?).filter(by_target)?;
+    let alike = attempts.iter().all(|a| end(a) == Some(first));
+    attempts.iter().copied().filter(|_| alike).max_by_key(|a| a.ended.map(|(end, _)| end))
 }
 
 /// The attempt was over when the outcome was written, or is not known to be over.

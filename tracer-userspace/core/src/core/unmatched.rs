@@ -283,6 +283,27 @@ mod tests {
         }
     }
 
+    /// The server announces more bytes than it sends, then closes. The kubelet tries three times.
+    #[test]
+    fn an_outcome_of_several_attempts_that_ended_alike_is_of_the_last_one() {
+        let decided = |bytes: [u64; 3], fill: fn(&mut KubeletProbe)| {
+            let mut stream = Stream::new().http_readiness().clone();
+            for (conn, bytes) in (100..).zip(bytes) {
+                stream.again(conn).connect().established().answer(AnswerKind::Http, Some(200));
+                stream.server_closes((100, 101, bytes + 1)).wait_ms(1);
+            }
+            stream.kubelet_error(ProbeType::Readiness, ProbeOutput::Network, "unexpected EOF");
+            fill(stream.last_kubelet_probe());
+            stream.wait_ms(600).tick();
+            let joined: Vec<_> = stream.joined().into_iter().map(|(conn, _)| conn).collect();
+            (joined, stream.last_verdict().cause.name(), stream.verdicts().len())
+        };
+        assert_eq!(decided([80, 80, 80], |_| ()), (vec![102], "closed_without_answer", 1));
+        let unexplained = (vec![], "unexplained", 1);
+        assert_eq!(decided([80, 80, 90], |_| ()), unexplained, "one may be healthy");
+        assert_eq!(decided([80, 80, 80], |it| it.result = KubeletResult::Failure), unexplained, "it is not repeated");
+    }
+
     #[test]
     fn an_outcome_of_one_of_several_healthy_attempts_is_reported_without_a_connection() {
         let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
