@@ -66,6 +66,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut remediation = remediation_of(case, fix, sent.map(|(_, reset)| reset));
     if let Some(text) = other_protocol(case).filter(|_| fix == Fix::Unread && !partial) {
         remediation.text += text;
+        remediation.text += OR_PROXIED;
         remediation.commands.push(shows_certificate(attempt.flow.dst));
     }
     let remediation = if fix == Fix::Outside { remediation } else { with_log(case, remediation) };
@@ -105,6 +106,9 @@ fn other_protocol(case: &Case<'_>) -> Option<&'static str> {
 /// A server that expects a request of another protocol stops reading the ClientHello in the same way.
 const OR_SPEAKS_NO_TLS: &str =
     ". Or the port may not speak TLS (the command then shows no certificate). Then set the probe's scheme to HTTP";
+
+/// Such a server closes as soon as the first bytes are no header of that protocol.
+const OR_PROXIED: &str = ". Or it expects the PROXY protocol. Then probe another port of it";
 
 const SENDER_ELSEWHERE: &str = "a proxy behind an address translation, or a device on the way, sent it";
 
@@ -305,7 +309,7 @@ mod tests {
         };
         assert_has(
             &fix(Stream::http_readiness),
-            &["Or the port speaks TLS", "openssl s_client -connect 10.88.0.2:8080"],
+            &["Or the port speaks TLS", "PROXY protocol", "openssl s_client -connect 10.88.0.2:8080"],
         );
         let https = fix(Stream::https_readiness);
         assert_has(&https, &["Or the port may not speak TLS", "scheme to HTTP", "openssl s_client"]);
