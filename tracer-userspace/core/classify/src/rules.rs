@@ -1,6 +1,6 @@
 //! The rules: one file for each cause that an attempt can have. `rule_of` maps a cause to its rule.
 
-mod accept_queue_overflow;
+pub(super) mod accept_queue_overflow;
 pub(super) mod app_status_failure;
 mod asymmetric_route;
 mod closed_without_answer;

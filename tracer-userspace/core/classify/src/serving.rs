@@ -4,6 +4,7 @@ use super::case::{Case, inspected};
 use super::finding::Finding;
 use super::phrases::run_in;
 use super::pod_sockets::{FRESH_NS, detour};
+use super::rules::accept_queue_overflow::listeners;
 use super::rules::target_frozen::{Halt, halt_of};
 use super::rules::target_starved::is_blocked;
 use super::sidecar::waits_for;
@@ -109,11 +110,21 @@ pub(super) fn first_name(reading: &Serving) -> String {
 
 const NOT_ACCEPTED: &str = "Find why the server accepts no connections: its workers are all busy, its event loop is blocked, or it has no file descriptors left";
 
+/// Several sockets listen on the port (SO_REUSEPORT).
+const EACH_QUEUE: &str = "Find the listener with Recv-Q above 0: its process accepts nothing. ";
+
+/// How many sockets listen for the target, if there are several, and their namespace.
+fn queues(case: &Case<'_>) -> Option<(Option<Netns>, usize)> {
+    let (_, reading) = inspected(case)?;
+    let count = listeners(case, reading).len();
+    (count > 1).then_some((reading.netns, count))
+}
+
 const NOT_READ: &str =
     "Find why the server does not read what it accepted: its workers are all busy, or its event loop is blocked";
 
 /// What to do if nothing took the request, and on which processes.
-fn unblock(reading: &Serving, connection: &ServedConnection) -> Option<(String, Option<Command>)> {
+fn unblock(case: &Case<'_>, reading: &Serving, connection: &ServedConnection) -> Option<(String, Option<Command>)> {
     match (connection.accepted, connection.unread) {
         (true, 0) => return None,
         (true, _) => return Some((NOT_READ.to_owned(), None)),
@@ -126,7 +137,12 @@ fn unblock(reading: &Serving, connection: &ServedConnection) -> Option<(String, 
             waits::show(&reading.processes),
         ));
     }
-    let Some(stopped) = stopped else { return Some((NOT_ACCEPTED.to_owned(), None)) };
+    let Some(stopped) = stopped else {
+        let show = queues(case)
+            .map(|(netns, _)| run_in(case, netns, format!("ss -ltnp 'sport = :{}'", case.attempt.flow.dst.port())));
+        let first = if show.is_some() { EACH_QUEUE } else { "" };
+        return Some((format!("{first}{NOT_ACCEPTED}"), show));
+    };
     let who = name(std::slice::from_ref(stopped));
     let text = format!("Resume {who}: it gets its share of the connections. If that does not help: {NOT_ACCEPTED}");
     Some((text, Some(Command::on_node(format!("kill -CONT {}", stopped.pid)))))
@@ -187,7 +203,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     }
     let holder = reading.processes.iter().find(|it| connection.pid == Some(it.pid));
     let server = holder.map_or_else(|| name(&reading.processes), |it| name(std::slice::from_ref(it)));
-    if let Some((first, command)) = unblock(reading, connection) {
+    if let Some((first, command)) = unblock(case, reading, connection) {
         let fix = std::mem::take(&mut finding.remediation);
         finding.remediation = fix.reword(|text| format!("{first}. If it is only slow: {text}")).run(command);
     }
@@ -195,7 +211,13 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.summary += &match (connection.accepted, connection.unread) {
         (false, _) => {
             let blocked = all_blocked(reading).map(|words| format!("; {words}")).unwrap_or_default();
-            format!("; nobody had accepted it: it waited in the queue of {server}{}{blocked}", halted(reading))
+            let queue = match queues(case) {
+                Some((_, count)) => {
+                    format!("one of the {count} queues of {server} (SO_REUSEPORT: each listener has its own)")
+                }
+                None => format!("the queue of {server}"),
+            };
+            format!("; nobody had accepted it: it waited in {queue}{}{blocked}", halted(reading))
         }
         (true, 0) => format!("; {server} had read it: {}", why()),
         (true, bytes) => format!("; {} of it lay unread in {server}", counted(u64::from(bytes), "byte")),
@@ -236,6 +258,36 @@ mod tests {
             ("slow_response", Confidence::Likely),
             "it may have answered"
         );
+    }
+
+    #[test]
+    fn each_listener_of_several_has_a_queue_of_its_own() {
+        let reported = |listeners: usize| {
+            let mut stream = Stream::new().links(true, &["10.88.0.1"]).http_readiness().connect().established().clone();
+            let tasks = ServerTasks { count: 1, ..ServerTasks::default() };
+            let process = |pid| {
+                let (comm, tasks) = ("app".into(), tasks.clone());
+                ServerProcess { pid, comm, tasks, frozen: None, cpu_cgroup: None }
+            };
+            let peer = address("10.88.0.1:40000");
+            let waits = ServedConnection { peer, unread: 100, unacknowledged: None, accepted: false, pid: None };
+            let serving =
+                Serving { processes: vec![process(7), process(8)], connection: Some(waits), ..Serving::default() };
+            stream.wait_ms(700).inspection(|reading| {
+                reading.listeners = Some(vec![listener(0, 64); listeners]);
+                reading.serving = Some(Box::new(serving));
+            });
+            stream.wait_ms(300).closes((100, 101, 0)).verdict()
+        };
+        let several = reported(2);
+        assert_ends(
+            &several.summary,
+            "it waited in one of the 2 queues of app (pid 7) and 1 other (SO_REUSEPORT: each listener has its own)",
+        );
+        assert_has(&several.remediation, &["Find the listener with Recv-Q above 0", "ss -ltnp 'sport = :8080'"]);
+        let one = reported(1);
+        assert_ends(&one.summary, "it waited in the queue of app (pid 7) and 1 other");
+        assert_lacks(&one.remediation, &["Recv-Q"]);
     }
 
     /// A NAT rule sent the connection to another process than the target's.

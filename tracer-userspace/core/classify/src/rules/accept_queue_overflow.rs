@@ -106,7 +106,7 @@ pub(super) fn fullest_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection,
 }
 
 /// The listeners that can get this attempt's SYN, by the inspection: one, or several with SO_REUSEPORT.
-pub(super) fn listeners<'a>(case: &Case<'_>, reading: &'a Inspection) -> Vec<&'a ListenerState> {
+pub(in super::super) fn listeners<'a>(case: &Case<'_>, reading: &'a Inspection) -> Vec<&'a ListenerState> {
     let target = case.attempt.flow.dst.ip();
     let fits = |l: &&ListenerState| takes(l.addr.ip(), target);
     reading.listeners.iter().flatten().filter(fits).collect()
