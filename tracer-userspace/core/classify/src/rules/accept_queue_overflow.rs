@@ -150,10 +150,15 @@ pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
     let port = case.attempt.flow.dst.port();
     let listeners = format!("ss -ltn 'sport = :{port}'");
     let blocked = readings(case).last().filter(|(_, reading)| is_blocked(reading)).map(|(_, reading)| *reading);
-    let first = blocked.map(|it| format!("Find what {} waits for in the kernel. ", first_name(it))).unwrap_or_default();
-    let text = format!(
-        "{first}Let the process on port {port} accept faster. Or raise its listen backlog and net.core.somaxconn {place}, and restart it. The queue is full if Recv-Q is above Send-Q"
-    );
+    let text = match blocked {
+        Some(reading) => format!(
+            "Find what {} waits for in the kernel: until then it accepts nothing, and a longer backlog only fills later",
+            first_name(reading)
+        ),
+        None => format!(
+            "Let the process on port {port} accept faster. Or raise its listen backlog and net.core.somaxconn {place}, and restart it. The queue is full if Recv-Q is above Send-Q"
+        ),
+    };
     let show = if netns.is_some() { run_in(case, netns, listeners) } else { Command::in_pod(listeners) };
     Remediation::from(text).run(blocked.and_then(|it| waits::show(&it.processes))).run([show])
 }
@@ -263,6 +268,7 @@ mod tests {
         assert_eq!(child.cause.name(), "accept_queue_overflow");
         assert_has(&child.summary, &["has not called exec yet (vfork)"]);
         assert_has(&child.remediation, &["Find what app (pid 7) waits for", "cat /proc/7/task/*/wchan"]);
+        assert_lacks(&child.remediation, &["raise its listen backlog"]);
     }
 
     const REQUEST: TcpFlags = TcpFlags(0x18);
