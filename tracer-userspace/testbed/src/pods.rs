@@ -40,6 +40,8 @@ pub const GRPC: u16 = 50051;
 pub const LOOPBACK_HOST: u16 = 9191;
 /// Port of the hostNetwork server.
 pub const HOST: u16 = 10256;
+/// Port of another container of that pod. A Service has it, too, with the node's address as an external one.
+pub const EXTERNAL: u16 = 9100;
 /// Address and port that the probe of another hostNetwork pod names.
 pub const NODE_LOCAL: ([u8; 4], u16) = ([169, 254, 20, 10], 8181);
 
@@ -74,12 +76,16 @@ pub fn plan(timeout: Duration) -> Value {
     let probe = http_probe(HOST, "HTTP", seconds);
     let mut local = probe.clone();
     local["httpGet"]["host"] = json!("127.0.0.1");
+    let exporter = http_probe(EXTERNAL, "HTTP", seconds);
     pods.push(PodSpec {
         name: "node-agent-9x2lq".to_owned(),
         ips: vec![NODE.to_string(), NODE6.to_string()],
         host_network: true,
-        containers: vec![json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe,
-                                "readinessProbe": local})],
+        containers: vec![
+            json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe,
+                                "readinessProbe": local}),
+            json!({"name": "exporter", "readinessProbe": exporter}),
+        ],
     });
     pods.push(pod_with_host("circle-0", CIRCULAR_POD, CIRCULAR, seconds));
     pods.push(pod_with_host("elsewhere-0", ELSEWHERE_POD, ELSEWHERE, seconds));
@@ -123,7 +129,12 @@ pub fn services() -> Value {
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "circle", "namespace": "default"},
         "spec": {"clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": CIRCULAR.1, "protocol": "TCP"}]},
     });
-    json!({"apiVersion": "v1", "kind": "List", "items": [service, slice()]})
+    let external = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "exporter", "namespace": "default"},
+        "spec": {"externalIPs": [NODE.to_string()], "ports": [{"port": EXTERNAL, "protocol": "TCP"}]},
+    });
+    let exporter = slice_of("exporter", pod_ip(*PODS.start(), Family::V4), true);
+    json!({"apiVersion": "v1", "kind": "List", "items": [service, slice(), external, exporter]})
 }
 
 /// The EndpointSlices of the circular pod's Service, as the cluster API lists them.
@@ -133,10 +144,16 @@ pub fn slices() -> Value {
 }
 
 fn slice() -> Value {
+    slice_of("circle", CIRCULAR_POD.into(), false)
+}
+
+fn slice_of(service: &str, endpoint: IpAddr, ready: bool) -> Value {
     json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"name": "circle-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "circle"}},
-        "endpoints": [{"addresses": [IpAddr::from(CIRCULAR_POD)], "conditions": {"ready": false}}],
+        "metadata": {
+            "name": format!("{service}-1"), "namespace": "default", "labels": {"kubernetes.io/service-name": service},
+        },
+        "endpoints": [{"addresses": [endpoint], "conditions": {"ready": ready}}],
     })
 }
 

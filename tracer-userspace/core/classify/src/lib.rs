@@ -79,6 +79,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     lifecycle::add(case, &mut first);
     other_connects::add(case, &mut first);
     other_host::add(case, &mut first);
+    services::add(case, &mut first);
     translated::add(case, &mut first);
     kubelet::add_ignored(case, &mut first);
     findings.into_iter().for_each(|other| first.join(other));

@@ -15,7 +15,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let Some(name) = case.matched.pod_of_other_host().filter(|_| rests_on_target).and_then(Pod::full_name) else {
         return;
     };
-    let is_service = case.node.services.iter().any(|service| service.cluster_ips.contains(&dst));
+    let is_service = case.node.services.iter().any(|service| service.has_addr(dst));
     if is_service || dst.is_loopback() || case.node.owns(from, dst) {
         return;
     }

@@ -3,8 +3,23 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::case::Case;
+use super::finding::Finding;
+use super::kubectl;
+use super::phrases::run_in;
 use tracer_model::event::{Netns, NodePort, ProxyMode, Service};
-use tracer_model::record::{Command, Remediation};
+use tracer_model::record::{Cause, Command, Remediation};
+
+/// Names the Service of which an endpoint got the connection. At an address of the node, a process may have got it.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+    use Cause::{AppStatusFailure, ClosedWithoutAnswer, MidStreamRst, SlowResponse};
+    let by_endpoint = [AppStatusFailure, ClosedWithoutAnswer, MidStreamRst, SlowResponse].contains(&finding.cause);
+    let dst = case.attempt.flow.dst;
+    let service = service_at(case, dst).filter(|_| by_endpoint && !is_of_node(case, dst.ip()));
+    if let Some(name) = service.map(name_of) {
+        finding.summary += &format!("; {dst} is Service {name}: one of its endpoints got the connection");
+        finding.remediation = std::mem::take(&mut finding.remediation).run(kubectl::endpoints(Some(&name)));
+    }
+}
 
 /// `namespace/name` of the Service at the target's address, if there is one.
 pub(super) fn target_service(case: &Case<'_>) -> Option<String> {
@@ -21,14 +36,29 @@ pub(super) fn name_of(service: &Service) -> String {
 }
 
 pub(super) fn service_at<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
-    let at_cluster_ip = |service: &&Service| {
-        service.cluster_ips.contains(&dst.ip()) && service.ports.iter().any(|port| port.port == dst.port())
-    };
+    let at_own_address =
+        |service: &&Service| service.has_addr(dst.ip()) && service.ports.iter().any(|port| port.port == dst.port());
     let at_node_port = |service: &&Service| {
         service.ports.iter().any(|port| port.node_port == Some(dst.port())) && is_of_node(case, dst.ip())
     };
     let services = &case.node.services;
-    services.iter().find(at_cluster_ip).or_else(|| services.iter().find(at_node_port))
+    services.iter().find(at_own_address).or_else(|| services.iter().find(at_node_port))
+}
+
+/// The Service with an address of the node as an external one: in `externalIPs`, or of its load balancer (as in k3s).
+pub(super) fn service_with_node_address<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
+    let addr = dst.ip();
+    service_at(case, dst).filter(|service| service.external_ips.contains(&addr) && is_of_node(case, addr))
+}
+
+/// A packet to an address of its own namespace did not arrive there.
+pub(super) fn find_translation(case: &Case<'_>) -> Remediation {
+    let text = format!(
+        "Find the rule that translates {}: of a NodePort, of a Service with that address (externalIPs, a load balancer), or of a hostPort. Correct it, or what it leads to",
+        case.attempt.flow.dst
+    );
+    Remediation::from(text)
+        .run(["iptables-save -t nat", "nft list ruleset"].map(|show| run_in(case, case.attempt.netns, show)))
 }
 
 pub(super) fn is_of_node(case: &Case<'_>, addr: IpAddr) -> bool {
@@ -44,8 +74,9 @@ pub(super) fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterat
     case.node.node_ports.all().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
 }
 
-/// The node's own stack got the SYN to a NodePort. Either the Service proxy has it in its rules, which do not hold at this
-/// address (kube-proxy's `--nodeport-addresses`), or only the list of Services has it.
+/// The node's own stack got the SYN to a NodePort, or to a Service that has an address of the node. Either the Service
+/// proxy has it in its rules, which do not hold at this address (kube-proxy's `--nodeport-addresses`), or only the list
+/// of Services has it.
 pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Option<(String, Remediation)> {
     let dst = case.attempt.flow.dst;
     if netns.is_none() || netns != case.node.netns() {
@@ -53,10 +84,15 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
     }
     let (port, addr) = (dst.port(), dst.ip());
     let Some(name) = node_port_service(case, dst) else {
-        let has_port = |it: &&Service| it.ports.iter().any(|it| it.node_port == Some(port));
-        let was_read = case.node.node_ports.all().next().is_some() && is_of_node(case, addr);
-        let name = name_of(case.node.services.iter().filter(|_| was_read).find(has_port)?);
-        let words = format!("; {port} is a NodePort of Service {name}, and the rules on this node do not have it");
+        let service = service_at(case, dst).filter(|_| case.node.node_ports.all().next().is_some())?;
+        let is_node_port = || service.ports.iter().any(|it| it.node_port == Some(port));
+        let what = match service_with_node_address(case, dst) {
+            Some(_) => format!("{dst} is an external address"),
+            None if is_node_port() => format!("{port} is a NodePort"),
+            None => return None,
+        };
+        let name = name_of(service);
+        let words = format!("; {what} of Service {name}, and the rules on this node do not have it");
         return Some((words, proxy_is_behind()));
     };
     let words = format!("; {port} is a NodePort of Service {name}, which the Service proxy does not serve at {addr}");

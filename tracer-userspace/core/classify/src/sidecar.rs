@@ -4,7 +4,7 @@ use super::Case;
 use super::finding::Finding;
 use super::kubectl;
 use super::pod_sockets::{FRESH_NS, detour};
-use super::services::node_ports_at;
+use super::services::{name_of, node_ports_at, service_with_node_address};
 use tracer_model::event::{Container, NodePort, Pod, ProxyMode};
 use tracer_model::record::{Cause, Command, Confidence, K8s, Remediation};
 
@@ -131,20 +131,24 @@ fn by_detour(case: &Case<'_>) -> Option<Answerer> {
     })
 }
 
-/// A hostNetwork pod listens on a port that is also a NodePort. kube-proxy's rules come before the pod's socket.
+/// A hostNetwork pod listens on a port that is also a NodePort, or one of a Service with the node's address.
+/// kube-proxy's rules come before the pod's socket.
 fn by_node_port(case: &Case<'_>) -> Option<Answerer> {
     let dst = case.attempt.flow.dst;
     let nftables = case.node.node_ports.of(ProxyMode::Nftables).is_some_and(|table| !table.ports.is_empty());
     let is_served = |port: &&NodePort| port.addrs.is_empty() || port.addrs.contains(&dst.ip());
-    let port = node_ports_at(case, dst).find(is_served).filter(|_| !nftables || !dst.ip().is_loopback())?;
-    let service = case.node.service_of(port).map_or_else(|| "a Service".to_owned(), |name| format!("Service {name}"));
+    let port = node_ports_at(case, dst).find(is_served).filter(|_| !nftables || !dst.ip().is_loopback());
+    let (what, name) = match port {
+        Some(port) => (format!("{} is also the NodePort", port.port), case.node.service_of(port)),
+        None => (format!("{dst} is also an external address"), Some(name_of(service_with_node_address(case, dst)?))),
+    };
+    let service = name.map_or_else(|| "a Service".to_owned(), |name| format!("Service {name}"));
     Some(Answerer {
         text: format!(
-            "{} is also the NodePort of {service}: kube-proxy may have sent the connection to an endpoint of it, and not to the process that listens on the node",
-            port.port
+            "{what} of {service}: kube-proxy may have sent the connection to an endpoint of it, and not to the process that listens on the node"
         ),
         check: "Give the pod or the Service another port. Or check whether the pod got the connection (the source of the answer in its conntrack entry)".to_owned(),
-        commands: vec![Command::on_node(format!("conntrack -L -p tcp --dport {}", port.port))],
+        commands: vec![Command::on_node(format!("conntrack -L -p tcp --dport {}", dst.port()))],
     })
 }
 
@@ -287,6 +291,40 @@ mod tests {
         assert_starts(&verdict.remediation, "Give the pod or the Service another port.");
         // Which process has the port is not read here.
         assert_lacks(&verdict_at(30080).summary, &["NodePort"]);
+    }
+
+    /// k3s gives a Service of type LoadBalancer the node's own address.
+    #[test]
+    fn an_endpoint_of_a_service_with_the_nodes_address_may_have_got_the_probe() {
+        let verdict_of = |addr: &str| {
+            let mut stream = Stream::to("10.88.0.1:9100").links(true, &["10.88.0.1"]).http_readiness().clone();
+            stream.on_host_network().service(9100, |it| it.external_ips = vec![address(addr)]);
+            answered(&mut stream, 404)
+        };
+        let verdict = verdict_of("10.88.0.1");
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert_has(
+            &verdict.summary,
+            &["; 10.88.0.1:9100 is also an external address of Service shop/cart: kube-proxy"],
+        );
+        assert_has(&verdict.remediation, &["conntrack -L -p tcp --dport 9100"]);
+        assert_lacks(&verdict_of("203.0.113.11").summary, &["external"]);
+    }
+
+    #[test]
+    fn an_endpoint_of_a_service_may_have_been_slow() {
+        let summary = |dst: &str| {
+            let mut stream = Stream::to(dst).links(true, &["10.88.0.1"]).http_readiness().clone();
+            stream
+                .node_port(ProxyMode::Nftables, 30080, &[])
+                .service(80, |it| it.external_ips = vec![address("203.0.113.11")]);
+            let verdict = stream.connect().established().wait_ms(1_000).closes((100, 101, 0)).settles().verdict();
+            assert_eq!(verdict.cause, Cause::SlowResponse);
+            verdict.summary
+        };
+        assert_has(&summary("10.88.0.1:30080"), &["; 30080 is also the NodePort of Service kube-system/dashboard"]);
+        let words = "; 203.0.113.11:80 is Service shop/cart: one of its endpoints got the connection";
+        assert_ends(&summary("203.0.113.11:80"), words);
     }
 
     #[test]

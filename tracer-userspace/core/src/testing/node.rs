@@ -59,6 +59,14 @@ impl Stream {
         self.push(ObservationKind::NodePorts(NodePorts::new(NODE, mode, vec![port])))
     }
 
+    /// The list of Services has `shop/cart` with this port only. `fill` gives it addresses.
+    pub fn service(&mut self, port: u16, fill: impl FnOnce(&mut Service)) -> &mut Self {
+        let mut cart = Service::named(ServiceName { namespace: "shop".into(), name: "cart".into() });
+        cart.ports = vec![ServicePort { name: None, port, node_port: None }];
+        fill(&mut cart);
+        self.push(ObservationKind::Services(Services { services: vec![cart] }))
+    }
+
     /// systemd-networkd has removed these.
     pub fn flushed(&mut self, rules: FlushedRules) -> &mut Self {
         let by = Remover { pid: 412, comm: "systemd-network".into(), exe: None, ancestors: Vec::new() };

@@ -281,6 +281,9 @@ pub struct Service {
     pub namespace: String,
     pub name: String,
     pub cluster_ips: Vec<IpAddr>,
+    /// `spec.externalIPs`, and the addresses of its load balancer. They can be the node's own.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub external_ips: Vec<IpAddr>,
     pub ports: Vec<ServicePort>,
     /// Ready endpoint addresses; absent if no EndpointSlices were read.
     pub ready_endpoints: Option<Vec<IpAddr>>,
@@ -308,6 +311,11 @@ impl Service {
     /// A Service of which nothing but its name is known.
     pub fn named(ServiceName { namespace, name }: ServiceName) -> Self {
         Self { namespace, name, ..Self::default() }
+    }
+
+    /// One of its ClusterIPs or external addresses.
+    pub fn has_addr(&self, addr: IpAddr) -> bool {
+        self.cluster_ips.contains(&addr) || self.external_ips.contains(&addr)
     }
 }
 

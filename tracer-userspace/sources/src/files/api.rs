@@ -112,12 +112,15 @@ objects! {
     }
     Exec {}
 
-    Service { metadata: Metadata, spec: ServiceSpec, }
+    Service { metadata: Metadata, spec: ServiceSpec, status: ServiceStatus, }
     ServiceSpec {
         #[serde(rename = "clusterIP")] cluster_ip: Option<String>,
         #[serde(rename = "clusterIPs")] cluster_ips: Vec<String>,
+        #[serde(rename = "externalIPs")] external_ips: Vec<String>,
         ports: Vec<ServicePort>,
     }
+    ServiceStatus { load_balancer: LoadBalancer, }
+    LoadBalancer { ingress: Vec<Ip>, }
     ServicePort { name: Option<String>, protocol: Option<String>, port: i32, node_port: Option<i32>, }
 
     EndpointSlice { metadata: Metadata, endpoints: Vec<Endpoint>, }

@@ -96,21 +96,27 @@ impl Parts {
 /// Reduces a Service to what tracer needs, without its endpoints.
 fn service_of(service: api::Service) -> Service {
     let spec = service.spec;
-    let ips = spec.cluster_ips.into_iter().chain(spec.cluster_ip);
-    let mut cluster_ips: Vec<IpAddr> = Vec::new();
-    // A headless Service has "None".
-    for ip in ips.filter_map(|ip| ip.parse().ok()) {
-        if !cluster_ips.contains(&ip) {
-            cluster_ips.push(ip);
-        }
-    }
+    // An ingress may have a host name in place of an address.
+    let balanced = service.status.load_balancer.ingress.into_iter().map(|ingress| ingress.ip);
     Service {
         namespace: service.metadata.namespace.unwrap_or_else(|| "default".into()),
         name: service.metadata.name.unwrap_or_default(),
-        cluster_ips,
+        cluster_ips: addresses(spec.cluster_ips.into_iter().chain(spec.cluster_ip)),
+        external_ips: addresses(spec.external_ips.into_iter().chain(balanced)),
         ports: spec.ports.into_iter().filter_map(port).collect(),
         ..Service::default()
     }
+}
+
+/// The addresses in this text, each of them once. A headless Service has "None".
+fn addresses(texts: impl Iterator<Item = String>) -> Vec<IpAddr> {
+    let mut all: Vec<IpAddr> = Vec::new();
+    for ip in texts.filter_map(|text| text.parse().ok()) {
+        if !all.contains(&ip) {
+            all.push(ip);
+        }
+    }
+    all
 }
 
 /// Reduces a slice to what tracer needs. `None` if it belongs to no Service.
@@ -183,11 +189,13 @@ items:
     type: NodePort
     clusterIP: 10.96.12.7
     clusterIPs: [10.96.12.7]
+    externalIPs: [10.89.0.1]
     ports: [{name: https, port: 443, targetPort: 8443, nodePort: 36704, protocol: TCP}, {port: 53, protocol: UDP}]
 - kind: Service
   apiVersion: v1
   metadata: {name: longhorn-admission-webhook, namespace: longhorn-system}
   spec: {clusterIP: None, ports: [{port: 9502}]}
+  status: {loadBalancer: {ingress: [{hostname: lb.example}, {ip: 203.0.113.11}, {ip: 203.0.113.11, ipMode: VIP}]}}
 - kind: EndpointSlice
   apiVersion: discovery.k8s.io/v1
   addressType: IPv4
@@ -213,6 +221,8 @@ items:
         let services = read("svc-list", LIST).expect("services");
         let dashboard = &services[0];
         assert_eq!(dashboard.cluster_ips, [IpAddr::from([10, 96, 12, 7])]);
+        assert_eq!(dashboard.external_ips, [IpAddr::from([10, 89, 0, 1])]);
+        assert_eq!(services[1].external_ips, [IpAddr::from([203, 0, 113, 11])]);
         let https = ServicePort { name: Some("https".into()), port: 443, node_port: Some(36704) };
         assert_eq!(dashboard.ports, [https]);
         let ready = vec![IpAddr::from([10, 88, 0, 4]), IpAddr::from([10, 88, 0, 9])];

@@ -8,7 +8,7 @@ use tracer_model::record::{Body, Cause, Record};
 use super::{Fixture, Need, Proxy, Scenario};
 use crate::ip::Route;
 use crate::node::{Family, NODE, ipvs};
-use crate::pods::{CIRCULAR, HOST, HTTP};
+use crate::pods::{CIRCULAR, EXTERNAL, HOST, HTTP};
 use crate::probe::{Ending, Kind};
 
 const EMPTY: Option<Cause> = Some(Cause::ServiceNoEndpoints);
@@ -45,6 +45,10 @@ pub(super) const ALL: &[Scenario] = &[
     .proxy(Proxy::Nftables)
     .own()
     .needs(&[Need::NftNat]),
+    Scenario::new("app_status_failure_external_ip", Some(Cause::AppStatusFailure), external_ip)
+        .proxy(Proxy::Nftables)
+        .own()
+        .needs(&[Need::NftNat]),
     Scenario::new("closed_without_answer_node_port", Some(Cause::ClosedWithoutAnswer), |s| {
         port_is_node_port(s, "eof", Ending::Eof)
     })
@@ -267,15 +271,31 @@ fn port_is_node_port(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Resu
     fixture.fails(Kind::Http, (NODE, HOST).into(), how)
 }
 
+/// A Service has the node's address as an external one, and the port of a hostNetwork pod. The pod is healthy, and an
+/// endpoint of the Service gets its probe.
+fn external_ip(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{EXTERNAL}")])?;
+    let endpoint = fixture.serving("503", HTTP)?;
+    let service = SocketAddr::from((NODE, EXTERNAL));
+    translate(fixture, service, endpoint)?;
+    fixture.mentions(&[&format!("{service} is also an external address of Service default/exporter")]);
+    fixture.fails(Kind::Http, service, Ending::Status)
+}
+
 /// Sends a Service on to an endpoint, as kube-proxy does.
 fn send_on(fixture: &mut Fixture<'_>, endpoint: SocketAddr) -> Result<SocketAddr> {
     let service = cluster_ip(fixture)?;
+    translate(fixture, service, endpoint)?;
+    Ok(service)
+}
+
+fn translate(fixture: &Fixture<'_>, service: SocketAddr, endpoint: SocketAddr) -> Result<()> {
     let (family, ip) = (if service.is_ipv4() { "ip" } else { "ip6" }, service.ip());
     fixture.node.node.nft(&format!(
         "table {family} kube-proxy {{ chain nat-output {{ type nat hook output priority -100;
-           {family} daddr {ip} tcp dport 80 dnat to {endpoint}; }}; }}\n"
-    ))?;
-    Ok(service)
+           {family} daddr {ip} tcp dport {} dnat to {endpoint}; }}; }}\n",
+        service.port()
+    ))
 }
 
 /// The Service's targetPort is not the port that its endpoint listens on.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::super::pod_sockets::{FRESH_NS, last_reading};
+use super::super::services::find_translation;
 use super::*;
 use tracer_model::event::{Ipvs, IpvsOp, Netns, PacketDrop, TcpState};
 
@@ -72,6 +73,10 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
             ))
             .run(["iptables-save -t nat", "nft list ruleset"].map(|rules| run_in(case, Some(netns), rules))),
         ),
+        (None, None, None) if case.node.is_to_itself(case.attempt) => (
+            format!("{dst} is an address of this network namespace itself: an address translation sends it elsewhere"),
+            find_translation(case),
+        ),
         (None, None, None) => (
             "it can be a middlebox, a user-space stack, another host, or a process behind an address translation (sidecar, hostPort)"
                 .to_owned(),
@@ -119,6 +124,22 @@ mod tests {
     fn a_rst_without_a_sender_on_this_node_is_the_cause() {
         let causes = Stream::new().connect().reset_received(TcpState::SynSent, 0).causes();
         assert_eq!(causes, ["handshake_rst"]);
+    }
+
+    #[test]
+    fn at_an_address_of_the_node_an_address_translation_comes_first() {
+        let reset = |dst: &str| {
+            let mut stream = Stream::to(dst).links(true, &["10.88.0.1"]).clone();
+            stream.service(80, |it| it.external_ips = vec![address("203.0.113.11")]);
+            stream.connect().reset_received(TcpState::SynSent, 0).verdict()
+        };
+        let own = reset("10.88.0.1:9103");
+        assert_ends(
+            &own.summary,
+            "; 10.88.0.1:9103 is an address of this network namespace itself: an address translation sends it elsewhere",
+        );
+        assert_has(&own.remediation, &["Find the rule that translates 10.88.0.1:9103", "iptables-save -t nat"]);
+        assert_has(&reset("203.0.113.11:80").summary, &["203.0.113.11:80 is Service shop/cart: most likely nobody"]);
     }
 
     #[test]

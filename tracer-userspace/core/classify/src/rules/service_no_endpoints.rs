@@ -391,7 +391,7 @@ fn is_service_address(case: &Case<'_>) -> bool {
     let addr = case.attempt.flow.dst.ip();
     let links = || case.node.netns().and_then(|netns| case.node.links.get(&netns)).into_iter().flatten();
     let table = || case.node.node_ports.of(ProxyMode::Ipvs).into_iter().flat_map(|table| &table.without_backend);
-    case.node.services.iter().any(|service| service.cluster_ips.contains(&addr))
+    case.node.services.iter().any(|service| service.has_addr(addr))
         || table().any(|at| at.ip() == addr)
         || links().any(|link| link.name == IPVS_LINK && link.addrs.contains(&addr))
 }

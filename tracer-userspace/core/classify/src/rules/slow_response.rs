@@ -2,12 +2,14 @@
 
 use super::super::giving_up::{closed_late, is_timeout, round_trip_ns, timeout_ns};
 use super::super::serving;
+use super::super::sidecar;
 use super::*;
 use tracer_attempts::enrich::BEFORE_TIMEOUT_NS;
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))
+    let found = silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))?;
+    Some(sidecar::add_node_port(case, found))
 }
 
 /// The target sent bytes that tracer cannot read, and the prober closed at its timeout. The kubelet may have read a

@@ -4,7 +4,7 @@ mod drops;
 
 use super::super::SETTLE_NS;
 use super::super::evidence::of_inspection;
-use super::super::services::target_service;
+use super::super::services::{find_translation, target_service};
 use super::super::serving::{held_answer, target_end_gone};
 use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
@@ -52,13 +52,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         if is_known_gone { LATER_SYN } else { "" },
         node.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
-    let service = super::super::services::target_service(case).filter(|_| lost.is_none());
+    let service = target_service(case).filter(|_| lost.is_none());
     let remediation =
         by_drop.and_then(|(_, drop)| drops::fix(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| node.map(|(_, fix)| fix));
     let otherwise = || match is_syn_lost(case) && lost.is_none() {
+        _ if lost.is_none() && is_lost_at_home(case) => find_translation(case),
         true => Cause::Unexplained.fix().reword(|text| format!("{SECOND_SYN}. {text}")),
-        false if target_end_gone(case) => find_translation(case),
+        false if target_end_gone(case) => find_taken_port(case),
         false => Cause::Unexplained.fix(),
     };
     let remediation = remediation.unwrap_or_else(otherwise);
@@ -88,6 +89,13 @@ const LOST_SYN: &str = "no answer to the SYN, and the prober gave up before it w
 const SECOND_SYN: &str =
     "If the timeout is one second, a single lost packet fails the probe. With timeoutSeconds 2, a second SYN is sent";
 
+/// No SYN of an attempt from a namespace to itself had an answer: no link can have lost them.
+fn is_lost_at_home(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let waited = attempt.lasted().is_some_and(|lasted| lasted >= AT_ONCE_NS) && attempt.errno().is_none();
+    in_handshake(case) && waited && silent(case) && case.node.is_to_itself(attempt)
+}
+
 /// A prober that closes this soon may have got an error that left no trace on the socket (`sk_err_soft`).
 const AT_ONCE_NS: u64 = 10_000_000;
 
@@ -113,11 +121,17 @@ fn is_undisturbed(attempt: &Attempt, ended: u64) -> bool {
 /// Says that nothing decides. Behind a Service, tracer does not recognize a packet of this attempt after the handshake,
 /// or if its source was translated, too.
 fn describe_no_evidence(case: &Case<'_>) -> String {
-    let service = target_service(case);
-    let service = service.map(|name| {
-        format!("; the target is Service {name}: tracer may not see what becomes of a packet on its way to an endpoint")
-    });
-    format!("nothing that was seen decides why{}", service.unwrap_or_default())
+    let why = match target_service(case) {
+        Some(name) => {
+            format!("; the target is Service {name}: tracer may not see what becomes of a packet on its way to an endpoint")
+        }
+        None if is_lost_at_home(case) => format!(
+            "; {} is an address of this network namespace itself: most likely an address translation sends it elsewhere",
+            case.attempt.flow.dst
+        ),
+        None => String::new(),
+    };
+    format!("nothing that was seen decides why{why}")
 }
 
 /// A pod on this node's network is listed with the address, or its probe names it, and no link of the node has it.
@@ -173,7 +187,7 @@ fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
 }
 
 /// The target's end was closed by a packet that the prober did not send. A translation took it for another connection.
-fn find_translation(case: &Case<'_>) -> Remediation {
+fn find_taken_port(case: &Case<'_>) -> Remediation {
     let port = case.attempt.flow.src.port();
     let text = format!(
         "Check whether {port}, the source port of the connection, is a NodePort or a hostPort. If so, an answer that conntrack no longer knows is sent to that port's pod: reserve those ports (net.ipv4.ip_local_reserved_ports), and find what flushes conntrack"
@@ -413,6 +427,13 @@ mod tests {
     }
 
     /// With timeoutSeconds 1 the attempt ends just before the first retransmission.
+    #[test]
+    fn a_syn_that_never_left_the_node_was_not_lost_on_a_link() {
+        let verdict = Stream::to("10.88.0.1:9102").links(true, &["10.88.0.1"]).connect().gives_up().verdict();
+        assert_has(&verdict.summary, &["10.88.0.1:9102 is an address of this network namespace itself: most likely"]);
+        assert_starts(&verdict.remediation, "Find the rule that translates 10.88.0.1:9102");
+    }
+
     #[test]
     fn a_syn_that_was_sent_once_is_reported_as_that() {
         let noted = |fill: fn(&mut Stream)| {

@@ -14,6 +14,7 @@ fn services(ready: &[&str], not_ready: &[&str]) -> ObservationKind {
             ports: vec![ServicePort { name: None, port: 80, node_port: None }],
             ready_endpoints: Some(addrs(ready)),
             not_ready_endpoints: addrs(not_ready),
+            ..Service::default()
         }],
     })
 }
