@@ -42,6 +42,8 @@ pub const LOOPBACK_HOST: u16 = 9191;
 pub const HOST: u16 = 10256;
 /// Port of another container of that pod. A Service has it, too, with the node's address as an external one.
 pub const EXTERNAL: u16 = 9100;
+/// The ClusterIP of that Service, with its port.
+pub const EXPORTER: ([u8; 4], u16) = ([10, 96, 0, 34], EXTERNAL);
 /// Address and port that the probe of another hostNetwork pod names.
 pub const NODE_LOCAL: ([u8; 4], u16) = ([169, 254, 20, 10], 8181);
 
@@ -131,7 +133,8 @@ pub fn services() -> Value {
     });
     let external = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "exporter", "namespace": "default"},
-        "spec": {"externalIPs": [NODE.to_string()], "ports": [{"port": EXTERNAL, "protocol": "TCP"}]},
+        "spec": {"clusterIP": IpAddr::from(EXPORTER.0), "externalIPs": [NODE.to_string()],
+                 "ports": [{"port": EXTERNAL, "protocol": "TCP"}]},
     });
     let exporter = slice_of("exporter", pod_ip(*PODS.start(), Family::V4), true);
     json!({"apiVersion": "v1", "kind": "List", "items": [service, slice(), external, exporter]})

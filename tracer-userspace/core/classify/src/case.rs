@@ -232,9 +232,10 @@ pub(super) fn is_of_handshake(case: &Case<'_>, time: u64, drop: &PacketDrop) -> 
     is_last && (drop.flags.is_syn() || drop.flags.is_syn_ack())
 }
 
-/// The dropped packet went from the prober to the target.
+/// The dropped packet went from the prober to the target. Behind a masquerade and a Service, both addresses of a SYN
+/// are others.
 pub(super) fn outbound(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    case.attempt.leads_out(drop.flow)
+    drop.flags.is_syn() || case.attempt.leads_out(drop.flow)
 }
 
 /// An address translation had sent the prober's packet to another address.

@@ -105,6 +105,33 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
     Some((words, fix.run(show)))
 }
 
+/// The Service proxy sent the attempt on to an address at which nobody is: words, and a fix that ends with `fix`.
+pub(super) fn stale_endpoint(case: &Case<'_>, to: IpAddr, fix: Remediation) -> Option<(String, Remediation)> {
+    let dst = case.attempt.flow.dst;
+    let name = target_service(case)?;
+    let listed = service_at(case, dst).and_then(|it| Some((it.ready_endpoints.as_ref()?, &it.not_ready_endpoints)));
+    let is_endpoint = listed.map(|(ready, not_ready)| ready.contains(&to) || not_ready.contains(&to));
+    let (what, check) = match is_endpoint {
+        Some(true) => (", an endpoint in its EndpointSlices", format!("Check the pod with {to}: {GONE}")),
+        Some(false) => (", which its EndpointSlices do not have", format!("Find what still leads to {to}: {STALE}")),
+        None => ("", format!("If the EndpointSlices of the Service have {to}, check its pod: {GONE}. Else: {STALE}")),
+    };
+    let words = format!("; {dst} is Service {name}, and the Service proxy sent it to {to}{what}");
+    let show = [
+        format!("iptables-save -t nat | grep -F {to}"),
+        format!("nft list ruleset | grep -F {to}"),
+        format!("conntrack -L -p tcp -r {to}"),
+    ];
+    let fix = fix
+        .reword(|text| format!("{check}. Only if {to} is right: {text}"))
+        .run(kubectl::endpoints(Some(&name)))
+        .run(show.map(|command| run_in(case, case.node.netns(), command)));
+    Some((words, fix))
+}
+
+const GONE: &str = "if it is gone, or its node is, delete it, and the endpoint goes with it";
+const STALE: &str = "kube-proxy is behind, rules of an earlier mode of it are left over, or an old conntrack entry is (conntrack -D deletes it)";
+
 /// The cluster API has a Service that the rules of this node do not have.
 pub(super) fn proxy_is_behind() -> Remediation {
     Remediation::from(format!(

@@ -2,6 +2,7 @@
 
 use super::Case;
 use super::finding::Finding;
+use super::services::target_service;
 use tracer_model::event::{Flow, Observation, ObservationKind, PacketDrop, Via};
 use tracer_model::record::{Cause, Confidence};
 
@@ -19,7 +20,12 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         }
     } else if deciding.iter().any(|kind| is_of_other_target(case, kind)) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
-        finding.summary += &format!("; its target had been {} (a Service, a redirect)", case.attempt.flow.dst);
+        let dst = case.attempt.flow.dst;
+        let what =
+            target_service(case).map_or_else(|| "a Service, a redirect".to_owned(), |name| format!("Service {name}"));
+        if !finding.summary.contains(&format!("{dst} is Service")) {
+            finding.summary += &format!("; its target had been {dst} ({what})");
+        }
     }
 }
 

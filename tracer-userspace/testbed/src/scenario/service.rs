@@ -8,7 +8,7 @@ use tracer_model::record::{Body, Cause, Record};
 use super::{Fixture, Need, Proxy, Scenario};
 use crate::ip::Route;
 use crate::node::{Family, NODE, ipvs};
-use crate::pods::{CIRCULAR, EXTERNAL, HOST, HTTP};
+use crate::pods::{CIRCULAR, EXPORTER, EXTERNAL, HOST, HTTP};
 use crate::probe::{Ending, Kind};
 
 const EMPTY: Option<Cause> = Some(Cause::ServiceNoEndpoints);
@@ -69,6 +69,9 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::NftNat])
         .and_v6(),
     Scenario::new("firewall_drop_endpoint", Some(Cause::FirewallDrop), endpoint_drops).own().needs(&[Need::NftNat]),
+    Scenario::new("neighbour_failure_endpoint", Some(Cause::NeighbourFailure), endpoint_is_gone)
+        .own()
+        .needs(&[Need::NftNat]),
     Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, ""))
         .needs(&[Need::Nft])
         .on_every_kernel()
@@ -313,6 +316,18 @@ fn endpoint_drops(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = send_on(fixture, endpoint)?;
     fixture.mentions(&[&format!("-> {endpoint}"), &format!("its target had been {service}")]);
     fixture.fails_without_probe(Kind::Http, service, Ending::Timeout)
+}
+
+/// The rules still lead to an endpoint that is gone. kube-proxy masquerades what the node itself sends to a Service.
+fn endpoint_is_gone(fixture: &mut Fixture<'_>) -> Result<()> {
+    cluster_ip(fixture)?;
+    let service = SocketAddr::from(EXPORTER);
+    translate(fixture, service, ([10, 88, 0, 77], HTTP).into())?;
+    let chain = "type nat hook postrouting priority 100; masquerade;";
+    fixture.node.node.nft(&format!("table ip kube-proxy {{ chain nat-postrouting {{ {chain} }}; }}\n"))?;
+    let words = "10.96.0.34:9100 is Service default/exporter, and the Service proxy sent it to 10.88.0.77, which its";
+    fixture.mentions(&[words]);
+    fixture.fails_without_probe(Kind::Http, service, Ending::Error)
 }
 
 /// kube-proxy in nftables mode serves NodePorts at the node's primary addresses only.

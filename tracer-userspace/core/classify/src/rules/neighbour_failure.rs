@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::phrases::of_family;
+use super::super::services::stale_endpoint;
 use super::asymmetric_route::is_queue_full;
 use super::route_unreachable::lacks_loopback;
 use super::unexplained::missing_address;
@@ -71,34 +72,32 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
     };
     let over =
         drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
-    let summary = summary + &over.unwrap_or_default() + &describe_translation(case, drop);
     let remediation = fix(case, drop.netns, next, why, !outbound(case, drop));
-    let remediation = if is_sent_elsewhere(case, drop) { translation(case, drop, remediation) } else { remediation };
+    let (translated, remediation) = match is_sent_elsewhere(case, drop) {
+        true => translation(case, drop, remediation),
+        false => (String::new(), remediation),
+    };
+    let summary = summary + &over.unwrap_or_default() + &translated;
     let found = Finding::failure(Cause::NeighbourFailure, vec![of_drop(time, drop)], summary, remediation);
     Some(if may_have_link_down(case, drop, why) { note_unread_link(found) } else { found }.rests_on_lost_packet())
 }
 
-/// A NAT rule, or an entry of conntrack that is left over, sent the SYN to another address than the prober connected to.
-fn describe_translation(case: &Case<'_>, drop: &PacketDrop) -> String {
-    let (to, target) = (drop.flow.dst, case.attempt.flow.dst);
-    if !is_sent_elsewhere(case, drop) {
-        return String::new();
+/// A Service, a NAT rule, or an entry of conntrack that is left over, sent the SYN to another address than the prober
+/// connected to. What translated it comes first.
+fn translation(case: &Case<'_>, drop: &PacketDrop, fix: Remediation) -> (String, Remediation) {
+    let (src, dst, to) = (case.attempt.flow.src, case.attempt.flow.dst, drop.flow.dst.ip());
+    if let Some(by_service) = stale_endpoint(case, to, fix.clone()) {
+        return by_service;
     }
-    format!("; a NAT rule, or an old conntrack entry, translated {target} to {to}")
-}
-
-/// The address is that of another host than the prober asked for: what translated it comes first.
-fn translation(case: &Case<'_>, drop: &PacketDrop, fix: Remediation) -> Remediation {
-    let (src, dst) = (case.attempt.flow.src, case.attempt.flow.dst);
+    let words = format!("; a NAT rule, or an old conntrack entry, translated {dst} to {}", drop.flow.dst);
     let entry = |act: &str| {
         format!("conntrack {act} -p tcp -s {} --sport {} -d {} --dport {}", src.ip(), src.port(), dst.ip(), dst.port())
     };
     let show = [entry("-L"), entry("-D"), "nft list ruleset".to_owned(), "iptables-save -t nat".to_owned()];
-    let to = drop.flow.dst.ip();
-    fix.reword(|text| {
+    let fix = fix.reword(|text| {
         format!("Correct the NAT rule that has {to}. If no rule has it, delete the old conntrack entry (conntrack -D). Only if {to} is right: {text}")
-    })
-    .run(show.map(|command| run_in(case, case.attempt.netns, command)))
+    });
+    (words, fix.run(show.map(|command| run_in(case, case.attempt.netns, command))))
 }
 
 /// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.
@@ -498,6 +497,37 @@ mod tests {
             &stream.verdict().summary,
             "; a NAT rule, or an old conntrack entry, translated 10.88.0.2:8080 to 10.88.0.77:8081",
         );
+    }
+
+    /// kube-proxy masquerades the node's own connects, so that both addresses are others.
+    #[test]
+    fn an_endpoint_that_is_gone_leads_to_its_service() {
+        let decided = |ready: Option<&str>| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.service(80, |it| {
+                it.cluster_ips = vec![address("10.96.0.9")];
+                it.ready_endpoints = ready.map(|addr| vec![address(addr)]);
+            });
+            stream.connect().drop_with(SYN, NODE, |drop| {
+                (drop.reason, drop.via) = (Some("NEIGH_FAILED".into()), Via::Socket);
+                drop.flow = Flow { src: address("10.88.0.1:37833"), dst: address("10.88.0.77:8080") };
+            });
+            let verdict = stream.verdict();
+            assert_has(
+                &verdict.summary,
+                &["; 10.96.0.9:80 is Service shop/cart, and the Service proxy sent it to 10.88.0.77"],
+            );
+            assert_has(&verdict.remediation, &["kubernetes.io/service-name=cart", "conntrack -L -p tcp -r 10.88.0.77"]);
+            assert_lacks(&verdict.remediation, &["gateway"]);
+            verdict
+        };
+        let listed = decided(Some("10.88.0.77"));
+        assert_ends(&listed.summary, ", an endpoint in its EndpointSlices");
+        assert_starts(&listed.remediation, "Check the pod with 10.88.0.77: if it is gone");
+        let stale = decided(Some("10.88.0.2"));
+        assert_ends(&stale.summary, ", which its EndpointSlices do not have");
+        assert_starts(&stale.remediation, "Find what still leads to 10.88.0.77: kube-proxy is behind");
+        assert_ends(&decided(None).summary, "sent it to 10.88.0.77");
     }
 
     /// The pod has no entry for the node, so the command shows the pod's table.

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use super::super::reject_answer::RejectAnswer;
+use super::super::services::{stale_endpoint, target_service};
 use super::super::serving::held_answer;
 use super::asymmetric_route::is_astray;
 use super::neighbour_failure::{is_unresolved, note};
 use super::rp_filter_drop::may_be_filter;
-use super::unexplained::missing_address;
+use super::unexplained::{by_endpoint, missing_address};
 use super::*;
 use tracer_model::event::{ConnectFailed, Icmp, Inspection, LinkState, PacketDrop, Prefix, is_kubelet_name};
 
@@ -233,10 +234,14 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
         (format!("no route{place} to {dst}"), "Add or correct the route")
     };
     let target = case.attempt.flow.dst;
-    let behind = if dst == target.ip() { String::new() } else { format!(", where {target} leads") };
+    let is_behind = dst != target.ip();
+    let behind = if is_behind { format!(", where {target} leads") } else { String::new() };
     let summary = format!("{what}{behind}: {answer} was sent about the SYN");
     let route = run_in(case, icmp.netns, format!("ip route get {dst}"));
-    let remediation = Remediation::from(fix).run([route]);
+    let fix = Remediation::from(fix).run([route]);
+    let by_service = stale_endpoint(case, dst, fix.clone()).filter(|_| is_behind);
+    let (words, remediation) = by_service.unwrap_or_else(|| (String::new(), fix));
+    let summary = summary + &words;
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation);
     Some(found.resting_on(&[Hook::KfreeSkb]))
 }
@@ -280,8 +285,12 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
         }
         _ => ("a router on the way", Confidence::Likely),
     };
-    let summary = format!("{sender} refused the SYN to {}: {}", case.attempt.flow.dst, errno_text(error));
-    let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix(case));
+    let dst = case.attempt.flow.dst;
+    let service = target_service(case);
+    let named = service.as_ref().map(|name| format!(", Service {name},")).unwrap_or_default();
+    let summary = format!("{sender} refused the SYN to {dst}{named}: {}", errno_text(error));
+    let fix = service.map_or_else(|| fix(case), |name| by_endpoint(&name));
+    let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix);
     Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb, Hook::IcmpSend, Hook::Icmp6Send]))
 }
 

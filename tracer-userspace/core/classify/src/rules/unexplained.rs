@@ -205,7 +205,7 @@ fn is_off_node(case: &Case<'_>, drop: &PacketDrop) -> bool {
     drop.netns != case.attempt.netns || drop.reason.as_deref() == Some("IP_LOCAL_SOURCE")
 }
 
-fn by_endpoint(service: &str) -> Remediation {
+pub(super) fn by_endpoint(service: &str) -> Remediation {
     Remediation::from(format!(
         "Connect to each endpoint of Service {service} by itself: the verdict on that connection names the cause"
     ))
