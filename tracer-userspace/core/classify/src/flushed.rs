@@ -53,11 +53,10 @@ fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesF
     let own = if dst.is_ipv4() { "ip" } else { "ip6" };
     let is_of_proxy =
         |family: &str, table: &str| [own, "inet"].contains(&family) && ["nat", "kube-proxy"].contains(&table);
-    let mut recent = case
-        .node
-        .flushes
-        .before(attempt.netns?, attempt.started, dst)
-        .take_while(|flush| attempt.started.saturating_sub(flush.since_boot_ns) < RECENT_NS);
+    let is_recent = |flush: &&RulesFlushed| attempt.started.saturating_sub(flush.since_boot_ns) < RECENT_NS;
+    // A pod's packets are translated in the namespace of its node.
+    let places = [attempt.netns, case.node.netns()].into_iter().flatten();
+    let mut recent = places.flat_map(|netns| case.node.flushes.before(netns, attempt.started, dst)).filter(is_recent);
     recent.find(
         |flush| matches!(&flush.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)),
     )
@@ -197,20 +196,17 @@ mod tests {
 
     #[test]
     fn the_removal_of_the_proxys_table_explains_a_lost_service() {
-        let summary = |table: &str, dst: &str, wait_ms: u64| {
+        let from = |netns, table: &str, dst: &str, wait_ms: u64| {
             let mut stream = Stream::to(dst);
-            let service = Service {
-                namespace: "default".into(),
-                name: "web".into(),
-                cluster_ips: vec![address("10.96.0.33")],
-                ..Service::default()
-            };
-            stream.push(ObservationKind::Services(Services { services: vec![service] }));
+            stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.33")]);
             stream.flushed(FlushedRules::Nftables { family: "ip".into(), table: table.into(), replaced: true });
-            stream.wait_ms(wait_ms).connect().gives_up();
+            stream.wait_ms(wait_ms).connect().last_connect().netns = netns;
+            stream.gives_up();
             let found = verdict(&stream);
             (found.verdict.summary.contains("removed 40 rules"), found.culprit.is_some())
         };
+        let summary = |table: &str, dst: &str, wait_ms| from(NODE, table, dst, wait_ms);
+        assert_eq!(from(POD, "kube-proxy", "10.96.0.33:80", 5_000), (true, false), "the node translates for its pods");
         assert_eq!(summary("nat", "10.96.0.33:80", 5_000), (true, false));
         assert_eq!(summary("nat", "10.88.0.2:80", 5_000), (false, false), "no Service");
         assert_eq!(summary("filter", "10.96.0.33:80", 5_000), (false, false));

@@ -6,7 +6,7 @@ use super::case::Case;
 use super::finding::Finding;
 use super::kubectl;
 use super::phrases::run_in;
-use tracer_model::event::{Netns, NodePort, ProxyMode, Service};
+use tracer_model::event::{Flow, Netns, NodePort, ProxyMode, Service};
 use tracer_model::record::{Cause, Command, Remediation};
 
 /// Names the Service of which an endpoint got the connection. At an address of the node, a process may have got it.
@@ -131,6 +131,23 @@ pub(super) fn stale_endpoint(case: &Case<'_>, to: IpAddr, fix: Remediation) -> O
 
 const GONE: &str = "if it is gone, or its node is, delete it, and the endpoint goes with it";
 const STALE: &str = "kube-proxy is behind, rules of an earlier mode of it are left over, or an old conntrack entry is (conntrack -D deletes it)";
+
+/// The packet came past the rules of the Service proxy: beyond the node, or, of a pod, to the routing of the node.
+pub(super) fn is_past_proxy(case: &Case<'_>, netns: Option<Netns>, is_routed: bool) -> bool {
+    netns.is_some_and(|netns| case.attempt.netns != Some(netns) && (is_routed || !case.node.is_a_node(netns)))
+}
+
+/// A packet that came past the rules of the Service proxy still had the ClusterIP: words that come first, and the fix.
+pub(super) fn untranslated(case: &Case<'_>, packet: Flow) -> Option<(String, Remediation)> {
+    let dst = case.attempt.flow.dst;
+    let (service, ip) = (service_at(case, dst).filter(|_| packet.dst == dst)?, dst.ip());
+    let name = service.cluster_ips.contains(&ip).then(|| name_of(service))?;
+    let words = format!(
+        "no rule of this node translated {dst}, Service {name}: those of kube-proxy are missing, or it is behind; "
+    );
+    let show = [format!("iptables-save -t nat | grep -F {ip}"), format!("nft list ruleset | grep -F {ip}")];
+    Some((words, proxy_is_behind().run(show.map(|command| run_in(case, case.node.netns(), command)))))
+}
 
 /// The cluster API has a Service that the rules of this node do not have.
 pub(super) fn proxy_is_behind() -> Remediation {

@@ -134,7 +134,7 @@ fn nat(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.nft("flush ruleset")?;
     let words = "removed 3 rules and the whole nftables table ip nat";
     fixture.event(EVENT, words)?;
-    fixture.mentions(&[words, "what led to the Service"]);
+    fixture.mentions(&["rule of this node translated 10.96.0.33:80", words, "what led to the Service"]);
     fixture.fails(Kind::Http, service, Ending::Error)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use tracer_model::event::{Netns, RulesFlushed};
+use tracer_model::event::{FlushedRules, Netns, RulesFlushed};
 use tracer_model::recent::remember;
 
 const MAX: usize = 32;
@@ -20,9 +20,10 @@ impl Flushes {
         remember(MAX, &mut self.0, (flushed.clone(), BTreeSet::new()));
     }
 
-    /// A connection from this namespace to this target was established.
+    /// A connection from this namespace to this target was established. The rules of a node are also for its pods.
     pub fn observe_reached(&mut self, netns: Netns, target: IpAddr) {
-        for (_, reached) in self.0.iter_mut().filter(|(it, reached)| it.netns == netns && reached.len() < MAX_REACHED) {
+        let applies = |it: &RulesFlushed| it.netns == netns || matches!(it.rules, FlushedRules::Nftables { .. });
+        for (_, reached) in self.0.iter_mut().filter(|(it, reached)| applies(it) && reached.len() < MAX_REACHED) {
             reached.insert(target);
         }
     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::reject_answer::RejectAnswer;
-use super::super::services::{stale_endpoint, target_service};
+use super::super::services::{is_past_proxy, stale_endpoint, target_service, untranslated};
 use super::super::serving::held_answer;
 use super::asymmetric_route::is_astray;
 use super::neighbour_failure::{is_unresolved, note};
@@ -11,6 +11,7 @@ use super::rp_filter_drop::may_be_filter;
 use super::unexplained::{by_endpoint, missing_address};
 use super::*;
 use tracer_model::event::{ConnectFailed, Icmp, Inspection, LinkState, PacketDrop, Prefix, is_kubelet_name};
+use tracer_model::record::Scope;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -241,9 +242,14 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
     let fix = Remediation::from(fix).run([route]);
     let by_service = stale_endpoint(case, dst, fix.clone()).filter(|_| is_behind);
     let (words, remediation) = by_service.unwrap_or_else(|| (String::new(), fix));
-    let summary = summary + &words;
+    let untranslated = untranslated(case, icmp.flow).filter(|_| is_past_proxy(case, icmp.netns, true));
+    let scope = untranslated.is_some().then_some(Scope::Node);
+    let (summary, remediation) = match untranslated {
+        Some((first, fix)) => (first + &summary, fix),
+        None => (summary + &words, remediation),
+    };
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation);
-    Some(found.resting_on(&[Hook::KfreeSkb]))
+    Some(Finding { scope, ..found.resting_on(&[Hook::KfreeSkb]) })
 }
 
 /// A router of this node had no route for the SYN-ACK. The prober's own namespace is none: it has lost the address.
@@ -301,7 +307,7 @@ fn dropped_on_this_node(case: &Case<'_>) -> bool {
 
 /// The routing code dropped the packet, along with its ICMP error. The drop reason shows that. Without one, the function
 /// does: tunnels (`ip_tunnel_xmit`, `wg_xmit`) also answer with host unreachable, for a peer that is down or unknown.
-fn is_routing(drop: &PacketDrop) -> bool {
+pub(super) fn is_routing(drop: &PacketDrop) -> bool {
     let place = drop.location.as_deref().map(plain);
     let by_reason = match drop.reason.as_deref() {
         // IP_INHDR: the time to live expired (`ip_forward`).

@@ -4,8 +4,9 @@ mod drops;
 
 use super::super::SETTLE_NS;
 use super::super::evidence::of_inspection;
-use super::super::services::{find_translation, target_service};
+use super::super::services::{find_translation, is_past_proxy, target_service, untranslated};
 use super::super::serving::{held_answer, target_end_gone};
+use super::route_unreachable::is_routing;
 use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 
@@ -35,8 +36,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stray = stray_route(case);
     let by_drop = current.filter(|(_, drop)| stray.is_none() || !is_off_node(case, drop));
     let node = missing_address(case).or(stray);
+    let (untranslated, proxy_fix) = lost.and_then(|(_, drop)| past_proxy(case, drop)).unzip();
     let summary = format!(
-        "the attempt to {} failed after {} ({}); {}{}{}",
+        "the attempt to {} failed after {} ({}); {}{}{}{}",
         attempt.flow.dst,
         ms(lasted),
         if too_late {
@@ -48,13 +50,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         } else {
             DISAGREES.to_owned()
         },
+        untranslated.unwrap_or_default(),
         lost.map_or_else(|| describe_no_evidence(case), |(_, drop)| drops::describe(case, drop)),
         if is_known_gone { LATER_SYN } else { "" },
         node.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
     let service = target_service(case).filter(|_| lost.is_none());
-    let remediation =
-        by_drop.and_then(|(_, drop)| drops::fix(case, drop)).or_else(|| service.map(|name| by_endpoint(&name)));
+    let remediation = proxy_fix.or_else(|| by_drop.and_then(|(_, drop)| drops::fix(case, drop)));
+    let remediation = remediation.or_else(|| service.map(|name| by_endpoint(&name)));
     let remediation = remediation.or_else(|| node.map(|(_, fix)| fix));
     let otherwise = || match is_syn_lost(case) && lost.is_none() {
         _ if lost.is_none() && is_lost_at_home(case) => find_translation(case),
@@ -202,7 +205,17 @@ fn find_taken_port(case: &Case<'_>) -> Remediation {
 
 /// The packet had left the node, or came back from a router: a consequence of the node's own route.
 fn is_off_node(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    drop.netns != case.attempt.netns || drop.reason.as_deref() == Some("IP_LOCAL_SOURCE")
+    drop.netns != case.attempt.netns || came_back(drop)
+}
+
+fn came_back(drop: &PacketDrop) -> bool {
+    drop.reason.as_deref() == Some("IP_LOCAL_SOURCE")
+}
+
+/// The Service proxy had not translated the packet when it should have.
+fn past_proxy(case: &Case<'_>, drop: &PacketDrop) -> Option<(String, Remediation)> {
+    let is_past = came_back(drop) || is_past_proxy(case, drop.netns, is_routing(drop));
+    untranslated(case, drop.flow).filter(|_| is_past)
 }
 
 pub(super) fn by_endpoint(service: &str) -> Remediation {
@@ -432,6 +445,28 @@ mod tests {
         let verdict = Stream::to("10.88.0.1:9102").links(true, &["10.88.0.1"]).connect().gives_up().verdict();
         assert_has(&verdict.summary, &["10.88.0.1:9102 is an address of this network namespace itself: most likely"]);
         assert_starts(&verdict.remediation, "Find the rule that translates 10.88.0.1:9102");
+    }
+
+    #[test]
+    fn a_cluster_ip_that_left_the_node_lacks_the_rules_of_the_proxy() {
+        let dropped = |netns, reason: &str, place: Option<&str>| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]).connect().drop(SYN, reason, netns);
+            stream.last_drop().location = place.map(str::to_owned);
+            let verdict = stream.gives_up().verdict();
+            assert_eq!(verdict.cause.name(), "unexplained");
+            (
+                verdict.summary.contains("); no rule of this node translated 10.96.0.9:80, Service shop/cart"),
+                verdict.remediation,
+            )
+        };
+        for (netns, reason, place) in [(POD, "NOT_SPECIFIED", Some("ip_error")), (NODE, "IP_LOCAL_SOURCE", None)] {
+            let (is_named, fix) = dropped(netns, reason, place);
+            assert!(is_named, "{reason}");
+            assert_starts(&fix, "Find out why kube-proxy on this node is behind or stands still");
+            assert_has(&fix, &["nft list ruleset | grep -F 10.96.0.9"]);
+        }
+        assert!(!dropped(NODE, "QDISC_DROP", None).0, "before the rules of the node");
     }
 
     #[test]
