@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::super::pod_sockets::{FRESH_NS, last_reading};
-use super::super::services::find_translation;
+use super::super::services::{find_translation, service_at, target_service};
 use super::*;
 use tracer_model::event::{Ipvs, IpvsOp, Netns, PacketDrop, TcpState};
 
@@ -49,9 +49,9 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     // Behind an address translation the backend's RST has other addresses, so tracer does not match it to this attempt.
     let by_ipvs = sent_by_ipvs(case);
     let by_nat = translation(case);
-    let (who, remediation) = match (super::super::services::target_service(case), by_ipvs, by_nat) {
+    let (who, remediation) = match (target_service(case), by_ipvs, by_nat) {
         (Some(service), ..) => (
-            format!("{dst} is Service {service}: most likely nobody listens at the endpoint that it was sent to"),
+            format!("{dst} is Service {service}{}: most likely nobody listens at the endpoint that it was sent to", none_ready(case)),
             Remediation::from(format!("Connect to each endpoint of Service {service} in turn: one of them refuses"))
                 .run(kubectl::endpoints(Some(&service))),
         ),
@@ -91,6 +91,14 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
         evidence_of("conntrack", time, text, json!({ "to": to, "netns": netns }))
     }));
     Some(Finding::likely(Cause::HandshakeRst, evidence, summary, remediation).resting_on(RST_AND_DROP_HOOKS))
+}
+
+/// kube-proxy sends connections to endpoints that end, where no other one is left.
+fn none_ready(case: &Case<'_>) -> &'static str {
+    match service_at(case, case.attempt.flow.dst).and_then(|service| service.ready_endpoints.as_ref()) {
+        Some(ready) if ready.is_empty() => ", which has no ready endpoint",
+        _ => "",
+    }
 }
 
 /// IPVS sent the SYN of this attempt to a backend.

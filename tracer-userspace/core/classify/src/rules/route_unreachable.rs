@@ -295,7 +295,7 @@ fn by_error(case: &Case<'_>) -> Option<Finding> {
     let service = target_service(case);
     let named = service.as_ref().map(|name| format!(", Service {name},")).unwrap_or_default();
     let summary = format!("{sender} refused the SYN to {dst}{named}: {}", errno_text(error));
-    let fix = service.map_or_else(|| fix(case), |name| by_endpoint(&name));
+    let fix = service.map_or_else(|| fix(case), |name| by_endpoint(case, &name));
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix);
     Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb, Hook::IcmpSend, Hook::Icmp6Send]))
 }

@@ -4,10 +4,11 @@ mod drops;
 
 use super::super::SETTLE_NS;
 use super::super::evidence::of_inspection;
-use super::super::services::{find_translation, is_past_proxy, target_service, untranslated};
+use super::super::services::{find_translation, is_past_proxy, service_at, target_service, untranslated};
 use super::super::serving::{held_answer, target_end_gone};
 use super::route_unreachable::is_routing;
 use super::*;
+use std::net::IpAddr;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -51,13 +52,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             DISAGREES.to_owned()
         },
         untranslated.unwrap_or_default(),
-        lost.map_or_else(|| describe_no_evidence(case), |(_, drop)| drops::describe(case, drop)),
+        lost.map_or_else(|| describe_no_evidence(case), |(_, drop)| describe_lost(case, drop)),
         if is_known_gone { LATER_SYN } else { "" },
         node.as_ref().map(|(words, _)| words.as_str()).unwrap_or_default()
     );
-    let service = target_service(case).filter(|_| lost.is_none());
+    let service = target_service(case).filter(|_| lost.is_none_or(|(_, drop)| is_behind_service(case, drop)));
     let remediation = proxy_fix.or_else(|| by_drop.and_then(|(_, drop)| drops::fix(case, drop)));
-    let remediation = remediation.or_else(|| service.map(|name| by_endpoint(&name)));
+    let remediation = remediation.or_else(|| service.map(|name| by_endpoint(case, &name)));
     let remediation = remediation.or_else(|| node.map(|(_, fix)| fix));
     let otherwise = || match is_syn_lost(case) && lost.is_none() {
         _ if lost.is_none() && is_lost_at_home(case) => find_translation(case),
@@ -125,8 +126,13 @@ fn is_undisturbed(attempt: &Attempt, ended: u64) -> bool {
 /// or if its source was translated, too.
 fn describe_no_evidence(case: &Case<'_>) -> String {
     let why = match target_service(case) {
+        Some(name) if is_hairpin(case) => format!(
+            "; the target is Service {name}, and the client is its only ready endpoint: its packets must come back over the link that they left by (hairpin)"
+        ),
         Some(name) => {
-            format!("; the target is Service {name}: tracer may not see what becomes of a packet on its way to an endpoint")
+            format!(
+                "; the target is Service {name}: tracer may not see what becomes of a packet on its way to an endpoint"
+            )
         }
         None if is_lost_at_home(case) => format!(
             "; {} is an address of this network namespace itself: most likely an address translation sends it elsewhere",
@@ -218,11 +224,58 @@ fn past_proxy(case: &Case<'_>, drop: &PacketDrop) -> Option<(String, Remediation
     untranslated(case, drop.flow).filter(|_| is_past)
 }
 
-pub(super) fn by_endpoint(service: &str) -> Remediation {
-    Remediation::from(format!(
-        "Connect to each endpoint of Service {service} by itself: the verdict on that connection names the cause"
-    ))
-    .run(kubectl::endpoints(Some(service)))
+pub(super) fn by_endpoint(case: &Case<'_>, service: &str) -> Remediation {
+    let dst = case.attempt.flow.dst;
+    let entries = format!("conntrack -L -p tcp -d {} --dport {}", dst.ip(), dst.port());
+    if is_hairpin(case) {
+        let text = "Let the bridge send the pod its own packets back (hairpinMode of the CNI's bridge plugin), and let kube-proxy masquerade them";
+        return Remediation::from(text).run(["bridge -d link", &entries].map(Command::on_node));
+    }
+    // The rules of a NodePort have no address.
+    let has_addr = service_at(case, dst).is_some_and(|service| service.has_addr(dst.ip()));
+    let key = if has_addr { dst.ip().to_string() } else { dst.port().to_string() };
+    let text = format!(
+        "Connect to each endpoint of Service {service} by itself: the verdict on that connection names the cause. If all of them answer, see whether the rules of this node have {key}. If they do, the translation of the answers is lost: br_netfilter is off, or a rule sets notrack or a zone"
+    );
+    let show = [
+        format!("nft list ruleset | grep -F {key}"),
+        format!("iptables-save -t nat | grep -F {key}"),
+        entries,
+        "sysctl net.bridge.bridge-nf-call-iptables net.bridge.bridge-nf-call-ip6tables".to_owned(),
+        "iptables-save -t raw".to_owned(),
+    ];
+    Remediation::from(text)
+        .run(kubectl::endpoints(Some(service)))
+        .run(show.map(|command| run_in(case, case.node.netns(), command)))
+}
+
+fn describe_lost(case: &Case<'_>, drop: &PacketDrop) -> String {
+    let to_sender =
+        if is_sent_back(case, drop) { "; a Service had sent it back to its own sender (hairpin)" } else { "" };
+    drops::describe(case, drop) + to_sender
+}
+
+/// The packet went between the client and an endpoint.
+fn is_behind_service(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    ![drop.flow.src, drop.flow.dst].contains(&case.attempt.flow.dst)
+}
+
+/// A translation had given the packet the client's address as its target, too.
+fn is_sent_back(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    drop.flow.src.ip() == drop.flow.dst.ip() && is_sent_elsewhere(case, drop)
+}
+
+/// The client itself is the endpoint, or the only ready one: a pod with its own network.
+fn is_hairpin(case: &Case<'_>) -> bool {
+    if case.attempt.drops().any(|(_, drop)| is_sent_back(case, drop)) {
+        return true;
+    }
+    let (attempt, dst) = (case.attempt, case.attempt.flow.dst);
+    let of_family = |addr: &&IpAddr| addr.is_ipv4() == dst.is_ipv4();
+    let ready = service_at(case, dst).and_then(|service| service.ready_endpoints.as_ref());
+    let mut ready = ready.into_iter().flatten().filter(of_family);
+    let is_only = ready.next() == Some(&attempt.flow.src.ip()) && ready.next().is_none();
+    is_only && !attempt.netns.is_some_and(|netns| case.node.is_a_node(netns))
 }
 
 /// The first dropped packet of the handshake or with data; else the first dropped packet.
@@ -445,6 +498,40 @@ mod tests {
         let verdict = Stream::to("10.88.0.1:9102").links(true, &["10.88.0.1"]).connect().gives_up().verdict();
         assert_has(&verdict.summary, &["10.88.0.1:9102 is an address of this network namespace itself: most likely"]);
         assert_starts(&verdict.remediation, "Find the rule that translates 10.88.0.1:9102");
+    }
+
+    #[test]
+    fn a_client_that_is_the_only_endpoint_needs_a_hairpin() {
+        let verdict = |ready: &[&str]| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.service(80, |it| {
+                it.cluster_ips = vec![address("10.96.0.9")];
+                it.ready_endpoints = Some(ready.iter().map(|addr| address(addr)).collect());
+            });
+            stream.connect().last_connect().netns = POD;
+            stream.gives_up().verdict()
+        };
+        let own = verdict(&["10.88.0.1", "fd00::1"]);
+        assert_has(
+            &own.summary,
+            &["Service shop/cart, and the client is its only ready endpoint: its packets must come"],
+        );
+        assert_has(&own.remediation, &["hairpinMode", "bridge -d link"]);
+        let mut dropped =
+            Stream::to("10.96.0.9:80").service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]).clone();
+        dropped.connect().drop_with(SYN, NODE, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("br_handle_frame_finish".into()));
+            drop.flow.dst = address("10.88.0.1:8080");
+        });
+        let dropped = dropped.gives_up().verdict();
+        assert_has(
+            &dropped.summary,
+            &["in br_handle_frame_finish); a Service had sent it back to its own sender (hairpin)"],
+        );
+        assert_has(&dropped.remediation, &["hairpinMode"]);
+        let other = verdict(&["10.88.0.1", "10.88.0.2"]);
+        assert_lacks(&other.summary, &["hairpin"]);
+        assert_has(&other.remediation, &["the translation of the answers is lost", "conntrack -L -p tcp -d 10.96.0.9"]);
     }
 
     #[test]
