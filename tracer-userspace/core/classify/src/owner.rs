@@ -44,6 +44,7 @@ const CHAINS: &[(&str, Owner)] = &[
     ("CNI-", owner("CNI plugins")),
     ("LIBVIRT_", owner("libvirt")),
     ("f2b-", owner("fail2ban")),
+    ("CHAOS-", owner("chaos-mesh")),
     ("INPUT_ZONES", FIREWALLD),
     ("FORWARD_ZONES", FIREWALLD),
     ("FORWARD_IN_ZONES", FIREWALLD),
