@@ -19,6 +19,7 @@ pub use parts::{
 pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 pub use tracer_model::event::*;
+use tracer_model::query::{Awaited, Query, TargetQuery};
 pub use tracer_model::record::*;
 pub use tracer_testing::{address, assert_ends, assert_has, assert_lacks, assert_starts};
 
@@ -35,6 +36,7 @@ pub struct Stream {
     now: u64,
     flow: Flow,
     conn: ConnId,
+    unread: bool,
 }
 
 /// Access to the last observation, to change it.
@@ -73,7 +75,7 @@ impl Stream {
 
     pub fn to(dst: &str) -> Self {
         let flow = Flow { src: address("10.88.0.1:40000"), dst: address(dst) };
-        let mut stream = Self { observations: Vec::new(), now: 1_000_000_000, flow, conn: ConnId(7) };
+        let mut stream = Self { observations: Vec::new(), now: 1_000_000_000, flow, conn: ConnId(7), unread: false };
         stream.push(ObservationKind::Start(Box::new(start())));
         stream
     }
@@ -417,7 +419,42 @@ impl Stream {
     }
 
     pub fn decisions(&self) -> Vec<Decision> {
-        decide(&self.observations)
+        decide(&self.with_readings())
+    }
+
+    /// A stream without a reading of sockets gets those that the core asks for: the pod itself accepted.
+    pub(crate) fn with_readings(&self) -> Vec<Observation> {
+        let is_reading = |it: &Observation| matches!(it.kind, ObservationKind::PodSockets(_));
+        if self.unread || self.observations.iter().any(is_reading) {
+            return self.observations.clone();
+        }
+        let mut core = Core::default();
+        let mut all = Vec::new();
+        for observation in &self.observations {
+            core.push(observation, &mut Vec::new());
+            all.push(observation.clone());
+            for query in core.take_queries() {
+                let Query::Target(TargetQuery { from, target, reported, awaited: Awaited::Nothing, peer }) = query
+                else {
+                    continue;
+                };
+                let is_own = peer.is_some_and(|peer| peer.ip() == target.ip());
+                let netns = if is_own { from } else { reported.unwrap_or(POD) };
+                let acceptor = Some(Acceptor { to: None, netns, processes: Vec::new() });
+                let reading = PodSockets { peer, acceptor, ..PodSockets::nothing(from, target, netns) };
+                let kind = ObservationKind::PodSockets(Box::new(reading));
+                let answer = Observation { time_boot_ns: observation.time_boot_ns, kind };
+                core.push(&answer, &mut Vec::new());
+                all.push(answer);
+            }
+        }
+        all
+    }
+
+    /// Nothing reads the sockets of the pod.
+    pub const fn unread(&mut self) -> &mut Self {
+        self.unread = true;
+        self
     }
 
     /// The kubelet outcomes that were joined to attempts.
@@ -436,7 +473,7 @@ impl Stream {
 
     /// The verdicts that are emitted while the stream goes on.
     pub fn verdicts_before_the_end(&self) -> Vec<VerdictBody> {
-        let (_, decisions) = push_all(&self.observations);
+        let (_, decisions) = push_all(&self.with_readings());
         decisions.into_iter().filter_map(|decision| verdict_of(decision.body)).collect()
     }
 

@@ -122,10 +122,22 @@ impl Namespaces {
         found
     }
 
-    fn search(&self, addr: IpAddr, from: &Place, reported: Option<Netns>) -> Owner {
+    /// The namespaces that have the address of this target, if several have it.
+    pub(super) fn several_holders(&mut self, query: &TargetQuery, from: &Place) -> Vec<Netns> {
+        self.refresh_if_older(max_age(query.awaited));
+        let holders = self.holders(query.target.ip(), from);
+        if holders.len() > 1 { holders.into_iter().map(|(netns, _)| netns).collect() } else { Vec::new() }
+    }
+
+    /// The namespaces that have the address. Nested nodes use the same addresses: if some of them are linked to the
+    /// prober's, only those.
+    fn holders(&self, addr: IpAddr, from: &Place) -> Vec<(Netns, PathBuf)> {
         let holders = self.paths.iter().filter(|(netns, path)| **netns != from.netns && has(path, addr));
-        let holders = holders.map(|(netns, path)| (*netns, path.clone())).collect();
-        match choose(holders, reported, |path| is_linked(path, from)) {
+        prefer_linked(holders.map(|(netns, path)| (*netns, path.clone())).collect(), |path| is_linked(path, from))
+    }
+
+    fn search(&self, addr: IpAddr, from: &Place, reported: Option<Netns>) -> Owner {
+        match choose(self.holders(addr, from), reported) {
             Owner::Nobody => self.known_owner(addr, from, reported),
             found => found,
         }
@@ -156,13 +168,16 @@ impl Namespaces {
     }
 }
 
-/// Chooses among the namespaces that have an address. Nested nodes use the same addresses: namespaces that are linked
-/// to the prober's go first. A process that sets up a pod's network can add any address to it. Therefore the owner is
-/// unsure if several remain, or if a report names another one.
-fn choose(mut holders: Vec<(Netns, PathBuf)>, reported: Option<Netns>, is_linked: impl Fn(&Path) -> bool) -> Owner {
+fn prefer_linked(mut holders: Vec<(Netns, PathBuf)>, is_linked: impl Fn(&Path) -> bool) -> Vec<(Netns, PathBuf)> {
     if holders.len() > 1 && holders.iter().any(|(_, path)| is_linked(path)) {
         holders.retain(|(_, path)| is_linked(path));
     }
+    holders
+}
+
+/// Chooses among the namespaces that have an address. A process that sets up a pod's network can add any address to it.
+/// Therefore the owner is unsure if there are several, or if a report names another one.
+fn choose(holders: Vec<(Netns, PathBuf)>, reported: Option<Netns>) -> Owner {
     let (only, none) = (holders.len() == 1, holders.is_empty());
     match holders.into_iter().find(|(netns, _)| reported.map_or(only, |reported| reported == *netns)) {
         Some((netns, path)) => Owner::One(netns, path),
@@ -344,7 +359,7 @@ mod tests {
         let one = |netns: u32| Owner::One(Netns(netns), PathBuf::from(netns.to_string()));
         let chosen = |holders: &[u32], reported: Option<u32>, linked: &[u32]| {
             let is_linked = |path: &Path| linked.iter().any(|netns| path == Path::new(&netns.to_string()));
-            choose(holders.iter().copied().map(place).collect(), reported.map(Netns), is_linked)
+            choose(prefer_linked(holders.iter().copied().map(place).collect(), is_linked), reported.map(Netns))
         };
         assert_eq!(chosen(&[], Some(1), &[]), Owner::Nobody);
         assert_eq!(chosen(&[1], None, &[]), one(1));

@@ -57,25 +57,28 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> O
     };
     // A proxy to which the pod's own address translation leads is in `redirect`.
     let is_redirected = found.as_ref().is_some_and(|it| it.redirect.is_some());
-    let acceptor = query.peer.filter(|_| !is_redirected).and_then(|peer| acceptor(query, peer, from, namespaces));
-    match (found, acceptor) {
-        (Some(found), acceptor) => Some(PodSockets { acceptor, ..found }),
-        (None, Some(acceptor)) => Some(PodSockets {
-            target: query.target,
-            from: from.netns,
-            netns: acceptor.netns,
-            peer: query.peer,
-            unanswered: Vec::new(),
-            redirect: None,
-            elsewhere: Vec::new(),
-            acceptor: Some(acceptor),
-        }),
-        (None, None) => None,
-    }
+    let holders = if is_own { Vec::new() } else { namespaces.several_holders(query, from) };
+    let peer = query.peer.filter(|_| !is_redirected);
+    let acceptor = peer.and_then(|peer| acceptor(query, peer, from, namespaces, !holders.is_empty()));
+    let netns = found.as_ref().map(|it| it.netns).or(acceptor.as_ref().map(|it| it.netns));
+    let netns = netns.or(holders.first().copied())?;
+    Some(PodSockets {
+        peer: query.peer,
+        acceptor,
+        holders,
+        ..found.unwrap_or_else(|| PodSockets::nothing(from.netns, query.target, netns))
+    })
 }
 
-/// Finds who accepts the connection from `peer`, as the prober's namespace sends it.
-fn acceptor(query: &TargetQuery, peer: SocketAddr, from: &Place, namespaces: &mut Namespaces) -> Option<Acceptor> {
+/// Finds who accepts the connection from `peer`, as the prober's namespace sends it. `is_shared`: several namespaces have
+/// the target's address.
+fn acceptor(
+    query: &TargetQuery,
+    peer: SocketAddr,
+    from: &Place,
+    namespaces: &mut Namespaces,
+    is_shared: bool,
+) -> Option<Acceptor> {
     let (to, is_local) = from
         .enter(|| {
             let to = redirected(query.target, peer);
@@ -88,6 +91,7 @@ fn acceptor(query: &TargetQuery, peer: SocketAddr, from: &Place, namespaces: &mu
     let reported = query.reported.filter(|_| to.is_none_or(|to| to.ip() == query.target.ip()));
     let (at, most) = match is_local {
         true => (from.clone(), &OF_NODE),
+        false if is_shared && to.is_none() => return None,
         false => match namespaces.owner(&TargetQuery { target, reported, ..*query }, from) {
             Owner::One(netns, path) => (Place { netns, path }, &OF_POD),
             Owner::Unsure | Owner::Nobody => return None,
@@ -162,8 +166,7 @@ fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Names
         let outside = server.first().filter(|_| is_detour).and_then(|socket| outside(*socket, netns));
         Redirect { to, outside: outside.is_some(), server: inside.or(outside), passed_over }
     });
-    let (from, peer) = (from.netns, query.peer);
-    Some(PodSockets { target, from, netns, peer, unanswered, redirect, elsewhere, acceptor: None })
+    Some(PodSockets { unanswered, redirect, elsewhere, ..PodSockets::nothing(from.netns, target, netns) })
 }
 
 /// The process of another namespace that holds a socket of this one. A proxy that serves all pods of a node makes its

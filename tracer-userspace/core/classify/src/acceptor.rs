@@ -3,15 +3,16 @@
 
 use serde_json::json;
 
-use super::case::Case;
+use super::case::{Case, holds_target};
 use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::kubectl::{and_log, with_logs};
 use super::phrases::run_in;
 use super::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
 use super::rules::refusal::{listed, own_address};
-use tracer_model::event::{AcceptingProcess, Acceptor, Container, Pod, PodSockets};
-use tracer_model::record::{Cause, Confidence, K8s, Remediation, Scope};
+use super::serving::connection;
+use tracer_model::event::{AcceptingProcess, Acceptor, Container, Pod, PodSockets, ResetSent};
+use tracer_model::record::{Cause, Confidence, K8s, Remediation, Scope, Stage};
 
 /// Who accepted instead of the probed container.
 struct Other {
@@ -34,11 +35,12 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     let read = last.and_then(|(time, reading)| Some((time, accepts(case, time, reading)?)));
     let earlier = last.filter(|(time, reading)| !is_of_this(case, *time, reading)).map(|_| &finding.remediation);
     let Some(other) = elsewhere(case, read.map(|(_, it)| it), earlier).or_else(|| beside(case, read?.1)) else {
-        finding.scope = detour(case, FRESH_NS).map(|it| it.scope());
-        if let Some(words) = unknown_on_node(case, read.map(|(_, it)| it)) {
-            finding.confidence = finding.confidence.min(Confidence::Likely);
-            finding.summary += &format!("; {words}");
-        } else if let Some(words) = shared_port(case, read.map(|(_, it)| it)) {
+        finding.scope = detour(case, FRESH_NS).map(|it| it.scope()).or(finding.scope);
+        let accepts = read.map(|(_, it)| it);
+        let is_read = accepts.is_some() || last.is_some_and(|(_, it)| it.redirect.is_some() || !it.holders.is_empty());
+        finding.lacks_acceptor = !is_read && must_be_read(case, finding);
+        let words = unknown_on_node(case, accepts).or_else(|| shared_port(case, accepts));
+        if let Some(words) = words.or_else(|| finding.lacks_acceptor.then(|| NOT_READ.to_owned())) {
             finding.confidence = finding.confidence.min(Confidence::Likely);
             finding.summary += &format!("; {words}");
         }
@@ -56,6 +58,19 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
         evidence_of("sock_diag", time, text, json!({ "pids": pids, "netns": it.netns, "to": it.to }))
     }));
     true
+}
+
+const NOT_READ: &str = "tracer could not read which process accepted the connection";
+
+/// Only a reading would show that the pod accepted: no inspection found the connection in its namespace, and no RST came
+/// from there.
+fn must_be_read(case: &Case<'_>, finding: &Finding) -> bool {
+    let dst = case.attempt.flow.dst;
+    let by_pod = |it: &ResetSent| it.flow.src == dst && it.netns.is_some_and(|netns| holds_target(case, netns));
+    let is_seen = || connection(case).is_some() || case.attempt.resets_sent().any(|(_, it)| by_pod(it));
+    let at_pod = case.attempt.prober && case.node.has_pod(dst.ip());
+    let in_handshake = finding.cause.stage() == Stage::Handshake;
+    at_pod && !in_handshake && finding.confidence == Confidence::Proven && !is_seen()
 }
 
 /// Who accepts, as this reading shows. An older one counts if no process began or stopped to listen there since.

@@ -42,6 +42,8 @@ pub struct Finding {
     pub waits_for: Option<(Netns, u64)>,
     /// The endpoints of this Service would complete the finding.
     pub lacks_endpoints: Option<ServiceName>,
+    /// Who accepted the connection is not known: a reading of that would complete or change the finding.
+    pub lacks_acceptor: bool,
     /// The names of the programs at the device would complete the finding.
     pub lacks_programs: bool,
     /// The acknowledgement of the prober's FIN would change the finding.
@@ -74,6 +76,7 @@ impl Finding {
             lost_events: 0,
             waits_for: None,
             lacks_endpoints: None,
+            lacks_acceptor: false,
             lacks_programs: false,
             waits_for_close: false,
             waits_for_listener: false,

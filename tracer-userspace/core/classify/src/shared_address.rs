@@ -2,7 +2,9 @@
 
 use super::Case;
 use super::finding::Finding;
-use tracer_model::event::Pod;
+use super::phrases::run_in;
+use super::pod_sockets::{FRESH_NS, last_reading};
+use tracer_model::event::{Netns, Pod};
 use tracer_model::record::{Command, Confidence, Outcome, Remediation};
 use tracer_model::shell;
 
@@ -13,13 +15,39 @@ pub(super) const FIX: &str =
 /// Notes it in a failure, which is likely at most then: nothing is proven of either pod.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let addr = case.attempt.flow.dst.ip();
-    let (true, [first, second, ..]) = (finding.outcome == Outcome::Failure, &holders(case)[..]) else { return };
+    let found = if finding.outcome == Outcome::Failure { listed(case).or_else(|| read(case)) } else { None };
+    let Some((who, first)) = found else { return };
     finding.confidence = finding.confidence.min(Confidence::Likely);
-    let [one, other] = [first, second].map(|pod| pod.full_name().unwrap_or_default());
-    finding.summary += &format!("; pods {one} and {other} both have {addr}: either may be the one that was reached");
+    finding.summary += &format!("; {who} both have {addr}: either may be the one that was reached");
     let fix = std::mem::take(&mut finding.remediation);
-    let text = format!("Delete one of the two pods, {FIX}. Otherwise: {}", fix.text);
-    finding.remediation = Remediation::from(text).run([delete(second)]).run(fix.commands);
+    finding.remediation = first.reword(|text| format!("{text}, {FIX}. Otherwise: {}", fix.text)).run(fix.commands);
+}
+
+/// Two pods of the list, and what to do.
+fn listed(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let [first, second, ..] = &holders(case)[..] else { return None };
+    let [one, other] = [first, second].map(|pod| pod.full_name().unwrap_or_default());
+    let fix = Remediation::from("Delete one of the two pods").run([delete(second)]);
+    Some((format!("pods {one} and {other}"), fix))
+}
+
+/// Two namespaces in which the address was read, if no address translation led the attempt elsewhere.
+fn read(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let (_, reading) = last_reading(case, FRESH_NS)?;
+    let [first, second, ..] = reading.holders[..] else { return None };
+    if reading.acceptor.is_some() || reading.redirect.is_some() {
+        return None;
+    }
+    let name = |netns: Netns| match case.node.pods.in_netns(netns).and_then(Pod::full_name) {
+        Some(pod) => format!("pod {pod}"),
+        None => format!("network namespace {}", netns.0),
+    };
+    let (addr, from) = (case.attempt.flow.dst.ip(), case.attempt.netns);
+    let show = [first, second].map(|netns| run_in(case, Some(netns), format!("ip addr show to {addr}")));
+    let fix = Remediation::from("Delete the pod that should not have the address, or take it away from that one")
+        .run([run_in(case, from, format!("ip neigh show {addr}"))])
+        .run(show);
+    Some((format!("{} and {}", name(first), name(second)), fix))
 }
 
 /// Living pods at this address, each with a network of its own, those found on the node first. A pod on the node without

@@ -536,7 +536,7 @@ mod tests {
 
     /// Failures in a row of each probe, at the end.
     fn in_a_row(stream: &Stream) -> Vec<u32> {
-        let (core, _) = push_all(&stream.observations);
+        let (core, _) = push_all(&stream.with_readings());
         core.failures.in_a_row.values().filter(|it| it.succeeded.is_none()).map(|it| it.count).collect()
     }
 

@@ -269,8 +269,7 @@ pub(super) fn accepted_on_node(attempt: &Attempt, node: &Node) -> bool {
     matched.probed_pod().is_some() && matched.may_be_on_node()
 }
 
-/// The sockets of the pod may show why this attempt failed, or which process answered it. The verdict on this attempt
-/// does not wait for the result: the next attempt's verdict uses it.
+/// The sockets of the pod may show why this attempt failed, or which process answered it.
 fn is_worth_reading(attempt: &Attempt, node: &Node, observation: &Observation, from: Netns) -> bool {
     let unknown = || match node.pod_sockets(from, attempt.flow.dst) {
         Some((time, reading)) => {
@@ -289,7 +288,7 @@ fn programs(drop: &PacketDrop) -> Option<Query> {
     Some(Query::DevicePrograms(drop.netns?, drop.device.as_ref()?.ifindex))
 }
 
-fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> TargetQuery {
+pub(super) fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> TargetQuery {
     TargetQuery { from, target, reported: node.pods.netns_at(target.ip()), awaited, peer: None }
 }
 

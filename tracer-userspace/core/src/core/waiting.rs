@@ -11,7 +11,8 @@ use tracer_attempts::correlate::attempt::Attempt;
 use tracer_classify::finding::Finding;
 use tracer_classify::{FRESH_NS, SETTLE_NS};
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Netns, PodSockets, Service, ServiceName};
+use tracer_model::event::{ConnId, Flow, Netns, PodSockets, Service, ServiceName};
+use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_model::recent::Recent;
 use tracer_model::record::Cause;
 
@@ -230,9 +231,8 @@ impl Core {
         true
     }
 
-    /// Holds the verdict back that the server closed or reset the connection, until the sockets of the pod are read: the
-    /// pod's own address translation may have sent the attempt to a proxy. On the node's network it holds each verdict
-    /// about the process back: another one may have accepted, which an older reading does not show.
+    /// Holds a verdict about the process back until it is read who accepted: an address translation, or a second pod with
+    /// the address, may have led the attempt to another one. On the node's network an older reading does not show that.
     fn hold_for_pod(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
         let (When::Seen(now) | When::Settled(now)) = when;
         let by_server = |it: &Attempt| match finding.cause {
@@ -243,15 +243,21 @@ impl Core {
         };
         let on_node =
             |it: &Attempt| it.established.is_some() && finding.rests_on_acceptor() && accepted_on_node(it, &self.node);
-        let Some(attempt) = self.correlator.get(conn).filter(|it| by_server(it) || on_node(it)) else { return false };
-        let (Some(from), target) = (attempt.netns, attempt.flow.dst) else { return false };
+        let waits = |it: &&Attempt| finding.lacks_acceptor || by_server(it) || on_node(it);
+        let Some(attempt) = self.correlator.get(conn).filter(waits) else { return false };
+        let (Some(from), Flow { src: peer, dst: target }) = (attempt.netns, attempt.flow) else { return false };
         let known = self.node.pod_sockets(from, target);
-        let oldest_ns = if on_node(attempt) { 0 } else { FRESH_NS };
+        let oldest_ns = if finding.lacks_acceptor || on_node(attempt) { 0 } else { FRESH_NS };
         let is_known = known.is_some_and(|(time, _)| time.saturating_add(oldest_ns) >= attempt.started);
         // The query comes with the end of the attempt, a moment later.
         let is_queried = self.node.has_pod(target.ip()) || accepted_on_node(attempt, &self.node);
         let is_due = matches!(when, When::Seen(_)) && attempt.ended.is_none() && is_queried;
-        let asked = self.queries.pod_queried(from, target).or(is_due.then_some(now));
+        let mut asked = self.queries.pod_queried(from, target).or(is_due.then_some(now));
+        if finding.lacks_acceptor && !is_known && asked.is_none() {
+            let query = super::queries::target(from, target, &self.node, Awaited::Nothing);
+            self.query(Query::Target(TargetQuery { peer: Some(peer), ..query }), now);
+            asked = Some(now);
+        }
         let end = asked.map(|asked| asked.saturating_add(HOLD_FOR_POD_NS)).filter(|end| !is_known && now < *end);
         let Some(end) = end else { return false };
         self.hold_until(conn, Answer::Pod(from, target), end, when);
@@ -337,6 +343,38 @@ mod tests {
             push_all(&stream.wait_ms(5).tick().observations).0.is_deciding(stream.now())
         };
         assert_eq!([false, true].map(is_deciding), [true, false]);
+    }
+
+    /// A rule of the node, or a second pod with the address, led the first attempt to another process.
+    #[test]
+    fn a_failure_of_the_application_waits_until_it_is_read_who_accepted() {
+        let decided = |fill: Option<fn(&mut PodSockets)>| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).unread().clone();
+            stream.connect().established().answers(503);
+            assert!(stream.wait_ms(5).tick().verdicts_before_the_end().is_empty());
+            if let Some(fill) = fill {
+                stream.wait_ms(20).pod_sockets(fill);
+                assert!(!stream.verdicts_before_the_end().is_empty(), "it waits no longer");
+            }
+            let verdict = stream.wait_ms(600).tick().verdicts_before_the_end().remove(0).verdict;
+            assert_eq!(verdict.cause, Cause::AppStatusFailure);
+            (verdict.confidence, verdict.summary)
+        };
+        let of_pod = decided(Some(|it| it.acceptor = Some(Acceptor { to: None, netns: POD, processes: Vec::new() })));
+        assert_eq!(of_pod.0, Confidence::Proven);
+        let by_node = decided(Some(|it| {
+            it.acceptor = Some(Acceptor { to: Some(address("127.0.0.1:3128")), netns: NODE, processes: Vec::new() });
+        }));
+        let by_two = decided(Some(|it| it.holders = vec![Netns(7), POD]));
+        let unread = decided(None);
+        for ((confidence, summary), words) in [
+            (by_node, "the node's own address translation sent it to 127.0.0.1:3128"),
+            (by_two, "network namespace 7 and pod default/web both have 10.88.0.2"),
+            (unread, "could not read which process accepted"),
+        ] {
+            assert_eq!(confidence, Confidence::Likely);
+            assert_has(&summary, &[words]);
+        }
     }
 
     #[test]

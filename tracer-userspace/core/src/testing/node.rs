@@ -13,10 +13,7 @@ impl Stream {
 
     /// The sockets of the target's pod are read.
     pub fn pod_sockets(&mut self, fill: impl FnOnce(&mut PodSockets)) -> &mut Self {
-        let (target, from, netns) = (self.flow.dst, NODE, POD);
-        let (unanswered, elsewhere) = (Vec::new(), Vec::new());
-        let mut reading =
-            PodSockets { target, from, netns, peer: None, unanswered, redirect: None, elsewhere, acceptor: None };
+        let mut reading = PodSockets::nothing(NODE, self.flow.dst, POD);
         fill(&mut reading);
         self.push(ObservationKind::PodSockets(Box::new(reading)))
     }

@@ -36,6 +36,26 @@ pub struct PodSockets {
     pub elsewhere: Vec<ListenerAt>,
     /// Who accepts connections to the target, as the prober's namespace reaches it; absent: not known.
     pub acceptor: Option<Acceptor>,
+    /// The namespaces that have the target's address, if several have it: any of them may have got the attempt.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub holders: Vec<Netns>,
+}
+
+impl PodSockets {
+    /// A reading of this namespace that found nothing.
+    pub const fn nothing(from: Netns, target: SocketAddr, netns: Netns) -> Self {
+        Self {
+            target,
+            from,
+            netns,
+            peer: None,
+            unanswered: Vec::new(),
+            redirect: None,
+            elsewhere: Vec::new(),
+            acceptor: None,
+            holders: Vec::new(),
+        }
+    }
 }
 
 /// The processes that accept the connections to a target. They need not be in the namespace with its address: the

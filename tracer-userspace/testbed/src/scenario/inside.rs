@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use nix::sys::socket::{Shutdown, shutdown};
 use tracer_model::record::{Cause, Outcome};
 
+use super::links::NODE_MAC;
 use super::queue::send_syn;
 use super::service::cluster_ip;
 use super::{Fixture, Need, Scenario};
@@ -57,6 +58,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("handshake_rst_translated", Some(Cause::HandshakeRst), refused_out_of_sight).needs(&[Need::NftNat]),
     Scenario::new("mesh_redirect_closed", REDIRECT, |s| redirected(s, "eof", Ending::Eof)).needs(&[Need::NftNat]),
     Scenario::new("app_status_failure_redirected", BAD_STATUS, answered_by_proxy).needs(&[Need::NftNat]),
+    Scenario::new("app_status_failure_steered", BAD_STATUS, answered_by_another).own().needs(&[Need::NftNat]),
+    Scenario::new("app_status_failure_two_pods_v6", BAD_STATUS, two_pods).own().v6(),
     Scenario::new("mid_stream_rst_another_redirect", Some(Cause::MidStreamRst), another_redirect)
         .needs(&[Need::NftNat]),
     Scenario::new("mid_stream_rst_own_redirect", Some(Cause::MidStreamRst), own_redirect).needs(&[Need::NftNat]),
@@ -128,7 +131,8 @@ fn connect_to_peer(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<OwnedFd
 /// Makes two attempts fail. The second verdict names the peer that the pod waits for.
 fn fails_without_peer(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
     let _connecting = connect_to_peer(fixture, pod)?;
-    fixture.also = None;
+    // A verdict on an answer waits for the reading that shows the connect.
+    fixture.also = (how == Ending::Status).then_some(DEPENDENCY);
     fixture.fails(Kind::Http, pod, how)?;
     fixture.also = Some(DEPENDENCY);
     fixture.mentions(&["perhaps because the pod itself gets no answer from 10.96.0.1:443"]);
@@ -269,6 +273,29 @@ fn taken_by_another(fixture: &mut Fixture<'_>) -> Result<()> {
     steer(fixture, pod, other)?;
     fixture.mentions(&["no socket of the target's network namespace has this connection"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The same, and the other pod answers with a failure.
+fn answered_by_another(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("503", HTTP)?);
+    steer(fixture, pod, other)?;
+    fixture.mentions(&["accepted the connection, and not pod", "the node's own address translation sent it to"]);
+    fixture.fails(Kind::Http, pod, Ending::Status)
+}
+
+/// Another pod has the address, too, and the node's neighbour entry leads to it.
+fn two_pods(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("503", HTTP)?);
+    fixture.inside(other)?.ip(|ip| {
+        ip.set_mac("eth0", NODE_MAC)?;
+        ip.address(pod.ip(), 128, "eth0")
+    })?;
+    fixture.node.node.ip(|ip| {
+        ip.forget_neighbours("cni0")?;
+        ip.neighbour(pod.ip(), NODE_MAC, "cni0")
+    })?;
+    fixture.mentions(&["both have", "either may be the one that was reached"]);
+    fixture.fails(Kind::Http, pod, Ending::Status)
 }
 
 /// The node sends what is for `pod` to `other`.

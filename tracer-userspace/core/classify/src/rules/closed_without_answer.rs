@@ -275,13 +275,7 @@ mod tests {
     fn a_listener_that_ends_after_the_close_is_named() {
         let decided = |probed: fn(&mut Stream) -> &mut Stream, after_ms: u64| {
             let mut stream = Stream::new();
-            probed(&mut stream)
-                .pod_in(POD)
-                .pod_sockets(|_| ())
-                .connect()
-                .established()
-                .server_closes((100, 101, 1))
-                .wait_ms(after_ms);
+            probed(&mut stream).pod_in(POD).connect().established().server_closes((100, 101, 1)).wait_ms(after_ms);
             stream.listens_on(POD, address("[::]:8080"), false).wait_ms(60).tick();
             let verdicts = stream.verdicts();
             assert_eq!(verdicts.len(), 1);
