@@ -193,10 +193,18 @@ pub(super) fn silent(case: &Case<'_>) -> bool {
     drops(case).next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
 }
 
-/// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c).
-pub(super) fn is_second_syn(drop: &PacketDrop) -> bool {
-    let at_socket = matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
-    drop.flags.is_syn() && at_socket
+/// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c). Without a
+/// reason it is one only if the SYN before it was not dropped there: an IPsec policy drops all of them.
+pub(super) fn is_second_syn(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let at_socket = |it: &PacketDrop| {
+        it.flags.is_syn() && matches!(it.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"))
+    };
+    let is_later = || {
+        let first = case.attempt.drops().find(|(_, it)| at_socket(it) && it.netns == drop.netns);
+        let again = case.attempt.syns_sent_again().next();
+        first.zip(again).is_some_and(|((time, _), again)| is_since(time, again))
+    };
+    at_socket(drop) && (drop.reason.is_some() || is_later())
 }
 
 /// Hooks that show a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).

@@ -164,7 +164,8 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let is_unresolved = reading.neighbour.as_ref().is_some_and(NeighbourState::is_unresolved);
     // The target's socket has taken the first SYN, and drops the next one.
     let is_unspecified = |drop: &PacketDrop| drop.reason.as_deref().is_none_or(|reason| reason == "NOT_SPECIFIED");
-    let is_harmless = |drop: &PacketDrop| is_second_syn(drop) && is_unspecified(drop) && drop.netns == Some(netns);
+    let is_harmless =
+        |drop: &PacketDrop| is_second_syn(case, drop) && is_unspecified(drop) && drop.netns == Some(netns);
     let is_stopped = case.attempt.icmp().next().is_some() || case.attempt.reset_received().is_some();
     if is_stopped || is_unresolved || is_queue_full(case) || !drops(case).all(|(_, drop)| is_harmless(drop)) {
         return None;

@@ -74,7 +74,7 @@ fn is_of_stray_frame(case: &Case<'_>, drop: &PacketDrop, from: Netns, pod: Netns
         None | Some("NOT_SPECIFIED") => in_bridge(),
         Some(reason) => reason == "NO_TX_TARGET",
     } && !outbound(case, drop);
-    elsewhere || no_port || is_second_syn(drop) && drop.netns == Some(pod)
+    elsewhere || no_port || is_second_syn(case, drop) && drop.netns == Some(pod)
 }
 
 /// The namespace has the address that the packet was sent to.

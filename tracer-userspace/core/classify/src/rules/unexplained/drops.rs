@@ -73,7 +73,7 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             "Find the route or the mark that leads there, and correct it",
             [format!("ip route get {dst} from {src}")],
         )
-    } else if is_second_syn(drop) && case.attempt.established.is_some() {
+    } else if is_second_syn(case, drop) && case.attempt.established.is_some() {
         Explanation::of("; the target had taken an earlier SYN, and its SYN-ACK was lost or came late")
     } else if is_out_of_window(drop) {
         Explanation::of(
@@ -98,10 +98,10 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             [format!("ip addr show to {src}")],
         )
     } else {
-        by_reason(drop)
+        by_reason(case, drop)
     };
-    // Without a reason, or without a device, the meaning is a guess, and there is no command to show more.
-    let is_known = drop.reason.is_some() && drop.device.is_some();
+    // Without a device, or without a reason in most functions, the meaning is a guess: no command shows more.
+    let is_known = (drop.reason.is_some() || is_telling(drop)) && drop.device.is_some();
     if is_known { explained } else { Explanation::of(explained.meaning) }
 }
 
@@ -123,11 +123,11 @@ fn translated(drop: &PacketDrop) -> Explanation {
 }
 
 /// By the drop's reason, if its name says little (include/net/dropreason-core.h).
-fn by_reason(drop: &PacketDrop) -> Explanation {
+fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     let dst = drop.flow.dst.ip();
     let device = device(drop);
     match drop.reason.as_deref() {
-        Some("NOT_SPECIFIED") | None => by_place(drop),
+        Some("NOT_SPECIFIED") | None => by_place(case, drop),
         Some(reason) if reason.starts_with("XFRM_") => Explanation::of(
             "; an IPsec policy of that namespace blocks it, or takes it only encrypted (ip xfrm policy)",
         )
@@ -204,10 +204,10 @@ fn by_queue(drop: &PacketDrop, reason: &str) -> Explanation {
 const PEERS_ONLY: &str = "That listener serves its peers only. Let the probe ask another port, such as the health port of the routing daemon, or run a command";
 
 /// By the function that dropped it without a reason.
-fn by_place(drop: &PacketDrop) -> Explanation {
+fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
     match drop.location.as_deref().map(plain) {
-        _ if is_second_syn(drop) => Explanation::of(
+        _ if is_second_syn(case, drop) => Explanation::of(
             "; most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)",
         )
         .fix(
@@ -217,11 +217,26 @@ fn by_place(drop: &PacketDrop) -> Explanation {
         _ if is_nameless(drop) => {
             Explanation::of("; the kernel hides the function that did it (kernel.kptr_restrict, see tracer doctor)")
         }
-        // Kernels before 5.17 give no reason for any drop, so the function alone says too little.
-        _ if drop.reason.is_none() => Explanation::default(),
+        // Kernels before 5.17 give no reason for any drop, so most functions alone say too little.
+        _ if drop.reason.is_none() && !is_telling(drop) => Explanation::default(),
+        Some("tcp_v4_rcv" | "tcp_v6_rcv") if drop.reason.is_none() => Explanation::of(
+            "; an IPsec policy, a socket filter, a program at the pod's cgroup, or a listener that takes only signed segments drops it there",
+        )
+        .fix(
+            "Find which of them does it: a policy that blocks (the first command), a filter of the listener (bpf in the second one), or a program (the third one)",
+            ["ip xfrm policy", "ss -tlnpb", "bpftool cgroup tree"].map(str::to_owned),
+        ),
+        Some("ip_error" | "ip6_pkt_drop") if drop.reason.is_none() => {
+            Explanation::of("; that namespace has no route for it, refuses it by a rule, or does not have that address itself")
+                .fix(ADDRESS, address(drop))
+        }
         // `br_forward`, net/bridge/br_forward.c
         Some("br_dev_xmit") => Explanation::of(
             "; the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)",
+        )
+        .fix(
+            "Let the port forward (its state, and its VLANs), or find what blocks it",
+            ["bridge -d link show", "bridge vlan show"].map(str::to_owned),
         ),
         // `ip_error`, net/ipv4/route.c
         Some("ip_error") => Explanation::of(
@@ -246,10 +261,20 @@ fn by_place(drop: &PacketDrop) -> Explanation {
         ),
         // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
         Some("dst_discard_out") => {
-            Explanation::of("; its route was going away, or an IPsec policy waits for keys (ip xfrm policy)")
+            Explanation::of("; its route was going away, or an IPsec policy waits for keys (ip xfrm policy)").fix(
+                "If a policy fits these addresses and there is no state for it, correct the policy, or what makes the keys",
+                ["ip xfrm policy", "ip xfrm state"].map(str::to_owned),
+            )
         }
         _ => Explanation::default(),
     }
+}
+
+/// The function says why it dropped the packet, also on a kernel that gives no reason.
+fn is_telling(drop: &PacketDrop) -> bool {
+    let place = drop.location.as_deref().map(plain);
+    let at_socket = matches!(place, Some("tcp_v4_rcv" | "tcp_v6_rcv")) && drop.flags.is_syn();
+    at_socket || matches!(place, Some("ip_error" | "ip6_pkt_drop" | "br_dev_xmit" | "nf_queue" | "dst_discard_out"))
 }
 
 const ADDRESS: &str = "If that namespace should have the address, restore it, or delete the pod, so that its sandbox is made again. If not, add the route that is missing there";
@@ -385,6 +410,32 @@ mod tests {
         let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
         assert_has(&again.summary, &["it is a second SYN-ACK"]);
         assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
+    }
+
+    #[test]
+    fn a_kernel_without_reasons_shows_the_function() {
+        let noted = |place: &str, again: bool| {
+            let mut stream = Stream::new().connect().clone();
+            if again {
+                stream.wait_ms(1_000).syn_again();
+            }
+            stream.drop_with(SYN, POD, |drop| {
+                (drop.location, drop.device) = (Some(place.into()), Some(device(7, "eth0")))
+            });
+            let noted = stream.gives_up().verdict();
+            format!("{} {}", noted.summary, noted.remediation)
+        };
+        let policy = noted("tcp_v4_rcv", false);
+        assert_has(
+            &policy,
+            &["an IPsec policy, a socket filter", "ip xfrm policy", "ss -tlnpb", "bpftool cgroup tree"],
+        );
+        assert_lacks(&policy, &["an earlier SYN"]);
+        assert_has(&noted("tcp_v4_rcv", true), &["had taken an earlier SYN"]);
+        let lost = noted("ip_error", false);
+        assert_has(&lost, &["does not have that address itself", "ip addr show to 10.88.0.2"]);
+        assert_has(&noted("br_dev_xmit", false), &["blocked by spanning tree", "bridge -d link show"]);
+        assert_has(&noted("ip_rcv_core", false), &["Start from the evidence"]);
     }
 
     #[test]
