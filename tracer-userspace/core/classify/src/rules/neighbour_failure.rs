@@ -6,7 +6,7 @@ use super::super::phrases::of_family;
 use super::super::services::stale_endpoint;
 use super::asymmetric_route::is_queue_full;
 use super::route_unreachable::lacks_loopback;
-use super::unexplained::missing_address;
+use super::unexplained::{missing_address, stray_route};
 use super::*;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 
@@ -28,7 +28,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// The target's own kernel does not answer for the address, and no other host need do so.
 fn note_address(case: &Case<'_>, found: Finding) -> Finding {
-    note(found, missing_address(case).or_else(|| duplicate(case)))
+    note(found, missing_address(case).or_else(|| duplicate(case)).or_else(|| stray_route(case)))
 }
 
 /// Adds the words, and replaces the fix.

@@ -174,7 +174,7 @@ pub(super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> 
 
 /// The node's route to the pod leads out of another device than the pod's. That is right where a CNI takes the packet
 /// there.
-fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
+pub(super) fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
     let (_, stray) = super::asymmetric_route::stray_route(case)?;
     let (flow, device) = (case.attempt.flow, &stray.device);
     let (src, dst) = (flow.src.ip(), flow.dst.ip());
@@ -196,7 +196,7 @@ fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
 }
 
 /// The target's end was closed by a packet that the prober did not send. A translation took it for another connection.
-fn find_taken_port(case: &Case<'_>) -> Remediation {
+pub(super) fn find_taken_port(case: &Case<'_>) -> Remediation {
     let port = case.attempt.flow.src.port();
     let text = format!(
         "Check whether {port}, the source port of the connection, is a NodePort or a hostPort. If so, an answer that conntrack no longer knows is sent to that port's pod: reserve those ports (net.ipv4.ip_local_reserved_ports), and find what flushes conntrack"

@@ -39,11 +39,13 @@ fn by_frame(case: &Case<'_>) -> Option<Finding> {
 
 const CORRECT: &str = "or restart the CNI's agent that wrote it. Where systemd gives veths another address after the CNI (MACAddressPolicy=persistent), set MACAddressPolicy=none for them in a .link file of /etc/systemd/network";
 
-/// The entry was read. The frame went to another host, which drops it, or to nobody.
+/// The entry was read. The frame went to another host, which drops it, or to nobody. An entry on another link than the
+/// pod's belongs to a route that leads there: the route is wrong.
 fn by_entry(case: &Case<'_>) -> Option<Finding> {
     let (time, reading) = inspected(case)?;
     let (from, pod) = (reading.from, reading.netns?);
-    let there = reading.wrong_neighbour.as_ref().map(|entry| (entry, from, pod, "the SYN"));
+    let there = reading.wrong_neighbour.as_ref().filter(|_| reading.stray_route.is_none());
+    let there = there.map(|entry| (entry, from, pod, "the SYN"));
     let back = || reading.wrong_neighbour_back.as_ref().map(|entry| (entry, pod, from, "the answer to the SYN"));
     let (entry, sender, receiver, packet) = there.or_else(back)?;
     let attempt = case.attempt;
@@ -175,6 +177,14 @@ mod tests {
         assert_eq!(there().gives_up().causes(), there().syn_again().gives_up().causes());
         let mut arrived = there();
         assert_eq!(arrived.drop(SYN, "SOCKET_FILTER", POD).gives_up().last_decided().0, "network_policy_drop");
+        let mut astray = there();
+        astray.wait_ms(10).inspection(|reading| {
+            reading.wrong_neighbour = wrong("10.88.0.2", "eth0");
+            reading.stray_route = Some(stray("veth3", "veth2", 254));
+        });
+        let verdict = astray.gives_up().verdict();
+        assert_eq!(verdict.cause, Cause::Unexplained);
+        assert_has(&verdict.summary, &["leads out of veth3, while the pod is behind veth2"]);
         let mut corrected = there();
         corrected.wait_ms(800).syn_again().wait_ms(200).inspection(|_| ()).gives_up();
         assert_eq!(corrected.causes(), ["unexplained"]);
