@@ -1,15 +1,17 @@
 //! A RST after the connection was established and before any answer.
 
+use super::super::services::node_ports_at;
 use super::super::sidecar;
 use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
 use super::closed_without_answer::PROCESS_ENDED;
 use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use super::slow_response::has_handshake;
+use super::unexplained::find_translation;
 use super::*;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
-use tracer_model::record::NetnsRef;
+use tracer_model::record::{NetnsRef, Scope};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -74,9 +76,26 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
     let found =
         sidecar::add_node_port(case, found).with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
-    let mut found = Finding { waits_for_listener: fix == Fix::Unread, ..found };
+    let mut found = Finding { waits_for_listener: fix == Fix::Unread, ..of_collision(case, sent, found) };
     found.evidence.extend(listener_end.map(|(time, listen)| of_listener(*time, listen)));
     Some(if lacks_hook { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
+}
+
+/// The RST of a listener answers a segment of a connection that it does not have. If the source port is a NodePort, the
+/// rules for that port may have translated packets of this connection.
+fn of_collision(case: &Case<'_>, sent: Option<(u64, &ResetSent)>, found: Finding) -> Finding {
+    let src = case.attempt.flow.src;
+    let by_listener = sent.is_some_and(|(_, reset)| reset.actor.is_none() && reset.state == Some(TcpState::Listen));
+    if !by_listener || node_ports_at(case, src).next().is_none() {
+        return found;
+    }
+    let summary = format!(
+        "{}; {}, the source port, is a NodePort: its rules may have led packets of this connection elsewhere",
+        found.summary,
+        src.port()
+    );
+    Finding { summary, remediation: find_translation(case), scope: Some(Scope::Node), ..found }
+        .at_most(Confidence::Likely)
 }
 
 /// The target closed the connection: a close with unread data sends a RST, and so does data after a close (RFC 9293
@@ -295,6 +314,27 @@ mod tests {
         assert_lacks(&unread, &["LINGER"]);
         assert_has(&decided(None, Some("app")).1, &["does not show which"]);
         assert_has(&decided(None, None).1, &["the target's end of the connection"]);
+    }
+
+    /// kube-proxy's rules for the NodePort took packets that conntrack did not know.
+    #[test]
+    fn a_listener_that_resets_a_connection_from_a_node_port_may_not_have_it() {
+        let reported = |port: u16| {
+            let mut stream = Stream::new();
+            stream.links(true, &["10.88.0.1"]).node_port(ProxyMode::Nftables, port, &["10.88.0.3:8080"]);
+            stream.connect().established().reset_received(TcpState::Established, 0);
+            stream.reset_sent(ACK, false, None).last_reset_sent().reason = Some("TCP_FLAGS".into());
+            stream.verdicts().remove(0)
+        };
+        let taken = reported(40_000);
+        assert_eq!((taken.scope, taken.verdict.confidence), (Some(Scope::Node), Confidence::Likely));
+        assert_has(&taken.verdict.summary, &["40000, the source port, is a NodePort"]);
+        assert_has(
+            &taken.verdict.remediation,
+            &["net.ipv4.ip_local_reserved_ports", "conntrack -L -p tcp --dport 40000"],
+        );
+        let other = reported(40_001);
+        assert_eq!((other.scope, other.verdict.confidence), (Some(Scope::Application), Confidence::Proven));
     }
 
     /// OpenSSL closes after a few bytes of a plain HTTP request.
