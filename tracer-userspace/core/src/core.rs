@@ -220,6 +220,10 @@ impl Core {
                 if let Some(netns) = attempt.netns.filter(|_| state.new == TcpState::Established) {
                     self.node.flushes.observe_reached(netns, attempt.flow.dst.ip());
                     self.node.links.observe_reached(netns, attempt.flow.dst.ip());
+                    if let Some(pod) = self.node.netns_of_addr(netns, attempt.flow.dst.ip()).filter(|pod| *pod != netns)
+                    {
+                        self.node.links.observe_reached(pod, attempt.flow.src.ip());
+                    }
                 }
                 let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));
                 if attempt.established.is_some() || attempt.ended.is_some() {

@@ -119,9 +119,13 @@ impl KnownLinks {
         if let Some(link) = links.into_iter().find(|link| link.ifindex == change.ifindex) {
             link.up = change.up;
         }
-        // Of other namespaces no route is of interest.
-        if !change.up && Some(change.netns) == node && change.ifindex != LOOPBACK {
-            let why = LostBy::SetDown(Box::new(change.clone()));
+        // A pod that ends sets its links down. Of one that lives they are up again, without the routes.
+        let down = match Some(change.netns) == node {
+            true => Some((time, change.clone())).filter(|_| !change.up),
+            false => self.down(change.netns, change.ifindex).filter(|_| change.up).cloned(),
+        };
+        if let Some((time, down)) = down.filter(|_| change.ifindex != LOOPBACK) {
+            let why = LostBy::SetDown(Box::new(down));
             self.keep_lost_routes(LostRoutes { time, netns: change.netns, ifindex: change.ifindex, why });
         }
         let spared = |(netns, ifindex): &(Netns, u32)| Some(*netns) == node && *ifindex == LOOPBACK;

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::super::culprit;
 use super::super::reject_answer::RejectAnswer;
 use super::super::services::{is_past_proxy, stale_endpoint, target_service, untranslated};
 use super::super::serving::held_answer;
@@ -10,6 +11,7 @@ use super::neighbour_failure::{is_unresolved, note};
 use super::rp_filter_drop::may_be_filter;
 use super::unexplained::{by_endpoint, missing_address};
 use super::*;
+use tracer_attempts::correlate::links::LostBy;
 use tracer_model::event::{ConnectFailed, Icmp, Inspection, LinkState, PacketDrop, Prefix, is_kubelet_name};
 use tracer_model::record::Scope;
 
@@ -46,13 +48,23 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
         }
         None => format!("the kernel of {} drops {what} without a trace", case.attempt.flow.dst),
     };
-    let summary = format!("there is no route back{place} to {} ({error}): {lost}", back.to);
+    let set_down = case.node.links.lost_routes(netns, case.attempt.started, back.to).find_map(|it| match &it.why {
+        LostBy::SetDown(change) => Some((it.time, change)),
+        LostBy::Addresses(_) => None,
+    });
+    let culprit = set_down.map(|(time, change)| culprit::culprit_of(case.node, time, change));
+    let by = set_down.zip(culprit.as_ref()).map(|((_, change), by)| {
+        format!("; {} there was set down before (by pid {} `{}`), and routes go with it", change.name, by.pid, by.comm)
+    });
+    let summary = format!("there is no route back{place} to {} ({error}): {lost}{}", back.to, by.unwrap_or_default());
     let remediation = Remediation::from(
         "Add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made again",
     )
     .run([run_in(case, Some(netns), format!("ip route get {}", back.to))]);
-    let evidence = filtered.map(|(time, drop)| of_drop(time, drop)).into_iter().chain([evidence]).collect();
-    Some(Finding::likely(Cause::RouteUnreachable, evidence, summary, remediation).resting_on(&[Hook::KfreeSkb]))
+    let before = set_down.map(|(time, change)| culprit::evidence(time, change)).into_iter();
+    let evidence = before.chain(filtered.map(|(time, drop)| of_drop(time, drop))).chain([evidence]).collect();
+    let found = Finding::likely(Cause::RouteUnreachable, evidence, summary, remediation).with_culprit(culprit);
+    Some(found.resting_on(&[Hook::KfreeSkb]))
 }
 
 fn is_unanswered(case: &Case<'_>) -> bool {
@@ -473,6 +485,29 @@ mod tests {
             Stream::new().connect().wait_ms(200).inspection(|reading| reading.no_way_back = no_way).clone();
         refused.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         assert_eq!(refused.causes().last(), Some(&"connection_refused"), "it did answer");
+    }
+
+    /// A pod that lives sets its link down and up: its default route is gone.
+    #[test]
+    fn a_pods_link_that_was_set_down_has_lost_the_route_back() {
+        let decided = |up: bool, reached: bool| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+            stream.link_set(POD, 2, "eth0", false);
+            if up {
+                stream.link_set(POD, 2, "eth0", true);
+            }
+            if reached {
+                stream.connect().established().answers(200).wait_ms(5_000).again(8);
+            }
+            let no_way = Some(NoWayBack { to: address("10.88.0.1"), errno: libc::ENETUNREACH });
+            stream.connect().wait_ms(200).inspection(|reading| reading.no_way_back = no_way).gives_up();
+            stream.verdicts().pop().expect("a verdict")
+        };
+        let flapped = decided(true, false);
+        assert_eq!(flapped.verdict.cause.name(), "route_unreachable");
+        assert_has(&flapped.verdict.summary, &["eth0 there was set down before (by pid"]);
+        assert!(flapped.culprit.is_some_and(|it| it.op == "link_down"));
+        assert!(decided(false, false).culprit.is_none() && decided(true, true).culprit.is_none());
     }
 
     /// The filter drops the SYN before the kernel looks for the way back. It helps nothing to switch it off.
