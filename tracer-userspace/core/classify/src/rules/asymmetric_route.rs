@@ -204,7 +204,7 @@ fn of_syn(case: &Case<'_>) -> Option<Finding> {
         [
             "ip rule".to_owned(),
             format!("ip route show table {table}"),
-            format!("ip route get {dst} from {src}"),
+            format!("ip route get {dst} from {src} ipproto tcp dport {}", flow.dst.port()),
             format!("ip rule add to PODS-SUBNET lookup main priority {priority}"),
         ]
         .map(|command| run_in(case, case.attempt.netns, command)),

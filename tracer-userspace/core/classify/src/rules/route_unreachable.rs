@@ -87,7 +87,8 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
             format!("{dst} is a broadcast address of {}{place}: the kernel connects to no such address", link.name);
         return Some(found(summary, other_address(case, link)));
     }
-    let by_rule = refusing_rule(failed.errno).filter(|_| !dst.is_loopback() && !is_link_local(dst));
+    let may_be_rule = !dst.is_loopback() && !is_link_local(dst);
+    let by_rule = refusing_rule(failed.errno).filter(|_| may_be_rule);
     let rule = by_rule.map(|action| format!(", or an `ip rule` there is `{action}`")).unwrap_or_default();
     let fix = match by_rule {
         Some(_) => {
@@ -95,7 +96,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
         }
         None => fix(case),
     };
-    let fix = fix.run(by_rule.map(|_| run_in(case, case.attempt.netns, "ip rule".to_owned())));
+    let fix = fix.run(may_be_rule.then(|| run_in(case, case.attempt.netns, "ip rule".to_owned())));
     let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}{rule}"), fix)) };
     let summary = format!("{route}{place} for {dst}{rule}, or {other}; the error came before a SYN was sent: {error}");
     let (check, command) = meaning.check;
@@ -339,8 +340,10 @@ fn is_unreachable(icmp: &Icmp) -> bool {
 }
 
 fn fix(case: &Case<'_>) -> Remediation {
-    let (dst, netns) = (case.attempt.flow.dst.ip(), case.attempt.netns);
-    let route = run_in(case, netns, format!("ip route get {dst}"));
+    let (to, netns) = (case.attempt.flow.dst, case.attempt.netns);
+    let dst = to.ip();
+    // Rules can be for ports.
+    let route = run_in(case, netns, format!("ip route get {dst} ipproto tcp dport {}", to.port()));
     if dst.is_loopback() {
         let add = if dst.is_ipv4() { "ip addr add 127.0.0.1/8 dev lo" } else { "ip addr add ::1/128 dev lo" };
         let add = run_in(case, netns, add);
