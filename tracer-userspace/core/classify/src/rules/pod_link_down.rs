@@ -442,11 +442,16 @@ fn finding(
         in_namespace(case, Some(netns)),
         case.attempt.flow.dst
     );
+    let (place, link) = (in_namespace(case, Some(netns)), shell::link(device));
+    // The node's own address is no pod's.
+    let or_delete = match case.node.has_pod(case.attempt.flow.dst.ip()) || !case.node.is_a_node(netns) {
+        true => ", or delete the pod, so that its sandbox is made again",
+        false => "",
+    };
     let text = format!(
-        "Set {device} up{}, or delete the pod, so that its sandbox is made again. Routes and IPv6 addresses went with the link, and may not come back by themselves",
-        in_namespace(case, Some(netns))
+        "Set {device} up{place}{or_delete}. Routes and IPv6 addresses went with the link, and may not come back by themselves"
     );
-    let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));
+    let up = run_in(case, Some(netns), format!("ip link set {link} up"));
     let remediation = Remediation::from(text).run([up]);
     let found = Finding::failure(Cause::PodLinkDown, evidence, summary, remediation).with_culprit(culprit);
     Finding { decided_at, ..found }.rests_on_lost_packet()
