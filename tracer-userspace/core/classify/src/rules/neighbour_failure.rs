@@ -311,7 +311,10 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why, is_back:
             let otherwise = match link_of_pod(case, target) {
                 Some((pod, link)) => {
                     show.push(run_in(case, Some(pod), format!("ip link show {}", shell::link(&link.name))));
-                    show.extend([netns, Some(pod)].map(|netns| run_in(case, netns, "nft list ruleset".to_owned())));
+                    let save = target.is_ipv6().then_some("ip6tables-save");
+                    for command in ["nft list ruleset"].into_iter().chain(save) {
+                        show.extend([netns, Some(pod)].map(|netns| run_in(case, netns, command)));
+                    }
                     format!("the pod has the address and its link {} is up: {lost}", link.name)
                 }
                 None if is_back && gateway.is_none() && entry_back(case).is_some() => {
