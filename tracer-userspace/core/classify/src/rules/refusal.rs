@@ -168,6 +168,9 @@ pub(in super::super) fn own_address(case: &Case<'_>, netns: Netns) -> (String, R
     let addr = case.attempt.flow.dst.ip();
     let mut links = case.node.links.get(&netns).into_iter().flatten();
     let found = links.find_map(|link| Some((link, link.addrs.iter().position(|own| *own == addr)?)));
+    if found.is_none() && case.node.links.get(&netns).is_some() {
+        return (" (by a local route: no link has it)".to_owned(), find_local_route(case, netns));
+    }
     let name = found.map(|(link, _)| link.name.as_str());
     let device = name.map_or("DEVICE", shell::link);
     // Without its length, `ip addr del` does not find an IPv6 address.
@@ -189,19 +192,24 @@ pub(in super::super) fn own_address(case: &Case<'_>, netns: Netns) -> (String, R
 fn by_local_route(case: &Case<'_>, refused: &Refused, netns: Netns, pod: &str, to_itself: bool) -> Finding {
     let (addr, port) = (case.attempt.flow.dst.ip(), case.attempt.flow.dst.port());
     let state = match to_itself {
-        true => "is an address of the node itself, too: the SYN never left it",
+        true => "is no address of the node's links, and a local route has it: the SYN never left the node",
         false => "is no address of the node, and yet the SYN never left it: a local route or a mark kept it there",
     };
     let summary = format!(
         "{addr}, the address of pod {pod}, {state}; the node's own kernel refused it, since nobody listens on port {port} there"
     );
+    let fix = find_local_route(case, netns);
+    Finding::likely(Cause::ConnectionRefused, refused.evidence.clone(), summary, fix)
+}
+
+fn find_local_route(case: &Case<'_>, netns: Netns) -> Remediation {
+    let route = format!("ip route get {}", case.attempt.flow.dst.ip());
     let local = "ip route show table all type local";
-    let show = [&format!("ip route get {addr}"), local, "ip rule", "nft list ruleset", "iptables-save -t mangle"];
-    let fix = Remediation::from(
+    let show = [&route, local, "ip rule", "nft list ruleset", "iptables-save -t mangle"];
+    Remediation::from(
         "Find the local route that takes the pod's packets, and the rule that sets a mark for its table (TPROXY, MARK), and remove what is left over. The process in the pod did not get the SYN",
     )
-    .run(show.map(|command| run_in(case, Some(netns), command.to_owned())));
-    Finding::likely(Cause::ConnectionRefused, refused.evidence.clone(), summary, fix)
+    .run(show.map(|command| run_in(case, Some(netns), command.to_owned())))
 }
 
 /// Another network namespace refused, for example one left over from a pod that was deleted by force. A process already
