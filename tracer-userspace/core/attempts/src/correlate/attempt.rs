@@ -326,11 +326,13 @@ impl Attempt {
         observations_of!(self, State).find(|(_, state)| is_it(state))
     }
 
-    /// When a segment with data of the target was dropped or retransmitted.
+    /// When a segment with data of the target was dropped or retransmitted. After its end the prober's own kernel drops a
+    /// late answer.
     fn answer_losses(&self) -> impl Iterator<Item = u64> {
         let dropped = |d: &PacketDrop| d.flow.src == self.flow.dst && d.flags.has_data() && !d.flags.is_rst();
+        let in_time = |time: u64| self.ended.is_none_or(|(end, _)| time <= end);
         let is_loss = move |it: &&Observation| match &it.kind {
-            ObservationKind::Drop(d) => dropped(d),
+            ObservationKind::Drop(d) => dropped(d) && in_time(it.time_boot_ns),
             ObservationKind::Retransmit(r) => r.by_target,
             _ => false,
         };
