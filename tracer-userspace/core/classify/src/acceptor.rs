@@ -40,7 +40,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
         let is_read = accepts.is_some() || last.is_some_and(|(_, it)| it.redirect.is_some() || !it.holders.is_empty());
         finding.lacks_acceptor = !is_read && must_be_read(case, finding);
         let words = unknown_on_node(case, accepts).or_else(|| shared_port(case, accepts));
-        if let Some(words) = words.or_else(|| finding.lacks_acceptor.then(|| NOT_READ.to_owned())) {
+        if let Some(words) = words {
             finding.confidence = finding.confidence.min(Confidence::Likely);
             finding.summary += &format!("; {words}");
         }
@@ -59,8 +59,6 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     }));
     true
 }
-
-const NOT_READ: &str = "tracer could not read which process accepted the connection";
 
 /// Only a reading would show that the pod accepted: no inspection found the connection in its namespace, and no RST came
 /// from there.

@@ -7,7 +7,7 @@ use super::app_status_failure::shows_certificate;
 use super::closed_without_answer::PROCESS_ENDED;
 use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use super::slow_response::has_handshake;
-use super::unexplained::find_translation;
+use super::unexplained::find_taken_port;
 use super::*;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
@@ -94,7 +94,7 @@ fn of_collision(case: &Case<'_>, sent: Option<(u64, &ResetSent)>, found: Finding
         found.summary,
         src.port()
     );
-    Finding { summary, remediation: find_translation(case), scope: Some(Scope::Node), ..found }
+    Finding { summary, remediation: find_taken_port(case), scope: Some(Scope::Node), ..found }
         .at_most(Confidence::Likely)
 }
 
