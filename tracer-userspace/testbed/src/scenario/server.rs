@@ -73,7 +73,7 @@ pub(super) const ALL: &[Scenario] = &[
         .and_v6(),
     Scenario::new("closed_without_answer_exit", CLOSED, |s| s.serving_fails("exit", Kind::Http, Ending::Eof)),
     Scenario::new("closed_without_answer_at_accept", CLOSED, closed_before_request).and_v6(),
-    Scenario::new("closed_without_answer_oom", CLOSED, killed).own().needs(&[Need::MemoryLimit]),
+    Scenario::new("closed_without_answer_oom", CLOSED, killed).own().on_every_kernel().needs(&[Need::MemoryLimit]),
     Scenario::new("closed_without_answer_exit_slowly", CLOSED, exits_slowly).own(),
     Scenario::new("closed_without_answer_by_url", CLOSED, |s| {
         s.mentions(&["after the handshake and before its answer was complete"]);

@@ -224,7 +224,7 @@ mod tests {
     fn an_answer_after_the_end_is_not_lost() {
         let mut stream = Stream::new().http_readiness().unread().connect().established().wait_ms(1_000).clone();
         stream.closes((100, 101, 0)).wait_ms(30).drop_back(TcpFlags(0x18), "TCP_ABORT_ON_DATA").wait_ms(600).tick();
-        assert_eq!(stream.decided(), ("slow_response", Confidence::Likely));
+        assert_eq!(stream.decided(), ("slow_response", Confidence::Proven));
     }
 
     /// The pod lost its link, its route or its address while its process worked: the answer could not leave.
