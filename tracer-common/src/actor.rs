@@ -40,7 +40,7 @@ pub struct Prober {
 #[repr(C)]
 pub struct OomKill {
     pub header: Header,
-    /// The process that is killed. Its name is empty and its namespace absent if the kernel gives only its number.
+    /// The process that is killed. If the kernel gives only its number, its name is empty, and the rest absent.
     pub victim: Actor,
 }
 

@@ -322,19 +322,6 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_without_its_endpoint_is_refused() {
-        for (flags, missing) in [
-            (&["--otlp-compression", "none"][..], "--otlp-endpoint"),
-            (&["--otlp-header", "a=b"], "--otlp-endpoint"),
-            (&["--metrics-pod-labels"], "--metrics-listen"),
-        ] {
-            let args = [&["tracer", "run"], flags].concat();
-            let Parsed::Wrong(text) = parse(args.iter().map(OsString::from)) else { panic!("{flags:?}") };
-            assert!(text.contains(missing), "{text}");
-        }
-    }
-
-    #[test]
     fn a_header_or_url_that_may_be_a_secret_is_not_in_the_error() {
         for (flag, value) in
             [("--otlp-header", "Bearer  abc"), ("--otlp-header", "a b=abc"), ("--otlp-endpoint", "https://u:abc@h/")]

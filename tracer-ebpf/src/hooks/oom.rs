@@ -2,7 +2,7 @@
 
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{
-    ABSENT32,
+    ABSENT32, ABSENT64,
     actor::{COMM_LEN, OomKill},
     names::Hook,
 };
@@ -11,8 +11,8 @@ use crate::{actor, emit::emit, kernel::Task};
 
 /// The kernel kills a process to free memory.
 ///
-/// Since 6.9 the kernel gives the task, before that its number, which is below any address. The current task asked for
-/// the memory. It is usually the one that is killed.
+/// Newer kernels give the task (6.9, and stable kernels into which the change was taken), older ones its number, which is
+/// below any address. The current task asked for the memory. It is usually the one that is killed.
 ///
 /// proto v5.10  include/trace/events/oom.h  TP_PROTO(int pid)
 /// proto v7.2   include/trace/events/oom.h  TP_PROTO(struct task_struct *task, uid_t uid)
@@ -29,6 +29,7 @@ pub fn mark_victim(ctx: RawTracePointContext) -> i32 {
             && number != victim.pid
         {
             (victim.pid, victim.tid, victim.comm, victim.netns) = (number, number, [0; COMM_LEN], ABSENT32);
+            (victim.cgroup, victim.cgroup_memory) = (ABSENT64, ABSENT64);
         }
     });
     0

@@ -106,7 +106,7 @@ pub enum ObservationKind {
     TlsHello(TlsHello),
     NetnsOp(NetnsOp),
     NetnsOpen(NetnsOpen),
-    /// The kernel killed this process for lack of memory. Before 6.9 its name may be empty.
+    /// The kernel killed this process for lack of memory. If the kernel gave only its number, the rest is absent.
     OomKill(Actor),
     /// A process set a link up or down (from the hook in the kernel: with the culprit).
     LinkChange(LinkChange),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 
 /// The endpoints of `tracer run`.
 #[derive(Debug, Args)]
@@ -13,10 +14,10 @@ pub struct ServeFlags {
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub metrics_listen: Option<SocketAddr>,
     /// Add the pod's name and namespace to the metrics: many more series
-    #[arg(long, requires_if("true", "metrics_listen"))]
+    #[arg(long)]
     pub metrics_pod_labels: bool,
     /// Listen on this unix socket (mode 0600) for `tracer health`
-    #[arg(long, value_name = "PATH", default_value = tracer_output::serve::HEALTH_SOCKET, value_parser = socket)]
+    #[arg(long, value_name = "PATH", default_value = tracer_output::serve::HEALTH_SOCKET, value_parser = PathBufValueParser::new().try_map(socket))]
     pub health_socket: PathBuf,
 }
 
@@ -37,9 +38,9 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// The path of a unix socket, which the kernel limits.
-fn socket(text: &str) -> Result<PathBuf, &'static str> {
-    let is_path = std::os::unix::net::SocketAddr::from_pathname(text).is_ok();
-    if is_path { Ok(text.into()) } else { Err("a unix socket has a path of at most 107 bytes") }
+fn socket(path: PathBuf) -> Result<PathBuf, &'static str> {
+    let is_path = !path.as_os_str().is_empty() && std::os::unix::net::SocketAddr::from_pathname(&path).is_ok();
+    if is_path { Ok(path) } else { Err("a unix socket has a path of 1 to 107 bytes") }
 }
 
 /// If IPv6 is on, a socket on `[::]` accepts IPv4 clients, too, unless `net.ipv6.bindv6only` is set.
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_with_a_path_that_is_too_long_is_refused() {
-        assert_eq!([107, 108].map(|bytes| socket(&"a".repeat(bytes)).is_ok()), [true, false]);
+    fn a_path_that_cannot_be_that_of_a_socket_is_refused() {
+        assert_eq!([0, 1, 107, 108].map(|bytes| socket("a".repeat(bytes).into()).is_ok()), [false, true, true, false]);
     }
 }

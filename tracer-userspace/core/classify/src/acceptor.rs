@@ -37,7 +37,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     let Some(other) = elsewhere(case, read.map(|(_, it)| it), earlier).or_else(|| beside(case, read?.1)) else {
         finding.scope = detour(case, FRESH_NS).map(|it| it.scope()).or(finding.scope);
         let accepts = read.map(|(_, it)| it);
-        let is_read = accepts.is_some() || last.is_some_and(|(_, it)| it.redirect.is_some() || !it.holders.is_empty());
+        let has_holders = |time, it: &PodSockets| time >= case.attempt.started && !it.holders.is_empty();
+        let is_read =
+            accepts.is_some() || last.is_some_and(|(time, it)| it.redirect.is_some() || has_holders(time, it));
         finding.lacks_acceptor = !is_read && must_be_read(case, finding);
         let words = unknown_on_node(case, accepts).or_else(|| shared_port(case, accepts));
         if let Some(words) = words {

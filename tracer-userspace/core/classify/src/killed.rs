@@ -9,21 +9,25 @@ use super::finding::Finding;
 use super::history::MORE_MEMORY;
 use super::kubectl::{with_log, with_logs};
 use super::phrases::ms;
+use super::rules::connection_refused::last_listener;
 use tracer_common::names::Hook;
 use tracer_model::event::Actor;
 use tracer_model::record::{Cause, Command, Remediation, Scope};
 
-pub(super) const FIX: &str = "Raise the container's memory limit, or let it use less memory. memory.current, memory.max and memory.events of its cgroup show its use and its kills";
+pub(super) const FIX: &str = "Raise the container's memory limit, or let it use less memory. memory.current, memory.max and memory.events of its cgroup show its use and its kills. If dmesg says CONSTRAINT_NONE, the node itself had no memory left: then no limit helps, but fewer pods, or their memory requests";
 
 /// A process that is killed closes its listener within this time, however much memory it had.
 const ENDS_WITHIN_NS: u64 = 10_000_000_000;
+/// The kubelet waits five minutes at most before it starts a container again.
+const BACK_OFF_NS: u64 = 300_000_000_000;
 
 /// Names the process beside a close or a RST, or beside a refusal, since it listened there. The fix is then about its
 /// memory.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let until = case.attempt.ended.map_or(finding.decided_at, |(ended, _)| ended);
     let victim = match finding.cause {
-        Cause::ClosedWithoutAnswer | Cause::MidStreamRst => closer(case, until),
+        Cause::ClosedWithoutAnswer => closer(case, until),
+        Cause::MidStreamRst if case.attempt.resets_sent().next().is_some() => closer(case, until),
         // Unless the container's status has shown the same.
         Cause::ConnectionRefused if !finding.remediation.text.starts_with(MORE_MEMORY) => listener(case),
         _ => None,
@@ -40,28 +44,31 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.remediation = if refused { with_logs(case, fix) } else { with_log(case, fix) };
 }
 
-/// The last one of the pod's network, or the one that closed. On the node's network only that one: others are of other
-/// pods.
+/// The one that closed, if that is known; else the last one of the pod's network. On the node's network others are of
+/// other pods.
 fn closer<'a>(case: &Case<'a>, until: u64) -> Option<(u64, &'a Actor)> {
     let (attempt, node) = (case.attempt, case.node);
     let target = node.netns_of_addr(attempt.netns?, attempt.flow.dst.ip());
     let of_pod = target.filter(|netns| !node.is_a_node(*netns));
     let listener = target.and_then(|netns| node.listener_end(netns, attempt)).map(|(_, listen)| listen.actor.pid);
-    let closed = |pid: u32| {
-        let mut resets = attempt.resets_sent().filter_map(|(_, reset)| reset.actor.as_ref());
-        listener == Some(pid) || resets.any(|actor| actor.pid == pid)
-    };
-    let is_it = |victim: &Actor| victim.netns.is_some() && victim.netns == of_pod || closed(victim.pid);
+    let resets = attempt.resets_sent().filter_map(|(_, reset)| reset.actor.as_ref()).map(|actor| actor.pid);
+    let closed: Vec<u32> = listener.into_iter().chain(resets).collect();
+    let in_pod = |victim: &Actor| victim.netns.is_some() && victim.netns == of_pod;
+    let is_it = |victim: &Actor| if closed.is_empty() { in_pod(victim) } else { closed.contains(&victim.pid) };
     node.killed_between(attempt.started, until).filter(|(_, victim)| is_it(victim)).max_by_key(|(time, _)| *time)
 }
 
-/// The one that listened there last.
+/// The one that listened there last, in the pod's own network, which refused. If a run of the container began since, it
+/// was not killed, and did not get so far.
 fn listener<'a>(case: &Case<'a>) -> Option<(u64, &'a Actor)> {
-    let dst = case.attempt.flow.dst;
-    let netns = case.node.netns_of_addr(case.attempt.netns?, dst.ip())?;
-    let (ended, last) = case.node.listeners.last_at(netns, dst).filter(|(_, listen)| !listen.begins)?;
-    let mut killed = case.node.killed_between(ended.saturating_sub(ENDS_WITHIN_NS), *ended);
-    killed.find(|(_, victim)| victim.pid == last.actor.pid)
+    let (attempt, node) = (case.attempt, case.node);
+    let netns = node.netns_of_addr(attempt.netns?, attempt.flow.dst.ip()).filter(|netns| !node.is_a_node(*netns))?;
+    let mut refused = attempt.resets_sent().filter(|(_, reset)| reset.netns == Some(netns));
+    let (ended, last) = last_listener(case, netns).filter(|(_, last)| refused.next().is_some() && !last.begins)?;
+    let is_recent = ended.saturating_add(BACK_OFF_NS) >= attempt.started;
+    let mut killed = node.killed_between(ended.saturating_sub(ENDS_WITHIN_NS), *ended);
+    let found = killed.find(|(_, victim)| is_recent && victim.pid == last.actor.pid)?;
+    case.matched.run_began(attempt.started).is_none_or(|began| began <= found.0).then_some(found)
 }
 
 #[cfg(test)]
@@ -95,15 +102,22 @@ mod tests {
     #[test]
     fn a_process_that_was_killed_for_lack_of_memory_is_named() {
         let in_pod: fn(&mut Stream) -> &mut Stream = |stream| stream.pod_in(POD);
-        for (ends, cause) in [(closes as fn(&mut Stream), "closed_without_answer"), (resets, "mid_stream_rst")] {
-            let verdict = decided(in_pod, (77, Some(POD)), ends);
+        // 99 sends the RST.
+        for (pid, ends, cause) in
+            [(77, closes as fn(&mut Stream), "closed_without_answer"), (99, resets, "mid_stream_rst")]
+        {
+            let verdict = decided(in_pod, (pid, Some(POD)), ends);
             assert_eq!((verdict.cause.name(), verdict.confidence), (cause, Confidence::Proven));
-            assert_has(&verdict.summary, &["; worker (pid 77) was killed for lack of memory 3.0 ms before"]);
+            assert_has(
+                &verdict.summary,
+                &[&format!("; worker (pid {pid}) was killed for lack of memory 3.0 ms before")],
+            );
             assert_has(&verdict.remediation, &["Raise the container's memory limit", "dmesg | grep -i oom"]);
             assert_lacks(&verdict.remediation, &["TLS", "PROXY"]);
             assert!(verdict.evidence.iter().any(|it| it.hook == "mark_victim"));
             assert_lacks(&decided(in_pod, (77, Some(Netns(9))), ends).summary, &["memory"]);
         }
+        assert_lacks(&decided(in_pod, (77, Some(POD)), resets).summary, &["memory"]);
     }
 
     /// 99 is the process that listens.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::case::Case;
 use super::finding::Finding;
 use super::kubectl;
+use super::netfilter::IPVS_LINK;
 use super::phrases::run_in;
 use tracer_model::event::{Flow, Netns, NodePort, ProxyMode, Service};
 use tracer_model::record::{Cause, Command, Remediation};
@@ -48,7 +49,7 @@ pub(super) fn service_at<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Ser
 /// The Service with an address of the node as an external one: in `externalIPs`, or of its load balancer (as in k3s).
 pub(super) fn service_with_node_address<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
     let addr = dst.ip();
-    service_at(case, dst).filter(|service| service.external_ips.contains(&addr) && is_of_node(case, addr))
+    service_at(case, dst).filter(|service| service.external_ips.contains(&addr) && own_link(case, addr).is_some())
 }
 
 /// A packet to an address of its own namespace did not arrive there.
@@ -59,6 +60,12 @@ pub(super) fn find_translation(case: &Case<'_>) -> Remediation {
     );
     Remediation::from(text)
         .run(["iptables-save -t nat", "nft list ruleset"].map(|show| run_in(case, case.attempt.netns, show)))
+}
+
+/// The node's link that has the address, other than the one to which kube-proxy gives those of Services.
+pub(super) fn own_link<'a>(case: &Case<'a>, addr: IpAddr) -> Option<&'a str> {
+    let mut links = case.node.links.get(&case.node.netns()?)?.iter();
+    links.find(|link| link.name != IPVS_LINK && link.addrs.contains(&addr)).map(|link| link.name.as_str())
 }
 
 pub(super) fn is_of_node(case: &Case<'_>, addr: IpAddr) -> bool {
@@ -87,6 +94,8 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
         let service = service_at(case, dst).filter(|_| case.node.node_ports.all().next().is_some())?;
         let is_node_port = || service.ports.iter().any(|it| it.node_port == Some(port));
         let what = match service_with_node_address(case, dst) {
+            // An endpoint on the node itself: the rules lead there.
+            Some(it) if it.ready_endpoints.iter().flatten().any(|addr| is_of_node(case, *addr)) => return None,
             Some(_) => format!("{dst} is an external address"),
             None if is_node_port() => format!("{port} is a NodePort"),
             None => return None,

@@ -3,7 +3,7 @@
 use super::Case;
 use super::finding::Finding;
 use super::phrases::run_in;
-use super::pod_sockets::{FRESH_NS, last_reading};
+use super::pod_sockets::last_reading;
 use tracer_model::event::{Netns, Pod};
 use tracer_model::record::{Command, Confidence, Outcome, Remediation};
 use tracer_model::shell;
@@ -15,7 +15,7 @@ pub(super) const FIX: &str =
 /// Notes it in a failure, which is likely at most then: nothing is proven of either pod.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let addr = case.attempt.flow.dst.ip();
-    let found = if finding.outcome == Outcome::Failure { listed(case).or_else(|| read(case)) } else { None };
+    let found = if finding.outcome == Outcome::Failure { listed(case).or_else(|| read(case, finding)) } else { None };
     let Some((who, first)) = found else { return };
     finding.confidence = finding.confidence.min(Confidence::Likely);
     finding.summary += &format!("; {who} both have {addr}: either may be the one that was reached");
@@ -31,11 +31,12 @@ fn listed(case: &Case<'_>) -> Option<(String, Remediation)> {
     Some((format!("pods {one} and {other}"), fix))
 }
 
-/// Two namespaces in which the address was read, if no address translation led the attempt elsewhere.
-fn read(case: &Case<'_>) -> Option<(String, Remediation)> {
-    let (_, reading) = last_reading(case, FRESH_NS)?;
+/// Two namespaces in which the address was read since the attempt began, if no address translation led it elsewhere. A
+/// refusal or a drop names its own namespace.
+fn read(case: &Case<'_>, finding: &Finding) -> Option<(String, Remediation)> {
+    let (_, reading) = last_reading(case, 0)?;
     let [first, second, ..] = reading.holders[..] else { return None };
-    if reading.acceptor.is_some() || reading.redirect.is_some() {
+    if !finding.rests_on_acceptor() || reading.acceptor.is_some() || reading.redirect.is_some() {
         return None;
     }
     let name = |netns: Netns| match case.node.pods.in_netns(netns).and_then(Pod::full_name) {

@@ -47,9 +47,6 @@ pub enum Failure {
     /// An answer that is no Kubernetes object.
     #[error("answers what cannot be read: {0}")]
     Garbage(String),
-    /// Each watch ends as it began, without an error.
-    #[error("ends each watch at once")]
-    EndsAtOnce,
     /// The answer stopped before its end.
     #[error("unreachable: its answer stopped before the end")]
     Cut,

@@ -23,8 +23,6 @@ use tracer_model::lines::Lines;
 const OBJECT_MAX: usize = 8 << 20;
 /// The server ends a watch after one to two times so many seconds, as with client-go.
 const WATCH_S: u32 = 300;
-/// So many watches in a row that ended at once are an outage: no server restarts that often.
-const EARLY_ENDS: u32 = 5;
 /// The bookmark that ends the list of a streaming list has this annotation.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
@@ -50,7 +48,7 @@ pub(super) struct ResourceFollower<W: Watched> {
     consistent: bool,
     /// Failures in a row.
     failures: u32,
-    /// Whether the last answer was unreadable, or the last watch ended at once: an open connection is no success yet.
+    /// Whether the last answer was unreadable: an open connection is no success yet.
     garbled: bool,
     /// Whether an unreadable object was already logged.
     reported_skipped: bool,
@@ -89,13 +87,14 @@ impl<W: Watched> ResourceFollower<W> {
     /// Reacts to the end of a session, and returns the wait before the next one.
     fn judge(&mut self, end: Result<(), Failure>, lasted: Duration) -> Duration {
         match end {
-            Ok(()) if lasted >= self.pace.stable => return self.pace.rewatch(),
-            // A server that ends every watch at once must not be asked in a busy loop.
-            Ok(()) if self.failures < EARLY_ENDS => {}
-            Ok(()) => {
-                self.garbled = true;
-                self.board.failed(&Failure::EndsAtOnce);
+            Ok(()) if lasted >= self.pace.stable => {
+                if std::mem::take(&mut self.garbled) {
+                    self.board.watching();
+                }
+                return self.pace.rewatch();
             }
+            // A server that ends every watch at once must not be asked in a busy loop.
+            Ok(()) => {}
             Err(Failure::NotStreaming) => {
                 self.method = Method::Listing;
                 return Duration::ZERO;
@@ -288,10 +287,10 @@ struct Watch<W: Watched> {
     reported: Option<Instant>,
 }
 
-/// The end of an answer, after this part of a line. A proxy may have answered in the server's place.
+/// The end of an answer, after this part of a line. A proxy may have answered in the server's place, and not with JSON.
 fn end_of(rest: Option<&[u8]>, is_list: bool) -> Result<(), Failure> {
-    match rest.map(serde_json::from_slice::<IgnoredAny>) {
-        Some(Err(error)) if !error.is_eof() => Err(garbage(error)),
+    match rest.filter(|rest| !rest.trim_ascii_start().starts_with(b"{")).map(serde_json::from_slice::<IgnoredAny>) {
+        Some(Err(error)) => Err(garbage(error)),
         _ if is_list => Err(Failure::Cut),
         _ => Ok(()),
     }

@@ -146,7 +146,7 @@ fn earlier_listener<'a>(case: &Case<'a>, netns: Netns, refused: &[Evidence]) -> 
 
 /// The last process that began or stopped to listen on the port. Absent if an event was lost since that may have
 /// reported the end of its namespace (another pod can have the number then), or the end of the listener.
-pub(super) fn last_listener<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a (u64, Listen)> {
+pub(in super::super) fn last_listener<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a (u64, Listen)> {
     let last = case.node.listeners.last(netns, case.attempt.flow.dst.port())?;
     let of_namespace = [Loss::RING, Loss::NAMESPACE];
     let of_listener = [Loss::PROGRAM, Loss::LISTEN].as_slice();

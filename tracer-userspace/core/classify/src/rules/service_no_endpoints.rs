@@ -7,7 +7,7 @@ use super::super::blocked::{Blame, Blocked};
 use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
 use super::super::owner::{IPVS_FILTER, is_cluster_ips_check, is_of_kube_proxy, is_of_no_service};
 use super::super::services::{
-    BEHIND, is_of_node, name_of, node_port_service, node_ports_at, proxy_is_behind, service_at,
+    BEHIND, is_of_node, name_of, node_port_service, node_ports_at, own_link, proxy_is_behind, service_at,
 };
 use super::super::startup_probe;
 use super::*;
@@ -108,12 +108,6 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("{what}: {proxy}'s rule{}{}", blocked.action(case), blocked.words());
     Some(blocked.finding(case, Cause::ServiceNoEndpoints, summary, fix).with_confidence(confidence))
-}
-
-/// The node's link that has the address, other than the one to which kube-proxy gives those of Services.
-fn own_link<'a>(case: &Case<'a>, addr: IpAddr) -> Option<&'a str> {
-    let mut links = case.node.links.get(&case.node.netns()?)?.iter();
-    links.find(|link| link.name != IPVS_LINK && link.addrs.contains(&addr)).map(|link| link.name.as_str())
 }
 
 /// The only known rules that fit are those with which kube-proxy rejects traffic without endpoints. Whichever it was,

@@ -9,7 +9,7 @@ use super::super::serving::{held_answer, target_end_gone};
 use super::route_unreachable::is_routing;
 use super::*;
 use std::net::IpAddr;
-use tracer_model::event::{Observation, ObservationKind, PacketDrop};
+use tracer_model::event::{Flow, Observation, ObservationKind, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -277,9 +277,13 @@ fn is_behind_service(case: &Case<'_>, drop: &PacketDrop) -> bool {
     ![drop.flow.src, drop.flow.dst].contains(&case.attempt.flow.dst)
 }
 
-/// A translation had given the packet the client's address as its target, too.
+/// A translation had given the packet the address of the client, a pod, as its target, too.
 fn is_sent_back(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    drop.flow.src.ip() == drop.flow.dst.ip() && is_sent_elsewhere(case, drop)
+    drop.flow.src.ip() == drop.flow.dst.ip() && is_sent_elsewhere(case, drop) && !is_from_node(case)
+}
+
+fn is_from_node(case: &Case<'_>) -> bool {
+    case.attempt.netns.is_some_and(|netns| case.node.is_a_node(netns))
 }
 
 /// The client itself is the endpoint, or the only ready one: a pod with its own network.
@@ -287,12 +291,11 @@ fn is_hairpin(case: &Case<'_>) -> bool {
     if case.attempt.drops().any(|(_, drop)| is_sent_back(case, drop)) {
         return true;
     }
-    let (attempt, dst) = (case.attempt, case.attempt.flow.dst);
+    let Flow { src, dst } = case.attempt.flow;
     let of_family = |addr: &&IpAddr| addr.is_ipv4() == dst.is_ipv4();
     let ready = service_at(case, dst).and_then(|service| service.ready_endpoints.as_ref());
     let mut ready = ready.into_iter().flatten().filter(of_family);
-    let is_only = ready.next() == Some(&attempt.flow.src.ip()) && ready.next().is_none();
-    is_only && !attempt.netns.is_some_and(|netns| case.node.is_a_node(netns))
+    ready.next() == Some(&src.ip()) && ready.next().is_none() && !is_from_node(case)
 }
 
 /// The first dropped packet of the handshake or with data; else the first dropped packet.
@@ -547,7 +550,8 @@ mod tests {
         assert_has(&own.remediation, &["hairpinMode", "bridge -d link"]);
         let mut dropped =
             Stream::to("10.96.0.9:80").service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]).clone();
-        dropped.connect().drop_with(SYN, NODE, |drop| {
+        dropped.connect().last_connect().netns = POD;
+        dropped.drop_with(SYN, NODE, |drop| {
             (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("br_handle_frame_finish".into()));
             drop.flow.dst = address("10.88.0.1:8080");
         });

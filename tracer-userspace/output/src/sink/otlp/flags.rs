@@ -18,7 +18,7 @@ pub(in super::super) struct OtlpFlags {
     #[arg(long = "otlp-header", value_name = "NAME=VALUE", value_delimiter = '\n', value_parser = header, requires = "otlp_endpoint")]
     otlp_headers: Vec<(HeaderName, HeaderValue)>,
     /// Compress requests in this way
-    #[arg(long, value_enum, value_name = choices::<Compression>(), default_value = "gzip", hide_possible_values = true, requires = "otlp_endpoint")]
+    #[arg(long, value_enum, value_name = choices::<Compression>(), default_value = "gzip", hide_possible_values = true)]
     otlp_compression: Compression,
 }
 
