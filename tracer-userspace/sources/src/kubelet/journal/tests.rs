@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::file::Field;
 use super::*;
 use crate::testing::Scratch;
 
@@ -137,6 +138,21 @@ fn the_file_that_was_written_last_is_followed() {
     let flushed = make(&format!("var/log/journal/{machine}/system.journal"), 20);
     assert_eq!(below(root), Some(flushed.clone()));
     assert_eq!(within(flushed.parent().unwrap()), Some(flushed));
+}
+
+#[test]
+fn a_size_that_cannot_be_is_an_error() {
+    let header = Header::read(&bytes(COMPACT)).unwrap();
+    let field = |size: u64| {
+        let mut content = vec![0; 256];
+        content[16] = 1;
+        content[24..32].copy_from_slice(&size.to_le_bytes());
+        bytes(&content)
+    };
+    let is_object = [32, u64::MAX - 32, u64::MAX - 16, u64::MAX].map(|size| Object::read(&field(size), 16).is_ok());
+    assert_eq!(is_object, [true, true, false, false], "its end is a place in a file");
+    let is_field = [71, 72].map(|size| Field::read(&field(size), &header, 16, 8).is_ok());
+    assert_eq!(is_field, [false, true], "it has its header");
 }
 
 /// Reads as a follower does: again after each change.
