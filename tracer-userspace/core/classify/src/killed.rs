@@ -18,6 +18,9 @@ pub(super) const FIX: &str = "Raise the container's memory limit, or let it use 
 
 /// A process that is killed closes its listener within this time, however much memory it had.
 const ENDS_WITHIN_NS: u64 = 10_000_000_000;
+/// A process that is killed closes its connections after it has freed its memory (`exit_mm` before `exit_files` in
+/// `do_exit`). One of another container that was killed long before did not close this one.
+const CLOSES_WITHIN_NS: u64 = 2_000_000_000;
 /// The kubelet waits five minutes at most before it starts a container again.
 const BACK_OFF_NS: u64 = 300_000_000_000;
 
@@ -55,7 +58,9 @@ fn closer<'a>(case: &Case<'a>, until: u64) -> Option<(u64, &'a Actor)> {
     let closed: Vec<u32> = listener.into_iter().chain(resets).collect();
     let in_pod = |victim: &Actor| victim.netns.is_some() && victim.netns == of_pod;
     let is_it = |victim: &Actor| if closed.is_empty() { in_pod(victim) } else { closed.contains(&victim.pid) };
-    node.killed_between(attempt.started, until).filter(|(_, victim)| is_it(victim)).max_by_key(|(time, _)| *time)
+    let before = if closed.is_empty() { until.saturating_sub(CLOSES_WITHIN_NS) } else { 0 };
+    let killed = node.killed_between(before.max(attempt.started), until);
+    killed.filter(|(_, victim)| is_it(victim)).max_by_key(|(time, _)| *time)
 }
 
 /// The one that listened there last, in the pod's own network, which refused. If a run of the container began since, it
@@ -90,6 +95,10 @@ mod tests {
         stream.server_closes((100, 101, 1));
     }
 
+    fn closes_long_after(stream: &mut Stream) {
+        closes(stream.wait_ms(2_500));
+    }
+
     fn resets(stream: &mut Stream) {
         stream.resets((100, 101, 0)).reset_sent(TcpFlags(0), false, Some("worker"));
         stream.last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".into());
@@ -117,7 +126,9 @@ mod tests {
             assert!(verdict.evidence.iter().any(|it| it.hook == "mark_victim"));
             assert_lacks(&decided(in_pod, (77, Some(Netns(9))), ends).summary, &["memory"]);
         }
-        assert_lacks(&decided(in_pod, (77, Some(POD)), resets).summary, &["memory"]);
+        for ends in [resets, closes_long_after] {
+            assert_lacks(&decided(in_pod, (77, Some(POD)), ends).summary, &["memory"]);
+        }
     }
 
     /// 99 is the process that listens.
