@@ -1,7 +1,6 @@
 //! What the pipeline reports about itself, and the health that follows: live, ready, degraded.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -10,30 +9,30 @@ use tokio::sync::watch;
 /// The pipeline reports progress once a second. Without progress for this time, it hangs.
 const STALL: Duration = Duration::from_secs(30);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-enum Stage {
-    /// Hooks are being attached.
-    Starting = 0,
-    /// Hooks are attached and the start record is printed.
-    Running = 1,
-    /// The run is ending.
-    Stopping = 2,
+/// Shared between the pipeline, which writes, and the server, which reads.
+#[derive(Debug, Default)]
+pub struct Health(watch::Sender<State>);
+
+#[derive(Debug)]
+struct State {
+    /// When the pipeline last made progress.
+    moved: Instant,
+    stage: Stage,
+    hooks: u64,
+    missing: u64,
+    has_socket: bool,
+    /// The problem of each part that does not work.
+    degraded: BTreeMap<String, String>,
 }
 
-/// Shared between the pipeline, which writes, and the server, which reads.
-#[derive(Debug)]
-pub struct Health {
-    since: Instant,
-    /// When the pipeline last made progress, milliseconds after `since`.
-    moved_ms: AtomicU64,
-    stage: AtomicU8,
-    hooks: AtomicU64,
-    missing: AtomicU64,
-    socket: AtomicBool,
-    /// The problem of each part that does not work.
-    degraded: watch::Sender<BTreeMap<String, String>>,
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Hooks are being attached.
+    Starting,
+    /// Hooks are attached and the start record is printed.
+    Running,
+    /// The run is ending.
+    Stopping,
 }
 
 /// The answer, as JSON.
@@ -57,87 +56,78 @@ pub struct Report {
     pub version: String,
 }
 
-impl Default for Health {
+impl Default for State {
     fn default() -> Self {
-        Self {
-            since: Instant::now(),
-            moved_ms: AtomicU64::new(0),
-            stage: AtomicU8::new(Stage::Starting as u8),
-            hooks: AtomicU64::new(0),
-            missing: AtomicU64::new(0),
-            socket: AtomicBool::new(false),
-            degraded: watch::Sender::default(),
-        }
+        let (stage, degraded) = (Stage::Starting, BTreeMap::new());
+        Self { moved: Instant::now(), stage, hooks: 0, missing: 0, has_socket: false, degraded }
     }
 }
 
 impl Health {
     /// The pipeline made progress.
     pub fn progressed(&self) {
-        self.moved_ms.store(self.now_ms(), Ordering::Relaxed);
+        self.0.send_modify(|state| state.moved = Instant::now());
     }
 
     /// The hooks are attached and the start record is printed.
     pub fn ready(&self, hooks: usize, missing: usize) {
-        self.hooks.store(hooks as u64, Ordering::Relaxed);
-        self.missing.store(missing as u64, Ordering::Relaxed);
-        self.progressed();
-        self.stage.store(Stage::Running as u8, Ordering::Release);
+        self.0.send_modify(|state| {
+            (state.hooks, state.missing) = (hooks as u64, missing as u64);
+            (state.moved, state.stage) = (Instant::now(), Stage::Running);
+        });
     }
 
     /// This many missing hooks are attached now, because their kernel module was loaded.
     pub fn gained(&self, hooks: usize) {
-        let gained = hooks as u64;
-        self.hooks.fetch_add(gained, Ordering::Relaxed);
-        let less = |missing: u64| Some(missing.saturating_sub(gained));
-        let _ = self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.0.send_modify(|state| {
+            state.hooks += hooks as u64;
+            state.missing = state.missing.saturating_sub(hooks as u64);
+        });
     }
 
     pub fn stopping(&self) {
-        self.stage.store(Stage::Stopping as u8, Ordering::Release);
+        self.0.send_modify(|state| state.stage = Stage::Stopping);
     }
 
     /// Sets the problem of a part; `None`: the part works.
     pub fn degraded(&self, part: &str, problem: Option<String>) {
-        self.degraded.send_if_modified(|parts| match problem {
-            Some(problem) => parts.insert(part.to_owned(), problem.clone()).as_ref() != Some(&problem),
-            None => parts.remove(part).is_some(),
+        self.0.send_modify(|state| {
+            match problem {
+                Some(problem) => state.degraded.insert(part.to_owned(), problem),
+                None => state.degraded.remove(part),
+            };
         });
     }
 
     /// This process created the health socket, so it removes the socket at its end.
     pub(super) fn made_socket(&self) {
-        self.socket.store(true, Ordering::Release);
+        self.0.send_modify(|state| state.has_socket = true);
     }
 
     pub(super) fn has_socket(&self) -> bool {
-        self.socket.load(Ordering::Acquire)
+        self.0.borrow().has_socket
     }
 
     pub fn report(&self) -> Report {
-        let still = self.now_ms().saturating_sub(self.moved_ms.load(Ordering::Relaxed));
-        let live = u128::from(still) < STALL.as_millis();
-        let stage = self.stage.load(Ordering::Acquire);
-        let reason = match stage {
-            _ if !live => Some(format!("the pipeline has made no progress for {} s", still / 1000)),
-            0 => Some("starting: the hooks are not attached yet".to_owned()),
-            1 => None,
-            _ => Some("stopping".to_owned()),
+        let state = self.0.borrow();
+        let still = state.moved.elapsed();
+        let live = still < STALL;
+        let reason = match state.stage {
+            _ if !live => Some(format!("the pipeline has made no progress for {} s", still.as_secs())),
+            Stage::Starting => Some("starting: the hooks are not attached yet".to_owned()),
+            Stage::Running => None,
+            Stage::Stopping => Some("stopping".to_owned()),
         };
         Report {
             live,
             ready: reason.is_none(),
             reason,
-            progress_before_ms: still,
-            hooks_attached: self.hooks.load(Ordering::Relaxed),
-            hooks_missing: self.missing.load(Ordering::Relaxed),
-            degraded: self.degraded.borrow().iter().map(|(part, problem)| format!("{part}: {problem}")).collect(),
+            progress_before_ms: u64::try_from(still.as_millis()).unwrap_or(u64::MAX),
+            hooks_attached: state.hooks,
+            hooks_missing: state.missing,
+            degraded: state.degraded.iter().map(|(part, problem)| format!("{part}: {problem}")).collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -162,8 +152,9 @@ mod tests {
 
     #[test]
     fn a_pipeline_without_progress_is_not_live() {
-        let since = Instant::now().checked_sub(Duration::from_secs(31)).expect("a machine that runs for a minute");
-        let health = Health { since, ..Health::default() };
+        let health = Health::default();
+        let moved = Instant::now().checked_sub(Duration::from_secs(31)).expect("a machine that runs for a minute");
+        health.0.send_modify(|state| state.moved = moved);
         let stalled = health.report();
         assert!(!stalled.live && !stalled.ready);
         assert!(stalled.reason.is_some_and(|why| why.contains("has made no progress for 31 s")));
