@@ -14,9 +14,8 @@ use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::sys::stat::{Mode, fchmod};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::sleep;
 
 use super::http::Pages;
@@ -62,24 +61,20 @@ enum Listener {
     Unix(UnixListener),
 }
 
-/// A client of either kind.
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
-
 /// Waits until it can listen, then answers forever.
 pub(super) async fn serve(place: Place, pages: Pages) {
     let listener = obtain(&place, &pages).await;
     let mut clients: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        match listener.accept().await {
-            Ok(stream) => {
+        match listener.accept(&pages).await {
+            Ok(client) => {
                 clients.retain(|client| !client.is_finished());
                 if clients.len() >= CLIENTS
                     && let Some(oldest) = clients.pop_front()
                 {
                     oldest.abort();
                 }
-                clients.push_back(tokio::task::spawn_local(pages.clone().answer(stream)).abort_handle());
+                clients.push_back(client);
             }
             Err(error) => {
                 tracing::debug!(%error, "a connection could not be accepted");
@@ -124,11 +119,13 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
-        Ok(match self {
-            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
-            Self::Unix(listener) => Box::new(listener.accept().await?.0),
-        })
+    /// Accepts a client, and begins to answer it.
+    async fn accept(&self, pages: &Pages) -> io::Result<AbortHandle> {
+        let answering = match self {
+            Self::Tcp(listener) => spawn_local(pages.clone().answer(listener.accept().await?.0)),
+            Self::Unix(listener) => spawn_local(pages.clone().answer(listener.accept().await?.0)),
+        };
+        Ok(answering.abort_handle())
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::*;
 use tracer_testing::{Scratch, soon};
 
-/// A server on a free port.
-fn started(scratch: &Scratch) -> (Server, Option<Metrics>, Serve) {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let serve = config(scratch, Some(free));
-    let (server, metrics) = start(&serve, &Background::new("serve", &tracer_sources::Supervisor::new().0));
-    (server, metrics, serve)
+fn started(serve: &Serve) -> (Server, Option<Metrics>) {
+    start(serve, &Background::new("serve", &tracer_sources::Supervisor::new().0))
+}
+
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// The socket is in a directory that is not there yet.
@@ -39,8 +39,9 @@ fn get(address: SocketAddr, path: &str) -> Option<(String, String)> {
 #[test]
 fn the_pages_are_served() {
     let scratch = Scratch::new();
-    let (server, metrics, serve) = started(&scratch);
-    let address = serve.metrics.unwrap();
+    let address = free_port();
+    let serve = config(&scratch, Some(address));
+    let (server, metrics) = started(&serve);
     metrics.unwrap().set_dropped("stdout", 3);
     let (status, text) = soon("an answer", || get(address, "/metrics"));
     assert_eq!(status, "HTTP/1.1 200 OK");
@@ -63,7 +64,7 @@ fn the_socket_is_private_and_goes_with_the_run() {
     // The socket that a killed run left behind.
     std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
     drop(UnixListener::bind(&serve.health).unwrap());
-    let (server, metrics) = start(&serve, &Background::new("serve", &tracer_sources::Supervisor::new().0));
+    let (server, metrics) = started(&serve);
     assert!(metrics.is_none());
     let (report, line) = soon("an answer", || ask::ask(&serve.health).ok());
     assert!(report.live && !report.ready && line.starts_with("{\"live\":true"), "{line}");
@@ -82,7 +83,7 @@ fn a_file_that_is_no_socket_is_not_removed() {
     let serve = config(&scratch, None);
     std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
     std::fs::write(&serve.health, "mine").unwrap();
-    let (server, _) = start(&serve, &Background::new("serve", &tracer_sources::Supervisor::new().0));
+    let (server, _) = started(&serve);
     let degraded = soon("a problem", || server.health.report().degraded.pop());
     assert!(degraded.starts_with("health: --health-socket ") && degraded.contains("in use"), "{degraded}");
     drop(server);
@@ -94,7 +95,7 @@ fn listening_is_retried_until_the_port_is_free() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let scratch = Scratch::new();
     let serve = config(&scratch, Some(taken.local_addr().unwrap()));
-    let (server, _metrics) = start(&serve, &Background::new("serve", &tracer_sources::Supervisor::new().0));
+    let (server, _metrics) = started(&serve);
     let report = soon("an answer", || ask::ask(&serve.health).ok().map(|(r, _)| r).filter(|r| !r.degraded.is_empty()));
     assert!(report.degraded[0].starts_with("metrics: --metrics-listen 127.0.0.1:"), "{report:?}");
     drop(taken);
@@ -106,8 +107,9 @@ fn listening_is_retried_until_the_port_is_free() {
 #[test]
 fn silent_clients_do_not_block_others() {
     let scratch = Scratch::new();
-    let (server, _metrics, serve) = started(&scratch);
-    let address = serve.metrics.unwrap();
+    let address = free_port();
+    let serve = config(&scratch, Some(address));
+    let (server, _metrics) = started(&serve);
     soon("an answer", || get(address, "/healthz"));
     let silent: Vec<_> = (0..48).map(|_| TcpStream::connect(address).unwrap()).collect();
     let mut dribbling = TcpStream::connect(address).unwrap();
