@@ -29,17 +29,13 @@ pub(super) fn value(record: &Record) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::tests::verdict;
+    use crate::sink::tests::{recorded, verdict};
     use tracer_model::record::{Body, Cause, LossBody, StopBody};
-
-    fn record(body: Body) -> Record {
-        Record { schema: "tracer/1".into(), body, time: "t".into(), time_boot_ns: 1, seq: 2, node_name: "n".into() }
-    }
 
     #[test]
     fn keys_stand_in_the_contracts_order() {
-        let text = String::from_utf8(line(&record(verdict(Cause::SlowResponse)))).unwrap();
-        let start = r#"{"schema":"tracer/1","type":"verdict","time":"t","time_boot_ns":1,"seq":2,"node_name":"n","subject":"probe","attempt_id":"1","severity":"error","scope":"application","verdict":{"cause":"slow_response","outcome":"failure","confidence":"proven","summary":"#;
+        let text = String::from_utf8(line(&recorded(2, verdict(Cause::SlowResponse)))).unwrap();
+        let start = r#"{"schema":"tracer/1","type":"verdict","time":"2026-01-02T03:04:05.678901234Z","time_boot_ns":1000000000,"seq":2,"node_name":"n1","subject":"probe","attempt_id":"1","severity":"error","scope":"application","verdict":{"cause":"slow_response","outcome":"failure","confidence":"proven","summary":"#;
         assert!(text.starts_with(start), "{text}");
         assert!(text.ends_with("}\n"));
     }
@@ -52,7 +48,7 @@ mod tests {
             Body::Loss(LossBody { where_: "ring".into(), count: 1, from_boot_ns: 2, to_boot_ns: 3 }),
         ];
         for body in bodies {
-            let record = record(body);
+            let record = recorded(2, body);
             assert_eq!(serde_json::from_slice::<Record>(&line(&record)).unwrap(), record);
             let ours: serde_json::Value = serde_json::from_slice(&line(&record)).unwrap();
             assert_eq!(ours, serde_json::to_value(&record).unwrap());

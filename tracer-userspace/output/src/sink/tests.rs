@@ -1,5 +1,4 @@
 use std::iter;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -82,6 +81,12 @@ pub(crate) fn k8s() -> K8s {
     }
 }
 
+/// The record of this number, about something that happened a second after the start of the machine.
+pub(crate) fn recorded(seq: u64, body: Body) -> Record {
+    let time = "2026-01-02T03:04:05.678901234Z".into();
+    Record { schema: SCHEMA.into(), body, time, time_boot_ns: 1_000_000_000, seq, node_name: "n1".into() }
+}
+
 fn success() -> Body {
     attempt(Subject::Probe, Outcome::Success)
 }
@@ -102,28 +107,39 @@ pub(crate) fn attempt(subject: Subject, outcome: Outcome) -> Body {
     }))
 }
 
-/// A sink's configuration to write this file.
-fn to(file: &Path) -> SinkConfig {
-    SinkConfig::new(Format::Ndjson, Some(file.to_owned()))
+/// What a sink writes to its file.
+struct Written(Scratch);
+
+impl Written {
+    /// A sink with this configuration, and its file.
+    fn by(edit: impl FnOnce(&mut SinkConfig)) -> (Sink, Self) {
+        let written = Self(Scratch::new());
+        let mut config = SinkConfig::new(Format::Ndjson, Some(written.0.path("out")));
+        edit(&mut config);
+        (Sink::open(&config, true).unwrap(), written)
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.0.path("out")).unwrap()
+    }
+
+    fn records(&self) -> Vec<serde_json::Value> {
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
 }
 
 /// The records that a sink writes for these decisions.
 fn printed(edit: impl FnOnce(&mut SinkConfig), decisions: Vec<Decision>) -> Vec<serde_json::Value> {
-    let scratch = Scratch::new();
-    let path = scratch.path("out");
-    let mut config = to(&path);
-    edit(&mut config);
-    let mut sink = Sink::open(&config, true).unwrap();
+    let (mut sink, written) = Written::by(edit);
     sink.boot_to_wall_ns = 1_700_000_000_000_000_000;
     for decision in decisions {
         sink.emit(decision, Some(1_002_345_678));
     }
     sink.stop(2_000_000_000, "signal", 5, 0);
-    let text = std::fs::read_to_string(&path).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    written.records()
 }
 
-fn decided(attempt: u64, body: Body) -> Decision {
+pub(crate) fn decided(attempt: u64, body: Body) -> Decision {
     Decision::new(1_000_000_000, Some(ConnId(attempt)), body)
 }
 
@@ -140,13 +156,11 @@ fn records_are_numbered_and_timed() {
 
 #[test]
 fn the_stop_record_is_written_before_waiting_for_the_cluster_api() {
-    let scratch = Scratch::new();
-    let path = scratch.path("out");
-    let mut sink = Sink::open(&to(&path), true).unwrap();
+    let (mut sink, written) = Written::by(|_| ());
     let (cluster, runs) = ClusterSink::stuck();
     sink.add(cluster);
     let stopping = std::thread::spawn(move || sink.stop(2_000_000_000, "signal", 5, 0));
-    while !std::fs::read_to_string(&path).unwrap().contains(r#""type":"stop""#) {
+    while !written.text().contains(r#""type":"stop""#) {
         assert!(!stopping.is_finished(), "no record");
         std::thread::yield_now();
     }
@@ -218,24 +232,20 @@ impl Destination for Counting {
 
 #[test]
 fn what_a_destination_drops_is_reported_once_a_second() {
-    let scratch = Scratch::new();
-    let path = scratch.path("out");
-    let mut sink = Sink::open(&to(&path), true).unwrap();
+    let (mut sink, written) = Written::by(|_| ());
     sink.add(Counting(Arc::default(), 1));
     (0..3).for_each(|n| sink.emit(decided(n, verdict(Cause::Unexplained)), None));
     sink.every_second(2_000_000_000, Vec::new);
     sink.output().flush();
-    let text = std::fs::read_to_string(&path).unwrap();
+    let text = written.text();
     assert_eq!(text.matches(r#""where":"counting""#).count(), 1, "{text}");
 }
 
 #[test]
 fn records_dropped_by_a_full_disk_are_reported_when_it_has_room_again() {
-    let scratch = Scratch::new();
-    let path = scratch.path("out");
-    std::fs::create_dir_all(scratch.path("out.1/inside")).unwrap();
-    let rotation = Some(output::Rotation { max_bytes: 4096, max_files: 1 });
-    let mut sink = Sink::open(&SinkConfig { rotation, ..to(&path) }, true).unwrap();
+    let rotation = output::Rotation { max_bytes: 4096, max_files: 1 };
+    let (mut sink, written) = Written::by(|it| it.rotation = Some(rotation));
+    std::fs::create_dir_all(written.0.path("out.1/inside")).unwrap();
     let (metrics, registry) = Metrics::new(false);
     sink.count_into(metrics);
     let delivered = Arc::new(AtomicU64::new(0));
@@ -256,21 +266,20 @@ fn records_dropped_by_a_full_disk_are_reported_when_it_has_room_again() {
     assert!((1..30).contains(&dropped), "{dropped}");
     let verdicts = metrics::text(&registry);
     assert!(verdicts.lines().any(|line| line.starts_with("tracer_verdicts_total") && line.ends_with(" 60")));
-    std::fs::remove_dir_all(scratch.path("out.1")).unwrap();
+    std::fs::remove_dir_all(written.0.path("out.1")).unwrap();
     // The first second writes the records that waited, the next reports the dropped ones.
     sink.every_second(3_000_000_000, Vec::new);
     sink.every_second(4_000_000_000, Vec::new);
     sink.output().flush();
-    let last = std::fs::read_to_string(&path).unwrap();
-    let loss: serde_json::Value = serde_json::from_str(last.lines().last().unwrap()).unwrap();
+    let text = written.text();
+    let loss: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert_eq!((&loss["type"], &loss["where"]), (&"loss".into(), &"output".into()));
     assert_eq!((loss["count"].as_u64(), loss["seq"].as_u64()), (Some(dropped), Some(60)), "a gap in the numbers");
 }
 
 #[test]
 fn an_attempt_that_a_revision_changes_to_noise_is_no_failure() {
-    let scratch = Scratch::new();
-    let mut sink = Sink::open(&to(&scratch.path("out")), true).unwrap();
+    let (mut sink, _written) = Written::by(|_| ());
     for n in [1, 2] {
         sink.emit(decided(n, attempt(Subject::Probe, Outcome::Failure)), None);
     }
@@ -295,11 +304,10 @@ fn until_failure_prints_nothing_after_the_first_failure() {
 /// The records of a run that ends at `until`, of one probe that fails every ten seconds.
 fn failing(until: u64, replaced: &[(u64, Cause)], edit: impl FnOnce(&mut SinkConfig)) -> Vec<serde_json::Value> {
     let second = |s: u64| s * 1_000_000_000;
-    let scratch = Scratch::new();
-    let path = scratch.path("out");
-    let mut config = SinkConfig { repeat_interval: Duration::from_mins(1), ..to(&path) };
-    edit(&mut config);
-    let mut sink = Sink::open(&config, true).unwrap();
+    let (mut sink, written) = Written::by(|config| {
+        config.repeat_interval = Duration::from_mins(1);
+        edit(config);
+    });
     let (metrics, registry) = Metrics::new(false);
     sink.count_into(metrics);
     for n in 0..until / 10 {
@@ -317,8 +325,7 @@ fn failing(until: u64, replaced: &[(u64, Cause)], edit: impl FnOnce(&mut SinkCon
     let counts = counted.lines().filter(|line| line.starts_with("tracer_verdicts_total"));
     let count: u64 = counts.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
     assert_eq!(count, until / 10 + replaced.len() as u64, "the metrics count each");
-    let text = std::fs::read_to_string(&path).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    written.records()
 }
 
 /// Each verdict as `cause at second`, with its repetitions and the record that it revises.
@@ -369,9 +376,7 @@ fn a_revision_names_a_printed_record_or_none() {
 /// The group of the attempts 6 to 8 was printed, and then the kubelet reports two of them.
 #[test]
 fn a_revision_names_the_group_that_was_printed_with_its_attempt() {
-    let scratch = Scratch::new();
-    let path = scratch.path("out");
-    let mut sink = Sink::open(&SinkConfig { repeat_interval: Duration::from_mins(1), ..to(&path) }, true).unwrap();
+    let (mut sink, written) = Written::by(|it| it.repeat_interval = Duration::from_mins(1));
     let at = |n: u64, cause| Decision::new(n * 10_000_000_000, Some(ConnId(n)), verdict(cause));
     for n in 0..9 {
         sink.emit(at(n, Cause::ConnectionRefused), None);
@@ -383,11 +388,9 @@ fn a_revision_names_the_group_that_was_printed_with_its_attempt() {
     }
     assert_eq!(sink.counts().verdicts, 9, "one verdict for each attempt");
     sink.stop(111_000_000_000, "signal", 0, 0);
-    let text = std::fs::read_to_string(&path).unwrap();
-    let records: Vec<_> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let expected =
         ["connection_refused at 80 3 times", "not_listening_yet at 70 revises 6", "not_listening_yet at 80 revises 6"];
-    assert_eq!(brief(&records)[6..], expected);
+    assert_eq!(brief(&written.records())[6..], expected);
 }
 
 #[test]

@@ -1,11 +1,6 @@
 use super::*;
-use crate::sink::tests::{attempt, k8s, verdict};
-use tracer_model::event::ConnId;
+use crate::sink::tests::{attempt, decided, k8s, verdict};
 use tracer_model::record::{Cause, LossBody, Subject};
-
-fn decided(attempt: u64, body: Body) -> Decision {
-    Decision::new(1_000_000_000, Some(ConnId(attempt)), body)
-}
 
 /// The value of a series, by the text before it.
 #[track_caller]

@@ -8,22 +8,15 @@ use serde_json::json;
 
 use super::message::{AnyValue, PartialSuccess, Request, Response, Value};
 use super::*;
-use crate::sink::tests::verdict;
-use tracer_model::record::{Body, Cause, LossBody, SCHEMA};
-
-fn record(seq: u64, body: Body) -> Record {
-    Record {
-        schema: SCHEMA.into(),
-        time: "2026-11-24T18:00:00.000000007Z".into(),
-        time_boot_ns: 5,
-        seq,
-        node_name: "n1".into(),
-        body,
-    }
-}
+use crate::sink::tests::{recorded, verdict};
+use tracer_model::record::{Body, Cause, LossBody};
 
 fn loss(seq: u64) -> Record {
-    record(seq, Body::Loss(LossBody { where_: "ring".into(), count: 3, from_boot_ns: 1, to_boot_ns: 2 }))
+    recorded(seq, Body::Loss(LossBody { where_: "ring".into(), count: 3, from_boot_ns: 1, to_boot_ns: 2 }))
+}
+
+fn started(config: OtlpConfig) -> OtlpSink {
+    OtlpSink::start(config, &Background::new("otlp", &tracer_sources::Supervisor::new().0)).unwrap()
 }
 
 /// A receiver. It gives these answers in turn, each on its own connection, and keeps the requests.
@@ -47,11 +40,7 @@ impl Receiver {
 
     fn sink(&self, gzip: bool) -> OtlpSink {
         let headers = vec![("x-scope".parse().unwrap(), "shop".parse().unwrap())];
-        OtlpSink::start(
-            OtlpConfig { endpoint: self.url.parse().unwrap(), headers, gzip },
-            &Background::new("otlp", &tracer_sources::Supervisor::new().0),
-        )
-        .unwrap()
+        started(OtlpConfig { endpoint: self.url.parse().unwrap(), headers, gzip })
     }
 
     /// Head and message of each request.
@@ -100,7 +89,7 @@ const NONSENSE: &[u8] = b"SSH-2.0-OpenSSH_9.2\r\n";
 
 #[test]
 fn a_record_has_the_names_of_the_conventions() {
-    let line: serde_json::Value = serde_json::from_slice(&line(&record(7, verdict(Cause::SlowResponse)))).unwrap();
+    let line: serde_json::Value = serde_json::from_slice(&line(&recorded(7, verdict(Cause::SlowResponse)))).unwrap();
     let logs = &line["resourceLogs"][0];
     let log = &logs["scopeLogs"][0]["logRecords"][0];
     let attribute = |of: &serde_json::Value, key: &str| {
@@ -108,7 +97,7 @@ fn a_record_has_the_names_of_the_conventions() {
         all.iter().find(|it| it["key"] == key).map_or(json!(null), |it| it["value"].clone())
     };
     assert_eq!(attribute(&logs["resource"], "k8s.node.name"), json!({ "stringValue": "n1" }));
-    assert_eq!(log["timeUnixNano"], "1795543200000000007");
+    assert_eq!(log["timeUnixNano"], "1767323045678901234");
     assert_eq!((&log["severityNumber"], &log["severityText"]), (&json!(17), &json!("ERROR")));
     assert_eq!(log["eventName"], "tracer.verdict");
     assert_eq!(attribute(log, "tracer.verdict.cause"), json!({ "stringValue": "slow_response" }));
@@ -184,13 +173,9 @@ fn a_full_buffer_loses_records_and_counts_them() {
     // Nothing listens on this port: it was closed again.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let endpoint = format!("http://{closed}/v1/logs").parse().unwrap();
-    let mut sink = OtlpSink::start(
-        OtlpConfig { endpoint, headers: Vec::new(), gzip: true },
-        &Background::new("otlp", &tracer_sources::Supervisor::new().0),
-    )
-    .unwrap();
+    let mut sink = started(OtlpConfig { endpoint, headers: Vec::new(), gzip: true });
     let long =
-        record(0, Body::Loss(LossBody { where_: "x".repeat(1 << 20), count: 1, from_boot_ns: 1, to_boot_ns: 2 }));
+        recorded(0, Body::Loss(LossBody { where_: "x".repeat(1 << 20), count: 1, from_boot_ns: 1, to_boot_ns: 2 }));
     (0..10).for_each(|_| sink.take_record(&long));
     assert_eq!(sink.dropped(), 3, "seven fit into 8 MiB");
     assert_eq!(sink.take_dropped(), 0, "a record that says so would be lost, too");

@@ -1,14 +1,9 @@
 use super::*;
-use crate::sink::tests::{culprit, verdict};
+use crate::sink::tests::{culprit, recorded, verdict};
 use tracer_model::event::{KubeletResult, MissingHook};
 use tracer_model::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletOutcome, VerdictBody};
 
 const NO_SCREEN: Screen = Screen { colour: false, columns: None };
-
-fn record(body: Body) -> Record {
-    let time = "2026-01-02T03:04:05.678901234Z".into();
-    Record { schema: "tracer/1".into(), body, time, time_boot_ns: 1_000_000_000, seq: 7, node_name: "n1".into() }
-}
 
 fn of(cause: Cause) -> VerdictBody {
     let Body::Verdict(body) = verdict(cause) else { unreachable!() };
@@ -16,7 +11,7 @@ fn of(cause: Cause) -> VerdictBody {
 }
 
 fn text(body: Body) -> String {
-    Pretty::default().text(&record(body), 0, NO_SCREEN)
+    Pretty::default().text(&recorded(7, body), 0, NO_SCREEN)
 }
 
 /// The start of a run on a kernel that lacks these hooks.
@@ -52,14 +47,14 @@ fn missing_hooks_are_one_line_with_the_causes_that_lack_a_proof() {
 
 fn stop(attempts: u64, lost_events: u64) -> Record {
     let body = StopBody { attempts, lost_events, reason: "signal".into(), ..StopBody::default() };
-    Record { time_boot_ns: 313_000_000_000, ..record(Body::Stop(body)) }
+    Record { time_boot_ns: 313_000_000_000, ..recorded(7, Body::Stop(body)) }
 }
 
 /// The summary of these verdicts, without its first line. Their `seq` counts from 0.
 fn summary(verdicts: Vec<VerdictBody>) -> String {
     let mut pretty = Pretty::default();
     for (seq, body) in (0..).zip(verdicts) {
-        pretty.text(&Record { seq, ..record(Body::Verdict(body.into())) }, 0, NO_SCREEN);
+        pretty.text(&recorded(seq, Body::Verdict(body.into())), 0, NO_SCREEN);
     }
     let text = pretty.text(&stop(9, 0), 9, NO_SCREEN);
     text.trim_start().split_once('\n').unwrap().1.to_owned()
@@ -92,7 +87,7 @@ fn culprit_and_doubts_are_printed() {
 fn in_turn() -> impl FnMut(u64, &VerdictBody) -> String {
     let mut pretty = Pretty::default();
     move |seq, body| {
-        let record = Record { seq, ..record(Body::Verdict(body.clone().into())) };
+        let record = recorded(seq, Body::Verdict(body.clone().into()));
         pretty.text(&record, 0, NO_SCREEN)
     }
 }
@@ -156,7 +151,7 @@ fn escape_sequences_in_names_are_removed() {
     body.culprit = Some(Culprit { comm: hostile.into(), exe: Some(hostile.into()), ..culprit() });
     let loss = LossBody { where_: hostile.into(), count: 1, from_boot_ns: 0, to_boot_ns: 0 };
     let mut pretty = Pretty::default();
-    let records = [record(Body::Verdict(body.into())), record(Body::Loss(loss)), stop(1, 0)];
+    let records = [recorded(7, Body::Verdict(body.into())), recorded(7, Body::Loss(loss)), stop(1, 0)];
     let text: String = records.iter().map(|record| pretty.text(record, 1, NO_SCREEN)).collect();
     assert!(!text.contains(['\u{1b}', '\u{202e}']) && !text.contains("\nc"), "{text}");
     assert!(text.contains("a\u{fffd}[2Jb\u{fffd}c\u{fffd}"), "{text}");
@@ -168,7 +163,7 @@ fn a_stronger_confidence_has_a_stronger_colour() {
         let mut body = of(Cause::ConnectionRefused);
         body.verdict.confidence = confidence;
         let screen = Screen { colour: true, columns: None };
-        Pretty::default().text(&record(Body::Verdict(body.into())), 0, screen)
+        Pretty::default().text(&recorded(7, Body::Verdict(body.into())), 0, screen)
     };
     for (confidence, code) in [(Confidence::Proven, "1;31"), (Confidence::Likely, "33"), (Confidence::Possible, "36")] {
         let text = colours(confidence);
@@ -242,7 +237,7 @@ fn ports_of_a_healthy_node_are_printed_only_with_verbose() {
             ports: Some(ports),
             node_ports: None,
         };
-        Pretty::new(Filter::default(), verbose).text(&record(Body::Node(body.into())), 0, NO_SCREEN)
+        Pretty::new(Filter::default(), verbose).text(&recorded(7, Body::Node(body.into())), 0, NO_SCREEN)
     };
     assert_eq!(pressure(None, false), "");
     assert!(pressure(None, true).contains("ephemeral ports"));
@@ -254,7 +249,7 @@ fn noise_is_no_failure() {
     let mut body = of(Cause::TlsEofNoise);
     body.verdict.outcome = Outcome::Noise;
     let mut pretty = Pretty::default();
-    pretty.text(&record(Body::Verdict(body.into())), 0, NO_SCREEN);
+    pretty.text(&recorded(7, Body::Verdict(body.into())), 0, NO_SCREEN);
     let text = pretty.text(&stop(1, 0), 0, NO_SCREEN);
     let noise = "1  tls_eof_noise  1 proven  03:04:05  no failure; details: tracer explain tls_eof_noise\n";
     assert!(text.ends_with(&format!("{noise}healthy: 1 attempt, none failed\n")), "{text}");
