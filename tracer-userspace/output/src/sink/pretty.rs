@@ -79,11 +79,11 @@ impl Pretty {
             }
             Body::Stop(body) => {
                 self.stop(&mut out, record, body, screen);
-                self.end(&mut out, body, failed, screen);
+                self.end(&mut out, Some(body), failed, screen);
             }
             Body::Verdict(body) => {
                 self.summary.take(record, body);
-                verdict::block(&mut out, record, body, self.above.relation(body), self.names_node, screen);
+                verdict::block(&mut out, record, body, self.above.before(body), self.names_node, screen);
                 self.above.remember(record.seq, body);
             }
             Body::Attempt(body) => attempt(&mut out, record, body, screen),
@@ -112,19 +112,17 @@ impl Pretty {
     /// The verdicts so far by cause, for records that end without a `stop`. `failed`: attempts so far.
     pub fn summary(&self, failed: u64, screen: Screen) -> String {
         let mut out = String::new();
-        self.summary.blocks(&mut out, screen);
-        if let Some(shown) = self.shown(self.summary.failures(), failed) {
-            screen.head(&mut out, &screen.paint(Style::Mild, &shown));
-        }
+        self.end(&mut out, None, failed, screen);
         out
     }
 
-    /// A block for each cause, and how many failures the filter hid; or a line that nothing failed.
-    fn end(&self, out: &mut String, body: &StopBody, failed: u64, screen: Screen) {
+    /// A block for each cause, and how many failures the filter hid; or at a `stop`, a line that nothing failed.
+    fn end(&self, out: &mut String, stop: Option<&StopBody>, failed: u64, screen: Screen) {
         self.summary.blocks(out, screen);
-        let shown = self.shown(self.summary.failures(), failed);
-        if self.summary.failures() == 0 && (failed == 0 || shown.is_none()) {
-            let (style, text) = without_failure(body, failed);
+        let failures = self.summary.failures();
+        let shown = self.shown(failures, failed);
+        if let Some(stop) = stop.filter(|_| failures == 0 && (failed == 0 || shown.is_none())) {
+            let (style, text) = without_failure(stop, failed);
             screen.head(out, &screen.paint(style, &text));
         }
         if let Some(shown) = shown {

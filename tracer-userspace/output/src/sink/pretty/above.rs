@@ -14,47 +14,25 @@ const REMEMBERED: usize = 64;
 pub(super) struct Above(VecDeque<Shown>);
 
 #[derive(Debug)]
-struct Shown {
+pub(super) struct Shown {
     seq: u64,
     /// The number of the verdict that was printed completely.
-    whole: u64,
-    body: VerdictBody,
-}
-
-/// How a verdict relates to an earlier one on the screen.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Relation<'a> {
-    /// The same attempt, without a contradiction.
-    Amends(&'a VerdictBody),
-    /// Another attempt of the same probe. The number is that of the verdict that was printed completely.
-    Repeats(u64, &'a VerdictBody),
-}
-
-impl<'a> Relation<'a> {
-    pub(super) const fn body(self) -> &'a VerdictBody {
-        match self {
-            Self::Amends(body) | Self::Repeats(_, body) => body,
-        }
-    }
+    pub(super) whole: u64,
+    pub(super) body: VerdictBody,
 }
 
 impl Above {
-    pub(super) fn relation(&self, body: &VerdictBody) -> Option<Relation<'_>> {
-        let mut latest = self.0.iter().rev();
-        match body.revises {
-            Some(seq) => latest.find(|it| it.seq == seq && amends(body, &it.body)).map(|it| Relation::Amends(&it.body)),
-            None => latest.find(|it| repeats(body, &it.body)).map(|it| Relation::Repeats(it.whole, &it.body)),
-        }
+    /// The earlier verdict on the screen that this one amends: of the same attempt, without a contradiction. If it revises
+    /// none, the one that it repeats: of another attempt of the same probe.
+    pub(super) fn before(&self, body: &VerdictBody) -> Option<&Shown> {
+        self.0.iter().rev().find(|it| match body.revises {
+            Some(seq) => it.seq == seq && amends(body, &it.body),
+            None => repeats(body, &it.body),
+        })
     }
 
     pub(super) fn remember(&mut self, seq: u64, body: &VerdictBody) {
-        let whole = match self.relation(body) {
-            Some(Relation::Repeats(whole, _)) => whole,
-            Some(Relation::Amends(_)) => {
-                self.0.iter().find(|it| Some(it.seq) == body.revises).map_or(seq, |it| it.whole)
-            }
-            None => seq,
-        };
+        let whole = self.before(body).map_or(seq, |before| before.whole);
         remember(REMEMBERED, &mut self.0, Shown { seq, whole, body: body.clone() });
     }
 }

@@ -15,8 +15,6 @@ use tracer_terminal::screen::{Screen, Style};
 const REMEMBERED: usize = 4096;
 /// How many pods and culprits are named.
 const NAMED: usize = 5;
-/// The strongest first.
-const CONFIDENCES: [Confidence; 3] = [Confidence::Proven, Confidence::Likely, Confidence::Possible];
 
 /// A block's cause, and whether it is noise.
 type BlockKey = (bool, Cause);
@@ -110,12 +108,12 @@ impl CauseBlock {
         self.count = self.count.saturating_add(count);
         let sure = self.confidences.entry(verdict.confidence).or_default();
         *sure = sure.saturating_add(count);
-        self.hit.add_several(hit, count);
+        self.hit.add(hit, count);
         if let Some(culprit) = &body.culprit {
-            self.culprits.add(describe_culprit(culprit));
+            self.culprits.add(describe_culprit(culprit), 1);
         }
         if !verdict.remediation.is_empty() {
-            self.fixes.add(verdict.remediation.clone());
+            self.fixes.add(verdict.remediation.clone(), 1);
         }
         self.missing_hooks.extend(verdict.missing_hooks.iter().cloned());
         self.lost_events = self.lost_events.saturating_add(verdict.lost_events);
@@ -131,16 +129,17 @@ impl CauseBlock {
             self.sureness(),
             span(&self.first, &self.last)
         );
+        // Noise needs no action, so one line is enough.
         if noise {
-            // Noise needs no action, so one line is enough.
             return screen.head(out, &format!("{head}  no failure; details: tracer explain {}", cause.name()));
         }
         screen.head(out, &head);
         screen.row(out, "hit", &self.hit.list(NAMED));
-        for (n, (culprit, _)) in self.culprits.top(NAMED).0.into_iter().enumerate() {
+        let (culprits, more) = self.culprits.top(NAMED);
+        for (n, (culprit, _)) in culprits.into_iter().enumerate() {
             screen.row(out, if n == 0 { "culprit" } else { "" }, culprit);
         }
-        if let Some(more) = self.culprits.top(NAMED).1 {
+        if let Some(more) = more {
             screen.row(out, "", &format!("and {more}"));
         }
         self.fix(out, screen);
@@ -149,17 +148,19 @@ impl CauseBlock {
         }
     }
 
+    /// The confidences and their counts, the strongest first.
+    fn confidences(&self) -> impl Iterator<Item = (&Confidence, &u64)> {
+        self.confidences.iter().rev().filter(|(_, count)| **count > 0)
+    }
+
     /// The style of the strongest confidence.
     fn style(&self) -> Style {
-        let surest = self.confidences.iter().rev().find(|(_, n)| **n > 0).map(|(confidence, _)| *confidence);
-        style_of(surest.unwrap_or(Confidence::Possible))
+        style_of(self.confidences().next().map_or(Confidence::Possible, |(confidence, _)| *confidence))
     }
 
     /// `3 proven, 1 likely`.
     fn sureness(&self) -> String {
-        let count = |confidence: &Confidence| self.confidences.get(confidence).copied().filter(|n| *n > 0);
-        let reported = CONFIDENCES.iter().filter_map(|it| Some(format!("{} {it}", count(it)?)));
-        reported.collect::<Vec<_>>().join(", ")
+        self.confidences().map(|(confidence, count)| format!("{count} {confidence}")).collect::<Vec<_>>().join(", ")
     }
 
     fn fix(&self, out: &mut String, screen: Screen) {
@@ -172,9 +173,9 @@ impl CauseBlock {
     }
 
     fn lacked(&self, out: &mut String, screen: Screen) {
-        let hooks: Vec<_> = self.missing_hooks.iter().map(String::as_str).collect();
         let mut lacked = Vec::new();
-        if !hooks.is_empty() {
+        if !self.missing_hooks.is_empty() {
+            let hooks: Vec<_> = self.missing_hooks.iter().map(String::as_str).collect();
             lacked.push(format!("hooks: {}", hooks.join(", ")));
         }
         if self.lost_events > 0 {

@@ -7,25 +7,15 @@ use std::collections::BTreeMap;
 const MAX: usize = 512;
 
 /// How often each text came.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TextCounts<K = String> {
     counts: BTreeMap<K, u64>,
     /// There was no room for some texts.
     overflowed: bool,
 }
 
-impl<K> Default for TextCounts<K> {
-    fn default() -> Self {
-        Self { counts: BTreeMap::new(), overflowed: false }
-    }
-}
-
 impl<K: Ord> TextCounts<K> {
-    pub(super) fn add(&mut self, text: K) {
-        self.add_several(text, 1);
-    }
-
-    pub(super) fn add_several(&mut self, text: K, count: u64) {
+    pub(super) fn add(&mut self, text: K, count: u64) {
         if self.counts.len() < MAX || self.counts.contains_key(&text) {
             let sum = self.counts.entry(text).or_default();
             *sum = sum.saturating_add(count);
@@ -51,12 +41,11 @@ impl<K: Ord> TextCounts<K> {
 
 impl TextCounts {
     pub(super) fn remove(&mut self, text: &str) {
-        let left = self.counts.get_mut(text).map(|n| {
+        if let Some(n) = self.counts.get_mut(text) {
             *n = n.saturating_sub(1);
-            *n
-        });
-        if left == Some(0) {
-            self.counts.remove(text);
+            if *n == 0 {
+                self.counts.remove(text);
+            }
         }
     }
 
@@ -78,7 +67,7 @@ mod tests {
     fn the_most_frequent_come_first() {
         let mut tally: TextCounts = TextCounts::default();
         for text in ["a", "b", "b", "c", "d"] {
-            tally.add(text.into());
+            tally.add(text.into(), 1);
         }
         assert_eq!(tally.list(2), "b (2), a (1), and 2 more");
         for text in ["a", "c", "d", "nobody"] {
@@ -91,7 +80,7 @@ mod tests {
     fn at_the_limit_the_list_says_that_there_are_more() {
         let mut tally: TextCounts = TextCounts::default();
         for n in 0..=MAX {
-            tally.add(n.to_string());
+            tally.add(n.to_string(), 1);
         }
         assert_eq!(tally.counts.len(), MAX);
         assert!(tally.list(1).ends_with(&format!("and more than {} more", MAX - 1)));

@@ -1,63 +1,41 @@
 //! A verdict as a block: cause, summary, evidence, culprit, fix.
 
 use super::about::{About, describe_culprit};
-use super::above::Relation;
+use super::above::Shown;
 use crate::sink::plain;
 use tracer_model::plural::{counted, were};
 use tracer_model::record::{Confidence, Evidence, Outcome, Record, Remediation, Repeated, Verdict, VerdictBody};
 use tracer_terminal::screen::{Screen, Style};
-
-/// A line of the block: its word, and its text if there is one.
-type Part = (&'static str, fn(&VerdictBody) -> Option<String>);
-
-const CAUSE: Part = ("cause", |body| Some(body.verdict.summary.clone()));
-/// The lines below the evidence.
-const REST: [Part; 2] = [("kubelet", kubelet), ("culprit", culprit)];
-const ALSO: Part = ("also", also);
 
 /// The whole block, or only its new lines.
 pub(super) fn block(
     out: &mut String,
     record: &Record,
     body: &VerdictBody,
-    above: Option<Relation<'_>>,
+    before: Option<&Shown>,
     names_node: bool,
     screen: Screen,
 ) {
-    let line = |out: &mut String, (word, part): Part| {
-        let before = above.and_then(|above| part(above.body()));
-        if let Some(text) = part(body).filter(|text| before.as_ref() != Some(text)) {
+    let line = |out: &mut String, word: &str, part: fn(&VerdictBody) -> Option<String>| {
+        let shown = before.and_then(|before| part(&before.body));
+        if let Some(text) = part(body).filter(|text| shown.as_ref() != Some(text)) {
             screen.row(out, word, &text);
         }
     };
-    head(out, record, body, above, screen);
-    line(out, CAUSE);
-    if has_new_evidence(body, above) {
-        evidence_rows(out, &body.verdict.evidence, record.time_boot_ns, screen);
+    head(out, record, body, before, screen);
+    line(out, "cause", |body| Some(body.verdict.summary.clone()));
+    let evidence = &body.verdict.evidence;
+    if before.is_none_or(|before| body.revises.is_some() && before.body.verdict.evidence != *evidence) {
+        evidence_rows(out, evidence, record.time_boot_ns, screen);
     }
-    REST.into_iter().for_each(|part| line(out, part));
+    line(out, "kubelet", |body| body.kubelet.as_ref()?.output.clone());
+    line(out, "culprit", |body| body.culprit.as_ref().map(describe_culprit));
     let fix = &body.verdict.remediation;
-    if !fix.is_empty() && above.is_none_or(|above| above.body().verdict.remediation != *fix) {
+    if !fix.is_empty() && before.is_none_or(|before| before.body.verdict.remediation != *fix) {
         fix_rows(out, "fix", fix, names_node.then_some(record.node_name.as_str()), screen);
     }
-    line(out, ALSO);
+    line(out, "also", also);
     doubts(&body.verdict).for_each(|doubt| screen.row(out, "doubt", &doubt));
-}
-
-fn has_new_evidence(body: &VerdictBody, above: Option<Relation<'_>>) -> bool {
-    match above {
-        None => true,
-        Some(Relation::Amends(above)) => above.verdict.evidence != body.verdict.evidence,
-        Some(Relation::Repeats(..)) => false,
-    }
-}
-
-fn kubelet(body: &VerdictBody) -> Option<String> {
-    body.kubelet.as_ref()?.output.clone()
-}
-
-fn culprit(body: &VerdictBody) -> Option<String> {
-    body.culprit.as_ref().map(describe_culprit)
 }
 
 /// The text, then each command alone on its line, below where it runs.
@@ -74,14 +52,14 @@ fn also(body: &VerdictBody) -> Option<String> {
     Some(also.join(", ")).filter(|also| !also.is_empty())
 }
 
-fn head(out: &mut String, record: &Record, body: &VerdictBody, above: Option<Relation<'_>>, screen: Screen) {
+fn head(out: &mut String, record: &Record, body: &VerdictBody, before: Option<&Shown>, screen: Screen) {
     let verdict = &body.verdict;
-    let style = style(verdict);
-    let relation = match (above, body.revises) {
-        (Some(Relation::Repeats(whole, _)), _) => format!(", again: as #{whole}"),
-        (Some(Relation::Amends(_)), Some(seq)) => format!(", amends #{seq}"),
+    let style = if verdict.outcome == Outcome::Failure { style_of(verdict.confidence) } else { Style::Good };
+    let relation = match (before, body.revises) {
+        (Some(before), None) => format!(", again: as #{}", before.whole),
+        (Some(_), Some(seq)) => format!(", amends #{seq}"),
         (None, Some(seq)) => format!(", replaces #{seq}"),
-        (_, None) => String::new(),
+        (None, None) => String::new(),
     };
     let times = |it: &Repeated| format!(", {} since {}", counted(it.count, "time"), plain::clock(&it.first_time));
     let repeated = body.repeated.as_ref().map(times).unwrap_or_default();
@@ -120,8 +98,4 @@ pub(super) const fn style_of(confidence: Confidence) -> Style {
         Confidence::Likely => Style::Mild,
         Confidence::Possible => Style::Faint,
     }
-}
-
-pub(super) fn style(verdict: &Verdict) -> Style {
-    if verdict.outcome == Outcome::Failure { style_of(verdict.confidence) } else { Style::Good }
 }
