@@ -129,10 +129,8 @@ impl Destination for ClusterSink {
         if notes.is_some_and(|notes| note::of(decision).is_some_and(|note| notes.try_send(note).is_err())) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(faults) = &self.faults
-            && let Some(observation) = condition::node_observation(decision)
-        {
-            faults.send_modify(|faults| faults.add(observation, Instant::now()));
+        if let Some(faults) = &self.faults {
+            faults.send_if_modified(|faults| faults.take(decision, Instant::now()));
         }
     }
 

@@ -17,41 +17,10 @@ use super::post::{Answer, Change, write};
 use super::rates::Rates;
 use super::{AT_END, wait_out_the_end};
 use tracer_model::decision::Decision;
-use tracer_model::record::{Body, Cause, Confidence, FindingBody, Outcome, Status, VerdictBody};
+use tracer_model::record::{Body, Cause, Confidence, Outcome, Status};
 use tracer_sources::cluster::{Failure, Pace, part};
 
 const TYPE: &str = "TracerNodeFault";
-
-/// An observation about the node itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NodeObservation {
-    /// A verdict blames the node.
-    Fault(Cause, String),
-    /// A check of the node failed. Without a text, it does not fail any more.
-    Check(String, Option<String>),
-}
-
-/// What a decision shows about the node, if it shows something.
-pub(super) fn node_observation(decision: &Decision) -> Option<NodeObservation> {
-    match &decision.body {
-        Body::Verdict(verdict) => of_verdict(verdict),
-        // A check that cannot be made shows nothing: the fault that it found before stays.
-        Body::Finding(finding) => (finding.status != Status::Unknown).then(|| of_finding(finding)),
-        _ => None,
-    }
-}
-
-fn of_verdict(verdict: &VerdictBody) -> Option<NodeObservation> {
-    let verdict = &verdict.verdict;
-    let is_fault = verdict.outcome == Outcome::Failure && verdict.confidence >= Confidence::Likely;
-    let text = || format!("{}: {}", verdict.cause.name(), verdict.summary);
-    (is_fault && verdict.cause.is_of_node()).then(|| NodeObservation::Fault(verdict.cause, text()))
-}
-
-fn of_finding(finding: &FindingBody) -> NodeObservation {
-    let text = (finding.status == Status::Fail).then(|| format!("{}: {}", finding.check, finding.observed));
-    NodeObservation::Check(finding.check.clone(), text)
-}
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
@@ -69,17 +38,30 @@ pub(super) struct Condition {
 }
 
 impl Faults {
-    pub(super) fn add(&mut self, node_observation: NodeObservation, now: Instant) {
-        match node_observation {
-            NodeObservation::Fault(cause, text) => {
-                self.verdicts.insert(cause, (now, text));
+    /// Takes what a decision shows about the node. Gives whether it shows something.
+    pub(super) fn take(&mut self, decision: &Decision, now: Instant) -> bool {
+        match &decision.body {
+            Body::Verdict(body) => {
+                let verdict = &body.verdict;
+                let is_sure = verdict.outcome == Outcome::Failure && verdict.confidence >= Confidence::Likely;
+                let is_fault = is_sure && verdict.cause.is_of_node();
+                if is_fault {
+                    let text = format!("{}: {}", verdict.cause.name(), verdict.summary);
+                    self.verdicts.insert(verdict.cause, (now, text));
+                }
+                is_fault
             }
-            NodeObservation::Check(check, Some(text)) => {
-                self.checks.insert(check, text);
+            Body::Finding(finding) => {
+                let check = &finding.check;
+                match finding.status {
+                    Status::Fail => self.checks.insert(check.clone(), format!("{check}: {}", finding.observed)),
+                    Status::Ok | Status::Warn => self.checks.remove(check),
+                    // A check that cannot be made shows nothing: the fault that it found before stays.
+                    Status::Unknown => return false,
+                };
+                true
             }
-            NodeObservation::Check(check, None) => {
-                self.checks.remove(&check);
-            }
+            _ => false,
         }
     }
 
@@ -95,15 +77,11 @@ impl Faults {
 
     /// The reason is the first cause in the order of decision, else the first failed check.
     pub(super) fn condition(&self) -> Condition {
-        let names = self.verdicts.keys().map(|cause| cause.name()).chain(self.checks.keys().map(String::as_str));
-        let texts =
-            self.verdicts.values().map(|(_, text)| text.as_str()).chain(self.checks.values().map(String::as_str));
-        match names.into_iter().next() {
-            Some(name) => Condition {
-                status: "True",
-                reason: camel_case(name),
-                message: shortened(texts.collect::<Vec<_>>().join("; ")),
-            },
+        let verdicts = self.verdicts.iter().map(|(cause, (_, text))| (cause.name(), text.as_str()));
+        let checks = self.checks.iter().map(|(check, text)| (check.as_str(), text.as_str()));
+        let (names, texts): (Vec<_>, Vec<_>) = verdicts.chain(checks).unzip();
+        match names.first() {
+            Some(name) => Condition { status: "True", reason: camel_case(name), message: shortened(texts.join("; ")) },
             None => Condition {
                 status: "False",
                 reason: "NoNodeFault".into(),
@@ -233,30 +211,27 @@ fn unknown() -> Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_check_that_cannot_be_made_clears_no_fault() {
-        let shows = |status| {
-            let finding = Body::Finding(Box::new(FindingBody::new("ip_forward", status)));
-            node_observation(&Decision::new(1, None, finding))
-        };
-        assert_eq!(shows(Status::Unknown), None);
-        assert_eq!(shows(Status::Ok), Some(NodeObservation::Check("ip_forward".into(), None)));
-    }
+    use crate::sink::tests::verdict;
+    use tracer_model::record::FindingBody;
 
     #[test]
     fn a_fault_holds_for_a_while_and_a_failed_check_until_it_is_fixed() {
         let (now, hold) = (Instant::now(), Duration::from_secs(600));
         let mut faults = Faults::default();
+        let take = |faults: &mut Faults, body| faults.take(&Decision::new(1, None, body), now);
+        let check = |status| {
+            Body::Finding(Box::new(FindingBody { observed: "0".into(), ..FindingBody::new("ip_forward", status) }))
+        };
         assert_eq!(faults.condition().status, "False");
-        faults.add(NodeObservation::Check("ip_forward".into(), Some("ip_forward: 0".into())), now);
-        faults.add(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()), now);
+        assert!(take(&mut faults, check(Status::Fail)) && take(&mut faults, verdict(Cause::LoopbackDown)));
         let condition = faults.condition();
         assert_eq!((condition.status, condition.reason.as_str()), ("True", "LoopbackDown"));
-        assert_eq!(condition.message, "lo is down; ip_forward: 0");
+        assert_eq!(condition.message, "loopback_down: nobody listens on 10.0.0.9:80; ip_forward: 0");
         faults.expire(now + Duration::from_secs(601), hold);
         assert_eq!(faults.condition().reason, "IpForward");
-        faults.add(NodeObservation::Check("ip_forward".into(), None), now);
+        assert!(!take(&mut faults, check(Status::Unknown)));
+        assert_eq!(faults.condition().reason, "IpForward", "a check that cannot be made clears no fault");
+        assert!(take(&mut faults, check(Status::Ok)));
         assert_eq!(faults.condition().reason, "NoNodeFault");
     }
 }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-use super::condition::NodeObservation;
 use super::note::FailedPod;
 use super::*;
+use crate::sink::tests::verdict;
 use tracer_model::event::{AnswerKind, ConnId};
 use tracer_model::record::Cause;
 use tracer_sources::testing::fake::{Fake, FakeRequest};
@@ -45,10 +45,6 @@ fn note(pod: &str, attempt: u64) -> Note {
 impl ClusterSink {
     fn queue_note(&self, note: Note) {
         self.notes.as_ref().expect("open").try_send(note).expect("room");
-    }
-
-    fn queue_observation(&self, node_observation: NodeObservation) {
-        self.faults.as_ref().expect("open").send_modify(|faults| faults.add(node_observation, super::Instant::now()));
     }
 }
 
@@ -264,7 +260,7 @@ async fn the_nodes_condition_follows_its_faults_and_ends_unknown() {
         let (asked, is, why) = condition(&mut api).await;
         assert_eq!((is.as_str(), why.as_str()), (status, reason));
         if api.requests == 1 {
-            sink.queue_observation(NodeObservation::Fault(Cause::LoopbackDown, "lo is down".into()));
+            sink.take_decision(&Decision::new(1, None, verdict(Cause::LoopbackDown)), true);
         }
         asked.answer("200 OK", "{}").await;
     }
