@@ -20,11 +20,7 @@ pub struct Filter {
 impl Filter {
     /// Whether a record is printed. Records that are not about an attempt always are.
     pub fn passes(&self, body: &Body) -> bool {
-        match body {
-            Body::Verdict(v) => self.fits(v.k8s.as_ref(), Some(v.verdict.cause), &v.verdict.also),
-            Body::Attempt(a) => self.fits(a.k8s.as_ref(), a.cause, &[]),
-            Body::Start(_) | Body::Stop(_) | Body::Node(_) | Body::Loss(_) | Body::Finding(_) => true,
-        }
+        selected(body).is_none_or(|(k8s, cause, also)| self.fits(k8s, cause, also))
     }
 
     /// Whether a flag was given.
@@ -117,6 +113,15 @@ impl Filter {
     }
 }
 
+/// The pod of an attempt or a verdict, its cause, and the causes beside it.
+fn selected(body: &Body) -> Option<(Option<&K8s>, Option<Cause>, &[Cause])> {
+    match body {
+        Body::Verdict(body) => Some((body.k8s.as_ref(), Some(body.verdict.cause), &body.verdict.also)),
+        Body::Attempt(body) => Some((body.k8s.as_ref(), body.cause, &[])),
+        Body::Start(_) | Body::Stop(_) | Body::Node(_) | Body::Loss(_) | Body::Finding(_) => None,
+    }
+}
+
 fn k8s_of(pod: &Pod, container_name: Option<String>) -> K8s {
     K8s {
         namespace: pod.namespace.clone(),
@@ -158,12 +163,8 @@ impl FilterHits {
 
     /// Takes any record.
     pub fn record(&mut self, filter: &Filter, body: &Body) {
-        match body {
-            Body::Verdict(body) => {
-                self.attempt(filter, body.k8s.as_ref(), Some(body.verdict.cause), &body.verdict.also);
-            }
-            Body::Attempt(body) => self.attempt(filter, body.k8s.as_ref(), body.cause, &[]),
-            _ => {}
+        if let Some((k8s, cause, also)) = selected(body) {
+            self.attempt(filter, k8s, cause, also);
         }
     }
 
@@ -245,54 +246,47 @@ mod tests {
             ..Pod::default()
         };
         let (cart, db) = (pod("cart-7d9f-x2x4z"), pod("db-0"));
-        let unmatched = |filter: &Filter| filter.unmatched(&[&cart, &db]);
-        assert_eq!(
-            unmatched(&of_pod("cart-7d9")).as_deref(),
-            Some("none of the 2 pods known by name matches `-n shop -p cart-7d9`; did you mean `-p 'cart-7d9*'`?")
-        );
-        assert_eq!(
-            unmatched(&of_pod("nosuch")).as_deref(),
-            Some("none of the 2 pods known by name matches `-n shop -p nosuch`")
-        );
-        assert_eq!(unmatched(&of_pod("cart-*")), None);
-        assert_eq!(unmatched(&Filter::default()), None);
+        let container = |name: &str| Filter { container: Some(name.into()), ..Filter::default() };
+        for matching in [of_pod("cart-*"), Filter::default(), container("web")] {
+            assert_eq!(matching.unmatched(&[&cart, &db]), None);
+        }
         assert_eq!(of_pod("nosuch").unmatched(&[&Pod::default()]), None, "only names can be compared");
         let named = |namespace: &str, pod: &str, container: Option<&str>| Filter {
             namespace: Some(namespace.into()),
             container: container.map(Into::into),
             ..of_pod(pod)
         };
-        for (filter, hint) in [
-            (named("Shop", "db-0", None), Some("; db-0 is in namespace shop")),
-            (named("Shop", "cart-7d9", None), None),
-            (named("shop", "db-0", Some("wbe")), Some("; the containers of db-0: web")),
-            (named("shop", "deploy/db", None), Some("; db is a StatefulSet: `-p statefulset/db`")),
-            (named("Shop", "deploy/db", None), None),
+        for (filter, message) in [
+            (of_pod("cart-7d9"), "`-n shop -p cart-7d9`; did you mean `-p 'cart-7d9*'`?"),
+            (of_pod("nosuch"), "`-n shop -p nosuch`"),
+            (named("Shop", "db-0", None), "`-n Shop -p db-0`; db-0 is in namespace shop"),
+            (named("Shop", "cart-7d9", None), "`-n Shop -p cart-7d9`"),
+            (named("shop", "db-0", Some("wbe")), "`-n shop -p db-0 -c wbe`; the containers of db-0: web"),
+            (of_pod("deploy/db"), "`-n shop -p deploy/db`; db is a StatefulSet: `-p statefulset/db`"),
+            (named("Shop", "deploy/db", None), "`-n Shop -p deploy/db`"),
+            (container("we"), "`-c we`"),
         ] {
-            let message = unmatched(&filter).expect("no pod matches");
-            assert_eq!(message.split_once('`').and_then(|it| it.1.split_once('`')).map(|it| it.1), hint.or(Some("")));
+            let expected = format!("none of the 2 pods known by name matches {message}");
+            assert_eq!(filter.unmatched(&[&cart, &db]), Some(expected));
         }
-        let container = |name: &str| Filter { container: Some(name.into()), ..Filter::default() };
-        assert_eq!(unmatched(&container("web")), None);
-        assert_eq!(unmatched(&container("we")).as_deref(), Some("none of the 2 pods known by name matches `-c we`"));
     }
 
     #[test]
     fn a_summary_says_why_nothing_is_shown() {
-        let shown = |filter: &Filter, shown| {
+        let message = |filter: &Filter, shown| {
             let mut hits = FilterHits::default();
             hits.record(filter, &verdict(Cause::ConnectionRefused));
             hits.shown(filter, shown, 62)
         };
-        let nosuch = Filter { namespace: Some("nosuch".into()), ..Filter::default() };
-        assert_eq!(shown(&nosuch, 0).as_deref(), Some("0 of 62 failures shown: no pod matches `-n nosuch`"));
-        let part = "0 of 62 failures shown: no pod matches `-n shop -p car`; did you mean `-p 'car*'`?";
-        assert_eq!(shown(&of_pod("car"), 0).as_deref(), Some(part));
-        let cause = Filter { causes: vec![Cause::LoopbackDown], ..Filter::default() };
-        assert_eq!(shown(&cause, 0).as_deref(), Some("0 of 62 failures shown: none has `--cause loopback_down`"));
-        let refused = Filter { causes: vec![Cause::ConnectionRefused], ..Filter::default() };
-        let some = Some("3 of 62 failures shown: those that match `--cause connection_refused`");
-        assert_eq!(shown(&refused, 3).as_deref(), some);
-        assert_eq!(shown(&Filter::default(), 62), None);
+        let cause = |cause| Filter { causes: vec![cause], ..Filter::default() };
+        for (filter, shown, reason) in [
+            (Filter { namespace: Some("nosuch".into()), ..Filter::default() }, 0, "no pod matches `-n nosuch`"),
+            (of_pod("car"), 0, "no pod matches `-n shop -p car`; did you mean `-p 'car*'`?"),
+            (cause(Cause::LoopbackDown), 0, "none has `--cause loopback_down`"),
+            (cause(Cause::ConnectionRefused), 3, "those that match `--cause connection_refused`"),
+        ] {
+            assert_eq!(message(&filter, shown), Some(format!("{shown} of 62 failures shown: {reason}")));
+        }
+        assert_eq!(message(&Filter::default(), 62), None);
     }
 }
