@@ -277,8 +277,7 @@ impl Output {
             self.ends.clear();
             self.written = 0;
         } else if self.written > 1 << 20 {
-            let whole = self.whole();
-            let start = whole.checked_sub(1).map_or(0, |last| self.ends[last]);
+            let (whole, start) = (self.whole(), self.end_of_whole());
             self.pending.drain(..start);
             self.ends.drain(..whole);
             self.ends.iter_mut().for_each(|end| *end -= start);

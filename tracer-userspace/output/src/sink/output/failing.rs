@@ -15,13 +15,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(60);
 impl Output {
     /// Handles an error of the target.
     pub(super) fn fail(&mut self, error: &io::Error) {
-        if self.on_path && self.rotation.is_some() && self.live {
-            self.wait(error);
-            return;
-        }
         if self.on_path {
-            self.fall_back(error);
-            return;
+            return if self.rotation.is_some() && self.live { self.wait(error) } else { self.fall_back(error) };
         }
         self.closed = true;
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -39,8 +34,7 @@ impl Output {
     pub(super) fn wait(&mut self, error: &io::Error) {
         self.rewind();
         self.stuck = true;
-        let path = self.path.as_deref().unwrap_or(Path::new("")).display();
-        let trouble = format!("--output-file {path}: {}", os_message(error));
+        let trouble = self.describe(error);
         if self.trouble.is_none() && self.reported.is_none_or(|reported| reported.elapsed() > REPORT_EVERY) {
             self.reported = Some(Instant::now());
             let room = BACKLOG >> 20;
@@ -51,9 +45,14 @@ impl Output {
         self.trouble = Some(trouble);
     }
 
+    fn describe(&self, error: &io::Error) -> String {
+        let path = self.path.as_deref().unwrap_or(Path::new("")).display();
+        format!("--output-file {path}: {}", os_message(error))
+    }
+
     /// Goes back to the end of the last record that is completely written.
     pub(super) fn rewind(&mut self) {
-        let start = self.whole().checked_sub(1).map_or(0, |last| self.ends[last]);
+        let start = self.end_of_whole();
         self.cut_torn(self.written - start);
         self.written = start;
     }
@@ -63,16 +62,20 @@ impl Output {
         self.ends.partition_point(|&end| end <= self.written)
     }
 
+    /// Where the last of them ends.
+    pub(super) fn end_of_whole(&self) -> usize {
+        self.whole().checked_sub(1).map_or(0, |last| self.ends[last])
+    }
+
     /// Switches from the file to stdout, from the first record that is not complete in the file.
     pub(super) fn fall_back(&mut self, error: &io::Error) {
         self.rewind();
-        let path = self.path.as_deref().unwrap_or(Path::new("")).display();
         let again = match error.kind() {
             _ if !self.live => "",
             io::ErrorKind::BrokenPipe => "; start its reader, then SIGHUP opens it again",
             _ => "; make room, then SIGHUP opens the file again",
         };
-        let trouble = format!("--output-file {path}: {}", os_message(error));
+        let trouble = self.describe(error);
         error::report(&format!("{trouble}: the records from here on go to stdout{again}"));
         self.trouble = Some(trouble);
         self.switch_to_stdout();

@@ -36,10 +36,9 @@ impl Rotation {
 impl Output {
     /// Whether the next byte starts a record that does not fit into the file.
     pub(super) fn is_full(&self, rotation: Rotation) -> bool {
-        let next = self.whole();
-        let begins = next.checked_sub(1).map_or(0, |last| self.ends[last]) == self.written;
+        let begins = self.end_of_whole() == self.written;
         let fits = |end: usize| self.size + (end - self.written) as u64 <= rotation.max_bytes;
-        self.on_path && begins && self.size > 0 && self.ends.get(next).is_some_and(|&end| !fits(end))
+        self.on_path && begins && self.size > 0 && self.ends.get(self.whole()).is_some_and(|&end| !fits(end))
     }
 
     /// Where to stop writing: at the end of the last record that fits, but not before the end of the next record.

@@ -88,6 +88,11 @@ fn rotated() -> (Scratch, std::path::PathBuf, Output) {
     (scratch, path, output)
 }
 
+/// Makes directories of FILE.1 to FILE.3 that are not empty: not even root can rename a file onto them.
+fn block(path: &Path) {
+    (1..=3).for_each(|n| std::fs::create_dir_all(rotate::numbered(path, n).join("inside")).unwrap());
+}
+
 fn contents(path: &Path, n: u32) -> Option<String> {
     std::fs::read_to_string(rotate::numbered(path, n)).ok()
 }
@@ -153,11 +158,7 @@ fn while_rotation_fails_records_wait_and_then_are_dropped_and_counted() {
     let record = [vec![b'w'; 99_999], vec![b'\n']].concat();
     output.put(b"first\n");
     output.flush();
-    // FILE.1 is a directory that is not empty: not even root can rename a file onto it.
-    let blocker = rotate::numbered(&path, 1);
-    std::fs::create_dir_all(blocker.join("inside")).unwrap();
-    std::fs::create_dir_all(rotate::numbered(&path, 2).join("inside")).unwrap();
-    std::fs::create_dir_all(rotate::numbered(&path, 3).join("inside")).unwrap();
+    block(&path);
     let mut taken = 0_usize;
     while output.accepts() {
         output.put(&record);
@@ -182,9 +183,7 @@ fn records_that_wait_at_the_end_go_to_stdout() {
     let (_scratch, path, mut output) = rotated();
     let full = [[b'v'; 98].as_slice(), b"\n"].concat();
     output.put(&full);
-    for n in 1..=3 {
-        std::fs::create_dir_all(rotate::numbered(&path, n).join("inside")).unwrap();
-    }
+    block(&path);
     // An empty line, since it is the stdout of this test.
     (0..2).for_each(|_| output.put(b"\n"));
     output.flush();
