@@ -37,9 +37,7 @@ impl Pods {
         let gone = if self.series.contains_key(&pod) { Vec::new() } else { self.make_room() };
         let (used, series) = self.series.entry(pod).or_default();
         *used = self.uses;
-        if !series.contains(&(of, labels.clone())) {
-            series.insert((of, labels.clone()));
-        }
+        series.insert((of, labels.clone()));
         gone
     }
 

@@ -1,6 +1,5 @@
 //! The task that pushes: batches, compression, retries.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,6 +22,7 @@ use tokio::time::{sleep, timeout};
 use super::convert::request;
 use super::message::{LogRecord, Response};
 use super::{Counts, OtlpConfig};
+use tracer_sources::cluster::part;
 use tracer_terminal::error;
 
 /// Records of one request at most.
@@ -215,9 +215,7 @@ async fn pause(failures: u32, after: Option<Duration>, mut end: watch::Receiver<
     }
     let [first, longest] = WAITS;
     let wait = after.unwrap_or(first * 2_u32.pow(failures.min(8))).min(longest);
-    let share = RandomState::new().hash_one(failures) % 500;
-    let wait = wait + wait * u32::try_from(share).unwrap_or(0) / 1000;
-    let _ = timeout(wait, end.wait_for(|ended| *ended)).await;
+    let _ = timeout(wait + part(wait / 2), end.wait_for(|ended| *ended)).await;
 }
 
 fn too_slow() -> Failure {
