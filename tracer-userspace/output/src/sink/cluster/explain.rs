@@ -4,7 +4,7 @@
 //! neither for an Event of events.k8s.io/v1, which has a series instead.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use jiff::Timestamp;
 use kube::Client;
@@ -30,7 +30,6 @@ pub(super) struct Explainer {
     tally: EventTally,
     bucket: Bucket,
     outage: Outage,
-    dropped: Arc<AtomicU64>,
     /// Whether a warning was logged about an Event that the API rejects for good.
     warned: bool,
 }
@@ -41,10 +40,9 @@ impl Explainer {
             client,
             node: node.to_owned(),
             pace,
-            tally: EventTally::new(rates),
+            tally: EventTally::new(rates, dropped),
             bucket: Bucket::new(rates, Instant::now()),
             outage: Outage::new("Events on pods", pace, rates.refused),
-            dropped,
             warned: false,
         }
     }
@@ -76,12 +74,11 @@ impl Explainer {
         while let Ok(note) = notes.try_recv() {
             self.take(note);
         }
-        self.count_dropped(self.tally.unsent());
+        self.tally.end();
     }
 
     fn take(&mut self, note: Note) {
-        let dropped = self.tally.take(note, Instant::now(), Timestamp::now());
-        self.count_dropped(dropped);
+        self.tally.take(note, Instant::now(), Timestamp::now());
     }
 
     fn due(&self) -> Option<Instant> {
@@ -91,8 +88,7 @@ impl Explainer {
     }
 
     async fn send_next(&mut self) {
-        let expired = self.tally.expire(Instant::now());
-        self.count_dropped(expired);
+        self.tally.expire(Instant::now());
         let next = self.tally.next().map(|(due, key)| (due, key.clone()));
         if let Some((_, key)) = next.filter(|(due, _)| *due <= Instant::now()) {
             self.send(&key).await;
@@ -118,12 +114,12 @@ impl Explainer {
             // An earlier request created the Event, but its answer was lost.
             Answer::Exists if is_new => self.tally.made(key, name),
             // The pod's namespace does not exist any more.
-            Answer::Missing | Answer::Exists => self.give_up(key),
+            Answer::Missing | Answer::Exists => self.tally.give_up(key),
             Answer::Never(failure) => {
                 if !std::mem::replace(&mut self.warned, true) {
                     tracing::warn!("no Event on pod {}/{}: cluster API {failure}", key.0.namespace, key.0.pod);
                 }
-                self.give_up(key);
+                self.tally.give_up(key);
             }
             Answer::Later(failure) => self.outage.failed(&failure, Instant::now()),
         }
@@ -138,15 +134,6 @@ impl Explainer {
             }
             self.send(&key).await;
         }
-    }
-
-    fn give_up(&mut self, key: &Key) {
-        let lost = self.tally.give_up(key);
-        self.count_dropped(lost);
-    }
-
-    fn count_dropped(&self, notes: u64) {
-        self.dropped.fetch_add(notes, Ordering::Relaxed);
     }
 
     fn event(&self, about: &FailedPod, name: &str, entry: &Entry) -> Value {

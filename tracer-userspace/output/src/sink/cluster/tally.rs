@@ -1,6 +1,8 @@
 //! Failures of each container, counted until they may be reported. It reads no clock: callers pass the time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -39,21 +41,23 @@ pub(super) struct Entry {
 pub(super) struct EventTally {
     rates: Rates,
     entries: BTreeMap<Key, Entry>,
+    /// Notes that no write to the API will contain.
+    dropped: Arc<AtomicU64>,
 }
 
 impl EventTally {
-    pub(super) const fn new(rates: Rates) -> Self {
-        Self { rates, entries: BTreeMap::new() }
+    pub(super) const fn new(rates: Rates, dropped: Arc<AtomicU64>) -> Self {
+        Self { rates, entries: BTreeMap::new(), dropped }
     }
 
-    /// Counts a note. Gives how many notes are dropped for want of room.
-    pub(super) fn take(&mut self, note: Note, now: Instant, wall: Timestamp) -> u64 {
+    /// Counts a note; drops it for want of room.
+    pub(super) fn take(&mut self, note: Note, now: Instant, wall: Timestamp) {
         let Note { about, attempt, says } = note;
         let key = says.as_ref().map(|(cause, _)| (about, *cause));
         self.withdraw(attempt, key.as_ref());
-        let (Some(key), Some((_, message))) = (key, says) else { return 0 };
+        let (Some(key), Some((_, message))) = (key, says) else { return };
         if !self.entries.contains_key(&key) && !self.make_room() {
-            return 1;
+            return self.count_dropped(1);
         }
         let due = now + self.rates.settle;
         let entry = self.entries.entry(key).or_insert_with(|| Entry::new(wall, now, due));
@@ -62,7 +66,6 @@ impl EventTally {
             entry.count_one(now, wall, due);
         }
         entry.attempt = attempt;
-        0
     }
 
     /// Takes back the note of this attempt under another cause than `but`, if it is not written yet.
@@ -119,23 +122,29 @@ impl EventTally {
         }
     }
 
-    /// Removes an entry that the API will never accept. Gives how many notes are dropped.
-    pub(super) fn give_up(&mut self, key: &Key) -> u64 {
-        self.entries.remove(key).map_or(0, |entry| entry.unsent.into())
+    /// Drops an entry that the API will never accept.
+    pub(super) fn give_up(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.count_dropped(entry.unsent);
+        }
     }
 
-    /// Removes old entries. Gives how many notes were never written.
-    pub(super) fn expire(&mut self, now: Instant) -> u64 {
+    /// Removes old entries; drops those that could not be written.
+    pub(super) fn expire(&mut self, now: Instant) {
         let (give_up, forget) = (self.rates.give_up, self.rates.forget);
         let is_lost = |entry: &Entry| entry.unsent > 0 && now >= entry.due + give_up;
         let lost: Vec<Key> = self.entries.iter().filter(|(_, it)| is_lost(it)).map(|(key, _)| key.clone()).collect();
         self.entries.retain(|_, entry| entry.unsent > 0 || now < entry.last_seen + forget);
-        lost.iter().map(|key| self.give_up(key)).sum()
+        lost.iter().for_each(|key| self.give_up(key));
     }
 
-    /// Notes that have not been written.
-    pub(super) fn unsent(&self) -> u64 {
-        self.entries.values().map(|entry| u64::from(entry.unsent)).sum()
+    /// Drops what has not been written at the end.
+    pub(super) fn end(self) {
+        self.entries.values().for_each(|entry| self.count_dropped(entry.unsent));
+    }
+
+    fn count_dropped(&self, notes: u32) {
+        self.dropped.fetch_add(notes.into(), Ordering::Relaxed);
     }
 }
 
@@ -176,7 +185,14 @@ mod tests {
     }
 
     fn tally() -> (EventTally, Instant) {
-        (EventTally::new(Rates::default()), Instant::now())
+        (EventTally::new(Rates::default(), Arc::default()), Instant::now())
+    }
+
+    impl EventTally {
+        /// Notes that were dropped, and those that are not written yet.
+        fn counts(&self) -> (u64, u32) {
+            (self.dropped.load(Ordering::Relaxed), self.entries.values().map(|entry| entry.unsent).sum())
+        }
     }
 
     const REFUSED: Cause = Cause::ConnectionRefused;
@@ -185,7 +201,7 @@ mod tests {
     fn failures_are_counted_until_one_may_be_written() {
         let (mut tally, now) = tally();
         for attempt in 1..=3 {
-            assert_eq!(tally.take(note("a", attempt, Some(REFUSED)), now, Timestamp::UNIX_EPOCH), 0);
+            tally.take(note("a", attempt, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
         }
         // A revision of the last attempt.
         tally.take(note("a", 3, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
@@ -219,21 +235,24 @@ mod tests {
         for attempt in 1..=2 {
             tally.take(note("a", attempt, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
         }
-        assert_eq!((tally.expire(now + Duration::from_mins(9)), tally.unsent()), (0, 2));
-        assert_eq!((tally.expire(now + Duration::from_mins(11)), tally.unsent()), (2, 0));
+        tally.expire(now + Duration::from_mins(9));
+        assert_eq!(tally.counts(), (0, 2));
+        tally.expire(now + Duration::from_mins(11));
+        assert_eq!(tally.counts(), (2, 0));
     }
 
     #[test]
     fn a_full_tally_drops_new_notes_and_counts_them() {
         let (mut tally, now) = tally();
-        let mut take =
-            |n: usize| tally.take(note(&format!("p{n}"), n as u64, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
-        assert!((0..MAX).all(|n| take(n) == 0));
-        assert_eq!(take(MAX), 1);
-        let (_, key) = tally.next().expect("one");
-        let key = key.clone();
+        let take = |tally: &mut EventTally, n: usize| {
+            tally.take(note(&format!("p{n}"), n as u64, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
+            tally.counts().0
+        };
+        assert!((0..MAX).all(|n| take(&mut tally, n) == 0));
+        assert_eq!(take(&mut tally, MAX), 1);
+        let key = tally.next().map(|(_, key)| key.clone()).expect("one");
         tally.written(&key, "x".into(), now);
-        assert_eq!(tally.take(note("new", 9999, Some(REFUSED)), now, Timestamp::UNIX_EPOCH), 0, "one is written");
+        assert_eq!(take(&mut tally, MAX + 1), 1, "one is written");
         assert_eq!(tally.entries.len(), MAX);
     }
 
