@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::message::{AnyValue, KeyValue, LogRecord, Request, Resource, ResourceLogs, Scope, ScopeLogs};
 use crate::sink::ndjson;
-use tracer_model::record::Record;
+use tracer_model::record::{Body, Record, Severity, Status};
 
 /// Fields of records, and the attributes of OpenTelemetry's conventions for them.
 const ATTRIBUTES: &[(&str, &str)] = &[
@@ -26,16 +26,16 @@ const ATTRIBUTES: &[(&str, &str)] = &[
 const ELSEWHERE: &[&str] = &["time", "node_name"];
 
 /// A name of OpenTelemetry's severities, and its number.
-type Severity = (&'static str, i32);
-const INFO: Severity = ("INFO", 9);
-const WARN: Severity = ("WARN", 13);
-const ERROR: Severity = ("ERROR", 17);
+type OtlpSeverity = (&'static str, i32);
+const INFO: OtlpSeverity = ("INFO", 9);
+const WARN: OtlpSeverity = ("WARN", 13);
+const ERROR: OtlpSeverity = ("ERROR", 17);
 
 pub(super) fn log_record(record: &Record) -> LogRecord {
     let json = ndjson::value(record);
     let text = |pointer| json.pointer(pointer).and_then(Value::as_str);
     let body = ["/verdict/summary", "/summary", "/observed", "/type"].into_iter().find_map(text);
-    let (severity_text, severity_number) = severity(&json);
+    let (severity_text, severity_number) = severity(&record.body);
     let mut attributes = Vec::new();
     flatten("", &json, &mut attributes);
     attributes.extend(network(&json));
@@ -70,12 +70,14 @@ fn unix_nano(time: &str) -> u64 {
     time.parse::<Timestamp>().ok().and_then(|time| time.as_nanosecond().try_into().ok()).unwrap_or(0)
 }
 
-/// The severity of the record; without one, it follows from type and status.
-fn severity(json: &Value) -> Severity {
-    let text = |pointer| json.pointer(pointer).and_then(Value::as_str);
-    match (text("/severity"), text("/type"), text("/verdict/outcome").or_else(|| text("/status"))) {
-        (Some("error"), ..) | (None, Some("verdict"), Some("failure")) | (None, Some("finding"), Some("fail")) => ERROR,
-        (Some("warning"), ..) | (None, Some("loss"), _) | (None, Some("finding"), Some("warn")) => WARN,
+/// The severity of a verdict; of another record, it follows from type and status.
+fn severity(body: &Body) -> OtlpSeverity {
+    match body {
+        Body::Verdict(body) if body.severity == Severity::Error => ERROR,
+        Body::Verdict(body) if body.severity == Severity::Warning => WARN,
+        Body::Finding(body) if body.status == Status::Fail => ERROR,
+        Body::Finding(body) if body.status == Status::Warn => WARN,
+        Body::Loss(_) => WARN,
         _ => INFO,
     }
 }

@@ -136,36 +136,24 @@ fn records_arrive_in_order_with_their_headers() {
 }
 
 #[test]
-fn records_are_sent_again_to_a_busy_receiver_or_after_an_unreadable_answer() {
-    let receiver = Receiver::start(vec![BUSY, NONSENSE, TAKEN]);
-    let mut sink = receiver.sink(false);
-    sink.take_record(&loss(0));
-    assert!(sink.finish());
-    assert_eq!(sink.dropped(), 0);
-    let got: Vec<_> = receiver.requests().iter().map(|(_, request)| seqs(request)).collect();
-    assert_eq!(got, [[0], [0], [0]]);
-}
-
-#[test]
-fn records_that_are_refused_for_good_are_counted() {
-    let receiver = Receiver::start(vec![REFUSED]);
-    let mut sink = receiver.sink(true);
-    (0..3).for_each(|seq| sink.take_record(&loss(seq)));
-    assert!(!sink.finish());
-    assert_eq!(sink.dropped(), 3);
-    assert_eq!(receiver.requests().len(), 1, "it is not tried again");
-}
-
-#[test]
-fn records_that_the_receiver_rejects_are_counted() {
+fn records_that_no_receiver_takes_are_counted() {
     let partial_success = Some(PartialSuccess { rejected_log_records: 2, error_message: "too old".into() });
     let body = Response { partial_success }.encode_to_vec();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
-    let receiver = Receiver::start(vec![[head.as_bytes(), &body].concat().leak()]);
-    let mut sink = receiver.sink(true);
-    (0..3).for_each(|seq| sink.take_record(&loss(seq)));
-    assert!(!sink.finish());
-    assert_eq!(sink.dropped(), 2);
+    let partial = &*[head.as_bytes(), &body].concat().leak();
+    for (case, answers, lost) in [
+        ("sent again to a busy receiver, or after an unreadable answer", vec![BUSY, NONSENSE, TAKEN], 0),
+        ("refused for good: not tried again", vec![REFUSED], 3),
+        ("two are rejected", vec![partial], 2),
+    ] {
+        let requests = answers.len();
+        let receiver = Receiver::start(answers);
+        let mut sink = receiver.sink(false);
+        (0..3).for_each(|seq| sink.take_record(&loss(seq)));
+        assert_eq!((sink.finish(), sink.dropped()), (lost == 0, lost), "{case}");
+        let got: Vec<_> = receiver.requests().iter().map(|(_, request)| seqs(request)).collect();
+        assert_eq!(got, vec![[0, 1, 2]; requests], "{case}");
+    }
 }
 
 #[test]
