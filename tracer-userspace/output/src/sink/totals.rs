@@ -41,10 +41,8 @@ impl Totals {
     }
 
     fn count_attempt(&mut self, attempt: Option<ConnId>, outcome: Option<Outcome>) {
-        match outcome {
-            Some(Outcome::Open) => self.open_attempts += 1,
-            Some(Outcome::Failure | Outcome::Noise | Outcome::Success) | None => self.attempts += 1,
-        }
+        let count = if outcome == Some(Outcome::Open) { &mut self.open_attempts } else { &mut self.attempts };
+        *count += 1;
         if outcome == Some(Outcome::Failure) {
             self.failed += 1;
             attempt.into_iter().for_each(|conn| self.failures.insert(conn, ()));
