@@ -16,7 +16,6 @@ use serde::de::DeserializeOwned;
 use super::cli::Access;
 use super::objects::{Node, Pod, PodList, Workload};
 use super::problem::{Problem, Right};
-use super::target::Kind;
 use tracer_sources::cluster::request::{next, refusal, respond, whole};
 use tracer_sources::cluster::{Failure, client_of, config_of, percent_encoded, reason};
 
@@ -84,8 +83,8 @@ impl Api {
         }
     }
 
-    pub(super) async fn pods_of(&self, kind: Kind, namespace: &str, name: &str) -> Result<Vec<Pod>, Problem> {
-        let resource = kind.resource();
+    /// The pods of a workload.
+    pub(super) async fn pods_of(&self, resource: &str, namespace: &str, name: &str) -> Result<Vec<Pod>, Problem> {
         let what = format!("{} {namespace}/{name}", resource.trim_end_matches('s'));
         let right = Right { verb: "get", resource: &format!("{resource}.apps"), namespace };
         let path = format!("/apis/apps/v1/namespaces/{namespace}/{resource}/{name}");

@@ -14,7 +14,7 @@ use super::daemon::{self, Daemon};
 use super::objects::Pod;
 use super::problem::Problem;
 use super::records::each_line;
-use super::target::{Kind, Target};
+use super::target::{PODS, Target};
 use super::terminal;
 use collected::OfPod;
 pub(super) use collected::{Collected, Effect};
@@ -23,7 +23,7 @@ use tracer_output::sink::pretty::Pretty;
 use tracer_terminal::error;
 
 /// Pods of a workload that are explained. The others are only named.
-const PODS: usize = 10;
+const EXPLAINED: usize = 10;
 
 /// Explains each pod. Gives the exit code.
 pub(super) async fn why(api: &Api, args: &Why, out: &mut dyn Write) -> Result<u8, Problem> {
@@ -136,18 +136,17 @@ fn keep_those_with(container: &str, pods: &mut Vec<Pod>) -> Result<(), Problem> 
 
 /// The pods of the target that are on a node.
 async fn pods(api: &Api, namespace: &str, target: &Target) -> Result<Vec<Pod>, Problem> {
-    let Target { kind, name } = target;
-    if *kind == Kind::Pod {
+    let Target { resource, name } = target;
+    if *resource == PODS {
         let pod = api.pod(namespace, name).await?;
         return if pod.spec.node_name.is_empty() { Err(not_scheduled(&pod)) } else { Ok(vec![pod]) };
     }
-    let mut pods = api.pods_of(*kind, namespace, name).await?;
-    let what = format!("{} {namespace}/{name}", kind.resource().trim_end_matches('s'));
+    let mut pods = api.pods_of(resource, namespace, name).await?;
+    let what = format!("{} {namespace}/{name}", resource.trim_end_matches('s'));
     pods.retain(|pod| !matches!(pod.status.phase.as_str(), "Succeeded" | "Failed"));
     if pods.is_empty() {
         return Err(Problem::Found(format!(
-            "{what} has no pod: look at `kubectl describe {}/{name} -n {namespace}`",
-            kind.resource()
+            "{what} has no pod: look at `kubectl describe {resource}/{name} -n {namespace}`"
         )));
     }
     // Pods that are not ready come first.
@@ -161,9 +160,13 @@ async fn pods(api: &Api, namespace: &str, target: &Target) -> Result<Vec<Pod>, P
     if ready < on_node.len() {
         on_node.truncate(on_node.len() - ready);
     }
-    if on_node.len() > PODS {
-        let more: Vec<_> = on_node.drain(PODS..).map(|pod| pod.metadata.name).collect();
-        error::warn(&format!("{what}: {PODS} pods are explained, {} more are not: {}", more.len(), more.join(", ")));
+    if on_node.len() > EXPLAINED {
+        let more: Vec<_> = on_node.drain(EXPLAINED..).map(|pod| pod.metadata.name).collect();
+        error::warn(&format!(
+            "{what}: {EXPLAINED} pods are explained, {} more are not: {}",
+            more.len(),
+            more.join(", ")
+        ));
     }
     Ok(on_node)
 }
