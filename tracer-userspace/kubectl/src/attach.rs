@@ -56,8 +56,9 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
         Err(_) => 0,
     };
     let lost = matches!(ended, Err(Problem::Unreachable(_)));
-    if let Err(problem) = delete(api, &pod, if lost { AWAY } else { Duration::ZERO }).await {
-        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+    let patience = if lost { AWAY } else { Duration::ZERO };
+    if let Err(problem) = retried(patience, async || api.delete_pod(namespace, name).await).await {
         error::warn(&format!(
             "pod {namespace}/{name} could not be deleted: {problem}. It ends by itself within {} s. Later: kubectl delete pod -n {namespace} {name}",
             pod::deadline(args).as_secs()
@@ -163,10 +164,6 @@ async fn exit_code(api: &Api, pod: &Pod) -> Result<Option<u8>, Problem> {
         }
         code => Ok(code.and_then(|code| u8::try_from(code).ok())),
     }
-}
-
-async fn delete(api: &Api, pod: &Pod, patience: Duration) -> Result<(), Problem> {
-    retried(patience, async || api.delete_pod(&pod.metadata.namespace, &pod.metadata.name).await).await
 }
 
 /// Makes the request again while the API does not answer, as long as this.

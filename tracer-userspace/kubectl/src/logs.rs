@@ -38,7 +38,7 @@ pub(super) async fn read_all<S: Sink>(
     api: Rc<Api>,
     access: &Access,
     logs: &Logs,
-    new: impl Fn(&Daemon) -> S,
+    new: impl Fn() -> S,
     mut each: impl FnMut(Read<S>) -> Result<(), Problem>,
 ) -> Result<Vec<String>, Problem> {
     let (daemons, without) = daemon::of_nodes(&api, access, &logs.nodes).await?;
@@ -50,7 +50,7 @@ pub(super) async fn read_all<S: Sink>(
         while running.len() < logs.parallel as usize
             && let Some(daemon) = waiting.pop_front()
         {
-            let (api, options, sink) = (Rc::clone(&api), options.clone(), new(&daemon));
+            let (api, options, sink) = (Rc::clone(&api), options.clone(), new());
             running.spawn_local(async move { read(&api, daemon, &options, sink).await });
         }
         let Some(read) = running.join_next().await else { break };

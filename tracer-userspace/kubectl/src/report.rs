@@ -29,7 +29,7 @@ impl Sink for ToPage {
 pub(super) async fn report(api: Api, args: &Report) -> Result<u8, Problem> {
     let collector = Collector::new(args.output_file.as_deref())?;
     let collector = Rc::new(RefCell::new(collector));
-    let new = |_: &_| ToPage { collector: Rc::clone(&collector), reading: Reading::default() };
+    let new = || ToPage { collector: Rc::clone(&collector), reading: Reading::default() };
     let take = |read: Read<ToPage>| {
         let Read { daemon, sink: ToPage { reading, .. }, bytes, problem } = read;
         let problem = problem.or_else(|| reading.problem("its log")).map(|problem| problem.to_string());

@@ -21,8 +21,6 @@ use tracer_terminal::error;
 pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8, Problem> {
     let api = Rc::new(api);
     let (mut causes, mut answers) = (Causes::default(), Answers::default());
-    let (of_api, limit) = (Rc::clone(&api), args.logs.limit_bytes);
-    let of_page = Rc::clone(&api);
     let take = |read: Read<NodeTally>| {
         let Read { daemon, mut sink, bytes, problem } = read;
         let node = daemon.node().to_owned();
@@ -38,24 +36,24 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
         if let Some(why) = daemon.not_ready() {
             answers.not_ready.push((node.clone(), why));
         }
-        if bytes >= limit {
+        if bytes >= args.logs.limit_bytes {
             answers.cut.push(node.clone());
         }
         answers.unreadable += sink.reading.unreadable;
-        if let Some(seconds) = skew::of_node(&daemon.pod, sink.newest(), of_api.now()) {
+        if let Some(seconds) = skew::of_node(&daemon.pod, sink.newest(), api.now()) {
             answers.skewed.push((node.clone(), seconds));
         }
         causes.add(&node, sink.finish());
         Ok(())
     };
-    let without = logs::read_all(api, &args.access, &args.logs, |_| NodeTally::default(), take).await?;
+    let without = logs::read_all(Rc::clone(&api), &args.access, &args.logs, NodeTally::default, take).await?;
     answers.without.extend(without.into_iter().map(|node| (node, "no tracer runs there".to_owned())));
     answers.without.sort();
     answers.cut.sort();
     answers.without_records.sort();
     answers.not_ready.sort();
     answers.skewed.sort();
-    let page = Page::new(causes, answers, args.logs.since, of_page.now());
+    let page = Page::new(causes, answers, args.logs.since, api.now());
     let text = match args.output {
         Format::Pretty => page.text(terminal::of_stdout()),
         Format::Json => page.json(),

@@ -82,10 +82,14 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
-    fn pod(words: &[&str]) -> Value {
+    fn pod_for(kernel: &str, words: &[&str]) -> Value {
         let cli = Cli::try_parse_from([&["kubectl tracer", "attach"], words].concat()).expect("arguments");
         let Command::Attach(args) = cli.command else { unreachable!() };
-        of(&args, "6.1.0-13-amd64").expect("a pod")
+        of(&args, kernel).expect("a pod")
+    }
+
+    fn pod(words: &[&str]) -> Value {
+        pod_for("6.1.0-13-amd64", words)
     }
 
     #[test]
@@ -115,11 +119,7 @@ mod tests {
         {
             assert_eq!(is_before_5_11(kernel), is_old, "{kernel}");
         }
-        let Command::Attach(args) = Cli::try_parse_from(["kubectl tracer", "attach", "n1"]).expect("arguments").command
-        else {
-            unreachable!()
-        };
-        let old = of(&args, "5.10.220-209.869.amzn2.x86_64").expect("a pod");
+        let old = pod_for("5.10.220-209.869.amzn2.x86_64", &["n1"]);
         let capabilities = &old["spec"]["containers"][0]["securityContext"]["capabilities"]["add"];
         assert!(capabilities.as_array().is_some_and(|all| all.contains(&json!("SYS_RESOURCE"))), "{capabilities}");
         let annotations = json!({"container.apparmor.security.beta.kubernetes.io/tracer": "unconfined"});
