@@ -9,7 +9,8 @@ use super::cli::Access;
 use super::objects::Pod;
 use super::problem::Problem;
 use super::records::Reading;
-use super::times::{ago, date_and_time};
+use super::times::ago;
+use tracer_output::sink::plain::date_and_time;
 
 /// The pod of tracer with the log of a node.
 #[derive(Clone, Debug)]
@@ -42,7 +43,8 @@ impl Daemon {
 
     /// ` (CrashLoopBackOff)`, or an empty text, if tracer's pod is not ready.
     pub(super) fn not_ready(&self) -> Option<String> {
-        (!self.pod.is_ready()).then(|| self.pod.waits().map(|why| format!(" ({why})")).unwrap_or_default())
+        let why = self.pod.waiting().next().map(|(_, waiting)| format!(" ({})", waiting.reason));
+        (!self.pod.is_ready()).then(|| why.unwrap_or_default())
     }
 
     /// A warning if several pods of tracer run on one node.
@@ -114,12 +116,9 @@ mod tests {
     use serde_json::json;
 
     fn pod(name: &str, ready: bool, made: &str) -> Pod {
-        let ready = if ready { "True" } else { "False" };
-        let text = format!(
-            r#"{{"metadata":{{"namespace":"tracer","name":"{name}","creationTimestamp":"2026-01-02T{made}Z"}},
-            "spec":{{"nodeName":"n1"}},"status":{{"conditions":[{{"type":"Ready","status":"{ready}"}}]}}}}"#
-        );
-        serde_json::from_str(&text).expect("a pod")
+        let mut pod = testing::pod("tracer", name, "n1", ready);
+        pod["metadata"]["creationTimestamp"] = json!(format!("2026-01-02T{made}Z"));
+        serde_json::from_value(pod).expect("a pod")
     }
 
     #[test]

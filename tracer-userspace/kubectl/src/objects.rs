@@ -67,10 +67,10 @@ impl Pod {
         self.spec.containers.iter().chain(&self.spec.init_containers).map(|it| it.name.as_str()).collect()
     }
 
-    /// Why it is not ready, where a container waits.
-    pub(super) fn waits(&self) -> Option<&str> {
+    /// The containers that wait to start, and why.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (&ContainerStatus, &Waiting)> {
         let statuses = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
-        statuses.into_iter().find_map(|it| it.state.waiting.as_ref()).map(|it| it.reason.as_str())
+        statuses.filter_map(|it| Some((it, it.state.waiting.as_ref()?)))
     }
 
     /// Whether the pod has ended or is being deleted.

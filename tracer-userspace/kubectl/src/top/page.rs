@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::skew;
-use super::super::times::date_and_time;
 use super::tally::{CauseTally, Causes, Owner};
 use tracer_model::plural::{counted, duration};
 use tracer_model::record::Cause;
+use tracer_output::sink::plain::date_and_time;
 use tracer_terminal::screen::{Screen, Style};
 
 /// How many culprits, workloads and nodes of a cause are named.
@@ -63,33 +63,25 @@ impl Page {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let Answers { without, without_records, not_ready, cut, skewed, unreadable, .. } = &self.answers;
         let count = |nodes: usize| counted(nodes as u64, "node");
-        let mut warnings = Vec::new();
-        if !without.is_empty() {
-            let named = named(without.iter().map(|(node, why)| format!("{node}: {why}")), "; ");
-            warnings.push(format!("{} gave no answer: {named}", count(without.len())));
-        }
-        if !without_records.is_empty() {
-            let (nodes, named) = (count(without_records.len()), named(without_records.iter().cloned(), ", "));
-            let why = "nothing happened there, or tracer writes to a file (--output-file)";
-            warnings.push(format!("no record in the log of {nodes}: {named}; {why}"));
-        }
-        if !not_ready.is_empty() {
-            let named = named(not_ready.iter().map(|(node, why)| format!("{node}{why}")), ", ");
-            let nodes = count(not_ready.len());
-            warnings.push(format!("tracer is not ready on {nodes}, and failures there may be missing: {named}"));
-        }
-        if !cut.is_empty() {
-            let named = named(cut.iter().cloned(), ", ");
-            warnings.push(format!("the newest records of {named} are missing: shorten --since or raise --limit-bytes"));
-        }
-        if !skewed.is_empty() {
-            let named = named(skewed.iter().map(|(node, s)| skew::text(node, *s)), ", ");
-            warnings.push(format!("clocks differ, so the order of nodes is not sure: {named}"));
-        }
-        if *unreadable > 0 {
-            warnings.push(format!("{} could not be read", counted(*unreadable, "line")));
-        }
-        warnings
+        let warnings = [
+            named(without.iter().map(|(node, why)| format!("{node}: {why}")), "; ")
+                .map(|named| format!("{} gave no answer: {named}", count(without.len()))),
+            named(without_records.iter().cloned(), ", ").map(|named| {
+                let why = "nothing happened there, or tracer writes to a file (--output-file)";
+                format!("no record in the log of {}: {named}; {why}", count(without_records.len()))
+            }),
+            named(not_ready.iter().map(|(node, why)| format!("{node}{why}")), ", ").map(|named| {
+                let nodes = count(not_ready.len());
+                format!("tracer is not ready on {nodes}, and failures there may be missing: {named}")
+            }),
+            named(cut.iter().cloned(), ", ").map(|named| {
+                format!("the newest records of {named} are missing: shorten --since or raise --limit-bytes")
+            }),
+            named(skewed.iter().map(|(node, s)| skew::text(node, *s)), ", ")
+                .map(|named| format!("clocks differ, so the order of nodes is not sure: {named}")),
+            (*unreadable > 0).then(|| format!("{} could not be read", counted(*unreadable, "line"))),
+        ];
+        warnings.into_iter().flatten().collect()
     }
 
     pub(crate) fn text(&self, screen: Screen) -> String {
@@ -146,11 +138,11 @@ impl Page {
     }
 }
 
-/// The first nodes of a list, and how many others there are.
-fn named(all: impl ExactSizeIterator<Item = String>, between: &str) -> String {
+/// The first nodes of a list, and how many others there are; absent if the list is empty.
+fn named(all: impl ExactSizeIterator<Item = String>, between: &str) -> Option<String> {
     let more = all.len().saturating_sub(NAMED_NODES);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    all.take(NAMED_NODES).collect::<Vec<_>>().join(between) + &more
+    Some(all.take(NAMED_NODES).collect::<Vec<_>>().join(between) + &more).filter(|named| !named.is_empty())
 }
 
 fn json_of(cause: Cause, tally: &CauseTally) -> Value {

@@ -3,13 +3,14 @@
 use jiff::Timestamp;
 
 use super::super::daemon::Daemon;
-use super::super::objects::{ContainerStatus, Pod};
-use super::super::times::{ago, date_and_time};
+use super::super::objects::Pod;
+use super::super::times::ago;
 use super::collected::{Collected, Effect, Failure, OfPod};
 use tracer_model::event::KubeletResult;
 use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Remediation, VerdictBody};
 use tracer_output::sink::findings;
+use tracer_output::sink::plain::date_and_time;
 use tracer_terminal::screen::Screen;
 
 /// A probe that keeps failing has a record at least this often: `--repeat-interval` is a minute by default.
@@ -126,17 +127,13 @@ fn restarts(pod: &Pod) -> u32 {
 
 /// Why a container waits to start. The kubelet does not probe it before it runs.
 fn waiting(pod: &Pod) -> Option<String> {
-    let statuses = pod.status.init_container_statuses.iter().chain(&pod.status.container_statuses);
-    let wait = |it: &ContainerStatus| {
-        let waiting = it.state.waiting.as_ref()?;
-        let message = match &it.last_state.terminated {
-            Some(ended) => format!(", its last run ended with exit code {}", ended.exit_code),
-            None if waiting.message.is_empty() => String::new(),
-            None => format!(": {}", waiting.message),
-        };
-        Some(format!("container {} waits: {}{message}", it.name, waiting.reason))
+    let (status, waiting) = pod.waiting().next()?;
+    let message = match &status.last_state.terminated {
+        Some(ended) => format!(", its last run ended with exit code {}", ended.exit_code),
+        None if waiting.message.is_empty() => String::new(),
+        None => format!(": {}", waiting.message),
     };
-    statuses.into_iter().find_map(wait)
+    Some(format!("container {} waits: {}{message}", status.name, waiting.reason))
 }
 
 /// `from … to … UTC in the log of …`

@@ -6,10 +6,11 @@ use jiff::Timestamp;
 
 use super::super::objects::Pod;
 use super::super::records::Reading;
-use super::super::times::date_and_time;
 use tracer_model::event::ProbeType;
 use tracer_model::plural::counted;
+use tracer_model::recent::remember;
 use tracer_model::record::{Body, Cause, FindingBody, K8s, Outcome, Record, StartBody, Status, Subject, VerdictBody};
+use tracer_output::sink::plain::date_and_time;
 
 /// Failures of each effect that are remembered. A revision comes at most seconds after its attempt's end.
 const MAX_UNREVISED: usize = 32;
@@ -140,9 +141,11 @@ impl OfPod {
         self.unrevised.values_mut().for_each(|of| of.retain(is_unrevised));
         if body.verdict.outcome == Outcome::Failure {
             let failure = Failure { seq: record.seq, time: record.time.clone(), body: body.clone() };
-            push(self.unrevised.entry(Effect::of(body)).or_default(), failure, MAX_UNREVISED);
+            remember(MAX_UNREVISED, self.unrevised.entry(Effect::of(body)).or_default(), failure);
         }
-        push(&mut self.kept, record, tail);
+        if tail > 0 {
+            remember(tail, &mut self.kept, record);
+        }
         Ok(())
     }
 
@@ -171,13 +174,6 @@ impl OfPod {
         };
         (self.records > self.kept.len())
             .then(|| format!("{} since {since}: {}{newest}", counted(count, "verdict"), causes.join(", ")))
-    }
-}
-
-fn push<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
-    queue.push_back(item);
-    while queue.len() > most {
-        queue.pop_front();
     }
 }
 

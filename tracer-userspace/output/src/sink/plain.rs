@@ -22,6 +22,11 @@ pub(super) fn clock(time: &str) -> &str {
     time.get(11..23).unwrap_or(time)
 }
 
+/// `2026-01-02 03:04:05`, of an RFC 3339 time.
+pub fn date_and_time(time: &str) -> String {
+    time.get(..19).unwrap_or(time).replace('T', " ")
+}
+
 /// The day of an RFC 3339 time, which is UTC as all of ours are.
 pub(super) fn date(time: &str) -> &str {
     time.get(..10).unwrap_or(time)

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::about::{About, describe_culprit};
 use super::tally::TextCounts;
 use super::verdict::{fix_rows, style_of};
+use crate::sink::plain;
 use tracer_model::plural::counted;
 use tracer_model::recent::Recent;
 use tracer_model::record::{Cause, Confidence, Outcome, Record, Remediation, Severity, StopBody, VerdictBody};
@@ -188,11 +189,10 @@ impl CauseBlock {
 
 /// `01:49:05 to 01:52:11`, with the dates where they differ.
 fn span(first: &str, last: &str) -> String {
-    let second = |time: &str| time.get(11..19).unwrap_or(time).to_owned();
-    if first.get(..10) != last.get(..10) {
-        let whole = |time: &str| time.get(..19).unwrap_or(time).replace('T', " ");
-        return format!("{} to {}", whole(first), whole(last));
+    if plain::date(first) != plain::date(last) {
+        return format!("{} to {}", plain::date_and_time(first), plain::date_and_time(last));
     }
+    let second = |time: &str| time.get(11..19).unwrap_or(time).to_owned();
     let (first, last) = (second(first), second(last));
     if first == last { first } else { format!("{first} to {last}") }
 }
