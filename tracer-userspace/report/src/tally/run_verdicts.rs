@@ -1,8 +1,9 @@
 //! Remembers which verdicts were counted, because a later verdict of the same run may replace one.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::pods::Counted;
+use tracer_model::recent::remember;
 
 /// Verdicts of a run that are remembered. A revision comes at most seconds after its attempt's end.
 const REMEMBERED: usize = 8192;
@@ -11,8 +12,8 @@ const REMEMBERED: usize = 8192;
 #[derive(Debug, Default)]
 pub(super) struct RunVerdicts {
     last_seq: Option<u64>,
-    counted: HashMap<u64, Counted>,
-    order: VecDeque<u64>,
+    /// In the order of their numbers; `None` for one that was taken.
+    counted: VecDeque<(u64, Option<Counted>)>,
 }
 
 impl RunVerdicts {
@@ -25,22 +26,17 @@ impl RunVerdicts {
     }
 
     pub(super) fn put(&mut self, seq: u64, counted: Counted) {
-        self.counted.insert(seq, counted);
-        self.order.push_back(seq);
-        if self.order.len() > REMEMBERED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.counted.remove(&oldest);
-        }
+        remember(REMEMBERED, &mut self.counted, (seq, Some(counted)));
     }
 
     /// Removes the verdict of this number. `None`: it was not counted, or too long ago.
     pub(super) fn take(&mut self, seq: u64) -> Option<Counted> {
-        self.counted.remove(&seq)
+        let place = self.counted.binary_search_by_key(&seq, |(seq, _)| *seq).ok()?;
+        self.counted[place].1.take()
     }
 
     /// Whether a verdict of this number would still be remembered if it was counted.
     pub(super) fn reaches(&self, seq: u64) -> bool {
-        self.order.len() < REMEMBERED || self.order.front().is_some_and(|&oldest| oldest <= seq)
+        self.counted.len() < REMEMBERED || self.counted.front().is_some_and(|&(oldest, _)| oldest <= seq)
     }
 }
