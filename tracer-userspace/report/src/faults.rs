@@ -41,22 +41,6 @@ impl Faults {
         Ok(())
     }
 
-    /// From this line on, the file cannot be read.
-    pub(super) fn rest(&mut self, number: usize, problem: &str) {
-        let skipped = if number > 1 { "the rest of the file is skipped" } else { "skipped" };
-        self.fault(format!("{}:{number}: {problem}: {skipped}", self.file));
-    }
-
-    /// The file became shorter while it was read.
-    pub(super) fn shorter(&mut self, read: u64, size: u64) {
-        self.fault(format!("{}: it became shorter while it was read: {read} of {size} bytes", self.file));
-    }
-
-    /// A part of a source is missing.
-    pub(super) fn source(&mut self, name: &str, problem: &str) {
-        self.fault(format!("{name}: {problem}"));
-    }
-
     /// A note that is no fault.
     pub(super) fn note(&mut self, number: usize, note: &str) {
         let text = format!("{}:{number}: {note}", self.file);
@@ -91,7 +75,8 @@ impl Faults {
         Some(if *count > 1 { format!("{first}; {} more like this", count - 1) } else { first.clone() })
     }
 
-    fn fault(&mut self, text: String) {
+    /// Any other fault.
+    pub(super) fn fault(&mut self, text: String) {
         self.reported.push(text.clone());
         count(&mut self.faults, text);
     }

@@ -143,9 +143,12 @@ impl Input {
         match ended {
             Err(Problem::Command(error)) => return Err(error),
             Err(Problem::Line(problem) | Problem::Note(problem) | Problem::File(problem)) => {
-                faults.rest(number, &problem)
+                let skipped = if number > 1 { "the rest of the file is skipped" } else { "skipped" };
+                faults.fault(format!("{}:{number}: {problem}: {skipped}", self.name));
             }
-            Ok(()) if !is_whole => faults.shorter(read, size),
+            Ok(()) if !is_whole => {
+                faults.fault(format!("{}: it became shorter while it was read: {read} of {size} bytes", self.name))
+            }
             Ok(()) => {}
         }
         faults.end();

@@ -32,7 +32,6 @@ pub use self::show::{ShowConfig, show};
 
 use self::faults::Faults;
 use self::input::{Input, Problem};
-use self::progress::Progress;
 use self::tally::Tally;
 use self::target::Target;
 use tracer_output::sink::filter::Filter;
@@ -72,7 +71,7 @@ impl Collector {
     /// Adds a source of records, and what is missing from it.
     pub fn source(&mut self, name: String, missing: Option<String>) {
         if let Some(missing) = missing {
-            self.faults.source(&name, &missing);
+            self.faults.fault(format!("{name}: {missing}"));
         }
         self.names.push(name);
     }
@@ -97,12 +96,13 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     let inputs = input::open("report FILE", &config.files)?;
     let target = Target::new(config.output_file.as_deref(), &inputs)?;
     let names = inputs.iter().map(|input| input.name.clone()).collect();
-    let progress = Progress::new(&inputs);
+    let bar = progress::bar(&inputs);
     let mut page = Collector { target, tally: Tally::new(config.filter.clone()), faults: Faults::default(), names };
     for input in inputs {
-        read(progress.watch(input), &mut page.tally, &mut page.faults)?;
+        let input = Input { source: Box::new(bar.wrap_read(input.source)), ..input };
+        read(input, &mut page.tally, &mut page.faults)?;
     }
-    progress.end();
+    bar.finish_and_clear();
     let (hidden, incomplete) = (page.tally.nothing_shown(), page.faults.incomplete());
     let missing = page.write()?;
     hidden.iter().chain(&missing).for_each(|line| error::warn(line));
