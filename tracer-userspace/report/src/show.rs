@@ -12,7 +12,7 @@ use tracer_output::sink::output::Output;
 use tracer_output::sink::pretty::Pretty;
 use tracer_output::sink::{Format, SinkConfig};
 use tracer_terminal::error::{self, Error};
-use tracer_terminal::screen::Screen;
+use tracer_terminal::screen::{Screen, safe};
 
 /// Verdicts of a node that are remembered, because a revision of a shown verdict is shown, too.
 const REMEMBERED: usize = 4096;
@@ -93,7 +93,7 @@ impl Shown {
 
     fn show(&mut self, record: &Record, line: &[u8]) {
         self.records += 1;
-        let screen = Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
+        let screen = self.screen();
         let new = || Node { pretty: Pretty::new(self.config.filter.clone(), self.config.verbose), ..Node::default() };
         let node = self.nodes.entry(record.node_name.clone()).or_insert_with(new);
         node.count(record);
@@ -116,21 +116,24 @@ impl Shown {
         node.runs = !matches!(record.body, Body::Stop(_));
         text += &node.pretty.text(record, node.failed(), screen);
         if self.nodes.len() > 1 && self.last != record.node_name {
-            text.insert_str(0, &format!("\n== {} ==\n", tracer_terminal::screen::safe(&record.node_name)));
+            text.insert_str(0, &format!("{}\n", heading(&record.node_name)));
         }
         self.last.clone_from(&record.node_name);
         self.output.put(text.as_bytes());
     }
 
+    fn screen(&self) -> Screen {
+        Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) }
+    }
+
     /// The summaries of runs that have no `stop` record in the files.
     fn end(&mut self) {
-        let screen = Screen { colour: self.config.colour, columns: self.output.columns().or(self.config.columns) };
+        let screen = self.screen();
         let several = self.nodes.len() > 1;
         for (name, node) in &self.nodes {
             let text = node.end(screen);
             if !text.is_empty() && self.config.format == Format::Pretty {
-                let head =
-                    if several { format!("\n== {} ==", tracer_terminal::screen::safe(name)) } else { String::new() };
+                let head = if several { heading(name) } else { String::new() };
                 self.output.put(format!("{head}\n{text}").as_bytes());
             }
         }
@@ -141,6 +144,10 @@ impl Shown {
             hidden.for_each(|hidden| error::warn(&hidden));
         }
     }
+}
+
+fn heading(node: &str) -> String {
+    format!("\n== {} ==", safe(node))
 }
 
 impl Node {

@@ -24,7 +24,12 @@ pub(super) enum Target {
 impl Target {
     /// Refuses harmful targets before anything is read: a terminal, one of the inputs, a file that is no page.
     pub(super) fn new(path: Option<&Path>, inputs: &[Input]) -> Result<Self, Error> {
-        let Some(path) = path else { return stdout() };
+        let Some(path) = path else {
+            if io::stdout().is_terminal() {
+                return Err(Error::Usage("report: the page is HTML: name a file (--output-file report.html)".into()));
+            }
+            return Ok(Self::Stdout);
+        };
         let meta = match fs::metadata(path) {
             Ok(meta) => meta,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::File(path.to_owned())),
@@ -56,13 +61,6 @@ impl Target {
             }
         }
     }
-}
-
-fn stdout() -> Result<Target, Error> {
-    if io::stdout().is_terminal() {
-        return Err(Error::Usage("report: the page is HTML: name a file (--output-file report.html)".into()));
-    }
-    Ok(Target::Stdout)
 }
 
 /// Whether the file is empty, or a page.

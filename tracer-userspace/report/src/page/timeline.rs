@@ -27,7 +27,7 @@ pub(super) fn section(view: &mut View) -> Markup {
         section #timeline aria-labelledby="timeline-title" {
             h2 #timeline-title { "Timeline" }
             p.quiet {
-                "Times are UTC, " (date(view.axis.span.0)) ". A bar is " (about(view.axis.width_us())) " of one cause"
+                "Times are UTC, " (date(view.axis.span.0)) ". A bar is about " (duration(view.axis.width_us())) " of one cause"
                 "; the higher, the more attempts. The letters are those of the causes."
                 @if view.passed > 0 { " The line at the foot: attempts that passed." }
                 @if !view.marks.is_empty() { " Dashed: events of the node." }
@@ -51,11 +51,6 @@ pub(super) fn section(view: &mut View) -> Markup {
             }
         }
     }
-}
-
-/// The time of a column, rounded: its width is a power of two in µs.
-fn about(us: i64) -> String {
-    format!("about {}", duration(us))
 }
 
 fn ticks(view: &View) -> Markup {

@@ -11,13 +11,9 @@ use tracer_output::sink::pretty::{About, describe_culprit, doubts};
 
 pub(super) fn record(example: &Example) -> Option<(Record, Box<VerdictBody>)> {
     let record = line::whole(&example.line).ok()?;
-    match &record.body {
-        Body::Verdict(body) => {
-            let body = body.clone();
-            Some((record, body))
-        }
-        _ => None,
-    }
+    let Body::Verdict(body) = &record.body else { return None };
+    let body = body.clone();
+    Some((record, body))
 }
 
 pub(super) fn shown(example: &Example) -> Markup {
