@@ -214,10 +214,19 @@ mod tests {
     }
 
     #[test]
-    fn a_file_error_names_flag_and_file() {
-        let error = Error::file("--pods", "/none", io::Error::from_raw_os_error(libc::ENOENT));
-        assert_eq!(error.to_string(), "--pods /none: No such file or directory");
-        assert_eq!(error.exit_code(), 2);
+    fn an_error_names_its_flag_and_file() {
+        let file = |what, path: &str, number| Error::file(what, path, io::Error::from_raw_os_error(number));
+        let second = Error::SecondInstance { pid: Some(7), held: "/run/x".into() };
+        for (error, text) in [
+            (file("--pods", "/none", libc::ENOENT), "--pods /none: No such file or directory"),
+            (file("stdout", "", libc::ENOSPC), "stdout: No space left on device"),
+            (
+                second,
+                "another `tracer run` (pid 7) has this node (/run/x): stop it first; `tracer attach` and `tracer record` work beside it",
+            ),
+        ] {
+            assert_eq!((error.to_string().as_str(), error.exit_code()), (text, 2));
+        }
     }
 
     #[test]
@@ -235,21 +244,9 @@ mod tests {
     }
 
     #[test]
-    fn stdout_has_no_file_name() {
-        let error = Error::file("stdout", "", io::Error::from_raw_os_error(libc::ENOSPC));
-        assert_eq!(error.to_string(), "stdout: No space left on device");
-    }
-
-    #[test]
     fn a_warning_fits_its_terminal() {
         let text = wrapped("tracer: warning: no kubelet runs here: our own network namespace is looked at", Some(40));
         assert!(text.lines().count() == 2 && text.lines().all(|line| line.len() <= 40), "{text}");
         assert_eq!(wrapped("tracer: warning: a\u{a0}b", None).lines().count(), 1);
-    }
-
-    #[test]
-    fn a_second_instance_is_named() {
-        let error = Error::SecondInstance { pid: Some(7), held: "/run/x".into() };
-        assert!(error.to_string().starts_with("another `tracer run` (pid 7) has this node"));
     }
 }
