@@ -23,14 +23,13 @@ use tracer_model::record::Cause;
 const STYLE: &str = include_str!("page/style.css");
 
 pub(super) fn html(tally: Tally, faults: &[String], names: &[String]) -> String {
-    let mut view = View::new(tally, faults);
-    let timeline = timeline::section(&mut view);
+    let view = View::new(tally, faults);
     let details = causes::details(&view);
     let body = html! {
         (header(&view))
         main {
             (causes::table(&view, &details))
-            (timeline)
+            (timeline::section(&view))
             (causes::section(&view, &details))
             (lists::cases(&view))
             (lists::findings(&view))

@@ -18,9 +18,8 @@ const PASSED: u64 = 3;
 /// The lowest bar.
 const LOWEST: u64 = 6;
 
-pub(super) fn section(view: &mut View) -> Markup {
+pub(super) fn section(view: &View) -> Markup {
     let lines = overlay(view);
-    let view = &*view;
     let (open, folded) = view.rows.split_at(view.rows.len().min(OPEN));
     let (folded, left_out) = folded.split_at(folded.len().min(ROWS - OPEN));
     html! {
@@ -31,7 +30,7 @@ pub(super) fn section(view: &mut View) -> Markup {
                 "; the higher, the more attempts. The letters are those of the causes."
                 @if view.passed > 0 { " The line at the foot: attempts that passed." }
                 @if !view.marks.is_empty() { " Dashed: events of the node." }
-                @if !view.losses.counts.is_empty() { " Shaded: events were lost." }
+                @if !view.gaps.is_empty() { " Shaded: events were lost." }
                 @if view.clean > 0 { " " (count(view.clean, "pod")) " without a failure are left out." }
             }
             div.timeline {
@@ -64,15 +63,14 @@ fn ticks(view: &View) -> Markup {
 }
 
 /// Draws times with lost events as bands, and events as lines, behind all rows.
-fn overlay(view: &mut View) -> Markup {
+fn overlay(view: &View) -> Markup {
     let axis = view.axis;
-    let gaps = view.losses.gaps().to_vec();
     let mut moments: Vec<_> = view.events.kept.iter().map(|event| axis.moment(event.us)).collect();
     moments.sort_unstable();
     moments.dedup();
     html! {
         svg.overlay width="100%" height="100%" aria-hidden="true" {
-            @for (from, to) in &gaps { (band(&axis.moment(*from), &axis.moment(*to))) }
+            @for (from, to) in &view.gaps { (band(&axis.moment(*from), &axis.moment(*to))) }
             @for (us, _) in axis.ticks() {
                 @let x = axis.moment(us);
                 line.grid x1=(x) x2=(x) y1="0" y2="100%" {}

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::super::line::{Group, PodKey};
 use super::super::tally::{Ends, Example, Scale};
-use super::super::tally::{Events, Lane, Losses, Pod, RUNS, Run, SURE, Tally};
+use super::super::tally::{Events, Lane, Pod, RUNS, Run, SURE, Tally};
 use super::axis::Axis;
 use super::words;
 use tracer_model::record::{FindingBody, Status};
@@ -59,7 +59,8 @@ pub(super) struct View {
     pub(super) nodes: Vec<String>,
     pub(super) events: Events,
     pub(super) marks: Vec<(String, Vec<(i64, u64)>)>,
-    pub(super) losses: Losses,
+    /// Times in which events were lost.
+    pub(super) gaps: Vec<(i64, i64)>,
     pub(super) findings: BTreeMap<(String, String), FindingBody>,
     pub(super) runs: Ends<Run, RUNS>,
     /// Why no failure passed the filter.
@@ -100,7 +101,7 @@ impl View {
             attempts: attempts.map(|attempts| attempts.max(failures + passed)),
             nodes,
             events: tally.events,
-            losses: tally.losses,
+            gaps: tally.losses.into_gaps(),
             findings: tally.findings,
             runs: tally.runs,
             hidden,

@@ -79,9 +79,9 @@ impl Losses {
     }
 
     /// The gaps, sorted and without overlap.
-    pub(crate) fn gaps(&mut self) -> &[(i64, i64)] {
+    pub(crate) fn into_gaps(mut self) -> Vec<(i64, i64)> {
         self.join(0);
-        &self.gaps
+        self.gaps
     }
 
     /// Joins gaps that are close to each other until there is room again.
