@@ -202,32 +202,6 @@ impl Open {
 mod tests {
     use super::*;
 
-    fn row(columns: Option<usize>, word: &str, text: &str) -> String {
-        let mut out = String::new();
-        Screen { colour: false, columns }.row(&mut out, word, text);
-        out
-    }
-
-    #[test]
-    fn a_long_row_is_wrapped_and_indented() {
-        assert_eq!(row(None, "why", "nobody listens"), "  why      nobody listens\n");
-        let text = "one two three four five six seven eight nine ten eleven twelve";
-        assert_eq!(
-            row(Some(60), "why", text),
-            "  why      one two three four five six seven eight nine ten\n           eleven twelve\n"
-        );
-        assert_eq!(
-            row(Some(40), "why", text),
-            "  why one two three four five six seven\n    eight nine ten eleven twelve\n"
-        );
-    }
-
-    #[test]
-    fn a_long_name_stays_whole() {
-        let name = "a-very-long-namespace/a-pod-with-a-name-of-its-own-7d9f8b6c5d-x2x4z";
-        assert!(row(Some(40), "hit", name).contains(name));
-    }
-
     #[test]
     fn a_command_stays_whole() {
         let text = "see nft -a list chain inet podpolicy ingress; then ip link set lo up (by hand)";

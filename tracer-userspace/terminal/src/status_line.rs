@@ -132,10 +132,4 @@ mod tests {
         assert_eq!(text(39), "1:02:03  attempts 1234  failed 12");
         assert_eq!(text(0), "1:02:03");
     }
-
-    #[test]
-    fn erase_without_a_line_does_nothing() {
-        erase();
-        assert!(!is_drawn());
-    }
 }
