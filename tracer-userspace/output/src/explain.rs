@@ -107,12 +107,4 @@ mod tests {
         }
         assert_eq!(index(Screen::default()).lines().count(), Cause::ALL.len() + 2, "one line each");
     }
-
-    #[test]
-    fn a_misspelled_name_finds_the_nearest_cause() {
-        assert_eq!(nearest("conection_refused"), Some("connection_refused"));
-        assert_eq!(nearest("Loopback-Down"), Some("loopback_down"));
-        assert_eq!(nearest("nodeport"), Some("nodeport_ephemeral_collision"));
-        assert_eq!(nearest("xyz"), None);
-    }
 }

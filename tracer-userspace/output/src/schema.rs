@@ -46,11 +46,3 @@ fn one_kind(fields: &mut Map<String, Value>) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn nothing_may_be_null() {
-        assert!(!super::text().contains("null"), "{}", super::text());
-    }
-}

@@ -161,13 +161,4 @@ mod tests {
         health.ready(1, 0);
         assert!(health.report().ready);
     }
-
-    #[test]
-    fn a_degraded_part_is_listed_until_it_works() {
-        let health = Health::default();
-        health.degraded("metrics", Some("127.0.0.1:1: in use".into()));
-        assert_eq!(health.report().degraded, ["metrics: 127.0.0.1:1: in use"]);
-        health.degraded("metrics", None);
-        assert_eq!(health.report().degraded, Vec::<String>::new());
-    }
 }

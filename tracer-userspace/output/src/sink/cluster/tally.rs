@@ -255,15 +255,4 @@ mod tests {
         assert_eq!(take(&mut tally, MAX + 1), 1, "one is written");
         assert_eq!(tally.entries.len(), MAX);
     }
-
-    #[test]
-    fn a_deleted_event_starts_again_with_the_unsent_failures() {
-        let (mut tally, now) = tally();
-        tally.take(note("a", 1, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
-        let key = tally.next().map(|(_, key)| key.clone()).expect("one");
-        tally.written(&key, "a.1".into(), now);
-        tally.take(note("a", 2, Some(REFUSED)), now, Timestamp::UNIX_EPOCH);
-        tally.gone(&key);
-        assert_eq!(tally.get(&key).map(|it| (it.count, it.event.clone())), Some((1, None)));
-    }
 }

@@ -33,13 +33,3 @@ fn classic(open_metrics: &str) -> String {
     }
     out
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_counters_family_is_named_as_its_samples() {
-        let open = "# HELP t_a Says it.\n# TYPE t_a counter\nt_a_total{x=\" counter\"} 1\n# HELP t_b B.\n# TYPE t_b gauge\nt_b 2\n# EOF\n";
-        let classic = "# HELP t_a_total Says it.\n# TYPE t_a_total counter\nt_a_total{x=\" counter\"} 1\n# HELP t_b B.\n# TYPE t_b gauge\nt_b 2\n";
-        assert_eq!(super::classic(open), classic);
-    }
-}

@@ -173,27 +173,23 @@ fn a_stronger_confidence_has_a_stronger_colour() {
 }
 
 #[test]
-fn an_unexplained_cause_lists_missing_hooks_and_lost_events() {
-    let mut body = of(Cause::Unexplained);
-    body.verdict.missing_hooks = vec!["ip_vs_leave".into()];
-    body.verdict.lost_events = 2;
-    let text = summary(vec![body]);
-    assert!(text.contains("  missing  hooks: ip_vs_leave; 2 events that were lost\n"), "{text}");
-}
-
-#[test]
-fn a_revised_verdict_counts_once() {
+fn the_summary_of_a_cause_has_its_counts_pods_and_what_is_missing() {
+    let mut unexplained = of(Cause::Unexplained);
+    unexplained.verdict.missing_hooks = vec!["ip_vs_leave".into()];
+    unexplained.verdict.lost_events = 2;
     let mut revision = of(Cause::AppStatusFailure);
     revision.revises = Some(0);
-    let text = summary(vec![of(Cause::Unexplained), revision]);
-    assert!(text.starts_with("1  app_status_failure  1 proven  03:04:05\n") && !text.contains("unexplained"), "{text}");
-}
-
-#[test]
-fn only_the_first_of_many_pods_are_named() {
-    let text = summary((0..9).map(|n| in_pod(of(Cause::LoopbackDown), &format!("p{n}"))).collect());
-    let named = "  hit      shop/p0 (1), shop/p1 (1), shop/p2 (1), shop/p3 (1), shop/p4 (1), and 4 more\n";
-    assert!(text.contains(named), "{text}");
+    let pods = (0..9).map(|n| in_pod(of(Cause::LoopbackDown), &format!("p{n}"))).collect();
+    let hit = "\n  hit      shop/p0 (1), shop/p1 (1), shop/p2 (1), shop/p3 (1), shop/p4 (1), and 4 more\n";
+    for (verdicts, head, part) in [
+        (vec![unexplained.clone()], "1  unexplained  ", "\n  missing  hooks: ip_vs_leave; 2 events that were lost\n"),
+        (vec![unexplained, revision], "1  app_status_failure  1 proven  03:04:05\n", "\n  hit      shop/cart\n"),
+        (pods, "9  loopback_down  9 proven  03:04:05\n", hit),
+    ] {
+        let text = summary(verdicts);
+        assert!(text.starts_with(head) && text.contains(part), "{text}");
+        assert_eq!(text.matches("  hit  ").count(), 1, "a revised verdict counts once: {text}");
+    }
 }
 
 #[test]
@@ -242,15 +238,4 @@ fn ports_of_a_healthy_node_are_printed_only_with_verbose() {
     assert_eq!(pressure(None, false), "");
     assert!(pressure(None, true).contains("ephemeral ports"));
     assert!(pressure(Some(1), false).contains("ephemeral ports"));
-}
-
-#[test]
-fn noise_is_no_failure() {
-    let mut body = of(Cause::TlsEofNoise);
-    body.verdict.outcome = Outcome::Noise;
-    let mut pretty = Pretty::default();
-    pretty.text(&recorded(7, Body::Verdict(body.into())), 0, NO_SCREEN);
-    let text = pretty.text(&stop(1, 0), 0, NO_SCREEN);
-    let noise = "1  tls_eof_noise  1 proven  03:04:05  no failure; details: tracer explain tls_eof_noise\n";
-    assert!(text.ends_with(&format!("{noise}healthy: 1 attempt, none failed\n")), "{text}");
 }
