@@ -324,11 +324,6 @@ mod tests {
     }
 
     #[test]
-    fn clap_accepts_the_definition() {
-        definition().debug_assert();
-    }
-
-    #[test]
     fn every_flag_has_its_variable() {
         let command = definition();
         let flags: Vec<_> = command.get_subcommands().flat_map(clap::Command::get_arguments).collect();

@@ -112,7 +112,7 @@ fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Daemon> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, Fake, PODS, Reply, cluster, now, ran, verdict};
+    use crate::testing;
     use serde_json::json;
 
     fn pod(name: &str, ready: bool, made: &str) -> Pod {
@@ -153,16 +153,5 @@ mod tests {
         let mut waiting = pod("a", false, "01:00:00");
         waiting.spec.node_name = String::new();
         assert!(by_node(vec![waiting]).is_empty());
-    }
-
-    #[tokio::test]
-    async fn of_two_tracers_on_a_node_the_ready_one_is_read() {
-        let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
-        let mut replies = cluster(&[testing::pod("shop", "cart-0", "n1", false)], &[("n1", log)]);
-        let tracer = |name, ready| testing::pod("tracer", name, "n1", ready);
-        let daemons = json!({"items": [tracer("other", false), tracer("tracer-n1", true)]});
-        replies.insert(PODS.into(), Reply::Json(200, daemons));
-        let ran = ran(&Fake::serve(replies).await, &["why", "cart-0", "-o", "pretty"]).await;
-        assert!(ran.out.contains("on n1 is not ready: "), "{}", ran.out);
     }
 }
