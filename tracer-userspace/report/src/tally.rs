@@ -36,7 +36,6 @@ pub(crate) struct Run {
 /// The state after the lines read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    filter: Filter,
     /// The time in view.
     pub(crate) scale: Scale,
     /// Counts by pod and cause.
@@ -61,6 +60,7 @@ pub(crate) struct Tally {
     pub(crate) unmatched: u64,
     /// Failures that did not pass the filter.
     filtered: u64,
+    /// What is counted.
     hits: FilterHits,
     pub(crate) records: u64,
     nodes: HashMap<String, RunVerdicts>,
@@ -69,7 +69,7 @@ pub(crate) struct Tally {
 impl Tally {
     /// Counts the records that pass this filter.
     pub(crate) fn new(filter: Filter) -> Self {
-        Self { filter, ..Self::default() }
+        Self { hits: FilterHits::new(filter), ..Self::default() }
     }
 
     pub(crate) fn push(&mut self, line: Line<'_>, bytes: &[u8]) {
@@ -93,7 +93,7 @@ impl Tally {
     /// How many failures passed the filter, and why none did; absent without a filter.
     pub(crate) fn shown(&self) -> Option<String> {
         let shown = self.pods.failures();
-        self.hits.shown(&self.filter, shown, shown + self.filtered)
+        self.hits.shown(shown, shown + self.filtered)
     }
 
     /// The same text, but only if no failure passed the filter.
@@ -109,7 +109,7 @@ impl Tally {
 
     /// The number of all attempts, if it is known.
     pub(crate) fn attempts(&self) -> Option<u64> {
-        let is_counted = self.stops > 0 && self.stops == self.runs.total() && !self.filter.is_set();
+        let is_counted = self.stops > 0 && self.stops == self.runs.total() && !self.hits.filter.is_set();
         Some(self.attempts_by_record)
             .filter(|&attempts| attempts > 0)
             .or_else(|| is_counted.then_some(self.attempts_by_stop))
@@ -121,8 +121,7 @@ impl Tally {
         let was_counted = fields.revises.is_some_and(|seq| self.revise(&fields.node_name, seq));
         let is_first = fields.revises.is_none();
         let count = Repeated::count_of(fields.repeated.as_ref());
-        self.hits.attempt(&self.filter, fields.k8s.as_ref(), Some(answer.cause), &answer.also);
-        if !self.filter.fits(fields.k8s.as_ref(), Some(answer.cause), &answer.also) {
+        if !self.hits.attempt(fields.k8s.as_ref(), Some(answer.cause), &answer.also) {
             self.filtered += if !answer.group().noise && (is_first || was_counted) { count } else { 0 };
             return;
         }
@@ -150,8 +149,7 @@ impl Tally {
 
     /// Counts an attempt. A failed attempt also has a verdict, which counts the failure.
     fn attempt(&mut self, fields: &Fields<'_>, us: i64) {
-        self.hits.attempt(&self.filter, fields.k8s.as_ref(), fields.cause, &[]);
-        if !self.filter.fits(fields.k8s.as_ref(), fields.cause, &[]) {
+        if !self.hits.attempt(fields.k8s.as_ref(), fields.cause, &[]) {
             return;
         }
         self.scale.see(us);

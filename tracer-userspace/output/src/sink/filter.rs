@@ -20,7 +20,7 @@ pub struct Filter {
 impl Filter {
     /// Whether a record is printed. Records that are not about an attempt always are.
     pub fn passes(&self, body: &Body) -> bool {
-        selected(body).is_none_or(|(k8s, cause, also)| self.fits(k8s, cause, also))
+        selected(body).is_none_or(|(k8s, cause, also)| self.fits_pod(k8s) && self.fits_cause(cause, also))
     }
 
     /// Whether a flag was given.
@@ -31,11 +31,6 @@ impl Filter {
     /// Whether a flag names a pod, so that a list of pods is needed.
     pub const fn needs_pods(&self) -> bool {
         self.namespace.is_some() || self.pod.is_some() || self.container.is_some()
-    }
-
-    /// Whether an attempt of this pod with this cause, and these beside it, passes.
-    pub fn fits(&self, k8s: Option<&K8s>, cause: Option<Cause>, also: &[Cause]) -> bool {
-        self.fits_pod(k8s) && self.fits_cause(cause, also)
     }
 
     fn fits_cause(&self, cause: Option<Cause>, also: &[Cause]) -> bool {
@@ -132,9 +127,10 @@ fn k8s_of(pod: &Pod, container_name: Option<String>) -> K8s {
     }
 }
 
-/// Which parts of the filter matched a pod or an attempt so far.
+/// A filter, and which parts of it matched a pod or an attempt so far.
 #[derive(Clone, Debug, Default)]
 pub struct FilterHits {
+    pub filter: Filter,
     pod: bool,
     /// What the user probably meant, by the first pod that tells.
     hint: Option<String>,
@@ -142,34 +138,41 @@ pub struct FilterHits {
 }
 
 impl FilterHits {
+    pub fn new(filter: Filter) -> Self {
+        Self { filter, ..Self::default() }
+    }
+
     /// Takes a pod of the node.
-    pub fn pod(&mut self, filter: &Filter, pod: &Pod) {
-        self.pod = self.pod || filter.fits_known(pod);
+    pub fn pod(&mut self, pod: &Pod) {
+        self.pod = self.pod || self.filter.fits_known(pod);
         if !self.pod && self.hint.is_none() {
-            self.hint = filter.hint_of_known(pod);
+            self.hint = self.filter.hint_of_known(pod);
         }
     }
 
-    /// Takes a verdict or an attempt, printed or not.
-    pub fn attempt(&mut self, filter: &Filter, k8s: Option<&K8s>, cause: Option<Cause>, also: &[Cause]) {
-        self.pod = self.pod || filter.fits_pod(k8s);
+    /// Takes a verdict or an attempt of this pod with this cause, and these beside it. Gives whether it passes.
+    pub fn attempt(&mut self, k8s: Option<&K8s>, cause: Option<Cause>, also: &[Cause]) -> bool {
+        let filter = &self.filter;
+        let (fits_pod, fits_cause) = (filter.fits_pod(k8s), filter.fits_cause(cause, also));
+        (self.pod, self.cause) = (self.pod || fits_pod, self.cause || fits_cause);
         // An attempt names one container of its pod only.
         let is_of_container = |k8s: &&K8s| filter.container.is_none() || filter.container == k8s.container_name;
         if let Some(k8s) = k8s.filter(|_| !self.pod && self.hint.is_none()).filter(is_of_container) {
             self.hint = filter.hint_of(k8s, k8s.container_name.as_deref().as_slice());
         }
-        self.cause = self.cause || filter.fits_cause(cause, also);
+        fits_pod && fits_cause
     }
 
     /// Takes any record.
-    pub fn record(&mut self, filter: &Filter, body: &Body) {
+    pub fn record(&mut self, body: &Body) {
         if let Some((k8s, cause, also)) = selected(body) {
-            self.attempt(filter, k8s, cause, also);
+            self.attempt(k8s, cause, also);
         }
     }
 
     /// `0 of 62 failures shown: no pod matches` with the flags. Absent without a filter, or if it hides no failure.
-    pub fn shown(&self, filter: &Filter, shown: u64, failures: u64) -> Option<String> {
+    pub fn shown(&self, shown: u64, failures: u64) -> Option<String> {
+        let filter = &self.filter;
         if !filter.is_set() {
             return None;
         }
@@ -217,12 +220,10 @@ mod tests {
             it.verdict.also.push(Cause::CpuThrottled);
         }
         assert!(filter.passes(&body));
-        let mut hits = FilterHits::default();
-        hits.record(&filter, &body);
-        assert_eq!(
-            hits.shown(&filter, 1, 1).as_deref(),
-            Some("1 of 1 failure shown: those that match `--cause cpu_throttled`")
-        );
+        let mut hits = FilterHits::new(filter);
+        hits.record(&body);
+        let message = "1 of 1 failure shown: those that match `--cause cpu_throttled`";
+        assert_eq!(hits.shown(1, 1).as_deref(), Some(message));
     }
 
     fn of_pod(typed: &str) -> Filter {
@@ -273,10 +274,10 @@ mod tests {
 
     #[test]
     fn a_summary_says_why_nothing_is_shown() {
-        let message = |filter: &Filter, shown| {
-            let mut hits = FilterHits::default();
-            hits.record(filter, &verdict(Cause::ConnectionRefused));
-            hits.shown(filter, shown, 62)
+        let message = |filter, shown| {
+            let mut hits = FilterHits::new(filter);
+            hits.record(&verdict(Cause::ConnectionRefused));
+            hits.shown(shown, 62)
         };
         let cause = |cause| Filter { causes: vec![cause], ..Filter::default() };
         for (filter, shown, reason) in [
@@ -285,8 +286,8 @@ mod tests {
             (cause(Cause::LoopbackDown), 0, "none has `--cause loopback_down`"),
             (cause(Cause::ConnectionRefused), 3, "those that match `--cause connection_refused`"),
         ] {
-            assert_eq!(message(&filter, shown), Some(format!("{shown} of 62 failures shown: {reason}")));
+            assert_eq!(message(filter, shown), Some(format!("{shown} of 62 failures shown: {reason}")));
         }
-        assert_eq!(message(&Filter::default(), 62), None);
+        assert_eq!(message(Filter::default(), 62), None);
     }
 }

@@ -29,7 +29,6 @@ use tracer_terminal::screen::{Screen, Style, safe};
 #[derive(Debug, Default)]
 pub struct Pretty {
     /// Which verdicts are printed.
-    filter: Filter,
     hits: FilterHits,
     /// Print the port usage of a healthy node, too.
     verbose: bool,
@@ -44,7 +43,7 @@ pub struct Pretty {
 
 impl Pretty {
     pub fn new(filter: Filter, verbose: bool) -> Self {
-        Self { filter, verbose, ..Self::default() }
+        Self { hits: FilterHits::new(filter), verbose, ..Self::default() }
     }
 
     /// For a reader who is not on the node: says on which node a command runs.
@@ -55,17 +54,17 @@ impl Pretty {
 
     /// Takes a record, printed or not, so that the summary can say why no verdict was printed.
     pub fn count(&mut self, body: &Body) {
-        self.hits.record(&self.filter, body);
+        self.hits.record(body);
     }
 
     /// Takes the pods of the node, for the same reason.
     pub fn count_pods(&mut self, pods: &[Pod]) {
-        pods.iter().for_each(|pod| self.hits.pod(&self.filter, pod));
+        pods.iter().for_each(|pod| self.hits.pod(pod));
     }
 
     /// How many failures passed the filter, and why none did; absent without a filter.
     pub fn shown(&self, shown: u64, failures: u64) -> Option<String> {
-        self.hits.shown(&self.filter, shown, failures)
+        self.hits.shown(shown, failures)
     }
 
     /// One record, its newlines included. `failed`: attempts so far.
@@ -226,13 +225,8 @@ fn node(out: &mut String, record: &Record, body: &NodeBody, screen: Screen) {
 fn loss(out: &mut String, record: &Record, body: &LossBody, screen: Screen) {
     let what = screen.paint(Style::Mild, &format!("{} lost", body.count));
     let from = plain::relative_ms(body.from_boot_ns, record.time_boot_ns);
-    let text = format!(
-        "{}  {what}  ({}) since {from}: {}",
-        plain::clock(&record.time),
-        safe(&body.where_),
-        means(&body.where_)
-    );
-    screen.head(out, &text);
+    let (time, place, means) = (plain::clock(&record.time), safe(&body.where_), means(&body.where_));
+    screen.head(out, &format!("{time}  {what}  ({place}) since {from}: {means}"));
 }
 
 fn means(place: &str) -> &'static str {
