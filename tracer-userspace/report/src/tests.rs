@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use tracer_output::sink::filter::Filter;
 
 const TIME: &str = "2026-01-02T03:04:05.000000000Z";
 

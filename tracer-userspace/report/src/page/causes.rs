@@ -62,7 +62,7 @@ fn rows(view: &View, details: &[CauseDetails], first: usize, groups: &[GroupView
                         td { a href={"#cause-" (letter(place))} { (chip(place)) " " code { (group.group.cause.name()) } } }
                         td {
                             (group.group.cause.title())
-                            @if let Some((fix, _)) = details.get(place).and_then(|it| it.fixes.first()) {
+                            @if let Some((fix, _)) = details[place].fixes.first() {
                                 p.remedy.quiet { (inline(&fix.text)) }
                             }
                         }
@@ -84,7 +84,7 @@ fn rows(view: &View, details: &[CauseDetails], first: usize, groups: &[GroupView
 pub(super) fn section(view: &View, details: &[CauseDetails]) -> Markup {
     let failures = view.groups.iter().take_while(|it| !it.group.noise).count();
     let cards = |from: usize, groups: &[GroupView]| {
-        html! { @for (place, group) in (from..).zip(groups) { (card(view, place, group, details.get(place))) } }
+        html! { @for (place, group) in (from..).zip(groups) { (card(view, place, group, &details[place])) } }
     };
     let (failed, misleading) = view.groups.split_at(failures);
     html! {
@@ -103,7 +103,7 @@ pub(super) fn section(view: &View, details: &[CauseDetails]) -> Markup {
     }
 }
 
-fn card(view: &View, place: usize, group: &GroupView, details: Option<&CauseDetails>) -> Markup {
+fn card(view: &View, place: usize, group: &GroupView, details: &CauseDetails) -> Markup {
     let cause = group.group.cause;
     let (first, last) = (clock(group.span.0, view.axis.length()), clock(group.span.1, view.axis.length()));
     html! {
@@ -115,12 +115,10 @@ fn card(view: &View, place: usize, group: &GroupView, details: Option<&CauseDeta
                 " · " (pod_or_count(view, place, group)) " · " (confidence_text(group.confidences))
                 @if group.span.0 <= group.span.1 { " · " time { (first) } @if first != last { "–" time { (last) } } " UTC" }
             }
-            @if let Some(details) = details {
-                p.why { (inline(&details.why)) }
-                dl {
-                    (variants("Fix", &details.fixes, verdict::fix))
-                    (variants("Culprit", &details.culprits, |who| html! { p.who { (safe(who)) } }))
-                }
+            p.why { (inline(&details.why)) }
+            dl {
+                (variants("Fix", &details.fixes, verdict::fix))
+                (variants("Culprit", &details.culprits, |who| html! { p.who { (safe(who)) } }))
             }
             (evidence(view, place))
             details {

@@ -81,10 +81,9 @@ impl View {
         let groups = groups(&pods);
         let clean = pods.iter().filter(|(_, pod)| pod.lanes.is_empty()).count() as u64;
         let passed = pods.iter().map(|(_, pod)| pod.passed).sum();
-        let mut rows: Vec<_> = pods.into_iter().filter(|(_, pod)| !pod.lanes.is_empty()).collect::<Vec<_>>();
-        rows.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let mut rows: Vec<_> = rows.into_iter().map(|(key, pod)| row(key, pod, &groups, &scale)).collect();
-        rows.sort_by_key(|row| std::cmp::Reverse(row.failures));
+        let with_verdict = pods.into_iter().filter(|(_, pod)| !pod.lanes.is_empty());
+        let mut rows: Vec<_> = with_verdict.map(|(key, pod)| row(key, pod, &groups, &scale)).collect();
+        rows.sort_by(|a, b| b.failures.cmp(&a.failures).then_with(|| a.key.cmp(&b.key)));
         let sum = |noise| groups.iter().filter(|it| it.group.noise == noise).map(|it| it.count).sum();
         let failures = sum(false);
         let series = tally.events.series.iter_mut();
