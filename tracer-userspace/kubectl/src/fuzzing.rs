@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::logs::Sink as _;
 use super::objects::Pod;
-use super::records::LINE_MAX;
+use super::records::{LINE_MAX, Reading};
 use super::top::{Answers, Causes, NodeTally, Page};
 use super::why::{Collected, Effect};
 use tracer_model::lines::Lines;
@@ -23,7 +23,9 @@ pub fn podlog(bytes: &[u8]) {
         let Ok(()) = lines.feed(chunk, |line| {
             if let Some(line) = line {
                 collected.take(line);
-                tally.line(line);
+                if let Some(head) = Reading::default().take(line) {
+                    tally.take(&head, line);
+                }
             }
             Ok::<_, Infallible>(())
         });

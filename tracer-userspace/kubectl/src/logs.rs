@@ -10,23 +10,25 @@ use super::api::{Api, LogOptions};
 use super::cli::{Access, Logs};
 use super::daemon::{self, Daemon};
 use super::problem::Problem;
-use super::records::each_line;
+use super::records::{Head, Reading, each_line};
 use tracer_terminal::error;
 
 /// The progress bar, which is cut to the terminal's width.
 const BAR: &str = "{pos}/{len} nodes [{wide_bar}] {eta}";
 
-/// Takes the lines of a node's log.
+/// Takes the records of a node's log.
 pub(super) trait Sink: 'static {
-    fn line(&mut self, line: &[u8]);
+    /// Takes a record. Gives whether it could be read.
+    fn take(&mut self, head: &Head<'_>, line: &[u8]) -> bool;
 }
 
 /// A log, as far as it was read.
 pub(super) struct Read<S> {
     pub(super) daemon: Daemon,
     pub(super) sink: S,
+    pub(super) reading: Reading,
     pub(super) bytes: u64,
-    /// Why the log could not be read to its end.
+    /// Why the log could not be read to its end, or has no record of our schema.
     pub(super) problem: Option<Problem>,
 }
 
@@ -67,12 +69,17 @@ pub(super) async fn read_all<S: Sink>(
 }
 
 async fn read<S: Sink>(api: &Api, daemon: Daemon, options: &LogOptions, mut sink: S) -> Read<S> {
-    let mut bytes = 0;
+    let (mut bytes, mut reading) = (0, Reading::default());
+    let take = |line: &[u8]| {
+        let is_readable = reading.take(line).is_none_or(|head| sink.take(&head, line));
+        reading.unreadable += u64::from(!is_readable);
+    };
     let problem = match api.log(&daemon.pod, &daemon.container, options).await {
-        Ok(mut log) => each_line(&mut log, &mut bytes, |line| sink.line(line)).await.err(),
+        Ok(mut log) => each_line(&mut log, &mut bytes, take).await.err(),
         Err(problem) => Some(problem),
     };
-    Read { daemon, sink, bytes, problem }
+    let problem = problem.or_else(|| reading.problem("its log"));
+    Read { daemon, sink, reading, bytes, problem }
 }
 
 /// A progress bar, on stderr if that is a terminal.

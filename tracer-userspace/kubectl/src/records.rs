@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::api::Log;
@@ -45,6 +46,11 @@ impl Reading {
             None => self.times = Some((head.time.to_string(), head.time.to_string())),
         }
         Some(head)
+    }
+
+    /// The time of the last record.
+    pub(super) fn newest(&self) -> Option<Timestamp> {
+        self.times.as_ref().and_then(|(_, last)| last.parse().ok())
     }
 
     /// The problem that the log has only records of another schema.

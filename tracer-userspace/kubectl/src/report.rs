@@ -7,21 +7,14 @@ use super::api::Api;
 use super::cli::Report;
 use super::logs::{self, Read, Sink};
 use super::problem::Problem;
-use super::records::Reading;
+use super::records::Head;
 use tracer_report::Collector;
 use tracer_terminal::error;
 
 /// Adds the records of a node's log to the page.
-struct ToPage {
-    collector: Rc<RefCell<Collector>>,
-    reading: Reading,
-}
-
-impl Sink for ToPage {
-    fn line(&mut self, line: &[u8]) {
-        if self.reading.take(line).is_some() && !self.collector.borrow_mut().push(line) {
-            self.reading.unreadable += 1;
-        }
+impl Sink for Rc<RefCell<Collector>> {
+    fn take(&mut self, _: &Head<'_>, line: &[u8]) -> bool {
+        self.borrow_mut().push(line)
     }
 }
 
@@ -29,17 +22,16 @@ impl Sink for ToPage {
 pub(super) async fn report(api: Api, args: &Report) -> Result<u8, Problem> {
     let collector = Collector::new(args.output_file.as_deref())?;
     let collector = Rc::new(RefCell::new(collector));
-    let new = || ToPage { collector: Rc::clone(&collector), reading: Reading::default() };
-    let take = |read: Read<ToPage>| {
-        let Read { daemon, sink: ToPage { reading, .. }, bytes, problem } = read;
-        let problem = problem.or_else(|| reading.problem("its log")).map(|problem| problem.to_string());
+    let take = |read: Read<_>| {
+        let Read { daemon, reading, bytes, problem, .. } = read;
+        let problem = problem.map(|problem| problem.to_string());
         let cut = (bytes >= args.logs.limit_bytes)
             .then(|| "its newest records are missing: shorten --since or raise --limit-bytes".to_owned());
         let unreadable = (reading.unreadable > 0).then(|| format!("{} lines could not be read", reading.unreadable));
         collector.borrow_mut().source(daemon.name(), problem.or(cut).or(unreadable));
         Ok(())
     };
-    let without = logs::read_all(Rc::new(api), &args.access, &args.logs, new, take).await?;
+    let without = logs::read_all(Rc::new(api), &args.access, &args.logs, || Rc::clone(&collector), take).await?;
     let collector = Rc::into_inner(collector).map(RefCell::into_inner);
     let mut collector = collector.ok_or_else(|| Problem::Found("a log is still being read".into()))?;
     without.into_iter().for_each(|node| collector.source(node, Some("no tracer runs there".into())));

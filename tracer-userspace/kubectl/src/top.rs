@@ -22,14 +22,13 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
     let api = Rc::new(api);
     let (mut causes, mut answers) = (Causes::default(), Answers::default());
     let take = |read: Read<NodeTally>| {
-        let Read { daemon, mut sink, bytes, problem } = read;
+        let Read { daemon, sink, reading, bytes, problem } = read;
         let node = daemon.node().to_owned();
-        let problem = problem.or_else(|| sink.reading.problem("its log"));
         if let Some(problem) = problem {
             answers.without.push((node.clone(), problem.to_string()));
         } else {
             answers.answered += 1;
-            if sink.reading.records == 0 {
+            if reading.records == 0 {
                 answers.without_records.push(node.clone());
             }
         }
@@ -39,8 +38,8 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
         if bytes >= args.logs.limit_bytes {
             answers.cut.push(node.clone());
         }
-        answers.unreadable += sink.reading.unreadable;
-        if let Some(seconds) = skew::of_node(&daemon.pod, sink.newest(), api.now()) {
+        answers.unreadable += reading.unreadable;
+        if let Some(seconds) = skew::of_node(&daemon.pod, reading.newest(), api.now()) {
             answers.skewed.push((node.clone(), seconds));
         }
         causes.add(&node, sink.finish());

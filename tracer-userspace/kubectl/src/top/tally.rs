@@ -8,7 +8,7 @@ use std::hash::{Hash as _, Hasher as _};
 use jiff::Timestamp;
 
 use super::super::logs::Sink;
-use super::super::records::Reading;
+use super::super::records::Head;
 use tracer_model::record::{Cause, Culprit, K8s, Outcome, Repeated, Workload};
 use tracer_report::Fields;
 
@@ -45,25 +45,20 @@ pub(crate) struct Group {
 
 #[derive(Default)]
 pub(crate) struct NodeTally {
-    pub(crate) reading: Reading,
     open: VecDeque<Open>,
     groups: HashMap<(Cause, Option<String>), Group>,
 }
 
 impl NodeTally {
-    pub(crate) fn newest(&self) -> Option<Timestamp> {
-        self.reading.times.as_ref().and_then(|(_, last)| last.parse().ok())
-    }
-
     /// The counts without the revised verdicts.
-    pub(crate) fn finish(&mut self) -> HashMap<(Cause, Option<String>), Group> {
+    pub(crate) fn finish(mut self) -> HashMap<(Cause, Option<String>), Group> {
         while let Some(open) = self.open.pop_front() {
             self.count(open);
         }
-        std::mem::take(&mut self.groups)
+        self.groups
     }
 
-    fn take(&mut self, fields: Fields<'_>, us: i64) {
+    fn add(&mut self, fields: Fields<'_>, us: i64) {
         if let Some(seq) = fields.revises {
             // A revision replaces one of the verdicts that the record stands for.
             self.open.iter_mut().filter(|it| it.seq == seq).for_each(|it| it.count -= 1);
@@ -102,16 +97,16 @@ impl NodeTally {
 }
 
 impl Sink for NodeTally {
-    fn line(&mut self, line: &[u8]) {
-        let Some(head) = self.reading.take(line) else { return };
+    fn take(&mut self, head: &Head<'_>, line: &[u8]) -> bool {
         if head.kind != "verdict" {
-            return;
+            return true;
         }
         let us = head.time.parse::<Timestamp>().map(Timestamp::as_microsecond);
         match (us, serde_json::from_slice::<Fields<'_>>(line)) {
-            (Ok(us), Ok(fields)) if fields.verdict.is_some() => self.take(fields, us),
-            _ => self.reading.unreadable += 1,
+            (Ok(us), Ok(fields)) if fields.verdict.is_some() => self.add(fields, us),
+            _ => return false,
         }
+        true
     }
 }
 
