@@ -215,22 +215,16 @@ fn listed(variable: Option<OsString>) -> Option<Vec<PathBuf>> {
     (!files.is_empty()).then_some(files)
 }
 
-/// The first file that has a value wins.
-fn merged(files: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
-    let mut all = Kubeconfig::default();
-    for file in files {
-        all = all.merge(Kubeconfig::read_from(file)?)?;
-    }
-    Ok(all)
-}
-
 async fn config(access: &Access) -> Result<Config, Problem> {
     let file = match &access.kubeconfig {
         Some(path) => Some(Kubeconfig::read_from(path)),
         // A pod normally has a service account and no kubeconfig.
         None if std::env::var_os("KUBECONFIG").is_none() && tracer_sources::cluster::in_cluster() => None,
         None => Some(match listed(std::env::var_os("KUBECONFIG")) {
-            Some(files) => merged(&files),
+            // The first file that has a value wins.
+            Some(files) => {
+                files.iter().try_fold(Kubeconfig::default(), |all, file| all.merge(Kubeconfig::read_from(file)?))
+            }
             None => Kubeconfig::read(),
         }),
     };

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::api::{Api, Log, LogOptions};
 use super::cli::{Attach, Format};
-use super::objects::Pod;
+use super::objects::{Pod, Waiting};
 use super::problem::Problem;
 use super::records::{LINE_MAX, Reading};
 use super::terminal;
@@ -39,10 +39,8 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
         Signals::new().map_err(|error| Problem::Found(format!("signals: {}", error::os_message(&error))))?;
     let kernel = api.node(&args.node).await?.status.node_info.kernel_version;
     let pod = api.create_pod(&args.attach_namespace, &pod::of(args, &kernel)?).await?;
-    error::report_line(
-        "attach",
-        &format!("pod {} runs tracer on {} for {} s", pod.full_name(), args.node, args.duration.as_secs()),
-    );
+    let (node, seconds) = (&args.node, args.duration.as_secs());
+    error::report_line("attach", &format!("pod {} runs tracer on {node} for {seconds} s", pod.full_name()));
     let ended = tokio::select! {
         log = start(api, args, &pod) => match log {
             Ok(log) => print(api, args, &pod, log, &mut signals, out).await,
@@ -59,9 +57,9 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
     let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
     let patience = if lost { AWAY } else { Duration::ZERO };
     if let Err(problem) = retried(patience, async || api.delete_pod(namespace, name).await).await {
+        let seconds = pod::deadline(args).as_secs();
         error::warn(&format!(
-            "pod {namespace}/{name} could not be deleted: {problem}. It ends by itself within {} s. Later: kubectl delete pod -n {namespace} {name}",
-            pod::deadline(args).as_secs()
+            "pod {namespace}/{name} could not be deleted: {problem}. It ends by itself within {seconds} s. Later: kubectl delete pod -n {namespace} {name}"
         ));
     }
     ended.map(|_| code)
@@ -69,35 +67,28 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
 
 /// Waits until tracer runs. Gives its log.
 async fn start(api: &Api, args: &Attach, pod: &Pod) -> Result<Log, Problem> {
-    let deadline = Instant::now() + START;
+    let (node, deadline) = (&args.node, Instant::now() + START);
     loop {
         let now = api.pod(&pod.metadata.namespace, &pod.metadata.name).await?;
         match now.status.phase.as_str() {
             "" | "Pending" => {}
             "Failed" if now.status.container_statuses.is_empty() => {
-                return Err(Problem::Found(format!("{} refuses the pod: {}", args.node, now.status.message)));
+                return Err(Problem::Found(format!("{node} refuses the pod: {}", now.status.message)));
             }
             _ => return follow(api, pod, None).await,
         }
         let waiting = now.status.container_statuses.iter().find_map(|it| it.state.waiting.as_ref());
         let refused = waiting.filter(|it| !matches!(it.reason.as_str(), "ContainerCreating" | "PodInitializing"));
-        if let Some(refused) = refused {
-            return Err(Problem::Found(format!(
-                "the pod does not start on {}: {}: {}",
-                args.node, refused.reason, refused.message
-            )));
+        if let Some(Waiting { reason, message, .. }) = refused {
+            return Err(Problem::Found(format!("the pod does not start on {node}: {reason}: {message}")));
         }
         if Instant::now() > deadline {
-            let why = if waiting.is_some() {
-                "is the image being pulled?"
-            } else {
-                "is there a node of this name, and does its kubelet run?"
+            let why = match waiting {
+                Some(_) => "is the image being pulled?",
+                None => "is there a node of this name, and does its kubelet run?",
             };
-            return Err(Problem::Found(format!(
-                "{} did not start the pod within {} s: {why}",
-                args.node,
-                START.as_secs()
-            )));
+            let seconds = START.as_secs();
+            return Err(Problem::Found(format!("{node} did not start the pod within {seconds} s: {why}")));
         }
         sleep(POLL).await;
     }

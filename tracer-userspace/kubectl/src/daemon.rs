@@ -49,26 +49,21 @@ impl Daemon {
 
     /// A warning if several pods of tracer run on one node.
     pub(super) fn warning(&self) -> Option<String> {
-        let others = self.others.join(", ");
-        (!self.others.is_empty()).then(|| {
-            format!(
-                "{} tracer pods run on {}: {} is read, not {others}",
-                self.others.len() + 1,
-                self.node(),
-                self.pod.full_name()
-            )
-        })
+        let (count, others) = (self.others.len() + 1, self.others.join(", "));
+        let (node, read) = (self.node(), self.pod.full_name());
+        (count > 1).then(|| format!("{count} tracer pods run on {node}: {read} is read, not {others}"))
     }
 }
 
 pub(super) async fn of_node(api: &Api, access: &Access, node: &str) -> Result<Daemon, Problem> {
-    let pods = api.pods(&access.daemonset_namespace, &access.daemonset_selector, Some(node)).await?;
-    by_node(pods).remove(node).ok_or_else(|| {
-        Problem::Found(format!(
-            "no tracer runs on {node}: no pod of `{}` in namespace `{}` is there; `kubectl tracer attach {node}` does without the DaemonSet",
-            access.daemonset_selector, access.daemonset_namespace
-        ))
-    })
+    let Access { daemonset_namespace: namespace, daemonset_selector: selector, .. } = access;
+    let daemon = by_node(api.pods(namespace, selector, Some(node)).await?).remove(node);
+    let none = || {
+        format!(
+            "no tracer runs on {node}: no pod of `{selector}` in namespace `{namespace}` is there; `kubectl tracer attach {node}` does without the DaemonSet"
+        )
+    };
+    daemon.ok_or_else(|| Problem::Found(none()))
 }
 
 /// The daemons of these nodes, or of all if the list is empty, and those of the nodes that have no daemon.
@@ -77,12 +72,11 @@ pub(super) async fn of_nodes(
     access: &Access,
     nodes: &[String],
 ) -> Result<(Vec<Daemon>, Vec<String>), Problem> {
-    let pods = api.pods(&access.daemonset_namespace, &access.daemonset_selector, None).await?;
-    let mut daemons = by_node(pods);
+    let Access { daemonset_namespace: namespace, daemonset_selector: selector, .. } = access;
+    let mut daemons = by_node(api.pods(namespace, selector, None).await?);
     if daemons.is_empty() {
         return Err(Problem::Found(format!(
-            "no tracer runs in this cluster: no pod of `{}` in namespace `{}` (--daemonset-namespace, --daemonset-selector)",
-            access.daemonset_selector, access.daemonset_namespace
+            "no tracer runs in this cluster: no pod of `{selector}` in namespace `{namespace}` (--daemonset-namespace, --daemonset-selector)"
         )));
     }
     let mut without: Vec<String> = nodes.iter().filter(|node| !daemons.contains_key(*node)).cloned().collect();

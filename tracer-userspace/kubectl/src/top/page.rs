@@ -188,13 +188,8 @@ fn block(out: &mut String, cause: Cause, tally: &CauseTally, has_dates: bool, sc
     let mut culprits: Vec<_> = tally.culprits.iter().collect();
     culprits.sort_by_key(|(_, it)| Reverse(it.count));
     for (culprit, it) in culprits.iter().take(NAMED) {
-        let text = format!(
-            "{culprit}; the same on {} since {}, first {}",
-            counted(it.count, "node"),
-            clock(it.first_us),
-            it.first
-        );
-        screen.row(out, "culprit", &text);
+        let (nodes, since) = (counted(it.count, "node"), clock(it.first_us));
+        screen.row(out, "culprit", &format!("{culprit}; the same on {nodes} since {since}, first {}", it.first));
     }
     if culprits.len() > NAMED {
         screen.row(out, "", &format!("and {} more", culprits.len() - NAMED));

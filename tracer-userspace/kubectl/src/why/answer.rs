@@ -40,11 +40,8 @@ pub(super) fn text(of_pod: &OfPod, collected: &Collected, daemon: &Daemon, now: 
     let Some(failure) = of_pod.failure(Effect::None) else {
         let hidden = match of_pod.hidden {
             0 => String::new(),
-            n => format!(
-                "; {} of the pod {} not of this container",
-                counted(n, "verdict"),
-                if n == 1 { "is" } else { "are" }
-            ),
+            1 => "; 1 verdict of the pod is not of this container".to_owned(),
+            n => format!("; {n} verdicts of the pod are not of this container"),
         };
         return format!("{subject}; tracer has no failure of {it} {window}{hidden}");
     };
@@ -154,17 +151,13 @@ pub(super) fn describe_log(collected: &Collected, daemon: &Daemon, screen: Scree
     let others = counted(collected.others, "verdict");
     row("read", &format!("{records} of {}: {others} of other pods and connections", daemon.name()));
     if collected.reading.records == 0 {
-        row(
-            "doctor",
-            "nothing is known of the node: nothing happened there in this time, or tracer writes to a file (--output-file)",
-        );
+        let why = "nothing happened there in this time, or tracer writes to a file (--output-file)";
+        row("doctor", &format!("nothing is known of the node: {why}"));
     }
     if restarts(&daemon.pod) > 0 {
         let (namespace, name) = (&daemon.pod.metadata.namespace, &daemon.pod.metadata.name);
-        row(
-            "before",
-            &format!("tracer was restarted: kubectl logs -n {namespace} {name} -p has its records of the time before"),
-        );
+        let logs = format!("kubectl logs -n {namespace} {name} -p");
+        row("before", &format!("tracer was restarted: {logs} has its records of the time before"));
     }
     if let Some(start) = &collected.start {
         row("sources", &start.sources.join("; "));
