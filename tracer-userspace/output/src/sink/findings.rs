@@ -22,12 +22,8 @@ pub fn table(findings: &[FindingBody], node_name: &str, only_problems: bool, scr
     }
     let count = |status| findings.iter().filter(|finding| finding.status == status).count();
     let counts: Vec<_> = ORDER.iter().map(|status| format!("{} {status}", count(*status))).collect();
-    screen.lines(
-        &mut out,
-        "",
-        "",
-        &screen.paint(Style::Strong, &format!("{}: {}", safe(node_name), counts.join(", "))),
-    );
+    let sum = format!("{}: {}", safe(node_name), counts.join(", "));
+    screen.lines(&mut out, "", "", &screen.paint(Style::Strong, &sum));
     out
 }
 
@@ -112,10 +108,8 @@ warn    b
     fn a_check_of_each_address_family_names_it() {
         let mut v6 = finding("ip_forward", Status::Ok);
         v6.fields.insert("family".into(), "ipv6".into());
-        assert_eq!(
-            (name(&v6).as_str(), name(&finding("conntrack", Status::Ok)).as_str()),
-            ("ip_forward IPv6", "conntrack")
-        );
+        let names = [v6, finding("conntrack", Status::Ok)].map(|finding| name(&finding));
+        assert_eq!(names, ["ip_forward IPv6", "conntrack"]);
     }
 
     #[test]

@@ -27,10 +27,13 @@ fn rates() -> Rates {
     }
 }
 
+fn config(explain: bool, condition: bool) -> ClusterOutput {
+    ClusterOutput { access: Access::InCluster, node_name: "n1".into(), explain, condition }
+}
+
 /// A sink with an API server that runs beside the test.
 fn start(api: &Fake, explain: bool, rates: Rates) -> (ClusterSink, JoinHandle<()>) {
-    let config = ClusterOutput { access: Access::InCluster, node_name: "n1".into(), explain, condition: !explain };
-    let (sink, inbox) = ClusterSink::new(&config);
+    let (sink, inbox) = ClusterSink::new(&config(explain, !explain));
     let client = client_of(api.addr);
     (sink, tokio::task::spawn_local(write(client, "n1", inbox, pace(), rates)))
 }
@@ -202,9 +205,7 @@ impl ClusterSink {
     /// A sink with a task that runs as long as the sender is held.
     pub(in crate::sink) fn stuck() -> (Self, std_mpsc::Sender<()>) {
         let (runs, running) = std_mpsc::channel();
-        let config =
-            ClusterOutput { access: Access::InCluster, node_name: "n1".into(), explain: true, condition: true };
-        let (mut sink, _) = Self::new(&config);
+        let (mut sink, _) = Self::new(&config(true, true));
         sink.running = Some(running);
         (sink, runs)
     }
@@ -222,8 +223,7 @@ fn a_task_that_does_not_end_is_abandoned_after_the_patience() {
 
 #[test]
 fn a_full_queue_drops_and_counts_without_blocking() {
-    let config = ClusterOutput { access: Access::InCluster, node_name: "n1".into(), explain: true, condition: false };
-    let (mut sink, mut inbox) = ClusterSink::new(&config);
+    let (mut sink, mut inbox) = ClusterSink::new(&config(true, false));
     let mut stream = tracer_core::testing::Stream::new();
     stream.http_readiness().connect().established().answer(AnswerKind::Http, Some(503));
     stream.closes((100, 101, 200));

@@ -23,11 +23,8 @@ impl Output {
             return;
         }
         self.failed = true;
-        error::report(&format!(
-            "stdout: {}: {} not written",
-            os_message(error),
-            were(self.unwritten() as u64, "record")
-        ));
+        let records = were(self.unwritten() as u64, "record");
+        error::report(&format!("stdout: {}: {records} not written", os_message(error)));
     }
 
     /// Lets the records wait until the file can be written again.
