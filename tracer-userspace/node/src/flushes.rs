@@ -16,13 +16,11 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::clock::boot_ns;
 use super::links::LinkError;
-use super::netlink::{Message, Netlink, address, attribute, attributes, field, messages, number};
-use super::policy::{
-    FRA_DST, FRA_PRIORITY, FRA_SRC, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, INVERT, RTMSG, RULE, UNDERSTOOD,
-};
+use super::netlink::{Message, Netlink, attribute, field, messages, number};
+use super::policy::{RTMSG, Rule, prefix, table};
 use super::procfs::NodeNetns;
 use super::removers::of_port;
-use tracer_model::event::{BULK, FlushedRules, Prefix, RemovedRoute, Remover, RulesFlushed};
+use tracer_model::event::{BULK, FlushedRules, Netns, RemovedRoute, Remover, RulesFlushed};
 
 /// How many removals are remembered at once, and how many of them each flush reports.
 const MOST_REMOVED: usize = 4096;
@@ -86,18 +84,7 @@ impl RoutingWatch {
 
     /// The rules and routes that were removed in bulk and not added again.
     pub fn take(&mut self) -> Vec<RulesFlushed> {
-        let now = Instant::now();
-        let flushed = self.removals.take(now).into_iter();
-        flushed
-            .map(|(since_boot_ns, count, rules, by)| RulesFlushed {
-                netns: self.node.netns,
-                since_boot_ns,
-                count,
-                incomplete: count >= MOST_REMOVED,
-                rules,
-                by,
-            })
-            .collect()
+        self.removals.take(self.node.netns, Instant::now())
     }
 
     /// For `poll(2)`.
@@ -121,8 +108,6 @@ struct Removal {
     /// The process of each port, if it was found.
     by: BTreeMap<u32, Option<Remover>>,
 }
-
-type Flushed = (u64, usize, FlushedRules, Option<Remover>);
 
 impl Removals {
     /// Adds a report. `None`: reports were lost. They may have shown that rules were added again, so all bursts end
@@ -151,9 +136,9 @@ impl Removals {
         }
     }
 
-    fn take(&mut self, now: Instant) -> Vec<Flushed> {
+    fn take(&mut self, netns: Netns, now: Instant) -> Vec<RulesFlushed> {
         let over = self.bursts.extract_if(.., |_, removal| removal.burst.due() <= now);
-        over.flat_map(|(kind, removal)| removal.flushed(kind)).collect()
+        over.flat_map(|(kind, removal)| removal.flushed(netns, kind)).collect()
     }
 }
 
@@ -172,7 +157,7 @@ impl Removal {
 
     /// What each process removed. `ip rule flush` opens a socket for each rule, and the process often ends too early to
     /// be found. Therefore removals without a known process count together.
-    fn flushed(self, (is_rule, _): Kind) -> Vec<Flushed> {
+    fn flushed(self, netns: Netns, (is_rule, _): Kind) -> Vec<RulesFlushed> {
         let mut of_each: Vec<(Option<Remover>, Vec<RemovedRoute>)> = Vec::new();
         for (route, port) in self.gone.into_values() {
             let by = self.by.get(&port).cloned().flatten();
@@ -184,10 +169,10 @@ impl Removal {
         let in_bulk = of_each.into_iter().filter(|(_, routes)| routes.len() >= BULK);
         in_bulk
             .map(|(by, mut routes)| {
-                let count = routes.len();
+                let (count, since_boot_ns) = (routes.len(), self.burst.since_boot_ns);
                 routes.truncate(MOST_KEPT);
                 let rules = if is_rule { FlushedRules::Rules(routes) } else { FlushedRules::Routes(routes) };
-                (self.burst.since_boot_ns, count, rules, by)
+                RulesFlushed { netns, since_boot_ns, count, incomplete: count >= MOST_REMOVED, rules, by }
             })
             .collect()
     }
@@ -195,20 +180,9 @@ impl Removal {
 
 /// The identity of a rule, which is its whole message, and the addresses that it applied to.
 fn rule(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
-    let rest = message.get(RULE..)?;
-    let prefix = |number, length| prefix(rest, number, *message.get(length)?);
-    let inverted = field(message, 8).map(u32::from_ne_bytes)? & INVERT != 0;
-    let suppresses = attribute(rest, FRA_SUPPRESS_PREFIXLEN).is_some_and(|length| length != [u8::MAX; 4]);
-    let understood = attributes(rest).all(|(number, _)| UNDERSTOOD.contains(&number)) && *message.get(3)? == 0;
-    let route = RemovedRoute {
-        v6: is_v6(message)?,
-        from: prefix(FRA_SRC, 2),
-        to: prefix(FRA_DST, 1),
-        narrower: inverted || suppresses || !understood,
-        table: number(rest, FRA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?,
-        priority: number(rest, FRA_PRIORITY).or(Some(0)),
-    };
-    Some((message.to_vec(), route))
+    let Rule { from, to, table, priority, is_plain, .. } = Rule::parse(message)?;
+    let (v6, priority) = (is_v6(message)?, Some(priority));
+    Some((message.to_vec(), RemovedRoute { v6, from, to, narrower: !is_plain, table, priority }))
 }
 
 /// The identity of a route (subnet, table, priority, type of service), and the addresses that it applied to.
@@ -220,7 +194,7 @@ fn route(message: &[u8]) -> Option<(Vec<u8>, RemovedRoute)> {
         return None;
     }
     let to = prefix(rest, RTA_DST, *message.get(1)?);
-    let table = number(rest, RTA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?;
+    let table = table(message, RTA_TABLE)?;
     let priority = number(rest, RTA_PRIORITY).unwrap_or_default();
     let mut name = vec![*message.get(1)?, *message.get(3)?];
     name.extend_from_slice(attribute(rest, RTA_DST).unwrap_or_default());
@@ -237,14 +211,10 @@ fn is_v6(message: &[u8]) -> Option<bool> {
     }
 }
 
-/// `None`: all addresses.
-fn prefix(attributes: &[u8], number: u16, len: u8) -> Option<Prefix> {
-    attribute(attributes, number).and_then(address).filter(|_| len > 0).map(|addr| Prefix { addr, len })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::netlink::push;
+    use super::super::policy::{FRA_DST, FRA_PRIORITY, FRA_TABLE};
     use super::*;
     use std::net::IpAddr;
 
@@ -272,13 +242,13 @@ mod tests {
     }
 
     /// The flushes after these messages, each with its kind and its port.
-    fn flushed(messages: &[(u16, u32, Vec<u8>)]) -> Vec<Flushed> {
+    fn flushed(messages: &[(u16, u32, Vec<u8>)]) -> Vec<RulesFlushed> {
         let (mut removals, now) = (Removals::default(), Instant::now());
         for (kind, port, payload) in messages {
             removals.see(Some(Message { kind: *kind, port: *port, payload }), now, by);
         }
-        assert!(removals.take(now).is_empty(), "they may come back");
-        removals.take(now + QUIET)
+        assert!(removals.take(Netns(1), now).is_empty(), "they may come back");
+        removals.take(Netns(1), now + QUIET)
     }
 
     fn removed(count: u8, port: impl Fn(u8) -> u32) -> Vec<(u16, u32, Vec<u8>)> {
@@ -288,7 +258,9 @@ mod tests {
     #[test]
     fn three_rules_that_one_process_removes_are_a_flush() {
         let all = flushed(&removed(3, |_| PID));
-        let [(_, 3, FlushedRules::Rules(gone), Some(by))] = all.as_slice() else { panic!("{all:?}") };
+        let [RulesFlushed { count: 3, rules: FlushedRules::Rules(gone), by: Some(by), .. }] = all.as_slice() else {
+            panic!("{all:?}")
+        };
         assert_eq!((by.pid, gone[0].table, gone[0].priority), (PID, 101, Some(7)));
         let [from, to] = ["10.0.0.1", "10.88.0.2"].map(|addr| addr.parse::<IpAddr>().expect("an address"));
         assert_eq!((gone[0].applied_to(from, to), gone[1].applied_to(from, to)), (false, true));
@@ -314,7 +286,10 @@ mod tests {
     fn only_unicast_routes_are_a_flush() {
         let routes = |kind| (1..=3).map(|n| (RTM_DELROUTE, PID, a_route(n, kind))).collect::<Vec<_>>();
         let all = flushed(&routes(RTN_UNICAST));
-        assert!(matches!(all.as_slice(), [(_, 3, FlushedRules::Routes(_), Some(_))]), "{all:?}");
+        let [RulesFlushed { count, rules: FlushedRules::Routes(_), by, .. }] = all.as_slice() else {
+            panic!("{all:?}")
+        };
+        assert!(*count == 3 && by.is_some());
         assert!(flushed(&routes(libc::RTN_LOCAL)).is_empty());
     }
 
@@ -326,7 +301,7 @@ mod tests {
             removals.see(Some(Message { kind: RTM_DELRULE, port: PID, payload: &a_rule(n) }), now, by);
         }
         removals.see(None, now, by);
-        assert!(removals.take(now + LONGEST).is_empty());
+        assert!(removals.take(Netns(1), now + LONGEST).is_empty());
     }
 
     #[test]

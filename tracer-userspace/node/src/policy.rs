@@ -18,21 +18,20 @@ const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
 /// `struct fib_rule_hdr`: family, lengths of the prefixes, tos, table, two reserved, action, flags.
-pub(super) const RULE: usize = 12;
+const RULE: usize = 12;
 pub(super) const FRA_DST: u16 = 1;
-pub(super) const FRA_SRC: u16 = 2;
+const FRA_SRC: u16 = 2;
 const FRA_IIFNAME: u16 = 3;
 pub(super) const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
-pub(super) const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 pub(super) const FRA_TABLE: u16 = 15;
 const FRA_PAD: u16 = 18;
 const FRA_PROTOCOL: u16 = 21;
 /// tracer understands a rule only if it has no other attributes than these.
-pub(super) const UNDERSTOOD: [u16; 7] =
-    [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
+const UNDERSTOOD: [u16; 7] = [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
 /// `FIB_RULE_INVERT`: the rule holds where its conditions do not.
-pub(super) const INVERT: u32 = 2;
+const INVERT: u32 = 2;
 
 /// The route of the calling thread's namespace from `source` to `target`, if it leads to another device than the pod's.
 /// `link` is the pod's own link with the target's address.
@@ -95,8 +94,46 @@ fn route_request(source: SocketAddr, target: SocketAddr) -> Vec<u8> {
 }
 
 fn parse_route(message: &[u8]) -> Option<(u32, u32)> {
-    let rest = message.get(RTMSG..)?;
-    Some((number(rest, RTA_OIF)?, number(rest, RTA_TABLE).or_else(|| message.get(4).copied().map(u32::from))?))
+    Some((number(message.get(RTMSG..)?, RTA_OIF)?, table(message, RTA_TABLE)?))
+}
+
+/// The table of a route, or of a rule, whose header is alike. The header has no room for numbers above 255.
+pub(super) fn table(message: &[u8], attr: u16) -> Option<u32> {
+    number(message.get(RTMSG..)?, attr).or_else(|| message.get(4).copied().map(u32::from))
+}
+
+/// The prefix in an attribute, with its length from the header. `None`: all addresses.
+pub(super) fn prefix(attributes: &[u8], number: u16, len: u8) -> Option<Prefix> {
+    attribute(attributes, number).and_then(address).filter(|_| len > 0).map(|addr| Prefix { addr, len })
+}
+
+/// A routing rule.
+pub(super) struct Rule {
+    pub(super) from: Option<Prefix>,
+    pub(super) to: Option<Prefix>,
+    pub(super) table: u32,
+    pub(super) priority: u32,
+    inverted: bool,
+    /// It sends all packets with its addresses to each route of its table.
+    pub(super) is_plain: bool,
+}
+
+impl Rule {
+    pub(super) fn parse(message: &[u8]) -> Option<Self> {
+        let rest = message.get(RULE..)?;
+        let inverted = field(message, 8).map(u32::from_ne_bytes)? & INVERT != 0;
+        let suppresses = number(rest, FRA_SUPPRESS_PREFIXLEN).is_some_and(|length| length != u32::MAX);
+        let tos = *message.get(3)?;
+        let understood = tos == 0 && attributes(rest).all(|(number, _)| UNDERSTOOD.contains(&number));
+        Some(Self {
+            from: prefix(rest, FRA_SRC, *message.get(2)?),
+            to: prefix(rest, FRA_DST, *message.get(1)?),
+            table: table(message, FRA_TABLE)?,
+            priority: number(rest, FRA_PRIORITY).unwrap_or_default(),
+            inverted,
+            is_plain: !inverted && !suppresses && understood,
+        })
+    }
 }
 
 /// The first rule that sends packets with these addresses to this table; `None` if it has a condition that tracer does
@@ -116,32 +153,21 @@ fn rule(source: IpAddr, target: IpAddr, table: u32) -> io::Result<Option<Routing
 
 /// The priority of a rule that may send these packets to this table, and the rule itself if it certainly does.
 fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Option<(u32, Option<RoutingRule>)> {
-    let rest = message.get(RULE..)?;
-    let value = |attr| number(rest, attr);
-    let prefix = |number, length: usize| {
-        let (addr, len) = (attribute(rest, number).and_then(address)?, *message.get(length)?);
-        (len > 0).then_some(Prefix { addr, len })
-    };
-    let (to, from) = (prefix(FRA_DST, 1), prefix(FRA_SRC, 2));
+    let (rule, rest) = (Rule::parse(message)?, message.get(RULE..)?);
+    let Rule { from, to, priority, .. } = rule;
     let holds = |prefix: Option<Prefix>, addr| prefix.is_none_or(|it| it.holds(addr));
     // For rules, the node's own packets have no mark and come in by `lo` (`fib_rule_match`, net/core/fib_rules.c).
-    let matches_other_traffic = value(FRA_FWMARK).is_some_and(|mark| mark != 0)
+    let matches_other_traffic = number(rest, FRA_FWMARK).is_some_and(|mark| mark != 0)
         || attribute(rest, FRA_IIFNAME).is_some_and(|name| text(name) != "lo");
-    let inverted = field(message, 8).map(u32::from_ne_bytes)? & INVERT != 0;
     let fits = holds(from, source) && holds(to, target) && !matches_other_traffic;
-    if value(FRA_TABLE) != Some(table) || !(fits || inverted) {
+    if rule.table != table || !(fits || rule.inverted) {
         return None;
     }
-    let suppresses = value(FRA_SUPPRESS_PREFIXLEN).is_some_and(|length| length != u32::MAX);
-    let tos = *message.get(3)?;
-    let understood =
-        !inverted && !suppresses && tos == 0 && attributes(rest).all(|(number, _)| UNDERSTOOD.contains(&number));
     let cidr = |Prefix { addr, len }| {
         let whole = if addr.is_ipv4() { 32 } else { 128 };
         if len == whole { addr.to_string() } else { format!("{addr}/{len}") }
     };
-    let priority = value(FRA_PRIORITY).unwrap_or_default();
-    Some((priority, understood.then(|| RoutingRule { priority, from: from.map(cidr), to: to.map(cidr) })))
+    Some((priority, rule.is_plain.then(|| RoutingRule { priority, from: from.map(cidr), to: to.map(cidr) })))
 }
 
 const fn bits(bytes: &[u8]) -> u8 {
