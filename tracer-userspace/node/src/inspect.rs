@@ -212,9 +212,9 @@ fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, most: &Limits, mounts:
     let mut holders = found.held.iter().filter(|(_, held)| holds(held)).map(|(pid, _)| *pid);
     let pid = holders.next().filter(|_| holders.next().is_none());
     let connection = sockets.connection.as_ref().map(|(connection, _)| ServedConnection { pid, ..connection.clone() });
-    let servers::States { processes, pressure, incomplete } = servers::states(found.held.keys().copied(), mounts);
-    let (incomplete, no_connection_of) = (found.incomplete || incomplete, sockets.no_connection_of);
-    Serving { processes, incomplete, connection, no_connection_of, pressure }
+    let states = servers::states(found.held.keys().copied(), mounts);
+    let (incomplete, no_connection_of) = (found.incomplete || states.incomplete, sockets.no_connection_of);
+    Serving { incomplete, connection, no_connection_of, ..states }
 }
 
 /// Whether the calling thread's namespace has this address.
@@ -287,44 +287,26 @@ type Listener = (ListenerState, u64);
 fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<Listener>> {
     let port = target.port();
     let (v4, v6) = if count { half_open(port)? } else { (None, None) };
-    let mut all = Fullest { target: target.ip(), listeners: Vec::new() };
+    let mut all = Vec::new();
     sock_diag::dump(LISTEN, port, |socket| {
         let (addr, half_open) = (socket.local, if socket.v6 { v6 } else { v4 });
-        all.add((ListenerState { addr, waiting: socket.received, backlog: socket.sent, half_open }, socket.inode));
+        all.push((ListenerState { addr, waiting: socket.received, backlog: socket.sent, half_open }, socket.inode));
+        cut(&mut all, 2 * MOST_LISTENERS, target.ip());
     })?;
-    Ok(all.listeners())
+    cut(&mut all, MOST_LISTENERS, target.ip());
+    Ok(all)
 }
 
-/// Keeps [`MOST_LISTENERS`] of the listeners on a port; SO_REUSEPORT allows many. Prefers those that can get a SYN to
-/// the target, then those with the fullest queues.
-struct Fullest {
-    target: IpAddr,
-    listeners: Vec<Listener>,
-}
-
-impl Fullest {
-    fn add(&mut self, listener: Listener) {
-        self.listeners.push(listener);
-        if self.listeners.len() >= 2 * MOST_LISTENERS {
-            self.cut();
-        }
-    }
-
-    fn cut(&mut self) {
-        let key = |(it, _): &Listener| {
+/// Keeps [`MOST_LISTENERS`] of the listeners on a port if there are more than `most`; SO_REUSEPORT allows many. Prefers
+/// those that can get a SYN to the target, then those with the fullest queues.
+fn cut(listeners: &mut Vec<Listener>, most: usize, target: IpAddr) {
+    if listeners.len() > most {
+        listeners.sort_by_key(|(it, _)| {
             let ip = it.addr.ip();
-            let fits = ip == self.target || ip.is_unspecified() && (ip.is_ipv6() || self.target.is_ipv4());
+            let fits = ip == target || ip.is_unspecified() && (ip.is_ipv6() || target.is_ipv4());
             std::cmp::Reverse((fits, it.waiting > it.backlog, it.waiting, it.half_open))
-        };
-        self.listeners.sort_by_key(key);
-        self.listeners.truncate(MOST_LISTENERS);
-    }
-
-    fn listeners(mut self) -> Vec<Listener> {
-        if self.listeners.len() > MOST_LISTENERS {
-            self.cut();
-        }
-        self.listeners
+        });
+        listeners.truncate(MOST_LISTENERS);
     }
 }
 

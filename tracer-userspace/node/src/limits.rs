@@ -10,7 +10,7 @@ use super::namespaces::{Namespaces, max_age};
 use super::servers::{below_the_root, states};
 use super::throttle::{self, value};
 use crate::cgroups::{Hierarchy, Mounts};
-use tracer_model::event::{CgroupCounters, ContainerLimits, Netns, Serving};
+use tracer_model::event::{CgroupCounters, ContainerLimits, Netns};
 use tracer_model::query::Awaited;
 
 /// Reads the limits of a container that has processes in this namespace; `None` if none was found.
@@ -21,17 +21,11 @@ pub fn read(netns: Netns, id: String, namespaces: &mut Namespaces) -> Option<Con
     let own: Vec<(u32, String)> = all.filter(|(_, text)| is_in(text, &id)).collect();
     let distinct = throttle::distinct(own.iter().cloned(), |_| true);
     let first = distinct.first()?;
-    let states = states(own.iter().map(|(pid, _)| *pid), &mounts);
     let cpu = throttle::with_parents(distinct.iter().filter_map(|text| throttle::folder(text, &mounts)));
     Some(ContainerLimits {
         throttled: cpu.iter().filter_map(|folder| throttle::read(folder)).collect(),
         counters: counters(first, &id, &mounts),
-        serving: Serving {
-            processes: states.processes,
-            incomplete: states.incomplete,
-            pressure: states.pressure,
-            ..Serving::default()
-        },
+        serving: states(own.iter().map(|(pid, _)| *pid), &mounts),
         id,
     })
 }

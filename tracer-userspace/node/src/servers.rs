@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::procfs::netns_of;
 use super::throttle;
 use crate::cgroups::{Hierarchy, Mounts, path_in};
-use tracer_model::event::{Netns, Pressure, ServerProcess, ServerTasks};
+use tracer_model::event::{Netns, Pressure, ServerProcess, ServerTasks, Serving};
 
 /// How many server processes are reported: a server has a few workers.
 const MAX_SERVERS: usize = 16;
@@ -77,19 +77,8 @@ fn socket_of(fd: &Path) -> Option<u64> {
     fs::read_link(fd).ok()?.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The state of processes.
-#[derive(Debug, Default)]
-pub struct States {
-    /// The state of each process.
-    pub processes: Vec<ServerProcess>,
-    /// The pressure in their cgroups and on the node.
-    pub pressure: Vec<Pressure>,
-    /// More processes exist than are reported.
-    pub incomplete: bool,
-}
-
-/// The state of these processes, at most [`MAX_SERVERS`] of them.
-pub fn states(mut pids: impl Iterator<Item = u32>, mounts: &Mounts) -> States {
+/// The state of these processes, at most [`MAX_SERVERS`] of them, and the pressure in their cgroups and on the node.
+pub fn states(mut pids: impl Iterator<Item = u32>, mounts: &Mounts) -> Serving {
     let (mut folders, mut threads) = (BTreeSet::new(), MAX_THREADS);
     let processes = pids.by_ref().take(MAX_SERVERS).filter_map(|pid| {
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
@@ -103,7 +92,7 @@ pub fn states(mut pids: impl Iterator<Item = u32>, mounts: &Mounts) -> States {
         ..node
     });
     let pressure = own.chain(node).collect();
-    States { processes, pressure, incomplete: pids.next().is_some() }
+    Serving { processes, pressure, incomplete: pids.next().is_some(), ..Serving::default() }
 }
 
 fn state(pid: u32, cgroups: &str, mounts: &Mounts, threads: &mut usize) -> Option<ServerProcess> {

@@ -84,20 +84,21 @@ fn of_many_listeners_the_fullest_that_can_get_the_syn_are_kept() {
         let addr = SocketAddr::from((ip, 80));
         (ListenerState { addr, waiting, backlog: 128, half_open: None }, 1)
     };
-    let mut all = Fullest { target, listeners: Vec::new() };
-    all.add(listener([10, 88, 0, 4], 129));
-    (0..1_000).for_each(|_| all.add(listener([127, 0, 0, 1], 200)));
-    all.add(listener([0, 0, 0, 0], 7));
-    (0..100).for_each(|_| all.add(listener([127, 0, 0, 1], 200)));
-    let kept = all.listeners();
-    assert_eq!((kept.len(), kept[0].0.waiting, kept[1].0.waiting), (MOST_LISTENERS, 129, 7));
-    let mut few = Fullest { target, listeners: Vec::new() };
-    (0..3).for_each(|waiting| few.add(listener([127, 0, 0, 1], waiting)));
-    assert_eq!(
-        few.listeners().iter().map(|(it, _)| it.waiting).collect::<Vec<_>>(),
-        [0, 1, 2],
-        "in the kernel's order"
-    );
+    let mut all = Vec::new();
+    let mut add = |ip, waiting| {
+        all.push(listener(ip, waiting));
+        cut(&mut all, 2 * MOST_LISTENERS, target);
+    };
+    add([10, 88, 0, 4], 129);
+    (0..1_000).for_each(|_| add([127, 0, 0, 1], 200));
+    add([0, 0, 0, 0], 7);
+    (0..100).for_each(|_| add([127, 0, 0, 1], 200));
+    assert!(all.len() <= 2 * MOST_LISTENERS);
+    cut(&mut all, MOST_LISTENERS, target);
+    assert_eq!((all.len(), all[0].0.waiting, all[1].0.waiting), (MOST_LISTENERS, 129, 7));
+    let mut few: Vec<_> = (0..3).map(|waiting| listener([127, 0, 0, 1], waiting)).collect();
+    cut(&mut few, MOST_LISTENERS, target);
+    assert_eq!(few.iter().map(|(it, _)| it.waiting).collect::<Vec<_>>(), [0, 1, 2], "in the kernel's order");
 }
 
 #[test]
