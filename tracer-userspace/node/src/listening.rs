@@ -1,22 +1,19 @@
 //! Whether a socket listens on a port.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::enter::in_netns;
-use super::namespaces::Namespaces;
+use super::namespaces::{Namespaces, max_age};
 use super::procfs::netns_of;
 use super::sock_diag::{LISTEN, dump};
 use tracer_model::event::Listen;
-
-/// `/proc` is scanned again only if the last scan is older than this.
-const MAX_AGE: Duration = Duration::from_secs(2);
+use tracer_model::query::Awaited;
 
 /// Whether a socket listens at this address now. `None` if the namespace is gone or cannot be read.
 pub fn is_listening(socket: &Listen, namespaces: &mut Namespaces) -> Option<bool> {
     let pid = socket.actor.pid;
     let of_process = (netns_of(pid) == Some(socket.netns)).then(|| PathBuf::from(format!("/proc/{pid}/ns/net")));
-    let path = of_process.or_else(|| namespaces.path_within(socket.netns, MAX_AGE));
+    let path = of_process.or_else(|| namespaces.path_within(socket.netns, max_age(Awaited::Answer)));
     let find = || {
         let mut found = false;
         let read = dump(LISTEN, socket.addr.port(), |it| found |= it.local == socket.addr);

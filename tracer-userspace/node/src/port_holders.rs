@@ -1,27 +1,24 @@
 //! Finds the processes with connections on a local port without a listener.
 
-use std::time::Duration;
-
 use super::enter::in_netns;
-use super::namespaces::Namespaces;
+use super::namespaces::{Namespaces, max_age};
 use super::servers::{comm, holder_of};
 use super::settings::local_port_range;
 use super::sock_diag::{TcpSocket, dump};
 use tracer_model::event::{Netns, PortHolder, PortHolders};
+use tracer_model::query::Awaited;
 
 /// How many connections are reported: one is enough to keep a server from binding the port.
 const MOST: usize = 4;
 /// ESTABLISHED, SYN_SENT and CLOSE_WAIT: states in which a process holds the socket. TIME_WAIT ends within a minute.
 const STATES: u32 = 1 << 1 | 1 << 2 | 1 << 8;
-/// `/proc` is scanned again only if the last scan is older than this.
-const MAX_AGE: Duration = Duration::from_secs(2);
 
 /// The holders of a port in this namespace; `None` if connect() never chooses that port, or the sockets cannot be read.
 ///
 /// For the dump the kernel walks every connection of the machine (`inet_diag_dump_icsk`). Therefore tracer first checks
 /// that the port is in the range of ephemeral ports, which is cheap.
 pub fn read(netns: Netns, port: u16, namespaces: &mut Namespaces) -> Option<PortHolders> {
-    let path = namespaces.path_within(netns, MAX_AGE)?;
+    let path = namespaces.path_within(netns, max_age(Awaited::Answer))?;
     let find = || {
         let range = local_port_range().filter(|(first, last)| (*first..=*last).contains(&port))?;
         let mut found = Vec::new();
@@ -29,7 +26,7 @@ pub fn read(netns: Netns, port: u16, namespaces: &mut Namespaces) -> Option<Port
         Some((range, found))
     };
     let (range, found) = in_netns(&path, find).ok()??;
-    let pids = namespaces.pids(netns, MAX_AGE);
+    let pids = namespaces.pids(netns, max_age(Awaited::Answer));
     let holder = |socket: TcpSocket| {
         let pid = holder_of(socket.inode, pids)?;
         Some(PortHolder { local: socket.local, remote: socket.remote, pid, comm: comm(pid)? })

@@ -3,19 +3,16 @@
 use std::ffi::c_uint;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::time::Duration;
 
 use libc::RTM_GETTFILTER;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::enter::in_netns;
 use super::links::xdp_programs;
-use super::namespaces::Namespaces;
+use super::namespaces::{Namespaces, max_age};
 use super::netlink::{Netlink, attribute, consistent, number, text};
 use tracer_model::event::{DeviceProgram, DevicePrograms, MOST_PROGRAMS, Netns, ProgramPlace};
-
-/// `/proc` is scanned again only if the last scan is older than this.
-const MAX_AGE: Duration = Duration::from_secs(2);
+use tracer_model::query::Awaited;
 
 // `struct tcmsg` (family, index, handle, parent, info) and the attributes of a filter, include/uapi/linux.
 const TCMSG: usize = 20;
@@ -38,7 +35,7 @@ type Program = (u32, Option<String>);
 
 /// The programs of a device; `None`: its namespace cannot be entered.
 pub fn read(netns: Netns, ifindex: u32, namespaces: &mut Namespaces) -> Option<DevicePrograms> {
-    let path = namespaces.path_within(netns, MAX_AGE)?;
+    let path = namespaces.path_within(netns, max_age(Awaited::Answer))?;
     let programs = in_netns(&path, || find(ifindex)).ok()?;
     Some(DevicePrograms { netns, ifindex, programs })
 }
