@@ -114,25 +114,21 @@ fn net_cookie() -> Option<u64> {
 /// The links of the calling thread's namespace, [`MOST_LINKS`] at most: those with the address first. `from` is the
 /// number of the prober's namespace.
 pub(super) fn around(addr: IpAddr, from: Option<i32>) -> io::Result<Vec<LinkState>> {
-    consistent(|| dump_around(addr, from))
-}
-
-fn dump_around(addr: IpAddr, from: Option<i32>) -> io::Result<Vec<LinkState>> {
-    let mut netlink = Netlink::open(NETLINK_ROUTE)?;
-    let mut around = LinksFor::of(addr);
-    netlink.dump(RTM_GETADDR, &[0; IFADDRMSG], |message| {
-        if let Some(found) = parse_addr(message) {
-            around.add_addr(found);
-        }
-    })?;
-    netlink.dump(RTM_GETLINK, &link_request(), |message| {
-        if let Some(link) = parse_link(message) {
-            let parent = link.kind.as_deref().and_then(|kind| parent(message, kind, from));
-            let kind = link.kind.filter(|_| link.state.peer_ifindex.is_none());
-            around.add_link(LinkState { parent, kind, ..link.state });
-        }
-    })?;
-    Ok(around.links())
+    consistent(|| {
+        let mut netlink = Netlink::open(NETLINK_ROUTE)?;
+        let mut around = LinksFor::of(addr);
+        netlink.dump(RTM_GETADDR, &[0; IFADDRMSG], |message| {
+            parse_addr(message).into_iter().for_each(|found| around.add_addr(found));
+        })?;
+        netlink.dump(RTM_GETLINK, &link_request(), |message| {
+            if let Some(link) = parse_link(message) {
+                let parent = link.kind.as_deref().and_then(|kind| parent(message, kind, from));
+                let kind = link.kind.filter(|_| link.state.peer_ifindex.is_none());
+                around.add_link(LinkState { parent, kind, ..link.state });
+            }
+        })?;
+        Ok(around.links())
+    })
 }
 
 /// Collects links for an address: those that have it, then those with the lowest indexes.

@@ -69,7 +69,9 @@ fn joined(counted: &[(u32, PortUse)], home: Option<Netns>) -> Vec<PortUser> {
             processes: 0,
             total: PortUse { comm: usage.comm, netns: usage.netns, ..PortUse::default() },
         });
-        add(sum, *pid, usage);
+        sum.processes += 1;
+        sum.biggest = sum.biggest.max((usage.connects, *pid));
+        sum.total.add(usage);
     }
     let mut users: Vec<_> = sums.into_values().map(|sum| user(&sum)).collect();
     users.sort_by_key(|user| std::cmp::Reverse(user.connects));
@@ -86,12 +88,6 @@ fn bounded(users: Vec<PortUser>, home: Option<Netns>) -> Vec<PortUser> {
         *reported <= MAX_USERS
     };
     users.into_iter().filter(has_room).collect()
-}
-
-fn add(sum: &mut Sum, pid: u32, usage: &PortUse) {
-    sum.processes += 1;
-    sum.biggest = sum.biggest.max((usage.connects, pid));
-    sum.total.add(usage);
 }
 
 fn user(sum: &Sum) -> PortUser {
