@@ -141,17 +141,6 @@ impl Cluster {
         Ok(Self { config, queries, view })
     }
 
-    /// A cluster with a view that a test writes.
-    #[cfg(test)]
-    pub(super) fn fixed(node: &str) -> (watch::Sender<View>, Self) {
-        let access = Access::InCluster;
-        let (pods, endpoints) = (true, false);
-        let config = ClusterConfig { access, node_name: node.into(), pods, endpoints, events: Vec::new() };
-        let (tx, view) = watch::channel(View::of(&config));
-        let (queries, _) = tokio::sync::mpsc::channel(1);
-        (tx, Self { config, queries, view })
-    }
-
     /// The text for the start record.
     pub fn sources(&self) -> Vec<String> {
         let view = self.view.borrow();
@@ -222,33 +211,17 @@ async fn follow_with(
 ) {
     let view = Rc::new(view);
     let scope = |namespace| Scope { node: config.node_name.clone(), namespace };
-    let follow = Follow { client: &client, pace, view: &view };
-    let events = config.events.iter().map(|of| follow.kind::<api::Event>(true, scope(of.name()), of.events()));
+    let board = |name| Board::new(view.clone(), name);
+    let pods = ResourceFollower::<api::Pod>::new(client.clone(), scope(None), pace, board("pods".into()));
+    let events = config.events.iter().map(|of| {
+        ResourceFollower::<api::Event>::new(client.clone(), scope(of.name()), pace, board(of.events())).run()
+    });
     tokio::select! {
-        () = follow.kind::<api::Pod>(config.pods, scope(None), "pods".into()) => {}
+        () = pods.run(), if config.pods => {}
         () = all(events.map(Box::pin).collect()) => {}
         () = answering.run(&client, &view) => {}
         () = signal_first(view.subscribe(), first) => {}
         () = view.closed() => {}
-    }
-}
-
-/// What every follower needs.
-#[derive(Clone, Copy)]
-struct Follow<'a> {
-    client: &'a Client,
-    pace: Pace,
-    view: &'a Rc<watch::Sender<View>>,
-}
-
-impl Follow<'_> {
-    async fn kind<W: objects::Watched>(self, wanted: bool, scope: Scope, name: String) {
-        if wanted {
-            ResourceFollower::<W>::new(self.client.clone(), scope, self.pace, Board::new(self.view.clone(), name))
-                .run()
-                .await;
-        }
-        std::future::pending().await
     }
 }
 

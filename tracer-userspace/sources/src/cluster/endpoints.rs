@@ -45,7 +45,7 @@ pub(super) fn answering(answers: mpsc::Sender<ObservationKind>) -> (Queries, Ans
 impl Answering {
     /// Answers one query after the other; never ends by itself. A failure is an answer, too: a verdict waits for it.
     pub(super) async fn run(mut self, client: &Client, view: &watch::Sender<View>) {
-        let mut asker = Asker { client, view, within: WITHIN, path: 0, reported: None };
+        let mut asker = Asker { client, view, path: 0, reported: None };
         while let Some(service) = self.queries.recv().await {
             let answer = Box::new(asker.answer(service).await);
             if self.answers.send(ObservationKind::ServiceEndpoints(answer)).await.is_err() {
@@ -59,7 +59,6 @@ impl Answering {
 struct Asker<'a> {
     client: &'a Client,
     view: &'a watch::Sender<View>,
-    within: Duration,
     /// The index of the version that the server has.
     path: usize,
     /// The namespace of the failure that was logged, until a query about it succeeds.
@@ -68,8 +67,7 @@ struct Asker<'a> {
 
 impl Asker<'_> {
     async fn answer(&mut self, name: ServiceName) -> Service {
-        let late = Failure::Late(self.within);
-        match timeout(self.within, self.list(&name)).await.unwrap_or(Err(late)) {
+        match timeout(WITHIN, self.list(&name)).await.unwrap_or(Err(Failure::Late(WITHIN))) {
             Ok(service) => {
                 self.reported.take_if(|namespace| *namespace == name.namespace);
                 service
@@ -107,8 +105,8 @@ impl Asker<'_> {
     }
 
     async fn list_version(&self, name: &ServiceName) -> Result<Service, Failure> {
-        let body = open(self.client, &self.uri(name), ASKED, self.within).await?;
-        service_of(name, &whole(body, self.within).await?)
+        let body = open(self.client, &self.uri(name), ASKED, WITHIN).await?;
+        service_of(name, &whole(body, WITHIN).await?)
     }
 
     /// `resourceVersion=0`: the server's cache is new enough, and etcd is not read.

@@ -40,6 +40,15 @@ fn config(pods: bool) -> ClusterConfig {
     ClusterConfig { access, node_name, pods, endpoints: false, events: Vec::new() }
 }
 
+impl Cluster {
+    /// A cluster with a view that the test writes.
+    pub(crate) fn fixed() -> (watch::Sender<View>, Self) {
+        let config = config(true);
+        let (tx, view) = watch::channel(View::of(&config));
+        (tx, Self { config, queries: channel(1).0, view })
+    }
+}
+
 /// The followers of a cluster, and their view.
 struct Followed {
     view: watch::Receiver<View>,

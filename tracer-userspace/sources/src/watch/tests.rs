@@ -8,7 +8,7 @@ use crate::testing::TestFile;
 
 #[test]
 fn the_clusters_pods_are_not_reported_before_the_node_was_read() {
-    let (reported, cluster) = Cluster::fixed("n1");
+    let (reported, cluster) = Cluster::fixed();
     let config = SourceConfig { cluster: Some(cluster), ..SourceConfig::default() };
     let snapshot = snapshot(&config).expect("snapshot");
     let (tx, mut rx) = mpsc::channel(16);

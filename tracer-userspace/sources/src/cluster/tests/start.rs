@@ -110,7 +110,7 @@ async fn a_refused_connection_holds_nothing_up_and_is_reported() {
 
 #[test]
 fn what_works_is_listed_beside_what_does_not() {
-    let (reported, cluster) = Cluster::fixed(NODE);
+    let (reported, cluster) = Cluster::fixed();
     assert_eq!(cluster.sources(), ["cluster API: no answer within 2 s"]);
     reported.send_modify(|view| {
         view.states.insert("pods".into(), State::Following);
