@@ -90,18 +90,12 @@ pub struct Snapshot {
     tables_of: Option<Netns>,
 }
 
-/// Pods, as a file or the cluster API lists them, and Services, as a file lists them.
-#[derive(Clone, Debug, Default)]
-struct Listing {
+/// Pods, as a file, the cluster API or the kubelet lists them, and Services, as a file lists them.
+#[derive(Debug)]
+struct Listed {
     pods: Vec<Pod>,
     /// Absent without a file.
     services: Option<Vec<Service>>,
-}
-
-/// The listing, and the stamps of its files.
-#[derive(Clone, Debug, Default)]
-struct Listed {
-    listing: Listing,
     kubelet: KubeletPods,
     pods_stamp: Option<Stamp>,
     services_stamp: Option<Stamp>,
@@ -113,25 +107,14 @@ impl Listed {
         let mut listed = Self {
             pods_stamp: config.pods.as_deref().and_then(Stamp::of),
             services_stamp: config.services.as_deref().and_then(Stamp::of),
-            listing: Listing {
-                pods: config.pods.as_deref().map(files::read_pods).transpose()?.unwrap_or_default(),
-                services: config.services.as_deref().map(files::read_services).transpose()?,
-            },
+            pods: config.pods.as_deref().map(files::read_pods).transpose()?.unwrap_or_default(),
+            services: config.services.as_deref().map(files::read_services).transpose()?,
             kubelet: KubeletPods::default(),
         };
         if let Some(cluster) = &config.cluster {
-            listed.listing.take(cluster, cluster.view());
+            listed.take(cluster, cluster.view());
         }
         Ok(listed)
-    }
-}
-
-impl Listing {
-    /// Replaces the pods by the kubelet's list. If the kubelet does not answer, its previous list stays.
-    fn take_of_kubelet(&mut self, pods: Option<Vec<Pod>>) {
-        if let Some(pods) = pods {
-            self.pods = pods;
-        }
     }
 
     /// Replaces the pods that the cluster API lists. The rest is from files.
@@ -139,6 +122,15 @@ impl Listing {
         if cluster.config.pods {
             self.pods = view.pods;
         }
+    }
+
+    /// The listed pods, joined with those that were found on the node.
+    fn pods_with(&self, found: Vec<Pod>) -> ObservationKind {
+        ObservationKind::Pods(Pods { pods: merge(found, &self.pods) })
+    }
+
+    fn services(&self) -> Option<ObservationKind> {
+        self.services.clone().map(|services| ObservationKind::Services(Services { services }))
     }
 }
 
@@ -149,28 +141,24 @@ struct NodeView {
     node: Option<NodeNetns>,
     observations: Vec<ObservationKind>,
     pods: Vec<Pod>,
-    /// The kubelet's list of pods, if neither a file nor the cluster API lists them.
-    of_kubelet: Option<Vec<Pod>>,
+    /// Whether the kubelet listed its pods.
+    by_kubelet: bool,
     problems: Vec<String>,
-    /// Every NodePort table could be read: a table without an observation has no NodePorts.
-    tables_complete: bool,
+    /// The namespace, if every NodePort table could be read: a table without an observation has no NodePorts.
+    tables_of: Option<Netns>,
 }
 
 /// Reads everything once. The only error is a file that was named and cannot be used.
 pub fn snapshot(config: &SourceConfig) -> Result<Snapshot, FileError> {
     let mut listed = Listed::read(config)?;
-    let view = read_node(config, &mut listed.kubelet);
-    let tables_of = view.tables_of();
-    let NodeView { probers, node, mut observations, pods, of_kubelet, mut problems, .. } = view;
+    let NodeView { probers, node, mut observations, pods, by_kubelet, mut problems, tables_of } =
+        read_node(config, &mut listed);
     problems.extend(config.cluster.as_ref().and_then(|cluster| wrong_node(cluster, &pods)));
     problems.extend(node.as_ref().and_then(no_sockets));
-    name_node_ports(&mut observations, listed.listing.services.as_deref().unwrap_or_default());
-    let by_kubelet = of_kubelet.is_some().then(|| "pods and probes (the kubelet's socket)".to_owned());
-    listed.listing.take_of_kubelet(of_kubelet);
-    observations.push(pods_observation(pods, &listed.listing));
-    observations.extend(services_observation(&listed.listing));
+    observations.push(listed.pods_with(pods));
+    observations.extend(listed.services());
     let mut sources = sources(config, &observations);
-    sources.extend(by_kubelet);
+    sources.extend(by_kubelet.then(|| "pods and probes (the kubelet's socket)".to_owned()));
     Ok(Snapshot { probers, node, observations, sources, problems, listed, tables_of })
 }
 
@@ -191,14 +179,6 @@ fn wrong_node(cluster: &Cluster, found: &[Pod]) -> Option<String> {
     (none && found.iter().any(|pod| pod.uid.is_some())).then(|| {
         format!("the cluster API knows no pod of a node `{name}`, and this node has pods: is that its name? (NODE_NAME, --node-name)")
     })
-}
-
-fn pods_observation(discovered: Vec<Pod>, listing: &Listing) -> ObservationKind {
-    ObservationKind::Pods(Pods { pods: merge(discovered, &listing.pods) })
-}
-
-fn services_observation(listing: &Listing) -> Option<ObservationKind> {
-    listing.services.clone().map(|services| ObservationKind::Services(Services { services }))
 }
 
 /// Names NodePorts after their Services. IPVS has no names; the list of Services has them, if there is one.
@@ -224,43 +204,35 @@ fn port_name(service: &Service, port: &ServicePort) -> String {
     }
 }
 
-/// Scans the processes, then reads the node's namespace.
-fn read_node(config: &SourceConfig, kubelet: &mut KubeletPods) -> NodeView {
-    let names = config.prober_names();
-    let (processes, skipped) = procfs::scan(&names);
+/// Scans the processes, then reads the node's namespace. If the kubelet does not list its pods, its previous list stays.
+fn read_node(config: &SourceConfig, listed: &mut Listed) -> NodeView {
+    let (processes, skipped) = procfs::scan(&config.prober_names());
     let probers = procfs::probers(&processes);
-    let mut view = NodeView { problems: prober_problems(&probers), ..NodeView::default() };
+    let problems = prober_problems(&probers).into_iter().chain(skipped).collect();
+    let node = procfs::node_netns(&probers);
+    let mut view = NodeView { probers, node, problems, ..NodeView::default() };
+    let Some(node) = view.node.clone() else {
+        view.problems.push("cannot read /proc/self/ns/net: is /proc mounted?".into());
+        return view;
+    };
+    let (pods, skipped) = pods::discover(&processes, &node);
+    view.pods = pods;
     view.problems.extend(skipped);
-    view.node = procfs::node_netns(&probers);
-    view.probers = probers;
-    match view.node.clone() {
-        Some(node) => {
-            let (pods, skipped) = pods::discover(&processes, &node);
-            view.pods = pods;
-            view.problems.extend(skipped);
-            view.read_tables(&node);
-            if !config.lists_pods()
-                && let Some(listed) = kubelet.read(&node, &view.pods)
-            {
-                view.of_kubelet = listed.map_err(|problem| view.problems.push(problem)).ok();
-            }
-            // The prober's process ended during the read, which explains all problems. The next read finds another
-            // process.
-            if procfs::netns_of(node.pid) != Some(node.netns) {
-                view.problems.clear();
-            }
-        }
-        None => view.problems.push("cannot read /proc/self/ns/net: is /proc mounted?".into()),
+    view.read_tables(&node);
+    name_node_ports(&mut view.observations, listed.services.as_deref().unwrap_or_default());
+    match if config.lists_pods() { None } else { listed.kubelet.read(&node, &view.pods) } {
+        Some(Ok(pods)) => (listed.pods, view.by_kubelet) = (pods, true),
+        Some(Err(problem)) => view.problems.push(problem),
+        None => {}
+    }
+    // The prober's process ended during the read, which explains all problems. The next read finds another process.
+    if procfs::netns_of(node.pid) != Some(node.netns) {
+        view.problems.clear();
     }
     view
 }
 
 impl NodeView {
-    /// The namespace of which every NodePort table could be read.
-    fn tables_of(&self) -> Option<Netns> {
-        self.node.as_ref().filter(|_| self.tables_complete).map(|node| node.netns)
-    }
-
     fn read_tables(&mut self, node: &NodeNetns) {
         let links = links::read(node).unwrap_or_else(|error| {
             self.problems.push(error.to_string());
@@ -271,7 +243,7 @@ impl NodeView {
         }
         let (node_ports, problems) = tracer_netfilter::read(node, &links);
         self.observations.extend(node_ports.into_iter().map(ObservationKind::NodePorts));
-        self.tables_complete = problems.is_empty();
+        self.tables_of = problems.is_empty().then_some(node.netns);
         self.problems.extend(problems.iter().map(ToString::to_string));
         match settings::read(node) {
             Ok(settings) => self.observations.push(ObservationKind::NodeSettings(settings)),

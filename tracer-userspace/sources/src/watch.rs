@@ -24,9 +24,7 @@ use super::cluster::{Cluster, SentEvents};
 use super::files::{self, FileError, Stamp};
 use super::pace::ReadingPace;
 use super::sent::{Closed, Sent};
-use super::{
-    Listed, NodeNetns, Snapshot, SourceConfig, name_node_ports, pods_observation, read_node, services_observation,
-};
+use super::{Listed, NodeNetns, Snapshot, SourceConfig, read_node};
 use tracer_model::event::{ListFile, ListTrouble, Netns, ObservationKind, Pod};
 use tracer_node::clock::thread_cpu_ns;
 use tracer_node::links::{self, LinkWatch, LinksChanged};
@@ -54,44 +52,37 @@ pub fn watch(
 ) -> impl Future<Output = ()> {
     // Subscribe now: no later reading shows what is removed before the thread runs.
     let flushes = snapshot.node.as_ref().map(Flushes::open).unwrap_or_default();
-    let cluster = config.cluster.clone();
-    let watcher = move |tx| Watcher::new(config, snapshot, flushes, tx);
-    keep_fresh(watcher, cluster, refresh, tx, supervisor)
-}
-
-async fn keep_fresh(
-    watcher: impl FnOnce(Sender<ObservationKind>) -> Watcher + Send + 'static,
-    mut cluster: Option<Cluster>,
-    refresh: Arc<Notify>,
-    tx: Sender<ObservationKind>,
-    supervisor: Supervisor,
-) {
-    let Ok((mut wake, woken)) = UnixStream::pair() else {
-        tracing::error!("tracer does not notice changes of pods, links, rules and files: it cannot make a socket pair");
-        return;
-    };
-    let to_thread = tx.clone();
-    let run = move || {
-        enter::enter_on_this_thread();
-        watcher(to_thread).run(&woken);
-    };
-    let thread = supervisor.thread("sources", run);
-    if let Err(error) = thread.and(wake.set_nonblocking(true)) {
-        tracing::error!(
-            "tracer does not notice changes of pods, links, rules and files: it cannot start a thread: {error}"
-        );
-        return;
-    }
-    loop {
-        tokio::select! {
-            () = refresh.notified() => {
-                // If the pipe is full, the thread is awake already.
-                let _ = wake.write(&[NODE]);
+    async move {
+        let mut cluster = config.cluster.clone();
+        let Ok((mut wake, woken)) = UnixStream::pair() else {
+            tracing::error!(
+                "tracer does not notice changes of pods, links, rules and files: it cannot make a socket pair"
+            );
+            return;
+        };
+        let to_thread = tx.clone();
+        let run = move || {
+            enter::enter_on_this_thread();
+            Watcher::new(config, snapshot, flushes, to_thread).run(&woken);
+        };
+        let thread = supervisor.thread("sources", run);
+        if let Err(error) = thread.and(wake.set_nonblocking(true)) {
+            tracing::error!(
+                "tracer does not notice changes of pods, links, rules and files: it cannot start a thread: {error}"
+            );
+            return;
+        }
+        loop {
+            tokio::select! {
+                () = refresh.notified() => {
+                    // If the pipe is full, the thread is awake already.
+                    let _ = wake.write(&[NODE]);
+                }
+                () = changed(&mut cluster) => {
+                    let _ = wake.write(&[VIEW]);
+                }
+                () = tx.closed() => return,
             }
-            () = changed(&mut cluster) => {
-                let _ = wake.write(&[VIEW]);
-            }
-            () = tx.closed() => return,
         }
     }
 }
@@ -195,27 +186,22 @@ impl Watcher {
         let Some(cluster) = self.config.cluster.as_mut().filter(|cluster| cluster.has_changed()) else { return Ok(()) };
         let view = cluster.take();
         let events = self.events.new_of(&view);
-        self.listed.listing.take(cluster, view);
-        self.send_pods()?;
+        self.listed.take(cluster, view);
+        // If the node is due, it is read next. Until its first reading, the namespaces of pods are unknown here.
+        if Instant::now() < self.node_due {
+            self.send_pods()?;
+        }
         events.into_iter().try_for_each(|kind| self.sent.send_once(kind))
     }
 
     fn send_pods(&mut self) -> Result<(), Closed> {
-        if Instant::now() >= self.node_due {
-            // The node is read next. Until its first reading, the namespaces of pods are unknown here.
-            return Ok(());
-        }
-        self.sent.send(pods_observation(self.discovered.clone(), &self.listed.listing))
+        self.sent.send(self.listed.pods_with(self.discovered.clone()))
     }
 
     /// Reads the node as soon as the pace allows: NodePorts are named after Services, which a controller may write at any
     /// rate.
     fn read_node_soon(&mut self) {
         self.node_due = self.node_due.min(self.pace.next());
-    }
-
-    fn send_services(&mut self) -> Result<(), Closed> {
-        services_observation(&self.listed.listing).map_or(Ok(()), |kind| self.sent.send(kind))
     }
 
     fn sleep(&self, woken: &UnixStream) -> Result<(), Closed> {
@@ -277,15 +263,15 @@ impl Watcher {
         let pods = self.config.pods.as_ref().filter(|path| changed(path, &mut self.listed.pods_stamp));
         let pods = pods.map(|path| files::read_pods(path));
         if let Some(pods) = self.or_report(ListFile::Pods, pods)? {
-            self.listed.listing.pods = pods;
-            self.sent.send(pods_observation(self.discovered.clone(), &self.listed.listing))?;
+            self.listed.pods = pods;
+            self.send_pods()?;
         }
         let services = self.config.services.as_ref().filter(|path| changed(path, &mut self.listed.services_stamp));
         let services = services.map(|path| files::read_services(path));
         if let Some(services) = self.or_report(ListFile::Services, services)? {
-            self.listed.listing.services = Some(services);
+            self.listed.services = Some(services);
             self.read_node_soon();
-            self.send_services()?;
+            self.listed.services().into_iter().try_for_each(|kind| self.sent.send(kind))?;
         }
         Ok(())
     }
@@ -315,9 +301,7 @@ impl Watcher {
 
     fn read_node(&mut self) -> Result<(), Closed> {
         let used = thread_cpu_ns();
-        let mut view = read_node(&self.config, &mut self.listed.kubelet);
-        let tables_of = view.tables_of();
-        name_node_ports(&mut view.observations, self.listed.listing.services.as_deref().unwrap_or_default());
+        let view = read_node(&self.config, &mut self.listed);
         let now = Instant::now();
         self.pace.read(now, Duration::from_nanos(thread_cpu_ns().saturating_sub(used)));
         self.node_due = self.listed.kubelet.again.map_or(now + NODE_EVERY, |again| again.max(self.pace.next()));
@@ -327,15 +311,14 @@ impl Watcher {
             // Without a subscription, no message reports a changed link.
             self.sent.forget_links();
         }
-        let emptied = if view.tables_complete { self.sent.emptied(&view.observations) } else { Vec::new() };
+        let emptied = if view.tables_of.is_some() { self.sent.emptied(&view.observations) } else { Vec::new() };
         let newly_filled = self.sent.newly_filled(&view.observations, self.tables_of);
-        self.tables_of = tables_of;
+        self.tables_of = view.tables_of;
         for kind in emptied.into_iter().chain(newly_filled).chain(view.observations) {
             self.sent.send(kind)?;
         }
         self.discovered = view.pods;
-        self.listed.listing.take_of_kubelet(view.of_kubelet);
-        self.sent.send(pods_observation(self.discovered.clone(), &self.listed.listing))
+        self.send_pods()
     }
 
     /// Subscribes to changes of the node's links, routes and rules, again if the prober is in another namespace now.

@@ -65,7 +65,7 @@ fn a_file_that_is_gone_or_broken_is_reported() {
             ObservationKind::ListTrouble(trouble) => Some((trouble.list, trouble.problem)),
             _ => None,
         });
-        assert_eq!(watcher.listed.listing.pods.len(), 1, "the pod stays known");
+        assert_eq!(watcher.listed.pods.len(), 1, "the pod stays known");
         reported
     };
     let write = |text: &str| std::fs::write(&file.path, text).expect("written");
