@@ -10,6 +10,7 @@ mod services;
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -100,6 +101,17 @@ impl<'a> Source<'a> {
         );
         FileError::Kind { flag: self.flag, path: self.path.into(), found, expected }
     }
+}
+
+/// The addresses in these texts, each of them once. A headless Service has "None".
+fn addresses(texts: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<IpAddr> {
+    let mut all = Vec::new();
+    for addr in texts.into_iter().filter_map(|text| text.as_ref().parse().ok()) {
+        if !all.contains(&addr) {
+            all.push(addr);
+        }
+    }
+    all
 }
 
 /// The kind, if the text can be the name of one. Other text of the file is not shown.

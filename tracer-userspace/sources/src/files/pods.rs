@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 
 use super::api::{self, PodStatus, Port, Probe};
 use super::runs::{container_id, runs_of};
-use super::{Document, FileError, Source, Taken};
+use super::{Document, FileError, Source, Taken, addresses};
 use tracer_model::event::{
     Container, ExecSpec, Handler, LifecycleEvent, LifecycleHandler, Pod, ProbeProtocol, ProbeSpec, ProbeType, Workload,
 };
@@ -108,7 +108,7 @@ pub(crate) fn pod_of(pod: api::Pod) -> Pod {
         // (`CreateMirrorPod`, pkg/kubelet/pod/mirror_client.go).
         kubelet_uid: non_empty(pod.metadata.annotations.mirror.as_ref()),
         // A finished pod keeps its address in the API, while another pod may have it on the node. Nobody probes it.
-        addrs: if finished { Vec::new() } else { addresses(&status, host_network) },
+        addrs: if finished { Vec::new() } else { addresses_of(&status, host_network) },
         netns: None,
         host_network,
         deleting: pod.metadata.deletion_timestamp.is_some(),
@@ -131,24 +131,12 @@ fn workload(metadata: &api::Metadata) -> Option<Workload> {
     })
 }
 
-fn addresses(status: &PodStatus, host_network: bool) -> Vec<IpAddr> {
-    let pod_ips = status.pod_ips.iter().map(|it| Some(it.ip.as_str())).chain([status.pod_ip.as_deref()]);
-    let own = parse_all(pod_ips);
+fn addresses_of(status: &PodStatus, host_network: bool) -> Vec<IpAddr> {
+    let own = addresses(status.pod_ips.iter().map(|it| &it.ip).chain(&status.pod_ip));
     if !own.is_empty() || !host_network {
         return own;
     }
-    let host_ips = status.host_ips.iter().map(|it| Some(it.ip.as_str()));
-    parse_all(host_ips.chain([status.host_ip.as_deref()]))
-}
-
-fn parse_all<'a>(texts: impl Iterator<Item = Option<&'a str>>) -> Vec<IpAddr> {
-    let mut addrs = Vec::new();
-    for addr in texts.flatten().filter_map(|text| text.parse().ok()) {
-        if !addrs.contains(&addr) {
-            addrs.push(addr);
-        }
-    }
-    addrs
+    addresses(status.host_ips.iter().map(|it| &it.ip).chain(&status.host_ip))
 }
 
 fn container(container: api::Container, status: &PodStatus) -> Container {

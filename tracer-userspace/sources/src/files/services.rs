@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::api::{self, EndpointSlice};
-use super::{Document, FileError, Source, Taken};
+use super::{Document, FileError, Source, Taken, addresses};
 use tracer_model::event::{Service, ServicePort};
 
 const FLAG: &str = "--services";
@@ -106,17 +106,6 @@ fn service_of(service: api::Service) -> Service {
         ports: spec.ports.into_iter().filter_map(port).collect(),
         ..Service::default()
     }
-}
-
-/// The addresses in this text, each of them once. A headless Service has "None".
-fn addresses(texts: impl Iterator<Item = String>) -> Vec<IpAddr> {
-    let mut all: Vec<IpAddr> = Vec::new();
-    for ip in texts.filter_map(|text| text.parse().ok()) {
-        if !all.contains(&ip) {
-            all.push(ip);
-        }
-    }
-    all
 }
 
 /// Reduces a slice to what tracer needs. `None` if it belongs to no Service.
