@@ -40,10 +40,7 @@ pub(super) fn check(bound: &Receiver<Listen>, tx: &Sender<ObservationKind>) {
 /// Waits for the next socket, or until a look is due.
 fn next(bound: &Receiver<Listen>, waiting: &Waiting) -> Result<Listen, RecvTimeoutError> {
     let due = waiting.iter().zip(AFTER_MS).filter_map(|(queue, after)| Some(queue.front()?.0 + ms(after))).min();
-    match due {
-        Some(due) => bound.recv_timeout(due.saturating_duration_since(Instant::now())),
-        None => bound.recv().map_err(|_| RecvTimeoutError::Disconnected),
-    }
+    bound.recv_timeout(due.map_or(Duration::MAX, |due| due.saturating_duration_since(Instant::now())))
 }
 
 fn ms(number: u64) -> Duration {

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::Sender;
 
@@ -192,20 +192,12 @@ impl TargetInspector {
             if let Some(inspect) = self.queue.pop(self.pace.next() <= now || self.queue.count_others() <= FEW) {
                 return Some(inspect);
             }
-            let inspect = self.wait(now)?;
-            inspect.into_iter().for_each(|inspect| self.put(inspect));
-        }
-    }
-
-    /// Waits for a query, or until the pause ends; `None` if the core has ended.
-    fn wait(&self, now: Instant) -> Option<Option<TargetQuery>> {
-        if self.queue.is_empty() {
-            return self.asked.recv().ok().map(Some);
-        }
-        match self.asked.recv_timeout(self.pace.next().saturating_duration_since(now)) {
-            Ok(inspect) => Some(Some(inspect)),
-            Err(RecvTimeoutError::Timeout) => Some(None),
-            Err(RecvTimeoutError::Disconnected) => None,
+            let pause = self.pace.next().saturating_duration_since(now);
+            match self.asked.recv_timeout(if self.queue.is_empty() { Duration::MAX } else { pause }) {
+                Ok(inspect) => self.put(inspect),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
         }
     }
 
