@@ -58,14 +58,12 @@ impl FromStr for NamedLog {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KubeletLog {
-    /// The file that was named.
-    File(PathBuf),
-    /// The journal lines of processes with these names. The journal is in this directory, or where the process sees it.
-    Journal(Option<PathBuf>, Vec<String>),
-    /// The file that the flags of a process with one of these names give, or the file or journal that its stderr or stdout
-    /// leads to.
-    Own(Vec<String>),
+pub struct KubeletLog {
+    /// Absent: the file that the flags of a process with one of these names give, or the file or journal that its stderr
+    /// or stdout leads to.
+    named: Option<NamedLog>,
+    /// Names of the processes to read in a log that several processes write.
+    names: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,31 +85,27 @@ impl KubeletLog {
     /// The log that was named, else the log of a running kubelet if tracer can follow it. If no kubelet runs yet,
     /// tracer looks for its log later.
     pub fn find(named: Option<&NamedLog>, names: &[String]) -> Option<Self> {
-        match named {
-            Some(NamedLog::File(path)) => Some(Self::File(path.clone())),
-            Some(NamedLog::Journal(directory)) => Some(Self::Journal(directory.clone(), names.to_vec())),
-            None => Self::own(names),
-        }
-    }
-
-    fn own(names: &[String]) -> Option<Self> {
-        let kubelets = kubelets(names);
-        let found = kubelets.is_empty() || log_of(&kubelets).is_some();
-        found.then(|| Self::Own(names.to_vec()))
+        let has_own = || {
+            let kubelets = kubelets(names);
+            kubelets.is_empty() || log_of(&kubelets).is_some()
+        };
+        (named.is_some() || has_own()).then(|| Self { named: named.cloned(), names: names.to_vec() })
     }
 
     /// Describes it for the list of sources: also what its kubelet [lacks](lack), and why pods can [forge](exposure)
     /// its lines.
     pub fn describe(&self, lack: Option<&str>, exposure: Option<&str>) -> String {
-        let what = match (self, self.locate()) {
-            (Self::File(path), _) => format!("kubelet log {}", path.display()),
+        let what = match (&self.named, self.locate()) {
+            (Some(NamedLog::File(path)), _) => format!("kubelet log {}", path.display()),
             (_, Some(Place::Journal(path))) => format!("the kubelet's lines in the journal {}", path.display()),
             (_, Some(Place::Text(path))) if path.components().any(|it| it.as_os_str() == "root") => {
                 format!("the kubelet's log {}", path.display())
             }
             (_, Some(Place::Text(_))) => "the kubelet's stderr".to_owned(),
-            (Self::Journal(..), None) => "the kubelet's lines in the journal, which is not there yet".to_owned(),
-            (Self::Own(_), None) => "the kubelet's own log, once it runs".to_owned(),
+            (Some(NamedLog::Journal(_)), None) => {
+                "the kubelet's lines in the journal, which is not there yet".to_owned()
+            }
+            (None, None) => "the kubelet's own log, once it runs".to_owned(),
         };
         match (lack, exposure) {
             (None, None) => format!("probe outcomes ({what})"),
@@ -122,19 +116,11 @@ impl KubeletLog {
 
     /// Finds the log's current place.
     fn locate(&self) -> Option<Place> {
-        match self {
-            Self::File(path) => Some(Place::Text(path.clone())),
-            Self::Journal(Some(directory), _) => journal::within(directory).map(Place::Journal),
-            Self::Journal(None, names) => journal_of(&kubelets(names)).map(Place::Journal),
-            Self::Own(names) => log_of(&kubelets(names)),
-        }
-    }
-
-    /// Names of the processes to read in a log that several processes write.
-    fn names(&self) -> &[String] {
-        match self {
-            Self::File(_) => &[],
-            Self::Journal(_, names) | Self::Own(names) => names,
+        match &self.named {
+            Some(NamedLog::File(path)) => Some(Place::Text(path.clone())),
+            Some(NamedLog::Journal(Some(directory))) => journal::within(directory).map(Place::Journal),
+            Some(NamedLog::Journal(None)) => journal_of(&kubelets(&self.names)).map(Place::Journal),
+            None => log_of(&kubelets(&self.names)),
         }
     }
 
@@ -284,7 +270,7 @@ mod tests {
         let lack = lack_of(&[quiet(), quiet()]).expect("none writes them");
         assert!(lack.starts_with("the kubelet (pid 7) logs with verbosity 0"), "{lack}");
         assert!(lack.contains("start the kubelet with -v=1"), "{lack}");
-        let log = KubeletLog::File("/k.log".into());
+        let log = KubeletLog::find(Some(&NamedLog::File("/k.log".into())), &[]).expect("a named log");
         assert_eq!(log.describe(None, None), "probe outcomes (kubelet log /k.log)");
         let entry = log.describe(Some(&lack), None);
         assert_eq!(entry, format!("no probe outcomes, failed sandboxes only (kubelet log /k.log): {lack}"));

@@ -1,5 +1,6 @@
 //! Reads a log as it grows, and reopens it when another file replaces it.
 
+use std::fmt::Debug;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -47,14 +48,19 @@ struct Open {
     path: PathBuf,
     identity: (u64, u64),
     changes: Inotify,
-    reader: Reader,
+    reader: Box<dyn LogReader + Send>,
 }
 
-/// How its lines are read.
-#[derive(Debug)]
-enum Reader {
-    Text(TextFile),
-    Journal(Journal),
+/// Reads the lines of an open log.
+pub(super) trait LogReader: Debug {
+    /// Reads the new lines; ends early if `take` returns false.
+    fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()>;
+
+    /// How far it was read.
+    fn at(&self) -> u64;
+
+    /// Continues at this place.
+    fn resume(&mut self, at: u64);
 }
 
 impl LogFollower {
@@ -163,9 +169,9 @@ impl Open {
         changes.add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF)?;
         // Shows at once that another file has the name. Without it, the next poll does.
         let _ = changes.add_watch(folder(path), AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO);
-        let reader = match place {
-            Place::Text(_) => Reader::Text(TextFile::new(file, since)?),
-            Place::Journal(_) => Reader::Journal(Journal::new(file, log.names().to_vec(), since)?),
+        let reader: Box<dyn LogReader + Send> = match place {
+            Place::Text(_) => Box::new(TextFile::new(file, since)?),
+            Place::Journal(_) => Box::new(Journal::new(file, log.names.clone(), since)?),
         };
         Ok(Self { path: path.to_owned(), identity: (about.dev(), about.ino()), changes, reader })
     }
@@ -178,29 +184,6 @@ impl Open {
     }
 }
 
-impl Reader {
-    fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
-        match self {
-            Self::Text(text) => text.read(take),
-            Self::Journal(journal) => journal.read(take),
-        }
-    }
-
-    fn at(&self) -> u64 {
-        match self {
-            Self::Text(text) => text.at(),
-            Self::Journal(journal) => journal.at(),
-        }
-    }
-
-    fn resume(&mut self, at: u64) {
-        match self {
-            Self::Text(text) => text.resume(at),
-            Self::Journal(journal) => journal.resume(at),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -209,8 +192,13 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::kubelet::NamedLog;
     use crate::testing::Scratch;
     use tracer_model::event::Loss;
+
+    fn follower(path: &Path) -> LogFollower {
+        LogFollower::opened(KubeletLog { named: Some(NamedLog::File(path.to_owned())), names: Vec::new() })
+    }
 
     /// Parses any line to an observation with the line's length.
     fn parse(line: &str, _: Now) -> Option<ObservationKind> {
@@ -239,7 +227,7 @@ mod tests {
         };
         append("old news\n");
         let (tx, mut observations) = mpsc::channel(4);
-        let follower = LogFollower::opened(KubeletLog::File(path.clone()));
+        let follower = follower(&path);
         let thread = std::thread::spawn(move || follower.run(parse, &tx));
         append("one\nhal");
         assert_eq!(next(&mut observations), ("one".into(), 3));
@@ -276,7 +264,7 @@ mod tests {
         let scratch = Scratch::new();
         let (path, moved) = (PathBuf::from(scratch.file("fd/log", "")), scratch.path("moved"));
         let append = |text: &str| File::options().append(true).open(&path).unwrap().write_all(text.as_bytes()).unwrap();
-        let mut follower = LogFollower::opened(KubeletLog::File(path.clone()));
+        let mut follower = follower(&path);
         append("one\n");
         assert_eq!(read(&mut follower), ["one"]);
         std::fs::rename(folder(&path), &moved).unwrap();

@@ -9,6 +9,7 @@ mod file;
 pub(super) mod fuzzing;
 mod packed;
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use self::ahead::Ahead;
 use self::entry::{JournalEntry, OtherFields};
 use self::file::{Fault, Header, Object, ReadAt};
+use super::follow::LogReader;
 
 /// Where journald keeps its files: on disk, or until the next boot.
 const PLACES: &[&str] = &["var/log/journal", "run/log/journal"];
@@ -71,37 +73,6 @@ impl<F: ReadAt> Journal<F> {
         Ok(Self { file: Ahead::new(file), other_fields: OtherFields::default(), names, at, warned: (false, false) })
     }
 
-    pub(super) fn at(&self) -> u64 {
-        self.at
-    }
-
-    pub(super) fn resume(&mut self, at: u64) {
-        self.at = at;
-    }
-
-    /// Reads all new lines; ends early if `take` returns false.
-    pub(super) fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
-        self.file.forget();
-        let header = Header::read(self.file.direct()).map_err(as_io)?;
-        while header.tail != 0 && self.at <= header.tail {
-            match self.next(&header) {
-                Ok(Some(JournalEntry::Line(line))) if !take(&line) => return Ok(()),
-                Ok(Some(JournalEntry::Unreadable)) => self.cannot_unpack(),
-                Ok(Some(_)) => {}
-                Ok(None) => return Ok(()),
-                Err(Fault::Io(error)) => return Err(error),
-                // The last object may not be complete yet.
-                Err(_) if self.at == header.tail => return Ok(()),
-                Err(fault) => {
-                    self.is_damaged(&fault);
-                    Object::read(self.file.direct(), header.tail).map_err(as_io)?;
-                    self.at = header.tail;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The entry of the next object; `None` if it is still being written.
     fn next(&mut self, header: &Header) -> Result<Option<JournalEntry>, Fault> {
         let object = Object::read(&self.file, self.at)?;
@@ -132,6 +103,38 @@ impl<F: ReadAt> Journal<F> {
                 "a line of the kubelet in the journal cannot be unpacked (XZ, or over 64 KiB); it is skipped"
             );
         }
+    }
+}
+
+impl<F: ReadAt + Debug> LogReader for Journal<F> {
+    fn at(&self) -> u64 {
+        self.at
+    }
+
+    fn resume(&mut self, at: u64) {
+        self.at = at;
+    }
+
+    fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
+        self.file.forget();
+        let header = Header::read(self.file.direct()).map_err(as_io)?;
+        while header.tail != 0 && self.at <= header.tail {
+            match self.next(&header) {
+                Ok(Some(JournalEntry::Line(line))) if !take(&line) => return Ok(()),
+                Ok(Some(JournalEntry::Unreadable)) => self.cannot_unpack(),
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(()),
+                Err(Fault::Io(error)) => return Err(error),
+                // The last object may not be complete yet.
+                Err(_) if self.at == header.tail => return Ok(()),
+                Err(fault) => {
+                    self.is_damaged(&fault);
+                    Object::read(self.file.direct(), header.tail).map_err(as_io)?;
+                    self.at = header.tail;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::SystemTime;
 
+use super::follow::LogReader;
 use crate::sent::Closed;
 use tracer_model::lines::Lines;
 
@@ -29,17 +30,19 @@ impl TextFile {
         let at = file.seek(if is_new { SeekFrom::Start(0) } else { SeekFrom::End(0) })?;
         Ok(Self { file, at, lines: Lines::new(MAX_LINE) })
     }
+}
 
-    pub(super) fn at(&self) -> u64 {
+impl LogReader for TextFile {
+    fn at(&self) -> u64 {
         self.at
     }
 
-    pub(super) fn resume(&mut self, at: u64) {
+    fn resume(&mut self, at: u64) {
         self.at = self.file.seek(SeekFrom::Start(at)).unwrap_or(self.at);
     }
 
     /// Reads the new bytes, up to [`MAX_READ`]. A file that shrank is read from its beginning.
-    pub(super) fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
+    fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()> {
         if self.file.metadata()?.len() < self.at {
             self.at = self.file.seek(SeekFrom::Start(0))?;
             self.lines = Lines::new(MAX_LINE);

@@ -59,7 +59,8 @@ pub(super) struct Header {
 
 impl Header {
     pub(super) fn read(file: &impl ReadAt) -> Result<Self, Fault> {
-        let bytes: [u8; 192] = array(file, 0)?;
+        let mut bytes = [0; 192];
+        exact(file, &mut bytes, 0)?;
         if !bytes.starts_with(b"LPKSHHRH") {
             return Err(Fault::NotAJournal);
         }
@@ -165,13 +166,7 @@ impl Field {
     }
 }
 
-/// `N` bytes; an error if the file has fewer.
-fn array<const N: usize>(file: &impl ReadAt, at: u64) -> Result<[u8; N], Fault> {
-    let mut bytes = [0; N];
-    exact(file, &mut bytes, at)?;
-    Ok(bytes)
-}
-
+/// All of these bytes; an error if the file has fewer.
 fn exact(file: &impl ReadAt, into: &mut [u8], at: u64) -> Result<(), Fault> {
     if fill(file, into, at)? < into.len() { Err(Fault::Broken(at)) } else { Ok(()) }
 }

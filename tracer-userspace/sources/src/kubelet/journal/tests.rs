@@ -35,7 +35,7 @@ fn later() -> SystemTime {
 }
 
 /// The lines that it has now.
-fn lines<F: ReadAt>(journal: &mut Journal<F>) -> Vec<String> {
+fn lines(journal: &mut Journal<Bytes>) -> Vec<String> {
     let mut lines = Vec::new();
     journal
         .read(&mut |line| {
