@@ -194,13 +194,4 @@ proptest! {
         content.truncate(length.unwrap_or(usize::MAX));
         survive(content, &changes);
     }
-
-    #[test]
-    fn no_bytes_do_harm(mut content in prop::collection::vec(any::<u8>(), 208..2000), tail in 0..3000_u64) {
-        content[..8].copy_from_slice(b"LPKSHHRH");
-        content[12..16].copy_from_slice(&16_u32.to_le_bytes());
-        content[88..96].copy_from_slice(&208_u64.to_le_bytes());
-        content[136..144].copy_from_slice(&tail.to_le_bytes());
-        survive(content, &[(0, b'L'), (1, b'P')]);
-    }
 }

@@ -167,16 +167,6 @@ fn other_lines_are_skipped() {
     }
 }
 
-proptest::proptest! {
-    #[test]
-    fn garbage_is_no_line(line in ".*") {
-        let _ = parse(&line, NOW);
-        let _ = parse(&format!("I1120 15:50:38.197403 1 p.go:1] \"Probe failed\" pod={line}"), NOW);
-        let _ = parse(&format!("I1120 15:50:38.197403 1 p.go:1] Readiness probe for \"{line}"), NOW);
-        let _ = parse(&format!("{{\"ts\":57038197.403,\"msg\":\"Probe failed\",\"pod\":{line}"), NOW);
-    }
-}
-
 #[test]
 fn a_command_that_prints_nothing() {
     let line =
