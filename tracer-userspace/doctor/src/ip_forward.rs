@@ -107,7 +107,7 @@ fn v6(view: &View) -> Finding {
 /// Whether pods of this node have IPv6 addresses, if known.
 fn pods_use_v6(view: &View) -> Option<bool> {
     let has = |pods: &Vec<Pod>| pods.iter().flat_map(|pod| &pod.addrs).any(IpAddr::is_ipv6);
-    view.pods.as_ref().map(has)
+    view.options.pods.as_ref().map(has)
 }
 
 /// Whether the node's pods use IPv6, if known. Without a global address on a link they do not.

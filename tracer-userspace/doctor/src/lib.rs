@@ -103,7 +103,7 @@ pub fn run(options: &Options) -> Vec<Finding> {
     let wanted = |check: &&Check| options.checks.is_empty() || options.checks.iter().any(|name| name == check.name);
     let checks: Vec<&Check> = CHECKS.iter().filter(wanted).collect();
     if let Some(root) = &options.root {
-        return run_checks(&checks, &View::of_files(root.clone(), options.pods.clone()));
+        return run_checks(&checks, &View::of_files(root.clone(), options.clone()));
     }
     let probers = probers(options);
     let Some(node) = procfs::node_netns(&probers) else {
@@ -120,9 +120,7 @@ pub fn run(options: &Options) -> Vec<Finding> {
         return all_unknown(&checks, &Unread::lacks(reason, "CAP_SYS_PTRACE"));
     }
     let prober = probers.iter().any(|prober| prober.pid == node.pid);
-    let mut view = View::of_node(node.clone(), prober, options.pods.clone(), options.window);
-    view.btf.clone_from(&options.btf);
-    view.probers.clone_from(&options.probers);
+    let view = View::of_node(node.clone(), prober, options.clone());
     node.enter(|| run_checks(&checks, &view)).unwrap_or_else(|error| {
         let fix = "run `tracer doctor` on the node itself";
         all_unknown(&checks, &Unread::for_lack_of(error.needs(), error.to_string(), fix))

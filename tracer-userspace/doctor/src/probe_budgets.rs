@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
         )
     },
     run: |view| {
-        let pods = view.pods.as_ref();
+        let pods = view.options.pods.as_ref();
         pods.map(|pods| judge(pods)).ok_or_else(|| Unread::without_pods("no probe specs were given", CHECK.name))
     },
 };

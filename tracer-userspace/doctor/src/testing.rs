@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use super::view::View;
-use super::{Check, Finding};
+use super::{Check, Finding, Options};
 use tracer_testing::Scratch;
 
 /// The configuration of flannel.
@@ -30,7 +30,7 @@ impl Tree {
     }
 
     pub(super) fn view(&self) -> View {
-        View::of_files(self.path(), None)
+        View::of_files(self.path(), Options::default())
     }
 
     /// The first finding of a check.

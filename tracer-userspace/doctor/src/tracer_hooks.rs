@@ -32,7 +32,7 @@ fn attach(view: &View) -> Result<Vec<HookStatus>, EbpfError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(EbpfError::Ring)?;
     // The ring is registered with an event loop.
     let _inside = runtime.enter();
-    let mut loaded = ebpf::load(&LoadOptions { btf: view.btf.clone(), ..LoadOptions::default() })?;
+    let mut loaded = ebpf::load(&LoadOptions { btf: view.options.btf.clone(), ..LoadOptions::default() })?;
     loaded.attach_on_demand();
     Ok(loaded.hook_statuses())
 }

@@ -14,8 +14,8 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::poll::{PollTimeout, poll};
 
 use super::finding::Unread;
-use super::no_prober;
-use tracer_model::event::{NodePorts, Pod};
+use super::{Options, no_prober};
+use tracer_model::event::NodePorts;
 use tracer_netfilter::{NetfilterError, Survey};
 use tracer_node::enter::in_netns;
 use tracer_node::links::{self, Link};
@@ -27,8 +27,7 @@ const MAX_BYTES: u64 = 64 << 20;
 /// A node, or its files.
 #[derive(Debug)]
 pub struct View {
-    /// `--root`.
-    root: Option<PathBuf>,
+    pub options: Options,
     /// The node's network namespace; absent with `--root`.
     node: Option<NodeNetns>,
     /// The root of the node's own files: `--root`, or the root of the prober.
@@ -37,44 +36,18 @@ pub struct View {
     other_network: Option<Unread>,
     /// Whether a prober runs here.
     pub prober: bool,
-    /// The names of the probers.
-    pub probers: Vec<String>,
-    /// The pods of the node with their probes, if a list was given.
-    pub pods: Option<Vec<Pod>>,
-    /// BTF of this kernel, where it has none of its own.
-    pub btf: Option<PathBuf>,
-    /// For how long a check counts connects.
-    window: Duration,
 }
 
 impl View {
-    pub fn of_files(root: PathBuf, pods: Option<Vec<Pod>>) -> Self {
-        Self {
-            files: Ok(root.clone()),
-            other_network: other_network(&root),
-            root: Some(root),
-            node: None,
-            prober: false,
-            probers: Vec::new(),
-            pods,
-            btf: None,
-            window: Duration::ZERO,
-        }
+    pub fn of_files(root: PathBuf, options: Options) -> Self {
+        let (files, other_network) = (Ok(root.clone()), other_network(&root));
+        let options = Options { root: Some(root), ..options };
+        Self { options, node: None, files, other_network, prober: false }
     }
 
-    pub fn of_node(node: NodeNetns, prober: bool, pods: Option<Vec<Pod>>, window: Duration) -> Self {
+    pub fn of_node(node: NodeNetns, prober: bool, options: Options) -> Self {
         let files = if prober { root_of(node.pid) } else { Ok(PathBuf::from("/")) };
-        Self {
-            root: None,
-            node: Some(node),
-            files,
-            other_network: None,
-            prober,
-            probers: Vec::new(),
-            pods,
-            btf: None,
-            window,
-        }
+        Self { options, node: Some(node), files, other_network: None, prober }
     }
 
     /// Reads a setting, such as `net/ipv4/ip_forward`.
@@ -107,14 +80,14 @@ impl View {
 
     /// Reads a file of `/proc/net` in the node's namespace.
     pub fn net(&self, file: &str) -> Result<String, Unread> {
-        let folder = if self.root.is_some() { "/proc/net" } else { "/proc/thread-self/net" };
+        let folder = if self.is_files() { "/proc/net" } else { "/proc/thread-self/net" };
         self.kernel(&format!("{folder}/{file}"))
     }
 
     /// Reads a file of `/proc` or `/sys`.
     pub fn kernel(&self, path: &str) -> Result<String, Unread> {
         self.refuse_other_network(path)?;
-        let file = match &self.root {
+        let file = match &self.options.root {
             None => File::open(path),
             Some(root) => open_below(root, path, OFlag::O_RDONLY),
         };
@@ -131,9 +104,9 @@ impl View {
     pub fn exists(&self, path: &str) -> Result<bool, Unread> {
         self.refuse_other_network(path)?;
         let kernel = path.starts_with("/proc/") || path.starts_with("/sys/");
-        let found = match (&self.root, kernel) {
-            (None, true) => std::fs::symlink_metadata(path).map(drop),
-            _ => open_below(self.files()?, path, OFlag::O_PATH).map(drop),
+        let found = match kernel && !self.is_files() {
+            true => std::fs::symlink_metadata(path).map(drop),
+            false => open_below(self.files()?, path, OFlag::O_PATH).map(drop),
         };
         Ok(if_any(path, found)?.is_some())
     }
@@ -148,9 +121,9 @@ impl View {
     /// Lists the names in a folder, sorted; none if the folder does not exist.
     pub fn names(&self, folder: &str) -> Result<Vec<String>, Unread> {
         self.refuse_other_network(folder)?;
-        let listed = match (&self.root, folder.starts_with("/proc/")) {
-            (None, true) => std::fs::read_dir(folder),
-            _ => list_below(self.files()?, folder),
+        let listed = match folder.starts_with("/proc/") && !self.is_files() {
+            true => std::fs::read_dir(folder),
+            false => list_below(self.files()?, folder),
         };
         let entries = if_any(folder, listed)?.into_iter().flatten();
         let mut names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -175,7 +148,7 @@ impl View {
 
     /// Whether `--root` was given, so that only files can be read.
     pub const fn is_files(&self) -> bool {
-        self.root.is_some()
+        self.options.root.is_some()
     }
 
     pub fn node_ports(&self) -> Result<Vec<NodePorts>, Unread> {
@@ -195,7 +168,7 @@ impl View {
             Unread::new("--root shows files only, no processes", "run `tracer doctor` on the node, without --root")
         })?;
         let fix = "run `tracer doctor` where the kubelet runs, or give --prober its name";
-        self.prober.then_some(node.pid).ok_or_else(|| Unread::new(no_prober(&self.probers), fix))
+        self.prober.then_some(node.pid).ok_or_else(|| Unread::new(no_prober(&self.options.probers), fix))
     }
 
     fn tables(&self, what: &str) -> Result<&NodeNetns, Unread> {
@@ -225,7 +198,7 @@ impl View {
             return seconds.map(|seconds| (first, seconds)).ok_or_else(|| Unread::new("/proc/uptime is empty", ""));
         }
         let began = Instant::now();
-        while let Some(left) = self.window.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
+        while let Some(left) = self.options.window.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
             // poll() counts whole milliseconds.
             let left = left + Duration::from_millis(1);
             let _ = poll(&mut [], PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
@@ -303,7 +276,8 @@ mod tests {
     #[test]
     fn a_counter_is_read_twice_with_the_window_between() {
         let window = Duration::from_millis(20);
-        let view = View::of_node(node_netns(&[]).expect("own namespace"), false, None, window);
+        let options = Options { window, ..Options::default() };
+        let view = View::of_node(node_netns(&[]).expect("own namespace"), false, options);
         let value = Cell::new(100);
         let (grown, seconds) = view.growth(|_| Ok(value.replace(value.get() + 7))).expect("growth");
         assert_eq!(grown, 7);
