@@ -79,12 +79,13 @@ impl Fix {
         Self { now: now.into(), persist: None }
     }
 
-    pub fn sysctl(settings: &[(&str, &str)]) -> Self {
+    pub fn sysctl(settings: &[(impl AsRef<str>, impl AsRef<str>)]) -> Self {
+        let settings: Vec<_> = settings.iter().map(|(name, value)| (name.as_ref(), value.as_ref())).collect();
         let now: Vec<_> = settings.iter().map(|(name, value)| format!("sysctl -w {name}={}", quoted(value))).collect();
         let names: Vec<_> = settings.iter().map(|(name, _)| *name).collect();
         Self::new(
             Remediation::on_node(format!("Set {}", listed(&names)), now.join(" && ")),
-            Remediation::on_node(KEEP, Self::persist(settings)),
+            Remediation::on_node(KEEP, Self::persist(&settings)),
         )
     }
 
@@ -99,6 +100,11 @@ impl Fix {
         let lines: Vec<_> = settings.iter().map(|(name, value)| format!("'{name} = {value}'")).collect();
         format!("printf '%s\\n' {} >> {SYSCTL_FILE}", lines.join(" "))
     }
+}
+
+/// The setting of one link. sysctl(8) separates by dots: a dot in a link's name is written as a slash.
+pub fn of_link(family: &str, link: &str, setting: &str) -> String {
+    format!("net.{family}.conf.{}.{setting}", link.replace('.', "/"))
 }
 
 /// Quotes a value for a shell if it contains spaces.

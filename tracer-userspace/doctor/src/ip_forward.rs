@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::finding::{Draft, Finding, Fix, Remediation, Unread, listed};
+use super::finding::{Draft, Finding, Fix, Remediation, Unread, listed, of_link};
 use super::view::View;
 use super::{Check, default_routes};
 use tracer_model::event::Pod;
@@ -151,11 +151,8 @@ fn judge_v6(value: u64, global: &[String], pods: Option<bool>, learned: &[String
 /// When forwarding is turned on, the kernel drops the routes of router advertisements and accepts no more, unless `accept_ra`
 /// of the link is 2 (`rt6_purge_dflt_routers`). So the fix sets `accept_ra` first.
 fn forward_v6(learned: &[String]) -> Fix {
-    // sysctl(8) separates by dots: a dot in a link's name is written as a slash.
-    let accept = |link: &String| format!("net.ipv6.conf.{}.accept_ra", link.replace('.', "/"));
-    let accept: Vec<String> = learned.iter().map(accept).collect();
-    let mut all: Vec<(&str, &str)> = accept.iter().map(|name| (name.as_str(), "2")).collect();
-    all.push(("net.ipv6.conf.all.forwarding", "1"));
+    let mut all: Vec<_> = learned.iter().map(|link| (of_link("ipv6", link, "accept_ra"), "2")).collect();
+    all.push(("net.ipv6.conf.all.forwarding".into(), "1"));
     Fix::sysctl(&all)
 }
 

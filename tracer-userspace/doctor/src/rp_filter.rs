@@ -1,6 +1,6 @@
 //! Whether reverse-path filtering suits the CNI in use and the routes.
 
-use super::finding::{Finding, Fix, KEEP, Remediation, Unread, listed};
+use super::finding::{Finding, Fix, KEEP, Remediation, Unread, listed, of_link};
 use super::view::View;
 use super::{Check, default_routes};
 
@@ -111,10 +111,7 @@ fn turn_off(found: &Filtering) -> Fix {
 }
 
 fn set_loose(links: &[&str]) -> Fix {
-    // sysctl(8) separates by dots: a dot in a link's name is written as a slash.
-    let names: Vec<String> =
-        links.iter().map(|link| format!("net.ipv4.conf.{}.rp_filter", link.replace('.', "/"))).collect();
-    let all: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "2")).collect();
+    let all: Vec<_> = links.iter().map(|link| (of_link("ipv4", link, "rp_filter"), "2")).collect();
     Fix::sysctl(&all)
 }
 
