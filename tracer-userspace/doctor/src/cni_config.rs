@@ -33,25 +33,18 @@ struct CniState {
 }
 
 fn read(view: &View) -> Result<CniState, Unread> {
-    let Some(config) = active(view)? else {
-        return Ok(CniState { prober: view.prober, pod_link: pod_link(view), ..CniState::default() });
-    };
-    let mut missing = Vec::new();
-    for plugin in &config.plugins {
-        if !has_binary(view, &config, plugin)? {
-            missing.push(plugin.clone());
+    let mut found = CniState { prober: view.prober, pod_link: pod_link(view), ..CniState::default() };
+    if let Some(config) = active(view)? {
+        for plugin in &config.plugins {
+            if !has_binary(view, &config, plugin)? {
+                found.missing.push(plugin.clone());
+            }
         }
+        found.has_loopback = has_binary(view, &config, LOOPBACK)?;
+        found.has_subnet_file = config.subnet_file.as_deref().map_or(Ok(true), |path| view.exists(path))?;
+        found.config = Some(config);
     }
-    let has_loopback = has_binary(view, &config, LOOPBACK)?;
-    let has_subnet_file = config.subnet_file.as_deref().map_or(Ok(true), |path| view.exists(path))?;
-    Ok(CniState {
-        config: Some(config),
-        missing,
-        has_loopback,
-        has_subnet_file,
-        prober: view.prober,
-        pod_link: pod_link(view),
-    })
+    Ok(found)
 }
 
 fn has_binary(view: &View, config: &Config, plugin: &str) -> Result<bool, Unread> {

@@ -51,103 +51,68 @@ fn is_https(probe: &ProbeSpec) -> bool {
 }
 
 fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
-    let owner = ProbeOwner { pod, container };
     let by_command = container.exec.iter().any(|probe| probe.probe_type == ProbeType::Startup);
     let started = by_command || container.probes.iter().any(|probe| probe.probe_type == ProbeType::Startup);
     let mut found = Vec::new();
     for probe in &container.probes {
-        if probe.probe_type == ProbeType::Liveness && !started && probe.budget_s() < BUDGET_S {
-            found.push(owner.short_budget(probe));
+        let ProbeSpec { probe_type, port, timeout_s, .. } = probe;
+        let mut warn = |draft: Draft, problem: String, fix: &str| {
+            found.push(draft.warn(format!("{}: {problem}", name(pod, container)), Fix::lasting(fix)));
+        };
+        let draft = || draft(pod, container, probe);
+        let (is_liveness, budget) = (*probe_type == ProbeType::Liveness, probe.budget_s());
+        if is_liveness && !started && budget < BUDGET_S {
+            let problem = format!(
+                "liveness probe of port {port} gives up after {} to {budget} s ({} + {} × {}), and the container has no startupProbe",
+                probe.earliest_restart_s(),
+                probe.initial_delay_s,
+                probe.period_s,
+                probe.failure_threshold
+            );
+            let fix =
+                "add a startupProbe like the liveness probe with periodSeconds: 2 and failureThreshold: 60 (120 s)";
+            warn(draft().with("budget_s", budget), problem, fix);
         }
-        if probe.probe_type == ProbeType::Liveness && probe.failure_threshold == 1 && probe.timeout_s <= 1 {
-            found.push(owner.single_failure(probe));
+        if is_liveness && probe.failure_threshold == 1 && *timeout_s <= 1 {
+            let ends = if container.never_restarted { "ends" } else { "restarts" };
+            let problem =
+                format!("liveness probe of port {port} {ends} the container after one answer that takes {timeout_s} s");
+            warn(draft(), problem, "set failureThreshold: 3 and timeoutSeconds: 5");
         }
-        if is_https(probe) && probe.timeout_s <= 1 {
-            found.push(owner.short_tls_timeout(probe));
+        if is_https(probe) && *timeout_s <= 1 {
+            let problem =
+                format!("{probe_type} probe of port {port} allows {timeout_s} s for the TLS handshake and the answer");
+            let fix = "set timeoutSeconds: 5 (a TLS answer takes 50 to 200 ms, and over 1 s under load)";
+            warn(draft(), problem, fix);
         }
-        if probe.handler == Handler::Tcp && tls.contains(&probe.port) {
-            found.push(owner.tcp_probe_of_tls(probe));
+        if probe.handler == Handler::Tcp && tls.contains(port) {
+            let problem = format!(
+                "{probe_type} probe only opens a TCP connection to port {port}, which speaks TLS, as another probe of this pod shows"
+            );
+            warn(draft(), problem, "make it httpGet with scheme: HTTPS, or grpc");
         }
     }
     found
 }
 
-struct ProbeOwner<'a> {
-    pod: &'a Pod,
-    container: &'a Container,
+fn name(pod: &Pod, container: &Container) -> String {
+    let namespace = pod.namespace.as_deref().unwrap_or("default");
+    let name = pod.name.as_deref().or(pod.uid.as_deref()).unwrap_or("?");
+    format!("{namespace}/{name} {}", container.name.as_deref().unwrap_or("?"))
 }
 
-impl ProbeOwner<'_> {
-    fn name(&self) -> String {
-        let pod = self.pod.name.as_deref().or(self.pod.uid.as_deref()).unwrap_or("?");
-        let container = self.container.name.as_deref().unwrap_or("?");
-        format!("{}/{pod} {container}", self.pod.namespace.as_deref().unwrap_or("default"))
-    }
-
-    fn draft(&self, probe: &ProbeSpec) -> Draft {
-        let mut draft = CHECK
-            .draft()
-            .with("probe", probe.probe_type.to_string())
-            .with("port", probe.port)
-            .with("timeout_s", probe.timeout_s);
-        for (name, value) in
-            [("namespace", &self.pod.namespace), ("pod_name", &self.pod.name), ("container_name", &self.container.name)]
-        {
-            if let Some(value) = value {
-                draft = draft.with(name, value.clone());
-            }
+fn draft(pod: &Pod, container: &Container, probe: &ProbeSpec) -> Draft {
+    let mut draft = CHECK
+        .draft()
+        .with("probe", probe.probe_type.to_string())
+        .with("port", probe.port)
+        .with("timeout_s", probe.timeout_s);
+    for (name, value) in [("namespace", &pod.namespace), ("pod_name", &pod.name), ("container_name", &container.name)] {
+        if let Some(value) = value {
+            draft = draft.with(name, value.clone());
         }
-        draft
     }
-
-    fn short_budget(&self, probe: &ProbeSpec) -> Finding {
-        let (earliest, budget) = (probe.earliest_restart_s(), probe.budget_s());
-        let observed = format!(
-            "{}: liveness probe of port {} gives up after {earliest} to {budget} s ({} + {} × {}), and the container has no startupProbe",
-            self.name(),
-            probe.port,
-            probe.initial_delay_s,
-            probe.period_s,
-            probe.failure_threshold
-        );
-        let fix = "add a startupProbe like the liveness probe with periodSeconds: 2 and failureThreshold: 60 (120 s)";
-        self.draft(probe).with("budget_s", budget).warn(observed, Fix::lasting(fix))
-    }
-
-    fn single_failure(&self, probe: &ProbeSpec) -> Finding {
-        let observed = format!(
-            "{}: liveness probe of port {} {} the container after one answer that takes {} s",
-            self.name(),
-            probe.port,
-            if self.container.never_restarted { "ends" } else { "restarts" },
-            probe.timeout_s
-        );
-        self.draft(probe).warn(observed, Fix::lasting("set failureThreshold: 3 and timeoutSeconds: 5"))
-    }
-
-    fn short_tls_timeout(&self, probe: &ProbeSpec) -> Finding {
-        let observed = format!(
-            "{}: {} probe of port {} allows {} s for the TLS handshake and the answer",
-            self.name(),
-            probe.probe_type,
-            probe.port,
-            probe.timeout_s
-        );
-        self.draft(probe).warn(
-            observed,
-            Fix::lasting("set timeoutSeconds: 5 (a TLS answer takes 50 to 200 ms, and over 1 s under load)"),
-        )
-    }
-
-    fn tcp_probe_of_tls(&self, probe: &ProbeSpec) -> Finding {
-        let observed = format!(
-            "{}: {} probe only opens a TCP connection to port {}, which speaks TLS, as another probe of this pod shows",
-            self.name(),
-            probe.probe_type,
-            probe.port
-        );
-        self.draft(probe).warn(observed, Fix::lasting("make it httpGet with scheme: HTTPS, or grpc"))
-    }
+    draft
 }
 
 #[cfg(test)]
