@@ -178,30 +178,24 @@ fn sandbox_plain(text: &str) -> Option<(PodRef, String)> {
 
 /// The part of the pod network that failed; `None` if the reason is another one.
 fn cause(reason: &str) -> Option<SandboxCause> {
-    let has = |words: &[&str]| words.iter().any(|it| reason.contains(it));
-    if has(&["subnet.env"]) {
-        Some(SandboxCause::SubnetFile)
-    } else if has(&[
-        "cni plugin not initialized",
-        "cni config uninitialized",
-        "no networks found in",
-        // CRI-O, by its version.
-        "No CNI configuration",
-        "no CNI configuration",
-    ]) {
-        Some(SandboxCause::NoConfig)
-    } else if has(&["failed to find plugin"]) {
-        Some(SandboxCause::NoPlugin)
-    } else {
-        has(&[
-            "failed to setup network for sandbox",
-            "failed to set up sandbox",
-            "network is not ready",
-            "error adding pod",
-        ])
-        .then_some(SandboxCause::Plugin)
-    }
+    CAUSES.iter().find(|(words, _)| reason.contains(words)).map(|(_, cause)| *cause)
 }
+
+/// What a reason contains, the most exact first.
+const CAUSES: &[(&str, SandboxCause)] = &[
+    ("subnet.env", SandboxCause::SubnetFile),
+    ("cni plugin not initialized", SandboxCause::NoConfig),
+    ("cni config uninitialized", SandboxCause::NoConfig),
+    ("no networks found in", SandboxCause::NoConfig),
+    // CRI-O, by its version.
+    ("No CNI configuration", SandboxCause::NoConfig),
+    ("no CNI configuration", SandboxCause::NoConfig),
+    ("failed to find plugin", SandboxCause::NoPlugin),
+    ("failed to setup network for sandbox", SandboxCause::Plugin),
+    ("failed to set up sandbox", SandboxCause::Plugin),
+    ("network is not ready", SandboxCause::Plugin),
+    ("error adding pod", SandboxCause::Plugin),
+];
 
 #[cfg(test)]
 mod tests;
