@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::View;
 use super::failure::{ApiRequest, Failure};
-use super::objects::{List, percent_encoded};
+use super::objects::{garbage, list_of, percent_encoded};
 use super::request::{Scope, open, whole};
 use crate::files::api::EndpointSlice;
 use crate::files::{SERVICE_NAME, join, slice_of};
@@ -94,12 +94,11 @@ impl Asker<'_> {
         loop {
             match self.list_version(name).await {
                 Err(Failure::Unknown(_)) if self.path + 1 < PATHS.len() => self.path += 1,
-                Err(failure) => {
+                listed => {
                     // A server that starts may not know its newest version yet.
-                    self.path = if matches!(failure, Failure::Unknown(_)) { 0 } else { self.path };
-                    return Err(failure);
+                    self.path = if matches!(listed, Err(Failure::Unknown(_))) { 0 } else { self.path };
+                    return listed;
                 }
-                Ok(service) => return Ok(service),
             }
         }
     }
@@ -123,13 +122,7 @@ impl Asker<'_> {
 
 /// The endpoints of the Service in a list of slices. One that cannot be read may have any, so they stay unknown.
 pub(super) fn service_of(name: &ServiceName, list: &[u8]) -> Result<Service, Failure> {
-    let garbage = |error: serde_json::Error| Failure::Garbage(error.to_string());
-    let list: List<EndpointSlice> = serde_json::from_slice(list).map_err(garbage)?;
-    if list.metadata.resource_version.is_none() {
-        return Err(Failure::Garbage("a list without `resourceVersion`".into()));
-    }
-    let slices = list.items.into_iter().flatten().map(|item| item.0.map_err(garbage));
-    let slices: Vec<EndpointSlice> = slices.collect::<Result<_, _>>()?;
+    let slices: Vec<EndpointSlice> = list_of(list)?.1.collect::<Result<_, _>>().map_err(garbage)?;
     let joined = join(vec![Service::named(name.clone())], Some(slices.into_iter().filter_map(slice_of).collect()));
     // A server that ignores the selector also lists those of other Services.
     let service = joined.into_iter().next().unwrap_or_else(|| Service::named(name.clone()));

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use super::board::Board;
 use super::failure::{ApiRequest, Failure};
 use super::known::Known;
-use super::objects::{List, Watched};
+use super::objects::{Watched, garbage, list_of};
 use super::pace::{Pace, random};
 use super::request::{Scope, open, whole};
 use tracer_model::lines::Lines;
@@ -26,22 +26,15 @@ const WATCH_S: u32 = 300;
 /// The bookmark that ends the list of a streaming list has this annotation.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
-/// How to get the first state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
-    /// A watch that begins with all objects (Kubernetes from 1.27 on, if the feature gate `WatchList` is on).
-    Streaming,
-    /// A list, then a watch from its position.
-    Listing,
-}
-
 pub(super) struct ResourceFollower<W: Watched> {
     client: Client,
     scope: Scope,
     pace: Pace,
     board: Board,
     known: Known<W>,
-    method: Method,
+    /// Whether a list comes first, then a watch from its position. Else the watch begins with all objects (Kubernetes
+    /// from 1.27 on, if the feature gate `WatchList` is on).
+    lists: bool,
     /// Where the next watch begins. If absent, all objects must be read again.
     position: Option<String>,
     /// Whether to bypass the server's cache: it gave a position that it did not know itself.
@@ -62,7 +55,7 @@ impl<W: Watched> ResourceFollower<W> {
             pace,
             board,
             known: Known::default(),
-            method: if W::FROM_NOW { Method::Listing } else { Method::Streaming },
+            lists: W::FROM_NOW,
             position: None,
             consistent: false,
             failures: 0,
@@ -96,7 +89,7 @@ impl<W: Watched> ResourceFollower<W> {
             // A server that ends every watch at once must not be asked in a busy loop.
             Ok(()) => {}
             Err(Failure::NotStreaming) => {
-                self.method = Method::Listing;
+                self.lists = true;
                 return Duration::ZERO;
             }
             Err(Failure::Gone) => {
@@ -113,7 +106,7 @@ impl<W: Watched> ResourceFollower<W> {
     }
 
     async fn session(&mut self) -> Result<(), Failure> {
-        if self.position.is_none() && self.method == Method::Listing {
+        if self.position.is_none() && self.lists {
             self.list().await?;
         }
         self.watch().await
@@ -122,13 +115,11 @@ impl<W: Watched> ResourceFollower<W> {
     async fn list(&mut self) -> Result<(), Failure> {
         let asked = self.asked("list", false);
         let body = self.open(asked, self.list_query()).await?;
-        let list: List<W> = serde_json::from_slice(&whole(body, self.pace.answer).await?).map_err(garbage)?;
-        let Some(position) = list.metadata.resource_version else {
-            return Err(Failure::Garbage("a list without `resourceVersion`".into()));
-        };
+        let list = whole(body, self.pace.answer).await?;
+        let (position, objects) = list_of::<W>(&list)?;
         let mut fresh = Known::default();
-        for item in list.items.into_iter().flatten() {
-            match item.0 {
+        for object in objects {
+            match object {
                 Ok(object) => _ = fresh.put(object, &self.scope.node),
                 Err(error) => self.skip(&error),
             }
@@ -298,8 +289,4 @@ fn end_of(rest: Option<&[u8]>, is_list: bool) -> Result<(), Failure> {
 
 fn too_long() -> Failure {
     Failure::Garbage(format!("an object of more than {OBJECT_MAX} bytes"))
-}
-
-fn garbage(error: serde_json::Error) -> Failure {
-    Failure::Garbage(error.to_string())
 }

@@ -6,7 +6,7 @@ use kube::core::WatchEvent;
 
 use super::endpoints::service_of;
 use super::known::Known;
-use super::objects::{List, Watched};
+use super::objects::{Watched, list_of};
 use crate::files::api;
 use tracer_model::event::{ObservationKind, Pods, ServiceName};
 use tracer_model::fuzzing::check_recorded;
@@ -32,8 +32,7 @@ pub fn apiserver(bytes: &[u8]) {
 /// The objects of a list, or of the lines of a watch.
 fn known<W: Watched>(list: &[u8], lines: &[Vec<u8>]) -> Known<W> {
     let mut known = Known::default();
-    let list = serde_json::from_slice::<List<W>>(list).ok().and_then(|list| list.items);
-    for object in list.into_iter().flatten().filter_map(|item| item.0.ok()) {
+    for object in list_of::<W>(list).into_iter().flat_map(|(_, objects)| objects).flatten() {
         known.put(object, NODE);
     }
     for line in lines {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::View;
+use super::failure::Failure;
 use crate::files::api::{self, Metadata};
 use crate::files::pod_of;
 use tracer_model::event::Pod;
@@ -60,14 +61,28 @@ impl Watched for api::Pod {
 
 #[derive(Deserialize)]
 #[serde(bound = "W: DeserializeOwned")]
-pub(super) struct List<W> {
-    pub(super) metadata: ListMeta,
+struct List<W> {
+    metadata: ListMeta,
     /// `null` if there are none.
-    pub(super) items: Option<Vec<Item<W>>>,
+    items: Option<Vec<Item<W>>>,
+}
+
+/// Parses a list: its position, and each object or the error in it.
+pub(super) fn list_of<W: DeserializeOwned>(
+    bytes: &[u8],
+) -> Result<(String, impl Iterator<Item = serde_json::Result<W>>), Failure> {
+    let list: List<W> = serde_json::from_slice(bytes).map_err(garbage)?;
+    let position = list.metadata.resource_version;
+    let position = position.ok_or_else(|| Failure::Garbage("a list without `resourceVersion`".into()))?;
+    Ok((position, list.items.into_iter().flatten().map(|item| item.0)))
+}
+
+pub(super) fn garbage(error: serde_json::Error) -> Failure {
+    Failure::Garbage(error.to_string())
 }
 
 /// An object of a list, or the error in it.
-pub(super) struct Item<W>(pub(super) serde_json::Result<W>);
+struct Item<W>(serde_json::Result<W>);
 
 impl<'de, W: DeserializeOwned> Deserialize<'de> for Item<W> {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
