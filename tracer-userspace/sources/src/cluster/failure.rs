@@ -136,16 +136,6 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_permission() {
-        let text = answer(403, "{}").to_string();
-        assert!(text.contains("verb `watch` on resource `pods` in a ClusterRole"), "{text}");
-        let slices =
-            ApiRequest { verb: "list", resource: "endpointslices", group: "discovery.k8s.io", streaming: false };
-        let text = Failure::of_answer(StatusCode::FORBIDDEN, &HeaderMap::new(), b"", slices).to_string();
-        assert!(text.contains("verb `list` on resource `endpointslices` of apiGroup `discovery.k8s.io`"), "{text}");
-    }
-
-    #[test]
     fn the_wait_comes_from_the_header_or_the_status() {
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, "7".parse().expect("header"));

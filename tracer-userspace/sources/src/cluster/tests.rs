@@ -86,6 +86,17 @@ impl Followed {
     }
 }
 
+/// An API, a follower that knows pod `a`, and its open watch.
+async fn following(pace: Pace) -> (Fake, Followed, fake::Stream) {
+    let mut api = Fake::new().await;
+    let mut followed = Followed::start(api.addr, config(true), pace);
+    let mut watch = api.next().await.stream().await;
+    watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
+    watch.synced(7).await;
+    followed.until_names(&["a"]).await;
+    (api, followed, watch)
+}
+
 #[tokio::test(flavor = "local")]
 async fn one_streaming_list_is_one_request_and_follows_every_change() {
     let mut api = Fake::new().await;
@@ -153,12 +164,7 @@ async fn changes_that_follow_each_other_are_one_view() {
 
 #[tokio::test(flavor = "local")]
 async fn a_change_of_nothing_that_is_read_is_not_reported() {
-    let mut api = Fake::new().await;
-    let mut followed = Followed::pods(api.addr);
-    let mut watch = api.next().await.stream().await;
-    watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
-    watch.synced(1).await;
-    followed.until_names(&["a"]).await;
+    let (mut api, mut followed, mut watch) = following(pace()).await;
     followed.until("complete", View::is_complete).await;
     followed.view.mark_unchanged();
     watch.event("MODIFIED", &pod("a", 2, "10.0.0.1")).await;

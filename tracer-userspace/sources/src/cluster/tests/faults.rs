@@ -5,17 +5,6 @@ use std::time::Instant;
 use super::*;
 use tracer_testing::{assert_ends, assert_has};
 
-/// An API, a follower that knows pod `a`, and its open watch.
-async fn following() -> (Fake, Followed, fake::Stream) {
-    let mut api = Fake::new().await;
-    let mut followed = Followed::pods(api.addr);
-    let mut watch = api.next().await.stream().await;
-    watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
-    watch.synced(7).await;
-    followed.until_names(&["a"]).await;
-    (api, followed, watch)
-}
-
 /// A watch reports pod `b`.
 async fn add_b(watch: &mut fake::Stream, followed: &mut Followed) {
     watch.event("ADDED", &pod("b", 8, "10.0.0.2")).await;
@@ -25,7 +14,7 @@ async fn add_b(watch: &mut fake::Stream, followed: &mut Followed) {
 #[tokio::test(flavor = "local")]
 async fn a_forgotten_position_is_read_again_and_what_is_gone_is_gone() {
     let log = Log::new();
-    let (mut api, mut followed, mut watch) = following().await;
+    let (mut api, mut followed, mut watch) = following(pace()).await;
     watch
         .event("ERROR", r#"{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}"#)
         .await;
@@ -46,7 +35,7 @@ async fn a_forgotten_position_is_read_again_and_what_is_gone_is_gone() {
 #[tokio::test(flavor = "local")]
 async fn refused_permissions_are_named_and_what_was_known_stays() {
     let log = Log::new();
-    let (mut api, mut followed, watch) = following().await;
+    let (mut api, mut followed, watch) = following(pace()).await;
     watch.end().await;
     for _ in 0..3 {
         let forbidden = r#"{"kind":"Status","message":"pods is forbidden","reason":"Forbidden","code":403}"#;
@@ -60,7 +49,7 @@ async fn refused_permissions_are_named_and_what_was_known_stays() {
     add_b(&mut watch, &mut followed).await;
     let lines = log.lines();
     assert_eq!(lines.len(), 3, "{lines:#?}");
-    assert!(lines[0].contains("grant verb `watch` on resource `pods`"), "{lines:#?}");
+    assert!(lines[0].contains("grant verb `watch` on resource `pods` in a ClusterRole"), "{lines:#?}");
     assert!(lines[0].contains("WARN") && lines[0].ends_with("; tracer keeps the pods that it knows"), "{lines:#?}");
     assert!(lines[1].contains("(401)"), "{lines:#?}");
     assert!(lines[2].contains("INFO") && lines[2].ends_with("the cluster API answers again"), "{lines:#?}");
@@ -82,7 +71,7 @@ async fn the_server_is_left_alone_as_long_as_it_asks() {
 #[tokio::test(flavor = "local")]
 async fn errors_of_the_server_and_nonsense_are_waited_out() {
     let log = Log::new();
-    let (mut api, mut followed, watch) = following().await;
+    let (mut api, mut followed, watch) = following(pace()).await;
     watch.end().await;
     api.next().await.answer("500 Internal Server Error", r#"{"kind":"Status","message":"etcd","code":500}"#).await;
     api.next().await.answer("500 Internal Server Error", "<html>").await;
@@ -109,12 +98,7 @@ async fn errors_of_the_server_and_nonsense_are_waited_out() {
 #[tokio::test(flavor = "local")]
 async fn a_watch_that_is_none_is_reported() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let mut followed = Followed::start(api.addr, config(true), Pace { stable: Duration::ZERO, ..pace() });
-    let mut watch = api.next().await.stream().await;
-    watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
-    watch.synced(7).await;
-    followed.until_names(&["a"]).await;
+    let (mut api, mut followed, watch) = following(Pace { stable: Duration::ZERO, ..pace() }).await;
     watch.end().await;
     api.next().await.answer("200 OK", "<html>login</html>").await;
     followed.until("login", |view| view.failure().is_some_and(|it| it.contains("cannot be read"))).await;
@@ -147,7 +131,7 @@ async fn one_object_that_cannot_be_read_costs_no_other() {
 
 #[tokio::test(flavor = "local")]
 async fn a_list_that_is_cut_or_is_none_leaves_what_was_known() {
-    let (mut api, mut followed, watch) = following().await;
+    let (mut api, mut followed, watch) = following(pace()).await;
     watch.end().await;
     api.next().await.answer("410 Gone", "").await;
     api.next().await.answer("422 Unprocessable Entity", "").await;
@@ -165,7 +149,7 @@ async fn a_list_that_is_cut_or_is_none_leaves_what_was_known() {
 #[tokio::test(flavor = "local")]
 async fn an_outage_is_reported_once_and_its_end_once() {
     let log = Log::new();
-    let (api, mut followed, watch) = following().await;
+    let (api, mut followed, watch) = following(pace()).await;
     let addr = api.addr;
     drop(api);
     drop(watch);
@@ -185,7 +169,7 @@ async fn an_outage_is_reported_once_and_its_end_once() {
 #[tokio::test(flavor = "local")]
 async fn a_connection_that_broke_is_no_outage() {
     let log = Log::new();
-    let (mut api, mut followed, watch) = following().await;
+    let (mut api, mut followed, watch) = following(pace()).await;
     drop(watch);
     let asked = api.next().await;
     assert!(asked.has("resourceVersion=7"), "{:?}", asked.query);
@@ -197,11 +181,7 @@ async fn a_connection_that_broke_is_no_outage() {
 #[tokio::test(flavor = "local")]
 async fn a_connection_that_fell_silent_is_made_again_from_where_it_stood() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let pace = Pace { silence: Duration::from_secs(1), ..pace() };
-    let mut followed = Followed::start(api.addr, config(true), pace);
-    let mut watch = api.next().await.stream().await;
-    watch.synced(7).await;
+    let (mut api, mut followed, watch) = following(Pace { silence: Duration::from_secs(1), ..pace() }).await;
     followed.until("synced", View::is_complete).await;
     assert!(api.next().await.has("resourceVersion=7"));
     watch.closed().await;
