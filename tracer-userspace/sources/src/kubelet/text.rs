@@ -70,12 +70,12 @@ impl LogReader for TextFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Scratch;
 
     #[test]
     fn a_file_of_any_size_is_read_in_parts() {
-        let path = std::env::temp_dir().join(format!("tracer-sparse-{}", std::process::id()));
-        let file = File::options().read(true).write(true).create_new(true).open(&path).expect("file");
-        std::fs::remove_file(&path).expect("file");
+        let scratch = Scratch::new();
+        let file = File::options().read(true).write(true).create_new(true).open(scratch.path("log")).expect("file");
         file.set_len(4 * MAX_READ).expect("nothing but a hole");
         let mut text = TextFile::new(file, SystemTime::UNIX_EPOCH).expect("readable");
         text.resume(0);

@@ -2,7 +2,6 @@
 //! server.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::{HeaderName, HeaderValue, Response};
 use hyper::server::conn::http2 as server;
@@ -10,6 +9,7 @@ use hyper::service::service_fn;
 use tokio::net::UnixListener;
 
 use super::*;
+use crate::testing::Scratch;
 use tracer_model::event::{Container, ProbeProtocol};
 
 const LIST: &[u8] = include_bytes!("../../../testdata/kubelet-pods.pb");
@@ -53,12 +53,11 @@ type HeaderPair = (&'static str, &'static str);
 
 /// The result of an answer with these headers and trailers.
 async fn answered(head: &'static [HeaderPair], data: Vec<u8>, behind: &'static [HeaderPair]) -> Result<Bytes, Problem> {
-    static MADE: AtomicU32 = AtomicU32::new(0);
     let headers = |all: &[HeaderPair]| -> HeaderMap {
         all.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
     };
-    let name = format!("tracer-pods-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-    let path = std::env::temp_dir().join(name);
+    let scratch = Scratch::new();
+    let path = scratch.path("kubelet.sock");
     let listener = UnixListener::bind(&path).expect("a socket");
     let answer = async {
         let (socket, _) = listener.accept().await.expect("a client");
@@ -72,12 +71,10 @@ async fn answered(head: &'static [HeaderPair], data: Vec<u8>, behind: &'static [
         });
         server::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), service).await
     };
-    let asked = tokio::select! {
+    tokio::select! {
         asked = ask(&path) => asked,
         served = answer => unreachable!("the server ended first: {served:?}"),
-    };
-    let _ = std::fs::remove_file(&path);
-    asked
+    }
 }
 
 const OK: &[HeaderPair] = &[("grpc-status", "0")];

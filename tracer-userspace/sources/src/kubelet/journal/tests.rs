@@ -123,9 +123,8 @@ fn the_file_that_was_written_last_is_followed() {
     let root = scratch.root();
     let machine = "0123456789abcdef0123456789abcdef";
     let make = |path: &str, seconds: u64| {
-        let path = root.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let file = File::create(&path).unwrap();
+        let path = PathBuf::from(scratch.file(path, ""));
+        let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
         path
     };
