@@ -83,17 +83,15 @@ impl Document<'_> {
             let wrong = |error: serde_json::Error| self.syntax(error.line(), error.column(), &error.to_string());
             serde_json::from_slice(self.bytes).map_err(wrong)
         } else {
-            serde_yaml_ng::from_slice(self.bytes).map_err(|error| self.yaml_error(&error))
+            serde_yaml_ng::from_slice(self.bytes).map_err(|error| {
+                let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+                self.syntax(line, column, &error.to_string())
+            })
         }
     }
 
     pub(super) fn items<T: DeserializeOwned>(&self) -> Result<Vec<T>, FileError> {
         Ok(self.decode::<Items<T>>()?.items.unwrap_or_default())
-    }
-
-    fn yaml_error(&self, error: &serde_yaml_ng::Error) -> FileError {
-        let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-        self.syntax(line, column, &error.to_string())
     }
 
     /// An error at this place of the document. If something is missing at the end, the place is the last character:

@@ -94,9 +94,7 @@ pub(crate) fn pod_of(pod: api::Pod) -> Pod {
     let finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     // Init containers that keep running (sidecars) are probed, too.
     let sidecars = spec.init_containers.into_iter().filter(|it| it.restart_policy.as_deref() == Some("Always"));
-    let with_policy =
-        |it: api::Container| api::Container { restart_policy: it.restart_policy.or(spec.restart_policy.clone()), ..it };
-    let containers = sidecars.chain(spec.containers).map(|it| container(with_policy(it), &status));
+    let containers = sidecars.chain(spec.containers).map(|it| container(it, spec.restart_policy.as_deref(), &status));
     let not_connected = |it| Container { probes: Vec::new(), lifecycle: Vec::new(), ..it };
     let containers = containers.map(|it| if finished { not_connected(it) } else { it }).collect();
     Pod {
@@ -139,7 +137,8 @@ fn addresses_of(status: &PodStatus, host_network: bool) -> Vec<IpAddr> {
     addresses(status.host_ips.iter().map(|it| &it.ip).chain(&status.host_ip))
 }
 
-fn container(container: api::Container, status: &PodStatus) -> Container {
+/// `policy`: the restart policy of the pod.
+fn container(container: api::Container, policy: Option<&str>, status: &PodStatus) -> Container {
     let probes = [
         (ProbeType::Liveness, &container.liveness_probe),
         (ProbeType::Readiness, &container.readiness_probe),
@@ -153,7 +152,7 @@ fn container(container: api::Container, status: &PodStatus) -> Container {
     let status = statuses.find(|it| it.name == container.name);
     let id = status.and_then(|it| container_id(it.container_id.as_deref()));
     let runs = status.map(|it| runs_of(it, clock::steady_boot_to_wall_ns()));
-    let never_restarted = container.restart_policy.as_deref() == Some("Never");
+    let never_restarted = container.restart_policy.as_deref().or(policy) == Some("Never");
     Container { name: Some(container.name), id, probes, exec, lifecycle, never_restarted, runs }
 }
 
@@ -163,18 +162,10 @@ fn lifecycle(container: &api::Container) -> Vec<LifecycleHandler> {
     let handlers = [(LifecycleEvent::PostStart, post_start), (LifecycleEvent::PreStop, pre_stop)];
     let http = |(event, handler): (_, &api::LifecycleHandler)| {
         let http = handler.http_get.as_ref().filter(|_| handler.exec.is_none())?;
-        lifecycle_handler(event, http, container)
+        let Target { scheme, port, host, path, .. } = http_target(http, container)?;
+        Some(LifecycleHandler { event, scheme: scheme?, port, host, path: path? })
     };
     handlers.into_iter().filter_map(http).collect()
-}
-
-fn lifecycle_handler(
-    event: LifecycleEvent,
-    http: &api::HttpGet,
-    container: &api::Container,
-) -> Option<LifecycleHandler> {
-    let Target { scheme, port, host, path, .. } = http_target(http, container)?;
-    Some(LifecycleHandler { event, scheme: scheme?, port, host, path: path? })
 }
 
 fn exec_spec(probe_type: ProbeType, probe: &Probe) -> Option<ExecSpec> {

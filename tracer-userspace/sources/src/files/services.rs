@@ -68,20 +68,18 @@ fn add_document(document: &Document<'_>, parts: &mut Parts) -> Result<Taken, Fil
 
 fn add_list(document: &Document<'_>, parts: &mut Parts) -> Result<Taken, FileError> {
     let items = document.items::<ServiceOrOther>()?;
-    let given = items.len();
-    let others = items.into_iter().map(|item| parts.add_any(item)).filter(|used| !used).count();
-    let is_other = given > 0 && others == given;
+    let is_other = !items.is_empty() && items.iter().all(|item| matches!(item, ServiceOrOther::Other));
+    items.into_iter().for_each(|item| parts.add_any(item));
     Ok(if is_other { Taken::Other(Some("List without a Service or EndpointSlice".into())) } else { Taken::Used })
 }
 
 impl Parts {
-    fn add_any(&mut self, item: ServiceOrOther) -> bool {
+    fn add_any(&mut self, item: ServiceOrOther) {
         match item {
             ServiceOrOther::Service(service) => self.add_service(*service),
             ServiceOrOther::EndpointSlice(slice) => self.add_slice(*slice),
-            ServiceOrOther::Other => return false,
+            ServiceOrOther::Other => {}
         }
-        true
     }
 
     fn add_service(&mut self, service: api::Service) {
