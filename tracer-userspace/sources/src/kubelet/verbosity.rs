@@ -33,14 +33,8 @@ pub struct KubeletLogging {
     pub format: String,
     /// A pattern of `--vmodule` or `logging.vmodule` makes the kubelet log outcomes, whatever the verbosity is.
     by_module: bool,
-    setting: Setting,
-}
-
-/// Where the verbosity is set, or can be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Setting {
-    Flag,
-    File(PathBuf),
+    /// The file in which the verbosity is set, or can be; absent: a flag.
+    set_in: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -104,13 +98,8 @@ impl KubeletLogging {
             return Err(KubeletLoggingError::Bare { pid });
         }
         let base = flag(args, "--config").map(PathBuf::from);
-        let mut reported = Self {
-            pid,
-            verbosity: 0,
-            format: FORMATS[0].to_owned(),
-            by_module: false,
-            setting: base.clone().map_or(Setting::Flag, Setting::File),
-        };
+        let mut reported =
+            Self { pid, verbosity: 0, format: FORMATS[0].to_owned(), by_module: false, set_in: base.clone() };
         for path in base.into_iter().chain(drop_ins(pid, args, files)?) {
             reported.take(configuration(pid, &path, files)?.logging.unwrap_or_default(), &path);
         }
@@ -120,7 +109,7 @@ impl KubeletLogging {
 
     fn take(&mut self, logging: Logging, path: &Path) {
         if let Some(verbosity) = logging.verbosity {
-            (self.verbosity, self.setting) = (verbosity, Setting::File(path.to_owned()));
+            (self.verbosity, self.set_in) = (verbosity, Some(path.to_owned()));
         }
         self.format = logging.format.filter(|it| !it.is_empty()).unwrap_or(std::mem::take(&mut self.format));
         if let Some(modules) = logging.vmodule {
@@ -130,7 +119,7 @@ impl KubeletLogging {
 
     fn take_flags(&mut self, args: &[String]) {
         if let Some(verbosity) = verbosity_flag(args) {
-            (self.verbosity, self.setting) = (verbosity, Setting::Flag);
+            (self.verbosity, self.set_in) = (verbosity, None);
         }
         if let Some(format) = flag(args, "--logging-format") {
             format.clone_into(&mut self.format);
@@ -167,12 +156,12 @@ impl KubeletLogging {
     }
 
     pub fn fix(&self) -> String {
-        let change = match &self.setting {
+        let change = match &self.set_in {
             _ if !FORMATS.contains(&self.format.as_str()) => {
                 format!("have the kubelet log as {}", FORMATS.join(" or "))
             }
-            Setting::Flag => format!("start the kubelet with -v={OUTCOMES}"),
-            Setting::File(path) => {
+            None => format!("start the kubelet with -v={OUTCOMES}"),
+            Some(path) => {
                 format!("set `logging: {{verbosity: {OUTCOMES}}}` in {} and restart the kubelet", path.display())
             }
         };
