@@ -21,10 +21,10 @@ const MAX: usize = 256;
 type Waiting = [VecDeque<(Instant, Listen)>; AFTER_MS.len()];
 
 /// Takes sockets that have just bound a port, and reports whether they listen.
-pub(super) fn check(bound: &Receiver<Listen>, tx: &Sender<ObservationKind>) {
+pub(super) fn check(bound: Receiver<Listen>, tx: &Sender<ObservationKind>) {
     let (mut waiting, mut namespaces) = (Waiting::default(), Namespaces::default());
     loop {
-        match next(bound, &waiting) {
+        match next(&bound, &waiting) {
             Ok(socket) => put(&mut waiting[0], Instant::now(), socket),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,

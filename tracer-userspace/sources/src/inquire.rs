@@ -41,16 +41,14 @@ pub struct QueryThreads {
 impl QueryThreads {
     /// Starts the threads, which send their answers to `tx`.
     pub fn start(tx: Sender<ObservationKind>, endpoints: Option<Queries>, supervisor: &Supervisor) -> Self {
-        let (observations, holders, found, listeners) = (tx.clone(), tx.clone(), tx.clone(), tx.clone());
-        let containers = tx.clone();
         Self {
             endpoints,
-            ports: start(supervisor, "ports", move |asked| read_slowly(&asked, &holders, read_port_holders)),
-            programs: start(supervisor, "programs", move |asked| read_slowly(&asked, &found, read_programs)),
-            binds: start(supervisor, "binds", move |bound| binds::check(&bound, &listeners)),
-            limits: start(supervisor, "limits", move |asked| read_slowly(&asked, &containers, read_limits)),
-            firewalls: start(supervisor, "firewalls", move |asked| read_firewalls(&asked, &observations)),
-            targets: start(supervisor, "targets", move |asked| TargetInspector::new(asked).answer_all(&tx)),
+            ports: start(supervisor, "ports", &tx, |asked, tx| read_slowly(&asked, tx, read_port_holders)),
+            programs: start(supervisor, "programs", &tx, |asked, tx| read_slowly(&asked, tx, read_programs)),
+            binds: start(supervisor, "binds", &tx, binds::check),
+            limits: start(supervisor, "limits", &tx, |asked, tx| read_slowly(&asked, tx, read_limits)),
+            firewalls: start(supervisor, "firewalls", &tx, read_firewalls),
+            targets: start(supervisor, "targets", &tx, |asked, tx| TargetInspector::new(asked).answer_all(tx)),
         }
     }
 
@@ -93,19 +91,21 @@ fn log_dropped(query: &impl std::fmt::Debug) {
 fn start<T: Send + 'static>(
     supervisor: &Supervisor,
     name: &'static str,
-    run: impl FnOnce(Receiver<T>) + Send + 'static,
+    tx: &Sender<ObservationKind>,
+    run: fn(Receiver<T>, &Sender<ObservationKind>),
 ) -> Option<SyncSender<T>> {
     let (queries, received) = sync_channel(MAX_WAITING);
+    let tx = tx.clone();
     let thread = supervisor.thread(name, move || {
         enter::enter_on_this_thread();
-        run(received);
+        run(received, &tx);
     });
     let failed =
         |error| tracing::error!("cannot start the thread for queries about {name}: {error}; they stay without answers");
     thread.map_err(failed).ok().map(|()| queries)
 }
 
-fn read_firewalls(asked: &Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>) {
+fn read_firewalls(asked: Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>) {
     let mut namespaces = Namespaces::default();
     while let Ok((netns, flow)) = asked.recv() {
         if tx.blocking_send(firewall(netns, flow, &mut namespaces)).is_err() {
