@@ -159,16 +159,15 @@ fn mount(line: &str) -> Option<Mount> {
     let mut kind = file_system.split(' ');
     let hierarchy = match kind.next()? {
         "cgroup2" => Hierarchy::Unified,
-        "cgroup" => of_first_version(kind.nth(1)?)?,
+        "cgroup" => {
+            let options = kind.nth(1)?;
+            CONTROLLERS.into_iter().find(|(controller, _)| has(options, controller))?.1
+        }
         _ => return None,
     };
     let mut fields = mount.split(' ').skip(3);
     let (root, at) = (VisiblePath::of(fields.next()?), PathBuf::from(fields.next()?));
     Some(Mount { hierarchy, root, at, ours: OnceCell::new() })
-}
-
-fn of_first_version(options: &str) -> Option<Hierarchy> {
-    CONTROLLERS.into_iter().find_map(|(controller, hierarchy)| has(options, controller).then_some(hierarchy))
 }
 
 pub(super) fn has(list: &str, controller: &str) -> bool {

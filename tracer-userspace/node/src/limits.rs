@@ -59,21 +59,21 @@ fn container_folder<'a>(folder: &'a Path, id: &str) -> Option<&'a Path> {
 /// On version 1, and before 6.11, the kernel counts in the cgroup of the process that forks (`pids_can_fork`). Since then
 /// `pids.events` of version 2 counts what happened below, too, and `pids.events.local` in the cgroup with the limit.
 fn pids_of(folder: &Path) -> BTreeMap<String, u64> {
-    let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
-    let count = |file: &str| Some((format!("{file} max"), value(&read(file)?, "max")?));
-    let events = count("pids.events.local").or_else(|| count("pids.events"));
+    let events = count_in(folder, "pids.events.local", "max").or_else(|| count_in(folder, "pids.events", "max"));
     // `max` for no limit.
-    let number = |file: &str| Some((file.to_owned(), read(file)?.trim().parse().ok()?));
+    let number = |file: &str| Some((file.to_owned(), fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()?));
     events.into_iter().chain(["pids.current", "pids.max"].into_iter().filter_map(number)).collect()
 }
 
 /// How many of its processes were killed since memory was used up: `memory.oom_control` in version 1.
 fn memory_of(folder: &Path) -> BTreeMap<String, u64> {
-    let count = |file: &str| {
-        let text = fs::read_to_string(folder.join(file)).ok()?;
-        Some((format!("{file} oom_kill"), value(&text, "oom_kill")?))
-    };
+    let count = |file| count_in(folder, file, "oom_kill");
     count("memory.events").or_else(|| count("memory.oom_control")).into_iter().collect()
+}
+
+/// A line of a file, by the names of both.
+fn count_in(folder: &Path, file: &str, name: &str) -> Option<(String, u64)> {
+    Some((format!("{file} {name}"), value(&fs::read_to_string(folder.join(file)).ok()?, name)?))
 }
 
 #[cfg(test)]
@@ -85,8 +85,7 @@ mod tests {
     const UID: &str = "5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e11";
 
     fn write(scratch: &Scratch, folder: &str, files: &[(&str, &str)]) {
-        fs::create_dir_all(scratch.path(folder)).expect("a folder");
-        files.iter().for_each(|(file, text)| fs::write(scratch.path(folder).join(file), text).expect("a file"));
+        files.iter().for_each(|(file, text)| _ = scratch.file(Path::new(folder).join(file), text));
     }
 
     fn read_in(scratch: &Scratch, mountinfo: &str, text: &str) -> Vec<(String, Vec<(String, u64)>)> {

@@ -275,8 +275,7 @@ mod tests {
             ("freezer/pod", "freezer.state", "FROZEN\n"),
             ("freezer/other", "freezer.state", "FREEZING\n"),
         ] {
-            fs::create_dir_all(scratch.path(folder)).expect("a folder");
-            fs::write(scratch.path(folder).join(file), text).expect("a file");
+            scratch.file(Path::new(folder).join(file), text);
         }
         let mounts = Mounts::of(&format!(
             "40 31 0:37 / {0}/freezer rw - cgroup cgroup rw,freezer\n41 31 0:38 / {0}/all rw - cgroup2 cgroup2 rw\n",

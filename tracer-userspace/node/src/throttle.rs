@@ -153,8 +153,7 @@ mod tests {
         for (folder, stat) in
             [("pod", "nr_throttled 7\nthrottled_usec 9\n"), ("pod/a", "usage_usec 1\n"), ("pod/b", "")]
         {
-            fs::create_dir_all(scratch.path(folder)).expect("a folder");
-            fs::write(scratch.path(folder).join("cpu.stat"), stat).expect("a file");
+            scratch.file(Path::new(folder).join("cpu.stat"), stat);
         }
         let folders = with_parents(["pod/a", "pod/b"].map(|it| scratch.path(it)).into_iter());
         assert_eq!(folders, ["pod", "pod/a", "pod/b"].map(|it| scratch.path(it)));
@@ -166,8 +165,7 @@ mod tests {
     fn the_cpu_hierarchy_goes_before_version_two_where_it_has_the_counters() {
         let scratch = Scratch::new();
         for folder in ["cpu/pod", "all/pod", "all/other"] {
-            fs::create_dir_all(scratch.path(folder)).expect("a folder");
-            fs::write(scratch.path(folder).join("cpu.stat"), "nr_throttled 1\n").expect("a file");
+            scratch.file(Path::new(folder).join("cpu.stat"), "nr_throttled 1\n");
         }
         let mounts = Mounts::of(&format!(
             "40 31 0:37 / {0}/cpu rw - cgroup cgroup rw,cpu\n41 31 0:38 /../.. {0}/all rw - cgroup2 cgroup2 rw\n",
