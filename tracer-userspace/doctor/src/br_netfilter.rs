@@ -9,31 +9,16 @@ pub(super) const CHECK: Check = Check {
     name: "br_netfilter",
     why: "without it, answers from a Service's backend on the same Linux bridge as the client bypass NAT, and the client resets the connection. flannel and kubeadm refuse to start",
     expected: || format!("br_netfilter loaded, {V4} = 1 and {V6} = 1, where pods are on a Linux bridge"),
-    run: |view| Ok(vec![judge(&read(view)?)]),
+    run: |view| Ok(vec![check(view)?]),
 };
 
 const V4: &str = "net.bridge.bridge-nf-call-iptables";
 const V6: &str = "net.bridge.bridge-nf-call-ip6tables";
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct BridgeSettings {
-    /// The two settings; absent: the module is not loaded.
-    v4: Option<u64>,
-    v6: Option<u64>,
-    /// What shows that pods are on a bridge; absent: nothing shows it.
-    bridge: Option<String>,
-    /// Whether an absent `bridge` proves that pods are not on a bridge.
-    known: bool,
-}
-
-fn read(view: &View) -> Result<BridgeSettings, Unread> {
-    let (bridge, known) = bridge(view);
-    Ok(BridgeSettings {
-        v4: view.number_if_any("net/bridge/bridge-nf-call-iptables")?,
-        v6: view.number_if_any("net/bridge/bridge-nf-call-ip6tables")?,
-        bridge,
-        known,
-    })
+fn check(view: &View) -> Result<Finding, Unread> {
+    let v4 = view.number_if_any("net/bridge/bridge-nf-call-iptables")?;
+    let v6 = view.number_if_any("net/bridge/bridge-nf-call-ip6tables")?;
+    Ok(judge(v4, v6, bridge(view)))
 }
 
 /// What shows that pods are on a bridge, and whether its absence proves that they are not.
@@ -56,23 +41,24 @@ const BRIDGED: &[&str] = &["bridge", "flannel", "weave-net"];
 /// Names of bridges to which CNI plugins connect pods.
 const POD_BRIDGES: &[&str] = &["cni0", "cbr0", "kube-bridge", "weave"];
 
-fn judge(found: &BridgeSettings) -> Finding {
-    let observed = match (found.v4, found.v6) {
+/// The two settings, absent if the module is not loaded, and what [`bridge`] found.
+fn judge(v4: Option<u64>, v6: Option<u64>, bridge: (Option<String>, bool)) -> Finding {
+    let observed = match (v4, v6) {
         (None, None) => "br_netfilter is not loaded".to_owned(),
         (v4, v6) => {
             let text = |value: Option<u64>| value.map_or("absent".to_owned(), |value| value.to_string());
             format!("{V4} = {}, {V6} = {}", text(v4), text(v6))
         }
     };
-    if found.v4 == Some(1) && found.v6.is_none_or(|value| value == 1) {
+    if v4 == Some(1) && v6.is_none_or(|value| value == 1) {
         return CHECK.draft().ok(observed);
     }
-    match (&found.bridge, found.known) {
-        (Some(bridge), _) if found.v4 == Some(1) => CHECK.draft().warn(
+    match bridge {
+        (Some(bridge), _) if v4 == Some(1) => CHECK.draft().warn(
             format!("{observed}; {bridge}: it does harm if pods have IPv6 addresses"),
-            fix(found),
+            fix(v4),
         ),
-        (Some(bridge), _) => CHECK.draft().fail(format!("{observed}; {bridge}"), fix(found)),
+        (Some(bridge), _) => CHECK.draft().fail(format!("{observed}; {bridge}"), fix(v4)),
         (None, true) => CHECK.draft().ok(format!("{observed}; the CNI configuration names no bridge, so br_netfilter is not needed")),
         (None, false) => CHECK.draft().unknown(Unread::new(
             format!("{observed}; neither a CNI configuration that shows how pods are connected nor a pod bridge was found, so it may be needed"),
@@ -83,8 +69,8 @@ fn judge(found: &BridgeSettings) -> Finding {
 
 /// `modprobe` fails if the module is built into the kernel and the node has no list of the kernel's modules, so the fix loads
 /// it only where the settings are absent.
-fn fix(found: &BridgeSettings) -> Fix {
-    let load = if found.v4.is_some() { "" } else { "modprobe br_netfilter && " };
+fn fix(v4: Option<u64>) -> Fix {
+    let load = if v4.is_some() { "" } else { "modprobe br_netfilter && " };
     Fix::new(
         Remediation::on_node("Let iptables see what bridges forward", format!("{load}sysctl -w {V4}=1 {V6}=1")),
         Remediation::on_node(

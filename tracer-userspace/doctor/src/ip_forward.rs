@@ -22,23 +22,12 @@ fn draft(family: &str) -> Draft {
     CHECK.expects(if family == "ipv4" { V4 } else { V6 }).with("family", family)
 }
 
-/// The kernel checks the setting of the link on which a packet arrives. A write to `ip_forward` sets it for all links.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Forwarding {
-    value: u64,
-    /// Links that forward.
-    on: Vec<String>,
-    /// Uplinks, bridges and pods' links that do not forward.
-    off: Vec<String>,
-    /// Whether only IPv6 has a default route.
-    only_v6: bool,
-}
-
 fn v4(view: &View) -> Finding {
-    read_v4(view).map_or_else(|unread| draft("ipv4").unknown(unread), |found| judge_v4(&found))
+    check_v4(view).unwrap_or_else(|unread| draft("ipv4").unknown(unread))
 }
 
-fn read_v4(view: &View) -> Result<Forwarding, Unread> {
+/// The kernel checks the setting of the link on which a packet arrives. A write to `ip_forward` sets it for all links.
+fn check_v4(view: &View) -> Result<Finding, Unread> {
     let value = view.number("net/ipv4/ip_forward")?;
     let (on, off): (Vec<_>, Vec<_>) =
         view.number_of_each_link("forwarding")?.into_iter().partition(|(_, value)| *value != 0);
@@ -49,7 +38,7 @@ fn read_v4(view: &View) -> Result<Forwarding, Unread> {
         off.retain(|name| used_by_pods.contains(name));
     }
     let only_v6 = value == 0 && default_routes::only_v6(view).unwrap_or(false);
-    Ok(Forwarding { value, on, off, only_v6 })
+    Ok(judge_v4(value, on, off, only_v6))
 }
 
 /// The links on which packets from and to pods arrive: uplinks, bridges, pods' links. With `--root` only the uplinks are known.
@@ -60,23 +49,24 @@ fn links_of_pod_traffic(view: &View) -> BTreeSet<String> {
     pod_links.map(|link| link.state.name).chain(uplinks).collect()
 }
 
-fn judge_v4(found: &Forwarding) -> Finding {
-    let observed = format!("net.ipv4.ip_forward = {}", found.value);
+/// `on`: links that forward. `off`: uplinks, bridges and pods' links that do not. `only_v6`: only IPv6 has a default route.
+fn judge_v4(value: u64, on: Vec<String>, off: Vec<String>, only_v6: bool) -> Finding {
+    let observed = format!("net.ipv4.ip_forward = {value}");
     let names = |links: &[String]| listed(&links.iter().map(String::as_str).collect::<Vec<_>>());
-    match found.value {
-        0 if !found.on.is_empty() => draft("ipv4").with("forwarding", found.on.clone()).ok(format!(
+    match value {
+        0 if !on.is_empty() => draft("ipv4").with("forwarding", on.clone()).ok(format!(
             "{observed}; packets that arrive on {} are forwarded by the links' own settings, those of other links are not",
-            names(&found.on)
+            names(&on)
         )),
-        0 if found.only_v6 => draft("ipv4").ok(format!("{observed}; only IPv6 has a default route")),
+        0 if only_v6 => draft("ipv4").ok(format!("{observed}; only IPv6 has a default route")),
         0 => draft("ipv4").fail(observed, Fix::sysctl(&[("net.ipv4.ip_forward", "1")])),
-        _ if found.off.is_empty() => draft("ipv4").ok(observed),
-        _ => draft("ipv4").with("not_forwarding", found.off.clone()).warn(
+        _ if off.is_empty() => draft("ipv4").ok(observed),
+        _ => draft("ipv4").with("not_forwarding", off.clone()).warn(
             format!(
                 "{observed}, but packets that arrive on {} are not forwarded: net.ipv4.conf.<link>.forwarding = 0",
-                names(&found.off)
+                names(&off)
             ),
-            forward_links(&found.off),
+            forward_links(&off),
         ),
     }
 }
