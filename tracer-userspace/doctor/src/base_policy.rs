@@ -71,7 +71,7 @@ fn policy(table: &SurveyTable, chain: &SurveyChain, is_used: bool) -> Finding {
     if let Some(owner) = owner {
         draft = draft.with("owner", owner);
     }
-    let backend = backend(table.backend);
+    let backend = table.backend.iptables("ip").unwrap_or("nftables");
     if chain.ways_out == 0 {
         let observed =
             format!("{how} on {hook} ({backend} {place}) and no rule in it that accepts{dropped}; owner: {name}");
@@ -96,14 +96,6 @@ fn owner_of(table: &SurveyTable) -> Option<&'static str> {
             |name: &str| table.chains.iter().filter_map(|it| owner::by_chain(&it.name)).any(|it| it.name == name);
         ["ufw", "firewalld", "docker"].into_iter().find(|name| has_chain_of(name))
     })
-}
-
-const fn backend(backend: Backend) -> &'static str {
-    match backend {
-        Backend::Nftables => "nftables",
-        Backend::IptablesNft => "iptables-nft",
-        Backend::IptablesLegacy => "iptables-legacy",
-    }
 }
 
 /// A chain that accepts some packets may be right as it is. Its fix allows the traffic of the cluster, and does not turn the

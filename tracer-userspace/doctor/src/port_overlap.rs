@@ -60,9 +60,20 @@ fn judge(range: &PortRange, live: Result<Vec<NodePorts>, Unread>, rate: Option<(
     if !hit.is_empty() {
         colliding(draft, range, &hit, rate, fix)
     } else if !others.is_empty() {
-        other_parity(draft, range, &others, fix)
+        let observed = format!(
+            "{} live NodePorts of IPVS in {range}, all with the other parity than {}: connect() takes them only after it has used all {} ports of its parity for a destination",
+            others.len(),
+            range.first,
+            range.preferred()
+        );
+        draft.warn(observed, fix)
     } else if !listened.is_empty() {
-        only_listened(draft, range, &listened, fix)
+        let observed = format!(
+            "{} live NodePorts of IPVS in {range}, each held by a listening socket, so connect() skips them: \
+             kube-proxy keeps such sockets only before 1.24 (kubernetes#108496)",
+            listened.len()
+        );
+        draft.warn(observed, fix)
     } else if overlap > 0 && (is_ipvs || live.is_empty()) {
         let but = if is_ipvs {
             "no live NodePort of IPVS is among them yet"
@@ -80,16 +91,6 @@ fn is_taken(range: &PortRange, port: &NodePort) -> bool {
     range.prefers(port.port) && !port.listened
 }
 
-/// A process listens on every NodePort of IPVS in the range, as kube-proxy did before 1.24.
-fn only_listened(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, fix: Fix) -> Finding {
-    let observed = format!(
-        "{} live NodePorts of IPVS in {range}, each held by a listening socket, so connect() skips them: \
-         kube-proxy keeps such sockets only before 1.24 (kubernetes#108496)",
-        ports.len()
-    );
-    draft.warn(observed, fix)
-}
-
 /// The finding where the NodePorts cannot be read.
 fn by_range_alone(draft: Draft, range: &PortRange, unread: Unread, fix: Fix) -> Finding {
     let overlap = range.overlap(NODE_PORTS);
@@ -103,17 +104,6 @@ fn by_range_alone(draft: Draft, range: &PortRange, unread: Unread, fix: Fix) -> 
         unread.reason
     );
     Finding { needs: unread.needs.map(str::to_owned), ..draft.warn(observed, fix) }
-}
-
-/// NodePorts of IPVS that connect() takes only after all ports of the other parity.
-fn other_parity(draft: Draft, range: &PortRange, ports: &BTreeSet<u16>, fix: Fix) -> Finding {
-    let observed = format!(
-        "{} live NodePorts of IPVS in {range}, all with the other parity than {}: connect() takes them only after it has used all {} ports of its parity for a destination",
-        ports.len(),
-        range.first,
-        range.preferred()
-    );
-    draft.warn(observed, fix)
 }
 
 fn harmless(draft: Draft, range: &PortRange, all: &BTreeSet<u16>) -> Finding {
