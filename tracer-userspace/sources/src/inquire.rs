@@ -41,12 +41,17 @@ pub struct QueryThreads {
 impl QueryThreads {
     /// Starts the threads, which send their answers to `tx`.
     pub fn start(tx: Sender<ObservationKind>, endpoints: Option<Queries>, supervisor: &Supervisor) -> Self {
+        use ObservationKind::{DevicePrograms, Limits, PortHolders};
         Self {
             endpoints,
-            ports: start(supervisor, "ports", &tx, |asked, tx| read_slowly(&asked, tx, read_port_holders)),
-            programs: start(supervisor, "programs", &tx, |asked, tx| read_slowly(&asked, tx, read_programs)),
+            ports: start(supervisor, "ports", &tx, |asked, tx| {
+                read_slowly(&asked, tx, port_holders::read, PortHolders)
+            }),
+            programs: start(supervisor, "programs", &tx, |asked, tx| {
+                read_slowly(&asked, tx, programs::read, DevicePrograms);
+            }),
             binds: start(supervisor, "binds", &tx, binds::check),
-            limits: start(supervisor, "limits", &tx, |asked, tx| read_slowly(&asked, tx, read_limits)),
+            limits: start(supervisor, "limits", &tx, |asked, tx| read_slowly(&asked, tx, limits::read, Limits)),
             firewalls: start(supervisor, "firewalls", &tx, read_firewalls),
             targets: start(supervisor, "targets", &tx, |asked, tx| TargetInspector::new(asked).answer_all(tx)),
         }
@@ -116,33 +121,22 @@ fn read_firewalls(asked: Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>) 
 
 /// After each read comes a pause of ten times its length: pods that start can cause any number of refusals, and a
 /// policy any number of drops.
-fn read_slowly<T>(
-    asked: &Receiver<T>,
+fn read_slowly<Q, A>(
+    asked: &Receiver<(Netns, Q)>,
     tx: &Sender<ObservationKind>,
-    read: impl Fn(T, &mut Namespaces) -> Option<ObservationKind>,
+    read: fn(Netns, Q, &mut Namespaces) -> Option<A>,
+    kind: fn(Box<A>) -> ObservationKind,
 ) {
     let mut namespaces = Namespaces::default();
-    while let Ok(query) = asked.recv() {
+    while let Ok((netns, query)) = asked.recv() {
         let began = Instant::now();
-        let found = read(query, &mut namespaces);
+        let found = read(netns, query, &mut namespaces).map(Box::new).map(kind);
         let took = began.elapsed();
         if found.is_some_and(|found| tx.blocking_send(found).is_err()) {
             return;
         }
         std::thread::sleep(took * 10);
     }
-}
-
-fn read_port_holders((netns, port): (Netns, u16), namespaces: &mut Namespaces) -> Option<ObservationKind> {
-    port_holders::read(netns, port, namespaces).map(Box::new).map(ObservationKind::PortHolders)
-}
-
-fn read_limits((netns, container): (Netns, String), namespaces: &mut Namespaces) -> Option<ObservationKind> {
-    limits::read(netns, container, namespaces).map(Box::new).map(ObservationKind::Limits)
-}
-
-fn read_programs((netns, ifindex): (Netns, u32), namespaces: &mut Namespaces) -> Option<ObservationKind> {
-    programs::read(netns, ifindex, namespaces).map(Box::new).map(ObservationKind::DevicePrograms)
 }
 
 /// Always returns an answer, because a verdict waits for it.
