@@ -83,10 +83,7 @@ impl<'a> Source<'a> {
                 Taken::Other(kind) => other = other.or(Some(kind)),
             }
         }
-        match (used, other) {
-            (true, _) => Ok(()),
-            (false, kind) => Err(self.wrong_kind(kind.flatten(), expected)),
-        }
+        if used { Ok(()) } else { Err(self.wrong_kind(other.flatten(), expected)) }
     }
 
     fn syntax(&self, line: usize, column: usize, message: &str) -> FileError {

@@ -60,11 +60,10 @@ impl Sent {
         observations: &[ObservationKind],
         tables_of: Option<Netns>,
     ) -> Vec<ObservationKind> {
-        let is_new = |kind: &&ObservationKind| !self.has(kind);
-        let empty = observations.iter().filter(is_new).filter_map(without_ports);
-        empty
-            .filter(|kind| matches!(kind, ObservationKind::NodePorts(table) if Some(table.netns) == tables_of))
-            .collect()
+        let is_first = |kind: &&ObservationKind| {
+            matches!(kind, ObservationKind::NodePorts(table) if Some(table.netns) == tables_of) && !self.has(kind)
+        };
+        observations.iter().filter(is_first).filter_map(without_ports).collect()
     }
 }
 

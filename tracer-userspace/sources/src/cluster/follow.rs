@@ -15,7 +15,7 @@ use super::board::Board;
 use super::failure::{ApiRequest, Failure};
 use super::known::Known;
 use super::objects::{Watched, garbage, list_of};
-use super::pace::{Pace, random};
+use super::pace::{Pace, part, random};
 use super::request::{Scope, open, whole};
 use tracer_model::lines::Lines;
 
@@ -84,7 +84,7 @@ impl<W: Watched> ResourceFollower<W> {
                 if std::mem::take(&mut self.garbled) {
                     self.board.watching();
                 }
-                return self.pace.rewatch();
+                return part(self.pace.rewatch);
             }
             // A server that ends every watch at once must not be asked in a busy loop.
             Ok(()) => {}

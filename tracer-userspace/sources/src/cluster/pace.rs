@@ -56,11 +56,6 @@ impl Pace {
         let backoff = self.backoff(failures);
         asked.map_or(backoff, |asked| backoff.max(asked.min(WAIT_MAX) + part(self.rewatch)))
     }
-
-    /// The wait after a watch that ended as planned.
-    pub(super) fn rewatch(&self) -> Duration {
-        part(self.rewatch)
-    }
 }
 
 /// A random part of a time.
