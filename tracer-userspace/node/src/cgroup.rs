@@ -81,56 +81,53 @@ mod tests {
     const UNDER: &str = "5d3b1a7c_2f0e_4b8e_9a55_0c6f1c1c8e11";
     const STATIC: &str = "eb9dc43f6a74951845a7e7c766a61e81";
 
+    /// The pod of this text, with names in place of the words in capital letters.
+    fn pod_of(text: &str) -> Option<PodProcess> {
+        let text = text.replace("UNDER", UNDER).replace("STATIC", STATIC).replace("UID", UID).replace("ID", ID);
+        pod_process(&text)
+    }
+
     fn check(text: &str, uid: &str) {
         let expected = PodProcess { uid: uid.into(), container: Some(ID.into()) };
-        assert_eq!(pod_process(text), Some(expected), "{text}");
+        assert_eq!(pod_of(text), Some(expected), "{text}");
     }
 
     #[test]
     fn paths_of_every_driver_and_runtime_name_the_pod() {
-        check(&format!("0::/kubepods/burstable/pod{UID}/{ID}\n"), UID);
-        check(
-            &format!(
-                "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UNDER}.slice/cri-containerd-{ID}.scope\n"
-            ),
-            UID,
-        );
-        check(&format!("0::/kubepods.slice/kubepods-pod{UNDER}.slice/crio-{ID}.scope/container\n"), UID);
-        check(
-            &format!(
-                "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDER}.slice/docker-{ID}.scope\n"
-            ),
-            UID,
-        );
-        check(
-            &format!("0::/system.slice/containerd.service/kubepods-burstable-pod{UNDER}.slice:cri-containerd:{ID}\n"),
-            UID,
-        );
-        check(&format!("0::/kubepods/besteffort/pod{STATIC}/{ID}\n"), STATIC);
+        for path in [
+            "/kubepods/burstable/podUID/ID",
+            "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podUNDER.slice/cri-containerd-ID.scope",
+            "/kubepods.slice/kubepods-podUNDER.slice/crio-ID.scope/container",
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUNDER.slice/docker-ID.scope",
+            "/system.slice/containerd.service/kubepods-burstable-podUNDER.slice:cri-containerd:ID",
+        ] {
+            check(&format!("0::{path}\n"), UID);
+        }
+        check("0::/kubepods/besteffort/podSTATIC/ID\n", STATIC);
     }
 
     #[test]
     fn hierarchies_of_version_1_and_hybrid_name_the_pod() {
-        let v1 = format!(
-            "12:pids:/kubepods/pod{UID}/{ID}\n4:memory:/kubepods/pod{UID}/{ID}\n1:name=systemd:/kubepods/pod{UID}/{ID}\n"
-        );
-        check(&v1, UID);
-        check(&format!("9:name=systemd:/\n4:cpu,memory:/kubepods/besteffort/pod{UID}/{ID}\n0::/\n"), UID);
-        check(&format!("11:cpu,cpuacct:/kubepods/pod{UID}/{ID}\n0::/\n"), UID);
+        for text in [
+            "12:pids:/kubepods/podUID/ID\n4:memory:/kubepods/podUID/ID\n1:name=systemd:/kubepods/podUID/ID\n",
+            "9:name=systemd:/\n4:cpu,memory:/kubepods/besteffort/podUID/ID\n0::/\n",
+            "11:cpu,cpuacct:/kubepods/podUID/ID\n0::/\n",
+        ] {
+            check(text, UID);
+        }
     }
 
     #[test]
     fn paths_in_nested_nodes_and_cgroup_namespaces_name_the_pod() {
         let outer = "a".repeat(64);
-        check(
-            &format!(
-                "0::/docker/{outer}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{UNDER}.slice/cri-containerd-{ID}.scope\n"
-            ),
-            UID,
-        );
-        check(&format!("0::/docker/{outer}/kubelet/kubepods/besteffort/pod{UID}/{ID}\n"), UID);
-        check(&format!("0::/../../pod{UID}/{ID}\n"), UID);
-        check(&format!("0::/../../../kubepods-pod{UNDER}.slice/cri-containerd-{ID}.scope/init.scope\n"), UID);
+        for path in [
+            "/docker/OUTER/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-podUNDER.slice/cri-containerd-ID.scope",
+            "/docker/OUTER/kubelet/kubepods/besteffort/podUID/ID",
+            "/../../podUID/ID",
+            "/../../../kubepods-podUNDER.slice/cri-containerd-ID.scope/init.scope",
+        ] {
+            check(&format!("0::{}\n", path.replace("OUTER", &outer)), UID);
+        }
     }
 
     #[test]
@@ -141,13 +138,12 @@ mod tests {
             assert_eq!(pod_process(&format!("0::{path}\n")), None, "{path}");
         }
         assert_eq!(pod_process(""), None);
-        let conmon = format!("0::/kubepods.slice/kubepods-pod{UNDER}.slice/crio-conmon-{ID}.scope\n");
-        assert_eq!(pod_process(&conmon), None);
+        assert_eq!(pod_of("0::/kubepods.slice/kubepods-podUNDER.slice/crio-conmon-ID.scope\n"), None);
     }
 
     #[test]
     fn a_process_of_the_pod_itself_has_no_container() {
-        let pod = pod_process(&format!("0::/kubepods/pod{UID}\n"));
+        let pod = pod_of("0::/kubepods/podUID\n");
         assert_eq!(pod, Some(PodProcess { uid: UID.into(), container: None }));
     }
 }

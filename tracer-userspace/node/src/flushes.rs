@@ -120,7 +120,8 @@ impl Removals {
         let kind = (is_rule, route.v6);
         match message.kind {
             RTM_DELRULE | RTM_DELROUTE if message.port != 0 => {
-                let removal = self.bursts.entry(kind).or_insert_with(|| Removal::begin(now));
+                let begun = || Removal { burst: Burst::begin(now), gone: BTreeMap::new(), by: BTreeMap::new() };
+                let removal = self.bursts.entry(kind).or_insert_with(begun);
                 removal.burst.extend(now);
                 if removal.gone.len() < MOST_REMOVED {
                     removal.gone.insert(name, (route, message.port));
@@ -151,10 +152,6 @@ pub fn fuzz_reports(bytes: &[u8]) {
 }
 
 impl Removal {
-    fn begin(now: Instant) -> Self {
-        Self { burst: Burst::begin(now), gone: BTreeMap::new(), by: BTreeMap::new() }
-    }
-
     /// What each process removed. `ip rule flush` opens a socket for each rule, and the process often ends too early to
     /// be found. Therefore removals without a known process count together.
     fn flushed(self, netns: Netns, (is_rule, _): Kind) -> Vec<RulesFlushed> {

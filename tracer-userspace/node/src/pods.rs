@@ -45,7 +45,8 @@ struct Group {
 
 /// All pods of the node, named ones first, and a problem to report if some namespaces were skipped.
 pub fn discover(processes: &[Process], node: &NodeNetns) -> (Vec<Pod>, Option<String>) {
-    let names = LogNames::read(node);
+    // The kubelet creates these names in the prober's `/var/log`. Without it, tracer's own is read.
+    let names = LogNames::read(&[format!("/proc/{}/root/var/log", node.pid).as_ref(), "/var/log".as_ref()]);
     let mut claimed = BTreeSet::from([node.netns]);
     let (mut pods, mut left) = (Vec::new(), AddressesLeft(MAX_ADDRESSES));
     for (uid, group) in groups(processes) {
@@ -148,13 +149,8 @@ fn unnamed_pods(
 }
 
 impl LogNames {
-    /// Reads the prober's `/var/log`, because the kubelet creates these names. Falls back to tracer's own `/var/log`.
-    fn read(node: &NodeNetns) -> Self {
-        Self::read_from(&[format!("/proc/{}/root/var/log", node.pid).as_ref(), "/var/log".as_ref()])
-    }
-
     /// Reads each directory from the first place that has it: a container may mount one directory without the other.
-    fn read_from(places: &[&Path]) -> Self {
+    fn read(places: &[&Path]) -> Self {
         Self {
             pods: names_in(places, "pods").filter_map(|name| pod_directory(&name)).collect(),
             containers: names_in(places, "containers").filter_map(|name| container_file(&name)).collect(),
@@ -251,7 +247,7 @@ mod tests {
         let named = |places: &[&Path]| {
             let group = Group { containers: ["c0".into(), "c1".into()].into(), ..Group::default() };
             let node = NodeNetns { pid: 1_000_000, netns: Netns(1) };
-            let pod = named_pod("u".into(), &group, &node, &LogNames::read_from(places), &mut AddressesLeft(0));
+            let pod = named_pod("u".into(), &group, &node, &LogNames::read(places), &mut AddressesLeft(0));
             let containers: Vec<_> = pod.containers.into_iter().map(|it| it.name).collect();
             (pod.namespace, pod.name, containers)
         };
