@@ -9,13 +9,13 @@ use tokio::time::timeout;
 use super::View;
 use super::failure::{ApiRequest, Failure};
 use super::objects::{garbage, list_of, percent_encoded};
-use super::request::{Scope, open, whole};
+use super::request::{open, whole};
 use crate::files::api::EndpointSlice;
 use crate::files::{SERVICE_NAME, join, slice_of};
 use tracer_model::event::{ObservationKind, Service, ServiceName};
 
-/// The paths in the API, newest version first: v1 from 1.21 on.
-const PATHS: [&str; 2] = ["/apis/discovery.k8s.io/v1/endpointslices", "/apis/discovery.k8s.io/v1beta1/endpointslices"];
+/// The versions of the API, the newest first: v1 from 1.21 on.
+const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 /// As RBAC writes it.
 const ASKED: ApiRequest =
     ApiRequest { verb: "list", resource: "endpointslices", group: "discovery.k8s.io", streaming: false };
@@ -45,7 +45,7 @@ pub(super) fn answering(answers: mpsc::Sender<ObservationKind>) -> (Queries, Ans
 impl Answering {
     /// Answers one query after the other; never ends by itself. A failure is an answer, too: a verdict waits for it.
     pub(super) async fn run(mut self, client: &Client, view: &watch::Sender<View>) {
-        let mut asker = Asker { client, view, path: 0, reported: None };
+        let mut asker = Asker { client, view, version: 0, reported: None };
         while let Some(service) = self.queries.recv().await {
             let answer = Box::new(asker.answer(service).await);
             if self.answers.send(ObservationKind::ServiceEndpoints(answer)).await.is_err() {
@@ -60,7 +60,7 @@ struct Asker<'a> {
     client: &'a Client,
     view: &'a watch::Sender<View>,
     /// The index of the version that the server has.
-    path: usize,
+    version: usize,
     /// The namespace of the failure that was logged, until a query about it succeeds.
     reported: Option<String>,
 }
@@ -93,10 +93,10 @@ impl Asker<'_> {
     async fn list(&mut self, name: &ServiceName) -> Result<Service, Failure> {
         loop {
             match self.list_version(name).await {
-                Err(Failure::Unknown(_)) if self.path + 1 < PATHS.len() => self.path += 1,
+                Err(Failure::Unknown(_)) if self.version + 1 < VERSIONS.len() => self.version += 1,
                 listed => {
                     // A server that starts may not know its newest version yet.
-                    self.path = if matches!(listed, Err(Failure::Unknown(_))) { 0 } else { self.path };
+                    self.version = if matches!(listed, Err(Failure::Unknown(_))) { 0 } else { self.version };
                     return listed;
                 }
             }
@@ -110,12 +110,10 @@ impl Asker<'_> {
 
     /// `resourceVersion=0`: the server's cache is new enough, and etcd is not read.
     fn uri(&self, name: &ServiceName) -> String {
-        let scope = Scope { node: String::new(), namespace: Some(name.namespace.clone()) };
-        let path = scope.path(PATHS[self.path]);
+        let (version, namespace) = (VERSIONS[self.version], &name.namespace);
+        let (label, name) = (percent_encoded(SERVICE_NAME), percent_encoded(&name.name));
         format!(
-            "{path}?resourceVersion=0&labelSelector={}%3D{}",
-            percent_encoded(SERVICE_NAME),
-            percent_encoded(&name.name)
+            "/apis/discovery.k8s.io/{version}/namespaces/{namespace}/endpointslices?resourceVersion=0&labelSelector={label}%3D{name}"
         )
     }
 }

@@ -50,7 +50,6 @@ impl Namespace {
 impl Watched for api::Event {
     type Kept = KubeletEvent;
     const RESOURCE: &'static str = "events";
-    const PATH: &'static str = "/api/v1/events";
     const FROM_NOW: bool = true;
 
     /// The server can select by component, kind, type and reason (one reason, or all but some), not by node. So it

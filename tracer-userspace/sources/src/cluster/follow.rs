@@ -264,7 +264,7 @@ impl<W: Watched> ResourceFollower<W> {
     }
 
     async fn open(&self, asked: ApiRequest, query: String) -> Result<Body, Failure> {
-        let path = self.scope.path(W::PATH);
+        let path = self.scope.path(W::RESOURCE);
         open(&self.client, &format!("{path}?{query}"), asked, self.pace.answer).await
     }
 }

@@ -17,8 +17,6 @@ pub(super) trait Watched: DeserializeOwned {
     type Kept: Clone + PartialEq;
     /// As RBAC writes it.
     const RESOURCE: &'static str;
-    /// The path in the API.
-    const PATH: &'static str;
     /// Whether only changes from now on matter: then nothing is listed.
     const FROM_NOW: bool = false;
 
@@ -38,7 +36,6 @@ pub(super) trait Watched: DeserializeOwned {
 impl Watched for api::Pod {
     type Kept = Pod;
     const RESOURCE: &'static str = "pods";
-    const PATH: &'static str = "/api/v1/pods";
 
     fn selector(node: &str) -> String {
         format!("spec.nodeName%3D{}", percent_encoded(node))

@@ -18,7 +18,7 @@ const LIST_MAX: usize = 128 << 20;
 const REFUSAL_MAX: usize = 16 << 10;
 
 /// The selection of objects of a kind.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Scope {
     /// Only those of this node.
     pub(super) node: String,
@@ -27,11 +27,11 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// The path in the API.
-    pub(super) fn path(&self, of_all: &str) -> String {
-        match (&self.namespace, of_all.rsplit_once('/')) {
-            (Some(namespace), Some((group, resource))) => format!("{group}/namespaces/{namespace}/{resource}"),
-            _ => of_all.to_owned(),
+    /// The path in the API of a resource of the core group.
+    pub(super) fn path(&self, resource: &str) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("/api/v1/namespaces/{namespace}/{resource}"),
+            None => format!("/api/v1/{resource}"),
         }
     }
 
