@@ -33,11 +33,9 @@ impl KubeletEvent {
         let written = u64::try_from(wall_ns.saturating_sub(boot_to_wall_ns)).ok()?;
         match self.reason.as_str() {
             "Unhealthy" => {
-                let probe = self.reported()?.into_probe(written, None)?;
-                Some(ObservationKind::KubeletProbe(Box::new(tracer_model::event::KubeletProbe {
-                    event_count: Some(self.count),
-                    ..probe
-                })))
+                let mut probe = self.reported()?.into_probe(written, None)?;
+                probe.event_count = Some(self.count);
+                Some(ObservationKind::KubeletProbe(Box::new(probe)))
             }
             "FailedCreatePodSandBox" | "NetworkNotReady" => {
                 let words = self.words().strip_prefix("Failed to create pod sandbox: ").unwrap_or(self.words());

@@ -28,18 +28,7 @@ pub(super) enum JournalEntry {
 }
 
 /// The signs of the kubelet as the sender: the name of a prober, root, and a transport that carries its own text.
-#[derive(Debug, Default)]
-struct Sender {
-    name: bool,
-    root: bool,
-    way: bool,
-}
-
-impl Sender {
-    fn is_kubelet(&self) -> bool {
-        self.name && self.root && self.way
-    }
-}
+const SIGNS: [&str; 3] = ["_COMM=", "_UID=", "_TRANSPORT="];
 
 /// Places of fields that showed another sender. journald stores each value of a field once in a file, so most entries of
 /// other senders have one of these.
@@ -70,37 +59,34 @@ pub(super) fn read(
     if other_fields.has_one(items) {
         return Ok(JournalEntry::OtherFields);
     }
-    let mut sender = Sender::default();
-    let mut candidates = Vec::new();
+    let (mut signs, mut candidates) = (BTreeSet::new(), Vec::new());
     for at in items {
         let field = Field::read(file, header, *at, FIELD_PREFIX)?;
         if field.packed != 0 || field.begin.starts_with(b"MESSAGE=") {
             candidates.push(field);
-        } else if !weigh(&field.begin, names, &mut sender) {
-            other_fields.add(*at);
-            return Ok(JournalEntry::OtherFields);
+        } else if let Some((sign, is_kubelets)) = sign(&field.begin, names) {
+            if !is_kubelets {
+                other_fields.add(*at);
+                return Ok(JournalEntry::OtherFields);
+            }
+            signs.insert(sign);
         }
     }
     // The kubelet's command line is often packed, its message rarely.
     candidates.sort_by_key(|field| field.packed != 0);
-    if sender.is_kubelet() { message(file, &candidates) } else { Ok(JournalEntry::OtherFields) }
+    if signs.len() == SIGNS.len() { message(file, &candidates) } else { Ok(JournalEntry::OtherFields) }
 }
 
-/// Takes in a field about the sender; returns false if it proves another sender.
-fn weigh(field: &[u8], names: &[String], sender: &mut Sender) -> bool {
-    let value = |name: &str| field.strip_prefix(name.as_bytes());
-    if let Some(comm) = value("_COMM=") {
-        sender.name = names.iter().any(|name| name.as_bytes() == comm);
-        sender.name
-    } else if let Some(uid) = value("_UID=") {
-        sender.root = uid == b"0";
-        sender.root
-    } else if let Some(way) = value("_TRANSPORT=") {
-        sender.way = [&b"stdout"[..], b"journal", b"syslog"].contains(&way);
-        sender.way
-    } else {
-        true
-    }
+/// Which of the [`SIGNS`] a field is, and whether its value is the kubelet's.
+fn sign(field: &[u8], names: &[String]) -> Option<(&'static str, bool)> {
+    let sign = SIGNS.into_iter().find(|sign| field.starts_with(sign.as_bytes()))?;
+    let value = &field[sign.len()..];
+    let is_kubelets = match sign {
+        "_COMM=" => names.iter().any(|name| name.as_bytes() == value),
+        "_UID=" => value == b"0",
+        _ => [&b"stdout"[..], b"journal", b"syslog"].contains(&value),
+    };
+    Some((sign, is_kubelets))
 }
 
 /// The first of these fields that is the message. A packed field does not show its name.
