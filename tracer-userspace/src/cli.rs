@@ -25,7 +25,7 @@ use tracer_output::sink::DestinationFlags;
 use tracer_terminal::telemetry::Diagnostics;
 use tracer_terminal::typed::{duration, size};
 
-pub use doctor::{DoctorArgs, FailOn};
+pub use doctor::DoctorArgs;
 pub use flags::{
     BtfFlag, DetailFlags, FileFlag, FilterFlags, KernelFlags, LiveFlags, NodeFlag, OutputFlags, ProberFlag, QuietFlag,
     RecordFlags, RotationFlags, SourceFlags,

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::flags::{BtfFlag, NodeFlag, OutputFlags, PodsFlag, ProberFlag, RotationFlags};
 use tracer_model::record::Status;
-use tracer_output::sink::choices;
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
@@ -17,8 +17,8 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub problems: bool,
     /// Exit with code 1 at a finding of this status or a worse one
-    #[arg(long, value_enum, value_name = choices::<FailOn>(), default_value = "fail", hide_possible_values = true)]
-    pub fail_on: FailOn,
+    #[arg(long, value_name = "warn|fail", default_value = "fail", hide_possible_values = true, value_parser = fail_on())]
+    pub fail_on: Status,
     /// Check the files of a node below this folder; what only its kernel knows stays unknown
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
@@ -37,19 +37,8 @@ pub struct DoctorArgs {
 }
 
 /// The least bad status that is a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FailOn {
-    /// Warnings, too.
-    Warn,
-    /// Failures only.
-    Fail,
-}
-
-impl From<FailOn> for Status {
-    fn from(on: FailOn) -> Self {
-        match on {
-            FailOn::Warn => Self::Warn,
-            FailOn::Fail => Self::Fail,
-        }
-    }
+fn fail_on() -> impl TypedValueParser<Value = Status> {
+    let values = [("warn", "Warnings, too"), ("fail", "Failures only")];
+    PossibleValuesParser::new(values.map(|(name, help)| PossibleValue::new(name).help(help)))
+        .map(|name| if name == "warn" { Status::Warn } else { Status::Fail })
 }

@@ -24,7 +24,7 @@ pub(super) fn plan(args: DoctorArgs) -> Result<DoctorConfig, Error> {
     let btf = btf(args.btf)?;
     let options = Options { root: root(args.root)?, checks, pods, probers, btf, ..Options::default() };
     let node_name = node_name(args.node)?;
-    Ok(DoctorConfig { output, options, only_problems: args.problems, fail_on: args.fail_on.into(), node_name })
+    Ok(DoctorConfig { output, options, only_problems: args.problems, fail_on: args.fail_on, node_name })
 }
 
 /// Checks that the folder can be listed and has files of a node. Elsewhere each check would be `unknown`.
