@@ -13,8 +13,8 @@ pub mod config;
 pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
+mod instance;
 pub mod live;
-pub mod lock;
 pub mod pipeline;
 pub mod record_file;
 pub mod replay;

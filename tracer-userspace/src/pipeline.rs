@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 pub use self::config::LiveConfig;
 use crate::engine::{AtStart, Engine};
-use crate::lock::instance::InstanceLock;
+use crate::instance;
 use crate::pipeline::session::{Panics, Session};
 use crate::record_file::{self, Recorder};
 use crate::shutdown::Signals;
@@ -91,7 +91,7 @@ where
     S: EventSource,
     A: FnOnce(&LiveConfig, &Background, &Supervisor) -> Result<Attached<S>, Error>,
 {
-    let _lock = if config.daemon { Some(InstanceLock::take()?) } else { None };
+    let _lock = if config.daemon { instance::lock()? } else { None };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

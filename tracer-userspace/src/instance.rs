@@ -16,21 +16,13 @@ use tracer_terminal::error::Error;
 /// The abstract socket.
 const NAME: &str = "tracer-run";
 
-/// Held while the daemon runs.
-#[derive(Debug)]
-pub struct InstanceLock {
-    _socket: Option<UnixListener>,
-}
-
-impl InstanceLock {
-    /// Takes the lock; the error names the process that holds it.
-    pub fn take() -> Result<Self, Error> {
-        let socket = lock_socket(NAME)?;
-        if socket.is_none() {
-            tracing::warn!("no lock could be taken: tracer would not notice a second daemon");
-        }
-        Ok(Self { _socket: socket })
+/// Takes the lock, which is held until it is dropped; the error names the process that holds it.
+pub(crate) fn lock() -> Result<Option<UnixListener>, Error> {
+    let socket = lock_socket(NAME)?;
+    if socket.is_none() {
+        tracing::warn!("no lock could be taken: tracer would not notice a second daemon");
     }
+    Ok(socket)
 }
 
 /// Binds the socket. `None` if this system does not allow it.

@@ -1,3 +1,0 @@
-//! Locks that hold for the whole node.
-
-pub mod instance;
