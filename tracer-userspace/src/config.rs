@@ -25,10 +25,10 @@ use tracer_bpf::ebpf::LoadOptions;
 use tracer_doctor::command::DoctorConfig;
 use tracer_model::event::KNOWN_PROBERS;
 use tracer_model::record::Cause;
-use tracer_output::explain;
 use tracer_output::sink::filter::Filter;
 use tracer_output::sink::output::Rotation;
 use tracer_output::sink::{Format, SinkConfig};
+use tracer_output::{explain, schema};
 use tracer_report::{ReportConfig, ShowConfig};
 use tracer_terminal::error::Error;
 use tracer_terminal::screen::{Screen, columns, columns_variable};
@@ -62,18 +62,11 @@ pub enum Plan {
         comm: String,
         args: Vec<String>,
     },
-    Schema,
     /// Text that is printed unchanged.
     Text(String),
     Health {
         ready: bool,
         socket: PathBuf,
-    },
-    Explain {
-        /// The causes to explain; if empty, all are listed.
-        causes: Vec<Cause>,
-        markdown: bool,
-        screen: Screen,
     },
 }
 
@@ -100,15 +93,15 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Selftest(args) => Ok(Plan::Selftest(Box::new(selftest::plan(args)?))),
         #[cfg(feature = "selftest")]
         Command::Helper { role, comm, args } => Ok(Plan::Helper { role, comm, args }),
-        Command::Schema => Ok(Plan::Schema),
+        Command::Schema => Ok(Plan::Text(format!("{}\n", schema::text()))),
         Command::Version => Ok(Plan::Text(format!("tracer {}\n", env!("CARGO_PKG_VERSION")))),
         Command::Completions { shell } => Ok(Plan::Text(pages::completions(shell))),
         Command::Man { command } => Ok(Plan::Text(pages::man(command.as_deref())?)),
         Command::Health { ready, socket } => Ok(Plan::Health { ready, socket }),
         Command::Explain { explained, markdown } => {
-            let causes = explained.iter().map(|name| known_cause(name, "explain")).collect::<Result<_, _>>()?;
+            let causes = explained.iter().map(|name| known_cause(name, "explain")).collect::<Result<Vec<_>, _>>()?;
             let screen = Screen { colour: false, columns: columns(std::io::stdout()).or_else(columns_variable) };
-            Ok(Plan::Explain { causes, markdown, screen })
+            Ok(Plan::Text(explain::text(&causes, markdown, screen)))
         }
         Command::Replay { file, compare, records: flags } => {
             Ok(Plan::Replay(Box::new(ReplayConfig { output: records(&flags)?, file, compare })))

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tracer::cli::{self, Cli, Parsed};
 use tracer::config::{self, Plan};
 use tracer::{live, pipeline, replay, shutdown};
-use tracer_output::{explain, schema, serve};
+use tracer_output::serve;
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::telemetry::{self, Diagnostics};
 
@@ -57,8 +57,6 @@ fn carry_out(cli: Cli) -> Result<u8, Error> {
         Plan::Helper { role, comm, args } => tracer_testbed::command::helper(role, &comm, &args),
         Plan::Health { ready, socket } => health(ready, &socket),
         Plan::Text(text) => print(&text),
-        Plan::Schema => print(&format!("{}\n", schema::text())),
-        Plan::Explain { causes, markdown, screen } => print(&explain::text(&causes, markdown, screen)),
     }
 }
 
