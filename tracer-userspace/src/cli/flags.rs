@@ -16,8 +16,9 @@ use tracer_sources::cluster::Namespace;
 pub struct LiveFlags {
     #[command(flatten)]
     pub records: RecordFlags,
-    #[command(flatten)]
-    pub end: DurationFlag,
+    /// Stop after this time, such as 30s, 5m or 1h30m
+    #[arg(long, value_name = "TIME", value_parser = super::duration::duration, help_heading = "Stop conditions")]
+    pub duration: Option<Duration>,
     #[command(flatten)]
     pub probers: ProberFlag,
     #[command(flatten)]
@@ -135,15 +136,6 @@ pub struct CauseFlag {
     /// Show only this cause; repeatable (`tracer explain` lists all)
     #[arg(long = "cause", value_name = "CAUSE", value_delimiter = ',', value_parser = name_of_list())]
     pub causes: Vec<String>,
-}
-
-/// When a run ends.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Stop conditions")]
-pub struct DurationFlag {
-    /// Stop after this time, such as 30s, 5m or 1h30m
-    #[arg(long, value_name = "TIME", value_parser = super::duration::duration)]
-    pub duration: Option<Duration>,
 }
 
 /// Which processes probe.

@@ -32,7 +32,7 @@ pub(super) fn plan(
         daemon: serve.is_some(),
         serve: serve.map(serve_config),
         record,
-        duration: flags.end.duration,
+        duration: flags.duration,
         load,
         pods: files.pods,
         services: files.services,

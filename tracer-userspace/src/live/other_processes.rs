@@ -37,7 +37,8 @@ impl OtherProcesses {
         let kubelets = probers.iter().filter(|prober| is_kubelet_name(&prober.comm));
         let outside = kubelets.filter(|prober| procfs::runs_in_pod(prober.pid) == Some(false));
         let nodes = outside.filter_map(|prober| prober.netns).take(MAX_NODES).collect();
-        Self { nodes, all_connections, runs_in_pod: procfs::runs_in_pod, ..Self::default() }
+        let (known, found, of_kubelets) = Default::default();
+        Self { nodes, known, found, of_kubelets, all_connections, runs_in_pod: procfs::runs_in_pod }
     }
 
     /// Takes the cgroups that were found since the last call.
@@ -98,14 +99,6 @@ fn cgroup(actor: &Actor) -> Option<u64> {
     actor.cgroup_memory.or(actor.cgroup).filter(|id| *id > 1)
 }
 
-impl Default for OtherProcesses {
-    fn default() -> Self {
-        let (nodes, known) = (BTreeSet::new(), Recent::default());
-        let (found, of_kubelets) = (BTreeSet::new(), BTreeSet::new());
-        Self { nodes, known, found, of_kubelets, all_connections: false, runs_in_pod: procfs::runs_in_pod }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,12 +106,8 @@ mod tests {
 
     /// Process 10, which is in the node's namespace, makes the stream's attempts.
     fn beside(nodes: &[Netns], all_connections: bool, runs_in_pod: fn(u32) -> Option<bool>) -> OtherProcesses {
-        OtherProcesses {
-            nodes: nodes.iter().copied().collect(),
-            all_connections,
-            runs_in_pod,
-            ..OtherProcesses::default()
-        }
+        let nodes = nodes.iter().copied().collect();
+        OtherProcesses { nodes, runs_in_pod, ..OtherProcesses::beside(&[], all_connections) }
     }
 
     fn judged(other_processes: &mut OtherProcesses) -> Option<bool> {
