@@ -15,7 +15,7 @@ use crate::pipeline::{Attached, EventSource, LiveConfig};
 use tracer_bpf::decode::decode;
 use tracer_bpf::ebpf::{self, HiddenFunctions, Loaded};
 use tracer_bpf::observe::observe;
-use tracer_model::event::{HookStatus, Listen, Observation, ObservationKind, PortPressure};
+use tracer_model::event::{HookStatus, Listen, Observation, ObservationKind, PortPressure, Start};
 use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_node::ports::are_many_in_use;
@@ -153,15 +153,18 @@ fn attached(
     let hidden = HiddenFunctions::here().map(|hidden| hidden.explain() + " (tracer doctor has the fix)");
     Attached {
         since_boot_ns: loaded.attached_boot_ns,
-        hooks: loaded.status.hooks.clone(),
-        missing_hooks: loaded.status.missing.clone(),
-        prober_hooks: Some(loaded.choice.clone()),
-        namespaces: present.namespaces,
-        namespaces_incomplete: present.incomplete,
-        node_netns: snapshot.node.as_ref().map(|node| node.netns),
+        start: Start {
+            hooks: loaded.status.hooks.clone(),
+            missing_hooks: loaded.status.missing.clone(),
+            prober_hooks: Some(loaded.choice.clone()),
+            namespaces: present.namespaces,
+            namespaces_incomplete: present.incomplete,
+            node_netns: snapshot.node.as_ref().map(|node| node.netns),
+            sources: snapshot.sources.iter().cloned().chain(log.source).collect(),
+            ..Start::default()
+        },
         prober_pids: pids(&snapshot.probers),
         observations: snapshot.observations.clone(),
-        sources: snapshot.sources.iter().cloned().chain(log.source).collect(),
         problems: snapshot.problems.iter().cloned().chain(log.problem).chain(unread).chain(hidden).collect(),
         changes,
         events,

@@ -20,9 +20,7 @@ use crate::instance;
 use crate::pipeline::session::{Panics, Session};
 use crate::record_file::{self, Recorder};
 use crate::shutdown::Signals;
-use tracer_model::event::{
-    HookStatus, MissingHook, Netns, Observation, ObservationKind, Pod, PortPressure, ProberHooks, Start,
-};
+use tracer_model::event::{HookStatus, Observation, ObservationKind, Pod, PortPressure, Start};
 use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_output::serve;
@@ -68,19 +66,13 @@ pub struct Attached<S> {
     pub events: S,
     /// When the last hook was attached (CLOCK_BOOTTIME). It is the time of the `start` record.
     pub since_boot_ns: u64,
-    pub hooks: Vec<HookStatus>,
-    pub missing_hooks: Vec<MissingHook>,
-    pub prober_hooks: Option<ProberHooks>,
-    pub node_netns: Option<Netns>,
-    pub namespaces: Vec<Netns>,
-    /// Whether some may be missing in `namespaces`.
-    pub namespaces_incomplete: bool,
+    /// The first observation, without what the configuration says: hooks, namespaces, sources.
+    pub start: Start,
     pub prober_pids: Vec<u32>,
     /// Observations of the sources at the start.
     pub observations: Vec<ObservationKind>,
     /// Later observations of the sources.
     pub changes: mpsc::Receiver<ObservationKind>,
-    pub sources: Vec<String>,
     /// Problems of the sources; printed as warnings.
     pub problems: Vec<String>,
 }
@@ -98,7 +90,14 @@ where
         .map_err(|error| Error::Kernel(format!("no event loop: {}", os_message(&error))))?;
     return_large_blocks();
     // The sources' futures need not be `Send`.
-    let code = tokio::task::LocalSet::new().block_on(&runtime, live(config, attach));
+    let code = tokio::task::LocalSet::new().block_on(&runtime, async {
+        let files = [config.output.file.as_deref(), config.record.as_deref()];
+        let (mut session, signals, panics) = leftover::leaving_none(files, || begin(config, attach))?;
+        match session.watch(signals, panics, config.duration).await {
+            Ok(reason) => session.end(reason),
+            Err(error) => session.end("error").and(Err(error)),
+        }
+    });
     // A check of the node may still run: its result is not needed any more.
     runtime.shutdown_background();
     code
@@ -116,20 +115,6 @@ fn return_large_blocks() {
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
-    }
-}
-
-/// The run, inside the runtime.
-async fn live<S, A>(config: &LiveConfig, attach: A) -> Result<u8, Error>
-where
-    S: EventSource,
-    A: FnOnce(&LiveConfig, &Background, &Supervisor) -> Result<Attached<S>, Error>,
-{
-    let files = [config.output.file.as_deref(), config.record.as_deref()];
-    let (mut session, signals, panics) = leftover::leaving_none(files, || begin(config, attach))?;
-    match session.watch(signals, panics, config.duration).await {
-        Ok(reason) => session.end(reason),
-        Err(error) => session.end("error").and(Err(error)),
     }
 }
 
@@ -159,7 +144,7 @@ where
     warn(config, &attached);
     let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods: count_pods(&attached.observations) };
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
-    let start = start(config, &attached);
+    let start = start(config, attached.start);
     let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
     let status_line = if config.daemon { None } else { StatusLine::open(config.output.is_json_on_terminal()) };
     let mut session =
@@ -168,23 +153,17 @@ where
     Ok((session, signals, panics))
 }
 
-/// Makes the first observation.
-fn start<S>(config: &LiveConfig, attached: &Attached<S>) -> Start {
+/// Adds the configuration to the first observation.
+fn start(config: &LiveConfig, attached: Start) -> Start {
     Start {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         node_name: config.node_name.clone(),
         boot_to_wall_ns: clock::steady_boot_to_wall_ns(),
-        node_netns: attached.node_netns,
-        namespaces: attached.namespaces.clone(),
-        namespaces_incomplete: attached.namespaces_incomplete,
         asks_for_endpoints: config.cluster.as_ref().is_some_and(|cluster| cluster.endpoints),
         probers: config.load.probers.clone(),
         all_connections: config.load.all_connections,
-        hooks: attached.hooks.clone(),
-        missing_hooks: attached.missing_hooks.clone(),
-        prober_hooks: attached.prober_hooks.clone(),
-        sources: attached.sources.clone(),
+        ..attached
     }
 }
 

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use tokio::sync::mpsc;
 use tracer::pipeline::{Attached, EventSource, LiveConfig, run};
 use tracer_bpf::ebpf::LoadOptions;
-use tracer_model::event::Observation;
+use tracer_model::event::{Observation, Start};
 use tracer_output::sink::{Format, SinkConfig};
 
 use common::{Scratch, soon};
@@ -57,16 +57,10 @@ fn sighup_reopens_the_file_and_sigterm_ends_the_run() {
             Ok(Attached {
                 events: Quiet,
                 since_boot_ns: 1,
-                hooks: vec![],
-                missing_hooks: vec![],
-                prober_hooks: None,
-                namespaces: Vec::new(),
-                namespaces_incomplete: false,
-                node_netns: None,
+                start: Start::default(),
                 prober_pids: vec![],
                 observations: vec![],
                 changes,
-                sources: vec![],
                 problems: vec![],
             })
         })

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 use tracer_bpf::ebpf::LoadOptions;
 use tracer_core::testing::{POD, RuleVerdict, SYN, Stream, firewall, rule};
-use tracer_model::event::{ConnId, ListFile, ListTrouble, Loss, Pods, Retransmit, TcpState};
+use tracer_model::event::{ConnId, ListFile, ListTrouble, Loss, Netns, Pods, Retransmit, TcpState};
 use tracer_output::sink::{Format, SinkConfig};
 use tracer_testing::{Scratch, soon};
 
@@ -66,16 +66,14 @@ fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mps
     let attached = Attached {
         events: Memory { batches: batches.into(), lost, answers: sender.clone(), answer: None, breaks: false },
         since_boot_ns: clock::boot_ns(),
-        hooks: vec![HookStatus { hook: "kfree_skb".into(), program_type: "raw_tracepoint".into() }],
-        missing_hooks: vec![],
-        prober_hooks: None,
-        namespaces: Vec::new(),
-        namespaces_incomplete: false,
-        node_netns: Some(Netns(1)),
+        start: Start {
+            hooks: vec![HookStatus { hook: "kfree_skb".into(), program_type: "raw_tracepoint".into() }],
+            node_netns: Some(Netns(1)),
+            ..Start::default()
+        },
         prober_pids: vec![812],
         observations: vec![ObservationKind::Pods(Pods { pods: vec![] })],
         changes,
-        sources: vec!["procfs".into()],
         problems: vec![],
     };
     (attached, sender)
