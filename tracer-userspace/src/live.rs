@@ -3,6 +3,7 @@
 
 mod other_processes;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -27,17 +28,6 @@ use tracer_terminal::error::{Error, chain};
 /// The length of the queue of observations: if it is full, the sources wait for the pipeline.
 const CHANGES: usize = 16;
 
-/// One more than the highest number of a hook.
-const HOOK_NUMBERS: usize = {
-    let (mut highest, mut n) = (0, 0);
-    while n < Hook::ALL.len() {
-        let number = Hook::ALL[n] as usize;
-        highest = if number > highest { number } else { highest };
-        n += 1;
-    }
-    highest + 1
-};
-
 /// The kernel's events.
 pub struct Kernel {
     loaded: Loaded,
@@ -53,7 +43,7 @@ pub struct Kernel {
     /// The memory of the start was returned.
     tidied: bool,
     /// Events by the number of the hook that wrote them.
-    events: [u64; HOOK_NUMBERS],
+    events: BTreeMap<u16, u64>,
 }
 
 /// Attaches to the kernel, then reads the node. In this order no change of the node is missed.
@@ -84,7 +74,7 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
         ports_since: clock::boot_ns(),
         prober_pid: snapshot.probers.first().map(|prober| prober.pid),
         tidied: false,
-        events: [0; HOOK_NUMBERS],
+        events: BTreeMap::new(),
     };
     let attached = attached(kernel, &snapshot, log, changes);
     if config.daemon {
@@ -184,9 +174,7 @@ impl EventSource for Kernel {
         let (mut found, mut bound) = (Vec::new(), Vec::new());
         let taken = self.loaded.ring.drain(max, |bytes| match decode(bytes) {
             Ok(event) => {
-                if let Some(count) = events.get_mut(usize::from(event.header().hook)) {
-                    *count += 1;
-                }
+                *events.entry(event.header().hook).or_default() += 1;
                 if let KernelEvent::Prober(prober) = &event {
                     found.push(prober.pid);
                 }
@@ -239,7 +227,7 @@ impl EventSource for Kernel {
 
     fn query(&mut self, query: Query) -> Option<ObservationKind> {
         match query {
-            Query::Tls(port) => self.watch_tls(port),
+            Query::Tls(port) => self.warn_of_lost_hooks(|loaded| loaded.watch_tls(port)),
             Query::PodConnects(pod) => self.warn_of_lost_hooks(|loaded| loaded.watch_pod_connects(pod.0)),
             Query::Answers(prober) => self.watch_prober(prober),
             Query::Ports => {
@@ -261,7 +249,7 @@ impl EventSource for Kernel {
         let count = |hook: &Hook| HookCount {
             hook: hook.name(),
             attached: self.loaded.is_attached(*hook),
-            events: self.events[*hook as usize],
+            events: self.events.get(&(*hook as u16)).copied().unwrap_or_default(),
             runs: runs.get(hook).copied(),
         };
         Hook::ALL.iter().map(count).collect()
@@ -306,11 +294,6 @@ impl Kernel {
             self.ports_since = now;
         }
         PortPressure { partial: !take, ..tracer_node::ports::pressure(&counted, window_ns, self.prober_pid) }
-    }
-
-    /// Makes the kernel report TLS ClientHellos that arrive at this port.
-    fn watch_tls(&mut self, port: u16) {
-        self.warn_of_lost_hooks(|loaded| loaded.watch_tls(port));
     }
 
     /// Makes a change, and warns of hooks that are missing after it.

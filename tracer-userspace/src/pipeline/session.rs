@@ -92,7 +92,7 @@ impl<S: EventSource> Session<S> {
             self.note_trouble(&kind);
             self.push(&Observation { time_boot_ns: clock::boot_ns(), kind });
         }
-        self.flush();
+        self.engine.flush();
         self.update_metrics_and_health();
         if let Some(server) = &self.server {
             server.health.ready(hooks, missing);
@@ -122,7 +122,7 @@ impl<S: EventSource> Session<S> {
             self.run_queries();
             self.fire_deadline();
             self.run_queries();
-            self.flush();
+            self.engine.flush();
             if let Some((reason, until)) = ending
                 && (Instant::now() >= until || self.panicked.is_some() || !self.engine.is_deciding(clock::boot_ns()))
             {
@@ -168,9 +168,7 @@ impl<S: EventSource> Session<S> {
         self.status_line = None;
         self.check_missed();
         self.emit_port_use();
-        while let Ok(kind) = self.changes.try_recv() {
-            self.push_observation(kind);
-        }
+        self.take_observations();
         self.drain();
         self.check_loss();
         let now = clock::boot_ns();
@@ -191,7 +189,10 @@ impl<S: EventSource> Session<S> {
         match wake {
             Wake::Events | Wake::Deadline => {}
             Wake::ObservationKind(None) => self.changes_open = false,
-            Wake::ObservationKind(Some(kind)) => self.take_observations(*kind),
+            Wake::ObservationKind(Some(kind)) => {
+                self.push_observation(*kind);
+                self.take_observations();
+            }
             Wake::Tick => self.every_second(),
             Wake::Retry => self.retry_hooks(),
             Wake::Ports => self.emit_port_use(),
@@ -220,7 +221,10 @@ impl<S: EventSource> Session<S> {
         if taken >= BUSY {
             // Before the batch: its verdicts must know what was lost.
             self.check_loss();
-            self.check_missed_in_time();
+            // Once a second, also while the ring is never empty.
+            if clock::boot_ns().saturating_sub(self.missed.checked_ns()) >= MISSED_NS {
+                self.check_missed();
+            }
         }
         batch.sort_by_key(|observation| observation.time_boot_ns);
         for (n, observation) in batch.drain(..).enumerate() {
@@ -234,9 +238,8 @@ impl<S: EventSource> Session<S> {
         taken
     }
 
-    /// Processes an observation of a source, and all that are queued after it.
-    fn take_observations(&mut self, first: ObservationKind) {
-        self.push_observation(first);
+    /// Processes the queued observations of sources.
+    fn take_observations(&mut self) {
         while let Ok(kind) = self.changes.try_recv() {
             self.push_observation(kind);
         }
@@ -296,13 +299,6 @@ impl<S: EventSource> Session<S> {
     fn check_loss(&mut self) {
         let lost = self.lost.grown(self.events.lost(), clock::boot_ns());
         self.report_losses(lost);
-    }
-
-    /// Checks once a second, also while the ring is never empty.
-    fn check_missed_in_time(&mut self) {
-        if clock::boot_ns().saturating_sub(self.missed.checked_ns()) >= MISSED_NS {
-            self.check_missed();
-        }
     }
 
     fn check_missed(&mut self) {
@@ -365,13 +361,9 @@ impl<S: EventSource> Session<S> {
         self.engine.push(observation);
     }
 
-    fn flush(&mut self) {
-        self.engine.flush();
-    }
-
     /// Draws the status line after a flush: records that are printed later would erase it.
     fn draw(&mut self) {
-        self.flush();
+        self.engine.flush();
         if let Some(line) = &mut self.status_line {
             line.draw(self.begun.elapsed(), &self.engine.counts());
         }
