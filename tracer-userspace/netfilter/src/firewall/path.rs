@@ -82,8 +82,7 @@ impl PathWalk<'_> {
         }
         self.chain(at, 0, &mut open)?;
         if base.drops {
-            let place = Place { table: self.number, chain: at, rule: None, element: None };
-            self.push(Asks::default(), Onward::Take(*self.places.get(&place)?))?;
+            self.take(Asks::default(), Place { table: self.number, chain: at, rule: None, element: None })?;
         }
         self.close(&open.base);
         Some(())
@@ -96,9 +95,10 @@ impl PathWalk<'_> {
         for (number, rule) in self.table.chains[at].rules.iter().enumerate() {
             self.compare(1)?;
             let Some(asks) = rule.asks(self.flow, self.table) else { continue };
+            let place = Place { table: self.number, chain: at, rule: Some(number), element: None };
             match &rule.then {
-                Then::Map(name, keys) => self.map((at, number), (asks, name, keys), depth, open)?,
-                then => self.rule(asks, then, (at, number, None), depth, open)?,
+                Then::Map(name, keys) => self.map(place, (asks, name, keys), depth, open)?,
+                then => self.rule(asks, then, place, depth, open)?,
             }
         }
         let returns = std::mem::replace(&mut open.chain, before);
@@ -109,7 +109,7 @@ impl PathWalk<'_> {
     /// Adds the elements of a verdict map that the packet may match. `asks` are the rule's other conditions.
     fn map(
         &mut self,
-        (chain, rule): (usize, usize),
+        place: Place,
         (asks, name, keys): (Asks, &str, &[Key]),
         depth: usize,
         open: &mut Open,
@@ -124,29 +124,17 @@ impl PathWalk<'_> {
         let guard = self.skip_unless(asks)?;
         for (asks, element) in found {
             let then = &rules.get(element)?.then;
-            self.rule(asks, then, (chain, rule, Some(element)), depth, open)?;
+            self.rule(asks, then, Place { element: Some(element), ..place }, depth, open)?;
         }
         self.close(&guard);
         Some(())
     }
 
-    fn rule(
-        &mut self,
-        asks: Asks,
-        then: &Then,
-        (chain, rule, element): (usize, usize, Option<usize>),
-        depth: usize,
-        open: &mut Open,
-    ) -> Option<()> {
+    fn rule(&mut self, asks: Asks, then: &Then, place: Place, depth: usize, open: &mut Open) -> Option<()> {
         match then {
-            Then::Drop | Then::Reject => {
-                let place = Place { table: self.number, chain, rule: Some(rule), element };
-                self.push(asks, Onward::Take(*self.places.get(&place)?))?;
-            }
+            Then::Drop | Then::Reject => self.take(asks, place)?,
             Then::Proxy(_) => {
-                let place = Place { table: self.number, chain, rule: Some(rule), element };
-                let drop = Asks { unknown: true, ..asks.clone() };
-                self.push(drop, Onward::Take(*self.places.get(&place)?))?;
+                self.take(Asks { unknown: true, ..asks.clone() }, place)?;
                 self.leave(asks, &mut open.base)?;
             }
             Then::Accept => self.leave(asks, &mut open.base)?,
@@ -172,6 +160,10 @@ impl PathWalk<'_> {
         }
         let at = self.push(asks, Onward::SkipUnless(0))?;
         Some(vec![at])
+    }
+
+    fn take(&mut self, asks: Asks, place: Place) -> Option<()> {
+        self.push(asks, Onward::Take(*self.places.get(&place)?)).map(drop)
     }
 
     fn leave(&mut self, asks: Asks, open: &mut Vec<usize>) -> Option<()> {
