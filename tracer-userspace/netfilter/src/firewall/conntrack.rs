@@ -1,5 +1,4 @@
-//! Reads how full the connection tracking table of a network namespace is, and how many packets it dropped. Also the bits of
-//! the packet states that rules compare.
+//! Reads how full the connection tracking table of a network namespace is, and how many packets it dropped.
 
 use std::fs;
 
@@ -7,11 +6,6 @@ use tracer_model::event::Conntrack;
 use tracer_node::settings::sysctl;
 
 const STATISTICS: &str = "/proc/thread-self/net/stat/nf_conntrack";
-
-/// `NF_CT_STATE_INVALID_BIT`
-pub(super) const CT_INVALID: u32 = 1;
-/// `NF_CT_STATE_BIT(IP_CT_NEW)`
-pub(super) const CT_NEW: u32 = 8;
 
 /// Reads the network namespace of the calling thread; `None` without conntrack.
 pub(super) fn read() -> Option<Conntrack> {

@@ -11,10 +11,10 @@ use libc::{
 use super::super::nft::{
     NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_VERDICT_CHAIN, comment, number,
 };
-use super::conntrack::{CT_INVALID, CT_NEW};
 use super::ruleset::{Key, Rule, Test, Then};
 use super::xtables::{self, add_match};
 use tracer_model::event::path::FlagTest;
+use tracer_model::event::path::state::{INVALID, NEW};
 use tracer_model::event::{Prefix, When};
 use tracer_node::netlink::{attribute, attributes, field, text};
 
@@ -64,8 +64,8 @@ impl Key {
             Self::DestinationPort if mask.is_none() => when.dport = field(value, 0).map(u16::from_be_bytes),
             Self::SourceAddress(_) => return prefix(value, mask).map(|it| when.src = Some(it)).is_some(),
             Self::DestinationAddress(_) => return prefix(value, mask).map(|it| when.dst = Some(it)).is_some(),
-            Self::ConntrackState if state(value) == Some(CT_INVALID) => when.invalid = true,
-            Self::ConntrackState if state(value) == Some(CT_NEW) => when.new = true,
+            Self::ConntrackState if state(value) == Some(INVALID.into()) => when.invalid = true,
+            Self::ConntrackState if state(value) == Some(NEW.into()) => when.new = true,
             _ => return false,
         }
         true
@@ -132,33 +132,26 @@ fn state(value: &[u8]) -> Option<u32> {
 /// The prefix of a compared address: nft loads only the bytes that a prefix covers, or masks the other bits.
 pub(super) fn prefix(value: &[u8], mask: Option<&[u8]>) -> Option<Prefix> {
     let addr = match value.len() {
-        1..=4 => Ipv4Addr::from(padded::<4>(value)).into(),
-        5..=16 => Ipv6Addr::from(padded::<16>(value)).into(),
-        _ => return None,
+        0 => return None,
+        1..=4 => Ipv4Addr::from(padded::<4>(value)?).into(),
+        _ => Ipv6Addr::from(padded::<16>(value)?).into(),
     };
     let bits = value.len() as u32 * 8;
     let len = mask.map_or(Some(bits), contiguous).filter(|len| *len <= bits)?;
     Some(Prefix { addr, len: len as u8 })
 }
 
-fn padded<const N: usize>(value: &[u8]) -> [u8; N] {
+/// Absent if it is longer.
+fn padded<const N: usize>(value: &[u8]) -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    bytes[..value.len()].copy_from_slice(value);
-    bytes
+    bytes.get_mut(..value.len())?.copy_from_slice(value);
+    Some(bytes)
 }
 
 /// The number of leading ones, if no other bit is set.
 fn contiguous(mask: &[u8]) -> Option<u32> {
-    let ones: u32 = mask.iter().map(|byte| byte.count_ones()).sum();
-    let leading: u32 = mask
-        .iter()
-        .scan(true, |going, byte| {
-            let count = going.then(|| byte.leading_ones());
-            *going &= *byte == 0xff;
-            Some(count.unwrap_or(0))
-        })
-        .sum();
-    (ones == leading).then_some(ones)
+    let mask = u128::from_be_bytes(padded(mask)?);
+    (mask.count_ones() == mask.leading_ones()).then_some(mask.count_ones())
 }
 
 /// A rule with its place.

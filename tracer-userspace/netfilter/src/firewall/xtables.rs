@@ -1,10 +1,10 @@
 //! Matches and targets of x_tables, which the legacy ip_tables and iptables-nft share.
 
 use super::super::TCP;
-use super::conntrack::{CT_INVALID, CT_NEW};
 use super::ruleset::{Key, Rule, Test, Then};
 use tracer_model::event::When;
-use tracer_model::event::path::{FlagTest, state::UNTRACKED};
+use tracer_model::event::path::FlagTest;
+use tracer_model::event::path::state::{INVALID, NEW, UNTRACKED};
 use tracer_node::netlink::{field, text};
 
 /// `XT_TCP_INV_*`, linux/netfilter/xt_tcpudp.h
@@ -94,9 +94,9 @@ fn conntrack(rule: &mut Rule, info: &[u8]) -> Option<()> {
 /// Adds the condition that the packet's state is one of these, or (`inverted`) none of them. `untracked` is the bit for packets
 /// that conntrack does not track.
 fn state(rule: &mut Rule, states: u32, untracked: u32, inverted: bool) -> Option<()> {
-    let only = |state| states == state && !inverted;
-    if only(CT_INVALID) || only(CT_NEW) {
-        (rule.when.invalid, rule.when.new) = (rule.when.invalid || only(CT_INVALID), rule.when.new || only(CT_NEW));
+    let only = |state: u8| states == u32::from(state) && !inverted;
+    if only(INVALID) || only(NEW) {
+        (rule.when.invalid, rule.when.new) = (rule.when.invalid || only(INVALID), rule.when.new || only(NEW));
         return Some(());
     }
     let known = (states & STATES) as u8 | if states & untracked == 0 { 0 } else { UNTRACKED };
@@ -195,21 +195,21 @@ mod tests {
 
     #[test]
     fn states_are_distinguished_from_their_inversion() {
-        let read = |flags: u16, inverted: u16, states: u32| {
+        let read = |flags: u16, inverted: u16, states: u8| {
             let mut info = vec![0; 164];
-            for (at, value) in [(146, flags), (148, inverted), (150, states as u16)] {
+            for (at, value) in [(146, flags), (148, inverted), (150, states.into())] {
                 info[at..at + 2].copy_from_slice(&value.to_ne_bytes());
             }
             let (when, exact) = read(b"conntrack", &info);
             (when.invalid, when.new, exact)
         };
-        assert_eq!(read(1, 0, CT_INVALID), (true, false, true));
-        assert_eq!(read(1, 0, CT_NEW), (false, true, true));
-        assert_eq!(read(1 | 1 << 13, 0, CT_NEW), (false, true, true), "-m state --state NEW");
-        assert_eq!(read(1, 1, CT_INVALID), (false, false, false), "! --ctstate INVALID");
+        assert_eq!(read(1, 0, INVALID), (true, false, true));
+        assert_eq!(read(1, 0, NEW), (false, true, true));
+        assert_eq!(read(1 | 1 << 13, 0, NEW), (false, true, true), "-m state --state NEW");
+        assert_eq!(read(1, 1, INVALID), (false, false, false), "! --ctstate INVALID");
         assert_eq!(read(1, 1, 0x86), (false, false, false), "! --ctstate RELATED,ESTABLISHED,DNAT");
-        assert_eq!(read(1, 0, CT_INVALID | CT_NEW), (false, false, false));
-        assert_eq!(read(1 | 1 << 3, 1 << 3, CT_NEW), (false, true, false), "--ctstate NEW ! --ctorigdst");
-        assert_eq!(read(1 << 3, 0, CT_NEW), (false, false, false), "no state is asked for");
+        assert_eq!(read(1, 0, INVALID | NEW), (false, false, false));
+        assert_eq!(read(1 | 1 << 3, 1 << 3, NEW), (false, true, false), "--ctstate NEW ! --ctorigdst");
+        assert_eq!(read(1 << 3, 0, NEW), (false, false, false), "no state is asked for");
     }
 }
