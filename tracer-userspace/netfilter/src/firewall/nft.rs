@@ -1,7 +1,7 @@
 //! Reads the tables of nf_tables: all chains and rules in two dumps, then the elements of the verdict maps and sets that rules
 //! use.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 use libc::{
@@ -99,7 +99,7 @@ pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     let mut reader = Reader::default();
     each(NFT_MSG_NEWCHAIN, &mut |message| _ = reader.add_chain(message));
     each(NFT_MSG_NEWRULE, &mut |message| _ = reader.add_rule(message));
-    for (table, name, keys) in std::mem::take(&mut reader.maps) {
+    for ((table, name), keys) in std::mem::take(&mut reader.maps) {
         let mut map = Map::new(&keys, &mut reader.room);
         each(NFT_MSG_NEWSETELEM, &mut |message| map.add(message));
         reader.tables[table].keep_map(&name, map.finish());
@@ -123,9 +123,8 @@ struct Reader {
     /// Indices of tables, and of chains in their table.
     table_at: HashMap<(u8, String), usize>,
     chain_at: HashMap<(usize, String), usize>,
-    /// Verdict maps in use: table, name, and the fields of their keys.
-    maps: Vec<(usize, String, Vec<Key>)>,
-    noted: BTreeSet<(usize, String)>,
+    /// Verdict maps in use, with the fields of their keys.
+    maps: BTreeMap<(usize, String), Vec<Key>>,
     sets: BTreeSet<(usize, String)>,
     /// Sets that rules change: what they contain now is not what they contained when the packet was dropped.
     written: BTreeSet<(usize, String)>,
@@ -199,7 +198,7 @@ impl Reader {
     fn note_map(&mut self, table: usize, rule: &Rule) {
         let Then::Map(name, keys) = &rule.then else { return };
         let place = (table, name.clone());
-        if self.noted.contains(&place) {
+        if self.maps.contains_key(&place) {
             return;
         }
         let bytes = bytes_of::<(usize, String, Vec<Key>)>(name) + size_of_val(keys.as_slice());
@@ -207,8 +206,7 @@ impl Reader {
             self.truncated = true;
             return;
         }
-        self.noted.insert(place);
-        self.maps.push((table, name.clone(), keys.clone()));
+        self.maps.insert(place, keys.clone());
     }
 
     fn sets_to_read(&mut self) -> BTreeSet<(usize, String)> {
@@ -222,10 +220,8 @@ impl Reader {
             if room.full || thread_cpu_ns().saturating_sub(began) > SETS_CPU_NS {
                 break;
             }
-            let names = [(NFTA_SET_ELEM_LIST_TABLE, self.tables[table].name.as_str()), (NFTA_SET_ELEM_LIST_SET, &name)];
-            let family = family_number(self.tables[table].family);
             let mut elements = Elements::default();
-            dump(netlink, NFT_MSG_GETSETELEM, family, &names, |message| add_keys(message, &mut elements, &mut room))?;
+            self.tables[table].dump_set(netlink, &name, |message| add_keys(message, &mut elements, &mut room))?;
             if !room.full {
                 self.tables[table].sets.insert(name, elements);
             }
@@ -235,7 +231,7 @@ impl Reader {
 
     fn read_maps(&mut self, netlink: &mut Netlink) -> io::Result<()> {
         let began = thread_cpu_ns();
-        for (table, name, keys) in std::mem::take(&mut self.maps) {
+        for ((table, name), keys) in std::mem::take(&mut self.maps) {
             self.truncated |= thread_cpu_ns().saturating_sub(began) > MAPS_CPU_NS;
             if self.room.full || self.truncated {
                 break;
@@ -246,10 +242,8 @@ impl Reader {
     }
 
     fn read_map(&mut self, netlink: &mut Netlink, table: usize, name: &str, keys: &[Key]) -> io::Result<()> {
-        let names = [(NFTA_SET_ELEM_LIST_TABLE, self.tables[table].name.as_str()), (NFTA_SET_ELEM_LIST_SET, name)];
-        let family = family_number(self.tables[table].family);
         let mut map = Map::new(keys, &mut self.room);
-        dump(netlink, NFT_MSG_GETSETELEM, family, &names, |message| map.add(message))?;
+        self.tables[table].dump_set(netlink, name, |message| map.add(message))?;
         self.tables[table].keep_map(name, map.finish());
         Ok(())
     }
@@ -285,6 +279,12 @@ fn no_endpoints(element: &Rule) -> String {
 }
 
 impl Table {
+    /// Dumps the elements of a set or map.
+    fn dump_set(&self, netlink: &mut Netlink, name: &str, each: impl FnMut(&[u8])) -> io::Result<()> {
+        let names = [(NFTA_SET_ELEM_LIST_TABLE, self.name.as_str()), (NFTA_SET_ELEM_LIST_SET, name)];
+        dump(netlink, NFT_MSG_GETSETELEM, family_number(self.family), &names, each)
+    }
+
     fn keep_map(&mut self, name: &str, (elements, rules): (Elements, Vec<Rule>)) {
         self.sets.insert(name.to_owned(), elements);
         self.maps.insert(name.to_owned(), rules);
