@@ -7,7 +7,7 @@ mod condition;
 mod conntrack;
 mod drops;
 mod expression;
-pub(super) mod fuzzing;
+pub mod fuzzing;
 pub(crate) mod legacy;
 pub(crate) mod nft;
 mod nft_elements;

@@ -7,7 +7,6 @@
 
 pub mod firewall;
 pub mod flushes;
-pub mod fuzzing;
 mod ipvs;
 mod legacy;
 mod nft;
@@ -17,6 +16,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
+pub use firewall::fuzzing;
 pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
 
 use node_ports::{of_iptables_legacy, of_iptables_nft, of_nftables};

@@ -1,10 +1,11 @@
-//! Fuzz targets for rules: nf_tables and x_tables.
+//! Fuzz targets for the parsers of the kernel's tables.
 
-use super::super::{flushes, legacy as xtables, node_ports};
+use super::super::{flushes, ipvs, legacy as xtables, node_ports};
 use super::ruleset::Table;
 use super::{add_tables, conntrack, legacy, nft};
-use tracer_model::event::{Conntrack, Firewall, Flow, Netns, ObservationKind};
+use tracer_model::event::{Conntrack, Firewall, Flow, LinkState, Netns, ObservationKind};
 use tracer_model::fuzzing::check_recorded;
+use tracer_node::links::Link;
 use tracer_node::netlink::{Progress, read_answers};
 
 /// Parses netlink messages one after another: answers and reports of nf_tables, and reports of rtnetlink.
@@ -27,8 +28,13 @@ pub fn xtables(bytes: &[u8]) {
     let _ = node_ports::in_chain(&tables);
 }
 
-/// Parses the statistics of connection tracking.
-pub(crate) fn statistics(text: &str) {
+/// Parses `/proc/net/ip_vs` and the statistics of connection tracking.
+pub fn proc(bytes: &[u8], text: &str) {
+    let addrs = ["10.23.77.129", "fd00::129"].into_iter().flat_map(str::parse).collect();
+    let node = Link { state: LinkState { name: "eth0".into(), addrs, ..LinkState::default() }, kind: None };
+    if let Ok((ports, without)) = ipvs::parse(bytes, &[node]) {
+        assert!(ports.len() + without.len() <= 2 * text.lines().count(), "at most one service for each line");
+    }
     let _ = conntrack::add_statistics(Conntrack::default(), text);
 }
 
