@@ -184,13 +184,17 @@ impl Removals {
     }
 }
 
+/// A process of which only the report is known, for tests.
+fn reported(pid: u32, comm: String) -> Remover {
+    Remover { pid, comm, exe: None, ancestors: Vec::new() }
+}
+
 /// Reads arbitrary reports, for a fuzz target.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let mut removals = Removals::default();
-    let by = |pid, comm| Remover { pid, comm, exe: None, ancestors: Vec::new() };
     messages(Some(bytes), &mut |message| {
         removals.see(message, Instant::now());
-        message.map(|message| removals.note_process(message, by));
+        message.map(|message| removals.note_process(message, reported));
     });
     assert!(removals.tables.len() <= MOST_TABLES && removals.processes.len() <= MOST_PROCESSES);
 }
@@ -251,12 +255,16 @@ mod tests {
     const FLUSHER: (u32, &str) = (412, "nft");
     const OTHER: (u32, &str) = (7, "iptables-restor");
 
-    fn by(pid: u32, comm: String) -> Remover {
-        Remover { pid, comm, exe: None, ancestors: Vec::new() }
-    }
-
     fn message(of: i32, port: u32, payload: &[u8]) -> Message<'_> {
         Message { kind: kind(of), port, payload }
+    }
+
+    /// A report about a rule.
+    fn rule(table: &str, chain: &str) -> Vec<u8> {
+        let mut payload = vec![libc::AF_INET as u8, 0, 0, 0];
+        push_text(&mut payload, NFTA_RULE_TABLE, table);
+        push_text(&mut payload, NFTA_RULE_CHAIN, chain);
+        payload
     }
 
     /// Removed and added rules, each with its chain, and the process that did it.
@@ -266,15 +274,12 @@ mod tests {
         let (mut removals, now) = (Removals::default(), Instant::now());
         for (rules, (pid, comm)) in transactions {
             for (kind, chain) in *rules {
-                let mut payload = vec![libc::AF_INET as u8, 0, 0, 0];
-                push_text(&mut payload, NFTA_RULE_TABLE, "nat");
-                push_text(&mut payload, NFTA_RULE_CHAIN, chain);
-                removals.see(Some(message(*kind, *pid, &payload)), now);
+                removals.see(Some(message(*kind, *pid, &rule("nat", chain))), now);
             }
             let mut payload = vec![0; NFGENMSG];
             push(&mut payload, NFTA_GEN_PROC_PID, &pid.to_be_bytes());
             push_text(&mut payload, NFTA_GEN_PROC_NAME, comm);
-            removals.note_process(message(NFT_MSG_NEWGEN, *pid, &payload), by).expect("a process");
+            removals.note_process(message(NFT_MSG_NEWGEN, *pid, &payload), reported).expect("a process");
         }
         removals
     }
@@ -290,7 +295,7 @@ mod tests {
             removals(&[(&[removed, added], OTHER), (&[removed, removed, removed], FLUSHER), (&[removed], OTHER)]);
         let removal = &removals.tables[&(libc::AF_INET as u8, "nat".to_owned())];
         assert_eq!((removal.lost(), removal.chains["A"]), (4, 5));
-        assert_eq!(removals.remover(removal), Some(by(FLUSHER.0, FLUSHER.1.to_owned())));
+        assert_eq!(removals.remover(removal), Some(reported(FLUSHER.0, FLUSHER.1.to_owned())));
     }
 
     #[test]
@@ -306,10 +311,7 @@ mod tests {
         for n in 0..1000 {
             for (table, chain) in [("nat".to_owned(), format!("KUBE-SVC-{n}")), (format!("table-{n}"), "c".to_owned())]
             {
-                let mut payload = vec![2, 0, 0, 0];
-                push_text(&mut payload, NFTA_RULE_TABLE, &table);
-                push_text(&mut payload, NFTA_RULE_CHAIN, &chain);
-                removals.see(Some(message(NFT_MSG_DELRULE, n, &payload)), now);
+                removals.see(Some(message(NFT_MSG_DELRULE, n, &rule(&table, &chain))), now);
             }
         }
         assert_eq!(
