@@ -228,11 +228,6 @@ impl Loaded {
         self.walk.is_attached(hook)
     }
 
-    /// Runs of each hook's programs and the seconds they took; empty if the kernel does not count them.
-    pub fn program_runs(&self) -> BTreeMap<Hook, (u64, f64)> {
-        runs::by_hook(self)
-    }
-
     /// Starts or stops counting the use of ephemeral ports. Returns whether it starts now. Has no effect where a hook counts it
     /// that is always attached.
     pub fn count_ports(&mut self, wanted: bool) -> bool {
@@ -346,12 +341,8 @@ impl Loaded {
             Err(_) if folder.is_some() => return Ok(()),
             Err(error) => return Err(error),
         };
-        self.answer_cgroups.take_gone();
-        self.answer_cgroups.check_room()?;
-        if let Some(link) = self.walk.attach_cgroup(&mut self.ebpf, Hook::CgroupAnswer, &file) {
-            self.answer_cgroups.insert(&file, folder, link);
-        }
-        Ok(())
+        let attach = || self.walk.attach_cgroup(&mut self.ebpf, Hook::CgroupAnswer, &file);
+        self.answer_cgroups.add(&file, folder, attach).map(drop)
     }
 
     /// Retries hooks on functions of a module. Returns true if one is newly attached. It is cheap enough for every few seconds.

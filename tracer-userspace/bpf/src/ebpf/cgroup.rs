@@ -87,15 +87,20 @@ impl<L> Attached<L> {
         self.0.extract_if(.., |of, (folder, _)| is_gone(*of, folder)).map(|(_, (_, link))| link).collect()
     }
 
-    pub(super) fn check_room(&self) -> io::Result<()> {
-        let full = || io::Error::other(format!("{MAX} cgroups have the program already"));
-        (self.0.len() < MAX).then_some(()).ok_or_else(full)
-    }
-
-    pub(super) fn insert(&mut self, file: &File, folder: Option<PathBuf>, link: L) {
-        if let Ok(folder_data) = file.metadata() {
-            self.0.insert(identity(&folder_data), (folder, link));
+    /// Attaches the program to an opened cgroup; false if it is refused. It is an error if there is no room.
+    pub(super) fn add(
+        &mut self,
+        file: &File,
+        folder: Option<PathBuf>,
+        attach: impl FnOnce() -> Option<L>,
+    ) -> io::Result<bool> {
+        self.take_gone();
+        if self.0.len() >= MAX {
+            return Err(io::Error::other(format!("{MAX} cgroups have the program already")));
         }
+        let Some(link) = attach() else { return Ok(false) };
+        self.0.insert(identity(&file.metadata()?), (folder, link));
+        Ok(true)
     }
 }
 
@@ -120,15 +125,17 @@ mod tests {
         let scratch = Scratch::new();
         let folder = |number: usize| scratch.path(number.to_string());
         let mut attached = Attached::default();
-        for number in 0..MAX {
+        let add = |attached: &mut Attached<usize>, number: usize| {
             fs::create_dir_all(folder(number)).expect("a folder");
-            attached.check_room().expect("room");
             let file = attached.open(Some(&folder(number))).expect("opened").expect("a new one");
-            attached.insert(&file, Some(folder(number)), number);
+            attached.add(&file, Some(folder(number)), || Some(number))
+        };
+        for number in 0..MAX {
+            assert!(add(&mut attached, number).expect("room"));
         }
         assert!(attached.open(Some(&folder(7))).expect("opened").is_none(), "it is known");
         assert!(attached.take_gone().is_empty());
-        let full = attached.check_room().expect_err("full").to_string();
+        let full = add(&mut attached, MAX).expect_err("full").to_string();
         assert!(full.starts_with("256 cgroups"), "{full}");
         fs::remove_dir(folder(3)).expect("removed");
         // Folder 8 gets the inode of 9: neither path has its old cgroup.
@@ -137,6 +144,6 @@ mod tests {
         let mut gone = attached.take_gone();
         gone.sort_unstable();
         assert_eq!(gone, [3, 8, 9]);
-        attached.check_room().expect("room again");
+        assert!(add(&mut attached, MAX).expect("room again"));
     }
 }

@@ -63,11 +63,9 @@ impl ProberSockets {
         let attached = cgroup::of_process(pid).and_then(|folder| {
             let folder = folder.ok_or_else(|| io::Error::other(IN_ROOT))?;
             let Some(file) = self.cgroups.open(Some(&folder))? else { return Ok(()) };
-            self.cgroups.take_gone();
-            self.cgroups.check_room()?;
-            let link = walk.attach_cgroup(ebpf, Hook::SockOps, &file).ok_or_else(|| refused(walk))?;
-            self.cgroups.insert(&file, Some(folder), link);
-            Ok(())
+            let is_attached =
+                self.cgroups.add(&file, Some(folder), || walk.attach_cgroup(ebpf, Hook::SockOps, &file))?;
+            if is_attached { Ok(()) } else { Err(refused(walk)) }
         });
         attached.or_else(|error| if is_alive(pid) { Err(error) } else { Ok(()) })
     }

@@ -7,16 +7,18 @@ use tracer_common::names::Hook;
 
 use super::{Loaded, hooks::HOOKS};
 
-/// Runs of each hook's programs, and the seconds that they took; empty if the kernel has never counted.
-pub(super) fn by_hook(loaded: &Loaded) -> BTreeMap<Hook, (u64, f64)> {
-    let mut all = BTreeMap::new();
-    for (program, info) in loaded.program_infos() {
-        let Some(hook) = hook_of(program) else { continue };
-        let (runs, seconds): &mut (u64, f64) = all.entry(hook).or_default();
-        *runs += info.run_count();
-        *seconds += info.run_time().as_secs_f64();
+impl Loaded {
+    /// Runs of each hook's programs and the seconds they took; empty if the kernel has never counted them.
+    pub fn program_runs(&self) -> BTreeMap<Hook, (u64, f64)> {
+        let mut all = BTreeMap::new();
+        for (program, info) in self.program_infos() {
+            let Some(hook) = hook_of(program) else { continue };
+            let (runs, seconds): &mut (u64, f64) = all.entry(hook).or_default();
+            *runs += info.run_count();
+            *seconds += info.run_time().as_secs_f64();
+        }
+        if all.values().all(|(runs, _)| *runs == 0) { BTreeMap::new() } else { all }
     }
-    if all.values().all(|(runs, _)| *runs == 0) { BTreeMap::new() } else { all }
 }
 
 /// The hook of this program. A second program (`_again`) belongs to the hook of the first one.
