@@ -107,13 +107,9 @@ fn skipped_runs_of(ebpf: &Ebpf, name: &str) -> u64 {
 }
 
 fn skipped_runs(program: &Program) -> u64 {
-    read(program).unwrap_or_default()
-}
-
-fn read(program: &Program) -> Option<u64> {
-    let fd = program.fd().ok()?.as_fd().as_raw_fd();
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
-    parse(&info)
+    let Ok(fd) = program.fd() else { return 0 };
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd()));
+    parse(&info.unwrap_or_default()).unwrap_or_default()
 }
 
 fn parse(info: &str) -> Option<u64> {

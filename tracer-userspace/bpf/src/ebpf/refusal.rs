@@ -109,25 +109,21 @@ impl Refusal {
     }
 
     fn silenced_by(program_type: ProgramType, switch: &'static Switch) -> Self {
-        let (stage, kind) = (Stage::Load, Kind::Silenced(switch));
-        Self { program_type, stage, target: "", errno: None, kind, text: String::new() }
+        Self { kind: Kind::Silenced(switch), ..Self::excluded(program_type, "") }
     }
 
     /// The refusal of kprobes in a kernel without them, known without loading a program.
     pub(super) fn without_kprobes() -> Option<Self> {
         let error = fs::metadata(KPROBES).err().filter(|error| error.kind() == io::ErrorKind::NotFound)?;
-        let text = format!("{KPROBES}: {error}");
-        let (program_type, stage, kind) = (ProgramType::Kprobe, Stage::Attach, Kind::Kernel);
-        Some(Self { program_type, stage, target: "", errno: error.raw_os_error(), kind, text })
+        let refusal = Self::excluded(ProgramType::Kprobe, &format!("{KPROBES}: {error}"));
+        Some(Self { stage: Stage::Attach, errno: error.raw_os_error(), ..refusal })
     }
 
     /// The refusal to attach to a cgroup without the capability, known before a cgroup exists.
     pub(super) fn without_net_admin() -> Option<Self> {
         let may = capabilities::has(Capability::NetAdmin) || capabilities::has(Capability::SysAdmin);
-        let (program_type, stage, kind) = (ProgramType::Cgroup, Stage::Attach, Kind::Kernel);
-        let refusal =
-            Self { program_type, stage, target: "ingress", errno: Some(libc::EPERM), kind, text: String::new() };
-        (!may).then_some(refusal)
+        let (stage, errno) = (Stage::Attach, Some(libc::EPERM));
+        (!may).then(|| Self { stage, target: "ingress", errno, ..Self::excluded(ProgramType::Cgroup, "") })
     }
 
     /// The command that fixes it, if a setting of the kernel is the reason.
