@@ -11,13 +11,8 @@ use tracer_terminal::typed::without_usage;
 /// The command among the arguments.
 fn command_of(args: &[OsString]) -> Option<String> {
     let known = definition::names();
-    let typed = args.iter().skip(1).filter_map(|arg| arg.to_str());
-    typed.into_iter().find(|arg| known.iter().any(|name| name == arg)).map(str::to_owned)
-}
-
-/// The command line that prints the help.
-fn help_of(args: &[OsString]) -> String {
-    command_of(args).map_or_else(|| "tracer --help".to_owned(), |name| format!("tracer {name} --help"))
+    let mut typed = args.iter().skip(1).filter_map(|arg| arg.to_str());
+    typed.find(|arg| known.iter().any(|name| name == arg)).map(str::to_owned)
 }
 
 /// The message with the command that prints the help.
@@ -25,7 +20,8 @@ pub(super) fn one_line(error: &clap::Error, args: &[OsString]) -> String {
     let place = if error.kind() == ErrorKind::InvalidUtf8 { not_utf8(args) } else { None };
     let words = place.map(|place| format!("{place}: not valid UTF-8")).or_else(|| misplaced(error, args));
     let words = words.unwrap_or_else(|| clap_message(error, args));
-    format!("{words} (see `{}`)", help_of(args))
+    let command = command_of(args).map(|name| format!("{name} ")).unwrap_or_default();
+    format!("{words} (see `tracer {command}--help`)")
 }
 
 /// The message for a flag of another command, or for one before its command.
@@ -56,10 +52,12 @@ fn clap_message(error: &clap::Error, args: &[OsString]) -> String {
         rendered = rendered.replace(&format!("'{value}' "), "");
     }
     let words = without_usage(&rendered);
-    match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(flag)) => by_variable(words, flag, args),
-        _ => words,
+    if let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
+        && let Some(name) = variable::that_gave(flag, args)
+    {
+        return words.replacen(flag, &name, 1);
     }
+    words
 }
 
 /// Finds the argument or variable that must be UTF-8 but is not. clap accepts the encoding once this argument is repaired.
@@ -77,8 +75,4 @@ fn not_utf8(args: &[OsString]) -> Option<String> {
 /// Shows an argument with the flag or command before it.
 fn shown(before: &str, arg: &str, at: usize) -> String {
     if at == 1 || arg.starts_with('-') { format!("`{arg}`") } else { format!("`{before} {arg}`") }
-}
-
-fn by_variable(words: String, flag: &str, args: &[OsString]) -> String {
-    variable::that_gave(flag, args).map_or_else(|| words.clone(), |name| words.replacen(flag, &name, 1))
 }

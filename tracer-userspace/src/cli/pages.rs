@@ -46,11 +46,9 @@ pub fn man(name: Option<&str>) -> Result<String, Error> {
     let command = match name {
         None => all,
         Some(name) => {
-            let found = all.find_subcommand(name).cloned();
-            let found =
-                found.ok_or_else(|| Error::Usage(format!("man {name}: no such command (see `tracer --help`)")))?;
+            let unknown = || Error::Usage(format!("man {name}: no such command (see `tracer --help`)"));
             // The page of `run` is called `tracer-run(1)`.
-            found.display_name(format!("tracer-{name}"))
+            all.find_subcommand(name).cloned().ok_or_else(unknown)?.display_name(format!("tracer-{name}"))
         }
     };
     let mut page = Vec::new();
