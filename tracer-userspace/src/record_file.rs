@@ -73,12 +73,9 @@ pub fn create(path: &Path) -> Result<File, Error> {
         .create_new(true)
         .mode(0o600)
         .open(path)
-        .map_err(|error| Error::file("record FILE", path, explain_folder(path, error)))
-}
-
-/// For a folder, reports EISDIR instead of "file exists".
-fn explain_folder(path: &Path, error: io::Error) -> io::Error {
-    if path.is_dir() { io::Error::from_raw_os_error(libc::EISDIR) } else { error }
+        // For a folder, reports EISDIR instead of "file exists".
+        .map_err(|error| if path.is_dir() { io::Error::from_raw_os_error(libc::EISDIR) } else { error })
+        .map_err(|error| Error::file("record FILE", path, error))
 }
 
 impl<W: Write> Recorder<W> {

@@ -41,11 +41,6 @@ fn tracer_chooses_the_hooks_unless_a_flag_does() {
 }
 
 #[test]
-fn empty_values_are_absent() {
-    assert_eq!(live(&["attach", "--kubelet-log", ""]).unwrap().kubelet_log, None);
-}
-
-#[test]
 fn an_empty_name_in_a_list_is_refused() {
     for args in [
         ["attach", "--cause", ""],

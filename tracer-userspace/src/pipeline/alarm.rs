@@ -63,31 +63,25 @@ mod tests {
     use super::*;
     use tracer_node::clock;
 
-    #[test]
-    fn the_alarm_fires_at_each_time_that_is_set() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async {
-            let mut alarm = Alarm::new().expect("a timer");
-            for after_ns in [0, 300_000, 0, 2_000_000] {
-                let at = clock::boot_ns() + after_ns;
-                alarm.until(Some(at)).await.expect("ring");
-                assert!(clock::boot_ns() >= at);
-            }
-        });
+    #[tokio::test]
+    async fn the_alarm_fires_at_each_time_that_is_set() {
+        let mut alarm = Alarm::new().expect("a timer");
+        for after_ns in [0, 300_000, 0, 2_000_000] {
+            let at = clock::boot_ns() + after_ns;
+            alarm.until(Some(at)).await.expect("ring");
+            assert!(clock::boot_ns() >= at);
+        }
     }
 
-    #[test]
-    fn a_new_time_replaces_an_alarm_that_was_not_awaited() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async {
-            let mut alarm = Alarm::new().expect("a timer");
-            let far = clock::boot_ns() + 3_600_000_000_000;
-            tokio::select! {
-                biased;
-                fired = alarm.until(Some(far)) => fired.expect("not now"),
-                () = std::future::ready(()) => {}
-            }
-            alarm.until(Some(clock::boot_ns() + 1_000)).await.expect("ring");
-        });
+    #[tokio::test]
+    async fn a_new_time_replaces_an_alarm_that_was_not_awaited() {
+        let mut alarm = Alarm::new().expect("a timer");
+        let far = clock::boot_ns() + 3_600_000_000_000;
+        tokio::select! {
+            biased;
+            fired = alarm.until(Some(far)) => fired.expect("not now"),
+            () = std::future::ready(()) => {}
+        }
+        alarm.until(Some(clock::boot_ns() + 1_000)).await.expect("ring");
     }
 }
