@@ -53,8 +53,8 @@ fn run() -> Result<(), String> {
 }
 
 fn build(toolchain: &Toolchain, out: &Path, name: &str, features: &[&str]) -> Result<(), String> {
-    let object = out.join(format!("{name}.o"));
-    let bitcode = compile(toolchain, &out.join(name), features)?;
+    let (object, bitcode) = (out.join(format!("{name}.o")), out.join(format!("{name}.bc")));
+    compile(toolchain, &out.join(name), &bitcode, features)?;
     let status = Command::new(&toolchain.llc)
         .args(["-march=bpf", "-mcpu=v3", "-filetype=obj", "-o"])
         .args([&object, &bitcode])
@@ -158,13 +158,9 @@ fn system_llc(version: &Version) -> Result<PathBuf, String> {
     }
 }
 
-/// Runs the compiler; returns the one bitcode file.
-fn compile(toolchain: &Toolchain, target_dir: &Path, features: &[&str]) -> Result<PathBuf, String> {
-    let deps = target_dir.join(TARGET).join("release/deps");
-    for stale in objects(&deps) {
-        let _ = fs::remove_file(stale);
-    }
-    let mut command = inner_cargo(toolchain, target_dir, features)?;
+/// Runs the compiler, which writes the bitcode file.
+fn compile(toolchain: &Toolchain, target_dir: &Path, bitcode: &Path, features: &[&str]) -> Result<(), String> {
+    let mut command = inner_cargo(toolchain, target_dir, bitcode, features)?;
     let result = command.output().map_err(|e| format!("cannot run {}: {e}", toolchain.cargo.display()))?;
     if !result.status.success() {
         return Err(format!(
@@ -173,14 +169,10 @@ fn compile(toolchain: &Toolchain, target_dir: &Path, features: &[&str]) -> Resul
             String::from_utf8_lossy(&result.stderr)
         ));
     }
-    let mut found = objects(&deps);
-    match (found.pop(), found.pop()) {
-        (Some(object), None) => Ok(object),
-        _ => Err(format!("expected one object file of `tracer` in {}", deps.display())),
-    }
+    Ok(())
 }
 
-fn inner_cargo(toolchain: &Toolchain, target_dir: &Path, features: &[&str]) -> Result<Command, String> {
+fn inner_cargo(toolchain: &Toolchain, target_dir: &Path, bitcode: &Path, features: &[&str]) -> Result<Command, String> {
     let manifest = Path::new(&var("CARGO_MANIFEST_DIR")?).join("../../tracer-ebpf/Cargo.toml");
     let mut command = Command::new(&toolchain.cargo);
     clean_env(&mut command);
@@ -198,7 +190,7 @@ fn inner_cargo(toolchain: &Toolchain, target_dir: &Path, features: &[&str]) -> R
     }
     let log = env::var_os("CARGO_FEATURE_KERNEL_LOG").map(|_| "kernel-log");
     command.arg("--features").arg(features.iter().copied().chain(log).collect::<Vec<_>>().join(","));
-    command.args(["--", "--emit=obj"]);
+    command.arg("--").arg(format!("--emit=obj={}", bitcode.display()));
     Ok(command)
 }
 
@@ -206,18 +198,6 @@ fn inner_cargo(toolchain: &Toolchain, target_dir: &Path, features: &[&str]) -> R
 fn rust_flags() -> Result<String, String> {
     let arch = format!("--cfg=bpf_target_arch=\"{}\"", var("CARGO_CFG_TARGET_ARCH")?);
     Ok([&arch, "-Cdebuginfo=0", "-Clto=fat", "-Cembed-bitcode=yes", "-Clinker=true"].join("\x1f"))
-}
-
-fn objects(deps: &Path) -> Vec<PathBuf> {
-    fs::read_dir(deps)
-        .map(|dir| {
-            dir.flatten()
-                .map(|e| e.path())
-                .filter(|p| p.extension().is_some_and(|e| e == "o"))
-                .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("tracer-")))
-                .collect()
-        })
-        .unwrap_or_default()
 }
 
 /// Removes variables that the outer cargo, clippy or rustup set for the host.
