@@ -64,13 +64,7 @@ pub fn read_or_zero<T: Copy + Default>(base: u64, offset: u32) -> T {
 #[inline(always)]
 pub fn read_addr(family: u16, base: u64, [v4, v6]: [u32; 2], dst: &mut [u8; 16]) -> bool {
     match family {
-        AF_INET => match read::<[u8; 4]>(base, v4) {
-            Some(addr) => {
-                map_v4(dst, addr);
-                true
-            }
-            None => false,
-        },
+        AF_INET => read(base, v4).map(|addr| map_v4(dst, addr)).is_some(),
         AF_INET6 => read_into(base, v6, dst),
         _ => false,
     }
@@ -93,8 +87,8 @@ fn copy_str<const N: usize>(base: u64, offset: u32, dst: &mut [u8; N]) -> bool {
     unsafe { bpf_probe_read_kernel_str(dst.as_mut_ptr().cast(), N as u32, from) > 0 }
 }
 
-macro_rules! view {
-    ($(#[$doc:meta])* $name:ident) => {
+macro_rules! views {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub struct $name(pub u64);
@@ -105,29 +99,21 @@ macro_rules! view {
                 self.0 != 0
             }
         }
-    };
+    )*};
 }
 
-view!(
+views! {
     /// `struct sock`, full or mini. A mini socket has only the fields of `sock_common`.
-    Sock
-);
-view!(
+    Sock;
     /// `struct sk_buff`
-    Skb
-);
-view!(
+    Skb;
     /// `struct net_device`
-    Dev
-);
-view!(
+    Dev;
     /// `struct net`
-    Net
-);
-view!(
+    Net;
     /// `struct task_struct`
-    Task
-);
+    Task;
+}
 
 /// Argument `n` of a system call; at exit, `n` = 0 is its result.
 ///

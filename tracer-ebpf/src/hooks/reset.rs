@@ -1,9 +1,6 @@
 //! RST segments, sent and received.
 
-use aya_ebpf::{
-    macros::{fentry, kprobe, raw_tracepoint},
-    programs::{FEntryContext, ProbeContext, RawTracePointContext},
-};
+use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{
     ABSENT32, ABSENT64,
     conn::Via,
@@ -42,37 +39,21 @@ pub fn tcp_send_reset_2(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A RST without a socket, for kernels where the tracepoint does not show it.
-///
-/// proto v5.10  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb)
-/// proto v6.12  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb, enum sk_rst_reason reason)
-#[fentry(function = "tcp_v4_send_reset")]
-pub fn fentry_tcp_v4_send_reset(ctx: FEntryContext) -> i32 {
-    try_send_reset_without_socket(Hook::TcpV4SendReset, ctx.arg(0), ctx.arg(1));
-    0
+function_hook! {
+    /// A RST without a socket, for kernels where the tracepoint does not show it.
+    ///
+    /// proto v5.10  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb)
+    /// proto v6.12  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb, enum sk_rst_reason reason)
+    fentry_tcp_v4_send_reset, kprobe_tcp_v4_send_reset: "tcp_v4_send_reset",
+    |sk: 0, skb: 1| try_send_reset_without_socket(Hook::TcpV4SendReset, sk, skb)
 }
 
-/// See [`fentry_tcp_v4_send_reset`].
-#[kprobe]
-pub fn kprobe_tcp_v4_send_reset(ctx: ProbeContext) -> u32 {
-    try_send_reset_without_socket(Hook::TcpV4SendReset, ctx.arg(0).unwrap_or(1), ctx.arg(1).unwrap_or(0));
-    0
-}
-
-/// The same for IPv6.
-///
-/// proto v5.10  net/ipv6/tcp_ipv6.c  static void tcp_v6_send_reset(const struct sock *sk, struct sk_buff *skb)
-#[fentry(function = "tcp_v6_send_reset")]
-pub fn fentry_tcp_v6_send_reset(ctx: FEntryContext) -> i32 {
-    try_send_reset_without_socket(Hook::TcpV6SendReset, ctx.arg(0), ctx.arg(1));
-    0
-}
-
-/// See [`fentry_tcp_v6_send_reset`].
-#[kprobe]
-pub fn kprobe_tcp_v6_send_reset(ctx: ProbeContext) -> u32 {
-    try_send_reset_without_socket(Hook::TcpV6SendReset, ctx.arg(0).unwrap_or(1), ctx.arg(1).unwrap_or(0));
-    0
+function_hook! {
+    /// The same for IPv6.
+    ///
+    /// proto v5.10  net/ipv6/tcp_ipv6.c  static void tcp_v6_send_reset(const struct sock *sk, struct sk_buff *skb)
+    fentry_tcp_v6_send_reset, kprobe_tcp_v6_send_reset: "tcp_v6_send_reset",
+    |sk: 0, skb: 1| try_send_reset_without_socket(Hook::TcpV6SendReset, sk, skb)
 }
 
 /// Reports only the case that the tracepoint does not show, so no RST is reported twice.
