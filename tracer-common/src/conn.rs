@@ -122,15 +122,13 @@ pub struct State {
     pub bytes_acked: u64,
     /// `sk->sk_err` (positive), or [`crate::ABSENT_ERRNO`].
     pub errno: i32,
-    /// Inode number of the socket's network namespace.
-    pub netns: u32,
     /// Kernel `TCP_*` state before.
     pub old: u8,
     /// Kernel `TCP_*` state after.
     pub new: u8,
     /// 1 if this is a close, and the current task belongs to the thread group that connected.
     pub own_context: u8,
-    pub reserved: u8,
+    pub reserved: [u8; 5],
     /// Microseconds since the last segment of either side (`tcp_sock.tcp_mstamp`), [`crate::ABSENT32`] if unknown.
     pub quiet_us: u32,
 }
@@ -156,8 +154,6 @@ pub struct ConnectResult {
 pub struct Retransmit {
     pub header: Header,
     pub conn: u64,
-    /// From the client's side.
-    pub tuple: Tuple,
     /// Payload bytes of the segment.
     pub payload: u32,
     /// Kernel `TCP_*` state of the socket.

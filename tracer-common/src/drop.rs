@@ -25,11 +25,9 @@ pub struct PacketDrop {
     /// Name of the device, NUL padded.
     pub ifname: [u8; IFNAME_LEN],
     pub tcp_flags: u8,
-    pub reserved: u8,
+    pub reserved: [u8; 5],
     /// A [`crate::conn::Via`].
     pub via: u16,
-    /// Length of the packet in bytes.
-    pub len: u32,
     /// `skb->_nfct`: the conntrack entry with its state in the low three bits, 0 without one, or [`crate::ABSENT64`].
     pub nfct: u64,
     /// `bpf_get_current_pid_tgid`. Only where a process refuses a packet of its NFQUEUE has it to do with the drop.

@@ -56,25 +56,25 @@ macro_rules! events {
 }
 
 events! {
-    Connect = 1: conn::Connect, 128;
-    State = 2: conn::State, 112;
-    ConnectResult = 3: conn::ConnectResult, 128;
-    Retransmit = 4: conn::Retransmit, 80;
-    ResetSent = 5: reset::ResetSent, 136;
-    ResetReceived = 6: reset::ResetReceived, 96;
-    Drop = 7: drop::PacketDrop, 248;
-    Listen = 8: listen::Listen, 96;
-    TlsHello = 9: listen::TlsHello, 48;
-    NetnsOp = 10: netns::NetnsOp, 200;
-    NetnsOpen = 11: netns::NetnsOpen, 168;
-    Link = 12: link::Link, 448;
-    Icmp = 13: netfilter::Icmp, 80;
-    Ipvs = 14: netfilter::Ipvs, 80;
-    Answer = 15: conn::Answer, 40;
-    QueueFull = 16: listen::QueueFull, 56;
-    Prober = 17: actor::Prober, 32;
-    PodConnect = 18: conn::PodConnect, 56;
-    OomKill = 19: actor::OomKill, 72;
+    Connect = 1: conn::Connect, 120;
+    State = 2: conn::State, 104;
+    ConnectResult = 3: conn::ConnectResult, 120;
+    Retransmit = 4: conn::Retransmit, 32;
+    ResetSent = 5: reset::ResetSent, 128;
+    ResetReceived = 6: reset::ResetReceived, 80;
+    Drop = 7: drop::PacketDrop, 240;
+    Listen = 8: listen::Listen, 88;
+    TlsHello = 9: listen::TlsHello, 40;
+    NetnsOp = 10: netns::NetnsOp, 192;
+    NetnsOpen = 11: netns::NetnsOpen, 160;
+    Link = 12: link::Link, 440;
+    Icmp = 13: netfilter::Icmp, 72;
+    Ipvs = 14: netfilter::Ipvs, 72;
+    Answer = 15: conn::Answer, 32;
+    QueueFull = 16: listen::QueueFull, 48;
+    Prober = 17: actor::Prober, 24;
+    PodConnect = 18: conn::PodConnect, 48;
+    OomKill = 19: actor::OomKill, 64;
 }
 
 /// An event, which must fill the record (rings pad lengths, programs do not).

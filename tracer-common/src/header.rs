@@ -1,4 +1,4 @@
-//! The first 24 bytes of every event.
+//! The first 16 bytes of every event.
 
 /// The head of every event.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +13,5 @@ pub struct Header {
     /// A [`crate::names::Hook`]: which kernel function or tracepoint wrote this.
     pub hook: u16,
     pub reserved: u16,
-    pub cpu: u32,
-    /// Size of the whole event in bytes.
-    pub len: u32,
 }
-const _: () = assert!(core::mem::size_of::<Header>() == 24);
+const _: () = assert!(core::mem::size_of::<Header>() == 16);

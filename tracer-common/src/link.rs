@@ -24,10 +24,9 @@ pub struct Link {
     pub ifindex: u32,
     /// Name, NUL padded.
     pub ifname: [u8; IFNAME_LEN],
-    /// Flags before, [`crate::ABSENT32`] if the hook does not have them.
-    pub old_flags: u32,
     /// Flags after, [`crate::ABSENT32`] if the hook does not have them.
     pub new_flags: u32,
+    pub reserved: u32,
     /// `CNI_NETNS` of its environment, in which a container runtime passes the namespace to a network plugin. NUL padded, empty if
     /// it has none.
     pub cni_netns: [u8; PATH_LEN],

@@ -38,10 +38,9 @@ pub struct ResetReceived {
     pub tuple: Tuple,
     /// `tcp_sock.bytes_received`, [`crate::ABSENT64`] if unknown.
     pub bytes_received: u64,
-    pub netns: u32,
     /// Payload that the client has not read yet (`rcv_nxt` - `copied_seq`), or [`crate::ABSENT32`].
     pub unread: u32,
     /// Kernel `TCP_*` state when the RST arrived.
     pub state: u8,
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 3],
 }

@@ -77,8 +77,6 @@ pub fn emit_as<T: Event>(urgency: Urgency, hook: Hook, fill: impl FnOnce(&mut T)
             kind: T::KIND as u16,
             hook: hook as u16,
             reserved: 0,
-            cpu: cpu(),
-            len: size_of::<T>() as u32,
         });
         fill(&mut *record);
     }

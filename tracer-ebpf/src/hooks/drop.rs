@@ -63,7 +63,6 @@ fn try_kfree_skb(ctx: &RawTracePointContext, reason: u32) {
         event.location = location;
         event.reason = reason;
         event.netns = skb.netns();
-        event.len = skb.len();
         event.nfct = skb.nfct();
         describe_device(skb, event);
         event.pid_tgid = bpf_get_current_pid_tgid();

@@ -27,7 +27,7 @@ function_hook! {
 fn try_notify_flags(dev: Dev, old: u32) {
     let new = dev.flags();
     if new != ABSENT32 && (old ^ new) & IFF_UP != 0 {
-        report(Hook::DevNotifyFlags, dev, old, new);
+        report(Hook::DevNotifyFlags, dev, new);
     }
 }
 
@@ -55,11 +55,11 @@ fn try_qdisc_reset(dev: Dev) {
         return;
     }
     let _ = LINK_DOWN.insert(dev.0, time, 0);
-    report(Hook::QdiscReset, dev, flags, ABSENT32);
+    report(Hook::QdiscReset, dev, ABSENT32);
 }
 
 #[inline(always)]
-fn report(hook: Hook, dev: Dev, old: u32, new: u32) {
+fn report(hook: Hook, dev: Dev, new_flags: u32) {
     emit::<Link>(hook, |event| {
         actor::fill(&mut event.actor);
         actor::fill_ancestors(&mut event.ancestors);
@@ -70,8 +70,7 @@ fn report(hook: Hook, dev: Dev, old: u32, new: u32) {
         event.netns = dev.net().inum();
         event.ifindex = dev.ifindex();
         dev.name(&mut event.ifname);
-        event.old_flags = old;
-        event.new_flags = new;
+        event.new_flags = new_flags;
     });
 }
 

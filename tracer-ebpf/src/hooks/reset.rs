@@ -134,7 +134,6 @@ pub fn tcp_receive_reset(ctx: RawTracePointContext) -> i32 {
             event.conn = conn.conn;
             event.tuple = tuple;
             event.bytes_received = sk.bytes_received().unwrap_or(ABSENT64);
-            event.netns = conn.netns;
             event.unread = sk.unread().unwrap_or(ABSENT32);
             event.state = sk.state();
         });

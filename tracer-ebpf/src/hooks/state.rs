@@ -226,7 +226,6 @@ pub fn change(hook: Hook, sk: Sock, conn: &Conn, (old, new): (u8, u8)) {
         event.bytes_sent = sk.bytes_sent().unwrap_or(ABSENT64);
         event.bytes_acked = sk.bytes_acked().unwrap_or(ABSENT64);
         event.errno = errno;
-        event.netns = conn.netns;
         event.old = old;
         event.new = new;
         event.own_context = u8::from(state::is_close(old, new, Some(errno)) && Task::current().tgid() == conn.tgid);
@@ -315,7 +314,6 @@ fn report_retransmit(sk: Sock, conn: &Conn, payload: u32) {
     }
     emit::<Retransmit>(Hook::TcpRetransmit, |event| {
         event.conn = conn.conn;
-        event.tuple = tuple;
         event.payload = payload;
         event.state = sk.state();
     });
@@ -331,7 +329,6 @@ fn report_target_retransmit(sk: Sock, payload: u32) {
     let Some(found) = track::by_packet(&tuple) else { return };
     emit::<Retransmit>(Hook::TcpRetransmit, |event| {
         event.conn = found.conn;
-        event.tuple = tuple;
         event.payload = payload;
         event.state = sk.state();
         event.by_target = 1;

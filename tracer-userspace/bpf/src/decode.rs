@@ -71,7 +71,7 @@ mod tests {
         }
         assert_eq!(decode(&record(WIRE_VERSION, 99, 80)).err(), Some(DecodeError::Kind(99)));
         assert_eq!(decode(&record(7, 1, 128)).err(), Some(DecodeError::Version(7)));
-        assert_eq!(decode(&[0; 23]).err(), Some(DecodeError::Length(23)));
+        assert_eq!(decode(&[0; 15]).err(), Some(DecodeError::Length(15)));
     }
 
     proptest! {
