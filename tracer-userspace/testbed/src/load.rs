@@ -2,10 +2,8 @@
 //! answer. It is the untracked client of scenarios, and measures the cost of the hooks; `--comm kubelet` makes it a
 //! prober.
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -15,7 +13,6 @@ use super::probe::{Ending, Kind, ProbeRequest, probe};
 use super::proc::rename;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{UsageWho, getrusage};
 
 /// Makes short connections, and prints what they cost: at the end, and after each line of stdin.
@@ -30,9 +27,6 @@ pub struct Load {
     /// Pause after each connection.
     #[arg(long, default_value_t = 0)]
     pause_ms: u64,
-    /// Namespace to do it in: a path such as /run/netns/NAME.
-    #[arg(long)]
-    netns: Option<PathBuf>,
     /// Name of the process.
     #[arg(long)]
     comm: Option<String>,
@@ -51,10 +45,6 @@ pub struct Load {
 
 /// Makes the connections, and prints what they cost as one line of JSON.
 pub fn run(args: &Load) -> Result<()> {
-    if let Some(path) = &args.netns {
-        let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
-        setns(&file, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter {}", path.display()))?;
-    }
     if let Some(name) = &args.comm {
         rename(name)?;
     }

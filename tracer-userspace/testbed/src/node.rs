@@ -96,10 +96,9 @@ impl Pod {
         Ok(())
     }
 
-    /// Waits until its newest server has read a request. The server must be in mode `hang`, `slow-big`
-    /// or `tls-slow`.
-    pub fn wait_for_request(&self, options: &Options) -> Result<()> {
-        let line = self.server()?.line(options.patience)?;
+    /// Waits until its newest server has read a request.
+    pub(crate) fn wait_for_request(&self, patience: Duration) -> Result<()> {
+        let line = self.server()?.line(patience)?;
         if line == REQUEST_READ { Ok(()) } else { bail!("a server that hangs: {line}") }
     }
 

@@ -39,20 +39,16 @@ pub struct ProbeRequest {
     pub kind: Kind,
     /// For the whole attempt.
     pub timeout_ms: u64,
-    /// Set SO_LINGER to one second, as the kubelet does since 1.27.
-    pub linger: bool,
     /// Keep the socket connecting after the timeout, as an httpGet probe of a kubelet built with Go 1.23 does.
-    #[serde(default)]
     pub keeps_connecting: bool,
     /// How long it waits after it connected, like a kubelet without CPU time.
-    #[serde(default)]
     pub idle_ms: u64,
 }
 
 impl ProbeRequest {
     /// A probe of a current kubelet.
     pub const fn new(kind: Kind, dst: SocketAddr, timeout: Duration) -> Self {
-        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, linger: true, keeps_connecting: false, idle_ms: 0 }
+        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, keeps_connecting: false, idle_ms: 0 }
     }
 }
 
@@ -82,8 +78,6 @@ pub struct Outcome {
     pub src: Option<SocketAddr>,
     pub dst: SocketAddr,
     pub ending: Ending,
-    /// The HTTP status, if there was one.
-    pub status: Option<u16>,
     /// The error message.
     pub error: Option<String>,
     pub elapsed_ms: f64,
@@ -94,14 +88,13 @@ pub fn probe(what: &ProbeRequest) -> Outcome {
     let began = Instant::now();
     let mut attempt = ProbeTry { src: None, deadline: began + Duration::from_millis(what.timeout_ms) };
     let result = attempt.run(what);
-    let (ending, status, error) = match result {
-        Ok(None) => (Ending::Ok, None, None),
-        Ok(Some(status)) if status < 400 => (Ending::Ok, Some(status), None),
-        Ok(Some(status)) => (Ending::Status, Some(status), None),
-        Err(error) => (ending_of(&error), None, Some(error.to_string())),
+    let (ending, error) = match result {
+        Ok(Some(400..)) => (Ending::Status, None),
+        Ok(_) => (Ending::Ok, None),
+        Err(error) => (ending_of(&error), Some(error.to_string())),
     };
     let elapsed_ms = began.elapsed().as_secs_f64() * 1e3;
-    Outcome { src: attempt.src, dst: what.dst, ending, status, error, elapsed_ms }
+    Outcome { src: attempt.src, dst: what.dst, ending, error, elapsed_ms }
 }
 
 fn ending_of(error: &io::Error) -> Ending {
@@ -137,9 +130,8 @@ impl ProbeTry {
         let family = if what.dst.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let fd = socket(family, SockType::Stream, flags, None)?;
-        if what.linger {
-            setsockopt(&fd, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 1 })?;
-        }
+        // As the kubelet does since 1.27.
+        setsockopt(&fd, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 1 })?;
         let started = connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrStorage::from(what.dst));
         let stream = TcpStream::from(fd);
         self.src = stream.local_addr().ok().filter(|a| a.port() != 0);
@@ -200,9 +192,7 @@ impl Timed {
             }
         }
     }
-}
 
-impl Timed {
     /// Waits until the server has sent something, or closed. False if nothing came in time.
     fn has_bytes(&mut self) -> io::Result<bool> {
         self.until(PollFlags::POLLIN, |stream| stream.peek(&mut [0])).map(|count| count > 0)

@@ -33,20 +33,8 @@ pub enum Request {
 pub enum Reply {
     /// The prober waits for requests.
     Ready,
-    Crowd(CrowdOutcome),
-    /// The outcomes of `InTurn` or `Volley`.
-    Each {
-        outcomes: Vec<Outcome>,
-    },
-}
-
-/// The result of many attempts.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct CrowdOutcome {
-    pub ok: u32,
-    pub failed: u32,
-    /// One of the failures.
-    pub example: Option<Outcome>,
+    /// The outcomes of `InTurn` or `Volley`, or the failures of `Crowd`.
+    Each { outcomes: Vec<Outcome> },
 }
 
 /// A running prober.
@@ -88,13 +76,14 @@ impl Prober {
         outcomes.try_into().map_err(|it| anyhow!("{N} attempts, but {it:?}"))
     }
 
-    /// Makes the same attempt many times.
-    pub fn crowd(&mut self, probe: ProbeRequest, count: u32, threads: u32) -> Result<CrowdOutcome> {
+    /// Makes the same attempt many times. All must succeed.
+    pub fn crowd(&mut self, probe: ProbeRequest, count: u32, threads: u32) -> Result<()> {
         let millis = 100 * u64::from(count) + probe.timeout_ms;
-        match self.ask(&Request::Crowd { probe, count, threads }, millis)? {
-            Reply::Crowd(outcome) => Ok(outcome),
-            other => bail!("prober answered {other:?}"),
+        let failed = self.each(&Request::Crowd { probe, count, threads }, millis)?;
+        if let Some(example) = failed.first() {
+            bail!("{} of {count} attempts failed, one of them: {example:?}", failed.len());
         }
+        Ok(())
     }
 
     /// Makes the same attempt from several threads at the same time.
@@ -103,16 +92,12 @@ impl Prober {
     }
 
     fn each(&mut self, request: &Request, millis: u64) -> Result<Vec<Outcome>> {
-        match self.ask(request, millis)? {
-            Reply::Each { outcomes } => Ok(outcomes),
-            other => bail!("prober answered {other:?}"),
-        }
-    }
-
-    fn ask(&mut self, request: &Request, millis: u64) -> Result<Reply> {
         self.proc.say(&serde_json::to_string(request)?)?;
         let line = self.proc.line(self.patience + Duration::from_millis(millis))?;
-        serde_json::from_str(&line).with_context(|| format!("prober: {line}"))
+        match serde_json::from_str(&line) {
+            Ok(Reply::Each { outcomes }) => Ok(outcomes),
+            _ => bail!("prober: {line}"),
+        }
     }
 }
 
@@ -139,11 +124,12 @@ fn say(reply: &Reply) -> Result<()> {
 }
 
 fn answer(request: Request) -> Reply {
-    match request {
-        Request::Crowd { probe, count, threads } => Reply::Crowd(crowd(probe, count, threads.max(1))),
-        Request::InTurn { probes } => Reply::Each { outcomes: probes.iter().map(probe).collect() },
-        Request::Volley { probe, rounds, threads } => Reply::Each { outcomes: volley(&probe, rounds, threads) },
-    }
+    let outcomes = match request {
+        Request::Crowd { probe, count, threads } => crowd(&probe, count, threads),
+        Request::InTurn { probes } => probes.iter().map(probe).collect(),
+        Request::Volley { probe, rounds, threads } => volley(&probe, rounds, threads),
+    };
+    Reply::Each { outcomes }
 }
 
 fn volley(what: &ProbeRequest, rounds: u32, threads: u32) -> Vec<Outcome> {
@@ -177,9 +163,8 @@ fn at_once(what: &ProbeRequest, arrived: &AtomicU32, all: u32) -> Outcome {
     probe(what)
 }
 
-fn crowd(what: ProbeRequest, count: u32, threads: u32) -> CrowdOutcome {
+/// The failures of many attempts.
+fn crowd(what: &ProbeRequest, count: u32, threads: u32) -> Vec<Outcome> {
     let share = |n: u32| count / threads + u32::from(n < count % threads);
-    let outcomes = in_threads(threads, |n| (0..share(n)).map(|_| probe(&what)).collect());
-    let (ok, failed): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|it| it.ending == Ending::Ok);
-    CrowdOutcome { ok: ok.len() as u32, failed: failed.len() as u32, example: failed.into_iter().next() }
+    in_threads(threads, |n| (0..share(n)).map(|_| probe(what)).filter(|it| it.ending != Ending::Ok).collect())
 }

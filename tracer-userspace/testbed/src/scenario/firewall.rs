@@ -121,9 +121,9 @@ fn node_nft(fixture: &mut Fixture<'_>, hook: &str, rule: &str, how: Ending) -> R
 
 /// The rule comes after the handshake of TLS, while the server works on its answer.
 fn tls_answer(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (pod, options) = (fixture.serving("tls-slow:400", TLS)?, fixture.options);
-    fixture.fails_while(pod, options.probe_timeout, Ending::Timeout, |fixture| {
-        fixture.pod_of(pod)?.wait_for_request(options)?;
+    let pod = fixture.serving("tls-slow:400", TLS)?;
+    fixture.fails_while(pod, fixture.options.probe_timeout, &[Ending::Timeout], |fixture| {
+        fixture.wait_for_request(pod)?;
         fixture.node.node.input_rule(&format!("tcp sport {TLS} ip saddr {} drop;", pod.ip()))
     })
 }

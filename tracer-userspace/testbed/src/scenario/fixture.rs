@@ -66,6 +66,12 @@ impl Fixture<'_> {
         self.pod_of(pod)?.serve(options, &[mode, at])
     }
 
+    /// Waits until the newest server of the pod has read a request. It must be in mode `hang`, `slow-big` or `tls-slow`.
+    pub fn wait_for_request(&mut self, pod: SocketAddr) -> Result<()> {
+        let patience = self.options.patience;
+        self.pod_of(pod)?.wait_for_request(patience)
+    }
+
     /// Waits for a node event with these words, and returns the summaries of all such events so far.
     pub fn event(&self, event: &str, words: &str) -> Result<Vec<String>> {
         let mut summaries = Vec::new();
@@ -127,9 +133,14 @@ impl Fixture<'_> {
         self.cause.context("a scenario without cause has a failing attempt")
     }
 
+    /// The expected verdict about a failing probe.
+    pub fn due(&self) -> Result<Claim> {
+        Ok(self.verdict(self.failing()?))
+    }
+
     /// Makes an attempt that must end this way and get the scenario's cause.
     pub fn fails(&mut self, kind: Kind, dst: SocketAddr, how: Ending) -> Result<()> {
-        let claim = self.verdict(self.failing()?);
+        let claim = self.due()?;
         self.attempt(kind, dst, how, claim)
     }
 
@@ -144,12 +155,12 @@ impl Fixture<'_> {
         &mut self,
         dst: SocketAddr,
         timeout: Duration,
-        how: Ending,
+        how: &[Ending],
         work: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        let attempt = self.begin(dst, self.verdict(self.failing()?))?;
+        let attempt = self.begin(dst, self.due()?)?;
         let outcome = self.probe_while(dst, timeout, |fixture, _| work(fixture))??;
-        self.end(attempt, &outcome, &[how])
+        self.end(attempt, &outcome, how)
     }
 
     /// Lets another prober make an attempt while `work` runs, which gets its pid. Returns its answer. The port of the
@@ -205,7 +216,7 @@ impl Fixture<'_> {
     /// It times out. An emulated machine has a longer timeout. There the kernel may stop resolving the link-layer
     /// address first, after three seconds.
     pub fn gets_no_answer(&mut self, kind: Kind, dst: SocketAddr) -> Result<()> {
-        let claim = self.verdict(self.failing()?);
+        let claim = self.due()?;
         self.attempt_any(kind, dst, &[Ending::Timeout, Ending::Error], claim)
     }
 
@@ -218,10 +229,26 @@ impl Fixture<'_> {
     pub fn attempt_any(&mut self, kind: Kind, dst: SocketAddr, how: &[Ending], claim: Claim) -> Result<()> {
         // A short timeout if the attempt must time out, else a generous one: the machine may be busy.
         let timeout = if how.contains(&Ending::Timeout) { self.options.probe_timeout } else { self.options.patience };
-        let probe = ProbeRequest::new(kind, dst, timeout);
-        let attempt = self.begin(dst, claim)?;
+        self.request(ProbeRequest::new(kind, dst, timeout), how, claim)
+    }
+
+    /// Makes this attempt, which must end in one of these ways.
+    pub fn request(&mut self, probe: ProbeRequest, how: &[Ending], claim: Claim) -> Result<()> {
+        let attempt = self.begin(probe.dst, claim)?;
         let outcome = self.prober.probe(probe)?;
         self.end(attempt, &outcome, how)
+    }
+
+    /// Makes two attempts one after the other. `claims` are about a target each.
+    pub fn in_turn(&mut self, claims: [(SocketAddr, Ending, Claim); 2]) -> Result<()> {
+        let timeout = self.options.patience;
+        let probes = claims.each_ref().map(|(dst, ..)| ProbeRequest::new(Kind::Http, *dst, timeout));
+        let mut attempts = Vec::new();
+        for (dst, how, claim) in claims {
+            attempts.push((self.begin(dst, claim)?, how));
+        }
+        let outcomes = self.prober.in_turn(probes)?;
+        attempts.into_iter().zip(outcomes).try_for_each(|((attempt, how), outcome)| self.end(attempt, &outcome, &[how]))
     }
 
     /// Adds an attempt that has ended, and checks its ending.
@@ -235,11 +262,7 @@ impl Fixture<'_> {
     pub fn crowd(&mut self, kind: Kind, dst: SocketAddr, count: u32, threads: u32) -> Result<()> {
         let attempt = self.begin(dst, Claim::Nothing)?;
         self.done.quiet.push((attempt, count));
-        let all = self.prober.crowd(ProbeRequest::new(kind, dst, self.options.patience), count, threads)?;
-        if all.failed > 0 {
-            bail!("{} of {count} attempts failed, one of them: {:?}", all.failed, all.example);
-        }
-        Ok(())
+        self.prober.crowd(ProbeRequest::new(kind, dst, self.options.patience), count, threads)
     }
 
     /// Makes attempts from two threads in the same microsecond, with this port and the next ones. All must end this way

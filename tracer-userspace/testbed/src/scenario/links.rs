@@ -139,7 +139,7 @@ fn down_before_answer(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
     for _ in 0..2 {
         fixture.succeeds(Kind::Http, pod)?;
     }
-    fixture.fails_while(pod, timeout, Ending::Timeout, |fixture| {
+    fixture.fails_while(pod, timeout, &[Ending::Timeout], |fixture| {
         // The request has arrived by then.
         thread::sleep(timeout / 4);
         set_down(fixture, pod, which)

@@ -56,7 +56,7 @@ fn before_answer(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.helpers.push(reused);
     fixture.suspect =
         Some(Suspect { comm: "loopback".to_owned(), ancestor: "crio".to_owned(), netns_path: path.clone() });
-    fixture.fails_while(target, timeout, Ending::Timeout, |fixture| {
+    fixture.fails_while(target, timeout, &[Ending::Timeout], |fixture| {
         // The request has arrived by then.
         thread::sleep(timeout / 16);
         fixture.helpers.push(run_by_runtime(&fixture.node.node, options, &path, "netlink")?);

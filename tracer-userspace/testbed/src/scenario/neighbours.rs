@@ -77,7 +77,6 @@ fn entry_of_other_pod(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The pod's neighbour entry for the node is wrong.
 fn wrong_entry_back(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     misdirect_back(fixture, pod)?;
     fixture.mentions(&["has 02:00:00:00:00:01, and cni0 on the node has 0a:58:0a:58:00:01"]);
@@ -163,9 +162,8 @@ fn answer_lost(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving(&format!("slow-big:{}", (timeout / 4).as_millis()), HTTP)?;
     // The bridge floods the answer to this pod, which is not a drop that explains anything.
     fixture.pod(HTTP)?;
-    fixture.fails_while(pod, timeout, Ending::Timeout, |fixture| {
-        let options = fixture.options;
-        fixture.pod_of(pod)?.wait_for_request(options)?;
+    fixture.fails_while(pod, timeout, &[Ending::Timeout], |fixture| {
+        fixture.wait_for_request(pod)?;
         // The request is acknowledged by then.
         thread::sleep(timeout / 20);
         misdirect_back(fixture, pod)

@@ -85,9 +85,8 @@ fn conntrack_flushed(fixture: &mut Fixture<'_>) -> Result<()> {
     ))?;
     fixture.node.set_source_port(PORT)?;
     fixture.mentions(&["the target had no socket of this connection any more"]);
-    fixture.fails_while(pod, timeout, Ending::Timeout, |fixture| {
-        let options = fixture.options;
-        fixture.pod_of(pod)?.wait_for_request(options)?;
+    fixture.fails_while(pod, timeout, &[Ending::Timeout], |fixture| {
+        fixture.wait_for_request(pod)?;
         let flush = || Ok(Netlink::open(NETLINK_NETFILTER)?.change(DELETE, 0, &[0; 4])?);
         fixture.node.node.enter(flush)
     })

@@ -74,7 +74,7 @@ pub(super) fn fill_in_handshake(fixture: &mut Fixture<'_>, pod: SocketAddr, how:
     let options = fixture.options;
     let timeout = if how == Ending::Timeout { options.probe_timeout } else { options.patience };
     let mut held = Vec::new();
-    fixture.fails_while(pod, timeout, how, |fixture| {
+    fixture.fails_while(pod, timeout, &[how], |fixture| {
         wait_for_half_open(fixture, pod)?;
         held.push(fixture.inside(pod)?.enter(connect)?);
         fixture.inside(pod)?.ip(|ip| ip.neighbour(BRIDGE, BRIDGE_MAC, "eth0"))

@@ -116,7 +116,6 @@ fn second_network(fixture: &mut Fixture<'_>, filter: &str) -> Result<()> {
 /// A route of table main, as a VPN adds one, takes the packets for a pod.
 fn stray_route(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     let (uplink, outside) = fixture.node.uplink()?;
     outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
@@ -146,7 +145,6 @@ fn default_route(fixture: &mut Fixture<'_>, router: RouteType) -> Result<Netns> 
 /// The bridge lost its address, and the pods' route went with it. The default route takes the SYN.
 fn bridge_address(fixture: &mut Fixture<'_>, router: RouteType) -> Result<()> {
     let pod = fixture.serving("slow:300", HTTP)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     let _outside = default_route(fixture, router)?;
     fixture.node.node.ip(|ip| ip.remove_address(BRIDGE, 24, "cni0"))?;
@@ -166,7 +164,6 @@ fn flapped_link(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     let _outside = default_route(fixture, RouteType::BlackHole)?;
     fixture.node.node.ip(|ip| ip.remove(&Route::to([10, 88, 0, 0], 24).over("cni0")))?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.node.node.ip(|ip| {
         ip.down(&end)?;
@@ -180,7 +177,6 @@ fn flapped_link(fixture: &mut Fixture<'_>) -> Result<()> {
 /// the pod's link.
 fn stray_route_refused(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("slow:300", HTTP)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     let _outside = default_route(fixture, RouteType::Unreachable)?;
     fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).via(OUTSIDE)))?;
@@ -191,7 +187,6 @@ fn stray_route_refused(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The address of a living pod was changed. The node's neighbour entry still leads there.
 fn lost_address(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.inside(pod)?.sysctl(&[("ipv4/ip_forward", "0")])?;
     let IpAddr::V4(own) = pod.ip() else { return Ok(()) };
@@ -209,7 +204,6 @@ fn marked_local(fixture: &mut Fixture<'_>) -> Result<()> {
     const TABLE: u8 = 133;
     const MARK: u32 = 0x1d3;
     let pod = fixture.serving("http", HTTP)?;
-    (fixture.watch)()?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.node.node.ip(|ip| {
         ip.add(&Route::to([0, 0, 0, 0], 0).local().over("lo").in_table(TABLE))?;

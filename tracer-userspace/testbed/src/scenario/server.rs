@@ -259,22 +259,17 @@ fn unexplained(fixture: &mut Fixture<'_>) -> Result<()> {
 /// probe times out.
 fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = appliance(fixture, "mute")?;
-    let claim = fixture.verdict(Cause::Unexplained);
-    let attempt = fixture.begin(pod, claim)?;
-    let probe =
-        ProbeRequest { keeps_connecting: true, ..ProbeRequest::new(Kind::Http, pod, fixture.options.probe_timeout) };
-    let outcome = fixture.prober.probe(probe)?;
-    fixture.end(attempt, &outcome, &[Ending::Timeout])
+    let probe = ProbeRequest::new(Kind::Http, pod, fixture.options.probe_timeout);
+    let claim = fixture.due()?;
+    fixture.request(ProbeRequest { keeps_connecting: true, ..probe }, &[Ending::Timeout], claim)
 }
 
 /// The prober connects, and sends its request only after most of its timeout.
 fn sends_request_late(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
     let pod = fixture.serving(mode, port)?;
-    let claim = fixture.verdict(Cause::KubeletDelayed);
-    let attempt = fixture.begin(pod, claim)?;
     let probe = ProbeRequest::new(kind, pod, fixture.options.probe_timeout);
-    let outcome = fixture.prober.probe(ProbeRequest { idle_ms: probe.timeout_ms / 5 * 4, ..probe })?;
-    fixture.end(attempt, &outcome, &[Ending::Timeout])
+    let claim = fixture.due()?;
+    fixture.request(ProbeRequest { idle_ms: probe.timeout_ms / 5 * 4, ..probe }, &[Ending::Timeout], claim)
 }
 
 /// A segment and its answer take a third of the prober's timeout. The prober sends its request at once.
@@ -355,10 +350,8 @@ fn unavailable_source(fixture: &mut Fixture<'_>) -> Result<()> {
 fn closes_at_accept(fixture: &mut Fixture<'_>) -> Result<()> {
     for port in [HTTP, UNLISTED_TLS] {
         let pod = fixture.serving("eof-at-accept", port)?;
-        let attempt = fixture.begin(pod, Claim::Nothing)?;
         let probe = ProbeRequest::new(Kind::Tcp, pod, fixture.options.patience);
-        let outcome = fixture.prober.probe(ProbeRequest { idle_ms: 200, ..probe })?;
-        fixture.end(attempt, &outcome, &[Ending::Ok])?;
+        fixture.request(ProbeRequest { idle_ms: 200, ..probe }, &[Ending::Ok], Claim::Nothing)?;
     }
     Ok(())
 }
@@ -372,10 +365,9 @@ fn closed_before_request(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// The prober connects, and sends its request a moment later. The attempt must end in one of these ways.
 fn fails_with_late_request(fixture: &mut Fixture<'_>, pod: SocketAddr, how: &[Ending]) -> Result<()> {
-    let attempt = fixture.begin(pod, fixture.verdict(fixture.cause.context("a cause")?))?;
     let probe = ProbeRequest::new(Kind::Http, pod, fixture.options.patience);
-    let outcome = fixture.prober.probe(ProbeRequest { idle_ms: 200, ..probe })?;
-    fixture.end(attempt, &outcome, how)
+    let claim = fixture.due()?;
+    fixture.request(ProbeRequest { idle_ms: 200, ..probe }, how, claim)
 }
 
 /// A mail server. Its greeting comes before the request.

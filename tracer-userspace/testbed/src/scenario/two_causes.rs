@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::check::{Claim, Expected};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use nix::sys::signal::{Signal, kill};
 use tracer_model::record::{Cause, Outcome};
 
@@ -33,11 +33,7 @@ pub(super) const ALL: &[Scenario] = &[
 /// Drops SYNs in the pod, and removes the rule after the first drop. The probe of this port has a long timeout, so even
 /// on a busy machine, a later SYN arrives without the rule before it.
 fn dropped_at_first(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
-    fixture.input_rule(pod, &format!("tcp dport {PATIENT} counter drop;"))?;
-    fixture.fails_while(pod, Duration::from_secs(PATIENT_TIMEOUT_S), how, |fixture| {
-        wait_for_drop(fixture, pod)?;
-        fixture.inside(pod)?.nft("delete table inet podpolicy\n")
-    })
+    drop_first(fixture, pod, Duration::from_secs(PATIENT_TIMEOUT_S), &[how], |_| Ok(()))
 }
 
 /// As [`dropped_at_first`], but `work` makes the next fault before the rule is removed. The last SYN meets that one.
@@ -48,14 +44,22 @@ fn dropped_then(
 ) -> Result<()> {
     let pod = fixture.serving("http", PATIENT)?;
     fixture.succeeds(Kind::Http, pod)?;
+    drop_first(fixture, pod, 3 * fixture.options.probe_timeout, how, |fixture| work(fixture, pod))
+}
+
+fn drop_first(
+    fixture: &mut Fixture<'_>,
+    pod: SocketAddr,
+    timeout: Duration,
+    how: &[Ending],
+    work: impl FnOnce(&mut Fixture<'_>) -> Result<()>,
+) -> Result<()> {
     fixture.input_rule(pod, &format!("tcp dport {PATIENT} counter drop;"))?;
-    let attempt = fixture.begin(pod, fixture.verdict(fixture.cause.context("a cause")?))?;
-    let outcome = fixture.probe_while(pod, 3 * fixture.options.probe_timeout, |fixture, _| {
+    fixture.fails_while(pod, timeout, how, |fixture| {
         wait_for_drop(fixture, pod)?;
-        work(fixture, pod)?;
+        work(fixture)?;
         fixture.inside(pod)?.nft("delete table inet podpolicy\n")
-    })??;
-    fixture.end(attempt, &outcome, how)
+    })
 }
 
 /// The pod's link is set down.
@@ -105,12 +109,12 @@ fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.input_rule(pod, rule)?;
     // The kernel sends the request again soon, so the server has most of the timeout.
     let probe = ProbeRequest::new(Kind::Http, pod, 3 * fixture.options.probe_timeout);
-    let attempt = fixture.begin(pod, fixture.verdict(Cause::SlowResponse))?;
-    let outcome = fixture.prober.probe(probe)?;
+    let claim = fixture.due()?;
+    fixture.request(probe, &[Ending::Timeout], claim)?;
     if !fixture.inside(pod)?.run("nft", &["list", "table", "inet", "podpolicy"], "")?.contains("packets 1 ") {
         bail!("the request was not dropped once");
     }
-    fixture.end(attempt, &outcome, &[Ending::Timeout])
+    Ok(())
 }
 
 /// Two probes connect to the same port from two processors at the same moment. Each attempt has its own evidence.
@@ -136,28 +140,15 @@ fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
         bail!("the expectation is not a verdict")
     };
     let retracted = Claim::Verdict(Expected { outcome: Outcome::Noise, ..expected });
-    let [one, other] = [first.into(), second.into()];
-    let attempt = [fixture.begin(one, retracted)?, fixture.begin(other, Claim::Nothing)?];
-    let requests = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
-    let outcomes = fixture.prober.in_turn(requests)?;
-    for ((attempt, outcome), how) in attempt.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
-        fixture.end(attempt, outcome, &[how])?;
-    }
-    Ok(())
+    fixture.in_turn([(first.into(), Ending::Refused, retracted), (second.into(), Ending::Ok, Claim::Nothing)])
 }
 
 /// A probe names 127.0.0.1, where nobody listens. Another probe of that port names ::1, and succeeds just then.
 fn both_loopbacks(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("[::1]:{HOST}")])?;
-    let [one, other] = [(Ipv4Addr::LOCALHOST, HOST).into(), (Ipv6Addr::LOCALHOST, HOST).into()];
-    let claim = fixture.verdict(Cause::ConnectionRefused);
-    let attempt = [fixture.begin(one, claim)?, fixture.begin(other, Claim::Nothing)?];
-    let requests = [one, other].map(|dst| ProbeRequest::new(Kind::Http, dst, fixture.options.patience));
-    let outcomes = fixture.prober.in_turn(requests)?;
-    for ((attempt, outcome), how) in attempt.into_iter().zip(&outcomes).zip([Ending::Refused, Ending::Ok]) {
-        fixture.end(attempt, outcome, &[how])?;
-    }
-    Ok(())
+    let (first, second) = ((Ipv4Addr::LOCALHOST, HOST), (Ipv6Addr::LOCALHOST, HOST));
+    let claim = fixture.due()?;
+    fixture.in_turn([(first.into(), Ending::Refused, claim), (second.into(), Ending::Ok, Claim::Nothing)])
 }
 
 /// A sidecar's redirect without a sidecar. The RST comes from another port than the prober connects to.
@@ -179,10 +170,10 @@ fn early_hints(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// The kubelet is stopped while a probe waits for its answer.
 fn prober_stops(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (pod, options) = (fixture.serving("hang", HTTP)?, fixture.options);
+    let pod = fixture.serving("hang", HTTP)?;
     let claim = fixture.begin(pod, Claim::Nothing)?;
-    let answer = fixture.probe_while(pod, options.patience, |fixture, prober| {
-        fixture.pod_of(pod)?.wait_for_request(options)?;
+    let answer = fixture.probe_while(pod, fixture.options.patience, |fixture, prober| {
+        fixture.wait_for_request(pod)?;
         Ok(kill(prober, Signal::SIGKILL)?)
     })?;
     if let Ok(outcome) = answer {
