@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_millis(500);
 
 /// A cgroup that goes away with its test.
 fn new_cgroup(name: &str) -> Cgroup {
-    Cgroup::create(&format!("trc-{}-{name}", std::process::id())).unwrap().expect("cgroup v2")
+    Cgroup::create(name).unwrap().expect("cgroup v2")
 }
 
 /// A process that connects to each port that the test sends it.

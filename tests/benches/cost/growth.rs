@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tracer_testbed::net::{Netns, PREFIX};
+use tracer_testbed::net::{Netns, own_name};
 use tracer_testbed::node::ipvs;
 use tracer_testbed::pods;
 use tracer_testbed::probe::Kind;
@@ -258,7 +258,7 @@ fn service(number: usize) -> [Value; 2] {
 /// Named namespaces, as container runtimes make them, each with one address.
 fn namespaces(_: &Site<'_>, count: usize) -> Result<Layout> {
     let made = (0..count).map(|number| {
-        let namespace = Netns::create(&format!("{PREFIX}{}-growth-{number}", std::process::id()))?;
+        let namespace = Netns::create(&own_name(format_args!("growth-{number}")))?;
         namespace.ip(|ip| {
             ip.up("lo")?;
             ip.address(numbered(98, number), 32, "lo")

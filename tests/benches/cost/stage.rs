@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tracer_testbed::helper::{Programs, Role};
 use tracer_testbed::ip::Route;
-use tracer_testbed::net::{Netns, PREFIX};
+use tracer_testbed::net::{Netns, own_name};
 use tracer_testbed::node::sweep::sweep;
 use tracer_testbed::options::{Options, Scratch};
 use tracer_testbed::pods::{self, PodSpec, tcp_probe};
@@ -48,8 +48,8 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn new() -> Result<Self> {
         sweep();
-        let named = |name: &str| Netns::create(&format!("{PREFIX}{}-bench-{name}", std::process::id()));
-        let (load, node, pod) = (named("load")?, named("node")?, named("pod")?);
+        let named = |name: &str| Netns::create(&own_name(name));
+        let (load, node, pod) = (named("bench-load")?, named("bench-node")?, named("bench-pod")?);
         // Sockets in TIME_WAIT must fill neither the port range nor their table, because that would limit the rate. On
         // the loopback their ports are used again after a second.
         load.ip(|ip| ip.up("lo"))?;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::helper::Role;
 use crate::prober::shown;
 use tracer_bpf::ebpf::hooks::ProgramType;
 use tracer_bpf::ebpf::switches;
@@ -28,8 +29,8 @@ pub struct Expected {
     pub outcome: Outcome,
     /// The attempt is a probe's: its target is a pod of the PodList.
     pub probe: bool,
-    /// The culprit that the verdict must name.
-    pub culprit: Option<Suspect>,
+    /// The culprit that the verdict must name is the CNI plugin of the runtime. It opened this path of a namespace.
+    pub culprit: Option<String>,
     /// Inode number of the network namespace that the evidence must name.
     pub place: Option<u32>,
     /// A cause that `also` must contain.
@@ -40,16 +41,6 @@ impl Expected {
     pub const fn failure(cause: Cause, probe: bool) -> Self {
         Self { cause, outcome: Outcome::Failure, probe, culprit: None, place: None, also: None }
     }
-}
-
-/// The process that must be the culprit: it set a link down.
-#[derive(Clone, Debug)]
-pub struct Suspect {
-    pub comm: String,
-    /// Name of one of its ancestors.
-    pub ancestor: String,
-    /// The path of the namespace that it opened.
-    pub netns_path: String,
 }
 
 /// An attempt that the prober made.
@@ -202,16 +193,11 @@ fn lowest_confidence(cause: Cause, verdict: &Verdict) -> Confidence {
     if cause == Cause::Unexplained || lowered() { Confidence::Possible } else { Confidence::Likely }
 }
 
-fn blame(suspect: &Suspect, got: &VerdictBody) -> Option<String> {
+fn blame(netns_path: &str, got: &VerdictBody) -> Option<String> {
     let Some(culprit) = &got.culprit else { return Some("no culprit".to_owned()) };
-    if culprit.comm != suspect.comm {
-        return Some(format!("culprit {:?}, expected {:?}", culprit.comm, suspect.comm));
-    }
-    if culprit.netns_path.as_ref() != Some(&suspect.netns_path) {
-        return Some(format!("netns_path {:?}, expected {:?}", culprit.netns_path, suspect.netns_path));
-    }
-    let known = culprit.ancestors.iter().any(|a| a.comm == suspect.ancestor);
-    (!known).then(|| format!("ancestors {:?} lack {:?}", culprit.ancestors, suspect.ancestor))
+    let is_plugin = culprit.comm == Role::Loopback.name() && culprit.netns_path.as_deref() == Some(netns_path);
+    let is_of_runtime = culprit.ancestors.iter().any(|a| a.comm == Role::Crio.name());
+    (!is_plugin || !is_of_runtime).then(|| format!("not the plugin with {netns_path}, but the culprit {culprit:?}"))
 }
 
 fn causes(verdicts: &[&VerdictBody]) -> String {

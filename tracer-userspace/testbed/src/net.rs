@@ -1,11 +1,12 @@
 //! Named network namespaces. The machine's own namespace is never changed.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{self, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
@@ -19,9 +20,14 @@ use super::ip::Ip;
 
 /// Where `ip netns` binds its namespaces.
 pub const NAMED: &str = "/run/netns";
-/// The names of all namespaces of the testbed begin with it.
+/// The names of all namespaces and cgroups of the testbed begin with it.
 pub const PREFIX: &str = "trw-";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A name for a namespace or a cgroup of this run, by which its leftovers are found.
+pub fn own_name(what: impl Display) -> String {
+    format!("{PREFIX}{}-{what}", process::id())
+}
 
 /// A network namespace bound to a name; unbound on drop.
 #[derive(Debug)]

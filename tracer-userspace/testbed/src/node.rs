@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use crate::helper::Role;
 use crate::ip::{Mac, Part, Route, RouteType};
-use crate::net::{Netns, PREFIX, is_installed};
+use crate::net::{Netns, is_installed, own_name};
 use crate::options::Options;
 use crate::proc::Proc;
 use crate::server::REQUEST_READ;
@@ -102,25 +102,12 @@ impl Pod {
         if line == REQUEST_READ { Ok(()) } else { bail!("a server that hangs: {line}") }
     }
 
-    /// Limits its newest server to hardly any CPU time.
-    pub fn throttle(&mut self, name: &str) -> Result<()> {
-        self.join(Cgroup::throttled(name)?)
-    }
-
-    /// Limits the memory of its newest server to [`cgroup::MEMORY`].
-    pub fn limit_memory(&mut self, name: &str) -> Result<()> {
-        self.join(Cgroup::small(name)?)
-    }
-
-    fn join(&mut self, group: Cgroup) -> Result<()> {
-        group.add(self.server()?.pid())?;
-        self.groups.push(group);
+    /// Moves its newest server into the first of these cgroups. The others are above that one.
+    pub fn join(&mut self, groups: impl IntoIterator<Item = Cgroup>) -> Result<()> {
+        let mut groups: Vec<Cgroup> = groups.into_iter().collect();
+        groups.first().context("a cgroup")?.add(self.server()?.pid())?;
+        self.groups.append(&mut groups);
         Ok(())
-    }
-
-    /// Moves its newest server into a cgroup of version 2: the kernel counts its pressure.
-    pub fn group(&mut self, name: &str) -> Result<()> {
-        self.join(Cgroup::create(name)?.context("no cgroup of version 2")?)
     }
 
     /// Waits until the first thread of its newest server is in state D.
@@ -129,22 +116,14 @@ impl Pod {
         until(&format!("{pid} is in state D"), || Ok(state_of(pid, Pid::from_raw(pid.cast_signed()))? == Some('D')))
     }
 
-    /// The same by the limit of a parent cgroup, as a pod's own limit is.
-    pub fn throttle_above(&mut self, name: &str) -> Result<()> {
-        let groups = Cgroup::throttled_above(name)?;
-        groups[0].add(self.server()?.pid())?;
-        self.groups.extend(groups);
-        Ok(())
-    }
-
     /// Stops its newest server with SIGSTOP. It can still be killed.
     pub fn halt(&self) -> Result<()> {
         halt(self.server()?.pid())
     }
 
     /// Freezes its newest server until the guard is dropped.
-    pub fn freeze(&mut self, name: &str, by: Freezer) -> Result<Undo> {
-        let (group, frozen) = Cgroup::frozen(name, by, self.server()?.pid())?;
+    pub fn freeze(&mut self, by: Freezer) -> Result<Undo> {
+        let (group, frozen) = Cgroup::frozen(by, self.server()?.pid())?;
         self.groups.push(group);
         Ok(frozen)
     }
@@ -152,8 +131,8 @@ impl Pod {
     /// Gives hardly any CPU time to its newest server and to a process that always wants some, while the neighbour lives.
     ///
     /// Without that process, a request that wakes the server may get it the pod's turn at once.
-    pub fn starve(&mut self, name: &str, own: &Proc, neighbour: &Proc) -> Result<()> {
-        let groups = Cgroup::starved(name)?;
+    pub fn starve(&mut self, own: &Proc, neighbour: &Proc) -> Result<()> {
+        let groups = Cgroup::starved()?;
         let cpu = one_cpu()?;
         halt(own.pid())?;
         let joined = ran(neighbour.pid())?;
@@ -249,7 +228,7 @@ pub struct TestNode {
 impl TestNode {
     pub fn new(name: &str) -> Result<Self> {
         let number = NODES.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{PREFIX}{}-{number}-{name}", std::process::id());
+        let name = own_name(format_args!("{number}-{name}"));
         let node = Netns::create(&name)?;
         let node = Self { pods: Vec::new(), servers: Vec::new(), next: *PODS.start(), name, node };
         node.lay_out().context("lay out the node")?;

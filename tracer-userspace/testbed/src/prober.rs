@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::helper::Role;
-use crate::net::{Netns, PREFIX};
+use crate::net::Netns;
 use crate::node::cgroup::Cgroup;
 use crate::options::Options;
 use crate::probe::{Ending, Outcome, ProbeRequest, probe};
@@ -50,7 +50,7 @@ impl Prober {
     /// Starts a prober in a namespace, and waits until it is ready.
     pub fn start(ns: &Netns, options: &Options) -> Result<Self> {
         let proc = Proc::spawn(options.helper(ns, Role::Kubelet)?)?;
-        let group = Cgroup::create(&format!("{PREFIX}{}-{}", std::process::id(), proc.pid()))?;
+        let group = Cgroup::create(proc.pid())?;
         if let Some(group) = &group {
             group.add(proc.pid())?;
         }

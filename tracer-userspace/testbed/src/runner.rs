@@ -213,7 +213,7 @@ fn play(
         family: scenario.family,
         watch,
         wait_for,
-        suspect: None,
+        culprit: None,
         also: scenario.also,
         mentioned: Vec::new(),
         helpers: Vec::new(),

@@ -18,7 +18,7 @@ impl Netns {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}{}-doctor-{number}", net::PREFIX, std::process::id());
+        let name = net::own_name(format_args!("doctor-{number}"));
         Self { inside: net::Netns::create(&name).expect("root"), name }
     }
 

@@ -1,12 +1,13 @@
 //! Cgroups: one for the prober, as systemd makes for the kubelet, and some that throttle or freeze processes.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use anyhow::{Context, Result};
 
 use super::link::until;
-use crate::net::PREFIX;
+use crate::net::own_name;
 use tracer_node::cgroups::{Hierarchy, Mounts};
 
 /// A cgroup below the root. Removed on drop, after its processes must have ended.
@@ -15,22 +16,32 @@ pub struct Cgroup(PathBuf);
 
 impl Cgroup {
     /// Makes a cgroup v2. `None` if no such hierarchy is mounted, or it is read-only.
-    pub fn create(name: &str) -> Result<Option<Self>> {
+    pub fn create(what: impl Display) -> Result<Option<Self>> {
         let Some(root) = root() else { return Ok(None) };
-        match Self::below(&root, name) {
+        match Self::own(&root, what) {
             Err(error) if is_read_only(&error) => Ok(None),
             made => made.map(Some),
         }
     }
 
     /// Makes a cgroup that gets 2 % of a CPU. Fails without a CPU controller.
-    pub fn throttled(name: &str) -> Result<Self> {
-        Self::with_quota(name, "2000", "100000")
+    pub fn throttled(what: &str) -> Result<Self> {
+        const QUOTA: &str = "2000";
+        const PERIOD: &str = "100000";
+        let (hierarchy, root) = controlled(Hierarchy::Cpu).context("no CPU controller")?;
+        let group = Self::own(&root, what)?;
+        if hierarchy == Hierarchy::Unified {
+            group.write("cpu.max", &format!("{QUOTA} {PERIOD}"))?;
+        } else {
+            group.write("cpu.cfs_period_us", PERIOD)?;
+            group.write("cpu.cfs_quota_us", QUOTA)?;
+        }
+        Ok(group)
     }
 
     /// Makes such a cgroup and a child of it without a limit, which goes first.
-    pub fn throttled_above(name: &str) -> Result<[Self; 2]> {
-        let parent = Self::throttled(name)?;
+    pub fn throttled_above(what: &str) -> Result<[Self; 2]> {
+        let parent = Self::throttled(what)?;
         Ok([Self::below(&parent.0, "own")?, parent])
     }
 
@@ -38,14 +49,15 @@ impl Cgroup {
     ///
     /// The pressure of its processes must be counted. If the hierarchy does not do that, there is one more cgroup, of
     /// version 2, for the same processes.
-    pub fn starved(name: &str) -> Result<Starved> {
+    pub fn starved() -> Result<Starved> {
+        const NAME: &str = "starved";
         let (hierarchy, root) = controlled(Hierarchy::Cpu).context("no CPU controller")?;
         // The least, the usual and the greatest.
         let (file, [few, usual, most], ratio) = match hierarchy {
             Hierarchy::Unified => ("cpu.weight", ["1", "100", "10000"], 10_000),
             _ => ("cpu.shares", ["2", "1024", "262144"], 131_072),
         };
-        let parent = Self::below(&root, name)?;
+        let parent = Self::own(&root, NAME)?;
         // On a busy machine, others would cut the first turn short. Then the next one would come soon.
         parent.write(file, most)?;
         if hierarchy == Hierarchy::Unified {
@@ -55,7 +67,7 @@ impl Cgroup {
         own.write(file, few)?;
         neighbour.write(file, most)?;
         let counts = own.0.join(PRESSURE).exists();
-        let counting = if counts { None } else { Self::create(name)? };
+        let counting = if counts { None } else { Self::create(NAME)? };
         Ok(Starved {
             own: std::iter::once(own).chain(counting).collect(),
             neighbour,
@@ -65,22 +77,10 @@ impl Cgroup {
         })
     }
 
-    fn with_quota(name: &str, quota: &str, period: &str) -> Result<Self> {
-        let (hierarchy, root) = controlled(Hierarchy::Cpu).context("no CPU controller")?;
-        let group = Self::below(&root, name)?;
-        if hierarchy == Hierarchy::Unified {
-            group.write("cpu.max", &format!("{quota} {period}"))?;
-        } else {
-            group.write("cpu.cfs_period_us", period)?;
-            group.write("cpu.cfs_quota_us", quota)?;
-        }
-        Ok(group)
-    }
-
     /// Makes a cgroup that may have [`MEMORY`], and nothing in the swap. Fails without a memory controller.
-    pub fn small(name: &str) -> Result<Self> {
+    pub fn small(what: &str) -> Result<Self> {
         let (hierarchy, root) = controlled(Hierarchy::Memory).context("no memory controller")?;
-        let group = Self::below(&root, name)?;
+        let group = Self::own(&root, what)?;
         let (limit, swap, most) = match hierarchy {
             Hierarchy::Unified => ("memory.max", "memory.swap.max", 0),
             // With the memory.
@@ -94,8 +94,8 @@ impl Cgroup {
     }
 
     /// Makes a cgroup with this process, and freezes it until the guard is dropped.
-    pub fn frozen(name: &str, by: Freezer, pid: u32) -> Result<(Self, Undo)> {
-        let group = Self::below(&by.root().context("no freezer")?, name)?;
+    pub fn frozen(by: Freezer, pid: u32) -> Result<(Self, Undo)> {
+        let group = Self::own(&by.root().context("no freezer")?, "frozen")?;
         group.add(pid)?;
         let [(file, freeze), (_, thaw), (events, line)] = by.files();
         let guard = Undo(group.0.join(file), thaw);
@@ -103,6 +103,11 @@ impl Cgroup {
         let is_frozen = || Ok(fs::read_to_string(group.0.join(events))?.lines().any(|it| it == line));
         until(&format!("{} is frozen", group.0.display()), is_frozen)?;
         Ok((group, guard))
+    }
+
+    /// Makes a cgroup with a name of this run.
+    fn own(root: &Path, what: impl Display) -> Result<Self> {
+        Self::below(root, &own_name(what))
     }
 
     fn below(root: &Path, name: &str) -> Result<Self> {
@@ -175,8 +180,7 @@ impl Freezer {
 
     /// Whether it can be used here.
     pub fn is_available(self) -> bool {
-        let name = format!("{PREFIX}{}-need-freezer", std::process::id());
-        let made = self.root().and_then(|root| Cgroup::below(&root, &name).ok());
+        let made = self.root().and_then(|root| Cgroup::own(&root, "need-freezer").ok());
         made.is_some_and(|group| group.0.join(self.files()[0].0).exists())
     }
 

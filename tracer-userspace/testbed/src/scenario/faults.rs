@@ -12,7 +12,7 @@ use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Proxy, Scenario};
 use crate::check::{Claim, Expected};
-use crate::net::{Netns, PREFIX};
+use crate::net::{Netns, own_name};
 use crate::node::{Family, TestNode, ipvs};
 use crate::pods::{HTTP, PATIENT};
 use crate::probe::{Ending, Kind, ProbeRequest};
@@ -118,7 +118,7 @@ fn namespace_churn(fixture: &mut Fixture<'_>) -> Result<()> {
 fn churn(over: &AtomicBool, made: &AtomicU32) -> Result<()> {
     while !over.load(Ordering::Relaxed) {
         let number = made.fetch_add(1, Ordering::Relaxed);
-        let ns = Netns::create(&format!("{PREFIX}{}-churn{number}", std::process::id()))?;
+        let ns = Netns::create(&own_name(format_args!("churn{number}")))?;
         ns.ip(|ip| ip.up("lo"))?;
     }
     Ok(())

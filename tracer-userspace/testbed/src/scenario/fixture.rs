@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use tracer_model::record::{Body, Cause, Record};
 use tracer_node::clock::boot_ns;
 
-use crate::check::{Attempt, Claim, Expected, Suspect};
+use crate::check::{Attempt, Claim, Expected};
 use crate::net::Netns;
 use crate::node::{Family, Pod, TestNode};
 use crate::options::{Options, is_emulated};
@@ -36,8 +36,8 @@ pub struct Fixture<'a> {
     /// Waits until the records meet a condition. False if they do not in time. Before the tracer is attached it
     /// returns true at once.
     pub wait_for: &'a dyn Fn(&mut Until<'_>) -> bool,
-    /// The culprit that verdicts about later attempts must name.
-    pub suspect: Option<Suspect>,
+    /// The culprit that verdicts about later attempts must name: see [`Expected::culprit`].
+    pub culprit: Option<String>,
     /// A cause that `also` of verdicts about later attempts must contain.
     pub also: Option<Cause>,
     /// What the summaries of verdicts about later attempts must contain.
@@ -189,7 +189,7 @@ impl Fixture<'_> {
 
     /// The expected verdict about a connection that is not a known probe.
     pub fn verdict_without_probe(&self, cause: Cause) -> Claim {
-        Claim::Verdict(Expected { culprit: self.suspect.clone(), ..Expected::failure(cause, false) })
+        Claim::Verdict(Expected { culprit: self.culprit.clone(), ..Expected::failure(cause, false) })
     }
 
     /// Sets what the summaries of verdicts about later attempts must contain.
@@ -207,7 +207,7 @@ impl Fixture<'_> {
 
     /// The expected verdict about a probe.
     pub fn verdict(&self, cause: Cause) -> Claim {
-        let (culprit, also) = (self.suspect.clone(), self.also);
+        let (culprit, also) = (self.culprit.clone(), self.also);
         Claim::Verdict(Expected { culprit, also, ..Expected::failure(cause, true) })
     }
 

@@ -8,9 +8,8 @@ use tracer_model::record::Cause;
 
 use super::queue::fill_in_handshake;
 use super::{Fixture, Need, Scenario};
-use crate::net::PREFIX;
 use crate::node::NODE;
-use crate::node::cgroup::Freezer;
+use crate::node::cgroup::{Cgroup, Freezer};
 use crate::node::hung::Hung;
 use crate::pods::{HOST, HTTP, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind};
@@ -67,8 +66,7 @@ fn tls(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The cgroup is frozen, as `docker pause`, `ctr tasks pause` and a checkpoint do.
 fn frozen(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let name = format!("{PREFIX}{}-frozen", std::process::id());
-    let _frozen = fixture.pod_of(pod)?.freeze(&name, by)?;
+    let _frozen = fixture.pod_of(pod)?.freeze(by)?;
     fixture.mentions(&["is frozen by its cgroup", "of the request lie unread"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
@@ -157,7 +155,8 @@ fn serve_blocked(fixture: &mut Fixture<'_>, mode: &str) -> Result<(SocketAddr, H
     let path = hung.path("log").display().to_string();
     let server = fixture.pod_of(pod)?;
     server.serve(options, &[mode, &path, &format!("[::]:{HTTP}")])?;
-    server.group(&format!("{PREFIX}{}-{mode}", std::process::id()))?;
+    // There the kernel counts its pressure.
+    server.join(Cgroup::create(mode)?)?;
     server.wait_until_blocked()?;
     Ok((pod, hung))
 }
@@ -165,14 +164,13 @@ fn serve_blocked(fixture: &mut Fixture<'_>, mode: &str) -> Result<(SocketAddr, H
 /// Another cgroup uses the processor.
 fn starved(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let name = format!("{PREFIX}{}-starved", std::process::id());
     let hog = || {
         let mut command = Command::new("sh");
         command.args(["-c", "while :; do :; done"]);
         Proc::spawn(command)
     };
     let [own, neighbour] = [hog()?, hog()?];
-    fixture.pod_of(pod)?.starve(&name, &own, &neighbour)?;
+    fixture.pod_of(pod)?.starve(&own, &neighbour)?;
     fixture.helpers.push(own);
     fixture.mentions(&["none of its tasks could run: they waited for a processor"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)

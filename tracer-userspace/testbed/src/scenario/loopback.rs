@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use tracer_model::record::Cause;
 
 use super::{Fixture, Scenario};
-use crate::check::Suspect;
 use crate::node::{Family, NODE, NODE6};
 use crate::plugin::{reused_pid, run_by_runtime};
 use crate::pods::{HOST, HTTP};
@@ -34,8 +33,7 @@ fn incident(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
     let path = format!("/proc/{}/ns/net", reused.pid());
     fixture.helpers.push(reused);
     fixture.helpers.push(run_by_runtime(&fixture.node.node, fixture.options, &path, way)?);
-    fixture.suspect =
-        Some(Suspect { comm: "loopback".to_owned(), ancestor: "crio".to_owned(), netns_path: path.clone() });
+    fixture.culprit = Some(path);
     for target in targets {
         fixture.fails(Kind::Http, target, Ending::Timeout)?;
     }
@@ -54,8 +52,7 @@ fn before_answer(fixture: &mut Fixture<'_>) -> Result<()> {
     let reused = reused_pid(&fixture.node.node, options)?;
     let path = format!("/proc/{}/ns/net", reused.pid());
     fixture.helpers.push(reused);
-    fixture.suspect =
-        Some(Suspect { comm: "loopback".to_owned(), ancestor: "crio".to_owned(), netns_path: path.clone() });
+    fixture.culprit = Some(path.clone());
     fixture.fails_while(target, timeout, &[Ending::Timeout], |fixture| {
         // The request has arrived by then.
         thread::sleep(timeout / 16);

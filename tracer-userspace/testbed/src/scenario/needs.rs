@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use crate::net::{Netns, PREFIX, finish, is_installed};
+use crate::net::{Netns, finish, is_installed, own_name};
 use crate::node::cgroup::{Cgroup, Freezer, enable_limits, has_pressure};
 use crate::node::{hung, tap};
 use crate::options::is_emulated;
@@ -124,11 +124,11 @@ impl Need {
                 "an emulated processor is too slow to inspect a pod or to trace the sender of a RST in time".to_owned()
             }),
             Self::CpuQuota => {
-                let made = Cgroup::throttled(&format!("{PREFIX}{}-need-quota", std::process::id()));
+                let made = Cgroup::throttled("need-quota");
                 made.err().map(|error| format!("a cgroup with a CPU quota: {error:#}"))
             }
             Self::MemoryLimit => {
-                let made = Cgroup::small(&format!("{PREFIX}{}-need-memory", std::process::id()));
+                let made = Cgroup::small("need-memory");
                 made.err().map(|error| format!("a cgroup with a limit of memory: {error:#}"))
             }
             Self::Freezer => {
@@ -195,8 +195,7 @@ fn trial(name: &str, program: &str, args: &[&str], input: &str) -> Option<String
     if !is_installed(program) {
         return Some(format!("no `{program}` on this machine"));
     }
-    let outcome = Netns::create(&format!("{PREFIX}{}-need-{name}", std::process::id()))
-        .and_then(|ns| ns.run(program, args, input));
+    let outcome = Netns::create(&own_name(format_args!("need-{name}"))).and_then(|ns| ns.run(program, args, input));
     outcome.err().map(|error| format!("{name}: {}", first_line(&format!("{error:#}"))))
 }
 

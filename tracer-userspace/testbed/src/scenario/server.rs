@@ -7,8 +7,8 @@ use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::check::Claim;
-use crate::net::PREFIX;
 use crate::node::Family;
+use crate::node::cgroup::Cgroup;
 use crate::pods::{GRPC, HTTP, LOOPBACK_HOST, SLOW_START, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind, ProbeRequest};
 
@@ -380,7 +380,7 @@ fn speaks_first(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The request needs more memory than the container may have.
 fn killed(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("greedy", HTTP)?;
-    fixture.pod_of(pod)?.limit_memory(&format!("{PREFIX}{}-memory", std::process::id()))?;
+    fixture.pod_of(pod)?.join([Cgroup::small("memory")?])?;
     fixture.mentions(&["was killed for lack of memory"]);
     fixture.fails(Kind::Http, pod, Ending::Eof)
 }
@@ -388,16 +388,14 @@ fn killed(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The process needs the CPU, and its container has used up its CPU quota. `also` of the verdict says that.
 fn throttled(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("burn", HTTP)?;
-    let name = format!("{PREFIX}{}-throttled", std::process::id());
-    fixture.pod_of(pod)?.throttle(&name)?;
+    fixture.pod_of(pod)?.join([Cgroup::throttled("throttled")?])?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The same, but the limit is of the cgroup above the container's.
 fn throttled_above(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("burn", HTTP)?;
-    let name = format!("{PREFIX}{}-throttled", std::process::id());
-    fixture.pod_of(pod)?.throttle_above(&name)?;
+    fixture.pod_of(pod)?.join(Cgroup::throttled_above("throttled")?)?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
