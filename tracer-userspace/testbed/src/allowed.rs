@@ -8,7 +8,7 @@ use super::helper::ITSELF;
 use super::net::die_with_parent;
 use super::node::TestNode;
 use super::options::Options;
-use super::watcher::{btf_flag, without_settings};
+use super::watcher::{flag, without_settings};
 use tracer_bpf::ebpf::capabilities::{self, Capability};
 use tracer_terminal::error::{Error, os_message};
 
@@ -38,7 +38,7 @@ pub(super) fn check_node_and_tracer(options: &Options) -> Result<(), Error> {
 fn attach(options: &Options) -> Result<(), Error> {
     let mut command = Command::new(options.programs.tracer());
     command.arg0("tracer").args(["attach", "-o", "json", "--duration", "1ms", "--prober", &options.prober]);
-    command.args(btf_flag(options.btf.as_deref()));
+    command.args(flag("--btf", options.btf.as_deref()));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     die_with_parent(without_settings(&mut command));
     let output = command.output().map_err(|error| Error::file("selftest", ITSELF, error))?;

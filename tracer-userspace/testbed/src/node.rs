@@ -396,7 +396,7 @@ impl TestNode {
         outside.ip(|ip| {
             ip.address(OUTSIDE, 24, "eth0")?;
             ip.up("eth0")?;
-            ip.add(&Route::to(Ipv4Addr::new(10, 88, 0, 0), 16).refusing(RouteType::BlackHole))
+            ip.add(&Route::to(Ipv4Addr::new(10, 88, 0, 0), 16).kind(RouteType::BlackHole))
         })?;
         link::wait_until_running(&self.node, &[&uplink])?;
         Ok((uplink, outside))

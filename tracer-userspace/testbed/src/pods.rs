@@ -75,31 +75,21 @@ pub struct PodSpec {
 pub fn plan(timeout: Duration) -> Value {
     let seconds = timeout.as_secs().max(1);
     let mut pods: Vec<PodSpec> = PODS.map(|index| planned(index, seconds)).collect();
-    let probe = http_probe(HOST, "HTTP", seconds);
-    let mut local = probe.clone();
-    local["httpGet"]["host"] = json!("127.0.0.1");
-    let exporter = http_probe(EXTERNAL, "HTTP", seconds);
-    pods.push(PodSpec {
-        name: "node-agent-9x2lq".to_owned(),
-        ips: vec![NODE.to_string(), NODE6.to_string()],
-        host_network: true,
-        containers: vec![
-            json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe,
-                                "readinessProbe": local}),
-            json!({"name": "exporter", "readinessProbe": exporter}),
-        ],
-    });
+    let (probe, local) = (http_probe(HOST, "HTTP", seconds), probe_of((Ipv4Addr::LOCALHOST, HOST), seconds));
+    let agent = json!({"name": "agent", "ports": [{"containerPort": HOST}], "livenessProbe": probe,
+                       "readinessProbe": local});
+    let exporter = json!({"name": "exporter", "readinessProbe": http_probe(EXTERNAL, "HTTP", seconds)});
+    pods.push(host_pod("node-agent-9x2lq", vec![agent, exporter]));
     pods.push(pod_with_host("circle-0", CIRCULAR_POD, CIRCULAR, seconds));
     pods.push(pod_with_host("elsewhere-0", ELSEWHERE_POD, ELSEWHERE, seconds));
-    let mut named = http_probe(NODE_LOCAL.1, "HTTP", seconds);
-    named["httpGet"]["host"] = json!(IpAddr::from(NODE_LOCAL.0));
-    pods.push(PodSpec {
-        name: "node-local-dns-7d4kz".to_owned(),
-        ips: vec![NODE.to_string(), NODE6.to_string()],
-        host_network: true,
-        containers: vec![json!({"name": "node-cache", "livenessProbe": named})],
-    });
+    let node_cache = json!({"name": "node-cache", "livenessProbe": probe_of(NODE_LOCAL, seconds)});
+    pods.push(host_pod("node-local-dns-7d4kz", vec![node_cache]));
     list(&pods)
+}
+
+fn host_pod(name: &str, containers: Vec<Value>) -> PodSpec {
+    let ips = vec![NODE.to_string(), NODE6.to_string()];
+    PodSpec { name: name.to_owned(), ips, host_network: true, containers }
 }
 
 /// The same pods without their probes.
@@ -113,9 +103,8 @@ pub fn without_probes(mut list: Value) -> Value {
 }
 
 /// A pod with a readiness probe that connects to another address.
-fn pod_with_host(name: &str, ip: [u8; 4], (host, port): (impl Into<IpAddr>, u16), seconds: u64) -> PodSpec {
-    let mut probe = http_probe(port, "HTTP", seconds);
-    probe["httpGet"]["host"] = json!(host.into());
+fn pod_with_host(name: &str, ip: [u8; 4], host: (impl Into<IpAddr>, u16), seconds: u64) -> PodSpec {
+    let probe = probe_of(host, seconds);
     PodSpec {
         name: name.to_owned(),
         ips: vec![IpAddr::from(ip).to_string()],
@@ -194,8 +183,7 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
     let mut containers =
         vec![app, tls, side, slow("slow", SLOW_START), slow(WITHOUT_STATUS, UNKNOWN_START), patient, crash];
     if index == *PODS.start() {
-        let mut probe = http_probe(LOOPBACK_HOST, "HTTP", seconds);
-        probe["httpGet"]["host"] = json!("127.0.0.1");
+        let probe = probe_of((Ipv4Addr::LOCALHOST, LOOPBACK_HOST), seconds);
         containers.push(json!({"name": "local", "image": "registry.example/local:1", "livenessProbe": probe}));
         let grpc =
             json!({"grpc": {"port": GRPC}, "timeoutSeconds": seconds, "periodSeconds": 10, "failureThreshold": 3});
@@ -208,6 +196,13 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
 pub fn http_probe(port: u16, scheme: &str, seconds: u64) -> Value {
     json!({"httpGet": {"path": "/healthz", "port": port, "scheme": scheme},
            "timeoutSeconds": seconds, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
+}
+
+/// A probe of this host.
+fn probe_of((host, port): (impl Into<IpAddr>, u16), seconds: u64) -> Value {
+    let mut probe = http_probe(port, "HTTP", seconds);
+    probe["httpGet"]["host"] = json!(host.into());
+    probe
 }
 
 pub fn tcp_probe(port: u16, seconds: u64) -> Value {

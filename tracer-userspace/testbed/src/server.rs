@@ -324,21 +324,19 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             thread::sleep(pause);
             write_status(&mut stream, "200 OK")
         }
-        Mode::SlowBig(pause) => answer_big_late(&mut stream, pause),
-        Mode::TlsSlow(pause) => answer_late(&mut tls.accept(stream)?, pause),
+        Mode::SlowBig(pause) => {
+            take_request(&mut stream, pause)?;
+            write_big(&mut stream, false)
+        }
+        Mode::TlsSlow(pause) => {
+            let mut session = tls.accept(stream)?;
+            take_request(&mut session, pause)?;
+            write_status(&mut session, "200 OK")
+        }
         Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
         Mode::TlsEof => read_request(&mut tls.accept(stream)?).map(drop),
         Mode::TlsHangRequest => hang_in_tls(tls.accept(stream)?),
-        Mode::Exit
-        | Mode::ExitUnread
-        | Mode::ExitSlowly
-        | Mode::Greedy
-        | Mode::Rst
-        | Mode::RstAfter
-        | Mode::RstUnread
-        | Mode::RstAtAccept
-        | Mode::EofAtAccept
-        | Mode::Eof => end(stream, mode),
+        ending => end(stream, ending),
     }
 }
 
@@ -433,29 +431,22 @@ fn hint_early(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 fn hang(stream: &mut TcpStream) -> io::Result<()> {
+    take_request(stream, Duration::ZERO)?;
+    drain(stream)
+}
+
+/// Reads a request, prints [`REQUEST_READ`], and works on it for a while.
+fn take_request(stream: &mut impl Read, pause: Duration) -> io::Result<()> {
     read_request(stream)?;
     writeln!(io::stdout(), "{REQUEST_READ}")?;
-    drain(stream)
+    thread::sleep(pause);
+    Ok(())
 }
 
 /// Does not read close_notify, after which a client may take a moment to close.
 fn hang_in_tls(mut session: StreamOwned<ServerConnection, TcpStream>) -> io::Result<()> {
     read_request(&mut session)?;
     drain(&mut session.sock)
-}
-
-fn answer_late(stream: &mut (impl Read + Write), pause: Duration) -> io::Result<()> {
-    read_request(stream)?;
-    writeln!(io::stdout(), "{REQUEST_READ}")?;
-    thread::sleep(pause);
-    write_status(stream, "200 OK")
-}
-
-fn answer_big_late(stream: &mut TcpStream, pause: Duration) -> io::Result<()> {
-    read_request(stream)?;
-    writeln!(io::stdout(), "{REQUEST_READ}")?;
-    thread::sleep(pause);
-    write_big(stream, false)
 }
 
 fn answer_big(stream: &mut TcpStream, head_apart: bool) -> io::Result<()> {

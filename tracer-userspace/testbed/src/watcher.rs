@@ -76,9 +76,9 @@ fn write(path: &Path, content: &str) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// The flag that makes a tracer read the kernel's types from a file.
-pub(super) fn btf_flag(file: Option<&Path>) -> impl Iterator<Item = &OsStr> {
-    file.into_iter().flat_map(|file| [OsStr::new("--btf"), file.as_os_str()])
+/// The flag with the path of a file, if there is one.
+pub(super) fn flag<'a>(name: &'a str, file: Option<&'a Path>) -> impl Iterator<Item = &'a OsStr> {
+    file.into_iter().flat_map(move |file| [OsStr::new(name), file.as_os_str()])
 }
 
 /// What the tracer printed so far.
@@ -129,16 +129,10 @@ impl Session {
         if tracer.tiny_ring {
             command.args(["--ring-kib", "4"]);
         }
-        if let Some(services) = &tracer.services {
-            command.arg("--services").arg(services);
-        }
-        if let Some(kubeconfig) = &tracer.kubeconfig {
-            command.arg("--kubeconfig").arg(kubeconfig);
-        }
-        if let Some(log) = &tracer.kubelet_log {
-            command.arg("--kubelet-log").arg(log);
-        }
-        command.args(btf_flag(tracer.btf.as_deref())).stderr(Stdio::piped());
+        command.args(flag("--services", tracer.services.as_deref()));
+        command.args(flag("--kubeconfig", tracer.kubeconfig.as_deref()));
+        command.args(flag("--kubelet-log", tracer.kubelet_log.as_deref()));
+        command.args(flag("--btf", tracer.btf.as_deref())).stderr(Stdio::piped());
         die_with_parent(without_settings(&mut command));
         let mut proc = Proc::spawn(command)?;
         let stderr = Arc::default();

@@ -59,17 +59,10 @@ impl Route {
         Self::to(all, 0).via(router)
     }
 
-    /// Makes it unreachable, prohibit or blackhole.
+    /// Makes it unreachable, prohibit, blackhole, or local: packets to it are for this host.
     #[must_use]
-    pub const fn refusing(mut self, kind: RouteType) -> Self {
+    pub const fn kind(mut self, kind: RouteType) -> Self {
         self.kind = Some(kind);
-        self
-    }
-
-    /// Packets to it are for this host.
-    #[must_use]
-    pub const fn local(mut self) -> Self {
-        self.kind = Some(RouteType::Local);
         self
     }
 

@@ -174,7 +174,7 @@ fn down_beside_default_route(fixture: &mut Fixture<'_>, refuses: bool) -> Result
     };
     outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
     if refuses {
-        outside.ip(|ip| ip.remove(&Route::to([10, 88, 0, 0], 16).refusing(RouteType::BlackHole)))?;
+        outside.ip(|ip| ip.remove(&Route::to([10, 88, 0, 0], 16).kind(RouteType::BlackHole)))?;
     }
     fixture.node.node.ip(|ip| {
         ip.address([10, 90, 0, 1], 24, &uplink)?;

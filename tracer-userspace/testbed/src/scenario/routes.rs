@@ -132,7 +132,7 @@ fn default_route(fixture: &mut Fixture<'_>, router: RouteType) -> Result<Netns> 
     let (uplink, outside) = fixture.node.uplink()?;
     outside.ip(|ip| {
         ip.set_mac("eth0", NODE_MAC)?;
-        ip.add(&Route::to([10, 88, 0, 0], 24).refusing(router))
+        ip.add(&Route::to([10, 88, 0, 0], 24).kind(router))
     })?;
     fixture.node.node.ip(|ip| {
         ip.address([10, 90, 0, 1], 24, &uplink)?;
@@ -206,7 +206,7 @@ fn marked_local(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.node.node.ip(|ip| {
-        ip.add(&Route::to([0, 0, 0, 0], 0).local().over("lo").in_table(TABLE))?;
+        ip.add(&Route::to([0, 0, 0, 0], 0).kind(RouteType::Local).over("lo").in_table(TABLE))?;
         ip.add_rule(&rule_mark(MARK, pod.ip(), TABLE, 50))
     })?;
     let set = format!(
@@ -229,7 +229,7 @@ fn beside_idle_bridge(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The route to the pod is one that refuses.
 fn refusing_route(fixture: &mut Fixture<'_>, kind: RouteType) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let route = Route::to_host(pod.ip()).refusing(kind);
+    let route = Route::to_host(pod.ip()).kind(kind);
     fixture.node.node.ip(|ip| ip.add(&route))?;
     fixture.fails(Kind::Http, pod, Ending::Error)?;
     fixture.node.node.ip(|ip| ip.remove(&route))
@@ -243,7 +243,7 @@ fn marked(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     (fixture.watch)()?;
     fixture.node.node.ip(|ip| {
-        ip.add(&Route::to_host(pod.ip()).refusing(RouteType::BlackHole).in_table(TABLE))?;
+        ip.add(&Route::to_host(pod.ip()).kind(RouteType::BlackHole).in_table(TABLE))?;
         ip.add_rule(&rule_mark(MARK, pod.ip(), TABLE, 32_600))
     })?;
     let set =
@@ -272,7 +272,7 @@ fn localnet(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
 fn to_blackhole(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.ip(|ip| {
         ip.add(&Route::to([10, 96, 0, 0], 16).over("eth0"))?;
-        ip.add(&Route::to([10, 66, 0, 0], 24).refusing(RouteType::BlackHole))
+        ip.add(&Route::to([10, 66, 0, 0], 24).kind(RouteType::BlackHole))
     })?;
     fixture.node.node.nft(
         "table ip nat { chain out { type nat hook output priority -100; ip daddr 10.96.0.9 tcp dport 80 dnat to 10.66.0.5:80; }; }\n",
@@ -297,7 +297,7 @@ fn host_gone(fixture: &mut Fixture<'_>, refuses: bool) -> Result<()> {
     if refuses {
         outside.ip(|ip| {
             ip.set_mac("eth0", NODE_MAC)?;
-            ip.add(&Route::to_host(addr).refusing(RouteType::Unreachable))
+            ip.add(&Route::to_host(addr).kind(RouteType::Unreachable))
         })?;
     }
     fixture.node.node.ip(|ip| {
@@ -355,7 +355,7 @@ fn without_loopback_address(fixture: &mut Fixture<'_>, gone: bool) -> Result<()>
 fn no_way_back(fixture: &mut Fixture<'_>, back: &Route, filter: &str) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
-    let back = back.clone().refusing(RouteType::Unreachable);
+    let back = back.clone().kind(RouteType::Unreachable);
     fixture.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", filter)])?;
     fixture.inside(pod)?.ip(|ip| ip.add(&back))?;
     fixture.mentions(&["no route back"]);
@@ -367,7 +367,7 @@ fn router_refuses(fixture: &mut Fixture<'_>) -> Result<()> {
     let router = fixture.node.pod()?;
     router.ns.sysctl(&[("ipv4/ip_forward", "1")])?;
     let onward = Route::to([10, 77, 0, 0], 24);
-    router.ns.ip(|ip| ip.add(&onward.clone().refusing(RouteType::Unreachable)))?;
+    router.ns.ip(|ip| ip.add(&onward.clone().kind(RouteType::Unreachable)))?;
     let via = router.addr(Family::V4, 0).ip();
     fixture.node.node.ip(|ip| ip.add(&onward.clone().via(via)))?;
     fixture.fails_without_probe(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
@@ -385,7 +385,7 @@ fn router_lacks_way_back(fixture: &mut Fixture<'_>) -> Result<()> {
     let router = &fixture.node.pod_at(index - 1)?.ns;
     // A reverse-path filter would drop the SYN first.
     router.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "0")])?;
-    router.ip(|ip| ip.add(&Route::to_host(BRIDGE).refusing(RouteType::Unreachable)))?;
+    router.ip(|ip| ip.add(&Route::to_host(BRIDGE).kind(RouteType::Unreachable)))?;
     fixture.mentions(&["back to 10.88.0.1", "about the SYN-ACK"]);
     fixture.fails(Kind::Http, addr, Ending::Timeout)
 }
