@@ -1,5 +1,7 @@
 //! The verdict names the rule that dropped the packet, its chain and its owner, for each backend and hook.
 
+use std::net::SocketAddr;
+
 use anyhow::Result;
 use tracer_model::record::Cause;
 use tracer_node::programs::{EGRESS, INGRESS};
@@ -45,10 +47,17 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 /// Adds a pod with a server and these nftables rules.
-fn pod_with(fixture: &mut Fixture<'_>, script: &str) -> Result<std::net::SocketAddr> {
+fn pod_with(fixture: &mut Fixture<'_>, script: &str) -> Result<SocketAddr> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.inside(pod)?.nft(script)?;
     Ok(pod)
+}
+
+/// The nftables rules of the pod drop its probe, and the verdict names the rule like this.
+fn drops(fixture: &mut Fixture<'_>, script: &str, named: &[&str]) -> Result<()> {
+    let pod = pod_with(fixture, script)?;
+    fixture.mentions(named);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 fn policy(fixture: &mut Fixture<'_>) -> Result<()> {
@@ -60,28 +69,21 @@ fn policy(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// Other rules drop, too, but cannot match this packet. The rule that matches is two jumps away.
 fn jump(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = pod_with(
+    drops(
         fixture,
         "table inet fw { chain web { tcp dport 8080 drop comment \"no web\"; };
            chain services { tcp dport 22 drop; tcp dport 1-9000 goto web; };
            chain in { type filter hook input priority 10; ip saddr 192.0.2.0/24 drop; udp dport 8080 drop; \
            ip6 saddr 2001:db8::/32 drop; tcp dport 8080 counter jump services; };
            chain out { type filter hook output priority 0; tcp dport 8080 drop; }; }\n",
-    )?;
-    fixture.mentions(&["\"no web\" in chain inet fw web"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+        &["\"no web\" in chain inet fw web"],
+    )
 }
 
 fn verdict_map(fixture: &mut Fixture<'_>) -> Result<()> {
-    let map = "tcp dport vmap { 22 : accept, 8080 : goto deny, 9090 : drop }";
-    let pod = pod_with(
-        fixture,
-        &format!(
-            "table inet fw {{ chain deny {{ drop; }}; chain in {{ type filter hook input priority 0; {map}; }}; }}\n"
-        ),
-    )?;
-    fixture.mentions(&["; it is a rule in chain inet fw in"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+    let script = "table inet fw { chain deny { drop; }; chain in { type filter hook input priority 0; \
+        tcp dport vmap { 22 : accept, 8080 : goto deny, 9090 : drop }; }; }\n";
+    drops(fixture, script, &["; it is a rule in chain inet fw in"])
 }
 
 /// tracer cannot evaluate these rules, so their counters decide. After the first failure, the rules that counted
@@ -148,9 +150,8 @@ fn firewalld(fixture: &mut Fixture<'_>) -> Result<()> {
 fn hook(fixture: &mut Fixture<'_>, hook: &str, shown: &str) -> Result<()> {
     let family = if shown == "INGRESS" { "netdev" } else { "inet" };
     let chain = format!("type filter hook {hook} priority -150; tcp dport 8080 drop;");
-    let pod = pod_with(fixture, &format!("table {family} early {{ chain c {{ {chain} }}; }}\n"))?;
-    fixture.mentions(&[&format!("rule at {shown}"), &format!("in chain {family} early c")]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+    let script = format!("table {family} early {{ chain c {{ {chain} }}; }}\n");
+    drops(fixture, &script, &[&format!("rule at {shown}"), &format!("in chain {family} early c")])
 }
 
 /// The pod is a router, and its forward policy drops.
@@ -189,9 +190,7 @@ fn beside_maps(fixture: &mut Fixture<'_>) -> Result<()> {
         script.push_str(&format!("tcp dport vmap {{ {port} : drop, {} : drop }}\n", port + 10_000));
     }
     script.push_str("tcp dport vmap { 8080 : drop, 8081 : drop } comment \"the last\"\n}; }\n");
-    let pod = pod_with(fixture, &script)?;
-    fixture.mentions(&["in chain inet fw in"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+    drops(fixture, &script, &["in chain inet fw in"])
 }
 
 /// Calico's chains for a workload endpoint. Its policies do not allow the node.

@@ -232,10 +232,7 @@ fn firewall_before_start(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The server sends a complete answer, and then a RST. The probe succeeds.
 fn rst_after_answer(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst-after", HTTP)?;
-    for _ in 0..5 {
-        fixture.succeeds(Kind::Http, pod)?;
-    }
-    Ok(())
+    (0..5).try_for_each(|_| fixture.succeeds(Kind::Http, pod))
 }
 
 /// The pod's process is killed while the probe waits for its answer, as when a pod is deleted.

@@ -51,10 +51,8 @@ fn https(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The kubelet asks the container runtime's streaming server for an upgrade. The prober waits for an answer after that.
 fn kubectl_exec(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["101", "127.0.0.1:35000"])?;
-    for _ in 0..3 {
-        fixture.attempt(Kind::Http, (Ipv4Addr::LOCALHOST, 35000).into(), Ending::Eof, Claim::Nothing)?;
-    }
-    Ok(())
+    let runtime = (Ipv4Addr::LOCALHOST, 35000).into();
+    (0..3).try_for_each(|_| fixture.attempt(Kind::Http, runtime, Ending::Eof, Claim::Nothing))
 }
 
 /// Thousands of probes succeed while connections of other processes to the same pod fail. It has its own node: an

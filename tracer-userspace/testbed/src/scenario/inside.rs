@@ -82,6 +82,13 @@ fn wait_for_inspection(fixture: &Fixture<'_>) {
     thread::sleep(times * fixture.options.probe_timeout);
 }
 
+/// Makes an attempt fail before the tracer has inspected the pod, and after that.
+fn fails_twice(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
+    fixture.fails(Kind::Http, pod, how)?;
+    wait_for_inspection(fixture);
+    fixture.fails(Kind::Http, pod, how)
+}
+
 /// Repeats an attempt until one gets this verdict, because the tracer has inspected the sockets of the pod.
 fn attempt_until_inspected(
     fixture: &mut Fixture<'_>,
@@ -205,9 +212,7 @@ fn connected(fixture: &mut Fixture<'_>) -> Result<()> {
     let peer = fixture.serving("hang", HTTP)?;
     let pod = fixture.serving("503", HTTP)?;
     let _connected = fixture.inside(pod)?.enter(|| TcpStream::connect(peer).context("the pod's own peer"))?;
-    fixture.fails(Kind::Http, pod, Ending::Status)?;
-    wait_for_inspection(fixture);
-    fixture.fails(Kind::Http, pod, Ending::Status)
+    fails_twice(fixture, pod, Ending::Status)
 }
 
 /// Redirects connections to this port to the proxy.
@@ -332,9 +337,7 @@ fn another_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst", HTTP)?;
     fixture.serve(pod, "http", &format!("[::]:{PROXY}"))?;
     redirect(fixture, pod, HTTP + 1)?;
-    fixture.fails(Kind::Http, pod, Ending::Reset)?;
-    wait_for_inspection(fixture);
-    fixture.fails(Kind::Http, pod, Ending::Reset)
+    fails_twice(fixture, pod, Ending::Reset)
 }
 
 /// The application listens on another port, and a redirect in the pod leads to it.
@@ -346,9 +349,7 @@ fn translates_itself(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr
 
 fn own_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = translates_itself(fixture, "rst")?;
-    fixture.fails(Kind::Http, pod, Ending::Reset)?;
-    wait_for_inspection(fixture);
-    fixture.fails(Kind::Http, pod, Ending::Reset)
+    fails_twice(fixture, pod, Ending::Reset)
 }
 
 fn healthy_redirect(fixture: &mut Fixture<'_>) -> Result<()> {

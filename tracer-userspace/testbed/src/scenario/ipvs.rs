@@ -121,19 +121,15 @@ fn dnat(fixture: &mut Fixture<'_>) -> Result<()> {
 /// As [`dnat`], with the chains of kube-proxy's iptables mode.
 fn iptables(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let backend = fixture.serving("http", HTTP)?.to_string();
-    let (program, port) = (if pod.is_ipv4() { "iptables-nft" } else { "ip6tables-nft" }, NODE_PORT.to_string());
-    let local = ["-m", "addrtype", "--dst-type", "LOCAL", "-j", "KUBE-NODEPORTS"];
-    let to_backend = ["-p", "tcp", "-m", "comment", "--comment", "default/web", "--dport", &port, "-j", "DNAT"];
-    let rules: [&[&str]; 4] = [
-        &["-N", "KUBE-NODEPORTS"],
-        &[&["-A", "PREROUTING"], &local[..]].concat(),
-        &[&["-A", "OUTPUT"], &local[..]].concat(),
-        &[&["-A", "KUBE-NODEPORTS"], &to_backend[..], &["--to-destination", &backend]].concat(),
-    ];
-    for rule in rules {
-        fixture.node.node.run(program, &[&["-t", "nat"], rule].concat(), "")?;
-    }
+    let backend = fixture.serving("http", HTTP)?;
+    let program = if pod.is_ipv4() { "iptables-nft-restore" } else { "ip6tables-nft-restore" };
+    let rules = format!(
+        "*nat\n:KUBE-NODEPORTS - [0:0]\n\
+        -A PREROUTING -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\n\
+        -A OUTPUT -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\n\
+        -A KUBE-NODEPORTS -p tcp -m comment --comment default/web -m tcp --dport {NODE_PORT} -j DNAT --to-destination {backend}\nCOMMIT\n"
+    );
+    fixture.node.node.run(program, &[], &rules)?;
     fixture.node.set_source_port(NODE_PORT)?;
     fixture.succeeds(Kind::Http, pod)
 }
@@ -141,16 +137,12 @@ fn iptables(fixture: &mut Fixture<'_>) -> Result<()> {
 /// A NodePort without endpoints. The rule for it also matches answers, because it has no `--ctstate NEW`.
 fn rule_for_all(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let port = NODE_PORT.to_string();
-    let comment = ["-p", "tcp", "-m", "comment", "--comment", "kube-system/dashboard:https has no endpoints"];
-    let rules: [&[&str]; 3] = [
-        &["-N", "KUBE-EXTERNAL-SERVICES"],
-        &["-A", "INPUT", "-j", "KUBE-EXTERNAL-SERVICES"],
-        &[&["-A", "KUBE-EXTERNAL-SERVICES"], &comment[..], &["--dport", &port, "-j", "REJECT"]].concat(),
-    ];
-    for rule in rules {
-        fixture.node.node.run("iptables-nft", rule, "")?;
-    }
+    let rules = format!(
+        "*filter\n:KUBE-EXTERNAL-SERVICES - [0:0]\n-A INPUT -j KUBE-EXTERNAL-SERVICES\n\
+        -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment \"kube-system/dashboard:https has no endpoints\" \
+        -m tcp --dport {NODE_PORT} -j REJECT\nCOMMIT\n"
+    );
+    fixture.node.node.run("iptables-nft-restore", &[], &rules)?;
     fixture.node.set_source_port(NODE_PORT)?;
     fixture.mentions(&["NodePort of Service kube-system/dashboard:https", "the SYN-ACK"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)

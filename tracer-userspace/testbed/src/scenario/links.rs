@@ -84,9 +84,7 @@ fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
     // tracer must know the pod before its link fails. Each attempt makes it search the namespaces for the pod.
     // It searches at most every 150 ms, and other scenarios cause searches, too. So the answers are slow.
     let pod = fixture.serving("slow:100", HTTP)?;
-    for _ in 0..5 {
-        fixture.succeeds(Kind::Http, pod)?;
-    }
+    (0..5).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
     if which != "eth0" {
         let index = fixture.pod_of(pod)?.index;
         fixture.mentions(&[&format!("v{index} "), "on the node is down"]);
@@ -98,9 +96,7 @@ fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
 /// As [`link_down`], by a process that removes the link. The neighbour entry of the pod stays reachable.
 fn removed(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("slow:100", HTTP)?;
-    for _ in 0..5 {
-        fixture.succeeds(Kind::Http, pod)?;
-    }
+    (0..5).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
     fixture.mentions(&["eth0 in ", "is gone or down (set down by pid"]);
     fixture.inside(pod)?.ip(|ip| ip.delete("eth0"))?;
     fixture.gets_no_answer(Kind::Http, pod)
@@ -114,9 +110,7 @@ fn link_down_flooded(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.nft(&format!(
         "table bridge ports {{ chain out {{ type filter hook output priority 0; oifname v{other} ip protocol tcp drop; }}; }}\n"
     ))?;
-    for _ in 0..3 {
-        fixture.succeeds(Kind::Http, pod)?;
-    }
+    (0..3).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
     set_down(fixture, pod, "eth0")?;
     // The bridge forgets the pod's port a moment after the carrier went.
     fixture.gets_no_answer(Kind::Http, pod)?;
@@ -136,9 +130,7 @@ fn set_down(fixture: &mut Fixture<'_>, pod: SocketAddr, which: &str) -> Result<(
 fn down_before_answer(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
     let timeout = fixture.options.probe_timeout;
     let pod = fixture.serving(&format!("slow:{}", (timeout * 3 / 4).as_millis()), HTTP)?;
-    for _ in 0..2 {
-        fixture.succeeds(Kind::Http, pod)?;
-    }
+    (0..2).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
     fixture.fails_while(pod, timeout, &[Ending::Timeout], |fixture| {
         // The request has arrived by then.
         thread::sleep(timeout / 4);

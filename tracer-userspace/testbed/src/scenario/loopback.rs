@@ -34,10 +34,7 @@ fn incident(fixture: &mut Fixture<'_>, way: &str) -> Result<()> {
     fixture.helpers.push(reused);
     fixture.helpers.push(run_by_runtime(&fixture.node.node, fixture.options, &path, way)?);
     fixture.culprit = Some(path);
-    for target in targets {
-        fixture.fails(Kind::Http, target, Ending::Timeout)?;
-    }
-    Ok(())
+    targets.into_iter().try_for_each(|target| fixture.fails(Kind::Http, target, Ending::Timeout))
 }
 
 /// As [`incident`], while a probe waits for its answer.
@@ -66,10 +63,7 @@ fn down_and_up(fixture: &mut Fixture<'_>) -> Result<()> {
     let targets = host_server(fixture)?;
     (fixture.watch)()?;
     fixture.node.node.ip(|ip| ip.down("lo").and_then(|()| ip.up("lo")))?;
-    for target in targets {
-        fixture.succeeds(Kind::Http, target)?;
-    }
-    Ok(())
+    targets.into_iter().try_for_each(|target| fixture.succeeds(Kind::Http, target))
 }
 
 /// `lo` is down before the tracer starts. tracer reads its state from the node, but cannot name the culprit.

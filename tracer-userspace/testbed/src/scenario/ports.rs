@@ -141,9 +141,7 @@ fn client_in_time_wait(fixture: &mut Fixture<'_>) -> Result<()> {
         // The server's FIN after ours.
         connection.read_to_end(&mut Vec::new()).with_context(|| format!("the end of a connection to {node}")).map(drop)
     })?;
-    for _ in 0..2 {
-        fixture.fails(Kind::Http, pod, Ending::Refused)?;
-    }
+    (0..2).try_for_each(|_| fixture.fails(Kind::Http, pod, Ending::Refused))?;
     bind_server(&fixture.node.pod_at(index)?.ns, pod)?.context("bind() after the client has closed")
 }
 

@@ -286,9 +286,7 @@ fn slow_path(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The kubelet opens a connection for each redirect, and stops after ten answers.
 fn redirect_loop(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("redirect", HTTP)?;
-    for _ in 1..10 {
-        fixture.succeeds(Kind::Http, pod)?;
-    }
+    (1..10).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
     let looped = fixture.verdict(Cause::ProbeMisconfigured);
     fixture.attempt(Kind::Http, pod, Ending::Ok, looped)
 }

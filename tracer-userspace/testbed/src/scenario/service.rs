@@ -39,28 +39,14 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("service_unknown_port", EMPTY, unknown_port).own().needs(&[Need::Nft]),
     Scenario::new("service_unknown_address", EMPTY, unknown_address).own().needs(&[Need::Nft]),
     Scenario::new("service_address_of_node", EMPTY, address_of_node).own().needs(&[Need::Iptables]),
-    Scenario::new("app_status_failure_node_port", Some(Cause::AppStatusFailure), |s| {
+    by_nftables("app_status_failure_node_port", Cause::AppStatusFailure, |s| {
         port_is_node_port(s, "503", Ending::Status)
-    })
-    .proxy(Proxy::Nftables)
-    .own()
-    .needs(&[Need::NftNat]),
-    Scenario::new("app_status_failure_external_ip", Some(Cause::AppStatusFailure), external_ip)
-        .proxy(Proxy::Nftables)
-        .own()
-        .needs(&[Need::NftNat]),
-    Scenario::new("closed_without_answer_node_port", Some(Cause::ClosedWithoutAnswer), |s| {
+    }),
+    by_nftables("app_status_failure_external_ip", Cause::AppStatusFailure, external_ip),
+    by_nftables("closed_without_answer_node_port", Cause::ClosedWithoutAnswer, |s| {
         port_is_node_port(s, "eof", Ending::Eof)
-    })
-    .proxy(Proxy::Nftables)
-    .own()
-    .needs(&[Need::NftNat]),
-    Scenario::new("mid_stream_rst_node_port", Some(Cause::MidStreamRst), |s| {
-        port_is_node_port(s, "rst", Ending::Reset)
-    })
-    .proxy(Proxy::Nftables)
-    .own()
-    .needs(&[Need::NftNat]),
+    }),
+    by_nftables("mid_stream_rst_node_port", Cause::MidStreamRst, |s| port_is_node_port(s, "rst", Ending::Reset)),
     Scenario::new("connection_refused_node_port", Some(Cause::ConnectionRefused), unserved_node_port)
         .own()
         .needs(&[Need::Nft]),
@@ -88,6 +74,11 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::OwnMachine, Need::Nft])
         .on_every_kernel(),
 ];
+
+/// kube-proxy in nftables mode sends the probe on.
+const fn by_nftables(name: &'static str, cause: Cause, play: fn(&mut Fixture<'_>) -> Result<()>) -> Scenario {
+    Scenario::new(name, Some(cause), play).proxy(Proxy::Nftables).own().needs(&[Need::NftNat])
+}
 
 /// Adds a route to the ClusterIPs, and returns one of the address family, with its port.
 pub(super) fn cluster_ip(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {

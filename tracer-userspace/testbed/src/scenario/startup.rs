@@ -1,5 +1,6 @@
 //! A process that starts to listen late, or too late for its liveness probe.
 
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -52,14 +53,20 @@ fn ends_by_itself(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The process listens at once and answers 503 until it is ready, which takes longer than its liveness probe allows.
 fn answers_in_start(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("503", SLOW_START)?;
-    for number in 1..=SLOW_START_THRESHOLD {
-        fixture.also = (number == SLOW_START_THRESHOLD).then_some(Cause::StartupBudgetExceeded);
-        fixture.fails(Kind::Http, pod, Ending::Status)?;
-        if number < SLOW_START_THRESHOLD {
-            std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
-        }
+    each_period(|is_last| {
+        fixture.also = is_last.then_some(Cause::StartupBudgetExceeded);
+        fixture.fails(Kind::Http, pod, Ending::Status)
+    })
+}
+
+/// Makes as many attempts as the failure threshold of the probe, each a period after the previous one: the time since
+/// the start decides. The last one is called with true.
+fn each_period(mut attempt: impl FnMut(bool) -> Result<()>) -> Result<()> {
+    for _ in 1..SLOW_START_THRESHOLD {
+        attempt(false)?;
+        thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
     }
-    Ok(())
+    attempt(true)
 }
 
 /// The pod is older than the tracer. Only the later listener shows that the process was starting.
@@ -72,39 +79,26 @@ fn listens_after_failure(fixture: &mut Fixture<'_>) -> Result<()> {
 /// As [`too_late`], but the kubelet restarts before the last attempt. It counts failures in memory: this is its first.
 fn too_late_for_one_kubelet(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.pod(SLOW_START)?;
-    for number in 1..=SLOW_START_THRESHOLD {
-        if number == SLOW_START_THRESHOLD {
+    each_period(|is_last| {
+        if is_last {
             *fixture.prober = Prober::start(&fixture.node.node, fixture.options)?;
         }
-        let claim = fixture.verdict(Cause::NotListeningYet);
-        fixture.attempt(Kind::Http, pod, Ending::Refused, claim)?;
-        std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
-    }
-    Ok(())
+        fixture.fails(Kind::Http, pod, Ending::Refused)
+    })
 }
 
 /// The process listened, and ended before the tracer started. The status of its container is not known.
 fn listened_before(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", UNKNOWN_START)?;
     fixture.pod_of(pod)?.stop();
-    for _ in 0..SLOW_START_THRESHOLD {
-        fixture.fails(Kind::Http, pod, Ending::Refused)?;
-        std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
-    }
-    Ok(())
+    each_period(|_| fixture.fails(Kind::Http, pod, Ending::Refused))
 }
 
 /// Its liveness probe fails as often as its failure threshold.
 fn too_late(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.pod(SLOW_START)?;
-    for number in 1..=SLOW_START_THRESHOLD {
-        let cause = if number == SLOW_START_THRESHOLD { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet };
-        let claim = fixture.verdict(cause);
-        fixture.attempt(Kind::Http, pod, Ending::Refused, claim)?;
-        if number < SLOW_START_THRESHOLD {
-            // The period of the probe: the time since the start decides.
-            std::thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
-        }
-    }
-    Ok(())
+    each_period(|is_last| {
+        let claim = fixture.verdict(if is_last { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet });
+        fixture.attempt(Kind::Http, pod, Ending::Refused, claim)
+    })
 }

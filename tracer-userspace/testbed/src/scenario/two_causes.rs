@@ -162,10 +162,7 @@ fn redirected(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The server sends an interim response (103) before the final one. tracer reads answers after the first attempt.
 fn early_hints(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("early-hints", HTTP)?;
-    for _ in 0..3 {
-        fixture.succeeds(Kind::Http, pod)?;
-    }
-    Ok(())
+    (0..3).try_for_each(|_| fixture.succeeds(Kind::Http, pod))
 }
 
 /// The kubelet is stopped while a probe waits for its answer.
