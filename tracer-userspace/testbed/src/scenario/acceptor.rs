@@ -6,8 +6,7 @@ use anyhow::Result;
 use tracer_model::record::Cause;
 
 use super::{Fixture, Scenario};
-use crate::node::{Family, NODE, NODE6};
-use crate::pods::{ELSEWHERE, HOST, HTTP};
+use crate::pods::{ELSEWHERE, HTTP};
 use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
@@ -28,11 +27,7 @@ const STATUS: Option<Cause> = Some(Cause::AppStatusFailure);
 
 /// A process of the node has the port of a hostNetwork pod. The server of the pod cannot bind it.
 fn port_taken(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
-    fixture.node.serve(fixture.options, &[mode, &format!("[::]:{HOST}")])?;
-    let target: SocketAddr = match fixture.family {
-        Family::V4 => (NODE, HOST).into(),
-        Family::V6 => (NODE6, HOST).into(),
-    };
+    let target = fixture.serving_on_node(mode)?;
     fixture.mentions(&["of the node has port 10256", "and not container agent of pod"]);
     fixture.fails(Kind::Http, target, how)
 }

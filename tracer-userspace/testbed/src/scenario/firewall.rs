@@ -5,8 +5,7 @@ use tracer_model::record::Cause;
 
 use super::needs::TPROXY;
 use super::{Fixture, Need, Scenario};
-use crate::node::NODE;
-use crate::pods::{HOST, HTTP, TLS};
+use crate::pods::{HTTP, TLS};
 use crate::probe::{Ending, Kind};
 
 const DROP: Option<Cause> = Some(Cause::FirewallDrop);
@@ -165,8 +164,8 @@ fn own_port(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// A rule drops on `lo`. It looks like a `lo` that is down.
 fn on_lo(fixture: &mut Fixture<'_>) -> Result<()> {
-    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
-    fixture.succeeds(Kind::Http, (NODE, HOST).into())?;
+    let target = fixture.serving_on_node("http")?;
+    fixture.succeeds(Kind::Http, target)?;
     fixture.node.node.input_rule("iif lo tcp dport 10256 drop;")?;
-    fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
+    fixture.fails(Kind::Http, target, Ending::Timeout)
 }

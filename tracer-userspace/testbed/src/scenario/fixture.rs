@@ -13,9 +13,9 @@ use tracer_node::clock::boot_ns;
 
 use crate::check::{Attempt, Claim, Expected};
 use crate::net::Netns;
-use crate::node::{Family, Pod, TestNode};
+use crate::node::{Family, NODE, NODE6, Pod, TestNode};
 use crate::options::{Options, is_emulated};
-use crate::pods::{HTTP, TLS};
+use crate::pods::{HOST, HTTP, TLS};
 use crate::probe::{Ending, Kind, Outcome, ProbeRequest};
 use crate::prober::{Prober, shown};
 use crate::proc::Proc;
@@ -53,6 +53,15 @@ impl Fixture<'_> {
         let pod = self.pod(port)?;
         self.serve(pod, mode, &format!("[::]:{port}"))?;
         Ok(pod)
+    }
+
+    /// Starts a server in the node's namespace, on the port of the hostNetwork pod, and returns its address.
+    pub fn serving_on_node(&mut self, mode: &str) -> Result<SocketAddr> {
+        self.node.serve(self.options, &[mode, &format!("[::]:{HOST}")])?;
+        Ok(match self.family {
+            Family::V4 => (NODE, HOST).into(),
+            Family::V6 => (NODE6, HOST).into(),
+        })
     }
 
     /// Adds a pod without a server, and returns the address of this port.

@@ -1,17 +1,16 @@
 //! The target's processes cannot run: they are stopped or frozen, or wait for a processor.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tracer_model::record::Cause;
 
-use super::queue::fill_in_handshake;
+use super::queue::{fails_with_full_queue, fill_in_handshake};
 use super::{Fixture, Need, Scenario};
-use crate::node::NODE;
 use crate::node::cgroup::{Cgroup, Freezer};
 use crate::node::hung::Hung;
-use crate::pods::{HOST, HTTP, TLS, UNLISTED_TLS};
+use crate::pods::{HTTP, TLS, UNLISTED_TLS};
 use crate::probe::{Ending, Kind};
 use crate::proc::Proc;
 use crate::server::HOLDER;
@@ -49,11 +48,11 @@ fn stopped(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// A pod with hostNetwork. Its processes are among those of the node.
 fn stopped_on_node(fixture: &mut Fixture<'_>) -> Result<()> {
-    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
-    fixture.succeeds(Kind::Http, (NODE, HOST).into())?;
+    let target = fixture.serving_on_node("http")?;
+    fixture.succeeds(Kind::Http, target)?;
     fixture.node.halt()?;
     fixture.mentions(&["is stopped by a signal", "of the request lie unread"]);
-    fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
+    fixture.fails(Kind::Http, target, Ending::Timeout)
 }
 
 fn tls(fixture: &mut Fixture<'_>) -> Result<()> {
@@ -140,12 +139,6 @@ fn spawns_with_full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, _hung) = serve_blocked(fixture, "spawns")?;
     fixture.mentions(&["waits for a child process that has not called exec yet (vfork)"]);
     fails_with_full_queue(fixture, pod)
-}
-
-fn fails_with_full_queue(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
-    let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
-    let _waiting = fixture.node.node.enter(|| Ok([first()?, first()?]))?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// Serves with a process that waits in state D for a file system that never answers.

@@ -6,8 +6,8 @@ use anyhow::Result;
 use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Proxy, Scenario};
-use crate::node::{NODE, ipvs};
-use crate::pods::{HOST, HTTP};
+use crate::node::ipvs;
+use crate::pods::HTTP;
 use crate::probe::{Ending, Kind};
 
 const COLLISION: Option<Cause> = Some(Cause::NodeportEphemeralCollision);
@@ -55,10 +55,10 @@ fn to_pod(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {
 
 /// A probe of a hostNetwork pod. IPVS takes the SYN-ACK from `lo`.
 fn over_lo(fixture: &mut Fixture<'_>) -> Result<()> {
-    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    let target = fixture.serving_on_node("http")?;
     service(fixture, Backend::Listening)?;
     fixture.node.set_source_port(NODE_PORT)?;
-    fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Timeout)
+    fixture.fails(Kind::Http, target, Ending::Timeout)
 }
 
 /// The Service is created while the tracer watches.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use tracer_model::record::Cause;
 
 use super::{Fixture, Scenario};
-use crate::node::{Family, NODE, NODE6};
+use crate::node::NODE;
 use crate::plugin::{reused_pid, run_by_runtime};
 use crate::pods::{HOST, HTTP};
 use crate::probe::{Ending, Kind};
@@ -95,9 +95,7 @@ fn by_exec(fixture: &mut Fixture<'_>) -> Result<()> {
 ///
 /// `::1` is not among them: without `lo` there is no route to it, and `connect` fails at once.
 fn host_server(fixture: &mut Fixture<'_>) -> Result<Vec<SocketAddr>> {
-    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
-    Ok(match fixture.family {
-        Family::V4 => vec![(NODE, HOST).into(), (Ipv4Addr::LOCALHOST, HOST).into()],
-        Family::V6 => vec![(NODE6, HOST).into()],
-    })
+    let target = fixture.serving_on_node("http")?;
+    let localhost = target.is_ipv4().then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, HOST)));
+    Ok([target].into_iter().chain(localhost).collect())
 }

@@ -11,7 +11,7 @@ use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
 use crate::node::link::wait_until_duplicate;
 use crate::node::{BRIDGE, BRIDGE6, NODE};
-use crate::pods::{HOST, HTTP};
+use crate::pods::HTTP;
 use crate::probe::{Ending, Kind};
 
 const NEIGHBOUR: Option<Cause> = Some(Cause::NeighbourFailure);
@@ -146,14 +146,14 @@ fn duplicate(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// The node gets another address of the same subnet, and the list of pods has the old one.
 fn address_lost(fixture: &mut Fixture<'_>) -> Result<()> {
-    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
-    fixture.succeeds(Kind::Http, (NODE, HOST).into())?;
+    let target = fixture.serving_on_node("http")?;
+    fixture.succeeds(Kind::Http, target)?;
     fixture.node.node.ip(|ip| {
         ip.remove_address(NODE, 24, "eth0")?;
         ip.address([10, 89, 0, 9], 24, "eth0")
     })?;
     fixture.mentions(&["no link of the node has its address 10.89.0.1"]);
-    fixture.gets_no_answer(Kind::Http, (NODE, HOST).into())
+    fixture.gets_no_answer(Kind::Http, target)
 }
 
 /// The pod's way back breaks while a probe waits: large segments of its answer are lost, and small ones, too.

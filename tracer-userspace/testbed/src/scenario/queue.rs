@@ -10,8 +10,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, conne
 use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
-use crate::node::{BRIDGE, BRIDGE_MAC, NODE, until};
-use crate::pods::{HOST, HTTP};
+use crate::node::{BRIDGE, BRIDGE_MAC, until};
+use crate::pods::HTTP;
 use crate::probe::{Ending, Kind};
 
 const ACCEPT: Option<Cause> = Some(Cause::AcceptQueueOverflow);
@@ -32,20 +32,27 @@ pub(super) const ALL: &[Scenario] = &[
 /// The process never accepts, and other connections fill its queue.
 fn accept_queue(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("backlog:1", HTTP)?;
-    let first = || TcpStream::connect(pod).context("a connection that waits to be accepted");
-    let _waiting = fixture.node.node.enter(|| Ok([first()?, first()?]))?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+    fails_with_full_queue(fixture, pod)
+}
+
+/// Fills an accept queue of two connections, and makes an attempt fail.
+pub(super) fn fails_with_full_queue(fixture: &mut Fixture<'_>, target: SocketAddr) -> Result<()> {
+    let _waiting = fill(fixture, target)?;
+    fixture.fails(Kind::Http, target, Ending::Timeout)
+}
+
+/// Makes two connections that wait to be accepted.
+fn fill(fixture: &Fixture<'_>, target: SocketAddr) -> Result<[TcpStream; 2]> {
+    let connect = || TcpStream::connect(target).context("a connection that waits to be accepted");
+    fixture.node.node.enter(|| Ok([connect()?, connect()?]))
 }
 
 /// The target is a server of the node. `lo` was down for a moment before, but is not the cause.
 fn after_lo_was_down(fixture: &mut Fixture<'_>) -> Result<()> {
-    fixture.node.serve(fixture.options, &["backlog:1", &format!("[::]:{HOST}")])?;
+    let target = fixture.serving_on_node("backlog:1")?;
     (fixture.watch)()?;
     fixture.node.node.ip(|ip| ip.down("lo").and_then(|()| ip.up("lo")))?;
-    let target = (NODE, HOST).into();
-    let first = || TcpStream::connect::<SocketAddr>(target).context("a connection that waits to be accepted");
-    let _waiting = fixture.node.node.enter(|| Ok([first()?, first()?]))?;
-    fixture.fails(Kind::Http, target, Ending::Timeout)
+    fails_with_full_queue(fixture, target)
 }
 
 /// The listener drops the last segment of the handshake, and then the request.
@@ -66,8 +73,7 @@ fn aborts(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The accept queue of a pod with a backlog of 2 fills up during the prober's handshake. The SYN-ACK waits for the node's
 /// link-layer address meanwhile, because `app_solicit` leaves that to a daemon.
 pub(super) fn fill_in_handshake(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
-    let connect = || TcpStream::connect(pod).context("a connection that waits to be accepted");
-    let _waiting = fixture.node.node.enter(|| Ok([connect()?, connect()?]))?;
+    let _waiting = fill(fixture, pod)?;
     let inside = fixture.inside(pod)?;
     inside.sysctl(&[("ipv4/neigh/eth0/app_solicit", "30")])?;
     inside.ip(|ip| ip.forget_neighbours("eth0"))?;
@@ -76,7 +82,7 @@ pub(super) fn fill_in_handshake(fixture: &mut Fixture<'_>, pod: SocketAddr, how:
     let mut held = Vec::new();
     fixture.fails_while(pod, timeout, &[how], |fixture| {
         wait_for_half_open(fixture, pod)?;
-        held.push(fixture.inside(pod)?.enter(connect)?);
+        held.push(fixture.inside(pod)?.enter(|| TcpStream::connect(pod).context("the last connection of the queue"))?);
         fixture.inside(pod)?.ip(|ip| ip.neighbour(BRIDGE, BRIDGE_MAC, "eth0"))
     })
 }

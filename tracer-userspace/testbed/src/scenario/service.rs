@@ -235,7 +235,7 @@ fn unknown_port(fixture: &mut Fixture<'_>) -> Result<()> {
 /// A Service has the node's own address, and kube-proxy keeps Services in IPVS: it rejects the probe of a hostNetwork
 /// pod (kubernetes#114815).
 fn address_of_node(fixture: &mut Fixture<'_>) -> Result<()> {
-    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    let target = fixture.serving_on_node("http")?;
     fixture.node.node.ip(|ip| {
         ip.bridge("kube-ipvs0", None)?;
         ip.address(NODE, 32, "kube-ipvs0")
@@ -246,12 +246,12 @@ fn address_of_node(fixture: &mut Fixture<'_>) -> Result<()> {
     );
     fixture.node.node.run("iptables-nft-restore", &[], &rules)?;
     fixture.mentions(&["is the node's own address (on eth0) and that of a Service without port 10256"]);
-    fixture.fails(Kind::Http, (NODE, HOST).into(), Ending::Refused)
+    fixture.fails(Kind::Http, target, Ending::Refused)
 }
 
 /// The port of a hostNetwork pod is also a NodePort. The pod is healthy, and an endpoint of the Service gets its probe.
 fn port_is_node_port(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
-    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    let target = fixture.serving_on_node("http")?;
     let endpoint = fixture.serving(mode, HTTP)?;
     fixture.node.node.nft(&format!(
         "table ip kube-proxy {{
@@ -262,7 +262,7 @@ fn port_is_node_port(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Resu
              fib daddr type local meta l4proto . th dport vmap @service-nodeports; }}; }}\n"
     ))?;
     fixture.mentions(&["10256 is also the NodePort of Service shop/web:http"]);
-    fixture.fails(Kind::Http, (NODE, HOST).into(), how)
+    fixture.fails(Kind::Http, target, how)
 }
 
 /// A Service has the node's address as an external one, and the port of a hostNetwork pod. The pod is healthy, and an
