@@ -8,32 +8,28 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 
-use common::{Scratch, lines, ran, recording, reports_one_line, text, tracer};
+use common::{Scratch, lines, ran, recorded_file, recording, refuses, reports_one_line, text, tracer};
 
 #[test]
 fn wrong_usage_is_one_line() {
-    reports_one_line(&ran(&["atach"]), 2, &["atach", "attach", "(see `tracer --help`)"]);
-    reports_one_line(&ran(&["attach", "--outptu", "x"]), 2, &["--outptu", "--output"]);
-    reports_one_line(&ran(&["replay"]), 2, &["<FILE>", "tracer replay --help"]);
-    reports_one_line(&ran(&["attach", "-o", "xml"]), 2, &["xml", "pretty", "json"]);
-    reports_one_line(&ran(&["attach", "--duration", "30"]), 2, &["--duration", "30s"]);
-    reports_one_line(&ran(&["attach", "--cause", "lookback_down"]), 2, &["lookback_down", "loopback_down"]);
-    reports_one_line(
-        &ran(&["attach", "--prober", "a-name-beyond-the-kernel"]),
-        2,
-        &["--prober", "15", "write `a-name-beyond-t`"],
-    );
-    reports_one_line(&ran(&["replay", "x", "--pods", "y"]), 2, &["--pods", "replay"]);
-    reports_one_line(&ran(&["explain", "nodeport_colision"]), 2, &["nodeport_ephemeral_collision"]);
-    reports_one_line(&ran(&["record", "-"]), 2, &["record FILE"]);
-    reports_one_line(&ran(&["hooks"]), 2, &["hooks", "(see `tracer --help`)"]);
-    reports_one_line(&ran(&["attach", "--duration", "0"]), 2, &["--duration"]);
-    reports_one_line(
-        &ran(&["selftest", "--cause", "conection_refused"]),
-        2,
+    refuses(&["atach"], &["atach", "attach", "(see `tracer --help`)"]);
+    refuses(&["attach", "--outptu", "x"], &["--outptu", "--output"]);
+    refuses(&["replay"], &["<FILE>", "tracer replay --help"]);
+    refuses(&["attach", "-o", "xml"], &["xml", "pretty", "json"]);
+    refuses(&["attach", "--duration", "30"], &["--duration", "30s"]);
+    refuses(&["attach", "--cause", "lookback_down"], &["lookback_down", "loopback_down"]);
+    refuses(&["attach", "--prober", "a-name-beyond-the-kernel"], &["--prober", "15", "write `a-name-beyond-t`"]);
+    refuses(&["replay", "x", "--pods", "y"], &["--pods", "replay"]);
+    refuses(&["explain", "nodeport_colision"], &["nodeport_ephemeral_collision"]);
+    refuses(&["record", "-"], &["record FILE"]);
+    refuses(&["hooks"], &["hooks", "(see `tracer --help`)"]);
+    refuses(&["attach", "--duration", "0"], &["--duration"]);
+    refuses(
+        &["selftest", "--cause", "conection_refused"],
         &["conection_refused", "did you mean `connection_refused`?"],
     );
-    reports_one_line(&ran(&["selftest", "--pods", "x"]), 2, &["--pods", "selftest"]);
+    refuses(&["selftest", "--pods", "x"], &["--pods", "selftest"]);
+    refuses(&["run", "--metrics-listen", "localhost:http"], &["--metrics-listen", "localhost:9464"]);
 }
 
 #[test]
@@ -49,8 +45,7 @@ fn without_a_command_there_is_an_overview() {
 
 #[test]
 fn an_unknown_environment_variable_is_a_warning() {
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
+    let (_dir, good) = recorded_file();
     let slip = |args: &[&str]| tracer().args(args).env("TRACER_DURATON", "5m").output().unwrap();
     let output = slip(&["replay", &good]);
     reports_one_line(&output, 0, &["tracer: warning: TRACER_DURATON", "did you mean TRACER_DURATION?"]);
@@ -59,8 +54,7 @@ fn an_unknown_environment_variable_is_a_warning() {
 
 #[test]
 fn a_filter_without_matches_is_reported() {
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
+    let (_dir, good) = recorded_file();
     let shown = |args: &[&str]| ran(&[&["replay", &good], args].concat());
     let nothing = shown(&["-n", "nosuch", "-o", "json"]);
     reports_one_line(&nothing, 0, &["no pod matches `-n nosuch`"]);
@@ -83,28 +77,27 @@ fn the_name_kubectl_tracer_makes_it_a_plugin() {
     assert!(help.status.success() && text(&help.stdout).contains("kubectl tracer"), "{}", text(&help.stdout));
     let wrong = std::process::Command::new(&plugin).args(["why", "svc/cart"]).output().unwrap();
     reports_one_line(&wrong, 2, &["svc/cart", "deploy/NAME"]);
-    reports_one_line(&ran(&["kubectl", "why", "svc/cart"]), 2, &["svc/cart", "kubectl tracer why --help"]);
-    reports_one_line(&ran(&["kubectl", "why", "cart", "--kubeconfig", "/none"]), 2, &["--kubeconfig /none"]);
+    refuses(&["kubectl", "why", "svc/cart"], &["svc/cart", "kubectl tracer why --help"]);
+    refuses(&["kubectl", "why", "cart", "--kubeconfig", "/none"], &["--kubeconfig /none"]);
 }
 
 #[test]
 fn a_wrong_value_of_a_variable_is_wrong_usage() {
-    let output = tracer().arg("attach").env("TRACER_DURATION", "soon").output().unwrap();
-    reports_one_line(&output, 2, &["'TRACER_DURATION'", "soon"]);
+    for (variable, value, words) in [
+        ("TRACER_DURATION", "soon", &["'TRACER_DURATION'", "soon"][..]),
+        ("TRACER_CAUSE", "loopback_down,nonsense", &["TRACER_CAUSE", "`nonsense`"]),
+        ("TRACER_CAUSE", "loopback_down,", &["TRACER_CAUSE"]),
+        ("TRACER_PODS", "/none/pods", &["TRACER_PODS /none/pods: No such file"]),
+        ("TRACER_OUTPUT_FILE", "/none/out", &["TRACER_OUTPUT_FILE /none/out: No such file"]),
+        ("TRACER_UNTIL_FAILURE", "maybe", &["TRACER_UNTIL_FAILURE"]),
+        ("TRACER_ATTEMPTS", "2", &["TRACER_ATTEMPTS"]),
+    ] {
+        reports_one_line(&tracer().arg("attach").env(variable, value).output().unwrap(), 2, words);
+    }
     let output = tracer().args(["attach", "--duration", "later"]).env("TRACER_DURATION", "5m").output().unwrap();
     reports_one_line(&output, 2, &["'--duration <TIME>'", "later"]);
-    let output = tracer().arg("attach").env("TRACER_CAUSE", "loopback_down,nonsense").output().unwrap();
-    reports_one_line(&output, 2, &["TRACER_CAUSE", "`nonsense`"]);
-    let output = tracer().arg("attach").env("TRACER_PODS", "/none/pods").output().unwrap();
-    reports_one_line(&output, 2, &["TRACER_PODS /none/pods: No such file"]);
-    let output = tracer().arg("attach").env("TRACER_OUTPUT_FILE", "/none/out").output().unwrap();
-    reports_one_line(&output, 2, &["TRACER_OUTPUT_FILE /none/out: No such file"]);
-    for (variable, value) in [("UNTIL_FAILURE", "maybe"), ("ATTEMPTS", "2"), ("CAUSE", "loopback_down,")] {
-        let variable = format!("TRACER_{variable}");
-        reports_one_line(&tracer().arg("attach").env(&variable, value).output().unwrap(), 2, &[&variable]);
-    }
     for flag in ["--cause", "--prober"] {
-        reports_one_line(&ran(&["attach", flag, ""]), 2, &[flag, "an empty name"]);
+        refuses(&["attach", flag, ""], &[flag, "an empty name"]);
     }
     let dir = Scratch::new();
     let mut command = tracer();
@@ -141,12 +134,11 @@ fn an_argument_that_is_not_utf8_is_named() {
 
 #[test]
 fn a_list_may_have_spaces_around_commas() {
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
+    let (_dir, good) = recorded_file();
     let output =
         tracer().args(["replay", &good]).env("TRACER_CAUSE", "loopback_down, mid_stream_rst").output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
-    reports_one_line(&ran(&["attach", "--prober", "a, "]), 2, &["--prober", "an empty name"]);
+    refuses(&["attach", "--prober", "a, "], &["--prober", "an empty name"]);
 }
 
 /// To open a named pipe would wait for a writer, perhaps without end.
@@ -156,11 +148,7 @@ fn a_named_pipe_is_refused_as_a_list() {
     let pipe = dir.path("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
     for flag in ["--pods", "--services"] {
-        reports_one_line(
-            &ran(&["attach", flag, pipe.to_str().unwrap()]),
-            2,
-            &[flag, "pipe: a named pipe: give a plain file"],
-        );
+        refuses(&["attach", flag, pipe.to_str().unwrap()], &[flag, "pipe: a named pipe: give a plain file"]);
     }
 }
 
@@ -182,8 +170,8 @@ fn a_command_ignores_variables_of_flags_that_it_lacks() {
 
 #[test]
 fn a_variable_can_name_the_output_file() {
-    let dir = Scratch::new();
-    let (good, path) = (dir.file("good", recording()), dir.path("records"));
+    let (dir, good) = recorded_file();
+    let path = dir.path("records");
     let output = tracer().args(["replay", &good]).env("TRACER_OUTPUT_FILE", &path).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
     assert_eq!(lines(&path), 2);
@@ -191,21 +179,16 @@ fn a_variable_can_name_the_output_file() {
 
 #[test]
 fn unreadable_files_are_named_with_their_flag() {
-    reports_one_line(&ran(&["attach", "--pods", "/none/pods.json"]), 2, &["--pods /none/pods.json: No such file"]);
-    reports_one_line(&ran(&["attach", "--services", "/"]), 2, &["--services /: Is a directory"]);
-    reports_one_line(&ran(&["replay", "/none/incident"]), 2, &["replay FILE /none/incident: No such file"]);
-    reports_one_line(&ran(&["replay", "/"]), 2, &["replay FILE /: Is a directory"]);
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
-    reports_one_line(
-        &ran(&["replay", &good, "--output-file", "/none/out"]),
-        2,
-        &["--output-file /none/out: No such file"],
-    );
-    reports_one_line(&ran(&["replay", &good, "--compare", "/none/golden"]), 2, &["--compare /none/golden"]);
-    reports_one_line(&ran(&["record", "/none/incident"]), 2, &["record FILE /none/incident: No such file"]);
-    reports_one_line(&ran(&["record", "/"]), 2, &["record FILE /: Is a directory"]);
-    reports_one_line(&ran(&["record", &good]), 2, &["record FILE", "File exists", "never overwritten"]);
+    refuses(&["attach", "--pods", "/none/pods.json"], &["--pods /none/pods.json: No such file"]);
+    refuses(&["attach", "--services", "/"], &["--services /: Is a directory"]);
+    refuses(&["replay", "/none/incident"], &["replay FILE /none/incident: No such file"]);
+    refuses(&["replay", "/"], &["replay FILE /: Is a directory"]);
+    let (_dir, good) = recorded_file();
+    refuses(&["replay", &good, "--output-file", "/none/out"], &["--output-file /none/out: No such file"]);
+    refuses(&["replay", &good, "--compare", "/none/golden"], &["--compare /none/golden"]);
+    refuses(&["record", "/none/incident"], &["record FILE /none/incident: No such file"]);
+    refuses(&["record", "/"], &["record FILE /: Is a directory"]);
+    refuses(&["record", &good], &["record FILE", "File exists", "never overwritten"]);
 }
 
 #[test]
@@ -216,7 +199,7 @@ fn a_second_daemon_is_refused() {
     // tracer identifies the holder of the name by its comm. If a real daemon holds the name, bind fails: as good.
     std::fs::write("/proc/self/comm", "tracer").unwrap();
     let _first = UnixListener::bind_addr(&address);
-    reports_one_line(&ran(&["run"]), 2, &["another `tracer run`", "tracer attach"]);
+    refuses(&["run"], &["another `tracer run`", "tracer attach"]);
 }
 
 /// Runs as root without capabilities, because another user may not read the build directory.
@@ -237,8 +220,7 @@ fn without_privileges_the_missing_capabilities_are_named() {
 
 #[test]
 fn a_log_filter_does_not_touch_stdout() {
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
+    let (_dir, good) = recorded_file();
     let output = tracer().args(["replay", &good]).env("TRACER_LOG", "trace").output().unwrap();
     assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
 }

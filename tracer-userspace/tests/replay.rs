@@ -12,8 +12,12 @@ use std::process::Stdio;
 use tracer::replay::{self, ReplayConfig};
 use tracer_output::sink::{Format, SinkConfig};
 
-use common::{END, HEADER, Scratch, lines, ran, recording, records, reports_one_line, text, tracer};
-use tracer_testing::{assert_has, assert_lacks, assert_starts};
+use common::{
+    END, HEADER, Scratch, lines, ran, recorded_file, recording, recording_of, records, refuses, reports_one_line, text,
+    tracer,
+};
+use serde_json::json;
+use tracer_core::testing::{Stream, assert_has, assert_lacks, assert_starts};
 
 #[test]
 fn a_recording_is_replayed() {
@@ -31,8 +35,7 @@ fn a_recording_is_replayed() {
 
 #[test]
 fn stdin_is_replayed_the_same() {
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
+    let (_dir, good) = recorded_file();
     let output = tracer().args(["replay", "-"]).stdin(File::open(&good).unwrap()).output().unwrap();
     assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
     assert_eq!(output.status.code(), Some(0));
@@ -43,7 +46,7 @@ fn another_file_than_a_recording_is_refused() {
     let dir = Scratch::new();
     let refuse = |content: &str, words: &[&str]| {
         let path = dir.file("bad", content);
-        reports_one_line(&ran(&["replay", &path]), 2, &[&[path.as_str()], words].concat());
+        refuses(&["replay", &path], &[&[path.as_str()], words].concat());
     };
     refuse("", &[":1: empty"]);
     refuse("hello\n", &[":1: not a recording"]);
@@ -77,7 +80,7 @@ fn an_observation_of_an_unknown_kind_is_skipped_and_counted() {
 fn a_compressed_recording_says_how_to_read_it() {
     let dir = Scratch::new();
     let path = dir.file("incident.gz", [0x1f, 0x8b, 8, 0, b'\n']);
-    reports_one_line(&ran(&["replay", &path]), 2, &["zcat"]);
+    refuses(&["replay", &path], &["zcat"]);
 }
 
 #[test]
@@ -131,8 +134,7 @@ fn records_before_a_damaged_line_are_printed() {
 
 #[test]
 fn a_full_disk_loses_no_record() {
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
+    let (_dir, good) = recorded_file();
     let output = ran(&["replay", &good, "--output-file", "/dev/full"]);
     reports_one_line(&output, 2, &["--output-file /dev/full: No space left on device", "stdout"]);
     assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
@@ -143,8 +145,7 @@ fn a_full_disk_loses_no_record() {
 
 #[test]
 fn a_closed_pipe_ends_it_without_an_error() {
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
+    let (_dir, good) = recorded_file();
     for args in [&["replay", good.as_str()][..], &["explain"], &["schema"], &["--help"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -155,8 +156,7 @@ fn a_closed_pipe_ends_it_without_an_error() {
 
 #[test]
 fn compare_reports_a_difference_with_exit_code_1() {
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
+    let (dir, good) = recorded_file();
     let same = dir.file("same", ran(&["replay", &good]).stdout);
     assert_eq!(ran(&["replay", &good, "--compare", &same]).status.code(), Some(0));
     let filtered = ["replay", &good, "--compare", &same, "-n", "nosuch"];
@@ -168,13 +168,9 @@ fn compare_reports_a_difference_with_exit_code_1() {
         1,
         &[&format!("{other}:1"), "loopback_down", "missing here"],
     );
-    reports_one_line(
-        &ran(&["replay", &good, "--compare", &good]),
-        2,
-        &[&format!("{good}:1: not a record"), "a recording"],
-    );
+    refuses(&["replay", &good, "--compare", &good], &[&format!("{good}:1: not a record"), "a recording"]);
     let broken = dir.file("broken", "{\n");
-    reports_one_line(&ran(&["replay", &good, "--compare", &broken]), 2, &[&format!("{broken}:1: not a record")]);
+    refuses(&["replay", &good, "--compare", &broken], &[&format!("{broken}:1: not a record")]);
 }
 
 #[test]
@@ -188,8 +184,7 @@ fn pretty_starts_with_the_node_and_has_no_colour_in_a_pipe() {
 
 #[test]
 fn an_output_file_is_appended_to() {
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
+    let (dir, good) = recorded_file();
     let path = dir.path("out");
     for _ in 0..2 {
         assert_eq!(ran(&["replay", &good, "--output-file", path.to_str().unwrap()]).stdout, b"");
@@ -200,8 +195,7 @@ fn an_output_file_is_appended_to() {
 #[test]
 fn a_partly_written_record_is_removed_and_goes_to_stdout() {
     // The file may grow by only 124 bytes, as on a disk that is nearly full.
-    let dir = Scratch::new();
-    let good = dir.file("good", recording());
+    let (dir, good) = recorded_file();
     let path = dir.path("out");
     let mut file = File::create(&path).unwrap();
     file.write_all(&[b'\n'; 900]).unwrap();
@@ -234,33 +228,17 @@ fn records_after_a_step_of_the_clock_have_the_new_time() {
     assert_eq!(days, ["2026-11-25", "2026-11-20", "2026-11-25"]);
 }
 
-/// The fixture of a refused probe, with its first attempt repeated every ten seconds, `times` in all.
+/// A probe that is refused every ten seconds, `times` in all.
 fn repeated_refusals(times: u64) -> String {
-    let fixture = common::recorded::fixtures().into_iter().find(|it| it.name == "connection_refused/any-v4").unwrap();
-    let whole = fixture.observations();
-    let lines: Vec<&str> = whole.lines().collect();
-    let is_of_connection = |line: &&&str| line.contains("\"conn\":");
-    let begin = lines.iter().position(|line| line.contains("\"conn\":")).unwrap();
-    let first: serde_json::Value = serde_json::from_str(lines[begin]).unwrap();
-    let attempt =
-        lines[begin..].iter().filter(is_of_connection).filter(|line| line.contains(first["conn"].as_str().unwrap()));
-    let attempt: Vec<serde_json::Value> = attempt.map(|line| serde_json::from_str(line).unwrap()).collect();
-    let mut recording: Vec<String> = lines[..begin].iter().map(|line| (*line).to_owned()).collect();
-    let mut last = 0;
+    let mut all = Stream::new();
+    all.http_readiness();
     for n in 0..times {
-        for mut observation in attempt.clone() {
-            last = observation["time_boot_ns"].as_u64().unwrap() + n * 10_000_000_000;
-            observation["time_boot_ns"] = last.into();
-            observation["conn"] =
-                (first["conn"].as_str().unwrap().parse::<u64>().unwrap() + n * 10_000_000_000).to_string().into();
-            recording.push(observation.to_string());
-        }
-        last += 100_000_000;
-        recording.push(serde_json::json!({"observation": "tick", "time_boot_ns": last}).to_string());
+        let mut one = Stream::numbered(n, n * 10_000_000_000);
+        one.connect().refused().wait_ms(100).tick();
+        all.observations.extend(one.observations.into_iter().skip(1));
     }
-    recording
-        .push(serde_json::json!({"end": true, "observations": recording.len() - 1, "time_boot_ns": last}).to_string());
-    recording.join("\n") + "\n"
+    let end = json!({"end": true, "observations": all.observations.len(), "time_boot_ns": times * 10_000_000_000});
+    recording_of(&all.observations, &end.to_string())
 }
 
 #[test]
@@ -305,6 +283,6 @@ fn a_cause_beside_another_is_shown_and_the_rest_is_counted() {
         let hidden = records("loopback_down");
         let stop = hidden.last().expect("a stop record");
         assert!(stop["filtered"].as_u64().is_some_and(|n| n >= verdicts.len() as u64), "{scenario}: {stop}");
-        assert_eq!(stop["verdicts"], serde_json::json!({}));
+        assert_eq!(stop["verdicts"], json!({}));
     }
 }

@@ -23,6 +23,18 @@ fn ran(args: &[&str]) -> Output {
     tracer(args).output().unwrap()
 }
 
+#[track_caller]
+fn refuses(args: &[&str], words: &[&str]) {
+    reports_one_line(&ran(args), 2, words);
+}
+
+/// A file with the record of one verdict, and its directory.
+fn record() -> (Scratch, String) {
+    let dir = Scratch::new();
+    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    (dir, records)
+}
+
 /// A verdict at the start of this minute.
 fn verdict(minute: u32, seq: u64, cause: &str, revises: Option<u64>) -> String {
     let mut verdict = common::verdict(seq, "n1", "cart", cause);
@@ -35,8 +47,7 @@ fn verdict(minute: u32, seq: u64, cause: &str, revises: Option<u64>) -> String {
 
 #[test]
 fn a_page_goes_to_stdout_or_into_a_file() {
-    let dir = Scratch::new();
-    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let (dir, records) = record();
     let output = ran(&[&records]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
     let headline = "<h1>1 attempt failed: because the loopback device of the node is down.</h1>";
@@ -54,20 +65,15 @@ fn a_page_goes_to_stdout_or_into_a_file() {
 
 #[test]
 fn only_a_page_is_overwritten() {
-    let dir = Scratch::new();
-    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let (dir, records) = record();
     let other = dir.file("other.ndjson", "precious\n");
-    reports_one_line(&ran(&[&records, "--output-file", &records]), 2, &["--output-file", "one of the inputs"]);
-    reports_one_line(
-        &ran(&[&records, "--output-file", &other]),
-        2,
-        &["--output-file", &other, "exists, and is no page"],
-    );
+    refuses(&[&records, "--output-file", &records], &["--output-file", "one of the inputs"]);
+    refuses(&[&records, "--output-file", &other], &["--output-file", &other, "exists, and is no page"]);
     let variable = tracer(&[&records]).env("TRACER_OUTPUT_FILE", &other).output().unwrap();
     reports_one_line(&variable, 2, &["exists, and is no page"]);
     assert_eq!(fs::read(&other).unwrap(), b"precious\n");
-    reports_one_line(&ran(&[&records, "--output-file", "/none/page"]), 2, &["--output-file /none/page: No such file"]);
-    reports_one_line(&ran(&[&records, "--output-file", "/dev/full"]), 2, &["--output-file /dev/full: No space left"]);
+    refuses(&[&records, "--output-file", "/none/page"], &["--output-file /none/page: No such file"]);
+    refuses(&[&records, "--output-file", "/dev/full"], &["--output-file /dev/full: No space left"]);
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     reports_one_line(
         &tracer(&[&records]).stdout(full).output().unwrap(),
@@ -78,18 +84,17 @@ fn only_a_page_is_overwritten() {
 
 #[test]
 fn an_unreadable_input_is_refused() {
-    let dir = Scratch::new();
-    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let (dir, records) = record();
     let page = dir.text("page.html");
-    reports_one_line(&ran(&["/none/records"]), 2, &["report FILE /none/records: No such file"]);
-    reports_one_line(&ran(&[&records, "/"]), 2, &["report FILE /: Is a directory"]);
-    reports_one_line(&ran(&[&records, &records]), 2, &["the same file twice"]);
-    reports_one_line(&ran(&[&dir.file("empty", ""), "--output-file", &page]), 2, &["empty: no record of tracer"]);
+    refuses(&["/none/records"], &["report FILE /none/records: No such file"]);
+    refuses(&[&records, "/"], &["report FILE /: Is a directory"]);
+    refuses(&[&records, &records], &["the same file twice"]);
+    refuses(&[&dir.file("empty", ""), "--output-file", &page], &["empty: no record of tracer"]);
     assert!(!fs::exists(&page).unwrap());
-    reports_one_line(&ran(&[]), 2, &["stdin: no record of tracer"]);
-    reports_one_line(&ran(&[&records, "--until-failure"]), 2, &["--until-failure has no meaning for `tracer report`"]);
-    reports_one_line(&ran(&[&records, "--pods", "x"]), 2, &["--pods has no meaning"]);
-    reports_one_line(&ran(&[&records, "--cause", "nonsense"]), 2, &["--cause `nonsense`"]);
+    refuses(&[], &["stdin: no record of tracer"]);
+    refuses(&[&records, "--until-failure"], &["--until-failure has no meaning for `tracer report`"]);
+    refuses(&[&records, "--pods", "x"], &["--pods has no meaning"]);
+    refuses(&[&records, "--cause", "nonsense"], &["--cause `nonsense`"]);
 }
 
 #[test]
@@ -105,15 +110,14 @@ fn a_damaged_line_is_named_and_skipped() {
     reports_one_line(&output, 2, &["many:1: not a record", "; 4999 more like this"]);
     assert!(text(&output.stdout).contains("4990 more lines"), "the page says more");
     let none = dir.file("none", "garbage\n".repeat(1000));
-    reports_one_line(&ran(&[&none]), 2, &["no record of tracer: ", "none:1: not a record", "; 999 more like this"]);
+    refuses(&[&none], &["no record of tracer: ", "none:1: not a record", "; 999 more like this"]);
     let torn = ran(&[&dir.file("torn", format!("{good}{}", &good[..50]))]);
     reports_one_line(&torn, 0, &["torn:2: the last line is not whole"]);
 }
 
 #[test]
 fn an_error_about_another_format_says_how_to_read_it() {
-    let dir = Scratch::new();
-    let good = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let (dir, good) = record();
     let recording = dir.file("recording", "{\"format\":\"tracer-record\",\"version\":1}\n{}\n");
     let output = ran(&[&good, &recording]);
     reports_one_line(
@@ -164,8 +168,7 @@ fn a_file_may_vanish_or_shrink_while_others_are_read() {
 
 #[test]
 fn a_closed_pipe_ends_it_without_an_error() {
-    let dir = Scratch::new();
-    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let (_dir, records) = record();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = tracer(&[&records]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
@@ -174,8 +177,7 @@ fn a_closed_pipe_ends_it_without_an_error() {
 
 #[test]
 fn a_page_is_not_written_to_a_terminal() {
-    let dir = Scratch::new();
-    let records = dir.file("records", verdict(1, 1, "loopback_down", None));
+    let (_dir, records) = record();
     let (master, slave) = terminal(40);
     let output = tracer(&[&records]).stdout(slave).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
     reports_one_line(&output, 2, &["the page is HTML", "--output-file"]);

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::pty::{Winsize, openpty};
 pub(crate) use nix::sys::signal::Signal;
@@ -110,6 +111,24 @@ pub(crate) fn printed(tracer: &mut Child) -> Receiver<Value> {
     records
 }
 
+/// The next record of this type.
+pub(crate) fn next(records: &Receiver<Value>, kind: &str) -> Value {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let record = records.recv_timeout(until.saturating_duration_since(Instant::now())).expect(kind);
+        if record["type"] == kind {
+            return record;
+        }
+    }
+}
+
+/// The header of a line that the kubelet logs now.
+pub(crate) fn klog_header() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let (s, micros) = (now.as_secs(), now.subsec_micros());
+    format!("E1121 {:02}:{:02}:{:02}.{micros:06}    1234 prober.go:111]", s / 3600 % 24, s / 60 % 60, s % 60)
+}
+
 /// The lines of JSON that a command printed.
 pub(crate) fn records(stdout: &[u8]) -> Vec<Value> {
     text(stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -127,7 +146,13 @@ pub(crate) fn reports_one_line(output: &process::Output, code: i32, words: &[&st
     }
 }
 
-pub(crate) fn observations() -> Vec<Observation> {
+/// tracer refuses these arguments as wrong usage, or because of a file that they name.
+#[track_caller]
+pub(crate) fn refuses(args: &[&str], words: &[&str]) {
+    reports_one_line(&ran(args), 2, words);
+}
+
+fn observations() -> Vec<Observation> {
     let start = Start {
         version: "0.1.0".into(),
         kernel: "6.12.0".into(),
@@ -148,8 +173,20 @@ pub(crate) const END: &str = r#"{"end":true,"observations":2,"time_boot_ns":3000
 
 /// A recording: header, start, a tick, end.
 pub(crate) fn recording() -> String {
-    let lines: Vec<_> = observations().iter().map(|o| serde_json::to_string(o).unwrap()).collect();
-    format!("{HEADER}\n{}\n{END}\n", lines.join("\n"))
+    recording_of(&observations(), END)
+}
+
+/// A recording of these observations.
+pub(crate) fn recording_of(observations: &[Observation], end: &str) -> String {
+    let lines: Vec<_> = observations.iter().map(|o| serde_json::to_string(o).unwrap()).collect();
+    format!("{HEADER}\n{}\n{end}\n", lines.join("\n"))
+}
+
+/// A recording as a file, and a directory for other files.
+pub(crate) fn recorded_file() -> (Scratch, String) {
+    let dir = Scratch::new();
+    let file = dir.file("good", recording());
+    (dir, file)
 }
 
 pub(crate) fn lines(path: &Path) -> usize {
