@@ -13,13 +13,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::Receiver;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
-use common::{Killed, PATIENCE, Signal, printed, signal, soon};
+use common::{Killed, Signal, klog_header, next, printed, signal, soon};
 
 const JOURNALD: &str = "/lib/systemd/systemd-journald";
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
@@ -95,13 +94,8 @@ fn archived() -> usize {
     names.filter(|it| it.file_name().to_string_lossy().starts_with("system@")).count()
 }
 
-/// Starts a process that writes its input to journald, by a socket as systemd gives one to a service.
-fn service(comm: &str) -> Killed {
-    service_with(comm, &[])
-}
-
-/// The same, with these flags.
-fn service_with(comm: &str, flags: &[&str]) -> Killed {
+/// Starts a process with these flags that writes its input to journald, by a socket as systemd gives one to a service.
+fn service(comm: &str, flags: &[&str]) -> Killed {
     let script = format!("printf {comm} > /proc/$$/comm; while read -r line; do printf '%s\\n' \"$line\"; done");
     let mut command = Command::new("systemd-cat");
     // Any sender can choose its identifier, so tracer must not trust it.
@@ -125,33 +119,15 @@ fn tracer(pods: &Path, more: &str) -> (Killed, Receiver<Value>) {
     (process, records)
 }
 
-fn next(records: &Receiver<Value>, kind: &str) -> Value {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let record = records.recv_timeout(left).expect(kind);
-        if record["type"] == kind {
-            return record;
-        }
-    }
-}
-
 fn verdict(records: &Receiver<Value>) -> (String, String) {
     let record = next(records, "verdict");
     let text = |place: &str| record.pointer(place).and_then(Value::as_str).unwrap_or_default().to_owned();
     (text("/verdict/cause"), text("/k8s/pod_name"))
 }
 
-/// The header of a klog line of this moment.
-fn header() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let (s, micros) = (now.as_secs(), now.subsec_micros());
-    format!("E1121 {:02}:{:02}:{:02}.{micros:06}    1234 prober.go:111]", s / 3600 % 24, s / 60 % 60, s % 60)
-}
-
 fn failed(pod: &str, output: &str) -> String {
     let of = "podUID=11111111-2222-3333-4444-555555555555 containerName=\"web\" probeResult=failure";
-    let header = header();
+    let header = klog_header();
     format!("{header} \"Probe failed\" probeType=\"Readiness\" pod=\"default/{pod}\" {of} output={output:?}")
 }
 
@@ -160,7 +136,7 @@ fn no_sandbox(pod: &str) -> String {
         "rpc error: code = Unknown desc = failed to setup network for sandbox: {}",
         "plugin says no; ".repeat(60)
     );
-    format!("{} \"CreatePodSandbox for pod failed\" err={why:?} pod=\"default/{pod}\"", header())
+    format!("{} \"CreatePodSandbox for pod failed\" err={why:?} pod=\"default/{pod}\"", klog_header())
 }
 
 const PODS: &str = r#"{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"web","namespace":"default",
@@ -185,7 +161,7 @@ fn holds(file: &Path, words: &str) -> bool {
 fn the_kubelets_lines_in_the_journal_become_verdicts() {
     let _place = hide_this_machine();
     let journald = journald();
-    let (mut kubelet, mut other) = (service(&prober()), service("other"));
+    let (mut kubelet, mut other) = (service(&prober(), &[]), service("other", &[]));
     say(&mut kubelet, &failed("web", EARLY));
     wait_until("journald writes the first line", || holds(&current(), EARLY));
     let pods = pods("own");
@@ -212,7 +188,7 @@ fn the_kubelets_lines_in_the_journal_become_verdicts() {
 
     // The kubelet restarts, so tracer reads the journal through another process. No line is lost or reported twice.
     drop(kubelet);
-    let mut kubelet = service(&prober());
+    let mut kubelet = service(&prober(), &[]);
     say(&mut kubelet, &failed("web", "cat: after a restart"));
     assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
 
@@ -234,7 +210,7 @@ fn a_journal_can_be_named_by_its_directory() {
     fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
     let none: Option<&str> = None;
     mount(Some("/var/log/journal"), &place, none, MsFlags::MS_BIND, none).unwrap();
-    let mut kubelet = service(&prober());
+    let mut kubelet = service(&prober(), &[]);
     let pods = pods("named");
     let (_tracer, records) = tracer(&pods, &format!("--kubelet-log journal:{}", place.display()));
     let sources = next(&records, "start")["sources"].to_string();
@@ -252,7 +228,7 @@ fn a_journal_can_be_named_by_its_directory() {
 fn the_file_that_the_kubelets_flags_name_is_followed() {
     let _place = hide_this_machine();
     let _journald = journald();
-    let mut kubelet = service_with(&prober(), &["--logtostderr=false", "--log-file=/run/kubelet.log"]);
+    let mut kubelet = service(&prober(), &["--logtostderr=false", "--log-file=/run/kubelet.log"]);
     fs::write("/run/kubelet.log", "").unwrap();
     let pods = pods("file");
     let (_tracer, records) = tracer(&pods, "");

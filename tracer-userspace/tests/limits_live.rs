@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tracer_node::cgroups::{Hierarchy, Mounts};
 
-use common::{Killed, NamedProcess, PATIENCE, Scratch, printed, soon};
+use common::{Killed, NamedProcess, Scratch, klog_header, next, printed, soon};
 
 const RUNC: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9f\": OCI runtime exec failed: exec failed: unable to start container process: ";
 
@@ -124,28 +124,16 @@ impl Traced {
         let mut tracer = Killed(command.spawn().unwrap());
         let records = printed(&mut tracer);
         let traced = Self { _prober: prober, _tracer: tracer, records, uid: container.uid(), log };
-        assert_eq!(traced.next("start")["type"], "start");
+        next(&traced.records, "start");
         traced
-    }
-
-    fn next(&self, kind: &str) -> Value {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let record = self.records.recv_timeout(until.saturating_duration_since(Instant::now())).expect(kind);
-            if record["type"] == kind {
-                return record;
-            }
-        }
     }
 
     /// The verdict on a line of the kubelet about a probe.
     fn verdict(&self, message: &str, rest: &str) -> Value {
-        let header = Command::new("date").arg("+E%m%d %H:%M:%S.%6N    1234 prober.go:111]").output().unwrap().stdout;
-        let header = String::from_utf8(header).unwrap();
         let of = format!("probeType=\"Readiness\" pod=\"default/web\" podUID=\"{}\" containerName=\"web\"", self.uid);
         let mut log = fs::OpenOptions::new().append(true).open(&self.log).unwrap();
-        writeln!(log, "{} {message:?} {rest} {of}", header.trim_end()).unwrap();
-        self.next("verdict")["verdict"].take()
+        writeln!(log, "{} {message:?} {rest} {of}", klog_header()).unwrap();
+        next(&self.records, "verdict")["verdict"].take()
     }
 
     fn not_run(&self, words: &str) -> Value {
