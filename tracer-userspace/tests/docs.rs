@@ -1,13 +1,16 @@
-//! The alert rules and the dashboard use only metrics and labels of docs/metrics.md, and causes that have a page.
-//! `cargo xtask check alerts` checks the rules with promtool.
+//! The documentation lists what there is, and nothing else: causes, values of the chart. The alert rules and the dashboard
+//! use only metrics and labels of docs/metrics.md, and causes that have a page. `cargo xtask check alerts` checks the rules
+//! with promtool.
 #![expect(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use regex_lite::Regex;
 use serde::Deserialize as _;
 use serde_json::Value;
+use tracer_model::record::Cause;
 
 /// A metric and its labels.
 type Metric = (String, Vec<String>);
@@ -123,4 +126,47 @@ fn a_dashboard_without_a_target_is_refused() {
     let panel = serde_json::json!({"panels": [{"id": 1, "title": "x", "type": "stat", "gridPos": {}}]});
     assert_eq!(dashboard_faults(&panel).len(), 1);
     assert_eq!(dashboard_faults(&Value::Null).len(), 1);
+}
+
+#[test]
+fn the_documentation_lists_every_cause_in_the_order_of_decision() {
+    let names: Vec<_> = Cause::ALL.iter().map(|cause| cause.name()).collect();
+    let summary = text("docs/SUMMARY.md");
+    let listed: Vec<_> =
+        summary.lines().filter_map(|line| line.split("(causes/").nth(1)?.strip_suffix(".md)")).collect();
+    assert_eq!(listed.strip_prefix(&["README"]), Some(names.as_slice()), "run `cargo xtask bless`");
+
+    let pages = fs::read_dir(root().join("docs/causes")).unwrap().map(|it| it.unwrap().path());
+    let pages: BTreeSet<_> = pages.map(|it| it.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    assert_eq!(pages, names.into_iter().chain(["README"]).map(str::to_owned).collect());
+}
+
+/// Values that the templates pass to Kubernetes unchanged, so their fields are not listed.
+const WHOLE: [&str; 7] = [
+    "resources",
+    "nodeSelector",
+    "tolerations",
+    "updateStrategy",
+    "appArmorProfile",
+    "seLinuxOptions",
+    "metrics.dashboard.labels",
+];
+
+fn names(prefix: &str, value: &Value) -> Vec<String> {
+    match value.as_object().filter(|fields| !fields.is_empty() && !WHOLE.contains(&prefix)) {
+        None => vec![prefix.to_owned()],
+        Some(fields) => {
+            let name = |key: &str| [prefix, key].join(if prefix.is_empty() { "" } else { "." });
+            fields.iter().flat_map(|(key, value)| names(&name(key), value)).collect()
+        }
+    }
+}
+
+#[test]
+fn the_readme_of_the_chart_lists_each_value_and_no_others() {
+    let values: BTreeSet<String> =
+        names("", &serde_yaml_ng::from_str(&text("deploy/chart/values.yaml")).unwrap()).into_iter().collect();
+    let readme = text("deploy/chart/README.md");
+    let listed = readme.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    assert_eq!(listed.map(str::to_owned).collect::<BTreeSet<_>>(), values);
 }
