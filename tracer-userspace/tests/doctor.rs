@@ -29,6 +29,13 @@ const HEALTHY: &[(&str, &str)] = &[
     ("sys/class/net/lo/flags", "0x9\n"),
 ];
 
+/// The files of a node that does not forward.
+fn not_forwarding() -> Scratch {
+    let mut files = HEALTHY.to_vec();
+    files[1].1 = "0\n";
+    tree(&files)
+}
+
 #[test]
 fn a_wrong_setting_is_a_failed_row_and_exit_code_1() {
     let checks = ["--check", "somaxconn,ip_forward,loopback_up", "--node-name", "n1"];
@@ -39,9 +46,7 @@ fn a_wrong_setting_is_a_failed_row_and_exit_code_1() {
             .iter()
             .all(|row| row["status"] == "ok" && row["schema"] == "tracer/1" && row["node_name"] == "n1")
     );
-    let mut files = HEALTHY.to_vec();
-    files[1].1 = "0\n";
-    let output = doctor_of(&tree(&files), &checks);
+    let output = doctor_of(&not_forwarding(), &checks);
     assert_eq!(output.status.code(), Some(1));
     let rows = records(&output.stdout);
     let bad: Vec<_> = rows.iter().filter(|row| row["status"] == "fail").collect();
@@ -62,30 +67,28 @@ fn a_warning_fails_only_with_fail_on_warn() {
 
 #[test]
 fn pretty_is_a_table_with_the_commands() {
-    let mut files = HEALTHY.to_vec();
-    files[1].1 = "0\n";
-    let output = doctor_of(&tree(&files), &["-o", "pretty", "--node-name", "n1"]);
+    let tree = not_forwarding();
+    let output = doctor_of(&tree, &["-o", "pretty", "--node-name", "n1"]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert_starts(&text, "fail    ip_forward IPv4\n");
     assert_has(&text, &["\n             sysctl -w net.ipv4.ip_forward=1\n"]);
     assert!(text.lines().last().is_some_and(|line| line.starts_with("n1: 1 fail, ")), "{text}");
     assert!(!text.contains('\u{1b}'), "no colour into a pipe");
-    let coloured = doctor_of(&tree(&files), &["-o", "pretty", "--color", "always"]);
+    let coloured = doctor_of(&tree, &["-o", "pretty", "--color", "always"]);
     assert!(coloured.stdout.contains(&0x1b));
 }
 
 #[test]
 fn problems_hides_rows_that_are_ok() {
-    let mut files = HEALTHY.to_vec();
-    files[1].1 = "0\n";
+    let tree = not_forwarding();
     let checks = ["--check", "somaxconn,ip_forward,loopback_up", "--node-name", "n1", "--problems"];
-    let output = doctor_of(&tree(&files), &checks);
+    let output = doctor_of(&tree, &checks);
     assert_eq!(output.status.code(), Some(1));
     assert!(
         !records(&output.stdout).is_empty() && records(&output.stdout).iter().all(|row| row["status"] != "ok"),
         "{output:?}"
     );
-    let output = doctor_of(&tree(&files), &[&checks[..], &["-o", "pretty"]].concat());
+    let output = doctor_of(&tree, &[&checks[..], &["-o", "pretty"]].concat());
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(!text.contains("\nok ") && text.ends_with("3 ok\n"), "{text}");
 }

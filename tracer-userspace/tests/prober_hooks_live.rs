@@ -18,7 +18,8 @@ use tracer_bpf::ebpf::{self, LoadOptions, ProberHooksWhen};
 use tracer_common::{names::Hook, ports::PortUse};
 use tracer_testbed::node::cgroup::{self, Cgroup};
 
-use common::{Killed, Scratch, Signal, printed, signal, soon, tracer};
+use common::{Killed, Signal, printed, signal, soon, tracer};
+use tracer_testing::TestFile;
 
 const PROBER: &str = "trc-prober";
 /// A name that tracer knows. No scenario uses it.
@@ -69,19 +70,35 @@ impl Prober {
 /// A running tracer.
 struct Tracer {
     child: Killed,
+    /// Its first record.
+    start: Value,
     records: Receiver<Value>,
-    stderr: String,
+    stderr: TestFile,
 }
 
 impl Tracer {
-    fn start(directory: &Scratch, flags: &[&str]) -> Self {
-        let stderr = directory.text("stderr");
+    fn start(flags: &[&str]) -> Self {
+        let stderr = TestFile::new("stderr", "");
         let mut command = tracer();
         command.args(["attach", "-o", "json"]).args(flags).env("TRACER_LOG", "warn,tracer::live=debug");
-        command.stdout(Stdio::piped()).stderr(File::create(&stderr).unwrap());
+        command.stdout(Stdio::piped()).stderr(File::create(&stderr.path).unwrap());
         let mut child = Killed(command.spawn().unwrap());
         let records = printed(&mut child);
-        Self { child, records, stderr }
+        Self { child, start: records.recv().unwrap(), records, stderr }
+    }
+
+    /// Whether this hook is attached.
+    fn has(&self, hook: &str) -> bool {
+        self.start["hooks"].as_array().unwrap().iter().any(|it| it["hook"] == hook)
+    }
+
+    /// Whether it watches the cgroups of probers, and not the whole node.
+    fn watches_cgroups(&self) -> bool {
+        self.has("sock_ops") && !self.has("inet_sock_set_state")
+    }
+
+    fn watches_the_node(&self) -> bool {
+        self.has("inet_sock_set_state") && !self.has("sock_ops")
     }
 
     /// Lets the prober connect to a closed port until a verdict comes, and checks the verdict.
@@ -106,12 +123,12 @@ impl Tracer {
     }
 
     fn warnings(&self) -> String {
-        let log = fs::read_to_string(&self.stderr).unwrap();
+        let log = fs::read_to_string(&self.stderr.path).unwrap();
         log.split_inclusive('\n').filter(|line| !line.contains(" DEBUG ")).collect()
     }
 
     fn counts_ports(&self) -> bool {
-        fs::read_to_string(&self.stderr).unwrap().contains("tracer counts who uses them")
+        fs::read_to_string(&self.stderr.path).unwrap().contains("tracer counts who uses them")
     }
 
     /// Detaches the link as `bpftool link detach` does.
@@ -132,18 +149,13 @@ impl Tracer {
     }
 }
 
-fn hooks(start: &Value) -> Vec<&str> {
-    start["hooks"].as_array().unwrap().iter().map(|hook| hook["hook"].as_str().unwrap()).collect()
-}
-
 #[test]
 #[ignore = "needs root"]
 fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
-    let (directory, first, second) = (Scratch::new(), new_cgroup("first"), new_cgroup("second"));
+    let (first, second) = (new_cgroup("first"), new_cgroup("second"));
     let mut prober = Prober::start(&first);
-    let tracer = Tracer::start(&directory, ALWAYS);
-    let start = tracer.records.recv().unwrap();
-    assert!(hooks(&start).contains(&"sock_ops") && !hooks(&start).contains(&"inet_sock_set_state"), "{start}");
+    let tracer = Tracer::start(ALWAYS);
+    assert!(tracer.watches_cgroups(), "{}", tracer.start);
     tracer.expect_refusal(&mut prober, 9);
     prober.move_to(second.path());
     tracer.expect_refusal(&mut prober, 11);
@@ -160,12 +172,11 @@ fn a_prober_is_followed_from_cgroup_to_cgroup_and_to_the_root() {
 #[test]
 #[ignore = "needs root"]
 fn a_detached_program_is_attached_again_and_other_tracers_keep_theirs() {
-    let (directory, other_directory, cgroup) = (Scratch::new(), Scratch::new(), new_cgroup("detached"));
+    let cgroup = new_cgroup("detached");
     let mut prober = Prober::start(&cgroup);
-    let (tracer, other) = (Tracer::start(&directory, ALWAYS), Tracer::start(&other_directory, ALWAYS));
+    let (tracer, other) = (Tracer::start(ALWAYS), Tracer::start(ALWAYS));
     for tracer in [&tracer, &other] {
-        let start = tracer.records.recv().unwrap();
-        assert!(hooks(&start).contains(&"sock_ops"), "{start}");
+        assert!(tracer.has("sock_ops"), "{}", tracer.start);
         tracer.expect_refusal(&mut prober, 9);
     }
     tracer.detach_sock_ops();
@@ -179,11 +190,10 @@ fn a_detached_program_is_attached_again_and_other_tracers_keep_theirs() {
 #[test]
 #[ignore = "needs root"]
 fn without_a_prober_the_whole_node_is_watched() {
-    let (directory, cgroup) = (Scratch::new(), new_cgroup("late"));
-    let tracer = Tracer::start(&directory, ALWAYS);
-    let start = tracer.records.recv().unwrap();
-    assert!(hooks(&start).contains(&"inet_sock_set_state") && !hooks(&start).contains(&"sock_ops"), "{start}");
-    let missing = start["missing_hooks"].as_array().unwrap();
+    let cgroup = new_cgroup("late");
+    let tracer = Tracer::start(ALWAYS);
+    assert!(tracer.watches_the_node(), "{}", tracer.start);
+    let missing = tracer.start["missing_hooks"].as_array().unwrap();
     let reason = missing.iter().find(|it| it["hook"] == "sock_ops").unwrap()["reason"].as_str().unwrap();
     assert!(reason.contains("no prober runs yet"), "{reason}");
     let mut prober = Prober::start(&cgroup);
@@ -193,12 +203,11 @@ fn without_a_prober_the_whole_node_is_watched() {
 #[test]
 #[ignore = "needs root"]
 fn tracer_chooses_the_cgroup_of_a_kubelet() {
-    let (directory, first, second) = (Scratch::new(), new_cgroup("own"), new_cgroup("another"));
+    let (first, second) = (new_cgroup("own"), new_cgroup("another"));
     let mut kubelet = Prober::named(KUBELET, first.path());
-    let tracer = Tracer::start(&directory, &[]);
-    let start = tracer.records.recv().unwrap();
-    assert!(hooks(&start).contains(&"sock_ops") && !hooks(&start).contains(&"inet_sock_set_state"), "{start}");
-    let choice = &start["prober_hooks"];
+    let tracer = Tracer::start(&[]);
+    assert!(tracer.watches_cgroups(), "{}", tracer.start);
+    let choice = &tracer.start["prober_hooks"];
     assert_eq!(choice["used"], true);
     assert!(choice["reason"].as_str().unwrap().contains(first.path().to_str().unwrap()), "{choice}");
     tracer.expect_refusal(&mut kubelet, 9);
@@ -211,12 +220,11 @@ fn tracer_chooses_the_cgroup_of_a_kubelet() {
 #[test]
 #[ignore = "needs root"]
 fn others_in_the_cgroup_of_a_kubelet_are_not_watched() {
-    let (directory, cgroup) = (Scratch::new(), new_cgroup("shared"));
+    let cgroup = new_cgroup("shared");
     let mut runtime = Prober::start(&cgroup);
     let mut kubelet = Prober::named(KUBELET, cgroup.path());
-    let tracer = Tracer::start(&directory, &[]);
-    let start = tracer.records.recv().unwrap();
-    assert!(hooks(&start).contains(&"sock_ops"), "{start}");
+    let tracer = Tracer::start(&[]);
+    assert!(tracer.has("sock_ops"), "{}", tracer.start);
     let first = soon("a verdict", || {
         runtime.connect(11);
         kubelet.connect(9);
@@ -228,11 +236,10 @@ fn others_in_the_cgroup_of_a_kubelet_are_not_watched() {
 #[test]
 #[ignore = "needs root"]
 fn tracer_keeps_the_default_hooks_for_a_kubelet_in_the_root_cgroup() {
-    let directory = Scratch::new();
     let mut kubelet = Prober::named(KUBELET, &cgroup::root().unwrap());
-    let tracer = Tracer::start(&directory, &[]);
-    let start = tracer.records.recv().unwrap();
-    assert!(hooks(&start).contains(&"inet_sock_set_state") && !hooks(&start).contains(&"sock_ops"), "{start}");
+    let tracer = Tracer::start(&[]);
+    let start = &tracer.start;
+    assert!(tracer.watches_the_node(), "{start}");
     assert!(!start["missing_hooks"].to_string().contains("sock_ops"), "it is not missing: {start}");
     let choice = &start["prober_hooks"];
     assert_eq!(choice["used"], false);
@@ -258,11 +265,11 @@ const MANY: u64 = 700;
 #[test]
 #[ignore = "needs root"]
 fn the_users_of_source_ports_are_counted_while_many_ports_are_in_use() {
-    let (directory, cgroup) = (Scratch::new(), new_cgroup("ports"));
+    let cgroup = new_cgroup("ports");
     let _prober = Prober::start(&cgroup);
     use_ports(MANY);
-    let tracer = Tracer::start(&directory, ALWAYS);
-    assert!(hooks(&tracer.records.recv().unwrap()).contains(&"sock_ops"));
+    let tracer = Tracer::start(ALWAYS);
+    assert!(tracer.has("sock_ops"));
     soon("the programs that count", || tracer.counts_ports().then_some(()));
     use_ports(MANY);
     let used = tracer.end().into_iter().find(|record| record["event"] == "port_pressure").unwrap();
@@ -274,12 +281,12 @@ fn the_users_of_source_ports_are_counted_while_many_ports_are_in_use() {
 #[test]
 #[ignore = "needs root"]
 fn nobody_pays_for_counted_ports_while_the_prober_has_enough() {
-    let (directory, cgroup) = (Scratch::new(), new_cgroup("enough"));
+    let cgroup = new_cgroup("enough");
     let _prober = Prober::run(Command::new("unshare").args(["--net", "bash"]), PROBER, cgroup.path());
     // Of another network namespace.
     use_ports(MANY);
-    let tracer = Tracer::start(&directory, ALWAYS);
-    assert!(hooks(&tracer.records.recv().unwrap()).contains(&"sock_ops"));
+    let tracer = Tracer::start(ALWAYS);
+    assert!(tracer.has("sock_ops"));
     use_ports(MANY);
     assert!(tracer.end().iter().all(|record| record["event"] != "port_pressure"));
     assert!(!tracer.counts_ports());
