@@ -30,11 +30,19 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_frozen_other_worker", Some(Cause::SlowResponse), other_worker_is_stopped),
     Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
     Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]).and_v6(),
-    Scenario::new("target_starved_file_system", STARVED, blocked).needs(&[Need::Fuse, Need::Pressure]).and_v6(),
-    Scenario::new("target_starved_queue", STARVED, blocked_with_full_queue).needs(&[Need::Fuse, Need::Pressure]),
-    Scenario::new("slow_response_vfork", Some(Cause::SlowResponse), spawns).needs(&[Need::Fuse]),
-    Scenario::new("accept_queue_overflow_vfork", Some(Cause::AcceptQueueOverflow), spawns_with_full_queue)
+    Scenario::new("target_starved_file_system", STARVED, |s| blocked(s, "blocked", &[HUNG_DISK]))
+        .needs(&[Need::Fuse, Need::Pressure])
+        .and_v6(),
+    Scenario::new("target_starved_queue", STARVED, |s| {
+        blocked_with_full_queue(s, "blocked", &["the accept queue of", HUNG_DISK])
+    })
+    .needs(&[Need::Fuse, Need::Pressure]),
+    Scenario::new("slow_response_vfork", Some(Cause::SlowResponse), |s| blocked(s, "spawns", &[VFORK]))
         .needs(&[Need::Fuse]),
+    Scenario::new("accept_queue_overflow_vfork", Some(Cause::AcceptQueueOverflow), |s| {
+        blocked_with_full_queue(s, "spawns", &[VFORK])
+    })
+    .needs(&[Need::Fuse]),
 ];
 
 /// The process is stopped by a signal, as a debugger, a script or job control do.
@@ -114,34 +122,24 @@ fn fails_with_workers(fixture: &mut Fixture<'_>, stopped: &str) -> Result<()> {
 
 const HUNG_DISK: &str = "none of its tasks could run: they waited for the disk or a network file system";
 
-/// The server opens its log, on a file system that never answers.
-fn blocked(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (pod, _hung) = serve_blocked(fixture, "blocked")?;
-    fixture.mentions(&[HUNG_DISK]);
+/// The server waits in vfork() for a child, which has not called exec. That is state D, and no wait for a disk.
+const VFORK: &str = "waits for a child process that has not called exec yet (vfork)";
+
+/// Serves with a process that waits in state D for a file system that never answers. `blocked` opens its log there,
+/// `spawns` runs a program of it.
+fn blocked(fixture: &mut Fixture<'_>, mode: &str, words: &[&str]) -> Result<()> {
+    let (pod, _hung) = serve_blocked(fixture, mode)?;
+    fixture.mentions(words);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The same after some probes: their connections fill the accept queue.
-fn blocked_with_full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (pod, _hung) = serve_blocked(fixture, "blocked")?;
-    fixture.mentions(&["the accept queue of", HUNG_DISK]);
+fn blocked_with_full_queue(fixture: &mut Fixture<'_>, mode: &str, words: &[&str]) -> Result<()> {
+    let (pod, _hung) = serve_blocked(fixture, mode)?;
+    fixture.mentions(words);
     fails_with_full_queue(fixture, pod)
 }
 
-/// The server waits in vfork() for a child, which has not called exec. That is state D, and no wait for a disk.
-fn spawns(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (pod, _hung) = serve_blocked(fixture, "spawns")?;
-    fixture.mentions(&["waits for a child process that has not called exec yet (vfork)"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-fn spawns_with_full_queue(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (pod, _hung) = serve_blocked(fixture, "spawns")?;
-    fixture.mentions(&["waits for a child process that has not called exec yet (vfork)"]);
-    fails_with_full_queue(fixture, pod)
-}
-
-/// Serves with a process that waits in state D for a file system that never answers.
 fn serve_blocked(fixture: &mut Fixture<'_>, mode: &str) -> Result<(SocketAddr, Hung)> {
     let (pod, options) = (fixture.pod(HTTP)?, fixture.options);
     let hung = Hung::new(&options.scratch.join("hung"))?;

@@ -19,9 +19,12 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused_after_end", REFUSED, after_end),
     Scenario::new("connection_refused_beside_commands", REFUSED, beside_commands).without_specs().and_v6(),
     Scenario::new("connection_refused_beside_redirect", REFUSED, beside_redirect).without_specs(),
-    Scenario::new("handshake_rst", Some(Cause::HandshakeRst), handshake_rst)
-        .needs(&[Need::PacketSocket])
-        .on_every_kernel(),
+    // A network appliance sends the RST, not the TCP of a kernel.
+    Scenario::new("handshake_rst", Some(Cause::HandshakeRst), |s| {
+        stopped_by_appliance(s, "appliance", Ending::Refused)
+    })
+    .needs(&[Need::PacketSocket])
+    .on_every_kernel(),
     Scenario::new("mid_stream_rst", RST, |s| s.serving_fails("rst", Kind::Http, Ending::Reset))
         .on_every_kernel()
         .and_v6_on_every_kernel(),
@@ -47,8 +50,11 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_after_handshake", SLOW, |s| {
         s.serving_fails("tls-hang-request", Kind::Https, Ending::Timeout)
     }),
-    Scenario::new("slow_response_throttled", SLOW, throttled).also(Cause::CpuThrottled).needs(&[Need::CpuQuota]),
-    Scenario::new("slow_response_throttled_above", SLOW, throttled_above)
+    Scenario::new("slow_response_throttled", SLOW, |s| throttled(s, [Cgroup::throttled("throttled")?]))
+        .also(Cause::CpuThrottled)
+        .needs(&[Need::CpuQuota]),
+    // The limit is of the cgroup above the container's.
+    Scenario::new("slow_response_throttled_above", SLOW, |s| throttled(s, Cgroup::throttled_above("throttled")?))
         .also(Cause::CpuThrottled)
         .needs(&[Need::CpuQuota]),
     Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).and_v6(),
@@ -66,7 +72,9 @@ pub(super) const ALL: &[Scenario] = &[
         by_url(s, "hang", Kind::Http, Ending::Timeout, "context deadline exceeded")
     })
     .without_specs(),
-    Scenario::new("unexplained", Some(Cause::Unexplained), unexplained).needs(&[Need::PacketSocket]),
+    // A network appliance drops the SYN silently. There is no evidence.
+    Scenario::new("unexplained", Some(Cause::Unexplained), |s| stopped_by_appliance(s, "mute", Ending::Timeout))
+        .needs(&[Need::PacketSocket]),
     Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting).needs(&[Need::PacketSocket]),
     Scenario::new("closed_without_answer", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof))
         .on_every_kernel()
@@ -243,19 +251,12 @@ fn after_end(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-/// A network appliance sends the RST, not the TCP of a kernel.
-fn handshake_rst(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = appliance(fixture, "appliance")?;
-    fixture.fails(Kind::Http, pod, Ending::Refused)
+fn stopped_by_appliance(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
+    let pod = appliance(fixture, mode)?;
+    fixture.fails(Kind::Http, pod, how)
 }
 
-/// A network appliance drops the SYN silently. There is no evidence.
-fn unexplained(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = appliance(fixture, "mute")?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// As [`unexplained`], but the prober keeps its socket in SYN_SENT for two minutes. tracer emits the verdict when the
+/// The appliance is mute, and the prober keeps its socket in SYN_SENT for two minutes. tracer emits the verdict when the
 /// probe times out.
 fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = appliance(fixture, "mute")?;
@@ -384,16 +385,9 @@ fn killed(fixture: &mut Fixture<'_>) -> Result<()> {
 }
 
 /// The process needs the CPU, and its container has used up its CPU quota. `also` of the verdict says that.
-fn throttled(fixture: &mut Fixture<'_>) -> Result<()> {
+fn throttled(fixture: &mut Fixture<'_>, groups: impl IntoIterator<Item = Cgroup>) -> Result<()> {
     let pod = fixture.serving("burn", HTTP)?;
-    fixture.pod_of(pod)?.join([Cgroup::throttled("throttled")?])?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// The same, but the limit is of the cgroup above the container's.
-fn throttled_above(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("burn", HTTP)?;
-    fixture.pod_of(pod)?.join(Cgroup::throttled_above("throttled")?)?;
+    fixture.pod_of(pod)?.join(groups)?;
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -16,8 +16,14 @@ pub(super) const ALL: &[Scenario] = &[
         .own()
         .needs(&[Need::Nft])
         .and_v6(),
-    Scenario::new("firewall_drop_translated", Some(Cause::FirewallDrop), dropped).own().needs(&[Need::Nft]),
-    Scenario::new("firewall_reject_translated", Some(Cause::FirewallReject), rejected).own().needs(&[Need::Nft]),
+    Scenario::new("firewall_drop_translated", Some(Cause::FirewallDrop), |s| stopped(s, "drop", Ending::Timeout))
+        .own()
+        .needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_translated", Some(Cause::FirewallReject), |s| {
+        stopped(s, "reject with tcp reset", Ending::Refused)
+    })
+    .own()
+    .needs(&[Need::Nft]),
 ];
 
 /// The source address of probes after the NAT.
@@ -51,8 +57,8 @@ fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
-/// Adds a pod with a rule for the translated address of the prober.
-fn rule(fixture: &mut Fixture<'_>, verdict: &str) -> Result<SocketAddr> {
+/// A rule of the pod for the translated address of the prober stops the probe.
+fn stopped(fixture: &mut Fixture<'_>, verdict: &str, how: Ending) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     translate(fixture, pod)?;
     let source = translated_source(fixture.family);
@@ -60,15 +66,5 @@ fn rule(fixture: &mut Fixture<'_>, verdict: &str) -> Result<SocketAddr> {
         "table ip guard {{ chain in {{ type filter hook input priority 0; ip saddr {source} tcp dport {HTTP} {verdict}; }}; }}\n"
     ))?;
     fixture.mentions(&["in chain ip guard in", "its source address had been translated"]);
-    Ok(pod)
-}
-
-fn dropped(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = rule(fixture, "drop")?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-fn rejected(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = rule(fixture, "reject with tcp reset")?;
-    fixture.fails(Kind::Http, pod, Ending::Refused)
+    fixture.fails(Kind::Http, pod, how)
 }
