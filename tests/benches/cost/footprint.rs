@@ -10,8 +10,8 @@ use tracer_tests::stats::Sample;
 
 use super::report::{Row, Target, spread};
 use super::stage::{Prober, REFUSED, Stage};
-use super::subject::Subject;
-use super::{PROBER, Plan, THREADS, UNTRACKED};
+use super::subject::{Subject, memory_of};
+use super::{PROBER, Plan, UNTRACKED};
 
 /// The target of anonymous memory without failures, MiB.
 const IDLE: f64 = 4.0;
@@ -70,7 +70,7 @@ fn memory(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
 /// The memory during 200 failing attempts a second. A full node has 75 a second, and almost none fail.
 fn probing(stage: &Stage, plan: Plan, tracer: &Subject) -> Result<Memory> {
     let mut prober = Prober::start(stage)?;
-    let load = stage.load(UNTRACKED, THREADS, 60.0)?;
+    let load = stage.load(UNTRACKED, 60.0)?;
     prober.attempts(REFUSED, plan.attempts, Duration::from_millis(5))?;
     let memory = Memory::of(tracer);
     drop(load);
@@ -78,7 +78,7 @@ fn probing(stage: &Stage, plan: Plan, tracer: &Subject) -> Result<Memory> {
 }
 
 fn under_load(stage: &Stage, plan: Plan, tracer: &Subject, comm: &str) -> Result<Memory> {
-    let load = stage.load(comm, THREADS, plan.seconds)?;
+    let load = stage.load(comm, plan.seconds)?;
     let mut worst: Option<Memory> = None;
     for _ in 0..(plan.seconds * 10.0) as usize {
         thread::sleep(Duration::from_millis(100));
@@ -102,7 +102,7 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn of(tracer: &Subject) -> Result<Self> {
-        let mib = |field: &str| tracer.memory(field).map(|kib| kib / 1024.0);
+        let mib = |field: &str| memory_of(tracer.pid(), field);
         Ok(Self {
             resident: mib("VmRSS")?,
             peak: mib("VmHWM")?,

@@ -30,7 +30,7 @@ use super::Plan;
 use super::node::{PORT, pods_at};
 use super::report::{Row, Target};
 use super::stage::{DROPPED, Prober, REFUSED, Stage, bench_pod};
-use super::subject::{Line, Subject};
+use super::subject::{Line, Subject, cpu_seconds_of, memory_of};
 
 /// Pods where something else grows.
 const PODS: usize = 25;
@@ -167,7 +167,7 @@ fn measure(site: &Site<'_>, layout: &Layout, plan: Plan) -> Result<[f64; MEASURE
     let flags: Vec<&str> = layout.flags.iter().map(String::as_str).collect();
     let mut prober = Prober::start(site.stage)?;
     let tracer = Subject::start(site.stage, "run", &flags)?;
-    let started = tracer.cpu_seconds_of_all()?;
+    let started = cpu_seconds_of(tracer.pid())?;
     // tracer inspects each new target once. That is no part of the permanent cost.
     let targets = site.addresses[..layout.pods].iter().map(|address| SocketAddr::from((*address, PORT))).cycle();
     prober.connect_each(Kind::Http, targets.clone().take(layout.pods), PATIENCE, Duration::from_millis(20))?;
@@ -189,7 +189,7 @@ fn measure(site: &Site<'_>, layout: &Layout, plan: Plan) -> Result<[f64; MEASURE
     })?;
     let of_dropped = (share - steady).max(0.0) * begun.elapsed().as_secs_f64() / dropped as f64;
     prober.connect_each(Kind::Tcp, std::iter::repeat_n(REFUSED, REFUSALS), PATIENCE, Duration::from_millis(100))?;
-    let memory = tracer.memory("RssAnon")? / 1024.0;
+    let memory = memory_of(tracer.pid(), "RssAnon")?;
     let attached = tracer.attached_after.as_secs_f64();
     let lines = tracer.stop()?;
     let [refused, firewall] = ["connection_refused", "firewall_drop"].map(|cause| latency(&lines, cause));
@@ -198,9 +198,9 @@ fn measure(site: &Site<'_>, layout: &Layout, plan: Plan) -> Result<[f64; MEASURE
 
 /// The processor time of tracer during some work, as a share of one core.
 fn cpu_share(tracer: &Subject, work: impl FnOnce() -> Result<()>) -> Result<f64> {
-    let (worked, begun) = (tracer.cpu_seconds_of_all()?, Instant::now());
+    let (worked, begun) = (cpu_seconds_of(tracer.pid())?, Instant::now());
     work()?;
-    Ok((tracer.cpu_seconds_of_all()? - worked) / begun.elapsed().as_secs_f64())
+    Ok((cpu_seconds_of(tracer.pid())? - worked) / begun.elapsed().as_secs_f64())
 }
 
 /// The median latency of the verdicts with this cause, in milliseconds.

@@ -13,7 +13,7 @@ use tracer_tests::stats::Sample;
 use super::report::{Row, Target, spread};
 use super::stage::{DROPPED, Prober, REFUSED, Stage};
 use super::subject::{Line, Subject};
-use super::{Plan, THREADS, UNTRACKED};
+use super::{Plan, UNTRACKED};
 
 /// The time between attempts on a full node: 250 pods with three probes each in ten seconds. Here all of them fail.
 const PACE: Duration = Duration::from_micros(13_333);
@@ -46,7 +46,7 @@ fn case(stage: &Stage, plan: Plan, failure: &Failure, busy: bool) -> Result<[Row
     let tracer = Subject::start(stage, "attach", &[])?;
     let mut prober = Prober::start(stage)?;
     let seconds = plan.attempts as f64 * PACE.as_secs_f64() * 3.0 + 5.0;
-    let load = busy.then(|| stage.load(UNTRACKED, THREADS, seconds)).transpose()?;
+    let load = busy.then(|| stage.load(UNTRACKED, seconds)).transpose()?;
     std::thread::sleep(Duration::from_millis(500));
     prober.attempts(failure.dst, plan.attempts, PACE)?;
     std::thread::sleep(Duration::from_millis(100));

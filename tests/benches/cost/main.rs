@@ -108,7 +108,6 @@ struct Plan {
 const FULL: Plan = Plan { rounds: 31, seconds: 0.7, attempts: 500, starts: 10 };
 const QUICK: Plan = Plan { rounds: 5, seconds: 0.7, attempts: 100, starts: 3 };
 
-const THREADS: u32 = 4;
 /// Name of a process that is no prober.
 const UNTRACKED: &str = "load";
 /// With these flags only probers pay for the hooks, as far as the kernel allows.

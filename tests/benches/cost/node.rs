@@ -14,8 +14,8 @@ use tracer_testbed::probe::Kind;
 use super::footprint::Memory;
 use super::report::{Row, Target};
 use super::stage::{Load, PATIENCE, Prober, Stage};
-use super::subject::Subject;
-use super::{Plan, THREADS, UNTRACKED};
+use super::subject::{Subject, cpu_seconds_of};
+use super::{Plan, UNTRACKED};
 
 const PODS: u8 = 250;
 const NODE_NAME: &str = "node-1";
@@ -31,7 +31,7 @@ const MEMORY: f64 = 16.0;
 /// Load of other processes on the node.
 struct Beside {
     what: &'static str,
-    load: fn(&Stage, &str, u32, f64) -> Result<Load>,
+    load: fn(&Stage, &str, f64) -> Result<Load>,
 }
 
 const BESIDE: [Beside; 2] =
@@ -52,14 +52,14 @@ fn case(stage: &Stage, plan: Plan, addresses: &[Ipv4Addr], beside: &Beside) -> R
     let tracer = Subject::in_cluster(stage, &kubeconfig, NODE_NAME)?;
     let seconds = plan.seconds * 15.0;
     let mut prober = Prober::start(stage)?;
-    let load = (beside.load)(stage, UNTRACKED, THREADS, seconds + addresses.len() as f64 / RATE + 1.0)?;
+    let load = (beside.load)(stage, UNTRACKED, seconds + addresses.len() as f64 / RATE + 1.0)?;
     let targets = addresses.iter().map(|address| SocketAddr::from((*address, PORT))).cycle();
     let (count, every) = ((seconds * RATE) as usize, Duration::from_secs_f64(1.0 / RATE));
     // tracer inspects each new target once. That is no part of the permanent cost.
     prober.connect_each(Kind::Http, targets.clone().take(addresses.len()), PATIENCE, every)?;
-    let (worked, begun) = (tracer.cpu_seconds_of_all()?, Instant::now());
+    let (worked, begun) = (cpu_seconds_of(tracer.pid())?, Instant::now());
     prober.connect_each(Kind::Http, targets.take(count), PATIENCE, every)?;
-    let (took, worked) = (begun.elapsed().as_secs_f64(), tracer.cpu_seconds_of_all()? - worked);
+    let (took, worked) = (begun.elapsed().as_secs_f64(), cpu_seconds_of(tracer.pid())? - worked);
     let memory = Memory::of(&tracer)?;
     let untracked = load.finish()?.per_second;
     let ended = tracer.stop()?;

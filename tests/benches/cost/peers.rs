@@ -101,11 +101,10 @@ fn round(stage: &Stage, load: &mut Load, plan: Plan, command: &[&str]) -> Result
     let before = cpu_seconds_of(tool.pid())?;
     let made = load.during(plan.seconds)?;
     let own_us = (cpu_seconds_of(tool.pid())? - before) * 1e6 / made.connections;
-    let mib = |field: &str| memory_of(tool.pid(), field).map(|kib| kib / 1024.0);
-    let (anonymous_mib, file_mib) = (mib("RssAnon")?, mib("RssFile")?);
+    let [anonymous_mib, file_mib] = ["RssAnon", "RssFile"].map(|field| memory_of(tool.pid(), field));
     tool.end()?;
     let lost = lost(&fs::read_to_string(&output)?);
-    Ok(Round { made, own_us, anonymous_mib, file_mib, lost })
+    Ok(Round { made, own_us, anonymous_mib: anonymous_mib?, file_mib: file_mib?, lost })
 }
 
 /// A running tool.

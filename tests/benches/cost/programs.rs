@@ -15,7 +15,7 @@ use serde_json::json;
 use super::report::Row;
 use super::stage::Stage;
 use super::subject::Subject;
-use super::{PROBER, PROBER_HOOKS, Plan, THREADS, UNTRACKED};
+use super::{PROBER, PROBER_HOOKS, Plan, UNTRACKED};
 
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
@@ -57,7 +57,7 @@ fn case(stage: &Stage, plan: Plan, comm: &str, name: &str, flags: &[&str]) -> Re
     let tracer = Subject::start(stage, "attach", flags)?;
     thread::sleep(Duration::from_millis(300));
     let before = programs(tracer.pid())?;
-    let made = stage.load(comm, THREADS, plan.seconds)?.finish()?;
+    let made = stage.load(comm, plan.seconds)?.finish()?;
     let after = programs(tracer.pid())?;
     let names = names();
     tracer.stop()?;

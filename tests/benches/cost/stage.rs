@@ -19,7 +19,7 @@ use tracer_testbed::node::sweep::sweep;
 use tracer_testbed::options::{Options, Scratch};
 use tracer_testbed::pods::{self, PodSpec, tcp_probe};
 use tracer_testbed::probe::{Kind, ProbeRequest};
-use tracer_testbed::prober::Request;
+use tracer_testbed::prober::{self, Request};
 use tracer_testbed::proc::Proc;
 
 use super::PROBER;
@@ -76,8 +76,8 @@ impl Stage {
     }
 
     /// An idle prober in a cgroup of its own.
-    pub(super) fn prober_in_cgroup(&self) -> Result<tracer_testbed::prober::Prober> {
-        tracer_testbed::prober::Prober::start(&self.node, &self.options)
+    pub(super) fn prober_in_cgroup(&self) -> Result<prober::Prober> {
+        prober::Prober::start(&self.node, &self.options)
     }
 
     /// The path of a file that is removed with the stage.
@@ -86,19 +86,19 @@ impl Stage {
     }
 
     /// Short connections over the loopback for some seconds.
-    pub(super) fn load(&self, comm: &str, threads: u32, seconds: f64) -> Result<Load> {
-        self.spawn_load(comm, threads, seconds, &[])
+    pub(super) fn load(&self, comm: &str, seconds: f64) -> Result<Load> {
+        self.spawn_load(comm, seconds, &[])
     }
 
     /// Connects to a port without a listener. Two cores make more of these than of answered connections.
-    pub(super) fn refused(&self, comm: &str, threads: u32, seconds: f64) -> Result<Load> {
-        self.spawn_load(comm, threads, seconds, &["--refused"])
+    pub(super) fn refused(&self, comm: &str, seconds: f64) -> Result<Load> {
+        self.spawn_load(comm, seconds, &["--refused"])
     }
 
-    fn spawn_load(&self, comm: &str, threads: u32, seconds: f64, how: &[&str]) -> Result<Load> {
+    fn spawn_load(&self, comm: &str, seconds: f64, how: &[&str]) -> Result<Load> {
         let mut command = self.options.helper(&self.load, Role::Load)?;
         command.args(how);
-        command.args(["--comm", comm, "--threads", &threads.to_string(), "--seconds", &seconds.to_string()]);
+        command.args(["--comm", comm, "--threads", "4", "--seconds", &seconds.to_string()]);
         Ok(Load { proc: Proc::spawn(command)?, patience: Duration::from_secs_f64(seconds) + self.options.patience })
     }
 

@@ -97,32 +97,23 @@ impl Subject {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// A field of `/proc/PID/status` in KiB.
-    pub(super) fn memory(&self, field: &str) -> Result<f64> {
-        memory_of(self.pid(), field)
-    }
-
     /// Processor time of its event loop so far, in seconds.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/schedstat", self.pid())).context("schedstat of tracer")?;
         let run: f64 = stat.split_whitespace().next().unwrap_or_default().parse().context("schedstat of tracer")?;
         Ok(run / 1e9)
     }
-
-    /// Processor time of all its threads so far, including those that have ended.
-    pub(super) fn cpu_seconds_of_all(&self) -> Result<f64> {
-        cpu_seconds_of(self.pid())
-    }
 }
 
-/// A field of `/proc/PID/status` in KiB.
+/// A field of `/proc/PID/status` in MiB.
 pub(super) fn memory_of(pid: Pid, field: &str) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).context("status of a process")?;
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    line.and_then(|value| value.split_whitespace().next()?.parse().ok()).with_context(|| format!("{field} of {pid}"))
+    let kib = line.and_then(|value| value.split_whitespace().next()?.parse::<f64>().ok());
+    Ok(kib.with_context(|| format!("{field} of {pid}"))? / 1024.0)
 }
 
-/// Processor time of a process so far, in seconds.
+/// Processor time of all threads of a process so far, in seconds. Those that have ended count.
 pub(super) fn cpu_seconds_of(pid: Pid) -> Result<f64> {
     let spent = clock_getcpuclockid(pid).and_then(clock_gettime).context("processor time of a process")?;
     Ok(Duration::from(spent).as_secs_f64())

@@ -11,7 +11,7 @@ use tracer_tests::stats::Sample;
 use super::report::{Row, Target, spread};
 use super::stage::{Load, Made, Stage};
 use super::subject::Subject;
-use super::{PROBER, PROBER_HOOKS, Plan, THREADS, UNTRACKED};
+use super::{PROBER, PROBER_HOOKS, Plan, UNTRACKED};
 
 /// Pause before each round, so that the kernel can free namespaces and programs of the last one (RCU).
 pub(super) const SETTLE: Duration = Duration::from_millis(300);
@@ -50,7 +50,7 @@ struct Comparison {
 /// One load for all rounds: its own start would be the largest difference between them. It is steady when its first
 /// ports are used again.
 pub(super) fn steady_load(stage: &Stage) -> Result<Load> {
-    let load = stage.load(UNTRACKED, THREADS, 3600.0)?;
+    let load = stage.load(UNTRACKED, 3600.0)?;
     thread::sleep(Duration::from_secs(10));
     Ok(load)
 }
@@ -164,7 +164,7 @@ pub(super) fn events(stage: &Stage, plan: Plan) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, comm, flags) in cases {
         let rounds: Vec<Round> = (0..3)
-            .map(|_| with_tracer(stage, flags, || stage.load(comm, THREADS, plan.seconds)?.finish()))
+            .map(|_| with_tracer(stage, flags, || stage.load(comm, plan.seconds)?.finish()))
             .collect::<Result<_>>()?;
         rows.extend(event_rows(name, &rounds));
     }
