@@ -6,14 +6,32 @@ use serde_json::{Value, json};
 pub(super) struct Case {
     /// Name of the pod. Its first word is the handler of the probe.
     pub(super) name: &'static str,
-    /// What its container runs: a server of `script`, or a shell command.
-    pub(super) runs: &'static str,
+    server: Server,
+    handler: Handler,
     /// How the node breaks the path to the pod.
     pub(super) path: Path,
     /// tracer must report one of these causes.
     pub(super) causes: &'static [&'static str],
     /// Causes that tracer may also report, for other attempts.
     pub(super) beside: &'static [&'static str],
+}
+
+/// What the container runs.
+enum Server {
+    /// Nothing that listens.
+    Idle,
+    /// busybox's HTTP server.
+    Httpd,
+    /// A server that takes each request, and then runs this line of the shell.
+    Takes(&'static str),
+}
+
+enum Handler {
+    /// With this path.
+    Http(&'static str),
+    Tcp,
+    /// With this command.
+    Exec(&'static [&'static str]),
 }
 
 /// How the node breaks the path to a pod.
@@ -32,8 +50,8 @@ const HTTPD: &str = "mkdir -p /tmp/w/cgi-bin && printf '#!/bin/sh\\nexec sleep 1
 const TAKE: &str = "printf '#!/bin/sh\\nwhile read -r l; do l=${l%%?}; [ -z \"$l\" ] && break; done\\n%s\\n' ";
 
 impl Case {
-    const fn new(name: &'static str, runs: &'static str, causes: &'static [&'static str]) -> Self {
-        Self { name, runs, path: Path::Free, causes, beside: &[] }
+    const fn new(name: &'static str, server: Server, handler: Handler, causes: &'static [&'static str]) -> Self {
+        Self { name, server, handler, path: Path::Free, causes, beside: &[] }
     }
 
     const fn beside(mut self, beside: &'static [&'static str]) -> Self {
@@ -54,10 +72,10 @@ impl Case {
 
     /// Its readiness probe.
     pub(super) fn probe(&self) -> Value {
-        let mut probe = match self.name.split('-').next() {
-            Some("http") => json!({ "httpGet": { "path": self.http_path(), "port": 8080 } }),
-            Some("tcp") => json!({ "tcpSocket": { "port": 8080 } }),
-            _ => json!({ "exec": { "command": self.command() } }),
+        let mut probe = match self.handler {
+            Handler::Http(path) => json!({ "httpGet": { "path": path, "port": 8080 } }),
+            Handler::Tcp => json!({ "tcpSocket": { "port": 8080 } }),
+            Handler::Exec(command) => json!({ "exec": { "command": command } }),
         };
         // Gives the container time to listen.
         probe["initialDelaySeconds"] = 3.into();
@@ -66,37 +84,16 @@ impl Case {
         probe
     }
 
-    fn http_path(&self) -> &'static str {
-        match self.name {
-            "http-hang" => "/cgi-bin/hang",
-            "http-status" => "/nothing-there",
-            _ => "/",
-        }
-    }
-
-    fn command(&self) -> Vec<&'static str> {
-        match self.name {
-            "exec-timeout" => vec!["sleep", "60"],
-            "exec-no-program" => vec!["/no/such/program"],
-            "exec-words" => vec!["cat", "/no/such/file"],
-            "exec-status" => vec!["sh", "-c", "echo not yet; exit 3"],
-            _ => vec!["false"],
-        }
-    }
-
     /// The shell line of its container.
     pub(super) fn script(&self) -> String {
-        let serve = |answer: &str| {
-            format!(
-                "{TAKE} \"{answer}\" >/tmp/serve; chmod +x /tmp/serve; while :; do nc -l -p 8080 -e /tmp/serve; done"
-            )
-        };
-        match self.runs {
-            "httpd" => HTTPD.to_owned(),
-            "close" => serve("exit 0"),
-            "garbage" => serve("echo this is not the protocol"),
-            "idle" => "exec sleep 1000000".to_owned(),
-            other => other.to_owned(),
+        match self.server {
+            Server::Idle => "exec sleep 1000000".to_owned(),
+            Server::Httpd => HTTPD.to_owned(),
+            Server::Takes(then) => {
+                format!(
+                    "{TAKE} \"{then}\" >/tmp/serve; chmod +x /tmp/serve; while :; do nc -l -p 8080 -e /tmp/serve; done"
+                )
+            }
         }
     }
 }
@@ -106,25 +103,36 @@ const NO_RUNTIME: &[&str] = &["exec_not_run"];
 const EXEC: &[&str] = &["exec_failed"];
 const REFUSED: &[&str] = &["connection_refused", "not_listening_yet"];
 
+/// A probe with this command.
+const fn exec(name: &'static str, command: &'static [&'static str], causes: &'static [&'static str]) -> Case {
+    Case::new(name, Server::Idle, Handler::Exec(command), causes).beside(NO_RUNTIME)
+}
+
 /// Five failures for each handler. There is none for gRPC: that needs an image with such a server.
 pub(super) const CASES: &[Case] = &[
-    Case::new("http-refused", "idle", REFUSED),
-    Case::new("http-status", "httpd", &["app_status_failure"]),
-    Case::new("http-hang", "httpd", &["slow_response"]),
+    Case::new("http-refused", Server::Idle, Handler::Http("/"), REFUSED),
+    Case::new("http-status", Server::Httpd, Handler::Http("/nothing-there"), &["app_status_failure"]),
+    Case::new("http-hang", Server::Httpd, Handler::Http("/cgi-bin/hang"), &["slow_response"]),
     // Their server listens again for each attempt, so some attempts are refused.
-    Case::new("http-close", "close", &["closed_without_answer"]).beside(REFUSED),
-    Case::new("http-garbage", "garbage", &["app_status_failure"]).beside(REFUSED),
-    Case::new("tcp-refused", "idle", REFUSED),
-    Case::new("tcp-drop", "httpd", &["firewall_drop"]).path(Path::Rule("drop")),
-    Case::new("tcp-reject", "httpd", &["firewall_reject"]).path(Path::Rule("reject")),
-    Case::new("tcp-reset", "httpd", &["firewall_reject"]).path(Path::Rule("reject with tcp reset")),
-    Case::new("tcp-no-route", "httpd", &["route_unreachable"]).path(Path::Route("unreachable")),
+    Case::new("http-close", Server::Takes("exit 0"), Handler::Http("/"), &["closed_without_answer"]).beside(REFUSED),
+    Case::new(
+        "http-garbage",
+        Server::Takes("echo this is not the protocol"),
+        Handler::Http("/"),
+        &["app_status_failure"],
+    )
+    .beside(REFUSED),
+    Case::new("tcp-refused", Server::Idle, Handler::Tcp, REFUSED),
+    Case::new("tcp-drop", Server::Httpd, Handler::Tcp, &["firewall_drop"]).path(Path::Rule("drop")),
+    Case::new("tcp-reject", Server::Httpd, Handler::Tcp, &["firewall_reject"]).path(Path::Rule("reject")),
+    Case::new("tcp-reset", Server::Httpd, Handler::Tcp, &["firewall_reject"]).path(Path::Rule("reject with tcp reset")),
+    Case::new("tcp-no-route", Server::Httpd, Handler::Tcp, &["route_unreachable"]).path(Path::Route("unreachable")),
     // It prints nothing. Kubelets before 1.24 log the same for a command that times out.
-    Case::new("exec-silent", "idle", &["unexplained"]).beside(NO_RUNTIME),
-    Case::new("exec-status", "idle", EXEC).beside(NO_RUNTIME),
-    Case::new("exec-words", "idle", EXEC).beside(NO_RUNTIME),
-    Case::new("exec-no-program", "idle", EXEC).beside(NO_RUNTIME),
-    Case::new("exec-timeout", "idle", &["exec_timeout", "unexplained"]).beside(NO_RUNTIME),
+    exec("exec-silent", &["false"], &["unexplained"]),
+    exec("exec-status", &["sh", "-c", "echo not yet; exit 3"], EXEC),
+    exec("exec-words", &["cat", "/no/such/file"], EXEC),
+    exec("exec-no-program", &["/no/such/program"], EXEC),
+    exec("exec-timeout", &["sleep", "60"], &["exec_timeout", "unexplained"]),
 ];
 
 #[cfg(test)]

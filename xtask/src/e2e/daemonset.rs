@@ -184,14 +184,14 @@ impl<'a> DaemonSet<'a> {
         if let Some(path) = file {
             let mut tail = sh::command("tail");
             tail.args(["--lines=+1", "--follow=name", "--retry", path]);
-            return Log::of(Carrier::File, tail, path.to_owned(), self.cluster);
+            return Ok(Log::of(Carrier::File, tail, path.to_owned(), self.cluster));
         }
         let node = format!("--field-selector=spec.nodeName={},status.phase=Running", self.cluster.node);
         let list =
             self.kubectl(&["get", "pods", "--selector=app.kubernetes.io/name=tracer", &node, "--output=name"])?;
         let [pod] = list.lines().collect::<Vec<_>>()[..] else { bail!("not one pod of the DaemonSet here: {list:?}") };
         let logs = self.cluster.kubectl(&["--namespace=tracer", "logs", "--follow", pod]);
-        Log::of(Carrier::Api, logs, pod.to_owned(), self.cluster)
+        Ok(Log::of(Carrier::Api, logs, pod.to_owned(), self.cluster))
     }
 
     fn delete_pod(&self, log: &Log) -> Result<()> {
@@ -236,8 +236,7 @@ enum Carrier {
 }
 
 impl Log {
-    #[expect(clippy::unnecessary_wraps, reason = "ends functions that fail")]
-    fn of(carrier: Carrier, command: Command, name: String, cluster: &Cluster) -> Result<Self> {
+    fn of(carrier: Carrier, command: Command, name: String, cluster: &Cluster) -> Self {
         let (to, records) = channel();
         let (cluster, pod) = (cluster.clone(), name.clone());
         thread::spawn(move || {
@@ -245,7 +244,7 @@ impl Log {
                 let _ = to.send(Err(error));
             }
         });
-        Ok(Self { name, records })
+        Self { name, records }
     }
 
     /// Collects records until `enough` is true, the time is over, or the records end. Returns whether `enough` was
