@@ -19,6 +19,7 @@ use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
 use common::{Killed, Signal, klog_header, next, printed, signal, soon};
+use tracer_testing::TestFile;
 
 const JOURNALD: &str = "/lib/systemd/systemd-journald";
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
@@ -143,10 +144,8 @@ const PODS: &str = r#"{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{
 "uid":"11111111-2222-3333-4444-555555555555"},"spec":{"containers":[{"name":"web","readinessProbe":
 {"exec":{"command":["true"]},"timeoutSeconds":1,"periodSeconds":1}}]},"status":{"phase":"Running"}}]}"#;
 
-fn pods(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("tracer-journal-{name}-{}.json", std::process::id()));
-    fs::write(&path, PODS).unwrap();
-    path
+fn pods() -> TestFile {
+    TestFile::new("pods.json", PODS)
 }
 
 /// A line that the kubelet wrote before the tracer started.
@@ -164,8 +163,8 @@ fn the_kubelets_lines_in_the_journal_become_verdicts() {
     let (mut kubelet, mut other) = (service(&prober(), &[]), service("other", &[]));
     say(&mut kubelet, &failed("web", EARLY));
     wait_until("journald writes the first line", || holds(&current(), EARLY));
-    let pods = pods("own");
-    let (tracer, records) = tracer(&pods, "");
+    let pods = pods();
+    let (tracer, records) = tracer(&pods.path, "");
     let sources = next(&records, "start")["sources"].to_string();
     let expected = format!("/root/var/log/journal/{MACHINE}/system.journal");
     assert!(sources.contains("the kubelet's lines in the journal") && sources.contains(&expected), "{sources}");
@@ -196,7 +195,6 @@ fn the_kubelets_lines_in_the_journal_become_verdicts() {
     let stop = next(&records, "stop");
     let expected = json!({"exec_failed": 3, "exec_timeout": 1, "cni_not_ready": 1});
     assert_eq!(stop["verdicts"], expected, "no line is reported twice, or from another process");
-    fs::remove_file(pods).unwrap();
 }
 
 #[test]
@@ -211,15 +209,14 @@ fn a_journal_can_be_named_by_its_directory() {
     let none: Option<&str> = None;
     mount(Some("/var/log/journal"), &place, none, MsFlags::MS_BIND, none).unwrap();
     let mut kubelet = service(&prober(), &[]);
-    let pods = pods("named");
-    let (_tracer, records) = tracer(&pods, &format!("--kubelet-log journal:{}", place.display()));
+    let pods = pods();
+    let (_tracer, records) = tracer(&pods.path, &format!("--kubelet-log journal:{}", place.display()));
     let sources = next(&records, "start")["sources"].to_string();
     assert!(sources.contains(&format!("{}/{MACHINE}/system.journal", place.display())), "{sources}");
     say(&mut kubelet, &failed("web", "cat: no such file"));
     assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
     nix::mount::umount2(&place, nix::mount::MntFlags::MNT_DETACH).unwrap();
     fs::remove_dir(&place).unwrap();
-    fs::remove_file(pods).unwrap();
 }
 
 /// Its stderr is the journal, as of each service.
@@ -230,12 +227,11 @@ fn the_file_that_the_kubelets_flags_name_is_followed() {
     let _journald = journald();
     let mut kubelet = service(&prober(), &["--logtostderr=false", "--log-file=/run/kubelet.log"]);
     fs::write("/run/kubelet.log", "").unwrap();
-    let pods = pods("file");
-    let (_tracer, records) = tracer(&pods, "");
+    let pods = pods();
+    let (_tracer, records) = tracer(&pods.path, "");
     let sources = next(&records, "start")["sources"].to_string();
     assert!(sources.contains("probe outcomes (the kubelet's log /proc/"), "{sources}");
     say(&mut kubelet, &failed("web", "command \"sleep\" timed out"));
     fs::write("/run/kubelet.log", failed("web", "cat: no such file") + "\n").unwrap();
     assert_eq!(verdict(&records), ("exec_failed".into(), "web".into()));
-    fs::remove_file(pods).unwrap();
 }

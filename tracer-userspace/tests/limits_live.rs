@@ -156,22 +156,28 @@ fn evidence(verdict: &Value, hook: &str) -> String {
     row.unwrap()["text"].as_str().unwrap().to_owned()
 }
 
-#[test]
-#[ignore = "needs root and cgroups"]
-fn a_limit_of_processes_that_stops_the_runtime_is_named() {
-    let (scratch, mut container) = (Scratch::new(), Container::make(1));
-    container.limit(&["pids.max"], "2");
-    container.start(&["sleep", "300"]);
-    let traced = Traced::start(&container, 10, &scratch);
-    let words = "error executing setns process: exit status 1";
+/// The verdict on a failure of the runtime after this command has met a limit. Only then tracer has a reading from before.
+fn not_run_after(container: &Container, command: &[&str], words: &str) -> Value {
+    let scratch = Scratch::new();
+    let traced = Traced::start(container, 10, &scratch);
     let (first, read) = (traced.not_run(words), Instant::now());
     assert_eq!(first["cause"], "exec_failed", "{first:#}");
     wait_for_age(read, Duration::from_millis(1_500));
-    // The shell is the second process, and the third one is one too many.
-    let forked = container.command(&["sh", "-c", "true | true"]).stderr(Stdio::null()).status().unwrap();
-    assert!(!forked.success());
+    assert!(!container.command(command).stderr(Stdio::null()).status().unwrap().success());
     let second = traced.not_run(words);
     assert_eq!((&second["cause"], &second["confidence"]), (&json!("exec_not_run"), &json!("likely")), "{second:#}");
+    second
+}
+
+#[test]
+#[ignore = "needs root and cgroups"]
+fn a_limit_of_processes_that_stops_the_runtime_is_named() {
+    let mut container = Container::make(1);
+    container.limit(&["pids.max"], "2");
+    container.start(&["sleep", "300"]);
+    // The shell is the second process, and the third one is one too many.
+    let command = ["sh", "-c", "true | true"];
+    let second = not_run_after(&container, &command, "error executing setns process: exit status 1");
     let file = if container.file("pids.events.local").is_some() { "pids.events.local" } else { "pids.events" };
     let text = evidence(&second, file);
     assert!(text.contains("1 more than") && text.ends_with("; 1 of 2 processes"), "{text}");
@@ -180,18 +186,11 @@ fn a_limit_of_processes_that_stops_the_runtime_is_named() {
 #[test]
 #[ignore = "needs root and cgroups"]
 fn a_limit_of_memory_that_stops_the_runtime_is_named() {
-    let (scratch, mut container) = (Scratch::new(), Container::make(2));
+    let mut container = Container::make(2);
     container.limit(&["memory.max", "memory.limit_in_bytes"], "8388608");
     container.start(&["sleep", "300"]);
-    let traced = Traced::start(&container, 10, &scratch);
-    let words = "read init-p: connection reset by peer";
-    let (first, read) = (traced.not_run(words), Instant::now());
-    assert_eq!(first["cause"], "exec_failed", "{first:#}");
-    wait_for_age(read, Duration::from_millis(1_500));
-    let killed = container.command(&["dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "count=1"]);
-    assert!(!{ killed }.stderr(Stdio::null()).status().unwrap().success());
-    let second = traced.not_run(words);
-    assert_eq!((&second["cause"], &second["confidence"]), (&json!("exec_not_run"), &json!("likely")), "{second:#}");
+    let command = ["dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "count=1"];
+    let second = not_run_after(&container, &command, "read init-p: connection reset by peer");
     let file = if container.file("memory.events").is_some() { "memory.events" } else { "memory.oom_control" };
     assert!(evidence(&second, file).contains(": oom_kill 1, 1 more than"), "{second:#}");
     assert!(second["summary"].as_str().unwrap().contains("too little memory"), "{second:#}");

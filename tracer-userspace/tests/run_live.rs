@@ -73,10 +73,6 @@ impl Daemon {
         signal(&self.0, Signal::SIGTERM);
         self.0.wait().unwrap().code()
     }
-
-    fn hang_up(&self) {
-        signal(&self.0, Signal::SIGHUP);
-    }
 }
 
 fn tracer() -> Command {
@@ -186,7 +182,7 @@ fn rotation_loses_no_line() {
     let daemon = Daemon::start(&node, &[&args[..], &["--output-max-files", "100"]].concat());
     soon("the start record", || (!records(&out).is_empty()).then_some(()));
     refuse(400);
-    daemon.hang_up();
+    signal(&daemon.0, Signal::SIGHUP);
     refuse(400);
     assert_eq!(daemon.end(), Some(0));
     let rotated = (1..).map(|n| node.path(&format!("out.ndjson.{n}"))).take_while(|path| path.exists());
