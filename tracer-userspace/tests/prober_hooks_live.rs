@@ -67,7 +67,6 @@ impl Prober {
     }
 }
 
-/// A running tracer.
 struct Tracer {
     child: Killed,
     /// Its first record.

@@ -20,7 +20,6 @@ use crate::{deploy, sh, tracer};
 /// Contents of generated files.
 type Files = BTreeMap<PathBuf, String>;
 
-/// The command.
 pub(crate) fn run() -> Result<()> {
     for (path, content) in stale()? {
         println!("{}", shown(&path));
@@ -99,12 +98,10 @@ fn example() -> Result<String> {
     sh::capture(tracer::command().current_dir(place).args(["report", "zoo.ndjson"]))
 }
 
-/// The recording for the picture.
 const PICTURED: &str = "tests/fixtures/loopback_down/any-v4/observations.ndjson";
 /// How many of its records the picture shows: an event of the node, and the verdict that follows.
 const BLOCKS: usize = 2;
 
-/// A verdict as a terminal shows it.
 fn picture() -> Result<String> {
     let mut replay = tracer::command();
     replay.args(["replay", "-o", "pretty", PICTURED]).env("COLUMNS", "104").env("CLICOLOR_FORCE", "1");

@@ -20,7 +20,6 @@ pub(crate) struct CheckArgs {
     only: Vec<String>,
 }
 
-/// A check and its name.
 type Check = (&'static str, fn() -> Result<()>);
 
 const CHECKS: &[Check] = &[
@@ -38,7 +37,6 @@ const CHECKS: &[Check] = &[
     ("generated", bless::check),
 ];
 
-/// The command.
 pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     setup::ensure(setup::Purpose::Check)?;
     let chosen = CHECKS.iter().filter(|(name, _)| args.only.is_empty() || args.only.iter().any(|only| only == name));

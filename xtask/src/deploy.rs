@@ -88,7 +88,6 @@ pub(crate) fn place() -> PathBuf {
     sh::root().join("deploy")
 }
 
-/// A file as text.
 pub(crate) fn text(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }

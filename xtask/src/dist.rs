@@ -36,7 +36,6 @@ pub(crate) struct Tools {
     triple: &'static str,
     /// The name of the architecture in images.
     pub(crate) architecture: &'static str,
-    /// Removes symbols.
     pub(crate) strip: &'static str,
     /// Compiles C and links.
     gcc: &'static str,
@@ -77,7 +76,6 @@ impl Target {
 /// LLVM's unwinder from Debian's `libunwind-14-dev`.
 const UNWINDER: &str = "/usr/lib/llvm-14/lib/libunwind.a";
 
-/// The command.
 pub(crate) fn run(args: &DistArgs) -> Result<()> {
     println!("{}", build(args.target, args.quick)?.display());
     Ok(())

@@ -60,7 +60,6 @@ pub(crate) struct E2eArgs {
     patience: u64,
 }
 
-/// The command.
 pub(crate) fn run(args: &E2eArgs) -> Result<()> {
     sh::need_root("e2e loads eBPF programs and changes rules of this node")?;
     let cluster = Cluster::new(&args.kubectl, &args.kubeconfig, &args.node, &args.image)?;

@@ -29,7 +29,6 @@ pub(crate) struct ImageArgs {
 /// The version of all files of a release.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The command.
 pub(crate) fn run(args: &ImageArgs) -> Result<()> {
     let targets: &[Target] = if args.target.is_empty() { &[Target::X86, Target::Arm] } else { &args.target };
     let archive = build(targets, args.quick)?;

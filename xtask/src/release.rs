@@ -28,7 +28,6 @@ pub(crate) struct ReleaseArgs {
     install: Vec<String>,
 }
 
-/// The command.
 pub(crate) fn run(args: &ReleaseArgs) -> Result<()> {
     setup::ensure(setup::Purpose::Release)?;
     let described = git(&["describe", "--always", "--dirty"])?;

@@ -48,12 +48,10 @@ pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// A release binary of the workspace.
 pub(crate) fn release_bin(name: &str) -> PathBuf {
     target().join("release").join(name)
 }
 
-/// A debug binary of the workspace.
 pub(crate) fn debug_bin(name: &str) -> PathBuf {
     target().join("debug").join(name)
 }
@@ -137,7 +135,6 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     candidates.find(|candidate| candidate.is_file())
 }
 
-/// The command line as text.
 fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

@@ -71,7 +71,6 @@ impl TestArgs {
         self.only.is_empty()
     }
 
-    /// The suite of the virtual machines.
     const fn suite(&self) -> &'static str {
         match (self.every_scenario, self.all || !self.kernels.is_empty()) {
             (true, _) => "all",
@@ -90,7 +89,6 @@ impl TestArgs {
     }
 }
 
-/// The command.
 pub(crate) fn run(args: &TestArgs) -> Result<()> {
     let begun = Instant::now();
     setup::ensure(if args.host_only { setup::Purpose::Here } else { setup::Purpose::Test })?;

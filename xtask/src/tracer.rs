@@ -19,7 +19,6 @@ pub(crate) fn command() -> Command {
     tracer
 }
 
-/// The output of tracer.
 pub(crate) fn output(args: &[&str]) -> Result<String> {
     sh::capture(command().args(args))
 }

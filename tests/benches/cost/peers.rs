@@ -107,7 +107,6 @@ fn round(stage: &Stage, load: &mut Load, plan: Plan, command: &[&str]) -> Result
     Ok(Round { made, own_us, anonymous_mib: anonymous_mib?, file_mib: file_mib?, lost })
 }
 
-/// A running tool.
 struct Tool(Killed);
 
 impl Tool {

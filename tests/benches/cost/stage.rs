@@ -120,7 +120,6 @@ impl Stage {
         })
     }
 
-    /// The node and the pod.
     pub(super) const fn both(&self) -> [&Netns; 2] {
         [&self.node, &self.pod]
     }

@@ -35,7 +35,6 @@ impl Line {
     }
 }
 
-/// A running tracer.
 pub(super) struct Subject {
     child: Killed,
     lines: Receiver<(String, u64)>,

@@ -29,7 +29,6 @@ struct Args {
     tracer: Option<PathBuf>,
 }
 
-/// A scenario of the demo.
 struct Case {
     scenario: &'static str,
     /// Its pods, in the order in which it makes them. Without one, it is about the pod in the node's own namespace.

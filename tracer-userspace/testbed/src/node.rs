@@ -48,12 +48,9 @@ pub const PODS: std::ops::RangeInclusive<u16> = 2..=240;
 
 static NODES: AtomicU32 = AtomicU32::new(0);
 
-/// The address family of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 
@@ -66,7 +63,6 @@ impl Family {
     }
 }
 
-/// The address of pod number `index`.
 pub fn pod_ip(index: u16, family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(10, 88, 0, u8::try_from(index).unwrap_or(u8::MAX)).into(),
@@ -166,7 +162,6 @@ impl Pod {
         self.servers.last().context("a server")
     }
 
-    /// Kills its servers.
     pub fn stop(&mut self) {
         self.servers.clear();
     }
@@ -188,13 +183,11 @@ fn is_stopped(pid: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// The state of a thread.
 fn state_of(pid: u32, task: Pid) -> Result<Option<char>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{task}/stat"))?;
     Ok(stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()))
 }
 
-/// The threads of a process.
 fn tasks(pid: u32) -> Result<Vec<Pid>> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
     entries.map(|entry| Ok(Pid::from_raw(entry?.file_name().to_str().context("a thread")?.parse()?))).collect()

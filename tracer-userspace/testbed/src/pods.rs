@@ -49,18 +49,15 @@ pub const NODE_LOCAL: ([u8; 4], u16) = ([169, 254, 20, 10], 8181);
 
 /// Port of a container that ends by itself, again and again.
 pub const CRASHING: u16 = 7072;
-/// The name of that container.
 const CRASHES: &str = "crash";
 
 /// The name of the container without a status.
 const WITHOUT_STATUS: &str = "new";
 
-/// The start time of all containers.
 const STARTED: &str = "2026-11-20T15:48:08Z";
 /// The same in nanoseconds since 1970.
 pub const STARTED_WALL_NS: i64 = 1_795_189_688_000_000_000;
 
-/// A pod of the PodList.
 #[derive(Clone, Debug)]
 pub struct PodSpec {
     pub name: String,
@@ -198,7 +195,6 @@ pub fn http_probe(port: u16, scheme: &str, seconds: u64) -> Value {
            "timeoutSeconds": seconds, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
 }
 
-/// A probe of this host.
 fn probe_of((host, port): (impl Into<IpAddr>, u16), seconds: u64) -> Value {
     let mut probe = http_probe(port, "HTTP", seconds);
     probe["httpGet"]["host"] = json!(host.into());

@@ -81,7 +81,6 @@ impl Proc {
         })
     }
 
-    /// Writes a line to stdin.
     pub fn say(&mut self, line: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().with_context(|| format!("stdin of {}", self.what))?;
         writeln!(stdin, "{line}").with_context(|| format!("write to {}", self.what))

@@ -26,7 +26,6 @@ use crate::proc::Proc;
 #[derive(Clone, Debug)]
 pub struct Tracer {
     pub program: PathBuf,
-    /// Name of the prober's process.
     pub prober: String,
     /// The file with the PodList.
     pub pods: PathBuf,
@@ -40,7 +39,6 @@ pub struct Tracer {
     pub btf: Option<PathBuf>,
     /// Gets each record when it is read.
     pub on_record: fn(&Record),
-    /// The log of the kubelet.
     pub kubelet_log: Option<PathBuf>,
 }
 
@@ -102,7 +100,6 @@ impl Printed {
     }
 }
 
-/// A running tracer.
 #[derive(Debug)]
 pub struct Session {
     proc: Proc,
@@ -163,14 +160,12 @@ impl Session {
         }
     }
 
-    /// Reads the lines that have arrived.
     fn read_lines(&self) {
         while let Ok(line) = self.proc.line(Duration::ZERO) {
             self.printed.borrow_mut().add(&line);
         }
     }
 
-    /// The records so far.
     pub fn records(&self) -> Vec<Record> {
         self.read_lines();
         self.printed.borrow().records.clone()

@@ -15,7 +15,6 @@ use crate::tracer;
 const RECORDING: &str = "tests/fixtures/loopback_down/any-v4/observations.ndjson";
 const RECORDS: [&str; 4] = ["tracer.ndjson", "old.ndjson", "node-1.ndjson", "node-2.ndjson"];
 
-/// Checks all pages.
 pub(crate) fn check() -> Result<()> {
     tracer::build()?;
     let sandbox = Sandbox::new()?;
@@ -33,7 +32,6 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// The folder where blocks run.
 struct Sandbox(PathBuf);
 
 impl Sandbox {

@@ -14,7 +14,6 @@ const TARGET: &str = "bpfel-unknown-none";
 /// The features of each form of the programs.
 const FORMS: [&str; 2] = ["", "typed-loads"];
 
-/// Checks the format with rustfmt.
 pub(crate) fn format() -> Result<()> {
     sh::run(&mut sh::cargo(&["fmt", "--all", "--check"]))?;
     sh::run(&mut sh::cargo(&["fmt", "--manifest-path", EBPF, "--check"]))
@@ -50,7 +49,6 @@ pub(crate) fn alerts() -> Result<()> {
     Ok(())
 }
 
-/// Runs clippy on the workspace.
 pub(crate) fn workspace() -> Result<()> {
     let args = ["clippy", "--quiet", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
     sh::run(&mut sh::cargo(&args))

@@ -48,7 +48,6 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("extraArgs={--attempts}", "- \"--attempts\""),
 ];
 
-/// Checks all variants.
 pub(crate) fn check() -> Result<()> {
     let Some(renderer) = Renderer::find()? else { return Ok(()) };
     let mut files = Vec::new();

@@ -61,7 +61,6 @@ pub(crate) fn check() -> Result<()> {
     compare(("privileges-allowed", allowed), ("privileges-found", &found)).context("deploy/privileges.txt")
 }
 
-/// The privileges of an object.
 fn of_object(object: &Value) -> Lines {
     let mut lines = Lines::new();
     let pod = match object["kind"].as_str() {

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-/// One pod with a failing probe.
 pub(super) struct Case {
     /// Name of the pod. Its first word is the handler of the probe.
     pub(super) name: &'static str,
@@ -27,10 +26,8 @@ enum Server {
 }
 
 enum Handler {
-    /// With this path.
     Http(&'static str),
     Tcp,
-    /// With this command.
     Exec(&'static [&'static str]),
 }
 
@@ -70,7 +67,6 @@ impl Case {
         causes.iter().any(right) && causes.iter().all(|cause| right(cause) || self.beside.contains(&cause.as_str()))
     }
 
-    /// Its readiness probe.
     pub(super) fn probe(&self) -> Value {
         let mut probe = match self.handler {
             Handler::Http(path) => json!({ "httpGet": { "path": path, "port": 8080 } }),
@@ -103,7 +99,6 @@ const NO_RUNTIME: &[&str] = &["exec_not_run"];
 const EXEC: &[&str] = &["exec_failed"];
 const REFUSED: &[&str] = &["connection_refused", "not_listening_yet"];
 
-/// A probe with this command.
 const fn exec(name: &'static str, command: &'static [&'static str], causes: &'static [&'static str]) -> Case {
     Case::new(name, Server::Idle, Handler::Exec(command), causes).beside(NO_RUNTIME)
 }

@@ -18,7 +18,6 @@ use crate::sh;
 /// How long tracer may take to attach, and to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The reported causes by pod.
 pub(super) type CausesByPod = BTreeMap<String, Vec<String>>;
 
 /// The tracer under test.

@@ -10,7 +10,6 @@ use super::rows::{Outcome, Row, Run};
 const HEALTHY: &str = "(healthy: no verdict)";
 const LEGEND: &str = "proxy any: no Service proxy takes part, it is the same under each\n";
 
-/// The table and its footnotes.
 pub(super) fn text(runs: &[Run]) -> String {
     let mut notes = Notes::default();
     let heading = ["cause", "proxy", "family"].map(str::to_owned).into_iter();
@@ -33,7 +32,6 @@ pub(super) fn text(runs: &[Run]) -> String {
     text + &notes.text()
 }
 
-/// The table with aligned columns.
 fn aligned(table: &[Vec<String>]) -> String {
     let width = |column: usize| table.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
     let mut text = String::new();

@@ -7,7 +7,6 @@ use serde::Deserialize;
 
 use super::report::Report;
 
-/// The result of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {
@@ -26,7 +25,6 @@ pub(crate) struct AttemptVerdicts {
     pub(crate) made: String,
     /// The reported cause, or `none`.
     pub(crate) reported: String,
-    /// How many.
     pub(crate) attempts: u32,
 }
 
@@ -40,7 +38,6 @@ impl AttemptVerdicts {
 /// One scenario on one kernel.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Row {
-    /// Its name.
     pub(crate) scenario: String,
     /// The cause of the scenario. `None` if nothing is wrong.
     pub(crate) cause: Option<String>,
@@ -89,7 +86,6 @@ impl Run {
         Self { kernel, programs: String::new(), rows, broken }
     }
 
-    /// How many rows have that result.
     pub(crate) fn count(&self, result: Outcome) -> usize {
         self.rows.iter().filter(|row| row.result == result).count()
     }

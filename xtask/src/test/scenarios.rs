@@ -16,7 +16,6 @@ const TIMED_OUT: i32 = 124;
 
 /// The scenarios that one kernel runs.
 pub(super) struct Scenarios<'a> {
-    /// The kernel.
     pub(super) place: Place,
     /// A value of `scenarios --suite`.
     pub(super) suite: &'static str,
@@ -24,7 +23,6 @@ pub(super) struct Scenarios<'a> {
 }
 
 impl Scenarios<'_> {
-    /// Runs them.
     pub(super) fn run(&self) -> Result<Run> {
         let begun = Instant::now();
         let kernel = self.place.heading()?;
@@ -86,7 +84,6 @@ impl Scenarios<'_> {
         self.args.record.then(|| Ok(self.place.directory()?.join("recordings"))).transpose()
     }
 
-    /// The names of the suite.
     pub(super) fn names(&self) -> Result<Vec<String>> {
         let words = self.words(Path::new("-"), &[]);
         let list = sh::capture(sh::command(&words[0]).args(&words[1..]).arg("--list"))?;

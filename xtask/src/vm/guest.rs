@@ -21,7 +21,6 @@ pub(crate) const HUNG: i32 = -1;
 
 /// A command to be run under a kernel.
 pub(crate) struct Job {
-    /// The kernel.
     pub(crate) release: &'static Release,
     /// Programs and their arguments. The exit code is that of the last one.
     pub(crate) commands: Vec<Vec<String>>,

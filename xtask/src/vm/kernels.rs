@@ -53,7 +53,6 @@ pub(crate) const RELEASES: &[Release] = &[
     },
 ];
 
-/// A kernel on disk.
 pub(crate) struct Kernel {
     /// `uname -r`.
     pub(crate) version: String,

@@ -9,12 +9,9 @@ use anyhow::{Context as _, Result};
 use super::{Job, Release, directory};
 use crate::sh;
 
-/// A kernel that programs run under.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// The kernel of this machine.
     Here,
-    /// The kernel of a virtual machine.
     Machine(&'static Release),
 }
 

@@ -58,10 +58,8 @@ pub(crate) fn boot(
     Ok(Machine { vng: vng.spawn().context("cannot start vng")? })
 }
 
-/// How a machine ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// By itself.
     ByItself,
     /// It was killed at its time limit.
     Late,

@@ -15,7 +15,6 @@ use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
 
 use super::{Ip, index};
 
-/// A route, as in `ip route`.
 #[derive(Clone, Debug)]
 pub struct Route {
     to: IpAddr,
@@ -46,7 +45,6 @@ impl Route {
         }
     }
 
-    /// To one address.
     pub fn to_host(address: impl Into<IpAddr>) -> Self {
         let address = address.into();
         Self::to(address, host_prefix(address))

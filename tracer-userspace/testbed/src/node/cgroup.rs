@@ -131,7 +131,6 @@ impl Cgroup {
     }
 }
 
-/// What [`Cgroup::starved`] makes.
 #[derive(Debug)]
 pub struct Starved {
     /// The cgroups of each process that gets hardly any CPU time.
@@ -221,7 +220,6 @@ fn controlled(by: Hierarchy) -> Option<(Hierarchy, PathBuf)> {
     on.split_whitespace().any(|name| name == controller).then_some((Hierarchy::Unified, root))
 }
 
-/// Where a hierarchy is mounted.
 fn mounted(hierarchy: Hierarchy) -> Option<PathBuf> {
     Mounts::read().ok()?.places(hierarchy).next().map(Path::to_owned)
 }
@@ -243,7 +241,6 @@ pub fn enable_limits() {
     }
 }
 
-/// Where cgroup v2 is mounted.
 pub fn root() -> Option<PathBuf> {
     mounted(Hierarchy::Unified)
 }

@@ -49,7 +49,6 @@ pub(crate) fn wait_until_duplicate(ns: &Netns, address: Ipv6Addr) -> Result<()> 
     })
 }
 
-/// Waits for a condition.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !done()? {

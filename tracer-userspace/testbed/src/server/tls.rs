@@ -9,7 +9,6 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::server::ResolvesServerCertUsingSni;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// Answers TLS clients.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     config: Arc<ServerConfig>,
