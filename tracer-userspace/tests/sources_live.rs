@@ -6,17 +6,16 @@
 mod common;
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Instant;
 
+use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tracer_model::event::{Links, NodePort, ObservationKind, Pod, ProxyMode};
 use tracer_node::enter::{enter_on_this_thread, in_netns};
 use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
-use tracer_testing::address;
+use tracer_testing::{TestFile, address};
 
 use common::netns::Netns;
 use common::{Killed, NamedProcess, PATIENCE, Scratch};
@@ -149,9 +148,7 @@ fn only_the_chain_of_kube_proxy_is_read_from_a_large_table() {
     }
     rules += "-A KUBE-NODEPORTS -m comment --comment a/b:c -m tcp -p tcp --dport 30080 -j BULK\nCOMMIT\nRULES\n";
     node.run(&rules);
-    let started = Instant::now();
     let snapshot = snapshot(&config("live-large")).expect("snapshot");
-    println!("a snapshot beside 50,000 rules: {:?}", started.elapsed());
     assert_eq!(ports(&snapshot, ProxyMode::Iptables), [(30080, Some("a/b:c"))]);
 }
 
@@ -162,9 +159,7 @@ fn a_snapshot_has_the_probers_namespace_and_the_pods() {
     let pod = Namespace::start("live-pod");
     node.run("echo 1024 65000 > /proc/sys/net/ipv4/ip_local_port_range; ip addr add 192.0.2.1/32 dev lo");
     pod.run("ip link set lo up; ip addr add 10.88.7.4/32 dev lo; ip -6 addr add fd00:88::7/128 dev lo");
-    let started = Instant::now();
     let snapshot = snapshot(&config("live-node")).expect("snapshot");
-    println!("snapshot: {:?}; sources: {:?}; problems: {:?}", started.elapsed(), snapshot.sources, snapshot.problems);
     assert_eq!(snapshot.node.as_ref().map(|node| node.pid), Some(node.pid()));
     assert_eq!(snapshot.probers[0].comm, "live-node");
     let links = find(&snapshot, links);
@@ -214,11 +209,8 @@ async fn a_watch_sends_changes_and_ends_with_its_future() {
     // The watch sends the links again at its start, because they may have changed since the snapshot.
     assert!(next(&mut rx, lo).await);
 
-    let started = Instant::now();
     node.run("ip link set lo down");
-    let set = started.elapsed();
     assert!(!next(&mut rx, lo).await);
-    println!("lo down: set after {set:?}, known after {:?}", started.elapsed());
 
     std::fs::write(&file, "kind: PodList\nitems: [{metadata: {name: from-file}}]\n").expect("file");
     let named =
@@ -252,27 +244,17 @@ async fn a_watch_sends_changes_and_ends_with_its_future() {
     tokio::time::timeout(PATIENCE, end).await.expect("the thread ends with its future");
 }
 
-fn resident_kib() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("status");
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("VmRSS");
-    line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number")
-}
-
-/// Writes a List as kubectl prints it, pod by pod, so that the test itself needs no large heap.
-fn write_pods(path: &std::path::Path, count: usize) {
-    let sample = include_str!("../testdata/kubelet-pods.json");
-    let list: serde_json::Value = serde_json::from_str(sample).expect("sample");
-    let mut pod = list["items"][1].clone();
-    pod["kind"] = "Pod".into();
-    let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("file"));
-    file.write_all(br#"{"kind":"List","items":["#).expect("head");
-    for n in 0..count {
+/// A List of so many pods, as kubectl prints it.
+fn list_of_pods(count: usize) -> String {
+    let sample: Value = serde_json::from_str(include_str!("../testdata/kubelet-pods.json")).expect("sample");
+    let pod = |n: usize| {
+        let mut pod = sample["items"][1].clone();
+        pod["kind"] = "Pod".into();
         pod["metadata"]["uid"] = format!("{n:032x}").into();
         pod["metadata"]["name"] = format!("pod-{n}").into();
-        let comma = if n == 0 { "" } else { "," };
-        write!(file, "{comma}{pod}").expect("pod");
-    }
-    file.write_all(b"]}").expect("tail");
+        pod
+    };
+    json!({"kind": "List", "items": (0..count).map(pod).collect::<Vec<_>>()}).to_string()
 }
 
 /// A thread that enters namespaces itself is back after each visit, even after a panic. A thread that stays in a pod's
@@ -300,22 +282,12 @@ fn a_thread_leaves_each_namespace_that_it_entered() {
     std::thread::spawn(visits).join().expect("every visit");
 }
 
-/// Prints the cost of 250 pods and 500 processes: run with `--release --nocapture`.
 #[test]
 #[ignore = "needs root"]
 fn a_snapshot_of_a_full_node_has_all_pods() {
-    let place = Scratch::new();
-    let file = place.path("pods.json");
-    write_pods(&file, 250);
+    let file = TestFile::new("pods.json", &list_of_pods(250));
     let _sleepers: Vec<_> = (0..500).filter_map(|_| Command::new("sleep").arg("60").spawn().ok()).map(Killed).collect();
-    let started = Instant::now();
-    drop(snapshot(&config("nobody")));
-    println!("without a file: {:?}", started.elapsed());
-    let before = resident_kib();
-    let started = Instant::now();
-    let snapshot = snapshot(&SourceConfig { pods: Some(file.clone()), ..config("nobody") }).expect("snapshot");
-    println!("full node: {:?}, RSS {} KiB more", started.elapsed(), resident_kib().saturating_sub(before));
-    println!("problems: {:#?}", snapshot.problems);
+    let snapshot = snapshot(&SourceConfig { pods: Some(file.path.clone()), ..config("nobody") }).expect("snapshot");
     assert!(find(&snapshot, pods).len() >= 250);
 }
 
