@@ -7,17 +7,17 @@ mod common;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use common::recorded::{self, with_each};
-use common::{screen, soon, terminal, tracer};
+use common::{screen, soon, terminal, text, tracer};
 
-/// Returns the output of a command on a terminal of this width. Calls `meanwhile` several times a second.
-fn on_terminal(command: &mut Command, columns: u16, meanwhile: impl Fn()) -> String {
-    let (master, slave) = terminal(columns);
+/// Returns the output of a command on a terminal of 80 columns. Calls `meanwhile` several times a second.
+fn on_terminal(command: &mut Command, meanwhile: impl Fn()) -> String {
+    let (master, slave) = terminal(80);
     let mut child = command.stdout(slave.try_clone().unwrap()).stderr(slave.try_clone().unwrap()).spawn().unwrap();
     // The command holds copies of the slave, too. The thread below reads until the last one is closed.
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -34,15 +34,12 @@ fn on_terminal(command: &mut Command, columns: u16, meanwhile: impl Fn()) -> Str
     page
 }
 
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures")
-}
-
-/// The output of a replay with COLUMNS set to this width.
-fn replayed(recording: &Path, columns: u16) -> String {
+/// A replay of a recording with one failure.
+fn replay() -> Command {
     let mut command = tracer();
-    command.args(["replay", "-o", "pretty"]).arg(recording).env("COLUMNS", columns.to_string());
-    String::from_utf8(command.output().unwrap().stdout).unwrap()
+    let fixture = "../tests/fixtures/loopback_down/any-v4/observations.ndjson";
+    command.arg("replay").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(fixture));
+    command
 }
 
 /// The words of a page, without dashes: a narrow page has them in rows without a name.
@@ -94,23 +91,20 @@ fn stays_whole(line: &str, columns: usize) -> bool {
 
 #[test]
 fn a_terminal_gets_its_own_width_and_colours() {
-    let recording = fixtures().join("loopback_down/any-v4/observations.ndjson");
-    let mut replay = tracer();
-    replay.arg("replay").arg(&recording).env("TERM", "xterm");
-    let page = on_terminal(&mut replay, 80, || {});
+    let mut shown = replay();
+    let page = on_terminal(shown.env("TERM", "xterm"), || {});
     assert!(page.contains("\u{1b}[1;31mloopback_down\u{1b}[0m"), "{page}");
-    let plain = on_terminal(replay.env("NO_COLOR", "1"), 80, || {});
-    assert_eq!(plain.replace("\r\n", "\n"), replayed(&recording, 80));
-    let dumb = on_terminal(replay.env_remove("NO_COLOR").env("TERM", "dumb"), 80, || {});
+    let plain = on_terminal(shown.env("NO_COLOR", "1"), || {});
+    let piped = replay().args(["-o", "pretty"]).env("COLUMNS", "80").output().unwrap().stdout;
+    assert_eq!(plain.replace("\r\n", "\n"), text(&piped));
+    let dumb = on_terminal(shown.env_remove("NO_COLOR").env("TERM", "dumb"), || {});
     assert_eq!(dumb, plain);
 }
 
 #[test]
 fn without_a_terminal_only_clicolor_force_gives_colour() {
-    let recording = fixtures().join("loopback_down/any-v4/observations.ndjson");
     let coloured = |name: &str, value: &str| {
-        let output = tracer().args(["replay", "-o", "pretty"]).arg(&recording).env(name, value).output().unwrap();
-        output.stdout.contains(&0x1b)
+        replay().args(["-o", "pretty"]).env(name, value).output().unwrap().stdout.contains(&0x1b)
     };
     assert!(coloured("CLICOLOR_FORCE", "1"));
     assert!(!coloured("CLICOLOR", "1") && !coloured("TERM", "xterm"));
@@ -126,7 +120,7 @@ fn final_text(line: &str) -> &str {
 fn the_live_line_is_drawn_and_erased() {
     let mut attach = tracer();
     attach.args(["attach", "--all-connections", "--duration", "3s", "--prober", "nobody"]).env("TERM", "xterm");
-    let page = on_terminal(&mut attach, 80, || {
+    let page = on_terminal(&mut attach, || {
         TcpStream::connect("127.0.0.1:9").unwrap_err();
     });
     assert!(page.matches("\r\u{1b}[K0:00:").count() >= 2 && page.contains("  attempts "), "{page}");
@@ -148,9 +142,9 @@ fn json_dumb_terminals_and_pipes_have_no_live_line() {
         attach.args(["attach", "--duration", "700ms", "--prober", "nobody"]).env("TERM", "xterm");
         attach
     };
-    let records = on_terminal(attach().args(["-o", "json"]), 80, || {});
+    let records = on_terminal(attach().args(["-o", "json"]), || {});
     assert!(!records.contains('\u{1b}'), "{records}");
-    let dumb = on_terminal(attach().env("TERM", "dumb"), 80, || {});
+    let dumb = on_terminal(attach().env("TERM", "dumb"), || {});
     assert!(!dumb.contains('\u{1b}'), "{dumb}");
     let output = attach().output().unwrap();
     assert!(!output.stderr.contains(&0x1b) && !output.stdout.contains(&0x1b));
