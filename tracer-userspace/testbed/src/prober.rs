@@ -16,16 +16,20 @@ use crate::options::Options;
 use crate::probe::{Ending, Outcome, ProbeRequest, probe};
 use crate::proc::Proc;
 
+/// The threads of a crowd, and of a volley.
+const CROWD_THREADS: u32 = 8;
+pub const VOLLEY_THREADS: u32 = 2;
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Request {
     /// Attempts, each as soon as the previous one has ended.
     InTurn { probes: Vec<ProbeRequest> },
     /// The same attempt many times.
-    Crowd { probe: ProbeRequest, count: u32, threads: u32 },
+    Crowd { probe: ProbeRequest, count: u32 },
     /// The same attempt from several threads in the same microsecond, in several rounds. Each round uses the next port,
     /// because the kernel may reuse the source port of a refused connect.
-    Volley { probe: ProbeRequest, rounds: u32, threads: u32 },
+    Volley { probe: ProbeRequest, rounds: u32 },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,9 +81,9 @@ impl Prober {
     }
 
     /// Makes the same attempt many times. All must succeed.
-    pub fn crowd(&mut self, probe: ProbeRequest, count: u32, threads: u32) -> Result<()> {
+    pub fn crowd(&mut self, probe: ProbeRequest, count: u32) -> Result<()> {
         let millis = 100 * u64::from(count) + probe.timeout_ms;
-        let failed = self.each(&Request::Crowd { probe, count, threads }, millis)?;
+        let failed = self.each(&Request::Crowd { probe, count }, millis)?;
         if let Some(example) = failed.first() {
             bail!("{} of {count} attempts failed, one of them: {example:?}", failed.len());
         }
@@ -87,8 +91,8 @@ impl Prober {
     }
 
     /// Makes the same attempt from several threads at the same time.
-    pub fn volley(&mut self, probe: ProbeRequest, rounds: u32, threads: u32) -> Result<Vec<Outcome>> {
-        self.each(&Request::Volley { probe, rounds, threads }, 100 * u64::from(rounds) + probe.timeout_ms)
+    pub fn volley(&mut self, probe: ProbeRequest, rounds: u32) -> Result<Vec<Outcome>> {
+        self.each(&Request::Volley { probe, rounds }, 100 * u64::from(rounds) + probe.timeout_ms)
     }
 
     fn each(&mut self, request: &Request, millis: u64) -> Result<Vec<Outcome>> {
@@ -125,17 +129,17 @@ fn say(reply: &Reply) -> Result<()> {
 
 fn answer(request: Request) -> Reply {
     let outcomes = match request {
-        Request::Crowd { probe, count, threads } => crowd(&probe, count, threads),
+        Request::Crowd { probe, count } => crowd(&probe, count),
         Request::InTurn { probes } => probes.iter().map(probe).collect(),
-        Request::Volley { probe, rounds, threads } => volley(&probe, rounds, threads),
+        Request::Volley { probe, rounds } => volley(&probe, rounds),
     };
     Reply::Each { outcomes }
 }
 
-fn volley(what: &ProbeRequest, rounds: u32, threads: u32) -> Vec<Outcome> {
+fn volley(what: &ProbeRequest, rounds: u32) -> Vec<Outcome> {
     let arrived = AtomicU32::new(0);
-    let all = |_| (0..rounds).map(|n| at_once(&next(what, n), &arrived, (n + 1) * threads)).collect();
-    in_threads(threads, all)
+    let all = |_| (0..rounds).map(|n| at_once(&next(what, n), &arrived, (n + 1) * VOLLEY_THREADS)).collect();
+    in_threads(VOLLEY_THREADS, all)
 }
 
 /// Makes attempts in several threads at the same time. Each gets its number.
@@ -164,7 +168,7 @@ fn at_once(what: &ProbeRequest, arrived: &AtomicU32, all: u32) -> Outcome {
 }
 
 /// The failures of many attempts.
-fn crowd(what: &ProbeRequest, count: u32, threads: u32) -> Vec<Outcome> {
-    let share = |n: u32| count / threads + u32::from(n < count % threads);
-    in_threads(threads, |n| (0..share(n)).map(|_| probe(what)).filter(|it| it.ending != Ending::Ok).collect())
+fn crowd(what: &ProbeRequest, count: u32) -> Vec<Outcome> {
+    let share = |n: u32| count / CROWD_THREADS + u32::from(n < count % CROWD_THREADS);
+    in_threads(CROWD_THREADS, |n| (0..share(n)).map(|_| probe(what)).filter(|it| it.ending != Ending::Ok).collect())
 }

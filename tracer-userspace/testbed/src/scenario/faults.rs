@@ -52,7 +52,7 @@ fn loss_beside_drop(fixture: &mut Fixture<'_>) -> Result<()> {
     let attempt = fixture.begin(pod, fixture.due()?)?;
     let outcome = fixture.probe_while(pod, fixture.options.patience / 3, |fixture, _| {
         thread::sleep(fixture.options.probe_timeout / 4);
-        fixture.prober.crowd(probe, count, 8)?;
+        fixture.prober.crowd(probe, count)?;
         let chain = format!("type filter hook output priority 0; ip daddr {} drop;", pod.ip());
         fixture.node.node.nft(&format!("table inet quarantine {{ chain out {{ {chain} }}; }}\n"))
     });
@@ -71,7 +71,7 @@ fn ring_overflow(fixture: &mut Fixture<'_>) -> Result<()> {
     let count = fixture.options.crowd / 5;
     let claim = fixture.begin(good, Claim::Nothing)?;
     thread::scope(|scope| {
-        let crowd = scope.spawn(move || second.crowd(probe, count, 8));
+        let crowd = scope.spawn(move || second.crowd(probe, count));
         for _ in 0..20 {
             fixture.attempt(Kind::Http, bad, Ending::Reset, Claim::AtMost(Cause::MidStreamRst))?;
         }

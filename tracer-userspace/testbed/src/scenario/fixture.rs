@@ -17,7 +17,7 @@ use crate::node::{Family, NODE, NODE6, Pod, TestNode};
 use crate::options::{Options, is_emulated};
 use crate::pods::{HOST, HTTP, TLS};
 use crate::probe::{Ending, Kind, Outcome, ProbeRequest};
-use crate::prober::{Prober, shown};
+use crate::prober::{Prober, VOLLEY_THREADS, shown};
 use crate::proc::Proc;
 use crate::row::Done;
 
@@ -268,24 +268,23 @@ impl Fixture<'_> {
     }
 
     /// Makes many attempts at the same time that must succeed and get no verdict.
-    pub fn crowd(&mut self, kind: Kind, dst: SocketAddr, count: u32, threads: u32) -> Result<()> {
+    pub fn crowd(&mut self, kind: Kind, dst: SocketAddr, count: u32) -> Result<()> {
         let attempt = self.begin(dst, Claim::Nothing)?;
         self.done.quiet.push((attempt, count));
-        self.prober.crowd(ProbeRequest::new(kind, dst, self.options.patience), count, threads)
+        self.prober.crowd(ProbeRequest::new(kind, dst, self.options.patience), count)
     }
 
     /// Makes attempts from two threads in the same microsecond, with this port and the next ones. All must end this way
     /// and get the scenario's cause.
     pub fn volley(&mut self, kind: Kind, dst: SocketAddr, how: Ending, rounds: u32) -> Result<()> {
-        const THREADS: u32 = 2;
         let cause = self.failing()?;
         // On an emulated CPU the threads often run the same program at once. The kernel skips the second run.
         let claim = if is_emulated() { Claim::AtMost(cause) } else { self.verdict_without_probe(cause) };
         let attempt = self.begin(dst, claim)?;
         let probe = ProbeRequest::new(kind, dst, self.options.patience);
-        let outcomes = self.prober.volley(probe, rounds, THREADS)?;
-        if outcomes.len() != (rounds * THREADS) as usize {
-            bail!("{} outcomes of {rounds} rounds of {THREADS}", outcomes.len());
+        let outcomes = self.prober.volley(probe, rounds)?;
+        if outcomes.len() != (rounds * VOLLEY_THREADS) as usize {
+            bail!("{} outcomes of {rounds} rounds of {VOLLEY_THREADS}", outcomes.len());
         }
         for outcome in &outcomes {
             // A refused attempt frees its source port, and the other thread may get the same one.

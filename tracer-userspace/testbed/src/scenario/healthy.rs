@@ -68,8 +68,8 @@ fn crowd(fixture: &mut Fixture<'_>) -> Result<()> {
         fixture.helpers.push(crate::proc::Proc::spawn(other)?);
     }
     let count = fixture.options.crowd;
-    fixture.crowd(Kind::Http, pod, count / 2, 8)?;
-    fixture.crowd(Kind::Tcp, pod, count - count / 2, 8)
+    fixture.crowd(Kind::Http, pod, count / 2)?;
+    fixture.crowd(Kind::Tcp, pod, count - count / 2)
 }
 
 /// A tcpSocket probe of a port that real TLS clients use. tracer looks for a ClientHello on a port after it has read
