@@ -123,7 +123,6 @@ pub(super) struct Logs {
     pub(super) parallel: u32,
 }
 
-/// `why`
 #[derive(Debug, Args)]
 pub(super) struct Why {
     /// POD, pod/NAME, deploy/NAME, ds/NAME or sts/NAME
@@ -148,7 +147,6 @@ pub(super) struct Why {
     pub(super) access: Access,
 }
 
-/// `top`
 #[derive(Debug, Args)]
 pub(super) struct Top {
     #[command(flatten)]
@@ -160,7 +158,6 @@ pub(super) struct Top {
     pub(super) access: Access,
 }
 
-/// `attach`
 #[derive(Debug, Args)]
 pub(super) struct Attach {
     /// The node
@@ -194,7 +191,6 @@ pub(super) struct Attach {
     pub(super) access: Access,
 }
 
-/// `report`
 #[derive(Debug, Args)]
 pub(super) struct Report {
     #[command(flatten)]
@@ -206,7 +202,6 @@ pub(super) struct Report {
     pub(super) access: Access,
 }
 
-/// `explain`
 #[derive(Debug, Args)]
 pub(super) struct Explain {
     /// The causes

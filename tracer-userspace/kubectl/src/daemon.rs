@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use super::api::Api;
 use super::cli::Access;
+use super::clock::ago;
 use super::objects::Pod;
 use super::problem::Problem;
 use super::records::Reading;
-use super::times::ago;
 use tracer_output::sink::plain::date_and_time;
 
 /// The pod of tracer with the log of a node.

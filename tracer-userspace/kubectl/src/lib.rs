@@ -15,6 +15,7 @@
 mod api;
 mod attach;
 mod cli;
+mod clock;
 mod daemon;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -23,12 +24,10 @@ mod objects;
 mod problem;
 mod records;
 mod report;
-mod skew;
 mod target;
 mod terminal;
 #[cfg(test)]
 mod testing;
-mod times;
 mod top;
 mod why;
 

@@ -45,23 +45,18 @@ pub(super) async fn report(api: Api, args: &Report) -> Result<u8, Problem> {
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
+    use tracer_testing::Scratch;
 
     #[tokio::test]
     async fn the_page_is_made_of_all_logs() {
-        let logs = [
-            (
-                "n1",
-                "tracer: warning: no record\n".to_owned() + &verdict(1, "n1", &now(), "cart-0", "connection_refused"),
-            ),
-            ("n2", verdict(1, "n2", &now(), "cart-1", "loopback_down")),
-        ];
+        let first = verdict(1, "n1", &now(), "cart-0", "connection_refused");
+        let second = verdict(1, "n2", &now(), "cart-1", "loopback_down");
+        let logs = [("n1", format!("tracer: warning: no record\n{first}")), ("n2", second)];
         let fake = Fake::serve(cluster(&[], &logs)).await;
-        let file = std::env::temp_dir().join(format!("kubectl-tracer-{}.html", std::process::id()));
-        let name = file.to_str().expect("a path");
-        let ran = ran(&fake, &["report", "--output-file", name]).await;
-        let page = std::fs::read_to_string(&file).unwrap_or_default();
-        let _ = std::fs::remove_file(&file);
+        let scratch = Scratch::new();
+        let ran = ran(&fake, &["report", "--output-file", &scratch.text("page")]).await;
         assert_eq!(ran.ended, Ok(0));
+        let page = std::fs::read_to_string(scratch.path("page")).expect("a page");
         for part in ["shop/cart-0", "shop/cart-1", "connection_refused", "loopback_down", "tracer/tracer-n1 on n1"] {
             assert!(page.contains(part), "{part}");
         }

@@ -10,9 +10,10 @@ use std::rc::Rc;
 
 use super::api::Api;
 use super::cli::{Format, Top};
+use super::clock::skew;
 use super::logs::{self, Read};
 use super::problem::Problem;
-use super::{skew, terminal};
+use super::terminal;
 pub(super) use page::{Answers, Page};
 pub(super) use tally::{Causes, NodeTally};
 use tracer_terminal::error;
@@ -39,7 +40,7 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
             answers.cut.push(node.clone());
         }
         answers.unreadable += reading.unreadable;
-        if let Some(seconds) = skew::of_node(&daemon.pod, reading.newest(), api.now()) {
+        if let Some(seconds) = skew(&daemon.pod, reading.newest(), api.now()) {
             answers.skewed.push((node.clone(), seconds));
         }
         causes.add(&node, sink.finish());

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tracer_sources::testing::fake::FakeRequest;
+use tracer_testing::TestFile;
 
 /// The answer to a request.
 #[derive(Clone)]
@@ -49,14 +49,12 @@ impl Fake {
     }
 
     /// A kubeconfig for it, in namespace `shop`. `user` is YAML.
-    pub(crate) fn kubeconfig(&self, user: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("kubectl-tracer-{}-{}", std::process::id(), self.addr.port()));
+    pub(crate) fn kubeconfig(&self, user: &str) -> TestFile {
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: 'http://{}'}}}}]\nusers: [{{name: u, user: {user}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: u, namespace: shop}}}}]\n",
             self.addr
         );
-        std::fs::write(&path, text).expect("a kubeconfig");
-        path
+        TestFile::new("kubeconfig", &text)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::skew;
+use super::super::clock::skew_text;
 use super::tally::{CauseTally, Causes, Owner};
 use tracer_model::plural::{counted, duration};
 use tracer_model::record::Cause;
@@ -77,7 +77,7 @@ impl Page {
             named(cut.iter().cloned(), ", ").map(|named| {
                 format!("the newest records of {named} are missing: shorten --since or raise --limit-bytes")
             }),
-            named(skewed.iter().map(|(node, s)| skew::text(node, *s)), ", ")
+            named(skewed.iter().map(|(node, s)| skew_text(node, *s)), ", ")
                 .map(|named| format!("clocks differ, so the order of nodes is not sure: {named}")),
             (*unreadable > 0).then(|| format!("{} could not be read", counted(*unreadable, "line"))),
         ];

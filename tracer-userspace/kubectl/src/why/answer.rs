@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
+use super::super::clock::ago;
 use super::super::daemon::Daemon;
 use super::super::objects::Pod;
-use super::super::times::ago;
 use super::collected::{Collected, Effect, Failure, OfPod};
 use tracer_model::event::KubeletResult;
 use tracer_model::plural::counted;
