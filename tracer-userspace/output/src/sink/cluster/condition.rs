@@ -159,17 +159,14 @@ impl Keeper {
 
     /// When to write next: soon after a change, else as a heartbeat.
     fn due(&self) -> Instant {
+        let now = self.faults.condition();
+        let is_same = |before: &Condition| before.status == now.status && before.reason == now.reason;
         let due = match &self.written {
             None => self.first,
-            Some((written, at)) => *at + self.wait(written),
+            Some((before, at)) if is_same(before) => *at + self.rates.heartbeat,
+            Some((_, at)) => *at + self.rates.gap,
         };
         due.max(self.outage.until().unwrap_or(due))
-    }
-
-    fn wait(&self, written: &Condition) -> Duration {
-        let now = self.faults.condition();
-        let same = now.status == written.status && now.reason == written.reason;
-        if same { self.rates.heartbeat } else { self.rates.gap }
     }
 
     async fn write(&mut self, condition: Condition) {
@@ -179,18 +176,18 @@ impl Keeper {
         let path = format!("/api/v1/nodes/{}/status", self.node);
         let body = patch(&condition, self.since, Timestamp::now());
         let now = Instant::now();
-        match write(&self.client, &self.pace, Change::Strategic, &path, "nodes/status", &body).await {
+        let failure = match write(&self.client, &self.pace, Change::Strategic, &path, "nodes/status", &body).await {
             Answer::Done => {
                 self.outage.end();
                 self.written = Some((condition, now));
+                return;
             }
-            Answer::Missing => {
-                self.outage.failed(&Failure::Unknown("a node of this name (NODE_NAME, --node-name)"), now)
-            }
+            Answer::Missing => Failure::Unknown("a node of this name (NODE_NAME, --node-name)"),
             // Another client wrote at the same moment.
-            Answer::Exists => self.outage.failed(&Failure::Garbage("a conflict (409)".into()), now),
-            Answer::Never(failure) | Answer::Later(failure) => self.outage.failed(&failure, now),
-        }
+            Answer::Exists => Failure::Garbage("a conflict (409)".into()),
+            Answer::Never(failure) | Answer::Later(failure) => failure,
+        };
+        self.outage.failed(&failure, now);
     }
 }
 

@@ -46,13 +46,10 @@ fn about(k8s: &K8s) -> Option<FailedPod> {
     })
 }
 
+/// The text of a proven or likely verdict.
 fn message(verdict: &VerdictBody) -> String {
-    let confidence = match verdict.verdict.confidence {
-        Confidence::Proven => "",
-        Confidence::Likely => " (likely)",
-        Confidence::Possible => " (possible)",
-    };
     let verdict = &verdict.verdict;
+    let confidence = if verdict.confidence == Confidence::Proven { "" } else { " (likely)" };
     shortened(format!("{}{confidence}: {}. Fix: {}", verdict.cause.name(), verdict.summary, verdict.remediation))
 }
 
