@@ -14,7 +14,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 use self::pods::{Of, Pods};
 pub use self::text::text;
@@ -61,55 +61,34 @@ pub struct Metrics {
 impl Metrics {
     /// New metrics, and the registry that prints them. `pod_labels` adds `namespace` and `pod` to verdicts and attempts.
     pub fn new(pod_labels: bool) -> (Self, Arc<Registry>) {
-        let metrics = Self {
-            verdicts: Family::default(),
-            attempts: Family::default(),
-            events: Family::default(),
-            lost: Family::default(),
-            attached: Family::default(),
-            latency: Histogram::new(LATENCY),
-            run_seconds: Family::default(),
-            runs: Family::default(),
-            dropped: Family::default(),
-            findings: Family::default(),
-            pods: pod_labels.then(Pods::default),
-        };
-        let registry = metrics.register();
-        (metrics, Arc::new(registry))
-    }
-
-    /// The table of metrics: the name, the help text, the field that counts.
-    fn register(&self) -> Registry {
         let mut registry = Registry::with_prefix("tracer");
         let r = &mut registry;
-        r.register(
-            "verdicts",
-            "Verdicts on failures and on successes that mislead, by cause; a revision counts where it changes the cause",
-            self.verdicts.clone(),
-        );
-        r.register("attempts", "Attempts that ended, by outcome", self.attempts.clone());
-        r.register("events", "Kernel events read, by the hook that wrote them", self.events.clone());
-        r.register(
-            "events_lost",
-            "Kernel events lost, and reported failures without a verdict, by place",
-            self.lost.clone(),
-        );
-        r.register("hook_attached", "1 if a program is attached at this hook", self.attached.clone());
+        let verdicts = "Verdicts on failures and on successes that mislead, by cause; a revision counts where it changes the cause";
+        let lost = "Kernel events lost, and reported failures without a verdict, by place";
         let latency = "From the kernel event that decided a verdict to its record";
-        r.register("verdict_latency_seconds", latency, self.latency.clone());
         let seconds = "Time in kernel programs; with kernel.bpf_stats_enabled only";
-        r.register("program_run_seconds", seconds, self.run_seconds.clone());
-        r.register("program_runs", "Runs of kernel programs; with kernel.bpf_stats_enabled only", self.runs.clone());
-        r.register("sink_dropped", "Records that could not be written", self.dropped.clone());
+        let runs = "Runs of kernel programs; with kernel.bpf_stats_enabled only";
         let finding = "1 for the status that a check of the node has; a check that was never other than ok is absent";
-        r.register("doctor_finding", finding, self.findings.clone());
-        let build = Family::<Labels, Gauge>::default();
+        let metrics = Self {
+            verdicts: add(r, "verdicts", verdicts, Family::default()),
+            attempts: add(r, "attempts", "Attempts that ended, by outcome", Family::default()),
+            events: add(r, "events", "Kernel events read, by the hook that wrote them", Family::default()),
+            lost: add(r, "events_lost", lost, Family::default()),
+            attached: add(r, "hook_attached", "1 if a program is attached at this hook", Family::default()),
+            latency: add(r, "verdict_latency_seconds", latency, Histogram::new(LATENCY)),
+            run_seconds: add(r, "program_run_seconds", seconds, Family::default()),
+            runs: add(r, "program_runs", runs, Family::default()),
+            dropped: add(r, "sink_dropped", "Records that could not be written", Family::default()),
+            findings: add(r, "doctor_finding", finding, Family::default()),
+            pods: pod_labels.then(Pods::default),
+        };
+        let build: Family<Labels, Gauge> =
+            add(r, "build_info", "Always 1, with the version of tracer", Family::default());
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").into())]).set(1);
-        r.register("build_info", "Always 1, with the version of tracer", build);
         for place in Loss::PLACES {
-            let _ = self.lost.get_or_create(&vec![("where", place.into())]);
+            let _ = metrics.lost.get_or_create(&vec![("where", place.into())]);
         }
-        registry
+        (metrics, Arc::new(registry))
     }
 
     /// Counts a decision, printed or not. `now_boot_ns` is for the latency.
@@ -192,6 +171,12 @@ impl Metrics {
             Of::Attempts => &self.attempts,
         }
     }
+}
+
+/// Registers a metric, and gives it to be counted in.
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 /// A failure, or a success that misleads. A failure that was no failure in the end has the cause of one, and no alert may
