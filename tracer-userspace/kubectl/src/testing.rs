@@ -107,6 +107,11 @@ pub(crate) fn verdict(seq: u64, node: &str, time: &str, pod: &str, cause: &str) 
     record("verdict", seq, node, time, more)
 }
 
+/// The line of a verdict that revises the record of this number.
+pub(crate) fn revising(seq: u64, verdict: &str) -> String {
+    verdict.replace(r#""subject":"#, &format!(r#""revises":{seq},"subject":"#))
+}
+
 pub(crate) fn remediation() -> Value {
     json!({"text": "start the server"})
 }

@@ -124,9 +124,8 @@ async fn a_failed_connection_is_no_failed_probe() {
 
 #[tokio::test]
 async fn a_verdict_that_was_revised_to_noise_is_no_answer() {
-    let noise = verdict(2, "n1", &now(), "cart-0", "slow_response")
-        .replace(r#""outcome":"failure""#, r#""outcome":"noise","revises":1"#);
-    let noise = noise.replace(r#""subject":"#, r#""revises":1,"subject":"#);
+    let noise = verdict(2, "n1", &now(), "cart-0", "slow_response");
+    let noise = revising(1, &noise.replace(r#""outcome":"failure""#, r#""outcome":"noise""#));
     let log = [verdict(1, "n1", &now(), "cart-0", "connection_refused"), noise].concat();
     let out = why_in(cluster(&[pod("shop", "cart-0", "n1", true)], &[("n1", log)])).await;
     assert_starts(&out, "shop/cart-0 on n1 is ready; tracer has no failure of it");
@@ -134,10 +133,7 @@ async fn a_verdict_that_was_revised_to_noise_is_no_answer() {
 
 #[tokio::test]
 async fn a_revised_verdict_is_counted_once() {
-    let revises = |seq: u64| {
-        verdict(seq, "n1", &now(), "cart-0", "slow_response")
-            .replace(r#""subject":"#, &format!(r#""revises":{},"subject":"#, seq - 1))
-    };
+    let revises = |seq: u64| revising(seq - 1, &verdict(seq, "n1", &now(), "cart-0", "slow_response"));
     let failed = |seq| verdict(seq, "n1", &now(), "cart-0", "unexplained");
     let log = (0..3).flat_map(|n| [failed(2 * n), revises(2 * n + 1)]).collect::<String>();
     let ran = ran(&one_unready(log).await, &["why", "cart-0", "-o", "pretty", "--tail", "1"]).await;
@@ -153,11 +149,11 @@ async fn without_a_verdict_the_findings_of_the_node_are_shown() {
     }
     let out = why_in(replies).await;
     assert_starts(&out, "shop/cart-0 on n1 is not ready; tracer has no failure of it");
+    assert_has(&out, &["kubectl logs -n tracer tracer-n1 -p has", "fail    ip_forward"]);
     assert_has(
         &out,
-        &["kubectl logs -n tracer tracer-n1 -p has", "fail    ip_forward", "sysctl -w net.ipv4.ip_forward=1"],
+        &["sysctl -w net.ipv4.ip_forward=1", "3 records of tracer/tracer-n1 on n1: 1 verdict of other pods"],
     );
-    assert_has(&out, &["3 records of tracer/tracer-n1 on n1: 1 verdict of other pods"]);
 }
 
 #[tokio::test]
