@@ -195,30 +195,27 @@ impl FilterHits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::record::Workload;
-
-    use crate::sink::tests::verdict;
+    use crate::sink::tests::{verdict, verdict_body};
+    use tracer_model::record::{VerdictBody, Workload};
 
     #[test]
     fn every_condition_must_hold() {
         let body = verdict(Cause::ConnectionRefused);
-        let mut filter = Filter::default();
-        assert!(filter.passes(&body));
-        filter.namespace = Some("shop".into());
-        filter.causes = vec![Cause::LoopbackDown, Cause::ConnectionRefused];
-        assert!(filter.passes(&body));
-        filter.container = Some("other".into());
-        assert!(!filter.passes(&body));
+        let causes = vec![Cause::LoopbackDown, Cause::ConnectionRefused];
+        let named = Filter { causes, ..of_pod("cart") };
+        assert!(Filter::default().passes(&body) && named.passes(&body));
+        assert!(!Filter { container: Some("other".into()), ..named }.passes(&body));
+        let of_no_pod = VerdictBody { k8s: None, ..verdict_body(Cause::ConnectionRefused) };
+        assert!(!of_pod("cart").passes(&Body::Verdict(of_no_pod.into())), "an unknown pod does not match a name");
     }
 
     #[test]
     fn a_cause_beside_another_passes() {
-        let mut body = verdict(Cause::SlowResponse);
         let filter = Filter { causes: vec![Cause::CpuThrottled], ..Filter::default() };
-        assert!(!filter.passes(&body));
-        if let Body::Verdict(it) = &mut body {
-            it.verdict.also.push(Cause::CpuThrottled);
-        }
+        assert!(!filter.passes(&verdict(Cause::SlowResponse)));
+        let mut body = verdict_body(Cause::SlowResponse);
+        body.verdict.also.push(Cause::CpuThrottled);
+        let body = Body::Verdict(body.into());
         assert!(filter.passes(&body));
         let mut hits = FilterHits::new(filter);
         hits.record(&body);
@@ -228,13 +225,6 @@ mod tests {
 
     fn of_pod(typed: &str) -> Filter {
         Filter { namespace: Some("shop".into()), pod: Some(typed.parse().expect("a pod")), ..Filter::default() }
-    }
-
-    #[test]
-    fn an_unknown_pod_does_not_match_a_name() {
-        let Body::Verdict(mut verdict) = verdict(Cause::Unexplained) else { return };
-        verdict.k8s = None;
-        assert!(!of_pod("cart").passes(&Body::Verdict(verdict)));
     }
 
     #[test]

@@ -179,23 +179,20 @@ fn identity(body: &VerdictBody) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::tests::{culprit, verdict};
+    use crate::sink::tests::{culprit, verdict_body};
     use tracer_model::record::{Cause, Confidence, Outcome};
 
     const S: u64 = 1_000_000_000;
 
     /// The verdict of an attempt of the same probe.
     fn failure(attempt: u64, second: u64) -> Decision {
-        let body = verdict(Cause::ConnectionRefused);
-        Decision::new(second * S, Some(ConnId(attempt)), body)
+        edited(attempt, second, |_| ())
     }
 
     fn edited(attempt: u64, second: u64, edit: impl FnOnce(&mut VerdictBody)) -> Decision {
-        let mut decision = failure(attempt, second);
-        if let Body::Verdict(body) = &mut decision.body {
-            edit(body);
-        }
-        decision
+        let mut body = verdict_body(Cause::ConnectionRefused);
+        edit(&mut body);
+        Decision::new(second * S, Some(ConnId(attempt)), Body::Verdict(body.into()))
     }
 
     /// State after identical verdicts were printed for a minute.

@@ -12,15 +12,19 @@ use tracer_model::record::{
 };
 use tracer_testing::Scratch;
 
-/// A verdict about a pod `shop/cart`, container `web`.
 pub(crate) fn verdict(cause: Cause) -> Body {
+    Body::Verdict(Box::new(verdict_body(cause)))
+}
+
+/// A verdict about a pod `shop/cart`, container `web`.
+pub(crate) fn verdict_body(cause: Cause) -> VerdictBody {
     let evidence = Evidence {
         hook: "tcp_connect".into(),
         time_boot_ns: 999_788_860,
         text: "kubelet connects".into(),
         fields: BTreeMap::new(),
     };
-    Body::Verdict(Box::new(VerdictBody {
+    VerdictBody {
         subject: Subject::Probe,
         attempt_id: Some("1".into()),
         severity: cause.severity(),
@@ -54,7 +58,7 @@ pub(crate) fn verdict(cause: Cause) -> Body {
         timing: None,
         revises: None,
         repeated: None,
-    }))
+    }
 }
 
 /// The process that set a link down.
@@ -250,10 +254,10 @@ fn records_dropped_by_a_full_disk_are_reported_when_it_has_room_again() {
     sink.count_into(metrics);
     let delivered = Arc::new(AtomicU64::new(0));
     sink.add(Counting(delivered.clone(), 0));
-    let Body::Verdict(mut long) = verdict(Cause::Unexplained) else { unreachable!() };
+    let mut long = verdict_body(Cause::Unexplained);
     long.verdict.summary = "x".repeat(200_000);
     for n in 0..60 {
-        sink.emit(decided(n, Body::Verdict(long.clone())), None);
+        sink.emit(decided(n, Body::Verdict(long.clone().into())), None);
         sink.output().flush();
     }
     assert_eq!(delivered.load(Ordering::Relaxed), 60, "the disk of the file is full, not that of the collector");
@@ -283,11 +287,10 @@ fn an_attempt_that_a_revision_changes_to_noise_is_no_failure() {
     for n in [1, 2] {
         sink.emit(decided(n, attempt(Subject::Probe, Outcome::Failure)), None);
     }
-    let mut body = verdict(Cause::ConnectionRefused);
+    let mut body = verdict_body(Cause::ConnectionRefused);
     for outcome in [Outcome::Failure, Outcome::Noise] {
-        let Body::Verdict(noise) = &mut body else { unreachable!() };
-        noise.verdict.outcome = outcome;
-        sink.emit(decided(1, body.clone()), None);
+        body.verdict.outcome = outcome;
+        sink.emit(decided(1, Body::Verdict(body.clone().into())), None);
     }
     assert_eq!(sink.counts().failed, 1);
 }

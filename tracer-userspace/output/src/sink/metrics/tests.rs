@@ -1,5 +1,5 @@
 use super::*;
-use crate::sink::tests::{attempt, decided, k8s, verdict};
+use crate::sink::tests::{attempt, decided, k8s, verdict, verdict_body};
 use tracer_model::record::{Cause, LossBody, Subject};
 
 /// The value of a series, by the text before it.
@@ -43,9 +43,9 @@ fn an_attempt_without_an_outcome_is_unknown() {
 fn a_verdict_on_an_attempt_that_recovered_is_not_counted() {
     let (mut metrics, registry) = Metrics::new(false);
     let mut count = |cause, outcome, replaces| {
-        let Body::Verdict(mut body) = verdict(cause) else { unreachable!() };
+        let mut body = verdict_body(cause);
         body.verdict.outcome = outcome;
-        metrics.count(&Decision { replaces, ..decided(1, Body::Verdict(body)) }, None);
+        metrics.count(&Decision { replaces, ..decided(1, Body::Verdict(body.into())) }, None);
     };
     count(Cause::LoopbackDown, Outcome::Noise, None);
     count(Cause::TlsEofNoise, Outcome::Noise, None);
@@ -79,9 +79,8 @@ fn metrics_without_a_value_are_zero_or_absent() {
 
 /// A verdict about the pod of this name.
 fn about(pod: &str) -> Body {
-    let Body::Verdict(mut body) = verdict(Cause::ConnectionRefused) else { unreachable!() };
-    body.k8s = Some(K8s { pod_name: Some(pod.into()), ..k8s() });
-    Body::Verdict(body)
+    let k8s = Some(K8s { pod_name: Some(pod.into()), ..k8s() });
+    Body::Verdict(Box::new(VerdictBody { k8s, ..verdict_body(Cause::ConnectionRefused) }))
 }
 
 #[test]

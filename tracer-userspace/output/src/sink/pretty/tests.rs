@@ -1,14 +1,9 @@
 use super::*;
-use crate::sink::tests::{culprit, recorded, verdict};
+use crate::sink::tests::{culprit, recorded, verdict, verdict_body};
 use tracer_model::event::{KubeletResult, MissingHook};
 use tracer_model::record::{Body, Cause, Confidence, Culprit, Endpoint, K8s, KubeletOutcome, VerdictBody};
 
 const NO_SCREEN: Screen = Screen { colour: false, columns: None };
-
-fn of(cause: Cause) -> VerdictBody {
-    let Body::Verdict(body) = verdict(cause) else { unreachable!() };
-    *body
-}
 
 fn text(body: Body) -> String {
     Pretty::default().text(&recorded(7, body), 0, NO_SCREEN)
@@ -67,7 +62,7 @@ fn in_pod(mut body: VerdictBody, name: &str) -> VerdictBody {
 
 #[test]
 fn culprit_and_doubts_are_printed() {
-    let mut body = of(Cause::LoopbackDown);
+    let mut body = verdict_body(Cause::LoopbackDown);
     body.culprit = Some(culprit());
     body.src = Some(Endpoint { addr: "10.0.0.1".parse().unwrap(), port: Some(36704) });
     body.revises = Some(3);
@@ -96,7 +91,7 @@ fn in_turn() -> impl FnMut(u64, &VerdictBody) -> String {
 #[test]
 fn a_verdict_that_amends_the_one_above_prints_only_its_new_lines() {
     let mut next = in_turn();
-    let mut body = of(Cause::LoopbackDown);
+    let mut body = verdict_body(Cause::LoopbackDown);
     body.culprit = Some(culprit());
     assert!(next(3, &body).contains("\n  cause  "));
     body.revises = Some(3);
@@ -118,7 +113,7 @@ fn a_verdict_that_amends_the_one_above_prints_only_its_new_lines() {
 #[test]
 fn a_verdict_that_repeats_the_one_above_is_one_line() {
     let mut next = in_turn();
-    let mut body = of(Cause::SlowResponse);
+    let mut body = verdict_body(Cause::SlowResponse);
     body.verdict.summary = "no answer within 1.2 s".into();
     assert!(next(3, &body).contains("\n  evidence "));
     let again = next(4, &body);
@@ -144,7 +139,7 @@ fn a_verdict_that_repeats_the_one_above_is_one_line() {
 #[test]
 fn escape_sequences_in_names_are_removed() {
     let hostile = "a\u{1b}[2Jb\nc\u{202e}";
-    let mut body = in_pod(of(Cause::Unexplained), hostile);
+    let mut body = in_pod(verdict_body(Cause::Unexplained), hostile);
     body.verdict.summary = hostile.into();
     body.verdict.remediation = hostile.into();
     body.verdict.missing_hooks = vec![hostile.into()];
@@ -160,7 +155,7 @@ fn escape_sequences_in_names_are_removed() {
 #[test]
 fn a_stronger_confidence_has_a_stronger_colour() {
     let colours = |confidence| {
-        let mut body = of(Cause::ConnectionRefused);
+        let mut body = verdict_body(Cause::ConnectionRefused);
         body.verdict.confidence = confidence;
         let screen = Screen { colour: true, columns: None };
         Pretty::default().text(&recorded(7, Body::Verdict(body.into())), 0, screen)
@@ -174,12 +169,12 @@ fn a_stronger_confidence_has_a_stronger_colour() {
 
 #[test]
 fn the_summary_of_a_cause_has_its_counts_pods_and_what_is_missing() {
-    let mut unexplained = of(Cause::Unexplained);
+    let mut unexplained = verdict_body(Cause::Unexplained);
     unexplained.verdict.missing_hooks = vec!["ip_vs_leave".into()];
     unexplained.verdict.lost_events = 2;
-    let mut revision = of(Cause::AppStatusFailure);
+    let mut revision = verdict_body(Cause::AppStatusFailure);
     revision.revises = Some(0);
-    let pods = (0..9).map(|n| in_pod(of(Cause::LoopbackDown), &format!("p{n}"))).collect();
+    let pods = (0..9).map(|n| in_pod(verdict_body(Cause::LoopbackDown), &format!("p{n}"))).collect();
     let hit = "\n  hit      shop/p0 (1), shop/p1 (1), shop/p2 (1), shop/p3 (1), shop/p4 (1), and 4 more\n";
     for (verdicts, head, part) in [
         (vec![unexplained.clone()], "1  unexplained  ", "\n  missing  hooks: ip_vs_leave; 2 events that were lost\n"),
