@@ -81,8 +81,7 @@ fn the_socket_is_private_and_goes_with_the_run() {
 fn a_file_that_is_no_socket_is_not_removed() {
     let scratch = Scratch::new();
     let serve = config(&scratch, None);
-    std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
-    std::fs::write(&serve.health, "mine").unwrap();
+    scratch.file("run/health.sock", "mine");
     let (server, _) = started(&serve);
     let degraded = soon("a problem", || server.health.report().degraded.pop());
     assert!(degraded.starts_with("health: --health-socket ") && degraded.contains("in use"), "{degraded}");

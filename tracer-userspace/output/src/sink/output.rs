@@ -69,11 +69,8 @@ impl Output {
             Some(path) => open_file(path).map_err(|error| Error::file("--output-file", path, error))?,
             None => stdout().map_err(|e| Error::Usage(format!("stdout: {}", os_message(&e))))?,
         };
-        let size = match rotation {
-            Some(_) => prepare_for_rotation(&file)
-                .map_err(|e| Error::file("--output-max-size", path.unwrap_or(Path::new("")), e))?,
-            None => 0,
-        };
+        let size = rotation.map_or(Ok(0), |_| prepare_for_rotation(&file));
+        let size = size.map_err(|e| Error::file("--output-max-size", path.unwrap_or(Path::new("")), e))?;
         Ok(Self {
             chunk: chunk_of(&file),
             file,
