@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::health::Health;
-use crate::sink::metrics;
+use crate::sink::{metrics, ndjson};
 
 /// How long a client may take to send the head of its request.
 const HEAD: Duration = Duration::from_secs(2);
@@ -81,10 +81,7 @@ impl Pages {
     fn health(&self, is_well: fn(&super::Report) -> bool) -> Response<Full<Bytes>> {
         let report = self.health.report();
         let status = if is_well(&report) { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        // The type has only strings and numbers, so this cannot fail.
-        let mut body = serde_json::to_string(&report).unwrap_or_default();
-        body.push('\n');
-        response(status, JSON, body)
+        response(status, JSON, ndjson::line_of(&report))
     }
 
     fn metrics(&self) -> Response<Full<Bytes>> {

@@ -1,13 +1,18 @@
 //! Records as NDJSON: one object a line, keys in the order of the contract.
 
+use serde::Serialize;
 use serde_json::Value;
 
 use tracer_model::record::Record;
 
 /// One line, its newline included.
 pub fn line(record: &Record) -> Vec<u8> {
-    // Maps have string keys and numbers are finite: nothing in these types can fail.
-    let mut bytes = serde_json::to_vec(&value(record)).unwrap_or_default();
+    line_of(&value(record))
+}
+
+/// A value as one line. Maps have string keys and numbers are finite, so nothing in our types can fail.
+pub(crate) fn line_of(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(value).unwrap_or_default();
     bytes.push(b'\n');
     bytes
 }

@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 pub(super) use self::flags::OtlpFlags;
 use self::push::{Pusher, Waiting};
-use crate::sink::Destination;
+use crate::sink::{Destination, ndjson};
 use tracer_model::plural::were;
 use tracer_model::record::Record;
 use tracer_sources::Background;
@@ -50,11 +50,7 @@ impl OtlpConfig {
 
 /// The record as one line: a request of its own, in OTLP's JSON.
 pub(super) fn line(record: &Record) -> Vec<u8> {
-    let request = convert::request(&record.node_name, None, vec![convert::log_record(record)]);
-    // Maps have string keys and numbers are finite: nothing in these types can fail.
-    let mut bytes = serde_json::to_vec(&request).unwrap_or_default();
-    bytes.push(b'\n');
-    bytes
+    ndjson::line_of(&convert::request(&record.node_name, None, vec![convert::log_record(record)]))
 }
 
 /// The sending side: the pipeline queues records here.
