@@ -20,10 +20,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn check(view: &View) -> Result<Finding, Unread> {
-    if view.is_files() {
-        let reason = "only the kernel itself shows which hooks can be attached; --root shows files only";
-        return Err(Unread::new(reason, "run `tracer doctor` on the node, without --root"));
-    }
+    view.node("only the kernel itself shows which hooks can be attached; --root shows files only")?;
     Ok(attach(view).map_or_else(|error| cannot_attach(&error), |hooks| judge(&hooks)))
 }
 
@@ -39,26 +36,22 @@ fn attach(view: &View) -> Result<Vec<HookStatus>, EbpfError> {
 
 /// The finding where no hook can be attached.
 fn cannot_attach(error: &EbpfError) -> Finding {
-    let observed = chain(error);
-    match error {
-        EbpfError::NoBtf(..) => CHECK.draft().fail(
-            observed,
-            Fix::lasting(
-                "boot a kernel with CONFIG_DEBUG_INFO_BTF=y (every distribution's since 5.10), or give it with --btf FILE",
-            ),
-        ),
-        EbpfError::Btf(..) | EbpfError::OtherBtf { .. } => {
-            CHECK.draft().fail(observed, Fix::lasting("give the BTF of exactly this kernel with --btf FILE"))
+    let (draft, observed) = (CHECK.draft(), chain(error));
+    let fix = match error {
+        EbpfError::NoBtf(..) => {
+            "boot a kernel with CONFIG_DEBUG_INFO_BTF=y (every distribution's since 5.10), or give it with --btf FILE"
         }
-        EbpfError::Lockdown => CHECK.draft().fail(observed, Fix::lasting("boot with lockdown=integrity, or Linux 6.2 or newer")),
+        EbpfError::Btf(..) | EbpfError::OtherBtf { .. } => "give the BTF of exactly this kernel with --btf FILE",
+        EbpfError::Lockdown => "boot with lockdown=integrity, or Linux 6.2 or newer",
         EbpfError::RequiredHook { .. } => {
-            CHECK.draft().fail(observed, Fix::lasting("boot a kernel with CONFIG_BPF_EVENTS=y; a locked-down one needs net.core.bpf_jit_enable=1, too"))
+            "boot a kernel with CONFIG_BPF_EVENTS=y; a locked-down one needs net.core.bpf_jit_enable=1, too"
         }
         EbpfError::MapPermission { .. } | EbpfError::ProgramPermission(_) => {
-            CHECK.draft().unknown(Unread::lacks(observed, "CAP_BPF"))
+            return draft.unknown(Unread::lacks(observed, "CAP_BPF"));
         }
-        _ => CHECK.draft().unknown(Unread::new(observed, "report it as a bug, with this row and the kernel's version")),
-    }
+        _ => return draft.unknown(Unread::new(observed, "report it as a bug, with this row and the kernel's version")),
+    };
+    draft.fail(observed, Fix::lasting(fix))
 }
 
 fn judge(hooks: &[HookStatus]) -> Finding {

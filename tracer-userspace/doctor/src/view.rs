@@ -164,16 +164,18 @@ impl View {
     }
 
     pub fn prober_pid(&self) -> Result<u32, Unread> {
-        let node = self.node.as_ref().ok_or_else(|| {
-            Unread::new("--root shows files only, no processes", "run `tracer doctor` on the node, without --root")
-        })?;
+        let node = self.node("--root shows files only, no processes")?;
         let fix = "run `tracer doctor` where the kubelet runs, or give --prober its name";
         self.prober.then_some(node.pid).ok_or_else(|| Unread::new(no_prober(&self.options.probers), fix))
     }
 
     fn tables(&self, what: &str) -> Result<&NodeNetns, Unread> {
-        let reason = || format!("{what} are in the kernel's tables; --root shows files only");
-        self.node.as_ref().ok_or_else(|| Unread::new(reason(), "run `tracer doctor` on the node, without --root"))
+        self.node(format!("{what} are in the kernel's tables; --root shows files only"))
+    }
+
+    /// The node itself. `reason`: why its files are not enough.
+    pub fn node(&self, reason: impl Into<String>) -> Result<&NodeNetns, Unread> {
+        self.node.as_ref().ok_or_else(|| Unread::new(reason, "run `tracer doctor` on the node, without --root"))
     }
 
     /// Reads what the kernel shows only in the first network namespace: tries this one, then that of process 1.
