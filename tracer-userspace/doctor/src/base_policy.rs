@@ -28,13 +28,9 @@ fn judge(survey: &Survey, v6: Option<bool>) -> Vec<Finding> {
     }
     if found.is_empty() && survey.truncated {
         let reason = "there are too many rules to read all; of the base chains that were read, none drops by its policy or its last rule";
-        found.push(CHECK.draft().unknown(Unread::new(
-            reason,
-            Remediation::on_node(
-                "Read the policies by hand",
-                "nft list ruleset | grep policy; iptables-legacy -S | grep ^-P",
-            ),
-        )));
+        let list = "nft list ruleset | grep policy; iptables-legacy -S | grep ^-P";
+        let fix = Remediation::on_node("Read the policies by hand", list);
+        found.push(CHECK.draft().unknown(Unread::new(reason, fix)));
     } else if found.is_empty() {
         let bases = survey.tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.hook.is_some()).count();
         let which = if unused > 0 { ", none but those of IPv6, which no pod uses," } else { ", none" };
@@ -287,10 +283,8 @@ mod tests {
         let mut survey = survey("filter", vec![chain("FORWARD", Some("FORWARD"), true, 0)]);
         survey.tables[0].family = "ip6";
         let found = |v6| judge_for(&survey, v6).remove(0);
-        assert_eq!(
-            [Some(true), None, Some(false)].map(|v6| found(v6).status),
-            [Status::Fail, Status::Warn, Status::Ok]
-        );
+        let statuses = [Some(true), None, Some(false)].map(|v6| found(v6).status);
+        assert_eq!(statuses, [Status::Fail, Status::Warn, Status::Ok]);
         assert_eq!(fix_of(&found(None)), "ip6tables-nft -t filter -vS FORWARD", "a hardened node stays closed");
         assert!(found(Some(false)).observed.contains("none but those of IPv6"), "{}", found(Some(false)).observed);
     }

@@ -71,16 +71,10 @@ fn judge(v4: Option<u64>, v6: Option<u64>, bridge: (Option<String>, bool)) -> Fi
 /// it only where the settings are absent.
 fn fix(v4: Option<u64>) -> Fix {
     let load = if v4.is_some() { "" } else { "modprobe br_netfilter && " };
-    Fix::new(
-        Remediation::on_node("Let iptables see what bridges forward", format!("{load}sysctl -w {V4}=1 {V6}=1")),
-        Remediation::on_node(
-            KEEP,
-            format!(
-                "echo br_netfilter > /etc/modules-load.d/br_netfilter.conf && {}",
-                Fix::persist(&[(V4, "1"), (V6, "1")])
-            ),
-        ),
-    )
+    let now = format!("{load}sysctl -w {V4}=1 {V6}=1");
+    let settings = Fix::persist(&[(V4, "1"), (V6, "1")]);
+    let keep = format!("echo br_netfilter > /etc/modules-load.d/br_netfilter.conf && {settings}");
+    Fix::new(Remediation::on_node("Let iptables see what bridges forward", now), Remediation::on_node(KEEP, keep))
 }
 
 #[cfg(test)]

@@ -65,6 +65,10 @@ fn pod_link(view: &View) -> Option<String> {
 fn judge(found: &CniState) -> Finding {
     let Some(config) = &found.config else { return no_config(found) };
     let draft = CHECK.draft().with("config", config.path.clone()).with("plugins", config.plugins.clone());
+    let install = |plugins: &str| {
+        let package = "package kubernetes-cni or containernetworking-plugins";
+        format!("install the CNI plugins ({plugins}) into {}: {package}", config.binaries[0])
+    };
     if !found.missing.is_empty() {
         let missing = found.missing.join(", ");
         let places = config.binaries.join(", ");
@@ -73,24 +77,14 @@ fn judge(found: &CniState) -> Finding {
         if let Some(link) = &found.pod_link {
             return draft.unknown(may_be_elsewhere(&observed, link, "its binaries", "bin_dir", "plugin_dirs"));
         }
-        return draft.fail(
-            observed,
-            Fix::lasting(format!("install the CNI plugins ({missing}) into {}: package kubernetes-cni or containernetworking-plugins, or restart the CNI's DaemonSet pod", config.binaries[0])),
-        );
+        let fix = format!("{}, or restart the CNI's DaemonSet pod", install(&missing));
+        return draft.fail(observed, Fix::lasting(fix));
     }
     if let Some(path) = config.subnet_file.as_ref().filter(|_| !found.has_subnet_file) {
-        return draft.fail(
-            format!(
-                "{} uses flannel, and {path} does not exist: sandboxes fail until flanneld has written it",
-                config.path
-            ),
-            Fix::lasting(
-                Remediation::from(
-                    "See why flanneld does not run: it needs the API server, br_netfilter and a pod CIDR for this node",
-                )
-                .run([Command::on_node(flannel_log(config))]),
-            ),
-        );
+        let missing = format!("{path} does not exist: sandboxes fail until flanneld has written it");
+        let text = "See why flanneld does not run: it needs the API server, br_netfilter and a pod CIDR for this node";
+        let fix = Fix::lasting(Remediation::on_node(text, flannel_log(config)));
+        return draft.fail(format!("{} uses flannel, and {missing}", config.path), fix);
     }
     if !config.others.is_empty() {
         return draft.with("others", config.others.clone()).warn(
@@ -102,7 +96,7 @@ fn judge(found: &CniState) -> Finding {
     if !found.has_loopback && found.pod_link.is_none() {
         return draft.with("missing", vec![LOOPBACK]).warn(
             format!("{observed} except `{LOOPBACK}`, which container runtimes run for each pod (containerd since 2.0 does not need it with use_internal_loopback)"),
-            Fix::lasting(format!("install the CNI plugins ({LOOPBACK}) into {}: package kubernetes-cni or containernetworking-plugins", config.binaries[0])),
+            Fix::lasting(install(LOOPBACK)),
         );
     }
     draft.ok(observed)
@@ -121,22 +115,13 @@ fn no_config(found: &CniState) -> Finding {
     let places: Vec<_> = PLACES.iter().map(|place| place.configs).collect();
     let observed = format!("no CNI configuration in {}", places.join(", "));
     if let Some(link) = &found.pod_link {
-        return CHECK.draft().unknown(may_be_elsewhere(
-            &observed,
-            link,
-            "its configuration",
-            "conf_dir",
-            "network_dir",
-        ));
+        let unread = may_be_elsewhere(&observed, link, "its configuration", "conf_dir", "network_dir");
+        return CHECK.draft().unknown(unread);
     }
     if found.prober {
-        return CHECK.draft().fail(
-            observed,
-            Fix::lasting(
-                Remediation::from("Install a CNI, or see why its DaemonSet has not written its configuration")
-                    .run([Command::in_cluster("kubectl get pods -A -o wide --field-selector spec.nodeName=NODE")]),
-            ),
-        );
+        let list = Command::in_cluster("kubectl get pods -A -o wide --field-selector spec.nodeName=NODE");
+        let fix = Remediation::from("Install a CNI, or see why its DaemonSet has not written its configuration");
+        return CHECK.draft().fail(observed, Fix::lasting(fix.run([list])));
     }
     CHECK.draft().unknown(Unread::new(
         format!("{observed}, and no kubelet runs here"),

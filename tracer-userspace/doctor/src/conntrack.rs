@@ -33,17 +33,11 @@ fn judge(table: Option<(u64, u64)>) -> Finding {
     let observed = format!("{count} of {max} entries ({share} %)");
     let draft = CHECK.draft().with("count", count).with("max", max);
     let fix = || {
-        let doubled = (max.saturating_mul(2)).max(131_072).to_string();
-        Fix::new(
-            Remediation::on_node(
-                "Make the table larger",
-                format!("sysctl -w net.netfilter.nf_conntrack_max={doubled}"),
-            ),
-            Remediation::on_node(
-                "kube-proxy sets the limit at each start: raise its conntrack.maxPerCore (or conntrack.min). Then find what fills the table",
-                r"conntrack -L | sed 's/^[^=]*=\([^ ]*\) dst=\([^ ]*\).*/\1 \2/' | sort | uniq -c | sort -rn | head",
-            ),
-        )
+        let larger = format!("sysctl -w net.netfilter.nf_conntrack_max={}", max.saturating_mul(2).max(131_072));
+        let keep = "kube-proxy sets the limit at each start: raise its conntrack.maxPerCore (or conntrack.min). Then find what fills the table";
+        let count =
+            r"conntrack -L | sed 's/^[^=]*=\([^ ]*\) dst=\([^ ]*\).*/\1 \2/' | sort | uniq -c | sort -rn | head";
+        Fix::new(Remediation::on_node("Make the table larger", larger), Remediation::on_node(keep, count))
     };
     match share {
         FAIL.. => draft.fail(observed, fix()),

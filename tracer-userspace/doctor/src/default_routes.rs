@@ -109,13 +109,9 @@ fn judge(routes: &[Route]) -> Finding {
         [best, rest @ ..] => {
             let tied = rest.iter().any(|route| route.metric == best.metric && route.dev != best.dev);
             let how = if tied { "with the same metric" } else { "with different metrics" };
-            draft.warn(
-                format!("{} default routes {how}: {}", routes.len(), list.join("; ")),
-                Fix::new(
-                    keep_one(best, rest),
-                    "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration",
-                ),
-            )
+            let observed = format!("{} default routes {how}: {}", routes.len(), list.join("; "));
+            let keep = "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration";
+            draft.warn(observed, Fix::new(keep_one(best, rest), keep))
         }
     }
 }

@@ -49,7 +49,8 @@ fn links_of_pod_traffic(view: &View) -> BTreeSet<String> {
     pod_links.map(|link| link.state.name).chain(uplinks).collect()
 }
 
-/// `on`: links that forward. `off`: uplinks, bridges and pods' links that do not. `only_v6`: only IPv6 has a default route.
+/// `on`: links that forward. `off`: uplinks, bridges and pods' links that do not. `only_v6`: only IPv6 has a default
+/// route.
 fn judge_v4(value: u64, on: Vec<String>, off: Vec<String>, only_v6: bool) -> Finding {
     let observed = format!("net.ipv4.ip_forward = {value}");
     let names = |links: &[String]| listed(&links.iter().map(String::as_str).collect::<Vec<_>>());
@@ -73,13 +74,10 @@ fn judge_v4(value: u64, on: Vec<String>, off: Vec<String>, only_v6: bool) -> Fin
 
 /// Pods' links come and go, so the loop continues after a link that is gone.
 fn forward_links(links: &[String]) -> Fix {
-    Fix::new(
-        Remediation::on_node(
-            "Let these links forward",
-            format!("for link in {}; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done", links.join(" ")),
-        ),
-        "find what sets it to 0: `grep -rs forwarding /etc/sysctl.d /etc/sysctl.conf`, IPv4Forwarding= of systemd-networkd",
-    )
+    let links = links.join(" ");
+    let now = format!("for link in {links}; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done");
+    let keep = "find what sets it to 0: `grep -rs forwarding /etc/sysctl.d /etc/sysctl.conf`, IPv4Forwarding= of systemd-networkd";
+    Fix::new(Remediation::on_node("Let these links forward", now), keep)
 }
 
 fn v6(view: &View) -> Finding {

@@ -107,13 +107,8 @@ pub fn run(options: &Options) -> Vec<Finding> {
     }
     let probers = probers(options);
     let Some(node) = procfs::node_netns(&probers) else {
-        return all_unknown(
-            &checks,
-            &Unread::new(
-                "cannot read /proc/self/ns/net",
-                Remediation::on_node("Mount /proc", "mount -t proc proc /proc"),
-            ),
-        );
+        let fix = Remediation::on_node("Mount /proc", "mount -t proc proc /proc");
+        return all_unknown(&checks, &Unread::new("cannot read /proc/self/ns/net", fix));
     };
     if !probers.is_empty() && probers.iter().all(|prober| prober.netns.is_none()) {
         let reason = "the prober's network namespace, which is the node's, cannot be read";

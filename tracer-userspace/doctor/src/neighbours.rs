@@ -41,11 +41,8 @@ fn check(view: &View, family: &str, file: &str) -> Finding {
         Ok(None) => draft(family).ok("the kernel has no IPv6"),
         Err(unread) => {
             let reason = format!("{}; only the first network namespace shows it", unread.reason);
-            draft(family).unknown(Unread {
-                reason,
-                fix: "run `tracer doctor` in the host's network and pid namespaces".into(),
-                ..unread
-            })
+            let fix = "run `tracer doctor` in the host's network and pid namespaces".into();
+            draft(family).unknown(Unread { reason, fix, ..unread })
         }
     }
 }
@@ -108,10 +105,8 @@ mod tests {
     #[test]
     fn few_entries_are_ok_many_warn_and_a_full_table_fails() {
         let of = |entries, fulls| table(entries, Some(fulls), 1024);
-        assert_eq!(
-            (of(20, 0), of(512, 0), of(20, 3), of(922, 3)),
-            (Status::Ok, Status::Warn, Status::Warn, Status::Fail)
-        );
+        let statuses = [of(20, 0), of(512, 0), of(20, 3), of(922, 3)];
+        assert_eq!(statuses, [Status::Ok, Status::Warn, Status::Warn, Status::Fail]);
         assert_eq!(table(922, None, 1024), Status::Fail, "a kernel that does not count");
     }
 

@@ -179,10 +179,8 @@ mod tests {
     fn a_live_node_port_of_ipvs_is_a_failure_with_the_time_to_the_next_collision() {
         let finding = judge(&range(&[]), Ok(table(ProxyMode::Ipvs, &[36704, 36705])), Some((32, 1.0)));
         assert_eq!(finding.status, Status::Fail);
-        assert_eq!(
-            finding.observed,
-            "1 live NodePorts of IPVS (36704) among the 31989 ports that connect() takes of 1024-65000: one connect in 31989; at 32.0 connects a second now, one every 16 min 40 s"
-        );
+        let observed = "1 live NodePorts of IPVS (36704) among the 31989 ports that connect() takes of 1024-65000: one connect in 31989; at 32.0 connects a second now, one every 16 min 40 s";
+        assert_eq!(finding.observed, observed);
         assert_eq!(fix(&finding), "sysctl -w net.ipv4.ip_local_reserved_ports=30000-32767,36704-36705");
         let text = finding.remediation.expect("a fix").text;
         assert!(text.contains("if your API server has --service-node-port-range"), "{text}");

@@ -64,23 +64,17 @@ fn judge(found: &Filtering) -> Finding {
         return draft.fail(format!("on for {}: Cilium's links need 0, also in net.ipv4.conf.all (on a link without an IPv4 address, loose (2) drops as strict does)", listed(&cilium)), turn_off(found));
     }
     if found.has("eni") && !strict_uplinks.is_empty() {
-        return draft.fail(
-            format!(
-                "strict on {} with links of the AWS VPC CNI: answers leave by another link",
-                listed(&strict_uplinks)
-            ),
-            set_loose(&strict_uplinks),
-        );
+        let strict = listed(&strict_uplinks);
+        let observed = format!("strict on {strict} with links of the AWS VPC CNI: answers leave by another link");
+        return draft.fail(observed, set_loose(&strict_uplinks));
     }
     if uplinks.len() > 1 && !strict_uplinks.is_empty() {
-        return draft.warn(
-            format!(
-                "strict on {}, and default routes over {}: the kernel drops packets that arrive on an uplink that it does not choose for the answer",
-                listed(&strict_uplinks),
-                listed(&uplinks)
-            ),
-            set_loose(&strict_uplinks),
+        let observed = format!(
+            "strict on {}, and default routes over {}: the kernel drops packets that arrive on an uplink that it does not choose for the answer",
+            listed(&strict_uplinks),
+            listed(&uplinks)
         );
+        return draft.warn(observed, set_loose(&strict_uplinks));
     }
     let strict = found.links.iter().filter(|(_, value)| found.effective(*value) == STRICT).count();
     draft.ok(format!(
@@ -99,15 +93,11 @@ fn turn_off(found: &Filtering) -> Fix {
     let first = if all.is_empty() { "" } else { "sysctl -w net.ipv4.conf.all.rp_filter=0; " };
     let links = [("net.ipv4.conf.lxc*.rp_filter", "0"), ("net.ipv4.conf.cilium_*.rp_filter", "0")];
     let folder = "/proc/sys/net/ipv4/conf";
-    Fix::new(
-        Remediation::on_node(
-            "Turn the filter off on Cilium's links",
-            format!(
-                "{first}for f in {folder}/lxc*/rp_filter {folder}/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
-            ),
-        ),
-        Remediation::on_node(KEEP, Fix::persist(&[all, &links].concat())),
-    )
+    let now = format!(
+        "{first}for f in {folder}/lxc*/rp_filter {folder}/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
+    );
+    let keep = Fix::persist(&[all, &links].concat());
+    Fix::new(Remediation::on_node("Turn the filter off on Cilium's links", now), Remediation::on_node(KEEP, keep))
 }
 
 fn set_loose(links: &[&str]) -> Fix {
@@ -139,19 +129,14 @@ mod tests {
         let links = |value| [("cilium_host", 0), ("lxc12", value), ("eth0", 0)];
         let cilium = judge(&found(1, &links(0), &["eth0"]));
         assert_eq!(cilium.status, Status::Fail);
-        assert_eq!(
-            fix(&cilium),
-            "sysctl -w net.ipv4.conf.all.rp_filter=0; for f in /proc/sys/net/ipv4/conf/lxc*/rp_filter /proc/sys/net/ipv4/conf/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done"
-        );
+        let command = "sysctl -w net.ipv4.conf.all.rp_filter=0; for f in /proc/sys/net/ipv4/conf/lxc*/rp_filter /proc/sys/net/ipv4/conf/cilium_*/rp_filter; do [ ! -e \"$f\" ] || echo 0 > \"$f\"; done";
+        assert_eq!(fix(&cilium), command);
         assert!(cilium.persist.is_some_and(|it| it.to_string().contains("'net.ipv4.conf.lxc*.rp_filter = 0'")));
         let one = judge(&found(0, &links(1), &["eth0"]));
         assert!(one.status == Status::Fail && one.persist.is_some_and(|it| !it.to_string().contains("conf.all.")));
         assert_eq!(judge(&found(0, &links(0), &["eth0"])).status, Status::Ok);
-        assert_eq!(
-            judge(&found(0, &links(2), &["eth0"])).status,
-            Status::Fail,
-            "systemd sets 2, which drops on a link without an address"
-        );
+        let by_systemd = judge(&found(0, &links(2), &["eth0"]));
+        assert_eq!(by_systemd.status, Status::Fail, "2 drops on a link without an address");
         let loose = judge(&found(2, &links(0), &["eth0"]));
         assert!(fix(&loose).starts_with("sysctl -w net.ipv4.conf.all.rp_filter=0; "));
         assert_eq!(judge(&found(1, &[("lxcbr0", 0)], &["eth0"])).status, Status::Ok, "the bridge of the package lxc");
