@@ -18,15 +18,11 @@ const MAX_FOLDERS: usize = 32_768;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hierarchy {
-    /// Version 2.
+    /// Version 2. The others are those of version 1 with the controller of this name.
     Unified,
-    /// The hierarchy of version 1 with the `cpu` controller.
     Cpu,
-    /// The hierarchy of version 1 with the `freezer` controller.
     Freezer,
-    /// The hierarchy of version 1 with the `memory` controller.
     Memory,
-    /// The hierarchy of version 1 with the `pids` controller.
     Pids,
 }
 
@@ -34,19 +30,19 @@ pub enum Hierarchy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct VisiblePath {
     up: usize,
-    names: Vec<String>,
+    names: PathBuf,
 }
 
 impl VisiblePath {
     fn of(path: &str) -> Self {
-        let all: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
-        let up = all.iter().take_while(|name| **name == "..").count();
-        Self { up, names: all[up..].iter().map(ToString::to_string).collect() }
+        let all = || path.split('/').filter(|name| !name.is_empty());
+        let up = all().take_while(|name| *name == "..").count();
+        Self { up, names: all().skip(up).collect() }
     }
 
     /// Whether it is the root of our namespace.
     fn is_ours(&self) -> bool {
-        self.up == 0 && self.names.is_empty()
+        *self == Self::of("/")
     }
 }
 
@@ -92,12 +88,11 @@ impl Mounts {
     fn below(&self, mount: &Mount, path: &VisiblePath) -> Option<PathBuf> {
         let between = mount.root.up.checked_sub(path.up)?;
         if between == 0 {
-            let names = path.names.strip_prefix(mount.root.names.as_slice())?;
-            return Some(names.iter().fold(mount.at.clone(), |folder, name| folder.join(name)));
+            let names = path.names.strip_prefix(&mount.root.names).ok()?;
+            return Some(mount.at.iter().chain(names).collect());
         }
         let ours = mount.ours.get_or_init(|| self.locate_ours(mount)).as_ref()?;
-        let shared: PathBuf = ours.iter().take(between).collect();
-        Some(path.names.iter().fold(mount.at.join(shared), |folder, name| folder.join(name)))
+        Some(mount.at.iter().chain(ours.iter().take(between)).chain(&path.names).collect())
     }
 
     /// Finds the root of our namespace below a mount with an ancestor as root: the folder with the inode of our own
@@ -106,7 +101,7 @@ impl Mounts {
         let same = |it: &&Mount| it.hierarchy == mount.hierarchy && it.root.is_ours();
         let ours = fs::metadata(&self.0.iter().find(same)?.at).ok()?;
         let above = fs::metadata(&mount.at).ok()?;
-        let known = mount.root.names.is_empty() && ours.dev() == above.dev();
+        let known = mount.root.names.as_os_str().is_empty() && ours.dev() == above.dev();
         known.then(|| locate(&mount.at, mount.root.up, ours.ino(), &mut { MAX_FOLDERS }))?
     }
 }

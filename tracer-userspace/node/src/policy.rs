@@ -82,14 +82,13 @@ fn route(source: SocketAddr, target: SocketAddr) -> io::Result<Option<(u32, u32)
 fn route_request(source: SocketAddr, target: SocketAddr) -> Vec<u8> {
     let (from, to) = (octets(source.ip()), octets(target.ip()));
     let mut request = vec![0; RTMSG];
-    (request[0], request[1], request[2]) = (family(target.ip()), bits(&to), bits(&from));
+    (request[0], request[1], request[2]) = (family(target.ip()), to.len() as u8 * 8, from.len() as u8 * 8);
     request[8..].copy_from_slice(&RTM_F_LOOKUP_TABLE.to_ne_bytes());
-    let ports = [(RTA_SPORT, source.port()), (RTA_DPORT, target.port())];
-    let ports = ports.map(|(number, port)| (number, port.to_be_bytes().to_vec()));
-    let protocol = (RTA_IP_PROTO, vec![libc::IPPROTO_TCP as u8]);
-    for (number, bytes) in [(RTA_DST, to), (RTA_SRC, from), protocol].into_iter().chain(ports) {
-        push(&mut request, number, &bytes);
-    }
+    push(&mut request, RTA_DST, &to);
+    push(&mut request, RTA_SRC, &from);
+    push(&mut request, RTA_IP_PROTO, &[libc::IPPROTO_TCP as u8]);
+    push(&mut request, RTA_SPORT, &source.port().to_be_bytes());
+    push(&mut request, RTA_DPORT, &target.port().to_be_bytes());
     request
 }
 
@@ -97,7 +96,7 @@ fn parse_route(message: &[u8]) -> Option<(u32, u32)> {
     Some((number(message.get(RTMSG..)?, RTA_OIF)?, table(message, RTA_TABLE)?))
 }
 
-/// The table of a route, or of a rule, whose header is alike. The header has no room for numbers above 255.
+/// The table of a route or a rule: their headers are alike, and have no room for numbers above 255.
 pub(super) fn table(message: &[u8], attr: u16) -> Option<u32> {
     number(message.get(RTMSG..)?, attr).or_else(|| message.get(4).copied().map(u32::from))
 }
@@ -168,10 +167,6 @@ fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Opt
         if len == whole { addr.to_string() } else { format!("{addr}/{len}") }
     };
     Some((priority, rule.is_plain.then(|| RoutingRule { priority, from: from.map(cidr), to: to.map(cidr) })))
-}
-
-const fn bits(bytes: &[u8]) -> u8 {
-    bytes.len() as u8 * 8
 }
 
 #[cfg(test)]
