@@ -380,11 +380,8 @@ mod tests {
             (there.namespaces.len(), there.incomplete, there.problem.is_some())
         };
         let at = |netns: u32| Namespace::At(Netns(netns));
-        assert_eq!(
-            there(2, &[at(1), Namespace::Gone, at(2)]),
-            (2, false, false),
-            "a process that has ended has no namespace"
-        );
+        let with_ended = there(2, &[at(1), Namespace::Gone, at(2)]);
+        assert_eq!(with_ended, (2, false, false), "a process that has ended has no namespace");
         assert_eq!(there(2, &[at(1), Namespace::Hidden]), (1, true, false));
         assert_eq!(there(1, &[at(1), at(2)]), (1, true, true));
     }

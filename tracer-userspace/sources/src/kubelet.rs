@@ -59,8 +59,8 @@ impl FromStr for NamedLog {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeletLog {
-    /// Absent: the file that the flags of a process with one of these names give, or the file or journal that its stderr
-    /// or stdout leads to.
+    /// Absent: the file that the flags of a process with one of these names give, or the file or journal that its
+    /// stderr or stdout leads to.
     named: Option<NamedLog>,
     /// Names of the processes to read in a log that several processes write.
     names: Vec<String>,
@@ -252,14 +252,10 @@ mod tests {
         assert!(!can_be(&process(None, None), "0::/\n"), "another name");
         let in_a_pod = process(Some("kubelet"), Some(POD));
         assert!(!can_be(&in_a_pod, "0::/system.slice/tracer.service\n"));
-        assert!(
-            !can_be(&in_a_pod, "0::/kubepods/pod5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e12/a\n"),
-            "tracer runs in another pod"
-        );
-        assert!(
-            can_be(&in_a_pod, &format!("0::/\n4:memory:/kubepods/pod{POD}/a/kubepods/podb/c\n")),
-            "the whole node is in the pod"
-        );
+        let other_pod = "0::/kubepods/pod5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e12/a\n";
+        assert!(!can_be(&in_a_pod, other_pod), "tracer runs in another pod");
+        let same_pod = format!("0::/\n4:memory:/kubepods/pod{POD}/a/kubepods/podb/c\n");
+        assert!(can_be(&in_a_pod, &same_pod), "the whole node is in the pod");
     }
 
     #[test]

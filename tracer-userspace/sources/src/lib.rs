@@ -204,7 +204,8 @@ fn port_name(service: &Service, port: &ServicePort) -> String {
     }
 }
 
-/// Scans the processes, then reads the node's namespace. If the kubelet does not list its pods, its previous list stays.
+/// Scans the processes, then reads the node's namespace. If the kubelet does not list its pods, its previous list
+/// stays.
 fn read_node(config: &SourceConfig, listed: &mut Listed) -> NodeView {
     let (processes, skipped) = procfs::scan(&config.prober_names());
     let probers = procfs::probers(&processes);

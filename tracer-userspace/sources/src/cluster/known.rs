@@ -42,12 +42,7 @@ impl<W: Watched> Known<W> {
 }
 
 fn key(metadata: &Metadata) -> String {
-    let named = || {
-        format!(
-            "{}/{}",
-            metadata.namespace.as_deref().unwrap_or_default(),
-            metadata.name.as_deref().unwrap_or_default()
-        )
-    };
-    metadata.uid.clone().unwrap_or_else(named)
+    let Metadata { namespace, name, uid, .. } = metadata;
+    let text = |it: &Option<String>| it.clone().unwrap_or_default();
+    uid.clone().unwrap_or_else(|| format!("{}/{}", text(namespace), text(name)))
 }

@@ -111,10 +111,7 @@ mod tests {
         assert_eq!(reason(&kube::Error::Auth(failed(&mut command))), reported, "{command:?}");
         assert_eq!(reason(&kube::Error::Service(failed(&mut command).into())), reported, "when a token is renewed");
         assert_eq!(program("/usr/lib/gcloud secret --secret"), " gcloud");
-        assert_eq!(
-            (program("A=\"secret"), program("env -u"), program("")),
-            (String::new(), " -u".into(), String::new())
-        );
+        assert_eq!(["A=\"secret", "env -u", ""].map(program), ["", " -u", ""]);
     }
 
     #[test]
@@ -136,9 +133,7 @@ mod tests {
 
     #[test]
     fn other_reasons_are_reported_as_they_are() {
-        assert_eq!(
-            reason(&kube::Error::Auth(AuthError::MissingCommand)),
-            "auth error: command must be specified to use exec authentication plugin"
-        );
+        let reported = reason(&kube::Error::Auth(AuthError::MissingCommand));
+        assert_eq!(reported, "auth error: command must be specified to use exec authentication plugin");
     }
 }

@@ -118,10 +118,8 @@ mod tests {
             r#"{"restartCount":-1,"lastState":{"terminated":{"exitCode":137,"reason":"ContainerStatusUnknown","startedAt":null,"finishedAt":null}}}"#,
         );
         let last = unknown.last.expect("ended");
-        assert_eq!(
-            (unknown.restarts, last.started_boot_ns, last.finished_boot_ns, last.ran_ns()),
-            (0, None, None, None)
-        );
+        let times = [last.started_boot_ns, last.finished_boot_ns, last.ran_ns()];
+        assert_eq!((unknown.restarts, times), (0, [None; 3]));
         for before in ["0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "2026-11-20T15:47:59Z", "yesterday"] {
             let text = format!(r#"{{"state":{{"running":{{"startedAt":"{before}"}}}}}}"#);
             assert_eq!(runs(&text).started_boot_ns, None, "{before}");

@@ -155,9 +155,7 @@ mod tests {
             unreachable!()
         };
         assert_eq!(failure.cause, SandboxCause::NoConfig);
-        assert_eq!(
-            event("FailedCreatePodSandBox", "Failed to create pod sandbox: no space left on device").kind(0),
-            None
-        );
+        let no_space = "Failed to create pod sandbox: no space left on device";
+        assert_eq!(event("FailedCreatePodSandBox", no_space).kind(0), None);
     }
 }

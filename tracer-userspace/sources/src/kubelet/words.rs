@@ -235,19 +235,12 @@ mod tests {
         let hang = "Get \"http://10.88.0.5:8081/ready?x=1\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
         let (meaning, text) = understood(hang);
         assert_eq!(meaning, ProbeOutput::Timeout);
-        assert_eq!(
-            text.as_deref(),
-            Some(
-                "Get \"http://10.88.0.5:8081\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-            )
-        );
+        assert_eq!(text, Some(hang.replace("/ready?x=1", "")));
         assert_eq!(understand(hang).dst, "10.88.0.5:8081".parse().ok());
         assert_eq!(understood("HTTP probe failed with statuscode: 503").0, ProbeOutput::Status(503));
         assert_eq!(understood("dial tcp 10.88.0.5:8082: i/o timeout").0, ProbeOutput::Timeout);
-        assert_eq!(
-            understand("dial tcp [fd00::5]:8082: connect: connection refused").dst,
-            "[fd00::5]:8082".parse().ok()
-        );
+        let refused = "dial tcp [fd00::5]:8082: connect: connection refused";
+        assert_eq!(understand(refused).dst, "[fd00::5]:8082".parse().ok());
         for lookup in ["no such host", "read udp 10.88.0.1:5353->10.96.0.10:53: i/o timeout"] {
             let words = understand(&format!("dial tcp: lookup web.shop on 10.96.0.10:53: {lookup}"));
             let text = Some(format!("dial tcp: lookup: {lookup}"));
@@ -318,10 +311,7 @@ mod tests {
         let garbage = "Get \"http://10.88.0.5:8081/live\": net/http: HTTP/1.x transport connection broken: malformed HTTP status code \"secret\"";
         let (meaning, text) = understood(garbage);
         assert_eq!(meaning, ProbeOutput::NotHttp);
-        assert!(
-            !text.clone().unwrap_or_default().contains("secret")
-                && text.is_some_and(|it| it.ends_with("malformed HTTP answer"))
-        );
+        assert!(text.is_some_and(|it| !it.contains("secret") && it.ends_with("malformed HTTP answer")));
         let late = (ProbeOutput::CommandTimeout, Some("command timed out"));
         for (output, (reason, text)) in [
             ("", (ProbeOutput::Nothing, None)),
@@ -402,10 +392,8 @@ mod tests {
                 super::understand(&format!("{error}, stdout: {printed}, stderr: , exit code -1"), KubeletResult::Error);
             (words.reason, words.text == Some(error))
         };
-        assert_eq!(
-            of("cannot register an exec PID: container is stopping", "secret"),
-            (ProbeOutput::ContainerEnds, true)
-        );
+        let stopping = "cannot register an exec PID: container is stopping";
+        assert_eq!(of(stopping, "secret"), (ProbeOutput::ContainerEnds, true));
         assert_eq!(of("exec failed", "container is stopping"), (ProbeOutput::CommandNotRun, true));
     }
 
@@ -420,10 +408,7 @@ mod tests {
         assert_eq!((reset.reason, reset.dst), (ProbeOutput::Network, "10.88.0.5:8081".parse().ok()));
         assert_eq!(error("couldn't find port: secret").reason, ProbeOutput::Other);
         let port = error("strconv.Atoi: parsing \"web\": invalid syntax");
-        assert_eq!(
-            (port.reason, port.text.as_deref()),
-            (ProbeOutput::NoSuchPort, Some("strconv.Atoi: invalid syntax"))
-        );
+        assert_eq!((port.reason, port.text), (ProbeOutput::NoSuchPort, Some("strconv.Atoi: invalid syntax".into())));
         assert_eq!(understand("strconv.Atoi: parsing \"x\": invalid syntax").reason, ProbeOutput::Other, "a command's");
     }
 

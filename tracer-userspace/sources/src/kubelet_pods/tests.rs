@@ -122,11 +122,8 @@ fn asked(readings: &[(u64, &[&str])], answer: &Answer) -> Vec<u64> {
             asked.push(*ms);
             answer.clone()
         };
-        assert_eq!(
-            &pods.answer(began + Duration::from_millis(*ms), &[pod], ask),
-            answer,
-            "each reading has the answer"
-        );
+        let now = began + Duration::from_millis(*ms);
+        assert_eq!(&pods.answer(now, &[pod], ask), answer, "each reading has the answer");
     }
     asked
 }

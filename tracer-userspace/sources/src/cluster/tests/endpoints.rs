@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::*;
 use tracer_model::event::{Service, ServiceName};
+use tracer_testing::{assert_ends, assert_has};
 
 const V1: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 
@@ -90,10 +91,8 @@ async fn a_refusal_leaves_the_endpoints_unknown_and_is_one_warning() {
             }
             let lines = log.lines();
             assert_eq!(lines.len(), 1, "{lines:#?}");
-            assert!(
-                lines[0].contains(problem)
-                    && lines[0].ends_with("; the endpoints of a Service in namespace shop stay unknown")
-            );
+            assert_has(&lines[0], &[problem]);
+            assert_ends(&lines[0], "; the endpoints of a Service in namespace shop stay unknown");
         };
         LocalSet::new().run_until(run).await;
     }
