@@ -6,13 +6,17 @@ use super::*;
 use crate::snapshot;
 use crate::testing::TestFile;
 
+/// A watcher of this node, and what it sends.
+fn watcher(config: SourceConfig) -> (Watcher, mpsc::Receiver<ObservationKind>) {
+    let snapshot = snapshot(&config).expect("snapshot");
+    let (tx, rx) = mpsc::channel(16);
+    (Watcher::new(config, snapshot, Flushes::default(), tx), rx)
+}
+
 #[test]
 fn the_clusters_pods_are_not_reported_before_the_node_was_read() {
     let (reported, cluster) = Cluster::fixed();
-    let config = SourceConfig { cluster: Some(cluster), ..SourceConfig::default() };
-    let snapshot = snapshot(&config).expect("snapshot");
-    let (tx, mut rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(config, snapshot, Flushes::default(), tx);
+    let (mut watcher, mut rx) = watcher(SourceConfig { cluster: Some(cluster), ..SourceConfig::default() });
     let pod = |name: &str| Pod { name: Some(name.into()), uid: Some(name.into()), ..Pod::default() };
     reported.send_modify(|view| view.pods = vec![pod("a")]);
     assert!(watcher.read_cluster().is_ok());
@@ -30,9 +34,7 @@ fn the_clusters_pods_are_not_reported_before_the_node_was_read() {
 /// The kernel reported that a link went down. Only a reading, which equals the one before, shows that it is up again.
 #[test]
 fn links_are_reported_after_one_went_down_even_if_they_are_as_before() {
-    let snapshot = snapshot(&SourceConfig::default()).expect("snapshot");
-    let (tx, mut rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(SourceConfig::default(), snapshot, Flushes::default(), tx);
+    let (mut watcher, mut rx) = watcher(SourceConfig::default());
     let mut reported =
         || std::iter::from_fn(|| rx.try_recv().ok()).filter(|kind| matches!(kind, ObservationKind::Links(_))).count();
     assert!(watcher.read_node().is_ok());
@@ -54,10 +56,7 @@ fn links_are_reported_after_one_went_down_even_if_they_are_as_before() {
 fn a_file_that_is_gone_or_broken_is_reported() {
     const LIST: &str = r#"{"kind":"PodList","items":[{"metadata":{"name":"a","namespace":"shop","uid":"u"}}]}"#;
     let file = TestFile::new("watched-pods", LIST);
-    let config = SourceConfig { pods: Some(file.path.clone()), ..SourceConfig::default() };
-    let snapshot = snapshot(&config).expect("snapshot");
-    let (tx, mut rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(config, snapshot, Flushes::default(), tx);
+    let (mut watcher, mut rx) = watcher(SourceConfig { pods: Some(file.path.clone()), ..SourceConfig::default() });
     let mut after = |change: &dyn Fn()| {
         change();
         assert!(watcher.read_files().is_ok());
@@ -79,21 +78,14 @@ fn a_file_that_is_gone_or_broken_is_reported() {
     assert_eq!(after(&|| {}), None);
 }
 
-/// A watcher after a slow reading: the next one may come in five seconds, and is due in ten.
-fn paced(config: SourceConfig) -> (Watcher, mpsc::Receiver<ObservationKind>) {
-    let snapshot = snapshot(&config).expect("snapshot");
-    let (tx, rx) = mpsc::channel(16);
-    let mut watcher = Watcher::new(config, snapshot, Flushes::default(), tx);
-    let now = Instant::now();
-    watcher.pace.read(now, Duration::from_secs(1));
-    watcher.node_due = now + NODE_EVERY;
-    (watcher, rx)
-}
-
 #[test]
 fn changed_services_make_tracer_read_the_node_at_its_pace() {
     let file = TestFile::new("paced-services", r#"{"kind":"ServiceList","items":[]}"#);
-    let (mut watcher, _rx) = paced(SourceConfig { services: Some(file.path.clone()), ..SourceConfig::default() });
+    let (mut watcher, _rx) = watcher(SourceConfig { services: Some(file.path.clone()), ..SourceConfig::default() });
+    // After a slow reading the next one may come in five seconds, and is due in ten.
+    let now = Instant::now();
+    watcher.pace.read(now, Duration::from_secs(1));
+    watcher.node_due = now + NODE_EVERY;
     std::fs::write(&file.path, r#"{"kind":"ServiceList", "items":[]}"#).expect("written");
     assert!(watcher.read_files().is_ok());
     assert_eq!(watcher.node_due, watcher.pace.next());
