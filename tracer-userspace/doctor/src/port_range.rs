@@ -57,11 +57,6 @@ impl PortRange {
     pub(super) fn overlap(&self, (from, to): (u16, u16)) -> usize {
         (from..=to).filter(|port| self.holds(*port)).count()
     }
-
-    /// The value of `ip_local_reserved_ports` that keeps the present ports and adds these.
-    pub(super) fn with_reserved(&self, more: &[(u16, u16)]) -> String {
-        port_ranges::merged(self.reserved.iter().chain(more).copied())
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::finding::Fix;
 use super::port_range::{NODE_PORTS, PortRange};
 use super::view::View;
-use tracer_model::event::port_ranges::DEFAULT_ONLY;
+use tracer_model::event::port_ranges::{DEFAULT_ONLY, merged};
 use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 
 /// The ports that `port_overlap` wants reserved.
@@ -25,9 +25,11 @@ pub(super) fn for_node_ports(range: &PortRange, live: Result<&[NodePorts], ()>) 
     [NODE_PORTS].into_iter().chain(ports.into_iter().map(|port| (port, port))).collect()
 }
 
-/// One command for all ports. With a command per check, the second command would undo the first one.
+/// One command that keeps the present ports and adds these. With a command per check, the second command would undo the
+/// first one.
 pub(super) fn reserve(range: &PortRange, ports: &[(u16, u16)]) -> Fix {
-    let fix = Fix::sysctl(&[("net.ipv4.ip_local_reserved_ports", &range.with_reserved(ports))]);
+    let all = merged(range.reserved.iter().chain(ports).copied());
+    let fix = Fix::sysctl(&[("net.ipv4.ip_local_reserved_ports", all)]);
     if ports.contains(&NODE_PORTS) { fix.reword(|text| format!("{text}. {DEFAULT_ONLY}")) } else { fix }
 }
 

@@ -78,13 +78,9 @@ fn judge(hooks: &[HookStatus]) -> Finding {
     let privileges = format!("run `tracer doctor` as root, or with {}", Vec::from_iter(needed).join(", "));
     let fix = match missing.is_empty() {
         true => privileges.into(),
-        false => after_text(&privileges, fix_of_all(&missing)),
+        false => fix_of_all(&missing).reword(|rest| format!("{privileges}; {rest}")),
     };
     draft.unknown(Unread { fix, ..unread })
-}
-
-fn after_text(first: &str, rest: Remediation) -> Remediation {
-    Remediation { text: format!("{first}; {}", rest.text), ..rest }
 }
 
 /// The finding where the kernel hides its functions.

@@ -39,11 +39,6 @@ impl VisiblePath {
         let up = all().take_while(|name| *name == "..").count();
         Self { up, names: all().skip(up).collect() }
     }
-
-    /// Whether it is the root of our namespace.
-    fn is_ours(&self) -> bool {
-        *self == Self::of("/")
-    }
 }
 
 #[derive(Debug)]
@@ -98,7 +93,7 @@ impl Mounts {
     /// Finds the root of our namespace below a mount with an ancestor as root: the folder with the inode of our own
     /// mount.
     fn locate_ours(&self, mount: &Mount) -> Option<PathBuf> {
-        let same = |it: &&Mount| it.hierarchy == mount.hierarchy && it.root.is_ours();
+        let same = |it: &&Mount| it.hierarchy == mount.hierarchy && it.root == VisiblePath::of("/");
         let ours = fs::metadata(&self.0.iter().find(same)?.at).ok()?;
         let above = fs::metadata(&mount.at).ok()?;
         let known = mount.root.names.as_os_str().is_empty() && ours.dev() == above.dev();

@@ -286,7 +286,7 @@ mod tests {
         let [RulesFlushed { count, rules: FlushedRules::Routes(_), by, .. }] = all.as_slice() else {
             panic!("{all:?}")
         };
-        assert!(*count == 3 && by.is_some());
+        assert!(*count == 3 && by.is_some(), "{all:?}");
         assert!(flushed(&routes(libc::RTN_LOCAL)).is_empty());
     }
 

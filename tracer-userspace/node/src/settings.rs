@@ -2,7 +2,6 @@
 //!
 //! `/proc/sys/net` shows the namespace of the task that opens it, so it is read from inside.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use super::clock;
@@ -27,7 +26,7 @@ pub fn read(node: &NodeNetns) -> Result<NodeSettings, NetnsError> {
     node.enter(|| NodeSettings {
         local_port_range: local_port_range(),
         reserved_ports: sysctl("ipv4/ip_local_reserved_ports").as_deref().map(parse_ranges).unwrap_or_default(),
-        sysctls: quoted(),
+        sysctls: QUOTED.iter().filter_map(|(path, name)| Some(((*name).to_owned(), sysctl(path)?))).collect(),
         boot_to_wall_ns: Some(clock::steady_boot_to_wall_ns()),
     })
 }
@@ -35,10 +34,6 @@ pub fn read(node: &NodeNetns) -> Result<NodeSettings, NetnsError> {
 /// The ephemeral ports of the calling thread's namespace.
 pub fn local_port_range() -> Option<(u16, u16)> {
     parse_range(&sysctl("ipv4/ip_local_port_range")?)
-}
-
-fn quoted() -> BTreeMap<String, String> {
-    QUOTED.iter().filter_map(|(path, name)| Some(((*name).to_owned(), sysctl(path)?))).collect()
 }
 
 /// A setting of the calling thread's namespace, without the line break.

@@ -36,10 +36,6 @@ const SIGNS: [&str; 3] = ["_COMM=", "_UID=", "_TRANSPORT="];
 pub(super) struct OtherFields(BTreeSet<u64>);
 
 impl OtherFields {
-    fn has_one(&self, items: &[u64]) -> bool {
-        items.iter().any(|at| self.0.contains(at))
-    }
-
     fn add(&mut self, at: u64) {
         if self.0.len() >= MAX_OTHER_FIELDS {
             self.0.clear();
@@ -56,7 +52,7 @@ pub(super) fn read(
     names: &[String],
     other_fields: &mut OtherFields,
 ) -> Result<JournalEntry, Fault> {
-    if other_fields.has_one(items) {
+    if items.iter().any(|at| other_fields.0.contains(at)) {
         return Ok(JournalEntry::OtherFields);
     }
     let (mut signs, mut candidates) = (BTreeSet::new(), Vec::new());
