@@ -1,5 +1,7 @@
 //! Finds and reads the CNI's active configuration in the folders that distributions use.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::finding::Unread;
@@ -91,10 +93,8 @@ fn read_config(view: &View, path: &str) -> Result<Config, Unread> {
 fn with_next_config(view: &View, place: &Place, multus: Config, others: &[String]) -> Result<Config, Unread> {
     let Some(next) = others.first() else { return Ok(multus) };
     let next = read_config(view, &format!("{}/{next}", place.configs))?;
-    let mut plugins = [multus.plugins, next.plugins].concat();
-    plugins.sort_unstable();
-    plugins.dedup();
-    Ok(Config { plugins, ..next })
+    let plugins: BTreeSet<String> = multus.plugins.into_iter().chain(next.plugins).collect();
+    Ok(Config { plugins: plugins.into_iter().collect(), ..next })
 }
 
 /// Parses a list of plugins or a single plugin, and the delegates of Multus.
@@ -105,7 +105,7 @@ fn parse(config: &Value) -> Config {
     let is_meta = |plugin: &&Value| kind(plugin).is_some_and(|name| META.contains(&name));
     let has_unknown_delegates = delegates.is_empty() && plugins.iter().any(is_meta);
     let plugins = [plugins, delegates].concat();
-    let mut names: Vec<String> = Vec::new();
+    let mut names = BTreeSet::new();
     for plugin in &plugins {
         let types = [kind(plugin), plugin.get("ipam").and_then(kind)].into_iter().flatten();
         // These are names of binaries. A path would lead out of the folder of binaries.
@@ -118,9 +118,7 @@ fn parse(config: &Value) -> Config {
         // flannel calls these two plugins.
         names.extend(["bridge".to_owned(), "host-local".to_owned()]);
     }
-    names.sort_unstable();
-    names.dedup();
-    Config { plugins: names, subnet_file, has_unknown_delegates, ..Config::default() }
+    Config { plugins: names.into_iter().collect(), subnet_file, has_unknown_delegates, ..Config::default() }
 }
 
 /// The plugins of a list; a configuration without a list is one plugin itself.

@@ -1,5 +1,7 @@
 //! Whether reverse-path filtering suits the CNI in use and the routes.
 
+use std::collections::BTreeSet;
+
 use super::finding::{Finding, Fix, KEEP, Remediation, Unread, listed, of_link};
 use super::view::View;
 use super::{Check, default_routes};
@@ -46,11 +48,8 @@ impl Filtering {
 fn read(view: &View) -> Result<Filtering, Unread> {
     let all = view.number("net/ipv4/conf/all/rp_filter")?;
     let links = view.number_of_each_link("rp_filter")?;
-    let uplinks = default_routes::read_v4(view)?;
-    let mut uplinks: Vec<String> = uplinks.into_iter().map(|route| route.dev).collect();
-    uplinks.sort_unstable();
-    uplinks.dedup();
-    Ok(Filtering { all, links, uplinks })
+    let uplinks: BTreeSet<String> = default_routes::read_v4(view)?.into_iter().map(|route| route.dev).collect();
+    Ok(Filtering { all, links, uplinks: uplinks.into_iter().collect() })
 }
 
 fn judge(found: &Filtering) -> Finding {
