@@ -8,6 +8,7 @@ mod pods;
 mod runs;
 mod services;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -102,13 +103,9 @@ impl<'a> Source<'a> {
 
 /// The addresses in these texts, each of them once. A headless Service has "None".
 fn addresses(texts: impl IntoIterator<Item = impl AsRef<str>>) -> Vec<IpAddr> {
-    let mut all = Vec::new();
-    for addr in texts.into_iter().filter_map(|text| text.as_ref().parse().ok()) {
-        if !all.contains(&addr) {
-            all.push(addr);
-        }
-    }
-    all
+    let mut seen = HashSet::new();
+    let all = texts.into_iter().filter_map(|text| text.as_ref().parse().ok());
+    all.filter(|addr| seen.insert(*addr)).collect()
 }
 
 /// The kind, if the text can be the name of one. Other text of the file is not shown.

@@ -123,7 +123,7 @@ pub(crate) fn slice_of(mut slice: EndpointSlice) -> Option<Slice> {
 pub(crate) fn join(mut services: Vec<Service>, slices: Option<Vec<Slice>>) -> Vec<Service> {
     let Some(slices) = slices else { return services };
     // The addresses of each Service: those that are ready, and the others.
-    let mut endpoints: BTreeMap<Key, (Vec<IpAddr>, Vec<IpAddr>)> = BTreeMap::new();
+    let mut endpoints: BTreeMap<Key, (BTreeSet<IpAddr>, BTreeSet<IpAddr>)> = BTreeMap::new();
     for slice in slices {
         let (ready, not_ready) = endpoints.entry(slice.service).or_default();
         ready.extend(slice.ready);
@@ -135,16 +135,10 @@ pub(crate) fn join(mut services: Vec<Service>, slices: Option<Vec<Slice>>) -> Ve
     services.extend(only_sliced.map(|(namespace, name)| Service { namespace, name, ..Service::default() }));
     for service in &mut services {
         let (ready, not_ready) = endpoints.remove(&key(service)).unwrap_or_default();
-        service.ready_endpoints = Some(sorted(ready));
-        service.not_ready_endpoints = sorted(not_ready);
+        service.ready_endpoints = Some(ready.into_iter().collect());
+        service.not_ready_endpoints = not_ready.into_iter().collect();
     }
     services
-}
-
-fn sorted(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses
 }
 
 /// A TCP port; probes use no other protocol.
