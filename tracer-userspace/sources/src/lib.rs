@@ -20,7 +20,7 @@ pub mod testing;
 mod watch;
 pub use tracer_node::{namespaces, procfs};
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 pub use background::{Background, Supervisor};
@@ -40,7 +40,7 @@ use cluster::{Cluster, View};
 use files::Stamp;
 use kubelet_pods::KubeletPods;
 use tracer_model::event::{
-    KNOWN_PROBERS, Netns, ObservationKind, Pod, Pods, ProxyMode, Service, ServicePort, Services,
+    KNOWN_PROBERS, Netns, NodePorts, ObservationKind, Pod, Pods, ProxyMode, Service, ServicePort, Services,
 };
 use tracer_model::plural::counted;
 use tracer_node::sock_diag::listening_ports;
@@ -262,11 +262,8 @@ fn prober_problems(probers: &[Prober]) -> Vec<String> {
              probes may be reported as connections"
         ));
     }
-    let mut spaces: Vec<_> = probers.iter().filter_map(|prober| prober.netns).collect();
-    spaces.sort_unstable();
-    spaces.dedup();
-    if spaces.len() > 1 {
-        let count = spaces.len();
+    let count = probers.iter().filter_map(|prober| prober.netns).collect::<BTreeSet<_>>().len();
+    if count > 1 {
         problems.push(format!(
             "probers run in {count} network namespaces: links and NodePorts are read from one of them only"
         ));
@@ -277,8 +274,9 @@ fn prober_problems(probers: &[Prober]) -> Vec<String> {
 fn sources(config: &SourceConfig, observations: &[ObservationKind]) -> Vec<String> {
     let named = |kind: &ObservationKind| match kind {
         ObservationKind::Links(_) => Some("links and addresses (rtnetlink)".to_owned()),
-        ObservationKind::NodePorts(ports) => {
-            Some(format!("{} ({})", counted(ports.ports.len() as u64, "NodePort"), table(ports.mode)))
+        ObservationKind::NodePorts(NodePorts { ports, mode, .. }) => {
+            let mode = if *mode == ProxyMode::Ipvs { "IPVS".to_owned() } else { mode.to_string() };
+            Some(format!("{} ({mode})", counted(ports.len() as u64, "NodePort")))
         }
         ObservationKind::NodeSettings(_) => Some("settings (sysctl)".to_owned()),
         ObservationKind::Pods(_) => Some("pods (processes and cgroups)".to_owned()),
@@ -290,18 +288,10 @@ fn sources(config: &SourceConfig, observations: &[ObservationKind]) -> Vec<Strin
     observations.iter().filter_map(named).chain(files).chain(services).chain(cluster).collect()
 }
 
-fn table(mode: ProxyMode) -> &'static str {
-    match mode {
-        ProxyMode::Ipvs => "IPVS",
-        ProxyMode::Iptables => "iptables",
-        ProxyMode::Nftables => "nftables",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::event::{NodePort, NodePorts};
+    use tracer_model::event::NodePort;
 
     #[test]
     fn a_list_of_services_names_the_ports_of_ipvs() {
