@@ -280,12 +280,7 @@ fn is_named_pipe(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo()) && path.canonicalize().is_ok()
 }
 
-/// Treats an empty value as absent: a manifest may set a variable to an empty value.
-fn non_empty(text: Option<String>) -> Option<String> {
-    text.filter(|text| !text.is_empty())
-}
-
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    non_empty(Some(name.trim().to_owned())).unwrap_or_else(|| "localhost".to_owned())
+    Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("localhost").to_owned()
 }

@@ -13,53 +13,46 @@ use tracer_terminal::error::Error;
 
 /// Only a daemon has the flags in `daemon`.
 pub(super) fn plan(
-    flags: LiveFlags,
+    mut flags: LiveFlags,
     daemon: Option<(ServeFlags, DestinationFlags)>,
     record: Option<PathBuf>,
 ) -> Result<LiveConfig, Error> {
     let (serve, destinations) = daemon.unzip();
     let output = records(&flags.records)?;
-    let files = Files::of(&flags)?;
+    check_files(&mut flags)?;
+    let LiveFlags { pods, sources, .. } = flags;
     let node_name = node_name(flags.node)?;
-    let sources = &flags.sources;
-    let access = access(sources, &files, serve.is_some());
+    let access = access(&sources, serve.is_some());
     let destinations = destinations.map(|flags| flags.destinations(access.clone(), &node_name)).transpose()?;
     let load = load_options(flags.probers, flags.kernel)?;
     Ok(LiveConfig {
-        unavailable_source: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unavailable_source(sources)),
-        cluster: access.and_then(|access| cluster_sources(access, sources, &files, &node_name)),
+        unavailable_source: serve.as_ref().filter(|_| access.is_none()).and_then(|_| unavailable_source(&sources)),
+        cluster: access.and_then(|access| cluster_sources(access, &sources, pods.pods.is_none(), &node_name)),
         output,
         daemon: serve.is_some(),
-        serve: serve.map(serve_config),
+        serve: serve.map(|it| Serve {
+            metrics: it.metrics_listen,
+            health: it.health_socket,
+            pod_labels: it.metrics_pod_labels,
+        }),
         record,
         duration: flags.duration,
         load,
-        pods: files.pods,
-        services: files.services,
-        kubelet_log: files.kubelet_log,
+        pods: pods.pods,
+        services: sources.services,
+        kubelet_log: sources.kubelet_log,
         destinations: destinations.unwrap_or_default(),
         node_name,
     })
 }
 
-/// The files that flags name; each can be read.
-struct Files {
-    pods: Option<PathBuf>,
-    services: Option<PathBuf>,
-    kubelet_log: Option<NamedLog>,
-    kubeconfig: Option<PathBuf>,
-}
-
-impl Files {
-    fn of(flags: &LiveFlags) -> Result<Self, Error> {
-        let LiveFlags { pods, sources, .. } = flags;
-        Ok(Self {
-            pods: readable("--pods", pods.pods.clone())?,
-            services: readable("--services", sources.services.clone())?,
-            kubelet_log: kubelet_log(sources.kubelet_log.clone())?,
-            kubeconfig: readable("--kubeconfig", sources.kubeconfig.clone())?,
-        })
-    }
+/// Checks that each file that a flag names can be read. A flag with an empty name is absent afterwards.
+fn check_files(LiveFlags { pods, sources, .. }: &mut LiveFlags) -> Result<(), Error> {
+    pods.pods = readable("--pods", pods.pods.take())?;
+    sources.services = readable("--services", sources.services.take())?;
+    sources.kubelet_log = kubelet_log(sources.kubelet_log.take())?;
+    sources.kubeconfig = readable("--kubeconfig", sources.kubeconfig.take())?;
+    Ok(())
 }
 
 /// Checks that the file exists, or that the directory has a journal. The node's own journal may be created later.
@@ -79,21 +72,21 @@ fn kubelet_log(named: Option<NamedLog>) -> Result<Option<NamedLog>, Error> {
 }
 
 /// How tracer reaches the cluster API, if it uses it: with the kubeconfig, else with the daemon's service account.
-fn access(flags: &SourceFlags, files: &Files, daemon: bool) -> Option<Access> {
+fn access(flags: &SourceFlags, daemon: bool) -> Option<Access> {
     if flags.no_api {
         return None;
     }
     let in_cluster = || (daemon && cluster::in_cluster()).then_some(Access::InCluster);
-    files.kubeconfig.clone().map(Access::Kubeconfig).or_else(in_cluster)
+    flags.kubeconfig.clone().map(Access::Kubeconfig).or_else(in_cluster)
 }
 
 /// What to read from the cluster API; absent if files have all of it.
-fn cluster_sources(access: Access, flags: &SourceFlags, files: &Files, node_name: &str) -> Option<ClusterConfig> {
+fn cluster_sources(access: Access, flags: &SourceFlags, pods: bool, node_name: &str) -> Option<ClusterConfig> {
     let config = ClusterConfig {
         access,
         node_name: node_name.to_owned(),
-        pods: files.pods.is_none(),
-        endpoints: files.services.is_none(),
+        pods,
+        endpoints: flags.services.is_none(),
         events: namespaces(flags.api_events.clone()),
     };
     Some(config).filter(ClusterConfig::asks_something)
@@ -132,9 +125,4 @@ pub(super) fn refuse_api_flags_without_kubeconfig(
 fn unavailable_source(flags: &SourceFlags) -> Option<String> {
     let why = if flags.no_api { "beside --no-api" } else { "here: no pod's service account, and no --kubeconfig PATH" };
     (!flags.api_events.is_empty()).then(|| format!("--api-events does nothing {why}"))
-}
-
-/// The endpoints of the daemon.
-fn serve_config(flags: ServeFlags) -> Serve {
-    Serve { metrics: flags.metrics_listen, health: flags.health_socket, pod_labels: flags.metrics_pod_labels }
 }
