@@ -142,7 +142,8 @@ where
         config.record.as_deref().map(|path| record_file::create(path).map(|file| (file, path))).transpose()?;
     let attached = attach(config, &api, &supervisor)?;
     warn(config, &attached);
-    let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods: count_pods(&attached.observations) };
+    let pods = pod_lists(&attached.observations).next_back().map_or(0, <[Pod]>::len);
+    let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods };
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
     let start = start(config, attached.start);
     let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
@@ -167,13 +168,12 @@ fn start(config: &LiveConfig, attached: Start) -> Start {
     }
 }
 
-/// How many pods the last list among these observations has.
-fn count_pods(observations: &[ObservationKind]) -> usize {
-    let mut lists = observations.iter().filter_map(|kind| match kind {
-        ObservationKind::Pods(list) => Some(list.pods.len()),
+/// The lists of pods among these observations.
+fn pod_lists(observations: &[ObservationKind]) -> impl DoubleEndedIterator<Item = &[Pod]> {
+    observations.iter().filter_map(|kind| match kind {
+        ObservationKind::Pods(list) => Some(list.pods.as_slice()),
         _ => None,
-    });
-    lists.next_back().unwrap_or(0)
+    })
 }
 
 /// Warns of anything that prevents the verdicts the user waits for.
@@ -187,11 +187,7 @@ fn warn<S>(config: &LiveConfig, attached: &Attached<S>) {
             "no process named {names} is running: tracer waits for one (--prober NAME chooses another, --all-connections watches every process)"
         ));
     }
-    let lists = attached.observations.iter().filter_map(|kind| match kind {
-        ObservationKind::Pods(list) => Some(&list.pods),
-        _ => None,
-    });
-    let pods: Vec<&Pod> = lists.flatten().collect();
+    let pods: Vec<&Pod> = pod_lists(&attached.observations).flatten().collect();
     if config.output.filter.needs_pods() && !pods.iter().any(|pod| pod.name.is_some()) {
         error::warn(
             &"-n, -p and -c need the names of pods, but none is known: nothing will match (get them with --pods FILE, or from the cluster API with --kubeconfig PATH)",
