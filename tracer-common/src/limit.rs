@@ -73,16 +73,14 @@ mod tests {
     const ALL: [Limited; 3] = [Limited::Open, Limited::Namespace, Limited::Listen];
     const SECOND: u64 = 1_000_000_000;
 
-    /// How many of `count` events within `time` pass the limit.
-    fn passed(limit: Limit, count: u64, from: u64, time: u64, used: &mut u64) -> u64 {
-        let mut passed = 0;
-        for n in 0..count {
-            if let Some(next) = limit.next(*used, from + n * time / count) {
-                *used = next;
-                passed += 1;
-            }
-        }
-        passed
+    /// How many of `count` events within `time` are taken.
+    fn count_taken(count: u64, from: u64, time: u64, mut take: impl FnMut(u64) -> bool) -> u64 {
+        (0..count).filter(|n| take(from + n * time / count)).count() as u64
+    }
+
+    /// Takes a token, if there is one.
+    fn take(used: &mut u64, limit: Limit, now: u64) -> bool {
+        limit.next(*used, now).map(|next| *used = next).is_some()
     }
 
     /// The state of the programs: until when the tokens of each cgroup, and the shared ones, are used up.
@@ -98,10 +96,9 @@ mod tests {
     impl Node {
         /// How many of `count` events of one cgroup within `time` are reported.
         fn reported(&mut self, what: Limited, cgroup: usize, count: u64, from: u64, time: u64) -> u64 {
-            let take = |used: &mut u64, limit: Limit, now| limit.next(*used, now).map(|next| *used = next).is_some();
-            let mut is_reported =
-                |now| take(&mut self.own[cgroup], what.own(), now) || take(&mut self.shared, what.shared(), now);
-            (0..count).filter(|n| is_reported(from + n * time / count)).count() as u64
+            count_taken(count, from, time, |now| {
+                take(&mut self.own[cgroup], what.own(), now) || take(&mut self.shared, what.shared(), now)
+            })
         }
     }
 
@@ -109,12 +106,13 @@ mod tests {
     fn a_flood_gets_its_burst_and_then_its_rate() {
         for limit in ALL.map(Limited::own).into_iter().chain(ALL.map(Limited::shared)) {
             let (mut used, boot) = (0, 3600 * SECOND);
+            let mut passed = |count, from, time| count_taken(count, from, time, |now| take(&mut used, limit, now));
             let rate = SECOND / limit.every_ns;
-            let first = passed(limit, 100_000, boot, SECOND, &mut used);
+            let first = passed(100_000, boot, SECOND);
             assert!((limit.burst + rate - 1..=limit.burst + rate + 1).contains(&first), "{first} of {limit:?}");
-            let second = passed(limit, 100_000, boot + SECOND, SECOND, &mut used);
+            let second = passed(100_000, boot + SECOND, SECOND);
             assert!((rate - 1..=rate + 1).contains(&second), "{second} of {limit:?}");
-            assert_eq!(passed(limit, limit.burst, boot + 60 * SECOND, SECOND / 1000, &mut used), limit.burst);
+            assert_eq!(passed(limit.burst, boot + 60 * SECOND, SECOND / 1000), limit.burst);
         }
     }
 
