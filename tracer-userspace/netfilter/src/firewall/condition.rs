@@ -252,22 +252,16 @@ mod tests {
 
     #[test]
     fn sets_add_or_exclude_states() {
-        let rule = |inverted, rest: Vec<Test>| {
-            let sets = [("ports".to_owned(), ports(&[(80, false), (81, true)]))].into();
-            let states = Elements(vec![element(&2_u32.to_ne_bytes()), element(&4_u32.to_ne_bytes())]);
-            let mut table = Table::for_tests(vec![]);
-            table.sets = sets;
-            table.sets.insert("states".into(), states);
-            let set = |name: &str, key| Test::Set { keys: vec![key], set: name.into(), inverted };
-            let rest = if rest.is_empty() { vec![set("ports", Key::DestinationPort)] } else { rest };
-            let rest =
-                rest.into_iter().map(|it| if it == Test::Unknown { set("states", Key::ConntrackState) } else { it });
-            Rule { rest: rest.collect(), ..Rule::default() }.asks(flow(), &table)
-        };
-        assert_eq!(rule(false, vec![]), Some(Asks::default()));
-        assert_eq!(rule(true, vec![]), None);
-        assert_eq!(rule(false, vec![Test::Unknown]).map(|it| it.states), Some(6));
-        assert_eq!(rule(true, vec![Test::Unknown]).map(|it| it.states), Some(!6));
-        assert_eq!(rule(false, vec![Test::Unknown, Test::State(state::NEW)]), None);
+        let states = Elements(vec![element(&2_u32.to_ne_bytes()), element(&4_u32.to_ne_bytes())]);
+        let mut table = Table::for_tests(vec![]);
+        table.sets = [("ports".into(), ports(&[(80, false), (81, true)])), ("states".into(), states)].into();
+        let asks = |rest: &[Test]| Rule { rest: rest.to_vec(), ..Rule::default() }.asks(flow(), &table);
+        let set = |set: &str, key, inverted| Test::Set { keys: vec![key], set: set.into(), inverted };
+        let [within, outside] = [false, true].map(|inverted| set("ports", Key::DestinationPort, inverted));
+        assert_eq!((asks(&[within]), asks(&[outside])), (Some(Asks::default()), None));
+        let [one, none] = [false, true].map(|inverted| set("states", Key::ConntrackState, inverted));
+        assert_eq!(asks(std::slice::from_ref(&one)).map(|it| it.states), Some(6));
+        assert_eq!(asks(&[none]).map(|it| it.states), Some(!6));
+        assert_eq!(asks(&[one, Test::State(state::NEW)]), None);
     }
 }
