@@ -160,20 +160,8 @@ fn system_llc(version: &Version) -> Result<PathBuf, String> {
 
 /// Runs the compiler, which writes the bitcode file.
 fn compile(toolchain: &Toolchain, target_dir: &Path, bitcode: &Path, features: &[&str]) -> Result<(), String> {
-    let mut command = inner_cargo(toolchain, target_dir, bitcode, features)?;
-    let result = command.output().map_err(|e| format!("cannot run {}: {e}", toolchain.cargo.display()))?;
-    if !result.status.success() {
-        return Err(format!(
-            "the eBPF programs do not build with {}:\n{}",
-            toolchain.name,
-            String::from_utf8_lossy(&result.stderr)
-        ));
-    }
-    Ok(())
-}
-
-fn inner_cargo(toolchain: &Toolchain, target_dir: &Path, bitcode: &Path, features: &[&str]) -> Result<Command, String> {
     let manifest = Path::new(&var("CARGO_MANIFEST_DIR")?).join("../../tracer-ebpf/Cargo.toml");
+    let log = env::var_os("CARGO_FEATURE_KERNEL_LOG").map(|_| "kernel-log");
     let mut command = Command::new(&toolchain.cargo);
     clean_env(&mut command);
     command
@@ -184,14 +172,18 @@ fn inner_cargo(toolchain: &Toolchain, target_dir: &Path, bitcode: &Path, feature
         .arg("--manifest-path")
         .arg(&manifest)
         .arg("--target-dir")
-        .arg(target_dir);
-    if toolchain.build_std {
-        command.args(["-Z", "build-std=core"]);
+        .arg(target_dir)
+        .args(if toolchain.build_std { &["-Z", "build-std=core"][..] } else { &[] })
+        .arg("--features")
+        .arg(features.iter().copied().chain(log).collect::<Vec<_>>().join(","))
+        .arg("--")
+        .arg(format!("--emit=obj={}", bitcode.display()));
+    let result = command.output().map_err(|e| format!("cannot run {}: {e}", toolchain.cargo.display()))?;
+    if result.status.success() {
+        return Ok(());
     }
-    let log = env::var_os("CARGO_FEATURE_KERNEL_LOG").map(|_| "kernel-log");
-    command.arg("--features").arg(features.iter().copied().chain(log).collect::<Vec<_>>().join(","));
-    command.arg("--").arg(format!("--emit=obj={}", bitcode.display()));
-    Ok(command)
+    let text = String::from_utf8_lossy(&result.stderr);
+    Err(format!("the eBPF programs do not build with {}:\n{text}", toolchain.name))
 }
 
 /// The flags in cargo's encoding. Without debug info, because the kernel would refuse the BTF made of it, and without a linker.

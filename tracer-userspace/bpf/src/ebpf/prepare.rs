@@ -8,6 +8,7 @@ use aya::{
     maps::{Array, HashMap},
     util::nr_cpus,
 };
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use tracer_common::{
     ABSENT32,
     actor::{COMM_LEN, comm_bucket},
@@ -187,9 +188,7 @@ fn comm(name: &str) -> [u8; COMM_LEN] {
 /// Before 5.11 maps count against RLIMIT_MEMLOCK. Without CAP_SYS_RESOURCE this fails, and the creation of maps then reports an
 /// error.
 pub(super) fn raise_memlock() {
-    let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: the pointer is to a live struct that is only read.
-    unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) };
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
 }
 
 /// Makes glibc use one heap for all threads: that of each thread would keep 0.3 MB or more after the thread's end.
