@@ -145,12 +145,10 @@ where
     let pods = pod_lists(&attached.observations).next_back().map_or(0, <[Pod]>::len);
     let at_start = AtStart { prober_pids: attached.prober_pids.clone(), pods };
     let recorder = recording.map(|(file, path)| Recorder::new(file, path.display().to_string(), at_start.clone()));
-    let start = start(config, attached.start);
     let engine = Engine::new(sink, at_start, Some(clock::boot_ns));
     let status_line = if config.daemon { None } else { StatusLine::open(config.output.is_json_on_terminal()) };
-    let mut session =
-        Session::new(attached.events, attached.changes, engine, recorder, config.daemon, server, status_line);
-    session.begin(attached.since_boot_ns, start, attached.observations);
+    let attached = Attached { start: start(config, attached.start), ..attached };
+    let session = Session::begin(attached, engine, recorder, config.daemon, server, status_line);
     Ok((session, signals, panics))
 }
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::EventSource;
 use super::losses::Losses;
 use super::wake::{Timers, Wake};
+use super::{Attached, EventSource};
 use crate::engine::Engine;
 use crate::record_file::Recorder;
 use crate::shutdown::{Request, Signals};
-use tracer_model::event::{HooksAttached, Loss, Observation, ObservationKind, PortPressure, Start};
+use tracer_model::event::{HooksAttached, Loss, Observation, ObservationKind, PortPressure};
 use tracer_node::clock;
 use tracer_output::serve::Server;
 use tracer_terminal::error::{Error, os_message};
@@ -57,9 +57,9 @@ pub(super) struct Session<S> {
 }
 
 impl<S: EventSource> Session<S> {
-    pub(super) fn new(
-        events: S,
-        changes: mpsc::Receiver<ObservationKind>,
+    /// Emits the start record and processes the first observations of the sources.
+    pub(super) fn begin(
+        attached: Attached<S>,
         engine: Engine,
         recorder: Option<Recorder<File>>,
         daemon: bool,
@@ -67,9 +67,9 @@ impl<S: EventSource> Session<S> {
         status_line: Option<StatusLine>,
     ) -> Self {
         let now = clock::boot_ns();
-        Self {
-            events,
-            changes,
+        let mut session = Self {
+            events: attached.events,
+            changes: attached.changes,
             changes_open: true,
             panicked: None,
             engine,
@@ -81,22 +81,20 @@ impl<S: EventSource> Session<S> {
             server,
             status_line,
             begun: Instant::now(),
+        };
+        let (hooks, missing) = (attached.start.hooks.len(), attached.start.missing_hooks.len());
+        let kind = ObservationKind::Start(Box::new(attached.start));
+        session.push(&Observation { time_boot_ns: attached.since_boot_ns, kind });
+        for kind in attached.observations {
+            session.note_trouble(&kind);
+            session.push(&Observation { time_boot_ns: clock::boot_ns(), kind });
         }
-    }
-
-    /// Emits the start record and processes the first observations of the sources.
-    pub(super) fn begin(&mut self, since_boot_ns: u64, start: Start, observations: Vec<ObservationKind>) {
-        let (hooks, missing) = (start.hooks.len(), start.missing_hooks.len());
-        self.push(&Observation { time_boot_ns: since_boot_ns, kind: ObservationKind::Start(Box::new(start)) });
-        for kind in observations {
-            self.note_trouble(&kind);
-            self.push(&Observation { time_boot_ns: clock::boot_ns(), kind });
-        }
-        self.engine.flush();
-        self.update_metrics_and_health();
-        if let Some(server) = &self.server {
+        session.engine.flush();
+        session.update_metrics_and_health();
+        if let Some(server) = &session.server {
             server.health.ready(hooks, missing);
         }
+        session
     }
 
     /// Runs the loop until something ends it; returns the reason.
