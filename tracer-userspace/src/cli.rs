@@ -8,8 +8,6 @@ mod message;
 mod namespace;
 mod overview;
 pub mod pages;
-#[cfg(feature = "selftest")]
-mod selftest;
 mod serve;
 mod unknown_variables;
 mod variable;
@@ -27,11 +25,9 @@ use tracer_terminal::typed::{duration, size};
 
 pub use doctor::DoctorArgs;
 pub use flags::{
-    BtfFlag, DetailFlags, FileFlag, FilterFlags, KernelFlags, LiveFlags, NodeFlag, OutputFlags, ProberFlag, QuietFlag,
-    RecordFlags, RotationFlags, SourceFlags,
+    BtfFlag, CauseFlag, DetailFlags, FileFlag, FilterFlags, KernelFlags, LiveFlags, NodeFlag, OutputFlags, ProberFlag,
+    QuietFlag, RecordFlags, RotationFlags, SourceFlags,
 };
-#[cfg(feature = "selftest")]
-pub use selftest::SelftestArgs;
 pub use serve::ServeFlags;
 pub use tracer_terminal::typed::Parsed;
 pub use unknown_variables::unknown_variables;
@@ -128,7 +124,16 @@ pub enum Command {
     #[cfg(feature = "selftest")]
     /// Reproduce each failure here, and check that tracer proves it
     #[command(after_help = help::SELFTEST)]
-    Selftest(SelftestArgs),
+    Selftest {
+        #[command(flatten)]
+        output: OutputFlags,
+        #[command(flatten)]
+        causes: CauseFlag,
+        #[command(flatten)]
+        node: NodeFlag,
+        #[command(flatten)]
+        btf: BtfFlag,
+    },
     #[cfg(feature = "selftest")]
     /// A process of `selftest`
     #[command(name = tracer_testbed::helper::COMMAND, hide = true)]

@@ -3,8 +3,6 @@
 mod doctor;
 mod inputs;
 mod live;
-#[cfg(feature = "selftest")]
-mod selftest;
 #[cfg(test)]
 mod tests;
 
@@ -90,7 +88,12 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
             Ok(Plan::Report(Box::new(ReportConfig { files, output_file, filter: filter(&filters)? })))
         }
         #[cfg(feature = "selftest")]
-        Command::Selftest(args) => Ok(Plan::Selftest(Box::new(selftest::plan(args)?))),
+        Command::Selftest { output: flags, causes: named, node, btf: types } => {
+            let filter = Filter { causes: causes(&named.causes)?, ..Filter::default() };
+            let output = SinkConfig { filter, ..output(&flags) };
+            let node_name = node_name(node)?;
+            Ok(Plan::Selftest(Box::new(SelftestConfig { output, node_name, btf: btf(types)? })))
+        }
         #[cfg(feature = "selftest")]
         Command::Helper { role, comm, args } => Ok(Plan::Helper { role, comm, args }),
         Command::Schema => Ok(Plan::Text(format!("{}\n", schema::text()))),
