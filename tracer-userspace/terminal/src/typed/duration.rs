@@ -11,11 +11,11 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let mut rest = text.trim();
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
-        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let number: u64 = rest[..digits].parse().map_err(|_| HINT.to_owned())?;
-        rest = &rest[digits..];
-        let letters = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_alphabetic()).len();
-        let unit = match &rest[..letters] {
+        let (digits, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+        let (unit, after) = after.split_at(after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len()));
+        rest = after;
+        let number: u64 = digits.parse().map_err(|_| HINT.to_owned())?;
+        let unit = match unit {
             "ms" => Duration::from_millis(1),
             "s" => Duration::from_secs(1),
             "m" => Duration::from_mins(1),
@@ -23,7 +23,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             "d" => Duration::from_hours(24),
             _ => return Err(HINT.to_owned()),
         };
-        rest = &rest[letters..];
         let part = u32::try_from(number).ok().and_then(|n| unit.checked_mul(n)).ok_or("longer than can be counted")?;
         total = total.checked_add(part).ok_or("longer than can be counted")?;
     }

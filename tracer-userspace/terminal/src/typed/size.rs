@@ -10,9 +10,9 @@ const LEAST: u64 = 4 << 10;
 pub fn size(text: &str) -> Result<u64, String> {
     const HINT: &str = "write a number with a unit, e.g. 64MiB, 500MB, 1GiB";
     let text = text.trim();
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let number: u64 = text[..digits].parse().map_err(|_| HINT.to_owned())?;
-    let unit: u64 = match &text[digits..] {
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let number: u64 = digits.parse().map_err(|_| HINT.to_owned())?;
+    let unit: u64 = match unit {
         "" | "B" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
