@@ -108,12 +108,4 @@ mod tests {
         assert_eq!(of(r#"{"matchExpressions":[{"key":"x","operator":"Gt","values":["1"]}]}"#), None);
         assert_eq!(of("{}"), None);
     }
-
-    #[test]
-    fn absent_and_null_are_the_same() {
-        let pod: Pod =
-            serde_json::from_str(r#"{"metadata":{"name":"a","annotations":null},"status":{"conditions":null}}"#)
-                .expect("a pod");
-        assert!(pod.metadata.name == "a" && !pod.is_ready() && !pod.is_over());
-    }
 }

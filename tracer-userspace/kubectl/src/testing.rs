@@ -99,7 +99,7 @@ pub(crate) fn verdict(seq: u64, node: &str, time: &str, pod: &str, cause: &str) 
     let more = json!({
         "subject": "probe", "attempt_id": seq.to_string(), "severity": "error", "scope": "pod",
         "verdict": {"cause": cause, "outcome": "failure", "confidence": "proven",
-            "summary": format!("nobody listens on port {seq}."), "remediation": remediation(),
+            "summary": format!("nobody listens on port {seq}."), "remediation": {"text": "start the server"},
             "evidence": [], "also": [], "lost_events": 0, "missing_hooks": []},
         "k8s": {"namespace": "shop", "pod_name": pod, "pod_uid": format!("uid-{pod}"), "container_name": "web",
             "workload": {"kind": "Deployment", "name": "cart"}},
@@ -110,10 +110,6 @@ pub(crate) fn verdict(seq: u64, node: &str, time: &str, pod: &str, cause: &str) 
 /// The line of a verdict that revises the record of this number.
 pub(crate) fn revising(seq: u64, verdict: &str) -> String {
     verdict.replace(r#""subject":"#, &format!(r#""revises":{seq},"subject":"#))
-}
-
-pub(crate) fn remediation() -> Value {
-    json!({"text": "start the server"})
 }
 
 pub(crate) fn now() -> String {
