@@ -57,9 +57,10 @@ struct Followed {
 }
 
 impl Followed {
-    /// Must run where tasks may be local.
-    fn start(addr: SocketAddr, config: ClusterConfig, pace: Pace) -> Self {
-        let client = client_of(addr);
+    /// An API, and its followers. Must run where tasks may be local.
+    async fn start(config: ClusterConfig, pace: Pace) -> (Fake, Self) {
+        let api = Fake::new().await;
+        let client = client_of(api.addr);
         let (tx, view) = watch::channel(View::of(&config));
         let (sent, answers) = channel(1);
         let (queries, answering) = answering(sent);
@@ -67,11 +68,11 @@ impl Followed {
             let (first, _begun) = mpsc::sync_channel(1);
             follow_with(client, &config, answering, pace, tx, &first).await;
         });
-        Self { view, queries, answers }
+        (api, Self { view, queries, answers })
     }
 
-    fn pods(addr: SocketAddr) -> Self {
-        Self::start(addr, config(true), pace())
+    async fn pods() -> (Fake, Self) {
+        Self::start(config(true), pace()).await
     }
 
     /// Waits for a view.
@@ -88,8 +89,7 @@ impl Followed {
 
 /// An API, a follower that knows pod `a`, and its open watch.
 async fn following(pace: Pace) -> (Fake, Followed, fake::Stream) {
-    let mut api = Fake::new().await;
-    let mut followed = Followed::start(api.addr, config(true), pace);
+    let (mut api, mut followed) = Followed::start(config(true), pace).await;
     let mut watch = api.next().await.stream().await;
     watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
     watch.synced(7).await;
@@ -99,8 +99,7 @@ async fn following(pace: Pace) -> (Fake, Followed, fake::Stream) {
 
 #[tokio::test(flavor = "local")]
 async fn one_streaming_list_is_one_request_and_follows_every_change() {
-    let mut api = Fake::new().await;
-    let mut followed = Followed::pods(api.addr);
+    let (mut api, mut followed) = Followed::pods().await;
     let asked = api.next().await;
     assert_eq!(asked.path, "/api/v1/pods");
     for parameter in [
@@ -139,9 +138,8 @@ async fn one_streaming_list_is_one_request_and_follows_every_change() {
 
 #[tokio::test(flavor = "local")]
 async fn changes_that_follow_each_other_are_one_view() {
-    let mut api = Fake::new().await;
     let debounce = Duration::from_millis(300);
-    let mut followed = Followed::start(api.addr, config(true), Pace { debounce, ..pace() });
+    let (mut api, mut followed) = Followed::start(config(true), Pace { debounce, ..pace() }).await;
     let mut watch = api.next().await.stream().await;
     watch.synced(1).await;
     followed.until("nothing yet", View::is_complete).await;
@@ -176,8 +174,7 @@ async fn a_change_of_nothing_that_is_read_is_not_reported() {
 
 #[tokio::test(flavor = "local")]
 async fn a_server_without_streaming_lists_gets_one_list_and_one_watch() {
-    let mut api = Fake::new().await;
-    let mut followed = Followed::pods(api.addr);
+    let (mut api, mut followed) = Followed::pods().await;
     // The answer of a 1.20: kubernetes/apimachinery, ValidateListOptions.
     let text = r#"{"kind":"Status","status":"Failure","message":"ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch","reason":"Invalid","code":422}"#;
     api.next().await.answer("422 Unprocessable Entity", text).await;
@@ -197,9 +194,8 @@ async fn a_server_without_streaming_lists_gets_one_list_and_one_watch() {
 
 #[tokio::test(flavor = "local")]
 async fn a_server_that_ignores_what_it_was_asked_is_listed() {
-    let mut api = Fake::new().await;
     let pace = Pace { sync: Duration::from_millis(100), ..pace() };
-    let mut followed = Followed::start(api.addr, config(true), pace);
+    let (mut api, mut followed) = Followed::start(config(true), pace).await;
     let mut watch = api.next().await.stream().await;
     watch.event("ADDED", &pod("a", 1, "10.0.0.1")).await;
     let asked = api.next().await;

@@ -8,9 +8,8 @@ use tracer_testing::{assert_ends, assert_has};
 
 const V1: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 
-fn asking(api: &Fake) -> Followed {
-    let endpoints = ClusterConfig { endpoints: true, ..config(false) };
-    Followed::start(api.addr, endpoints, pace())
+async fn asking() -> (Fake, Followed) {
+    Followed::start(ClusterConfig { endpoints: true, ..config(false) }, pace()).await
 }
 
 impl Followed {
@@ -35,8 +34,7 @@ fn slice(service: &str, addr: &str, ready: bool) -> String {
 
 #[tokio::test(flavor = "local")]
 async fn one_list_has_the_endpoints_of_the_one_service() {
-    let mut api = Fake::new().await;
-    let mut followed = asking(&api);
+    let (mut api, mut followed) = asking().await;
     followed.query("cart").await;
     let asked = api.next().await;
     assert_eq!((asked.path.as_str(), asked.is_watch()), (V1, false));
@@ -57,8 +55,7 @@ async fn one_list_has_the_endpoints_of_the_one_service() {
 
 #[tokio::test(flavor = "local")]
 async fn a_server_before_1_21_is_asked_in_its_version() {
-    let mut api = Fake::new().await;
-    let mut followed = asking(&api);
+    let (mut api, mut followed) = asking().await;
     followed.query("cart").await;
     api.next().await.answer("404 Not Found", "404 page not found").await;
     let asked = api.next().await;
@@ -78,8 +75,7 @@ async fn a_refusal_leaves_the_endpoints_unknown_and_is_one_warning() {
     ] {
         let run = async {
             let log = Log::new();
-            let mut api = Fake::new().await;
-            let mut followed = asking(&api);
+            let (mut api, mut followed) = asking().await;
             let versions = if refusal.starts_with("404") { 2 } else { 1 };
             for name in ["cart", "till"] {
                 followed.query(name).await;
@@ -101,8 +97,7 @@ async fn a_refusal_leaves_the_endpoints_unknown_and_is_one_warning() {
 #[tokio::test(flavor = "local")]
 async fn a_server_that_hangs_costs_a_second_and_its_end_is_noticed() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let mut followed = asking(&api);
+    let (mut api, mut followed) = asking().await;
     for half in ["", "{\"kind\":\"EndpointSliceList\","] {
         let began = Instant::now();
         followed.query("cart").await;
@@ -127,8 +122,7 @@ async fn a_server_that_hangs_costs_a_second_and_its_end_is_noticed() {
 
 #[tokio::test(flavor = "local")]
 async fn the_end_of_the_run_ends_a_query() {
-    let mut api = Fake::new().await;
-    let followed = asking(&api);
+    let (mut api, followed) = asking().await;
     followed.query("cart").await;
     let hanging = api.next().await.stream().await;
     drop(followed);

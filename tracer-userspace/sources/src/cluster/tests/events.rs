@@ -36,8 +36,7 @@ async fn position(api: &mut Fake, path: &str, version: u32) {
 
 #[tokio::test(flavor = "local")]
 async fn only_what_is_new_in_the_namespace_is_asked_for() {
-    let mut api = Fake::new().await;
-    let mut followed = Followed::start(api.addr, of(&[shop()]), pace());
+    let (mut api, mut followed) = Followed::start(of(&[shop()]), pace()).await;
     position(&mut api, "/api/v1/namespaces/shop/events", 70).await;
     let asked = api.next().await;
     assert_eq!(asked.path, "/api/v1/namespaces/shop/events");
@@ -58,8 +57,7 @@ async fn only_what_is_new_in_the_namespace_is_asked_for() {
 #[tokio::test(flavor = "local")]
 async fn a_forgotten_position_is_given_up_for_the_present() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let mut followed = Followed::start(api.addr, of(&[Namespace::All]), pace());
+    let (mut api, mut followed) = Followed::start(of(&[Namespace::All]), pace()).await;
     position(&mut api, "/api/v1/events", 70).await;
     api.next().await.answer("410 Gone", "{}").await;
     position(&mut api, "/api/v1/events", 90).await;
@@ -74,8 +72,7 @@ async fn a_forgotten_position_is_given_up_for_the_present() {
 #[tokio::test(flavor = "local")]
 async fn each_namespace_is_followed_and_fails_by_itself() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let mut followed = Followed::start(api.addr, of(&[shop(), Namespace::Named("bank".into())]), pace());
+    let (mut api, mut followed) = Followed::start(of(&[shop(), Namespace::Named("bank".into())]), pace()).await;
     let mut open = Vec::new();
     // The Events of `bank` are asked for again, because they were refused.
     while open.is_empty() || api.requests < 5 {

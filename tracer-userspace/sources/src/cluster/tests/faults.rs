@@ -57,8 +57,7 @@ async fn refused_permissions_are_named_and_what_was_known_stays() {
 
 #[tokio::test(flavor = "local")]
 async fn the_server_is_left_alone_as_long_as_it_asks() {
-    let mut api = Fake::new().await;
-    let mut followed = Followed::pods(api.addr);
+    let (mut api, mut followed) = Followed::pods().await;
     let busy = "429 Too Many Requests\r\nRetry-After: 1";
     let before = Instant::now();
     api.next().await.answer(busy, "").await;
@@ -113,8 +112,7 @@ async fn a_watch_that_is_none_is_reported() {
 #[tokio::test(flavor = "local")]
 async fn one_object_that_cannot_be_read_costs_no_other() {
     let log = Log::new();
-    let mut api = Fake::new().await;
-    let mut followed = Followed::pods(api.addr);
+    let (mut api, mut followed) = Followed::pods().await;
     api.next().await.answer("400 Bad Request", "{}").await;
     let odd = pod("odd", 2, "10.0.0.2").replace("8080", "\"eighty\"");
     api.next().await.answer("200 OK", &list(4, &[pod("a", 1, "10.0.0.1"), odd.clone(), pod("c", 3, "10.0.0.3")])).await;

@@ -22,8 +22,7 @@ fn runs(view: &View) -> Option<&Runs> {
 
 #[tokio::test(flavor = "local")]
 async fn a_restart_is_one_change_and_what_else_a_status_says_is_none() {
-    let mut api = Fake::new().await;
-    let mut followed = Followed::pods(api.addr);
+    let (mut api, mut followed) = Followed::pods().await;
     let mut watch = api.next().await.stream().await;
     watch.event("ADDED", &with_status(1, FIRST, "False")).await;
     watch.synced(1).await;
