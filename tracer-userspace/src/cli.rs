@@ -286,16 +286,16 @@ mod tests {
 
     #[test]
     fn help_lists_only_flags_of_the_command() {
-        let help = |args: &[&str]| match parse(args.iter().map(OsString::from)) {
+        let help = |command: &str| match parse(["tracer", command, "--help"].map(OsString::from)) {
             Parsed::Text(text) => text,
             other => panic!("{other:?}"),
         };
-        let (attach, replay) = (help(&["tracer", "attach", "--help"]), help(&["tracer", "replay", "--help"]));
+        let (attach, replay) = (help("attach"), help("replay"));
         assert!(attach.contains("--duration") && attach.contains("--cause"), "{attach}");
         assert!(!replay.contains("--duration") && replay.contains("--cause"), "{replay}");
-        assert!(!help(&["tracer", "schema", "--help"]).contains("--output"));
+        assert!(!help("schema").contains("--output"));
         for name in definition::names() {
-            let text = help(&["tracer", &name, "--help"]);
+            let text = help(&name);
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         }
     }

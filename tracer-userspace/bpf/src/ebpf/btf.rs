@@ -273,9 +273,7 @@ mod tests {
             at
         }
         fn words(&mut self, words: &[u32]) {
-            for word in words {
-                self.types.extend_from_slice(&word.to_ne_bytes());
-            }
+            self.types.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
         }
         fn int(&mut self) {
             self.words(&[0, 1 << 24, 4, 32]);
@@ -289,20 +287,9 @@ mod tests {
             }
         }
         fn finish(self) -> Vec<u8> {
-            let mut out = Vec::new();
-            for word in [
-                MAGIC_AND_VERSION,
-                HEADER,
-                0,
-                self.types.len() as u32,
-                self.types.len() as u32,
-                self.strings.len() as u32,
-            ] {
-                out.extend_from_slice(&word.to_ne_bytes());
-            }
-            out.extend(self.types);
-            out.extend(self.strings);
-            out
+            let size = self.types.len() as u32;
+            let head = [MAGIC_AND_VERSION, HEADER, 0, size, size, self.strings.len() as u32];
+            [&head.map(u32::to_ne_bytes).concat(), &self.types[..], &self.strings].concat()
         }
     }
 

@@ -85,12 +85,7 @@ fn a_prober_name_is_compared_as_the_kernel_cuts_it() {
     let is = |comm: &str| {
         let mut event: conn::Connect = blank(Hook::TcpConnect);
         event.actor.comm = bytes(comm);
-        match observe(&KernelEvent::Connect(event), &mut KernelNames::default(), &probers)
-            .map(|observation| observation.kind)
-        {
-            Some(ObservationKind::Connect(connect)) => connect.prober,
-            other => panic!("{other:?}"),
-        }
+        connect(&event, &probers).expect("a connect").prober
     };
     assert!(is("kubelet") && is("a-name-of-15-by") && is("k3s-server-of-t"));
     assert!(!is("kubele") && !is("kubelet2") && !is("a-name-of-15-b") && !is(""));
@@ -126,7 +121,7 @@ fn a_reset_without_a_socket_has_no_state() {
 fn a_reason_that_6_10_gives_each_rst_of_a_process_is_none() {
     let reason = |active, number| {
         let mut event: reset::ResetSent = blank(Hook::TcpSendReset);
-        (event.tuple, event.via, event.active, event.reason) = (v4(), conn::Via::Flow as u16, active, number);
+        (event.via, event.active, event.reason) = (conn::Via::Flow as u16, active, number);
         let names = KernelNames::of(&[(1, "NOT_SPECIFIED"), (2, "TCP_STATE")], "");
         reset_sent(&event, &names).and_then(|reset| reset.reason)
     };
