@@ -441,7 +441,7 @@ impl Stream {
                 let is_own = peer.is_some_and(|peer| peer.ip() == target.ip());
                 let netns = if is_own { from } else { reported.unwrap_or(POD) };
                 let acceptor = Some(Acceptor { to: None, netns, processes: Vec::new() });
-                let reading = PodSockets { peer, acceptor, ..PodSockets::nothing(from, target, netns) };
+                let reading = PodSockets { peer, acceptor, ..PodSockets::nothing(from, target, Some(netns)) };
                 let kind = ObservationKind::PodSockets(Box::new(reading));
                 let answer = Observation { time_boot_ns: observation.time_boot_ns, kind };
                 core.push(&answer, &mut Vec::new());

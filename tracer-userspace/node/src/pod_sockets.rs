@@ -46,9 +46,9 @@ const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
-/// Reads the sockets of the target's pod; `None` if the pod was not found. The processes of the node's own network are
-/// those of many pods: of them tracer reads only who accepts.
-pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
+/// Reads the sockets of the target's pod, if one was found. The processes of the node's own network are those of many
+/// pods: of them tracer reads only who accepts.
+pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> PodSockets {
     // No other namespace is asked for an address of the prober's own. A packet to it has it as its source, too.
     let is_own = query.peer.is_some_and(|peer| peer.ip() == query.target.ip());
     let found = match if is_own { Owner::Nobody } else { namespaces.owner(query, from) } {
@@ -60,14 +60,14 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> O
     let holders = if is_own { Vec::new() } else { namespaces.several_holders(query, from) };
     let peer = query.peer.filter(|_| !is_redirected);
     let acceptor = peer.and_then(|peer| acceptor(query, peer, from, namespaces, !holders.is_empty()));
-    let netns = found.as_ref().map(|it| it.netns).or(acceptor.as_ref().map(|it| it.netns));
-    let netns = netns.or(holders.first().copied())?;
-    Some(PodSockets {
+    let netns = found.as_ref().and_then(|it| it.netns).or(acceptor.as_ref().map(|it| it.netns));
+    let netns = netns.or(holders.first().copied());
+    PodSockets {
         peer: query.peer,
         acceptor,
         holders,
         ..found.unwrap_or_else(|| PodSockets::nothing(from.netns, query.target, netns))
-    })
+    }
 }
 
 /// Finds who accepts the connection from `peer`, as the prober's namespace sends it. `is_shared`: several namespaces have
@@ -166,7 +166,7 @@ fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Names
         let outside = server.first().filter(|_| is_detour).and_then(|socket| outside(*socket, netns));
         Redirect { to, outside: outside.is_some(), server: inside.or(outside), passed_over }
     });
-    Some(PodSockets { unanswered, redirect, elsewhere, ..PodSockets::nothing(from.netns, target, netns) })
+    Some(PodSockets { unanswered, redirect, elsewhere, ..PodSockets::nothing(from.netns, target, Some(netns)) })
 }
 
 /// The process of another namespace that holds a socket of this one. A proxy that serves all pods of a node makes its
@@ -267,6 +267,15 @@ mod tests {
     use super::*;
     use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, listen, setsockopt, socket, sockopt};
     use tracer_testing::address;
+
+    #[test]
+    fn without_a_pod_at_the_address_the_reading_is_empty() {
+        let (netns, path) = (netns_of(std::process::id()).expect("own namespace"), "/proc/self/ns/net".into());
+        let (target, peer) = (address("203.0.113.7:80"), Some(address("203.0.113.1:40000")));
+        let query = TargetQuery { from: netns, target, reported: None, awaited: Awaited::Nothing, peer };
+        let reading = read(&query, &Place { netns, path }, &mut Namespaces::default());
+        assert_eq!(reading, PodSockets { peer, ..PodSockets::nothing(netns, target, None) });
+    }
 
     #[test]
     fn the_source_of_replies_is_the_redirected_address() {

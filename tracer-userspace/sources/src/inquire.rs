@@ -11,7 +11,7 @@ use super::background::Supervisor;
 use super::binds;
 use super::cluster::Queries;
 use super::pace::ReadingPace;
-use tracer_model::event::{Flow, Listen, Netns, ObservationKind};
+use tracer_model::event::{Flow, Listen, Netns, ObservationKind, PodSockets};
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_node::namespaces::{Namespaces, Place, max_age};
 use tracer_node::target_queue::TargetQueue;
@@ -202,13 +202,15 @@ impl TargetInspector {
     }
 
     fn inspect(&mut self, inspect: &TargetQuery) -> Option<ObservationKind> {
-        let path = self.namespaces.path_within(inspect.from, max_age(inspect.awaited))?;
-        let from = Place { netns: inspect.from, path };
+        let path = self.namespaces.path_within(inspect.from, max_age(inspect.awaited));
+        let from = path.map(|path| Place { netns: inspect.from, path });
         if inspect.awaited == Awaited::Nothing {
-            let answer = pod_sockets::read(inspect, &from, &mut self.namespaces)?;
+            // Always an answer, because a verdict waits for it.
+            let nothing = || PodSockets::nothing(inspect.from, inspect.target, None);
+            let answer = from.map_or_else(nothing, |from| pod_sockets::read(inspect, &from, &mut self.namespaces));
             return Some(ObservationKind::PodSockets(Box::new(answer)));
         }
-        let answer = inspect::read(inspect, &from, &mut self.namespaces, &mut self.throttling);
+        let answer = inspect::read(inspect, &from?, &mut self.namespaces, &mut self.throttling);
         Some(ObservationKind::Inspection(Box::new(answer)))
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn is_of_this(case: &Case<'_>, time: u64, reading: &PodSockets) -> bo
 
 /// Listeners that still listen in the namespace where nothing accepts the target, as a clause and as evidence.
 pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
-    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == netns)?;
+    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns))?;
     let (port, v4) = (case.attempt.flow.dst.port(), case.attempt.flow.dst.is_ipv4());
     // A listener for both families would have accepted the connection.
     let only = |it: &ListenerAt| match &it.device {
@@ -61,7 +61,7 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
 
 /// A process of the probed container still listens in the namespace, by its cgroup: on another port or address.
 pub(super) fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
-    let read = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == netns);
+    let read = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns));
     let id = case.matched.probed_container().and_then(|(_, it)| it.id.as_ref());
     let (Some((time, reading)), Some(id)) = (read, id) else { return false };
     let still_listens = |it: &ListenerAt| !case.node.listeners.changed_since(netns, it.addr, time);
@@ -70,7 +70,7 @@ pub(super) fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
 
 /// Where a process listens on the target's port, but not for the target's address.
 pub(super) fn address_elsewhere(case: &Case<'_>, netns: Netns) -> Option<SocketAddr> {
-    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == netns)?;
+    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns))?;
     let dst = case.attempt.flow.dst;
     let is_here = |it: &&ListenerAt| it.addr.port() == dst.port() && it.device.is_none();
     let found = reading.elsewhere.iter().find(is_here)?;

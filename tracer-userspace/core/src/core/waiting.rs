@@ -364,6 +364,7 @@ mod tests {
         let of_pod = decided(Some(|it| it.acceptor = Some(Acceptor { to: None, netns: POD, processes: Vec::new() })));
         let unread = decided(None);
         assert_eq!([of_pod.0, unread.0], [Confidence::Proven; 2]);
+        assert_eq!(decided(Some(|it| it.netns = None)), unread, "no pod was found: that proves nothing");
         let by_node = decided(Some(|it| {
             it.acceptor = Some(Acceptor { to: Some(address("127.0.0.1:3128")), netns: NODE, processes: Vec::new() });
         }));

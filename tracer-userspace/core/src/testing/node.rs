@@ -13,7 +13,7 @@ impl Stream {
 
     /// The sockets of the target's pod are read.
     pub fn pod_sockets(&mut self, fill: impl FnOnce(&mut PodSockets)) -> &mut Self {
-        let mut reading = PodSockets::nothing(NODE, self.flow.dst, POD);
+        let mut reading = PodSockets::nothing(NODE, self.flow.dst, Some(POD));
         fill(&mut reading);
         self.push(ObservationKind::PodSockets(Box::new(reading)))
     }

@@ -21,8 +21,8 @@ pub struct PodSockets {
     pub target: SocketAddr,
     /// The namespace that connects to it.
     pub from: Netns,
-    /// The namespace that has the address.
-    pub netns: Netns,
+    /// The namespace that has the address; absent: none was found, and nothing was read.
+    pub netns: Option<Netns>,
     /// The source of the attempt of which the translation was read. Absent in older recordings.
     pub peer: Option<SocketAddr>,
     /// Silent destinations of the pod's own connects, [`MOST_UNANSWERED`] at most, the longest first.
@@ -43,7 +43,7 @@ pub struct PodSockets {
 
 impl PodSockets {
     /// A reading of this namespace that found nothing.
-    pub const fn nothing(from: Netns, target: SocketAddr, netns: Netns) -> Self {
+    pub const fn nothing(from: Netns, target: SocketAddr, netns: Option<Netns>) -> Self {
         Self {
             target,
             from,

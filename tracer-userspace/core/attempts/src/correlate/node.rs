@@ -264,8 +264,9 @@ impl Node {
     /// namespaces, the list of pods shows if another pod has the address now.
     pub fn pod_sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
         let holder = self.pods.netns_at(target.ip());
-        let is_same = |reading: &PodSockets| holder.is_none_or(|netns| netns == reading.netns);
-        self.targets.sockets(from, target).filter(|(_, reading)| !self.has_ended(reading.netns) && is_same(reading))
+        let is_same = |reading: &PodSockets| holder.is_none_or(|netns| reading.netns == Some(netns));
+        let has_ended = |reading: &PodSockets| reading.netns.is_some_and(|netns| self.has_ended(netns));
+        self.targets.sockets(from, target).filter(|(_, reading)| !has_ended(reading) && is_same(reading))
     }
 
     /// The prober's namespace, which is the node's.

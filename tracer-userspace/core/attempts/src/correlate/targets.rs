@@ -66,7 +66,10 @@ impl Targets {
     }
 
     pub(super) fn observe_sockets(&mut self, time: u64, reading: &PodSockets) {
-        self.sockets.insert((reading.from, reading.target), (time, reading.clone()));
+        // A reading that found no pod shows nothing of the last one.
+        if reading.netns.is_some() {
+            self.sockets.insert((reading.from, reading.target), (time, reading.clone()));
+        }
     }
 
     pub(super) fn observe_limits(&mut self, time: u64, reading: &ContainerLimits) {
@@ -80,7 +83,7 @@ impl Targets {
 
     /// Another namespace has this number now: what was read there belongs to the earlier one.
     pub(super) fn forget(&mut self, netns: Netns) {
-        self.sockets.retain(|_, (_, reading)| reading.netns != netns);
+        self.sockets.retain(|_, (_, reading)| reading.netns != Some(netns));
         self.holders.retain(|_, holder| holder.netns != netns);
         self.moves.retain(|_, holders| holders.iter().all(|holder| holder.netns != netns));
         self.inspections.retain(|_, readings| readings.back().is_none_or(|(_, last)| last.netns != Some(netns)));
@@ -150,6 +153,14 @@ mod tests {
         let times: Vec<u64> = targets.inspections(NODE, target(1)).map(|(time, _)| time).collect();
         assert_eq!(times, [11, 10, 9, 8]);
         assert!(targets.inspections(POD, target(1)).next().is_none(), "as another namespace sees it");
+    }
+
+    #[test]
+    fn a_reading_that_found_no_pod_does_not_replace_the_last_one() {
+        let mut targets = Targets::default();
+        targets.observe_sockets(1, &PodSockets::nothing(NODE, target(1), Some(POD)));
+        targets.observe_sockets(2, &PodSockets::nothing(NODE, target(1), None));
+        assert_eq!(targets.sockets(NODE, target(1)).map(|(time, _)| time), Some(1));
     }
 
     #[test]

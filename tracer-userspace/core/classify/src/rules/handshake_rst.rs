@@ -111,7 +111,7 @@ fn sent_by_ipvs<'a>(case: &Case<'a>) -> Option<(u64, &'a Ipvs)> {
 /// of an attempt that was refused (`nf_conntrack_tcp_packet`).
 fn translation(case: &Case<'_>) -> Option<(u64, SocketAddr, Netns)> {
     let (time, reading) = last_reading(case, FRESH_NS)?;
-    let in_pod = reading.redirect.as_ref().map(|it| (it.to, reading.netns));
+    let in_pod = reading.redirect.as_ref().zip(reading.netns).map(|(it, netns)| (it.to, netns));
     let (to, netns) = in_pod.or_else(|| Some((reading.acceptor.as_ref()?.to?, reading.from)))?;
     Some((time, to, netns))
 }
