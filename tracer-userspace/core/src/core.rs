@@ -218,7 +218,8 @@ impl Core {
             }
             ObservationKind::State(state) => {
                 if let Some(netns) = attempt.netns.filter(|_| state.new == TcpState::Established) {
-                    self.node.flushes.observe_reached(netns, attempt.flow.dst.ip());
+                    let node = self.node.netns().filter(|_| self.node.pods.in_netns(netns).is_some());
+                    self.node.flushes.observe_reached(netns, node, attempt.flow.dst.ip());
                     self.node.links.observe_reached(netns, attempt.flow.dst.ip());
                     if let Some(pod) = self.node.netns_of_addr(netns, attempt.flow.dst.ip()).filter(|pod| *pod != netns)
                     {

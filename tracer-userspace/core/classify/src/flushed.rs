@@ -214,6 +214,21 @@ mod tests {
         assert_eq!(summary("nat", "10.96.0.33:80", 3_601_000), (false, false), "the proxy has put them back");
     }
 
+    /// A container of another engine, or a pod of a node in a container, has rules of its own on its way.
+    #[test]
+    fn only_a_connect_through_the_flushed_table_shows_that_the_service_is_back() {
+        let names = |reached_from| {
+            let mut stream = Stream::to("10.96.0.33:80");
+            stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.33")]);
+            stream.http_readiness().pod_in(POD).connect().established();
+            stream.flushed(FlushedRules::Nftables { family: "ip".into(), table: "nat".into(), replaced: true });
+            stream.wait_ms(2_000).again(8).connect().last_connect().netns = reached_from;
+            stream.established().answers(200).wait_ms(2_000).again(9).connect().gives_up();
+            verdict(&stream).verdict.summary.contains("removed 40 rules")
+        };
+        assert_eq!([NODE, POD, Netns(9)].map(names), [false, false, true]);
+    }
+
     fn astray(priority: u32) -> VerdictBody {
         let mut stream = Stream::new();
         let rule = Some(RoutingRule { priority, from: Some("10.88.0.1".into()), to: None });

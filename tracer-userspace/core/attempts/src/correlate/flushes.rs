@@ -20,9 +20,11 @@ impl Flushes {
         remember(MAX, &mut self.0, (flushed.clone(), BTreeSet::new()));
     }
 
-    /// A connection from this namespace to this target was established. The rules of a node are also for its pods.
-    pub fn observe_reached(&mut self, netns: Netns, target: IpAddr) {
-        let applies = |it: &RulesFlushed| it.netns == netns || matches!(it.rules, FlushedRules::Nftables { .. });
+    /// A connection from this namespace to this target was established. `node`: the namespace of its node, if it is that
+    /// of a pod. The rules there are also for the node's pods.
+    pub fn observe_reached(&mut self, netns: Netns, node: Option<Netns>, target: IpAddr) {
+        let passes = |it: &RulesFlushed| node == Some(it.netns) && matches!(it.rules, FlushedRules::Nftables { .. });
+        let applies = |it: &RulesFlushed| it.netns == netns || passes(it);
         for (_, reached) in self.0.iter_mut().filter(|(it, reached)| applies(it) && reached.len() < MAX_REACHED) {
             reached.insert(target);
         }
