@@ -11,8 +11,10 @@ const MAX_TABLES: usize = 256;
 /// How many links are kept with their last change.
 const MAX_CHANGES: usize = 512;
 
-/// How many changes are kept that took routes with them.
+/// How many changes of one namespace are kept that took routes with them, and for how many namespaces. A pod that sets
+/// its link down again and again must not push out those of the node.
 const MAX_LOST_ROUTES: usize = 64;
+const MAX_LOSERS: usize = 64;
 /// How many reached targets are kept of each.
 const MAX_REACHED: usize = 1024;
 
@@ -33,7 +35,7 @@ pub struct KnownLinks {
     /// net/ipv6/addrconf.c).
     lost: Recent<(Netns, u32), Vec<Prefix>, MAX_CHANGES>,
     /// What took routes, each with the targets that were reached later: for these it was repaired, or it did no harm.
-    lost_routes: VecDeque<(LostRoutes, BTreeSet<IpAddr>)>,
+    lost_routes: Recent<Netns, VecDeque<(LostRoutes, BTreeSet<IpAddr>)>, MAX_LOSERS>,
 }
 
 /// The kernel removed the routes over a link: it was set down, or has lost an address.
@@ -62,7 +64,9 @@ impl KnownLinks {
         }
         // Pods come and go with their links: those must not push out the links that stay.
         let stays = |ifindex| links.links.iter().any(|link| link.ifindex == ifindex);
-        self.lost_routes.retain(|(it, _)| it.netns != links.netns || stays(it.ifindex));
+        if let Some(lost) = self.lost_routes.get_mut(&links.netns) {
+            lost.retain(|(it, _)| stays(it.ifindex));
+        }
         self.tables.insert(links.netns, links.links.clone());
     }
 
@@ -94,23 +98,21 @@ impl KnownLinks {
     }
 
     fn keep_lost_routes(&mut self, lost: LostRoutes) {
-        remember(MAX_LOST_ROUTES, &mut self.lost_routes, (lost, BTreeSet::new()));
+        remember(MAX_LOST_ROUTES, self.lost_routes.or_default(lost.netns), (lost, BTreeSet::new()));
     }
 
     /// A connection from this namespace to this target was established.
     pub fn observe_reached(&mut self, netns: Netns, target: IpAddr) {
-        let of_netns =
-            |(lost, reached): &&mut (LostRoutes, BTreeSet<IpAddr>)| lost.netns == netns && reached.len() < MAX_REACHED;
-        for (_, reached) in self.lost_routes.iter_mut().filter(of_netns) {
+        let lost = self.lost_routes.get_mut(&netns).into_iter().flatten();
+        for (_, reached) in lost.filter(|(_, reached)| reached.len() < MAX_REACHED) {
             reached.insert(target);
         }
     }
 
     /// What took routes of a namespace before `time`, and may still keep packets from the target; the last one first.
     pub fn lost_routes(&self, netns: Netns, time: u64, target: IpAddr) -> impl Iterator<Item = &LostRoutes> {
-        let fits = move |it: &LostRoutes| it.netns == netns && it.time <= time;
-        let all = self.lost_routes.iter().rev();
-        all.filter(move |(it, reached)| fits(it) && !reached.contains(&target)).map(|(it, _)| it)
+        let all = self.lost_routes.get(&netns).into_iter().flatten().rev();
+        all.filter(move |(it, reached)| it.time <= time && !reached.contains(&target)).map(|(it, _)| it)
     }
 
     /// Keeps a change. Hundreds of pods' links come and go, so a full table drops the node's own loopback last.
@@ -137,7 +139,7 @@ impl KnownLinks {
         self.tables.remove(&netns);
         self.changes.retain(|(of, _), _| *of != netns);
         self.lost.retain(|(of, _), _| *of != netns);
-        self.lost_routes.retain(|(it, _)| it.netns != netns);
+        self.lost_routes.remove(&netns);
     }
 
     /// The links of a namespace, if it was read.
@@ -203,6 +205,17 @@ mod tests {
         assert!(links.down(Netns(20_999), LOOPBACK).is_some(), "the newest is taken in");
         let kept = (1_000..21_000).filter(|netns| links.down(Netns(*netns), LOOPBACK).is_some()).count();
         assert_eq!(kept, MAX_CHANGES - 1);
+    }
+
+    #[test]
+    fn a_pod_that_flaps_its_link_leaves_the_lost_routes_of_the_node() {
+        let mut links = KnownLinks::default();
+        links.observe_change(1, &link_change(NODE, 3, "cni0", false), Some(NODE));
+        for time in 2..2_000 {
+            links.observe_change(time, &link_change(POD, 2, "eth0", time % 2 == 1), Some(NODE));
+        }
+        let count = |netns| links.lost_routes(netns, 2_000, address("10.88.0.2")).count();
+        assert_eq!((count(NODE), count(POD)), (1, MAX_LOST_ROUTES));
     }
 
     #[test]

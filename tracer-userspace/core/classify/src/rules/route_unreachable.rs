@@ -12,7 +12,7 @@ use super::rp_filter_drop::may_be_filter;
 use super::unexplained::{by_endpoint, missing_address};
 use super::*;
 use tracer_attempts::correlate::links::LostBy;
-use tracer_model::event::{ConnectFailed, Icmp, Inspection, LinkState, PacketDrop, Prefix, is_kubelet_name};
+use tracer_model::event::{ConnectFailed, Icmp, LinkState, PacketDrop, Prefix, is_kubelet_name};
 use tracer_model::record::Scope;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -29,8 +29,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// An inspection during the attempt found no route from the target's namespace to the prober. The kernel drops a SYN
 /// that it cannot answer, without a trace. Its reverse-path filter, strict or loose, drops the SYN before that.
 fn no_way_back(case: &Case<'_>) -> Option<Finding> {
-    let without = |(time, reading): (u64, &Inspection)| Some((time, reading.netns?, reading.no_way_back?));
-    let (time, netns, back) = inspections(case).find_map(without)?;
+    let mut without = inspections(case).filter_map(|(time, it)| Some((time, it, it.netns?, it.no_way_back?)));
+    let (time, reading, netns, back) = without.next()?;
     let is_filtered = |drop: &PacketDrop| drop.netns == Some(netns) && may_be_filter(drop);
     if !case.settled || !is_unanswered(case) || !drops(case).all(|(_, drop)| is_filtered(drop)) {
         return None;
@@ -48,9 +48,12 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
         }
         None => format!("the kernel of {} drops {what} without a trace", case.attempt.flow.dst),
     };
-    let set_down = case.node.links.lost_routes(netns, case.attempt.started, back.to).find_map(|it| match &it.why {
-        LostBy::SetDown(change) => Some((it.time, change)),
-        LostBy::Addresses(_) => None,
+    // Routes over the pod's other links do not lead back to the prober.
+    let own = reading.links.iter().find(|link| link.addrs.contains(&case.attempt.flow.dst.ip()));
+    let mut of_pod = case.node.links.lost_routes(netns, case.attempt.started, back.to);
+    let set_down = of_pod.find_map(|it| match &it.why {
+        LostBy::SetDown(change) if own.is_some_and(|own| own.ifindex == it.ifindex) => Some((it.time, change)),
+        LostBy::SetDown(_) | LostBy::Addresses(_) => None,
     });
     let culprit = set_down.map(|(time, change)| culprit::culprit_of(case.node, time, change));
     let by = set_down.zip(culprit.as_ref()).map(|((_, change), by)| {
@@ -493,24 +496,30 @@ mod tests {
     /// A pod that lives sets its link down and up: its default route is gone.
     #[test]
     fn a_pods_link_that_was_set_down_has_lost_the_route_back() {
-        let decided = |up: bool, reached: bool| {
+        let decided = |name: &str, up: bool, reached: bool| {
             let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
-            stream.link_set(POD, 2, "eth0", false);
+            let links = ["eth0", "net1"].map(|it| link(if it == name { 2 } else { 3 }, it, &[]));
+            stream.link_set(POD, 2, name, false);
             if up {
-                stream.link_set(POD, 2, "eth0", true);
+                stream.link_set(POD, 2, name, true);
             }
             if reached {
                 stream.connect().established().answers(200).wait_ms(5_000).again(8);
             }
             let no_way = Some(NoWayBack { to: address("10.88.0.1"), errno: libc::ENETUNREACH });
-            stream.connect().wait_ms(200).inspection(|reading| reading.no_way_back = no_way).gives_up();
-            stream.verdicts().pop().expect("a verdict")
+            stream.connect().wait_ms(200).inspection(|reading| {
+                reading.no_way_back = no_way;
+                reading.links = links.to_vec();
+                reading.links[0].addrs = vec![reading.target.ip()];
+            });
+            stream.gives_up().verdicts().pop().expect("a verdict")
         };
-        let flapped = decided(true, false);
+        let flapped = decided("eth0", true, false);
         assert_eq!(flapped.verdict.cause.name(), "route_unreachable");
         assert_has(&flapped.verdict.summary, &["eth0 there was set down before (by pid"]);
         assert!(flapped.culprit.is_some_and(|it| it.op == "link_down"));
-        assert!(decided(false, false).culprit.is_none() && decided(true, true).culprit.is_none());
+        assert!(decided("eth0", false, false).culprit.is_none() && decided("eth0", true, true).culprit.is_none());
+        assert!(decided("net1", true, false).culprit.is_none(), "no route of the pod's own link went with it");
     }
 
     /// The filter drops the SYN before the kernel looks for the way back. It helps nothing to switch it off.
