@@ -1,7 +1,7 @@
 //! The task that caused an event. Only events in the context of that task have it (connect, listen, setns, unshare, an active
 //! reset, a link change), never events in softirq context.
 
-use crate::header::Header;
+use crate::{drop::STACK_DEPTH, header::Header};
 
 /// Length of a `comm`, kernel `TASK_COMM_LEN`.
 pub const COMM_LEN: usize = 16;
@@ -35,13 +35,15 @@ pub struct Prober {
     pub reserved: u32,
 }
 
-/// The kernel kills a process for lack of memory.
+/// The kernel kills a process for lack of memory, or lets one that ends anyway have the memory for it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct OomKill {
     pub header: Header,
     /// The process that is killed. If the kernel gives only its number, its name is empty, and the rest absent.
     pub victim: Actor,
+    /// The code that marks it and its callers, nearest first, 0 where the stack ended.
+    pub stack: [u64; STACK_DEPTH],
 }
 
 #[derive(Clone, Copy, Debug)]

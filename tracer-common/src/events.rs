@@ -74,7 +74,7 @@ events! {
     QueueFull = 16: listen::QueueFull, 48;
     Prober = 17: actor::Prober, 24;
     PodConnect = 18: conn::PodConnect, 48;
-    OomKill = 19: actor::OomKill, 64;
+    OomKill = 19: actor::OomKill, 160;
 }
 
 /// An event, which must fill the record (rings pad lengths, programs do not).

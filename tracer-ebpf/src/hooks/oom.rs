@@ -1,9 +1,12 @@
 //! Processes that the kernel kills for lack of memory.
 
-use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
+use aya_ebpf::{
+    EbpfContext as _, helpers::generated::bpf_get_stack, macros::raw_tracepoint, programs::RawTracePointContext,
+};
 use tracer_common::{
     ABSENT32, ABSENT64,
     actor::{COMM_LEN, OomKill},
+    drop::STACK_DEPTH,
     names::Hook,
 };
 
@@ -31,6 +34,8 @@ pub fn mark_victim(ctx: RawTracePointContext) -> i32 {
             (victim.pid, victim.tid, victim.comm, victim.netns) = (number, number, [0; COMM_LEN], ABSENT32);
             (victim.cgroup, victim.cgroup_memory) = (ABSENT64, ABSENT64);
         }
+        // A shorter stack leaves the rest 0.
+        unsafe { bpf_get_stack(ctx.as_ptr(), (&raw mut event.stack).cast(), (STACK_DEPTH * 8) as u32, 0) };
     });
     0
 }

@@ -24,7 +24,7 @@ use tracer_model::event::{
 };
 
 /// Makes an observation of an event. `probers` are the names that the programs have. Returns `None` for unknown numbers, and for
-/// the event that reports a new prober: other events show what it does.
+/// the event that reports a new prober: other events show what it does. Nor is it of interest that a process gets memory to end.
 pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String]) -> Option<Observation> {
     let kind = match event {
         KernelEvent::Connect(e) => ObservationKind::Connect(connect(e, probers)?),
@@ -54,10 +54,25 @@ pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String])
             udp: e.udp != 0,
             errno: e.errno,
         }),
+        KernelEvent::OomKill(e) if !is_killed(e, names) => return None,
         KernelEvent::OomKill(e) => ObservationKind::OomKill(task(&e.victim)),
         KernelEvent::Prober(_) => return None,
     };
     Some(Observation { time_boot_ns: event.header().time_boot_ns, kind })
+}
+
+/// These mark a process (`mark_oom_victim`, mm/oom_kill.c). Only the first one kills it. The others found that it ends anyway
+/// (`task_will_free_mem`), and let it have the memory that it needs for that.
+const MARKS_VICTIMS: [&str; 3] = ["__oom_kill_process", "oom_kill_process", "out_of_memory"];
+
+/// The kernel killed the process. Where it hides its functions, one that ends anyway looks the same.
+fn is_killed(e: &actor::OomKill, names: &mut KernelNames) -> bool {
+    let mut callers = e.stack.iter().take_while(|address| **address != 0);
+    let marks = callers.find_map(|address| {
+        let name = plain(names.symbol(*address)?);
+        MARKS_VICTIMS.iter().position(|it| *it == name)
+    });
+    marks.is_none_or(|place| place == 0)
 }
 
 fn connect(e: &conn::Connect, probers: &[String]) -> Option<Connect> {
@@ -195,10 +210,14 @@ const REINJECTS: [&str; 2] = ["nf_reinject", "nfqnl_reinject"];
 /// on in the same context, and may be freed elsewhere. A queue that is flushed, because its process ends or rules
 /// change, frees its packets at the same place, without a verdict.
 fn is_refused(location: Option<&str>, stack: &[String]) -> bool {
-    let plain = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    let takes = |name: &str| TAKES_VERDICTS.contains(&plain(name).as_str());
+    let takes = |name: &str| TAKES_VERDICTS.contains(&plain(name));
     let Some(place) = location else { return false };
-    takes(place) || REINJECTS.contains(&plain(place).as_str()) && stack.iter().any(|name| takes(name))
+    takes(place) || REINJECTS.contains(&plain(place)) && stack.iter().any(|name| takes(name))
+}
+
+/// Without what the compiler appends: `nf_reinject.isra.0`.
+fn plain(name: &str) -> &str {
+    name.split('.').next().unwrap_or_default()
 }
 
 fn refuser(e: &drop::PacketDrop) -> Actor {

@@ -193,6 +193,22 @@ fn only_a_verdict_of_a_queues_process_refuses_a_packet() {
     assert!(!refused("nft_do_chain", &["nf_hook_slow", "nfqnl_recv_verdict"]), "the process accepted it");
 }
 
+/// The caller of `mark_oom_victim` tells.
+#[test]
+fn a_process_that_ends_anyway_is_not_killed_for_lack_of_memory() {
+    let functions = "ffffffff81001000 t mark_oom_victim\nffffffff81002000 t __oom_kill_process\n\
+        ffffffff81003000 t oom_kill_process.cold\nffffffff81004000 T out_of_memory\n";
+    let reports = |functions: &str, stack: &[u64]| {
+        let mut event: actor::OomKill = blank(Hook::MarkVictim);
+        event.stack.iter_mut().zip(stack).for_each(|(place, low)| *place = at(*low));
+        observe(&KernelEvent::OomKill(event), &mut KernelNames::of(&[], functions), &[]).is_some()
+    };
+    assert!(reports(functions, &[0x1008, 0x2008, 0x3008, 0x4008]));
+    assert!(!reports(functions, &[0x1008, 0x3008, 0x4008]), "the victim that was chosen");
+    assert!(!reports(functions, &[0x1008, 0x4008]), "the process that asked for the memory");
+    assert!(reports("0000000000000000 T hidden\n", &[0x1008, 0x4008]) && reports(functions, &[]));
+}
+
 #[test]
 fn kfree_skb_as_location_is_replaced_by_its_caller() {
     let reported = |stack: &[u64]| {

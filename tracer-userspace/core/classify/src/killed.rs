@@ -12,7 +12,7 @@ use super::phrases::ms;
 use super::rules::connection_refused::last_listener;
 use tracer_common::names::Hook;
 use tracer_model::event::Actor;
-use tracer_model::record::{Cause, Command, Remediation, Scope};
+use tracer_model::record::{Cause, Command, Confidence, Remediation, Scope};
 
 pub(super) const FIX: &str = "Raise the container's memory limit, or let it use less memory. memory.current, memory.max and memory.events of its cgroup show its use and its kills. If dmesg says CONSTRAINT_NONE, the node itself had no memory left: then no limit helps, but fewer pods, or their memory requests";
 
@@ -39,7 +39,11 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let who = if victim.comm.is_empty() { format!("process {}", victim.pid) } else { victim.to_string() };
     let refused = finding.cause == Cause::ConnectionRefused;
     let before = if refused { String::new() } else { format!(" {} before", ms(until.saturating_sub(time))) };
-    finding.summary += &format!("; {who} was killed for lack of memory{before}");
+    let other = if refused || is_of_server(case, victim) { "" } else { ", perhaps of another container," };
+    if !other.is_empty() {
+        finding.confidence = finding.confidence.min(Confidence::Likely);
+    }
+    finding.summary += &format!("; {who}{other} was killed for lack of memory{before}");
     let fields = json!({ "pid": victim.pid, "netns": victim.netns, "cgroup": victim.cgroup_memory.or(victim.cgroup) });
     finding.evidence.push(evidence_of(Hook::MarkVictim.name(), time, format!("the kernel killed {who}"), fields));
     finding.scope = Some(Scope::Pod);
@@ -47,16 +51,38 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.remediation = if refused { with_logs(case, fix) } else { with_log(case, fix) };
 }
 
-/// The one that closed, if that is known; else the last one of the pod's network. On the node's network others are of
-/// other pods.
+/// The memory cgroup of the process that listens there, if tracer saw it begin.
+fn cgroup_of_server(case: &Case<'_>) -> Option<u64> {
+    let dst = case.attempt.flow.dst;
+    let netns = case.node.netns_of_addr(case.attempt.netns?, dst.ip())?;
+    case.node.listeners.last_at(netns, dst)?.1.actor.cgroup_memory
+}
+
+/// The victim is of the container that served: it closed, it is in the cgroup of the listener, or the pod has no other
+/// container.
+fn is_of_server(case: &Case<'_>, victim: &Actor) -> bool {
+    let is_only = || case.matched.probed_pod().is_some_and(|pod| pod.containers.len() == 1);
+    closers(case).contains(&victim.pid) || victim.cgroup_memory.zip(cgroup_of_server(case)).is_some() || is_only()
+}
+
+/// The processes that are known to have closed: the listener that ended, and those that sent a RST.
+fn closers(case: &Case<'_>) -> Vec<u32> {
+    let (attempt, node) = (case.attempt, case.node);
+    let target = attempt.netns.and_then(|from| node.netns_of_addr(from, attempt.flow.dst.ip()));
+    let listener = target.and_then(|netns| node.listener_end(netns, attempt)).map(|(_, listen)| listen.actor.pid);
+    let resets = attempt.resets_sent().filter_map(|(_, reset)| reset.actor.as_ref()).map(|actor| actor.pid);
+    listener.into_iter().chain(resets).collect()
+}
+
+/// The one that closed, if that is known; else the last one of the pod's network that is of no other container than the
+/// listener. On the node's network others are of other pods.
 fn closer<'a>(case: &Case<'a>, until: u64) -> Option<(u64, &'a Actor)> {
     let (attempt, node) = (case.attempt, case.node);
     let target = node.netns_of_addr(attempt.netns?, attempt.flow.dst.ip());
     let of_pod = target.filter(|netns| !node.is_a_node(*netns));
-    let listener = target.and_then(|netns| node.listener_end(netns, attempt)).map(|(_, listen)| listen.actor.pid);
-    let resets = attempt.resets_sent().filter_map(|(_, reset)| reset.actor.as_ref()).map(|actor| actor.pid);
-    let closed: Vec<u32> = listener.into_iter().chain(resets).collect();
-    let in_pod = |victim: &Actor| victim.netns.is_some() && victim.netns == of_pod;
+    let (closed, server) = (closers(case), cgroup_of_server(case));
+    let is_other = |victim: &Actor| victim.cgroup_memory.zip(server).is_some_and(|(own, server)| own != server);
+    let in_pod = |victim: &Actor| victim.netns.is_some() && victim.netns == of_pod && !is_other(victim);
     let is_it = |victim: &Actor| if closed.is_empty() { in_pod(victim) } else { closed.contains(&victim.pid) };
     let before = if closed.is_empty() { until.saturating_sub(CLOSES_WITHIN_NS) } else { 0 };
     let killed = node.killed_between(before.max(attempt.started), until);
@@ -129,6 +155,32 @@ mod tests {
         for ends in [resets, closes_long_after] {
             assert_lacks(&decided(in_pod, (77, Some(POD)), ends).summary, &["memory"]);
         }
+    }
+
+    /// Both containers of the pod have its network.
+    #[test]
+    fn a_process_of_another_container_did_not_close() {
+        let decided = |server: Option<u64>| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).second_container().clone();
+            if let Some(cgroup_memory) = server {
+                let actor = Actor { pid: 99, cgroup_memory: Some(cgroup_memory), ..prober() };
+                let addr = address("0.0.0.0:8080");
+                stream.push(ObservationKind::Listen(Listen { netns: POD, addr, actor, begins: true, bound: false }));
+            }
+            let victim = Actor { pid: 77, netns: Some(POD), cgroup_memory: Some(7), ..prober() };
+            stream.connect().established().wait_ms(20).push(ObservationKind::OomKill(victim));
+            closes(stream.wait_ms(3));
+            let verdict = stream.wait_ms(60).tick().verdict();
+            (verdict.confidence, verdict.summary)
+        };
+        let (unknown, same, other) = (decided(None), decided(Some(7)), decided(Some(8)));
+        assert_eq!([unknown.0, same.0, other.0], [Confidence::Likely, Confidence::Proven, Confidence::Proven]);
+        assert_has(
+            &unknown.1,
+            &["(pid 77), perhaps of another container, was killed for lack of memory 3.0 ms before"],
+        );
+        assert_has(&same.1, &["(pid 77) was killed for lack of memory"]);
+        assert_lacks(&other.1, &["memory"]);
     }
 
     /// 99 is the process that listens.
