@@ -1,7 +1,7 @@
 //! Finds routes and routing rules of the node that send packets for a pod to another device than the pod's.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use libc::{RTA_DST, RTA_OIF, RTA_SRC, RTA_TABLE, RTM_GETROUTE, RTM_GETRULE};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -27,7 +27,16 @@ const FRA_FWMARK: u16 = 10;
 const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 pub(super) const FRA_TABLE: u16 = 15;
 const FRA_PAD: u16 = 18;
+const FRA_UID_RANGE: u16 = 20;
 const FRA_PROTOCOL: u16 = 21;
+const FRA_IP_PROTO: u16 = 22;
+const FRA_SPORT_RANGE: u16 = 23;
+const FRA_DPORT_RANGE: u16 = 24;
+/// The conditions on what a connection is, beside its addresses.
+const OF_CONNECTION: [u16; 4] = [FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE];
+/// `FRA_SPORT_MASK` and `FRA_DPORT_MASK`, 6.15: a single port has the whole mask.
+const PORT_MASKS: [u16; 2] = [28, 29];
+const WHOLE: [u8; 2] = [u8::MAX; 2];
 /// tracer understands a rule only if it has no other attributes than these.
 const UNDERSTOOD: [u16; 7] = [FRA_DST, FRA_SRC, FRA_PRIORITY, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD, FRA_PROTOCOL];
 /// `FIB_RULE_INVERT`: the rule holds where its conditions do not.
@@ -52,7 +61,7 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
     let pod_bridge = end.master.filter(|master| links::by_index(*master).is_ok_and(|link| link.is_some_and(is_bridge)));
     let pod_device = end.state.name;
     let stray = StrayRoute { device: device.state.name, pod_device, pod_bridge, detached, table, rule: None };
-    let rule = if stray.is_by_rule() { rule(source.ip(), target.ip(), table).ok().flatten() } else { None };
+    let rule = if stray.is_by_rule() { rule(source, target, table).ok().flatten() } else { None };
     Some(StrayRoute { rule, ..stray })
 }
 
@@ -113,6 +122,8 @@ pub(super) struct Rule {
     pub(super) table: u32,
     pub(super) priority: u32,
     inverted: bool,
+    /// It has no condition but addresses and what the connection is.
+    is_understood: bool,
     /// It sends all packets with its addresses to each route of its table.
     pub(super) is_plain: bool,
 }
@@ -123,25 +134,31 @@ impl Rule {
         let inverted = field(message, 8).map(u32::from_ne_bytes)? & INVERT != 0;
         let suppresses = number(rest, FRA_SUPPRESS_PREFIXLEN).is_some_and(|length| length != u32::MAX);
         let tos = *message.get(3)?;
-        let understood = tos == 0 && attributes(rest).all(|(number, _)| UNDERSTOOD.contains(&number));
+        let is_whole_port = |number, value: &[u8]| PORT_MASKS.contains(&number) && value == WHOLE;
+        let has_only_addresses = attributes(rest).all(|(number, _)| UNDERSTOOD.contains(&number));
+        let is_known = |(number, value)| {
+            UNDERSTOOD.contains(&number) || OF_CONNECTION.contains(&number) || is_whole_port(number, value)
+        };
+        let is_understood = !inverted && !suppresses && tos == 0 && attributes(rest).all(is_known);
         Some(Self {
             from: prefix(rest, FRA_SRC, *message.get(2)?),
             to: prefix(rest, FRA_DST, *message.get(1)?),
             table: table(message, FRA_TABLE)?,
             priority: number(rest, FRA_PRIORITY).unwrap_or_default(),
             inverted,
-            is_plain: !inverted && !suppresses && understood,
+            is_understood,
+            is_plain: is_understood && has_only_addresses,
         })
     }
 }
 
-/// The first rule that sends packets with these addresses to this table; `None` if it has a condition that tracer does
-/// not understand.
-fn rule(source: IpAddr, target: IpAddr, table: u32) -> io::Result<Option<RoutingRule>> {
+/// The first rule that sends packets of this connection to this table; `None` if it has a condition that tracer does not
+/// understand.
+fn rule(source: SocketAddr, target: SocketAddr, table: u32) -> io::Result<Option<RoutingRule>> {
     consistent(|| {
         let mut first = None;
         let mut request = [0; RULE];
-        request[0] = family(target);
+        request[0] = family(target.ip());
         Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETRULE, &request, |message| {
             let found = parse_rule(message, source, target, table);
             first = [first.take(), found].into_iter().flatten().min_by_key(|(priority, _)| *priority);
@@ -151,14 +168,20 @@ fn rule(source: IpAddr, target: IpAddr, table: u32) -> io::Result<Option<Routing
 }
 
 /// The priority of a rule that may send these packets to this table, and the rule itself if it certainly does.
-fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Option<(u32, Option<RoutingRule>)> {
+fn parse_rule(
+    message: &[u8],
+    source: SocketAddr,
+    target: SocketAddr,
+    table: u32,
+) -> Option<(u32, Option<RoutingRule>)> {
     let (rule, rest) = (Rule::parse(message)?, message.get(RULE..)?);
     let Rule { from, to, priority, .. } = rule;
     let holds = |prefix: Option<Prefix>, addr| prefix.is_none_or(|it| it.holds(addr));
     // For rules, the node's own packets have no mark and come in by `lo` (`fib_rule_match`, net/core/fib_rules.c).
     let matches_other_traffic = number(rest, FRA_FWMARK).is_some_and(|mark| mark != 0)
         || attribute(rest, FRA_IIFNAME).is_some_and(|name| text(name) != "lo");
-    let fits = holds(from, source) && holds(to, target) && !matches_other_traffic;
+    let ports = ports(rest, source.port(), target.port());
+    let fits = holds(from, source.ip()) && holds(to, target.ip()) && ports.is_some() && !matches_other_traffic;
     if rule.table != table || !(fits || rule.inverted) {
         return None;
     }
@@ -166,7 +189,32 @@ fn parse_rule(message: &[u8], source: IpAddr, target: IpAddr, table: u32) -> Opt
         let whole = if addr.is_ipv4() { 32 } else { 128 };
         if len == whole { addr.to_string() } else { format!("{addr}/{len}") }
     };
-    Some((priority, rule.is_plain.then(|| RoutingRule { priority, from: from.map(cidr), to: to.map(cidr) })))
+    let ports = ports.filter(|ports| !ports.is_empty());
+    let named = RoutingRule { priority, from: from.map(cidr), to: to.map(cidr), ports };
+    Some((priority, rule.is_understood.then_some(named)))
+}
+
+/// The conditions of a rule on protocol, ports and uid, as `ip rule` shows them; `None` if a TCP connection of root
+/// between these ports does not meet them.
+fn ports(rule: &[u8], source: u16, target: u16) -> Option<String> {
+    let range = |number, name, own: u16| {
+        let ends = attribute(rule, number)?;
+        let [first, last] = [0, 2].map(|at| field(ends, at).map(u16::from_ne_bytes).unwrap_or_default());
+        let words = if first == last { format!("{name} {first}") } else { format!("{name} {first}-{last}") };
+        Some(((first..=last).contains(&own), words))
+    };
+    let uids = |ends| {
+        let [first, last] = [0, 4].map(|at| field(ends, at).map_or(u32::MAX, u32::from_ne_bytes));
+        (first == 0, format!("uidrange {first}-{last}"))
+    };
+    let conditions = [
+        attribute(rule, FRA_IP_PROTO).map(|it| (it == [libc::IPPROTO_TCP as u8], "ipproto tcp".to_owned())),
+        range(FRA_SPORT_RANGE, "sport", source),
+        range(FRA_DPORT_RANGE, "dport", target),
+        attribute(rule, FRA_UID_RANGE).map(uids),
+    ];
+    let (met, words): (Vec<bool>, Vec<String>) = conditions.into_iter().flatten().unzip();
+    met.iter().all(|it| *it).then(|| words.join(" "))
 }
 
 #[cfg(test)]
@@ -207,13 +255,13 @@ mod tests {
     }
 
     fn read(bytes: &[u8], table: u32) -> Option<(u32, Option<RoutingRule>)> {
-        parse_rule(bytes, FROM.into(), IpAddr::from([10, 88, 0, 2]), table)
+        parse_rule(bytes, (FROM, 40_000).into(), ([10, 88, 0, 2], 8080).into(), table)
     }
 
     #[test]
     fn a_rule_is_understood_as_far_as_its_addresses_go() {
         let rule = message([10, 0, 1, 0], 24, 0, &[(FRA_SUPPRESS_PREFIXLEN, [255; 4])]);
-        let named = RoutingRule { priority: 7, from: Some("10.0.1.0/24".to_owned()), to: None };
+        let named = RoutingRule { priority: 7, from: Some("10.0.1.0/24".to_owned()), to: None, ports: None };
         assert_eq!(read(&rule, 101), Some((7, Some(named))));
         assert_eq!((read(&rule, 102), read(&message([10, 0, 2, 5], 32, 0, &[]), 101)), (None, None));
         let marked = message(FROM, 32, 0, &[(FRA_FWMARK, 1_u32.to_ne_bytes())]);
@@ -223,10 +271,38 @@ mod tests {
         assert_eq!(read(&message(FROM, 32, 0, &[from_eth0]), 101), None, "packets of the kubelet come in by no device");
     }
 
-    /// `FRA_OIFNAME`, `FRA_L3MDEV`, `FRA_UID_RANGE`, `FRA_IP_PROTO`, `FRA_SPORT_RANGE`, `FRA_DPORT_RANGE`.
+    #[test]
+    fn a_rule_for_a_port_is_named_with_it_if_it_is_the_connections() {
+        let range = |first: u16, last: u16| [first.to_ne_bytes(), last.to_ne_bytes()].concat();
+        let uids = |first: u32, last: u32| [first.to_ne_bytes(), last.to_ne_bytes()].concat();
+        let named = |conditions: &[(u16, Vec<u8>)]| {
+            let mut rule = message(FROM, 32, 0, &[]);
+            conditions.iter().for_each(|(number, value)| push(&mut rule, *number, value));
+            read(&rule, 101).map(|(_, rule)| rule.map(|rule| rule.ports))
+        };
+        let (tcp, port) = ((FRA_IP_PROTO, vec![6]), (FRA_DPORT_RANGE, range(8080, 8080)));
+        for (conditions, words) in [
+            (vec![tcp.clone(), port.clone(), (29, vec![255, 255])], Some("ipproto tcp dport 8080")),
+            (vec![(FRA_SPORT_RANGE, range(32_768, 60_999))], Some("sport 32768-60999")),
+            (vec![(FRA_UID_RANGE, uids(0, 0)), tcp.clone()], Some("ipproto tcp uidrange 0-0")),
+        ] {
+            assert_eq!(named(&conditions), Some(Some(words.map(str::to_owned))), "{conditions:?}");
+        }
+        assert_eq!(named(&[port, (29, vec![255, 0])]), Some(None), "it is for many ports");
+        for conditions in [
+            vec![(FRA_IP_PROTO, vec![17])],
+            vec![tcp, (FRA_DPORT_RANGE, range(8081, 9000))],
+            vec![(FRA_SPORT_RANGE, range(1, 1023))],
+            vec![(FRA_UID_RANGE, uids(1000, 1999))],
+        ] {
+            assert_eq!(named(&conditions), None, "{conditions:?}");
+        }
+    }
+
+    /// `FRA_OIFNAME`, `FRA_L3MDEV`, `FRA_FLOW`.
     #[test]
     fn a_rule_with_a_condition_that_is_not_understood_is_not_named() {
-        for number in [17, 19, 20, 22, 23, 24] {
+        for number in [17, 19, 11] {
             assert_eq!(read(&message(FROM, 32, 0, &[(number, [0; 4])]), 101), Some((7, None)), "{number}");
         }
         let suppressing = message(FROM, 32, 0, &[(FRA_SUPPRESS_PREFIXLEN, [0; 4])]);

@@ -12,7 +12,7 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::if_nametoindex;
 
 pub use link::Part;
-pub use route::{Route, RouteType, RuleAction, rule_from, rule_mark, rule_refusing, rule_to};
+pub use route::{Route, RouteType, RuleAction, RuleMessage, rule_from, rule_mark, rule_port, rule_refusing, rule_to};
 
 use tracer_node::netlink::Netlink;
 

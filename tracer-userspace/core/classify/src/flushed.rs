@@ -231,7 +231,7 @@ mod tests {
 
     fn astray(priority: u32) -> VerdictBody {
         let mut stream = Stream::new();
-        let rule = Some(RoutingRule { priority, from: Some("10.88.0.1".into()), to: None });
+        let rule = Some(RoutingRule { priority, from: Some("10.88.0.1".into()), to: None, ports: None });
         let stray = StrayRoute { rule, ..stray("eth1", "veth7", 101) };
         stream.flushed(rules("10.88.0.0")).connect().wait_ms(200).inspection(|flush| flush.stray_route = Some(stray));
         stream.gives_up();

@@ -137,6 +137,8 @@ pub struct RoutingRule {
     pub from: Option<String>,
     /// Only packets to there.
     pub to: Option<String>,
+    /// Its conditions on protocol, ports and uid, as `ip rule` shows them: `ipproto tcp dport 8080`.
+    pub ports: Option<String>,
 }
 
 /// How often a cgroup was throttled because its CPU quota was used up (`cpu.stat`).

@@ -4,14 +4,14 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::AddressFamily;
 pub use netlink_packet_route::route::RouteType;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
 };
+use netlink_packet_route::{AddressFamily, IpProtocol};
 
-pub use netlink_packet_route::rule::RuleAction;
-use netlink_packet_route::rule::{RuleAttribute, RuleMessage};
+pub use netlink_packet_route::rule::{RuleAction, RuleMessage};
+use netlink_packet_route::rule::{RuleAttribute, RulePortRange};
 
 use super::{Ip, index};
 
@@ -183,6 +183,14 @@ pub fn rule_to(address: IpAddr, table: u8, priority: u32) -> RuleMessage {
 pub fn rule_refusing(address: IpAddr, action: RuleAction, priority: u32) -> RuleMessage {
     let mut rule = rule_to(address, 0, priority);
     rule.header.action = action;
+    rule
+}
+
+/// A rule: TCP packets to this port, of the family of `address`, use the table.
+pub fn rule_port(port: u16, address: IpAddr, table: u8, priority: u32) -> RuleMessage {
+    let range = RulePortRange { start: port, end: port };
+    let mut rule = rule(RuleAttribute::DestinationPortRange(range), address, table, priority);
+    rule.attributes.push(RuleAttribute::IpProtocol(IpProtocol::Tcp));
     rule
 }
 

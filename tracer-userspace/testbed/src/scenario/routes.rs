@@ -10,7 +10,7 @@ use tracer_model::record::Cause;
 use super::links::NODE_MAC;
 use super::{Fixture, Need, Scenario};
 use crate::check::Attempt;
-use crate::ip::{Route, RouteType, RuleAction, rule_from, rule_mark, rule_refusing};
+use crate::ip::{Route, RouteType, RuleAction, RuleMessage, rule_from, rule_mark, rule_port, rule_refusing};
 use crate::net::Netns;
 use crate::node::{BRIDGE, BRIDGE6, Family, OUTSIDE};
 use crate::pods::{HOST, HTTP, NODE_LOCAL};
@@ -60,7 +60,16 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
     Scenario::new("route_unreachable_router_no_way_back", ROUTE, router_lacks_way_back).needs(&[Need::IcmpHook]),
     Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel().and_v6(),
-    Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), second_uplink).own(),
+    Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), |s| {
+        let rule = |table, priority| rule_from(BRIDGE.into(), table, priority);
+        second_uplink(s, rule, "from 10.88.0.1 lookup 101")
+    })
+    .own(),
+    Scenario::new("asymmetric_route_port", Some(Cause::AsymmetricRoute), |s| {
+        let rule = |table, priority| rule_port(HTTP, BRIDGE.into(), table, priority);
+        second_uplink(s, rule, "from all ipproto tcp dport 8080 lookup 101")
+    })
+    .own(),
     Scenario::new("asymmetric_route_pod", Some(Cause::AsymmetricRoute), |s| second_network(s, "0")).own(),
     Scenario::new("asymmetric_route_bridge_address", ASYMMETRIC, |s| bridge_address(s, RouteType::BlackHole)).own(),
     Scenario::new("asymmetric_route_bridge_address_refused", ASYMMETRIC, |s| bridge_address(s, RouteType::Unreachable))
@@ -78,8 +87,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("rp_filter_loose", None, loose).own(),
 ];
 
-/// A rule for a second uplink sends all packets from the node's address over it, even those to pods.
-fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
+/// A rule for a second uplink sends all packets from the node's address, or to a port, over it, even those to pods.
+fn second_uplink(fixture: &mut Fixture<'_>, rule: fn(u8, u32) -> RuleMessage, words: &str) -> Result<()> {
     const TABLE: u8 = 101;
     const PRIORITY: u32 = 32_700;
     let pod = fixture.serving("http", HTTP)?;
@@ -87,9 +96,9 @@ fn second_uplink(fixture: &mut Fixture<'_>) -> Result<()> {
     let (uplink, _outside) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| {
         ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink().in_table(TABLE))?;
-        ip.add_rule(&rule_from(BRIDGE.into(), TABLE, PRIORITY))
+        ip.add_rule(&rule(TABLE, PRIORITY))
     })?;
-    fixture.mentions(&["ip rule 32700 (from 10.88.0.1 lookup 101)", &uplink]);
+    fixture.mentions(&[&format!("ip rule 32700 ({words})"), &uplink]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

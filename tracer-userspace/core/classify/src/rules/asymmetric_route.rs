@@ -237,10 +237,11 @@ pub(super) fn is_queue_full(case: &Case<'_>) -> bool {
 /// "ip rule 32762 (from 10.0.1.5 lookup 101)"
 fn rule(stray: &StrayRoute) -> String {
     let Some(rule) = &stray.rule else { return format!("routing table {}", stray.table) };
-    let RoutingRule { priority, from, to } = rule;
+    let RoutingRule { priority, from, to, ports } = rule;
     let from = from.as_deref().unwrap_or("all");
     let to = to.as_ref().map(|to| format!(" to {to}")).unwrap_or_default();
-    format!("ip rule {priority} (from {from}{to} lookup {})", stray.table)
+    let ports = ports.as_ref().map(|ports| format!(" {ports}")).unwrap_or_default();
+    format!("ip rule {priority} (from {from}{to}{ports} lookup {})", stray.table)
 }
 
 #[cfg(test)]
@@ -248,7 +249,7 @@ mod tests {
     use tracer_core::testing::*;
 
     fn by_rule() -> StrayRoute {
-        let rule = Some(RoutingRule { priority: 32_762, from: Some("10.88.0.1".into()), to: None });
+        let rule = Some(RoutingRule { priority: 32_762, from: Some("10.88.0.1".into()), to: None, ports: None });
         StrayRoute { rule, ..stray("eth1", "veth7", 101) }
     }
 
@@ -387,6 +388,16 @@ mod tests {
         assert_has(&verdict.remediation, &["took the pods' subnet", "ip route get 10.88.0.2 from 10.88.0.1"]);
     }
 
+    #[test]
+    fn a_rule_for_a_port_is_named_with_it() {
+        let ports = Some("ipproto tcp dport 8080".to_owned());
+        let stray = StrayRoute { rule: by_rule().rule.map(|it| RoutingRule { ports, ..it }), ..by_rule() };
+        let mut stream = Stream::new();
+        stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(stray)).gives_up();
+        let words = "ip rule 32762 (from 10.88.0.1 ipproto tcp dport 8080 lookup 101) sends";
+        assert_starts(&stream.verdict().summary, words);
+    }
+
     /// With two rules of priority 0, `ip rule del` can delete the wrong one.
     #[test]
     fn without_a_free_lower_priority_the_fix_has_a_placeholder() {
@@ -396,7 +407,7 @@ mod tests {
             stream.connect().wait_ms(200).inspection(|reading| reading.stray_route = Some(inspection)).gives_up();
             stream.verdict().remediation.to_string()
         };
-        let first = RoutingRule { priority: 1, from: None, to: None };
+        let first = RoutingRule { priority: 1, from: None, to: None, ports: None };
         for fix in [fix(None), fix(Some(first))] {
             assert!(fix.contains("before the rule that has table 101") && !fix.contains("priority 0"), "{fix}");
         }
