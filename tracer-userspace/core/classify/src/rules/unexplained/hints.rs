@@ -1,0 +1,121 @@
+//! What the node's addresses and routes hint at: words that come last, and a fix. Other causes have these hints, too.
+
+use super::super::super::services::target_service;
+use super::super::*;
+use std::net::IpAddr;
+use tracer_model::event::Pod;
+
+/// A pod on this node's network is listed with the address, or its probe names it, and no link of the node has it.
+pub(in super::super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let (addr, netns) = (case.attempt.flow.dst.ip(), case.node.netns()?);
+    let known = case.attempt.netns == Some(netns) && case.node.links.get(&netns).is_some();
+    if !known || case.node.owns(netns, addr) || !case.node.pods.at(addr).all(|pod| pod.host_network) {
+        return None;
+    }
+    match case.node.pods.at(addr).next() {
+        Some(pod) => Some(by_list(pod, addr)),
+        None => by_probe(case, addr),
+    }
+}
+
+fn by_list(pod: &Pod, addr: IpAddr) -> (String, Remediation) {
+    let words = format!("; {} is on this node's network, and no link of the node has its address {addr}", name(pod));
+    let fix = Remediation::from(
+        "If the node's address has changed, correct the kubelet's --node-ip (or restore the node's address) and restart the kubelet",
+    );
+    let show = [Command::on_node(format!("ip addr show to {addr}")), Command::in_cluster("kubectl get nodes -o wide")];
+    (words, fix.run(show))
+}
+
+fn by_probe(case: &Case<'_>, addr: IpAddr) -> Option<(String, Remediation)> {
+    let pod = case.matched.probed_pod().filter(|pod| pod.host_network && target_service(case).is_none())?;
+    let words = format!(
+        "; the probe of {} names host {addr}: that pod is on this node's network, and no link of the node has that address",
+        name(pod)
+    );
+    let fix = Remediation::from(
+        "If this node should have that address (a virtual IP may be on another one), restore it, and find what removed its link (NodeLocal DNSCache removes its own when it ends). Else correct `host` of the probe",
+    );
+    let show = [format!("ip addr show to {addr}"), format!("ip route get {addr}")];
+    Some((words, fix.run(show.map(Command::on_node))))
+}
+
+fn name(pod: &Pod) -> String {
+    pod.full_name().unwrap_or_else(|| "a pod".to_owned())
+}
+
+/// The node's route to the pod leads out of another device than the pod's. That is right where a CNI takes the packet
+/// there.
+pub(in super::super) fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let (_, stray) = asymmetric_route::stray_route(case)?;
+    let (flow, device) = (case.attempt.flow, &stray.device);
+    let (src, dst) = (flow.src.ip(), flow.dst.ip());
+    let words =
+        format!("; the node's route to {dst} leads out of {device}, while the pod is behind {}", stray.pod_device);
+    // The VPC CNI of AWS names the links of such pods so. The node's routes do not lead to them.
+    let through_vpc = match stray.pod_device.starts_with("vlan") {
+        true => {
+            "If the pod has AWS security groups of its own, its probes go through the VPC: the groups must admit the node on that port. "
+        }
+        false => "",
+    };
+    let fix = Remediation::from(format!(
+        "{through_vpc}If the CNI takes packets to its pods at {device} (as Cilium does at cilium_host), the route is right. If not, the pod's own route is missing, or something else took the pods' subnet, such as a VPN or docker0: correct that route"
+    ))
+    .run([format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
+        .map(|command| run_in(case, case.attempt.netns, command)));
+    Some((words, fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// openshift/origin#6939: the node had got another address, and its pods were listed with the old one.
+    #[test]
+    fn a_host_network_pods_address_that_the_node_does_not_have_is_reported() {
+        let noted = |addrs: &[&str], host: bool| {
+            let mut stream = Stream::new().links(true, addrs).http_readiness().clone();
+            if host {
+                stream.on_host_network();
+            }
+            stream.connect().gives_up().verdict()
+        };
+        let moved = noted(&["10.88.0.1"], true);
+        let words = "; default/web is on this node's network, and no link of the node has its address 10.88.0.2";
+        assert!(moved.cause.name() == "unexplained" && moved.summary.ends_with(words), "{}", moved.summary);
+        assert_has(&moved.remediation, &["--node-ip"]);
+        for other in [noted(&["10.88.0.1"], false), noted(&["10.88.0.1", "10.88.0.2"], true)] {
+            assert_lacks(&other.summary, &["no link of the node"]);
+        }
+    }
+
+    /// A probe of a pod on the node's network names the address of a link that is gone, as NodeLocal DNSCache removes it.
+    #[test]
+    fn the_host_of_a_probe_that_no_link_has_is_reported() {
+        let noted = |addrs: &[&str], host: bool, refused: bool| {
+            let mut stream = Stream::new().links(true, addrs).http_readiness().clone();
+            let pod = &mut stream.last_pods().pods[0];
+            pod.addrs = vec![address("10.88.0.1")];
+            pod.containers[0].probes[0].host = Some("10.88.0.2".into());
+            if host {
+                stream.on_host_network();
+            }
+            stream.connect();
+            if refused {
+                stream.state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0));
+            }
+            stream.gives_up().verdict()
+        };
+        let words = "the probe of default/web names host 10.88.0.2: that pod is on this node's network, and no link of";
+        for (refused, cause) in [(false, "unexplained"), (true, "route_unreachable")] {
+            let gone = noted(&["10.88.0.1"], true, refused);
+            assert_eq!(gone.cause.name(), cause);
+            assert_has(&gone.summary, &[words]);
+            assert_has(&gone.remediation, &["restore it", "ip addr show to 10.88.0.2"]);
+        }
+        for other in [noted(&["10.88.0.1"], false, false), noted(&["10.88.0.1", "10.88.0.2"], true, false)] {
+            assert_lacks(&other.summary, &["no link of the node"]);
+        }
+    }
+}

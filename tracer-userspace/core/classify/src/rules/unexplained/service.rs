@@ -1,0 +1,152 @@
+//! A target that is a Service: what became of its packets is known only as far as tracer recognizes them.
+
+use super::super::super::services::{is_past_proxy, service_at, target_service, untranslated};
+use super::super::route_unreachable::is_routing;
+use super::super::*;
+use std::net::IpAddr;
+use tracer_model::event::{Flow, PacketDrop};
+
+/// Behind a Service, tracer does not recognize a packet of this attempt after the handshake, or if its source was
+/// translated, too.
+pub(super) fn describe(case: &Case<'_>) -> Option<String> {
+    let name = target_service(case)?;
+    Some(match is_hairpin(case) {
+        true => format!(
+            "; the target is Service {name}, and the client is its only ready endpoint: its packets must come back over the link that they left by (hairpin)"
+        ),
+        false => format!(
+            "; the target is Service {name}: tracer may not see what becomes of a packet on its way to an endpoint"
+        ),
+    })
+}
+
+/// A clause about a packet that a Service had sent back to its own sender.
+pub(super) fn describe_drop(case: &Case<'_>, drop: &PacketDrop) -> &'static str {
+    if is_sent_back(case, drop) { "; a Service had sent it back to its own sender (hairpin)" } else { "" }
+}
+
+/// The Service proxy had not translated the packet when it should have: words that come first, and the fix.
+pub(super) fn past_proxy(case: &Case<'_>, drop: &PacketDrop) -> Option<(String, Remediation)> {
+    let is_past = came_back(drop) || is_past_proxy(case, drop.netns, is_routing(drop));
+    untranslated(case, drop.flow).filter(|_| is_past)
+}
+
+/// The packet came back to its sender from a router.
+pub(super) fn came_back(drop: &PacketDrop) -> bool {
+    drop.reason.as_deref() == Some("IP_LOCAL_SOURCE")
+}
+
+/// The fix if the target is a Service, and no packet was lost before it got there.
+pub(super) fn fix(case: &Case<'_>, lost: Option<&PacketDrop>) -> Option<Remediation> {
+    let dst = case.attempt.flow.dst;
+    let is_behind = |drop: &PacketDrop| ![drop.flow.src, drop.flow.dst].contains(&dst);
+    target_service(case).filter(|_| lost.is_none_or(is_behind)).map(|name| by_endpoint(case, &name))
+}
+
+pub(in super::super) fn by_endpoint(case: &Case<'_>, service: &str) -> Remediation {
+    let dst = case.attempt.flow.dst;
+    let entries = format!("conntrack -L -p tcp -d {} --dport {}", dst.ip(), dst.port());
+    if is_hairpin(case) {
+        let text = "Let the bridge send the pod its own packets back (hairpinMode of the CNI's bridge plugin), and let kube-proxy masquerade them";
+        return Remediation::from(text).run(["bridge -d link", &entries].map(Command::on_node));
+    }
+    // The rules of a NodePort have no address.
+    let has_addr = service_at(case, dst).is_some_and(|service| service.has_addr(dst.ip()));
+    let key = if has_addr { dst.ip().to_string() } else { dst.port().to_string() };
+    let text = format!(
+        "Connect to each endpoint of Service {service} by itself: the verdict on that connection names the cause. If all of them answer, see whether the rules of this node have {key}. If they do, the translation of the answers is lost: br_netfilter is off, or a rule sets notrack or a zone"
+    );
+    let show = [
+        format!("nft list ruleset | grep -F {key}"),
+        format!("iptables-save -t nat | grep -F {key}"),
+        entries,
+        "sysctl net.bridge.bridge-nf-call-iptables net.bridge.bridge-nf-call-ip6tables".to_owned(),
+        "iptables-save -t raw".to_owned(),
+    ];
+    Remediation::from(text)
+        .run(kubectl::endpoints(Some(service)))
+        .run(show.map(|command| run_in(case, case.node.netns(), command)))
+}
+
+/// A translation had given the packet the address of the client, a pod, as its target, too.
+fn is_sent_back(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    drop.flow.src.ip() == drop.flow.dst.ip() && is_sent_elsewhere(case, drop) && !is_from_node(case)
+}
+
+fn is_from_node(case: &Case<'_>) -> bool {
+    case.attempt.netns.is_some_and(|netns| case.node.is_a_node(netns))
+}
+
+/// The client itself is the endpoint, or the only ready one: a pod with its own network.
+fn is_hairpin(case: &Case<'_>) -> bool {
+    if case.attempt.drops().any(|(_, drop)| is_sent_back(case, drop)) {
+        return true;
+    }
+    let Flow { src, dst } = case.attempt.flow;
+    let of_family = |addr: &&IpAddr| addr.is_ipv4() == dst.is_ipv4();
+    let ready = service_at(case, dst).and_then(|service| service.ready_endpoints.as_ref());
+    let mut ready = ready.into_iter().flatten().filter(of_family);
+    ready.next() == Some(&src.ip()) && ready.next().is_none() && !is_from_node(case)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    #[test]
+    fn a_client_that_is_the_only_endpoint_needs_a_hairpin() {
+        let verdict = |ready: &[&str]| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.service(80, |it| {
+                it.cluster_ips = vec![address("10.96.0.9")];
+                it.ready_endpoints = Some(ready.iter().map(|addr| address(addr)).collect());
+            });
+            stream.connect().last_connect().netns = POD;
+            stream.gives_up().verdict()
+        };
+        let own = verdict(&["10.88.0.1", "fd00::1"]);
+        assert_has(
+            &own.summary,
+            &["Service shop/cart, and the client is its only ready endpoint: its packets must come"],
+        );
+        assert_has(&own.remediation, &["hairpinMode", "bridge -d link"]);
+        let mut dropped =
+            Stream::to("10.96.0.9:80").service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]).clone();
+        dropped.connect().last_connect().netns = POD;
+        dropped.drop_with(SYN, NODE, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("br_handle_frame_finish".into()));
+            drop.flow.dst = address("10.88.0.1:8080");
+        });
+        let dropped = dropped.gives_up().verdict();
+        assert_has(
+            &dropped.summary,
+            &["in br_handle_frame_finish); a Service had sent it back to its own sender (hairpin)"],
+        );
+        assert_has(&dropped.remediation, &["hairpinMode"]);
+        let other = verdict(&["10.88.0.1", "10.88.0.2"]);
+        assert_lacks(&other.summary, &["hairpin"]);
+        assert_has(&other.remediation, &["the translation of the answers is lost", "conntrack -L -p tcp -d 10.96.0.9"]);
+    }
+
+    #[test]
+    fn a_cluster_ip_that_left_the_node_lacks_the_rules_of_the_proxy() {
+        let dropped = |netns, reason: &str, place: Option<&str>| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]).connect().drop(SYN, reason, netns);
+            stream.last_drop().location = place.map(str::to_owned);
+            let verdict = stream.gives_up().verdict();
+            assert_eq!(verdict.cause.name(), "unexplained");
+            (
+                verdict.summary.contains("); no rule of this node translated 10.96.0.9:80, Service shop/cart"),
+                verdict.remediation,
+            )
+        };
+        for (netns, reason, place) in [(POD, "NOT_SPECIFIED", Some("ip_error")), (NODE, "IP_LOCAL_SOURCE", None)] {
+            let (is_named, fix) = dropped(netns, reason, place);
+            assert!(is_named, "{reason}");
+            assert_starts(&fix, "Find out why kube-proxy on this node is behind or stands still");
+            assert_has(&fix, &["nft list ruleset | grep -F 10.96.0.9"]);
+        }
+        assert!(!dropped(NODE, "QDISC_DROP", None).0, "before the rules of the node");
+    }
+}
