@@ -1,7 +1,8 @@
 //! The field of the probe that is wrong, by the answer of the server.
 
 use super::Case;
-use tracer_model::event::{AnswerKind, ProbeOutput};
+use super::rules::app_status_failure::status_of;
+use tracer_model::event::AnswerKind;
 use tracer_model::record::Confidence;
 
 /// A field of the probe, by the status of the answer.
@@ -32,12 +33,8 @@ const GO_ANSWER: u64 = 76;
 pub(super) fn wrong_field(case: &Case<'_>) -> Option<Field> {
     let attempt = case.attempt;
     let answer = attempt.answer().map(|(_, answer)| answer).filter(|answer| answer.kind == AnswerKind::Http);
-    let by_kubelet = attempt.kubelet().and_then(|(_, it)| match it.reason {
-        ProbeOutput::Status(status) => Some(status),
-        _ => None,
-    });
     let in_plain = case.matched.expects_http() != Some(false);
-    match answer.and_then(|answer| answer.status).or(by_kubelet)? {
+    match status_of(case)? {
         421 => Some(HOST),
         400 if in_plain => match answer? {
             answer if answer.says_tls => Some(SCHEME),

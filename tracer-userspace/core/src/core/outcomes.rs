@@ -113,7 +113,7 @@ impl Core {
     /// For a pod without a known address: the only attempt to an unnamed pod or to the node that ended when the line was written. Its
     /// status must be the one that the kubelet read. Decided only when the events of other attempts have arrived, too.
     fn attempt_of_unlisted(&self, probe: &KubeletProbe, now: u64) -> Option<ConnId> {
-        let ProbeOutput::Status(status) = probe.reason else { return None };
+        let status = probe.reason.status()?;
         let written = probe.written_boot_ns;
         let listed = self.node.pods.iter().find(|pod| is_pod(pod, &probe.pod));
         // Of a pod on the host's network, the cgroups show no address.

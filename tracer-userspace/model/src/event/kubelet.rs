@@ -260,6 +260,11 @@ pub enum ProbeOutput {
 }
 
 impl ProbeOutput {
+    /// The status of HTTP that the kubelet read.
+    pub const fn status(self) -> Option<u16> {
+        if let Self::Status(status) = self { Some(status) } else { None }
+    }
+
     /// The kubelet read an answer, which was a failure.
     pub const fn is_of_answer(self) -> bool {
         matches!(

@@ -38,8 +38,7 @@ impl<'a> Matched<'a> {
     /// answer: the port takes both, or a redirect led to `http://`.
     pub fn mismatched_protocol(&self) -> Option<Protocol> {
         let (_, answer) = self.attempt.answer().filter(|(_, it)| is_beginning(self.attempt, it))?;
-        let status_read =
-            self.attempt.kubelet().is_some_and(|(_, reported)| matches!(reported.reason, ProbeOutput::Status(_)));
+        let status_read = self.attempt.kubelet().is_some_and(|(_, reported)| reported.reason.status().is_some());
         if status_read || answer.status.is_some_and(|status| (200..400).contains(&status)) {
             return None;
         }

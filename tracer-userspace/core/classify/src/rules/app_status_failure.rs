@@ -109,8 +109,7 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     let short = || reported.reason == ProbeOutput::NotHttp && case.matched.is_no_answer() && may_be_alert(case);
     let misfit = got_no_tls(reported) && case.matched.may_have_wrong_protocol() || short();
     let found = Finding::failure(cause(misfit), vec![of_outcome(reported)], summary, with_fix(case, fix));
-    let status = if let ProbeOutput::Status(status) = reported.reason { Some(status) } else { None };
-    Some(sidecar::add(case, status, found.with_confidence(Confidence::Likely)))
+    Some(sidecar::add(case, reported.reason.status(), found.with_confidence(Confidence::Likely)))
 }
 
 /// By its words, Go's TLS client got something else than TLS. A client that reads no HTTP within TLS says `malformed HTTP`.
@@ -188,13 +187,9 @@ pub(in super::super) fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -
 }
 
 /// The status of the answer, as tracer or the kubelet read it.
-pub(super) fn status_of(case: &Case<'_>) -> Option<u16> {
+pub(in super::super) fn status_of(case: &Case<'_>) -> Option<u16> {
     let read = case.attempt.answer().filter(|(_, it)| it.kind == AnswerKind::Http).and_then(|(_, it)| it.status);
-    let by_kubelet = || match case.attempt.kubelet()?.1.reason {
-        ProbeOutput::Status(status) => Some(status),
-        _ => None,
-    };
-    read.or_else(by_kubelet)
+    read.or_else(|| case.attempt.kubelet()?.1.reason.status())
 }
 
 /// A status as text, and its fix.
@@ -254,7 +249,7 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
             // A lifecycle handler accepts any status (`runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go).
             let handlers = case.matched.possible_handlers();
             // If the kubelet read a status, too, the probe asked in the protocol of the answer.
-            let read = case.attempt.kubelet().is_some_and(|(_, it)| matches!(it.reason, ProbeOutput::Status(_)));
+            let read = case.attempt.kubelet().is_some_and(|(_, it)| it.reason.status().is_some());
             handlers.is_empty().then(|| match status_text(status) {
                 (text, BAD_REQUEST) if asked.is_none() && !read => (text, BAD_REQUEST_OR_PROTOCOL),
                 known => known,
