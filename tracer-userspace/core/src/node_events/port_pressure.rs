@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::event::port_ranges::preferred;
-use tracer_model::event::{NodeSettings, PortPressure, PortUser, ProxyMode};
+use tracer_model::event::{PortPressure, PortUser, ProxyMode};
 use tracer_model::plural::counted;
 use tracer_model::record::{NodeBody, PortUserBody, PortsBody};
 
@@ -65,17 +65,10 @@ fn body(pressure: &PortPressure, node: &Node) -> PortsBody {
     }
 }
 
-/// Whether connect() takes this port ([`preferred`]).
-fn is_usable(port: u16, settings: &NodeSettings) -> bool {
-    let taken = |(first, last): (u16, u16)| (first..=last).contains(&port) && (port - first).is_multiple_of(2);
-    let is_in = |(from, to): &(u16, u16)| (*from..=*to).contains(&port);
-    settings.local_port_range.is_some_and(taken) && !settings.reserved_ports.iter().any(is_in)
-}
-
 fn usable_node_ports(node: &Node) -> Option<u32> {
     let table = node.node_ports.of(ProxyMode::Ipvs)?;
     let ports: BTreeSet<u16> = table.ports.iter().filter(|port| !port.listened).map(|port| port.port).collect();
-    Some(ports.into_iter().filter(|port| is_usable(*port, &node.settings)).count() as u32)
+    Some(ports.into_iter().filter(|port| node.settings.is_preferred(*port)).count() as u32)
 }
 
 fn named(user: &PortUser, window_s: f64, node: &Node) -> PortUserBody {

@@ -192,3 +192,15 @@ pub struct NodeSettings {
     /// Wall clock minus boot clock, nanoseconds. It changes only when the wall clock is set.
     pub boot_to_wall_ns: Option<i64>,
 }
+
+impl NodeSettings {
+    pub fn is_reserved(&self, port: u16) -> bool {
+        self.reserved_ports.iter().any(|(first, last)| (*first..=*last).contains(&port))
+    }
+
+    /// Whether connect() takes this port, see [`preferred`](super::port_ranges::preferred).
+    pub fn is_preferred(&self, port: u16) -> bool {
+        let is_in = |(first, last): (u16, u16)| (first..=last).contains(&port) && (port - first).is_multiple_of(2);
+        self.local_port_range.is_some_and(is_in) && !self.is_reserved(port)
+    }
+}

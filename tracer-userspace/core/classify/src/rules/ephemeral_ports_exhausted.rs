@@ -10,31 +10,26 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !case.settled {
         return None;
     }
-    let dst = case.attempt.flow.dst;
-    if let Some((low, high)) = reserved_range(case) {
-        let summary = format!(
-            "no source port is free{} for connections to {dst}: net.ipv4.ip_local_reserved_ports reserves all ports of {low} to {high}",
-            in_namespace(case, case.attempt.netns)
-        );
-        let show = "sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports";
-        let remediation = Remediation::from(
+    let (dst, place) = (case.attempt.flow.dst, in_namespace(case, case.attempt.netns));
+    let (summary, fix, show) = match reserved_range(case) {
+        Some((low, high)) => (
+            format!(
+                "no source port is free{place} for connections to {dst}: net.ipv4.ip_local_reserved_ports reserves all ports of {low} to {high}"
+            ),
             "Remove ports from net.ipv4.ip_local_reserved_ports that no NodePort or listener needs, or widen net.ipv4.ip_local_port_range outside the NodePort range",
-        )
-        .run([run_in(case, case.attempt.netns, show.to_owned())]);
-        let found = Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, remediation);
-        return Some(found.with_confidence(confidence));
-    }
-    let range = case.node.settings.local_port_range.map(|(a, b)| format!(" of {a} to {b}")).unwrap_or_default();
-    let summary = format!(
-        "no source port{range} is free{} for connections to {dst}{}",
-        in_namespace(case, case.attempt.netns),
-        busiest_users(case)
-    );
-    let remediation = Remediation::from(
-        "Find the process that uses the ports, and let it reuse its connections. Or widen net.ipv4.ip_local_port_range outside the NodePort range",
-    )
-    .run([run_in(case, case.attempt.netns, format!("ss -tan state all dst '{dst}'"))]);
-    let found = Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, remediation);
+            "sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports".to_owned(),
+        ),
+        None => {
+            let range = case.node.settings.local_port_range.map(|(a, b)| format!(" of {a} to {b}")).unwrap_or_default();
+            (
+                format!("no source port{range} is free{place} for connections to {dst}{}", busiest_users(case)),
+                "Find the process that uses the ports, and let it reuse its connections. Or widen net.ipv4.ip_local_port_range outside the NodePort range",
+                format!("ss -tan state all dst '{dst}'"),
+            )
+        }
+    };
+    let fix = Remediation::from(fix).run([run_in(case, case.attempt.netns, show)]);
+    let found = Finding::failure(Cause::EphemeralPortsExhausted, vec![evidence], summary, fix);
     Some(found.with_confidence(confidence))
 }
 
@@ -43,8 +38,7 @@ fn reserved_range(case: &Case<'_>) -> Option<(u16, u16)> {
     let settings = &case.node.settings;
     let here = case.attempt.netns.is_some_and(|netns| case.node.netns() == Some(netns));
     let (low, high) = settings.local_port_range.filter(|_| here)?;
-    let reserved = |port| settings.reserved_ports.iter().any(|(first, last)| (*first..=*last).contains(&port));
-    (low..=high).all(reserved).then_some((low, high))
+    (low..=high).all(|port| settings.is_reserved(port)).then_some((low, high))
 }
 
 /// `connect(2)` failed for a socket that had reached SYN_SENT. It had an address and a route, so it lacked only a port.

@@ -4,26 +4,25 @@ use std::collections::BTreeSet;
 
 use super::super::ephemeral_ports_exhausted::busiest_users;
 use super::super::{Case, counted};
+use tracer_model::event::port_ranges::preferred;
 
 /// How many NodePorts lie in the range of source ports, which share of connects picks one of them, and who connects most.
 pub(super) fn describe_overlap(case: &Case<'_>) -> String {
-    let Some((low, high)) = case.node.settings.local_port_range else { return String::new() };
-    let reserved = |p: u16| case.node.settings.reserved_ports.iter().any(|&(a, b)| (a..=b).contains(&p));
-    // connect() takes only ports of the parity of the lower bound (net/ipv4/inet_hashtables.c, __inet_hash_connect).
-    let usable = |p: u16| (low..=high).contains(&p) && p % 2 == low % 2 && !reserved(p);
-    let live = case.node.node_ports.all().filter(|(_, p)| !p.listened && usable(p.port));
+    let settings = &case.node.settings;
+    let Some((low, high)) = settings.local_port_range else { return String::new() };
     let own = case.attempt.flow.src.port();
     if !(low..=high).contains(&own) {
         return format!(
             ". ip_local_port_range is {low}-{high} now: it was changed since, or the prober bound the port"
         );
     }
-    let ports: BTreeSet<u16> = live.map(|(_, p)| p.port).chain([own].into_iter().filter(|p| usable(*p))).collect();
-    let all = (low..=high).filter(|&p| usable(p)).count().max(1);
+    let live = case.node.node_ports.all().map(|(_, it)| it).filter(|it| !it.listened).map(|it| it.port);
+    let ports: BTreeSet<u16> = live.chain([own]).filter(|port| settings.is_preferred(*port)).collect();
+    let all = preferred((low, high), &settings.reserved_ports).max(1);
     format!(
         "; ip_local_port_range {low}-{high} holds {} that connect() can pick: {:.2} % of connects{}",
         counted(ports.len() as u64, "live NodePort"),
-        ports.len() as f64 * 100.0 / all as f64,
+        ports.len() as f64 * 100.0 / f64::from(all),
         busiest_users(case)
     )
 }
