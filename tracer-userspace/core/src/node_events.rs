@@ -95,20 +95,16 @@ fn entered(time: u64, op: &NetnsOp, node: &Node) -> Option<NodeBody> {
     }
     let enters = matches!(op.op, NetnsOpKind::Setns | NetnsOpKind::Switch) && node.netns() == Some(op.netns);
     let path = node.namespaces.path_of_entry(op, time).filter(|_| enters)?;
+    let netns = Some(netns_ref(op.netns, node));
     Some(NodeBody {
         event: "netns_enter".to_owned(),
         summary: format!("{} entered the node's network namespace after opening {path}", op.actor),
         culprit: Some(Culprit {
-            pid: op.actor.pid,
-            comm: op.actor.comm.clone(),
-            exe: None,
             ancestors: op.ancestors.clone(),
-            op: "netns_enter".to_owned(),
             netns_path: Some(path.to_owned()),
-            netns: Some(netns_ref(op.netns, node)),
-            time_boot_ns: Some(time),
+            ..Culprit::of(&op.actor, "netns_enter", netns.clone(), time)
         }),
-        netns: Some(netns_ref(op.netns, node)),
+        netns,
         ..NodeBody::default()
     })
 }

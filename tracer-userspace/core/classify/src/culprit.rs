@@ -15,15 +15,12 @@ pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Culprit {
     pids.extend(change.ancestors.iter().map(|a| a.pid).filter(|&p| p > 1));
     let path = || node.namespaces.path(&pids, change.netns, time).map(str::to_owned);
     let given = || change.cni_netns.clone().filter(|_| !node.namespaces.has_opened_path(&pids, time));
+    let op = if change.up { "link_up" } else { "link_down" };
     Culprit {
-        pid: change.actor.pid,
-        comm: change.actor.comm.clone(),
         exe: change.exe.clone(),
         ancestors: change.ancestors.clone(),
-        op: if change.up { "link_up" } else { "link_down" }.to_owned(),
         netns_path: if is_elsewhere(change) { None } else { path().or_else(given) },
-        netns: Some(netns_ref(change.netns, node)),
-        time_boot_ns: Some(time),
+        ..Culprit::of(&change.actor, op, Some(netns_ref(change.netns, node)), time)
     }
 }
 

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
-use crate::event::{Ancestor, Handler, LifecycleHandler, Netns, ProbeSpec, ProbeType, Workload, full_name};
+use crate::event::{Actor, Ancestor, Handler, LifecycleHandler, Netns, ProbeSpec, ProbeType, Workload, full_name};
 
 /// What is known of a probe.
 #[skip_serializing_none]
@@ -149,4 +149,20 @@ pub struct Culprit {
     pub netns: Option<NetnsRef>,
     /// When it did it, on CLOCK_BOOTTIME.
     pub time_boot_ns: Option<u64>,
+}
+
+impl Culprit {
+    /// A process of which only this is known.
+    pub fn of(actor: &Actor, op: &str, netns: Option<NetnsRef>, time_boot_ns: u64) -> Self {
+        Self {
+            pid: actor.pid,
+            comm: actor.comm.clone(),
+            exe: None,
+            ancestors: Vec::new(),
+            op: op.to_owned(),
+            netns_path: None,
+            netns,
+            time_boot_ns: Some(time_boot_ns),
+        }
+    }
 }

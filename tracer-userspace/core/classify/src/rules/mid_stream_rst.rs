@@ -11,7 +11,7 @@ use super::unexplained::find_taken_port;
 use super::*;
 use tracer_attempts::enrich;
 use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
-use tracer_model::record::{NetnsRef, Scope};
+use tracer_model::record::Scope;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -257,17 +257,8 @@ fn remediation_of(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remed
 }
 
 fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
-    let actor = reset.actor.as_ref()?;
-    Some(Culprit {
-        pid: actor.pid,
-        comm: actor.comm.clone(),
-        exe: None,
-        ancestors: Vec::new(),
-        op: "reset".to_owned(),
-        netns_path: None,
-        netns: reset.netns.map(|inum| -> NetnsRef { enrich::netns_ref(inum, case.node) }),
-        time_boot_ns: Some(time),
-    })
+    let netns = reset.netns.map(|inum| enrich::netns_ref(inum, case.node));
+    Some(Culprit::of(reset.actor.as_ref()?, "reset", netns, time))
 }
 
 #[cfg(test)]
