@@ -177,11 +177,9 @@ impl Core {
         let waits = |a: &&Attempt| a.ended.is_none() && (a.established.is_none() || again.is_some());
         let awaited = if again.is_some() { Awaited::Answer } else { Awaited::Handshake };
         let waiting = self.correlator.get(conn).filter(waits);
-        let query = waiting.and_then(|a| {
-            Some(TargetQuery { peer: Some(a.flow.src), ..target(a.netns?, a.flow.dst, &self.node, awaited) })
-        });
+        let query = waiting.and_then(|a| Some(target(a.netns?, a.flow.dst, &self.node, awaited, Some(a.flow.src))));
         if let Some(query) = query {
-            self.query(Query::Target(query), now);
+            self.query(query, now);
         }
     }
 }
@@ -225,14 +223,11 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     let dst = attempt.flow.dst;
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
-    let target = target.map(|from| Query::Target(self::target(from, dst, node, Awaited::Answer)));
+    let target = target.map(|from| self::target(from, dst, node, Awaited::Answer, None));
     let over = attempt.netns.filter(|from| {
         is_worth_reading(attempt, node, observation, *from) || is_failure_on_node(attempt, node, observation)
     });
-    let over = over.map(|from| {
-        let query = self::target(from, dst, node, Awaited::Nothing);
-        Query::Target(TargetQuery { peer: Some(attempt.flow.src), ..query })
-    });
+    let over = over.map(|from| self::target(from, dst, node, Awaited::Nothing, Some(attempt.flow.src)));
     let connects = attempt.netns.filter(|_| is_failure(attempt, node, observation));
     let connects = connects.and_then(|from| node.netns_of_addr(from, dst.ip()).filter(|of| *of != from));
     let connects = connects.map(Query::PodConnects);
@@ -288,8 +283,14 @@ fn programs(drop: &PacketDrop) -> Option<Query> {
     Some(Query::DevicePrograms(drop.netns?, drop.device.as_ref()?.ifindex))
 }
 
-pub(super) fn target(from: Netns, target: SocketAddr, node: &Node, awaited: Awaited) -> TargetQuery {
-    TargetQuery { from, target, reported: node.pods.netns_at(target.ip()), awaited, peer: None }
+pub(super) fn target(
+    from: Netns,
+    target: SocketAddr,
+    node: &Node,
+    awaited: Awaited,
+    peer: Option<SocketAddr>,
+) -> Query {
+    Query::Target(TargetQuery { from, target, reported: node.pods.netns_at(target.ip()), awaited, peer })
 }
 
 /// The namespace in which no socket was found for a SYN. Before 5.17 a dropped SYN has no reason: the RST that follows

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use super::failures::MAX_COUNTERS;
-use super::queries::accepted_on_node;
+use super::queries::{self, accepted_on_node};
 use super::{Core, When};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_classify::finding::Finding;
 use tracer_classify::{FRESH_NS, SETTLE_NS};
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Flow, Netns, PodSockets, Service, ServiceName};
-use tracer_model::query::{Awaited, Query, TargetQuery};
+use tracer_model::query::Awaited;
 use tracer_model::recent::Recent;
 use tracer_model::record::Cause;
 
@@ -226,9 +226,8 @@ impl Core {
     /// is not revised: the cause stays.
     fn hold_for_endpoints(&mut self, conn: ConnId, service: &ServiceName, when: When) -> bool {
         let (When::Seen(now) | When::Settled(now)) = when;
-        let Some(end) = self.query_endpoints(service, now) else { return false };
-        self.hold_until(conn, Answer::Endpoints(service.clone()), end, when);
-        true
+        let end = self.query_endpoints(service, now);
+        self.hold_until(conn, Answer::Endpoints(service.clone()), end, when)
     }
 
     /// Holds a verdict about the process back until it is read who accepted: an address translation, or a second pod with
@@ -254,15 +253,12 @@ impl Core {
         let is_due = matches!(when, When::Seen(_)) && attempt.ended.is_none() && is_queried;
         let mut asked = self.queries.pod_queried(from, target).or(is_due.then_some(now));
         if finding.lacks_acceptor && !is_known && asked.is_none() {
-            let query = super::queries::target(from, target, &self.node, Awaited::Nothing);
-            self.query(Query::Target(TargetQuery { peer: Some(peer), ..query }), now);
+            self.query(queries::target(from, target, &self.node, Awaited::Nothing, Some(peer)), now);
             // Absent if the target was queried a moment ago: then no answer comes.
             asked = self.queries.pod_queried(from, target);
         }
         let end = asked.map(|asked| asked.saturating_add(HOLD_FOR_POD_NS)).filter(|end| !is_known && now < *end);
-        let Some(end) = end else { return false };
-        self.hold_until(conn, Answer::Pod(from, target), end, when);
-        true
+        self.hold_until(conn, Answer::Pod(from, target), end, when)
     }
 
     /// Holds the verdict back while the acknowledgement of the prober's FIN or the end of the target's listener may come.
@@ -275,12 +271,12 @@ impl Core {
         };
         let ended = self.correlator.get(conn).and_then(|it| it.ended);
         let end = ended.map(|(ended, _)| ended.saturating_add(hold)).filter(|end| now < *end);
-        let Some(end) = end else { return false };
-        self.hold_until(conn, Answer::Close, end, when);
-        true
+        self.hold_until(conn, Answer::Close, end, when)
     }
 
-    fn hold_until(&mut self, conn: ConnId, answer: Answer, end: u64, when: When) {
+    /// Returns whether the verdict is held: if there is a time until which it can wait.
+    fn hold_until(&mut self, conn: ConnId, answer: Answer, end: Option<u64>, when: When) -> bool {
+        let Some(end) = end else { return false };
         let (until, due) = match when {
             When::Seen(now) => (None, now.saturating_add(SETTLE_NS)),
             When::Settled(_) => (Some(end), end),
@@ -288,6 +284,7 @@ impl Core {
         self.correlator.keep(conn, end.saturating_add(SETTLE_NS));
         self.waiting.hold(conn, Held { answer, until });
         self.waiting.schedule(due, conn);
+        true
     }
 
     /// Holds a verdict back if reading the firewall can name the rule; returns whether it is held. The wait begins when
