@@ -308,6 +308,15 @@ pub fn netns_ref(inum: Netns, node: &Node) -> NetnsRef {
     NetnsRef { inum, cookie: node.cookie(inum).map(|cookie| cookie.to_string()), name }
 }
 
+/// "the network namespace of pod default/web". `name`: that of [`netns_ref`].
+pub fn describe_netns(inum: Netns, name: Option<&str>) -> String {
+    match name {
+        Some("host") => "the node's network namespace".to_owned(),
+        Some(pod) => format!("the network namespace of pod {pod}"),
+        None => format!("network namespace {}", inum.0),
+    }
+}
+
 fn k8s(pod: &Pod, container: Option<&Container>) -> Option<K8s> {
     let only = || (pod.containers.len() == 1).then(|| pod.containers.first()).flatten();
     let k8s = K8s {

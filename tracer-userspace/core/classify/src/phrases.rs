@@ -34,11 +34,7 @@ fn target(case: &Case<'_>, inum: Netns) -> Option<String> {
 
 /// A namespace was made, as evidence.
 pub(super) fn of_namespace(case: &Case<'_>, netns: Netns, made: u64) -> Evidence {
-    let of = match owner(case, netns).as_deref() {
-        Some("host") => "the node's network namespace".to_owned(),
-        Some(pod) => format!("the network namespace of pod {pod}"),
-        None => format!("network namespace {}", netns.0),
-    };
+    let of = enrich::describe_netns(netns, owner(case, netns).as_deref());
     evidence_of("netns", made, format!("{of} was made"), json!({ "netns": netns }))
 }
 

@@ -1,7 +1,7 @@
 //! A hook of netfilter began to drop packets of watched connections.
 
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich::netns_ref;
+use tracer_attempts::enrich::{describe_netns, netns_ref};
 use tracer_classify::evidence::{is_netfilter, netfilter_hook};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Netns, Observation, ObservationKind, PacketDrop};
@@ -39,21 +39,15 @@ impl Dropping {
 
 fn began(drop: &PacketDrop, node: &Node) -> NodeBody {
     let hook = netfilter_hook(drop).map(|hook| format!(" at {hook}")).unwrap_or_default();
-    let place = drop.netns.map(|netns| format!(" in {}", place(netns, node))).unwrap_or_default();
+    let netns = drop.netns.map(|netns| netns_ref(netns, node));
+    let place = netns.as_ref().map(|it| format!(" in {}", describe_netns(it.inum, it.name.as_deref())));
+    let place = place.unwrap_or_default();
     let first = format!("{} {}", drop.flags.name(), drop.flow);
     NodeBody {
         event: "firewall_drop_began".to_owned(),
         summary: format!("the firewall began to drop or reject packets{hook}{place}, the first of them {first}"),
-        netns: drop.netns.map(|netns| netns_ref(netns, node)),
+        netns,
         ..NodeBody::default()
-    }
-}
-
-fn place(netns: Netns, node: &Node) -> String {
-    match netns_ref(netns, node).name.as_deref() {
-        Some("host") => "the node's network namespace".to_owned(),
-        Some(pod) => format!("the network namespace of pod {pod}"),
-        None => format!("network namespace {}", netns.0),
     }
 }
 
