@@ -202,24 +202,25 @@ impl Finding {
     pub(super) fn join(&mut self, other: Self) {
         let rows: Vec<_> = other.evidence.into_iter().filter(|row| !self.evidence.contains(row)).collect();
         self.evidence.extend(rows);
-        let kept_waiting = self.cause == Cause::ExecTimeout && other.cause == Cause::TargetStarved;
-        if other.cause == Cause::CpuThrottled || kept_waiting {
-            let first = other.remediation;
-            let rest = std::mem::take(&mut self.remediation);
-            let text = format!("{}. If that does not help: {}", first.text, rest.text);
-            self.remediation = first.reword(|_| text).run(rest.commands);
-        } else if other.cause == Cause::StartupBudgetExceeded {
+        if matches!(other.cause, Cause::StartupBudgetExceeded | Cause::DependencyUnreachable) {
             self.summary += &format!("; {}", other.summary);
-            let first = std::mem::take(&mut self.remediation);
-            let still = other.remediation.text;
-            self.remediation =
-                first.reword(|otherwise| format!("If it is still starting: {still}. Otherwise: {otherwise}"));
-        } else if other.cause == Cause::DependencyUnreachable {
-            self.summary += &format!("; {}", other.summary);
-            let Remediation { text, commands } = other.remediation;
-            let first = std::mem::take(&mut self.remediation);
-            self.remediation = first.reword(|first| format!("{}. {text}", first.trim_end_matches('.'))).run(commands);
         }
+        let kept_waiting = self.cause == Cause::ExecTimeout && other.cause == Cause::TargetStarved;
+        let more = other.remediation;
+        self.change_fix(|fix| match other.cause {
+            Cause::StartupBudgetExceeded => {
+                fix.reword(|otherwise| format!("If it is still starting: {}. Otherwise: {otherwise}", more.text))
+            }
+            Cause::DependencyUnreachable => {
+                fix.reword(|first| format!("{}. {}", first.trim_end_matches('.'), more.text)).run(more.commands)
+            }
+            cause if cause == Cause::CpuThrottled || kept_waiting => more.then("If that does not help", fix),
+            _ => fix,
+        });
+    }
+
+    pub(super) fn change_fix(&mut self, change: impl FnOnce(Remediation) -> Remediation) {
+        self.remediation = change(std::mem::take(&mut self.remediation));
     }
 
     /// Whether it has evidence that the other finding lacks.

@@ -140,14 +140,13 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if let Some(more) = fix(case, container, runs).filter(|_| !has_fix) {
         let ended = runs.last.as_ref().and_then(|last| last.finished_boot_ns);
         let is_down = runs.started_boot_ns.is_none() && ended.is_some_and(|end| end <= at);
-        let fix = std::mem::take(&mut finding.remediation);
-        finding.remediation = fix
-            .reword(|text| match finding.cause {
-                // Neither another port nor a startupProbe helps a container that does not run.
-                Cause::ConnectionRefused if is_down => format!("{}. If it runs and still refuses: {text}", more.text),
-                _ => format!("{}; {}", text.trim_end_matches('.'), more.text),
-            })
-            .run(more.commands);
+        // Neither another port nor a startupProbe helps a container that does not run.
+        let comes_first = is_down && finding.cause == Cause::ConnectionRefused;
+        let both = |text: &str| match comes_first {
+            true => format!("{}. If it runs and still refuses: {text}", more.text),
+            false => format!("{}; {}", text.trim_end_matches('.'), more.text),
+        };
+        finding.change_fix(|fix| fix.reword(both).run(more.commands.iter().cloned()));
     }
 }
 
@@ -170,10 +169,9 @@ pub(super) fn add_deletion(case: &Case<'_>, finding: &mut Finding) {
     let text = "the pod is being deleted (deletionTimestamp)".to_owned();
     finding.evidence.push(evidence_of("pod_status", case.attempt.started, text, json!({ "deleting": true })));
     finding.summary += &format!("; the pod is being deleted, so that {so}");
-    let fix = std::mem::take(&mut finding.remediation);
-    finding.remediation = fix.reword(|otherwise| {
+    finding.change_fix(|fix| fix.reword(|otherwise| {
         format!("Nothing, if the pod was to end: its readiness probe fails until it is gone.{meanwhile} Otherwise: {otherwise}")
-    });
+    }));
 }
 
 const ENDPOINTS: &str =

@@ -7,7 +7,7 @@ use super::netfilter::is_needed;
 use super::phrases::{in_namespace, run_in};
 use super::rules::network_policy_drop::list_policies;
 use tracer_model::event::{Actor, PacketDrop};
-use tracer_model::record::{Cause, Confidence, Remediation};
+use tracer_model::record::{Cause, Remediation};
 
 /// Processes that enforce network policies in this way: kindnet, and kube-network-policies.
 const ENFORCERS: [&str; 2] = ["kindnetd", "netpol"];
@@ -47,8 +47,7 @@ fn finding(case: &Case<'_>, (time, drop, process): Refused<'_>, cause: Cause, fi
     );
     let show = ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"];
     let fix = fix.run(show.map(|command| run_in(case, drop.netns, command)));
-    let found = Finding::failure(cause, vec![of_drop(time, drop)], summary, fix);
-    found.with_confidence(Confidence::Likely).rests_on_lost_packet()
+    Finding::likely(cause, vec![of_drop(time, drop)], summary, fix).rests_on_lost_packet()
 }
 
 #[cfg(test)]

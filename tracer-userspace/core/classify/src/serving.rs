@@ -166,7 +166,6 @@ const ELSEWHERE: &str = "; no socket of the target's network namespace has this 
 /// Names who took a connection that the target's namespace does not have. What did is likely only.
 fn add_taker(case: &Case<'_>, finding: &mut Finding) {
     finding.confidence = finding.confidence.min(Confidence::Likely);
-    let fix = std::mem::take(&mut finding.remediation);
     let first = match detour(case, FRESH_NS) {
         Some(detour) => {
             let (server, app) = (detour.server(), detour.passed_over());
@@ -186,7 +185,7 @@ fn add_taker(case: &Case<'_>, finding: &mut Finding) {
                 .run(show.map(|command| run_in(case, case.attempt.netns, command)))
         }
     };
-    finding.remediation = first.reword(|text| format!("{text}. If it is only slow: {}", fix.text)).run(fix.commands);
+    finding.change_fix(|fix| first.then("If it is only slow", fix));
 }
 
 /// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
@@ -204,8 +203,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let holder = reading.processes.iter().find(|it| connection.pid == Some(it.pid));
     let server = holder.map_or_else(|| name(&reading.processes), |it| name(std::slice::from_ref(it)));
     if let Some((first, command)) = unblock(case, reading, connection) {
-        let fix = std::mem::take(&mut finding.remediation);
-        finding.remediation = fix.reword(|text| format!("{first}. If it is only slow: {text}")).run(command);
+        finding.change_fix(|fix| fix.reword(|text| format!("{first}. If it is only slow: {text}")).run(command));
     }
     let why = || holder.and_then(blocked).or_else(|| waits_for(case)).unwrap_or_else(|| SLOW.to_owned());
     finding.summary += &match (connection.accepted, connection.unread) {

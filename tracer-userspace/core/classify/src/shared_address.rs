@@ -19,8 +19,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let Some((who, first)) = found else { return };
     finding.confidence = finding.confidence.min(Confidence::Likely);
     finding.summary += &format!("; {who} both have {addr}: either may be the one that was reached");
-    let fix = std::mem::take(&mut finding.remediation);
-    finding.remediation = first.reword(|text| format!("{text}, {FIX}. Otherwise: {}", fix.text)).run(fix.commands);
+    finding.change_fix(|fix| first.reword(|text| format!("{text}, {FIX}")).then("Otherwise", fix));
 }
 
 /// Two pods of the list, and what to do.

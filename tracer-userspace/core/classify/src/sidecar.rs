@@ -181,8 +181,7 @@ fn is_named(container: &Container, name: &str) -> bool {
 
 /// The check of the proxy comes first: the other fix helps only if the proxy reached the application.
 fn if_reached(check: String, commands: Vec<Command>, fix: Remediation) -> Remediation {
-    let text = format!("{check}. If it did: {}", fix.text);
-    Remediation::from(text).run(commands).run(fix.commands)
+    Remediation::from(check).run(commands).then("If it did", fix)
 }
 
 fn logs(case: &Case<'_>, container: &str) -> Command {

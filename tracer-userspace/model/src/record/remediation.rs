@@ -102,6 +102,12 @@ impl Remediation {
         self
     }
 
+    /// This one, and then another: "… Otherwise: …".
+    #[must_use]
+    pub fn then(self, when: &str, other: Self) -> Self {
+        self.reword(|text| format!("{text}. {when}: {}", other.text)).run(other.commands)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.text.is_empty() && self.commands.is_empty()
     }

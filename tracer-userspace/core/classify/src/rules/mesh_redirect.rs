@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding {
         decided_at: found.decided_at,
         rests_on: found.rests_on,
-        ..Finding::failure(Cause::MeshRedirect, evidence, summary, fix).with_confidence(Confidence::Likely)
+        ..Finding::likely(Cause::MeshRedirect, evidence, summary, fix)
     })
 }
 

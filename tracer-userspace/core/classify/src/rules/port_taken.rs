@@ -32,9 +32,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         "End that connection (pid {pid}) and start the server again. Then keep the port from clients: add {} to net.ipv4.ip_local_reserved_ports, in addition to its value, or use a port outside {first}-{last}",
         dst.port()
     );
-    let found =
-        Finding::failure(Cause::PortTaken, evidence, summary, with_log(case, Remediation::from(text).run([reserved])));
-    Some(found.with_confidence(Confidence::Likely).at_most(confidence))
+    let fix = with_log(case, Remediation::from(text).run([reserved]));
+    Some(Finding::likely(Cause::PortTaken, evidence, summary, fix).at_most(confidence))
 }
 
 /// The connection keeps a server from binding the port at the target's address. A connection that a server accepted
