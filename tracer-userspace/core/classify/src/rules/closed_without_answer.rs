@@ -64,9 +64,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         (true, _) => or_in_tls(case),
         (_, Some(_)) => or_plain_http(case, fix(case)),
         _ if case.matched.may_find_no_http() && may_depend => {
-            let fix = fix(case).reword(|text| format!("{}{OR_SPEAKS_TLS}", text.trim_end_matches('.')));
-            let fix = fix.reword(|text| format!("{}{ON_PURPOSE}", text.trim_end_matches('.')));
-            fix.run([shows_certificate(attempt.flow.dst)])
+            let more = |text: &str| format!("{}{OR_SPEAKS_TLS}{ON_PURPOSE}", text.trim_end_matches('.'));
+            fix(case).reword(more).run([shows_certificate(attempt.flow.dst)])
         }
         _ => fix(case),
     };

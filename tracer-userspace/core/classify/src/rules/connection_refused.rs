@@ -55,27 +55,27 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         in_namespace(case, netns),
         why.unwrap_or_default()
     );
-    if let Some(fix) = own_fix {
-        let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix);
-        return Some(found.with_confidence(confidence));
-    }
-    if let Some((_, listen, _)) = stopped {
-        let fix = fix_of_stopped(listen, by_probe);
-        let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_logs(case, fix));
-        return Some(found.with_confidence(confidence));
-    }
-    let otherwise = otherwise(case);
-    let place = match passed_over {
-        Some(_) => " on all devices (without SO_BINDTODEVICE), and for IPv4 and IPv6",
-        None => where_to_listen(case, netns, dst.ip()),
+    let fix = match (own_fix, stopped) {
+        (Some(fix), _) => fix,
+        (None, Some((_, listen, _))) => with_logs(case, fix_of_stopped(listen, by_probe)),
+        (None, None) => with_log(case, let_listen(case, netns, passed_over.is_some())),
     };
-    let remediation = format!("Let the process listen on {}{place}, {otherwise}", dst.port());
-    let remediation = match netns.and_then(|netns| pod_elsewhere(case, netns)) {
-        Some((pod, own)) => compare_namespaces(case, [netns, Some(own)], &pod, &remediation),
-        None => Remediation::from(remediation),
-    };
-    let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, with_log(case, remediation));
+    let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix);
     Some(found.with_confidence(confidence))
+}
+
+/// `is_passed_over`: a process listens on the port, and the kernel did not choose its socket.
+fn let_listen(case: &Case<'_>, netns: Option<Netns>, is_passed_over: bool) -> Remediation {
+    let dst = case.attempt.flow.dst;
+    let place = match is_passed_over {
+        true => " on all devices (without SO_BINDTODEVICE), and for IPv4 and IPv6",
+        false => where_to_listen(case, netns, dst.ip()),
+    };
+    let text = format!("Let the process listen on {}{place}, {}", dst.port(), otherwise(case));
+    match netns.and_then(|netns| pod_elsewhere(case, netns)) {
+        Some((pod, own)) => compare_namespaces(case, [netns, Some(own)], &pod, &text),
+        None => Remediation::from(text),
+    }
 }
 
 /// What to do if no process is to listen there, or if it starts slowly.

@@ -39,18 +39,13 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
     let (ifindex, lo) = case.node.links.loopback(netns).map_or((1, "lo"), |l| (l.ifindex, l.name.as_str()));
     let change = case.node.links.down(netns, ifindex);
     let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
-    if let Some((time, change)) = change {
-        evidence.insert(0, culprit::evidence(*time, change));
-    }
+    evidence.splice(0..0, change.map(|(time, change)| culprit::evidence(*time, change)));
     let by = culprit.as_ref().map(describe).unwrap_or_default();
     let owner = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };
-    let summary = format!(
-        "{lo}{} is down{by}; {} is an address of {owner} and is reached over {lo}",
-        in_namespace(case, Some(netns)),
-        case.attempt.flow.dst
-    );
+    let (dst, place) = (case.attempt.flow.dst, in_namespace(case, Some(netns)));
+    let summary = format!("{lo}{place} is down{by}; {dst} is an address of {owner} and is reached over {lo}");
     let blame = change.zip(culprit.as_ref()).map(|((_, change), culprit)| culprit::fix(case.node, change, culprit));
-    let text = format!("Set {lo} up{}{}", in_namespace(case, Some(netns)), blame.unwrap_or_default());
+    let text = format!("Set {lo} up{place}{}", blame.unwrap_or_default());
     let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(lo)));
     let remediation = Remediation::from(text).run([up]);
     let found = Finding::failure(Cause::LoopbackDown, evidence, summary, remediation)

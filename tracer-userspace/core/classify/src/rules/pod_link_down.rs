@@ -437,23 +437,19 @@ fn finding(
         evidence.insert(0, culprit::evidence(*time, change));
     }
     let by = culprit.as_ref().map(|c| format!(" (set down by pid {} `{}`)", c.pid, c.comm)).unwrap_or_default();
-    let summary = format!(
-        "{device}{} {state}{by}: {} cannot be reached over it",
-        in_namespace(case, Some(netns)),
-        case.attempt.flow.dst
-    );
-    let (place, link) = (in_namespace(case, Some(netns)), shell::link(device));
+    let (dst, place) = (case.attempt.flow.dst, in_namespace(case, Some(netns)));
+    let summary = format!("{device}{place} {state}{by}: {dst} cannot be reached over it");
     // The node's own address is no pod's.
-    let or_delete = match case.node.has_pod(case.attempt.flow.dst.ip()) || !case.node.is_a_node(netns) {
+    let or_delete = match case.node.has_pod(dst.ip()) || !case.node.is_a_node(netns) {
         true => ", or delete the pod, so that its sandbox is made again",
         false => "",
     };
     let text = format!(
         "Set {device} up{place}{or_delete}. Routes and IPv6 addresses went with the link, and may not come back by themselves"
     );
-    let up = run_in(case, Some(netns), format!("ip link set {link} up"));
-    let remediation = Remediation::from(text).run([up]);
-    let found = Finding::failure(Cause::PodLinkDown, evidence, summary, remediation).with_culprit(culprit);
+    let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));
+    let fix = Remediation::from(text).run([up]);
+    let found = Finding::failure(Cause::PodLinkDown, evidence, summary, fix).with_culprit(culprit);
     Finding { decided_at, ..found }.rests_on_lost_packet()
 }
 

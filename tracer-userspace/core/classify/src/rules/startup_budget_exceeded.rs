@@ -181,11 +181,8 @@ fn finding(
     let waited = at.saturating_sub(since) as f64 / 1e9;
     // The start of a run is known in whole seconds.
     let after = if start.run.is_some() { format!("{waited:.0} s") } else { format!("{waited:.1} s") };
-    if let Some(began) = start.run {
-        evidence.insert(0, history::of_start(case, began));
-    } else if let Some(made) = start.made {
-        evidence.insert(0, of_namespace(case, netns, made));
-    }
+    let of_run = start.run.map(|began| history::of_start(case, began));
+    evidence.splice(0..0, of_run.or_else(|| Some(of_namespace(case, netns, start.made?))));
     let kind = spec.probe_type;
     let never = case.matched.probed_container().is_some_and(|(_, container)| container.never_restarted);
     let then = if never { "ends it now, and does not start it again (restartPolicy Never)" } else { "restarts it now" };
