@@ -462,22 +462,15 @@ mod tests {
     }
 
     #[test]
-    fn the_next_pod_with_the_address_starts_at_one_failure() {
-        let mut stream = Stream::new().http_readiness().clone();
-        answered(&mut stream, 100, 500);
-        answered(&mut stream, 101, 500);
-        stream.http_readiness_of("other");
-        answered(&mut stream, 102, 500);
-        assert_eq!(stream.in_a_row(), [1, 2, 1].map(Some));
-    }
-
-    #[test]
-    fn a_kubelet_that_restarts_counts_from_one() {
-        let mut stream = Stream::new().http_readiness().clone();
-        answered(&mut stream, 100, 500);
-        answered(&mut stream, 101, 500);
-        stream.again(102).connect().prober_with_pid(4_321).established().answers(500).wait_ms(1);
-        assert_eq!(stream.in_a_row(), [1, 2, 1].map(Some));
+    fn the_next_pod_with_the_address_and_the_next_kubelet_count_from_one() {
+        let mut failed = Stream::new().http_readiness().clone();
+        answered(&mut failed, 100, 500);
+        answered(&mut failed, 101, 500);
+        let mut next_pod = failed.clone();
+        answered(next_pod.http_readiness_of("other"), 102, 500);
+        assert_eq!(next_pod.in_a_row(), [1, 2, 1].map(Some));
+        failed.again(102).connect().prober_with_pid(4_321).established().answers(500).wait_ms(1);
+        assert_eq!(failed.in_a_row(), [1, 2, 1].map(Some), "the kubelet restarted");
     }
 
     /// The kubelet restarts the container at failureThreshold, which is 3, and begins at zero.
@@ -556,20 +549,15 @@ mod tests {
         in_a_row(stream)
     }
 
-    #[test]
-    fn failures_of_two_probes_of_one_port_are_not_added_up() {
-        let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
-        assert!(in_turn(&mut stream.clone(), None, &[503; 6]).is_empty());
-        assert_eq!(in_turn(&mut stream, Some([READINESS, LIVENESS]), &[503; 6]), [3, 3]);
-    }
-
     /// tracer cannot tell which probe succeeded. A success of the liveness probe ends no failures of the readiness
     /// probe; a success of the readiness probe does.
     #[test]
-    fn a_success_of_one_probe_does_not_end_the_failures_of_the_other() {
-        let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
+    fn failures_of_two_probes_of_one_port_are_counted_apart() {
+        let probed = || Stream::new().http_readiness().http_liveness_too().clone();
+        assert!(in_turn(&mut probed(), None, &[503; 6]).is_empty());
+        assert_eq!(in_turn(&mut probed(), Some([READINESS, LIVENESS]), &[503; 6]), [3, 3]);
         let answers = [[503, 200], [503, 200], [503, 200], [200, 200], [503, 200], [503, 200]].concat();
-        assert_eq!(in_turn(&mut stream, Some([READINESS, LIVENESS]), &answers), [2]);
+        assert_eq!(in_turn(&mut probed(), Some([READINESS, LIVENESS]), &answers), [2]);
     }
 
     #[test]

@@ -168,10 +168,6 @@ mod tests {
     use super::MOST_LISTENERS;
     use tracer_core::testing::*;
 
-    fn causes_with(queues: &[(u32, u32)]) -> Vec<&'static str> {
-        inspected(queues).causes()
-    }
-
     fn inspected(queues: &[(u32, u32)]) -> Stream {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|reading| {
@@ -190,8 +186,8 @@ mod tests {
 
     #[test]
     fn one_full_listener_of_several_is_enough() {
-        assert_eq!(causes_with(&[(0, 1), (2, 1)]), ["accept_queue_overflow"]);
-        assert_eq!(causes_with(&[(0, 1), (1, 1)]), ["unexplained"]);
+        assert_eq!(inspected(&[(0, 1), (2, 1)]).causes(), ["accept_queue_overflow"]);
+        assert_eq!(inspected(&[(0, 1), (1, 1)]).causes(), ["unexplained"]);
     }
 
     /// That the queue is read a moment later is why it is only likely.

@@ -46,25 +46,22 @@ mod tests {
         rule
     }
 
-    #[test]
-    fn only_a_packet_without_an_entry_is_invalid() {
-        assert_eq!(causes(Tracked::No, vec![invalid()]), ["conntrack_invalid"]);
-        assert!(causes(Tracked::Yes, vec![invalid()]).is_empty(), "no rule fits");
-        assert_eq!(causes(Tracked::Untracked, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["firewall_drop"]);
-    }
-
     /// `ct state invalid` in a chain of priority raw fits every packet: none has an entry there yet.
     #[test]
-    fn before_connection_tracking_no_packet_is_invalid() {
-        let early = |priority| FirewallRule { priority: Some(priority), ..invalid() };
-        assert_eq!(causes(Tracked::No, vec![early(-300)]), ["firewall_drop"]);
-        assert_eq!(causes(Tracked::No, vec![early(0)]), ["conntrack_invalid"]);
-    }
-
-    #[test]
-    fn an_earlier_rule_that_may_have_dropped_it_wins() {
-        assert_eq!(causes(Tracked::No, vec![rule("input", RuleVerdict::Drop), invalid()]), ["firewall_drop"]);
-        assert_eq!(causes(Tracked::No, vec![invalid(), rule("input", RuleVerdict::Drop)]), ["conntrack_invalid"]);
+    fn only_a_packet_without_an_entry_is_invalid() {
+        let drop = || rule("input", RuleVerdict::Drop);
+        let at = |priority| FirewallRule { priority: Some(priority), ..invalid() };
+        assert_eq!(causes(Tracked::No, vec![invalid()]), ["conntrack_invalid"]);
+        assert!(causes(Tracked::Yes, vec![invalid()]).is_empty(), "no rule fits");
+        assert_eq!(causes(Tracked::Untracked, vec![invalid(), drop()]), ["firewall_drop"]);
+        assert_eq!(causes(Tracked::No, vec![at(-300)]), ["firewall_drop"], "before connection tracking");
+        assert_eq!(causes(Tracked::No, vec![at(0)]), ["conntrack_invalid"]);
+        assert_eq!(
+            causes(Tracked::No, vec![drop(), invalid()]),
+            ["firewall_drop"],
+            "the earlier rule may have dropped it"
+        );
+        assert_eq!(causes(Tracked::No, vec![invalid(), drop()]), ["conntrack_invalid"]);
     }
 
     /// Before 6.7 `nf_hook_slow` frees both: packets that an nftables rule drops, and those that find the table full.

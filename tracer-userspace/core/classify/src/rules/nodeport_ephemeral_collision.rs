@@ -296,23 +296,21 @@ mod tests {
     }
 
     #[test]
-    fn a_client_of_the_node_port_sends_a_syn() {
-        let mut stream = Stream::new().connect().ipvs(SYN, IpvsOp::Translate).established().clone();
-        stream.closes((10, 11, 20));
-        assert!(stream.causes().is_empty());
+    fn neither_a_client_of_the_node_port_nor_iptables_is_the_cause() {
+        let mut client = Stream::new().connect().ipvs(SYN, IpvsOp::Translate).established().clone();
+        assert!(client.closes((10, 11, 20)).causes().is_empty(), "it sends a SYN");
+        let mut iptables = Stream::new().node_port(ProxyMode::Iptables, 40000, &[]).clone();
+        assert_eq!(iptables.connect().gives_up().causes(), ["unexplained"]);
     }
 
-    #[test]
-    fn the_same_port_under_iptables_is_harmless() {
-        let stream = Stream::new().node_port(ProxyMode::Iptables, 40000, &[]).connect().gives_up().clone();
-        assert_eq!(stream.causes(), ["unexplained"]);
-    }
-
+    /// The table shows a possibility only. The full queue of the listener was observed.
     #[test]
     fn without_the_ipvs_hooks_the_table_is_a_possibility() {
         let mut stream = Stream::new().missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).clone();
-        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().gives_up();
-        assert_eq!(stream.decided(), ("nodeport_ephemeral_collision", Confidence::Possible));
+        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect();
+        assert_eq!(stream.clone().gives_up().decided(), ("nodeport_ephemeral_collision", Confidence::Possible));
+        stream.wait_ms(200).inspection(|reading| reading.listeners = Some(vec![listener(2, 1)]));
+        assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"], "an observed cause goes first");
     }
 
     #[test]
@@ -355,8 +353,7 @@ mod tests {
             let mut stream = Stream::new();
             stream.node_port(ProxyMode::Ipvs, node_port, &["10.88.0.9:80"]).connect();
             fill(&mut stream);
-            let verdict = stream.gives_up().settles().last_verdict();
-            (verdict.cause.name(), verdict.confidence)
+            stream.gives_up().settles().last_decided()
         };
         let at_socket = |stream: &mut Stream| _ = stream.drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv");
         let likely = ("nodeport_ephemeral_collision", Confidence::Likely);
@@ -374,15 +371,6 @@ mod tests {
             });
         };
         assert_eq!(reported(40000, by_ipvs), ("nodeport_ephemeral_collision", Confidence::Proven));
-    }
-
-    /// The table shows a possibility only. The full queue of the listener was observed.
-    #[test]
-    fn an_observed_cause_goes_before_a_possible_one() {
-        let mut stream = Stream::new().missing(Hook::IpvsNatXmit).missing(Hook::IpvsLeave).clone();
-        stream.node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]).connect().wait_ms(200);
-        stream.inspection(|reading| reading.listeners = Some(vec![listener(2, 1)]));
-        assert_eq!(stream.gives_up().causes(), ["accept_queue_overflow"]);
     }
 
     /// Without hooks on functions the source port is not known yet, and a backend looks like any pod of this node.

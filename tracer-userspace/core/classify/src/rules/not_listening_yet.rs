@@ -245,24 +245,18 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_in_the_next_namespace_of_that_number_is_another_pods() {
-        let mut stream = Stream::new();
-        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).netns_made(POD).listens(POD, 8080, true);
-        assert_eq!(stream.causes(), ["connection_refused"]);
-    }
-
-    #[test]
-    fn after_an_earlier_listener_it_is_a_plain_refusal() {
-        let mut stream = Stream::new().netns_made(POD).listens(POD, 8080, true).listens(POD, 8080, false).clone();
-        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8080, true);
-        assert_eq!(stream.causes(), ["connection_refused"]);
-    }
-
-    #[test]
-    fn a_listener_on_another_port_does_not_count() {
-        let mut stream = Stream::new();
-        stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens(POD, 8081, true);
-        assert_eq!(stream.causes(), ["connection_refused"]);
+    fn a_listener_that_shows_no_start_of_this_port_does_not_count() {
+        let refused = |before: fn(&mut Stream), after: fn(&mut Stream)| {
+            let mut stream = Stream::new();
+            before(&mut stream);
+            after(stream.connect().reset_sent(SYN, true, None).wait_ms(1500));
+            stream.causes()
+        };
+        let ended = |stream: &mut Stream| _ = stream.netns_made(POD).listens(POD, 8080, true).listens(POD, 8080, false);
+        assert_eq!(refused(ended, |stream| _ = stream.listens(POD, 8080, true)), ["connection_refused"]);
+        let next_pod = |stream: &mut Stream| _ = stream.netns_made(POD).listens(POD, 8080, true);
+        assert_eq!(refused(|_| (), next_pod), ["connection_refused"], "its namespace has the same number");
+        assert_eq!(refused(|_| (), |stream| _ = stream.listens(POD, 8081, true)), ["connection_refused"]);
     }
 
     /// A container that listened, died, and was started again a second ago.
@@ -276,26 +270,16 @@ mod tests {
 
     #[test]
     fn a_restarted_container_does_not_listen_yet() {
-        let mut stream = restarted();
-        stream.connect().reset_sent(SYN, true, None);
-        assert_eq!(stream.causes(), ["not_listening_yet"]);
-        let mut without = restarted();
-        without.runs(Runs::default()).connect().reset_sent(SYN, true, None);
-        assert_eq!(without.causes(), ["connection_refused"], "the time of the restart is unknown");
-    }
-
-    #[test]
-    fn a_run_that_stopped_listening_is_a_plain_refusal() {
-        let mut stream = restarted();
-        stream.listens(POD, 8080, true).wait_ms(500).listens(POD, 8080, false).connect().reset_sent(SYN, true, None);
-        assert_eq!(stream.causes(), ["connection_refused"]);
-    }
-
-    #[test]
-    fn a_run_that_is_long_past_its_start_is_a_plain_refusal() {
-        let mut stream = restarted();
-        stream.wait_ms(180_000).connect().reset_sent(SYN, true, None);
-        assert_eq!(stream.causes(), ["connection_refused"]);
+        let refused = |since: fn(&mut Stream)| {
+            let mut stream = restarted();
+            since(&mut stream);
+            stream.connect().reset_sent(SYN, true, None).causes()
+        };
+        assert_eq!(refused(|_| ()), ["not_listening_yet"]);
+        assert_eq!(refused(|stream| _ = stream.runs(Runs::default())), ["connection_refused"], "its time is unknown");
+        let listened = |stream: &mut Stream| _ = stream.listens(POD, 8080, true).wait_ms(500).listens(POD, 8080, false);
+        assert_eq!(refused(listened), ["connection_refused"], "this run stopped listening");
+        assert_eq!(refused(|stream| _ = stream.wait_ms(180_000)), ["connection_refused"], "long past its start");
     }
 
     /// A full ring loses all events for a while. A kernel that skips runs of programs does so all the time (7.2).

@@ -152,8 +152,7 @@ fn a_process_that_listens_on_another_port_has_started() {
     let mut two = Stream::new();
     two.liveness(1, 3).second_container().runs(Runs::default()).netns_made(POD).listens(POD, 9090, true);
     refuse(&mut two, 100, 3);
-    let last = two.verdicts().remove(2).verdict;
-    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+    assert_eq!(two.all_decided()[2], ("startup_budget_exceeded", Confidence::Likely));
 }
 
 /// The port belongs to the sidecar, which is gone; this container was restarted because of it.
@@ -174,8 +173,7 @@ fn lost_events_make_an_absent_listener_less_sure() {
         refuse(&mut stream, 100, 1);
         stream.lost_in(place, 1).wait_ms(1000);
         refuse(&mut stream, 200, 3);
-        let last = stream.verdicts().remove(3).verdict;
-        (last.cause.name(), last.confidence)
+        stream.all_decided()[3]
     };
     let known = || Some(Runs::default());
     assert_eq!(spent("ring", None), ("connection_refused", Confidence::Proven));
@@ -270,8 +268,7 @@ fn a_start_before_the_tracer_is_not_proven() {
     let mut stream = Stream::new();
     stream.liveness(1, 3).runs(Runs { restarts: 4, started_boot_ns: Some(1), ..Runs::default() });
     refuse(&mut stream, 100, 3);
-    let last = stream.verdicts().remove(2).verdict;
-    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+    assert_eq!(stream.all_decided()[2], ("startup_budget_exceeded", Confidence::Likely));
 }
 
 /// The process may have listened, and ended before tracer started.
@@ -306,8 +303,7 @@ fn a_start_on_the_hosts_network_is_likely() {
     let mut stream = restarted(4, None);
     stream.on_host_network().listens(POD, 38_211, true);
     refuse(&mut stream, 100, 3);
-    let last = stream.verdicts().remove(2).verdict;
-    assert_eq!((last.cause.name(), last.confidence), ("startup_budget_exceeded", Confidence::Likely));
+    assert_eq!(stream.all_decided()[2], ("startup_budget_exceeded", Confidence::Likely));
 }
 
 /// A liveness probe of 1 s with threshold 3 gets these answers, one each second.
