@@ -202,13 +202,19 @@ mod tests {
         stream.push(ObservationKind::Limits(Box::new(reading)))
     }
 
-    /// The verdict on a command that could not be run, by the counters then. Those of ten seconds before are known, too,
-    /// if there are any.
-    fn not_run(words: &str, before: Option<CgroupCounters>, now: Option<CgroupCounters>) -> Verdict {
+    /// A pod of which these counters were read ten seconds before.
+    fn pod_after(before: Option<CgroupCounters>) -> Stream {
         let mut stream = pod();
         if let Some(before) = before {
             read(&mut stream, |it| it.counters = vec![before]).wait_ms(10_000);
         }
+        stream
+    }
+
+    /// The verdict on a command that could not be run, by the counters then. Those of ten seconds before are known, too,
+    /// if there are any.
+    fn not_run(words: &str, before: Option<CgroupCounters>, now: Option<CgroupCounters>) -> Verdict {
+        let mut stream = pod_after(before);
         stream.kubelet_error(ProbeType::Readiness, ProbeOutput::CommandNotRun, &format!("{RUNC}{words}: unknown"));
         if let Some(now) = now {
             read(stream.wait_ms(20), |it| it.counters = vec![now]);
@@ -288,10 +294,7 @@ mod tests {
 
     /// The verdict on a command that ended with an error, by two readings, or by the second one only.
     fn ended(reason: ProbeOutput, before: Option<CgroupCounters>, now: CgroupCounters) -> VerdictBody {
-        let mut stream = pod();
-        if let Some(before) = before {
-            read(&mut stream, |it| it.counters = vec![before]).wait_ms(10_000);
-        }
+        let mut stream = pod_after(before);
         stream.kubelet(reason);
         read(stream.wait_ms(20), |it| it.counters = vec![now]);
         stream.verdicts().remove(0)
@@ -326,9 +329,7 @@ mod tests {
                 ..Pressure::default()
             };
             let node = Pressure { of: "node".into(), steal_us: Some(cpu_full_us / 2), ..pressure.clone() };
-            let tasks = ServerTasks { count: 1, ..ServerTasks::default() };
-            let cpu_cgroup = Some("/cpu/app".to_owned());
-            let process = ServerProcess { pid: 7, comm: "app".into(), tasks, frozen: None, cpu_cgroup };
+            let process = ServerProcess { cpu_cgroup: Some("/cpu/app".to_owned()), ..server_process(7, 1) };
             let (processes, pressure) = (vec![process], vec![pressure, node]);
             reading.serving = Serving { processes, pressure, incomplete: true, ..Serving::default() };
             let times = throttled_us / 10_000;

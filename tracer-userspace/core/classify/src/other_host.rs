@@ -59,8 +59,7 @@ mod tests {
         for host in ["10.88.0.2", "192.0.2.2"] {
             assert_eq!(asked(host, |_| ()).confidence, Confidence::Proven, "{host}");
         }
-        let service = Service { cluster_ips: vec![address(OUTSIDE)], ..Service::default() };
-        let services = ObservationKind::Services(Services { services: vec![service] });
-        assert_eq!(asked(OUTSIDE, |stream| _ = stream.push(services)).confidence, Confidence::Proven);
+        let of_service = asked(OUTSIDE, |stream| _ = stream.service(80, |it| it.cluster_ips = vec![address(OUTSIDE)]));
+        assert_eq!(of_service.confidence, Confidence::Proven);
     }
 }

@@ -233,14 +233,12 @@ mod tests {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).http_readiness().connect().established();
             for has in readings {
-                let peer = address("10.88.0.1:40000");
-                let held = ServedConnection { peer, unread: 0, unacknowledged: Some(0), accepted: true, pid: None };
-                let serving = Serving {
+                let held = ServedConnection { unacknowledged: Some(0), ..served(0, true) };
+                stream.wait_ms(step_ms).serving(Serving {
+                    no_connection_of: Some(held.peer).filter(|_| !has),
                     connection: Some(held).filter(|_| *has),
-                    no_connection_of: Some(peer).filter(|_| !has),
                     ..Serving::default()
-                };
-                stream.wait_ms(step_ms).inspection(|reading| reading.serving = Some(Box::new(serving)));
+                });
             }
             let rest = 1_000 - step_ms * readings.len() as u64;
             stream.wait_ms(rest).closes((100, 101, 0)).wait_ms(5).tick().verdict()
@@ -262,15 +260,8 @@ mod tests {
     fn each_listener_of_several_has_a_queue_of_its_own() {
         let reported = |listeners: usize| {
             let mut stream = Stream::new().links(true, &["10.88.0.1"]).http_readiness().connect().established().clone();
-            let tasks = ServerTasks { count: 1, ..ServerTasks::default() };
-            let process = |pid| {
-                let (comm, tasks) = ("app".into(), tasks.clone());
-                ServerProcess { pid, comm, tasks, frozen: None, cpu_cgroup: None }
-            };
-            let peer = address("10.88.0.1:40000");
-            let waits = ServedConnection { peer, unread: 100, unacknowledged: None, accepted: false, pid: None };
-            let serving =
-                Serving { processes: vec![process(7), process(8)], connection: Some(waits), ..Serving::default() };
+            let (processes, connection) = ([7, 8].map(|pid| server_process(pid, 1)).into(), Some(served(100, false)));
+            let serving = Serving { processes, connection, ..Serving::default() };
             stream.wait_ms(700).inspection(|reading| {
                 reading.listeners = Some(vec![listener(0, 64); listeners]);
                 reading.serving = Some(Box::new(serving));
@@ -294,12 +285,10 @@ mod tests {
         let silent = |after_ms: u64, peer: &str| {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).http_readiness().connect().established().wait_ms(after_ms);
-            let no_connection_of = Some(address(peer));
-            let serving = Some(Box::new(Serving { no_connection_of, ..Serving::default() }));
-            stream.inspection(|reading| reading.serving = serving);
-            // Of another attempt, which waits for the same target.
-            let other = Serving { no_connection_of: Some(address("10.88.0.1:40009")), ..Serving::default() };
-            stream.inspection(|reading| reading.serving = Some(Box::new(other)));
+            // The second one is of another attempt, which waits for the same target.
+            for peer in [peer, "10.88.0.1:40009"] {
+                stream.serving(Serving { no_connection_of: Some(address(peer)), ..Serving::default() });
+            }
             stream.wait_ms(1_000 - after_ms).closes((100, 101, 0)).wait_ms(5).tick();
             let verdict = stream.verdict();
             assert_eq!(verdict.cause.name(), "slow_response");

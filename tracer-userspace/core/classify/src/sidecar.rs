@@ -232,12 +232,9 @@ mod tests {
     fn an_agent_that_is_silent_waits_for_the_application() {
         let mut stream = Stream::new();
         stream.http_readiness_at("/app-health/shop/readyz").connect().established().wait_ms(500);
-        let (comm, peer) = ("pilot-agent".to_owned(), address("10.88.0.1:40000"));
-        let connection = ServedConnection { peer, unread: 0, unacknowledged: None, accepted: true, pid: Some(7) };
-        let processes =
-            vec![ServerProcess { pid: 7, comm, tasks: ServerTasks::default(), frozen: None, cpu_cgroup: None }];
-        let serving = Serving { processes, connection: Some(connection), ..Serving::default() };
-        stream.inspection(|reading| reading.serving = Some(Box::new(serving)));
+        let agent = ServerProcess { comm: "pilot-agent".into(), ..server_process(7, 0) };
+        let connection = Some(ServedConnection { pid: Some(7), ..served(0, true) });
+        stream.serving(Serving { processes: vec![agent], connection, ..Serving::default() });
         let verdict = stream.wait_ms(500).closes((100, 101, 0)).verdict();
         assert_eq!(verdict.cause.name(), "slow_response");
         let words =

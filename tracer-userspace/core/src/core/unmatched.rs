@@ -188,6 +188,9 @@ fn is_closed_late(attempt: &Attempt, written: u64) -> bool {
 mod tests {
     use crate::testing::*;
 
+    const NOT_CONNECTED: &str =
+        "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
+
     fn answered(stream: &mut Stream, conn: u64) {
         stream.again(conn).connect().established().answers(200);
     }
@@ -332,8 +335,7 @@ mod tests {
     #[test]
     fn a_failure_to_connect_is_not_reported_again_after_a_refused_connect() {
         let mut stream = Stream::new().grpc_readiness(1).connect().refused().wait_ms(1_002).clone();
-        let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
-        stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
+        stream.kubelet_messages(ProbeType::Readiness, NOT_CONNECTED).wait_ms(600).tick();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
@@ -342,8 +344,7 @@ mod tests {
     fn a_grpc_outcome_is_not_about_the_last_attempt_after_a_refused_one() {
         let mut stream = Stream::new().grpc_readiness(1).connect().refused().wait_ms(1_001).clone();
         stream.again(8).connect().established().closes((0, 1, 0)).wait_ms(9);
-        let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
-        stream.kubelet_messages(ProbeType::Readiness, words).wait_ms(600).tick();
+        stream.kubelet_messages(ProbeType::Readiness, NOT_CONNECTED).wait_ms(600).tick();
         assert_eq!(stream.causes(), ["connection_refused"]);
     }
 
@@ -354,8 +355,7 @@ mod tests {
             let mut stream = Stream::new();
             let pod = Pod { addrs: vec![[10, 88, 0, 2].into()], ..Pod::default() };
             dial(stream.push(ObservationKind::Pods(Pods { pods: vec![pod] })).connect());
-            let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
-            stream.kubelet_messages(ProbeType::Readiness, words);
+            stream.kubelet_messages(ProbeType::Readiness, NOT_CONNECTED);
             stream.last_kubelet_probe().dst = "10.88.0.2:8080".parse().ok();
             stream.wait_ms(600).tick().causes()
         };
@@ -429,8 +429,7 @@ mod tests {
         let verdict_after = |watched_ms, pid, fill: fn(&mut Stream)| {
             let mut stream = Stream::new().grpc_readiness(1).wait_ms(watched_ms).clone();
             fill(&mut stream);
-            let words = "timeout: failed to connect service \"10.88.0.2:8080\" within 1s: context deadline exceeded";
-            stream.wait_ms(1_000).kubelet_messages(ProbeType::Readiness, words);
+            stream.wait_ms(1_000).kubelet_messages(ProbeType::Readiness, NOT_CONNECTED);
             stream.last_kubelet_probe().pid = pid;
             stream.wait_ms(600).tick().all_decided().pop()
         };

@@ -87,12 +87,15 @@ mod tests {
         );
     }
 
+    /// The states of the new records after each reading.
+    fn reports() -> impl FnMut(&[(&str, &str, Status)]) -> Vec<Status> {
+        let mut known = Known::default();
+        move |of| new_records(&findings(of), &mut known).iter().map(|it| it.status).collect()
+    }
+
     #[test]
     fn a_second_fault_of_a_check_and_the_end_of_all_are_reported() {
-        let mut known = Known::default();
-        let mut reports = |of: &[(&str, &str, Status)]| {
-            new_records(&findings(of), &mut known).iter().map(|it| it.status).collect::<Vec<_>>()
-        };
+        let mut reports = reports();
         assert_eq!(reports(&[("policy", "v4", Status::Warn)]), [Status::Warn]);
         assert_eq!(reports(&[("policy", "v4", Status::Warn), ("policy", "v6", Status::Warn)]), [Status::Warn]);
         assert_eq!(reports(&[("policy", "v6", Status::Warn)]), [], "the other one is left");
@@ -103,10 +106,7 @@ mod tests {
     /// Who reads the records keeps the last status of each check.
     #[test]
     fn the_last_record_of_a_check_is_of_its_worst_place() {
-        let mut known = Known::default();
-        let mut reports = |of: &[(&str, &str, Status)]| {
-            new_records(&findings(of), &mut known).iter().map(|it| it.status).collect::<Vec<_>>()
-        };
+        let mut reports = reports();
         let v4 = ("forward", "v4", Status::Fail);
         assert_eq!(reports(&[v4, ("forward", "v6", Status::Fail)]), [Status::Fail; 2]);
         assert_eq!(reports(&[v4, ("forward", "v6", Status::Ok)]), [Status::Ok, Status::Fail]);

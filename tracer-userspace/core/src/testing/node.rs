@@ -11,6 +11,11 @@ impl Stream {
         self.push(ObservationKind::Inspection(Box::new(reading)))
     }
 
+    /// An inspection of the target shows its server.
+    pub fn serving(&mut self, serving: Serving) -> &mut Self {
+        self.inspection(|reading| reading.serving = Some(Box::new(serving)))
+    }
+
     /// The sockets of the target's pod are read.
     pub fn pod_sockets(&mut self, fill: impl FnOnce(&mut PodSockets)) -> &mut Self {
         let mut reading = PodSockets::nothing(NODE, self.flow.dst, Some(POD));

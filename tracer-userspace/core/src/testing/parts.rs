@@ -63,6 +63,17 @@ pub fn listener(waiting: u32, backlog: u32) -> ListenerState {
     ListenerState { addr: address("0.0.0.0:8080"), waiting, backlog, half_open: None }
 }
 
+/// A process of the server, with so many threads.
+pub fn server_process(pid: u32, threads: u32) -> ServerProcess {
+    let tasks = ServerTasks { count: threads, ..ServerTasks::default() };
+    ServerProcess { pid, comm: "app".into(), tasks, frozen: None, cpu_cgroup: None }
+}
+
+/// The target's end of the attempt's connection.
+pub fn served(unread: u32, accepted: bool) -> ServedConnection {
+    ServedConnection { peer: address("10.88.0.1:40000"), unread, unacknowledged: None, accepted, pid: None }
+}
+
 /// Somebody sets a link up or down.
 pub fn link_change(netns: Netns, ifindex: u32, name: &str, up: bool) -> LinkChange {
     LinkChange {

@@ -238,17 +238,10 @@ mod tests {
         let verdict = |function: &str| {
             let mut stream = Stream::new().connect().clone();
             for _ in 0..5 {
-                let blocked_in = Some(function.to_owned());
-                let tasks = ServerTasks {
-                    count: 1,
-                    blocked: 1,
-                    blocked_in,
-                    ran_ns: Some(7),
-                    waited_ns: Some(7),
-                    ..ServerTasks::default()
-                };
-                let process = ServerProcess { pid: 7, comm: "app".into(), tasks, frozen: None, cpu_cgroup: None };
-                let serving = Serving { processes: vec![process], ..Serving::default() };
+                let mut server = server_process(7, 1);
+                (server.tasks.blocked, server.tasks.blocked_in) = (1, Some(function.to_owned()));
+                (server.tasks.ran_ns, server.tasks.waited_ns) = (Some(7), Some(7));
+                let serving = Serving { processes: vec![server], ..Serving::default() };
                 stream.wait_ms(300).inspection(|reading| {
                     reading.listeners = Some(vec![listener(2, 1)]);
                     reading.serving = Some(Box::new(serving));

@@ -277,11 +277,9 @@ mod tests {
         assert_ends(&unserved.summary, words);
         assert_has(&unserved.remediation, &["--nodeport-addresses", "nft list set ip kube-proxy nodeport-ips"]);
         let listed = verdict(NODE, |stream| {
-            let ports = vec![ServicePort { name: None, port: 80, node_port: Some(30_090) }];
-            let new = Service { namespace: "default".into(), name: "new".into(), ports, ..Service::default() };
-            stream.push(ObservationKind::Services(Services { services: vec![new] })).again_to(8, "127.0.0.1:30090");
+            stream.service(80, |it| it.ports[0].node_port = Some(30_090)).again_to(8, "127.0.0.1:30090");
         });
-        assert_has(&listed.summary, &["30090 is a NodePort of Service default/new, and the rules on this node"]);
+        assert_has(&listed.summary, &["30090 is a NodePort of Service shop/cart, and the rules on this node"]);
         let external = verdict(NODE, |stream| {
             stream.links(true, &["10.88.0.1"]).service(9100, |it| it.external_ips = vec![address("10.88.0.1")]);
             stream.again_to(8, "10.88.0.1:9100");

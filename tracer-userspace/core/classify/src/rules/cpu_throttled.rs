@@ -111,10 +111,8 @@ mod tests {
 
     /// The cgroup is throttled 10 ms each time. The processes of `server` listen.
     fn slow_in(stream: &mut Stream, cgroup: &str, times: u64, server: Option<&str>) -> Verdict {
-        let processes = server.map(|cgroup| {
-            let (comm, cpu_cgroup) = ("app".to_owned(), Some(cgroup.to_owned()));
-            vec![ServerProcess { pid: 7, comm, tasks: ServerTasks::default(), frozen: None, cpu_cgroup }]
-        });
+        let processes =
+            server.map(|cgroup| vec![ServerProcess { cpu_cgroup: Some(cgroup.to_owned()), ..server_process(7, 0) }]);
         let read = |reading: &mut Inspection, times: u64| {
             let counted = |cgroup: &str, times| Throttled { cgroup: cgroup.into(), times, micros: times * 10_000 };
             reading.throttled = vec![counted("/kubepods/pod0", 3), counted(cgroup, times)];

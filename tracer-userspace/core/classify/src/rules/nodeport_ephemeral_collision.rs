@@ -272,16 +272,9 @@ mod tests {
     /// The table was read before the Service was made.
     #[test]
     fn the_list_of_services_names_a_node_port_that_no_table_has() {
-        let ports = vec![ServicePort { name: None, port: 80, node_port: Some(40_000) }];
-        let (namespace, name) = ("shop".into(), "cart".into());
-        let cart = Service { namespace, name, ports, ..Service::default() };
-        let mut stream = Stream::new();
-        stream
-            .push(ObservationKind::Services(Services { services: vec![cart] }))
-            .connect()
-            .ipvs(SYN_ACK, IpvsOp::Translate);
-        let summary = &stream.verdict().summary;
-        assert_has(&summary, &["is a NodePort of Service shop/cart;"]);
+        let mut stream = Stream::new().service(80, |it| it.ports[0].node_port = Some(40_000)).clone();
+        let verdict = stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdict();
+        assert_has(&verdict.summary, &["is a NodePort of Service shop/cart;"]);
     }
 
     /// kube-proxy sets the weight of a backend that ends to 0 (`ip_vs_schedule` skips it).

@@ -156,12 +156,14 @@ pub(super) fn may_be_startup_probe(case: &Case<'_>) -> bool {
 mod tests {
     use tracer_core::testing::*;
 
+    /// The fix after a refusal in a new pod that is probed so.
+    fn fix(probed: fn(&mut Stream) -> &mut Stream) -> Remediation {
+        let mut stream = Stream::new();
+        probed(stream.netns_made(POD)).connect().reset_sent(SYN, true, None).verdict().remediation
+    }
+
     #[test]
     fn a_startup_probe_is_not_advised_to_a_container_that_has_one() {
-        let fix = |probed: fn(&mut Stream) -> &mut Stream| {
-            let mut stream = Stream::new();
-            probed(stream.netns_made(POD)).connect().reset_sent(SYN, true, None).verdict().remediation
-        };
         assert_has(&fix(Stream::http_startup), &["within the budget of its startupProbe"]);
         assert_lacks(&fix(Stream::http_startup), &["Give the container a startupProbe"]);
         assert_has(&fix(|stream| stream.liveness(10, 3)), &["Give the container a startupProbe"]);
@@ -170,10 +172,6 @@ mod tests {
     /// A rolling update: nothing restarts a container for a failed readiness probe.
     #[test]
     fn a_start_that_only_a_readiness_probe_meets_needs_no_startup_probe() {
-        let fix = |probed: fn(&mut Stream) -> &mut Stream| {
-            let mut stream = Stream::new();
-            probed(stream.netns_made(POD)).connect().reset_sent(SYN, true, None).verdict().remediation
-        };
         let of_readiness = fix(Stream::http_readiness);
         assert_starts(&of_readiness, "Nothing, if it listens soon: the pod gets no traffic of its Services until then");
         assert_has(&of_readiness, &["initialDelaySeconds"]);

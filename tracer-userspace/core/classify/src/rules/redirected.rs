@@ -93,10 +93,7 @@ mod tests {
     #[test]
     fn a_refusal_at_the_endpoint_of_a_service_is_one_of_its_target_port() {
         let mut stream = Stream::to("10.96.0.9:80");
-        let ports = vec![ServicePort { name: None, port: 80, node_port: None }];
-        let (namespace, name, cluster_ips) = ("default".into(), "web".into(), vec![address("10.96.0.9")]);
-        let web = Service { namespace, name, cluster_ips, ports, ..Service::default() };
-        stream.push(ObservationKind::Services(Services { services: vec![web] })).connect();
+        stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]).connect();
         stream.last_connect().flow.src.set_port(0);
         let endpoint = Flow { dst: address("10.88.0.2:8081"), ..redirected() };
         stream.reset_sent_on(endpoint.reversed(), SYN, true, None).last_reset_sent().via = Via::Translated;
@@ -106,9 +103,9 @@ mod tests {
         assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
         assert_has(
             &verdict.summary,
-            &["nobody listens on 10.88.0.2:8081", "where Service default/web sends 10.96.0.9:80"],
+            &["nobody listens on 10.88.0.2:8081", "where Service shop/cart sends 10.96.0.9:80"],
         );
-        assert_has(&verdict.remediation, &["Correct targetPort of Service default/web", "listen on 8081"]);
+        assert_has(&verdict.remediation, &["Correct targetPort of Service shop/cart", "listen on 8081"]);
     }
 
     /// Kernels without the hook for a RST without a socket.

@@ -234,10 +234,8 @@ mod tests {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).http_readiness().connect().established().wait_ms(200);
             let serving = |bytes| {
-                let peer = address("10.88.0.1:40000");
-                let unacknowledged = Some(bytes);
-                let connection = ServedConnection { peer, unread: 0, unacknowledged, accepted: true, pid: None };
-                Some(Box::new(Serving { connection: Some(connection), ..Serving::default() }))
+                let connection = Some(ServedConnection { unacknowledged: Some(bytes), ..served(0, true) });
+                Some(Box::new(Serving { connection, ..Serving::default() }))
             };
             stream.inspection(|reading| {
                 reading.serving = serving(0);

@@ -159,8 +159,7 @@ mod tests {
     use tracer_core::testing::*;
 
     fn process(pid: u32, fill: impl FnOnce(&mut ServerProcess)) -> ServerProcess {
-        let tasks = ServerTasks { count: 2, ..ServerTasks::default() };
-        let mut process = ServerProcess { pid, comm: "app".into(), tasks, frozen: None, cpu_cgroup: None };
+        let mut process = server_process(pid, 2);
         fill(&mut process);
         process
     }
@@ -186,12 +185,8 @@ mod tests {
     fn silent_for(ms: u64, inspections: &[&[ServerProcess]]) -> Stream {
         let mut stream = Stream::new().connect().established().clone();
         for processes in inspections {
-            let peer = address("10.88.0.1:40000");
-            let connection =
-                Some(ServedConnection { peer, unread: 100, unacknowledged: None, accepted: false, pid: None });
-            let processes = processes.to_vec();
-            let serving = Serving { processes, connection, ..Serving::default() };
-            stream.wait_ms(300).inspection(|reading| reading.serving = Some(Box::new(serving)));
+            let (processes, connection) = (processes.to_vec(), Some(served(100, false)));
+            stream.wait_ms(300).serving(Serving { processes, connection, ..Serving::default() });
         }
         stream.wait_ms(ms).closes((100, 101, 0));
         stream
@@ -231,11 +226,9 @@ mod tests {
         let decided = |holder: u32, unread: u32| {
             let mut stream = Stream::new().connect().established().clone();
             for _ in 0..2 {
-                let (peer, pid) = (address("10.88.0.1:40000"), Some(holder));
-                let connection = Some(ServedConnection { peer, unread, unacknowledged: None, accepted: true, pid });
+                let connection = Some(ServedConnection { pid: Some(holder), ..served(unread, true) });
                 let processes = vec![running(7), stopped(8)];
-                let serving = Serving { processes, connection, ..Serving::default() };
-                stream.wait_ms(300).inspection(|reading| reading.serving = Some(Box::new(serving)));
+                stream.wait_ms(300).serving(Serving { processes, connection, ..Serving::default() });
             }
             stream.wait_ms(900).closes((100, 101, 0)).verdict()
         };
@@ -305,8 +298,8 @@ mod tests {
     fn a_process_that_was_not_read_may_hold_the_socket_too() {
         let mut stream = Stream::new().connect().established().clone();
         for _ in 0..2 {
-            let serving = Serving { processes: vec![stopped(7)], incomplete: true, ..Serving::default() };
-            stream.wait_ms(300).inspection(|reading| reading.serving = Some(Box::new(serving)));
+            let processes = vec![stopped(7)];
+            stream.wait_ms(300).serving(Serving { processes, incomplete: true, ..Serving::default() });
         }
         stream.wait_ms(1_000).closes((100, 101, 0));
         assert_eq!(stream.causes(), ["slow_response"]);

@@ -382,8 +382,7 @@ mod tests {
     type Read = fn(u64) -> Serving;
 
     fn server(tasks: ServerTasks) -> Serving {
-        let process = ServerProcess { pid: 7, comm: "app".into(), tasks, frozen: None, cpu_cgroup: None };
-        Serving { processes: vec![process], ..Serving::default() }
+        Serving { processes: vec![ServerProcess { tasks, ..server_process(7, 0) }], ..Serving::default() }
     }
 
     fn under(pressure: Pressure) -> Serving {
@@ -419,9 +418,7 @@ mod tests {
     fn verdict_with(more_ms: u64, (unread, accepted): (u32, bool), read: Read, throttled: u64) -> Verdict {
         let mut stream = Stream::new().connect().established().wait_ms(200).clone();
         for ms in [0, 300, 600] {
-            let peer = address("10.88.0.1:40000");
-            let connection = Some(ServedConnection { peer, unread, unacknowledged: None, accepted, pid: None });
-            let serving = Serving { connection, ..read(ms) };
+            let serving = Serving { connection: Some(served(unread, accepted)), ..read(ms) };
             let throttled = Throttled { cgroup: "/pod".into(), times: throttled * ms, micros: throttled * ms * 10 };
             stream.inspection(|reading| {
                 reading.serving = Some(Box::new(serving));

@@ -95,10 +95,8 @@ mod tests {
         let decided = |accepted: bool, unread: u32| {
             let mut stream =
                 Stream::new().links(true, &["10.88.0.1"]).https_readiness().connect().established().clone();
-            let peer = address("10.88.0.1:40000");
-            let connection = ServedConnection { peer, unread, unacknowledged: None, accepted, pid: None };
-            let serving = Serving { connection: Some(connection), ..Serving::default() };
-            stream.wait_ms(500).inspection(|reading| reading.serving = Some(Box::new(serving)));
+            let connection = Some(served(unread, accepted));
+            stream.wait_ms(500).serving(Serving { connection, ..Serving::default() });
             stream.wait_ms(501).closes((280, 281, 0)).verdict().cause.name()
         };
         assert_eq!(decided(false, 280), "slow_response");

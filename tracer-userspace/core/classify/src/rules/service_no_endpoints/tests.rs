@@ -269,14 +269,11 @@ fn a_service_that_only_the_list_has_shows_that_kube_proxy_is_behind() {
     let invalid = "Reject traffic to invalid ports of ClusterIPs";
     let check = of_kube_proxy_1_36("cluster-ips-check", invalid, When::default());
     let mut stream = Stream::to("10.96.0.9:80");
-    let (name, cluster_ips) = ("new".into(), vec![address("10.96.0.9")]);
-    let ports = vec![ServicePort { name: None, port: 80, node_port: None }];
-    let new = Service { namespace: "default".into(), name, cluster_ips, ports, ..Service::default() };
-    stream.push(ObservationKind::Services(Services { services: vec![new] })).connect();
+    stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]).connect();
     stream.icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(firewall(NODE, vec![check])).gives_up();
     let verdict = stream.last_verdict();
     assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Likely));
-    let words = "Service default/new has 10.96.0.9:80, and the rules on this node do not have it: kube-proxy's rule";
+    let words = "Service shop/cart has 10.96.0.9:80, and the rules on this node do not have it: kube-proxy's rule";
     assert_starts(&verdict.summary, words);
     assert_has(&verdict.remediation, &["kube-proxy on this node is behind", "k8s-app=kube-proxy"]);
 }
