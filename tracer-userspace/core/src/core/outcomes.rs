@@ -288,19 +288,15 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_only_the_kubelet_can_read_gives_the_cause() {
-        let mut stream = Stream::new().http_readiness().connect().established().clone();
-        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Status(503));
-        assert_eq!(stream.quoted(), [("app_status_failure", true)]);
-    }
-
-    #[test]
-    fn a_failure_that_only_the_kubelet_saw_is_unexplained() {
-        let mut stream = Stream::new().http_readiness().connect().established().clone();
-        stream.closes((100, 101, 200)).kubelet(ProbeOutput::Network);
-        let verdicts = stream.verdicts();
-        assert_eq!(stream.quoted(), [("unexplained", true)]);
-        assert_has(&verdicts[0].verdict.summary, &["as the kubelet reports"]);
+    fn a_status_that_only_the_kubelet_can_read_gives_the_cause_and_another_failure_none() {
+        let reported = |reason| {
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
+            stream.closes((100, 101, 200)).kubelet(reason).clone()
+        };
+        assert_eq!(reported(ProbeOutput::Status(503)).quoted(), [("app_status_failure", true)]);
+        let other = reported(ProbeOutput::Network);
+        assert_eq!(other.quoted(), [("unexplained", true)]);
+        assert_has(&other.verdict().summary, &["as the kubelet reports"]);
     }
 
     /// Liveness and readiness on one port: one has no answer in time, the other one an answer with status 503.

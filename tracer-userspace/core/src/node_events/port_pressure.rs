@@ -170,10 +170,12 @@ mod tests {
         node
     }
 
+    fn pressure(users: Vec<PortUser>) -> PortPressure {
+        PortPressure { window_ns: 60_000_000_000, users, ..PortPressure::default() }
+    }
+
     fn body_of(node: &Node) -> NodeBody {
-        let users = vec![user("node-cache", 60)];
-        let pressure =
-            PortPressure { window_ns: 60_000_000_000, time_wait: Some(849), users, ..PortPressure::default() };
+        let pressure = PortPressure { time_wait: Some(849), ..pressure(vec![user("node-cache", 60)]) };
         record_of(&pressure, node).expect("a record")
     }
 
@@ -204,8 +206,7 @@ mod tests {
         let links = tracer_model::event::Links { netns: Netns(1), cookie: None, links: Vec::new() };
         node.observe(&Observation { time_boot_ns: 2, kind: ObservationKind::Links(links) });
         let pod = PortUser { netns: Some(Netns(2)), ..user("in-a-pod", 9000) };
-        let users = vec![pod.clone(), user("node-cache", 900)];
-        let both = PortPressure { window_ns: 60_000_000_000, users, ..PortPressure::default() };
+        let both = pressure(vec![pod.clone(), user("node-cache", 900)]);
         let body = record_of(&both, &node).expect("a record");
         assert!(body.summary.contains("node-cache") && !body.summary.contains("in-a-pod"), "{}", body.summary);
         assert_eq!(body.ports.expect("ports").users.len(), 1);
@@ -216,11 +217,8 @@ mod tests {
     fn the_end_of_a_run_reports_no_small_use() {
         let node = node(Vec::new());
         let body_of = |connects, time_wait, regular| {
-            let users = vec![user("kubelet", connects)];
-            let time_wait = Some(time_wait);
-            let window_ns = 60_000_000_000;
-            record_of(&PortPressure { window_ns, users, regular, time_wait, ..PortPressure::default() }, &node)
-                .is_some()
+            let pressure = pressure(vec![user("kubelet", connects)]);
+            record_of(&PortPressure { regular, time_wait: Some(time_wait), ..pressure }, &node).is_some()
         };
         assert!(!body_of(120, 50, false), "2/s, and half a percent of the ports");
         assert!(body_of(120, 50, true), "a daemon reports it each minute");

@@ -36,7 +36,7 @@ impl Stream {
         self.netns_op(netns, NetnsOpKind::Switch)
     }
 
-    fn netns_op(&mut self, netns: Netns, op: NetnsOpKind) -> &mut Self {
+    pub fn netns_op(&mut self, netns: Netns, op: NetnsOpKind) -> &mut Self {
         self.push(ObservationKind::NetnsOp(NetnsOp { actor: prober(), ancestors: Vec::new(), netns, op }))
     }
 

@@ -126,11 +126,10 @@ const fn keys(netns: Netns, first: u16, last: u16) -> RangeInclusive<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::event::Actor;
+    use tracer_core::testing::prober;
 
     fn listen(netns: u32, begins: bool) -> Listen {
-        let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
-        Listen { netns: Netns(netns), addr: ([0, 0, 0, 0], 80).into(), actor, begins, bound: false }
+        Listen { netns: Netns(netns), addr: ([0, 0, 0, 0], 80).into(), actor: prober(), begins, bound: false }
     }
 
     const DST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 88, 0, 2)), 80);

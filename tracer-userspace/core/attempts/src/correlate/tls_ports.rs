@@ -101,8 +101,7 @@ mod tests {
     }
 
     fn end(netns: Netns, at: &str) -> Listen {
-        let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
-        Listen { netns, addr: address(at), actor, begins: false, bound: false }
+        Listen { netns, addr: address(at), actor: prober(), begins: false, bound: false }
     }
 
     #[test]

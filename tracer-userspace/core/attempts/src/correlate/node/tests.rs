@@ -11,16 +11,11 @@ fn node(stream: &Stream) -> Node {
     node
 }
 
-fn op(netns: Netns, op: NetnsOpKind) -> ObservationKind {
-    let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
-    ObservationKind::NetnsOp(NetnsOp { actor, ancestors: Vec::new(), netns, op })
-}
-
 #[test]
 fn the_end_of_a_namespace_ends_its_listeners() {
     let mut stream = Stream::new().netns_made(POD).listens(POD, 8080, true).listens(NODE, 8080, true).clone();
     assert!(node(&stream).listeners.knows(POD, DST) && node(&stream).namespaces.made(POD).is_some());
-    let node = self::node(stream.push(op(POD, NetnsOpKind::End)));
+    let node = self::node(stream.netns_op(POD, NetnsOpKind::End));
     assert!(!node.listeners.knows(POD, DST) && node.namespaces.made(POD).is_none());
     assert!(node.listeners.knows(NODE, DST), "another namespace's");
 }
@@ -30,7 +25,7 @@ fn a_new_namespace_has_no_links_and_listeners_of_an_older_one_with_its_number() 
     let mut stream = Stream::new().links(true, &["10.88.0.1"]).listens(NODE, 8080, true).clone();
     let addr = address("10.88.0.1");
     assert!(node(&stream).owns(NODE, addr));
-    let node = self::node(stream.push(op(NODE, NetnsOpKind::Unshare)));
+    let node = self::node(stream.netns_op(NODE, NetnsOpKind::Unshare));
     assert!(!node.owns(NODE, addr) && !node.listeners.knows(NODE, DST));
 }
 
@@ -43,7 +38,7 @@ fn nothing_of_an_ended_namespace_is_known_of_the_next_one_with_its_number() {
         stream.inspection(|_| ()).pod_sockets(|_| ());
         let addr = address("10.88.0.2:443");
         stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
-        ops.iter().for_each(|kind| _ = stream.push(op(POD, *kind)));
+        ops.iter().for_each(|kind| _ = stream.netns_op(POD, *kind));
         let node = node(&stream);
         [
             node.links.down(POD, 2).is_some(),
@@ -72,9 +67,9 @@ fn a_namespace_that_reuses_a_number_of_the_start_is_new() {
     let mut stream = Stream::new();
     let mut start = node(&stream).start.clone().expect("a start");
     start.namespaces.push(POD);
-    stream.push(ObservationKind::Start(Box::new(start))).push(op(POD, NetnsOpKind::Switch));
+    stream.push(ObservationKind::Start(Box::new(start))).netns_op(POD, NetnsOpKind::Switch);
     assert!(node(&stream).namespaces.made(POD).is_none(), "it was there");
-    stream.push(op(POD, NetnsOpKind::End)).push(op(POD, NetnsOpKind::Switch));
+    stream.netns_op(POD, NetnsOpKind::End).netns_op(POD, NetnsOpKind::Switch);
     assert!(node(&stream).namespaces.made(POD).is_some());
 }
 
@@ -87,7 +82,7 @@ fn an_entry_shows_a_new_namespace_only_if_all_old_ones_are_known() {
         let mut start = node(&stream).start.clone().expect("a start");
         start.namespaces_incomplete = incomplete;
         stream.push(ObservationKind::Start(Box::new(start)));
-        ops.iter().for_each(|kind| _ = stream.push(op(POD, *kind)));
+        ops.iter().for_each(|kind| _ = stream.netns_op(POD, *kind));
         node(&stream).namespaces.made(POD).is_some()
     };
     assert!(made(false, &[NetnsOpKind::Switch]) && !made(true, &[NetnsOpKind::Switch]));
