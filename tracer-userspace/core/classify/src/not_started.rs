@@ -11,14 +11,14 @@ pub(super) struct NotStarted {
     pub(super) cause: Cause,
     /// Follows "could not be run: ".
     pub(super) why: &'static str,
-    /// What to do, and what to run on the node for it.
-    fix: (&'static str, &'static [&'static str]),
+    fix: &'static str,
+    /// What to run on the node for it.
+    show: &'static [&'static str],
 }
 
 impl NotStarted {
     pub(super) fn remediation(&self) -> Remediation {
-        let (text, commands) = self.fix;
-        Remediation::from(text).run(commands.iter().copied().map(Command::on_node))
+        Remediation::from(self.fix).run(self.show.iter().copied().map(Command::on_node))
     }
 }
 
@@ -27,30 +27,24 @@ const OUT_OF_MEMORY: NotStarted = NotStarted {
     words: &["oom-killed"],
     cause: Cause::ExecNotRun,
     why: "too little memory for the runtime's own process",
-    fix: (
-        "Raise the container's memory limit, or let it use less: the process that starts the command is charged to it (runc: some 10 MiB). memory.current, memory.max and memory.events of its cgroup show its use and its kills",
-        &["dmesg | grep -i oom"],
-    ),
+    fix: "Raise the container's memory limit, or let it use less: the process that starts the command is charged to it (runc: some 10 MiB). memory.current, memory.max and memory.events of its cgroup show its use and its kills",
+    show: &["dmesg | grep -i oom"],
 };
 
 const OUT_OF_PIDS: NotStarted = NotStarted {
     words: &["resource temporarily unavailable"],
     cause: Cause::ExecNotRun,
     why: "no process could be made: a limit of processes is reached",
-    fix: (
-        "End the processes that the container leaves behind (zombies), or raise the limit: pids.max of the container's cgroup or one above it (podPidsLimit of the kubelet), or kernel.pid_max",
-        &["ps -eo stat,pid,ppid,comm"],
-    ),
+    fix: "End the processes that the container leaves behind (zombies), or raise the limit: pids.max of the container's cgroup or one above it (podPidsLimit of the kubelet), or kernel.pid_max",
+    show: &["ps -eo stat,pid,ppid,comm"],
 };
 
 const KILLED: NotStarted = NotStarted {
     words: &[],
     cause: Cause::ExecFailed,
     why: "a process of its container was killed for lack of memory",
-    fix: (
-        "Raise the container's memory limit, or let it use less: the command is charged to it. memory.current, memory.max and memory.events of its cgroup show its use and its kills",
-        &["dmesg | grep -i oom"],
-    ),
+    fix: "Raise the container's memory limit, or let it use less: the command is charged to it. memory.current, memory.max and memory.events of its cgroup show its use and its kills",
+    show: &["dmesg | grep -i oom"],
 };
 
 /// A limit of the container's cgroup that the kernel counts each time it is reached.
@@ -102,19 +96,15 @@ const CAUSES: &[NotStarted] = &[
         words: &["paused container", "in a paused state", "is paused, unpause the container"],
         cause: Cause::TargetFrozen,
         why: "its container is paused",
-        fix: (
-            "Resume the container. Then find who paused it: a checkpoint, a backup, a debugger or a person",
-            &["ctr -n k8s.io tasks resume CONTAINER-ID"],
-        ),
+        fix: "Resume the container. Then find who paused it: a checkpoint, a backup, a debugger or a person",
+        show: &["ctr -n k8s.io tasks resume CONTAINER-ID"],
     },
     NotStarted {
         words: &["apparmor"],
         cause: Cause::ExecNotRun,
         why: "the AppArmor profile of the container could not be applied",
-        fix: (
-            "Load the AppArmor profile again, if the node does not have it; or correct the container's appArmorProfile",
-            &["aa-status", "journalctl -k -g apparmor", "apparmor_parser -r FILE"],
-        ),
+        fix: "Load the AppArmor profile again, if the node does not have it; or correct the container's appArmorProfile",
+        show: &["aa-status", "journalctl -k -g apparmor", "apparmor_parser -r FILE"],
     },
     OUT_OF_MEMORY,
     // `cpuset_can_attach`, kernel/cgroup/cpuset.c
@@ -122,57 +112,45 @@ const CAUSES: &[NotStarted] = &[
         words: &["cgroup.procs: no space left on device"],
         cause: Cause::ExecNotRun,
         why: "the cpuset of the container's cgroup is empty",
-        fix: (
-            "Compare cpuset.cpus and cpuset.mems of the container's cgroup with those of the cgroups above it: one of them is empty. Find what set it: a CPU that went offline, a static CPU manager, a change by hand",
-            &[],
-        ),
+        fix: "Compare cpuset.cpus and cpuset.mems of the container's cgroup with those of the cgroups above it: one of them is empty. Find what set it: a CPU that went offline, a static CPU manager, a change by hand",
+        show: &[],
     },
     NotStarted {
         words: &["cgroup.procs: no such file or directory", "cgroup.procs: no such device"],
         cause: Cause::ExecNotRun,
         why: "the container's cgroup is gone",
-        fix: (
-            "Nothing, if the container had just ended: its cgroup went with it. If it goes on while the container runs, the cgroup was moved. Then set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime, and delete the pod",
-            &[],
-        ),
+        fix: "Nothing, if the container had just ended: its cgroup went with it. If it goes on while the container runs, the cgroup was moved. Then set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime, and delete the pod",
+        show: &[],
     },
     NotStarted {
         words: &["cgroup"],
         cause: Cause::ExecNotRun,
         why: "the runtime could not use the container's cgroup",
-        fix: (
-            "The container's cgroup is gone or was moved. Set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime. Then delete the pod, so that it gets a new container",
-            &[],
-        ),
+        fix: "The container's cgroup is gone or was moved. Set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime. Then delete the pod, so that it gets a new container",
+        show: &[],
     },
     NotStarted { words: &["cannot allocate memory"], ..OUT_OF_MEMORY },
     NotStarted {
         words: &["no space left on device"],
         cause: Cause::ExecNotRun,
         why: "a file system of the runtime is full",
-        fix: (
-            "Find the full one (/run, /tmp, the runtime's folder in /var/lib), and free it: kubelet and runtime write there for each command",
-            &["df -h", "df -i"],
-        ),
+        fix: "Find the full one (/run, /tmp, the runtime's folder in /var/lib), and free it: kubelet and runtime write there for each command",
+        show: &["df -h", "df -i"],
     },
     NotStarted {
         words: &["too many open files"],
         cause: Cause::ExecNotRun,
         why: "the runtime has no file descriptor left",
-        fix: (
-            "Find the process that holds the file descriptors (containerd, crio, the container's shim), and raise LimitNOFILE of that service, fs.file-max or fs.inotify.max_user_instances",
-            &["ls /proc/$(pidof containerd)/fd | wc -l"],
-        ),
+        fix: "Find the process that holds the file descriptors (containerd, crio, the container's shim), and raise LimitNOFILE of that service, fs.file-max or fs.inotify.max_user_instances",
+        show: &["ls /proc/$(pidof containerd)/fd | wc -l"],
     },
     OUT_OF_PIDS,
     NotStarted {
         words: &["operation not permitted"],
         cause: Cause::ExecNotRun,
         why: "the kernel did not permit the runtime a step of the start (EPERM)",
-        fix: (
-            "Find what denies it: the container's seccomp profile and capabilities, SELinux, AppArmor, or a runtime that is too old for this kernel",
-            &["ausearch -m avc -ts recent", "journalctl -k -g DENIED"],
-        ),
+        fix: "Find what denies it: the container's seccomp profile and capabilities, SELinux, AppArmor, or a runtime that is too old for this kernel",
+        show: &["ausearch -m avc -ts recent", "journalctl -k -g DENIED"],
     },
 ];
 

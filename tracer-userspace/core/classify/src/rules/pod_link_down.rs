@@ -111,13 +111,10 @@ fn is_behind_a_link(case: &Case<'_>, reading: &Inspection) -> bool {
 /// The packets of the last SYN were lost below IP at most: neither netfilter nor a socket or a router refused one. A
 /// device without carrier has a queue that drops all packets (`noop_enqueue`, net/sched/sch_generic.c).
 fn is_lost_below_ip(case: &Case<'_>) -> bool {
-    let below = |d: &PacketDrop| match d.reason.as_deref() {
-        Some("NO_TX_TARGET" | "NEIGH_FAILED" | "NEIGH_DEAD" | "DEV_READY" | "QDISC_DROP" | "NOT_SPECIFIED") => {
-            !is_netfilter(d)
-        }
-        Some(_) => false,
-        None => !is_netfilter(d),
+    let may_be = |reason: &str| {
+        matches!(reason, "NO_TX_TARGET" | "NEIGH_FAILED" | "NEIGH_DEAD" | "DEV_READY" | "QDISC_DROP" | "NOT_SPECIFIED")
     };
+    let below = |d: &PacketDrop| d.reason.as_deref().is_none_or(may_be) && !is_netfilter(d);
     let attempt = case.attempt;
     drops(case).all(|(_, d)| below(d)) && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
 }

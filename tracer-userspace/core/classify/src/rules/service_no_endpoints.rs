@@ -65,8 +65,7 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     };
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let observed = format!("kube-proxy's rule{}", blocked.action(case));
-    let make = |summary, remediation| blocked.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, named, lacking, &observed, make).with_confidence(confidence))
+    Some(of_blocked(case, blocked, named, lacking, &observed).with_confidence(confidence))
 }
 
 /// The proxy's rule for Service addresses is the only one that can have stopped the packet: no Service has that port
@@ -121,8 +120,7 @@ fn by_proxy(case: &Case<'_>) -> Option<Finding> {
     let blame = blocked.blame.as_ref().filter(|blame| of_service(blame))?;
     let named = blame.rules.iter().find_map(|rule| service_of(rule));
     let observed = format!("kube-proxy's rule{}", blocked.action(case));
-    let make = |summary, remediation| blocked.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, named, Lacking::Everywhere, &observed, make).with_confidence(Confidence::Likely))
+    Some(of_blocked(case, blocked, named, Lacking::Everywhere, &observed).with_confidence(Confidence::Likely))
 }
 
 /// No hook shows what IPVS does, and its table has no backend for the Service or NodePort. The SYN was answered with
@@ -152,8 +150,7 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
     let observed = format!("IPVS has no backend for it in its table, and netfilter{}", blocked.action(case));
     let entry =
         evidence_of("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
-    let make = |summary, remediation| blocked.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    let mut found = finding(case, None, lacking, &observed, make);
+    let mut found = of_blocked(case, blocked, None, lacking, &observed);
     found.evidence.push(entry);
     // The missing hook lowers the confidence.
     Some(Finding { rests_on: HOOK, ..found })
@@ -166,8 +163,7 @@ fn by_list(case: &Case<'_>) -> Option<Finding> {
     let foreign = |blame: &Blame<'_>| blame.certain().is_some_and(|rule| !is_of_kube_proxy(rule));
     let blocked = blocked(case).filter(|it| !it.blame.as_ref().is_some_and(foreign))?;
     let observed = format!("netfilter{}", blocked.action(case));
-    let make = |summary, remediation| blocked.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
-    Some(finding(case, None, Lacking::Everywhere, &observed, make).with_confidence(Confidence::Likely))
+    Some(of_blocked(case, blocked, None, Lacking::Everywhere, &observed).with_confidence(Confidence::Likely))
 }
 
 /// The list has no ready endpoint, and a program at tc or XDP dropped the SYN on its way to the Service. Cilium in
@@ -241,6 +237,18 @@ enum Lacking {
 const INTERNAL: &str = "internalTrafficPolicy";
 const EXTERNAL: &str = "externalTrafficPolicy";
 const EITHER: &str = "externalTrafficPolicy or internalTrafficPolicy";
+
+/// The finding, if netfilter stopped a packet.
+fn of_blocked(
+    case: &Case<'_>,
+    blocked: &Blocked<'_>,
+    named: Option<&str>,
+    lacking: Lacking,
+    observed: &str,
+) -> Finding {
+    let make = |summary, remediation| blocked.finding(case, Cause::ServiceNoEndpoints, summary, remediation);
+    finding(case, named, lacking, observed, make)
+}
 
 fn finding(
     case: &Case<'_>,
@@ -328,31 +336,27 @@ fn describe_lack(lacking: Lacking, elsewhere: Option<usize>) -> String {
 }
 
 fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
-    match lacking {
-        _ if circular => "Do not gate the pod's readiness on its own Service (probe the pod itself), or set \
-            publishNotReadyAddresses: true on that Service"
-            .into(),
-        Lacking::Here(policy) => Remediation::from(format!(
+    let text = match lacking {
+        _ if circular => {
+            return "Do not gate the pod's readiness on its own Service (probe the pod itself), or set \
+                publishNotReadyAddresses: true on that Service"
+                .into();
+        }
+        Lacking::Here(policy) => format!(
             "Run a ready pod of the Service on this node (a DaemonSet has one on each), or set its {policy} to Cluster"
-        ))
-        .run(kubectl::endpoints(name)),
+        ),
         // A pod that lacks the named targetPort is in a slice of its own, without that port.
-        Lacking::NotYet(_) => Remediation::from(format!(
+        Lacking::NotYet(_) => format!(
             "Compare the targetPort and address family of the Service with its EndpointSlices: kube-proxy uses only \
             endpoints that have both. If they fit, kube-proxy on this node {BEHIND}, or the endpoints have become \
             ready only now"
-        ))
-        .run(kubectl::endpoints(name)),
-        Lacking::OfFamily(_) => Remediation::from(
-            "Use the Service's address of the other family. Or give its pods one of this family (a dual-stack CNI). \
-            Otherwise remove this family from the Service's ipFamilies",
-        )
-        .run(kubectl::endpoints(name)),
-        Lacking::Everywhere => {
-            Remediation::from("Make an endpoint of the Service ready: find out why its pods are not ready")
-                .run(kubectl::endpoints(name))
-        }
-    }
+        ),
+        Lacking::OfFamily(_) => "Use the Service's address of the other family. Or give its pods one of this family \
+            (a dual-stack CNI). Otherwise remove this family from the Service's ipFamilies"
+            .to_owned(),
+        Lacking::Everywhere => "Make an endpoint of the Service ready: find out why its pods are not ready".to_owned(),
+    };
+    Remediation::from(text).run(kubectl::endpoints(name))
 }
 
 /// `ns/name:port has no endpoints`, as kube-proxy comments it (pkg/proxy/iptables, `syncProxyRules`).
