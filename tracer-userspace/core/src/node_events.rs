@@ -153,17 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_or_a_tracer_that_enters_the_node_is_not_reported() {
+    fn a_runtime_a_tracer_or_a_plugin_that_returns_is_not_reported() {
         for comm in ["runc:[1:CHILD]", "crun", "tracer"] {
             assert!(events_of(comm).is_empty(), "{comm}");
         }
-    }
-
-    #[test]
-    fn a_plugin_that_returns_from_a_pod_is_not_reported() {
-        let home =
-            vec![opens("bridge", "/run/netns/cni-1"), enters("bridge", NODE, AWAY), enters("bridge", AWAY, NODE)];
-        assert!(summaries(home).is_empty());
+        let there = [opens("bridge", "/run/netns/cni-1"), enters("bridge", NODE, AWAY), enters("bridge", AWAY, NODE)];
+        assert!(summaries(there.into()).is_empty(), "from a pod");
     }
 
     #[test]

@@ -19,17 +19,13 @@ mod tests {
     use tracer_core::testing::*;
 
     #[test]
-    fn a_rst_for_a_syn_that_netfilter_dropped_is_a_reject_in_either_order() {
+    fn a_rst_for_a_dropped_syn_or_port_unreachable_alone_is_a_reject() {
         let first = Stream::new().connect().filtered(SYN, POD).reset_received(TcpState::SynSent, 0).clone();
         assert_eq!(first.causes(), ["firewall_reject"]);
         let second = Stream::new().connect().reset_received(TcpState::SynSent, 0).filtered(SYN, POD).clone();
-        assert_eq!(second.causes(), ["firewall_reject"]);
-    }
-
-    #[test]
-    fn port_unreachable_decides_alone_and_host_unreachable_does_not() {
+        assert_eq!(second.causes(), ["firewall_reject"], "in either order");
         assert_eq!(Stream::new().connect().icmp(3, 3).causes(), ["firewall_reject"]);
-        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"]);
+        assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"], "host unreachable");
     }
 
     /// A RST has no rate limit. Hardening of the node, or `ct state invalid drop`, drops it.

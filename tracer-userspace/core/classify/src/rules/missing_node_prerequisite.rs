@@ -207,9 +207,11 @@ mod tests {
 
     #[test]
     fn a_dropped_packet_that_was_answered_is_not_the_cause() {
-        let mut stream = Stream::new();
-        stream.connect().drop(SYN, "IP_INADDRERRORS", NODE).reset_received(TcpState::SynSent, 0).gives_up();
-        assert_eq!(stream.causes(), ["handshake_rst"]);
+        let mut reset = Stream::new();
+        reset.connect().drop(SYN, "IP_INADDRERRORS", NODE).reset_received(TcpState::SynSent, 0).gives_up();
+        assert_eq!(reset.causes(), ["handshake_rst"]);
+        let without_route = Stream::new().connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up().clone();
+        assert_eq!(without_route.causes(), ["route_unreachable"]);
     }
 
     /// The kernel reuses inode numbers: the number of a prober's namespace can become a pod's.
@@ -222,12 +224,6 @@ mod tests {
             .netns_made(POD);
         stream.connect().drop(SYN, "IP_INADDRERRORS", POD).gives_up();
         assert_eq!(stream.causes(), ["unexplained"]);
-    }
-
-    #[test]
-    fn a_packet_without_a_route_is_route_unreachable() {
-        let stream = Stream::new().connect().drop(SYN, "IP_INNOROUTES", NODE).icmp(3, 1).gives_up().clone();
-        assert_eq!(stream.causes(), ["route_unreachable"]);
     }
 
     /// A drop on a kernel without drop reasons (5.10).

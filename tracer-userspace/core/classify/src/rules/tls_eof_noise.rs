@@ -104,9 +104,7 @@ mod tests {
     fn a_listener_that_ended_is_forgotten() {
         let own = "10.88.0.1:6443";
         let end = |netns| {
-            let actor =
-                Actor { pid: 1, tid: 1, comm: "s".into(), netns: Some(netns), cgroup: None, cgroup_memory: None };
-            ObservationKind::Listen(Listen { netns, addr: address(own), actor, begins: false, bound: false })
+            ObservationKind::Listen(Listen { netns, addr: address(own), actor: prober(), begins: false, bound: false })
         };
         assert!(touch(own, vec![hello(Some(NODE), own), end(NODE)]).is_empty());
         assert!(touch(own, vec![hello(None, own), end(POD)]).is_empty());
