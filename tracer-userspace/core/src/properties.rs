@@ -48,14 +48,6 @@ fn troubled() -> impl Strategy<Value = Vec<(usize, bool, u64, bool)>> {
     prop::collection::vec((0..TROUBLE.len(), any::<bool>(), 0_u64..2_000, any::<bool>()), 1..8)
 }
 
-fn healthy(s: &mut Stream) {
-    s.connect().established().closes((100, 101, 200));
-}
-
-fn touched(s: &mut Stream) {
-    s.connect().established().closes((0, 1, 0));
-}
-
 proptest! {
     #[test]
     fn no_failure_is_taken_back(attempts in troubled()) {

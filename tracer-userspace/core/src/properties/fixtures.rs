@@ -101,6 +101,11 @@ pub(crate) fn reported(decisions: &[Decision]) -> AttemptVerdicts {
     reported
 }
 
+/// The causes alone, for streams in which texts and numbers may differ.
+pub(crate) fn causes(reported: &AttemptVerdicts) -> BTreeMap<ConnId, Vec<&'static str>> {
+    reported.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect()
+}
+
 /// The attempts that a stream begins.
 pub(crate) fn begun(observations: &[Observation]) -> Vec<ConnId> {
     let conn = |o: &Observation| match &o.kind {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::fixtures::{AttemptVerdicts, Recorded, Verdict, begun, recordings, reported};
+use super::fixtures::{AttemptVerdicts, Recorded, Verdict, begun, causes, recordings, reported};
 use super::merge::merge;
 use super::rename::Renaming;
 use super::taken_back;
@@ -29,11 +29,6 @@ const ANSWERED: &[&str] = &["app_status_failure", "probe_misconfigured", "tls_eo
 
 fn recording() -> impl Strategy<Value = &'static Recorded> {
     (0..recordings().len()).prop_map(|n| &recordings()[n])
-}
-
-/// The causes alone, for streams in which texts and numbers may differ.
-fn causes(reported: &AttemptVerdicts) -> BTreeMap<ConnId, Vec<&'static str>> {
-    reported.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect()
 }
 
 /// The last verdict of each attempt.

@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fixtures::{AttemptVerdicts, Recorded, recordings, reported};
+use super::fixtures::{AttemptVerdicts, Recorded, causes, recordings, reported};
 use super::merge::{Snapshot, is_start, snapshot};
 use super::rename::{Renaming, SLOTS};
-use super::{healthy, touched};
 use crate::core::Core;
 use crate::testing::*;
 use tracer_model::decision::Decision;
@@ -18,7 +17,10 @@ const FAILURES: u64 = 20;
 const TAIL_S: u64 = 60;
 const SECOND: u64 = 1_000_000_000;
 /// Healthy attempts. Their connection numbers are below all that are recorded.
-const HEALTHY: &[fn(&mut Stream)] = &[healthy, touched];
+const HEALTHY: &[fn(&mut Stream)] = &[
+    |stream| _ = stream.connect().established().closes((100, 101, 200)),
+    |stream| _ = stream.connect().established().closes((0, 1, 0)),
+];
 
 /// The traffic of a node, second by second.
 struct Traffic {
@@ -75,9 +77,8 @@ impl Traffic {
         let first = recording.observations.first().map_or(0, |o| o.time_boot_ns);
         let shift_ns = (at + SECOND).cast_signed() - first.cast_signed();
         let renaming = Renaming { instance: self.instances, ports: 0, shift_ns };
-        for (conn, verdicts) in &recording.reported {
-            self.expected.insert(renaming.conn(*conn), verdicts.iter().map(|v| v.cause).collect());
-        }
+        let expected = causes(&recording.reported);
+        self.expected.extend(expected.into_iter().map(|(conn, causes)| (renaming.conn(conn), causes)));
         self.names.insert(self.instances, &recording.name);
         let slot = (self.instances % SLOTS) as usize;
         for observation in renaming.of(recording) {
@@ -102,8 +103,7 @@ impl Traffic {
 
     /// Each attempt must have the verdicts that its recording has.
     fn check(&self, found: &AttemptVerdicts) {
-        let found: BTreeMap<ConnId, Vec<&str>> =
-            found.iter().map(|(conn, verdicts)| (*conn, verdicts.iter().map(|v| v.cause).collect())).collect();
+        let found = causes(found);
         let conns: BTreeSet<&ConnId> = found.keys().chain(self.expected.keys()).collect();
         let name = |conn: &ConnId| self.names.get(&(conn.0 >> 46)).unwrap_or(&"?");
         let wrong: Vec<String> = conns
