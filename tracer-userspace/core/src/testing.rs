@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use crate::core::Core;
 pub use parts::{
     device, firewall, firewall_with, http_probe, link, link_change, listener, lo, neighbour, prober, redirect, rule,
-    served, server_process, start, stray,
+    served, server_process, start, stray, tls_hello,
 };
 pub use tracer_common::names::Hook;
 use tracer_model::decision::Decision;

@@ -74,6 +74,11 @@ pub fn served(unread: u32, accepted: bool) -> ServedConnection {
     ServedConnection { peer: address("10.88.0.1:40000"), unread, unacknowledged: None, accepted, pid: None }
 }
 
+/// A process in this namespace, if it is known, read a ClientHello at this address.
+pub fn tls_hello(netns: Option<Netns>, addr: &str) -> ObservationKind {
+    ObservationKind::TlsHello(TlsHello { netns, addr: address(addr) })
+}
+
 /// Somebody sets a link up or down.
 pub fn link_change(netns: Netns, ifindex: u32, name: &str, up: bool) -> LinkChange {
     LinkChange {

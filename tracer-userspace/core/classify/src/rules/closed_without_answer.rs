@@ -139,14 +139,13 @@ pub(super) fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
 mod tests {
     use tracer_core::testing::*;
 
-    fn closed(received: u64) -> Vec<&'static str> {
-        Stream::new().connect().established().server_closes((100, 101, received + 1)).causes()
-    }
-
     #[test]
     fn a_fin_is_a_failure_only_without_a_byte_of_an_answer() {
-        assert_eq!(closed(0), ["closed_without_answer"]);
-        assert!(closed(10).is_empty());
+        let closed = |bytes| Stream::new().connect().established().server_closes((100, 101, bytes)).clone();
+        assert_eq!(closed(1).causes(), ["closed_without_answer"]);
+        let received = &closed(1).verdict().evidence[0].fields["bytes_received"];
+        assert_eq!(*received, 0, "the kernel's counter includes the FIN");
+        assert!(closed(11).causes().is_empty());
     }
 
     /// `unexpected EOF`: the header or a part of the body came.
@@ -173,13 +172,6 @@ mod tests {
         stream.state(TcpState::CloseWait, TcpState::Close, 32, (324, 301, 1001)).wait_ms(1);
         stream.kubelet_messages(ProbeType::Readiness, "Get \"https://10.88.0.2:8080\": EOF").wait_ms(5).tick();
         assert_eq!(stream.causes(), ["closed_without_answer"]);
-    }
-
-    /// The kernel's counter includes the FIN.
-    #[test]
-    fn the_evidence_does_not_count_the_fin_as_a_byte() {
-        let stream = Stream::new().connect().established().server_closes((100, 101, 1)).clone();
-        assert_eq!(stream.verdict().evidence[0].fields["bytes_received"], 0);
     }
 
     /// A server that speaks plain HTTP may close when it reads a ClientHello.

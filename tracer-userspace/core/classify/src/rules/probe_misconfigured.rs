@@ -216,6 +216,7 @@ mod tests {
         let verdict = stream.last_verdict();
         assert_has(&verdict.summary, &["10 redirects in a row"]);
         assert_has(&verdict.remediation, &["httpGet.path"]);
+        assert_eq!(stream.outcomes(), [Outcome::Failure]);
         stream.kubelet(ProbeOutput::TooManyRedirects);
         assert_eq!(stream.all_decided().last(), Some(&SURE));
     }
@@ -294,8 +295,7 @@ mod tests {
         let last = |hello: bool, scheme: &str| {
             let mut stream = Stream::new().without_specs().links(true, &["10.88.0.1"]).clone();
             if hello {
-                let addr = address("10.88.0.2:8080");
-                stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
+                stream.push(tls_hello(Some(POD), "10.88.0.2:8080"));
             }
             closed(&mut stream, false).kubelet_request(ProbeOutput::Network, scheme, "EOF");
             stream.last_verdict()
@@ -397,9 +397,8 @@ mod tests {
     #[test]
     fn a_probe_without_tls_at_a_port_that_speaks_tls() {
         for reset in [false, true] {
-            let mut stream = Stream::new().grpc_readiness(1).links(true, &["10.88.0.1"]).clone();
-            let addr = address("10.88.0.2:8080");
-            stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
+            let hello = || tls_hello(Some(POD), "10.88.0.2:8080");
+            let mut stream = Stream::new().grpc_readiness(1).links(true, &["10.88.0.1"]).push(hello()).clone();
             assert_eq!(closed(&mut stream, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
             let mut without_hello = Stream::new();
             closed(without_hello.grpc_readiness(1), reset);
@@ -407,19 +406,13 @@ mod tests {
             let verdict = without_hello.last_verdict();
             assert_has(&verdict.summary, &["perhaps the port speaks TLS"]);
             assert_has(&verdict.remediation, &["If the port speaks TLS", "grpc.mode: TLS"]);
-            let mut http = Stream::new().http_readiness().links(true, &["10.88.0.1"]).clone();
-            http.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
+            let mut http = Stream::new().http_readiness().links(true, &["10.88.0.1"]).push(hello()).clone();
             assert_eq!(closed(&mut http, reset).all_decided().last(), Some(&LIKELY), "reset: {reset}");
             assert_has(&http.last_verdict().remediation, &["httpGet.scheme of the probe to HTTPS"]);
             let mut both = Stream::new().http_readiness().links(true, &["10.88.0.1"]).clone();
-            answered(&mut both, 200)
-                .wait_ms(100)
-                .again(8)
-                .push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
+            answered(&mut both, 200).wait_ms(100).again(8).push(hello());
             assert!(closed(&mut both, reset).causes().iter().all(|it| *it != "probe_misconfigured"));
-            let mut http = Stream::new();
-            let elsewhere = TlsHello { netns: Some(NODE), addr: address("10.88.0.1:8080") };
-            http.http_readiness().push(ObservationKind::TlsHello(elsewhere));
+            let mut http = Stream::new().http_readiness().push(tls_hello(Some(NODE), "10.88.0.1:8080")).clone();
             assert!(closed(&mut http, reset).causes().iter().all(|it| *it != "probe_misconfigured"));
         }
     }
@@ -441,13 +434,6 @@ mod tests {
         assert!(!mentions_tls(answered), "the server speaks gRPC");
         assert!(!mentions_tls(|stream| _ = stream.speaking(ProbeProtocol::Tls)), "grpc.mode: TLS");
         assert!(mentions_tls(|_| ()));
-    }
-
-    #[test]
-    fn a_redirect_loop_is_a_failure() {
-        let mut stream = Stream::new();
-        redirects(stream.http_readiness(), 10).wait_ms(5);
-        assert!(stream.verdicts().iter().all(|it| it.verdict.outcome == Outcome::Failure));
     }
 
     /// The probe has a loopback address as its `host`, and its pod is not on the node's network.

@@ -59,10 +59,6 @@ pub(super) fn listener_speaks_tls(case: &Case<'_>) -> Option<(Evidence, Confiden
 mod tests {
     use tracer_core::testing::*;
 
-    fn hello(netns: Option<Netns>, addr: &str) -> ObservationKind {
-        ObservationKind::TlsHello(TlsHello { netns, addr: address(addr) })
-    }
-
     /// The causes with the outcome noise, of a touch of this address after these observations.
     fn touch(dst: &str, before: Vec<ObservationKind>) -> Vec<String> {
         let mut stream = Stream::to(dst).links(true, &["10.88.0.1"]).clone();
@@ -77,25 +73,25 @@ mod tests {
     #[test]
     fn a_touch_of_a_port_that_speaks_tls() {
         let (own, pod) = ("10.88.0.1:6443", "10.88.0.7:6443");
-        assert_eq!(touch(own, vec![hello(Some(NODE), own)]), ["tls_eof_noise"]);
-        assert_eq!(touch(own, vec![hello(Some(NODE), "127.0.0.1:6443")]), ["tls_eof_noise"]);
-        assert_eq!(touch(pod, vec![hello(Some(POD), pod)]), ["tls_eof_noise"], "its namespace is not known");
-        assert_eq!(touch(own, vec![hello(None, own)]), ["tls_eof_noise"]);
+        assert_eq!(touch(own, vec![tls_hello(Some(NODE), own)]), ["tls_eof_noise"]);
+        assert_eq!(touch(own, vec![tls_hello(Some(NODE), "127.0.0.1:6443")]), ["tls_eof_noise"]);
+        assert_eq!(touch(pod, vec![tls_hello(Some(POD), pod)]), ["tls_eof_noise"], "its namespace is not known");
+        assert_eq!(touch(own, vec![tls_hello(None, own)]), ["tls_eof_noise"]);
     }
 
     #[test]
     fn a_hello_at_another_listener_does_not_count() {
         let own = "10.88.0.1:6443";
         for other in [
-            hello(Some(POD), own),
-            hello(Some(NODE), "10.88.0.1:6444"),
-            hello(None, "10.88.0.2:6443"),
-            hello(None, "127.0.0.1:6443"),
+            tls_hello(Some(POD), own),
+            tls_hello(Some(NODE), "10.88.0.1:6444"),
+            tls_hello(None, "10.88.0.2:6443"),
+            tls_hello(None, "127.0.0.1:6443"),
         ] {
             assert!(touch(own, vec![other.clone()]).is_empty(), "{other:?}");
         }
         assert!(
-            touch("127.0.0.1:6443", vec![hello(None, "127.0.0.1:6443")]).is_empty(),
+            touch("127.0.0.1:6443", vec![tls_hello(None, "127.0.0.1:6443")]).is_empty(),
             "every namespace has that address"
         );
     }
@@ -106,9 +102,9 @@ mod tests {
         let end = |netns| {
             ObservationKind::Listen(Listen { netns, addr: address(own), actor: prober(), begins: false, bound: false })
         };
-        assert!(touch(own, vec![hello(Some(NODE), own), end(NODE)]).is_empty());
-        assert!(touch(own, vec![hello(None, own), end(POD)]).is_empty());
-        assert_eq!(touch(own, vec![hello(Some(NODE), own), end(POD)]), ["tls_eof_noise"]);
+        assert!(touch(own, vec![tls_hello(Some(NODE), own), end(NODE)]).is_empty());
+        assert!(touch(own, vec![tls_hello(None, own), end(POD)]).is_empty());
+        assert_eq!(touch(own, vec![tls_hello(Some(NODE), own), end(POD)]), ["tls_eof_noise"]);
     }
 
     #[test]
@@ -121,7 +117,7 @@ mod tests {
     fn a_port_that_answers_tls_in_plain_does_not_speak_it() {
         let touched = |kind: Option<AnswerKind>, reason: Option<ProbeOutput>| {
             let mut stream = Stream::new();
-            stream.https_readiness().push(hello(None, "10.88.0.2:8080")).connect().established();
+            stream.https_readiness().push(tls_hello(None, "10.88.0.2:8080")).connect().established();
             if let Some(kind) = kind {
                 stream.answer(kind, None);
             }
@@ -143,7 +139,7 @@ mod tests {
     fn an_https_probe_that_sent_nothing_is_no_touch() {
         let touch = |probed: fn(&mut Stream) -> &mut Stream| {
             let mut stream = Stream::new();
-            probed(&mut stream).push(hello(None, "10.88.0.2:8080")).connect().wait_ms(990).established().wait_ms(5);
+            probed(&mut stream).push(tls_hello(None, "10.88.0.2:8080")).connect().wait_ms(990).established().wait_ms(5);
             stream.closes((0, 1, 0));
             stream
         };

@@ -36,8 +36,8 @@ fn nothing_of_an_ended_namespace_is_known_of_the_next_one_with_its_number() {
     let known = |ops: &[NetnsOpKind]| {
         let mut stream = Stream::new().http_readiness().pod_in(POD).link_set(POD, 2, "eth0", false).clone();
         stream.inspection(|_| ()).pod_sockets(|_| ());
-        let addr = address("10.88.0.2:443");
-        stream.push(ObservationKind::TlsHello(TlsHello { netns: Some(POD), addr }));
+        let addr: SocketAddr = address("10.88.0.2:443");
+        stream.push(tls_hello(Some(POD), "10.88.0.2:443"));
         ops.iter().for_each(|kind| _ = stream.netns_op(POD, *kind));
         let node = node(&stream);
         [
