@@ -114,14 +114,15 @@ impl Stream {
         self.wait_ms(5).tick()
     }
 
+    /// What tracer reports at its start, to change it.
+    pub fn start(&mut self) -> &mut Start {
+        let ObservationKind::Start(start) = &mut self.observations[0].kind else { unreachable!("a stream begins so") };
+        start
+    }
+
     pub fn missing(&mut self, hook: Hook) -> &mut Self {
-        if let Some(ObservationKind::Start(start)) = self.observations.first_mut().map(|o| &mut o.kind) {
-            start.missing_hooks.push(MissingHook {
-                hook: hook.name().to_owned(),
-                reason: String::new(),
-                lost: String::new(),
-            });
-        }
+        let missing = MissingHook { hook: hook.name().to_owned(), reason: String::new(), lost: String::new() };
+        self.start().missing_hooks.push(missing);
         self
     }
 

@@ -616,11 +616,11 @@ mod tests {
 
     #[test]
     fn an_incomplete_entry_decides_while_the_attempt_waits() {
-        let mut stream = Stream::new();
-        stream.connect().wait_ms(200).inspection(|reading| reading.neighbour = Some(neighbour("incomplete")));
-        assert_eq!(stream.causes(), ["neighbour_failure"]);
-        let mut fine = Stream::new();
-        fine.connect().wait_ms(200).inspection(|reading| reading.neighbour = Some(neighbour("reachable")));
-        assert_eq!(fine.gives_up().causes(), ["unexplained"]);
+        let waiting = |state: &str| {
+            let entry = Some(neighbour(state));
+            Stream::new().connect().wait_ms(200).inspection(|reading| reading.neighbour = entry).clone()
+        };
+        assert_eq!(waiting("incomplete").causes(), ["neighbour_failure"]);
+        assert_eq!(waiting("reachable").gives_up().causes(), ["unexplained"]);
     }
 }

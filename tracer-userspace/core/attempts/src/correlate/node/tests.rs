@@ -65,9 +65,8 @@ fn an_address_of_the_clients_namespace_goes_before_an_inspection() {
 #[test]
 fn a_namespace_that_reuses_a_number_of_the_start_is_new() {
     let mut stream = Stream::new();
-    let mut start = node(&stream).start.clone().expect("a start");
-    start.namespaces.push(POD);
-    stream.push(ObservationKind::Start(Box::new(start))).netns_op(POD, NetnsOpKind::Switch);
+    stream.start().namespaces.push(POD);
+    stream.netns_op(POD, NetnsOpKind::Switch);
     assert!(node(&stream).namespaces.made(POD).is_none(), "it was there");
     stream.netns_op(POD, NetnsOpKind::End).netns_op(POD, NetnsOpKind::Switch);
     assert!(node(&stream).namespaces.made(POD).is_some());
@@ -79,9 +78,7 @@ fn a_namespace_that_reuses_a_number_of_the_start_is_new() {
 fn an_entry_shows_a_new_namespace_only_if_all_old_ones_are_known() {
     let made = |incomplete: bool, ops: &[NetnsOpKind]| {
         let mut stream = Stream::new();
-        let mut start = node(&stream).start.clone().expect("a start");
-        start.namespaces_incomplete = incomplete;
-        stream.push(ObservationKind::Start(Box::new(start)));
+        stream.start().namespaces_incomplete = incomplete;
         ops.iter().for_each(|kind| _ = stream.netns_op(POD, *kind));
         node(&stream).namespaces.made(POD).is_some()
     };
@@ -105,12 +102,9 @@ fn lost_listen_and_namespace_events_do_not_count_for_attempts() {
 /// ip_vs is loaded after the start.
 #[test]
 fn a_hook_that_is_attached_later_is_not_missing() {
-    let (hook, reason) = (Hook::IpvsLeave.name().to_owned(), "no such function".to_owned());
-    let missing = MissingHook { hook: hook.clone(), lost: "that IPVS took a packet".to_owned(), reason };
-    let start = Start { missing_hooks: vec![missing], ..Start::default() };
-    let mut stream = Stream::new();
-    stream.push(ObservationKind::Start(Box::new(start)));
+    let mut stream = Stream::new().missing(Hook::IpvsLeave).clone();
     assert_eq!(node(&stream).missing_of(&[Hook::IpvsLeave]), [Hook::IpvsLeave]);
-    stream.push(ObservationKind::HooksAttached(HooksAttached { hooks: vec![hook] }));
+    let hooks = vec![Hook::IpvsLeave.name().to_owned()];
+    stream.push(ObservationKind::HooksAttached(HooksAttached { hooks }));
     assert_eq!(node(&stream).missing_of(&[Hook::IpvsLeave]), []);
 }

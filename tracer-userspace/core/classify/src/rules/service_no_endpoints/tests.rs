@@ -359,10 +359,7 @@ fn the_rule_at_which_the_walk_ends_decides() {
 /// A client on this node, where the cluster API answers queries. kube-proxy refuses its SYN.
 fn asking() -> Stream {
     let mut stream = Stream::to("10.96.0.9:80");
-    match &mut stream.observations[0].kind {
-        ObservationKind::Start(start) => start.asks_for_endpoints = true,
-        other => panic!("{other:?}"),
-    }
+    stream.start().asks_for_endpoints = true;
     stream.links(true, &[]).push(pod_at("10.88.0.1"));
     refuse(stream.connect(), NODE);
     stream
@@ -483,10 +480,7 @@ fn nothing_is_asked_where_the_answer_is_known_or_nobody_answers() {
     stream.observations.insert(1, Observation { time_boot_ns: 1_000_000_500, kind: services(&[], &[]) });
     assert_eq!(asked(&stream), 0, "the list has it");
     let mut stream = asking();
-    match &mut stream.observations[0].kind {
-        ObservationKind::Start(start) => start.asks_for_endpoints = false,
-        other => panic!("{other:?}"),
-    }
+    stream.start().asks_for_endpoints = false;
     assert_eq!(asked(&stream), 0);
     assert_eq!(stream.wait_ms(3).tick().verdicts_before_the_end().len(), 1, "and nothing waits");
 }
