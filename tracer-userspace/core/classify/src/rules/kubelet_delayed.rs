@@ -88,12 +88,6 @@ fn is_final(answer: &Answer) -> bool {
 mod tests {
     use tracer_core::testing::*;
 
-    fn causes(answer_after_ms: u64, reason: ProbeOutput) -> Vec<&'static str> {
-        let mut stream = Stream::new();
-        stream.http_readiness().connect().established().wait_ms(answer_after_ms).answer(AnswerKind::Http, Some(200));
-        stream.wait_ms(3000).closes((100, 101, 200)).kubelet(reason).causes()
-    }
-
     /// The pod is gone when the kubelet sends its FIN.
     #[test]
     fn a_retransmission_after_the_close_is_not_the_request() {
@@ -216,12 +210,12 @@ mod tests {
 
     #[test]
     fn a_late_or_incomplete_answer_has_another_cause() {
+        let causes = |answer_after_ms: u64, reason| {
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(answer_after_ms).clone();
+            stream.answer(AnswerKind::Http, Some(200)).wait_ms(3000).closes((100, 101, 200)).kubelet(reason).causes()
+        };
         assert_eq!(causes(1500, ProbeOutput::Timeout), ["unexplained"], "after the timeout");
-        assert_eq!(
-            causes(998, ProbeOutput::Timeout),
-            ["unexplained"],
-            "by the kubelet's timer it may be after the timeout"
-        );
+        assert_eq!(causes(998, ProbeOutput::Timeout), ["unexplained"], "by the kubelet's timer it may be late");
         assert_eq!(causes(10, ProbeOutput::TimeoutInBody), ["slow_response"], "the answer was incomplete");
     }
 }

@@ -240,6 +240,11 @@ fn of_kube_proxy_1_36(chain: &str, comment: &str, when: When) -> FirewallRule {
     }
 }
 
+/// A rule on the node refuses the SYN, and these are read.
+fn refused_by(stream: &mut Stream, rules: ObservationKind) -> Verdict {
+    stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(rules).gives_up().last_verdict()
+}
+
 /// To the Service.
 fn to_cart() -> When {
     When { dst: Some(Prefix { addr: [10, 96, 0, 9].into(), len: 32 }), dport: Some(80), ..When::default() }
@@ -250,11 +255,7 @@ fn the_rule_that_kube_proxy_checks_first_is_named() {
     let invalid = "Reject traffic to invalid ports of ClusterIPs";
     let last = of_kube_proxy_1_36("cluster-ips-check", invalid, When::default());
     let first = of_kube_proxy_1_36("service-endpoints-check", "shop/cart:http has no endpoints", to_cart());
-    let reported = |rules: Vec<FirewallRule>| {
-        let mut stream = Stream::to("10.96.0.9:80");
-        stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(firewall(NODE, rules)).gives_up();
-        stream.last_verdict()
-    };
+    let reported = |rules| refused_by(&mut Stream::to("10.96.0.9:80"), firewall(NODE, rules));
     let empty = reported(vec![first, last.clone()]);
     assert_eq!((empty.cause.name(), empty.confidence), ("service_no_endpoints", Confidence::Proven));
     assert_starts(&empty.summary, "Service shop/cart:http at 10.96.0.9:80 has no ready endpoint");
@@ -269,9 +270,8 @@ fn a_service_that_only_the_list_has_shows_that_kube_proxy_is_behind() {
     let invalid = "Reject traffic to invalid ports of ClusterIPs";
     let check = of_kube_proxy_1_36("cluster-ips-check", invalid, When::default());
     let mut stream = Stream::to("10.96.0.9:80");
-    stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]).connect();
-    stream.icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(firewall(NODE, vec![check])).gives_up();
-    let verdict = stream.last_verdict();
+    stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]);
+    let verdict = refused_by(&mut stream, firewall(NODE, vec![check]));
     assert_eq!((verdict.cause.name(), verdict.confidence), ("service_no_endpoints", Confidence::Likely));
     let words = "Service shop/cart has 10.96.0.9:80, and the rules on this node do not have it: kube-proxy's rule";
     assert_starts(&verdict.summary, words);
@@ -282,10 +282,8 @@ fn a_service_that_only_the_list_has_shows_that_kube_proxy_is_behind() {
 #[test]
 fn a_reject_of_kube_proxy_is_never_a_firewall_reject() {
     let reported = |rules: Vec<FirewallRule>, truncated| {
-        let mut stream = Stream::to("10.96.0.9:80");
         let rules = firewall_with(NODE, rules, |it| it.truncated = truncated);
-        stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(rules).gives_up();
-        let verdict = stream.last_verdict();
+        let verdict = refused_by(&mut Stream::to("10.96.0.9:80"), rules);
         (verdict.cause.name(), verdict.confidence, verdict.summary)
     };
     let legacy = FirewallRule { backend: Backend::IptablesNft, ..rule("KUBE-SERVICES", RuleVerdict::Reject) };
@@ -316,10 +314,8 @@ fn kube_proxys_rule_for_all_cluster_ips_does_not_count_for_another_address() {
             ..rule("KUBE-IPVS-FILTER", RuleVerdict::Reject)
         };
         let rules = firewall_with(NODE, vec![filter], |it| it.truncated = truncated);
-        let mut stream = Stream::to("10.96.0.9:80");
-        stream.node_links(vec![of_ipvs]).connect();
-        stream.icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(rules).gives_up();
-        stream.last_decided()
+        let verdict = refused_by(Stream::to("10.96.0.9:80").node_links(vec![of_ipvs]), rules);
+        (verdict.cause.name(), verdict.confidence)
     };
     assert_eq!(reported(&["10.96.0.1"], true), ("firewall_reject", Confidence::Proven));
     let of_service = reported(&["10.96.0.1", "10.96.0.9"], true);
@@ -339,10 +335,8 @@ fn the_rule_at_which_the_walk_ends_decides() {
     let reported = |chains: Vec<BaseChain>, flow: &str| {
         let flow = Flow { src: address("10.88.0.1:0"), dst: address(flow) };
         let path = Some(Path { flow, chains, translates: true });
-        let mut stream = Stream::to("10.96.0.9:80");
         let firewall = firewall_with(NODE, rules.clone(), |it| it.path = path);
-        stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).push(firewall).gives_up();
-        let verdict = stream.last_verdict();
+        let verdict = refused_by(&mut Stream::to("10.96.0.9:80"), firewall);
         (verdict.cause.name(), verdict.confidence, verdict.summary)
     };
     let take = |rule| Step { asks: Asks::default(), then: Onward::Take(rule) };
