@@ -147,13 +147,21 @@ mod tests {
         assert!(stream.filtered(TcpFlags(0x11), POD).causes().is_empty());
     }
 
-    #[test]
-    fn a_late_rst_turns_the_drop_into_a_reject() {
+    /// A rule drops the first SYN.
+    fn first_dropped(probed: fn(&mut Stream) -> &mut Stream) -> Stream {
         let mut stream = Stream::new();
-        let rules = vec![rule("INPUT", RuleVerdict::Drop)];
-        stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
-        stream.wait_ms(300).tick().reset_received(TcpState::SynSent, 0);
-        assert_eq!(stream.causes(), ["firewall_reject"]);
+        let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
+        probed(&mut stream).connect().filtered(SYN, POD).push(rules).settles();
+        stream
+    }
+
+    #[test]
+    fn a_late_rst_turns_the_drop_into_a_reject_and_is_no_success() {
+        let mut late = first_dropped(|stream| stream);
+        assert_eq!(late.wait_ms(300).tick().reset_received(TcpState::SynSent, 0).causes(), ["firewall_reject"]);
+        let mut connected = first_dropped(Stream::tcp_readiness);
+        connected.wait_ms(300).syn_again().established().resets((0, 1, 0)).settles();
+        assert_eq!(connected.outcomes(), [Outcome::Failure]);
     }
 
     /// The rules were read late: tracer decided the verdict without them, and revised it.
@@ -178,34 +186,18 @@ mod tests {
 
     #[test]
     fn a_success_becomes_a_failure_if_the_kubelet_timed_out() {
-        let mut stream = Stream::new();
-        let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
-        stream.http_readiness().connect().filtered(SYN, POD).push(rules).settles();
+        let mut stream = first_dropped(Stream::http_readiness);
         stream.wait_ms(300).syn_again().established().closes((100, 101, 200)).settles();
         assert_eq!(stream.outcomes(), [Outcome::Noise]);
         stream.wait_ms(50).kubelet(ProbeOutput::Timeout).wait_ms(50).tick();
         assert_eq!(stream.outcomes().last(), Some(&Outcome::Failure), "{:?}", stream.outcomes());
     }
 
-    #[test]
-    fn a_reset_after_a_late_connect_is_no_success() {
-        let mut stream = Stream::new();
-        let rules = firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]);
-        stream.tcp_readiness().connect().filtered(SYN, POD).push(rules).settles();
-        stream.wait_ms(300).syn_again().established().resets((0, 1, 0)).settles();
-        assert_eq!(stream.outcomes(), [Outcome::Failure]);
-    }
-
     /// The kubelet's connect goes on after its probe has timed out. The kubelet closes the late connection.
     #[test]
     fn a_connect_after_the_timeout_stays_a_failure() {
         let late = |probed: bool, after_ms: u64, bytes: (u64, u64, u64)| {
-            let mut stream = Stream::new();
-            if probed {
-                stream.http_readiness();
-            }
-            let rules = vec![rule("INPUT", RuleVerdict::Drop)];
-            stream.connect().filtered(SYN, POD).push(firewall(POD, rules)).settles();
+            let mut stream = first_dropped(if probed { Stream::http_readiness } else { |stream| stream });
             stream.wait_ms(after_ms).syn_again().established().closes(bytes).wait_ms(50).tick().outcomes()
         };
         let (nothing, answered) = ((0, 1, 0), (100, 101, 200));
@@ -302,14 +294,22 @@ mod tests {
     /// The rule is removed, the request is sent again and acknowledged, and the application does not answer.
     #[test]
     fn a_drop_of_a_segment_that_arrives_later_is_not_the_cause() {
-        let mut stream = Stream::new();
-        stream.connect().established().filtered(TcpFlags(0x18), POD).wait_ms(200).sent_again(100, false);
-        stream.wait_ms(1000).closes((200, 101, 0));
-        assert_eq!(stream.causes(), ["slow_response"]);
-        let mut lost = Stream::new();
-        lost.connect().established().filtered(TcpFlags(0x18), POD).wait_ms(200).sent_again(100, false);
-        lost.wait_ms(1000).closes((200, 1, 0));
-        assert_eq!(lost.causes(), ["firewall_drop"]);
+        let causes = |drops: fn(&mut Stream), again: bool, acknowledged: u64| {
+            let mut stream = Stream::new().connect().established().clone();
+            drops(&mut stream);
+            if again {
+                stream.wait_ms(200).sent_again(100, false);
+            }
+            stream.wait_ms(1000).closes((200, acknowledged, 0)).causes()
+        };
+        let request = |stream: &mut Stream| _ = stream.filtered(TcpFlags(0x18), POD);
+        assert_eq!(causes(request, true, 101), ["slow_response"]);
+        assert_eq!(causes(request, true, 1), ["firewall_drop"]);
+        let acknowledgement = |stream: &mut Stream| _ = stream.drop_back(TcpFlags(0x10), "NETFILTER_DROP");
+        assert_eq!(causes(acknowledgement, true, 101), ["slow_response"], "it was acknowledged at the second try");
+        let answer = |stream: &mut Stream| _ = stream.drop_back(TcpFlags(0x18), "NETFILTER_DROP");
+        assert_eq!(causes(answer, false, 101), ["firewall_drop"]);
+        assert_eq!(causes(acknowledgement, false, 101), ["firewall_drop"], "an answer's first segment has no PSH");
     }
 
     /// The rule is removed, and the next SYN gets through. The target acknowledges the request and sends no answer.
@@ -361,21 +361,6 @@ mod tests {
         assert_eq!(decided(&[5, 205], &[205, 605], 1_001, true), slow, "the second retransmission arrived");
         assert_eq!(decided(&[500, 700], &[700], 980, false), None, "it may have got its answer just in time");
         assert_eq!(decided(&[500, 700, 1_100], &[700, 1_100], 1_300, false), None, "the prober was late itself");
-    }
-
-    /// The first acknowledgement was dropped. The request was sent again, and then acknowledged.
-    #[test]
-    fn a_drop_of_an_acknowledgement_that_arrives_later_is_not_the_cause() {
-        let mut stream = Stream::new();
-        stream.connect().established().drop_back(TcpFlags(0x10), "NETFILTER_DROP").wait_ms(200).sent_again(100, false);
-        stream.wait_ms(1000).closes((200, 101, 0));
-        assert_eq!(stream.causes(), ["slow_response"]);
-        for flags in [0x10, 0x18] {
-            let mut answer = Stream::new();
-            answer.connect().established().drop_back(TcpFlags(flags), "NETFILTER_DROP").wait_ms(1000);
-            answer.closes((200, 101, 0));
-            assert_eq!(answer.causes(), ["firewall_drop"], "the first of several segments has no PSH");
-        }
     }
 
     /// IPVS drops so if the destination of its entry is gone. A module or a program at a hook may also drop.

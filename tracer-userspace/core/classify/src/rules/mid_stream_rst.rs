@@ -267,24 +267,19 @@ mod tests {
 
     const ACK: TcpFlags = TcpFlags(0x10);
 
+    /// The kernel skips a program if the same program is already running on that CPU: the event of the handshake is lost.
+    /// The state at the RST proves it.
     #[test]
     fn a_rst_before_any_answer_names_its_sender() {
-        let mut stream = Stream::new();
-        stream.connect().established().resets((100, 101, 0)).reset_sent(TcpFlags(0), false, Some("app"));
-        let verdicts = stream.verdicts();
-        assert_eq!(stream.causes(), ["mid_stream_rst"]);
-        assert_eq!(verdicts[0].culprit.as_ref().map(|c| c.comm.as_str()), Some("app"));
-    }
-
-    /// The kernel skips a program if the same program is already running on that CPU: the event is lost.
-    #[test]
-    fn the_state_at_the_rst_proves_the_handshake_without_its_event() {
-        let mut stream = Stream::new();
-        stream.connect().reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
-        let verdicts = stream.verdicts();
-        assert_eq!(stream.causes(), ["mid_stream_rst"]);
-        let summary = &verdicts[0].verdict.summary;
-        assert_has(&summary, &["reset the connection after it was established"]);
+        let reset = |stream: &mut Stream| {
+            stream.reset_sent(TcpFlags(0), false, Some("app"));
+            assert_eq!(stream.causes(), ["mid_stream_rst"]);
+            stream.verdicts().remove(0)
+        };
+        let seen = reset(Stream::new().connect().established().resets((100, 101, 0)));
+        assert_eq!(seen.culprit.map(|it| it.comm).as_deref(), Some("app"));
+        let unseen = reset(Stream::new().connect().reset_received(TcpState::Established, 0));
+        assert_has(&unseen.verdict.summary, &["reset the connection after it was established"]);
     }
 
     #[test]
