@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
-use tracer_model::event::{Links, NodePort, ObservationKind, Pod, ProxyMode};
+use tracer_model::event::{Links, NodePort, NodePorts, ObservationKind, Pod, ProxyMode};
 use tracer_node::enter::{enter_on_this_thread, in_netns};
 use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
 use tracer_testing::{TestFile, address};
@@ -43,12 +43,22 @@ fn config(prober: &str) -> SourceConfig {
     SourceConfig { probers: vec![prober.into()], ..SourceConfig::default() }
 }
 
-fn ports(snapshot: &Snapshot, mode: ProxyMode) -> Vec<(u16, Option<&str>)> {
-    let tables = snapshot.observations.iter().filter_map(|kind| match kind {
-        ObservationKind::NodePorts(ports) if ports.mode == mode => Some(&ports.ports),
+fn tables(snapshot: &Snapshot, mode: ProxyMode) -> impl Iterator<Item = &NodePorts> {
+    snapshot.observations.iter().filter_map(move |kind| match kind {
+        ObservationKind::NodePorts(table) if table.mode == mode => Some(table),
         _ => None,
-    });
-    tables.flatten().map(|NodePort { port, service, .. }| (*port, service.as_deref())).collect()
+    })
+}
+
+fn ports(snapshot: &Snapshot, mode: ProxyMode) -> Vec<(u16, Option<&str>)> {
+    let ports = tables(snapshot, mode).flat_map(|table| &table.ports);
+    ports.map(|NodePort { port, service, .. }| (*port, service.as_deref())).collect()
+}
+
+/// External addresses of Services that are the node's own, `ADDRESS:PORT SERVICE` each.
+fn external(snapshot: &Snapshot, mode: ProxyMode) -> Vec<String> {
+    let external = tables(snapshot, mode).flat_map(|table| &table.external);
+    external.map(|(at, service)| format!("{at} {service}")).collect()
 }
 
 fn lo_is_up(links: &Links) -> bool {
@@ -67,6 +77,9 @@ fn pods(kind: &ObservationKind) -> Option<Vec<Pod>> {
     if let ObservationKind::Pods(pods) = kind { Some(pods.pods.clone()) } else { None }
 }
 
+/// Addresses of the node: the first ones of each family are also external addresses of Services.
+const ADDRESSES: &str = "for addr in 192.0.2.1/32 192.0.2.2/32 fd00:88::1/128 fd00:88::2/128 fd00:88::7/128; do ip addr add $addr dev lo; done";
+
 const KUBE_PROXY_NFT: &str = r#"
 nft -f - <<'RULES'
 table ip kube-proxy {
@@ -74,6 +87,15 @@ table ip kube-proxy {
   map service-nodeports {
     type inet_proto . inet_service : verdict
     elements = { tcp . 30001 : goto external-42NFTM6N-ns2/svc2/tcp/p80, udp . 30002 : goto external-42NFTM6N-ns2/svc2/tcp/p80 }
+  }
+  chain service-42NFTM6N-ns2/svc2/tcp/p80 { }
+  map service-ips {
+    type ipv4_addr . inet_proto . inet_service : verdict
+    comment "ClusterIP, ExternalIP and LoadBalancer IP traffic"
+    elements = { 10.96.0.1 . tcp . 80 : goto service-42NFTM6N-ns2/svc2/tcp/p80,
+                 192.0.2.1 . tcp . 80 : goto external-42NFTM6N-ns2/svc2/tcp/p80,
+                 192.0.2.1 . udp . 80 : goto external-42NFTM6N-ns2/svc2/tcp/p80,
+                 198.51.100.1 . tcp . 80 : goto external-42NFTM6N-ns2/svc2/tcp/p80 }
   }
   map no-endpoint-nodeports {
     type inet_proto . inet_service : verdict
@@ -86,6 +108,11 @@ table ip6 kube-proxy {
     type inet_proto . inet_service : verdict
     elements = { tcp . 30006 : goto service-ULMVA6XW-ns6/svc6/tcp/p }
   }
+  chain external-ULMVA6XW-ns6/svc6/tcp/p { }
+  map service-ips {
+    type ipv6_addr . inet_proto . inet_service : verdict
+    elements = { fd00:88::7 . tcp . 443 : goto external-ULMVA6XW-ns6/svc6/tcp/p }
+  }
 }
 RULES
 "#;
@@ -93,12 +120,19 @@ RULES
 const KUBE_PROXY_IPTABLES: &str = r#"
 $IPTABLES-restore --noflush <<'RULES'
 *nat
+:KUBE-SERVICES - [0:0]
 :KUBE-NODEPORTS - [0:0]
 :KUBE-EXT-GEMNODEPORT0000 - [0:0]
+:KUBE-SVC-GEMNODEPORT0000 - [0:0]
 :KUBE-MARK-MASQ - [0:0]
 -A KUBE-NODEPORTS -m comment --comment default/web:http -m tcp -p tcp --dport 30080 -j KUBE-EXT-GEMNODEPORT0000
 -A KUBE-NODEPORTS -m comment --comment "kube-system/kubernetes-dashboard" -m tcp -p tcp -d 127.0.0.0/8 --dport 36704 -j KUBE-EXT-GEMNODEPORT0000
 -A KUBE-NODEPORTS -m comment --comment kube-system/dns:dns -m udp -p udp --dport 30053 -j KUBE-EXT-GEMNODEPORT0000
+-A KUBE-SERVICES -m comment --comment "default/web:http cluster IP" -m tcp -p tcp -d 10.96.0.1 --dport 80 -j KUBE-SVC-GEMNODEPORT0000
+-A KUBE-SERVICES -m comment --comment "default/web:http external IP" -m tcp -p tcp -d 192.0.2.1 --dport 80 -j KUBE-EXT-GEMNODEPORT0000
+-A KUBE-SERVICES -m comment --comment "default/web:http loadbalancer IP" -m tcp -p tcp -d 192.0.2.2 --dport 80 -j KUBE-EXT-GEMNODEPORT0000
+-A KUBE-SERVICES -m comment --comment "default/web:http loadbalancer IP" -m tcp -p tcp -d 198.51.100.1 --dport 80 -j KUBE-EXT-GEMNODEPORT0000
+-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
 -A KUBE-MARK-MASQ -p tcp --dport 9 -j RETURN
 COMMIT
 RULES
@@ -108,10 +142,12 @@ RULES
 #[ignore = "needs root"]
 fn node_ports_of_kube_proxy_in_nftables_mode() {
     let node = Namespace::start("live-nft");
-    node.run(KUBE_PROXY_NFT);
+    node.run(&format!("{ADDRESSES}{KUBE_PROXY_NFT}"));
     let snapshot = snapshot(&config("live-nft")).expect("snapshot");
     let expected = [(30001, Some("ns2/svc2:p80")), (30003, Some("ns2/empty:https")), (30006, Some("ns6/svc6:p"))];
     assert_eq!(ports(&snapshot, ProxyMode::Nftables), expected, "{snapshot:?}");
+    let expected = ["192.0.2.1:80 ns2/svc2:p80", "[fd00:88::7]:443 ns6/svc6:p"];
+    assert_eq!(external(&snapshot, ProxyMode::Nftables), expected, "{snapshot:?}");
     assert_eq!(ports(&snapshot, ProxyMode::Iptables), []);
 }
 
@@ -127,14 +163,22 @@ fn node_ports_of_kube_proxy_in_iptables_mode() {
     ];
     for (name, iptables) in cases {
         let node = Namespace::start(name);
-        let rules = if iptables.starts_with("ip6") {
-            KUBE_PROXY_IPTABLES.replace("127.0.0.0/8", "::1/128")
-        } else {
-            KUBE_PROXY_IPTABLES.into()
+        let v6 = |text: &str| {
+            text.replace("127.0.0.0/8", "::1/128")
+                .replace("192.0.2.", "fd00:88::")
+                .replace("198.51.100.1", "fd00:99::1")
+                .replace("10.96.0.1", "fd00:96::1")
         };
-        node.run(&rules.replace("$IPTABLES", iptables));
+        let (rules, at) = if iptables.starts_with("ip6") {
+            (v6(KUBE_PROXY_IPTABLES), ["[fd00:88::1]", "[fd00:88::2]"])
+        } else {
+            (KUBE_PROXY_IPTABLES.into(), ["192.0.2.1", "192.0.2.2"])
+        };
+        node.run(&format!("{ADDRESSES}{}", rules.replace("$IPTABLES", iptables)));
         let snapshot = snapshot(&config(name)).expect("snapshot");
         assert_eq!(ports(&snapshot, ProxyMode::Iptables), expected, "{iptables}: {snapshot:?}");
+        let addresses = at.map(|addr| format!("{addr}:80 default/web:http"));
+        assert_eq!(external(&snapshot, ProxyMode::Iptables), addresses, "{iptables}: {snapshot:?}");
     }
 }
 

@@ -1,9 +1,9 @@
-//! Reads the NodePorts of the node from kube-proxy's tables in the kernel: IPVS, iptables, nftables.
-//! For a dropped packet, [`firewall`] finds the rules that can have dropped it.
+//! Reads the NodePorts of the node, and the external addresses of Services, from kube-proxy's tables in the kernel: IPVS,
+//! iptables, nftables. For a dropped packet, [`firewall`] finds the rules that can have dropped it.
 //!
-//! A table that does not exist costs one refused request. For NodePorts, tracer reads only the chain and the maps of
-//! kube-proxy, never a whole ruleset. Reading needs `CAP_NET_ADMIN`. A kernel that has nf_tables as a module loads it at the
-//! first request, as with `iptables -L`.
+//! A table that does not exist costs one refused request. Of kube-proxy, tracer reads only the chains and maps of Services,
+//! never a whole ruleset. Reading needs `CAP_NET_ADMIN`. A kernel that has nf_tables as a module loads it at the first request,
+//! as with `iptables -L`.
 
 pub mod firewall;
 pub mod flushes;
@@ -12,9 +12,9 @@ mod legacy;
 mod nft;
 mod node_ports;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 pub use firewall::fuzzing;
 pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
@@ -63,30 +63,38 @@ impl NetfilterError {
     }
 }
 
-/// NodePorts, each with the Service's name if the table has it.
-type Named = BTreeMap<u16, Option<String>>;
+/// A NodePort, or the address and port of a Service.
+type At = (Option<IpAddr>, u16);
 
-/// The NodePorts of one table, and the virtual services of IPVS without a backend.
+/// What a table has, each with the Service's name if the table has it.
+type Named = BTreeMap<At, Option<String>>;
+
+/// The NodePorts of IPVS, and its virtual services without a backend.
 type Ports = (Vec<NodePort>, Vec<SocketAddr>);
 
-/// Reads the NodePorts of each table that has some, and lists what could not be read.
+/// Reads the NodePorts and external addresses of each table that has some, and lists what could not be read.
 pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterError>) {
     let mut problems = Vec::new();
     let mut found = Vec::new();
-    let mut add = |mode, read: Result<Ports, NetfilterError>| match read {
-        Ok((ports, without_backend)) if ports.is_empty() && without_backend.is_empty() => {}
-        Ok((ports, without_backend)) => found.push(NodePorts { netns: node.netns, mode, ports, without_backend }),
+    let empty = |mode| NodePorts::new(node.netns, mode, Vec::new());
+    let mut add = |read: Result<NodePorts, NetfilterError>| match read {
+        Ok(table) if table == empty(table.mode) => {}
+        Ok(table) => found.push(table),
         Err(error) => problems.push(error),
     };
-    add(ProxyMode::Ipvs, ipvs::read(node, links).map(|found| mark_listened(found, node)));
+    add(ipvs::read(node, links).map(|found| {
+        let (ports, without_backend) = mark_listened(found, node);
+        NodePorts { ports, without_backend, ..empty(ProxyMode::Ipvs) }
+    }));
     match node.enter(|| (of_nftables(), of_iptables_nft(), of_iptables_legacy())) {
         Ok((nft, iptables, legacy)) => {
-            add(ProxyMode::Nftables, nft.map(to_ports));
-            let (ports, refused) = merge_backends(iptables, legacy);
-            add(ProxyMode::Iptables, Ok(to_ports(ports)));
-            refused.into_iter().for_each(|error| add(ProxyMode::Iptables, Err(error)));
+            let fill = |mode, named| add_named(empty(mode), named, links);
+            add(nft.map(|named| fill(ProxyMode::Nftables, named)));
+            let (named, refused) = merge_backends(iptables, legacy);
+            add(Ok(fill(ProxyMode::Iptables, named)));
+            refused.into_iter().for_each(|error| add(Err(error)));
         }
-        Err(error) => add(ProxyMode::Nftables, Err(error.into())),
+        Err(error) => add(Err(error.into())),
     }
     (found, problems)
 }
@@ -117,9 +125,17 @@ fn merge_backends(
     (ports, refused)
 }
 
-fn to_ports(named: Named) -> Ports {
-    let port = |(port, service)| NodePort { port, service, ..NodePort::default() };
-    (named.into_iter().map(port).collect(), Vec::new())
+/// Adds the NodePorts, and the addresses that are the node's own: ClusterIPs and those of a load balancer beyond are not.
+fn add_named(mut table: NodePorts, named: Named, links: &[Link]) -> NodePorts {
+    let of_node: BTreeSet<IpAddr> = links.iter().flat_map(|link| link.state.addrs.iter().copied()).collect();
+    for ((addr, port), service) in named {
+        match addr {
+            None => table.ports.push(NodePort { port, service, ..NodePort::default() }),
+            Some(addr) if of_node.contains(&addr) => table.external.extend(service.map(|it| ((addr, port).into(), it))),
+            Some(_) => {}
+        }
+    }
+    table
 }
 
 #[cfg(test)]
@@ -129,10 +145,10 @@ mod tests {
     #[test]
     fn ports_of_one_iptables_backend_count_if_the_other_cannot_be_read() {
         let refused = || NetfilterError::LegacyTooLarge { table: "nat".into(), size: 1 };
-        let has = |port| Ok(Named::from([(port, None)]));
+        let has = |port| Ok(Named::from([((None, port), None)]));
         assert_eq!(merge_backends(has(30080), has(30081)).0.len(), 2);
         let (ports, errors) = merge_backends(has(30080), Err(refused()));
-        assert_eq!((ports.into_keys().collect::<Vec<_>>(), errors.len()), (vec![30080], 1));
+        assert_eq!((ports.into_keys().collect::<Vec<_>>(), errors.len()), (vec![(None, 30080)], 1));
         assert_eq!(merge_backends(Err(refused()), Err(refused())).1.len(), 2);
     }
 }

@@ -1,48 +1,63 @@
-//! Finds NodePorts in the rules of kube-proxy. In its iptables mode they are in the chain `KUBE-NODEPORTS` of `nat`, in its
-//! nftables mode in two maps of the table `kube-proxy`.
+//! Finds NodePorts and external addresses of Services in the rules of kube-proxy. In its iptables mode they are in two chains of
+//! `nat`, in its nftables mode in three maps of the table `kube-proxy`. ClusterIPs are among the addresses there, and not here.
 
 use super::firewall::ruleset::{Rule, Table, Then};
 use super::firewall::{legacy, nft};
-use super::{Named, NetfilterError, TCP};
+use super::{At, Named, NetfilterError, TCP};
 
-/// The rules of this chain have the Service's name in their comments.
-const CHAIN: &str = "KUBE-NODEPORTS";
+/// The rules of these chains have the Service's name in their comments: of NodePorts only the name, of addresses also what they
+/// are, such as `shop/cart:http external IP`.
+const CHAINS: [&str; 2] = ["KUBE-NODEPORTS", "KUBE-SERVICES"];
+const EXTERNAL: [&str; 2] = [" external IP", " loadbalancer IP"];
 
 /// The first map has Services without endpoints, with the name in the element's comment. The second map leads to chains named
 /// `external-<hash>-<namespace>/<name>/tcp/<port>`.
 const MAPS: [&str; 2] = ["no-endpoint-nodeports", "service-nodeports"];
+/// External addresses lead to such a chain, too, and ClusterIPs to one named `service-…`.
+const ADDRESSES: &str = "service-ips";
 
-/// The NodePorts of the nftables mode in the calling thread's network namespace.
+/// What the nftables mode has in the calling thread's network namespace.
 pub(super) fn of_nftables() -> Result<Named, NetfilterError> {
-    nft::read_proxy_maps(MAPS).map(|tables| in_maps(&tables))
+    nft::read_proxy_maps(MAPS, ADDRESSES).map(|tables| in_maps(&tables))
 }
 
-/// The NodePorts of the iptables mode with iptables-nft.
+/// What the iptables mode has with iptables-nft.
 pub(super) fn of_iptables_nft() -> Result<Named, NetfilterError> {
-    nft::read_nat_chain(CHAIN).map(|tables| in_chain(&tables))
+    nft::read_nat_chains(CHAINS).map(|tables| in_chains(&tables))
 }
 
-/// The NodePorts of the iptables mode with the legacy ip_tables.
+/// What the iptables mode has with the legacy ip_tables.
 pub(super) fn of_iptables_legacy() -> Result<Named, NetfilterError> {
-    legacy::read_nat_chain(CHAIN).map(|tables| in_chain(&tables))
+    legacy::read_nat_chains(CHAINS).map(|tables| in_chains(&tables))
 }
 
-pub(crate) fn in_chain(tables: &[Table]) -> Named {
-    let chains = tables.iter().flat_map(|table| &table.chains).filter(|chain| chain.name == CHAIN);
-    chains.flat_map(|chain| &chain.rules).filter_map(|rule| Some((tcp_port(rule)?, rule.comment.clone()))).collect()
+pub(crate) fn in_chains(tables: &[Table]) -> Named {
+    let chains = |name| tables.iter().flat_map(|table| &table.chains).filter(move |chain| chain.name == name);
+    let [ports, addresses] = CHAINS.map(|name| chains(name).flat_map(|chain| &chain.rules));
+    let ports = ports.filter_map(|rule| Some(((None, tcp_port(rule)?), rule.comment.clone())));
+    ports.chain(addresses.filter_map(external)).collect()
+}
+
+/// The Service of a rule for an external address.
+fn external(rule: &Rule) -> Option<(At, Option<String>)> {
+    let comment = rule.comment.as_deref()?;
+    let service = EXTERNAL.into_iter().find_map(|what| comment.strip_suffix(what))?;
+    Some(((Some(rule.when.dst?.addr), tcp_port(rule)?), Some(service.to_owned())))
 }
 
 pub(crate) fn in_maps(tables: &[Table]) -> Named {
-    let mut ports = Named::new();
-    let maps = tables.iter().flat_map(|table| MAPS.into_iter().filter_map(|map| table.maps.get(map)));
-    for element in maps.flatten() {
+    let mut named = Named::new();
+    let elements = |map| tables.iter().filter_map(move |table| table.maps.get(map)).flatten();
+    let external =
+        elements(ADDRESSES).filter(|element| chain_of(element).is_some_and(|it| it.starts_with("external-")));
+    for element in MAPS.into_iter().flat_map(elements).chain(external) {
         let Some(port) = tcp_port(element) else { continue };
-        let known = ports.entry(port).or_default();
+        let known = named.entry((element.when.dst.map(|dst| dst.addr), port)).or_default();
         if let Some(service) = service(element) {
             *known = Some(service);
         }
     }
-    ports
+    named
 }
 
 fn tcp_port(rule: &Rule) -> Option<u16> {
@@ -50,11 +65,14 @@ fn tcp_port(rule: &Rule) -> Option<u16> {
 }
 
 fn service(element: &Rule) -> Option<String> {
-    let chain = match &element.then {
-        Then::Jump(chain) | Then::Goto(chain) => service_of_chain(chain),
+    chain_of(element).and_then(service_of_chain).or_else(|| element.comment.clone())
+}
+
+fn chain_of(element: &Rule) -> Option<&str> {
+    match &element.then {
+        Then::Jump(chain) | Then::Goto(chain) => Some(chain),
         _ => None,
-    };
-    chain.or_else(|| element.comment.clone())
+    }
 }
 
 /// `external-42NFTM6N-ns2/svc2/tcp/p80` → `ns2/svc2:p80`
@@ -70,7 +88,10 @@ fn service_of_chain(chain: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::firewall::ruleset::Chain;
     use super::*;
+    use tracer_model::event::{Prefix, When};
+    use tracer_testing::address;
 
     #[test]
     fn the_service_is_found_in_the_name_of_the_chain() {
@@ -88,18 +109,45 @@ mod tests {
         rule
     }
 
+    fn at(addr: &str, rule: Rule) -> Rule {
+        let dst = Some(Prefix { addr: address(addr), len: 32 });
+        Rule { when: When { dst, ..rule.when }, ..rule }
+    }
+
+    fn named<const N: usize>(found: [(Option<&str>, u16, &str); N]) -> Named {
+        found.map(|(addr, port, service)| ((addr.map(address), port), Some(service.to_owned()))).into()
+    }
+
     #[test]
     fn only_tcp_rules_with_a_port_are_node_ports() {
         let jump = || Then::Jump("KUBE-EXT-CDGGSHYLG3RE2FKL".into());
         let rules =
             [rule(Some(TCP), Some(30080), jump()), rule(Some(17), Some(30053), jump()), rule(Some(TCP), None, jump())];
-        let chain = |name: &str| super::super::firewall::ruleset::Chain {
-            name: name.into(),
-            base: None,
-            rules: rules.clone().into(),
+        let chain = |name: &str| Chain { name: name.into(), base: None, rules: rules.clone().into() };
+        let tables = [Table::for_tests(CHAINS.map(chain).into())];
+        assert_eq!(in_chains(&tables), named([(None, 30080, "default/web:http")]));
+    }
+
+    #[test]
+    fn a_rule_for_a_cluster_ip_is_no_external_address() {
+        let of = |addr, protocol, what: &str| {
+            let rule = at(addr, rule(Some(protocol), Some(80), Then::Jump("KUBE-EXT-CDGGSHYLG3RE2FKL".into())));
+            Rule { comment: Some(format!("default/web:http {what}")), ..rule }
         };
-        let tables = [Table::for_tests(vec![chain(CHAIN), chain("KUBE-SERVICES")])];
-        assert_eq!(in_chain(&tables), Named::from([(30080, Some("default/web:http".to_owned()))]));
+        let rules = vec![
+            of("10.96.0.1", TCP, "cluster IP"),
+            of("192.0.2.1", TCP, "external IP"),
+            of("192.0.2.2", TCP, "loadbalancer IP"),
+            of("192.0.2.3", 17, "loadbalancer IP"),
+        ];
+        let tables = [Table::for_tests(vec![Chain { name: CHAINS[1].into(), base: None, rules }])];
+        let web = "default/web:http";
+        assert_eq!(in_chains(&tables), named([(Some("192.0.2.1"), 80, web), (Some("192.0.2.2"), 80, web)]));
+        let mut table = Table::for_tests(vec![]);
+        let element = |addr, chain: &str| at(addr, rule(Some(TCP), Some(80), Then::Goto(chain.into())));
+        let [cluster, external] = ["service", "external"].map(|kind| format!("{kind}-SUSTUHLJ-shop/cart/tcp/p80"));
+        table.maps.insert(ADDRESSES.into(), vec![element("10.96.0.1", &cluster), element("192.0.2.1", &external)]);
+        assert_eq!(in_maps(&[table]), named([(Some("192.0.2.1"), 80, "shop/cart:p80")]));
     }
 
     #[test]
@@ -108,8 +156,7 @@ mod tests {
         let external = "external-SUSTUHLJ-shop/cart/tcp/p80";
         table.maps.insert(MAPS[0].into(), vec![rule(Some(TCP), Some(30080), Then::Goto("reject-chain".into()))]);
         table.maps.insert(MAPS[1].into(), vec![rule(Some(TCP), Some(30081), Then::Goto(external.into()))]);
-        table.maps.insert("service-ips".into(), vec![rule(Some(TCP), Some(80), Then::Drop)]);
-        let named = [(30080, Some("default/web:http".to_owned())), (30081, Some("shop/cart:p80".to_owned()))];
-        assert_eq!(in_maps(&[table]), Named::from(named));
+        table.maps.insert(ADDRESSES.into(), vec![rule(Some(TCP), Some(80), Then::Drop)]);
+        assert_eq!(in_maps(&[table]), named([(None, 30080, "default/web:http"), (None, 30081, "shop/cart:p80")]));
     }
 }

@@ -29,7 +29,8 @@ pub(super) fn target_service(case: &Case<'_>) -> Option<String> {
 
 /// `namespace/name` of the Service at this address, if there is one.
 pub(super) fn service_named(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
-    service_at(case, dst).map(name_of).or_else(|| node_port_service(case, dst))
+    let by_rule = || node_port_service(case, dst).or_else(|| external_service(case, dst));
+    service_at(case, dst).map(name_of).or_else(by_rule)
 }
 
 pub(super) fn name_of(service: &Service) -> String {
@@ -50,6 +51,12 @@ pub(super) fn service_at<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Ser
 pub(super) fn service_with_node_address<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
     let addr = dst.ip();
     service_at(case, dst).filter(|service| service.external_ips.contains(&addr) && own_link(case, addr).is_some())
+}
+
+/// The name of such a Service, by the rules of this node or the list of Services.
+pub(super) fn external_service(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
+    let by_rule = case.node.node_ports.external_at(dst).map(str::to_owned);
+    by_rule.or_else(|| service_with_node_address(case, dst).map(name_of))
 }
 
 /// A packet to an address of its own namespace did not arrive there.
@@ -94,6 +101,7 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
         let service = service_at(case, dst).filter(|_| case.node.node_ports.all().next().is_some())?;
         let is_node_port = || service.ports.iter().any(|it| it.node_port == Some(port));
         let what = match service_with_node_address(case, dst) {
+            Some(_) if case.node.node_ports.external_at(dst).is_some() => return None,
             // An endpoint on the node itself: the rules lead there.
             Some(it) if it.ready_endpoints.iter().flatten().any(|addr| is_of_node(case, *addr)) => return None,
             Some(_) => format!("{dst} is an external address"),

@@ -4,7 +4,7 @@ use super::Case;
 use super::finding::Finding;
 use super::kubectl;
 use super::pod_sockets::{FRESH_NS, detour};
-use super::services::{name_of, node_ports_at, service_with_node_address};
+use super::services::{external_service, node_ports_at};
 use tracer_model::event::{Container, NodePort, Pod, ProxyMode};
 use tracer_model::record::{Cause, Command, Confidence, K8s, Remediation};
 
@@ -140,7 +140,7 @@ fn by_node_port(case: &Case<'_>) -> Option<Answerer> {
     let port = node_ports_at(case, dst).find(is_served).filter(|_| !nftables || !dst.ip().is_loopback());
     let (what, name) = match port {
         Some(port) => (format!("{} is also the NodePort", port.port), case.node.service_of(port)),
-        None => (format!("{dst} is also an external address"), Some(name_of(service_with_node_address(case, dst)?))),
+        None => (format!("{dst} is also an external address"), Some(external_service(case, dst)?)),
     };
     let service = name.map_or_else(|| "a Service".to_owned(), |name| format!("Service {name}"));
     Some(Answerer {
@@ -305,6 +305,26 @@ mod tests {
         );
         assert_has(&verdict.remediation, &["conntrack -L -p tcp --dport 9100"]);
         assert_lacks(&verdict_of("203.0.113.11").summary, &["external"]);
+    }
+
+    /// The rules of kube-proxy have it, too, so that no list of Services is needed. With both there is one answer.
+    #[test]
+    fn the_rules_show_a_service_with_the_nodes_address() {
+        let verdict_of = |at: &str, listed: bool| {
+            let mut stream = Stream::to("10.88.0.1:9100").links(true, &["10.88.0.1"]).http_readiness().clone();
+            if listed {
+                stream.service(9100, |it| it.external_ips = vec![address("10.88.0.1")]);
+            }
+            answered(stream.on_host_network().external(at), 404)
+        };
+        for listed in [false, true] {
+            let verdict = verdict_of("10.88.0.1:9100", listed);
+            assert_eq!(verdict.confidence, Confidence::Likely);
+            let words = "; 10.88.0.1:9100 is also an external address of Service shop/cart:http: kube-proxy";
+            assert_has(&verdict.summary, &[words]);
+            assert_eq!(verdict.summary.matches("external address").count(), 1);
+        }
+        assert_lacks(&verdict_of("10.88.0.1:9101", false).summary, &["external"]);
     }
 
     #[test]

@@ -61,6 +61,13 @@ impl Stream {
         self.push(ObservationKind::NodePorts(NodePorts::new(NODE, mode, vec![port])))
     }
 
+    /// kube-proxy's rules have `shop/cart:http` at this external address of the node.
+    pub fn external(&mut self, at: &str) -> &mut Self {
+        let external = [(address(at), "shop/cart:http".to_owned())].into();
+        let table = NodePorts::new(NODE, ProxyMode::Iptables, Vec::new());
+        self.push(ObservationKind::NodePorts(NodePorts { external, ..table }))
+    }
+
     /// The list of Services has `shop/cart` with this port only. `fill` gives it addresses.
     pub fn service(&mut self, port: u16, fill: impl FnOnce(&mut Service)) -> &mut Self {
         let mut cart = Service::named(ServiceName { namespace: "shop".into(), name: "cart".into() });

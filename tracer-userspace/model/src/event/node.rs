@@ -151,12 +151,15 @@ pub struct NodePorts {
     /// Virtual services of IPVS without a backend, on any address.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub without_backend: Vec<SocketAddr>,
+    /// External addresses of Services that are the node's own, with `namespace/name[:port]` (iptables, nftables).
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub external: BTreeMap<SocketAddr, String>,
 }
 
 impl NodePorts {
     /// A table of which only the NodePorts are known.
     pub const fn new(netns: Netns, mode: ProxyMode, ports: Vec<NodePort>) -> Self {
-        Self { netns, mode, ports, without_backend: Vec::new() }
+        Self { netns, mode, ports, without_backend: Vec::new(), external: BTreeMap::new() }
     }
 }
 

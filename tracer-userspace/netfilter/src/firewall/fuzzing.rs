@@ -13,7 +13,7 @@ pub fn nftables(bytes: &[u8]) {
     let _ = read_answers(bytes, 1, &mut Progress::default(), &mut |_| ());
     let (tables, truncated) = nft::tables_of(bytes);
     flatten(&tables, truncated);
-    let _ = (node_ports::in_chain(&tables), node_ports::in_maps(&tables));
+    let _ = (node_ports::in_chains(&tables), node_ports::in_maps(&tables));
     flushes::fuzz(bytes);
     tracer_node::flushes::fuzz_reports(bytes);
 }
@@ -25,7 +25,7 @@ pub fn xtables(bytes: &[u8]) {
     let layout = &xtables::LAYOUTS[usize::from(family & 1)];
     let tables = [legacy::parse(layout, "filter", info, entries)];
     flatten(&tables, false);
-    let _ = node_ports::in_chain(&tables);
+    let _ = node_ports::in_chains(&tables);
 }
 
 /// Parses `/proc/net/ip_vs` and the statistics of connection tracking.

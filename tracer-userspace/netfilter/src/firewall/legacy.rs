@@ -43,12 +43,12 @@ pub(super) fn read() -> Tables {
     Ok((tables, truncated))
 }
 
-/// Reads the rules of one chain of `nat` only.
-pub(crate) fn read_nat_chain(name: &str) -> Result<Vec<Table>, NetfilterError> {
+/// Reads the rules of these chains of `nat` only.
+pub(crate) fn read_nat_chains(names: [&str; 2]) -> Result<Vec<Table>, NetfilterError> {
     let mut tables = Vec::new();
     for layout in LAYOUTS.iter().filter(|layout| tables_in_use(layout).iter().any(|name| name == "nat")) {
         let (info, table) = entries(layout, "nat")?;
-        tables.push(parse_chains(layout, "nat", &info, &table, |chain| chain == name));
+        tables.push(parse_chains(layout, "nat", &info, &table, |chain| names.contains(&chain)));
     }
     Ok(tables)
 }

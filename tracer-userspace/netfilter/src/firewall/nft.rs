@@ -57,24 +57,30 @@ fn read_once() -> io::Result<(Vec<Table>, bool)> {
     Ok((reader.finish(), reader.truncated || reader.room.full))
 }
 
-/// Reads only these maps of the table `kube-proxy`. Their keys are protocol and port.
-pub(crate) fn read_proxy_maps(maps: [&str; 2]) -> Result<Vec<Table>, NetfilterError> {
+/// Reads only these maps of the table `kube-proxy`. Their keys are protocol and port; in the map of addresses, the address
+/// comes before them.
+pub(crate) fn read_proxy_maps(of_ports: [&str; 2], of_addresses: &str) -> Result<Vec<Table>, NetfilterError> {
     let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
         let Some(table) = reader.table(family, "kube-proxy".to_owned()) else { return Ok(()) };
-        maps.into_iter()
-            .try_for_each(|map| reader.read_map(netlink, table, map, &[Key::Protocol, Key::DestinationPort]))
+        let address = Key::DestinationAddress(if i32::from(family) == libc::AF_INET { 4 } else { 16 });
+        let keys = [address, Key::Protocol, Key::DestinationPort];
+        of_ports.into_iter().try_for_each(|map| reader.read_map(netlink, table, map, &keys[1..]))?;
+        reader.read_map(netlink, table, of_addresses, &keys)
     };
     read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "kube-proxy's nftables maps", source })
 }
 
-/// Reads the rules of one chain of `nat` only.
-pub(crate) fn read_nat_chain(name: &'static str) -> Result<Vec<Table>, NetfilterError> {
-    let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
+/// Reads the rules of these chains of `nat` only.
+pub(crate) fn read_nat_chains(names: [&str; 2]) -> Result<Vec<Table>, NetfilterError> {
+    let read_chain = |reader: &mut Reader, netlink: &mut Netlink, family, name: &str| {
         reader.begin_chain(family, "nat".to_owned(), name.to_owned(), None);
         let names = [(NFTA_RULE_TABLE, "nat"), (NFTA_RULE_CHAIN, name)];
         dump(netlink, NFT_MSG_GETRULE, family, &names, |message| _ = reader.add_rule(message))
     };
-    read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: name, source })
+    let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
+        names.into_iter().try_for_each(|name| read_chain(reader, netlink, family, name))
+    };
+    read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "kube-proxy's chains", source })
 }
 
 fn read_for_each_family(

@@ -43,6 +43,7 @@ pub(super) const ALL: &[Scenario] = &[
         port_is_node_port(s, "503", Ending::Status)
     }),
     by_nftables("app_status_failure_external_ip", Cause::AppStatusFailure, external_ip),
+    by_nftables("app_status_failure_external_ip_by_rules", Cause::AppStatusFailure, external_ip_by_rules),
     by_nftables("closed_without_answer_node_port", Cause::ClosedWithoutAnswer, |s| {
         port_is_node_port(s, "eof", Ending::Eof)
     }),
@@ -273,6 +274,25 @@ fn external_ip(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = SocketAddr::from((NODE, EXTERNAL));
     translate(fixture, service, endpoint)?;
     fixture.mentions(&[&format!("{service} is also an external address of Service default/exporter")]);
+    fixture.fails(Kind::Http, service, Ending::Status)
+}
+
+/// The same, and only kube-proxy's rules have the Service.
+fn external_ip_by_rules(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.serve(fixture.options, &["http", &format!("[::]:{HOST}")])?;
+    let endpoint = fixture.serving("503", HTTP)?;
+    fixture.node.node.nft(&format!(
+        "table ip kube-proxy {{
+           map service-ips {{ type ipv4_addr . inet_proto . inet_service : verdict; }};
+           chain service-ABCDEFGH-shop/web/tcp/http {{ meta l4proto tcp dnat to {endpoint}; }};
+           chain external-ABCDEFGH-shop/web/tcp/http {{ goto service-ABCDEFGH-shop/web/tcp/http; }};
+           chain services {{ ip daddr . meta l4proto . th dport vmap @service-ips; }};
+           chain nat-output {{ type nat hook output priority -100; jump services; }}; }}
+         add element ip kube-proxy service-ips {{ 10.96.0.35 . tcp . 80 : goto service-ABCDEFGH-shop/web/tcp/http,
+           {NODE} . tcp . {HOST} : goto external-ABCDEFGH-shop/web/tcp/http }}\n"
+    ))?;
+    let service = SocketAddr::from((NODE, HOST));
+    fixture.mentions(&[&format!("{service} is also an external address of Service shop/web:http")]);
     fixture.fails(Kind::Http, service, Ending::Status)
 }
 

@@ -1,4 +1,4 @@
-//! NodePorts, by the table they were read from.
+//! NodePorts and external addresses of Services, by the table they were read from.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,6 +23,11 @@ impl NodePortTables {
     pub fn of_ipvs_at(&self, src: SocketAddr) -> Option<&NodePort> {
         let on_addr = |port: &&NodePort| port.addrs.is_empty() || port.addrs.contains(&src.ip());
         self.of(ProxyMode::Ipvs)?.ports.iter().filter(|port| port.port == src.port()).find(on_addr)
+    }
+
+    /// `namespace/name[:port]` of the Service that the rules of this node have at this external address and port.
+    pub fn external_at(&self, dst: SocketAddr) -> Option<&str> {
+        self.0.values().find_map(|table| table.external.get(&dst)).map(String::as_str)
     }
 
     /// The NodePorts of all tables.

@@ -280,11 +280,14 @@ mod tests {
             stream.service(80, |it| it.ports[0].node_port = Some(30_090)).again_to(8, "127.0.0.1:30090");
         });
         assert_has(&listed.summary, &["30090 is a NodePort of Service shop/cart, and the rules on this node"]);
-        let external = verdict(NODE, |stream| {
+        fn external(stream: &mut Stream) {
             stream.links(true, &["10.88.0.1"]).service(9100, |it| it.external_ips = vec![address("10.88.0.1")]);
             stream.again_to(8, "10.88.0.1:9100");
-        });
-        assert_has(&external.summary, &["; 10.88.0.1:9100 is an external address of Service shop/cart, and the rules"]);
+        }
+        let lacking = verdict(NODE, external);
+        assert_has(&lacking.summary, &["; 10.88.0.1:9100 is an external address of Service shop/cart, and the rules"]);
+        let in_rules = verdict(NODE, |stream| external(stream.external("10.88.0.1:9100")));
+        assert_lacks(&in_rules.summary, &["the rules on this node"]);
         let stopped = verdict(NODE, |stream| _ = stream.listens(NODE, 30080, true).listens(NODE, 30080, false));
         for other in [stopped, verdict(POD, |_| ())] {
             assert_lacks(&other.summary, &["a NodePort of"]);

@@ -166,7 +166,7 @@ fn a_node_port_without_a_backend_in_the_table_of_ipvs_is_no_firewall_reject() {
 /// The table of IPVS, in which these have no backend.
 fn without_backend(addrs: &[&str]) -> ObservationKind {
     let without_backend = addrs.iter().map(|at| address(at)).collect();
-    ObservationKind::NodePorts(NodePorts { netns: NODE, mode: ProxyMode::Ipvs, ports: Vec::new(), without_backend })
+    ObservationKind::NodePorts(NodePorts { without_backend, ..NodePorts::new(NODE, ProxyMode::Ipvs, Vec::new()) })
 }
 
 /// 5.10 without programs on functions: not even the error of IPVS is observed.
