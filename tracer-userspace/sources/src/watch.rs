@@ -166,8 +166,10 @@ impl Watcher {
             self.read_links()?;
         }
         if self.flushes.due().is_some_and(|due| Instant::now() >= due) {
-            let flushed = self.flushes.take().into_iter();
-            flushed.map(Box::new).map(ObservationKind::RulesFlushed).try_for_each(|kind| self.sent.send_once(kind))?;
+            for flushed in self.flushes.take() {
+                self.sent.send_once(ObservationKind::RulesFlushed(Box::new(flushed)))?;
+                self.read_node_soon();
+            }
         }
         if Instant::now() >= self.files_due {
             self.files_due = Instant::now() + FILES_EVERY;

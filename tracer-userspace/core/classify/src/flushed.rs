@@ -5,6 +5,7 @@ use serde_json::json;
 use super::case::{Case, drops, inspected, is_sent_elsewhere};
 use super::evidence::evidence_of;
 use super::finding::Finding;
+use super::services::NONE_LEFT;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::event::{FlushedRules, RemovedRoute, RulesFlushed};
@@ -18,7 +19,7 @@ const RECENT_NS: u64 = 3600 * SECOND_NS;
 
 /// If the attempt found no route or a wrong one: names the process that removed a rule or route for it in bulk.
 pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
-    if let Some(flush) = removed_service_rules(case, found.cause) {
+    if let Some(flush) = removed_service_rules(case, found) {
         let rules_gone = "what led to the Service may be gone with them";
         return note(case, found, flush, "nf_tables", rules_gone);
     }
@@ -40,14 +41,17 @@ fn note(case: &Case<'_>, found: &mut Finding, flush: &RulesFlushed, source: &str
 
 /// The recent removal of the proxy's rules. Only these rules lead to the address of a Service; they are in a table of
 /// the proxy or in `nat`. The proxy restores them when it notices, but no hook shows whether it did.
-fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
+fn removed_service_rules<'a>(case: &Case<'a>, found: &Finding) -> Option<&'a RulesFlushed> {
     let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
-    let has_no_way = matches!(cause, Cause::RouteUnreachable | Cause::NeighbourFailure | Cause::Unexplained);
+    let is_node_port = found.summary.contains(NONE_LEFT);
+    let has_no_way = matches!(found.cause, Cause::RouteUnreachable | Cause::NeighbourFailure | Cause::Unexplained);
     // A rule that translates the address is still there.
     if drops(case).any(|(_, drop)| is_sent_elsewhere(case, drop)) {
         return None;
     }
-    if !has_no_way || !case.node.services.iter().any(|service| service.cluster_ips.contains(&dst)) {
+    let is_cluster_ip = || case.node.services.iter().any(|service| service.cluster_ips.contains(&dst));
+    let needs_rules = is_node_port || has_no_way && is_cluster_ip();
+    if !needs_rules {
         return None;
     }
     let own = if dst.is_ipv4() { "ip" } else { "ip6" };
@@ -56,7 +60,10 @@ fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesF
     let is_recent = |flush: &&RulesFlushed| attempt.started.saturating_sub(flush.since_boot_ns) < RECENT_NS;
     // A pod's packets are translated in the namespace of its node.
     let places = [attempt.netns, case.node.netns()].into_iter().flatten();
-    let mut recent = places.flat_map(|netns| case.node.flushes.before(netns, attempt.started, dst)).filter(is_recent);
+    // The node's own address is reached without these rules.
+    let target = Some(dst).filter(|_| !is_node_port);
+    let before = |netns| case.node.flushes.before(netns, attempt.started, target);
+    let mut recent = places.flat_map(before).filter(is_recent);
     recent.find(
         |flush| matches!(&flush.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)),
     )
@@ -227,6 +234,33 @@ mod tests {
             verdict(&stream).verdict.summary.contains("removed 40 rules")
         };
         assert_eq!([NODE, POD, Netns(9)].map(names), [false, false, true]);
+    }
+
+    /// The node's own address is reached all the time. Its stack refuses what the rules would have led to a Service.
+    #[test]
+    fn a_node_port_of_a_removed_table_keeps_its_service() {
+        let refused = |table: &str, restored: &[u16]| {
+            let mut stream = Stream::to("10.88.0.1:30080");
+            stream.links(true, &["10.88.0.1"]).node_port(ProxyMode::Nftables, 30080, &[]);
+            stream.flushed(FlushedRules::Nftables { family: "ip".into(), table: table.into(), replaced: true });
+            stream.push(ObservationKind::NodePorts(NodePorts::new(NODE, ProxyMode::Nftables, Vec::new())));
+            restored.iter().for_each(|port| _ = stream.node_port(ProxyMode::Nftables, *port, &[]));
+            stream.again_to(7, "10.88.0.1:10250").connect().established().answers(200).wait_ms(2_000);
+            stream.again_to(8, "10.88.0.1:30080").connect().reset_sent(SYN, true, None).last_reset_sent().netns =
+                Some(NODE);
+            verdict(&stream).verdict
+        };
+        let found = refused("kube-proxy", &[]);
+        let words = "; 30080 was a NodePort of Service kube-system/dashboard, and the rules on this node have no NodePort any more; \
+                     systemd-network (pid 412) removed 40 rules and the whole nftables table ip kube-proxy 2 s before: \
+                     what led to the Service may be gone with them";
+        assert_eq!(found.cause, Cause::ConnectionRefused);
+        assert_ends(&found.summary, words);
+        assert_has(&found.remediation, &["restart kube-proxy on this node"]);
+        assert_ends(&refused("filter", &[]).summary, "the rules on this node have no NodePort any more");
+        for restored in [30080, 30081] {
+            assert_lacks(&refused("kube-proxy", &[restored]).summary, &["any more", "removed"]);
+        }
     }
 
     fn astray(priority: u32) -> VerdictBody {

@@ -97,6 +97,10 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
         return None;
     }
     let (port, addr) = (dst.port(), dst.ip());
+    if let Some(lost) = case.node.node_ports.lost_at(netns?, port).filter(|_| is_of_node(case, addr)) {
+        let service = case.node.service_of(lost).map_or_else(String::new, |name| format!(" of Service {name}"));
+        return Some((format!("; {port} was a NodePort{service}, and {NONE_LEFT}"), restart_proxy()));
+    }
     let Some(name) = node_port_service(case, dst) else {
         let service = service_at(case, dst).filter(|_| case.node.node_ports.all().next().is_some())?;
         let is_node_port = || service.ports.iter().any(|it| it.node_port == Some(port));
@@ -120,6 +124,17 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
     let family = if addr.is_ipv4() { "ip" } else { "ip6" };
     let show = table.map(|_| Command::on_node(format!("nft list set {family} kube-proxy nodeport-ips")));
     Some((words, fix.run(show)))
+}
+
+/// What a summary says of a NodePort that the rules do not have any more.
+pub(super) const NONE_LEFT: &str = "the rules on this node have no NodePort any more";
+
+/// In nftables mode kube-proxy checks once an hour whether its rules are there, and in its iptables mode a part of them.
+fn restart_proxy() -> Remediation {
+    Remediation::from(
+        "If the Service still has that port, restart kube-proxy on this node: at its start it writes all its rules",
+    )
+    .run([Command::in_cluster("kubectl get pods -n kube-system -l k8s-app=kube-proxy -o wide")])
 }
 
 /// The Service proxy sent the attempt on to an address at which nobody is: words, and a fix that ends with `fix`.

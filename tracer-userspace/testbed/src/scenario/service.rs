@@ -51,6 +51,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused_node_port", Some(Cause::ConnectionRefused), unserved_node_port)
         .own()
         .needs(&[Need::Nft]),
+    Scenario::new("connection_refused_node_port_flushed", Some(Cause::ConnectionRefused), flushed_node_port)
+        .own()
+        .needs(&[Need::Nft]),
     Scenario::new("connection_refused_target_port", Some(Cause::ConnectionRefused), target_port)
         .own()
         .needs(&[Need::NftNat])
@@ -343,6 +346,24 @@ fn endpoint_is_gone(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// kube-proxy in nftables mode serves NodePorts at the node's primary addresses only.
 fn unserved_node_port(fixture: &mut Fixture<'_>) -> Result<()> {
+    serve_node_port(fixture)?;
+    fixture.mentions(&["30080 is a NodePort of Service shop/cart:http", "does not serve at 127.0.0.1"]);
+    fixture.fails_without_probe(Kind::Http, (Ipv4Addr::LOCALHOST, NODE_PORT).into(), Ending::Refused)
+}
+
+/// Somebody deletes kube-proxy's table, with the NodePort in it.
+fn flushed_node_port(fixture: &mut Fixture<'_>) -> Result<()> {
+    serve_node_port(fixture)?;
+    fixture.node.node.nft("delete table ip kube-proxy")?;
+    let removed = "removed 3 rules and the whole nftables table ip kube-proxy";
+    fixture.event("rules_flushed", removed)?;
+    fixture.event("node_ports_changed", "1 (30080 of shop/cart:http) removed")?;
+    fixture.mentions(&["30080 was a NodePort of Service shop/cart:http", "nft (pid ", removed]);
+    fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+}
+
+/// A Service with a NodePort, and an endpoint that answers there.
+fn serve_node_port(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.node.node.nft(&format!(
         "table ip kube-proxy {{
@@ -350,12 +371,10 @@ fn unserved_node_port(fixture: &mut Fixture<'_>) -> Result<()> {
            chain external-42NFTM6N-shop/cart/tcp/http {{ meta l4proto tcp dnat to {pod}; }};
            map service-nodeports {{ type inet_proto . inet_service : verdict; elements = {{
              tcp . {NODE_PORT} : goto external-42NFTM6N-shop/cart/tcp/http }}; }};
-           chain nat-output {{ type nat hook output priority -100;
-             ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports; }}; }}\n"
+           chain services {{ ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports; }};
+           chain nat-output {{ type nat hook output priority -100; jump services; }}; }}\n"
     ))?;
-    fixture.succeeds(Kind::Http, (NODE, NODE_PORT).into())?;
-    fixture.mentions(&["30080 is a NodePort of Service shop/cart:http", "does not serve at 127.0.0.1"]);
-    fixture.fails_without_probe(Kind::Http, (Ipv4Addr::LOCALHOST, NODE_PORT).into(), Ending::Refused)
+    fixture.succeeds(Kind::Http, (NODE, NODE_PORT).into())
 }
 
 fn proxy_tables(fixture: &Fixture<'_>, (name, service): (&str, SocketAddr), verdict: &str) -> Result<()> {

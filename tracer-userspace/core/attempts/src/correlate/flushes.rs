@@ -31,9 +31,16 @@ impl Flushes {
     }
 
     /// The flushes of a namespace that began before `time` and may still keep packets from the target, the last one
-    /// first.
-    pub fn before(&self, netns: Netns, time: u64, target: IpAddr) -> impl Iterator<Item = &RulesFlushed> {
+    /// first. Without a target: all of them.
+    pub fn before(
+        &self,
+        netns: Netns,
+        time: u64,
+        target: impl Into<Option<IpAddr>>,
+    ) -> impl Iterator<Item = &RulesFlushed> {
+        let target = target.into();
         let fits = move |it: &RulesFlushed| it.netns == netns && it.since_boot_ns <= time;
-        self.0.iter().rev().filter(move |(it, reached)| fits(it) && !reached.contains(&target)).map(|(it, _)| it)
+        let was_reached = move |reached: &BTreeSet<IpAddr>| target.is_some_and(|target| reached.contains(&target));
+        self.0.iter().rev().filter(move |(it, reached)| fits(it) && !was_reached(reached)).map(|(it, _)| it)
     }
 }

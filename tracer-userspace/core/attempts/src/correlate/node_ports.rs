@@ -3,20 +3,33 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use tracer_model::event::{NodePort, NodePorts, ProxyMode};
+use tracer_model::event::{Netns, NodePort, NodePorts, ProxyMode};
 
 /// The last reading of each table.
 #[derive(Debug, Default)]
-pub struct NodePortTables(BTreeMap<u8, NodePorts>);
+pub struct NodePortTables {
+    last: BTreeMap<u8, NodePorts>,
+    /// The table that lost all its NodePorts last, as it was before.
+    lost: Option<NodePorts>,
+}
 
 impl NodePortTables {
     pub(super) fn observe(&mut self, ports: &NodePorts) {
-        self.0.insert(ports.mode as u8, ports.clone());
+        let before = self.last.insert(ports.mode as u8, ports.clone());
+        if let Some(before) = before.filter(|before| ports.ports.is_empty() && !before.ports.is_empty()) {
+            self.lost = Some(before);
+        }
+    }
+
+    /// A NodePort that was in the rules of this namespace before they lost all of them.
+    pub fn lost_at(&self, netns: Netns, port: u16) -> Option<&NodePort> {
+        let lost = self.lost.as_ref().filter(|lost| lost.netns == netns && self.all().next().is_none())?;
+        lost.ports.iter().find(|it| it.port == port)
     }
 
     /// The last reading of one table.
     pub fn of(&self, mode: ProxyMode) -> Option<&NodePorts> {
-        self.0.get(&(mode as u8))
+        self.last.get(&(mode as u8))
     }
 
     /// The IPVS NodePort that a source address and port collides with.
@@ -27,12 +40,12 @@ impl NodePortTables {
 
     /// `namespace/name[:port]` of the Service that the rules of this node have at this external address and port.
     pub fn external_at(&self, dst: SocketAddr) -> Option<&str> {
-        self.0.values().find_map(|table| table.external.get(&dst)).map(String::as_str)
+        self.last.values().find_map(|table| table.external.get(&dst)).map(String::as_str)
     }
 
     /// The NodePorts of all tables.
     pub fn all(&self) -> impl Iterator<Item = (&NodePorts, &NodePort)> {
-        self.0.values().flat_map(|table| table.ports.iter().map(move |port| (table, port)))
+        self.last.values().flat_map(|table| table.ports.iter().map(move |port| (table, port)))
     }
 }
 
@@ -63,5 +76,21 @@ mod tests {
         let table = |number| NodePorts::new(NODE, ProxyMode::Nftables, vec![port(number, &[])]);
         [30_001, 30_002].into_iter().for_each(|number| tables.observe(&table(number)));
         assert_eq!(tables.all().map(|(_, port)| port.port).collect::<Vec<_>>(), [30_002]);
+    }
+
+    #[test]
+    fn the_node_ports_of_a_removed_table_are_known_until_there_are_others() {
+        let mut tables = NodePortTables::default();
+        let table = |mode, numbers: &[u16]| {
+            NodePorts::new(NODE, mode, numbers.iter().map(|number| port(*number, &[])).collect())
+        };
+        let lost = |tables: &NodePortTables| [30_001, 30_002].map(|port| tables.lost_at(NODE, port).is_some());
+        for numbers in [&[30_001, 30_002][..], &[30_002], &[]] {
+            assert_eq!(lost(&tables), [false; 2]);
+            tables.observe(&table(ProxyMode::Nftables, numbers));
+        }
+        assert_eq!((lost(&tables), tables.lost_at(Netns(NODE.0 + 1), 30_002).is_some()), ([false, true], false));
+        tables.observe(&table(ProxyMode::Iptables, &[30_003]));
+        assert_eq!(lost(&tables), [false; 2]);
     }
 }
