@@ -96,9 +96,10 @@ pub fn states(mut pids: impl Iterator<Item = u32>, mounts: &Mounts) -> Serving {
 }
 
 fn state(pid: u32, cgroups: &str, mounts: &Mounts, threads: &mut usize) -> Option<ServerProcess> {
-    let (frozen, cpu_cgroup) = (frozen(cgroups, mounts), throttle::folder(cgroups, mounts));
-    let cpu_cgroup = cpu_cgroup.map(|folder| folder.display().to_string());
-    Some(ServerProcess { pid, comm: comm(pid)?, tasks: tasks(pid, threads), frozen, cpu_cgroup })
+    let (frozen, frozen_above) = frozen(cgroups, mounts).unzip();
+    let cpu_cgroup = throttle::folder(cgroups, mounts).map(|folder| folder.display().to_string());
+    let (comm, tasks, frozen_above) = (comm(pid)?, tasks(pid, threads), frozen_above.flatten());
+    Some(ServerProcess { pid, comm, tasks, frozen, frozen_above, cpu_cgroup })
 }
 
 pub(super) fn comm(pid: u32) -> Option<String> {
@@ -151,15 +152,19 @@ fn times_of(schedstat: &str) -> Option<(u64, u64)> {
     fields.next().zip(fields.next())
 }
 
-/// The file that says that the cgroup is frozen. Both files also show when a parent cgroup is frozen.
-fn frozen(cgroups: &str, mounts: &Mounts) -> Option<String> {
-    let file_with = |hierarchy, file: &str, line: &str| {
+/// The file that says that the cgroup is frozen, and the cgroup above that was frozen. Both files also show when a
+/// parent cgroup is frozen; another file of each cgroup says whether it is so itself.
+fn frozen(cgroups: &str, mounts: &Mounts) -> Option<(String, Option<String>)> {
+    let file_with = |hierarchy, file: &str, line: &str, itself: &str| {
         let folder = below_the_root(cgroups, hierarchy, mounts)?;
         let text = fs::read_to_string(folder.join(file)).ok()?;
-        text.lines().any(|it| it == line).then(|| folder.join(file).display().to_string())
+        let is_itself = |it: &&Path| fs::read_to_string(it.join(itself)).is_ok_and(|text| text.trim_end() == "1");
+        let above = || folder.ancestors().find(is_itself).filter(|it| *it != folder);
+        let shown = |path: &Path| path.display().to_string();
+        text.lines().any(|it| it == line).then(|| (shown(&folder.join(file)), above().map(shown)))
     };
-    file_with(Hierarchy::Unified, "cgroup.events", "frozen 1")
-        .or_else(|| file_with(Hierarchy::Freezer, "freezer.state", "FROZEN"))
+    file_with(Hierarchy::Unified, "cgroup.events", "frozen 1", "cgroup.freeze")
+        .or_else(|| file_with(Hierarchy::Freezer, "freezer.state", "FROZEN", "freezer.self_freezing"))
 }
 
 /// The folder of a cgroup other than the root: the root is never frozen or throttled, and has no pressure files.
@@ -274,6 +279,14 @@ mod tests {
             ("all/other", "cgroup.events", "populated 1\nfrozen 0\n"),
             ("freezer/pod", "freezer.state", "FROZEN\n"),
             ("freezer/other", "freezer.state", "FREEZING\n"),
+            ("all/pod", "cgroup.freeze", "1\n"),
+            ("all", "cgroup.freeze", "1\n"),
+            ("freezer/pod", "freezer.self_freezing", "1\n"),
+            ("all/slice/pod/kid", "cgroup.events", "frozen 1\n"),
+            ("all/slice/pod/kid", "cgroup.freeze", "0\n"),
+            ("all/slice", "cgroup.freeze", "1\n"),
+            ("freezer/slice/pod", "freezer.state", "FROZEN\n"),
+            ("freezer/slice", "freezer.self_freezing", "1\n"),
         ] {
             scratch.file(Path::new(folder).join(file), text);
         }
@@ -281,9 +294,18 @@ mod tests {
             "40 31 0:37 / {0}/freezer rw - cgroup cgroup rw,freezer\n41 31 0:38 / {0}/all rw - cgroup2 cgroup2 rw\n",
             scratch.root().display()
         ));
-        let found = |text: &str| frozen(text, &mounts).map(|it| it.ends_with("pod/cgroup.events"));
+        let found = |text: &str| {
+            frozen(text, &mounts).map(|(file, above)| {
+                assert_eq!(above, None, "its own cgroup is frozen");
+                file.ends_with("pod/cgroup.events")
+            })
+        };
         assert_eq!(found("6:freezer:/other\n0::/pod\n"), Some(true));
         assert_eq!(found("6:freezer:/pod\n0::/other\n"), Some(false), "version 1");
         assert_eq!((found("6:freezer:/other\n0::/other\n"), found("0::/\n"), found("0::/gone\n")), (None, None, None));
+        for (process, above) in [("0::/slice/pod/kid\n", "all/slice"), ("6:freezer:/slice/pod\n", "freezer/slice")] {
+            let found = frozen(process, &mounts).and_then(|(_, above)| above);
+            assert_eq!(found, Some(scratch.path(above).display().to_string()), "a cgroup above is frozen");
+        }
     }
 }

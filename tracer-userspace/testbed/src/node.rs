@@ -117,10 +117,10 @@ impl Pod {
         halt(self.server()?.pid())
     }
 
-    /// Freezes its newest server until the guard is dropped.
-    pub fn freeze(&mut self, by: Freezer) -> Result<Undo> {
-        let (group, frozen) = Cgroup::frozen(by, self.server()?.pid())?;
-        self.groups.push(group);
+    /// Freezes its newest server, by its own cgroup or by the one above, until the guard is dropped.
+    pub fn freeze(&mut self, by: Freezer, above: bool) -> Result<Undo> {
+        let (groups, frozen) = Cgroup::frozen(by, above, self.server()?.pid())?;
+        self.groups.extend(groups);
         Ok(frozen)
     }
 

@@ -34,6 +34,8 @@ pub struct ServerProcess {
     pub tasks: ServerTasks,
     /// The file that shows that its cgroup is frozen; absent: it is not frozen.
     pub frozen: Option<String>,
+    /// The cgroup above its own that was frozen, and all below with it; absent: its own was, or that is not known.
+    pub frozen_above: Option<String>,
     /// The cgroup that limits its processor time, named as in [`super::Throttled`].
     pub cpu_cgroup: Option<String>,
 }

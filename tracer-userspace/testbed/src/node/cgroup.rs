@@ -93,16 +93,18 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// Makes a cgroup with this process, and freezes it until the guard is dropped.
-    pub fn frozen(by: Freezer, pid: u32) -> Result<(Self, Undo)> {
+    /// Makes a cgroup with this process, or a child of it that has the process, and freezes it until the guard is
+    /// dropped. The child goes first.
+    pub fn frozen(by: Freezer, above: bool, pid: u32) -> Result<(Vec<Self>, Undo)> {
         let group = Self::own(&by.root().context("no freezer")?, "frozen")?;
-        group.add(pid)?;
+        let own = above.then(|| Self::below(&group.0, "own")).transpose()?;
+        own.as_ref().unwrap_or(&group).add(pid)?;
         let [(file, freeze), (_, thaw), (events, line)] = by.files();
         let guard = Undo(group.0.join(file), thaw);
         group.write(file, freeze)?;
         let is_frozen = || Ok(fs::read_to_string(group.0.join(events))?.lines().any(|it| it == line));
         until(&format!("{} is frozen", group.0.display()), is_frozen)?;
-        Ok((group, guard))
+        Ok((own.into_iter().chain([group]).collect(), guard))
     }
 
     /// Makes a cgroup with a name of this run.

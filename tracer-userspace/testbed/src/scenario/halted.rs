@@ -23,6 +23,10 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_frozen_host_network", FROZEN, stopped_on_node),
     Scenario::new("target_frozen_cgroup", FROZEN, |s| frozen(s, Freezer::V2)).needs(&[Need::Freezer]),
     Scenario::new("target_frozen_cgroup_v1", FROZEN, |s| frozen(s, Freezer::V1)).needs(&[Need::FreezerV1]),
+    Scenario::new("target_frozen_cgroup_above", FROZEN, |s| frozen_above(s, Freezer::V2)).own().needs(&[Need::Freezer]),
+    Scenario::new("target_frozen_cgroup_above_v1", FROZEN, |s| frozen_above(s, Freezer::V1))
+        .own()
+        .needs(&[Need::FreezerV1]),
     Scenario::new("target_frozen_queue", FROZEN, full_queue),
     Scenario::new("target_frozen_queue_in_handshake", FROZEN, queue_in_handshake).needs(&[Need::RealProcessor]),
     Scenario::new("target_frozen_tls", FROZEN, tls),
@@ -73,8 +77,16 @@ fn tls(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The cgroup is frozen, as `docker pause`, `ctr tasks pause` and a checkpoint do.
 fn frozen(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let _frozen = fixture.pod_of(pod)?.freeze(by)?;
+    let _frozen = fixture.pod_of(pod)?.freeze(by, false)?;
     fixture.mentions(&["is frozen by its cgroup", "of the request lie unread"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The cgroup of the pod or a slice is frozen, as `systemctl freeze` does. To thaw the container's own does nothing.
+fn frozen_above(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let _frozen = fixture.pod_of(pod)?.freeze(by, true)?;
+    fixture.mentions(&["is frozen by a cgroup above its own (", "-frozen)", "of the request lie unread"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

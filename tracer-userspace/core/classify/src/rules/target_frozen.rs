@@ -1,6 +1,8 @@
 //! All processes that serve the target, or the one that accepted the connection, are frozen by their cgroup, stopped, or
 //! held by a debugger.
 
+use std::borrow::Cow;
+
 use super::super::serving::{connection, name, readings};
 use super::accept_queue_overflow::{dropped_request, fullest_queue, of_queue};
 use super::*;
@@ -72,7 +74,8 @@ fn max_gap_ns(case: &Case<'_>) -> u64 {
 /// What keeps a process from running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Halt<'a> {
-    Frozen(&'a str),
+    /// By this file, and by the cgroup above its own that was frozen.
+    Frozen(&'a str, Option<&'a str>),
     Stopped,
     Traced,
 }
@@ -99,7 +102,7 @@ pub(in super::super) fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
     let tasks = &process.tasks;
     let all = |halted: u32| tasks.count > 0 && halted == tasks.count && !tasks.incomplete;
     match &process.frozen {
-        Some(file) => Some(Halt::Frozen(file)),
+        Some(file) => Some(Halt::Frozen(file, process.frozen_above.as_deref())),
         None if all(tasks.stopped) => Some(Halt::Stopped),
         None if all(tasks.stopped + tasks.traced) => Some(Halt::Traced),
         None => None,
@@ -107,19 +110,20 @@ pub(in super::super) fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
 }
 
 impl Halt<'_> {
-    pub(in super::super) const fn description(self) -> &'static str {
+    pub(in super::super) fn description(self) -> Cow<'static, str> {
         match self {
-            Self::Frozen(_) => "is frozen by its cgroup",
-            Self::Stopped => "is stopped by a signal",
-            Self::Traced => "is held by a debugger",
+            Self::Frozen(_, None) => "is frozen by its cgroup".into(),
+            Self::Frozen(_, Some(above)) => format!("is frozen by a cgroup above its own ({above})").into(),
+            Self::Stopped => "is stopped by a signal".into(),
+            Self::Traced => "is held by a debugger".into(),
         }
     }
 
     /// Where the state was read: the name of the file, and its path or its content.
     fn evidence(self) -> (&'static str, String) {
         match self {
-            Self::Frozen(file) if file.ends_with("freezer.state") => ("freezer.state", format!(" ({file})")),
-            Self::Frozen(file) => ("cgroup.events", format!(" ({file})")),
+            Self::Frozen(file, _) if file.ends_with("freezer.state") => ("freezer.state", format!(" ({file})")),
+            Self::Frozen(file, _) => ("cgroup.events", format!(" ({file})")),
             Self::Stopped => ("proc", " (all its threads in state T)".to_owned()),
             Self::Traced => ("proc", " (all its threads in state t or T)".to_owned()),
         }
@@ -128,14 +132,19 @@ impl Halt<'_> {
     fn fix(self, case: &Case<'_>, processes: &[ServerProcess]) -> Remediation {
         let pids = processes.iter().map(|it| it.pid.to_string()).collect::<Vec<_>>().join(" ");
         match self {
-            Self::Frozen(file) => {
-                let folder = shell::cgroup(file.rsplit_once('/').map_or(file, |(folder, _)| folder));
+            Self::Frozen(file, above) => {
+                let folder = || file.rsplit_once('/').map_or(file, |(folder, _)| folder);
+                let folder = shell::cgroup(above.unwrap_or_else(folder));
                 let thaw = if file.ends_with("freezer.state") {
                     format!("echo THAWED > {folder}/freezer.state")
                 } else {
                     format!("echo 0 > {folder}/cgroup.freeze")
                 };
-                let text = "Resume the container by its runtime, or by its cgroup; a cgroup above it may be the frozen one. Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)";
+                if above.is_some() {
+                    let text = "Thaw that cgroup. Then find who froze it: systemctl freeze, a checkpoint, a backup or a person. To resume a container does not help";
+                    return Remediation::from(text).run([Command::on_node(thaw)]);
+                }
+                let text = "Resume the container by its runtime, or by its cgroup. Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)";
                 let probed = case.matched.probed_container().and_then(|(_, container)| container.id.clone());
                 let container = shell::plain(probed.as_deref().unwrap_or_default(), "CONTAINER-ID");
                 Remediation::from(text)
@@ -196,6 +205,14 @@ mod tests {
     fn a_server_that_cannot_run_is_the_cause_of_its_silence() {
         for (server, text, fix) in [
             (frozen(7), "app (pid 7), which is frozen by its cgroup", "echo 0 > /sys/fs/cgroup/pod/cgroup.freeze"),
+            (
+                process(7, |it| {
+                    it.frozen = Some("/sys/fs/cgroup/freezer/slice/pod/freezer.state".into());
+                    it.frozen_above = Some("/sys/fs/cgroup/freezer/slice".into());
+                }),
+                "which is frozen by a cgroup above its own (/sys/fs/cgroup/freezer/slice)",
+                "echo THAWED > /sys/fs/cgroup/freezer/slice/freezer.state",
+            ),
             (stopped(7), "app (pid 7), which is stopped by a signal", "kill -CONT 7"),
             (process(7, |it| it.tasks.traced = 2), "which is held by a debugger", "grep TracerPid /proc/7/status"),
         ] {
