@@ -331,8 +331,13 @@ impl Blocked<'_> {
     /// If the answer was exempt from connection tracking: a clause that says so, and commands that find the rule.
     pub(super) fn untracked(&self, case: &Case<'_>) -> Option<(&'static str, [Command; 2])> {
         self.answer_dropped(case).filter(|drop| drop.tracked == Some(Tracked::Untracked))?;
+        Some((UNTRACKED, self.find_notrack(case)))
+    }
+
+    /// Commands that find a rule which exempts packets from connection tracking.
+    pub(super) fn find_notrack(&self, case: &Case<'_>) -> [Command; 2] {
         let find = ["nft list ruleset | grep -w notrack", "iptables-save -t raw"];
-        Some((UNTRACKED, find.map(|command| run_in(case, self.netns, command))))
+        find.map(|command| run_in(case, self.netns, command))
     }
 
     /// Commands that show the chain of the rule, or all rules.

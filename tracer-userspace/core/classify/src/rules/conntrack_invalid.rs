@@ -14,12 +14,19 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary =
         format!("connection tracking found the packet invalid, and a rule{}{}", blocked.action(case), blocked.words());
+    // A SYN-ACK begins no entry, however tolerant tracking is (`tcp_new`, net/netfilter/nf_conntrack_proto_tcp.c).
+    let (last, commands) = if blocked.drop.is_some_and(|(_, drop)| drop.flags.is_syn_ack()) {
+        let last = "The others find a notrack for the SYN, which tracking has not seen";
+        (last, blocked.find_notrack(case).to_vec())
+    } else {
+        let tolerant = run_in(case, blocked.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
+        ("The last one makes tracking accept packets out of window", vec![tolerant])
+    };
     let text = format!(
-        "Let both directions of {} pass the same connection tracking (no asymmetric route, no notrack for one direction). The first command shows the rule. The last one makes tracking accept packets out of window",
+        "Let both directions of {} pass the same connection tracking (no asymmetric route, no notrack for one direction). The first command shows the rule. {last}",
         case.attempt.flow.dst
     );
-    let tolerant = run_in(case, blocked.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
-    let remediation = Remediation::from(text).run(blocked.show_rules(case)).run([tolerant]);
+    let remediation = Remediation::from(text).run(blocked.show_rules(case)).run(commands);
     Some(blocked.finding(case, Cause::ConntrackInvalid, summary, remediation).with_confidence(confidence))
 }
 
@@ -44,6 +51,20 @@ mod tests {
         let mut rule = rule("input", RuleVerdict::Drop);
         (rule.when.invalid, rule.exact) = (true, true);
         rule
+    }
+
+    /// Seen on 6.18: with nf_conntrack_tcp_be_liberal, a SYN-ACK without an entry is as invalid as before.
+    #[test]
+    fn tracking_out_of_window_helps_no_syn_ack() {
+        let rules = || firewall(NODE, vec![invalid()]);
+        let answer = stream("nft_do_chain", Tracked::No, rules()).verdict().remediation;
+        assert_has(&answer, &["find a notrack for the SYN", "grep -w notrack"]);
+        assert_lacks(&answer, &["be_liberal"]);
+        let mut request = Stream::new().connect().established().filtered(TcpFlags(0x18), NODE).clone();
+        request.last_drop().tracked = Some(Tracked::No);
+        let request = request.push(rules()).wait_ms(1000).closes((100, 1, 0)).settles().verdict();
+        assert_eq!(request.cause.name(), "conntrack_invalid");
+        assert_has(&request.remediation, &["be_liberal=1"]);
     }
 
     /// `ct state invalid` in a chain of priority raw fits every packet: none has an entry there yet.
