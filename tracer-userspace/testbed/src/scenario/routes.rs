@@ -367,7 +367,7 @@ fn no_way_back(fixture: &mut Fixture<'_>, back: &Route, filter: &str) -> Result<
     let back = back.clone().kind(RouteType::Unreachable);
     fixture.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", filter)])?;
     fixture.inside(pod)?.ip(|ip| ip.add(&back))?;
-    fixture.mentions(&["no route back"]);
+    fixture.mentions(&["the route back", "is `unreachable`"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

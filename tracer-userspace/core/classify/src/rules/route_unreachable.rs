@@ -12,7 +12,7 @@ use super::rp_filter_drop::may_be_filter;
 use super::unexplained::{by_endpoint, missing_address};
 use super::*;
 use tracer_attempts::correlate::links::LostBy;
-use tracer_model::event::{ConnectFailed, Icmp, LinkState, PacketDrop, Prefix, is_kubelet_name};
+use tracer_model::event::{ConnectFailed, Icmp, LinkState, Netns, PacketDrop, Prefix, is_kubelet_name};
 use tracer_model::record::Scope;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -59,11 +59,22 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let by = set_down.zip(culprit.as_ref()).map(|((_, change), by)| {
         format!("; {} there was set down before (by pid {} `{}`), and routes go with it", change.name, by.pid, by.comm)
     });
-    let summary = format!("there is no route back{place} to {} ({error}): {lost}{}", back.to, by.unwrap_or_default());
-    let remediation = Remediation::from(
-        "Add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made again",
-    )
-    .run([run_in(case, Some(netns), format!("ip route get {}", back.to))]);
+    let (state, fix) = match refusing_route(back.errno) {
+        Some(action) => {
+            let rule = refusing_rule(back.errno).map_or("", |_| ", or an `ip rule` there,");
+            let fix = Remediation::from("Remove the route or rule that refuses. Then find what made it");
+            let fix = fix.run(refusing(case, Some(netns), back.to)).run([run_in(case, Some(netns), "ip rule")]);
+            (format!("the route back{place} to {}{rule} is `{action}`", back.to), fix)
+        }
+        None => {
+            let fix = Remediation::from(
+                "Add or correct the route (the CNI's default route in the pod), or delete the pod, so that its sandbox is made again",
+            );
+            (format!("there is no route back{place} to {}", back.to), fix)
+        }
+    };
+    let summary = format!("{state} ({error}): {lost}{}", by.unwrap_or_default());
+    let remediation = fix.run([run_in(case, Some(netns), format!("ip route get {}", back.to))]);
     let before = set_down.map(|(time, change)| culprit::evidence(time, change)).into_iter();
     let evidence = before.chain(filtered.map(|(time, drop)| of_drop(time, drop))).chain([evidence]).collect();
     let found = Finding::likely(Cause::RouteUnreachable, evidence, summary, remediation).with_culprit(culprit);
@@ -93,11 +104,13 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let may_be_rule = !dst.is_loopback() && !is_link_local(dst);
     let by_rule = refusing_rule(failed.errno).filter(|_| may_be_rule);
     let rule = by_rule.map(|action| format!(", or an `ip rule` there is `{action}`")).unwrap_or_default();
-    let fix = match by_rule {
-        Some(_) => {
-            fix(case).reword(|text| format!("{text}. If `ip rule` shows a rule that refuses, correct what made it"))
-        }
+    let fix = match refusing_route(failed.errno).filter(|_| may_be_rule) {
+        Some(_) => fix(case).reword(|_| REMOVE.to_owned()).run(refusing(case, case.attempt.netns, dst)),
         None => fix(case),
+    };
+    let fix = match by_rule {
+        Some(_) => fix.reword(|text| format!("{text}. If `ip rule` shows a rule that refuses, correct what made it")),
+        None => fix,
     };
     let fix = fix.run(may_be_rule.then(|| run_in(case, case.attempt.netns, "ip rule".to_owned())));
     let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}{rule}"), fix)) };
@@ -154,6 +167,24 @@ const fn refusing_rule(errno: i32) -> Option<&'static str> {
         libc::EINVAL => Some("blackhole"),
         _ => None,
     }
+}
+
+/// The type of a route that gives this error (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c).
+const fn refusing_route(errno: i32) -> Option<&'static str> {
+    match errno {
+        libc::EHOSTUNREACH => Some("unreachable"),
+        libc::EACCES => Some("prohibit"),
+        libc::EINVAL => Some("blackhole"),
+        _ => None,
+    }
+}
+
+/// Calico has such a route for its block of addresses. It refuses if the pod's own route is missing.
+const REMOVE: &str = "Remove the route that refuses, or correct what made it. If it is for a whole subnet, the target's own route may be missing instead: restart the CNI agent that should have made it";
+
+/// The routes for this address in all tables: `ip route get` repeats the error only.
+fn refusing(case: &Case<'_>, netns: Option<Netns>, to: IpAddr) -> [Command; 1] {
+    [run_in(case, netns, format!("ip route show table all match {to}"))]
 }
 
 /// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c). A program
@@ -427,6 +458,11 @@ mod tests {
             let verdict = Stream::new().connect_failed(errno).verdict();
             assert_has(&verdict.summary, &[&format!("or an `ip rule` there is `{action}`")]);
             assert_has(&verdict.remediation, &["a rule that refuses", "ip rule"]);
+            let refuses = errno != libc::ENETUNREACH;
+            let begins = if refuses { "Remove the route that refuses" } else { "Add or correct the route" };
+            assert_starts(&verdict.remediation, begins);
+            let shown = verdict.remediation.to_string().contains("ip route show table all match 10.88.0.2");
+            assert_eq!(shown, refuses, "`ip route get` repeats the error only");
         }
         assert_lacks(&Stream::new().connect_failed(libc::EHOSTUNREACH).verdict().summary, &["ip rule"]);
     }
@@ -491,6 +527,34 @@ mod tests {
             Stream::new().connect().wait_ms(200).inspection(|reading| reading.no_way_back = no_way).clone();
         refused.reset_sent(SYN, true, None).reset_received(TcpState::SynSent, 0);
         assert_eq!(refused.causes().last(), Some(&"connection_refused"), "it did answer");
+    }
+
+    /// Seen on 6.18: a route that refuses is there, and must go.
+    #[test]
+    fn a_route_back_that_refuses_is_to_be_removed() {
+        let verdict = |errno| {
+            let back = NoWayBack { to: address("10.88.0.1"), errno };
+            let mut stream = Stream::new().connect().wait_ms(200).clone();
+            stream.inspection(|reading| reading.no_way_back = Some(back)).gives_up().verdict()
+        };
+        for (errno, state) in [
+            (
+                libc::EINVAL,
+                "the route back in network namespace 2 to 10.88.0.1, or an `ip rule` there, is `blackhole` (",
+            ),
+            (
+                libc::EACCES,
+                "the route back in network namespace 2 to 10.88.0.1, or an `ip rule` there, is `prohibit` (",
+            ),
+            (libc::EHOSTUNREACH, "the route back in network namespace 2 to 10.88.0.1 is `unreachable` ("),
+        ] {
+            let verdict = verdict(errno);
+            assert_starts(&verdict.summary, state);
+            assert_has(&verdict.remediation, &["Remove the route or rule", "ip route show table all match 10.88.0.1"]);
+        }
+        let none = verdict(libc::ENETUNREACH);
+        assert_starts(&none.summary, "there is no route back in network namespace 2 to 10.88.0.1 (");
+        assert_lacks(&none.remediation, &["Remove the route"]);
     }
 
     /// A pod that lives sets its link down and up: its default route is gone.
