@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn shell_substitutions_and_quotes_belong_to_the_command() {
         let glued = |text: &str| unbroken_commands(text).split(' ').map(|it| it.replace(GLUE, " ")).collect::<Vec<_>>();
-        let inner = "nsenter -t $(lsns -no PID 2 | head -n1) -n sh -c 'nft list ruleset; iptables-save -c':";
+        let inner = "nsenter --net=$(find -L /run/netns/* /proc/*/ns/net -inum 2 -print -quit) sh -c 'nft list ruleset; iptables-save -c':";
         assert_eq!(glued(&format!("{inner} the counter")), [inner, "the", "counter"]);
         let set = "sh -c 'now=$(sysctl -n a); sysctl -w a=${now:+$now,}1'";
         assert_eq!(glued(&format!("{set}, and more")), [&format!("{set},"), "and", "more"]);

@@ -55,13 +55,16 @@ pub(super) const fn client_name(attempt: &Attempt) -> &'static str {
     if attempt.prober { "the prober" } else { "the client" }
 }
 
-/// A command for this network namespace, run on the node. It looks for a process of the namespace when it runs: a
-/// process that was seen before may be gone, and its number may belong to another one.
+/// A command for this network namespace, run on the node. It looks for the namespace when it runs, by the name that the
+/// container runtime bound, or by a process: one that was seen before may be gone, and its number may belong to another.
+/// `find` takes the inode of an entry of a folder from the folder, which is not that of what is bound there.
 pub(super) fn run_in(case: &Case<'_>, netns: Option<Netns>, command: impl std::fmt::Display) -> Command {
     let elsewhere = netns.filter(|inum| case.node.netns() != Some(*inum));
     let command = of_family(case, command.to_string());
     Command::on_node(match elsewhere {
-        Some(inum) => format!("nsenter -t $(lsns -no PID {} | head -n1) -n {command}", inum.0),
+        Some(inum) => {
+            format!("nsenter --net=$(find -L /run/netns/* /proc/*/ns/net -inum {} -print -quit) {command}", inum.0)
+        }
         None => command,
     })
 }

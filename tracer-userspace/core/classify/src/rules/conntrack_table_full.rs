@@ -134,7 +134,7 @@ mod tests {
         });
         stream.push(firewall_with(POD, Vec::new(), |it| it.conntrack = Some(conntrack(100, 7)))).settles();
         let fix = stream.verdict().remediation;
-        assert_has(&fix, &[": sysctl -w net.netfilter.nf_conntrack_max=200; ", " -n conntrack -L | sed "]);
+        assert_has(&fix, &[": sysctl -w net.netfilter.nf_conntrack_max=200; ", " -print -quit) conntrack -L | sed "]);
     }
 
     /// The kubelet's rule for marked packets in KUBE-FIREWALL, to which INPUT and OUTPUT lead.

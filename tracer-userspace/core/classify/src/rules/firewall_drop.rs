@@ -285,7 +285,7 @@ mod tests {
         };
         let (summary, fix) = decided("ip_local_deliver");
         assert_has(&summary, &["at INPUT in pod default/web drops"]);
-        let command = "nsenter -t $(lsns -no PID 2 | head -n1) -n nft list ruleset; ";
+        let command = "nsenter --net=$(find -L /run/netns/* /proc/*/ns/net -inum 2 -print -quit) nft list ruleset; ";
         assert_has(&fix, &[command]);
         let (on_the_way, _) = decided("ip_forward");
         assert_has(&on_the_way, &["at FORWARD in network namespace 2 drops"]);

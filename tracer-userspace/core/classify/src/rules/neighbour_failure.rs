@@ -538,7 +538,7 @@ mod tests {
     fn a_dropped_answer_is_reported_in_the_namespace_that_dropped_it() {
         let verdict = Stream::new().connect().drop(SYN_ACK, "NEIGH_FAILED", POD).verdict();
         assert_has(&verdict.summary, &["10.88.0.1 ", "network namespace"]);
-        assert_ends(&verdict.remediation, "| head -n1) -n ip neigh show 10.88.0.1");
+        assert_ends(&verdict.remediation, "-print -quit) ip neigh show 10.88.0.1");
         assert_has(&verdict.remediation, &["the gateway does not answer"]);
         assert_lacks(&verdict.remediation, &["stale pod"]);
     }
@@ -560,7 +560,10 @@ mod tests {
             &verdict.summary,
             &["cannot resolve the link-layer address of 169.254.1.1 (the gateway to 10.88.0.1)"],
         );
-        assert_has(&verdict.remediation, &["the gateway does not answer", "proxy_arp", "-n ip neigh show 169.254.1.1"]);
+        assert_has(
+            &verdict.remediation,
+            &["the gateway does not answer", "proxy_arp", "-quit) ip neigh show 169.254.1.1"],
+        );
         let on_link = waiting("10.88.0.1").gives_up().verdict();
         assert_has(&on_link.summary, &["the link-layer address of 10.88.0.1: it sent requests"]);
         assert_has(&on_link.remediation, &["10.88.0.1 does not answer: ARP does not get through"]);

@@ -356,7 +356,13 @@ mod tests {
             stream.verdict().remediation
         };
         let (pod, node) = (fix(POD), fix(NODE));
-        assert_has(&pod, &[&format!("nsenter -t $(lsns -no PID {} | head -n1) -n bpftool net; ", POD.0)]);
+        assert_has(
+            &pod,
+            &[&format!(
+                "nsenter --net=$(find -L /run/netns/* /proc/*/ns/net -inum {} -print -quit) bpftool net; ",
+                POD.0
+            )],
+        );
         assert_ends(&pod, "tc filter show dev eth0 egress");
         assert_ends(&node, "; bpftool net; tc filter show dev eth0 ingress; tc filter show dev eth0 egress");
     }
