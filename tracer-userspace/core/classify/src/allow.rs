@@ -48,6 +48,9 @@ fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     Some(format!("firewall-cmd {allow} && firewall-cmd --permanent {allow}"))
 }
 
+/// Commands that show what firewalld enforces, where no command of its own can be named.
+pub(super) const SHOW_FIREWALLD: [&str; 2] = ["firewall-cmd --get-active-policies", "firewall-cmd --list-all-policies"];
+
 /// Suffixes of the chains that come before the last one of a zone.
 const SUFFIXES: [&str; 5] = ["_pre", "_log", "_deny", "_allow", "_post"];
 

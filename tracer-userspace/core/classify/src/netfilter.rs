@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::allow::allow_command;
+use super::allow::{SHOW_FIREWALLD, allow_command};
 use super::blame::{blame, is_before_tracking, may_be_by_tracking};
 use super::blocked::{Blame, Blocked};
 use super::case::{
@@ -11,7 +11,7 @@ use super::case::{
 use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::flooded::may_be_at_other_link;
-use super::owner::own_fix;
+use super::owner::{FIREWALLD, PANIC, own_fix};
 use super::phrases::{in_namespace, run_in};
 use super::reject_answer::RejectAnswer;
 use tracer_common::names::Hook;
@@ -364,12 +364,19 @@ impl Blocked<'_> {
             return None;
         }
         let hook = netfilter_hook(drop)?;
-        let command = blame.rules.iter().find_map(|rule| allow_command(owner, rule, hook, drop.flow))?;
+        let command = blame.rules.iter().find_map(|rule| allow_command(owner, rule, hook, drop.flow));
+        let (table, commands) = match command {
+            Some(command) => ("", vec![command]),
+            None if owner == FIREWALLD && !blame.rules.iter().any(|rule| rule.table == PANIC) => {
+                (", and nft cannot change a table that it owns", SHOW_FIREWALLD.map(str::to_owned).to_vec())
+            }
+            None => return None,
+        };
         let text = format!(
-            "Let {0} allow it: a rule that another program adds is gone when {0} loads its rules again",
+            "Let {0} allow it: a rule that another program adds is gone when {0} loads its rules again{table}",
             owner.name
         );
-        Some(Remediation::from(text).run([Command::on_node(command)]).run(self.show_rules(case)))
+        Some(Remediation::from(text).run(commands.into_iter().map(Command::on_node)).run(self.show_rules(case)))
     }
 
     /// The fix for a rule, or for anything else that drops there.

@@ -18,7 +18,7 @@ const fn enforcer(name: &'static str) -> Owner {
     Owner { name, policy: true }
 }
 
-const FIREWALLD: Owner = owner("firewalld");
+pub(super) const FIREWALLD: Owner = owner("firewalld");
 const KUBE_PROXY: Owner = owner("kube-proxy");
 
 /// By the beginning of the chain's name.

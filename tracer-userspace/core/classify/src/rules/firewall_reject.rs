@@ -39,6 +39,22 @@ mod tests {
         assert_lacks(&verdict.summary, &["ratelimit"]);
     }
 
+    /// The table may have an owner (`flags owner`): then nft cannot change it. A rule elsewhere is gone at a reload.
+    #[test]
+    fn firewalld_must_allow_what_its_other_chains_reject() {
+        let fix = |table: &str, chain: &str| {
+            let rule = FirewallRule { table: table.into(), ..rule(chain, RuleVerdict::Reject) };
+            let mut stream = Stream::new();
+            stream.links(true, &["127.0.0.1"]).connect().icmp_in(NODE, 3, 13).filtered_at(SYN, NODE, "__ip_local_out");
+            stream.push(firewall(NODE, vec![rule])).last_verdict().remediation
+        };
+        let commands =
+            ["Let firewalld allow it", "firewall-cmd --get-active-policies; firewall-cmd --list-all-policies;"];
+        assert_has(&fix("firewalld", "filter_OUT_POLICIES"), &commands);
+        assert_lacks(&fix("firewalld_policy_drop", "filter_INPUT"), &["firewall-cmd"]);
+        assert_lacks(&fix("mine", "filter_OUT_POLICIES"), &["firewall-cmd"]);
+    }
+
     /// The socket was in use when the ICMP error came: it keeps the error for its process, which closes it.
     #[test]
     fn a_prober_that_fails_at_once_got_an_answer() {
