@@ -18,10 +18,19 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         drop.flags.name()
     );
     let (text, set) = match setting(case, drop) {
-        Some((set, why)) => (format!("Fix the route to {src}, or loosen the filter of {device}: {why}"), Some(set)),
+        Some((set, why)) => match way_back(case, drop) {
+            Some(leads) => {
+                let text = format!(
+                    "Fix the route to {src}, which leads out of {leads}. To loosen the filter of {device} helps only if the answer can go back over {leads}: {why}"
+                );
+                (text, Some(set))
+            }
+            None => (format!("Fix the route to {src}, or loosen the filter of {device}: {why}"), Some(set)),
+        },
         None => (format!("Add a route to {src}: the filter of {device} is loose (2), and drops what has none"), None),
     };
-    let commands = [format!("ip route get {src}")].into_iter().chain(set);
+    let show = way_back(case, drop).map(|_| format!("ip route show table all match {src}"));
+    let commands = [format!("ip route get {src}")].into_iter().chain(show).chain(set);
     let remediation = Remediation::from(text).run(commands.map(|command| run_in(case, drop.netns, command)));
     let found = Finding::failure(Cause::RpFilterDrop, vec![of_drop(time, drop)], summary, remediation);
     Some(found.with_confidence(confidence).rests_on_lost_packet())
@@ -81,6 +90,11 @@ fn link_of<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a LinkState> {
 fn reading_of<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a Inspection> {
     let netns = drop.netns?;
     inspected(case).map(|(_, reading)| reading).filter(|reading| reading.netns == Some(netns))
+}
+
+/// The other device over which the route back leads, as the target's inspection found it.
+fn way_back<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a str> {
+    Some(reading_of(case, drop).filter(|_| outbound(case, drop))?.stray_way_back.as_ref()?.device.as_str())
 }
 
 /// Judges by the kernel's reason. The function drops for a few rarer reasons, too (martian addresses). So it counts only
@@ -221,6 +235,29 @@ mod tests {
             stream.gives_up().causes()
         };
         assert_eq!((causes("lo"), causes("net1")), (vec!["unexplained"], vec!["rp_filter_drop"]));
+    }
+
+    /// Seen on 6.18: with the loose filter the pod answers over its second network, and the answer does not arrive.
+    #[test]
+    fn to_loosen_the_filter_helps_only_if_the_answer_can_take_the_other_way() {
+        let fix = |leads: &str| {
+            let mut stream = Stream::new();
+            stream.connect().drop_on(SYN, "IP_RPFILTER", POD, Some(device(7, "veth7"))).wait_ms(200);
+            stream.inspection(|reading| {
+                reading.links = vec![link(7, "veth7", &["10.88.0.2"])];
+                reading.stray_way_back = Some(stray(leads, "veth7", 255)).filter(|_| !leads.is_empty());
+            });
+            stream.gives_up().last_verdict().remediation
+        };
+        assert_has(
+            &fix("net1"),
+            &[
+                "Fix the route to 10.88.0.1, which leads out of net1. To loosen",
+                "table all match 10.88.0.1",
+                "rp_filter=2",
+            ],
+        );
+        assert_has(&fix(""), &["Fix the route to 10.88.0.1, or loosen the filter of veth7", "rp_filter=2"]);
     }
 
     #[test]
