@@ -154,9 +154,10 @@ fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
     }
 }
 
-/// The command shows a certificate if the port speaks TLS.
+/// The command shows a certificate if the port speaks TLS. A port that speaks none may wait for more, and so does the
+/// command.
 pub(super) fn shows_certificate(dst: SocketAddr) -> Command {
-    Command::on_node(format!("openssl s_client -connect {dst} </dev/null"))
+    Command::on_node(format!("timeout 5 openssl s_client -connect {dst} </dev/null"))
 }
 
 /// The answer by the kubelet outcome, as text, and its fix. `None` if the outcome tells nothing about an answer.
