@@ -1,6 +1,8 @@
 //! A frame of the handshake was sent to a link-layer address that is not the receiver's. The sender's neighbour entry is
 //! wrong.
 
+use std::net::IpAddr;
+
 use super::neighbour_failure::may_answer;
 use super::*;
 use tracer_model::event::{Netns, PacketDrop};
@@ -33,8 +35,33 @@ fn by_frame(case: &Case<'_>) -> Option<Finding> {
     let fix = Remediation::from(format!(
         "Compare the link's address with that of {to} in the sender's `ip neigh`. Delete the entry, {CORRECT}"
     ))
-    .run([run_in(case, drop.netns, format!("ip link show{show}"))]);
+    .run([run_in(case, drop.netns, format!("ip link show{show}"))])
+    .run(
+        sender(case, drop)
+            .into_iter()
+            .flat_map(|sender| [show_entry(case, sender, to), delete_entry(case, sender, to)]),
+    );
     Some(Finding::likely(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix).rests_on_lost_packet())
+}
+
+/// The namespace that sent the packet, if it is known.
+fn sender(case: &Case<'_>, drop: &PacketDrop) -> Option<Netns> {
+    let (from, target) = (case.attempt.netns?, case.attempt.flow.dst);
+    if drop.flow.src == target { case.node.netns_of_addr(from, target.ip()) } else { Some(from) }
+}
+
+/// The command that shows the neighbour entry of an address in this namespace.
+fn show_entry(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Command {
+    run_in(case, Some(netns), format!("ip neigh show {addr}"))
+}
+
+/// The command that deletes it. Its device is in the output of the other command if the links there were not read.
+fn delete_entry(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Command {
+    let inspected = inspected(case).filter(|(_, reading)| reading.netns == Some(netns));
+    let read = || inspected.map(|(_, reading)| reading.links.as_slice());
+    let mut links = case.node.links.get(&netns).or_else(read).into_iter().flatten();
+    let link = links.find(|link| link.covers(addr)).map_or("DEVICE", |link| shell::link(&link.name));
+    run_in(case, Some(netns), format!("ip neigh del {addr} dev {link}"))
 }
 
 const CORRECT: &str = "or restart the CNI's agent that wrote it. Where systemd gives veths another address after the CNI (MACAddressPolicy=persistent), set MACAddressPolicy=none for them in a .link file of /etc/systemd/network";
@@ -58,9 +85,10 @@ fn by_entry(case: &Case<'_>) -> Option<Finding> {
     let text = format!("the neighbour entry of {addr}{at} has {lladdr}, and {link}{place} has {own}");
     let fields = json!({ "addr": addr, "lladdr": lladdr, "link": link, "link_lladdr": own, "netns": sender });
     let summary = format!("{text}: {packet} goes to another host, or to none");
-    let fix = Remediation::from(format!("Delete the entry of {addr}{at}, {CORRECT}")).run([
-        run_in(case, Some(sender), format!("ip neigh show {addr}")),
+    let fix = Remediation::from(format!("Delete the entry of {addr}{at} (the last command), {CORRECT}")).run([
+        show_entry(case, sender, addr),
         run_in(case, Some(receiver), format!("ip link show {}", shell::link(link))),
+        delete_entry(case, sender, addr),
     ]);
     let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
     Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
@@ -119,6 +147,8 @@ mod tests {
         let wrong = verdict(Some(2), route.clone());
         assert_eq!(wrong.cause, Cause::NeighbourFailure);
         assert_has(&wrong.summary, &["another link-layer address than that of veth1"]);
+        assert_has(&wrong.remediation, &["ip link show veth1; nsenter", "ip neigh show 10.88.0.1; nsenter"]);
+        assert_ends(&wrong.remediation, "ip neigh del 10.88.0.1 dev DEVICE");
         for (ifindex, route) in [(Some(3), route.clone()), (None, route), (Some(2), None)] {
             assert_eq!(verdict(ifindex, route).cause, Cause::Unexplained);
         }
@@ -164,7 +194,7 @@ mod tests {
             &verdict.summary,
             "the neighbour entry of 10.88.0.2 on the node has 02:00:00:00:00:99, and eth0 in",
         );
-        assert_has(&verdict.remediation, &[": ip neigh show 10.88.0.2; ", "ip link show eth0"]);
+        assert_has(&verdict.remediation, &[": ip neigh show 10.88.0.2; ", "ip link show eth0; ip neigh del"]);
         let mut taken = there();
         assert_eq!(taken.drop(SYN, "IP_INADDRERRORS", Netns(9)).gives_up().causes(), ["neighbour_failure"]);
         assert_eq!(there().gives_up().causes(), there().syn_again().gives_up().causes());
