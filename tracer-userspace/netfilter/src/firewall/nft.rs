@@ -1,7 +1,7 @@
 //! Reads the tables of nf_tables: all chains and rules in two dumps, then the elements of the verdict maps and sets that rules
 //! use.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use libc::{
@@ -105,7 +105,7 @@ pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     let mut reader = Reader::default();
     each(NFT_MSG_NEWCHAIN, &mut |message| _ = reader.add_chain(message));
     each(NFT_MSG_NEWRULE, &mut |message| _ = reader.add_rule(message));
-    for ((table, name), keys) in std::mem::take(&mut reader.maps) {
+    for (table, name, keys) in std::mem::take(&mut reader.maps) {
         let mut map = Map::new(&keys, &mut reader.room);
         each(NFT_MSG_NEWSETELEM, &mut |message| map.add(message));
         reader.tables[table].keep_map(&name, map.finish());
@@ -129,8 +129,10 @@ struct Reader {
     /// Indices of tables, and of chains in their table.
     table_at: HashMap<(u8, String), usize>,
     chain_at: HashMap<(usize, String), usize>,
-    /// Verdict maps in use, with the fields of their keys.
-    maps: BTreeMap<(usize, String), Vec<Key>>,
+    /// Verdict maps in use: table, name, and the fields of their keys. In the order of the rules: kube-proxy's few named
+    /// maps come before the many anonymous ones, and a limit may end the reading.
+    maps: Vec<(usize, String, Vec<Key>)>,
+    noted: BTreeSet<(usize, String)>,
     sets: BTreeSet<(usize, String)>,
     /// Sets that rules change: what they contain now is not what they contained when the packet was dropped.
     written: BTreeSet<(usize, String)>,
@@ -204,7 +206,7 @@ impl Reader {
     fn note_map(&mut self, table: usize, rule: &Rule) {
         let Then::Map(name, keys) = &rule.then else { return };
         let place = (table, name.clone());
-        if self.maps.contains_key(&place) {
+        if self.noted.contains(&place) {
             return;
         }
         let bytes = bytes_of::<(usize, String, Vec<Key>)>(name) + size_of_val(keys.as_slice());
@@ -212,7 +214,8 @@ impl Reader {
             self.truncated = true;
             return;
         }
-        self.maps.insert(place, keys.clone());
+        self.noted.insert(place);
+        self.maps.push((table, name.clone(), keys.clone()));
     }
 
     fn sets_to_read(&mut self) -> BTreeSet<(usize, String)> {
@@ -237,7 +240,7 @@ impl Reader {
 
     fn read_maps(&mut self, netlink: &mut Netlink) -> io::Result<()> {
         let began = thread_cpu_ns();
-        for ((table, name), keys) in std::mem::take(&mut self.maps) {
+        for (table, name, keys) in std::mem::take(&mut self.maps) {
             self.truncated |= thread_cpu_ns().saturating_sub(began) > MAPS_CPU_NS;
             if self.room.full || self.truncated {
                 break;
