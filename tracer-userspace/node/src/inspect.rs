@@ -287,13 +287,22 @@ type Listener = (ListenerState, u64);
 fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<Listener>> {
     let port = target.port();
     let (v4, v6) = if count { half_open(port)? } else { (None, None) };
+    fullest(target.ip(), |keep| {
+        sock_diag::dump(LISTEN, port, |socket| {
+            let (addr, half_open) = (socket.local, if socket.v6 { v6 } else { v4 });
+            keep((ListenerState { addr, waiting: socket.received, backlog: socket.sent, half_open }, socket.inode));
+        })
+    })
+}
+
+/// The listeners of a dump, at most [`MOST_LISTENERS`] of them, and never many more in memory.
+fn fullest(target: IpAddr, dump: impl FnOnce(&mut dyn FnMut(Listener)) -> io::Result<()>) -> io::Result<Vec<Listener>> {
     let mut all = Vec::new();
-    sock_diag::dump(LISTEN, port, |socket| {
-        let (addr, half_open) = (socket.local, if socket.v6 { v6 } else { v4 });
-        all.push((ListenerState { addr, waiting: socket.received, backlog: socket.sent, half_open }, socket.inode));
-        cut(&mut all, 2 * MOST_LISTENERS, target.ip());
+    dump(&mut |listener| {
+        all.push(listener);
+        cut(&mut all, 2 * MOST_LISTENERS, target);
     })?;
-    cut(&mut all, MOST_LISTENERS, target.ip());
+    cut(&mut all, MOST_LISTENERS, target);
     Ok(all)
 }
 

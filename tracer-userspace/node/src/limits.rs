@@ -6,18 +6,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::cgroup::{container_of, pod_process};
-use super::namespaces::{Namespaces, max_age};
+use super::namespaces::{Namespaces, SLOW_AGE};
 use super::servers::{below_the_root, states};
 use super::throttle::{self, value};
 use crate::cgroups::{Hierarchy, Mounts};
 use tracer_model::event::{CgroupCounters, ContainerLimits, Netns};
-use tracer_model::query::Awaited;
 
 /// Reads the limits of a container that has processes in this namespace; `None` if none was found.
 pub fn read(netns: Netns, id: String, namespaces: &mut Namespaces) -> Option<ContainerLimits> {
     let mounts = Mounts::read().ok()?;
     let cgroups = |pid: &u32| Some((*pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?));
-    let all = namespaces.pids(netns, max_age(Awaited::Answer)).iter().filter_map(cgroups);
+    let all = namespaces.pids(netns, SLOW_AGE).iter().filter_map(cgroups);
     let own: Vec<(u32, String)> = all.filter(|(_, text)| is_in(text, &id)).collect();
     let distinct = throttle::distinct(own.iter().cloned(), |_| true);
     let first = distinct.first()?;

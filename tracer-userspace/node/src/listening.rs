@@ -3,17 +3,16 @@
 use std::path::PathBuf;
 
 use super::enter::in_netns;
-use super::namespaces::{Namespaces, max_age};
+use super::namespaces::{Namespaces, SLOW_AGE};
 use super::procfs::netns_of;
 use super::sock_diag::{LISTEN, dump};
 use tracer_model::event::Listen;
-use tracer_model::query::Awaited;
 
 /// Whether a socket listens at this address now. `None` if the namespace is gone or cannot be read.
 pub fn is_listening(socket: &Listen, namespaces: &mut Namespaces) -> Option<bool> {
     let pid = socket.actor.pid;
     let of_process = (netns_of(pid) == Some(socket.netns)).then(|| PathBuf::from(format!("/proc/{pid}/ns/net")));
-    let path = of_process.or_else(|| namespaces.path_within(socket.netns, max_age(Awaited::Answer)));
+    let path = of_process.or_else(|| namespaces.path_within(socket.netns, SLOW_AGE));
     let find = || {
         let mut found = false;
         let read = dump(LISTEN, socket.addr.port(), |it| found |= it.local == socket.addr);

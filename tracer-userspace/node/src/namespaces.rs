@@ -28,10 +28,13 @@ const MAX_NAMESPACES: usize = 2048;
 pub const fn max_age(awaited: Awaited) -> Duration {
     Duration::from_millis(match awaited {
         Awaited::Handshake => HANDSHAKE_MS,
-        Awaited::Answer | Awaited::Nothing => 2_000,
+        Awaited::Answer | Awaited::Nothing => SLOW_MS,
     })
 }
 
+/// How old the list may be for a question that is not about an attempt.
+pub const SLOW_AGE: Duration = Duration::from_millis(SLOW_MS);
+const SLOW_MS: u64 = 2_000;
 const HANDSHAKE_MS: u64 = 150;
 /// How old the list may be when a namespace is missing in it: the namespace may be new.
 const MAX_AGE_IF_MISSING: Duration = Duration::from_millis(HANDSHAKE_MS);

@@ -1,12 +1,11 @@
 //! Finds the processes with connections on a local port without a listener.
 
 use super::enter::in_netns;
-use super::namespaces::{Namespaces, max_age};
+use super::namespaces::{Namespaces, SLOW_AGE};
 use super::servers::{comm, holder_of};
 use super::settings::local_port_range;
 use super::sock_diag::{TcpSocket, dump};
 use tracer_model::event::{Netns, PortHolder, PortHolders};
-use tracer_model::query::Awaited;
 
 /// How many connections are reported: one is enough to keep a server from binding the port.
 const MOST: usize = 4;
@@ -18,7 +17,7 @@ const STATES: u32 = 1 << 1 | 1 << 2 | 1 << 8;
 /// For the dump the kernel walks every connection of the machine (`inet_diag_dump_icsk`). Therefore tracer first checks
 /// that the port is in the range of ephemeral ports, which is cheap.
 pub fn read(netns: Netns, port: u16, namespaces: &mut Namespaces) -> Option<PortHolders> {
-    let path = namespaces.path_within(netns, max_age(Awaited::Answer))?;
+    let path = namespaces.path_within(netns, SLOW_AGE)?;
     let find = || {
         let range = local_port_range().filter(|(first, last)| (*first..=*last).contains(&port))?;
         let mut found = Vec::new();
@@ -26,7 +25,7 @@ pub fn read(netns: Netns, port: u16, namespaces: &mut Namespaces) -> Option<Port
         Some((range, found))
     };
     let (range, found) = in_netns(&path, find).ok()??;
-    let pids = namespaces.pids(netns, max_age(Awaited::Answer));
+    let pids = namespaces.pids(netns, SLOW_AGE);
     let holder = |socket: TcpSocket| {
         let pid = holder_of(socket.inode, pids)?;
         Some(PortHolder { local: socket.local, remote: socket.remote, pid, comm: comm(pid)? })

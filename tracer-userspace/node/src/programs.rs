@@ -9,10 +9,9 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::enter::in_netns;
 use super::links::xdp_programs;
-use super::namespaces::{Namespaces, max_age};
+use super::namespaces::{Namespaces, SLOW_AGE};
 use super::netlink::{Netlink, attribute, consistent, number, text};
 use tracer_model::event::{DeviceProgram, DevicePrograms, MOST_PROGRAMS, Netns, ProgramPlace};
-use tracer_model::query::Awaited;
 
 // `struct tcmsg` (family, index, handle, parent, info) and the attributes of a filter, include/uapi/linux.
 const TCMSG: usize = 20;
@@ -35,7 +34,7 @@ type Program = (u32, Option<String>);
 
 /// The programs of a device; `None`: its namespace cannot be entered.
 pub fn read(netns: Netns, ifindex: u32, namespaces: &mut Namespaces) -> Option<DevicePrograms> {
-    let path = namespaces.path_within(netns, max_age(Awaited::Answer))?;
+    let path = namespaces.path_within(netns, SLOW_AGE)?;
     let programs = in_netns(&path, || find(ifindex)).ok()?;
     Some(DevicePrograms { netns, ifindex, programs })
 }

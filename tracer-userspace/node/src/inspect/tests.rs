@@ -84,20 +84,18 @@ fn of_many_listeners_the_fullest_that_can_get_the_syn_are_kept() {
         let addr = SocketAddr::from((ip, 80));
         (ListenerState { addr, waiting, backlog: 128, half_open: None }, 1)
     };
-    let mut all = Vec::new();
-    let mut add = |ip, waiting| {
-        all.push(listener(ip, waiting));
-        cut(&mut all, 2 * MOST_LISTENERS, target);
+    let kept = |listeners: Vec<Listener>| {
+        fullest(target, |keep| {
+            listeners.into_iter().for_each(keep);
+            Ok(())
+        })
+        .expect("listeners")
     };
-    add([10, 88, 0, 4], 129);
-    (0..1_000).for_each(|_| add([127, 0, 0, 1], 200));
-    add([0, 0, 0, 0], 7);
-    (0..100).for_each(|_| add([127, 0, 0, 1], 200));
-    assert!(all.len() <= 2 * MOST_LISTENERS);
-    cut(&mut all, MOST_LISTENERS, target);
+    let many = |count| (0..count).map(|_| listener([127, 0, 0, 1], 200)).collect::<Vec<_>>();
+    let all =
+        kept([vec![listener([10, 88, 0, 4], 129)], many(1_000), vec![listener([0, 0, 0, 0], 7)], many(100)].concat());
     assert_eq!((all.len(), all[0].0.waiting, all[1].0.waiting), (MOST_LISTENERS, 129, 7));
-    let mut few: Vec<_> = (0..3).map(|waiting| listener([127, 0, 0, 1], waiting)).collect();
-    cut(&mut few, MOST_LISTENERS, target);
+    let few = kept((0..3).map(|waiting| listener([127, 0, 0, 1], waiting)).collect());
     assert_eq!(few.iter().map(|(it, _)| it.waiting).collect::<Vec<_>>(), [0, 1, 2], "in the kernel's order");
 }
 
