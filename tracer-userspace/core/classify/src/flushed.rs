@@ -5,7 +5,7 @@ use serde_json::json;
 use super::case::{Case, drops, inspected, is_sent_elsewhere};
 use super::evidence::evidence_of;
 use super::finding::Finding;
-use super::services::NONE_LEFT;
+use super::services::lost_node_port;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::event::{FlushedRules, RemovedRoute, RulesFlushed};
@@ -19,7 +19,7 @@ const RECENT_NS: u64 = 3600 * SECOND_NS;
 
 /// If the attempt found no route or a wrong one: names the process that removed a rule or route for it in bulk.
 pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
-    if let Some(flush) = removed_service_rules(case, found) {
+    if let Some(flush) = removed_service_rules(case, found.cause) {
         let rules_gone = "what led to the Service may be gone with them";
         return note(case, found, flush, "nf_tables", rules_gone);
     }
@@ -41,10 +41,10 @@ fn note(case: &Case<'_>, found: &mut Finding, flush: &RulesFlushed, source: &str
 
 /// The recent removal of the proxy's rules. Only these rules lead to the address of a Service; they are in a table of
 /// the proxy or in `nat`. The proxy restores them when it notices, but no hook shows whether it did.
-fn removed_service_rules<'a>(case: &Case<'a>, found: &Finding) -> Option<&'a RulesFlushed> {
+fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
     let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
-    let is_node_port = found.summary.contains(NONE_LEFT);
-    let has_no_way = matches!(found.cause, Cause::RouteUnreachable | Cause::NeighbourFailure | Cause::Unexplained);
+    let is_node_port = cause == Cause::ConnectionRefused && lost_node_port(case).is_some();
+    let has_no_way = matches!(cause, Cause::RouteUnreachable | Cause::NeighbourFailure | Cause::Unexplained);
     // A rule that translates the address is still there.
     if drops(case).any(|(_, drop)| is_sent_elsewhere(case, drop)) {
         return None;

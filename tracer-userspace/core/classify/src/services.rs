@@ -97,9 +97,10 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
         return None;
     }
     let (port, addr) = (dst.port(), dst.ip());
-    if let Some(lost) = case.node.node_ports.lost_at(netns?, port).filter(|_| is_of_node(case, addr)) {
+    if let Some(lost) = lost_node_port(case) {
         let service = case.node.service_of(lost).map_or_else(String::new, |name| format!(" of Service {name}"));
-        return Some((format!("; {port} was a NodePort{service}, and {NONE_LEFT}"), restart_proxy()));
+        let words = format!("; {port} was a NodePort{service}, and the rules on this node have no NodePort any more");
+        return Some((words, restart_proxy()));
     }
     let Some(name) = node_port_service(case, dst) else {
         let service = service_at(case, dst).filter(|_| case.node.node_ports.all().next().is_some())?;
@@ -126,8 +127,11 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
     Some((words, fix.run(show)))
 }
 
-/// What a summary says of a NodePort that the rules do not have any more.
-pub(super) const NONE_LEFT: &str = "the rules on this node have no NodePort any more";
+/// The target is an address of the node and was a NodePort, and the node's rules have no NodePort any more.
+pub(super) fn lost_node_port<'a>(case: &Case<'a>) -> Option<&'a NodePort> {
+    let dst = case.attempt.flow.dst;
+    case.node.node_ports.lost_at(case.node.netns()?, dst.port()).filter(|_| is_of_node(case, dst.ip()))
+}
 
 /// In nftables mode kube-proxy checks once an hour whether its rules are there, and in its iptables mode a part of them.
 fn restart_proxy() -> Remediation {
