@@ -76,7 +76,7 @@ fn stays_whole(line: &str, columns: usize) -> bool {
         "tc",
         "conntrack",
         "tracepath",
-        "openssl",
+        "timeout",
         "journalctl",
         "systemctl",
         "kill",

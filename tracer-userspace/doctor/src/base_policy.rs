@@ -67,6 +67,7 @@ fn policy(table: &SurveyTable, chain: &SurveyChain, is_used: bool) -> Finding {
     if let Some(owner) = owner {
         draft = draft.with("owner", owner);
     }
+    // The backend's name, whatever the family.
     let backend = table.backend.iptables("ip").unwrap_or("nftables");
     if chain.ways_out == 0 {
         let observed =

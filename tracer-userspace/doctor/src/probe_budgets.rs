@@ -59,7 +59,7 @@ fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
         let mut warn = |draft: Draft, problem: String, fix: &str| {
             found.push(draft.warn(format!("{}: {problem}", name(pod, container)), Fix::lasting(fix)));
         };
-        let draft = || draft(pod, container, probe);
+        let begun = || draft(pod, container, probe);
         let (is_liveness, budget) = (*probe_type == ProbeType::Liveness, probe.budget_s());
         if is_liveness && !started && budget < BUDGET_S {
             let problem = format!(
@@ -71,25 +71,25 @@ fn of_container(pod: &Pod, container: &Container, tls: &[u16]) -> Vec<Finding> {
             );
             let fix =
                 "add a startupProbe like the liveness probe with periodSeconds: 2 and failureThreshold: 60 (120 s)";
-            warn(draft().with("budget_s", budget), problem, fix);
+            warn(begun().with("budget_s", budget), problem, fix);
         }
         if is_liveness && probe.failure_threshold == 1 && *timeout_s <= 1 {
             let ends = if container.never_restarted { "ends" } else { "restarts" };
             let problem =
                 format!("liveness probe of port {port} {ends} the container after one answer that takes {timeout_s} s");
-            warn(draft(), problem, "set failureThreshold: 3 and timeoutSeconds: 5");
+            warn(begun(), problem, "set failureThreshold: 3 and timeoutSeconds: 5");
         }
         if is_https(probe) && *timeout_s <= 1 {
             let problem =
                 format!("{probe_type} probe of port {port} allows {timeout_s} s for the TLS handshake and the answer");
             let fix = "set timeoutSeconds: 5 (a TLS answer takes 50 to 200 ms, and over 1 s under load)";
-            warn(draft(), problem, fix);
+            warn(begun(), problem, fix);
         }
         if probe.handler == Handler::Tcp && tls.contains(port) {
             let problem = format!(
                 "{probe_type} probe only opens a TCP connection to port {port}, which speaks TLS, as another probe of this pod shows"
             );
-            warn(draft(), problem, "make it httpGet with scheme: HTTPS, or grpc");
+            warn(begun(), problem, "make it httpGet with scheme: HTTPS, or grpc");
         }
     }
     found

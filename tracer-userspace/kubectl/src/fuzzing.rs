@@ -18,12 +18,13 @@ pub fn podlog(bytes: &[u8]) {
     let pod: Pod = serde_json::from_str(r#"{"metadata":{"namespace":"shop","name":"cart-0"}}"#).unwrap_or_default();
     let (mut collected, mut tally, mut lines) =
         (Collected::new(vec![pod], None, TAIL), NodeTally::default(), Lines::new(LINE_MAX));
+    let mut reading = Reading::default();
     let size = bytes.first().map_or(1, |byte| usize::from(*byte).max(1));
     for chunk in bytes.chunks(size) {
         let Ok(()) = lines.feed(chunk, |line| {
             if let Some(line) = line {
                 collected.take(line);
-                if let Some(head) = Reading::default().take(line) {
+                if let Some(head) = reading.take(line) {
                     tally.take(&head, line);
                 }
             }

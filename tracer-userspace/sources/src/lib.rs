@@ -221,7 +221,8 @@ fn read_node(config: &SourceConfig, listed: &mut Listed) -> NodeView {
     view.problems.extend(skipped);
     view.read_tables(&node);
     name_node_ports(&mut view.observations, listed.services.as_deref().unwrap_or_default());
-    match if config.lists_pods() { None } else { listed.kubelet.read(&node, &view.pods) } {
+    let by_kubelet = if config.lists_pods() { None } else { listed.kubelet.read(&node, &view.pods) };
+    match by_kubelet {
         Some(Ok(pods)) => (listed.pods, view.by_kubelet) = (pods, true),
         Some(Err(problem)) => view.problems.push(problem),
         None => {}

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 pub(super) struct Case {
-    /// Name of the pod. Its first word is the handler of the probe.
+    /// Name of the pod.
     pub(super) name: &'static str,
     server: Server,
     handler: Handler,

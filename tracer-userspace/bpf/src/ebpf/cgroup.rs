@@ -87,7 +87,8 @@ impl<L> Attached<L> {
         self.0.extract_if(.., |of, (folder, _)| is_gone(*of, folder)).map(|(_, (_, link))| link).collect()
     }
 
-    /// Attaches the program to an opened cgroup; false if it is refused. It is an error if there is no room.
+    /// Attaches the program to an opened cgroup; false if it is refused. It is an error if there is no room,
+    /// or if the cgroup is gone.
     pub(super) fn add(
         &mut self,
         file: &File,

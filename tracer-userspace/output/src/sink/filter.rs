@@ -20,7 +20,7 @@ pub struct Filter {
 impl Filter {
     /// Whether a record is printed. Records that are not about an attempt always are.
     pub fn passes(&self, body: &Body) -> bool {
-        selected(body).is_none_or(|(k8s, cause, also)| self.fits_pod(k8s) && self.fits_cause(cause, also))
+        filtered_fields(body).is_none_or(|(k8s, cause, also)| self.fits_pod(k8s) && self.fits_cause(cause, also))
     }
 
     /// Whether a flag was given.
@@ -109,7 +109,7 @@ impl Filter {
 }
 
 /// The pod of an attempt or a verdict, its cause, and the causes beside it.
-fn selected(body: &Body) -> Option<(Option<&K8s>, Option<Cause>, &[Cause])> {
+fn filtered_fields(body: &Body) -> Option<(Option<&K8s>, Option<Cause>, &[Cause])> {
     match body {
         Body::Verdict(body) => Some((body.k8s.as_ref(), Some(body.verdict.cause), &body.verdict.also)),
         Body::Attempt(body) => Some((body.k8s.as_ref(), body.cause, &[])),
@@ -165,7 +165,7 @@ impl FilterHits {
 
     /// Takes any record.
     pub fn record(&mut self, body: &Body) {
-        if let Some((k8s, cause, also)) = selected(body) {
+        if let Some((k8s, cause, also)) = filtered_fields(body) {
             self.attempt(k8s, cause, also);
         }
     }

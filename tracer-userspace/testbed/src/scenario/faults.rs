@@ -49,7 +49,7 @@ fn loss_beside_drop(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = mute.addr(Family::V4, PATIENT);
     mute.serve(fixture.options, &["mute", "eth0", &pod.ip().to_string()])?;
     let (probe, count) = (ProbeRequest::new(Kind::Http, good, fixture.options.patience), fixture.options.crowd / 5);
-    let attempt = fixture.begin(pod, fixture.due()?)?;
+    let attempt = fixture.begin(pod, fixture.expected_verdict()?)?;
     let outcome = fixture.probe_while(pod, fixture.options.patience / 3, |fixture, _| {
         thread::sleep(fixture.options.probe_timeout / 4);
         fixture.prober.crowd(probe, count)?;

@@ -143,13 +143,13 @@ impl Fixture<'_> {
     }
 
     /// The expected verdict about a failing probe.
-    pub fn due(&self) -> Result<Claim> {
+    pub fn expected_verdict(&self) -> Result<Claim> {
         Ok(self.verdict(self.failing()?))
     }
 
     /// Makes an attempt that must end this way and get the scenario's cause.
     pub fn fails(&mut self, kind: Kind, dst: SocketAddr, how: Ending) -> Result<()> {
-        let claim = self.due()?;
+        let claim = self.expected_verdict()?;
         self.attempt(kind, dst, how, claim)
     }
 
@@ -167,7 +167,7 @@ impl Fixture<'_> {
         how: &[Ending],
         work: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        let attempt = self.begin(dst, self.due()?)?;
+        let attempt = self.begin(dst, self.expected_verdict()?)?;
         let outcome = self.probe_while(dst, timeout, |fixture, _| work(fixture))??;
         self.end(attempt, &outcome, how)
     }
@@ -225,7 +225,7 @@ impl Fixture<'_> {
     /// It times out. An emulated machine has a longer timeout. There the kernel may stop resolving the link-layer
     /// address first, after three seconds.
     pub fn gets_no_answer(&mut self, kind: Kind, dst: SocketAddr) -> Result<()> {
-        let claim = self.due()?;
+        let claim = self.expected_verdict()?;
         self.attempt_any(kind, dst, &[Ending::Timeout, Ending::Error], claim)
     }
 

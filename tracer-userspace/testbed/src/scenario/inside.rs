@@ -117,7 +117,7 @@ fn attempt_until_inspected(
 
 /// Repeats a failing attempt until one gets the scenario's cause.
 fn fails_after_inspection(fixture: &mut Fixture<'_>, pod: SocketAddr, how: Ending) -> Result<()> {
-    let due = fixture.due()?;
+    let due = fixture.expected_verdict()?;
     attempt_until_inspected(fixture, Kind::Http, pod, how, &due)
 }
 

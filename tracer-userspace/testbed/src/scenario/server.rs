@@ -261,7 +261,7 @@ fn stopped_by_appliance(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> R
 fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = appliance(fixture, "mute")?;
     let probe = ProbeRequest::new(Kind::Http, pod, fixture.options.probe_timeout);
-    let claim = fixture.due()?;
+    let claim = fixture.expected_verdict()?;
     fixture.request(ProbeRequest { keeps_connecting: true, ..probe }, &[Ending::Timeout], claim)
 }
 
@@ -269,7 +269,7 @@ fn keeps_connecting(fixture: &mut Fixture<'_>) -> Result<()> {
 fn sends_request_late(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
     let pod = fixture.serving(mode, port)?;
     let probe = ProbeRequest::new(kind, pod, fixture.options.probe_timeout);
-    let claim = fixture.due()?;
+    let claim = fixture.expected_verdict()?;
     fixture.request(ProbeRequest { idle_ms: probe.timeout_ms / 5 * 4, ..probe }, &[Ending::Timeout], claim)
 }
 
@@ -365,7 +365,7 @@ fn closed_before_request(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The prober connects, and sends its request a moment later. The attempt must end in one of these ways.
 fn fails_with_late_request(fixture: &mut Fixture<'_>, pod: SocketAddr, how: &[Ending]) -> Result<()> {
     let probe = ProbeRequest::new(Kind::Http, pod, fixture.options.patience);
-    let claim = fixture.due()?;
+    let claim = fixture.expected_verdict()?;
     fixture.request(ProbeRequest { idle_ms: 200, ..probe }, how, claim)
 }
 

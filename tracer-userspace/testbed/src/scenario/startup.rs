@@ -91,7 +91,10 @@ fn too_late_for_one_kubelet(fixture: &mut Fixture<'_>) -> Result<()> {
 fn listened_before(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", UNKNOWN_START)?;
     fixture.pod_of(pod)?.stop();
-    each_period(|_| fixture.fails(Kind::Http, pod, Ending::Refused))
+    each_period(|_| fixture.fails(Kind::Http, pod, Ending::Refused))?;
+    // A wrong revision would come in this time.
+    thread::sleep(Duration::from_secs(SLOW_START_PERIOD_S));
+    Ok(())
 }
 
 /// Its liveness probe fails as often as its failure threshold.

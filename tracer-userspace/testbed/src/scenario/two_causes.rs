@@ -109,7 +109,7 @@ fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.input_rule(pod, rule)?;
     // The kernel sends the request again soon, so the server has most of the timeout.
     let probe = ProbeRequest::new(Kind::Http, pod, 3 * fixture.options.probe_timeout);
-    let claim = fixture.due()?;
+    let claim = fixture.expected_verdict()?;
     fixture.request(probe, &[Ending::Timeout], claim)?;
     if !fixture.inside(pod)?.run("nft", &["list", "table", "inet", "podpolicy"], "")?.contains("packets 1 ") {
         bail!("the request was not dropped once");
@@ -147,7 +147,7 @@ fn localhost(fixture: &mut Fixture<'_>) -> Result<()> {
 fn both_loopbacks(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.serve(fixture.options, &["http", &format!("[::1]:{HOST}")])?;
     let (first, second) = ((Ipv4Addr::LOCALHOST, HOST), (Ipv6Addr::LOCALHOST, HOST));
-    let claim = fixture.due()?;
+    let claim = fixture.expected_verdict()?;
     fixture.in_turn([(first.into(), Ending::Refused, claim), (second.into(), Ending::Ok, Claim::Nothing)])
 }
 

@@ -50,7 +50,7 @@ impl EventTally {
         Self { rates, entries: BTreeMap::new(), dropped }
     }
 
-    /// Counts a note; drops it for want of room.
+    /// Counts a note, or drops it if there is no room.
     pub(super) fn take(&mut self, note: Note, now: Instant, wall: Timestamp) {
         let Note { about, attempt, says } = note;
         let key = says.as_ref().map(|(cause, _)| (about, *cause));

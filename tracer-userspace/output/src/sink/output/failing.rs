@@ -59,7 +59,7 @@ impl Output {
         self.ends.partition_point(|&end| end <= self.written)
     }
 
-    /// Where the last of them ends.
+    /// Where the last record of `pending` that is completely written ends.
     pub(super) fn end_of_whole(&self) -> usize {
         self.whole().checked_sub(1).map_or(0, |last| self.ends[last])
     }
