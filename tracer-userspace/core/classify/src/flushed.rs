@@ -1,14 +1,16 @@
 //! Rules and routes that a process removed in bulk, and the attempts that fail without them.
 
+use std::net::IpAddr;
+
 use serde_json::json;
 
 use super::case::{Case, drops, inspected, is_sent_elsewhere};
 use super::evidence::evidence_of;
 use super::finding::Finding;
-use super::services::lost_node_port;
 use tracer_attempts::correlate::node::Node;
+use tracer_attempts::correlate::node_ports::LostNodePorts;
 use tracer_attempts::enrich::netns_ref;
-use tracer_model::event::{FlushedRules, RemovedRoute, RulesFlushed};
+use tracer_model::event::{FlushedRules, ProxyMode, RemovedRoute, RulesFlushed};
 use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Culprit};
 
@@ -20,14 +22,29 @@ const RECENT_NS: u64 = 3600 * SECOND_NS;
 /// If the attempt found no route or a wrong one: names the process that removed a rule or route for it in bulk.
 pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
     if let Some(flush) = removed_service_rules(case, found.cause) {
-        let rules_gone = "what led to the Service may be gone with them";
-        return note(case, found, flush, "nf_tables", rules_gone);
+        return note(case, found, flush, "nf_tables", RULES_GONE);
     }
     let Some(flush) = removed_route(case, found.cause) else { return };
     note(case, found, flush, "rtnetlink", "one for this address among them");
     found.culprit = culprit(flush, case.node);
     if let Some(process) = flush.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
         found.remediation.text += &format!(". Then keep {process} from removing what others set up");
+    }
+}
+
+const RULES_GONE: &str = "what led to the Service may be gone with them";
+
+/// The attempt found no rule of its NodePort: names the process that removed the rules since they were read.
+pub(super) fn add_lost_node_port(case: &Case<'_>, found: &mut Finding, lost: &LostNodePorts) {
+    let tables: &[&str] = match lost.table.mode {
+        ProxyMode::Nftables => &["kube-proxy"],
+        ProxyMode::Iptables => &["nat"],
+        ProxyMode::Ipvs => return,
+    };
+    // The node's own address is reached without these rules.
+    let flush = removals_of(case, tables, None).find(|flush| flush.since_boot_ns >= lost.read);
+    if let Some(flush) = flush {
+        note(case, found, flush, "nf_tables", RULES_GONE);
     }
 }
 
@@ -42,30 +59,34 @@ fn note(case: &Case<'_>, found: &mut Finding, flush: &RulesFlushed, source: &str
 /// The recent removal of the proxy's rules. Only these rules lead to the address of a Service; they are in a table of
 /// the proxy or in `nat`. The proxy restores them when it notices, but no hook shows whether it did.
 fn removed_service_rules<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
-    let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
-    let is_node_port = cause == Cause::ConnectionRefused && lost_node_port(case).is_some();
+    let dst = case.attempt.flow.dst.ip();
     let has_no_way = matches!(cause, Cause::RouteUnreachable | Cause::NeighbourFailure | Cause::Unexplained);
     // A rule that translates the address is still there.
     if drops(case).any(|(_, drop)| is_sent_elsewhere(case, drop)) {
         return None;
     }
-    let is_cluster_ip = || case.node.services.iter().any(|service| service.cluster_ips.contains(&dst));
-    let needs_rules = is_node_port || has_no_way && is_cluster_ip();
-    if !needs_rules {
+    if !has_no_way || !case.node.services.iter().any(|service| service.cluster_ips.contains(&dst)) {
         return None;
     }
-    let own = if dst.is_ipv4() { "ip" } else { "ip6" };
-    let is_of_proxy =
-        |family: &str, table: &str| [own, "inet"].contains(&family) && ["nat", "kube-proxy"].contains(&table);
+    removals_of(case, &["nat", "kube-proxy"], Some(dst)).next()
+}
+
+/// The recent removals of rules in these tables of the target's address family. With `reached`, only those after which
+/// that address was not reached.
+fn removals_of<'a>(
+    case: &Case<'a>,
+    tables: &'static [&'static str],
+    reached: Option<IpAddr>,
+) -> impl Iterator<Item = &'a RulesFlushed> {
+    let (attempt, node) = (case.attempt, case.node);
+    let own = if attempt.flow.dst.is_ipv4() { "ip" } else { "ip6" };
+    let is_of_proxy = move |family: &str, table: &str| [own, "inet"].contains(&family) && tables.contains(&table);
     let is_recent = |flush: &&RulesFlushed| attempt.started.saturating_sub(flush.since_boot_ns) < RECENT_NS;
     // A pod's packets are translated in the namespace of its node.
-    let places = [attempt.netns, case.node.netns()].into_iter().flatten();
-    // The node's own address is reached without these rules.
-    let target = Some(dst).filter(|_| !is_node_port);
-    let before = |netns| case.node.flushes.before(netns, attempt.started, target);
-    let mut recent = places.flat_map(before).filter(is_recent);
-    recent.find(
-        |flush| matches!(&flush.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)),
+    let places = [attempt.netns, node.netns()].into_iter().flatten();
+    let recent = places.flat_map(move |netns| node.flushes.before(netns, attempt.started, reached)).filter(is_recent);
+    recent.filter(
+        move |flush| matches!(&flush.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)),
     )
 }
 
@@ -239,28 +260,40 @@ mod tests {
     /// The node's own address is reached all the time. Its stack refuses what the rules would have led to a Service.
     #[test]
     fn a_node_port_of_a_removed_table_keeps_its_service() {
-        let refused = |table: &str, restored: &[u16]| {
+        let empty = |stream: &mut Stream| {
+            _ = stream.push(ObservationKind::NodePorts(NodePorts::new(NODE, ProxyMode::Nftables, Vec::new())))
+        };
+        let refused = |table: &str, later: &dyn Fn(&mut Stream)| {
             let mut stream = Stream::to("10.88.0.1:30080");
             stream.links(true, &["10.88.0.1"]).node_port(ProxyMode::Nftables, 30080, &[]);
             stream.flushed(FlushedRules::Nftables { family: "ip".into(), table: table.into(), replaced: true });
-            stream.push(ObservationKind::NodePorts(NodePorts::new(NODE, ProxyMode::Nftables, Vec::new())));
-            restored.iter().for_each(|port| _ = stream.node_port(ProxyMode::Nftables, *port, &[]));
+            empty(stream.wait_ms(1));
+            later(&mut stream);
             stream.again_to(7, "10.88.0.1:10250").connect().established().answers(200).wait_ms(2_000);
             stream.again_to(8, "10.88.0.1:30080").connect().reset_sent(SYN, true, None).last_reset_sent().netns =
                 Some(NODE);
             verdict(&stream).verdict
         };
-        let found = refused("kube-proxy", &[]);
+        let found = refused("kube-proxy", &|_| ());
         let words = "; 30080 was a NodePort of Service kube-system/dashboard, and the rules on this node have no NodePort any more; \
                      systemd-network (pid 412) removed 40 rules and the whole nftables table ip kube-proxy 2 s before: \
                      what led to the Service may be gone with them";
         assert_eq!(found.cause, Cause::ConnectionRefused);
         assert_ends(&found.summary, words);
         assert_has(&found.remediation, &["restart kube-proxy on this node"]);
-        assert_ends(&refused("filter", &[]).summary, "the rules on this node have no NodePort any more");
-        for restored in [30080, 30081] {
-            assert_lacks(&refused("kube-proxy", &[restored]).summary, &["any more", "removed"]);
+        let restored = |port| move |stream: &mut Stream| _ = stream.node_port(ProxyMode::Nftables, port, &[]);
+        let repaired = |stream: &mut Stream| {
+            restored(30080)(stream);
+            empty(stream.wait_ms(1));
+        };
+        for other in [refused("filter", &|_| ()), refused("nat", &|_| ()), refused("kube-proxy", &repaired)] {
+            assert_ends(&other.summary, "the rules on this node have no NodePort any more");
         }
+        for port in [30080, 30081] {
+            assert_lacks(&refused("kube-proxy", &restored(port)).summary, &["any more", "removed"]);
+        }
+        let stopped = |stream: &mut Stream| _ = stream.listens(NODE, 30080, true).listens(NODE, 30080, false);
+        assert_lacks(&refused("kube-proxy", &stopped).summary, &["NodePort", "removed"]);
     }
 
     fn astray(priority: u32) -> VerdictBody {

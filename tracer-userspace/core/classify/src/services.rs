@@ -7,6 +7,7 @@ use super::finding::Finding;
 use super::kubectl;
 use super::netfilter::IPVS_LINK;
 use super::phrases::run_in;
+use tracer_attempts::correlate::node_ports::LostNodePorts;
 use tracer_model::event::{Flow, Netns, NodePort, ProxyMode, Service};
 use tracer_model::record::{Cause, Command, Remediation};
 
@@ -97,7 +98,7 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
         return None;
     }
     let (port, addr) = (dst.port(), dst.ip());
-    if let Some(lost) = lost_node_port(case) {
+    if let Some((_, lost)) = lost_node_port(case) {
         let service = case.node.service_of(lost).map_or_else(String::new, |name| format!(" of Service {name}"));
         let words = format!("; {port} was a NodePort{service}, and the rules on this node have no NodePort any more");
         return Some((words, restart_proxy()));
@@ -128,7 +129,7 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
 }
 
 /// The target is an address of the node and was a NodePort, and the node's rules have no NodePort any more.
-pub(super) fn lost_node_port<'a>(case: &Case<'a>) -> Option<&'a NodePort> {
+pub(super) fn lost_node_port<'a>(case: &Case<'a>) -> Option<(&'a LostNodePorts, &'a NodePort)> {
     let dst = case.attempt.flow.dst;
     case.node.node_ports.lost_at(case.node.netns()?, dst.port()).filter(|_| is_of_node(case, dst.ip()))
 }

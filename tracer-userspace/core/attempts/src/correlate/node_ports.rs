@@ -8,28 +8,36 @@ use tracer_model::event::{Netns, NodePort, NodePorts, ProxyMode};
 /// The last reading of each table.
 #[derive(Debug, Default)]
 pub struct NodePortTables {
-    last: BTreeMap<u8, NodePorts>,
-    /// The table that lost all its NodePorts last, as it was before.
-    lost: Option<NodePorts>,
+    last: BTreeMap<u8, (u64, NodePorts)>,
+    lost: Option<LostNodePorts>,
+}
+
+/// The table that lost all its NodePorts last.
+#[derive(Debug)]
+pub struct LostNodePorts {
+    /// As it was before.
+    pub table: NodePorts,
+    /// When it was read like that.
+    pub read: u64,
 }
 
 impl NodePortTables {
-    pub(super) fn observe(&mut self, ports: &NodePorts) {
-        let before = self.last.insert(ports.mode as u8, ports.clone());
-        if let Some(before) = before.filter(|before| ports.ports.is_empty() && !before.ports.is_empty()) {
-            self.lost = Some(before);
+    pub(super) fn observe(&mut self, time: u64, ports: &NodePorts) {
+        let before = self.last.insert(ports.mode as u8, (time, ports.clone()));
+        if let Some((read, table)) = before.filter(|(_, it)| ports.ports.is_empty() && !it.ports.is_empty()) {
+            self.lost = Some(LostNodePorts { table, read });
         }
     }
 
     /// A NodePort that was in the rules of this namespace before they lost all of them.
-    pub fn lost_at(&self, netns: Netns, port: u16) -> Option<&NodePort> {
-        let lost = self.lost.as_ref().filter(|lost| lost.netns == netns && self.all().next().is_none())?;
-        lost.ports.iter().find(|it| it.port == port)
+    pub fn lost_at(&self, netns: Netns, port: u16) -> Option<(&LostNodePorts, &NodePort)> {
+        let lost = self.lost.as_ref().filter(|it| it.table.netns == netns && self.all().next().is_none())?;
+        Some((lost, lost.table.ports.iter().find(|it| it.port == port)?))
     }
 
     /// The last reading of one table.
     pub fn of(&self, mode: ProxyMode) -> Option<&NodePorts> {
-        self.last.get(&(mode as u8))
+        self.last.get(&(mode as u8)).map(|(_, table)| table)
     }
 
     /// The IPVS NodePort that a source address and port collides with.
@@ -40,12 +48,12 @@ impl NodePortTables {
 
     /// `namespace/name[:port]` of the Service that the rules of this node have at this external address and port.
     pub fn external_at(&self, dst: SocketAddr) -> Option<&str> {
-        self.last.values().find_map(|table| table.external.get(&dst)).map(String::as_str)
+        self.last.values().find_map(|(_, table)| table.external.get(&dst)).map(String::as_str)
     }
 
     /// The NodePorts of all tables.
     pub fn all(&self) -> impl Iterator<Item = (&NodePorts, &NodePort)> {
-        self.last.values().flat_map(|table| table.ports.iter().map(move |port| (table, port)))
+        self.last.values().flat_map(|(_, table)| table.ports.iter().map(move |port| (table, port)))
     }
 }
 
@@ -62,9 +70,10 @@ mod tests {
     #[test]
     fn only_a_node_port_of_ipvs_collides_with_a_source_port() {
         let mut tables = NodePortTables::default();
-        tables.observe(&NodePorts::new(NODE, ProxyMode::Iptables, vec![port(30_001, &[])]));
+        tables.observe(7, &NodePorts::new(NODE, ProxyMode::Iptables, vec![port(30_001, &[])]));
         assert!(tables.of_ipvs_at(address("10.88.0.1:30001")).is_none());
-        tables.observe(&NodePorts::new(NODE, ProxyMode::Ipvs, vec![port(30_002, &["10.88.0.1"]), port(30_003, &[])]));
+        tables
+            .observe(7, &NodePorts::new(NODE, ProxyMode::Ipvs, vec![port(30_002, &["10.88.0.1"]), port(30_003, &[])]));
         let taken = |at: &str| tables.of_ipvs_at(address(at)).is_some();
         assert_eq!(["10.88.0.1:30002", "10.88.0.9:30002", "10.88.0.9:30003"].map(taken), [true, false, true]);
         assert_eq!(tables.all().count(), 3);
@@ -74,7 +83,7 @@ mod tests {
     fn a_reading_replaces_the_one_before() {
         let mut tables = NodePortTables::default();
         let table = |number| NodePorts::new(NODE, ProxyMode::Nftables, vec![port(number, &[])]);
-        [30_001, 30_002].into_iter().for_each(|number| tables.observe(&table(number)));
+        [30_001, 30_002].into_iter().for_each(|number| tables.observe(7, &table(number)));
         assert_eq!(tables.all().map(|(_, port)| port.port).collect::<Vec<_>>(), [30_002]);
     }
 
@@ -87,10 +96,10 @@ mod tests {
         let lost = |tables: &NodePortTables| [30_001, 30_002].map(|port| tables.lost_at(NODE, port).is_some());
         for numbers in [&[30_001, 30_002][..], &[30_002], &[]] {
             assert_eq!(lost(&tables), [false; 2]);
-            tables.observe(&table(ProxyMode::Nftables, numbers));
+            tables.observe(7, &table(ProxyMode::Nftables, numbers));
         }
         assert_eq!((lost(&tables), tables.lost_at(Netns(NODE.0 + 1), 30_002).is_some()), ([false, true], false));
-        tables.observe(&table(ProxyMode::Iptables, &[30_003]));
+        tables.observe(7, &table(ProxyMode::Iptables, &[30_003]));
         assert_eq!(lost(&tables), [false; 2]);
     }
 }

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 
 use super::super::EndedByProbe;
+use super::super::flushed::add_lost_node_port;
 use super::super::history;
 use super::super::pod_sockets;
-use super::super::services::unserved_node_port;
+use super::super::services::{lost_node_port, unserved_node_port};
 use super::super::shared_address::FIX;
 use super::super::sidecar;
 use super::not_listening_yet::may_be_startup_probe;
@@ -96,7 +97,10 @@ fn by_node_port(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
         return None;
     }
     let summary = format!("nobody listens on {dst}{place}: its kernel answered the SYN with a RST{words}");
-    let found = Finding::failure(Cause::ConnectionRefused, refused.evidence.clone(), summary, fix);
+    let mut found = Finding::failure(Cause::ConnectionRefused, refused.evidence.clone(), summary, fix);
+    if let Some((lost, _)) = lost_node_port(case) {
+        add_lost_node_port(case, &mut found, lost);
+    }
     Some(found.with_confidence(refused.confidence))
 }
 
