@@ -49,7 +49,9 @@ pub(super) fn doubt_of_https(case: &Case<'_>) -> Option<&'static str> {
 pub(super) fn or_plain_http(case: &Case<'_>, fix: Remediation) -> Remediation {
     let or_plain = |text: &str| {
         let text = text.trim_end_matches('.');
-        format!("{text}. If the port speaks no TLS (the command shows no certificate), set the probe's scheme to HTTP.")
+        format!(
+            "{text}. If the command ends with an error such as `wrong version number`, the port speaks no TLS: set the probe's scheme to HTTP. If it gets no answer, it shows nothing."
+        )
     };
     fix.reword(or_plain).run([shows_certificate(case.attempt.flow.dst)])
 }
@@ -78,7 +80,10 @@ mod tests {
         let never = silent(Stream::new().https_readiness());
         assert_eq!(never.confidence, Confidence::Likely);
         assert_ends(&never.summary, "no HTTPS probe was answered there");
-        assert_has(&never.remediation, &["shows no certificate", "timeout 5 openssl s_client -connect 10.88.0.2:8080"]);
+        assert_has(
+            &never.remediation,
+            &["such as `wrong version number`", "timeout 5 openssl s_client -connect 10.88.0.2:8080"],
+        );
         let mut before = Stream::new().https_readiness().connect().established().answer(AnswerKind::Tls, None).clone();
         let answered = silent(before.closes((280, 281, 900)));
         assert_eq!(answered.confidence, Confidence::Proven);
