@@ -13,10 +13,10 @@ const MAX_CHANGES: usize = 512;
 
 /// How many changes of one namespace are kept that took routes with them, and for how many namespaces. A pod that sets
 /// its link down again and again must not push out those of the node.
-const MAX_LOST_ROUTES: usize = 64;
+const MAX_LOST_ROUTES: usize = 16;
 const MAX_LOSERS: usize = 64;
 /// How many reached targets are kept of each.
-const MAX_REACHED: usize = 1024;
+const MAX_REACHED: usize = 512;
 
 /// tracer observes that a link is set down before its flag is off. In between, `__dev_close_many` (net/core/dev.c)
 /// waits for an RCU grace period. A reading so soon after may have the old flag.
