@@ -62,8 +62,11 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let (state, fix) = match refusing_route(back.errno) {
         Some(action) => {
             let rule = refusing_rule(back.errno).map_or("", |_| ", or an `ip rule` there,");
-            let fix = Remediation::from("Remove the route or rule that refuses. Then find what made it");
-            let fix = fix.run(refusing(case, Some(netns), back.to)).run([run_in(case, Some(netns), "ip rule")]);
+            let fix = Remediation::from(REMOVE).run(refusing(case, Some(netns), back.to)).run([run_in(
+                case,
+                Some(netns),
+                "ip rule",
+            )]);
             (format!("the route back{place} to {}{rule} is `{action}`", back.to), fix)
         }
         None => {
@@ -180,7 +183,7 @@ const fn refusing_route(errno: i32) -> Option<&'static str> {
 }
 
 /// Calico has such a route for its block of addresses. It refuses if the pod's own route is missing.
-const REMOVE: &str = "Remove the route that refuses, or correct what made it. If it is for a whole subnet, the target's own route may be missing instead: restart the CNI agent that should have made it";
+const REMOVE: &str = "Remove the route or rule that refuses, or correct what made it. If the route is for a whole subnet, the target's own route may be missing instead: restart the CNI agent that should have made it";
 
 /// The routes for this address in all tables: `ip route get` repeats the error only.
 fn refusing(case: &Case<'_>, netns: Option<Netns>, to: IpAddr) -> [Command; 1] {
@@ -459,7 +462,7 @@ mod tests {
             assert_has(&verdict.summary, &[&format!("or an `ip rule` there is `{action}`")]);
             assert_has(&verdict.remediation, &["a rule that refuses", "ip rule"]);
             let refuses = errno != libc::ENETUNREACH;
-            let begins = if refuses { "Remove the route that refuses" } else { "Add or correct the route" };
+            let begins = if refuses { "Remove the route or rule that refuses" } else { "Add or correct the route" };
             assert_starts(&verdict.remediation, begins);
             let shown = verdict.remediation.to_string().contains("ip route show table all match 10.88.0.2");
             assert_eq!(shown, refuses, "`ip route get` repeats the error only");

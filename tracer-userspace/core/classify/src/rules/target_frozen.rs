@@ -144,7 +144,7 @@ impl Halt<'_> {
                     let text = "Thaw that cgroup. Then find who froze it: systemctl freeze, a checkpoint, a backup or a person. To resume a container does not help";
                     return Remediation::from(text).run([Command::on_node(thaw)]);
                 }
-                let text = "Resume the container by its runtime, or by its cgroup. Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)";
+                let text = "Resume the container by its runtime, or by its cgroup. If that does not help, a cgroup above it is frozen, too. Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)";
                 let probed = case.matched.probed_container().and_then(|(_, container)| container.id.clone());
                 let container = shell::plain(probed.as_deref().unwrap_or_default(), "CONTAINER-ID");
                 Remediation::from(text)

@@ -55,12 +55,14 @@ fn show_entry(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Command {
     run_in(case, Some(netns), format!("ip neigh show {addr}"))
 }
 
-/// The command that deletes it. Its device is in the output of the other command if the links there were not read.
+/// The command that deletes it. Its device is in the output of the other command if the links that were read there do
+/// not decide it.
 fn delete_entry(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Command {
     let inspected = inspected(case).filter(|(_, reading)| reading.netns == Some(netns));
     let read = || inspected.map(|(_, reading)| reading.links.as_slice());
-    let mut links = case.node.links.get(&netns).or_else(read).into_iter().flatten();
-    let link = links.find(|link| link.covers(addr)).map_or("DEVICE", |link| shell::link(&link.name));
+    let links = case.node.links.get(&netns).or_else(read).into_iter().flatten();
+    let fits: Vec<_> = links.filter(|link| link.covers(addr)).collect();
+    let link = if let [link] = fits[..] { shell::link(&link.name) } else { "DEVICE" };
     run_in(case, Some(netns), format!("ip neigh del {addr} dev {link}"))
 }
 
