@@ -246,6 +246,9 @@ pub(super) const fn is_port_unreachable(icmp: &Icmp) -> bool {
     icmp.code == if icmp.v6 { 4 } else { 3 }
 }
 
+/// The end of the fix where a policy of firewalld must allow the flow.
+const BY_POLICY: &str = ". nft cannot change a table that firewalld owns. The first commands show its policies: allow the flow in one of them";
+
 impl Blocked<'_> {
     /// " at INPUT in pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
     pub(super) fn action(&self, case: &Case<'_>) -> String {
@@ -365,15 +368,15 @@ impl Blocked<'_> {
         }
         let hook = netfilter_hook(drop)?;
         let command = blame.rules.iter().find_map(|rule| allow_command(owner, rule, hook, drop.flow));
-        let (table, commands) = match command {
+        let (more, commands) = match command {
             Some(command) => ("", vec![command]),
             None if owner == FIREWALLD && !blame.rules.iter().any(|rule| rule.table == PANIC) => {
-                (", and nft cannot change a table that it owns", SHOW_FIREWALLD.map(str::to_owned).to_vec())
+                (BY_POLICY, SHOW_FIREWALLD.map(str::to_owned).to_vec())
             }
             None => return None,
         };
         let text = format!(
-            "Let {0} allow it: a rule that another program adds is gone when {0} loads its rules again{table}",
+            "Let {0} allow it: a rule that another program adds is gone when {0} loads its rules again{more}",
             owner.name
         );
         Some(Remediation::from(text).run(commands.into_iter().map(Command::on_node)).run(self.show_rules(case)))

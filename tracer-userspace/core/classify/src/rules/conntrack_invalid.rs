@@ -16,7 +16,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         format!("connection tracking found the packet invalid, and a rule{}{}", blocked.action(case), blocked.words());
     // A SYN-ACK begins no entry, however tolerant tracking is (`tcp_new`, net/netfilter/nf_conntrack_proto_tcp.c).
     let (last, commands) = if blocked.drop.is_some_and(|(_, drop)| drop.flags.is_syn_ack()) {
-        let last = "The others find a notrack for the SYN, which tracking has not seen";
+        let last = "The others show rules that exempt the SYN from tracking (notrack). If they show none, look for an asymmetric route";
         (last, blocked.find_notrack(case).to_vec())
     } else {
         let tolerant = run_in(case, blocked.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
@@ -58,7 +58,7 @@ mod tests {
     fn tracking_out_of_window_helps_no_syn_ack() {
         let rules = || firewall(NODE, vec![invalid()]);
         let answer = stream("nft_do_chain", Tracked::No, rules()).verdict().remediation;
-        assert_has(&answer, &["find a notrack for the SYN", "grep -w notrack"]);
+        assert_has(&answer, &["exempt the SYN from tracking (notrack)", "grep -w notrack"]);
         assert_lacks(&answer, &["be_liberal"]);
         let mut request = Stream::new().connect().established().filtered(TcpFlags(0x18), NODE).clone();
         request.last_drop().tracked = Some(Tracked::No);

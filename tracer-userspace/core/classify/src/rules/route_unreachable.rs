@@ -109,11 +109,10 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let rule = by_rule.map(|action| format!(", or an `ip rule` there is `{action}`")).unwrap_or_default();
     let fix = match refusing_route(failed.errno).filter(|_| may_be_rule) {
         Some(_) => fix(case).reword(|_| REMOVE.to_owned()).run(refusing(case, case.attempt.netns, dst)),
+        None if by_rule.is_some() => {
+            fix(case).reword(|text| format!("{text}. If `ip rule` shows a rule that refuses, correct what made it"))
+        }
         None => fix(case),
-    };
-    let fix = match by_rule {
-        Some(_) => fix.reword(|text| format!("{text}. If `ip rule` shows a rule that refuses, correct what made it")),
-        None => fix,
     };
     let fix = fix.run(may_be_rule.then(|| run_in(case, case.attempt.netns, "ip rule".to_owned())));
     let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}{rule}"), fix)) };
@@ -460,7 +459,7 @@ mod tests {
         {
             let verdict = Stream::new().connect_failed(errno).verdict();
             assert_has(&verdict.summary, &[&format!("or an `ip rule` there is `{action}`")]);
-            assert_has(&verdict.remediation, &["a rule that refuses", "ip rule"]);
+            assert_has(&verdict.remediation, &["rule that refuses", "ip rule"]);
             let refuses = errno != libc::ENETUNREACH;
             let begins = if refuses { "Remove the route or rule that refuses" } else { "Add or correct the route" };
             assert_starts(&verdict.remediation, begins);

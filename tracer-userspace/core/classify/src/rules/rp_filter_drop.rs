@@ -21,7 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         Some((set, why)) => match way_back(case, drop) {
             Some(leads) => {
                 let text = format!(
-                    "Fix the route to {src}, which leads out of {leads}. To loosen the filter of {device} helps only if the answer can go back over {leads}: {why}"
+                    "Fix the route to {src}, which leads out of {leads}. To loosen the filter of {device} helps only if the answer can go back over {leads}. About the value: {why}"
                 );
                 (text, Some(set))
             }

@@ -141,7 +141,7 @@ impl Halt<'_> {
                     format!("echo 0 > {folder}/cgroup.freeze")
                 };
                 if above.is_some() {
-                    let text = "Thaw that cgroup. Then find who froze it: systemctl freeze, a checkpoint, a backup or a person. To resume a container does not help";
+                    let text = "Thaw that cgroup. Then find who froze it: systemctl freeze, a checkpoint, a backup or a person. To resume the container does not help. If the process stays frozen, a cgroup further up is frozen, too";
                     return Remediation::from(text).run([Command::on_node(thaw)]);
                 }
                 let text = "Resume the container by its runtime, or by its cgroup. If that does not help, a cgroup above it is frozen, too. Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)";

@@ -50,7 +50,7 @@ pub(super) fn or_plain_http(case: &Case<'_>, fix: Remediation) -> Remediation {
     let or_plain = |text: &str| {
         let text = text.trim_end_matches('.');
         format!(
-            "{text}. If the command ends with an error such as `wrong version number`, the port speaks no TLS: set the probe's scheme to HTTP. If it gets no answer, it shows nothing."
+            "{text}. If the command ends with an error such as `wrong version number`, the port speaks no TLS: set the probe's scheme to HTTP. If it prints only `CONNECTED` and ends after 5 s, that decides nothing."
         )
     };
     fix.reword(or_plain).run([shows_certificate(case.attempt.flow.dst)])
