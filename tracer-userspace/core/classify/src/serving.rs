@@ -158,8 +158,8 @@ fn is_elsewhere(case: &Case<'_>) -> bool {
     is_later && connection(case).is_none()
 }
 
-/// An inspection takes less: it began after the handshake if its answer came this long after.
-const INSPECTION_NS: u64 = 100_000_000;
+/// An inspection takes less: it began after an event if its answer came this long after it.
+pub(super) const INSPECTION_NS: u64 = 100_000_000;
 
 const ELSEWHERE: &str = "; no socket of the target's network namespace has this connection: an address translation of the node or the pod, a proxy or a virtual machine took it";
 

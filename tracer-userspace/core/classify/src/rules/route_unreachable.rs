@@ -596,6 +596,8 @@ mod tests {
             stream.connect().drop_with(SYN, netns, |drop| {
                 (drop.reason, drop.location) = (reason.map(str::to_owned), Some("ip_rcv_finish_core".into()));
             });
+            // It was asked for by an earlier attempt.
+            stream.inspection(|_| ());
             stream.wait_ms(200).inspection(|reading| {
                 let back = NoWayBack { to: address("10.88.0.1"), errno: libc::ENETUNREACH };
                 reading.no_way_back = Some(back).filter(|_| no_way);

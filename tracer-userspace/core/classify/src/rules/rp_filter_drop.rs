@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::super::serving::INSPECTION_NS;
 use super::*;
 use tracer_model::event::{Inspection, LinkState, PacketDrop};
 
@@ -40,7 +41,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// without the filter the kernel cannot answer. An inspection shows that; `route_unreachable` names it.
 fn may_lack_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let is_elsewhere = drop.netns != case.attempt.netns;
-    let is_unread = case.attempt.ended.is_none() && inspected(case).is_none();
+    // A reading that began before the start was asked for by another attempt, perhaps before the route was lost.
+    let began = case.attempt.started.saturating_add(INSPECTION_NS);
+    let own_reading = inspected(case).filter(|(time, _)| *time > began);
+    let is_unread = case.attempt.ended.is_none() && own_reading.is_none();
     let lacks = |reading: &Inspection| reading.netns == drop.netns && reading.no_way_back.is_some();
     is_elsewhere && (is_unread || inspections(case).any(|(_, reading)| lacks(reading)))
 }
