@@ -9,6 +9,7 @@ use super::finding::Finding;
 use super::history::MORE_MEMORY;
 use super::kubectl::{with_log, with_logs};
 use super::phrases::ms;
+use super::rules::closed_without_answer::listeners_ended;
 use super::rules::connection_refused::last_listener;
 use tracer_common::names::Hook;
 use tracer_model::event::Actor;
@@ -39,7 +40,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let who = if victim.comm.is_empty() { format!("process {}", victim.pid) } else { victim.to_string() };
     let refused = finding.cause == Cause::ConnectionRefused;
     let before = if refused { String::new() } else { format!(" {} before", ms(until.saturating_sub(time))) };
-    let other = if refused || is_of_server(case, victim) { "" } else { ", perhaps of another container," };
+    let other = if refused || is_of_server(case, victim, until) { "" } else { ", perhaps of another container," };
     if !other.is_empty() {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
@@ -60,18 +61,20 @@ fn cgroup_of_server(case: &Case<'_>) -> Option<u64> {
 
 /// The victim is of the container that served: it closed, it is in the cgroup of the listener, or the pod has no other
 /// container.
-fn is_of_server(case: &Case<'_>, victim: &Actor) -> bool {
+fn is_of_server(case: &Case<'_>, victim: &Actor, until: u64) -> bool {
     let is_only = || case.matched.probed_pod().is_some_and(|pod| pod.containers.len() == 1);
-    closers(case).contains(&victim.pid) || victim.cgroup_memory.zip(cgroup_of_server(case)).is_some() || is_only()
+    let closed = || closers(case, until).contains(&victim.pid);
+    closed() || victim.cgroup_memory.zip(cgroup_of_server(case)).is_some() || is_only()
 }
 
-/// The processes that are known to have closed: the listener that ended, and those that sent a RST.
-fn closers(case: &Case<'_>) -> Vec<u32> {
-    let (attempt, node) = (case.attempt, case.node);
-    let target = attempt.netns.and_then(|from| node.netns_of_addr(from, attempt.flow.dst.ip()));
-    let listener = target.and_then(|netns| node.listener_end(netns, attempt)).map(|(_, listen)| listen.actor.pid);
-    let resets = attempt.resets_sent().filter_map(|(_, reset)| reset.actor.as_ref()).map(|actor| actor.pid);
-    listener.into_iter().chain(resets).collect()
+/// The processes that are known to have closed: those that sent a RST, else those that closed a listener.
+fn closers(case: &Case<'_>, until: u64) -> Vec<u32> {
+    let resets = case.attempt.resets_sent().filter_map(|(_, reset)| reset.actor.as_ref()).map(|actor| actor.pid);
+    let resets: Vec<u32> = resets.collect();
+    match resets.is_empty() {
+        true => listeners_ended(case, until).map(|(_, listen)| listen.actor.pid).collect(),
+        false => resets,
+    }
 }
 
 /// The one that closed, if that is known; else the last one of the pod's network that is of no other container than the
@@ -80,7 +83,7 @@ fn closer<'a>(case: &Case<'a>, until: u64) -> Option<(u64, &'a Actor)> {
     let (attempt, node) = (case.attempt, case.node);
     let target = node.netns_of_addr(attempt.netns?, attempt.flow.dst.ip());
     let of_pod = target.filter(|netns| !node.is_a_node(*netns));
-    let (closed, server) = (closers(case), cgroup_of_server(case));
+    let (closed, server) = (closers(case, until), cgroup_of_server(case));
     let is_other = |victim: &Actor| victim.cgroup_memory.zip(server).is_some_and(|(own, server)| own != server);
     let in_pod = |victim: &Actor| victim.netns.is_some() && victim.netns == of_pod && !is_other(victim);
     let is_it = |victim: &Actor| if closed.is_empty() { in_pod(victim) } else { closed.contains(&victim.pid) };
@@ -132,6 +135,15 @@ mod tests {
 
     fn ends(stream: &mut Stream) {
         stream.listens(NODE, 8080, false).server_closes((100, 101, 1));
+    }
+
+    fn ends_with_another(stream: &mut Stream) {
+        stream.listens(NODE, 8080, false).process_listens_on(98, NODE, address("0.0.0.0:8080"), false);
+        stream.server_closes((100, 101, 1));
+    }
+
+    fn ends_long_before(stream: &mut Stream) {
+        stream.listens(NODE, 8080, false).wait_ms(2_500).server_closes((100, 101, 1));
     }
 
     #[test]
@@ -191,6 +203,9 @@ mod tests {
         assert_has(&named((99, Some(NODE))), &["; worker (pid 99) was killed for lack of memory"]);
         assert_has(&named((99, None)), &["; process 99 was killed for lack of memory"]);
         assert_lacks(&named((77, Some(NODE))), &["memory"]);
+        let named = |ends| decided(of_node, (99, Some(NODE)), ends).summary;
+        assert_has(&named(ends_with_another), &["; worker (pid 99) was killed for lack of memory"]);
+        assert_lacks(&named(ends_long_before), &["memory"]);
     }
 
     /// No probe was open when the container was killed.

@@ -3,7 +3,7 @@
 pub(super) mod accept_queue_overflow;
 pub(super) mod app_status_failure;
 mod asymmetric_route;
-mod closed_without_answer;
+pub(super) mod closed_without_answer;
 pub(super) mod connection_refused;
 mod conntrack_invalid;
 mod conntrack_table_full;

@@ -50,7 +50,11 @@ impl Stream {
     }
 
     pub fn listens_on(&mut self, netns: Netns, addr: SocketAddr, begins: bool) -> &mut Self {
-        let actor = Actor { pid: 99, tid: 99, comm: "app".into(), ..prober() };
+        self.process_listens_on(99, netns, addr, begins)
+    }
+
+    pub fn process_listens_on(&mut self, pid: u32, netns: Netns, addr: SocketAddr, begins: bool) -> &mut Self {
+        let actor = Actor { pid, tid: pid, comm: "app".into(), ..prober() };
         self.push(ObservationKind::Listen(Listen { netns, addr, actor, begins, bound: false }))
     }
 

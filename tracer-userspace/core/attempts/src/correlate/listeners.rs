@@ -1,12 +1,17 @@
 //! Processes that began or stopped to listen while tracer watched.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use tracer_model::event::{Listen, Netns};
-use tracer_model::recent::Recent;
+use tracer_model::recent::{Recent, remember};
 
 const MAX: usize = 4096;
+/// Ends kept of a port and address. With SO_REUSEPORT, each worker may have a listener of its own.
+const MAX_ENDS: usize = 16;
+/// A process that ends closes all its listeners within this time.
+const TOGETHER_NS: u64 = 100_000_000;
 
 /// Namespace, port and address. A process may listen on 127.0.0.1 while it prepares, and then on all addresses.
 type Key = (Netns, u16, IpAddr);
@@ -17,8 +22,18 @@ struct Port {
     /// The first begin; `None` if the first event was an end.
     first: Option<(u64, Listen)>,
     last: (u64, Listen),
-    /// The last end. A listener can come back within a millisecond.
-    end: Option<(u64, Listen)>,
+    /// The last ends, oldest first. A listener can come back within a millisecond, and several can end together.
+    ends: VecDeque<(u64, Listen)>,
+}
+
+impl Port {
+    /// Of listeners that a process closes together, the first one counts.
+    fn add_end(&mut self, time: u64, listen: &Listen) {
+        let is_same = |(at, it): &(u64, Listen)| it.actor.pid == listen.actor.pid && *at + TOGETHER_NS > time;
+        if self.last.1.begins || !self.ends.iter().any(is_same) {
+            remember(MAX_ENDS, &mut self.ends, (time, listen.clone()));
+        }
+    }
 }
 
 /// Listeners by namespace, port and address.
@@ -48,13 +63,15 @@ impl Listeners {
         }
         let since = bound.filter(|_| listen.begins);
         let event = (since.unwrap_or(time), listen.clone());
-        let of = |begins: bool| (listen.begins == begins).then(|| event.clone());
-        match self.ports.get_mut(&key) {
-            Some(port) => {
-                port.end = of(false).or_else(|| port.end.take());
-                port.last = event;
+        if self.ports.get_mut(&key).is_none() {
+            let first = listen.begins.then(|| event.clone());
+            self.ports.insert(key, Port { first, last: event.clone(), ends: VecDeque::new() });
+        }
+        if let Some(port) = self.ports.get_mut(&key) {
+            if !listen.begins {
+                port.add_end(time, listen);
             }
-            None => self.ports.insert(key, Port { first: of(true), end: of(false), last: event }),
+            port.last = event;
         }
     }
 
@@ -74,9 +91,9 @@ impl Listeners {
         self.at(netns, dst).map(|it| &it.last).max_by_key(|(time, _)| *time)
     }
 
-    /// The last end of a listener that takes connections to this target. Another one may have begun since.
-    pub(super) fn end_at(&self, netns: Netns, dst: SocketAddr) -> Option<&(u64, Listen)> {
-        self.at(netns, dst).filter_map(|it| it.end.as_ref()).max_by_key(|(time, _)| *time)
+    /// The last ends of listeners that take connections to this target. Others may have begun since.
+    pub(super) fn ends_at(&self, netns: Netns, dst: SocketAddr) -> impl Iterator<Item = &(u64, Listen)> {
+        self.at(netns, dst).flat_map(|it| &it.ends)
     }
 
     /// The first begin of a listener that takes connections to this target, if no earlier one ended there.
@@ -137,12 +154,12 @@ mod tests {
     #[test]
     fn an_end_is_kept_when_a_listener_comes_back() {
         let mut listeners = Listeners::default();
-        let end = |listeners: &Listeners| listeners.end_at(Netns(1), DST).map(|(time, _)| *time);
+        let ends = |listeners: &Listeners| listeners.ends_at(Netns(1), DST).map(|(time, _)| *time).collect::<Vec<_>>();
         listeners.observe(1, &listen(1, true));
-        assert_eq!(end(&listeners), None);
+        assert!(ends(&listeners).is_empty());
         listeners.observe(2, &listen(1, false));
         listeners.observe(3, &listen(1, true));
-        assert_eq!(end(&listeners), Some(2));
+        assert_eq!(ends(&listeners), [2]);
         assert_eq!(listeners.last_at(Netns(1), DST).map(|(time, _)| *time), Some(3));
     }
 

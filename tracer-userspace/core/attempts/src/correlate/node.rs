@@ -228,11 +228,11 @@ impl Node {
         self.netns == Some(netns) || self.links.get(&netns).is_some()
     }
 
-    /// The end of the listener that took this attempt, in the namespace of its target. One that ended before the
+    /// The ends of listeners that may have taken this attempt, in the namespace of its target. One that ended before the
     /// handshake did not take it.
-    pub fn listener_end(&self, netns: Netns, attempt: &Attempt) -> Option<&(u64, Listen)> {
-        let end = self.listeners.end_at(netns, attempt.flow.dst);
-        end.filter(|(time, _)| *time >= attempt.established_at().unwrap_or(attempt.started))
+    pub fn listener_ends(&self, netns: Netns, attempt: &Attempt) -> impl Iterator<Item = &(u64, Listen)> {
+        let from = attempt.established_at().unwrap_or(attempt.started);
+        self.listeners.ends_at(netns, attempt.flow.dst).filter(move |(time, _)| *time >= from)
     }
 
     /// The processes that were killed for lack of memory between two times, and when.

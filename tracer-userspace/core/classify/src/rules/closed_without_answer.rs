@@ -7,7 +7,7 @@ use super::probe_misconfigured::is_unanswered_grpc;
 use super::slow_response::has_handshake;
 use super::tls_handshake_slow::{doubt_of_https, or_plain_http};
 use super::*;
-use tracer_model::event::{KubeletProbe, ProbeOutput, State};
+use tracer_model::event::{KubeletProbe, Listen, ProbeOutput, State};
 
 /// The listener ended for the same reason as the connection if less time than this is between the two ends.
 const TOGETHER_NS: u64 = 1_000_000_000;
@@ -130,9 +130,19 @@ const REDIRECTED: &str = "; or payload is redirected between sockets on this nod
 
 /// Evidence that the listener of that port ended at about the time of the close.
 pub(super) fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
-    let netns = case.node.netns_of_addr(case.attempt.netns?, case.attempt.flow.dst.ip())?;
-    let (at, end) = case.node.listener_end(netns, case.attempt)?;
-    (at.abs_diff(ended) < TOGETHER_NS).then(|| of_listener(*at, end))
+    let nearest = listeners_ended(case, ended).min_by_key(|(at, _)| at.abs_diff(ended));
+    nearest.map(|(at, end)| of_listener(*at, end))
+}
+
+/// The listeners of that port that ended at about the time of the close.
+pub(in super::super) fn listeners_ended<'a>(
+    case: &Case<'a>,
+    ended: u64,
+) -> impl Iterator<Item = &'a (u64, Listen)> + use<'a> {
+    let (node, attempt) = (case.node, case.attempt);
+    let target = attempt.netns.and_then(|from| node.netns_of_addr(from, attempt.flow.dst.ip()));
+    let ends = target.into_iter().flat_map(move |netns| node.listener_ends(netns, attempt));
+    ends.filter(move |(at, _)| at.abs_diff(ended) < TOGETHER_NS)
 }
 
 #[cfg(test)]

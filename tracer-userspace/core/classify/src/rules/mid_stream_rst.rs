@@ -197,8 +197,8 @@ fn listener_end<'a>(case: &Case<'a>, time: u64, reset: &ResetSent) -> Option<&'a
         // The listener is closed first, and then its queue.
         Some(_) => at <= time,
     };
-    let end = case.node.listener_end(reset.netns?, case.attempt);
-    end.filter(|(at, listen)| listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS && fits(*at))
+    let mut ends = case.node.listener_ends(reset.netns?, case.attempt);
+    ends.find(|(at, listen)| listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS && fits(*at))
 }
 
 /// How the socket was closed, by the kernel's reason (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
@@ -473,6 +473,28 @@ mod tests {
         assert_has(&words(&[false]), &["closed its listener at the same time"]);
         assert_has(&words(&[false, true]), &["closed its listener at the same time"]);
         assert_lacks(&words(&[]), &["closed its listener"]);
+    }
+
+    /// A process may have several listeners of a port (SO_REUSEPORT, IPv4 and IPv6), and so may several processes.
+    #[test]
+    fn the_listener_that_closed_is_found_among_others_that_end_with_it() {
+        let words = |before: &[u32], after: &[u32]| {
+            let mut stream = Stream::new().connect().established().clone();
+            let end = |stream: &mut Stream, pid: u32| {
+                stream.process_listens_on(pid, POD, address("0.0.0.0:8080"), false).wait_ms(1);
+            };
+            before.iter().for_each(|pid| end(&mut stream, *pid));
+            stream.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason = Some("TCP_STATE".into());
+            after.iter().for_each(|pid| end(stream.wait_ms(1), *pid));
+            stream.reset_received(TcpState::Established, 0).verdict().summary
+        };
+        let many = [99; 40];
+        for (before, after) in [(&[99][..], &[99][..]), (&[99], &many), (&[99], &[98]), (&[99, 98], &[99, 98])] {
+            assert_has(&words(before, after), &["app (pid 99) closed its listener before it had accepted"]);
+        }
+        for (before, after) in [(&[98][..], &[98][..]), (&[98], &[99])] {
+            assert_has(&words(before, after), &["closed it with SO_LINGER 0"]);
+        }
     }
 
     /// A process that ends before it has read the request. A supervisor starts it again at once.
