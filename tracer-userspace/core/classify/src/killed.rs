@@ -62,9 +62,13 @@ fn cgroup_of_server(case: &Case<'_>) -> Option<u64> {
 /// The victim is of the container that served: it closed, it is in the cgroup of the listener, or the pod has no other
 /// container.
 fn is_of_server(case: &Case<'_>, victim: &Actor, until: u64) -> bool {
-    let is_only = || case.matched.probed_pod().is_some_and(|pod| pod.containers.len() == 1);
-    let closed = || closers(case, until).contains(&victim.pid);
-    closed() || victim.cgroup_memory.zip(cgroup_of_server(case)).is_some() || is_only()
+    let is_same = || victim.cgroup_memory.is_some_and(|own| cgroup_of_server(case) == Some(own));
+    closers(case, until).contains(&victim.pid) || is_same() || is_only(case)
+}
+
+/// The pod has one container. A worker may still have a cgroup of its own, below the container's.
+fn is_only(case: &Case<'_>) -> bool {
+    case.matched.probed_pod().is_some_and(|pod| pod.containers.len() == 1)
 }
 
 /// The processes that are known to have closed: those that sent a RST, else those that closed a listener.
@@ -84,7 +88,8 @@ fn closer<'a>(case: &Case<'a>, until: u64) -> Option<(u64, &'a Actor)> {
     let target = node.netns_of_addr(attempt.netns?, attempt.flow.dst.ip());
     let of_pod = target.filter(|netns| !node.is_a_node(*netns));
     let (closed, server) = (closers(case, until), cgroup_of_server(case));
-    let is_other = |victim: &Actor| victim.cgroup_memory.zip(server).is_some_and(|(own, server)| own != server);
+    let differs = |victim: &Actor| victim.cgroup_memory.zip(server).is_some_and(|(own, server)| own != server);
+    let is_other = |victim: &Actor| differs(victim) && !is_only(case);
     let in_pod = |victim: &Actor| victim.netns.is_some() && victim.netns == of_pod && !is_other(victim);
     let is_it = |victim: &Actor| if closed.is_empty() { in_pod(victim) } else { closed.contains(&victim.pid) };
     let before = if closed.is_empty() { until.saturating_sub(CLOSES_WITHIN_NS) } else { 0 };
@@ -172,8 +177,11 @@ mod tests {
     /// Both containers of the pod have its network.
     #[test]
     fn a_process_of_another_container_did_not_close() {
-        let decided = |server: Option<u64>| {
-            let mut stream = Stream::new().http_readiness().pod_in(POD).second_container().clone();
+        let decided = |server: Option<u64>, has_other: bool| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+            if has_other {
+                stream.second_container();
+            }
             if let Some(cgroup_memory) = server {
                 let actor = Actor { pid: 99, cgroup_memory: Some(cgroup_memory), ..prober() };
                 let addr = address("0.0.0.0:8080");
@@ -185,7 +193,7 @@ mod tests {
             let verdict = stream.wait_ms(60).tick().verdict();
             (verdict.confidence, verdict.summary)
         };
-        let (unknown, same, other) = (decided(None), decided(Some(7)), decided(Some(8)));
+        let (unknown, same, other) = (decided(None, true), decided(Some(7), true), decided(Some(8), true));
         assert_eq!([unknown.0, same.0, other.0], [Confidence::Likely, Confidence::Proven, Confidence::Proven]);
         assert_has(
             &unknown.1,
@@ -193,6 +201,9 @@ mod tests {
         );
         assert_has(&same.1, &["(pid 77) was killed for lack of memory"]);
         assert_lacks(&other.1, &["memory"]);
+        let (confidence, worker) = decided(Some(8), false);
+        assert_eq!(confidence, Confidence::Proven);
+        assert_has(&worker, &["(pid 77) was killed for lack of memory"]);
     }
 
     /// 99 is the process that listens.
