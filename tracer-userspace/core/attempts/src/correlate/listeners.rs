@@ -12,6 +12,8 @@ const MAX: usize = 4096;
 const MAX_ENDS: usize = 16;
 /// A process that ends closes all its listeners within this time.
 const TOGETHER_NS: u64 = 100_000_000;
+/// A process that hands its port over stops to listen within this time.
+const HANDOVER_NS: u64 = 60_000_000_000;
 
 /// Namespace, port and address. A process may listen on 127.0.0.1 while it prepares, and then on all addresses.
 type Key = (Netns, u16, IpAddr);
@@ -22,6 +24,8 @@ struct Port {
     /// The first begin; `None` if the first event was an end.
     first: Option<(u64, Listen)>,
     last: (u64, Listen),
+    /// The last begin. Listeners of other processes may have ended since.
+    begin: Option<(u64, Listen)>,
     /// The last ends, oldest first. A listener can come back within a millisecond, and several can end together.
     ends: VecDeque<(u64, Listen)>,
 }
@@ -65,11 +69,12 @@ impl Listeners {
         let event = (since.unwrap_or(time), listen.clone());
         if self.ports.get_mut(&key).is_none() {
             let first = listen.begins.then(|| event.clone());
-            self.ports.insert(key, Port { first, last: event.clone(), ends: VecDeque::new() });
+            self.ports.insert(key, Port { first, last: event.clone(), begin: None, ends: VecDeque::new() });
         }
         if let Some(port) = self.ports.get_mut(&key) {
-            if !listen.begins {
-                port.add_end(time, listen);
+            match listen.begins {
+                true => port.begin = Some(event.clone()),
+                false => port.add_end(time, listen),
             }
             port.last = event;
         }
@@ -94,6 +99,17 @@ impl Listeners {
     /// The last ends of listeners that take connections to this target. Others may have begun since.
     pub(super) fn ends_at(&self, netns: Netns, dst: SocketAddr) -> impl Iterator<Item = &(u64, Listen)> {
         self.at(netns, dst).flat_map(|it| &it.ends)
+    }
+
+    /// Another process that had begun to listen for this target shortly before this end, and has not stopped. The process
+    /// may have handed the port over to it (SO_REUSEPORT).
+    pub fn successor(&self, (at, ended): &(u64, Listen), dst: SocketAddr) -> Option<&(u64, Listen)> {
+        let begins = self.at(ended.netns, dst).filter_map(|it| it.begin.as_ref());
+        let is_recent = |began: u64| began < *at && *at - began < HANDOVER_NS;
+        let others = begins.filter(|(began, it)| it.actor.pid != ended.actor.pid && is_recent(*began));
+        let next @ (began, listen) = others.max_by_key(|(began, _)| *began)?;
+        let mut ends = self.ends_at(ended.netns, dst);
+        (!ends.any(|(at, it)| at >= began && it.actor.pid == listen.actor.pid)).then_some(next)
     }
 
     /// The first begin of a listener that takes connections to this target, if no earlier one ended there.

@@ -36,7 +36,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     let listener_end = listener_ended(case, ended);
     let process_ended = listener_end.is_some();
-    let how = if process_ended { PROCESS_ENDED } else { "" };
+    let how = listener_end.map(|end| process_ended_text(case, end)).unwrap_or_default();
     let after = ms(ended.saturating_sub(established));
     // The server's FIN acknowledges all that had come before it; the SYN counts one in bytes_acked.
     let took_none = !before_request && by_server && state.bytes_acked.is_some_and(|acked| acked <= 1);
@@ -56,7 +56,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
     let mut evidence = vec![of_state(ended, state)];
-    evidence.extend(listener_end);
+    evidence.extend(listener_end.map(|(at, end)| of_listener(*at, end)));
     let by_rst = grpc || reset_after;
     evidence.extend(attempt.reset_received().filter(|_| by_rst).map(|(at, reset)| of_reset_received(at, reset)));
     evidence.extend(attempt.resets_sent().filter(|_| by_rst).map(|(at, reset)| of_reset_sent(at, reset)));
@@ -94,7 +94,21 @@ const ON_PURPOSE: &str = ". Some servers close on purpose: one that does not kno
 /// A server sends GOAWAY before it ends a connection in order, or after an error of its client (RFC 9113 6.8).
 const GOES_AWAY: &str = "The server, or a proxy in front of it, ended the connection by itself: it shuts down, or limits the age of connections or what they carry. LastStreamID 0 in the kubelet's message: it did not take the request. An ErrCode other than NO_ERROR: it rejects what its client sent. Read its log of that moment";
 
-pub(super) const PROCESS_ENDED: &str = ", and its listener ended at the same time: it exited, crashed or was stopped";
+pub(super) fn process_ended_text(case: &Case<'_>, end: &(u64, Listen)) -> String {
+    format!(", and its listener ended at the same time: {}", why_ended(case, end))
+}
+
+/// A process that hands its port over to another one stops to listen, and may run on.
+pub(super) fn why_ended(case: &Case<'_>, end: &(u64, Listen)) -> String {
+    match case.node.listeners.successor(end, case.attempt.flow.dst) {
+        None => "it exited, crashed or was stopped".to_owned(),
+        Some((began, next)) => format!(
+            "it exited, crashed, was stopped, or handed the port over to {}, which began to listen there {} before",
+            next.actor,
+            ms(end.0.saturating_sub(*began))
+        ),
+    }
+}
 
 /// An HTTP/2 server sends its first frame as soon as a client is connected (RFC 9113 3.4).
 const NOT_GRPC: &str = "; a gRPC server sends a frame at once, unless it fails: perhaps the port speaks TLS";
@@ -115,10 +129,11 @@ fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletP
     };
     let listener_end = listener_ended(case, ended);
     let process_ended = listener_end.is_some();
-    let how = if process_ended { PROCESS_ENDED } else { "" };
+    let how = listener_end.map(|end| process_ended_text(case, end)).unwrap_or_default();
     let announced = if outcome.is_goaway() { "sent GOAWAY (HTTP/2) and " } else { "" };
     let summary = format!("{} {announced}closed the connection {when}{how}", case.attempt.flow.dst);
-    let evidence = [of_state(ended, state), of_outcome(outcome)].into_iter().chain(listener_end).collect();
+    let listener = listener_end.map(|(at, end)| of_listener(*at, end));
+    let evidence = [of_state(ended, state), of_outcome(outcome)].into_iter().chain(listener).collect();
     let remediation = if outcome.is_goaway() { with_log(case, GOES_AWAY) } else { fix(case) };
     let found = Finding::likely(Cause::ClosedWithoutAnswer, evidence, summary, remediation);
     if process_ended { found } else { Finding { waits_for_listener: true, ..sidecar::add_close(case, found) } }
@@ -128,10 +143,9 @@ fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletP
 /// byte counters of both sockets do not see it: after a healthy request and answer they have counted only the FIN.
 const REDIRECTED: &str = "; or payload is redirected between sockets on this node (a sockmap program: bpftool prog show), and the byte counters do not see requests and answers";
 
-/// Evidence that the listener of that port ended at about the time of the close.
-pub(super) fn listener_ended(case: &Case<'_>, ended: u64) -> Option<Evidence> {
-    let nearest = listeners_ended(case, ended).min_by_key(|(at, _)| at.abs_diff(ended));
-    nearest.map(|(at, end)| of_listener(*at, end))
+/// The listener of that port ended at about the time of the close.
+pub(super) fn listener_ended<'a>(case: &Case<'a>, ended: u64) -> Option<&'a (u64, Listen)> {
+    listeners_ended(case, ended).min_by_key(|(at, _)| at.abs_diff(ended))
 }
 
 /// The listeners of that port that ended at about the time of the close.
@@ -336,6 +350,15 @@ mod tests {
             &["after the handshake and before its answer was complete, after 1825 bytes of both"],
         );
         assert_ends(&verdict.summary, "its listener ended at the same time: it exited, crashed or was stopped");
+    }
+
+    /// The next process listens on the port before the old one stops (SO_REUSEPORT).
+    #[test]
+    fn a_listener_that_ends_at_a_reload_does_not_show_the_end_of_its_process() {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).listens(POD, 8080, true).wait_ms(500).clone();
+        stream.process_listens_on(98, POD, address("0.0.0.0:8080"), true).wait_ms(200).connect().established();
+        stream.listens(POD, 8080, false).server_closes((100, 101, 1)).settles();
+        assert_has(&stream.verdict().summary, &["or handed the port over to app (pid 98), which began to listen"]);
     }
 
     #[test]

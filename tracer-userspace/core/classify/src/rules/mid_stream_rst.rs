@@ -4,7 +4,7 @@ use super::super::services::node_ports_at;
 use super::super::sidecar;
 use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
-use super::closed_without_answer::PROCESS_ENDED;
+use super::closed_without_answer::{process_ended_text, why_ended};
 use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use super::slow_response::has_handshake;
 use super::unexplained::find_taken_port;
@@ -49,7 +49,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let lacks_hook = sent.is_none() && case.lacks(REFUSAL_HOOKS);
     let unseen = if lacks_hook { SENDER_UNKNOWN } else { SENDER_ELSEWHERE };
     let listener_end = sent.and_then(|(time, reset)| listener_end(case, time, reset));
-    let who = sent.map_or_else(|| unseen.to_owned(), |(_, reset)| sender(case, reset, listener_end.is_some()));
+    let who = sent.map_or_else(|| unseen.to_owned(), |(_, reset)| sender(case, reset, listener_end));
     let summary = format!(
         "{} reset the connection{} after it was established, {}; {who}",
         attempt.flow.dst,
@@ -65,7 +65,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     let unseen = if lacks_hook { Fix::Stack } else { Fix::Outside };
     let fix = sent.map_or(unseen, |(_, reset)| fix_of(reset, listener_end.is_some()));
-    let mut remediation = remediation_of(case, fix, sent.map(|(_, reset)| reset));
+    let mut remediation = remediation_of(case, fix, sent);
     if let Some(text) = other_protocol(case).filter(|_| fix == Fix::Unread && !partial) {
         remediation.text += text;
         remediation.text += OR_PROXIED;
@@ -134,8 +134,8 @@ const SENDER_ELSEWHERE: &str = "a proxy behind an address translation, or a devi
 const SENDER_UNKNOWN: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
 
-/// `is_ended`: its listener ended at the same time.
-fn sender(case: &Case<'_>, reset: &ResetSent, is_ended: bool) -> String {
+/// `ended`: its listener ended at the same time.
+fn sender(case: &Case<'_>, reset: &ResetSent, ended: Option<&(u64, Listen)>) -> String {
     if is_without_room(reset) {
         return text_without_room(case, reset);
     }
@@ -144,11 +144,11 @@ fn sender(case: &Case<'_>, reset: &ResetSent, is_ended: bool) -> String {
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
-    let how = match (is_ended, reset.reason.as_deref()) {
-        (true, Some("TCP_ABORT_ON_CLOSE")) => format!("{}{PROCESS_ENDED}", close_text(reset)),
-        (true, Some(_)) => ENDED_BEFORE_ACCEPT.to_owned(),
-        (true, None) => ENDED_WITH_RST.to_owned(),
-        (false, _) => close_text(reset),
+    let how = match (ended, reset.reason.as_deref()) {
+        (Some(end), Some("TCP_ABORT_ON_CLOSE")) => format!("{}{}", close_text(reset), process_ended_text(case, end)),
+        (Some(end), Some(_)) => format!("{ENDED_BEFORE_ACCEPT}: {}", why_ended(case, end)),
+        (Some(end), None) => format!("{ENDED_WITH_RST}: {}", why_ended(case, end)),
+        (None, _) => close_text(reset),
     };
     format!("{who}{how}")
 }
@@ -178,10 +178,12 @@ fn text_without_room(case: &Case<'_>, reset: &ResetSent) -> String {
     format!("its listener refused the last segment of the handshake: {why}")
 }
 
-const ENDED_BEFORE_ACCEPT: &str =
-    " closed its listener before it had accepted this connection: it exited, crashed or was stopped";
+const ENDED_BEFORE_ACCEPT: &str = " closed its listener before it had accepted this connection";
 /// Without a kernel reason (before 6.12) the process may also have accepted the connection and left data unread.
-const ENDED_WITH_RST: &str = " closed its listener at the same time: it exited, crashed or was stopped";
+const ENDED_WITH_RST: &str = " closed its listener at the same time";
+/// Documentation/networking/ip-sysctl.rst. Without it, `inet_csk_listen_stop` resets what waits in the queue.
+const HANDED_OVER: &str = ". If it handed the port over (a reload): let it accept and answer what waits in its queue before it closes its listener. Or set net.ipv4.tcp_migrate_req to 1 in the pod (Linux 5.14 and later): the kernel then gives what waits to the other listener";
+
 /// The listener ended together with the RST if less time than this is between them. One call does both
 /// (`inet_csk_listen_stop`).
 const TOGETHER_NS: u64 = 100_000_000;
@@ -241,12 +243,16 @@ fn fix_of(reset: &ResetSent, is_ended: bool) -> Fix {
     }
 }
 
-fn remediation_of(case: &Case<'_>, fix: Fix, reset: Option<&ResetSent>) -> Remediation {
+fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) -> Remediation {
+    let reset = sent.map(|(_, reset)| reset);
+    let end = sent.and_then(|(time, reset)| listener_end(case, time, reset));
+    let successor = end.and_then(|end| case.node.listeners.successor(end, case.attempt.flow.dst));
+    let handed_over = if successor.is_some() { HANDED_OVER } else { "" };
     let who = reset.and_then(|reset| reset.actor.as_ref());
     let who = who.map_or_else(|| "the target".to_owned(), ToString::to_string);
     let text = match fix {
         Fix::Outside => "Check the proxy, load balancer or address translation on the way to the target, and the process behind it".to_owned(),
-        Fix::Ended => format!("Find why {who} ended: read its log of that moment, and how the container's run ended"),
+        Fix::Ended => format!("Find why {who} ended: read its log of that moment, and how the container's run ended{handed_over}"),
         Fix::Unread => format!("Find why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or the end of the process"),
         Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then resets the connection and loses data that was not sent. Let it close normally, after its answer"),
         Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not show which"),
@@ -494,6 +500,31 @@ mod tests {
         }
         for (before, after) in [(&[98][..], &[98][..]), (&[98], &[99])] {
             assert_has(&words(before, after), &["closed it with SO_LINGER 0"]);
+        }
+    }
+
+    /// A reload: the next process listens (SO_REUSEPORT) before the old one stops, and the old one runs on.
+    #[test]
+    fn a_process_that_hands_its_port_over_may_not_have_ended() {
+        let decided = |next_ends: bool, began_s: u64| {
+            let next = |stream: &mut Stream, begins| {
+                stream.process_listens_on(98, POD, address("0.0.0.0:8080"), begins).wait_ms(1);
+            };
+            let mut stream = Stream::new().listens(POD, 8080, true).wait_ms(1_000).clone();
+            next(&mut stream, true);
+            stream.wait_ms(began_s * 1_000).connect().established().listens(POD, 8080, false);
+            stream.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason = Some("TCP_STATE".into());
+            if next_ends {
+                next(&mut stream, false);
+            }
+            stream.reset_received(TcpState::Established, 0).verdict()
+        };
+        let reload = decided(false, 1);
+        assert_has(&reload.summary, &["or handed the port over to app (pid 98), which began to listen there 1001"]);
+        assert_has(&reload.remediation, &["net.ipv4.tcp_migrate_req"]);
+        for other in [decided(true, 1), decided(false, 100)] {
+            assert_ends(&other.summary, "it exited, crashed or was stopped");
+            assert_lacks(&other.remediation, &["tcp_migrate_req"]);
         }
     }
 
