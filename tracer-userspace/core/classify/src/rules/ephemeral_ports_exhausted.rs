@@ -20,7 +20,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             "sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports".to_owned(),
         ),
         None => {
-            let range = case.node.settings.local_port_range.map(|(a, b)| format!(" of {a} to {b}")).unwrap_or_default();
+            let range = range_here(case).map(|(a, b)| format!(" of {a} to {b}")).unwrap_or_default();
             (
                 format!("no source port{range} is free{place} for connections to {dst}{}", busiest_users(case)),
                 "Find the process that uses the ports, and let it reuse its connections. Or widen net.ipv4.ip_local_port_range outside the NodePort range",
@@ -33,12 +33,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(confidence))
 }
 
-/// The range of source ports, if all of them are reserved. The settings that tracer knows are those of the node.
+/// The range of source ports, if all of them are reserved.
 fn reserved_range(case: &Case<'_>) -> Option<(u16, u16)> {
-    let settings = &case.node.settings;
-    let here = case.attempt.netns.is_some_and(|netns| case.node.netns() == Some(netns));
-    let (low, high) = settings.local_port_range.filter(|_| here)?;
-    (low..=high).all(|port| settings.is_reserved(port)).then_some((low, high))
+    let (low, high) = range_here(case)?;
+    (low..=high).all(|port| case.node.settings.is_reserved(port)).then_some((low, high))
+}
+
+/// The range of source ports of the attempt's namespace. tracer reads the settings of the node's namespace only.
+pub(super) fn range_here(case: &Case<'_>) -> Option<(u16, u16)> {
+    let here = case.attempt.netns.is_some() && case.node.netns() == case.attempt.netns;
+    case.node.settings.local_port_range.filter(|_| here)
 }
 
 /// `connect(2)` failed for a socket that had reached SYN_SENT. It had an address and a route, so it lacked only a port.
@@ -144,6 +148,19 @@ mod tests {
         };
         assert_has(&fix((40_051, 40_100)), &["reserves all ports of 40000 to 40100", "Remove ports from"]);
         assert_has(&fix((40_052, 40_100)), &["Find the process that uses the ports"]);
+    }
+
+    /// The connect is of a prober in a pod.
+    #[test]
+    fn the_range_of_the_node_is_not_that_of_another_namespace() {
+        let summary = |netns| {
+            let range = NodeSettings { local_port_range: Some((40_000, 40_100)), ..NodeSettings::default() };
+            let mut stream = Stream::new();
+            stream.push(ObservationKind::NodeSettings(range)).connect().last_connect().netns = netns;
+            stream.no_port(libc::EADDRNOTAVAIL).push(pressure()).verdict().summary
+        };
+        assert_has(&summary(NODE), &["no source port of 40000 to 40100 is free"]);
+        assert_has(&summary(POD), &["no source port is free in "]);
     }
 
     /// ss reads the part after the last colon as the port.

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::super::ephemeral_ports_exhausted::busiest_users;
+use super::super::ephemeral_ports_exhausted::{busiest_users, range_here};
 use super::super::{Case, counted};
 use tracer_model::event::port_ranges::preferred;
 
 /// How many NodePorts lie in the range of source ports, which share of connects picks one of them, and who connects most.
 pub(super) fn describe_overlap(case: &Case<'_>) -> String {
     let settings = &case.node.settings;
-    let Some((low, high)) = settings.local_port_range else { return String::new() };
+    let Some((low, high)) = range_here(case) else { return String::new() };
     let own = case.attempt.flow.src.port();
     if !(low..=high).contains(&own) {
         return format!(
@@ -33,14 +33,18 @@ mod tests {
 
     #[test]
     fn a_range_without_the_port_has_no_odds() {
-        let mut stream = Stream::new();
-        let range = NodeSettings { local_port_range: Some((50000, 50019)), ..NodeSettings::default() };
-        stream.push(ObservationKind::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
-        let summary = stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdict().summary;
+        let summary = |netns| {
+            let mut stream = Stream::new();
+            let range = NodeSettings { local_port_range: Some((50000, 50019)), ..NodeSettings::default() };
+            stream.push(ObservationKind::NodeSettings(range)).node_port(ProxyMode::Ipvs, 40000, &["10.88.0.9:80"]);
+            stream.connect().last_connect().netns = netns;
+            stream.ipvs(SYN_ACK, IpvsOp::Translate).verdict().summary
+        };
         assert_ends(
-            &summary,
+            &summary(NODE),
             ". ip_local_port_range is 50000-50019 now: it was changed since, or the prober bound the port",
         );
+        assert_lacks(&summary(POD), &["ip_local_port_range"]);
     }
 
     /// NodeLocal DNSCache connects to its own health endpoint each second.
