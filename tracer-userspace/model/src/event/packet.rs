@@ -51,6 +51,17 @@ impl PacketDrop {
             (None, None) => false,
         }
     }
+
+    /// A copy for a packet capture with a full buffer (net/packet/af_packet.c). The packet itself goes on. Older kernels
+    /// have no such reason: there the function shows it.
+    pub fn is_of_capture(&self) -> bool {
+        let is_place = |place: &str| place.starts_with("packet_rcv") || place.starts_with("tpacket_rcv");
+        match self.reason.as_deref() {
+            Some("PACKET_SOCK_ERROR") => true,
+            None | Some("NOT_SPECIFIED") => self.location.as_deref().is_some_and(is_place),
+            Some(_) => false,
+        }
+    }
 }
 
 /// A network device as an event saw it.

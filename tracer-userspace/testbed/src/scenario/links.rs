@@ -5,6 +5,8 @@ use std::os::fd::AsFd as _;
 use std::thread;
 
 use anyhow::Result;
+use nix::sys::socket::sockopt::RcvBuf;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket};
 use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
@@ -26,6 +28,7 @@ pub(super) const ALL: &[Scenario] = &[
     // A link that goes down loses its IPv6 addresses: tracer must find the pod of the address before that.
     Scenario::new("pod_link_down_eth0_v6", LINK, |s| link_down(s, "eth0")).v6().needs(&[Need::RealProcessor]),
     Scenario::new("pod_link_down_eth0_flooded", LINK, link_down_flooded).own().needs(&[Need::Nft]),
+    Scenario::new("pod_link_down_eth0_captured", LINK, link_down_captured).own().needs(&[Need::PacketSocket]),
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
     Scenario::new("pod_link_down_removed", LINK, removed),
     Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
@@ -114,6 +117,19 @@ fn link_down_flooded(fixture: &mut Fixture<'_>) -> Result<()> {
     set_down(fixture, pod, "eth0")?;
     // The bridge forgets the pod's port a moment after the carrier went.
     fixture.gets_no_answer(Kind::Http, pod)?;
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// As [`link_down`], while a packet capture on the node does not read its buffer. The kernel drops its copy of each SYN.
+fn link_down_captured(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("slow:100", HTTP)?;
+    let _capture = fixture.node.node.enter(|| {
+        let capture = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
+        setsockopt(&capture, RcvBuf, &0)?;
+        Ok(capture)
+    })?;
+    (0..5).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
+    set_down(fixture, pod, "eth0")?;
     fixture.gets_no_answer(Kind::Http, pod)
 }
 

@@ -185,6 +185,7 @@ impl Attempt {
             _ => {}
         }
         match &observation.kind {
+            ObservationKind::Drop(drop) if drop.is_of_capture() => {}
             ObservationKind::Drop(drop) if drop.is_copy() => self.keep_copy(observation.time_boot_ns, drop),
             _ => self.keep(observation),
         }

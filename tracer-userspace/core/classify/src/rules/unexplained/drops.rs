@@ -438,6 +438,27 @@ mod tests {
         assert_has(&noted("ip_rcv_core", false), &["Start from the evidence"]);
     }
 
+    /// The packet that was captured goes on.
+    #[test]
+    fn a_copy_for_a_packet_capture_with_a_full_buffer_is_no_drop() {
+        let summary = |reason: Option<&str>, place: &str| {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(SYN, NODE, |drop| {
+                (drop.reason, drop.location) = (reason.map(str::to_owned), Some(place.into()));
+            });
+            stream.gives_up().verdict().summary
+        };
+        assert_has(&summary(None, "ip_rcv_finish"), &["the kernel dropped its SYN"]);
+        for (reason, place) in [
+            (None, "packet_rcv"),
+            (Some("NOT_SPECIFIED"), "tpacket_rcv"),
+            (Some("NOT_SPECIFIED"), "packet_rcv"),
+            (Some("PACKET_SOCK_ERROR"), "packet_rcv"),
+        ] {
+            assert_lacks(&summary(reason, place), &["dropped"]);
+        }
+    }
+
     #[test]
     fn a_syn_that_comes_back_to_the_node_is_reported() {
         let vethr = Some(device(7, "vethr"));
