@@ -107,6 +107,17 @@ mod tests {
         }
     }
 
+    /// No hook shows which stack sent the RST.
+    #[test]
+    fn a_rst_after_the_drop_of_a_copy_is_no_answer_of_the_rule() {
+        let causes = |ifindex, name| {
+            let mut stream = on_bridge(true);
+            stream.drop_with(SYN, NODE, |drop| by_rule(drop, device(ifindex, name)));
+            stream.reset_received(TcpState::SynSent, 0).push(firewall(NODE, Vec::new())).gives_up().causes()
+        };
+        assert_eq!((causes(4, "v2"), causes(5, "v3")), (vec!["firewall_reject"], vec!["handshake_rst"]));
+    }
+
     /// The rule is read at once, and the target only after 200 ms.
     #[test]
     fn an_inspection_after_the_drop_of_a_copy_takes_the_verdict_back() {

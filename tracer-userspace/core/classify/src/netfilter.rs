@@ -58,7 +58,8 @@ type Seen<'a> = (u64, &'a PacketDrop);
 fn dropped_syn<'a>(case: &Case<'a>, answered: u64) -> Option<Seen<'a>> {
     let mut drops = case.attempt.drops();
     drops.find(|(time, d)| {
-        d.flags.is_syn() && outbound(case, d) && is_netfilter(d) && time.abs_diff(answered) < ANSWER_NS
+        let is_syn = d.flags.is_syn() && outbound(case, d) && is_netfilter(d);
+        is_syn && time.abs_diff(answered) < ANSWER_NS && !is_at_other_link(case, d)
     })
 }
 
@@ -74,9 +75,12 @@ fn by_icmp<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     Some(Blocked { netns: icmp.netns.or(blocked.netns), ..blocked })
 }
 
-/// Netfilter dropped the SYN, and still a RST answered it.
+/// Netfilter dropped the SYN, and still a RST answered it. If the target's stack sent the RST, another copy of the SYN,
+/// or a later one, reached it.
 fn by_reset<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
-    let (at, reset) = case.attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent)?;
+    let attempt = case.attempt;
+    let by_target = attempt.resets_sent().any(|(_, r)| r.answered.is_syn() && r.flow.src == attempt.flow.dst);
+    let (at, reset) = attempt.reset_received().filter(|(_, r)| r.state == TcpState::SynSent && !by_target)?;
     let drop = dropped_syn(case, at)?;
     Some(answered(case, Some(drop), of_reset_received(at, reset), RejectAnswer::Rst))
 }

@@ -25,6 +25,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("two_causes_localhost", REFUSED, localhost),
     Scenario::new("two_causes_both_loopbacks", REFUSED, both_loopbacks),
     Scenario::new("two_causes_at_once", REFUSED, at_once).own(),
+    Scenario::new("two_causes_flooded_refused", REFUSED, flooded).own().needs(&[Need::Nft]),
     Scenario::new("redirected_to_nobody", REFUSED, redirected).needs(&[Need::NftNat]),
     Scenario::new("healthy_early_hints", None, early_hints),
     Scenario::new("healthy_prober_stops", None, prober_stops),
@@ -113,6 +114,26 @@ fn request_sent_twice(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.request(probe, &[Ending::Timeout], claim)?;
     if !fixture.inside(pod)?.run("nft", &["list", "table", "inet", "podpolicy"], "")?.contains("packets 1 ") {
         bail!("the request was not dropped once");
+    }
+    Ok(())
+}
+
+/// A bridge floods the SYN. A rule for the port of another pod drops its copy, and the target refuses the SYN.
+fn flooded(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.pod(HTTP)?;
+    let (end, other) = (format!("v{}", fixture.pod_of(pod)?.index), fixture.node.pod()?.index);
+    fixture.node.node.nft(&format!(
+        "table bridge ports {{ chain out {{ type filter hook output priority 0; oifname v{other} ip protocol tcp counter drop; }}; }}\n"
+    ))?;
+    fixture.fails(Kind::Http, pod, Ending::Refused)?;
+    // The node still knows the pod's link-layer address, and the bridge no longer knows its port.
+    fixture.node.node.ip(|ip| {
+        ip.detach(&end)?;
+        ip.set_master(&end, "cni0")
+    })?;
+    fixture.fails(Kind::Http, pod, Ending::Refused)?;
+    if fixture.node.node.run("nft", &["list", "table", "bridge", "ports"], "")?.contains("packets 0 ") {
+        bail!("the bridge did not flood the SYN");
     }
     Ok(())
 }

@@ -55,6 +55,14 @@ mod tests {
         assert_lacks(&fix("mine", "filter_OUT_POLICIES"), &["firewall-cmd"]);
     }
 
+    /// A rule drops the copy that a bridge flooded to another pod, and the target's own stack refuses the SYN.
+    #[test]
+    fn a_rst_of_the_targets_own_stack_is_no_reject() {
+        let mut stream = Stream::new().connect().filtered(SYN, NODE).reset_sent(SYN, true, None).clone();
+        stream.reset_received(TcpState::SynSent, 0).push(firewall(NODE, Vec::new()));
+        assert_eq!(stream.gives_up().last_decided(), ("connection_refused", Confidence::Proven));
+    }
+
     /// The socket was in use when the ICMP error came: it keeps the error for its process, which closes it.
     #[test]
     fn a_prober_that_fails_at_once_got_an_answer() {
