@@ -34,19 +34,24 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let commands = [format!("ip route get {src}")].into_iter().chain(show).chain(set);
     let remediation = Remediation::from(text).run(commands.map(|command| run_in(case, drop.netns, command)));
     let found = Finding::failure(Cause::RpFilterDrop, vec![of_drop(time, drop)], summary, remediation);
-    Some(found.with_confidence(confidence).rests_on_lost_packet())
+    // The attempt ended before it was read whether there is a route back.
+    let most = if is_unread(case, drop) { Confidence::Likely } else { Confidence::Proven };
+    Some(found.with_confidence(confidence.min(most)).rests_on_lost_packet())
 }
 
 /// Without any route back, the filter drops the packet whatever its value (`__fib_validate_source`: `last_resort`), and
 /// without the filter the kernel cannot answer. An inspection shows that; `route_unreachable` names it.
 fn may_lack_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let is_elsewhere = drop.netns != case.attempt.netns;
-    // A reading that began before the start was asked for by another attempt, perhaps before the route was lost.
-    let began = case.attempt.started.saturating_add(INSPECTION_NS);
-    let own_reading = inspected(case).filter(|(time, _)| *time > began);
-    let is_unread = case.attempt.ended.is_none() && own_reading.is_none();
     let lacks = |reading: &Inspection| reading.netns == drop.netns && reading.no_way_back.is_some();
-    is_elsewhere && (is_unread || inspections(case).any(|(_, reading)| lacks(reading)))
+    let is_lacking = || drop.netns != case.attempt.netns && inspections(case).any(|(_, reading)| lacks(reading));
+    case.attempt.ended.is_none() && is_unread(case, drop) || is_lacking()
+}
+
+/// The packet was dropped in another namespace, and no reading since the start shows whether there is a route back. A
+/// reading that began before the start was asked for by another attempt, perhaps before the route was lost.
+fn is_unread(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let began = case.attempt.started.saturating_add(INSPECTION_NS);
+    drop.netns != case.attempt.netns && inspected(case).is_none_or(|(time, _)| time <= began)
 }
 
 /// The filter may have dropped the packet. Before 5.17 only the function is known.
@@ -262,6 +267,23 @@ mod tests {
             ],
         );
         assert_has(&fix(""), &["Fix the route to 10.88.0.1, or loosen the filter of veth7", "rp_filter=2"]);
+    }
+
+    /// Without any route back, the cause would be `route_unreachable`.
+    #[test]
+    fn an_attempt_that_ends_before_the_route_back_is_read_is_less_sure() {
+        let decided = |waits_ms: u64, netns, read: bool| {
+            let mut stream = Stream::new();
+            stream.connect().drop_on(if netns == POD { SYN } else { SYN_ACK }, "IP_RPFILTER", netns, None);
+            stream.wait_ms(waits_ms);
+            if read {
+                stream.inspection(|_| ());
+            }
+            stream.gives_up().last_decided()
+        };
+        let (proven, likely) = (("rp_filter_drop", Confidence::Proven), ("rp_filter_drop", Confidence::Likely));
+        assert_eq!((decided(50, POD, false), decided(50, POD, true)), (likely, likely), "read for another attempt");
+        assert_eq!((decided(200, POD, true), decided(50, NODE, false)), (proven, proven));
     }
 
     #[test]
