@@ -285,7 +285,8 @@ impl Stream {
 
     pub fn reset_sent_on(&mut self, flow: Flow, answered: TcpFlags, no_socket: bool, actor: Option<&str>) -> &mut Self {
         let actor = actor.map(|comm| Actor { pid: 99, tid: 99, comm: comm.to_owned(), netns: Some(POD), ..prober() });
-        let state = (!no_socket).then_some(TcpState::Listen);
+        let state = if actor.is_some() { TcpState::Close } else { TcpState::Listen };
+        let state = (!no_socket).then_some(state);
         let hook = Hook::TcpSendReset;
         self.push(ObservationKind::ResetSent(ResetSent {
             conn: self.conn,

@@ -33,7 +33,10 @@ pub(super) fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
 }
 
 pub(super) fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
-    let from = match (&reset.actor, reset.no_socket, reset.state) {
+    // A process that closes its socket sets the state to CLOSE before.
+    let open = reset.state.filter(|state| reset.actor.is_some() && *state != TcpState::Close);
+    let from = match (&reset.actor, reset.no_socket, open.or(reset.state)) {
+        (Some(actor), _, Some(state)) if open.is_some() => format!("{actor}, by a socket in {}", state_name(state)),
         (Some(actor), ..) => actor.to_string(),
         (None, true, _) => "the stack, which found no socket".to_owned(),
         (None, false, Some(state)) => format!("a socket in {}", state_name(state)),

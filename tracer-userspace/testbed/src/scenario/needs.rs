@@ -60,6 +60,8 @@ pub enum Need {
     IcmpHook,
     /// A hook that shows packets of IPVS.
     IpvsHook,
+    /// `ss` can destroy sockets.
+    SocketDestroy,
 }
 
 const MODULES: &[&str] = &[
@@ -112,7 +114,7 @@ pub fn prepare_machine() {
 impl Need {
     /// Why the machine lacks it. `None` if it is available.
     pub fn lacking(self) -> Option<String> {
-        static TRIED: [OnceLock<Option<String>>; 24] = [const { OnceLock::new() }; 24];
+        static TRIED: [OnceLock<Option<String>>; 25] = [const { OnceLock::new() }; 25];
         TRIED[self as usize].get_or_init(|| self.attempt()).clone()
     }
 
@@ -159,6 +161,7 @@ impl Need {
             Self::TransparentProxy => trial("tproxy", "iptables-nft", TPROXY, ""),
             Self::Nft => trial("nft", "nft", &["-f", "-"], NFT),
             Self::NftNat => trial("nft-nat", "nft", &["-f", "-"], NFT_NAT),
+            Self::SocketDestroy => trial("ss", "ss", &["-K", "sport", "= :1"], ""),
             Self::Tcx => {
                 let found = attached(LOOPBACK, BPF_TCX_INGRESS);
                 found.err().map(|error| format!("the kernel has no tcx: {error}"))

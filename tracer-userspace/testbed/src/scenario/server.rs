@@ -34,6 +34,7 @@ pub(super) const ALL: &[Scenario] = &[
         s.serving_fails("exit-unread", Kind::Http, Ending::Reset)
     })
     .own(),
+    Scenario::new("mid_stream_rst_destroyed", RST, destroyed).own().needs(&[Need::SocketDestroy]),
     Scenario::new("mid_stream_rst_at_accept", RST, |s| s.serving_fails("rst-at-accept", Kind::Http, Ending::Reset)),
     Scenario::new("mid_stream_rst_in_the_middle", RST, |s| s.serving_fails("bodyless-rst", Kind::Http, Ending::Reset)),
     Scenario::new("slow_response", SLOW, |s| s.serving_fails("hang", Kind::Http, Ending::Timeout))
@@ -232,6 +233,16 @@ fn by_line(
     // When the next line has its verdict, tracer has read this one.
     fixture.kubelet_reports(pod, "cat: /tmp/ready: No such file or directory")?;
     fixture.reported_alone(Cause::ExecFailed, 1)
+}
+
+/// Another process than the server destroys the server's socket, as `ss -K` and the agents of some CNIs do.
+fn destroyed(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("hang", HTTP)?;
+    fixture.mentions(&["process ss (pid ", " destroyed its socket (SOCK_DESTROY)"]);
+    fixture.fails_while(pod, fixture.options.patience, &[Ending::Reset], |fixture| {
+        fixture.wait_for_request(pod)?;
+        fixture.inside(pod)?.run("ss", &["-K", "sport", "= :8080"], "").map(drop)
+    })
 }
 
 /// When the process ends, its listener ends a moment after the connection. The first attempt lets tracer read the pod's

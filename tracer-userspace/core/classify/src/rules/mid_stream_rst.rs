@@ -10,7 +10,7 @@ use super::slow_response::has_handshake;
 use super::unexplained::find_taken_port;
 use super::*;
 use tracer_attempts::enrich;
-use tracer_model::event::{Listen, ProbeOutput, ResetSent, TcpState};
+use tracer_model::event::{Actor, Listen, ProbeOutput, ResetSent, TcpState};
 use tracer_model::record::Scope;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -47,7 +47,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| fullest_queue(case));
     evidence.extend(without_room.map(|(time, _, listener)| of_queue(time, listener)));
     let lacks_hook = sent.is_none() && case.lacks(REFUSAL_HOOKS);
-    let unseen = if lacks_hook { SENDER_UNKNOWN } else { SENDER_ELSEWHERE };
+    let (unseen, unseen_fix) = if lacks_hook { (SENDER_UNKNOWN, Fix::Stack) } else { (SENDER_ELSEWHERE, Fix::Outside) };
     let listener_end = sent.and_then(|(time, reset)| listener_end(case, time, reset));
     let who = sent.map_or_else(|| unseen.to_owned(), |(_, reset)| sender(case, reset, listener_end));
     let summary = format!(
@@ -63,17 +63,17 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             (false, _) => "before any answer",
         }
     );
-    let unseen = if lacks_hook { Fix::Stack } else { Fix::Outside };
-    let fix = sent.map_or(unseen, |(_, reset)| fix_of(reset, listener_end.is_some()));
+    let fix = sent.map_or(unseen_fix, |(_, reset)| fix_of(reset, listener_end.is_some()));
     let mut remediation = remediation_of(case, fix, sent);
     if let Some(text) = other_protocol(case).filter(|_| fix == Fix::Unread && !partial) {
         remediation.text += text;
         remediation.text += OR_PROXIED;
         remediation.commands.push(shows_certificate(attempt.flow.dst));
     }
-    let remediation = if fix == Fix::Outside { remediation } else { with_log(case, remediation) };
+    let remediation = if fix.is_elsewhere() { remediation } else { with_log(case, remediation) };
     let found = Finding::failure(Cause::MidStreamRst, evidence, summary, remediation);
-    let found = if partial && !cut { found.with_confidence(Confidence::Likely) } else { found };
+    let unsure = partial && !cut || sent.is_some_and(|(_, reset)| may_be_by_timer(reset));
+    let found = if unsure { found.with_confidence(Confidence::Likely) } else { found };
     let found =
         sidecar::add_node_port(case, found).with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
     let mut found = Finding { waits_for_listener: fix == Fix::Unread, ..of_collision(case, sent, found) };
@@ -139,9 +139,11 @@ fn sender(case: &Case<'_>, reset: &ResetSent, ended: Option<&(u64, Listen)>) -> 
     if is_without_room(reset) {
         return text_without_room(case, reset);
     }
-    let who = match (&reset.actor, reset.no_socket) {
+    let who = match (closer(reset), reset.no_socket) {
+        (Some(actor), _) if is_destroyed(reset) => return text_destroyed(reset, actor),
         (Some(actor), _) => format!("process {actor}"),
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
+        (None, false) if reset.actor.is_some() => "its kernel gave it up".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
     let how = match (ended, reset.reason.as_deref()) {
@@ -151,6 +153,32 @@ fn sender(case: &Case<'_>, reset: &ResetSent, ended: Option<&(u64, Listen)>) -> 
         (None, _) => close_text(reset),
     };
     format!("{who}{how}")
+}
+
+/// Who closed or destroyed the socket. The kernel gives other reasons to a RST of its timers (`tcp_keepalive_timer`,
+/// `tcp_out_of_resources`). These run in the context of any process.
+fn closer(reset: &ResetSent) -> Option<&Actor> {
+    reset.actor.as_ref().filter(|_| !is_open(reset) || matches!(reset.reason.as_deref(), Some("TCP_STATE") | None))
+}
+
+/// A close sets the state to CLOSE before it sends a RST (`__tcp_close`, `tcp_disconnect`).
+fn is_open(reset: &ResetSent) -> bool {
+    reset.actor.is_some() && reset.state.is_some_and(|state| state != TcpState::Close)
+}
+
+/// Any process with the right can destroy a socket (`tcp_abort`).
+fn is_destroyed(reset: &ResetSent) -> bool {
+    is_open(reset) && closer(reset).is_some()
+}
+
+/// Before 6.12 the kernel gives no reason that tells a destroyed socket from a timer.
+fn may_be_by_timer(reset: &ResetSent) -> bool {
+    is_destroyed(reset) && reset.reason.is_none()
+}
+
+fn text_destroyed(reset: &ResetSent, actor: &Actor) -> String {
+    let or_timer = if may_be_by_timer(reset) { ", or its kernel gave it up" } else { "" };
+    format!("process {actor} destroyed its socket (SOCK_DESTROY){or_timer}")
 }
 
 /// With `tcp_abort_on_overflow` a listener resets a handshake if its last segment finds no room (`listen_overflow` in
@@ -192,7 +220,7 @@ const TOGETHER_NS: u64 = 100_000_000;
 /// connections in its queue; the kernel gives the same reason as for SO_LINGER 0. A process that ends resets those that it
 /// has not read, too.
 fn listener_end<'a>(case: &Case<'a>, time: u64, reset: &ResetSent) -> Option<&'a (u64, Listen)> {
-    let actor = reset.actor.as_ref()?;
+    let actor = closer(reset).filter(|_| !is_destroyed(reset))?;
     let fits = |at: u64| match reset.reason.as_deref() {
         Some("TCP_ABORT_ON_LINGER") => false,
         Some("TCP_ABORT_ON_CLOSE") | None => true,
@@ -224,6 +252,8 @@ enum Fix {
     Unread,
     /// SO_LINGER 0.
     Linger,
+    /// A process destroyed the socket.
+    Destroyed,
     /// A process closed the connection, and the kernel does not show how.
     Process,
     /// The listener had no room for the connection.
@@ -232,10 +262,18 @@ enum Fix {
     Stack,
 }
 
+impl Fix {
+    /// The log of the pod does not help.
+    const fn is_elsewhere(self) -> bool {
+        matches!(self, Self::Outside | Self::Destroyed)
+    }
+}
+
 fn fix_of(reset: &ResetSent, is_ended: bool) -> Fix {
     match reset.reason.as_deref() {
         _ if is_without_room(reset) => Fix::Room,
-        _ if reset.actor.is_none() => Fix::Stack,
+        _ if closer(reset).is_none() => Fix::Stack,
+        _ if is_destroyed(reset) => Fix::Destroyed,
         _ if is_ended => Fix::Ended,
         Some("TCP_ABORT_ON_CLOSE") => Fix::Unread,
         Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Fix::Linger,
@@ -255,6 +293,7 @@ fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) ->
         Fix::Ended => format!("Find why {who} ended: read its log of that moment, and how the container's run ended{handed_over}"),
         Fix::Unread => format!("Find why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or the end of the process"),
         Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then resets the connection and loses data that was not sent. Let it close normally, after its answer"),
+        Fix::Destroyed => format!("Find why {who} destroys sockets of the target: a person ran `ss -K`, or the agent of a CNI or a Service proxy ends connections"),
         Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not show which"),
         Fix::Room => return make_room(case, reset.and_then(|reset| reset.netns)),
         Fix::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before. Or an address translation mixed in packets of another connection".to_owned(),
@@ -264,7 +303,7 @@ fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) ->
 
 fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
     let netns = reset.netns.map(|inum| enrich::netns_ref(inum, case.node));
-    Some(Culprit::of(reset.actor.as_ref()?, "reset", netns, time))
+    Some(Culprit::of(closer(reset)?, "reset", netns, time))
 }
 
 #[cfg(test)]
@@ -306,6 +345,31 @@ mod tests {
         assert_lacks(&unread, &["LINGER"]);
         assert_has(&decided(None, Some("app")).1, &["does not show which"]);
         assert_has(&decided(None, None).1, &["the target's end of the connection"]);
+    }
+
+    /// A close sets the state to CLOSE before the RST. `ss -K` does not, and any process can run during a timer.
+    #[test]
+    fn a_rst_of_a_socket_that_was_open_is_no_close() {
+        let decided = |state, reason: Option<&str>| {
+            let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
+            let sent = stream.reset_sent(TcpFlags(0), false, Some("ss")).last_reset_sent();
+            (sent.state, sent.reason) = (Some(state), reason.map(str::to_owned));
+            let found = stream.verdicts().remove(0);
+            let verdict = found.verdict;
+            assert_eq!(verdict.cause, Cause::MidStreamRst);
+            (verdict.summary, verdict.remediation, verdict.confidence, found.culprit.is_some())
+        };
+        let (summary, fix, confidence, named) = decided(TcpState::Established, Some("TCP_STATE"));
+        assert_ends(&summary, "destroyed its socket (SOCK_DESTROY)");
+        assert_has(&fix, &["destroys sockets of the target"]);
+        assert_eq!((confidence, named), (Confidence::Proven, true));
+        assert_ends(&decided(TcpState::Close, Some("TCP_STATE")).0, "closed it with SO_LINGER 0");
+        let (summary, _, confidence, _) = decided(TcpState::CloseWait, None);
+        assert_ends(&summary, "destroyed its socket (SOCK_DESTROY), or its kernel gave it up");
+        assert_eq!(confidence, Confidence::Likely);
+        let (summary, _, _, named) = decided(TcpState::Established, Some("TCP_KEEPALIVE_TIMEOUT"));
+        assert_ends(&summary, "; its kernel gave it up, kernel reason TCP_KEEPALIVE_TIMEOUT");
+        assert!(!named);
     }
 
     /// kube-proxy's rules for the NodePort took packets that conntrack did not know.
