@@ -15,7 +15,9 @@ use super::owner::{FIREWALLD, PANIC, own_fix};
 use super::phrases::{in_namespace, run_in};
 use super::reject_answer::RejectAnswer;
 use tracer_common::names::Hook;
-use tracer_model::event::{FirewallRule, Icmp, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpState, Tracked};
+use tracer_model::event::{
+    FirewallRule, Icmp, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpFlags, TcpState, Tracked,
+};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, Remediation};
 
 const UNTRACKED: &str =
@@ -97,11 +99,11 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     Some(answered(case, Some(drop), of_state(ended, state), RejectAnswer::IcmpError))
 }
 
-/// A rule rejected the request of an established connection. It dropped the request and answered with an ICMP error, or
-/// with a RST that no stack of this node sent.
+/// A rule rejected a segment of an established connection: the request, or a bare acknowledgement before it. It dropped
+/// the segment and answered with an ICMP error, or with a RST that no stack of this node sent.
 fn rejected_request<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let attempt = case.attempt;
-    let request = |d: &PacketDrop| d.flags.has_data() && outbound(case, d) && is_netfilter(d);
+    let request = |d: &PacketDrop| !d.flags.is_syn() && !d.flags.is_rst() && outbound(case, d) && is_netfilter(d);
     let mut drops = attempt.drops().filter(|(_, d)| request(d));
     drops.find_map(|drop| {
         let with = |at: u64| at.abs_diff(drop.0) < REQUEST_ANSWER_NS;
@@ -264,7 +266,10 @@ impl Blocked<'_> {
                 let answer = answer.map(|it| format!(" with {it}")).unwrap_or_default();
                 let what = match self.answer_dropped(case) {
                     Some(drop) => format!("{} {}", drop.flags.name(), drop.flow),
-                    None if case.attempt.established.is_some() => format!("request to {}", case.attempt.flow.dst),
+                    None if case.attempt.established.is_some() => {
+                        let rejected = self.drop.map(|(_, drop)| drop.flags).filter(|flags| !flags.has_data());
+                        format!("{} to {}", rejected.map_or("request", TcpFlags::name), case.attempt.flow.dst)
+                    }
                     None => format!("SYN to {}", case.attempt.flow.dst),
                 };
                 let lost = lost_reset(case).filter(|_| self.answer == Some(RejectAnswer::LostRst));

@@ -43,6 +43,11 @@ pub(super) const ALL: &[Scenario] = &[
         pod_nft(s, "tcp flags & psh == psh reject with tcp reset", Ending::Reset)
     })
     .needs(&[Need::Nft]),
+    Scenario::new("firewall_reject_ack", REJECT, |s| {
+        pod_nft(s, "tcp flags & (syn | psh | ack) == ack reject with tcp reset", Ending::Reset)
+    })
+    .own()
+    .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_pod_icmp", REJECT, |s| pod_nft(s, ICMP, Ending::Refused))
         .needs(&[Need::Nft])
         .on_every_kernel()

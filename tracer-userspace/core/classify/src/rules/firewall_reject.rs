@@ -86,6 +86,15 @@ mod tests {
         assert_eq!(by_app.causes(), ["mid_stream_rst"]);
     }
 
+    /// The acknowledgement of the SYN-ACK, before the request.
+    #[test]
+    fn a_bare_acknowledgement_is_rejected_like_a_request() {
+        let mut stream = Stream::new().connect().established().filtered(TcpFlags(0x10), POD).clone();
+        stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)])).resets((0, 1, 0));
+        assert_has(&stream.verdict().summary, &["rejected the segment to 10.88.0.2:8080 with a RST"]);
+        assert_eq!(stream.decided(), ("firewall_reject", Confidence::Proven));
+    }
+
     /// fail2ban on the node has banned the pod's address: its rules reject all packets from there.
     #[test]
     fn a_rejected_answer_of_the_target_names_what_the_target_gets() {
