@@ -355,6 +355,7 @@ impl Core {
 fn is_ambiguous(observation: &Observation, attempt: &Attempt, failed: bool) -> bool {
     match &observation.kind {
         ObservationKind::ResetReceived(_) | ObservationKind::Icmp(_) | ObservationKind::ConnectFailed(_) => true,
+        ObservationKind::ResetSent(reset) => reset.answered.is_syn(),
         ObservationKind::Drop(drop) => drop.flags.is_syn() || drop.flags.is_syn_ack() || failed,
         ObservationKind::State(state) => failed && (state.old == TcpState::SynSent || attempt.ended.is_some()),
         _ => false,

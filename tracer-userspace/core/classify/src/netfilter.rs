@@ -176,13 +176,13 @@ fn failed_at_once(case: &Case<'_>) -> bool {
 }
 
 /// A RST that answers the SYN, and that was dropped on its way to the prober.
-fn lost_reset<'a>(case: &Case<'a>) -> Option<Seen<'a>> {
+pub(super) fn lost_reset<'a>(case: &Case<'a>) -> Option<Seen<'a>> {
     let mut drops = case.attempt.drops().filter(|_| in_handshake(case));
     drops.find(|(_, drop)| drop.flags.is_rst() && !outbound(case, drop))
 }
 
 /// ", which netfilter at INPUT on the node drops".
-fn who_drops_reset(case: &Case<'_>, drop: &PacketDrop) -> String {
+pub(super) fn describe_lost_reset(case: &Case<'_>, drop: &PacketDrop) -> String {
     let hook = netfilter_hook(drop).map(|hook| format!(" at {hook}")).unwrap_or_default();
     let who = if is_netfilter(drop) { format!("netfilter{hook}") } else { "the kernel".to_owned() };
     format!(", which {who}{} drops: the prober gets no answer", in_namespace(case, drop.netns))
@@ -273,7 +273,7 @@ impl Blocked<'_> {
                     None => format!("SYN to {}", case.attempt.flow.dst),
                 };
                 let lost = lost_reset(case).filter(|_| self.answer == Some(RejectAnswer::LostRst));
-                let lost = lost.map(|(_, drop)| who_drops_reset(case, drop)).unwrap_or_default();
+                let lost = lost.map(|(_, drop)| describe_lost_reset(case, drop)).unwrap_or_default();
                 format!("{hook}{place} rejected the {what}{answer}{lost}")
             }
         }

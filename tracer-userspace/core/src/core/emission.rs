@@ -121,11 +121,11 @@ impl Core {
         Some(failed.saturating_add(LINE_NS))
     }
 
-    /// A retransmitted SYN may still be answered. Two exceptions: the target's stack refused the SYN, or IPVS took the
-    /// answer, as it takes each answer to that port.
+    /// A retransmitted SYN may still be answered. Two exceptions: a RST arrived, or IPVS took the answer, as it takes each
+    /// answer to that port.
     fn may_get_through(&self, attempt: &Attempt) -> bool {
         let collides = self.verdicts.of(attempt.conn).is_some_and(|it| it.cause == Cause::NodeportEphemeralCollision);
-        let refused = attempt.resets_sent().any(|(_, reset)| reset.answered.is_syn());
+        let refused = attempt.reset_received().is_some();
         let waits = attempt.established.is_none() && attempt.ended.is_none() && !collides && !refused;
         waits || self.verdicts.is_pending(attempt.conn) && !self.verdicts.is_finished(attempt.conn)
     }

@@ -53,6 +53,9 @@ pub(super) const ALL: &[Scenario] = &[
         .on_every_kernel()
         .and_v6_on_every_kernel(),
     Scenario::new("firewall_reject_lost_reset", REJECT, lost_reset).needs(&[Need::Nft]),
+    Scenario::new("connection_refused_lost_reset", Some(Cause::ConnectionRefused), lost_refusal)
+        .own()
+        .needs(&[Need::Nft]),
     Scenario::new("firewall_reject_netdev_icmp", REJECT, netdev_icmp).own().needs(&[Need::Nft]),
     Scenario::new("firewall_reject_held_back", REJECT, held_back).needs(&[Need::Nft]),
     Scenario::new("firewall_reject_node_icmp", REJECT, |s| {
@@ -100,6 +103,14 @@ fn held_back(fixture: &mut Fixture<'_>) -> Result<()> {
 fn lost_reset(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.input_rule(pod, "tcp dport 8080 reject with tcp reset;")?;
+    fixture.node.node.input_rule(&format!("ip saddr {} tcp flags & rst == rst drop;", pod.ip()))?;
+    fixture.mentions(&["with a RST, which netfilter at INPUT on the node drops: the prober gets no answer"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// Nobody listens, and the node drops the RST of the pod's stack.
+fn lost_refusal(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.pod(HTTP)?;
     fixture.node.node.input_rule(&format!("ip saddr {} tcp flags & rst == rst drop;", pod.ip()))?;
     fixture.mentions(&["with a RST, which netfilter at INPUT on the node drops: the prober gets no answer"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)

@@ -5,18 +5,21 @@ use std::net::IpAddr;
 use super::super::EndedByProbe;
 use super::super::flushed::add_lost_node_port;
 use super::super::history;
+use super::super::netfilter::{describe_lost_reset, lost_reset};
 use super::super::pod_sockets;
 use super::super::services::{lost_node_port, unserved_node_port};
 use super::super::shared_address::FIX;
 use super::super::sidecar;
 use super::not_listening_yet::may_be_startup_probe;
-use super::refusal::{Refused, by_any_stack, by_other_stack, pod_elsewhere, serves};
+use super::refusal::{Refused, by_any_stack, by_other_stack, is_on_its_way, pod_elsewhere, serves};
 use super::*;
 use tracer_model::event::{Listen, Loss, Netns};
 use tracer_model::record::Trait;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Some(refused) = by_any_stack(case) else { return redirected::find(case) };
+    let Some(refused) = by_any_stack(case) else {
+        return redirected::find(case).filter(|_| !is_on_its_way(case));
+    };
     if let Some(found) = by_other_stack(case, &refused).or_else(|| by_node_port(case, &refused)) {
         return Some(found).filter(|found| found.cause == Cause::ConnectionRefused);
     }
@@ -51,9 +54,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let why = why.or_else(listens).or_else(|| passed_over.map(|listen| describe_passed_over(listen, dst.ip())));
     let what = if passed_over.is_some() { "no socket takes the SYN to" } else { "nobody listens on" };
+    let lost = lost_reset(case).filter(|_| case.attempt.reset_received().is_none());
     let summary = format!(
-        "{what} {dst}{}: its kernel answered the SYN with a RST{}",
+        "{what} {dst}{}: its kernel answered the SYN with a RST{}{}",
         in_namespace(case, netns),
+        lost.map(|(_, drop)| describe_lost_reset(case, drop)).unwrap_or_default(),
         why.unwrap_or_default()
     );
     let fix = match (own_fix, stopped) {
@@ -61,8 +66,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         (None, Some((_, listen, _))) => with_logs(case, fix_of_stopped(listen, by_probe)),
         (None, None) => with_log(case, let_listen(case, netns, passed_over.is_some())),
     };
-    let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix);
-    Some(found.with_confidence(confidence))
+    evidence.extend(lost.map(|(at, drop)| of_drop(at, drop)));
+    let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix).with_confidence(confidence);
+    Some(if lost.is_some() { found.rests_on_lost_packet() } else { found })
 }
 
 /// `is_passed_over`: a process listens on the port, and the kernel did not choose its socket.
@@ -213,6 +219,22 @@ mod tests {
             stream.wait_ms(900).syn_again().drop(SYN, "QDISC_DROP", NODE);
         }
         assert_eq!(stream.wait_ms(900).syn_again().refused().verdict().cause, Cause::ConnectionRefused);
+    }
+
+    /// A rule drops the RST. A process listens before the next SYN.
+    #[test]
+    fn a_refusal_that_does_not_arrive_may_be_no_failure() {
+        let lost =
+            || Stream::new().connect().reset_sent(SYN, true, None).drop_back(TcpFlags(0x14), "NETFILTER_DROP").clone();
+        let mut recovers = lost();
+        recovers.wait_ms(1_000).syn_again().established().answers(200).closes((100, 101, 200));
+        assert_eq!(recovers.outcomes(), [Outcome::Noise]);
+        let mut fails = lost();
+        let verdict = fails.wait_ms(1_000).syn_again().reset_sent(SYN, true, None).gives_up().verdict();
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Proven));
+        assert_ends(&verdict.summary, "with a RST, which netfilter on the node drops: the prober gets no answer");
+        assert_eq!(verdict.evidence.len(), 2);
+        assert_eq!(fails.causes(), ["connection_refused"]);
     }
 
     #[test]

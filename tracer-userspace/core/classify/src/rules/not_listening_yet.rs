@@ -322,8 +322,8 @@ mod tests {
         let mut stream = Stream::new();
         let local = address("127.0.0.1:8080");
         stream.http_readiness().netns_made(POD).listens_on(POD, local, true).wait_ms(500);
-        stream.connect().reset_sent(SYN, true, None).wait_ms(500).listens_on(POD, local, false).wait_ms(10);
-        stream.again(8).connect().reset_sent(SYN, true, None).wait_ms(500).listens_on(POD, local, true);
+        stream.connect().refused().wait_ms(500).listens_on(POD, local, false).wait_ms(10);
+        stream.again(8).connect().refused().wait_ms(500).listens_on(POD, local, true);
         assert_eq!(stream.causes(), ["connection_refused", "not_listening_yet"]);
         let causes = stream.listens_on(POD, local, false).wait_ms(10).listens(POD, 8080, true).causes();
         assert_eq!(causes, ["connection_refused", "not_listening_yet", "not_listening_yet"], "the first is revised");
@@ -335,8 +335,8 @@ mod tests {
     fn a_listener_on_another_address_does_not_count() {
         let refused = |to: &str, bound: &str| {
             let mut stream = Stream::to(to);
-            stream.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, address(bound), true);
-            stream.again(9).connect().reset_sent(SYN, true, None);
+            stream.connect().refused().wait_ms(1500).listens_on(POD, address(bound), true);
+            stream.again(9).connect().refused();
             assert_eq!(stream.causes(), ["connection_refused", "connection_refused"]);
             stream.last_verdict().summary
         };
@@ -344,7 +344,7 @@ mod tests {
         assert_ends(&refused("[fd00::2]:8080", "0.0.0.0:8080"), "listens on 0.0.0.0:8080 only");
         let own = address("[::ffff:10.88.0.2]:8080");
         let mut bound = Stream::new();
-        bound.connect().reset_sent(SYN, true, None).wait_ms(1500).listens_on(POD, own, true);
+        bound.connect().refused().wait_ms(1500).listens_on(POD, own, true);
         assert_eq!(bound.causes(), ["connection_refused", "not_listening_yet"]);
     }
 

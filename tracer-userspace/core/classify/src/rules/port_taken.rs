@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_first_refusal_is_revised_when_the_holder_was_read() {
-        let mut stream = Stream::new().connect().reset_sent(SYN, true, None).wait_ms(3).clone();
+        let mut stream = Stream::new().connect().refused().wait_ms(3).clone();
         hold(&mut stream, OWN, SERVER);
         assert_eq!(stream.causes(), ["connection_refused", "port_taken"]);
     }

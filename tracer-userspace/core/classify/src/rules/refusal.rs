@@ -18,7 +18,7 @@ pub(super) struct Refused {
 
 /// The refusal, by the target or by another stack with its address.
 pub(super) fn by_any_stack(case: &Case<'_>) -> Option<Refused> {
-    if case.attempt.established.is_some() {
+    if case.attempt.established.is_some() || is_on_its_way(case) {
         return None;
     }
     let refused = by_reset(case).or_else(|| by_drop(case)).or_else(|| by_freeing_function(case))?;
@@ -29,6 +29,11 @@ pub(super) fn by_any_stack(case: &Case<'_>) -> Option<Refused> {
     } else {
         refused
     })
+}
+
+/// The RST of the target's stack may still arrive, or tracer may still see who drops it.
+pub(super) fn is_on_its_way(case: &Case<'_>) -> bool {
+    !case.settled && case.attempt.reset_received().is_none() && case.attempt.ended.is_none()
 }
 
 /// The refusal, if the target itself refused and not another stack with its address.
