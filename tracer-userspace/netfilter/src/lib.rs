@@ -63,11 +63,9 @@ impl NetfilterError {
     }
 }
 
-/// A NodePort, or the address and port of a Service.
-type At = (Option<IpAddr>, u16);
-
-/// What a table has, each with the Service's name if the table has it.
-type Named = BTreeMap<At, Option<String>>;
+/// What a table has, each with the Service's name if the table has it. A NodePort is at the unspecified address of its
+/// family.
+type Named = BTreeMap<SocketAddr, Option<String>>;
 
 /// The NodePorts of IPVS, and its virtual services without a backend.
 type Ports = (Vec<NodePort>, Vec<SocketAddr>);
@@ -128,27 +126,44 @@ fn merge_backends(
 /// Adds the NodePorts, and the addresses that are the node's own: ClusterIPs and those of a load balancer beyond are not.
 fn add_named(mut table: NodePorts, named: Named, links: &[Link]) -> NodePorts {
     let of_node: BTreeSet<IpAddr> = links.iter().flat_map(|link| link.state.addrs.iter().copied()).collect();
-    for ((addr, port), service) in named {
-        match addr {
-            None => table.ports.push(NodePort { port, service, ..NodePort::default() }),
-            Some(addr) if of_node.contains(&addr) => table.external.extend(service.map(|it| ((addr, port).into(), it))),
-            Some(_) => {}
+    let mut ports = BTreeMap::new();
+    for (at, service) in named {
+        if at.ip().is_unspecified() {
+            let number = at.port();
+            let port = ports.entry(number).or_insert_with(|| NodePort { port: number, ..NodePort::default() });
+            port.addrs.push(at.ip());
+            port.service = port.service.take().or(service);
+        } else if of_node.contains(&at.ip()) {
+            table.external.extend(service.map(|it| (at, it)));
         }
     }
+    table.ports = ports.into_values().collect();
     table
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracer_model::event::Netns;
 
     #[test]
     fn ports_of_one_iptables_backend_count_if_the_other_cannot_be_read() {
         let refused = || NetfilterError::LegacyTooLarge { table: "nat".into(), size: 1 };
-        let has = |port| Ok(Named::from([((None, port), None)]));
+        let at = |port| SocketAddr::from(([0; 4], port));
+        let has = |port| Ok(Named::from([(at(port), None)]));
         assert_eq!(merge_backends(has(30080), has(30081)).0.len(), 2);
         let (ports, errors) = merge_backends(has(30080), Err(refused()));
-        assert_eq!((ports.into_keys().collect::<Vec<_>>(), errors.len()), (vec![(None, 30080)], 1));
+        assert_eq!((ports.into_keys().collect::<Vec<_>>(), errors.len()), (vec![at(30080)], 1));
         assert_eq!(merge_backends(Err(refused()), Err(refused())).1.len(), 2);
+    }
+
+    /// A Service of both families, and one of IPv6.
+    #[test]
+    fn a_node_port_has_the_families_of_its_rules() {
+        let at = |addr: &str| (addr.parse().expect("an address"), Some("shop/cart".to_owned()));
+        let named = ["0.0.0.0:30081", "[::]:30080", "[::]:30081"].map(at).into();
+        let table = add_named(NodePorts::new(Netns(7), ProxyMode::Nftables, Vec::new()), named, &[]);
+        let found = table.ports.iter().map(|it| (it.port, [true, false].map(|v4| it.is_of_family(v4))));
+        assert_eq!(found.collect::<Vec<_>>(), [(30080, [false, true]), (30081, [true; 2])]);
     }
 }

@@ -1,9 +1,11 @@
 //! Finds NodePorts and external addresses of Services in the rules of kube-proxy. In its iptables mode they are in two chains of
 //! `nat`, in its nftables mode in three maps of the table `kube-proxy`. ClusterIPs are among the addresses there, and not here.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use super::firewall::ruleset::{Rule, Table, Then};
 use super::firewall::{legacy, nft};
-use super::{At, Named, NetfilterError, TCP};
+use super::{Named, NetfilterError, TCP};
 
 /// The rules of these chains have the Service's name in their comments: of NodePorts only the name, of addresses also what they
 /// are, such as `shop/cart:http external IP`.
@@ -32,32 +34,49 @@ pub(super) fn of_iptables_legacy() -> Result<Named, NetfilterError> {
 }
 
 pub(crate) fn in_chains(tables: &[Table]) -> Named {
-    let chains = |name| tables.iter().flat_map(|table| &table.chains).filter(move |chain| chain.name == name);
-    let [ports, addresses] = CHAINS.map(|name| chains(name).flat_map(|chain| &chain.rules));
-    let ports = ports.filter_map(|rule| Some(((None, tcp_port(rule)?), rule.comment.clone())));
-    ports.chain(addresses.filter_map(external)).collect()
+    let mut named = Named::new();
+    for table in tables {
+        let chains = |name| table.chains.iter().filter(move |chain| chain.name == name);
+        let [ports, addresses] = CHAINS.map(|name| chains(name).flat_map(|chain| &chain.rules));
+        named.extend(ports.filter_map(|rule| Some((node_port(table, tcp_port(rule)?), rule.comment.clone()))));
+        named.extend(addresses.filter_map(external));
+    }
+    named
+}
+
+/// A NodePort in a table of one family.
+fn node_port(table: &Table, port: u16) -> SocketAddr {
+    let any = if table.family == "ip6" { Ipv6Addr::UNSPECIFIED.into() } else { IpAddr::from(Ipv4Addr::UNSPECIFIED) };
+    (any, port).into()
 }
 
 /// The Service of a rule for an external address.
-fn external(rule: &Rule) -> Option<(At, Option<String>)> {
+fn external(rule: &Rule) -> Option<(SocketAddr, Option<String>)> {
     let comment = rule.comment.as_deref()?;
     let service = EXTERNAL.into_iter().find_map(|what| comment.strip_suffix(what))?;
-    Some(((Some(rule.when.dst?.addr), tcp_port(rule)?), Some(service.to_owned())))
+    Some(((rule.when.dst?.addr, tcp_port(rule)?).into(), Some(service.to_owned())))
 }
 
 pub(crate) fn in_maps(tables: &[Table]) -> Named {
     let mut named = Named::new();
-    let elements = |map| tables.iter().filter_map(move |table| table.maps.get(map)).flatten();
+    for table in tables {
+        add_maps(&mut named, table);
+    }
+    named
+}
+
+fn add_maps(named: &mut Named, table: &Table) {
+    let elements = |map| table.maps.get(map).into_iter().flatten();
     let external =
         elements(ADDRESSES).filter(|element| chain_of(element).is_some_and(|it| it.starts_with("external-")));
     for element in MAPS.into_iter().flat_map(elements).chain(external) {
         let Some(port) = tcp_port(element) else { continue };
-        let known = named.entry((element.when.dst.map(|dst| dst.addr), port)).or_default();
+        let at = element.when.dst.map_or_else(|| node_port(table, port), |dst| (dst.addr, port).into());
+        let known = named.entry(at).or_default();
         if let Some(service) = service(element) {
             *known = Some(service);
         }
     }
-    named
 }
 
 fn tcp_port(rule: &Rule) -> Option<u16> {
@@ -115,7 +134,8 @@ mod tests {
     }
 
     fn named<const N: usize>(found: [(Option<&str>, u16, &str); N]) -> Named {
-        found.map(|(addr, port, service)| ((addr.map(address), port), Some(service.to_owned()))).into()
+        let at = |addr: Option<&str>, port| (addr.map_or(Ipv4Addr::UNSPECIFIED.into(), address::<IpAddr>), port).into();
+        found.map(|(addr, port, service)| (at(addr, port), Some(service.to_owned()))).into()
     }
 
     #[test]

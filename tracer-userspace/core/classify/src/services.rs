@@ -100,7 +100,11 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
     let (port, addr) = (dst.port(), dst.ip());
     if let Some((_, lost)) = lost_node_port(case) {
         let service = case.node.service_of(lost).map_or_else(String::new, |name| format!(" of Service {name}"));
-        let words = format!("; {port} was a NodePort{service}, and the rules on this node have no NodePort any more");
+        let family = case.node.node_ports.all().next().map(|_| if addr.is_ipv4() { " for IPv4" } else { " for IPv6" });
+        let words = format!(
+            "; {port} was a NodePort{service}, and the rules on this node have no NodePort{} any more",
+            family.unwrap_or_default()
+        );
         return Some((words, restart_proxy()));
     }
     let Some(name) = node_port_service(case, dst) else {
@@ -128,10 +132,10 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
     Some((words, fix.run(show)))
 }
 
-/// The target is an address of the node and was a NodePort, and the node's rules have no NodePort any more.
+/// The target is an address of the node and was a NodePort, and the node's rules have no NodePort of its family any more.
 pub(super) fn lost_node_port<'a>(case: &Case<'a>) -> Option<(&'a LostNodePorts, &'a NodePort)> {
     let dst = case.attempt.flow.dst;
-    case.node.node_ports.lost_at(case.node.netns()?, dst.port()).filter(|_| is_of_node(case, dst.ip()))
+    case.node.node_ports.lost_at(case.node.netns()?, dst).filter(|_| is_of_node(case, dst.ip()))
 }
 
 /// In nftables mode kube-proxy checks once an hour whether its rules are there, and in its iptables mode a part of them.

@@ -5,7 +5,7 @@ use super::finding::Finding;
 use super::kubectl;
 use super::pod_sockets::{FRESH_NS, detour};
 use super::services::{external_service, node_ports_at};
-use tracer_model::event::{Container, NodePort, Pod, ProxyMode};
+use tracer_model::event::{Container, Pod, ProxyMode};
 use tracer_model::record::{Cause, Command, Confidence, K8s, Remediation};
 
 /// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent, `/app-health/CONTAINER/readyz`. The agent
@@ -136,8 +136,8 @@ fn by_detour(case: &Case<'_>) -> Option<Answerer> {
 fn by_node_port(case: &Case<'_>) -> Option<Answerer> {
     let dst = case.attempt.flow.dst;
     let nftables = case.node.node_ports.of(ProxyMode::Nftables).is_some_and(|table| !table.ports.is_empty());
-    let is_served = |port: &&NodePort| port.addrs.is_empty() || port.addrs.contains(&dst.ip());
-    let port = node_ports_at(case, dst).find(is_served).filter(|_| !nftables || !dst.ip().is_loopback());
+    let port =
+        node_ports_at(case, dst).find(|port| port.is_at(dst.ip())).filter(|_| !nftables || !dst.ip().is_loopback());
     let (what, name) = match port {
         Some(port) => (format!("{} is also the NodePort", port.port), case.node.service_of(port)),
         None => (format!("{dst} is also an external address"), Some(external_service(case, dst)?)),

@@ -167,7 +167,8 @@ impl NodePorts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePort {
     pub port: u16,
-    /// Addresses of the node with this NodePort (IPVS has one virtual service for each); empty: any.
+    /// Addresses of the node with this NodePort: IPVS has one virtual service for each. An unspecified one is any address
+    /// of its family (iptables, nftables). Empty: any.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub addrs: Vec<IpAddr>,
     /// `namespace/name[:port]` of the Service, from the table (iptables comments, nftables maps) or a list of Services.
@@ -178,6 +179,18 @@ pub struct NodePort {
     /// A process listens on it, as kube-proxy does before kubernetes#108496: connect() does not choose the port.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub listened: bool,
+}
+
+impl NodePort {
+    pub fn is_at(&self, addr: IpAddr) -> bool {
+        let is_any = |own: &IpAddr| own.is_unspecified() && own.is_ipv4() == addr.is_ipv4();
+        self.addrs.is_empty() || self.addrs.iter().any(|own| *own == addr || is_any(own))
+    }
+
+    /// Whether it is at addresses of this family.
+    pub fn is_of_family(&self, v4: bool) -> bool {
+        self.addrs.is_empty() || self.addrs.iter().any(|own| own.is_ipv4() == v4)
+    }
 }
 
 /// Settings of the node that verdicts quote.

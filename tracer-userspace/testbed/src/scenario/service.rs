@@ -54,6 +54,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused_node_port_flushed", Some(Cause::ConnectionRefused), flushed_node_port)
         .own()
         .needs(&[Need::Nft]),
+    Scenario::new("connection_refused_node_port_of_one_family", Some(Cause::ConnectionRefused), flushed_of_one_family)
+        .own()
+        .needs(&[Need::Nft]),
     Scenario::new("connection_refused_target_port", Some(Cause::ConnectionRefused), target_port)
         .own()
         .needs(&[Need::NftNat])
@@ -359,6 +362,22 @@ fn flushed_node_port(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.event("rules_flushed", removed)?;
     fixture.event("node_ports_changed", "1 (30080 of shop/cart:http) removed")?;
     fixture.mentions(&["30080 was a NodePort of Service shop/cart:http", "nft (pid ", removed]);
+    fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+}
+
+/// Only the table of IPv4 is deleted. That of IPv6 still has the NodePort.
+fn flushed_of_one_family(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.node.nft(&format!(
+        "table ip6 kube-proxy {{
+           chain external-42NFTM6N-shop/cart/tcp/http {{ accept; }};
+           map service-nodeports {{ type inet_proto . inet_service : verdict; elements = {{
+             tcp . {NODE_PORT} : goto external-42NFTM6N-shop/cart/tcp/http }}; }}; }}\n"
+    ))?;
+    serve_node_port(fixture)?;
+    fixture.node.node.nft("delete table ip kube-proxy")?;
+    let removed = "removed 3 rules and the whole nftables table ip kube-proxy";
+    fixture.event("rules_flushed", removed)?;
+    fixture.mentions(&["was a NodePort of Service shop/cart:http", "no NodePort for IPv4 any more", removed]);
     fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
 

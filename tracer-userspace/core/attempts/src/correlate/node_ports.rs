@@ -9,10 +9,11 @@ use tracer_model::event::{Netns, NodePort, NodePorts, ProxyMode};
 #[derive(Debug, Default)]
 pub struct NodePortTables {
     last: BTreeMap<u8, (u64, NodePorts)>,
-    lost: Option<LostNodePorts>,
+    /// By address family; `true`: IPv4.
+    lost: BTreeMap<bool, LostNodePorts>,
 }
 
-/// The table that lost all its NodePorts last.
+/// The table that lost all its NodePorts of one address family last.
 #[derive(Debug)]
 pub struct LostNodePorts {
     /// As it was before.
@@ -24,15 +25,24 @@ pub struct LostNodePorts {
 impl NodePortTables {
     pub(super) fn observe(&mut self, time: u64, ports: &NodePorts) {
         let before = self.last.insert(ports.mode as u8, (time, ports.clone()));
-        if let Some((read, table)) = before.filter(|(_, it)| ports.ports.is_empty() && !it.ports.is_empty()) {
-            self.lost = Some(LostNodePorts { table, read });
+        let has = |table: &NodePorts, v4| table.ports.iter().any(|port| port.is_of_family(v4));
+        for (v4, (read, table)) in [true, false].into_iter().flat_map(|v4| Some((v4, before.as_ref()?))) {
+            if has(table, v4) && !has(ports, v4) {
+                self.lost.insert(v4, LostNodePorts { table: table.clone(), read: *read });
+            }
         }
     }
 
-    /// A NodePort that was in the rules of this namespace before they lost all of them.
-    pub fn lost_at(&self, netns: Netns, port: u16) -> Option<(&LostNodePorts, &NodePort)> {
-        let lost = self.lost.as_ref().filter(|it| it.table.netns == netns && self.all().next().is_none())?;
-        Some((lost, lost.table.ports.iter().find(|it| it.port == port)?))
+    /// A NodePort that was in the rules of this namespace before they lost all of this address family.
+    pub fn lost_at(&self, netns: Netns, dst: SocketAddr) -> Option<(&LostNodePorts, &NodePort)> {
+        let v4 = dst.is_ipv4();
+        let lost = self.lost.get(&v4).filter(|it| it.table.netns == netns && !self.has_some_of_family(v4))?;
+        let is_same = |it: &&NodePort| it.port == dst.port() && it.is_of_family(v4);
+        Some((lost, lost.table.ports.iter().find(is_same)?))
+    }
+
+    fn has_some_of_family(&self, v4: bool) -> bool {
+        self.all().any(|(_, port)| port.is_of_family(v4))
     }
 
     /// The last reading of one table.
@@ -42,8 +52,7 @@ impl NodePortTables {
 
     /// The IPVS NodePort that a source address and port collides with.
     pub fn of_ipvs_at(&self, src: SocketAddr) -> Option<&NodePort> {
-        let on_addr = |port: &&NodePort| port.addrs.is_empty() || port.addrs.contains(&src.ip());
-        self.of(ProxyMode::Ipvs)?.ports.iter().filter(|port| port.port == src.port()).find(on_addr)
+        self.of(ProxyMode::Ipvs)?.ports.iter().find(|port| port.port == src.port() && port.is_at(src.ip()))
     }
 
     /// `namespace/name[:port]` of the Service that the rules of this node have at this external address and port.
@@ -93,13 +102,30 @@ mod tests {
         let table = |mode, numbers: &[u16]| {
             NodePorts::new(NODE, mode, numbers.iter().map(|number| port(*number, &[])).collect())
         };
-        let lost = |tables: &NodePortTables| [30_001, 30_002].map(|port| tables.lost_at(NODE, port).is_some());
+        let at = |port| SocketAddr::new(address("10.88.0.1"), port);
+        let lost = |tables: &NodePortTables| [30_001, 30_002].map(|port| tables.lost_at(NODE, at(port)).is_some());
         for numbers in [&[30_001, 30_002][..], &[30_002], &[]] {
             assert_eq!(lost(&tables), [false; 2]);
             tables.observe(7, &table(ProxyMode::Nftables, numbers));
         }
-        assert_eq!((lost(&tables), tables.lost_at(Netns(NODE.0 + 1), 30_002).is_some()), ([false, true], false));
+        assert_eq!((lost(&tables), tables.lost_at(Netns(NODE.0 + 1), at(30_002)).is_some()), ([false, true], false));
         tables.observe(7, &table(ProxyMode::Iptables, &[30_003]));
         assert_eq!(lost(&tables), [false; 2]);
+    }
+
+    /// Somebody deleted the table of one family. That of the other is still there.
+    #[test]
+    fn the_node_ports_of_one_family_can_be_lost() {
+        let mut tables = NodePortTables::default();
+        let mut read = |addrs: &[&[&str]]| {
+            let ports = addrs.iter().zip(30_001..).map(|(addrs, number)| port(number, addrs)).collect();
+            tables.observe(7, &NodePorts::new(NODE, ProxyMode::Nftables, ports));
+            ["10.88.0.1:30001", "[fd00::1]:30001", "10.88.0.1:30002", "[fd00::1]:30002"]
+                .map(|at| tables.lost_at(NODE, address(at)).is_some())
+        };
+        assert_eq!(read(&[&["0.0.0.0", "::"], &["::"]]), [false; 4]);
+        assert_eq!(read(&[&["::"], &["::"]]), [true, false, false, false]);
+        assert_eq!(read(&[]), [true, true, false, true]);
+        assert_eq!(read(&[&["0.0.0.0"]]), [false, true, false, true]);
     }
 }

@@ -138,7 +138,7 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let here = |table: &&NodePorts| netns.is_none_or(|it| it == table.netns);
-    let at = |port: &NodePort| port.port == dst.port() && (port.addrs.is_empty() || port.addrs.contains(&dst.ip()));
+    let at = |port: &NodePort| port.port == dst.port() && port.is_at(dst.ip());
     let table = case.node.node_ports.of(ProxyMode::Ipvs).filter(|table| here(table))?;
     let node_port = || table.ports.iter().any(|port| at(port) && port.backends.is_empty());
     if !table.without_backend.contains(&dst) && !node_port() {
