@@ -7,6 +7,7 @@ use serde_json::json;
 use super::case::{Case, drops, inspected, is_sent_elsewhere};
 use super::evidence::evidence_of;
 use super::finding::Finding;
+use super::services::restart_proxy_first;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::correlate::node_ports::LostNodePorts;
 use tracer_attempts::enrich::netns_ref;
@@ -22,6 +23,7 @@ const RECENT_NS: u64 = 3600 * SECOND_NS;
 /// If the attempt found no route or a wrong one: names the process that removed a rule or route for it in bulk.
 pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
     if let Some(flush) = removed_service_rules(case, found.cause) {
+        found.remediation = restart_proxy_first(case, std::mem::take(&mut found.remediation));
         return note(case, found, flush, "nf_tables", RULES_GONE);
     }
     let Some(flush) = removed_route(case, found.cause) else { return };
@@ -231,7 +233,10 @@ mod tests {
             stream.wait_ms(wait_ms).connect().last_connect().netns = netns;
             stream.gives_up();
             let found = verdict(&stream);
-            (found.verdict.summary.contains("removed 40 rules"), found.culprit.is_some())
+            let removed = found.verdict.summary.contains("removed 40 rules");
+            let fix = "If the rules for 10.96.0.33 are still missing, restart kube-proxy on this node";
+            assert_eq!(found.verdict.remediation.text.starts_with(fix), removed);
+            (removed, found.culprit.is_some())
         };
         let summary = |table: &str, dst: &str, wait_ms| from(NODE, table, dst, wait_ms);
         assert_eq!(from(POD, "kube-proxy", "10.96.0.33:80", 5_000), (true, false), "the node translates for its pods");

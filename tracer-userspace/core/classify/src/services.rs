@@ -139,11 +139,27 @@ pub(super) fn lost_node_port<'a>(case: &Case<'a>) -> Option<(&'a LostNodePorts, 
 }
 
 /// In nftables mode kube-proxy checks once an hour whether its rules are there, and in its iptables mode a part of them.
+const RESTART: &str = "restart kube-proxy on this node: at its start it writes all its rules";
+
 fn restart_proxy() -> Remediation {
-    Remediation::from(
-        "If the Service still has that port, restart kube-proxy on this node: at its start it writes all its rules",
-    )
-    .run([Command::in_cluster("kubectl get pods -n kube-system -l k8s-app=kube-proxy -o wide")])
+    Remediation::from(format!("If the Service still has that port, {RESTART}")).run(show_proxies())
+}
+
+fn show_proxies() -> [Command; 1] {
+    [Command::in_cluster("kubectl get pods -n kube-system -l k8s-app=kube-proxy -o wide")]
+}
+
+/// Somebody removed the rules, and no packet shows whether those of this Service are back.
+pub(super) fn restart_proxy_first(case: &Case<'_>, fix: Remediation) -> Remediation {
+    let dst = case.attempt.flow.dst.ip();
+    fix.reword(|text| format!("If the rules for {dst} are still missing, {RESTART}. Else: {text}"))
+        .run(show_rules_for(case, dst))
+        .run(show_proxies())
+}
+
+fn show_rules_for(case: &Case<'_>, addr: IpAddr) -> [Command; 2] {
+    [format!("iptables-save -t nat | grep -F {addr}"), format!("nft list ruleset | grep -F {addr}")]
+        .map(|command| run_in(case, case.node.netns(), command))
 }
 
 /// The Service proxy sent the attempt on to an address at which nobody is: words, and a fix that ends with `fix`.
@@ -186,8 +202,7 @@ pub(super) fn untranslated(case: &Case<'_>, packet: Flow) -> Option<(String, Rem
     let words = format!(
         "no rule of this node translated {dst}, Service {name}: those of kube-proxy are missing, or it is behind; "
     );
-    let show = [format!("iptables-save -t nat | grep -F {ip}"), format!("nft list ruleset | grep -F {ip}")];
-    Some((words, proxy_is_behind().run(show.map(|command| run_in(case, case.node.netns(), command)))))
+    Some((words, proxy_is_behind().run(show_rules_for(case, ip))))
 }
 
 /// The cluster API has a Service that the rules of this node do not have.
@@ -195,7 +210,7 @@ pub(super) fn proxy_is_behind() -> Remediation {
     Remediation::from(format!(
         "Find out why kube-proxy on this node {BEHIND}, unless the list of Services is older than a change"
     ))
-    .run([Command::in_cluster("kubectl get pods -n kube-system -l k8s-app=kube-proxy -o wide")])
+    .run(show_proxies())
 }
 
 pub(super) const BEHIND: &str =
