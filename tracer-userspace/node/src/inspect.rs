@@ -63,7 +63,7 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
     // The setting holds for the whole machine, and only the initial namespace shows it. With hostNetwork, that is ours.
     let most = setting(&format!("{family}/neigh/default/gc_thresh3"));
     inspection.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
-    let entry = from.enter(|| inspect_node(&mut inspection)).ok().flatten();
+    let entry = from.enter(|| inspect_node(&mut inspection, query.peer)).ok().flatten();
     // The kernel looks an address up in the table of local addresses before all other routes.
     if from.enter(|| owns(target.ip())).unwrap_or(false) {
         inspection.netns = Some(from.netns);
@@ -132,7 +132,8 @@ fn inspect_namespace(
         let listeners = inspect_target_namespace(inspection, own.as_ref());
         let link = link_of_pod(inspection).map(|link| link.ifindex);
         inspection.wrong_neighbour = link.zip(entry).and_then(|(link, entry)| wrong_neighbour(&entry, link));
-        back = source.and_then(|to| neighbours(to).ok()?.0);
+        let to = source.map(|to| SocketAddr::new(to, peer.map_or(0, |peer| peer.port())));
+        back = to.and_then(|to| neighbours(peer.map(|_| target), to).ok()?.0);
         inspection.neighbour_back =
             back.as_ref().map(|entry| entry.state.clone()).filter(NeighbourState::is_unresolved);
         back = back.take_if(|entry| link == Some(entry.state.ifindex) && source == Some(entry.state.addr));
@@ -259,8 +260,8 @@ fn no_way_back(own: IpAddr, to: IpAddr) -> Option<NoWayBack> {
 }
 
 /// Inspects the calling thread's namespace, which is the prober's, and returns the target's own neighbour entry.
-fn inspect_node(inspection: &mut Inspection) -> Option<Neighbour> {
-    let (entry, count) = neighbours(inspection.target.ip()).unwrap_or_default();
+fn inspect_node(inspection: &mut Inspection, peer: Option<SocketAddr>) -> Option<Neighbour> {
+    let (entry, count) = neighbours(peer, inspection.target).unwrap_or_default();
     inspection.neighbour = entry.as_ref().map(|entry| entry.state.clone());
     inspection.node_values.insert("neighbours".to_owned(), count);
     entry.filter(|entry| entry.state.addr == inspection.target.ip())
@@ -339,12 +340,15 @@ fn connection(peer: SocketAddr, socket: TcpSocket) -> Option<(ServedConnection, 
     Some((ServedConnection { peer, unread, unacknowledged, accepted, pid: None }, socket.inode))
 }
 
-/// The neighbour entry that a packet from the calling thread's namespace to an address needs, which is that of the gateway
-/// if there is one. Also the number of entries of its family that the limit counts. Each device has its own entries:
-/// only the entry on the route's device counts.
-fn neighbours(addr: IpAddr) -> io::Result<(Option<Neighbour>, u64)> {
-    let route = route_to(addr).ok().flatten();
-    let next = route.and_then(|route| route.gateway).unwrap_or(addr);
+/// The neighbour entry that a packet from the calling thread's namespace needs: that of the gateway, if there is one. Also
+/// the number of entries of its family that the limit counts. `from`: the connection's own end, if it is known. Each device
+/// has its own entries: only the entry on the route's device counts.
+fn neighbours(from: Option<SocketAddr>, to: SocketAddr) -> io::Result<(Option<Neighbour>, u64)> {
+    // Rules can match the ports.
+    let known = from.filter(|from| !from.ip().is_unspecified());
+    let own = known.and_then(|from| policy::route(from, to, parse_route).ok());
+    let route = own.unwrap_or_else(|| route_to(to.ip()).ok().flatten());
+    let next = route.and_then(|route| route.gateway).unwrap_or(to.ip());
     let mut request = [0; NDMSG];
     request[0] = family(next);
     consistent(|| {

@@ -50,7 +50,7 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
     if end.state.peer_ifindex != Some(link.ifindex) {
         return None;
     }
-    let (device, table) = route(source, target).ok()??;
+    let (device, table) = route(source, target, parse_route).ok()??;
     if device == end.state.ifindex || Some(device) == end.master {
         return None;
     }
@@ -68,7 +68,7 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
 /// The route of the calling thread's namespace from `own` back to `peer`, if it leads out of another link than `link`,
 /// which has the address `own`.
 pub(super) fn stray_way_back(own: SocketAddr, peer: SocketAddr, link: &LinkState) -> Option<StrayRoute> {
-    let (device, table) = route(own, peer).ok()??;
+    let (device, table) = route(own, peer, parse_route).ok()??;
     if device == link.ifindex {
         return None;
     }
@@ -76,14 +76,18 @@ pub(super) fn stray_way_back(own: SocketAddr, peer: SocketAddr, link: &LinkState
     Some(StrayRoute { device, pod_device: link.name.clone(), pod_bridge: None, detached: false, table, rule: None })
 }
 
-/// The device of the route, and the table in which it was found. For a look-up that fails, the kernel drops a RST of that
-/// flow (`inet_rtm_getroute_build_skb`, net/ipv4/route.c), which would look like a packet of the attempt. So the first
-/// look-up has no ports.
-fn route(source: SocketAddr, target: SocketAddr) -> io::Result<Option<(u32, u32)>> {
+/// The route of the packets of a connection. For a look-up that fails, the kernel drops a RST of that flow
+/// (`inet_rtm_getroute_build_skb`, net/ipv4/route.c), which would look like a packet of the attempt. So the first look-up
+/// has no ports.
+pub(super) fn route<T>(
+    source: SocketAddr,
+    target: SocketAddr,
+    parse: impl Fn(&[u8]) -> Option<T>,
+) -> io::Result<Option<T>> {
     let mut netlink = Netlink::open(NETLINK_ROUTE)?;
     let without_ports = route_request((source.ip(), 0).into(), (target.ip(), 0).into());
     netlink.ask(RTM_GETROUTE, &without_ports, |_| Some(()))?;
-    netlink.ask(RTM_GETROUTE, &route_request(source, target), parse_route)
+    netlink.ask(RTM_GETROUTE, &route_request(source, target), parse)
 }
 
 /// Rules can match the protocol and the ports. Without a protocol the kernel takes UDP (`inet_rtm_getroute`,
@@ -101,6 +105,7 @@ fn route_request(source: SocketAddr, target: SocketAddr) -> Vec<u8> {
     request
 }
 
+/// The device of the route, and the table in which it was found.
 fn parse_route(message: &[u8]) -> Option<(u32, u32)> {
     Some((number(message.get(RTMSG..)?, RTA_OIF)?, table(message, RTA_TABLE)?))
 }
@@ -224,7 +229,7 @@ mod tests {
     #[test]
     fn the_route_to_loopback_is_in_a_usual_table() {
         let own = SocketAddr::from(([127, 0, 0, 1], 80));
-        let table = route(own, own).expect("rtnetlink").map(|(_, table)| table);
+        let table = route(own, own, parse_route).expect("rtnetlink").map(|(_, table)| table);
         // Without further rules the kernel keeps the tables local and main in one (`fib_trie_unmerge`,
         // net/ipv4/fib_trie.c).
         assert!(table.is_some_and(|table| (253..=255).contains(&table)), "{table:?}");
