@@ -22,7 +22,13 @@ pub(super) fn in_namespace(case: &Case<'_>, netns: Option<Netns>) -> String {
 /// "host", or the name of a pod.
 fn owner(case: &Case<'_>, inum: Netns) -> Option<String> {
     let name = enrich::netns_ref(inum, case.node).name;
-    name.or_else(|| target(case, inum).filter(|_| holds_target(case, inum)))
+    name.or_else(|| target(case, inum).filter(|_| holds_target(case, inum) || held_target(case, inum)))
+}
+
+/// The target's pod was found in this namespace, until its address went.
+fn held_target(case: &Case<'_>, inum: Netns) -> bool {
+    let pods = &case.node.pods;
+    pods.only_at(case.attempt.flow.dst.ip()).is_some_and(|pod| pods.last_netns(pod) == Some(inum))
 }
 
 /// The name of the pod that has the target's address, unless it is known to be in another namespace.

@@ -2,7 +2,7 @@
 
 pub(super) mod accept_queue_overflow;
 pub(super) mod app_status_failure;
-mod asymmetric_route;
+pub(super) mod asymmetric_route;
 pub(super) mod closed_without_answer;
 pub(super) mod connection_refused;
 mod conntrack_invalid;

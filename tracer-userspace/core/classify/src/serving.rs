@@ -2,14 +2,17 @@
 
 use super::case::{Case, inspected};
 use super::finding::Finding;
-use super::phrases::run_in;
+use super::phrases::{in_namespace, run_in};
 use super::pod_sockets::{FRESH_NS, detour};
 use super::rules::accept_queue_overflow::listeners;
+use super::rules::asymmetric_route;
+use super::rules::pod_link_down::last_down_of_pod;
 use super::rules::target_frozen::{Halt, halt_of};
 use super::rules::target_starved::is_blocked;
 use super::sidecar::waits_for;
 use super::waits;
-use tracer_model::event::{Netns, ServedConnection, ServerProcess, Serving};
+use tracer_attempts::correlate::links::{LostBy, LostRoutes};
+use tracer_model::event::{LinkChange, Netns, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::{Command, Confidence, Remediation};
 
@@ -36,27 +39,70 @@ pub(super) fn target_end_gone(case: &Case<'_>) -> bool {
 }
 
 /// A clause if the failed attempt may have been answered: no acknowledgement came, or the target's address has gone.
+/// The link that was set down meanwhile is named.
 pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
     case.matched.unanswered_since()?;
     let rest = if case.attempt.received().is_some_and(|n| n > 0) { " of the rest" } else { "" };
     let unacknowledged = connection(case).and_then(|it| it.unacknowledged).filter(|bytes| *bytes > 0);
-    let is_gone = || {
-        let last = inspected(case).filter(|(_, reading)| reading.netns.is_none() && !reading.ambiguous);
-        last.is_some() && !readings(case).is_empty()
-    };
-    match unacknowledged {
+    let no_address = lost_address(case).map(|place| format!("then no {place} had the target's address"));
+    let mut words = match (unacknowledged, no_address) {
         // A FIN counts as one byte (`tcp_diag_get_info`, net/ipv4/tcp_diag.c).
-        Some(1) => Some("the target sent one byte, or closed without one, and nothing arrived".to_owned()),
-        Some(bytes) => Some(format!("the target sent {}{rest}, and none arrived", counted(u64::from(bytes), "byte"))),
-        None if is_gone() => Some("then no network namespace of this node had the target's address".to_owned()),
-        None if target_end_gone(case) => Some(
+        (Some(1), _) => "the target sent one byte, or closed without one, and nothing arrived".to_owned(),
+        (Some(bytes), None) => sent(bytes, rest),
+        (Some(bytes), Some(no_address)) => format!("{}; {no_address}", sent(bytes, rest)),
+        (None, Some(no_address)) => no_address,
+        (None, None) if target_end_gone(case) => {
             "then the target had no socket of this connection any more, and nothing arrived: its answer went elsewhere, or something else sent it a RST"
-                .to_owned(),
-        ),
-        None => moved(case).map(|(from, to)| {
+                .to_owned()
+        }
+        (None, None) => moved(case).map(|(from, to)| {
             format!("then network namespace {} had the target's address, and no longer {}", to.0, from.0)
-        }),
+        })?,
+    };
+    if let Some((_, LinkChange { name, netns, actor, .. })) = link_set_down(case) {
+        words += &format!("; meanwhile {actor} set {name}{} down", in_namespace(case, Some(*netns)));
     }
+    Some(words)
+}
+
+fn sent(bytes: u32, rest: &str) -> String {
+    format!("the target sent {}{rest}, and none arrived", counted(u64::from(bytes), "byte"))
+}
+
+/// What had the target's address while the attempt waited, and has lost it: "link in pod shop/cart". A pod with a network
+/// stack of its own (gVisor) has its address in no namespace, so something must show that it was there.
+pub(super) fn lost_address(case: &Case<'_>) -> Option<String> {
+    let (from, flow) = (case.attempt.netns?, case.attempt.flow);
+    let dst = flow.dst.ip();
+    let lost_by = |netns| Some(format!("link{}", in_namespace(case, Some(netns))));
+    let own = case.node.links.lost_address(from, dst).filter(|at| flow.src.ip() == dst && case.attempt.overlaps(*at));
+    if own.is_some() {
+        return lost_by(from);
+    }
+    let (_, last) = inspected(case)?;
+    let has_it = || last.links.is_empty() || last.links.iter().any(|link| link.addrs.contains(&dst));
+    match last.netns {
+        Some(netns) if has_it() || case.node.targets.holder(from, dst)?.0 != netns => None,
+        Some(netns) => lost_by(netns),
+        None if last.ambiguous || readings(case).is_empty() && link_set_down(case).is_none() => None,
+        None => Some("network namespace of this node".to_owned()),
+    }
+}
+
+/// The last link of the target's pod that was set down while the prober waited for its answer, or the other end of its
+/// link on the node.
+pub(super) fn link_set_down<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)> {
+    let (attempt, from) = (case.attempt, case.attempt.netns?);
+    let established = attempt.established_at()?;
+    let ended = attempt.ended.map_or(u64::MAX, |(ended, _)| ended);
+    let in_time = |at: u64| (established..=ended).contains(&at);
+    let end = || asymmetric_route::own_end(case);
+    let other_end = |it: &'a LostRoutes| match &it.why {
+        LostBy::SetDown(change) if in_time(it.time) && Some(it.ifindex) == end() => Some((it.time, &**change)),
+        LostBy::SetDown(_) | LostBy::Addresses(_) => None,
+    };
+    let own = last_down_of_pod(case).filter(|(at, _)| in_time(*at));
+    own.or_else(|| case.node.links.lost_routes(from, u64::MAX, attempt.flow.dst.ip()).find_map(other_end))
 }
 
 /// The namespaces that had the target's address earlier and later in this attempt, if they differ.
@@ -188,10 +234,16 @@ fn add_taker(case: &Case<'_>, finding: &mut Finding) {
     finding.change_fix(|fix| first.then("If it is only slow", fix));
 }
 
+const NOWHERE: &str = "; no network namespace of this node had the target's address: the pod lost it meanwhile, or has a network stack of its own (gVisor)";
+
 /// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if is_elsewhere(case) {
         return add_taker(case, finding);
+    }
+    if readings(case).is_empty() && inspected(case).is_some_and(|(_, it)| it.netns.is_none() && !it.ambiguous) {
+        finding.confidence = finding.confidence.min(Confidence::Likely);
+        finding.summary += NOWHERE;
     }
     let (Some((time, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
     // What a reading of the first half shows may have changed.

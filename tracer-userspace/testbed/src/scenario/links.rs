@@ -12,7 +12,7 @@ use tracer_model::record::Cause;
 use super::{Fixture, Need, Scenario};
 use crate::ip::{Mac, Part, Route, RouteType};
 use crate::net::Netns;
-use crate::node::{Family, OUTSIDE};
+use crate::node::{Family, NODE, OUTSIDE};
 use crate::options::is_emulated;
 use crate::pods::{HTTP, PATIENT};
 use crate::probe::{Ending, Kind};
@@ -33,6 +33,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_removed", LINK, removed),
     Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
     Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
+    Scenario::new("pod_link_down_removed_before_reading", LINK, removed_before_reading).own(),
+    Scenario::new("unexplained_address_lost", Some(Cause::Unexplained), address_lost).own(),
     Scenario::new("pod_link_down_bridge", LINK, bridge_down).own().and_v6(),
     Scenario::new("pod_link_down_bridge_default_route", LINK, |s| down_beside_default_route(s, false))
         .own()
@@ -151,6 +153,28 @@ fn down_before_answer(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
         // The request has arrived by then.
         thread::sleep(timeout / 4);
         set_down(fixture, pod, which)
+    })
+}
+
+/// The pod's link is removed while a probe waits, before tracer reads the server for the first time.
+fn removed_before_reading(fixture: &mut Fixture<'_>) -> Result<()> {
+    let timeout = fixture.options.probe_timeout;
+    let pod = fixture.serving(&format!("slow:{}", (timeout / 2).as_millis()), HTTP)?;
+    fixture.mentions(&["eth0 in ", "is gone or down (set down by pid"]);
+    fixture.fails_while(pod, timeout, &[Ending::Timeout], |fixture| {
+        thread::sleep(timeout / 10);
+        fixture.inside(pod)?.ip(|ip| ip.delete("eth0"))
+    })
+}
+
+/// As [`removed_before_reading`], of an address of the node, as keepalived takes a virtual one away.
+fn address_lost(fixture: &mut Fixture<'_>) -> Result<()> {
+    let timeout = fixture.options.probe_timeout;
+    let target = fixture.serving_on_node(&format!("slow:{}", (timeout / 2).as_millis()))?;
+    fixture.mentions(&["then no link on the node had the target's address"]);
+    fixture.fails_while(target, timeout, &[Ending::Timeout], |fixture| {
+        thread::sleep(timeout / 10);
+        fixture.node.node.ip(|ip| ip.remove_address(NODE, 24, "eth0"))
     })
 }
 

@@ -36,6 +36,8 @@ pub struct KnownLinks {
     lost: Recent<(Netns, u32), Vec<Prefix>, MAX_CHANGES>,
     /// What took routes, each with the targets that were reached later: for these it was repaired, or it did no harm.
     lost_routes: Recent<Netns, VecDeque<(LostRoutes, BTreeSet<IpAddr>)>, MAX_LOSERS>,
+    /// The addresses that no link of a namespace has any more, and when that was read first.
+    lost_addrs: Recent<(Netns, IpAddr), u64, MAX_CHANGES>,
 }
 
 /// The kernel removed the routes over a link: it was set down, or has lost an address.
@@ -67,7 +69,18 @@ impl KnownLinks {
         if let Some(lost) = self.lost_routes.get_mut(&links.netns) {
             lost.retain(|(it, _)| stays(it.ifindex));
         }
+        self.observe_addresses(time, links);
         self.tables.insert(links.netns, links.links.clone());
+    }
+
+    fn observe_addresses(&mut self, time: u64, now: &Links) {
+        let there: BTreeSet<IpAddr> = now.links.iter().flat_map(|link| link.addrs.iter().copied()).collect();
+        for link in self.tables.get(&now.netns).into_iter().flatten() {
+            for addr in link.addrs.iter().filter(|addr| !there.contains(addr)) {
+                self.lost_addrs.insert((now.netns, *addr), time);
+            }
+        }
+        self.lost_addrs.retain(|(netns, addr), _| *netns != now.netns || !there.contains(addr));
     }
 
     /// Keeps the IPv6 subnets of a link that is down now, as they were read before.
@@ -140,6 +153,7 @@ impl KnownLinks {
         self.changes.retain(|(of, _), _| *of != netns);
         self.lost.retain(|(of, _), _| *of != netns);
         self.lost_routes.remove(&netns);
+        self.lost_addrs.retain(|(of, _), _| *of != netns);
     }
 
     /// The links of a namespace, if it was read.
@@ -171,6 +185,11 @@ impl KnownLinks {
     /// The last change of a link, if that set it down.
     pub fn down(&self, netns: Netns, ifindex: u32) -> Option<&(u64, LinkChange)> {
         self.changes.get(&(netns, ifindex)).filter(|(_, change)| !change.up)
+    }
+
+    /// When it was read that no link of the namespace has this address any more.
+    pub fn lost_address(&self, netns: Netns, addr: IpAddr) -> Option<u64> {
+        self.lost_addrs.get(&(netns, addr)).copied()
     }
 
     /// The link of a namespace, other than its loopback device, that was set down last.

@@ -26,16 +26,18 @@ pub struct KnownPods {
     have_specs: bool,
     /// The pods that kubelet outcomes name, by uid. The cgroups of the node show only the uid of a pod.
     reported: Recent<String, PodRef, MAX_REPORTED>,
-    /// The pods that were seen with a network namespace of their own, by uid.
-    ran: Recent<String, (), MAX_REPORTED>,
+    /// The pods that were seen with a network namespace of their own, by uid, and the last one; `None`: another one has
+    /// its number now.
+    ran: Recent<String, Option<Netns>, MAX_REPORTED>,
 }
 
 impl KnownPods {
     pub(super) fn replace(&mut self, pods: &[Pod]) {
         if self.update(pods) {
             self.add_reported_names();
-            let running = self.all.iter().filter(|pod| pod.netns.is_some() && !pod.host_network);
-            running.filter_map(|pod| pod.uid.clone()).for_each(|uid| self.ran.insert(uid, ()));
+            for pod in self.all.iter().filter(|pod| pod.netns.is_some() && !pod.host_network) {
+                pod.uid.iter().for_each(|uid| self.ran.insert(uid.clone(), pod.netns));
+            }
             self.index();
         }
     }
@@ -60,6 +62,9 @@ impl KnownPods {
     /// Another namespace has this number now, until a list names its pod: the pods in the last list were in the earlier
     /// one.
     pub(super) fn forget_namespace(&mut self, netns: Netns) {
+        let there = self.ran.range(..).filter(|(_, last)| **last == Some(netns));
+        let there: Vec<String> = there.map(|(uid, _)| uid.clone()).collect();
+        there.into_iter().for_each(|uid| self.ran.insert(uid, None));
         let mut is_listed = false;
         for pod in self.all.iter_mut().filter(|pod| pod.netns == Some(netns)) {
             (pod.netns, is_listed) = (None, true);
@@ -129,6 +134,12 @@ impl KnownPods {
         all.all(|netns| netns == first).then_some(first)
     }
 
+    /// The network namespace of its own that a pod has, or had when its address was last found.
+    pub fn last_netns(&self, pod: &Pod) -> Option<Netns> {
+        let last = || *self.ran.get(pod.uid.as_ref()?)?;
+        pod.netns.or_else(last).filter(|_| !pod.host_network)
+    }
+
     /// The pods with probes or lifecycle handlers that may connect to this address.
     pub fn targeting(&self, addr: IpAddr) -> impl Iterator<Item = &Pod> {
         let named = self.by_host.get(&addr).into_iter().flatten();
@@ -187,7 +198,7 @@ fn add_place(places: &mut BTreeMap<IpAddr, Vec<usize>>, addr: IpAddr, place: usi
 /// Drops the pods that no longer have an address: they ran and do no more, and a pod with another uid has the address in
 /// its namespace. The list of pods is older than that. A pod that was never seen to run may be in a namespace that tracer
 /// cannot see, beside another node on this machine with the same addresses.
-fn drop_stale(places: &mut Vec<usize>, all: &[Pod], ran: &Recent<String, (), MAX_REPORTED>) {
+fn drop_stale(places: &mut Vec<usize>, all: &[Pod], ran: &Recent<String, Option<Netns>, MAX_REPORTED>) {
     let runs = |pod: &Pod| pod.uid.is_some() && pod.netns.is_some() && !pod.host_network;
     let has_run = |pod: &Pod| pod.uid.as_ref().is_some_and(|uid| ran.contains_key(uid));
     let is_stale = |pod: &Pod| has_run(pod) && pod.netns.is_none() && !pod.host_network;

@@ -106,7 +106,7 @@ fn lost_route<'a>(case: &Case<'a>, stray: Option<&StrayRoute>, bridge: Option<u3
 }
 
 /// The node's end of the link behind which the pod is, as the last inspection found it.
-fn own_end(case: &Case<'_>) -> Option<u32> {
+pub(in super::super) fn own_end(case: &Case<'_>) -> Option<u32> {
     let mut readings = case.node.targets.inspections(case.attempt.netns?, case.attempt.flow.dst);
     readings.find_map(|(_, reading)| reading.links.iter().find(|link| link.addrs.contains(&dst(case)))?.peer_ifindex)
 }

@@ -190,14 +190,17 @@ fn restore_carrier(case: &Case<'_>, netns: Netns, link: &LinkState, found: Findi
 }
 
 /// The link that held the address, or one of the pod's namespace, was set down or removed, and no namespace has the
-/// address any more. The state of the neighbour entry shows only later that nobody answers.
+/// address any more. The state of the neighbour entry shows only later that nobody answers. The entry itself goes with
+/// the carrier of its bridge: if the link went after the handshake, none is needed.
 fn lost_link(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Finding> {
     let target = reading.target.ip();
     let held = case.node.targets.holder(reading.from, target);
     let held = held.and_then(|(netns, ifindex)| case.node.links.down(netns, ifindex));
     let (at, change) = held.map(|(at, change)| (*at, change)).or_else(|| last_down_of_pod(case))?;
-    let entry = reading.neighbour.as_ref().filter(|entry| entry.addr == target)?;
-    if confirmed_at(time, entry).is_some_and(|confirmed| confirmed > at.saturating_add(READING_NS)) {
+    let entry = reading.neighbour.as_ref().filter(|entry| entry.addr == target);
+    let answers = |entry| confirmed_at(time, entry).is_some_and(|it| it > at.saturating_add(READING_NS));
+    let went_later = || case.attempt.established_at().is_some_and(|established| established <= at);
+    if entry.map_or_else(|| !went_later(), answers) {
         return None;
     }
     // The kernel removes the links of a namespace that ends.
@@ -220,9 +223,9 @@ fn confirmed_at(time: u64, entry: &NeighbourState) -> Option<u64> {
 const READING_NS: u64 = 1_000_000_000;
 
 /// The link of the target's pod that was set down last, if only one pod has the address.
-fn last_down_of_pod<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)> {
+pub(in super::super) fn last_down_of_pod<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)> {
     let mut pods = case.node.pods.at(case.attempt.flow.dst.ip()).filter(|pod| !pod.host_network);
-    let (netns, is_only) = (pods.next()?.netns?, pods.next().is_none());
+    let (netns, is_only) = (case.node.pods.last_netns(pods.next()?)?, pods.next().is_none());
     case.node.links.last_down(netns).filter(|_| is_only).map(|(at, change)| (*at, change))
 }
 

@@ -286,6 +286,43 @@ mod tests {
         );
     }
 
+    /// The address or the link went before tracer had read the server.
+    #[test]
+    fn a_target_that_nobody_has_before_the_first_reading_is_not_proven_slow() {
+        let waits = |stream: &mut Stream, goes: fn(&mut Stream)| {
+            stream.connect().established().wait_ms(100);
+            goes(stream);
+            for _ in 0..3 {
+                stream.wait_ms(250).inspection(|reading| reading.netns = None);
+            }
+            stream.wait_ms(150).closes((100, 101, 0)).wait_ms(5).tick().verdict()
+        };
+        let of_pod = |goes| {
+            let mut stream = Stream::new().links(true, &["10.88.0.1"]).http_readiness().clone();
+            let pod = &mut stream.last_pods().pods[0];
+            (pod.uid, pod.netns) = (Some("uid".into()), Some(POD));
+            waits(&mut stream, goes)
+        };
+        let removed = of_pod(|stream| {
+            // The next list does not find the pod's address.
+            let mut list = stream.observations.iter().find_map(|it| match &it.kind {
+                ObservationKind::Pods(pods) => Some(pods.clone()),
+                _ => None,
+            });
+            list.iter_mut().for_each(|list| list.pods[0].netns = None);
+            stream.link_set(POD, 2, "eth0", false).push(ObservationKind::Pods(list.expect("a list")));
+        });
+        assert_eq!((removed.cause.name(), removed.confidence), ("pod_link_down", Confidence::Likely));
+        assert_has(&removed.summary, &["eth0 in pod default/web is gone or down (set down by pid"]);
+        let unknown = of_pod(|_| ());
+        assert_eq!((unknown.cause.name(), unknown.confidence), ("slow_response", Confidence::Likely));
+        assert_has(&unknown.summary, &["the pod lost it meanwhile, or has a network stack of its own"]);
+        let mut own = Stream::to("10.88.0.1:8080").links(true, &["10.88.0.1"]).http_readiness().clone();
+        let own = waits(own.on_host_network(), |stream| _ = stream.links(true, &[]));
+        assert_eq!(own.cause.name(), "unexplained");
+        assert_has(&own.summary, &["then no link on the node had the target's address"]);
+    }
+
     /// The head of the answer comes at once, and the body never.
     #[test]
     fn an_unfinished_answer_at_the_timeout_is_slow() {

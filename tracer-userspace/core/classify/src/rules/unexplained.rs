@@ -8,9 +8,10 @@ mod service;
 use self::end::{is_lost_at_home, is_syn_lost};
 pub(super) use self::hints::{missing_address, stray_route};
 pub(super) use self::service::by_endpoint;
+use super::super::culprit;
 use super::super::evidence::of_inspection;
 use super::super::services::find_translation;
-use super::super::serving::target_end_gone;
+use super::super::serving::{held_answer, link_set_down, lost_address, target_end_gone};
 use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 
@@ -38,6 +39,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 fn evidence(case: &Case<'_>, ended: u64) -> Vec<Evidence> {
     let attempt = case.attempt;
     let mut evidence: Vec<Evidence> = attempt.observations.iter().filter_map(to_evidence).collect();
+    evidence.extend(held_answer(case).and_then(|_| link_set_down(case)).map(|(at, it)| culprit::evidence(at, it)));
     evidence.extend(inspected(case).map(|(time, state)| of_inspection(time, state)));
     evidence.extend(attempt.last.as_ref().map(|state| of_state(ended, state)));
     evidence.extend(attempt.kubelet().map(|(_, reported)| of_outcome(reported)));
@@ -91,6 +93,8 @@ fn guess(case: &Case<'_>, lost: &Lost<'_>) -> Remediation {
         Cause::Unexplained.fix().reword(|text| format!("{SECOND_SYN}. {text}"))
     } else if target_end_gone(case) {
         find_taken_port(case)
+    } else if case.attempt.established.is_some() && lost_address(case).is_some() {
+        restore_address(case)
     } else {
         Cause::Unexplained.fix()
     }
@@ -98,6 +102,14 @@ fn guess(case: &Case<'_>, lost: &Lost<'_>) -> Remediation {
 
 const SECOND_SYN: &str =
     "If the timeout is one second, a single lost packet fails the probe. With timeoutSeconds 2, a second SYN is sent";
+
+/// The target's address went while the prober waited.
+fn restore_address(case: &Case<'_>) -> Remediation {
+    let addr = case.attempt.flow.dst.ip();
+    let text = "Find what took the address away. Restore it, or delete the pod, so that its sandbox is made again";
+    let netns = inspected(case).map_or(case.attempt.netns, |(_, reading)| reading.netns);
+    Remediation::from(text).run(netns.map(|_| run_in(case, netns, format!("ip addr show to {addr}"))))
+}
 
 /// The target's end was closed by a packet that the prober did not send. A translation took it for another connection.
 pub(super) fn find_taken_port(case: &Case<'_>) -> Remediation {
