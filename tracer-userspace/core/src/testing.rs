@@ -521,6 +521,11 @@ impl Stream {
         self.verdicts().iter().map(|it| it.verdict.outcome).collect()
     }
 
+    /// The outcome of each attempt that ended, in order.
+    pub fn attempt_outcomes(&self) -> Vec<Option<Outcome>> {
+        self.bodies(|body| if let Body::Attempt(attempt) = body { Some(attempt.outcome) } else { None })
+    }
+
     pub fn findings(&self) -> Vec<FindingBody> {
         self.bodies(|body| if let Body::Finding(finding) = body { Some(*finding) } else { None })
     }

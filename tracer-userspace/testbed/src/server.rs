@@ -123,6 +123,8 @@ pub enum Mode {
     Tls,
     /// Refuses the TLS handshake if the client names no host that it serves.
     TlsRefuse,
+    /// Refuses a client without a certificate, after its own part of the handshake.
+    TlsClientCert,
     /// Finishes the handshake, reads the request, then closes.
     TlsEof,
     /// Reads the ClientHello, never answers.
@@ -233,7 +235,7 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
     if mode == Mode::DeferredBodyless {
         defer_accept(&listener).context("wait for the request")?;
     }
-    let tls = tls::Acceptor::new(mode == Mode::TlsRefuse)?;
+    let tls = tls::Acceptor::new(mode)?;
     println!("listening {}", listener.local_addr()?);
     if matches!(mode, Mode::NoAccept | Mode::Backlog(_)) {
         idle();
@@ -333,7 +335,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             take_request(&mut session, pause)?;
             write_status(&mut session, "200 OK")
         }
-        Mode::Tls | Mode::TlsRefuse => tls.answer(stream),
+        Mode::Tls | Mode::TlsRefuse | Mode::TlsClientCert => tls.answer(stream),
         Mode::TlsEof => read_request(&mut tls.accept(stream)?).map(drop),
         Mode::TlsHangRequest => hang_in_tls(tls.accept(stream)?),
         ending => end(stream, ending),

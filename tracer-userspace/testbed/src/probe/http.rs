@@ -29,13 +29,15 @@ pub fn begin_http2(stream: &mut (impl Read + Write)) -> io::Result<()> {
     let mut frames = [0; 4096];
     match stream.read(&mut frames)? {
         0 => Err(io::Error::new(ErrorKind::UnexpectedEof, "EOF")),
+        _ if frames[3] != SETTINGS => Err(io::Error::new(ErrorKind::InvalidData, "not HTTP/2")),
         _ if frames[9 + 3] == RST_STREAM => Err(io::Error::new(ErrorKind::InvalidData, "stream reset")),
         _ => Ok(()),
     }
 }
 
-/// The type of that frame (RFC 9113 6.4), in the fourth byte of its header.
+/// The types of these frames (RFC 9113 6.4, 6.5), in the fourth byte of the header.
 const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
 
 fn read_answer(stream: &mut impl Read) -> io::Result<u16> {
     let mut answer = Vec::new();

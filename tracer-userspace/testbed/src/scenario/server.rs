@@ -95,6 +95,12 @@ pub(super) const ALL: &[Scenario] = &[
         by_url(s, "tls-eof", Kind::Https, Ending::Eof, words)
     })
     .without_specs(),
+    Scenario::new("probe_misconfigured_grpc_banner", MISCONFIGURED, |s| {
+        s.mentions(&["no frame of HTTP/2 in answer to gRPC"]);
+        let pod = s.serving("banner", GRPC)?;
+        s.fails(Kind::Grpc, pod, Ending::Error)
+    })
+    .own(),
     Scenario::new("probe_misconfigured_grpc_eof", CLOSED, |s| {
         let pod = s.serving("eof", GRPC)?;
         s.fails(Kind::Grpc, pod, Ending::Eof)
@@ -140,6 +146,12 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("app_status_failure_tls_refused", BAD_STATUS, |s| {
         s.serving_fails("tls-refuse", Kind::Https, Ending::Error)
     }),
+    // kubernetes/kubernetes#92647
+    Scenario::new("app_status_failure_client_cert", BAD_STATUS, |s| {
+        s.mentions(&["as many bytes as an alert has"]);
+        s.serving_fails("tls-client-cert", Kind::Https, Ending::Error)
+    })
+    .own(),
     Scenario::new("app_status_failure_short", MISCONFIGURED, |s| s.serving_fails("short", Kind::Http, Ending::Eof)),
     Scenario::new("probe_misconfigured", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status))
         .and_v6(),

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use rustls::pki_types::PrivateKeyDer;
-use rustls::server::ResolvesServerCertUsingSni;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::server::{ResolvesServerCertUsingSni, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+
+use super::Mode;
 
 #[derive(Clone, Debug)]
 pub struct Acceptor {
@@ -15,19 +17,28 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// If it refuses, it has no certificate for a client without SNI, such as a probe of an IP address. That client gets
-    /// a fatal alert.
-    pub fn new(refuses: bool) -> Result<Self> {
+    /// In mode `tls-refuse` it has no certificate for a client without SNI, such as a probe of an IP address. That client
+    /// gets a fatal alert. In mode `tls-client-cert` a client without a certificate gets one after the server's flight.
+    pub fn new(mode: Mode) -> Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config =
-            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?.with_no_client_auth();
-        if refuses {
-            let config = config.with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
-            return Ok(Self { config: Arc::new(config) });
+            ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
+        if mode == Mode::TlsRefuse {
+            let names = Arc::new(ResolvesServerCertUsingSni::new());
+            return Ok(Self { config: Arc::new(config.with_no_client_auth().with_cert_resolver(names)) });
         }
         let made = rcgen::generate_simple_self_signed(vec!["pod.invalid".to_owned()]).context("make a certificate")?;
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(|e| anyhow!("key: {e}"))?;
-        Ok(Self { config: Arc::new(config.with_single_cert(vec![made.cert.der().clone()], key)?) })
+        let cert = made.cert.der().clone();
+        let config = if mode == Mode::TlsClientCert {
+            let mut roots = RootCertStore::empty();
+            roots.add(cert.clone())?;
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            config.with_client_cert_verifier(verifier.build()?)
+        } else {
+            config.with_no_client_auth()
+        };
+        Ok(Self { config: Arc::new(config.with_single_cert(vec![cert], key)?) })
     }
 
     /// Does the handshake, reads the request, answers 200 and sends close_notify.

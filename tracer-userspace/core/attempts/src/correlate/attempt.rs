@@ -476,16 +476,20 @@ impl Attempt {
     }
 
     /// The first payload that arrived. If segments arrive out of order, tracer reads several. A status line goes first,
-    /// then a TLS record.
+    /// then a TLS record or a frame of HTTP/2.
     pub fn answer(&self) -> Option<(u64, &Answer)> {
-        let answers = observations_of!(self, Answer);
         // `min_by_key` returns the first of equal answers.
-        answers.min_by_key(|(_, answer)| match answer.kind {
+        self.answers().min_by_key(|(_, answer)| match answer.kind {
             AnswerKind::Http => 0,
-            AnswerKind::Tls => 1,
+            AnswerKind::Tls | AnswerKind::Http2 => 1,
             // An alert may arrive before the TLS server's first flight.
-            AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert | AnswerKind::Http2 => 2,
+            AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert => 2,
         })
+    }
+
+    /// The first payloads that arrived, in their order.
+    pub fn answers(&self) -> impl Iterator<Item = (u64, &Answer)> {
+        observations_of!(self, Answer)
     }
 
     /// An answer came to the prober, and no hook read it. The program that reads answers is attached to a prober's

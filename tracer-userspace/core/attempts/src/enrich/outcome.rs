@@ -1,6 +1,7 @@
 //! Whether an attempt failed, by the needs of the probes that it can be: a connection, a request, an answer in time.
 
 use super::Matched;
+use super::protocols::FRAME;
 use crate::correlate::attempt::{End, WAITED_NS};
 use tracer_common::names::Hook;
 use tracer_model::event::{Handler, ProbeOutput, TcpState};
@@ -52,21 +53,25 @@ impl<'a> Matched<'a> {
     }
 
     /// Nothing shows a failure or a success: no request was sent, a tcpSocket probe was reset after its handshake, the
-    /// connection was closed at the timeout, or the server of a gRPC probe closed it.
+    /// connection was closed at the timeout, the server of a gRPC probe closed it, or TLS got no further than its
+    /// handshake.
     pub fn is_unknown_end(&self) -> bool {
         self.sent_no_request()
             || self.is_reset_after_connect()
             || self.closed_near_timeout_ns().is_some()
             || self.may_have_gone_away()
+            || self.is_unfinished_tls()
     }
 
-    /// The attempt failed: by its end, its timeout, its answer, a lost part of it, or because the server closed before
-    /// the request.
+    /// The attempt failed: by its end, its timeout, its answer, a lost part of it, or because it ended before the
+    /// request.
     pub fn failed(&self) -> bool {
         let closed = || matches!(self.attempt.ended, Some((_, End::ClosedByServer))) && self.sent_no_request();
         let by_itself = self.attempt.failed_by_itself() && !self.is_reset_after_connect();
-        let answered = || self.is_cut_short() || self.is_no_answer() || self.is_redirect_loop();
-        by_itself || self.is_too_late() || closed() || answered() || self.rest_lost_since().is_some()
+        let unasked = || self.is_too_late() || closed();
+        let answered =
+            || self.is_cut_short() || self.is_no_answer() || self.is_alert_after_flight() || self.is_redirect_loop();
+        by_itself || unasked() || answered() || self.rest_lost_since().is_some()
     }
 
     /// A RST cut the answer: all bytes came in one segment, the prober had read them, and still waited for the rest.
@@ -115,8 +120,6 @@ impl<'a> Matched<'a> {
 
 /// The length of the shortest status line: `HTTP/1.1 200` and the end of the line.
 const STATUS_LINE: u64 = 13;
-/// The length of the header of an HTTP/2 frame (RFC 9113 4.1). No answer over HTTP/2 or TLS is shorter.
-const FRAME: u64 = 9;
 
 /// How many redirects Go's client, and so the kubelet, follows for one request.
 const MOST_REDIRECTS: u32 = 10;

@@ -45,7 +45,9 @@ impl<'a> Matched<'a> {
         let probe_protocol = self.probe_protocol()?;
         let differs = match probe_protocol {
             Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Http2 | AnswerKind::Other),
-            Protocol::Grpc | Protocol::Http2 => answer.kind == AnswerKind::Http || answer.kind.is_tls(),
+            Protocol::Grpc | Protocol::Http2 => {
+                answer.kind == AnswerKind::Http || answer.kind.is_tls() || is_no_frame(answer)
+            }
         };
         differs.then_some(probe_protocol)
     }
@@ -73,8 +75,11 @@ impl<'a> Matched<'a> {
     /// All probes that this attempt can be use HTTP/2 without TLS, and the port answered so, as far as that was read.
     pub fn is_answered_in_http2(&self) -> bool {
         let asked = matches!(self.probe_protocol(), Some(Protocol::Grpc | Protocol::Http2));
-        let is_http2 = |kind| matches!(kind, AnswerKind::Http2 | AnswerKind::Other);
-        let read = self.attempt.answer().is_none_or(|(_, answer)| is_http2(answer.kind));
+        let may_be = |answer: &Answer| match answer.kind {
+            AnswerKind::Other => !is_no_frame(answer),
+            kind => kind == AnswerKind::Http2,
+        };
+        let read = self.attempt.answer().is_none_or(|(_, answer)| may_be(answer));
         asked && read && self.attempt.received().is_some_and(|n| n > 0)
     }
 
@@ -82,6 +87,30 @@ impl<'a> Matched<'a> {
     pub fn refused_tls(&self) -> bool {
         let alert = |answer: &Answer| answer.kind == AnswerKind::Alert && is_beginning(self.attempt, answer);
         self.attempt.answer().is_some_and(|(_, answer)| alert(answer)) && self.probe_protocol() == Some(Protocol::Tls)
+    }
+
+    /// How many bytes a TLS server sent after its first flight, if they are fewer than any HTTP answer has. The server
+    /// waits for the client between the two (RFC 8446 2), so the first segment cannot have the answer.
+    fn rest_of_handshake(&self) -> Option<u64> {
+        let (_, end) = self.attempt.ended.filter(|_| self.probe_protocol() == Some(Protocol::Tls))?;
+        let is_waiting = end == End::ClosedByProber && self.has_timed_out();
+        let mut answers = self.attempt.answers();
+        let (only, None) = (answers.next()?.1, answers.next()) else { return None };
+        let flight = only.len.filter(|_| only.kind == AnswerKind::Tls && !is_waiting)?;
+        let rest = self.attempt.received()?.checked_sub(flight.into())?;
+        (rest < ANSWER_IN_TLS).then_some(rest)
+    }
+
+    /// The handshake of an HTTPS probe got no further than the server's first flight, and then an alert in place of an
+    /// HTTP answer, by its length. As where the server requires a client certificate.
+    pub fn is_alert_after_flight(&self) -> bool {
+        self.rest_of_handshake().is_some_and(|rest| ALERTS.contains(&rest))
+    }
+
+    /// Too few bytes came over TLS for an HTTP answer, or a RST ended the connection: no success is known.
+    pub(super) fn is_unfinished_tls(&self) -> bool {
+        let is_reset = matches!(self.attempt.ended, Some((_, End::Reset)));
+        self.rest_of_handshake().is_some() || is_reset && self.probe_protocol() == Some(Protocol::Tls)
     }
 
     /// The duration of a connection that the prober closed after the longest timeout, or after a long silence at a
@@ -168,6 +197,20 @@ impl<'a> Matched<'a> {
         }
     }
 }
+
+/// The bytes are no frame with which a server of HTTP/2 begins, nor cut within one. Older recordings without the length
+/// call such a frame `Other`, too.
+fn is_no_frame(answer: &Answer) -> bool {
+    answer.kind == AnswerKind::Other && answer.len.is_some_and(|len| u64::from(len) >= FRAME)
+}
+
+/// The length of the header of an HTTP/2 frame (RFC 9113 4.1). No answer over HTTP/2 or TLS is shorter.
+pub(super) const FRAME: u64 = 9;
+
+/// The length of a TLS alert: in plain, and encrypted in TLS 1.3, with its content type and the tag (RFC 8446 5.2).
+const ALERTS: [u64; 2] = [7, 24];
+/// The length of the shortest HTTP answer within TLS 1.3: HEADERS of HTTP/2 with one indexed field.
+const ANSWER_IN_TLS: u64 = 5 + FRAME + 1 + 1 + 16;
 
 fn protocol_of(spec: &ProbeSpec) -> Option<Protocol> {
     match (spec.handler, spec.speaks) {

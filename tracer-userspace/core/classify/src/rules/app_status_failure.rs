@@ -63,7 +63,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// The answer is a failure, by its first bytes, by the kubelet outcome or by its length. The cause is
 /// `probe_misconfigured` if the answer shows that the port speaks another protocol than the probe.
 pub(super) fn failed_answer(case: &Case<'_>) -> Option<Finding> {
-    by_answer(case).or_else(|| by_outcome(case)).or_else(|| by_length(case))
+    by_answer(case).or_else(|| by_outcome(case)).or_else(|| by_length(case)).or_else(|| by_late_alert(case))
 }
 
 const fn cause(misfit: bool) -> Cause {
@@ -81,6 +81,19 @@ fn by_length(case: &Case<'_>) -> Option<Finding> {
     let fix = Remediation::from(MAYBE_TLS).run([shows_certificate(dst)]);
     let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
     Some(Finding::likely(cause(may_be_alert(case)), evidence, summary, fix))
+}
+
+/// The TLS server ended the handshake after its first flight. Only the length shows the alert: it is encrypted in TLS
+/// 1.3, and no hook reads a later segment.
+fn by_late_alert(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, _) = attempt.ended.filter(|_| case.matched.is_alert_after_flight() && case.settled)?;
+    let dst = attempt.flow.dst;
+    let summary = format!(
+        "{dst} began the TLS handshake and then ended it: after its first flight it sent as many bytes as an alert has, and no HTTP answer"
+    );
+    let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
+    Some(Finding::likely(Cause::AppStatusFailure, evidence, summary, with_fix(case, TLS_REFUSED)))
 }
 
 /// So few bytes are most likely a TLS alert. Not if the hook read something else: of a payload that is no shorter than
@@ -349,6 +362,14 @@ fn mismatch(probe: Protocol, answer: &Answer) -> (String, &'static str) {
         (Protocol::Http2, AnswerKind::Http) => (
             format!("HTTP/1{status} in answer to HTTP/2"),
             "Remove protocol: HTTP2 from the probe's httpGet, or set its port to one that speaks HTTP/2 without TLS",
+        ),
+        (Protocol::Http2, AnswerKind::Other) => (
+            "something that is no frame of HTTP/2".to_owned(),
+            "Remove protocol: HTTP2 from the probe's httpGet, correct its port, or use tcpSocket",
+        ),
+        (Protocol::Grpc, AnswerKind::Other) => (
+            "something that is no frame of HTTP/2 in answer to gRPC".to_owned(),
+            "The probe uses gRPC, and the port speaks something else: correct the probe's port, or use tcpSocket or httpGet",
         ),
         (Protocol::Http2, _) => (
             "a TLS record in answer to HTTP/2 without TLS".to_owned(),

@@ -294,6 +294,54 @@ fn an_answer_in_another_protocol_fails_the_probe() {
     }
 }
 
+/// A server of HTTP/2 begins with SETTINGS (RFC 9113 3.4). The port speaks Redis or SSH, which may speak first.
+#[test]
+fn an_answer_without_a_frame_of_http2_fails_a_grpc_probe() {
+    let decided = |kind, len: u16, asked| {
+        let mut stream = Stream::new().grpc_readiness(1).connect().established().clone();
+        stream.answer_with(kind, None, |it| (it.len, it.asked) = (Some(len), Some(asked)));
+        stream.closes((33, 34, len.into())).settles();
+        (stream.causes(), stream.attempt_outcomes())
+    };
+    for asked in [true, false] {
+        let failed = (vec!["probe_misconfigured"], vec![Some(Outcome::Failure)]);
+        assert_eq!(decided(AnswerKind::Other, 70, asked), failed);
+    }
+    let succeeded = (vec![], vec![Some(Outcome::Success)]);
+    assert_eq!(decided(AnswerKind::Http2, 70, true), succeeded);
+    assert_eq!(decided(AnswerKind::Other, 8, true), succeeded, "the header of the frame may have been cut");
+}
+
+/// The server requires a client certificate. Its alert follows its first flight, and is encrypted in TLS 1.3.
+#[test]
+fn an_alert_after_the_first_flight_fails_an_https_probe() {
+    let decided = |rest: u64, end: fn(&mut Stream, (u64, u64, u64)) -> &mut Stream| {
+        let mut stream = Stream::new().https_readiness().connect().established().clone();
+        stream.answer_with(AnswerKind::Tls, None, |it| it.len = Some(1_400));
+        end(&mut stream, (622, 623, 1_400 + rest)).settles();
+        (stream.all_decided(), stream.attempt_outcomes())
+    };
+    let by_server: fn(&mut Stream, (u64, u64, u64)) -> &mut Stream =
+        |stream, (sent, acked, received)| stream.server_closes((sent, acked, received + 1));
+    let by_reset: fn(&mut Stream, (u64, u64, u64)) -> &mut Stream = |stream, bytes| {
+        stream.reset_received(TcpState::Established, bytes.2);
+        stream.state(TcpState::Established, TcpState::Close, libc::ECONNRESET, bytes)
+    };
+    let failed = (vec![("app_status_failure", Confidence::Likely)], vec![Some(Outcome::Failure)]);
+    for end in [by_server, by_reset, Stream::closes] {
+        assert_eq!(decided(7, end), failed);
+        assert_eq!(decided(24, end), failed);
+        assert_eq!(decided(0, end), (vec![], vec![None]), "no HTTP answer, and no evidence why");
+    }
+    for end in [by_server, Stream::closes] {
+        assert_eq!(decided(400, end), (vec![], vec![Some(Outcome::Success)]));
+    }
+    assert_eq!(decided(400, by_reset), (vec![], vec![None]), "the answer may have been cut");
+    let mut late = Stream::new().https_readiness().connect().established().clone();
+    late.answer_with(AnswerKind::Tls, None, |it| it.len = Some(1_400)).wait_ms(1_000).closes((622, 623, 1_424));
+    assert!(!late.settles().causes().contains(&"app_status_failure"), "the rest came too late");
+}
+
 /// Kubernetes 1.37 has `grpc.mode: TLS` and `httpGet.protocol: HTTP2`; a later one has others.
 #[test]
 fn a_protocol_that_the_spec_asks_for_is_not_another_protocol() {
