@@ -24,6 +24,15 @@ impl<'a> Matched<'a> {
         self.attempt.carried_no_data() && !probes.is_empty() && probes.iter().all(|spec| spec.handler != Handler::Tcp)
     }
 
+    /// The prober had sent no byte of the request when its probe timed out. The target's window stayed closed, as behind
+    /// SYNPROXY without a server, or the prober itself stalled.
+    pub fn timed_out_before_request(&self) -> bool {
+        let Some((ended, End::ClosedByProber)) = self.attempt.ended else { return false };
+        // Just before the timeout, the prober may not have come to its request.
+        let waited = self.attempt.established_at().is_some_and(|at| ended.saturating_sub(at) >= WAITED_NS);
+        waited && self.sent_no_request() && self.has_timed_out() && self.other_reason().is_none()
+    }
+
     /// All probes that it can be are tcpSocket probes, and nothing was sent. A reset after the handshake is no failure
     /// of such a probe: the kubelet's `net.Dialer` has returned by then. If the RST comes before `net.Dialer` reads the
     /// socket's error, the kubelet reports a failure itself (`DoTCPProbe`, pkg/probe/tcp/tcp.go).
@@ -68,7 +77,7 @@ impl<'a> Matched<'a> {
     pub fn failed(&self) -> bool {
         let closed = || matches!(self.attempt.ended, Some((_, End::ClosedByServer))) && self.sent_no_request();
         let by_itself = self.attempt.failed_by_itself() && !self.is_reset_after_connect();
-        let unasked = || self.is_too_late() || closed();
+        let unasked = || self.is_too_late() || self.timed_out_before_request() || closed();
         let answered =
             || self.is_cut_short() || self.is_no_answer() || self.is_alert_after_flight() || self.is_redirect_loop();
         by_itself || unasked() || answered() || self.rest_lost_since().is_some()

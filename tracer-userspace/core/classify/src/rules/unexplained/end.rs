@@ -13,6 +13,11 @@ pub(super) fn describe(case: &Case<'_>, end: End) -> String {
         DISAGREES.to_owned()
     } else if let Some(words) = held_answer(case) {
         format!("{}; {words}", describe_request(attempt))
+    } else if case.matched.timed_out_before_request() {
+        let who = client_name(attempt);
+        format!(
+            "established, and {who} could send no byte of the request until its timeout: the target opened no window, as SYNPROXY without a server behind it, or {who} itself stalled"
+        )
     } else if is_syn_lost(case) {
         "no answer to the SYN, and the prober gave up before it was sent again".to_owned()
     } else {
@@ -152,6 +157,24 @@ mod tests {
         let words = "(connected after 1025.0 ms, its SYN sent again 1 time: the probe had timed out by then";
         assert_has(&verdict.summary, &[words]);
         assert_eq!(late[0].probe.as_ref().and_then(|probe| probe.consecutive_failures), Some(1));
+    }
+
+    /// SYNPROXY without a server, or a pod that opens no window: the handshake succeeds, and nothing else.
+    #[test]
+    fn a_probe_that_could_send_nothing_until_its_timeout_failed() {
+        let decided = |probed: fn(&mut Stream) -> &mut Stream, lasted_ms: u64| {
+            let mut stream = Stream::new();
+            probed(&mut stream).connect().established().wait_ms(lasted_ms).closes((0, 1, 0)).wait_ms(50).tick();
+            stream.causes()
+        };
+        for probed in [Stream::http_readiness, Stream::https_readiness] {
+            assert_eq!(decided(probed, 995), ["unexplained"]);
+            assert!(decided(probed, 500).is_empty(), "not at the timeout");
+        }
+        assert!(decided(Stream::tcp_readiness, 995).is_empty());
+        let mut stream = Stream::new().http_readiness().connect().established().wait_ms(995).clone();
+        let summary = stream.closes((0, 1, 0)).wait_ms(50).tick().verdict().summary;
+        assert_has(&summary, &["could send no byte of the request until its timeout"]);
     }
 
     #[test]
