@@ -90,7 +90,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let of_owner = there.as_ref().and_then(|it| it.fix(case));
     let remediation = match (of_owner, drop.reason.as_deref()) {
         (Some((text, commands)), _) => first(&text).run(commands),
-        (None, Some(CGROUP_EGRESS)) => first(UNIT),
+        (None, Some(CGROUP_EGRESS)) => first(if outbound(case, drop) { UNIT } else { SERVER_CGROUP }),
         (None, Some("TC_INGRESS" | "TC_EGRESS")) => {
             first(&format!("{MONITOR}. A filter that redirects to a device that is down (mirred) drops, too"))
                 .run([Command::in_pod(SHOW_DROPS)])
@@ -126,13 +126,15 @@ fn show_program(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
             let commands = std::iter::once("bpftool net".to_owned()).chain(filters);
             commands.map(|command| run_in(case, drop.netns, command)).collect()
         }
-        _ => SHOW_CGROUP_PROGRAMS.map(Command::on_node).into(),
+        _ if outbound(case, drop) => SHOW_CGROUP_PROGRAMS.map(Command::on_node).into(),
+        _ => vec![Command::on_node("bpftool cgroup tree")],
     }
 }
 
-/// A program at the prober's cgroup or one above it (`__cgroup_bpf_run_filter_skb`, kernel/bpf/cgroup.c).
+/// A program at the sender's cgroup or one above it (`__cgroup_bpf_run_filter_skb`, kernel/bpf/cgroup.c).
 const CGROUP_EGRESS: &str = "BPF_CGROUP_EGRESS";
 const UNIT: &str = "Find the program at the prober's cgroup, or one above it. systemd attaches one to a unit with IPAddressDeny=: let its IPAddressAllow= have the pods' addresses";
+const SERVER_CGROUP: &str = "Find the program at the cgroup of the target's server, or one above it: its container, its pod or a slice. systemd attaches one to a slice or unit with IPAddressDeny=: let its IPAddressAllow= have the probers' addresses";
 const SHOW_CGROUP_PROGRAMS: [&str; 2] =
     ["bpftool cgroup tree", "systemctl show kubelet -p IPAddressDeny -p IPAddressAllow"];
 
@@ -345,6 +347,20 @@ mod tests {
         let verdict = Stream::new().connect().drop(SYN, "TC_INGRESS", POD).verdict();
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert_has(&verdict.remediation, &["cilium_drop_count_total by reason", "cilium-dbg monitor --type drop"]);
+    }
+
+    /// The server sends the SYN-ACK, the prober the SYN.
+    #[test]
+    fn a_cgroup_program_is_at_the_senders_cgroup() {
+        let fix = |flags, netns| {
+            let dropped = Stream::new().connect().drop(flags, "BPF_CGROUP_EGRESS", netns).verdict();
+            assert_eq!(dropped.cause.name(), "network_policy_drop");
+            dropped.remediation
+        };
+        let (request, answer) = (fix(SYN, NODE), fix(SYN_ACK, POD));
+        assert_has(&request, &["at the prober's cgroup", "systemctl show kubelet"]);
+        assert_has(&answer, &["at the cgroup of the target's server", "bpftool cgroup tree"]);
+        assert_lacks(&answer, &["prober's cgroup", "kubelet"]);
     }
 
     /// The node has an `eth0`, too.
