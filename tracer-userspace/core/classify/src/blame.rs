@@ -9,7 +9,7 @@ use super::evidence::{evidence_of, is_nameless, netfilter_hook, plain};
 use super::owner::{self, Owner, owner_of};
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::path::{Packet, Takers};
-use tracer_model::event::{Backend, FirewallRule, PacketDrop, RuleVerdict, Tracked};
+use tracer_model::event::{Backend, Firewall, FirewallRule, PacketDrop, RuleVerdict, Tracked};
 use tracer_model::record::Evidence;
 
 const NAMED: usize = 3;
@@ -197,6 +197,13 @@ impl Blame<'_> {
     /// Whether all candidates are like that, and none is missing.
     pub(super) fn all(&self, like: impl Fn(&FirewallRule) -> bool) -> bool {
         self.complete && self.all_read(like)
+    }
+
+    /// The rule takes only packets that connection tracking found invalid, or does not track.
+    pub(super) fn takes_only_invalid(&self, rule: &FirewallRule) -> bool {
+        let Firewall { rules, path, .. } = &self.reading.firewall;
+        let at = || rules.iter().position(|it| std::ptr::eq(it, rule));
+        rule.when.invalid || path.as_ref().zip(at()).is_some_and(|(path, at)| path.takes_only_invalid(at))
     }
 
     /// All candidates check the route back, as rp_filter does.

@@ -9,8 +9,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let blocked = blocked(case)?;
     blocked.drop.filter(|(_, drop)| drop.tracked == Some(Tracked::No))?;
     // Before connection tracking every packet counts as invalid (`nft_ct_get_eval`, `conntrack_mt`): the rule is wrong.
-    let finds_invalid = |rule: &FirewallRule| rule.when.invalid && !is_before_tracking(rule);
-    let blame = blocked.blame.as_ref().filter(|blame| blame.all(finds_invalid))?;
+    let blame = blocked.blame.as_ref()?;
+    let finds_invalid = |rule: &FirewallRule| blame.takes_only_invalid(rule) && !is_before_tracking(rule);
+    blame.all(finds_invalid).then_some(())?;
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary =
         format!("connection tracking found the packet invalid, and a rule{}{}", blocked.action(case), blocked.words());
@@ -33,6 +34,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+    use tracer_model::event::path::{Asks, BaseChain, Onward, Path, Step, state};
 
     fn causes(tracked: Tracked, rules: Vec<FirewallRule>) -> Vec<&'static str> {
         stream("nft_do_chain", tracked, firewall(NODE, rules)).causes()
@@ -51,6 +53,27 @@ mod tests {
         let mut rule = rule("input", RuleVerdict::Drop);
         (rule.when.invalid, rule.exact) = (true, true);
         rule
+    }
+
+    /// `ct state invalid,untracked drop`. If the rule takes new connections too, it is no matter of invalid ones.
+    #[test]
+    fn a_rule_for_several_states_finds_an_invalid_packet() {
+        let cause = |states: u8, tracked: Tracked| {
+            let asks = Asks { states, ..Asks::default() };
+            let steps = vec![Step { asks, then: Onward::Take(0) }];
+            let chains = vec![BaseChain { hook: "INPUT".into(), priority: 0, steps }];
+            let rules = vec![FirewallRule { exact: false, ..rule("input", RuleVerdict::Drop) }];
+            let firewall = firewall_with(NODE, rules, |it| {
+                let flow = Flow { src: address("10.88.0.2:8080"), dst: address("10.88.0.1:0") };
+                it.path = Some(Path { flow, chains, translates: false });
+            });
+            stream("nft_do_chain", tracked, firewall).causes()
+        };
+        let (several, all) = (state::INVALID | state::UNTRACKED, state::ANY);
+        assert_eq!(cause(several, Tracked::No), ["conntrack_invalid"]);
+        assert_eq!(cause(several, Tracked::Untracked), ["firewall_drop"]);
+        assert_eq!(cause(all, Tracked::No), ["firewall_drop"]);
+        assert_eq!(cause(state::INVALID | state::NEW, Tracked::No), ["firewall_drop"]);
     }
 
     /// Seen on 6.18: with nf_conntrack_tcp_be_liberal, a SYN-ACK without an entry is as invalid as before.

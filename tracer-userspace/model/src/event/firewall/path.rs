@@ -161,6 +161,14 @@ impl Path {
         self.flow.covers(flow)
     }
 
+    /// This rule takes only packets that conntrack found invalid, or that it does not track.
+    pub fn takes_only_invalid(&self, rule: usize) -> bool {
+        let steps = self.chains.iter().flat_map(|chain| &chain.steps).filter(|step| step.then == Onward::Take(rule));
+        let mut states = steps.map(|step| step.asks.states).peekable();
+        let is_such = |it: u8| it & state::INVALID != 0 && it & !(state::INVALID | state::UNTRACKED) == 0;
+        states.peek().is_some() && states.all(is_such)
+    }
+
     /// The rules that can have taken this packet. `took_none`: whether a rule took no packet at that time.
     pub fn takers(&self, packet: &Packet<'_>, took_none: impl Fn(usize) -> bool) -> Takers {
         let hooks: BTreeSet<&str> = self.chains.iter().map(|chain| chain.hook.as_str()).collect();
