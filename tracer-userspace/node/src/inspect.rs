@@ -199,7 +199,26 @@ impl Sockets {
         let is_none = |socket: &io::Result<_>| matches!(socket, Ok(None)) && inspection.listeners.is_some();
         let no_connection_of = found.as_ref().filter(|(_, socket)| is_none(socket)).map(|(peer, _)| *peer);
         let connection = found.and_then(|(peer, socket)| connection(peer, socket.ok()??));
-        Self { listeners, connection, no_connection_of }
+        let mut sockets = Self { listeners, connection, no_connection_of };
+        if inspection.listeners.iter().flatten().all(|listener| listener.waiting == 0) {
+            sockets.find_queue(inspection.target);
+        }
+        sockets
+    }
+
+    /// Finds the listener that has the connection, if that is none on the target's port. A transparent proxy (TPROXY) or
+    /// a program at sk_lookup gives it to another one, and the connection keeps the target's port.
+    fn find_queue(&mut self, target: SocketAddr) {
+        let Some((waiting, 0)) = self.connection.as_ref().filter(|(it, _)| !it.accepted) else { return };
+        let peer = waiting.peer;
+        let Ok(queues) = waiting_at(target) else { return };
+        // It may have been accepted since.
+        let Ok(Some(now)) = sock_diag::find(target, peer) else { return };
+        self.connection = connection(peer, now);
+        if let Some((it, 0)) = self.connection.as_mut().filter(|(it, _)| !it.accepted && !queues.is_empty()) {
+            it.waits_at = queues.iter().map(|(addr, _)| *addr).collect::<BTreeSet<_>>().into_iter().collect();
+            self.listeners = queues.into_iter().map(|(_, inode)| inode).collect();
+        }
     }
 }
 
@@ -337,7 +356,22 @@ fn connection(peer: SocketAddr, socket: TcpSocket) -> Option<(ServedConnection, 
     }
     let (unread, unacknowledged) = (socket.received, Some(socket.sent));
     let accepted = is_closed || socket.inode != 0;
-    Some((ServedConnection { peer, unread, unacknowledged, accepted, pid: None }, socket.inode))
+    let served = ServedConnection { peer, unread, unacknowledged, accepted, pid: None, waits_at: Vec::new() };
+    Some((served, socket.inode))
+}
+
+/// The listeners of the calling thread's namespace whose queues have connections, and their inodes: those that can have
+/// one to the target. None if one listens on the target's port, or if there are very many.
+fn waiting_at(target: SocketAddr) -> io::Result<Vec<(SocketAddr, u64)>> {
+    let (mut found, mut is_own) = (Vec::new(), false);
+    sock_diag::dump(LISTEN, 0, |socket| {
+        let fits = if target.is_ipv6() { socket.v6 } else { !socket.only_v6 };
+        if socket.received > 0 && fits {
+            is_own |= socket.local.port() == target.port();
+            found.extend((found.len() <= MOST_LISTENERS).then_some((socket.local, socket.inode)));
+        }
+    })?;
+    Ok(if is_own || found.len() > MOST_LISTENERS { Vec::new() } else { found })
 }
 
 /// The neighbour entry that a packet from the calling thread's namespace needs: that of the gateway, if there is one. Also

@@ -34,6 +34,8 @@ pub enum Mode {
     Http,
     /// Gets connections over `lo` only (SO_BINDTODEVICE).
     OnLo,
+    /// Takes the connections that a TPROXY rule gives it.
+    Transparent,
     /// 103 and, a moment later, 200.
     EarlyHints,
     /// 101, as to a request for an upgrade.
@@ -232,6 +234,9 @@ pub fn serve(address: &str, mode: Mode) -> Result<()> {
     if mode == Mode::OnLo {
         setsockopt(&listener, sockopt::BindToDevice, &"lo".into()).context("bind to lo")?;
     }
+    if mode == Mode::Transparent {
+        setsockopt(&listener, sockopt::IpTransparent, &true).context("set IP_TRANSPARENT")?;
+    }
     if mode == Mode::DeferredBodyless {
         defer_accept(&listener).context("wait for the request")?;
     }
@@ -283,7 +288,7 @@ static ANSWERED: AtomicBool = AtomicBool::new(false);
 
 fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<()> {
     match mode {
-        Mode::Http | Mode::OnLo => answer(&mut stream, "200 OK"),
+        Mode::Http | Mode::OnLo | Mode::Transparent => answer(&mut stream, "200 OK"),
         Mode::Upgrade => answer(&mut stream, "101 Switching Protocols"),
         Mode::HttpOnce if !ANSWERED.swap(true, Ordering::Relaxed) => answer(&mut stream, "200 OK"),
         Mode::Unavailable => answer(&mut stream, "503 Service Unavailable"),

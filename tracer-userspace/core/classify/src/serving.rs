@@ -169,6 +169,15 @@ fn queues(case: &Case<'_>) -> Option<(Option<Netns>, usize)> {
 const NOT_READ: &str =
     "Find why the server does not read what it accepted: its workers are all busy, or its event loop is blocked";
 
+/// "0.0.0.0:15006 and not on port 8080: a transparent proxy (TPROXY) …" if the connection waits at another port.
+pub(super) fn other_queue(case: &Case<'_>) -> Option<String> {
+    let addrs = &connection(case)?.waits_at;
+    let places = addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+    let port = case.attempt.flow.dst.port();
+    let by = "a transparent proxy (TPROXY) or a program at sk_lookup sends it there";
+    (!addrs.is_empty()).then(|| format!("{places} and not on port {port}: {by}"))
+}
+
 /// What to do if nothing took the request, and on which processes.
 fn unblock(case: &Case<'_>, reading: &Serving, connection: &ServedConnection) -> Option<(String, Option<Command>)> {
     match (connection.accepted, connection.unread) {
@@ -184,6 +193,11 @@ fn unblock(case: &Case<'_>, reading: &Serving, connection: &ServedConnection) ->
         ));
     }
     let Some(stopped) = stopped else {
+        if !connection.waits_at.is_empty() {
+            let show = run_in(case, inspected(case).and_then(|(_, it)| it.netns), "ss -ltnp".to_owned());
+            let who = name(&reading.processes);
+            return Some((format!("{NOT_ACCEPTED}. The server is {who}, not the one on the probe's port"), Some(show)));
+        }
         let show = queues(case)
             .map(|(netns, _)| run_in(case, netns, format!("ss -ltnp 'sport = :{}'", case.attempt.flow.dst.port())));
         let first = if show.is_some() { EACH_QUEUE } else { "" };
@@ -261,11 +275,12 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.summary += &match (connection.accepted, connection.unread) {
         (false, _) => {
             let blocked = all_blocked(reading).map(|words| format!("; {words}")).unwrap_or_default();
-            let queue = match queues(case) {
-                Some((_, count)) => {
+            let queue = match (other_queue(case), queues(case)) {
+                (Some(place), _) => format!("the queue of {server}, on {place}"),
+                (None, Some((_, count))) => {
                     format!("one of the {count} queues of {server} (SO_REUSEPORT: each listener has its own)")
                 }
-                None => format!("the queue of {server}"),
+                (None, None) => format!("the queue of {server}"),
             };
             format!("; nobody had accepted it: it waited in {queue}{}{blocked}", halted(reading))
         }
@@ -329,6 +344,23 @@ mod tests {
         let one = reported(1);
         assert_ends(&one.summary, "it waited in the queue of app (pid 7) and 1 other");
         assert_lacks(&one.remediation, &["Recv-Q"]);
+    }
+
+    /// TPROXY of the pod gave the connection to a proxy on another port. The application's queue is empty.
+    #[test]
+    fn a_connection_in_the_queue_of_a_transparent_proxy_is_not_the_applications() {
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).http_readiness().connect().established().clone();
+        let connection = Some(ServedConnection { waits_at: vec![address("0.0.0.0:15006")], ..served(100, false) });
+        let serving = Serving { processes: vec![server_process(7, 1)], connection, ..Serving::default() };
+        stream.wait_ms(700).inspection(|reading| {
+            reading.listeners = Some(vec![listener(0, 64), listener(0, 64)]);
+            reading.serving = Some(Box::new(serving));
+        });
+        let verdict = stream.wait_ms(300).closes((100, 101, 0)).verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("slow_response", Confidence::Proven));
+        let place = "it waited in the queue of app (pid 7), on 0.0.0.0:15006 and not on port 8080: a transparent proxy";
+        assert_has(&verdict.summary, &[place]);
+        assert_has(&verdict.remediation, &["The server is app (pid 7), not the one on the probe's port", "ss -ltnp"]);
     }
 
     /// A NAT rule sent the connection to another process than the target's.

@@ -71,7 +71,14 @@ pub fn server_process(pid: u32, threads: u32) -> ServerProcess {
 
 /// The target's end of the attempt's connection.
 pub fn served(unread: u32, accepted: bool) -> ServedConnection {
-    ServedConnection { peer: address("10.88.0.1:40000"), unread, unacknowledged: None, accepted, pid: None }
+    ServedConnection {
+        peer: address("10.88.0.1:40000"),
+        unread,
+        unacknowledged: None,
+        accepted,
+        pid: None,
+        waits_at: Vec::new(),
+    }
 }
 
 /// A process in this namespace, if it is known, read a ClientHello at this address.

@@ -82,6 +82,10 @@ pub struct ServedConnection {
     pub accepted: bool,
     /// The process that holds it; absent if several do.
     pub pid: Option<u32>,
+    /// Listeners on other ports with connections that wait, if it is not accepted and waits in no queue of the target's
+    /// port. It waits in one of these.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub waits_at: Vec<SocketAddr>,
 }
 
 /// For how long tasks have waited in total (`cpu.pressure` and others), microseconds. `some`: at least one task waited.

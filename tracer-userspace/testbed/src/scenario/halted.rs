@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 use tracer_model::record::Cause;
 
+use super::needs::TPROXY;
 use super::queue::{fails_with_full_queue, fill_in_handshake};
 use super::{Fixture, Need, Scenario};
 use crate::node::cgroup::{Cgroup, Freezer};
@@ -30,6 +31,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_frozen_queue", FROZEN, full_queue),
     Scenario::new("target_frozen_queue_in_handshake", FROZEN, queue_in_handshake).needs(&[Need::RealProcessor]),
     Scenario::new("target_frozen_tls", FROZEN, tls),
+    Scenario::new("target_frozen_tproxy", FROZEN, transparent_proxy).own().needs(&[Need::TransparentProxy]),
     Scenario::new("target_frozen_worker", FROZEN, stopped_worker).and_v6(),
     Scenario::new("target_frozen_other_worker", Some(Cause::SlowResponse), other_worker_is_stopped),
     Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
@@ -111,6 +113,17 @@ fn another_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.serve(pod, "http", &format!("[::]:{UNLISTED_TLS}"))?;
     fixture.pod_of(pod)?.halt()?;
     fixture.mentions(&["had read it"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As Istio's TPROXY mode does it: the proxy on another port gets the connection, and is stopped. The server is not.
+fn transparent_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.serve(pod, "transparent", "0.0.0.0:15006")?;
+    fixture.inside(pod)?.run("iptables-nft", TPROXY, "")?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.pod_of(pod)?.halt()?;
+    fixture.mentions(&["is stopped by a signal", "it listens on 0.0.0.0:15006 and not on port 8080"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::super::serving::{connection, name, readings};
+use super::super::serving::{connection, name, other_queue, readings};
 use super::accept_queue_overflow::{dropped_request, fullest_queue, of_queue};
 use super::*;
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
@@ -27,7 +27,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (who, how) = (name(servers), halt.description());
     let summary = match servers.len() < reading.processes.len() {
         true => format!("{dst}: {who} has accepted the connection, and {how}{}", unread.unwrap_or_default()),
-        false => format!("{dst} is served by {who}, which {how}{}", unread.unwrap_or_default()),
+        false => {
+            let place = other_queue(case).map(|place| format!("; it listens on {place}")).unwrap_or_default();
+            format!("{dst} is served by {who}, which {how}{}{place}", unread.unwrap_or_default())
+        }
     };
     let (hook, place) = halt.evidence();
     let text = format!("{who} {how}{place}, at {}", counted(halted.len() as u64, "reading"));
