@@ -360,7 +360,7 @@ fn connection(peer: SocketAddr, socket: TcpSocket) -> Option<(ServedConnection, 
     Some((served, socket.inode))
 }
 
-/// The listeners of the calling thread's namespace whose queues have connections, and their inodes: those that can have
+/// The listeners of the calling thread's namespace with connections in their queues, and their inodes: those that can have
 /// one to the target. None if one listens on the target's port, or if there are very many.
 fn waiting_at(target: SocketAddr) -> io::Result<Vec<(SocketAddr, u64)>> {
     let (mut found, mut is_own) = (Vec::new(), false);
