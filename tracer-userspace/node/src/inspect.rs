@@ -206,8 +206,8 @@ impl Sockets {
         sockets
     }
 
-    /// Finds the listener that has the connection, if that is none on the target's port. A transparent proxy (TPROXY) or
-    /// a program at sk_lookup gives it to another one, and the connection keeps the target's port.
+    /// Finds the listener that has the connection, if that is none on the target's port. A transparent proxy (TPROXY)
+    /// or a program at sk_lookup gives it to another one, and the connection keeps the target's port.
     fn find_queue(&mut self, target: SocketAddr) {
         let Some((waiting, 0)) = self.connection.as_ref().filter(|(it, _)| !it.accepted) else { return };
         let peer = waiting.peer;
@@ -360,8 +360,8 @@ fn connection(peer: SocketAddr, socket: TcpSocket) -> Option<(ServedConnection, 
     Some((served, socket.inode))
 }
 
-/// The listeners of the calling thread's namespace with connections in their queues, and their inodes: those that can have
-/// one to the target. None if one listens on the target's port, or if there are very many.
+/// The listeners of the calling thread's namespace with connections in their queues, and their inodes: those that can
+/// have one to the target. None if one listens on the target's port, or if there are very many.
 fn waiting_at(target: SocketAddr) -> io::Result<Vec<(SocketAddr, u64)>> {
     let (mut found, mut is_own) = (Vec::new(), false);
     sock_diag::dump(LISTEN, 0, |socket| {
