@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Result;
 use tracer_model::record::Cause;
@@ -74,6 +75,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("asymmetric_route_bridge_address", ASYMMETRIC, |s| bridge_address(s, RouteType::BlackHole)).own(),
     Scenario::new("asymmetric_route_bridge_address_refused", ASYMMETRIC, |s| bridge_address(s, RouteType::Unreachable))
         .own(),
+    Scenario::new("asymmetric_route_bridge_address_silent", ASYMMETRIC, bridge_address_silent).own(),
     Scenario::new("asymmetric_route_flapped_link", ASYMMETRIC, flapped_link).own(),
     Scenario::new("unexplained_stray_route", UNEXPLAINED, stray_route).own(),
     Scenario::new("asymmetric_route_refused", ASYMMETRIC, stray_route_refused).own(),
@@ -161,6 +163,22 @@ fn bridge_address(fixture: &mut Fixture<'_>, router: RouteType) -> Result<()> {
     thread::sleep(fixture.options.probe_timeout);
     fixture.mentions(&["cni0 has lost its address 10.88.0.1/24, and the route went with it"]);
     fixture.fails(Kind::Http, pod, if router == RouteType::BlackHole { Ending::Timeout } else { Ending::Error })
+}
+
+/// As [`bridge_address`], and nobody answers for the default gateway. The kernel drops the SYN after the attempt's end.
+fn bridge_address_silent(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("slow:300", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (uplink, _outside) = fixture.node.uplink()?;
+    fixture.node.node.ip(|ip| {
+        ip.address([10, 90, 0, 1], 24, &uplink)?;
+        ip.add(&Route::default_via([10, 90, 0, 9]))?;
+        ip.remove_address(BRIDGE, 24, "cni0")
+    })?;
+    fixture.mentions(&["cni0 has lost its address 10.88.0.1/24, and the route went with it"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)?;
+    thread::sleep(Duration::from_secs(3));
+    Ok(())
 }
 
 /// The node's end of the pod's link was set down and up again. The pod's own route, as Calico makes it, did not come back.

@@ -5,16 +5,29 @@ use super::super::flushed::removed_own_route;
 use super::*;
 use std::net::IpAddr;
 use tracer_attempts::correlate::links::{LostBy, LostRoutes};
-use tracer_model::event::{Inspection, LinkState, NeighbourState, PacketDrop, Prefix, RoutingRule, StrayRoute};
+use tracer_model::event::{
+    Icmp, Inspection, LinkState, NeighbourState, Netns, PacketDrop, Prefix, RoutingRule, StrayRoute,
+};
 
 /// A route of the node leads to another device than the pod's, and nothing shows that the SYN reached the pod.
 pub(super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
     let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
     let astray = |(time, reading): (u64, &'a Inspection)| {
         let stray = reading.stray_route.as_ref().filter(|_| reading.netns.is_some() && !has_arrived(case, reading))?;
-        Some((time, stray))
+        (case.settled || is_stuck(case, stray, case.attempt.netns)).then_some((time, stray))
     };
-    inspections(case).filter(|_| over && case.settled).find_map(astray)
+    inspections(case).filter(|_| over).find_map(astray)
+}
+
+/// Nobody answered at the device that the route leads to: a consequence of that route. The kernel drops the packet after
+/// three seconds, which is after the end of most attempts.
+fn is_stuck(case: &Case<'_>, stray: &StrayRoute, netns: Option<Netns>) -> bool {
+    drops(case).any(|(_, drop)| is_stuck_there(drop, stray, netns))
+}
+
+fn is_stuck_there(drop: &PacketDrop, stray: &StrayRoute, netns: Option<Netns>) -> bool {
+    let is_there = drop.device.as_ref().is_some_and(|device| device.name == stray.device) && drop.netns == netns;
+    is_there && neighbour_failure::is_unresolved(drop)
 }
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -46,7 +59,7 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
         return Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).rests_on_lost_packet());
     }
     let bridge = read.and_then(|(_, stray)| stray.pod_bridge);
-    let Some(lost) = lost_route(case, read.map(|(_, stray)| stray), bridge) else {
+    let Some(lost) = lost_route(case, read, bridge) else {
         // Without a router that refused, the CNI may take the packets at that device.
         refused()?;
         let fix = Remediation::from(
@@ -86,8 +99,10 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
 
 /// What took the route to the pod with it: the node's end of the pod's link, the bridge that it is a port of, or the
 /// bridge's address.
-fn lost_route<'a>(case: &Case<'a>, stray: Option<&StrayRoute>, bridge: Option<u32>) -> Option<&'a LostRoutes> {
-    let (netns, dst) = (case.attempt.netns?, dst(case));
+fn lost_route<'a>(case: &Case<'a>, read: Option<(u64, &StrayRoute)>, bridge: Option<u32>) -> Option<&'a LostRoutes> {
+    let (netns, dst, stray) = (case.attempt.netns?, dst(case), read.map(|(_, stray)| stray));
+    // tracer learns of a lost address a moment later. It was lost before the route was read.
+    let until = read.map_or(case.attempt.started, |(time, _)| time.max(case.attempt.started));
     let links = case.node.links.get(&netns)?;
     let end = match stray {
         Some(stray) => links.iter().find(|link| link.name == stray.pod_device).map(|link| link.ifindex),
@@ -100,7 +115,7 @@ fn lost_route<'a>(case: &Case<'a>, stray: Option<&StrayRoute>, bridge: Option<u3
             (stray.is_none() || Some(lost.ifindex) == bridge) && subnets.iter().any(|subnet| subnet.holds(dst))
         }
     };
-    let mut lost = case.node.links.lost_routes(netns, case.attempt.started, dst);
+    let mut lost = case.node.links.lost_routes(netns, until, dst);
     // Without a reading of the route, another link may have the subnet.
     lost.find(is_lost).filter(|_| stray.is_some() || !links.iter().any(|link| link.up && link.covers(dst)))
 }
@@ -157,16 +172,23 @@ fn restore(case: &Case<'_>, link: &LinkState, addr: IpAddr, len: u8) -> Remediat
 /// The pod's route to the prober leads out of another link: a second network, or a VPN in the pod, took it.
 fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
-    let (time, reading) = inspections(case).find(|(_, reading)| reading.netns.is_some() && over && case.settled)?;
+    let (time, reading) = inspections(case).find(|(_, reading)| reading.netns.is_some() && over)?;
     // Each pod reaches the node's own address over the node's other links.
     let netns = reading.netns.filter(|netns| !case.node.is_a_node(*netns))?;
     let stray = reading.stray_way_back.as_ref()?;
+    let is_stuck = is_stuck(case, stray, Some(netns));
+    if !case.settled && !is_stuck {
+        return None;
+    }
     let is_unresolved = reading.neighbour.as_ref().is_some_and(NeighbourState::is_unresolved);
     // The target's socket has taken the first SYN, and drops the next one.
     let is_unspecified = |drop: &PacketDrop| drop.reason.as_deref().is_none_or(|reason| reason == "NOT_SPECIFIED");
-    let is_harmless =
-        |drop: &PacketDrop| is_second_syn(case, drop) && is_unspecified(drop) && drop.netns == Some(netns);
-    let is_stopped = case.attempt.icmp().next().is_some() || case.attempt.reset_received().is_some();
+    let is_taken = |drop: &PacketDrop| is_second_syn(case, drop) && is_unspecified(drop) && drop.netns == Some(netns);
+    let is_harmless = |drop: &PacketDrop| is_taken(drop) || is_stuck_there(drop, stray, Some(netns));
+    // The kernel reports what it drops after that to the sender, which is its own namespace.
+    let is_own_report = |icmp: &Icmp| is_stuck && icmp.netns == Some(netns) && !case.attempt.leads_out(icmp.flow);
+    let is_stopped =
+        !case.attempt.icmp().all(|(_, icmp)| is_own_report(icmp)) || case.attempt.reset_received().is_some();
     if is_stopped || is_unresolved || is_queue_full(case) || !drops(case).all(|(_, drop)| is_harmless(drop)) {
         return None;
     }
@@ -181,7 +203,8 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
     );
     let show = [format!("ip route get {to} from {own}"), "ip rule".to_owned(), "ip route show table all".to_owned()];
     let fix = Remediation::from(text).run(show.map(|command| run_in(case, Some(netns), command)));
-    let summary = format!("{leads}: the answer to the SYN may not arrive");
+    let lost = if is_stuck { "nobody answers there for its next hop" } else { "the answer to the SYN may not arrive" };
+    let summary = format!("{leads}: {lost}");
     Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).rests_on_lost_packet())
 }
 
@@ -371,6 +394,36 @@ mod tests {
         let mut corrected = inspected();
         corrected.wait_ms(700).syn_again().wait_ms(300).inspection(|_| ()).gives_up();
         assert_eq!(corrected.causes(), ["unexplained"], "the route is right again");
+    }
+
+    /// The kernel drops a packet three seconds after it began to ask for the next hop of the wrong way.
+    #[test]
+    fn a_silent_next_hop_of_the_wrong_way_is_a_consequence() {
+        const LIKELY: (&str, Confidence) = ("asymmetric_route", Confidence::Likely);
+        let to_pod = |name| {
+            let mut stream = Stream::new();
+            stream
+                .node_links(node_links(&["10.88.0.1"]))
+                .connect()
+                .wait_ms(20)
+                .node_links(node_links(&[]))
+                .wait_ms(180);
+            stream
+                .inspection(|reading| reading.stray_route = Some(by_default_route(Some(3))))
+                .gives_up()
+                .wait_ms(1_500);
+            stream.drop_on(SYN, "NEIGH_FAILED", NODE, Some(device(2, name))).settles().all_decided()
+        };
+        assert_eq!(to_pod("eth0"), [LIKELY]);
+        assert_eq!(to_pod("eth9").pop(), Some(("neighbour_failure", Confidence::Proven)), "of another link");
+        let to_prober = |name| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200).inspection(|it| it.stray_way_back = Some(stray("tun0", "eth0", 254)));
+            stream.gives_up().wait_ms(1_500).drop_on(SYN_ACK, "NEIGH_FAILED", POD, Some(device(4, name)));
+            stream.settles().all_decided()
+        };
+        assert_eq!(to_prober("tun0"), [LIKELY]);
+        assert_eq!(to_prober("eth0").pop(), Some(("neighbour_failure", Confidence::Proven)), "of another link");
     }
 
     /// Cilium's routes lead to cilium_host, where a program redirects the packet: such a route decides nothing.

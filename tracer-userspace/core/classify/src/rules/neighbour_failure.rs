@@ -28,7 +28,38 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// The target's own kernel does not answer for the address, and no other host need do so.
 fn note_address(case: &Case<'_>, found: Finding) -> Finding {
-    note(found, missing_address(case).or_else(|| duplicate(case)).or_else(|| stray_route(case)))
+    let nearer = missing_address(case).or_else(|| duplicate(case)).or_else(|| stray_route(case));
+    note(found, nearer.or_else(|| rerouted(case)))
+}
+
+/// The SYN waited at a link that does not have the pod's subnet, while another link of the node has it, and the node's
+/// route was read and is right. A mark is what a reading of the route does not have.
+fn rerouted(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let (src, dst, netns) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.ip(), case.attempt.netns?);
+    let mut drops = case.attempt.drops().filter(|(_, drop)| drop.netns == Some(netns) && drop.flow.dst.ip() == dst);
+    let device = drops.find(|(_, drop)| is_unresolved(drop)).and_then(|(_, drop)| drop.device.as_ref())?;
+    let pod = inspected(case)?.1.netns.filter(|pod| *pod != netns && !case.node.is_a_node(*pod))?;
+    let links =
+        case.node.links.get(&netns).filter(|_| case.node.netns_of_addr(netns, dst).is_none_or(|at| at == pod))?;
+    let has_subnet = |link: &&LinkState| link.up && !link.loopback && link.covers(dst);
+    let own = links
+        .iter()
+        .find(has_subnet)
+        .filter(|_| !links.iter().any(|it| it.ifindex == device.ifindex && it.covers(dst)))?;
+    let words = format!(
+        "; a pod of this node has that address, and {} has its subnet: most likely a mark (ip rule, fwmark) led the SYN out of {}",
+        own.name, device.name
+    );
+    let fix = Remediation::from(
+        "Find the rule that sets a mark for this packet (meta mark set, MARK), and the routing table that `ip rule` gives packets with that mark. Put the mark into the second command: it shows the route that the packet met",
+    );
+    let show = [
+        "ip rule".to_owned(),
+        format!("ip route get {dst} from {src} mark MARK"),
+        "nft list ruleset".to_owned(),
+        "iptables-save -t mangle".to_owned(),
+    ];
+    Some((words, fix.run(show.map(|command| run_in(case, Some(netns), command)))))
 }
 
 /// Adds the words, and replaces the fix.
@@ -338,6 +369,25 @@ fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why, is_back:
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+
+    /// A rule sets a mark, and the route for that mark leads to a VPN.
+    #[test]
+    fn a_syn_at_a_link_without_the_pods_subnet_may_have_a_mark() {
+        let noted = |device_of_drop| {
+            let mut stream = Stream::new();
+            let with_subnet = |ifindex, name, addr| LinkState { prefixes: vec![24], ..link(ifindex, name, &[addr]) };
+            stream.node_links(vec![with_subnet(3, "cni0", "10.88.0.1"), with_subnet(5, "wg0", "10.9.9.1")]);
+            stream.connect().wait_ms(200).inspection(|_| ()).wait_ms(700);
+            stream.drop_on(SYN, "NEIGH_FAILED", NODE, Some(device_of_drop)).gives_up().verdict()
+        };
+        let marked = noted(device(5, "wg0"));
+        assert_ends(
+            &marked.summary,
+            "cni0 has its subnet: most likely a mark (ip rule, fwmark) led the SYN out of wg0",
+        );
+        assert_has(&marked.remediation, &["ip route get 10.88.0.2 from 10.88.0.1 mark MARK"]);
+        assert_lacks(&noted(device(3, "cni0")).summary, &["mark"]);
+    }
 
     /// The pod has no route back either. The SYN never left the node.
     #[test]
