@@ -10,7 +10,7 @@ const MIN_RETRANSMITS: usize = 2;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     case.attempt.established?;
-    too_big(case).or_else(|| sent_again(case))
+    too_big(case).or_else(|| at_other_end(case)).or_else(|| sent_again(case))
 }
 
 /// A packet of this attempt was too big for a device, and the attempt failed. If the request was acknowledged, its
@@ -25,6 +25,52 @@ fn too_big(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(attempt.drops().find(|(t, d)| dropped(*t, d)).map(|(t, d)| of_drop(t, d)));
     evidence.extend(attempt.icmp().find(|(t, i)| refused(*t, i)).map(|(t, i)| of_icmp(t, i)));
     (!evidence.is_empty()).then(|| finding(case, evidence, "a packet was too big for a link on the way"))
+}
+
+/// The other end of a link took no segment with data, though small packets passed in the same direction. The kernel
+/// neither splits such a packet nor reports it (`is_skb_forwardable`, include/linux/netdevice.h).
+fn at_other_end(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let ((ended, _), since) = (attempt.ended?, case.matched.unanswered_since()?);
+    let refused = |at: u64, d: &PacketDrop| at >= since && at <= ended && is_at_other_end(d) && d.flags.has_data();
+    let (time, drop, device) =
+        attempt.drops().find_map(|(at, d)| Some((at, d, d.device.as_ref()?)).filter(|_| refused(at, d)))?;
+    let is_request = attempt.leads_out(drop.flow);
+    // The handshake passed before, and the acknowledgement of the prober's FIN after the segments of an answer.
+    let is_large = |r: &Retransmit| !r.by_target && r.payload.is_some_and(|n| n >= LARGE_PAYLOAD);
+    let passed = match is_request {
+        true => !attempt.request_taken() && attempt.retransmitted().any(|(_, r)| is_large(r)),
+        false => attempt.close_acknowledged().is_some(),
+    };
+    let is_only = attempt.drops().all(|(at, d)| at > ended || is_at_other_end(d) || is_deferred(attempt, d));
+    if !passed || !is_only {
+        return None;
+    }
+    let (what, name) = (if is_request { "the request" } else { "the target's answer" }, &device.name);
+    let (dst, place) = (attempt.flow.dst, in_namespace(case, drop.netns));
+    let summary = format!(
+        "the handshake with {dst} got through, but the other end of {name}{place} does not take the segments of {what}: its MTU is smaller"
+    );
+    let text = format!(
+        "Compare the MTU of {name} and of the other end of that link (its number follows the @ in the name), and set both to the same value. A CNI sets both when it makes the pod: find what changed one"
+    );
+    let show = [run_in(case, drop.netns, format!("ip link show dev {}", shell::link(name)))];
+    let fix = Remediation::from(text).run(show).run(show_other_end(case, drop));
+    Some(Finding::likely(Cause::MtuBlackhole, vec![of_drop(time, drop)], summary, fix).rests_on_lost_packet())
+}
+
+/// The two ends of a veth are in different namespaces: the links of the one that did not drop the packet.
+pub(super) fn show_other_end(case: &Case<'_>, drop: &PacketDrop) -> Option<Command> {
+    let pod = inspected(case).and_then(|(_, reading)| reading.netns);
+    let other = [case.attempt.netns, pod].into_iter().flatten().find(|netns| Some(*netns) != drop.netns)?;
+    Some(run_in(case, Some(other), "ip link"))
+}
+
+/// The receiving end of a veth did not take the packet.
+pub(super) fn is_at_other_end(drop: &PacketDrop) -> bool {
+    let place = drop.location.as_deref().map(plain);
+    let is_unspecified = drop.reason.as_deref().is_none_or(|reason| reason == "NOT_SPECIFIED");
+    is_unspecified && matches!(place, Some("__dev_forward_skb2" | "__dev_forward_skb" | "____dev_forward_skb"))
 }
 
 /// Large segments were sent again several times: by the prober (its request) or by the target (its answer). An answer is
@@ -54,7 +100,9 @@ fn sent_again(case: &Case<'_>) -> Option<Finding> {
 pub(super) fn waits_for_close(case: &Case<'_>) -> bool {
     let has_closed = case.attempt.last.as_ref().is_some_and(|last| last.new == TcpState::FinWait1);
     let is_answer = || lost_segments(case).is_some_and(|(_, last, _)| last.by_target);
-    has_closed && case.attempt.close_acknowledged().is_none() && is_answer()
+    let is_refused = |d: &PacketDrop| is_at_other_end(d) && d.flags.has_data() && !case.attempt.leads_out(d.flow);
+    let is_lost = || is_answer() || case.attempt.drops().any(|(_, drop)| is_refused(drop));
+    has_closed && case.attempt.close_acknowledged().is_none() && is_lost()
 }
 
 /// The last large segment that was sent again without an acknowledgement, with its time and how many there were, if
@@ -186,6 +234,33 @@ mod tests {
         refused.state(TcpState::FinWait1, TcpState::Close, libc::ECONNRESET, (100, 101, 0));
         assert_eq!(refused.settles().causes(), ["mtu_blackhole"], "the server had closed before");
         assert_eq!(closed(500, true), ["unexplained", "mtu_blackhole"]);
+    }
+
+    /// Jumbo frames on one end of a veth only.
+    #[test]
+    fn the_other_end_of_a_veth_with_a_smaller_mtu_takes_only_small_packets() {
+        let refused_in = |flags, netns, place: &str, payload| {
+            let mut stream = Stream::new();
+            stream.connect().established().drop_with(TcpFlags(flags), netns, |drop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some(place.into()));
+                drop.device = Some(device(2, "eth0"));
+                drop.flow = if netns == POD { drop.flow.reversed() } else { drop.flow };
+            });
+            stream.sent_again(payload, netns == POD);
+            let causes = closes(&mut stream, if netns == POD { (100, 101, 0) } else { (100, 1, 0) });
+            (causes, stream.last_decided().1, stream.verdict())
+        };
+        for netns in [POD, NODE] {
+            let (causes, confidence, verdict) = refused_in(0x18, netns, "__dev_forward_skb2", 1448);
+            assert_eq!((causes, confidence), (vec!["mtu_blackhole"], Confidence::Likely), "{}", verdict.summary);
+            assert_has(&verdict.summary, &["the other end of eth0", "its MTU is smaller"]);
+            assert_has(&verdict.remediation, &["ip link show dev eth0"]);
+        }
+        let (causes, _, small) = refused_in(0x18, NODE, "__dev_forward_skb2", 100);
+        assert_eq!(causes, ["unexplained"]);
+        assert_has(&small.summary, &["it is down, or its MTU is smaller than the packet"]);
+        assert_eq!(refused_in(0x18, POD, "tcp_v4_rcv", 1448).0, ["unexplained"]);
+        assert_eq!(refused_in(0x10, POD, "__dev_forward_skb2", 1448).0, ["unexplained"], "a bare acknowledgement");
     }
 
     /// With TCP_DEFER_ACCEPT, the listener drops the bare acknowledgement that ends the handshake.

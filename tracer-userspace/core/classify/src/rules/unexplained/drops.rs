@@ -2,6 +2,7 @@
 
 use super::super::super::evidence::is_nameless;
 use super::super::super::netfilter;
+use super::super::mtu_blackhole::{is_at_other_end, show_other_end};
 use super::super::network_policy_drop::ovs_reason;
 use super::super::nodeport_ephemeral_collision::is_out_of_window;
 use super::super::pod_link_down::is_wrong_bridge;
@@ -40,7 +41,10 @@ pub(super) fn describe(case: &Case<'_>, drop: &PacketDrop) -> String {
 /// How to fix it, and the commands that show more.
 pub(super) fn fix(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
     let Explanation { fix, show, .. } = explain(case, drop);
-    let show = show.into_iter().map(|command| run_in(case, drop.netns, command));
+    let mut show: Vec<Command> = show.into_iter().map(|command| run_in(case, drop.netns, command)).collect();
+    if is_at_other_end(drop) {
+        show.extend(show_other_end(case, drop));
+    }
     (!fix.is_empty()).then(|| Remediation::from(fix).run(show))
 }
 
@@ -63,7 +67,12 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             ["conntrack -S".to_owned(), "nft list ruleset".to_owned(), "iptables-save -t nat".to_owned()],
         );
     }
-    let explained = if is_early_demux(case, drop) {
+    let explained = if is_early_demux(case, drop) && !has_address(case, drop) {
+        Explanation::of("; it is for a socket of this namespace, which no longer has the address, so that the packet was forwarded instead").fix(
+            "Restore the address, and find what removed it",
+            address(drop),
+        )
+    } else if is_early_demux(case, drop) {
         Explanation::of("; it is for a socket of this namespace, but was forwarded; most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before").fix(
             "If that is a CNI's rule, set net.ipv4.tcp_early_demux to 0. Else fix the rule. The AWS VPC CNI with security groups for pods needs DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node",
             ["ip rule".to_owned(), format!("ip route get {dst} from {src} iif {}", device(drop))],
@@ -134,6 +143,14 @@ fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         .fix("Correct the IPsec policy, or what makes it", ["ip xfrm policy".to_owned()]),
         Some("NO_TX_TARGET") => Explanation::of(
             "; the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)",
+        ),
+        // `br_handle_frame`, net/bridge/br_input.c
+        Some("BRIDGE_INGRESS_STP_STATE") => Explanation::of(
+            "; the bridge takes nothing from that port: it does not forward (blocked by spanning tree, or disabled)",
+        )
+        .fix(
+            "Find what blocks the port, such as a loop that spanning tree has found or a CNI agent. To let it forward, set its state to 3 (bridge link set dev PORT state 3)",
+            [format!("bridge -d link show dev {device}")],
         ),
         Some("IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
         Some("IP_INADDRERRORS") => Explanation::of(NO_ADDRESS).fix(LOST_ADDRESS, address(drop)),
@@ -211,8 +228,13 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             "; most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)",
         )
         .fix(
-            "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ",
-            [format!("ip neigh show {src}")],
+            "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ. If not, look at the tc filters and queues of both ends of the pod's link: a filter may redirect the answer, and a queue may hold it",
+            [
+                format!("ip neigh show {src}"),
+                queue(device(drop)),
+                format!("tc filter show dev {} ingress", device(drop)),
+                format!("tc filter show dev {} egress", device(drop)),
+            ],
         ),
         _ if is_nameless(drop) => {
             Explanation::of("; the kernel hides the function that did it (kernel.kptr_restrict, see tracer doctor)")
@@ -237,6 +259,14 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         .fix(
             "Let the port forward (its state, and its VLANs), or find what blocks it",
             ["bridge -d link show", "bridge vlan show"].map(str::to_owned),
+        ),
+        // `is_skb_forwardable`, include/linux/netdevice.h
+        _ if is_at_other_end(drop) => Explanation::of(
+            "; the other end of that link does not take it: it is down, or its MTU is smaller than the packet",
+        )
+        .fix(
+            "Compare the MTU of the two ends of that link, and set both to the same value. If the other end is down, set it up",
+            [format!("ip -d link show dev {}", device(drop))],
         ),
         // `ip_error`, net/ipv4/route.c
         Some("ip_error") => Explanation::of(
@@ -272,6 +302,9 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
 
 /// The function says why it dropped the packet, also on a kernel that gives no reason.
 fn is_telling(drop: &PacketDrop) -> bool {
+    if is_at_other_end(drop) {
+        return true;
+    }
     let place = drop.location.as_deref().map(plain);
     let at_socket = matches!(place, Some("tcp_v4_rcv" | "tcp_v6_rcv")) && drop.flags.is_syn();
     at_socket || matches!(place, Some("ip_error" | "ip6_pkt_drop" | "br_dev_xmit" | "nf_queue" | "dst_discard_out"))
@@ -304,8 +337,14 @@ fn queue(device: &str) -> String {
 /// security groups of their own like that.
 fn is_early_demux(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let forwarded = drop.location.as_deref().map(plain) == Some("ip_forward");
-    let own = drop.flags.is_syn_ack() && drop.flow.dst == case.attempt.flow.src && drop.netns == case.attempt.netns;
+    let own = drop.flow.dst == case.attempt.flow.src && drop.netns == case.attempt.netns;
     forwarded && own && drop.netns.is_some() && drop.reason.as_deref() == Some("NOT_SPECIFIED")
+}
+
+/// A link of that namespace has the address that the packet was sent to, or the links were not read.
+fn has_address(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let dst = drop.flow.dst.ip();
+    drop.netns.is_none_or(|netns| case.node.links.get(&netns).is_none() || case.node.owns(netns, dst))
 }
 
 /// The SYN to a pod of this node came to a bridge with other addresses, which has no port for it.
@@ -362,6 +401,21 @@ mod tests {
     }
 
     #[test]
+    fn a_forwarded_answer_to_an_address_that_is_gone_is_explained() {
+        let noted = |addrs: &[&str]| {
+            let mut stream = Stream::new();
+            stream.links(true, addrs).connect().established().drop_back(TcpFlags(0x18), "NOT_SPECIFIED");
+            let drop = stream.last_drop();
+            (drop.location, drop.device) = (Some("ip_forward".into()), Some(device(3, "cni0")));
+            stream.wait_ms(1_000).closes((100, 101, 0)).settles().verdict()
+        };
+        let gone = noted(&["10.99.0.1"]);
+        assert_has(&gone.summary, &["no longer has the address"]);
+        assert_has(&gone.remediation, &["ip addr show to 10.88.0.1"]);
+        assert_has(&noted(&["10.88.0.1"]).summary, &["tcp_early_demux"]);
+    }
+
+    #[test]
     fn the_meaning_of_a_reason_is_explained() {
         let noted = |reason: &str, place: &str| {
             let mut stream = Stream::new();
@@ -389,7 +443,12 @@ mod tests {
             &["has the sender's address, too", "ip addr show to 10.88.0.1"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
-        assert_has(&noted("NOT_SPECIFIED", "tcp_v4_rcv"), &["its SYN-ACK does not arrive", "ip neigh show 10.88.0.1"]);
+        assert_has(
+            &noted("NOT_SPECIFIED", "tcp_v4_rcv"),
+            &["its SYN-ACK does not arrive", "ip neigh show 10.88.0.1", "tc -s qdisc show dev eth0"],
+        );
+        let port = noted("BRIDGE_INGRESS_STP_STATE", "br_handle_frame");
+        assert_has(&port, &["the bridge takes nothing from that port", "bridge -d link show dev eth0"]);
         assert_has(&noted("TCP_CSUM", "tcp_v4_rcv"), &["its checksum is wrong", "tx-checksum-ip-generic off"]);
         assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
         assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
