@@ -16,6 +16,8 @@ const OPEN_WINDOW_NS: u64 = 10_000_000_000;
 pub struct Namespaces {
     /// When each namespace was made, if tracer watched then.
     made: Recent<Netns, u64, MAX_MADE>,
+    /// When a process last entered each namespace.
+    entered: Recent<Netns, u64, MAX_MADE>,
     opens: VecDeque<Opened>,
     /// This kernel shows entries, so only a path by which a process entered a namespace explains something.
     has_entries: bool,
@@ -38,6 +40,7 @@ impl Namespaces {
         match op.op {
             NetnsOpKind::End => {
                 self.made.remove(&op.netns);
+                self.entered.remove(&op.netns);
             }
             NetnsOpKind::Unshare | NetnsOpKind::Clone => self.made.insert(op.netns, time),
             NetnsOpKind::Switch if !old && !self.made.contains_key(&op.netns) => self.made.insert(op.netns, time),
@@ -55,6 +58,7 @@ impl Namespaces {
     /// A process enters this namespace.
     fn observe_entry(&mut self, time: u64, op: &NetnsOp) {
         self.has_entries = true;
+        self.entered.insert(op.netns, time);
         if let Some(path) = self.entry_path(op, time).and_then(|at| self.opens.get_mut(at)) {
             path.led_to = if path.is_left_by(op) { Some(op.netns) } else { op.actor.netns };
         }
@@ -80,6 +84,11 @@ impl Namespaces {
     /// When a namespace was made, if tracer watched then.
     pub fn made(&self, netns: Netns) -> Option<u64> {
         self.made.get(&netns).copied()
+    }
+
+    /// When a process last entered a namespace. A container runtime does so to start a container.
+    pub fn entered(&self, netns: Netns) -> Option<u64> {
+        self.entered.get(&netns).copied()
     }
 
     /// The path by which one of these processes last entered a namespace before `time`. If the kernel shows no entries,

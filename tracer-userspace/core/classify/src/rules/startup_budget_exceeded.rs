@@ -26,8 +26,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if start.is_over(case, netns) {
         return None;
     }
-    let confidence = surely && start.confidence && streak.of_probes && !others_listen(case, netns);
-    let found = finding(case, evidence, spec, netns, start, since, at);
+    // The status of a container comes a second or more after its end, and later if the node is busy.
+    let entered = case.node.namespaces.entered(netns).filter(|entered| *entered > streak.since && *entered <= at);
+    let seen_whole = start.confidence && entered.is_none();
+    let confidence = surely && seen_whole && streak.of_probes && !others_listen(case, netns);
+    let mut found = finding(case, evidence, spec, netns, start, since, at);
+    found.summary += &entered.filter(|_| !shares_node(case)).map(|entered| may_be_restart(at - entered)).unwrap_or_default();
     let found = match (start.is_known, confidence) {
         // The process may have listened before tracer began, and have ended.
         (false, _) => found.with_confidence(Confidence::Possible),
@@ -154,6 +158,15 @@ impl ContainerStart {
             None => listeners.knows(netns, dst) || elsewhere(listeners.any_in(netns)),
         }
     }
+}
+
+/// A clause for a process that entered the namespace since the first refusal: to start the container again, perhaps, or
+/// for `kubectl exec` and exec probes.
+fn may_be_restart(ago_ns: u64) -> String {
+    format!(
+        "; a process entered its network namespace {} before: if the container ended by itself and was started again, this is the first failure of its new run",
+        ms(ago_ns)
+    )
 }
 
 /// The container was started so long before the first refusal that a process must have listened: the kubelet would have

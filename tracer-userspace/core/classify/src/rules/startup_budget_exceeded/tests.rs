@@ -63,6 +63,26 @@ fn a_container_that_crashed_has_not_spent_its_budget() {
     assert_ne!(waits.as_deref(), Some("startup_budget_exceeded"));
 }
 
+/// The container exits by itself and is started again at once. Its status comes a second later, after the attempt.
+#[test]
+fn a_process_that_enters_the_namespace_between_the_refusals_may_be_a_new_run() {
+    let spent = |runs: fn(&mut Stream), entered_after: u64| {
+        let mut stream = Stream::new().liveness(1, 3).wait_ms(5_000).netns_made(POD).clone();
+        runs(&mut stream);
+        stream.wait_ms(100);
+        refuse(&mut stream, 100, entered_after);
+        stream.netns_entered(POD).wait_ms(300);
+        refuse(&mut stream, 200, 3 - entered_after);
+        let last = stream.verdicts().remove(2).verdict;
+        (last.cause.name(), last.confidence, last.summary.contains("entered its network namespace 300.0 ms before"))
+    };
+    let first: fn(&mut Stream) = |stream| _ = stream.runs(Runs::default());
+    for runs in [first, |stream| run(stream, 0, None), |stream| _ = stream.container_id("one")] {
+        assert_eq!(spent(runs, 2), ("startup_budget_exceeded", Confidence::Likely, true));
+        assert_eq!(spent(runs, 0), ("startup_budget_exceeded", Confidence::Proven, false), "before all of them");
+    }
+}
+
 /// The readiness probe is refused for long before the liveness probe begins.
 #[test]
 fn refusals_of_the_readiness_probe_spend_no_liveness_budget() {
