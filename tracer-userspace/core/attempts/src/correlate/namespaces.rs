@@ -8,6 +8,8 @@ use tracer_model::recent::{Recent, remember};
 /// How many namespaces are kept with the time when they were made.
 const MAX_MADE: usize = 4096;
 const MAX_OPENS: usize = 512;
+/// Entries kept for one namespace.
+const MAX_ENTRIES: usize = 16;
 /// How long before an entry into a namespace a process may have opened its path.
 const OPEN_WINDOW_NS: u64 = 10_000_000_000;
 
@@ -16,8 +18,8 @@ const OPEN_WINDOW_NS: u64 = 10_000_000_000;
 pub struct Namespaces {
     /// When each namespace was made, if tracer watched then.
     made: Recent<Netns, u64, MAX_MADE>,
-    /// When a process last entered each namespace.
-    entered: Recent<Netns, u64, MAX_MADE>,
+    /// When processes last entered each namespace.
+    entered: Recent<Netns, VecDeque<u64>, MAX_MADE>,
     opens: VecDeque<Opened>,
     /// This kernel shows entries, so only a path by which a process entered a namespace explains something.
     has_entries: bool,
@@ -58,7 +60,7 @@ impl Namespaces {
     /// A process enters this namespace.
     fn observe_entry(&mut self, time: u64, op: &NetnsOp) {
         self.has_entries = true;
-        self.entered.insert(op.netns, time);
+        remember(MAX_ENTRIES, self.entered.or_default(op.netns), time);
         if let Some(path) = self.entry_path(op, time).and_then(|at| self.opens.get_mut(at)) {
             path.led_to = if path.is_left_by(op) { Some(op.netns) } else { op.actor.netns };
         }
@@ -86,9 +88,10 @@ impl Namespaces {
         self.made.get(&netns).copied()
     }
 
-    /// When a process last entered a namespace. A container runtime does so to start a container.
-    pub fn entered(&self, netns: Netns) -> Option<u64> {
-        self.entered.get(&netns).copied()
+    /// When a process last entered a namespace after `from`, and not after `to`. A container runtime does so to start a
+    /// container.
+    pub fn entered(&self, netns: Netns, from: u64, to: u64) -> Option<u64> {
+        self.entered.get(&netns)?.iter().rev().copied().find(|time| *time > from && *time <= to)
     }
 
     /// The path by which one of these processes last entered a namespace before `time`. If the kernel shows no entries,
@@ -153,6 +156,16 @@ mod tests {
 
     fn op(netns: u32, op: NetnsOpKind) -> NetnsOp {
         NetnsOp { actor: actor(), ancestors: Vec::new(), netns: Netns(netns), op }
+    }
+
+    #[test]
+    fn a_later_entry_does_not_hide_an_earlier_one() {
+        let mut namespaces = Namespaces::default();
+        [5, 9].into_iter().for_each(|time| namespaces.observe(time, &op(7, NetnsOpKind::Switch), false));
+        assert_eq!(namespaces.entered(Netns(7), 4, 6), Some(5));
+        assert_eq!([(5, 8), (9, 20)].map(|(from, to)| namespaces.entered(Netns(7), from, to)), [None; 2]);
+        namespaces.observe(10, &op(7, NetnsOpKind::End), false);
+        assert_eq!(namespaces.entered(Netns(7), 0, 20), None);
     }
 
     fn opened(paths: &[&str]) -> Namespaces {

@@ -27,7 +27,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     // The status of a container comes a second or more after its end, and later if the node is busy.
-    let entered = case.node.namespaces.entered(netns).filter(|entered| *entered > streak.since && *entered <= at);
+    let entered = case.node.namespaces.entered(netns, streak.since, at);
     let seen_whole = start.confidence && entered.is_none();
     let confidence = surely && seen_whole && streak.of_probes && !others_listen(case, netns);
     let mut found = finding(case, evidence, spec, netns, start, since, at);
