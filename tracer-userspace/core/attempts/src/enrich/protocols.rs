@@ -144,7 +144,7 @@ impl<'a> Matched<'a> {
     }
 
     /// The attempt lasted as long as the timeout of one of the probes that it can be.
-    fn ended_at_a_timeout(&self) -> bool {
+    pub fn ended_at_a_timeout(&self) -> bool {
         let (Some(lasted), true) = (self.attempt.lasted(), self.possible_handlers().is_empty()) else { return false };
         let is_at = |timeout: u64| {
             lasted.saturating_add(BEFORE_TIMEOUT_NS) >= timeout && lasted <= timeout.saturating_add(LATE_NS)

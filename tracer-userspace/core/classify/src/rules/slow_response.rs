@@ -193,11 +193,14 @@ const PATH_SLOW: &str = "; the path is slow: the request and an answer take as l
 /// The prober sent its request when most of the time was over.
 const REQUEST_SENT_LATE: &str = " since the request; most of the time had passed before: the prober sent it late";
 
-/// What to add to the summary, with a lower confidence, if the prober closed long after its timeout, or before it.
+/// What to add to the summary, with a lower confidence, if the prober closed long after its timeout, or before it, or if
+/// nothing shows that its timeout was over. The kernel closes the sockets of a prober that ends in the same way.
 fn prober_late(case: &Case<'_>) -> &'static str {
     let soon = case.attempt.lasted().is_some_and(|lasted| lasted < timeout_ns(case) / 10 * 9);
+    let has_timed_out = case.matched.timeout_s().is_some() || is_timeout(case) || case.matched.ended_at_a_timeout();
     match soon {
         _ if closed_late(case) => PROBER_LATE,
+        _ if !has_timed_out => TIMEOUT_UNKNOWN,
         false => "",
         true if is_timeout(case) => BEGAN_BEFORE,
         true => CLOSED_SOON,
@@ -206,6 +209,8 @@ fn prober_late(case: &Case<'_>) -> &'static str {
 
 const PROBER_LATE: &str = "; the prober closed long after its timeout, and may have sent its request late";
 
+const TIMEOUT_UNKNOWN: &str =
+    "; nothing shows that the prober's timeout was over then: it may have been stopped or restarted";
 const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober connected late, or again";
 const CLOSED_SOON: &str =
     "; the prober closed the connection before the timeout was over: it had connected late, or was stopped";
@@ -462,6 +467,26 @@ mod tests {
         assert_eq!(stream.wait_ms(10).tick().causes(), ["slow_response"]);
     }
 
+    /// The kernel closes the sockets of a prober that ends, as the prober does at its timeout. The target is healthy, and its
+    /// timeout is 10 s.
+    #[test]
+    fn a_close_at_no_known_timeout_may_be_the_end_of_the_prober() {
+        let decided = |probed: fn(&mut Stream), ms: u64| {
+            let mut stream = Stream::new();
+            probed(&mut stream);
+            stream.connect().established().wait_ms(ms);
+            stream.own(|stream| _ = stream.closes((100, 101, 0)));
+            let verdict = stream.wait_ms(10).tick().verdict();
+            let words = verdict.summary.ends_with(&super::TIMEOUT_UNKNOWN[2..]);
+            (verdict.cause.name(), verdict.confidence, words)
+        };
+        assert_eq!(decided(|_| (), 2_007), ("slow_response", Confidence::Likely, true));
+        let two: fn(&mut Stream) = |stream| _ = stream.http_readiness().like_liveness_too(10);
+        assert_eq!(decided(two, 2_230), ("slow_response", Confidence::Likely, true));
+        assert_eq!(decided(two, 1_002), ("slow_response", Confidence::Proven, false), "at the shorter one");
+        assert_eq!(decided(two, 10_002), ("slow_response", Confidence::Proven, false));
+    }
+
     /// For example syslog or metrics: the target takes the data, and the client waits for no answer.
     #[test]
     fn a_client_that_is_no_prober_may_need_no_answer() {
@@ -647,11 +672,11 @@ mod tests {
     #[test]
     fn a_less_sure_cause_does_not_replace_a_proven_one() {
         let mut stream = Stream::new();
-        stream.missing(Hook::IcmpSend).connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
+        stream.missing(Hook::IcmpSend).http_readiness().connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
             drop.reason = Some("NETFILTER_DROP".into());
             drop.flow = drop.flow.reversed();
         });
-        stream.wait_ms(200).sent_again(100, false).wait_ms(1000).closes((200, 101, 0)).wait_ms(10).tick();
+        stream.wait_ms(200).sent_again(100, false).wait_ms(800).closes((200, 101, 0)).wait_ms(10).tick();
         assert_eq!(stream.all_decided(), [("slow_response", Confidence::Proven)]);
     }
 }
