@@ -68,6 +68,22 @@ pub(super) fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
     reading.elsewhere.iter().any(|it| it.container.as_ref() == Some(id) && still_listens(it))
 }
 
+/// A process of another container listens on the target's port at another address: a clause, and what to do about it. A
+/// server that binds to all addresses cannot have the port then.
+pub(super) fn other_container_listens(case: &Case<'_>, netns: Netns) -> Option<(String, String)> {
+    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns))?;
+    let (own, port) = (case.matched.probed_container()?.1.id.as_ref()?, case.attempt.flow.dst.port());
+    let is_other = |it: &&ListenerAt| {
+        let by_other = it.container.as_ref().is_some_and(|id| id != own);
+        by_other && it.addr.port() == port && it.device.is_none()
+    };
+    let found = reading.elsewhere.iter().find(is_other)?;
+    let who = name(&found.server);
+    let clause = format!("; bind() to all addresses would fail, as {who} of another container has {}", found.addr);
+    let fix = format!("If the server binds to all addresses: give it or {who} another port");
+    (!case.node.listeners.changed_since(netns, found.addr, time)).then_some((clause, fix))
+}
+
 /// Where a process listens on the target's port, but not for the target's address.
 pub(super) fn address_elsewhere(case: &Case<'_>, netns: Netns) -> Option<SocketAddr> {
     let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns))?;

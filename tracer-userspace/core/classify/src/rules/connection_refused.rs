@@ -53,18 +53,33 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         listens.or_else(|| pods_namespace(case, netns?))
     });
     let why = why.or_else(listens).or_else(|| passed_over.map(|listen| describe_passed_over(listen, dst.ip())));
+    let is_held = netns.filter(|_| own_fix.is_none() && stopped.is_none() && passed_over.is_none());
+    let held = is_held.and_then(|netns| {
+        let by_connection = port_taken::held_at_other_address(case, netns, refused_at);
+        let by_connection = by_connection.map(|(clause, read, fix)| (clause, Some(read), fix));
+        let by_listener = || pod_sockets::other_container_listens(case, netns);
+        by_connection.or_else(|| by_listener().map(|(clause, fix)| (clause, None, fix)))
+    });
     let what = if passed_over.is_some() { "no socket takes the SYN to" } else { "nobody listens on" };
     let lost = lost_reset(case).filter(|_| case.attempt.reset_received().is_none());
     let summary = format!(
-        "{what} {dst}{}: its kernel answered the SYN with a RST{}{}",
+        "{what} {dst}{}: its kernel answered the SYN with a RST{}{}{}",
         in_namespace(case, netns),
         lost.map(|(_, drop)| describe_lost_reset(case, drop)).unwrap_or_default(),
-        why.unwrap_or_default()
+        why.unwrap_or_default(),
+        held.as_ref().map_or("", |(clause, ..)| clause.as_str())
     );
     let fix = match (own_fix, stopped) {
         (Some(fix), _) => fix,
         (None, Some((_, listen, _))) => with_logs(case, fix_of_stopped(listen, by_probe)),
         (None, None) => with_log(case, let_listen(case, netns, passed_over.is_some())),
+    };
+    let fix = match held {
+        Some((_, read, before)) => {
+            evidence.extend(read);
+            fix.reword(|text| format!("{before}. Otherwise: {}", text.replacen("Let", "let", 1)))
+        }
+        None => fix,
     };
     evidence.extend(lost.map(|(at, drop)| of_drop(at, drop)));
     let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix).with_confidence(confidence);
@@ -352,6 +367,21 @@ mod tests {
             &stream.verdict().summary,
             "; app (pid 7) listens on 0.0.0.0:8080 on device eth1 only (SO_BINDTODEVICE)",
         );
+    }
+
+    /// The admin port of a sidecar is the port of the server, which goes on without it.
+    #[test]
+    fn a_listener_of_another_container_on_the_port_is_in_the_fix() {
+        let verdict = |container: &str| {
+            let mut stream = Stream::new().http_readiness().container_id("own").pod_in(POD).clone();
+            let bound = ListenerAt { container: Some(container.into()), ..older("127.0.0.1:8080") };
+            stream.pod_sockets(|reading| reading.elsewhere = vec![bound]).wait_ms(10).connect().refused().verdict()
+        };
+        let other = verdict("other");
+        assert_ends(&other.summary, "; bind() to all addresses would fail, as app (pid 7) of another container has 127.0.0.1:8080");
+        let words = "If the server binds to all addresses: give it or app (pid 7) another port. Otherwise: let the";
+        assert_starts(&other.remediation, words);
+        assert_lacks(&verdict("own").summary, &["bind()"]);
     }
 
     /// A server binds 0.0.0.0 in a cluster that probes over IPv6.

@@ -11,22 +11,15 @@ const RECENT_NS: u64 = 60_000_000_000;
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { mut evidence, netns, confidence } = refused(case)?;
     let (netns, at) = (netns?, evidence.iter().map(|it| it.time_boot_ns).max()?);
-    let (dst, started) = (case.attempt.flow.dst, case.attempt.started);
-    let (time, read) = case.node.port_holders(netns, dst.port())?;
-    // A process that listened there since then has found the port free.
-    if time.saturating_add(RECENT_NS) < started || case.node.listeners.changed_since(netns, dst, time.min(at)) {
-        return None;
-    }
-    let holder = read.holders.iter().find(|it| blocks(case, netns, read, it))?;
-    let PortHolder { local, remote, pid, comm } = holder;
-    let text = format!("{local} is the source of a connection of {comm} (pid {pid}) to {remote}");
+    let dst = case.attempt.flow.dst;
+    let (time, read, holder) = held(case, netns, at, |it| it.local.ip() == dst.ip())?;
+    let PortHolder { remote, pid, comm, .. } = holder;
     let (first, last) = read.range;
     let summary = format!(
         "nobody listens on {dst}{}; bind() would fail, as the port is the source of a connection of {comm} (pid {pid}) to {remote} (ip_local_port_range {first}-{last})",
         in_namespace(case, Some(netns))
     );
-    let fields = json!({ "pid": pid, "local": local, "remote": remote, "range": [first, last], "netns": netns });
-    evidence.push(evidence_of("sock_diag", time, text, fields));
+    evidence.push(of_holder(time, read, holder));
     let reserved = run_in(case, Some(netns), "sysctl net.ipv4.ip_local_reserved_ports");
     let text = format!(
         "End that connection (pid {pid}) and start the server again. Then keep the port from clients: add {} to net.ipv4.ip_local_reserved_ports, in addition to its value, or use a port outside {first}-{last}",
@@ -36,12 +29,51 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::PortTaken, evidence, summary, fix).at_most(confidence))
 }
 
-/// The connection keeps a server from binding the port at the target's address. A connection that a server accepted
-/// does not (SO_REUSEADDR). It may be left over from a server that listens no more.
+/// A connection of the port at another address keeps only a server from it that binds all addresses. Whether the target's
+/// does is not known. A clause, the evidence, and what to do in that case.
+pub(super) fn held_at_other_address(case: &Case<'_>, netns: Netns, at: u64) -> Option<(String, Evidence, String)> {
+    let dst = case.attempt.flow.dst;
+    let (time, read, holder) = held(case, netns, at, |it| it.local.ip() != dst.ip())?;
+    let (PortHolder { local, remote, pid, comm }, port) = (holder, dst.port());
+    let clause = format!(
+        "; bind() to all addresses would fail, as {local} is the source of a connection of {comm} (pid {pid}) to {remote}"
+    );
+    let fix = format!(
+        "If the server binds to all addresses: end that connection (pid {pid}), start the server again, and add {port} to net.ipv4.ip_local_reserved_ports"
+    );
+    Some((clause, of_holder(time, read, holder), fix))
+}
+
+/// The last reading of the holders of the port, and one of them that keeps a server from binding it.
+fn held<'a>(
+    case: &Case<'a>,
+    netns: Netns,
+    at: u64,
+    is_there: impl Fn(&PortHolder) -> bool,
+) -> Option<(u64, &'a PortHolders, &'a PortHolder)> {
+    let dst = case.attempt.flow.dst;
+    let (time, read) = case.node.port_holders(netns, dst.port())?;
+    let is_recent = time.saturating_add(RECENT_NS) >= case.attempt.started;
+    // A process that listened there since then has found the port free.
+    let was_free = case.node.listeners.changed_since(netns, dst, time.min(at));
+    let holder = read.holders.iter().find(|it| is_there(it) && blocks(case, netns, read, it))?;
+    (is_recent && !was_free).then_some((time, read, holder))
+}
+
+/// A connection that a server accepted keeps no server from the port (SO_REUSEADDR). It may be left over from a server
+/// that listens no more.
 fn blocks(case: &Case<'_>, netns: Netns, read: &PortHolders, holder: &PortHolder) -> bool {
     let last = case.node.listeners.last(netns, read.port);
     let served = last.is_some_and(|(_, listen)| listen.actor.pid == holder.pid);
-    holder.local.ip() == case.attempt.flow.dst.ip() && read.is_client(holder) && !served
+    read.is_client(holder) && !served
+}
+
+fn of_holder(time: u64, read: &PortHolders, holder: &PortHolder) -> Evidence {
+    let PortHolder { local, remote, pid, comm } = holder;
+    let text = format!("{local} is the source of a connection of {comm} (pid {pid}) to {remote}");
+    let (first, last) = read.range;
+    let fields = json!({ "pid": pid, "local": local, "remote": remote, "range": [first, last], "netns": read.netns });
+    evidence_of("sock_diag", time, text, fields)
 }
 
 #[cfg(test)]
@@ -87,7 +119,19 @@ mod tests {
     #[test]
     fn an_accepted_connection_or_one_of_another_address_does_not_take_the_port() {
         assert_eq!(held(OWN, "10.88.0.1:5000").causes(), ["connection_refused"], "a client's port");
-        assert_eq!(held("127.0.0.1:8080", SERVER).causes(), ["connection_refused"], "a server can bind 10.88.0.2");
+    }
+
+    /// As the API server's connections to etcd. A server can bind 10.88.0.2, but most bind all addresses.
+    #[test]
+    fn a_connection_of_another_address_is_named_and_its_fix_comes_first() {
+        let verdict = held("127.0.0.1:8080", "127.0.0.1:443").verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
+        let words = "; bind() to all addresses would fail, as 127.0.0.1:8080 is the source of a connection of agent (pid 812) to 127.0.0.1:443";
+        assert_ends(&verdict.summary, words);
+        assert_starts(&verdict.remediation, "If the server binds to all addresses: end that connection (pid 812)");
+        assert_has(&verdict.remediation, &[". Otherwise: let the process listen on 8080"]);
+        let accepted = held("127.0.0.1:8080", "127.0.0.1:5000").verdict();
+        assert_lacks(&accepted.summary, &["bind()"]);
     }
 
     /// A server stopped listening, and a connection of a client with a low port is left.
