@@ -378,7 +378,10 @@ mod tests {
             stream.pod_sockets(|reading| reading.elsewhere = vec![bound]).wait_ms(10).connect().refused().verdict()
         };
         let other = verdict("other");
-        assert_ends(&other.summary, "; bind() to all addresses would fail, as app (pid 7) of another container has 127.0.0.1:8080");
+        assert_ends(
+            &other.summary,
+            "; bind() to all addresses would fail, as app (pid 7) of another container has 127.0.0.1:8080",
+        );
         let words = "If the server binds to all addresses: give it or app (pid 7) another port. Otherwise: let the";
         assert_starts(&other.remediation, words);
         assert_lacks(&verdict("own").summary, &["bind()"]);

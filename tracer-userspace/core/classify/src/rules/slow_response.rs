@@ -672,10 +672,14 @@ mod tests {
     #[test]
     fn a_less_sure_cause_does_not_replace_a_proven_one() {
         let mut stream = Stream::new();
-        stream.missing(Hook::IcmpSend).http_readiness().connect().established().drop_with(TcpFlags(0x10), NODE, |drop| {
-            drop.reason = Some("NETFILTER_DROP".into());
-            drop.flow = drop.flow.reversed();
-        });
+        stream.missing(Hook::IcmpSend).http_readiness().connect().established().drop_with(
+            TcpFlags(0x10),
+            NODE,
+            |drop| {
+                drop.reason = Some("NETFILTER_DROP".into());
+                drop.flow = drop.flow.reversed();
+            },
+        );
         stream.wait_ms(200).sent_again(100, false).wait_ms(800).closes((200, 101, 0)).wait_ms(10).tick();
         assert_eq!(stream.all_decided(), [("slow_response", Confidence::Proven)]);
     }

@@ -31,7 +31,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let seen_whole = start.confidence && entered.is_none();
     let confidence = surely && seen_whole && streak.of_probes && !others_listen(case, netns);
     let mut found = finding(case, evidence, spec, netns, start, since, at);
-    found.summary += &entered.filter(|_| !shares_node(case)).map(|entered| may_be_restart(at - entered)).unwrap_or_default();
+    found.summary +=
+        &entered.filter(|_| !shares_node(case)).map(|entered| may_be_restart(at - entered)).unwrap_or_default();
     let found = match (start.is_known, confidence) {
         // The process may have listened before tracer began, and have ended.
         (false, _) => found.with_confidence(Confidence::Possible),
