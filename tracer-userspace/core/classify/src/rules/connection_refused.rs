@@ -54,12 +54,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let why = why.or_else(listens).or_else(|| passed_over.map(|listen| describe_passed_over(listen, dst.ip())));
     let is_held = netns.filter(|_| own_fix.is_none() && stopped.is_none() && passed_over.is_none());
-    let held = is_held.and_then(|netns| {
-        let by_connection = port_taken::held_at_other_address(case, netns, refused_at);
-        let by_connection = by_connection.map(|(clause, read, fix)| (clause, Some(read), fix));
-        let by_listener = || pod_sockets::other_container_listens(case, netns);
-        by_connection.or_else(|| by_listener().map(|(clause, fix)| (clause, None, fix)))
-    });
+    let held = is_held.and_then(|netns| held_elsewhere(case, netns, refused_at));
     let what = if passed_over.is_some() { "no socket takes the SYN to" } else { "nobody listens on" };
     let lost = lost_reset(case).filter(|_| case.attempt.reset_received().is_none());
     let summary = format!(
@@ -84,6 +79,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(lost.map(|(at, drop)| of_drop(at, drop)));
     let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix).with_confidence(confidence);
     Some(if lost.is_some() { found.rests_on_lost_packet() } else { found })
+}
+
+/// What keeps a server from the port that binds to all addresses: a clause, its evidence, and what to do then.
+fn held_elsewhere(case: &Case<'_>, netns: Netns, at: u64) -> Option<(String, Option<Evidence>, String)> {
+    let by_connection = port_taken::held_at_other_address(case, netns, at);
+    let by_connection = by_connection.map(|(clause, read, fix)| (clause, Some(read), fix));
+    let by_listener = || pod_sockets::other_container_listens(case, netns);
+    by_connection.or_else(|| by_listener().map(|(clause, fix)| (clause, None, fix)))
 }
 
 /// `is_passed_over`: a process listens on the port, and the kernel did not choose its socket.
