@@ -229,6 +229,17 @@ impl<'a> Matched<'a> {
         self.matching_probes().first().map(|(pod, ..)| *pod)
     }
 
+    /// The pods with a probe or lifecycle handler that it can be.
+    pub fn possible_pods(&self) -> Vec<&'a Pod> {
+        let mut pods: Vec<&'a Pod> = Vec::new();
+        for (pod, _) in self.containers_of() {
+            if !pods.iter().any(|it| std::ptr::eq(*it, pod)) {
+                pods.push(pod);
+            }
+        }
+        pods
+    }
+
     /// The pod on the node's network that the kubelet names, if no probes are known.
     pub fn reported_on_node(&self) -> Option<&'a Pod> {
         let (_, reported) = self.attempt.kubelet().filter(|_| self.is_unlisted())?;

@@ -41,7 +41,12 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
         let is_read =
             accepts.is_some() || last.is_some_and(|(time, it)| it.redirect.is_some() || has_holders(time, it));
         finding.lacks_acceptor = !is_read && must_be_read(case, finding);
-        let words = unknown_on_node(case, accepts).or_else(|| shared_port(case, accepts));
+        let shared = shared_by_pods(case, accepts);
+        if shared.is_some() {
+            let fix = &mut finding.remediation.text;
+            *fix = format!("{ONE_SERVER}{fix}");
+        }
+        let words = shared.or_else(|| unknown_on_node(case, accepts)).or_else(|| shared_port(case, accepts));
         if let Some(words) = words {
             finding.confidence = finding.confidence.min(Confidence::Likely);
             finding.summary += &format!("; {words}");
@@ -85,36 +90,58 @@ fn accepts<'a>(case: &Case<'a>, time: u64, reading: &'a PodSockets) -> Option<&'
 /// the finding's own fix, if the translation that was read is of an earlier connection.
 fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: Option<&Remediation>) -> Option<Other> {
     let (addr, from) = (case.attempt.flow.dst.ip(), case.attempt.netns?);
-    let pod = listed(case)?.full_name()?;
+    let on_node = case.matched.may_be_on_node();
+    let pod = if on_node { on_its_network(case) } else { Some(listed(case)?) };
     let owns = || case.attempt.prober && case.node.is_to_itself(case.attempt);
     let netns = read.map(|it| it.netns).or_else(|| owns().then_some(from))?;
     let is_other = |pod: &Pod| !pod.host_network && pod.netns != Some(netns);
-    if !case.node.pods.at(addr).all(is_other) {
+    let led_away = || read.is_some_and(|it| leads_away(case, pod, it));
+    if !(if on_node { led_away() } else { case.node.pods.at(addr).all(is_other) }) {
         return None;
     }
     let holder = case.node.pods.in_netns(netns).and_then(Pod::full_name);
     let who = match read.map(|it| names(case, it)).filter(|names| !names.is_empty()) {
         Some(names) => names,
         None if netns == from => "a process of the node".to_owned(),
-        None => format!("a process of pod {}", holder.as_deref()?),
+        None => match holder.as_deref() {
+            Some(holder) => format!("a process of pod {holder}"),
+            None if on_node => format!("a process in network namespace {}", netns.0),
+            None => return None,
+        },
     };
-    let accepted = format!("{who} accepted the connection, and not pod {pod}");
+    let pod = match pod {
+        Some(pod) => Some(pod.full_name()?),
+        None => None,
+    };
+    let instead = pod.as_ref().map(|pod| format!(", and not pod {pod}")).unwrap_or_default();
+    let accepted = format!("{who} accepted the connection{instead}");
     let other = |scope, words, fix| Some(Other { cause: None, scope, words, fix });
     if let Some(to) = read.and_then(|it| it.to) {
-        let fix = Remediation::from(format!(
-            "Find the rule of the node that translates the destination to {to} (chain OUTPUT), and exempt the kubelet's connections to pods from it. The process in pod {pod} did not get the request"
-        ));
+        let missed = match &pod {
+            Some(pod) => format!(". The process in pod {pod} did not get the request"),
+            None => String::new(),
+        };
+        let fix = Remediation::from(match on_node {
+            true => format!(
+                "Give one of the two another port: a rule of the node (chain OUTPUT of table nat), such as that of a hostPort, sends port {} of the node to {to}{missed}",
+                case.attempt.flow.dst.port()
+            ),
+            false => format!(
+                "Find the rule of the node that translates the destination to {to} (chain OUTPUT), and exempt the kubelet's connections to pods from it{missed}"
+            ),
+        });
         let show = ["iptables-save -t nat", "nft list ruleset"].map(|show| run_in(case, Some(from), show));
         let fix = fix.run(show);
         let (accepted, fix) = match earlier {
             Some(own) => (
-                format!("{who} accepted an earlier connection, and not pod {pod}"),
+                format!("{who} accepted an earlier connection{instead}"),
                 fix.reword(|text| format!("{text}. Otherwise: {}", own.text)).run(own.commands.iter().cloned()),
             ),
             None => (accepted, fix),
         };
         return other(Scope::Node, format!("{accepted}: the node's own address translation sent it to {to}"), fix);
     }
+    let pod = pod?;
     if netns == from {
         let (device, fix) = own_address(case, netns);
         let words = format!("{accepted}: the node itself has {addr}, too{device}, so no packet left it");
@@ -126,6 +153,19 @@ fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: Option<&Remediat
     ));
     let show = [run_in(case, Some(netns), format!("ip addr show to {addr}"))];
     other(Scope::Network, format!("{accepted}: pod {holder} has {addr}, too"), fix.run(show))
+}
+
+/// The pod on the node's network that was probed, as far as it is known.
+fn on_its_network<'a>(case: &Case<'a>) -> Option<&'a Pod> {
+    case.matched.probed_pod().or_else(|| case.matched.reported_on_node())
+}
+
+/// The node's own address translation sent a connection to the node's address to another namespace, or to a process that
+/// is not the pod's. A hostPort of another pod does that.
+fn leads_away(case: &Case<'_>, pod: Option<&Pod>, read: &Acceptor) -> bool {
+    let processes = &read.processes;
+    let is_others = |pod| !processes.is_empty() && processes.iter().all(|it| is_foreign(case, pod, it));
+    read.to.is_some() && (case.attempt.netns != Some(read.netns) || pod.is_some_and(is_others))
 }
 
 /// Any process of the node may have the port of a pod on its network, and it is not known that it is the pod's.
@@ -142,6 +182,23 @@ fn unknown_on_node(case: &Case<'_>, read: Option<&Acceptor>) -> Option<String> {
     let is_its_own = |it: &AcceptingProcess| listed.is_some() || uid.is_some() && it.pod_uid.as_ref() == uid;
     (!read.processes.iter().any(is_its_own)).then(|| format!("{} has that port", names(case, read)))
 }
+
+/// Several pods on the node's network have a probe on this port, which the server of only one of them can have. Which
+/// probe failed is not known before the kubelet outcome.
+fn shared_by_pods(case: &Case<'_>, read: Option<&Acceptor>) -> Option<String> {
+    let (pods, port) = (case.matched.possible_pods(), case.attempt.flow.dst.port());
+    let names_of: Vec<String> = pods.iter().filter_map(|pod| pod.full_name()).collect();
+    if !case.matched.may_be_on_node() || names_of.len() < 2 || !pods.iter().all(|pod| pod.host_network) {
+        return None;
+    }
+    let all = format!("pods {} want port {port} of the node", names_of.join(" and "));
+    Some(match read.filter(|it| !it.processes.is_empty()) {
+        Some(read) => format!("{all}, and {} has it: which probe failed is not known", names(case, read)),
+        None => format!("{all}, and tracer could not read which process has it"),
+    })
+}
+
+const ONE_SERVER: &str = "Give one of the pods another port: two servers cannot have the same port of the node. If the process that has it failed itself: ";
 
 /// A process with the right address accepted, and is not the probed container's.
 fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
@@ -309,6 +366,64 @@ mod tests {
             assert_has(&verdict.remediation, &["ss -ltnp 'sport = :8080'"]);
             assert_lacks(&verdict.remediation, &["The network from the kubelet to the pod works"]);
         }
+    }
+
+    /// The CNI's hostPort of another pod has the port of a pod on the node's network.
+    #[test]
+    fn a_translation_of_the_node_takes_the_port_of_a_host_network_pod() {
+        let to = Some("10.88.0.7:8080");
+        let known = |stream: &mut Stream| {
+            host_network(stream);
+            stream.last_pods().pods.iter_mut().for_each(|pod| pod.netns = Some(NODE));
+            let (name, uid) = (Some("hostport".into()), Some("u7".into()));
+            let addrs = vec![address("10.88.0.7")];
+            stream.last_pods().pods.push(Pod { name, uid, addrs, netns: Some(POD), ..Pod::default() });
+        };
+        for by in [&[process("nginx", Some("u7"), None)][..], &[]] {
+            let record = reported(known, POD, to, by);
+            assert_eq!((record.verdict.confidence, record.scope), (Confidence::Likely, Some(Scope::Node)));
+            let words = "of pod hostport accepted an earlier connection, and not pod default/web: the node's own address translation sent it to 10.88.0.7:8080";
+            assert_has(&record.verdict.summary, &[words]);
+            let fix = ["Give one of the two another port", "such as that of a hostPort, sends port 8080 of the node"];
+            assert_has(&record.verdict.remediation, &fix);
+        }
+        let of_node = answered(host_network, NODE, Some("127.0.0.1:3128"), &[process("squid", None, None)]);
+        assert_eq!((of_node.cause, of_node.confidence), (Cause::AppStatusFailure, Confidence::Likely));
+        let own = answered(host_network, NODE, Some("127.0.0.1:3128"), &[process("app", Some("u1"), Some("c1"))]);
+        assert_eq!((own.cause, own.confidence), (Cause::AppStatusFailure, Confidence::Proven), "it got to the pod");
+    }
+
+    /// No list of pods, and no kubelet log.
+    #[test]
+    fn without_pods_a_translation_of_the_nodes_own_address_is_named() {
+        let mut stream = Stream::new();
+        stream.links(true, &["10.88.0.2"]).connect().established().answers(404).wait_ms(5).tick();
+        let acceptor = |processes| Acceptor { to: Some(address("10.88.0.7:8080")), netns: POD, processes };
+        let mut by_nginx = stream.clone();
+        let nginx = vec![process("nginx", Some("u7"), None)];
+        by_nginx.pod_sockets(|reading| reading.acceptor = Some(acceptor(nginx)));
+        let verdict = by_nginx.wait_ms(5).tick().verdict();
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Likely));
+        assert_has(&verdict.summary, &["nginx (pid 77) of pod u7 accepted", "address translation sent it to 10.88.0.7"]);
+        assert_lacks(&verdict.summary, &["and not pod"]);
+        stream.pod_sockets(|reading| reading.acceptor = Some(Acceptor { to: None, netns: NODE, processes: vec![] }));
+        assert_eq!(stream.wait_ms(5).tick().verdict().confidence, Confidence::Proven, "no translation");
+    }
+
+    /// A rolling update, or two replicas: which of the two was probed is not known.
+    #[test]
+    fn two_host_network_pods_that_want_one_port_are_both_named() {
+        let both = |stream: &mut Stream| {
+            host_network(stream);
+            let pods = &mut stream.last_pods().pods;
+            let second = Pod { name: Some("web-2".into()), uid: Some("u3".into()), ..pods[0].clone() };
+            pods.push(second);
+        };
+        let verdict = answered(both, NODE, None, &[process("app", Some("u1"), Some("c1"))]);
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Likely));
+        let words = "pods default/web and default/web-2 want port 8080 of the node, and app (pid 77) of container app of pod default/web has it: which probe failed is not known";
+        assert_has(&verdict.summary, &[words]);
+        assert_has(&verdict.remediation, &["Give one of the pods another port"]);
     }
 
     /// Only the kubelet's line names the pod. tracer finds the pods themselves by their cgroups.

@@ -247,7 +247,7 @@ fn is_failure(attempt: &Attempt, node: &Node, observation: &Observation) -> bool
 /// The same of a pod on the node's network. Any process of the node may have accepted the connection.
 fn is_failure_on_node(attempt: &Attempt, node: &Node, observation: &Observation) -> bool {
     let fails = attempt.established.is_some() && fails(attempt, node, observation);
-    fails && Matched::new(attempt, node).may_be_on_node()
+    fails && accepted_on_node(attempt, node)
 }
 
 fn fails(attempt: &Attempt, node: &Node, observation: &Observation) -> bool {
@@ -258,10 +258,9 @@ fn fails(attempt: &Attempt, node: &Node, observation: &Observation) -> bool {
     fails && attempt.prober
 }
 
-/// The attempt can be a probe of a listed pod on the node's network, at an address of the node.
+/// The attempt can be a probe of a pod on the node's network, at an address of the node.
 pub(super) fn accepted_on_node(attempt: &Attempt, node: &Node) -> bool {
-    let matched = Matched::new(attempt, node);
-    matched.probed_pod().is_some() && matched.may_be_on_node()
+    Matched::new(attempt, node).may_be_on_node()
 }
 
 /// The sockets of the pod may show why this attempt failed, or which process answered it.

@@ -261,10 +261,11 @@ impl Node {
     }
 
     /// The last reading of the sockets of a target's pod, unless the pod has ended since. Without a hook for the end of
-    /// namespaces, the list of pods shows if another pod has the address now.
+    /// namespaces, the list of pods shows if another pod has the address now. For an address of the prober's own, the
+    /// namespace that was read is that of the process that accepts: an address translation may lead to any.
     pub fn pod_sockets(&self, from: Netns, target: SocketAddr) -> Option<(u64, &PodSockets)> {
         let holder = self.pods.netns_at(target.ip());
-        let is_same = |reading: &PodSockets| holder.is_none_or(|netns| reading.netns == Some(netns));
+        let is_same = |reading: &PodSockets| holder.is_none_or(|netns| netns == from || reading.netns == Some(netns));
         let has_ended = |reading: &PodSockets| reading.netns.is_some_and(|netns| self.has_ended(netns));
         self.targets.sockets(from, target).filter(|(_, reading)| !has_ended(reading) && is_same(reading))
     }
