@@ -25,7 +25,7 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     }
     let (ended, _) = attempt.ended?;
     let began = match case.matched.expects_http() {
-        Some(true) => endless_body(case).unwrap_or_else(|| describe_answer(case)),
+        Some(true) => endless_answer(case).unwrap_or_else(|| describe_answer(case)),
         _ => "answered the handshake".to_owned(),
     };
     let summary = format!(
@@ -38,14 +38,20 @@ fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)).rests_on_lost_packet())
 }
 
-/// The head of the answer came within a tenth of the timeout: only its body did not come, or not all of it.
-fn endless_body(case: &Case<'_>) -> Option<String> {
+/// A status line came within a tenth of the timeout, and the rest did not end. Only the kubelet's words show whether the
+/// head had ended.
+fn endless_answer(case: &Case<'_>) -> Option<String> {
     let (time, answer) = case.attempt.answer().filter(|(_, answer)| !answer.is_interim())?;
     let (after, status) = (time.saturating_sub(case.attempt.started), answer.status?);
     let bytes = case.attempt.received().unwrap_or_default();
+    let part = match case.attempt.kubelet() {
+        Some((_, it)) if it.reason == ProbeOutput::TimeoutInBody => "its body",
+        Some((_, it)) if it.output.as_deref().is_some_and(|it| it.contains("while awaiting headers")) => "its head",
+        _ => "it",
+    };
     (after <= timeout_ns(case) / 10).then(|| {
         format!(
-            "sent the head of its answer after {} (status {status}), but its body did not end in time ({bytes} bytes in all)",
+            "began its answer after {} (status {status}), but {part} did not end in time ({bytes} bytes in all)",
             ms(after)
         )
     })
@@ -73,7 +79,7 @@ fn unfinished(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let handshake = has_handshake(case);
-    let begun = || endless_body(case).unwrap_or_else(|| "began to answer, but did not finish in time".to_owned());
+    let begun = || endless_answer(case).unwrap_or_else(|| "began to answer, but did not finish in time".to_owned());
     let what = match reported.reason {
         ProbeOutput::TimeoutInBody => begun(),
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
@@ -135,11 +141,11 @@ fn fix(case: &Case<'_>) -> Remediation {
             "Raise the timeout of {client} above the target's real latency, give the target more CPU, or make the answer independent of slow work"
         )
     });
-    let endless = endless_body(case).is_some();
-    with_log(case, if endless { fix.reword(|text| format!("{END_BODY}{text}")) } else { fix })
+    let endless = endless_answer(case).is_some();
+    with_log(case, if endless { fix.reword(|text| format!("{END_ANSWER}{text}")) } else { fix })
 }
 
-const END_BODY: &str = "Let the health path end its body: its Content-Length is larger than the body, or it is a stream. If the body is only slow: ";
+const END_ANSWER: &str = "Let the health path end its answer: no empty line ends its head, its Content-Length is larger than the body, or it is a stream. If the answer is only slow: ";
 
 /// A prober that waited for an answer in vain.
 pub(super) struct Wait {
@@ -328,6 +334,20 @@ mod tests {
         assert_has(&own.summary, &["then no link on the node had the target's address"]);
     }
 
+    /// A status line comes at once, and nothing else. The kubelet's words show which part did not end.
+    #[test]
+    fn the_part_of_the_answer_that_did_not_end_is_that_of_the_kubelet_outcome() {
+        let reported = |reason: ProbeOutput, words: &str| {
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
+            stream.answer(AnswerKind::Http, Some(200)).wait_ms(1_000).kubelet_with(reason, |it| it.output = Some(words.into()));
+            stream.closes_quiet((100, 101, 28), 999_000_000).wait_ms(5).tick().last_verdict().summary.clone()
+        };
+        let awaiting = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
+        assert_has(&reported(ProbeOutput::Timeout, awaiting), &["(status 200), but its head did not end in time"]);
+        let reading = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
+        assert_has(&reported(ProbeOutput::TimeoutInBody, reading), &["(status 200), but its body did not end in time"]);
+    }
+
     /// The head of the answer comes at once, and the body never.
     #[test]
     fn an_unfinished_answer_at_the_timeout_is_slow() {
@@ -340,14 +360,14 @@ mod tests {
         };
         let decided = |status, lasted_ms, quiet_ms| decided_after(0, status, lasted_ms, quiet_ms);
         for (head_ms, words) in [
-            (90, "sent the head of its answer after 90.0 ms (status 200), but its body did not end in time"),
+            (90, "began its answer after 90.0 ms (status 200), but it did not end in time"),
             (110, "began to answer after 110.0 ms, status 200"),
         ] {
             let (causes, verdict) = decided_after(head_ms, 200, 1_000, 800);
             assert_eq!(causes, ["slow_response"]);
             let (summary, fix) = verdict.expect("a verdict");
             assert_has(&summary, &[words, "141 bytes in all"]);
-            assert_eq!(fix.text.starts_with("Let the health path end its body"), head_ms < 100);
+            assert_eq!(fix.text.starts_with("Let the health path end its answer"), head_ms < 100);
         }
         assert!(decided(200, 1_000, 1).0.is_empty(), "it got its answer just before its timeout");
         assert!(decided(200, 600, 599).0.is_empty(), "the prober was stopped");
