@@ -109,21 +109,16 @@ fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: Option<&Remediat
             None => return None,
         },
     };
-    let pod = match pod {
-        Some(pod) => Some(pod.full_name()?),
-        None => None,
-    };
+    let pod = pod.and_then(Pod::full_name);
     let instead = pod.as_ref().map(|pod| format!(", and not pod {pod}")).unwrap_or_default();
     let accepted = format!("{who} accepted the connection{instead}");
     let other = |scope, words, fix| Some(Other { cause: None, scope, words, fix });
     if let Some(to) = read.and_then(|it| it.to) {
-        let missed = match &pod {
-            Some(pod) => format!(". The process in pod {pod} did not get the request"),
-            None => String::new(),
-        };
+        let missed = pod.as_ref().map(|pod| format!(". The process in pod {pod} did not get the request"));
+        let missed = missed.unwrap_or_default();
         let fix = Remediation::from(match on_node {
             true => format!(
-                "Give one of the two another port: a rule of the node (chain OUTPUT of table nat), such as that of a hostPort, sends port {} of the node to {to}{missed}",
+                "Give one of the two another port. A rule of the node, such as that of a hostPort, sends port {} of the node to {to} (chain OUTPUT of table nat){missed}",
                 case.attempt.flow.dst.port()
             ),
             false => format!(
