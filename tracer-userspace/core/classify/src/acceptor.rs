@@ -399,7 +399,10 @@ mod tests {
         by_nginx.pod_sockets(|reading| reading.acceptor = Some(acceptor(nginx)));
         let verdict = by_nginx.wait_ms(5).tick().verdict();
         assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Likely));
-        assert_has(&verdict.summary, &["nginx (pid 77) of pod u7 accepted", "address translation sent it to 10.88.0.7"]);
+        assert_has(
+            &verdict.summary,
+            &["nginx (pid 77) of pod u7 accepted", "address translation sent it to 10.88.0.7"],
+        );
         assert_lacks(&verdict.summary, &["and not pod"]);
         stream.pod_sockets(|reading| reading.acceptor = Some(Acceptor { to: None, netns: NODE, processes: vec![] }));
         assert_eq!(stream.wait_ms(5).tick().verdict().confidence, Confidence::Proven, "no translation");

@@ -1,6 +1,6 @@
 //! The target took the request, and gave no answer, or not all of it, before the prober closed.
 
-use super::super::giving_up::{closed_late, is_timeout, round_trip_ns, timeout_ns};
+use super::super::giving_up::{closed_at_a_second, closed_late, is_timeout, round_trip_ns, timeout_ns};
 use super::super::serving;
 use super::super::sidecar;
 use super::*;
@@ -203,7 +203,8 @@ const REQUEST_SENT_LATE: &str = " since the request; most of the time had passed
 /// nothing shows that its timeout was over. The kernel closes the sockets of a prober that ends in the same way.
 fn prober_late(case: &Case<'_>) -> &'static str {
     let soon = case.attempt.lasted().is_some_and(|lasted| lasted < timeout_ns(case) / 10 * 9);
-    let has_timed_out = case.matched.timeout_s().is_some() || is_timeout(case) || case.matched.ended_at_a_timeout();
+    let at_timeout = || case.matched.ended_at_a_timeout() || closed_at_a_second(case);
+    let has_timed_out = case.matched.timeout_s().is_some() || is_timeout(case) || at_timeout();
     match soon {
         _ if closed_late(case) => PROBER_LATE,
         _ if !has_timed_out => TIMEOUT_UNKNOWN,
@@ -339,7 +340,10 @@ mod tests {
     fn the_part_of_the_answer_that_did_not_end_is_that_of_the_kubelet_outcome() {
         let reported = |reason: ProbeOutput, words: &str| {
             let mut stream = Stream::new().http_readiness().connect().established().clone();
-            stream.answer(AnswerKind::Http, Some(200)).wait_ms(1_000).kubelet_with(reason, |it| it.output = Some(words.into()));
+            stream
+                .answer(AnswerKind::Http, Some(200))
+                .wait_ms(1_000)
+                .kubelet_with(reason, |it| it.output = Some(words.into()));
             stream.closes_quiet((100, 101, 28), 999_000_000).wait_ms(5).tick().last_verdict().summary.clone()
         };
         let awaiting = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
@@ -500,7 +504,8 @@ mod tests {
             let words = verdict.summary.ends_with(&super::TIMEOUT_UNKNOWN[2..]);
             (verdict.cause.name(), verdict.confidence, words)
         };
-        assert_eq!(decided(|_| (), 2_007), ("slow_response", Confidence::Likely, true));
+        assert_eq!(decided(|_| (), 2_350), ("slow_response", Confidence::Likely, true));
+        assert_eq!(decided(|_| (), 2_007), ("slow_response", Confidence::Proven, false), "timeouts are whole seconds");
         let two: fn(&mut Stream) = |stream| _ = stream.http_readiness().like_liveness_too(10);
         assert_eq!(decided(two, 2_230), ("slow_response", Confidence::Likely, true));
         assert_eq!(decided(two, 1_002), ("slow_response", Confidence::Proven, false), "at the shorter one");
