@@ -10,7 +10,7 @@ use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
 use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
-use tracer_model::event::ConnId;
+use tracer_model::event::{ConnId, ResetSent};
 use tracer_model::record::{Body, Cause, Outcome};
 
 /// If one address of `localhost` refuses, the prober tries the other one at once. A busy prober takes up to this long.
@@ -20,6 +20,8 @@ const OTHER_ADDRESS_NS: u64 = 100_000_000;
 const LINE_NS: u64 = 20_000_000;
 /// How often the core searches for pending verdicts on attempts that the correlator has dropped.
 const SWEEP_EVERY_NS: u64 = 1_000_000_000;
+/// A SYN without an answer is sent again after one second (`TCP_TIMEOUT_INIT`), and a little for the timer.
+const SYN_AGAIN_NS: u64 = 1_200_000_000;
 
 /// Until when an attempt that seems to have failed may still succeed.
 #[derive(Clone, Copy, Debug)]
@@ -81,15 +83,26 @@ impl Core {
         self.verdicts.emit(conn, record, out);
     }
 
-    /// Emits the pending verdicts on attempts that the correlator has dropped: nobody will see their ends.
+    /// Emits the pending verdicts on attempts that the correlator has dropped, and on those that lack their end: nobody
+    /// will see it.
     pub(super) fn release_forgotten(&mut self, now: u64, out: &mut Vec<Decision>) {
         if now < self.next_sweep {
             return;
         }
         self.next_sweep = now.saturating_add(SWEEP_EVERY_NS);
-        let forgotten = |conn: &ConnId| self.correlator.get(*conn).is_none();
+        let forgotten = |conn: &ConnId| self.correlator.get(*conn).is_none_or(|it| self.lacks_end(it, now));
         let forgotten: Vec<ConnId> = self.verdicts.pending().filter(forgotten).collect();
         forgotten.into_iter().for_each(|conn| self.emit_pending(conn, out));
+    }
+
+    /// Events were lost, and a RST answered the SYN. The prober did not send its SYN again, so the RST arrived.
+    fn lacks_end(&self, attempt: &Attempt, now: u64) -> bool {
+        let refuses = |r: &ResetSent| r.no_socket && r.answered.is_syn() && r.flow.src == attempt.flow.dst;
+        let refused = attempt.resets_sent().filter(|(_, reset)| refuses(reset)).last();
+        let is_over =
+            |at: u64| !attempt.syns_sent_again().any(|again| again > at) && at.saturating_add(SYN_AGAIN_NS) < now;
+        let is_open = attempt.established.is_none() && attempt.ended.is_none();
+        is_open && refused.is_some_and(|(at, _)| is_over(at)) && self.node.lost_between(attempt.started, now) > 0
     }
 
     /// The run ends: emits all pending verdicts.
@@ -154,6 +167,19 @@ mod tests {
         fill(stream.again(8).connect().refused());
         let verdicts = stream.verdicts().split_off(before);
         (verdicts.len(), verdicts.last().and_then(|it| it.probe.as_ref()?.probe_type))
+    }
+
+    /// Under load. Without the RST that arrived and the end of the attempt, nothing else shows that it is over.
+    #[test]
+    fn a_refusal_is_emitted_if_the_end_of_its_attempt_was_lost() {
+        let emitted = |stream: &mut Stream| {
+            let emitted = stream.wait_ms(10_000).tick().verdicts_before_the_end();
+            emitted.iter().map(|it| it.verdict.cause.name()).collect::<Vec<_>>()
+        };
+        let refused = || Stream::new().http_readiness().connect().reset_sent(SYN, true, None).wait_ms(5).tick().clone();
+        assert_eq!(emitted(refused().lost(2)), ["connection_refused"]);
+        assert!(emitted(refused().wait_ms(1_000).syn_again().lost(2)).is_empty(), "the RST did not arrive");
+        assert!(emitted(refused().wait_ms(1_000).lost(2).established()).is_empty());
     }
 
     #[test]
