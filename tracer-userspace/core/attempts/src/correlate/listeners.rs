@@ -26,6 +26,8 @@ struct Port {
     last: (u64, Listen),
     /// The last begin. Listeners of other processes may have ended since.
     begin: Option<(u64, Listen)>,
+    /// How many listeners began while tracer watched, and have not ended.
+    open: usize,
     /// The last ends, oldest first. A listener can come back within a millisecond, and several can end together.
     ends: VecDeque<(u64, Listen)>,
 }
@@ -69,12 +71,18 @@ impl Listeners {
         let event = (since.unwrap_or(time), listen.clone());
         if self.ports.get_mut(&key).is_none() {
             let first = listen.begins.then(|| event.clone());
-            self.ports.insert(key, Port { first, last: event.clone(), begin: None, ends: VecDeque::new() });
+            self.ports.insert(key, Port { first, last: event.clone(), begin: None, open: 0, ends: VecDeque::new() });
         }
         if let Some(port) = self.ports.get_mut(&key) {
             match listen.begins {
-                true => port.begin = Some(event.clone()),
-                false => port.add_end(time, listen),
+                true => {
+                    port.begin = Some(event.clone());
+                    port.open += 1;
+                }
+                false => {
+                    port.add_end(time, listen);
+                    port.open = port.open.saturating_sub(1);
+                }
             }
             port.last = event;
         }
@@ -102,9 +110,16 @@ impl Listeners {
     }
 
     /// Another process that had begun to listen for this target shortly before this end, and has not stopped. The process
-    /// may have handed the port over to it (SO_REUSEPORT).
-    pub fn successor(&self, (at, ended): &(u64, Listen), dst: SocketAddr) -> Option<&(u64, Listen)> {
-        let begins = self.at(ended.netns, dst).filter_map(|it| it.begin.as_ref());
+    /// may have handed the port over to it (SO_REUSEPORT). `all_known`: the begins of all listeners there were seen. If
+    /// none of them is left, a worker has ended the listener that it inherited.
+    pub(super) fn successor(
+        &self,
+        (at, ended): &(u64, Listen),
+        dst: SocketAddr,
+        all_known: bool,
+    ) -> Option<&(u64, Listen)> {
+        let left = self.at(ended.netns, dst).filter(|it| it.open > 0 || !all_known);
+        let begins = left.filter_map(|it| it.begin.as_ref());
         let is_recent = |began: u64| began < *at && *at - began < HANDOVER_NS;
         let others = begins.filter(|(began, it)| it.actor.pid != ended.actor.pid && is_recent(*began));
         let next @ (began, listen) = others.max_by_key(|(began, _)| *began)?;

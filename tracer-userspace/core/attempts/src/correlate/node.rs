@@ -235,6 +235,11 @@ impl Node {
         self.listeners.ends_at(netns, attempt.flow.dst).filter(move |(time, _)| *time >= from)
     }
 
+    /// The process that may have taken the port over; see [`Listeners::successor`].
+    pub fn successor(&self, end: &(u64, Listen), dst: SocketAddr) -> Option<&(u64, Listen)> {
+        self.listeners.successor(end, dst, self.namespaces.made(end.1.netns).is_some())
+    }
+
     /// The processes that were killed for lack of memory between two times, and when.
     pub fn killed_between(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, &Actor)> {
         let all = self.killed.range(..).map(|(_, (time, victim))| (*time, victim));

@@ -100,7 +100,7 @@ pub(super) fn process_ended_text(case: &Case<'_>, end: &(u64, Listen)) -> String
 
 /// A process that hands its port over to another one stops to listen, and may run on.
 pub(super) fn why_ended(case: &Case<'_>, end: &(u64, Listen)) -> String {
-    match case.node.listeners.successor(end, case.attempt.flow.dst) {
+    match case.node.successor(end, case.attempt.flow.dst) {
         None => "it exited, crashed or was stopped".to_owned(),
         Some((began, next)) => format!(
             "it exited, crashed, was stopped, or handed the port over to {}, which began to listen there {} before",

@@ -284,7 +284,7 @@ fn fix_of(reset: &ResetSent, is_ended: bool) -> Fix {
 fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) -> Remediation {
     let reset = sent.map(|(_, reset)| reset);
     let end = sent.and_then(|(time, reset)| listener_end(case, time, reset));
-    let successor = end.and_then(|end| case.node.listeners.successor(end, case.attempt.flow.dst));
+    let successor = end.and_then(|end| case.node.successor(end, case.attempt.flow.dst));
     let handed_over = if successor.is_some() { HANDED_OVER } else { "" };
     let who = reset.and_then(|reset| reset.actor.as_ref());
     let who = who.map_or_else(|| "the target".to_owned(), ToString::to_string);
@@ -590,6 +590,22 @@ mod tests {
             assert_ends(&other.summary, "it exited, crashed or was stopped");
             assert_lacks(&other.remediation, &["tcp_migrate_req"]);
         }
+    }
+
+    /// A worker closes the listener of its master last.
+    #[test]
+    fn a_master_that_ended_with_its_worker_is_no_successor() {
+        let decided = |masters: u32| {
+            let mut stream = Stream::new().netns_made(POD).wait_ms(1_000).clone();
+            for pid in 10..10 + masters {
+                stream.process_listens_on(pid, POD, address("0.0.0.0:8080"), true).wait_ms(1_000);
+            }
+            stream.connect().established().process_listens_on(99, POD, address("0.0.0.0:8080"), false);
+            stream.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason = Some("TCP_STATE".into());
+            stream.reset_received(TcpState::Established, 0).verdict().summary
+        };
+        assert_ends(&decided(1), "it exited, crashed or was stopped");
+        assert_has(&decided(2), &["or handed the port over to app (pid 11)"]);
     }
 
     /// A process that ends before it has read the request. A supervisor starts it again at once.
