@@ -156,9 +156,11 @@ fn sender(case: &Case<'_>, reset: &ResetSent, ended: Option<&(u64, Listen)>) -> 
 }
 
 /// Who closed or destroyed the socket. The kernel gives other reasons to a RST of its timers (`tcp_keepalive_timer`,
-/// `tcp_out_of_resources`). These run in the context of any process.
-fn closer(reset: &ResetSent) -> Option<&Actor> {
-    reset.actor.as_ref().filter(|_| !is_open(reset) || matches!(reset.reason.as_deref(), Some("TCP_STATE") | None))
+/// `tcp_out_of_resources`), except to that of an orphan in FIN_WAIT2; the prober is in CLOSE_WAIT then. Timers run in the
+/// context of any process. That of the idle task, pid 0, is always the kernel itself.
+pub(in super::super) fn closer(reset: &ResetSent) -> Option<&Actor> {
+    let by_process = !is_open(reset) || matches!(reset.reason.as_deref(), Some("TCP_STATE") | None);
+    reset.actor.as_ref().filter(|actor| by_process && actor.pid != 0)
 }
 
 /// A close sets the state to CLOSE before it sends a RST (`__tcp_close`, `tcp_disconnect`).
@@ -303,7 +305,8 @@ fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) ->
 
 fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
     let netns = reset.netns.map(|inum| enrich::netns_ref(inum, case.node));
-    Some(Culprit::of(closer(reset)?, "reset", netns, time))
+    let closer = closer(reset).filter(|_| !may_be_by_timer(reset))?;
+    Some(Culprit::of(closer, "reset", netns, time))
 }
 
 #[cfg(test)]
@@ -364,12 +367,19 @@ mod tests {
         assert_has(&fix, &["destroys sockets of the target"]);
         assert_eq!((confidence, named), (Confidence::Proven, true));
         assert_ends(&decided(TcpState::Close, Some("TCP_STATE")).0, "closed it with SO_LINGER 0");
-        let (summary, _, confidence, _) = decided(TcpState::CloseWait, None);
+        let (summary, _, confidence, named) = decided(TcpState::CloseWait, None);
         assert_ends(&summary, "destroyed its socket (SOCK_DESTROY), or its kernel gave it up");
-        assert_eq!(confidence, Confidence::Likely);
+        assert_eq!((confidence, named), (Confidence::Likely, false));
         let (summary, _, _, named) = decided(TcpState::Established, Some("TCP_KEEPALIVE_TIMEOUT"));
         assert_ends(&summary, "; its kernel gave it up, kernel reason TCP_KEEPALIVE_TIMEOUT");
         assert!(!named);
+        let mut idle = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
+        let sent = idle.reset_sent(TcpFlags(0), false, Some("swapper/0")).last_reset_sent();
+        sent.state = Some(TcpState::Established);
+        sent.actor.iter_mut().for_each(|actor| actor.pid = 0);
+        let found = idle.verdicts().remove(0);
+        assert_ends(&found.verdict.summary, "; its kernel gave it up");
+        assert!(found.culprit.is_none());
     }
 
     /// kube-proxy's rules for the NodePort took packets that conntrack did not know.
