@@ -16,7 +16,7 @@ use super::phrases::{in_namespace, run_in};
 use super::reject_answer::RejectAnswer;
 use tracer_common::names::Hook;
 use tracer_model::event::{
-    FirewallRule, Icmp, NodePorts, PacketDrop, ProxyMode, RuleVerdict, TcpFlags, TcpState, Tracked,
+    FirewallRule, Icmp, NodePorts, PacketDrop, ProxyMode, ResetReceived, RuleVerdict, TcpFlags, TcpState, Tracked,
 };
 use tracer_model::record::{Cause, Command, Confidence, Evidence, Remediation};
 
@@ -100,19 +100,23 @@ fn by_error<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
 }
 
 /// A rule rejected a segment of an established connection: the request, or a bare acknowledgement before it. It dropped
-/// the segment and answered with an ICMP error, or with a RST that no stack of this node sent.
+/// the segment and answered with an ICMP error, or with a RST that no stack of this node sent. Bytes that came before a
+/// rejected acknowledgement may be the whole answer.
 fn rejected_request<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let attempt = case.attempt;
     let request = |d: &PacketDrop| !d.flags.is_syn() && !d.flags.is_rst() && outbound(case, d) && is_netfilter(d);
     let mut drops = attempt.drops().filter(|(_, d)| request(d));
     drops.find_map(|drop| {
         let with = |at: u64| at.abs_diff(drop.0) < REQUEST_ANSWER_NS;
+        let failed = drop.1.flags.has_data() || case.matched.failed() || attempt.kubelet().is_some();
+        let cuts = |r: &ResetReceived| failed || r.bytes_received.is_none_or(|bytes| bytes == 0);
         // The event of the sender comes after that of the receiver: only a settled attempt shows that there is none.
         let maybe_by_stack = !case.settled || attempt.resets_sent().any(|(_, r)| r.flow.src == attempt.flow.dst);
-        let reset =
-            attempt.reset_received().filter(|(at, r)| r.state == TcpState::Established && with(*at) && !maybe_by_stack);
+        let of_it = |(at, r): &(u64, &ResetReceived)| r.state == TcpState::Established && with(*at) && cuts(r);
+        let reset = attempt.reset_received().filter(|it| of_it(it) && !maybe_by_stack);
         let unreachable = |(at, i): &(u64, &Icmp)| with(*at) && !i.flags.is_syn() && is_unreachable(i);
-        let icmp = || attempt.icmp().find(unreachable).filter(|_| attempt.failed_by_itself());
+        let fails = attempt.failed_by_itself() && (drop.1.flags.has_data() || !attempt.request_taken());
+        let icmp = || attempt.icmp().find(unreachable).filter(|_| fails);
         let (evidence, answer) = match reset {
             Some((at, reset)) => (of_reset_received(at, reset), RejectAnswer::Rst),
             None => icmp().map(|(at, icmp)| (of_icmp(at, icmp), RejectAnswer::of(icmp)))?,
@@ -230,7 +234,7 @@ const ANSWER_AND_IPVS_HOOKS: &[Hook] = &[Hook::TcpReceiveReset, Hook::IcmpSend, 
 pub(super) const IPVS_LINK: &str = "kube-ipvs0";
 
 /// kube-proxy keeps Services of this node in IPVS.
-fn runs_ipvs(case: &Case<'_>) -> bool {
+pub(super) fn runs_ipvs(case: &Case<'_>) -> bool {
     let device = |netns| case.node.links.get(&netns).is_some_and(|links| links.iter().any(|l| l.name == IPVS_LINK));
     let has_some = |table: &NodePorts| !table.ports.is_empty() || !table.without_backend.is_empty();
     case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)

@@ -95,6 +95,23 @@ mod tests {
         assert_eq!(stream.decided(), ("firewall_reject", Confidence::Proven));
     }
 
+    #[test]
+    fn a_rejected_acknowledgement_after_the_answer_is_no_failure() {
+        let mut stream = Stream::new().http_readiness().connect().established().clone();
+        stream.answer(AnswerKind::Http, Some(200)).filtered(TcpFlags(0x10), POD);
+        stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)]));
+        stream.reset_received(TcpState::Established, 200);
+        stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 200)).settles();
+        assert!(stream.causes().is_empty(), "{:?}", stream.causes());
+        let acknowledged = |flags: TcpFlags| {
+            let mut stream = Stream::new().http_readiness().connect().established().filtered(flags, POD).clone();
+            stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Reject)])).icmp(3, 3).last_icmp().flags = flags;
+            stream.wait_ms(1_000).closes((100, 101, 0)).settles().verdict().cause.name()
+        };
+        assert_eq!(acknowledged(TcpFlags(0x18)), "firewall_reject");
+        assert_eq!(acknowledged(TcpFlags(0x10)), "slow_response", "the request got through");
+    }
+
     /// fail2ban on the node has banned the pod's address: its rules reject all packets from there.
     #[test]
     fn a_rejected_answer_of_the_target_names_what_the_target_gets() {
