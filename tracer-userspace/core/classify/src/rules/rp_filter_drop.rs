@@ -48,10 +48,12 @@ fn may_lack_route(case: &Case<'_>, drop: &PacketDrop) -> bool {
 }
 
 /// The packet was dropped in another namespace, and no reading since the start shows whether there is a route back. A
-/// reading that began before the start was asked for by another attempt, perhaps before the route was lost.
+/// reading that began before the start was asked for by another attempt, perhaps before the route was lost. One without
+/// a namespace saw nothing of the pod.
 fn is_unread(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let began = case.attempt.started.saturating_add(INSPECTION_NS);
-    drop.netns != case.attempt.netns && inspected(case).is_none_or(|(time, _)| time <= began)
+    let shows = |(time, reading): (u64, &Inspection)| reading.netns.is_some() && time > began;
+    drop.netns != case.attempt.netns && !inspections(case).any(shows)
 }
 
 /// The filter may have dropped the packet. Before 5.17 only the function is known.
@@ -284,6 +286,9 @@ mod tests {
         let (proven, likely) = (("rp_filter_drop", Confidence::Proven), ("rp_filter_drop", Confidence::Likely));
         assert_eq!((decided(50, POD, false), decided(50, POD, true)), (likely, likely), "read for another attempt");
         assert_eq!((decided(200, POD, true), decided(50, NODE, false)), (proven, proven));
+        let mut unsure = Stream::new().connect().drop_on(SYN, "IP_RPFILTER", POD, None).wait_ms(200).clone();
+        unsure.inspection(|reading| reading.netns = None);
+        assert_eq!(unsure.gives_up().last_decided(), likely, "it saw nothing of the pod");
     }
 
     #[test]
