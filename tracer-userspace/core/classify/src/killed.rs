@@ -11,6 +11,7 @@ use super::kubectl::{with_log, with_logs};
 use super::phrases::ms;
 use super::rules::closed_without_answer::listeners_ended;
 use super::rules::connection_refused::last_listener;
+use super::rules::mid_stream_rst;
 use tracer_common::names::Hook;
 use tracer_model::event::Actor;
 use tracer_model::record::{Cause, Command, Confidence, Remediation, Scope};
@@ -66,15 +67,16 @@ fn is_of_server(case: &Case<'_>, victim: &Actor, until: u64) -> bool {
     closers(case, until).contains(&victim.pid) || is_same() || is_only(case)
 }
 
-/// The pod has one container. A worker may still have a cgroup of its own, below the container's.
+/// The pod has one container, apart from ephemeral ones, which are not in the list. A worker may still have a cgroup of
+/// its own, below the container's.
 fn is_only(case: &Case<'_>) -> bool {
     case.matched.probed_pod().is_some_and(|pod| pod.containers.len() == 1)
 }
 
-/// The processes that are known to have closed: those that sent a RST, else those that closed a listener.
+/// The processes of the target that are known to have closed: those that sent a RST, else those that closed a listener.
 fn closers(case: &Case<'_>, until: u64) -> Vec<u32> {
-    let resets = case.attempt.resets_sent().filter_map(|(_, reset)| reset.actor.as_ref()).map(|actor| actor.pid);
-    let resets: Vec<u32> = resets.collect();
+    let resets = case.attempt.resets_sent().filter(|(_, reset)| reset.flow.src == case.attempt.flow.dst);
+    let resets: Vec<u32> = resets.filter_map(|(_, reset)| mid_stream_rst::closer(reset)).map(|it| it.pid).collect();
     match resets.is_empty() {
         true => listeners_ended(case, until).map(|(_, listen)| listen.actor.pid).collect(),
         false => resets,
@@ -140,6 +142,13 @@ mod tests {
 
     fn ends(stream: &mut Stream) {
         stream.listens(NODE, 8080, false).server_closes((100, 101, 1));
+    }
+
+    fn ends_and_prober_resets(stream: &mut Stream) {
+        let sent = stream.listens(NODE, 8080, false).reset_sent(TcpFlags(0), false, Some("kubelet")).last_reset_sent();
+        sent.flow = sent.flow.reversed();
+        sent.actor.iter_mut().for_each(|actor| actor.pid = 1);
+        stream.server_closes((100, 101, 1));
     }
 
     fn ends_with_another(stream: &mut Stream) {
@@ -217,6 +226,7 @@ mod tests {
         let named = |ends| decided(of_node, (99, Some(NODE)), ends).summary;
         assert_has(&named(ends_with_another), &["; worker (pid 99) was killed for lack of memory"]);
         assert_lacks(&named(ends_long_before), &["memory"]);
+        assert_has(&named(ends_and_prober_resets), &["; worker (pid 99) was killed for lack of memory"]);
     }
 
     /// No probe was open when the container was killed.

@@ -17,7 +17,7 @@ mod host_isolated_link;
 mod kubelet_delayed;
 mod loopback_down;
 mod mesh_redirect;
-mod mid_stream_rst;
+pub(super) mod mid_stream_rst;
 mod missing_node_prerequisite;
 mod mtu_blackhole;
 mod neighbour_failure;
