@@ -247,6 +247,15 @@ mod tests {
         assert_eq!(summary("nat", "10.96.0.33:80", 3_601_000), (false, false), "the proxy has put them back");
     }
 
+    #[test]
+    fn in_ipvs_mode_no_rule_has_the_address_of_a_service() {
+        let mut stream = Stream::to("10.96.0.33:80");
+        stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.33")]).node_port(ProxyMode::Ipvs, 40_001, &[]);
+        stream.flushed(FlushedRules::Nftables { family: "ip".into(), table: "nat".into(), replaced: true });
+        let fix = stream.wait_ms(5_000).connect().gives_up().verdict().remediation;
+        assert_has(&fix, &["ipvsadm -Ln"]);
+    }
+
     /// A container of another engine, or a pod of a node in a container, has rules of its own on its way.
     #[test]
     fn only_a_connect_through_the_flushed_table_shows_that_the_service_is_back() {

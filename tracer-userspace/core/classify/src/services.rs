@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::case::Case;
 use super::finding::Finding;
 use super::kubectl;
-use super::netfilter::IPVS_LINK;
+use super::netfilter::{IPVS_LINK, runs_ipvs};
 use super::phrases::run_in;
 use tracer_attempts::correlate::node_ports::LostNodePorts;
 use tracer_model::event::{Flow, Netns, NodePort, ProxyMode, Service};
@@ -138,9 +138,9 @@ pub(super) fn lost_node_port<'a>(case: &Case<'a>) -> Option<(&'a LostNodePorts, 
     case.node.node_ports.lost_at(case.node.netns()?, dst).filter(|_| is_of_node(case, dst.ip()))
 }
 
-/// In nftables mode kube-proxy checks once an hour whether its rules are there, and in its iptables mode a part of them.
 const RESTART: &str = "restart kube-proxy on this node: at its start it writes all its rules";
 
+/// In nftables mode kube-proxy checks once an hour whether its rules are there, and in its iptables mode a part of them.
 fn restart_proxy() -> Remediation {
     Remediation::from(format!("If the Service still has that port, {RESTART}")).run(show_proxies())
 }
@@ -157,9 +157,11 @@ pub(super) fn restart_proxy_first(case: &Case<'_>, fix: Remediation) -> Remediat
         .run(show_proxies())
 }
 
-fn show_rules_for(case: &Case<'_>, addr: IpAddr) -> [Command; 2] {
-    [format!("iptables-save -t nat | grep -F {addr}"), format!("nft list ruleset | grep -F {addr}")]
-        .map(|command| run_in(case, case.node.netns(), command))
+fn show_rules_for(case: &Case<'_>, addr: IpAddr) -> impl Iterator<Item = Command> {
+    let in_rules =
+        || vec![format!("iptables-save -t nat | grep -F {addr}"), format!("nft list ruleset | grep -F {addr}")];
+    let commands = if runs_ipvs(case) { vec!["ipvsadm -Ln".to_owned()] } else { in_rules() };
+    commands.into_iter().map(|command| run_in(case, case.node.netns(), command))
 }
 
 /// The Service proxy sent the attempt on to an address at which nobody is: words, and a fix that ends with `fix`.
