@@ -32,7 +32,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let mut without = inspections(case).filter_map(|(time, it)| Some((time, it, it.netns?, it.no_way_back?)));
     let (time, reading, netns, back) = without.next()?;
     let is_filtered = |drop: &PacketDrop| drop.netns == Some(netns) && may_be_filter(drop);
-    if !case.settled || !is_unanswered(case) || !drops(case).all(|(_, drop)| is_filtered(drop)) {
+    if !case.settled || !got_no_answer(case) || !drops(case).all(|(_, drop)| is_filtered(drop)) {
         return None;
     }
     let error = errno_text(back.errno);
@@ -84,7 +84,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     Some(found.resting_on(&[Hook::KfreeSkb]))
 }
 
-fn is_unanswered(case: &Case<'_>) -> bool {
+fn got_no_answer(case: &Case<'_>) -> bool {
     case.attempt.icmp().next().is_none() && case.attempt.reset_received().is_none()
 }
 
@@ -124,7 +124,7 @@ fn by_connect(case: &Case<'_>) -> Option<Finding> {
 
 /// The target is a loopback address, and `lo` has lost it. The default route took the SYN.
 fn without_loopback(case: &Case<'_>) -> Option<Finding> {
-    let (time, _) = case.attempt.ended.filter(|_| case.settled && is_unanswered(case) && lacks_loopback(case))?;
+    let (time, _) = case.attempt.ended.filter(|_| case.settled && got_no_answer(case) && lacks_loopback(case))?;
     let (dst, place) = (case.attempt.flow.dst.ip(), in_namespace(case, case.attempt.netns));
     let what = if dst.is_ipv4() { "a loopback address" } else { "the address ::1" };
     let text = format!("no link{place} has {what}");
