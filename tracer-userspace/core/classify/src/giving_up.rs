@@ -64,7 +64,7 @@ pub(super) fn timeout_ns(case: &Case<'_>) -> u64 {
 /// The timeouts of probes are whole seconds. If tracer knows no probe of that port, a close at one shows the timeout.
 pub(super) fn closed_at_a_second(case: &Case<'_>) -> bool {
     let after = |lasted: u64| (lasted >= 990_000_000).then_some((lasted + 10_000_000) % 1_000_000_000);
-    let is_at = case.attempt.lasted().and_then(after).is_some_and(|after| after < 60_000_000);
+    let is_at = case.attempt.lasted().and_then(after).is_some_and(|after| after < 110_000_000);
     is_at && case.matched.possible_probes().is_empty()
 }
 

@@ -63,6 +63,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let tied = findings.iter().position(|f| is_tied(f) && !f.is_void(case));
     let tied = tied.or_else(|| findings.iter().position(is_tied)).unwrap_or_default();
     let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);
+    rules::refusal::add_lost_reset(case, &mut first);
     findings.retain(|f| f.cause != Cause::Unexplained && f.adds_to(&first));
     if acceptor::add(case, &mut first) {
         findings.retain(|f| !f.rests_on_acceptor());

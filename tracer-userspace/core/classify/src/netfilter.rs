@@ -185,11 +185,11 @@ pub(super) fn lost_reset<'a>(case: &Case<'a>) -> Option<Seen<'a>> {
     drops.find(|(_, drop)| drop.flags.is_rst() && !outbound(case, drop))
 }
 
-/// ", which netfilter at INPUT on the node drops".
-pub(super) fn describe_lost_reset(case: &Case<'_>, drop: &PacketDrop) -> String {
+/// "netfilter at INPUT on the node".
+pub(super) fn dropper(case: &Case<'_>, drop: &PacketDrop) -> String {
     let hook = netfilter_hook(drop).map(|hook| format!(" at {hook}")).unwrap_or_default();
     let who = if is_netfilter(drop) { format!("netfilter{hook}") } else { "the kernel".to_owned() };
-    format!(", which {who}{} drops: the prober gets no answer", in_namespace(case, drop.netns))
+    format!("{who}{}", in_namespace(case, drop.netns))
 }
 
 /// Why the answer of a rule that rejects was not seen. `__icmp_send` and `icmp6_send` limit the rate of errors
@@ -277,7 +277,8 @@ impl Blocked<'_> {
                     None => format!("SYN to {}", case.attempt.flow.dst),
                 };
                 let lost = lost_reset(case).filter(|_| self.answer == Some(RejectAnswer::LostRst));
-                let lost = lost.map(|(_, drop)| describe_lost_reset(case, drop)).unwrap_or_default();
+                let describe = |drop| format!(", which {} drops: the prober gets no answer", dropper(case, drop));
+                let lost = lost.map(|(_, drop)| describe(drop)).unwrap_or_default();
                 format!("{hook}{place} rejected the {what}{answer}{lost}")
             }
         }

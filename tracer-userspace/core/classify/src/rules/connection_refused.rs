@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use super::super::EndedByProbe;
 use super::super::flushed::add_lost_node_port;
 use super::super::history;
-use super::super::netfilter::{describe_lost_reset, lost_reset};
 use super::super::pod_sockets;
 use super::super::services::{lost_node_port, unserved_node_port};
 use super::super::shared_address::FIX;
@@ -56,11 +55,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let is_held = netns.filter(|_| own_fix.is_none() && stopped.is_none() && passed_over.is_none());
     let held = is_held.and_then(|netns| held_elsewhere(case, netns, refused_at));
     let what = if passed_over.is_some() { "no socket takes the SYN to" } else { "nobody listens on" };
-    let lost = lost_reset(case).filter(|_| case.attempt.reset_received().is_none());
     let summary = format!(
-        "{what} {dst}{}: its kernel answered the SYN with a RST{}{}{}",
+        "{what} {dst}{}: its kernel answered the SYN with a RST{}{}",
         in_namespace(case, netns),
-        lost.map(|(_, drop)| describe_lost_reset(case, drop)).unwrap_or_default(),
         why.unwrap_or_default(),
         held.as_ref().map_or("", |(clause, ..)| clause.as_str())
     );
@@ -76,9 +73,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         }
         None => fix,
     };
-    evidence.extend(lost.map(|(at, drop)| of_drop(at, drop)));
-    let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix).with_confidence(confidence);
-    Some(if lost.is_some() { found.rests_on_lost_packet() } else { found })
+    Some(Finding::failure(Cause::ConnectionRefused, evidence, summary, fix).with_confidence(confidence))
 }
 
 /// What keeps a server from the port that binds to all addresses: a clause, its evidence, and what to do then.
@@ -250,7 +245,7 @@ mod tests {
         let mut fails = lost();
         let verdict = fails.wait_ms(1_000).syn_again().reset_sent(SYN, true, None).gives_up().verdict();
         assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Proven));
-        assert_ends(&verdict.summary, "with a RST, which netfilter on the node drops: the prober gets no answer");
+        assert_ends(&verdict.summary, "with a RST; netfilter on the node drops that RST: the prober gets no answer");
         assert_eq!(verdict.evidence.len(), 2);
         assert_eq!(fails.causes(), ["connection_refused"]);
     }

@@ -363,6 +363,15 @@ mod tests {
 
     /// 5.10 without programs on functions.
     #[test]
+    fn a_rst_that_was_dropped_is_named() {
+        let mut stream = Stream::new().http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None).clone();
+        let verdict = stream.drop_back(TcpFlags(0x14), "NETFILTER_DROP").gives_up().verdict();
+        assert_eq!(verdict.cause, Cause::NotListeningYet);
+        assert_ends(&verdict.summary, "; netfilter on the node drops that RST: the prober gets no answer");
+        assert!(verdict.evidence.iter().any(|it| it.hook == "kfree_skb"));
+    }
+
+    #[test]
     fn the_verdict_is_no_surer_than_the_refusal() {
         let reported = |proven: bool| {
             let mut stream = Stream::new().missing(Hook::TcpV4SendReset).http_startup().connect().clone();

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::super::netfilter::{dropper, lost_reset};
 use super::super::shared_address::FIX;
 use super::*;
 pub(super) use tracer_attempts::correlate::listeners::takes;
@@ -39,6 +40,19 @@ pub(super) fn is_on_its_way(case: &Case<'_>) -> bool {
 /// The refusal, if the target itself refused and not another stack with its address.
 pub(super) fn refused(case: &Case<'_>) -> Option<Refused> {
     by_any_stack(case).filter(|it| by_other_stack(case, it).is_none())
+}
+
+/// If the RST of a refusal was dropped on its way: says so. The prober sends its SYN again, and a process may listen then.
+pub(in super::super) fn add_lost_reset(case: &Case<'_>, found: &mut Finding) {
+    use Cause::{ConnectionRefused, NotListeningYet, PortTaken, ProbeMisconfigured, StartupBudgetExceeded};
+    let by_refusal = [ConnectionRefused, NotListeningYet, PortTaken, ProbeMisconfigured, StartupBudgetExceeded];
+    if !by_refusal.contains(&found.cause) || case.attempt.reset_received().is_some() || by_any_stack(case).is_none() {
+        return;
+    }
+    let Some((time, drop)) = lost_reset(case) else { return };
+    found.summary += &format!("; {} drops that RST: the prober gets no answer", dropper(case, drop));
+    found.evidence.push(of_drop(time, drop));
+    found.rests_on_lost_packet = true;
 }
 
 /// A RST without a socket in answer to this attempt's SYN.
