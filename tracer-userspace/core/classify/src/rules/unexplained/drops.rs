@@ -67,16 +67,8 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             ["conntrack -S".to_owned(), "nft list ruleset".to_owned(), "iptables-save -t nat".to_owned()],
         );
     }
-    let explained = if is_early_demux(case, drop) && !has_address(case, drop) {
-        Explanation::of("; it is for a socket of this namespace, which no longer has the address, so that the packet was forwarded instead").fix(
-            "Restore the address, and find what removed it",
-            address(drop),
-        )
-    } else if is_early_demux(case, drop) {
-        Explanation::of("; it is for a socket of this namespace, but was forwarded; most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before").fix(
-            "If that is a CNI's rule, set net.ipv4.tcp_early_demux to 0. Else fix the rule. The AWS VPC CNI with security groups for pods needs DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node",
-            ["ip rule".to_owned(), format!("ip route get {dst} from {src} iif {}", device(drop))],
-        )
+    let explained = if is_early_demux(case, drop) {
+        forwarded(case, drop)
     } else if is_on_wrong_bridge(case, drop) {
         Explanation::of("; that bridge has other addresses, since a route or a mark led the SYN to a wrong device").fix(
             "Find the route or the mark that leads there, and correct it",
@@ -114,6 +106,21 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     if is_known { explained } else { Explanation::of(explained.meaning) }
 }
 
+/// It is for a socket of this namespace, and was forwarded.
+fn forwarded(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
+    if !has_address(case, drop) {
+        return Explanation::of("; it is for a socket of this namespace, which no longer has the address, so that the packet was forwarded instead").fix(
+            "Restore the address, and find what removed it",
+            address(drop),
+        );
+    }
+    let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
+    Explanation::of("; it is for a socket of this namespace, but was forwarded; most likely an `ip rule` for that device sends it into another table (or table local has lost its address), and net.ipv4.tcp_early_demux had found the socket before").fix(
+        "If that is a CNI's rule, set net.ipv4.tcp_early_demux to 0. Else fix the rule. The AWS VPC CNI with security groups for pods needs DISABLE_TCP_EARLY_DEMUX=true on the init container of aws-node",
+        ["ip rule".to_owned(), format!("ip route get {dst} from {src} iif {}", device(drop))],
+    )
+}
+
 /// After an address translation the kernel looks up the route again. It refuses a loopback source on another link than
 /// `lo`, unless that is allowed (`__mkroute_output`, net/ipv4/route.c).
 fn translated(drop: &PacketDrop) -> Explanation {
@@ -141,17 +148,7 @@ fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             "; an IPsec policy of that namespace blocks it, or takes it only encrypted (ip xfrm policy)",
         )
         .fix("Correct the IPsec policy, or what makes it", ["ip xfrm policy".to_owned()]),
-        Some("NO_TX_TARGET") => Explanation::of(
-            "; the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)",
-        ),
-        // `br_handle_frame`, net/bridge/br_input.c
-        Some("BRIDGE_INGRESS_STP_STATE") => Explanation::of(
-            "; the bridge takes nothing from that port: it does not forward (blocked by spanning tree, or disabled)",
-        )
-        .fix(
-            "Find what blocks the port, such as a loop that spanning tree has found or a CNI agent. To let it forward, set its state to 3 (bridge link set dev PORT state 3)",
-            [format!("bridge -d link show dev {device}")],
-        ),
+        Some(place @ ("NO_TX_TARGET" | "BRIDGE_INGRESS_STP_STATE")) => by_bridge(drop, place),
         Some("IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
         Some("IP_INADDRERRORS") => Explanation::of(NO_ADDRESS).fix(LOST_ADDRESS, address(drop)),
         Some("IPV6DISABLED") => Explanation::of(
@@ -201,6 +198,47 @@ fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     }
 }
 
+/// What a bridge refuses, by the drop's reason or the function.
+fn by_bridge(drop: &PacketDrop, reason: &str) -> Explanation {
+    match reason {
+        "NO_TX_TARGET" => Explanation::of(
+            "; the bridge has no port for it: it was sent to a link-layer address that nobody has (check the sender's ip neigh)",
+        ),
+        // `br_handle_frame`, net/bridge/br_input.c
+        "BRIDGE_INGRESS_STP_STATE" => Explanation::of(
+            "; the bridge takes nothing from that port: it does not forward (blocked by spanning tree, or disabled)",
+        )
+        .fix(
+            "Find what blocks the port, such as a loop that spanning tree has found or a CNI agent. To let it forward, set its state to 3 (bridge link set dev PORT state 3)",
+            [format!("bridge -d link show dev {}", device(drop))],
+        ),
+        // `br_forward`, net/bridge/br_forward.c
+        _ => Explanation::of(
+            "; the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)",
+        )
+        .fix(
+            "Let the port forward (its state, and its VLANs), or find what blocks it",
+            ["bridge -d link show", "bridge vlan show"].map(str::to_owned),
+        ),
+    }
+}
+
+/// A second SYN came, though the target had most likely taken the first one.
+fn unanswered(drop: &PacketDrop) -> Explanation {
+    Explanation::of(
+        "; most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)",
+    )
+    .fix(
+        "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ. If not, look at the tc filters and queues of both ends of the pod's link: a filter may redirect the answer, and a queue may hold it",
+        [
+            format!("ip neigh show {}", drop.flow.src.ip()),
+            queue(device(drop)),
+            format!("tc filter show dev {} ingress", device(drop)),
+            format!("tc filter show dev {} egress", device(drop)),
+        ],
+    )
+}
+
 /// Of the device, or of its queueing discipline (net/sched).
 fn by_queue(drop: &PacketDrop, reason: &str) -> Explanation {
     let device = device(drop);
@@ -224,18 +262,7 @@ const PEERS_ONLY: &str = "That listener serves its peers only. Let the probe ask
 fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
     match drop.location.as_deref().map(plain) {
-        _ if is_second_syn(case, drop) => Explanation::of(
-            "; most likely the target had taken an earlier SYN, and its SYN-ACK does not arrive (check the way back, and the pod's neighbour entry for the node)",
-        )
-        .fix(
-            "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ. If not, look at the tc filters and queues of both ends of the pod's link: a filter may redirect the answer, and a queue may hold it",
-            [
-                format!("ip neigh show {src}"),
-                queue(device(drop)),
-                format!("tc filter show dev {} ingress", device(drop)),
-                format!("tc filter show dev {} egress", device(drop)),
-            ],
-        ),
+        _ if is_second_syn(case, drop) => unanswered(drop),
         _ if is_nameless(drop) => {
             Explanation::of("; the kernel hides the function that did it (kernel.kptr_restrict, see tracer doctor)")
         }
@@ -252,14 +279,7 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             Explanation::of("; that namespace has no route for it, refuses it by a rule, or does not have that address itself")
                 .fix(ADDRESS, address(drop))
         }
-        // `br_forward`, net/bridge/br_forward.c
-        Some("br_dev_xmit") => Explanation::of(
-            "; the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)",
-        )
-        .fix(
-            "Let the port forward (its state, and its VLANs), or find what blocks it",
-            ["bridge -d link show", "bridge vlan show"].map(str::to_owned),
-        ),
+        Some(place @ "br_dev_xmit") => by_bridge(drop, place),
         // `is_skb_forwardable`, include/linux/netdevice.h
         _ if is_at_other_end(drop) => Explanation::of(
             "; the other end of that link does not take it: it is down, or its MTU is smaller than the packet",
