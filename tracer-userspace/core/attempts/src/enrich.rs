@@ -250,7 +250,7 @@ impl<'a> Matched<'a> {
     /// have accepted it.
     pub fn may_be_on_node(&self) -> bool {
         let can_be = self.probed_pod().map_or_else(|| self.is_unlisted(), |pod| pod.host_network);
-        can_be && self.node.is_to_itself(self.attempt)
+        can_be && self.attempt.prober && self.node.is_to_itself(self.attempt)
     }
 
     /// The pod of a probe that connects to the node's own loopback address, since its `host` names one. The pod has

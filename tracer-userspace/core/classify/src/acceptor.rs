@@ -408,6 +408,22 @@ mod tests {
         assert_eq!(stream.wait_ms(5).tick().verdict().confidence, Confidence::Proven, "no translation");
     }
 
+    /// The translation of another connection says nothing about it.
+    #[test]
+    fn a_connection_between_processes_of_the_node_is_no_probe_of_a_pod() {
+        let is_led_away = |by: fn(&mut Stream)| {
+            let mut stream = Stream::new().links(true, &["10.88.0.2"]).unread().clone();
+            let (to, processes) = (Some(address("10.88.0.7:8080")), vec![process("nginx", Some("u7"), None)]);
+            stream.pod_sockets(|reading| reading.acceptor = Some(Acceptor { to, netns: POD, processes }));
+            by(stream.wait_ms(5_000).connect());
+            stream.established().reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+            let verdict = stream.wait_ms(600).tick().verdict();
+            assert_eq!(verdict.cause, Cause::MidStreamRst);
+            verdict.summary.contains("the node's own address translation")
+        };
+        assert_eq!([is_led_away(|_| ()), is_led_away(|stream| _ = stream.by_other_process())], [true, false]);
+    }
+
     /// A rolling update, or two replicas: which of the two was probed is not known.
     #[test]
     fn two_host_network_pods_that_want_one_port_are_both_named() {
