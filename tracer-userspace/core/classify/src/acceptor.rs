@@ -11,6 +11,7 @@ use super::phrases::run_in;
 use super::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
 use super::rules::refusal::{listed, own_address};
 use super::serving::connection;
+use tracer_attempts::enrich::is_pod;
 use tracer_model::event::{AcceptingProcess, Acceptor, Container, Pod, PodSockets, ResetSent};
 use tracer_model::record::{Cause, Confidence, K8s, Remediation, Scope, Stage};
 
@@ -33,20 +34,21 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     }
     let last = last_reading(case, FRESH_NS);
     let read = last.and_then(|(time, reading)| Some((time, accepts(case, time, reading)?)));
-    let earlier = last.filter(|(time, reading)| !is_of_this(case, *time, reading)).map(|_| &finding.remediation);
-    let Some(other) = elsewhere(case, read.map(|(_, it)| it), earlier).or_else(|| beside(case, read?.1)) else {
+    let earlier = last.is_some_and(|(time, reading)| !is_of_this(case, time, reading));
+    let acceptor = read.map(|(_, it)| it);
+    let other = elsewhere(case, acceptor, earlier, &finding.remediation).or_else(|| beside(case, acceptor?));
+    let Some(other) = other else {
         finding.scope = detour(case, FRESH_NS).map(|it| it.scope()).or(finding.scope);
-        let accepts = read.map(|(_, it)| it);
         let has_holders = |time, it: &PodSockets| time >= case.attempt.started && !it.holders.is_empty();
         let is_read =
-            accepts.is_some() || last.is_some_and(|(time, it)| it.redirect.is_some() || has_holders(time, it));
+            acceptor.is_some() || last.is_some_and(|(time, it)| it.redirect.is_some() || has_holders(time, it));
         finding.lacks_acceptor = !is_read && must_be_read(case, finding);
-        let shared = shared_by_pods(case, accepts);
+        let shared = shared_by_pods(case, acceptor);
         if shared.is_some() {
             let fix = &mut finding.remediation.text;
             *fix = format!("{ONE_SERVER}{fix}");
         }
-        let words = shared.or_else(|| unknown_on_node(case, accepts)).or_else(|| shared_port(case, accepts));
+        let words = shared.or_else(|| unknown_on_node(case, acceptor)).or_else(|| shared_port(case, acceptor));
         if let Some(words) = words {
             finding.confidence = finding.confidence.min(Confidence::Likely);
             finding.summary += &format!("; {words}");
@@ -87,8 +89,8 @@ fn accepts<'a>(case: &Case<'a>, time: u64, reading: &'a PodSockets) -> Option<&'
 }
 
 /// The connection arrived in another namespace than the pod's: in the node's own, or in that of another pod. `earlier`:
-/// the finding's own fix, if the translation that was read is of an earlier connection.
-fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: Option<&Remediation>) -> Option<Other> {
+/// the translation that was read is of an earlier connection. `own`: the finding's own fix.
+fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: bool, own: &Remediation) -> Option<Other> {
     let (addr, from) = (case.attempt.flow.dst.ip(), case.attempt.netns?);
     let on_node = case.matched.may_be_on_node();
     let pod = if on_node { on_its_network(case) } else { Some(listed(case)?) };
@@ -116,9 +118,11 @@ fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: Option<&Remediat
     if let Some(to) = read.and_then(|it| it.to) {
         let missed = pod.as_ref().map(|pod| format!(". The process in pod {pod} did not get the request"));
         let missed = missed.unwrap_or_default();
+        let probed = pod.as_ref().map(|pod| format!("Give pod {pod}"));
+        let probed = probed.unwrap_or_else(|| "If a pod on the node's network is probed: give it".to_owned());
         let fix = Remediation::from(match on_node {
             true => format!(
-                "Give one of the two another port. A rule of the node, such as that of a hostPort, sends port {} of the node to {to} (chain OUTPUT of table nat){missed}",
+                "{probed} another port, or change the rule of the node that sends port {} of the node to {to}, such as that of a hostPort (chain OUTPUT of table nat){missed}",
                 case.attempt.flow.dst.port()
             ),
             false => format!(
@@ -127,13 +131,9 @@ fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: Option<&Remediat
         });
         let show = ["iptables-save -t nat", "nft list ruleset"].map(|show| run_in(case, Some(from), show));
         let fix = fix.run(show);
-        let (accepted, fix) = match earlier {
-            Some(own) => (
-                format!("{who} accepted an earlier connection{instead}"),
-                fix.reword(|text| format!("{text}. Otherwise: {}", own.text)).run(own.commands.iter().cloned()),
-            ),
-            None => (accepted, fix),
-        };
+        let accepted = if earlier { format!("{who} accepted an earlier connection{instead}") } else { accepted };
+        // If the probed pod is not known, the translation may lead to it.
+        let fix = if earlier || pod.is_none() { fix.then("Otherwise", own.clone()) } else { fix };
         return other(Scope::Node, format!("{accepted}: the node's own address translation sent it to {to}"), fix);
     }
     let pod = pod?;
@@ -160,22 +160,33 @@ fn on_its_network<'a>(case: &Case<'a>) -> Option<&'a Pod> {
 fn leads_away(case: &Case<'_>, pod: Option<&Pod>, read: &Acceptor) -> bool {
     let processes = &read.processes;
     let is_others = |pod| !processes.is_empty() && processes.iter().all(|it| is_foreign(case, pod, it));
-    read.to.is_some() && (case.attempt.netns != Some(read.netns) || pod.is_some_and(is_others))
+    let is_led = read.to.is_some() && !is_reported(case, read);
+    is_led && (case.attempt.netns != Some(read.netns) || pod.is_some_and(is_others))
+}
+
+/// The pod that the kubelet names accepted. The `host` of its probe can be an address of the node, which a hostPort
+/// leads to the pod.
+fn is_reported(case: &Case<'_>, read: &Acceptor) -> bool {
+    let Some((_, reported)) = case.attempt.kubelet() else { return false };
+    let by_uid = |it: &AcceptingProcess| it.pod_uid.is_some() && it.pod_uid == reported.pod.uid;
+    let in_netns = || case.node.pods.in_netns(read.netns).is_some_and(|pod| is_pod(pod, &reported.pod));
+    read.processes.iter().any(by_uid) || in_netns()
 }
 
 /// Any process of the node may have the port of a pod on its network, and it is not known that it is the pod's.
 fn unknown_on_node(case: &Case<'_>, read: Option<&Acceptor>) -> Option<String> {
-    let (listed, reported) = (case.matched.probed_pod(), case.attempt.kubelet().map(|(_, it)| &it.pod));
+    let (listed, reported) = (case.matched.probed_pod(), case.attempt.kubelet());
     if !case.matched.may_be_on_node() || (listed.is_none() && reported.is_none()) {
+        return None;
+    }
+    // Without a list of pods, the process must be that of the pod that the kubelet names.
+    if listed.is_none() && read.is_some_and(|it| is_reported(case, it)) {
         return None;
     }
     let Some(read) = read.filter(|it| !it.processes.is_empty()) else {
         return Some("tracer could not read which process of the node has that port".to_owned());
     };
-    // Without a list of pods, the cgroup must be that of the pod that the kubelet names.
-    let uid = reported.and_then(|pod| pod.uid.as_ref()).filter(|_| listed.is_none());
-    let is_its_own = |it: &AcceptingProcess| listed.is_some() || uid.is_some() && it.pod_uid.as_ref() == uid;
-    (!read.processes.iter().any(is_its_own)).then(|| format!("{} has that port", names(case, read)))
+    listed.is_none().then(|| format!("{} has that port", names(case, read)))
 }
 
 /// Several pods on the node's network have a probe on this port, which the server of only one of them can have. Which
@@ -379,8 +390,8 @@ mod tests {
             assert_eq!((record.verdict.confidence, record.scope), (Confidence::Likely, Some(Scope::Node)));
             let words = "of pod hostport accepted an earlier connection, and not pod default/web: the node's own address translation sent it to 10.88.0.7:8080";
             assert_has(&record.verdict.summary, &[words]);
-            let fix = ["Give one of the two another port", "such as that of a hostPort, sends port 8080 of the node"];
-            assert_has(&record.verdict.remediation, &fix);
+            let fix = "Give pod default/web another port, or change the rule of the node that sends port 8080";
+            assert_has(&record.verdict.remediation, &[fix]);
         }
         let of_node = answered(host_network, NODE, Some("127.0.0.1:3128"), &[process("squid", None, None)]);
         assert_eq!((of_node.cause, of_node.confidence), (Cause::AppStatusFailure, Confidence::Likely));
@@ -404,8 +415,40 @@ mod tests {
             &["nginx (pid 77) of pod u7 accepted", "address translation sent it to 10.88.0.7"],
         );
         assert_lacks(&verdict.summary, &["and not pod"]);
+        let fix = ["If a pod on the node's network is probed: give it another port", ". Otherwise: The network"];
+        assert_has(&verdict.remediation, &fix);
         stream.pod_sockets(|reading| reading.acceptor = Some(Acceptor { to: None, netns: NODE, processes: vec![] }));
         assert_eq!(stream.wait_ms(5).tick().verdict().confidence, Confidence::Proven, "no translation");
+    }
+
+    /// The `host` of the probe is an address of the node. The kubelet names the pod, by its uid or by the name of the pod
+    /// that has the namespace.
+    #[test]
+    fn a_host_port_of_the_pod_that_the_kubelet_names_leads_to_it() {
+        let decided = |named: &str, by: &[AcceptingProcess], is_found: bool| {
+            let mut stream = Stream::new().links(true, &["10.88.0.2"]).clone();
+            if is_found {
+                stream.http_readiness();
+                let (uid, addrs) = (Some("u7".into()), vec![address("10.88.0.7")]);
+                let pod = &mut stream.last_pods().pods[0];
+                *pod = Pod { uid, addrs, netns: Some(POD), ..Pod::default() };
+            }
+            stream.connect().established().answers(503).wait_ms(5).tick();
+            let (to, processes) = (Some(address("10.88.0.7:8080")), by.to_vec());
+            stream.pod_sockets(|reading| reading.acceptor = Some(Acceptor { to, netns: POD, processes }));
+            let dst = is_found.then(|| address("10.88.0.2:8080"));
+            stream.kubelet_with(ProbeOutput::Status(503), |probe| {
+                (probe.pod.uid, probe.dst) = (Some(named.into()), dst);
+            });
+            let record = stream.wait_ms(600).tick().verdicts().pop().expect("a verdict");
+            assert_eq!(record.verdict.cause, Cause::AppStatusFailure);
+            (record.verdict.confidence, record.scope)
+        };
+        let nginx = [process("nginx", Some("u7"), None)];
+        for (by, is_found) in [(&nginx[..], false), (&nginx, true), (&[], true)] {
+            assert_eq!(decided("u7", by, is_found), (Confidence::Proven, Some(Scope::Application)), "{is_found}");
+        }
+        assert_eq!(decided("u1", &nginx, false), (Confidence::Likely, Some(Scope::Node)));
     }
 
     /// The translation of another connection says nothing about it.
