@@ -44,11 +44,13 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
             acceptor.is_some() || last.is_some_and(|(time, it)| it.redirect.is_some() || has_holders(time, it));
         finding.lacks_acceptor = !is_read && must_be_read(case, finding);
         let shared = shared_by_pods(case, acceptor);
-        if shared.is_some() {
-            let fix = &mut finding.remediation.text;
-            *fix = format!("{ONE_SERVER}{fix}");
+        if let Some((_, first)) = &shared {
+            finding.remediation.text.insert_str(0, first);
         }
-        let words = shared.or_else(|| unknown_on_node(case, acceptor)).or_else(|| shared_port(case, acceptor));
+        let words = shared
+            .map(|(words, _)| words)
+            .or_else(|| unknown_on_node(case, acceptor))
+            .or_else(|| shared_port(case, acceptor));
         if let Some(words) = words {
             finding.confidence = finding.confidence.min(Confidence::Likely);
             finding.summary += &format!("; {words}");
@@ -189,22 +191,51 @@ fn unknown_on_node(case: &Case<'_>, read: Option<&Acceptor>) -> Option<String> {
     listed.is_none().then(|| format!("{} has that port", names(case, read)))
 }
 
-/// Several pods on the node's network have a probe on this port, which the server of only one of them can have. Which
-/// probe failed is not known before the kubelet outcome.
-fn shared_by_pods(case: &Case<'_>, read: Option<&Acceptor>) -> Option<String> {
-    let (pods, port) = (case.matched.possible_pods(), case.attempt.flow.dst.port());
-    let names_of: Vec<String> = pods.iter().filter_map(|pod| pod.full_name()).collect();
-    if !case.matched.may_be_on_node() || names_of.len() < 2 || !pods.iter().all(|pod| pod.host_network) {
+/// Several pods on the node's network have a probe on this port, which usually the server of only one of them can have.
+/// Which probe failed is not known before the kubelet outcome. Returns a clause, and what to do before the finding's own
+/// fix.
+fn shared_by_pods(case: &Case<'_>, read: Option<&Acceptor>) -> Option<(String, String)> {
+    let (pods, port) = (pods_on_node(case), case.attempt.flow.dst.port());
+    if pods.len() < 2 {
         return None;
     }
-    let all = format!("pods {} want port {port} of the node", names_of.join(" and "));
-    Some(match read.filter(|it| !it.processes.is_empty()) {
-        Some(read) => format!("{all}, and {} has it: which probe failed is not known", names(case, read)),
-        None => format!("{all}, and tracer could not read which process has it"),
+    let all = format!("pods {} want port {port} of the node", names_of(&pods, " and "));
+    let Some(read) = read.filter(|it| !it.processes.is_empty()) else {
+        return Some((format!("{all}, and tracer could not read which process has it"), one_server(&pods)));
+    };
+    let names = names(case, read);
+    let is_of = |pod: &Pod, it: &AcceptingProcess| it.pod_uid.as_ref().is_some_and(|uid| pod.has_uid(uid));
+    let have_it = pods.iter().filter(|pod| read.processes.iter().any(|it| is_of(pod, it)));
+    Some(if have_it.count() < 2 {
+        (format!("{all}, and {names} has it: which probe failed is not known"), one_server(&pods))
+    } else {
+        let unknown = "which probe failed is not known, nor which process accepted";
+        (format!("{all}, and {names} share it (SO_REUSEPORT): {unknown}"), String::new())
     })
 }
 
-const ONE_SERVER: &str = "Give one of the pods another port: two servers cannot have the same port of the node. If the process that has it failed itself: ";
+/// The pods with a probe that it can be, if all of them are on the node's network.
+fn pods_on_node<'a>(case: &Case<'a>) -> Vec<&'a Pod> {
+    let pods = case.matched.possible_pods();
+    let on_node = case.matched.may_be_on_node() && pods.iter().all(|pod| pod.host_network && pod.name.is_some());
+    if on_node { pods } else { Vec::new() }
+}
+
+/// "default/web and default/api"
+fn names_of(pods: &[&Pod], and: &str) -> String {
+    pods.iter().filter_map(|pod| pod.full_name()).collect::<Vec<_>>().join(and)
+}
+
+/// What to do about two pods that want the same port of the node.
+fn one_server(pods: &[&Pod]) -> String {
+    let fix = match pods.iter().find(|pod| pod.deleting).and_then(|pod| pod.full_name()) {
+        Some(old) => format!(
+            "Wait until pod {old} has ended. Let an update delete the old pod first (strategy Recreate, or maxSurge 0)"
+        ),
+        None => "Give one of the pods another port".to_owned(),
+    };
+    format!("{fix}: two servers cannot have the same port of the node. If the process that has it failed itself: ")
+}
 
 /// A process with the right address accepted, and is not the probed container's.
 fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
@@ -213,14 +244,18 @@ fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
         return None;
     }
     let probed = case.matched.probed_container().map(|(pod, container)| (pod, Some(container)));
-    let (pod, container) = probed.or_else(|| Some((case.matched.reported_on_node()?, None)))?;
+    let several = pods_on_node(case);
+    let unknown = || case.matched.reported_on_node().or_else(|| several.first().copied());
+    let (pod, container) = probed.or_else(|| Some((unknown()?, None)))?;
+    // Which of several pods is probed does not matter, if none of them has the port.
+    let pods = if probed.is_none() && !several.is_empty() { several.as_slice() } else { &[pod] };
     let own = if pod.host_network { case.attempt.netns } else { pod.netns };
     if acceptor.processes.is_empty() || own != Some(acceptor.netns) {
         return None;
     }
     let (port, processes) = (case.attempt.flow.dst.port(), &acceptor.processes);
     let who = names(case, acceptor);
-    let name = pod.full_name()?;
+    let name = pod.full_name().map(|_| names_of(pods, " or "))?;
     let this = container.and_then(|it| it.name.as_deref()).map(|it| format!("container {it} of ")).unwrap_or_default();
     let has_port = format!("{who} has port {port} and accepted the connection, and not {this}pod {name}");
     // A probe may be meant for another container of the pod, such as one that reports for all of them.
@@ -238,7 +273,8 @@ fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
         let fix = with_logs(case, fix);
         return Some(Other { cause: None, scope: Scope::Pod, words: has_port, fix });
     }
-    if !pod.host_network || !processes.iter().all(|it| is_foreign(case, pod, it)) {
+    let is_none_of_them = |it: &AcceptingProcess| pods.iter().all(|pod| is_foreign(case, pod, it));
+    if !pod.host_network || !processes.iter().all(is_none_of_them) {
         return None;
     }
     let fix = Remediation::from(format!(
@@ -476,11 +512,27 @@ mod tests {
             let second = Pod { name: Some("web-2".into()), uid: Some("u3".into()), ..pods[0].clone() };
             pods.push(second);
         };
-        let verdict = answered(both, NODE, None, &[process("app", Some("u1"), Some("c1"))]);
+        let first = || process("app", Some("u1"), Some("c1"));
+        let verdict = answered(both, NODE, None, &[first()]);
         assert_eq!((verdict.cause, verdict.confidence), (Cause::AppStatusFailure, Confidence::Likely));
         let words = "pods default/web and default/web-2 want port 8080 of the node, and app (pid 77) of container app of pod default/web has it: which probe failed is not known";
         assert_has(&verdict.summary, &[words]);
         assert_has(&verdict.remediation, &["Give one of the pods another port"]);
+        let updated = |stream: &mut Stream| {
+            both(stream);
+            stream.last_pods().pods[0].deleting = true;
+        };
+        let fix = answered(updated, NODE, None, &[first()]).remediation;
+        assert_has(&fix, &["Wait until pod default/web has ended. Let an update delete the old pod first"]);
+        assert_lacks(&fix, &["another port"]);
+        let shared = answered(both, NODE, None, &[first(), process("app", Some("u3"), Some("c1"))]);
+        assert_eq!((shared.cause, shared.confidence), (Cause::AppStatusFailure, Confidence::Likely));
+        assert_has(&shared.summary, &["of pod default/web-2 share it (SO_REUSEPORT): which probe failed is not known"]);
+        assert_lacks(&shared.remediation, &["another port", "cannot have"]);
+        let taken = answered(both, NODE, None, &[process("squid", None, None)]);
+        assert_eq!((taken.cause, taken.confidence), (Cause::PortTaken, Confidence::Likely));
+        let words = "squid (pid 77) of the node has port 8080 and accepted the connection, and not pod default/web or default/web-2: bind()";
+        assert_has(&taken.summary, &[words]);
     }
 
     /// Only the kubelet's line names the pod. tracer finds the pods themselves by their cgroups.
