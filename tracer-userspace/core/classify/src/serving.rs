@@ -248,6 +248,13 @@ fn add_taker(case: &Case<'_>, finding: &mut Finding) {
     finding.change_fix(|fix| first.then("If it is only slow", fix));
 }
 
+/// The target is on this node, and a reading after the handshake found its address in no namespace.
+fn is_nowhere(case: &Case<'_>) -> bool {
+    let is_later = |time| case.attempt.established_at().is_some_and(|established| time > established);
+    let nobody = inspected(case).is_some_and(|(time, it)| it.netns.is_none() && !it.ambiguous && is_later(time));
+    nobody && readings(case).is_empty() && case.node.is_at_pod(case.attempt)
+}
+
 const NOWHERE: &str = "; no network namespace of this node had the target's address: the pod lost it meanwhile, or has a network stack of its own (gVisor)";
 
 /// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
@@ -255,7 +262,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if is_elsewhere(case) {
         return add_taker(case, finding);
     }
-    if readings(case).is_empty() && inspected(case).is_some_and(|(_, it)| it.netns.is_none() && !it.ambiguous) {
+    if is_nowhere(case) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
         finding.summary += NOWHERE;
     }

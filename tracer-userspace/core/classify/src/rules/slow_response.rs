@@ -335,6 +335,30 @@ mod tests {
         assert_has(&own.summary, &["then no link on the node had the target's address"]);
     }
 
+    /// The reading was of a server of another host, or it came before the handshake was over: a SYN was lost.
+    #[test]
+    fn only_a_target_on_this_node_is_expected_in_a_namespace() {
+        let silent = |is_pod: bool, is_later: bool| {
+            let mut stream = Stream::new();
+            if is_pod {
+                stream.links(true, &["10.88.0.1"]).http_readiness();
+                stream.last_pods().pods[0].containers[0].probes[0].timeout_s = 5;
+            }
+            let read = |stream: &mut Stream| _ = stream.inspection(|reading| reading.netns = None);
+            stream.connect().wait_ms(500);
+            if !is_later {
+                read(&mut stream);
+            }
+            stream.wait_ms(520).syn_again().established().wait_ms(2_000);
+            if is_later {
+                read(&mut stream);
+            }
+            stream.wait_ms(1_980).closes((100, 101, 0)).wait_ms(5).tick().verdict().confidence
+        };
+        assert_eq!([silent(false, false), silent(true, false), silent(false, true)], [Confidence::Proven; 3]);
+        assert_eq!(silent(true, true), Confidence::Likely);
+    }
+
     /// A status line comes at once, and nothing else. The kubelet's words show which part did not end.
     #[test]
     fn the_part_of_the_answer_that_did_not_end_is_that_of_the_kubelet_outcome() {
