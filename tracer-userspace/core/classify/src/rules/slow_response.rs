@@ -333,6 +333,10 @@ mod tests {
         let own = waits(own.on_host_network(), |stream| _ = stream.links(true, &[]));
         assert_eq!(own.cause.name(), "unexplained");
         assert_has(&own.summary, &["then no link on the node had the target's address"]);
+        let mut unlisted = Stream::to("10.88.0.1:8080").links(true, &["10.88.0.1"]).clone();
+        let fix = waits(&mut unlisted, |stream| _ = stream.links(true, &[])).remediation;
+        assert_has(&fix, &["Find what took 10.88.0.1 from the node (keepalived", "ip addr show to 10.88.0.1"]);
+        assert_lacks(&fix, &["sandbox"]);
     }
 
     /// The reading was of a server of another host, or it came before the handshake was over: a SYN was lost.

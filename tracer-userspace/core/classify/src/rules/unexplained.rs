@@ -105,9 +105,15 @@ const SECOND_SYN: &str =
 
 /// The target's address went while the prober waited.
 fn restore_address(case: &Case<'_>) -> Remediation {
-    let addr = case.attempt.flow.dst.ip();
-    let text = "Find what took the address away. Restore it, or delete the pod, so that its sandbox is made again";
-    let netns = inspected(case).map_or(case.attempt.netns, |(_, reading)| reading.netns);
+    let (flow, from) = (case.attempt.flow, case.attempt.netns);
+    let addr = flow.dst.ip();
+    let (text, netns) = if flow.src.ip() == addr {
+        let who = "keepalived, kube-vip, DHCP";
+        (format!("Find what took {addr} from the node ({who}). Probe an address that stays"), from)
+    } else {
+        let text = "Find what took the address away. Restore it, or delete the pod, so that its sandbox is made again";
+        (text.to_owned(), inspected(case).map_or(from, |(_, reading)| reading.netns))
+    };
     Remediation::from(text).run(netns.map(|_| run_in(case, netns, format!("ip addr show to {addr}"))))
 }
 
