@@ -12,7 +12,7 @@ use super::rules::target_starved::is_blocked;
 use super::sidecar::waits_for;
 use super::waits;
 use tracer_attempts::correlate::links::{LostBy, LostRoutes};
-use tracer_model::event::{LinkChange, Netns, ServedConnection, ServerProcess, Serving};
+use tracer_model::event::{Inspection, LinkChange, Netns, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::{Command, Confidence, Remediation};
 
@@ -70,23 +70,35 @@ fn sent(bytes: u32, rest: &str) -> String {
 }
 
 /// What had the target's address while the attempt waited, and has lost it: "link in pod shop/cart". A pod with a network
-/// stack of its own (gVisor) has its address in no namespace, so something must show that it was there.
+/// stack of its own (gVisor) has its address in no namespace, so something must show that it was there. If it went in the
+/// second half of the wait, the target had been silent before.
 pub(super) fn lost_address(case: &Case<'_>) -> Option<String> {
     let (from, flow) = (case.attempt.netns?, case.attempt.flow);
     let dst = flow.dst.ip();
     let lost_by = |netns| Some(format!("link{}", in_namespace(case, Some(netns))));
+    let is_late = |time: u64| half_of_wait(case).is_some_and(|half| time > half);
     let own = case.node.links.lost_address(from, dst).filter(|at| flow.src.ip() == dst && case.attempt.overlaps(*at));
-    if own.is_some() {
-        return lost_by(from);
+    if let Some(at) = own {
+        return lost_by(from).filter(|_| !is_late(at));
     }
     let (_, last) = inspected(case)?;
-    let has_it = || last.links.is_empty() || last.links.iter().any(|link| link.addrs.contains(&dst));
+    let has_it = |it: &Inspection| it.links.is_empty() || it.links.iter().any(|link| link.addrs.contains(&dst));
+    let mut all = case.node.targets.inspections(from, flow.dst).filter(|(time, _)| case.attempt.overlaps(*time));
+    if all.any(|(time, it)| is_late(time) && it.netns.is_some() && has_it(it)) {
+        return None;
+    }
     match last.netns {
-        Some(netns) if has_it() || case.node.targets.holder(from, dst)?.0 != netns => None,
+        Some(netns) if has_it(last) || case.node.targets.holder(from, dst)?.0 != netns => None,
         Some(netns) => lost_by(netns),
         None if last.ambiguous || readings(case).is_empty() && link_set_down(case).is_none() => None,
         None => Some("network namespace of this node".to_owned()),
     }
+}
+
+/// The middle of the time in which the prober waited for an answer.
+pub(super) fn half_of_wait(case: &Case<'_>) -> Option<u64> {
+    let (established, (ended, _)) = (case.attempt.established_at()?, case.attempt.ended?);
+    Some(established + ended.saturating_sub(established) / 2)
 }
 
 /// The last link of the target's pod that was set down while the prober waited for its answer, or the other end of its

@@ -2,7 +2,7 @@
 
 use super::super::culprit;
 use super::super::netfilter::is_needed;
-use super::super::serving::held_answer;
+use super::super::serving::{half_of_wait, held_answer};
 use super::*;
 use std::net::IpAddr;
 
@@ -29,10 +29,7 @@ fn is_cut_off(case: &Case<'_>) -> bool {
 /// The prober waited in vain, and for more than half of that time the target's link was down: no answer could come then.
 pub(in super::super) fn was_down_for_long(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
-    let (Some((ended, End::ClosedByProber)), Some(established)) = (attempt.ended, attempt.established_at()) else {
-        return false;
-    };
-    let half = established + ended.saturating_sub(established) / 2;
+    let (Some((_, End::ClosedByProber)), Some(half)) = (attempt.ended, half_of_wait(case)) else { return false };
     let broken = |reading: &Inspection| broken_link(reading, case).is_some() && is_behind_a_link(case, reading);
     let Some((_, last)) = inspected(case).filter(|(_, reading)| broken(reading)) else { return false };
     let early = || {

@@ -339,6 +339,34 @@ mod tests {
         assert_lacks(&fix, &["sandbox"]);
     }
 
+    /// Until then the target was silent, with its address.
+    #[test]
+    fn an_address_that_goes_late_leaves_a_slow_target_slow() {
+        let own = |gone_ms: u64| {
+            let mut stream = Stream::to("10.88.0.1:8080").links(true, &["10.88.0.1"]).connect().established().clone();
+            stream.wait_ms(gone_ms);
+            let gone = |stream: &mut Stream| _ = stream.links(true, &[]);
+            if gone_ms < 1_000 {
+                gone(&mut stream);
+                stream.wait_ms(1_000 - gone_ms).closes((100, 101, 0));
+            } else {
+                gone(stream.closes((100, 101, 0)));
+            }
+            stream.wait_ms(5).tick().verdict().cause.name()
+        };
+        assert_eq!([400, 700, 1_000].map(own), ["unexplained", "slow_response", "slow_response"]);
+        let of_pod = |held_ms: u64| {
+            let mut stream = Stream::new().links(true, &["10.88.0.1"]).http_readiness().connect().established().clone();
+            stream.wait_ms(held_ms).inspection(|reading| {
+                reading.links = vec![link(2, "eth0", &["10.88.0.2"])];
+                reading.serving = Some(Box::new(Serving { connection: Some(served(0, true)), ..Serving::default() }));
+            });
+            stream.wait_ms(900 - held_ms).inspection(|reading| reading.netns = None);
+            stream.wait_ms(100).closes((100, 101, 0)).wait_ms(5).tick().verdict().cause.name()
+        };
+        assert_eq!([400, 700].map(of_pod), ["unexplained", "slow_response"]);
+    }
+
     /// The reading was of a server of another host, or it came before the handshake was over: a SYN was lost.
     #[test]
     fn only_a_target_on_this_node_is_expected_in_a_namespace() {
