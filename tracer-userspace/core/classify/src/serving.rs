@@ -183,11 +183,15 @@ const NOT_READ: &str =
 
 /// "0.0.0.0:15006 and not on port 8080: a transparent proxy (TPROXY) …" if the connection waits at another port.
 pub(super) fn other_queue(case: &Case<'_>) -> Option<String> {
-    let addrs = &connection(case)?.waits_at;
-    let places = addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+    let connection = connection(case).filter(|it| !it.waits_at.is_empty())?;
     let port = case.attempt.flow.dst.port();
     let by = "a transparent proxy (TPROXY) or a program at sk_lookup sends it there";
-    (!addrs.is_empty()).then(|| format!("{places} and not on port {port}: {by}"))
+    Some(format!("{} and not on port {port}: {by}", places(connection)))
+}
+
+/// "0.0.0.0:15006"
+fn places(connection: &ServedConnection) -> String {
+    connection.waits_at.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
 }
 
 /// What to do if nothing took the request, and on which processes.
@@ -207,7 +211,10 @@ fn unblock(case: &Case<'_>, reading: &Serving, connection: &ServedConnection) ->
     let Some(stopped) = stopped else {
         if !connection.waits_at.is_empty() {
             let show = run_in(case, inspected(case).and_then(|(_, it)| it.netns), "ss -ltnp".to_owned());
-            let who = name(&reading.processes);
+            let who = match reading.processes.is_empty() {
+                true => format!("the process that listens on {}", places(connection)),
+                false => name(&reading.processes),
+            };
             return Some((format!("{NOT_ACCEPTED}. The server is {who}, not the one on the probe's port"), Some(show)));
         }
         let show = queues(case)
@@ -295,6 +302,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         (false, _) => {
             let blocked = all_blocked(reading).map(|words| format!("; {words}")).unwrap_or_default();
             let queue = match (other_queue(case), queues(case)) {
+                (Some(place), _) if reading.processes.is_empty() => format!("the queue of the listener on {place}"),
                 (Some(place), _) => format!("the queue of {server}, on {place}"),
                 (None, Some((_, count))) => {
                     format!("one of the {count} queues of {server} (SO_REUSEPORT: each listener has its own)")
@@ -368,18 +376,25 @@ mod tests {
     /// TPROXY of the pod gave the connection to a proxy on another port. The application's queue is empty.
     #[test]
     fn a_connection_in_the_queue_of_a_transparent_proxy_is_not_the_applications() {
-        let mut stream = Stream::new().links(true, &["10.88.0.1"]).http_readiness().connect().established().clone();
-        let connection = Some(ServedConnection { waits_at: vec![address("0.0.0.0:15006")], ..served(100, false) });
-        let serving = Serving { processes: vec![server_process(7, 1)], connection, ..Serving::default() };
-        stream.wait_ms(700).inspection(|reading| {
-            reading.listeners = Some(vec![listener(0, 64), listener(0, 64)]);
-            reading.serving = Some(Box::new(serving));
-        });
-        let verdict = stream.wait_ms(300).closes((100, 101, 0)).verdict();
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("slow_response", Confidence::Proven));
+        let reported = |processes: Vec<ServerProcess>| {
+            let mut stream = Stream::new().links(true, &["10.88.0.1"]).http_readiness().connect().established().clone();
+            let connection = Some(ServedConnection { waits_at: vec![address("0.0.0.0:15006")], ..served(100, false) });
+            let serving = Serving { processes, connection, ..Serving::default() };
+            stream.wait_ms(700).inspection(|reading| {
+                reading.listeners = Some(vec![listener(0, 64), listener(0, 64)]);
+                reading.serving = Some(Box::new(serving));
+            });
+            let verdict = stream.wait_ms(300).closes((100, 101, 0)).verdict();
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("slow_response", Confidence::Proven));
+            verdict
+        };
+        let verdict = reported(vec![server_process(7, 1)]);
         let place = "it waited in the queue of app (pid 7), on 0.0.0.0:15006 and not on port 8080: a transparent proxy";
         assert_has(&verdict.summary, &[place]);
         assert_has(&verdict.remediation, &["The server is app (pid 7), not the one on the probe's port", "ss -ltnp"]);
+        let unknown = reported(Vec::new());
+        assert_has(&unknown.summary, &["it waited in the queue of the listener on 0.0.0.0:15006 and not on port 8080"]);
+        assert_has(&unknown.remediation, &["The server is the process that listens on 0.0.0.0:15006, not the one"]);
     }
 
     /// A NAT rule sent the connection to another process than the target's.
