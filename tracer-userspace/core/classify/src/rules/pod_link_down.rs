@@ -219,11 +219,18 @@ fn confirmed_at(time: u64, entry: &NeighbourState) -> Option<u64> {
 /// How much later than the neighbour entry the reading with it may be.
 const READING_NS: u64 = 1_000_000_000;
 
-/// The link of the target's pod that was set down last, if only one pod has the address.
+/// The link of the target's pod that was set down last, if only one pod has the address. If a reading found the address
+/// on one of the pod's links, no other link counts.
 pub(in super::super) fn last_down_of_pod<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)> {
-    let mut pods = case.node.pods.at(case.attempt.flow.dst.ip()).filter(|pod| !pod.host_network);
+    let target = case.attempt.flow.dst.ip();
+    let mut pods = case.node.pods.at(target).filter(|pod| !pod.host_network);
     let (netns, is_only) = (case.node.pods.last_netns(pods.next()?)?, pods.next().is_none());
-    case.node.links.last_down(netns).filter(|_| is_only).map(|(at, change)| (*at, change))
+    let holder = case.attempt.netns.and_then(|from| case.node.targets.holder(from, target));
+    let down = match holder.filter(|(of, _)| *of == netns) {
+        Some((_, ifindex)) => case.node.links.down(netns, ifindex),
+        None => case.node.links.last_down(netns),
+    };
+    down.filter(|_| is_only).map(|(at, change)| (*at, change))
 }
 
 /// A pod of this node is listed with the address, but no namespace of this node has it, and no namespace of that pod is

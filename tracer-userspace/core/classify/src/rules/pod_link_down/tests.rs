@@ -141,6 +141,29 @@ fn a_pod_that_has_lost_its_link_does_not_answer() {
     assert_eq!(decided(false, Some(8_000)).cause.name(), "unexplained", "its link is there");
 }
 
+/// A VPN of the pod ends, and something takes the pod's address away.
+#[test]
+fn a_link_without_the_address_is_not_the_one_that_held_it() {
+    let decided = |is_read: bool, has_gone: bool| {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+        if is_read {
+            stream.inspection(|reading| reading.links = vec![eth0(true, true)]);
+        }
+        if has_gone {
+            stream.link_set(POD, 2, "eth0", false);
+        }
+        stream.wait_ms(100).link_set(POD, 5, "tun0", false);
+        stream.wait_ms(5_000).connect().wait_ms(200).inspection(|reading| {
+            reading.netns = None;
+            reading.neighbour = Some(neighbour("reachable"));
+        });
+        stream.gives_up().verdict().summary
+    };
+    assert_has(&decided(true, false), &["nothing that was seen decides why"]);
+    assert_starts(&decided(true, true), "eth0");
+    assert_starts(&decided(false, false), "tun0");
+}
+
 /// The kubelet still runs the readiness probe of a pod when its sandbox is gone.
 #[test]
 fn a_pod_that_was_deleted_does_not_answer() {
