@@ -56,16 +56,19 @@ pub(super) fn gave_up_early(case: &Case<'_>) -> bool {
 
 /// The probe's timeout. If it is not known: 1 s for a kubelet, which has no shorter one, and 0 for another prober.
 pub(super) fn timeout_ns(case: &Case<'_>) -> u64 {
-    let is_kubelet = case.attempt.prober && KNOWN_PROBERS.contains(&case.attempt.actor.comm.as_str());
-    let least = u64::from(is_kubelet);
-    case.matched.timeout_s().map_or(least, u64::from) * 1_000_000_000
+    case.matched.timeout_s().map_or(u64::from(is_kubelet(case)), u64::from) * 1_000_000_000
 }
 
-/// The timeouts of probes are whole seconds. If tracer knows no probe of that port, a close at one shows the timeout.
+fn is_kubelet(case: &Case<'_>) -> bool {
+    case.attempt.prober && KNOWN_PROBERS.contains(&case.attempt.actor.comm.as_str())
+}
+
+/// The timeouts of a kubelet's probes are whole seconds. If tracer knows no probe of that port, a close at one shows the
+/// timeout.
 pub(super) fn closed_at_a_second(case: &Case<'_>) -> bool {
     let after = |lasted: u64| (lasted >= 990_000_000).then_some((lasted + 10_000_000) % 1_000_000_000);
     let is_at = case.attempt.lasted().and_then(after).is_some_and(|after| after < 110_000_000);
-    is_at && case.matched.possible_probes().is_empty()
+    is_at && is_kubelet(case) && case.matched.possible_probes().is_empty()
 }
 
 pub(super) fn is_timeout(case: &Case<'_>) -> bool {

@@ -545,6 +545,13 @@ mod tests {
         let mut stream = Stream::new().connect().prober_named("blackbox").established().wait_ms(300).clone();
         stream.own(|stream| _ = stream.closes((100, 101, 0)));
         assert_eq!(stream.wait_ms(10).tick().causes(), ["slow_response"]);
+        let at_a_second = |comm: &str| {
+            let mut stream = Stream::new().connect().prober_named(comm).established().wait_ms(2_007).clone();
+            stream.own(|stream| _ = stream.closes((100, 101, 0)));
+            stream.wait_ms(10).tick().verdict().confidence
+        };
+        let confidence = ["kubelet", "blackbox"].map(at_a_second);
+        assert_eq!(confidence, [Confidence::Proven, Confidence::Likely], "only a kubelet's timeouts are whole seconds");
     }
 
     /// The kernel closes the sockets of a prober that ends, as the prober does at its timeout. The target is healthy, and its
