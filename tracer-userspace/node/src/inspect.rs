@@ -212,12 +212,16 @@ impl Sockets {
         let Some((waiting, 0)) = self.connection.as_ref().filter(|(it, _)| !it.accepted) else { return };
         let peer = waiting.peer;
         let Ok(queues) = waiting_at(target) else { return };
-        // It may have been accepted since.
         let Ok(Some(now)) = sock_diag::find(target, peer) else { return };
-        self.connection = connection(peer, now);
+        self.wait_in(&queues, connection(peer, now));
+    }
+
+    /// The connection may have been accepted since the queues were read.
+    fn wait_in(&mut self, queues: &[(SocketAddr, u64)], now: Option<(ServedConnection, u64)>) {
+        self.connection = now;
         if let Some((it, 0)) = self.connection.as_mut().filter(|(it, _)| !it.accepted && !queues.is_empty()) {
             it.waits_at = queues.iter().map(|(addr, _)| *addr).collect::<BTreeSet<_>>().into_iter().collect();
-            self.listeners = queues.into_iter().map(|(_, inode)| inode).collect();
+            self.listeners = queues.iter().map(|(_, inode)| *inode).collect();
         }
     }
 }
@@ -363,8 +367,16 @@ fn connection(peer: SocketAddr, socket: TcpSocket) -> Option<(ServedConnection, 
 /// The listeners of the calling thread's namespace with connections in their queues, and their inodes: those that can
 /// have one to the target. None if one listens on the target's port, or if there are very many.
 fn waiting_at(target: SocketAddr) -> io::Result<Vec<(SocketAddr, u64)>> {
+    others_waiting(target, |each| sock_diag::dump(LISTEN, 0, each))
+}
+
+/// The same of a dump.
+fn others_waiting(
+    target: SocketAddr,
+    dump: impl FnOnce(&mut dyn FnMut(TcpSocket)) -> io::Result<()>,
+) -> io::Result<Vec<(SocketAddr, u64)>> {
     let (mut found, mut is_own) = (Vec::new(), false);
-    sock_diag::dump(LISTEN, 0, |socket| {
+    dump(&mut |socket| {
         let fits = if target.is_ipv6() { socket.v6 } else { !socket.only_v6 };
         if socket.received > 0 && fits {
             is_own |= socket.local.port() == target.port();

@@ -99,6 +99,59 @@ fn of_many_listeners_the_fullest_that_can_get_the_syn_are_kept() {
     assert_eq!(few.iter().map(|(it, _)| it.waiting).collect::<Vec<_>>(), [0, 1, 2], "in the kernel's order");
 }
 
+/// A listener with connections in its queue.
+fn full(local: &str, inode: u64) -> TcpSocket {
+    let local: SocketAddr = local.parse().expect("an address");
+    let (v6, remote) = (local.is_ipv6(), SocketAddr::new(local.ip(), 0));
+    let (state, retransmits, device) = (tracer_common::state::LISTEN, 0, 0);
+    TcpSocket { v6, only_v6: false, state, retransmits, local, remote, device, received: 1, sent: 128, inode }
+}
+
+#[test]
+fn only_a_full_listener_that_can_have_the_connection_may_be_where_it_waits() {
+    let (v4, v6) = ("10.88.0.4:8080", "[fd00::4]:8080");
+    let proxy = full("0.0.0.0:15006", 1);
+    let both = full("[::]:15006", 2);
+    let empty = TcpSocket { received: 0, ..proxy };
+    let only_v6 = TcpSocket { only_v6: true, ..both };
+    let own = full("0.0.0.0:8080", 3);
+    let many = |count: usize| (0..count).map(|inode| full("0.0.0.0:15006", inode as u64)).collect::<Vec<_>>();
+    let rows: &[(&str, Vec<TcpSocket>, usize)] = &[
+        (v4, vec![proxy, both], 2),
+        (v4, vec![proxy, empty, only_v6], 1),
+        (v6, vec![proxy, both, only_v6], 2),
+        (v4, vec![proxy, own], 0),
+        (v4, vec![own, proxy], 0),
+        (v4, vec![proxy, TcpSocket { received: 0, ..own }], 1),
+        (v6, vec![both, own], 1),
+        (v4, many(MOST_LISTENERS), MOST_LISTENERS),
+        (v4, many(MOST_LISTENERS + 1), 0),
+        (v4, many(2 * MOST_LISTENERS), 0),
+    ];
+    for (target, sockets, expected) in rows {
+        let found = others_waiting(target.parse().expect("an address"), |each| {
+            sockets.iter().for_each(|socket| each(*socket));
+            Ok(())
+        });
+        assert_eq!(found.expect("a dump").len(), *expected, "{target}: {sockets:?}");
+    }
+}
+
+#[test]
+fn a_connection_that_was_accepted_since_waits_nowhere() {
+    let [peer, proxy] = ["10.88.0.1:40000", "0.0.0.0:15006"].map(|it| it.parse::<SocketAddr>().expect("an address"));
+    let after = |inode: u64, queues: &[(SocketAddr, u64)]| {
+        let state = ESTABLISHED;
+        let mut sockets = Sockets { listeners: BTreeSet::from([3]), ..Sockets::default() };
+        sockets.wait_in(queues, connection(peer, TcpSocket { state, inode, ..full("10.88.0.4:8080", 0) }));
+        (sockets.connection.expect("a connection").0.waits_at, sockets.listeners)
+    };
+    let queues = [(proxy, 2), (proxy, 1)];
+    assert_eq!(after(0, &queues), (vec![proxy], BTreeSet::from([1, 2])));
+    assert_eq!(after(9, &queues), (Vec::new(), BTreeSet::from([3])));
+    assert_eq!(after(0, &[]), (Vec::new(), BTreeSet::from([3])));
+}
+
 #[test]
 fn an_address_on_the_ipvs_device_alone_has_no_owner() {
     let target = SocketAddr::from(([10, 96, 0, 1], 443));
