@@ -23,9 +23,20 @@ impl<'a> Matched<'a> {
     /// aggregated APIs). The kubelet connects to the API server of its own node as a client, which retries about once a
     /// second.
     pub fn other_reason(&self) -> Option<&'static str> {
-        let probes = self.matching_probes();
-        // Both send a request on each connection. A kubelet outcome shows that the attempt was a probe.
-        if probes.is_empty() || self.attempt.carried_no_data() || self.attempt.kubelet().is_some() {
+        // A connection without data is a tcpSocket probe's, or a spare dial (`spare_reason`).
+        let alike = || behaving(self.probes_on_target(), self.attempt);
+        if self.attempt.carried_no_data() { None } else { self.reason_unless_due(&alike()) }
+    }
+
+    /// The same for a connection without a request. Go's client dials once for each request that waits. A dial that no
+    /// request needs stays open unused until `IdleConnTimeout`, which is 90 s by default.
+    pub(super) fn spare_reason(&self) -> Option<&'static str> {
+        self.reason_unless_due(self.probes_on_target())
+    }
+
+    fn reason_unless_due(&self, probes: &[Match<'_>]) -> Option<&'static str> {
+        // A kubelet outcome shows that the attempt was a probe.
+        if self.matching_probes().is_empty() || self.attempt.kubelet().is_some() {
             return None;
         }
         let reason = if has_api_server(self.attempt) {
@@ -35,8 +46,7 @@ impl<'a> Matched<'a> {
         } else {
             return None;
         };
-        let all = self.probes_on_target();
-        let due = behaving(all, self.attempt).iter().any(|it| self.is_due(it, all));
+        let due = probes.iter().any(|it| self.is_due(it, self.probes_on_target()));
         (!due).then_some(reason)
     }
 

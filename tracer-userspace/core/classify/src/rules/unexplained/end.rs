@@ -16,7 +16,7 @@ pub(super) fn describe(case: &Case<'_>, end: End) -> String {
     } else if case.matched.timed_out_before_request() {
         let who = client_name(attempt);
         format!(
-            "established, and {who} could send no byte of the request until its timeout: the target opened no window, as SYNPROXY without a server behind it, or {who} itself stalled"
+            "established, and {who} could send no byte of the request until its timeout: the target opened no window, as SYNPROXY without a server behind it, or {who} itself stalled; or payload is redirected between sockets on this node (a sockmap program), and the byte counters do not see requests"
         )
     } else if is_syn_lost(case) {
         "no answer to the SYN, and the prober gave up before it was sent again".to_owned()
@@ -170,11 +170,27 @@ mod tests {
         for probed in [Stream::http_readiness, Stream::https_readiness] {
             assert_eq!(decided(probed, 995), ["unexplained"]);
             assert!(decided(probed, 500).is_empty(), "not at the timeout");
+            assert!(decided(probed, 90_000).is_empty(), "an unused connection of a client");
         }
         assert!(decided(Stream::tcp_readiness, 995).is_empty());
         let mut stream = Stream::new().http_readiness().connect().established().wait_ms(995).clone();
         let summary = stream.closes((0, 1, 0)).wait_ms(50).tick().verdict().summary;
-        assert_has(&summary, &["could send no byte of the request until its timeout"]);
+        assert_has(&summary, &["could send no byte of the request until its timeout", "a sockmap program"]);
+    }
+
+    /// The API server in the same process dials twice for two requests, and one connection stays unused.
+    #[test]
+    fn a_spare_dial_of_the_api_server_that_ends_at_the_timeout_is_no_failure() {
+        let decided = |waits_ms: &[u64]| {
+            let mut stream = Stream::new().http_readiness().clone();
+            for (conn, wait_ms) in (100..).zip(waits_ms) {
+                stream.again(conn).connect().prober_named("k3s-server").established().wait_ms(995);
+                stream.closes((0, 1, 0)).wait_ms(*wait_ms).tick();
+            }
+            stream.causes()
+        };
+        assert!(decided(&[3_000, 50]).is_empty());
+        assert_eq!(decided(&[9_005, 50]), ["unexplained"], "one period after another connect: a probe");
     }
 
     #[test]
