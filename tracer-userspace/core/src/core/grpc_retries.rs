@@ -15,7 +15,7 @@ use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::{self, Matched};
 use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
-use tracer_model::event::{AnswerKind, ConnId};
+use tracer_model::event::{Answer, AnswerKind, ConnId};
 use tracer_model::recent::Recent;
 use tracer_model::record::Cause;
 
@@ -145,7 +145,8 @@ impl Core {
 
 /// The server sent no HTTP/2, and the kubelet has reported no failure.
 fn is_unheard(attempt: &Attempt) -> bool {
-    let in_another = attempt.answer().is_some_and(|(_, it)| it.kind == AnswerKind::Http || it.kind.is_tls());
+    let is_other = |it: &Answer| it.kind == AnswerKind::Http || it.kind.is_tls() || enrich::is_no_frame(it);
+    let in_another = attempt.answer().is_some_and(|(_, it)| is_other(it));
     (in_another || attempt.received().is_none_or(|n| n == 0)) && attempt.kubelet().is_none()
 }
 
@@ -217,15 +218,17 @@ mod tests {
         assert_eq!(answered_after(2, &[1_999, 2_001, 1_998]).in_a_row(), [1, 2, 3].map(Some));
     }
 
-    /// An HTTP/1 server answers each connect.
+    /// An HTTP/1 server answers each connect, or a Redis server.
     #[test]
     fn connects_that_are_answered_in_another_protocol_count_as_one_failure() {
-        let mut stream = Stream::new().grpc_readiness(5).clone();
-        for (conn, until_next) in [(100, 1_000), (101, 1_600), (102, 7_400), (103, 1_000)] {
-            stream.again(conn).connect().established().answer(AnswerKind::Http, Some(400));
-            stream.closes((90, 91, 103)).wait_ms(until_next);
+        for (kind, status, len) in [(AnswerKind::Http, Some(400), None), (AnswerKind::Other, None, Some(70))] {
+            let mut stream = Stream::new().grpc_readiness(5).clone();
+            for (conn, until_next) in [(100, 1_000), (101, 1_600), (102, 7_400), (103, 1_000)] {
+                stream.again(conn).connect().established().answer_with(kind, status, |it| it.len = len);
+                stream.closes((90, 91, 103)).wait_ms(until_next);
+            }
+            assert_eq!(stream.in_a_row(), [1, 2].map(Some), "{kind:?}");
         }
-        assert_eq!(stream.in_a_row(), [1, 2].map(Some));
     }
 
     /// The timeout of 3 s ends while the second connect waits for an answer after its handshake.

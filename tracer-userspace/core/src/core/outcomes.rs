@@ -8,7 +8,7 @@ use super::records::{kubelet_outcome, unattached};
 use super::{Core, When};
 use tracer_attempts::correlate::KEEP_AFTER_END_NS;
 use tracer_attempts::correlate::attempt::{Attempt, End};
-use tracer_attempts::enrich::{Matched, is_pod};
+use tracer_attempts::enrich::{Matched, is_no_frame, is_pod};
 use tracer_classify::finding::Finding;
 use tracer_classify::kubelet::Unattached;
 use tracer_classify::{SETTLE_NS, kubelet, not_connected};
@@ -253,8 +253,8 @@ fn is_open_too_long(attempt: &Attempt, probe: &KubeletProbe, timeout_ns: Option<
 fn contradicts(attempt: &Attempt, probe: &KubeletProbe, grpc_in_tls: bool) -> bool {
     let Some((_, answer)) = attempt.answer() else { return false };
     let ProbeOutput::Status(read) = probe.reason else {
-        return probe.is_answered_in_grpc()
-            && (answer.kind == AnswerKind::Http || answer.kind.is_tls() && !grpc_in_tls);
+        let is_other = answer.kind == AnswerKind::Http || is_no_frame(answer);
+        return probe.is_answered_in_grpc() && (is_other || answer.kind.is_tls() && !grpc_in_tls);
     };
     let is_other = answer.status.is_some_and(|status| status != read);
     answer.kind == AnswerKind::Alert || is_other && !answer.is_interim()
@@ -363,6 +363,17 @@ mod tests {
             stream.kubelet(ProbeOutput::NotServing).joined().len()
         };
         assert_eq!((joined(Some(ProbeProtocol::Tls)), joined(None)), (1, 0));
+    }
+
+    /// The text of another server is longer than the header of a frame. A first segment may be cut within that header.
+    #[test]
+    fn an_outcome_of_grpc_joins_no_answer_that_is_no_frame() {
+        let joined = |len: u16| {
+            let mut stream = Stream::new().grpc_readiness(1).connect().established().clone();
+            stream.answer_with(AnswerKind::Other, None, |it| it.len = Some(len)).closes((100, 101, 200));
+            stream.kubelet(ProbeOutput::NotServing).joined().len()
+        };
+        assert_eq!((joined(8), joined(70)), (1, 0));
     }
 
     /// The kubelet probes an API server, and has another connection to it that stays open.

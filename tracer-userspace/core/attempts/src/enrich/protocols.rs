@@ -200,7 +200,7 @@ impl<'a> Matched<'a> {
 
 /// The bytes are no frame with which a server of HTTP/2 begins, nor cut within one. Older recordings without the length
 /// call such a frame `Other`, too.
-fn is_no_frame(answer: &Answer) -> bool {
+pub fn is_no_frame(answer: &Answer) -> bool {
     answer.kind == AnswerKind::Other && answer.len.is_some_and(|len| u64::from(len) >= FRAME)
 }
 
