@@ -329,6 +329,7 @@ impl Core {
         let matched = Matched::new(attempt, &self.node);
         let failed = matched.failed() || self.verdicts.failure(conn).is_some();
         let is_well = !failed && !matched.is_unknown_end();
+        let may_be_well = !failed && matched.may_have_answered_in_tls();
         let outcome = match (failed, is_well && !matched.is_unread()) {
             (true, _) => Some(Outcome::Failure),
             (false, true) => Some(Outcome::Success),
@@ -339,7 +340,7 @@ impl Core {
         self.withdraw_other_loopback(conn, out);
         if outcome == Some(Outcome::Success) {
             self.succeeded(conn, time, out);
-        } else if is_well {
+        } else if is_well || may_be_well {
             self.failures.end_streaks(dst);
             self.answered_so_far(conn);
         }

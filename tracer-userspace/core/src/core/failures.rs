@@ -298,11 +298,13 @@ impl Core {
         Some(if in_a_row.is_over(attempt.started) { 1 } else { in_a_row.count.max(1) })
     }
 
-    /// An attempt ended of which only an interim answer was read. The final one may have been a success.
+    /// An attempt ended of which only an interim answer was read, or a part in TLS. It may have been a success.
     pub(super) fn answered_so_far(&mut self, conn: ConnId) {
-        let Some(attempt) = self.correlator.get(conn).filter(|attempt| attempt.is_interim()) else { return };
-        let named = Matched::new(attempt, &self.node).name();
-        self.failures.may_have_succeeded(attempt, &named);
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let matched = Matched::new(attempt, &self.node);
+        if attempt.is_interim() || matched.may_have_answered_in_tls() {
+            self.failures.may_have_succeeded(attempt, &matched.name());
+        }
     }
 
     /// An attempt succeeded: ends its probe's failures in a row, and notes what its port speaks.
@@ -388,6 +390,23 @@ mod tests {
         };
         assert_eq!(in_a_row(|stream| _ = stream.server_closes((100, 101, 60))), [Some(1), Some(2)]);
         assert_eq!(in_a_row(|stream| _ = stream.closes((100, 101, 160))), [Some(1), Some(1)]);
+    }
+
+    /// A server with `SO_LINGER` 0 ends each connection with a RST, also after a whole answer.
+    #[test]
+    fn a_reset_after_an_answer_in_tls_may_be_a_success_and_leaves_the_number_unknown() {
+        let in_a_row = |received: u64| {
+            let mut stream = Stream::new().https_readiness().clone();
+            refuse(&mut stream);
+            stream.wait_ms(9_990).again(8).connect().established();
+            stream.answer_with(AnswerKind::Tls, None, |it| it.len = Some(1_400));
+            stream.reset_received(TcpState::Established, received);
+            stream.state(TcpState::Established, TcpState::Close, libc::ECONNRESET, (600, 601, received));
+            refuse(stream.wait_ms(9_990).again(9));
+            stream.in_a_row()
+        };
+        assert_eq!(in_a_row(2_200), [Some(1), None]);
+        assert_eq!(in_a_row(1_400), [Some(1), Some(2)], "the server's first flight");
     }
 
     /// Of a kubelet that starts while tracer runs, the first answer may come before the program that reads it.

@@ -109,8 +109,17 @@ impl<'a> Matched<'a> {
 
     /// Too few bytes came over TLS for an HTTP answer, or a RST ended the connection: no success is known.
     pub(super) fn is_unfinished_tls(&self) -> bool {
-        let is_reset = matches!(self.attempt.ended, Some((_, End::Reset)));
-        self.rest_of_handshake().is_some() || is_reset && self.probe_protocol() == Some(Protocol::Tls)
+        self.rest_of_handshake().is_some() || self.is_reset_in_tls()
+    }
+
+    fn is_reset_in_tls(&self) -> bool {
+        matches!(self.attempt.ended, Some((_, End::Reset))) && self.probe_protocol() == Some(Protocol::Tls)
+    }
+
+    /// A RST ended the connection, perhaps after a whole answer over TLS: as many bytes came. A server that closes with
+    /// `SO_LINGER` 0 ends each connection so.
+    pub fn may_have_answered_in_tls(&self) -> bool {
+        self.is_reset_in_tls() && self.rest_of_handshake().is_none()
     }
 
     /// The duration of a connection that the prober closed after the longest timeout, or after a long silence at a
