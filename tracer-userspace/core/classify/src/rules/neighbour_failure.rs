@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::super::phrases::of_family;
 use super::super::services::stale_endpoint;
-use super::asymmetric_route::is_queue_full;
+use super::asymmetric_route::{is_queue_full, own_end};
 use super::route_unreachable::lacks_loopback;
 use super::unexplained::{missing_address, stray_route};
 use super::*;
@@ -32,8 +32,8 @@ fn note_address(case: &Case<'_>, found: Finding) -> Finding {
     note(found, nearer.or_else(|| rerouted(case)))
 }
 
-/// The SYN waited at a link that does not have the pod's subnet, while another link of the node has it, and the node's
-/// route was read and is right. A mark is what a reading of the route does not have.
+/// The SYN waited at a link that has only other subnets, while another link of the node has the pod's, and no reading
+/// shows that the node's route leads astray. A mark is what a reading of the route does not have.
 fn rerouted(case: &Case<'_>) -> Option<(String, Remediation)> {
     let (src, dst, netns) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.ip(), case.attempt.netns?);
     let mut drops = case.attempt.drops().filter(|(_, drop)| drop.netns == Some(netns) && drop.flow.dst.ip() == dst);
@@ -42,10 +42,15 @@ fn rerouted(case: &Case<'_>) -> Option<(String, Remediation)> {
     let links =
         case.node.links.get(&netns).filter(|_| case.node.netns_of_addr(netns, dst).is_none_or(|at| at == pod))?;
     let has_subnet = |link: &&LinkState| link.up && !link.loopback && link.covers(dst);
-    let own = links
-        .iter()
-        .find(has_subnet)
-        .filter(|_| !links.iter().any(|it| it.ifindex == device.ifindex && it.covers(dst)))?;
+    // The address of a pod can be of the node's own subnet (AWS VPC CNI): the pod's route leads to its own link, which has
+    // no address there.
+    let is_for_others = |addr: &IpAddr| match addr {
+        IpAddr::V4(_) => dst.is_ipv4(),
+        IpAddr::V6(addr) => dst.is_ipv6() && !addr.is_unicast_link_local(),
+    };
+    let has_others = |link: &LinkState| link.addrs.iter().any(is_for_others) && !link.covers(dst);
+    case.node.links.by_index(netns, device.ifindex).filter(|link| has_others(link))?;
+    let own = links.iter().find(has_subnet).filter(|_| own_end(case) != Some(device.ifindex))?;
     let words = format!(
         "; a pod of this node has that address, and {} has its subnet: most likely a mark (ip rule, fwmark) led the SYN out of {}",
         own.name, device.name
@@ -387,6 +392,27 @@ mod tests {
         );
         assert_has(&marked.remediation, &["ip route get 10.88.0.2 from 10.88.0.1 mark MARK"]);
         assert_lacks(&noted(device(3, "cni0")).summary, &["mark"]);
+    }
+
+    /// The AWS VPC CNI gives pods addresses of the node's subnet, and each pod's link has a route of its own.
+    #[test]
+    fn a_syn_at_the_pods_own_link_has_no_mark() {
+        let noted = |addrs: &[&str], peer_ifindex| {
+            let mut stream = Stream::new();
+            let subnet = LinkState { prefixes: vec![20], ..link(2, "eth0", &["10.88.0.1"]) };
+            let end = LinkState { prefixes: vec![32; addrs.len()], ..link(7, "eni7", addrs) };
+            stream.node_links(vec![subnet, end]).connect().wait_ms(200);
+            stream.inspection(|reading| {
+                reading.links = vec![LinkState { peer_ifindex, ..link(3, "eth0", &["10.88.0.2"]) }];
+            });
+            stream.wait_ms(700).drop_on(SYN, "NEIGH_FAILED", NODE, Some(device(7, "eni7"))).gives_up().verdict()
+        };
+        assert_has(&noted(&["10.9.9.1"], Some(8)).summary, &["mark"]);
+        for (addrs, end) in [(&["10.9.9.1"] as &[_], Some(7)), (&[], None), (&["fe80::1"], None)] {
+            let verdict = noted(addrs, end);
+            assert_eq!(verdict.cause.name(), "neighbour_failure");
+            assert_lacks(&verdict.summary, &["mark"]);
+        }
     }
 
     /// The pod has no route back either. The SYN never left the node.
