@@ -72,9 +72,11 @@ pub(super) fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
 /// server that binds to all addresses cannot have the port then.
 pub(super) fn other_container_listens(case: &Case<'_>, netns: Netns) -> Option<(String, String)> {
     let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns))?;
-    let (own, port) = (case.matched.probed_container()?.1.id.as_ref()?, case.attempt.flow.dst.port());
+    let ((pod, own), port) = (case.matched.probed_container()?, case.attempt.flow.dst.port());
+    // The list of pods can be older than a new run of the container itself.
+    let is_listed = |id: &String| pod.containers.iter().any(|it| it.id.as_ref() == Some(id));
     let is_other = |it: &&ListenerAt| {
-        let by_other = it.container.as_ref().is_some_and(|id| id != own);
+        let by_other = it.container.as_ref().is_some_and(|id| own.id.as_ref() != Some(id) && is_listed(id));
         by_other && it.addr.port() == port && it.device.is_none()
     };
     let found = reading.elsewhere.iter().find(is_other)?;

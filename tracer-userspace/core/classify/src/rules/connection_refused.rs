@@ -371,7 +371,8 @@ mod tests {
     #[test]
     fn a_listener_of_another_container_on_the_port_is_in_the_fix() {
         let verdict = |container: &str| {
-            let mut stream = Stream::new().http_readiness().container_id("own").pod_in(POD).clone();
+            let mut stream = Stream::new().http_readiness().container_id("own").pod_in(POD).second_container().clone();
+            stream.last_pods().pods[0].containers[1].id = Some("other".into());
             let bound = ListenerAt { container: Some(container.into()), ..older("127.0.0.1:8080") };
             stream.pod_sockets(|reading| reading.elsewhere = vec![bound]).wait_ms(10).connect().refused().verdict()
         };
@@ -383,6 +384,7 @@ mod tests {
         let words = "If the server binds to all addresses: give it or app (pid 7) another port. Otherwise: let the";
         assert_starts(&other.remediation, words);
         assert_lacks(&verdict("own").summary, &["bind()"]);
+        assert_lacks(&verdict("new").summary, &["bind()"]);
     }
 
     /// A server binds 0.0.0.0 in a cluster that probes over IPv6.
