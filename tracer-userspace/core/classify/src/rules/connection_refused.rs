@@ -370,21 +370,22 @@ mod tests {
     /// The admin port of a sidecar is the port of the server, which goes on without it.
     #[test]
     fn a_listener_of_another_container_on_the_port_is_in_the_fix() {
-        let verdict = |container: &str| {
+        let verdict = |container: &str, bound: &str| {
             let mut stream = Stream::new().http_readiness().container_id("own").pod_in(POD).second_container().clone();
             stream.last_pods().pods[0].containers[1].id = Some("other".into());
-            let bound = ListenerAt { container: Some(container.into()), ..older("127.0.0.1:8080") };
+            let bound = ListenerAt { container: Some(container.into()), ..older(bound) };
             stream.pod_sockets(|reading| reading.elsewhere = vec![bound]).wait_ms(10).connect().refused().verdict()
         };
-        let other = verdict("other");
+        let other = verdict("other", "127.0.0.1:8080");
         assert_ends(
             &other.summary,
             "; bind() to all addresses would fail, as app (pid 7) of another container has 127.0.0.1:8080",
         );
         let words = "If the server binds to all addresses: give it or app (pid 7) another port. Otherwise: let the";
         assert_starts(&other.remediation, words);
-        assert_lacks(&verdict("own").summary, &["bind()"]);
-        assert_lacks(&verdict("new").summary, &["bind()"]);
+        for (container, bound) in [("own", "127.0.0.1:8080"), ("new", "127.0.0.1:8080"), ("other", "[::1]:8080")] {
+            assert_lacks(&verdict(container, bound).summary, &["bind()"]);
+        }
     }
 
     /// A server binds 0.0.0.0 in a cluster that probes over IPv6.

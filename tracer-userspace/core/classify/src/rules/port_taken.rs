@@ -33,7 +33,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// does is not known. A clause, the evidence, and what to do in that case.
 pub(super) fn held_at_other_address(case: &Case<'_>, netns: Netns, at: u64) -> Option<(String, Evidence, String)> {
     let dst = case.attempt.flow.dst;
-    let (time, read, holder) = held(case, netns, at, |it| it.local.ip() != dst.ip())?;
+    // 0.0.0.0 is free while a connection over IPv6 has the port.
+    let is_other = |it: &PortHolder| it.local.ip() != dst.ip() && it.local.is_ipv4() == dst.is_ipv4();
+    let (time, read, holder) = held(case, netns, at, is_other)?;
     let (PortHolder { local, remote, pid, comm }, port) = (holder, dst.port());
     let clause = format!(
         "; bind() to all addresses would fail, as {local} is the source of a connection of {comm} (pid {pid}) to {remote}"
@@ -132,6 +134,7 @@ mod tests {
         assert_has(&verdict.remediation, &[". Otherwise: let the process listen on 8080"]);
         let accepted = held("127.0.0.1:8080", "127.0.0.1:5000").verdict();
         assert_lacks(&accepted.summary, &["bind()"]);
+        assert_lacks(&held("[::1]:8080", "[::1]:443").verdict().summary, &["bind()"]);
     }
 
     /// A server stopped listening, and a connection of a client with a low port is left.
