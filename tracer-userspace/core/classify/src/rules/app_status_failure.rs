@@ -83,17 +83,19 @@ fn by_length(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(cause(may_be_alert(case)), evidence, summary, fix))
 }
 
-/// The TLS server ended the handshake after its first flight. Only the length shows the alert: it is encrypted in TLS
-/// 1.3, and no hook reads a later segment.
+/// The TLS server sent an alert after its first flight, by the length: it is encrypted in TLS 1.3, and no hook reads a
+/// later segment. A close_notify is as long, as where the handler fails, and the server sends no session tickets.
 fn by_late_alert(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, _) = attempt.ended.filter(|_| case.matched.is_alert_after_flight() && case.settled)?;
     let dst = attempt.flow.dst;
     let summary = format!(
-        "{dst} began the TLS handshake and then ended it: after its first flight it sent as many bytes as an alert has, and no HTTP answer"
+        "{dst} began the TLS handshake, and then refused it, or closed (close_notify) without an answer: after its first flight it sent as many bytes as an alert has, and no HTTP answer"
     );
     let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
-    Some(Finding::likely(Cause::AppStatusFailure, evidence, summary, with_fix(case, TLS_REFUSED)))
+    let fix = with_fix(case, TLS_REFUSED)
+        .reword(|text| text.replacen("Let the server", "If it refused the handshake, let the server", 1));
+    Some(Finding::likely(Cause::AppStatusFailure, evidence, summary, fix))
 }
 
 /// So few bytes are most likely a TLS alert. Not if the hook read something else: of a payload that is no shorter than

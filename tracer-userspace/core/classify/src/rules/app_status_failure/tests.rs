@@ -337,6 +337,14 @@ fn an_alert_after_the_first_flight_fails_an_https_probe() {
         assert_eq!(decided(400, end), (vec![], vec![Some(Outcome::Success)]));
     }
     assert_eq!(decided(400, by_reset), (vec![], vec![None]), "the answer may have been cut");
+    let mut closed = Stream::new().https_readiness().connect().established().clone();
+    closed.answer_with(AnswerKind::Tls, None, |it| it.len = Some(1_400)).closes((622, 623, 1_424));
+    let verdict = closed.settles().last_verdict();
+    assert_has(&verdict.summary, &["refused it, or closed (close_notify) without an answer"]);
+    assert_starts(
+        &verdict.remediation,
+        "The server's log says why. If it refused the handshake, let the server accept",
+    );
     let mut late = Stream::new().https_readiness().connect().established().clone();
     late.answer_with(AnswerKind::Tls, None, |it| it.len = Some(1_400)).wait_ms(1_000).closes((622, 623, 1_424));
     assert!(!late.settles().causes().contains(&"app_status_failure"), "the rest came too late");
