@@ -209,7 +209,7 @@ fn by_bridge(drop: &PacketDrop, reason: &str) -> Explanation {
             "; the bridge takes nothing from that port: it does not forward (blocked by spanning tree, or disabled)",
         )
         .fix(
-            "Find what blocks the port, such as a loop that spanning tree has found or a CNI agent. To let it forward, set its state to 3 (bridge link set dev PORT state 3)",
+            "Find what blocks the port, such as a loop that spanning tree has found or a CNI agent. Only if there is no loop: set its state to 3, so that it forwards (bridge link set dev PORT state 3)",
             [format!("bridge -d link show dev {}", device(drop))],
         ),
         // `br_forward`, net/bridge/br_forward.c
@@ -469,6 +469,7 @@ mod tests {
         );
         let port = noted("BRIDGE_INGRESS_STP_STATE", "br_handle_frame");
         assert_has(&port, &["the bridge takes nothing from that port", "bridge -d link show dev eth0"]);
+        assert_has(&port, &["Only if there is no loop: set its state to 3"]);
         assert_has(&noted("TCP_CSUM", "tcp_v4_rcv"), &["its checksum is wrong", "tx-checksum-ip-generic off"]);
         assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
         assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
