@@ -177,7 +177,7 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let netns = reading.netns.filter(|netns| !case.node.is_a_node(*netns))?;
     let stray = reading.stray_way_back.as_ref()?;
     let is_stuck = is_stuck(case, stray, Some(netns));
-    if !case.settled && !is_stuck {
+    if !case.settled && !is_stuck || has_worked(case, stray) {
         return None;
     }
     let is_unresolved = reading.neighbour.as_ref().is_some_and(NeighbourState::is_unresolved);
@@ -199,13 +199,20 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let fields = json!({ "device": device, "netns": netns, "pod_device": link, "table": stray.table, "to": to });
     let evidence = vec![evidence_of("inspection", time, leads.clone(), fields)];
     let text = format!(
-        "Correct what made that route in the pod: a second network that is its default route (Multus), or a VPN. The node's address needs a route over {link}"
+        "Correct what made that route in the pod: a second network that is its default route (Multus), or a VPN. The node's address needs a route over {link}. If that route has worked before, see whether its gateway still answers"
     );
     let show = [format!("ip route get {to} from {own}"), "ip rule".to_owned(), "ip route show table all".to_owned()];
     let fix = Remediation::from(text).run(show.map(|command| run_in(case, Some(netns), command)));
     let lost = if is_stuck { "nobody answers there for its next hop" } else { "the answer to the SYN may not arrive" };
     let summary = format!("{leads}: {lost}");
     Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).rests_on_lost_packet())
+}
+
+/// An attempt began after that route was read, and succeeded: the gateway there can lead back to the prober.
+fn has_worked(case: &Case<'_>, stray: &StrayRoute) -> bool {
+    let (from, dst) = (case.attempt.netns, case.attempt.flow.dst);
+    let mut readings = from.into_iter().flat_map(|from| case.node.targets.inspections(from, dst));
+    readings.any(|(at, it)| it.stray_way_back.as_ref() == Some(stray) && case.node.has_succeeded_since(dst, at))
 }
 
 fn of_syn(case: &Case<'_>) -> Option<Finding> {
@@ -424,6 +431,26 @@ mod tests {
         };
         assert_eq!(to_prober("tun0"), [LIKELY]);
         assert_eq!(to_prober("eth0").pop(), Some(("neighbour_failure", Confidence::Proven)), "of another link");
+    }
+
+    /// Multus made net1 the pod's default route. It worked until its gateway died.
+    #[test]
+    fn a_way_back_that_has_worked_is_right() {
+        let decided = |worked: bool| {
+            let mut stream = Stream::new();
+            let by_net1 = |it: &mut Inspection| it.stray_way_back = Some(stray("net1", "eth0", 254));
+            if worked {
+                stream.connect().established().inspection(by_net1).answers(200).wait_ms(5_000).again(8);
+                stream.connect().established().answers(200).wait_ms(5_000).again(9);
+            }
+            stream.connect().wait_ms(200).inspection(by_net1).gives_up().wait_ms(1_500);
+            stream.drop_on(SYN_ACK, "NEIGH_FAILED", POD, Some(device(4, "net1"))).settles();
+            (stream.last_decided(), stream.last_verdict().remediation.to_string())
+        };
+        assert_eq!(decided(true).0, ("neighbour_failure", Confidence::Proven));
+        let (unknown, fix) = decided(false);
+        assert_eq!(unknown, ("asymmetric_route", Confidence::Likely));
+        assert_has(&fix, &["needs a route over eth0. If that route has worked before, see whether its gateway"]);
     }
 
     /// Cilium's routes lead to cilium_host, where a program redirects the packet: such a route decides nothing.
