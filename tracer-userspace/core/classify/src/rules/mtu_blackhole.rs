@@ -1,7 +1,7 @@
 //! Full-size segments do not get through.
 
 use super::*;
-use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit, TcpState};
+use tracer_model::event::{Flow, Icmp, LinkState, PacketDrop, Retransmit, TcpState};
 
 /// A segment with at least this much payload, in bytes, is large. TCP's default segment size is 536 (RFC 9293 3.7.1).
 const LARGE_PAYLOAD: u32 = 1000;
@@ -32,7 +32,8 @@ fn too_big(case: &Case<'_>) -> Option<Finding> {
 fn at_other_end(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ((ended, _), since) = (attempt.ended?, case.matched.unanswered_since()?);
-    let refused = |at: u64, d: &PacketDrop| at >= since && at <= ended && is_at_other_end(d) && d.flags.has_data();
+    let refused =
+        |at: u64, d: &PacketDrop| at >= since && at <= ended && is_at_other_end(case, d) && d.flags.has_data();
     let (time, drop, device) =
         attempt.drops().find_map(|(at, d)| Some((at, d, d.device.as_ref()?)).filter(|_| refused(at, d)))?;
     let is_request = attempt.leads_out(drop.flow);
@@ -42,7 +43,7 @@ fn at_other_end(case: &Case<'_>) -> Option<Finding> {
         true => !attempt.request_taken() && attempt.retransmitted().any(|(_, r)| is_large(r)),
         false => attempt.close_acknowledged().is_some(),
     };
-    let is_only = attempt.drops().all(|(at, d)| at > ended || is_at_other_end(d) || is_deferred(attempt, d));
+    let is_only = attempt.drops().all(|(at, d)| at > ended || is_at_other_end(case, d) || is_deferred(attempt, d));
     if !passed || !is_only {
         return None;
     }
@@ -66,11 +67,20 @@ pub(super) fn show_other_end(case: &Case<'_>, drop: &PacketDrop) -> Option<Comma
     Some(run_in(case, Some(other), "ip link"))
 }
 
-/// The receiving end of a veth did not take the packet.
-pub(super) fn is_at_other_end(drop: &PacketDrop) -> bool {
+/// The receiving end of a veth did not take the packet. A macvlan or ipvlan hands its packets to its parent so, too.
+pub(super) fn is_at_other_end(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let place = drop.location.as_deref().map(plain);
     let is_unspecified = drop.reason.as_deref().is_none_or(|reason| reason == "NOT_SPECIFIED");
-    is_unspecified && matches!(place, Some("__dev_forward_skb2" | "__dev_forward_skb" | "____dev_forward_skb"))
+    let is_refused = matches!(place, Some("__dev_forward_skb2" | "__dev_forward_skb" | "____dev_forward_skb"));
+    is_unspecified && is_refused && !has_parent(case, drop)
+}
+
+fn has_parent(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let is_its = |link: &LinkState| drop.device.as_ref().is_some_and(|device| device.ifindex == link.ifindex);
+    let from = case.attempt.netns.into_iter();
+    let readings = from.flat_map(|from| case.node.targets.inspections(from, case.attempt.flow.dst));
+    let mut of_netns = readings.filter(|(_, it)| it.netns.is_some() && it.netns == drop.netns);
+    of_netns.any(|(_, it)| it.links.iter().any(|link| is_its(link) && link.parent.is_some()))
 }
 
 /// Large segments were sent again several times: by the prober (its request) or by the target (its answer). An answer is
@@ -100,7 +110,7 @@ fn sent_again(case: &Case<'_>) -> Option<Finding> {
 pub(super) fn waits_for_close(case: &Case<'_>) -> bool {
     let has_closed = case.attempt.last.as_ref().is_some_and(|last| last.new == TcpState::FinWait1);
     let is_answer = || lost_segments(case).is_some_and(|(_, last, _)| last.by_target);
-    let is_refused = |d: &PacketDrop| is_at_other_end(d) && d.flags.has_data() && !case.attempt.leads_out(d.flow);
+    let is_refused = |d: &PacketDrop| is_at_other_end(case, d) && d.flags.has_data() && !case.attempt.leads_out(d.flow);
     let is_lost = || is_answer() || case.attempt.drops().any(|(_, drop)| is_refused(drop));
     has_closed && case.attempt.close_acknowledged().is_none() && is_lost()
 }
@@ -261,6 +271,26 @@ mod tests {
         assert_has(&small.summary, &["it is down, or its MTU is smaller than the packet"]);
         assert_eq!(refused_in(0x18, POD, "tcp_v4_rcv", 1448).0, ["unexplained"]);
         assert_eq!(refused_in(0x10, POD, "__dev_forward_skb2", 1448).0, ["unexplained"], "a bare acknowledgement");
+    }
+
+    /// `macvlan_queue_xmit` (drivers/net/macvlan.c) forwards the packet to the parent.
+    #[test]
+    fn a_macvlan_has_no_other_end() {
+        let refused_on = |kind: Option<&str>| {
+            let parent = kind.map(|kind| ParentLink { kind: kind.into(), ifindex: 3, is_of_prober: false });
+            let mut stream = Stream::new();
+            stream.connect().established().inspection(|reading| {
+                reading.links = vec![LinkState { parent, peer_ifindex: Some(3), ..link(2, "eth0", &["10.88.0.2"]) }];
+            });
+            stream.drop_with(TcpFlags(0x18), POD, |drop| {
+                drop.location = Some("__dev_forward_skb2".into());
+                (drop.device, drop.flow) = (Some(device(2, "eth0")), drop.flow.reversed());
+            });
+            closes(stream.sent_again(1448, true), (100, 101, 0));
+            stream.verdict().summary
+        };
+        assert_has(&refused_on(None), &["the other end of eth0", "its MTU is smaller"]);
+        assert_lacks(&refused_on(Some("macvlan")), &["the other end"]);
     }
 
     /// With TCP_DEFER_ACCEPT, the listener drops the bare acknowledgement that ends the handshake.

@@ -42,7 +42,7 @@ pub(super) fn describe(case: &Case<'_>, drop: &PacketDrop) -> String {
 pub(super) fn fix(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
     let Explanation { fix, show, .. } = explain(case, drop);
     let mut show: Vec<Command> = show.into_iter().map(|command| run_in(case, drop.netns, command)).collect();
-    if is_at_other_end(drop) {
+    if is_at_other_end(case, drop) {
         show.extend(show_other_end(case, drop));
     }
     (!fix.is_empty()).then(|| Remediation::from(fix).run(show))
@@ -102,7 +102,7 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         by_reason(case, drop)
     };
     // Without a device, or without a reason in most functions, the meaning is a guess: no command shows more.
-    let is_known = (drop.reason.is_some() || is_telling(drop)) && drop.device.is_some();
+    let is_known = (drop.reason.is_some() || is_telling(case, drop)) && drop.device.is_some();
     if is_known { explained } else { Explanation::of(explained.meaning) }
 }
 
@@ -267,7 +267,7 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             Explanation::of("; the kernel hides the function that did it (kernel.kptr_restrict, see tracer doctor)")
         }
         // Kernels before 5.17 give no reason for any drop, so most functions alone say too little.
-        _ if drop.reason.is_none() && !is_telling(drop) => Explanation::default(),
+        _ if drop.reason.is_none() && !is_telling(case, drop) => Explanation::default(),
         Some("tcp_v4_rcv" | "tcp_v6_rcv") if drop.reason.is_none() => Explanation::of(
             "; an IPsec policy, a socket filter, a program at the pod's cgroup, or a listener that takes only signed segments drops it there",
         )
@@ -281,7 +281,7 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         }
         Some(place @ "br_dev_xmit") => by_bridge(drop, place),
         // `is_skb_forwardable`, include/linux/netdevice.h
-        _ if is_at_other_end(drop) => Explanation::of(
+        _ if is_at_other_end(case, drop) => Explanation::of(
             "; the other end of that link does not take it: it is down, or its MTU is smaller than the packet",
         )
         .fix(
@@ -321,8 +321,8 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
 }
 
 /// The function says why it dropped the packet, also on a kernel that gives no reason.
-fn is_telling(drop: &PacketDrop) -> bool {
-    if is_at_other_end(drop) {
+fn is_telling(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    if is_at_other_end(case, drop) {
         return true;
     }
     let place = drop.location.as_deref().map(plain);
