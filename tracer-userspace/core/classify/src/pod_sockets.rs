@@ -68,7 +68,7 @@ pub(super) fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
     reading.elsewhere.iter().any(|it| it.container.as_ref() == Some(id) && still_listens(it))
 }
 
-/// A process of another container listens on the target's port at another address of its family: a clause, and what to
+/// A process of another container listens on the target's port at another address: a clause, and what to
 /// do about it. A server that binds to all addresses cannot have the port then.
 pub(super) fn other_container_listens(case: &Case<'_>, netns: Netns) -> Option<(String, String)> {
     let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns))?;
@@ -77,7 +77,9 @@ pub(super) fn other_container_listens(case: &Case<'_>, netns: Netns) -> Option<(
     let is_listed = |id: &String| pod.containers.iter().any(|it| it.id.as_ref() == Some(id));
     let is_other = |it: &&ListenerAt| {
         let by_other = it.container.as_ref().is_some_and(|id| own.id.as_ref() != Some(id) && is_listed(id));
-        by_other && it.addr.port() == dst.port() && it.addr.is_ipv4() == dst.is_ipv4() && it.device.is_none()
+        // [::] stands for all addresses of both families.
+        let is_of_family = dst.is_ipv6() || it.addr.is_ipv4();
+        by_other && it.addr.port() == dst.port() && is_of_family && it.device.is_none()
     };
     let found = reading.elsewhere.iter().find(is_other)?;
     let who = name(&found.server);

@@ -73,26 +73,34 @@ fn sent(bytes: u32, rest: &str) -> String {
 /// stack of its own (gVisor) has its address in no namespace, so something must show that it was there. If it went in the
 /// second half of the wait, the target had been silent before.
 pub(super) fn lost_address(case: &Case<'_>) -> Option<String> {
+    lost(case).filter(|(is_late, _)| !is_late).map(|(_, place)| place)
+}
+
+/// `true`: in the second half of the wait.
+fn lost(case: &Case<'_>) -> Option<(bool, String)> {
     let (from, flow) = (case.attempt.netns?, case.attempt.flow);
     let dst = flow.dst.ip();
+    let ended = case.attempt.ended.map_or(u64::MAX, |(ended, _)| ended);
     let lost_by = |netns| Some(format!("link{}", in_namespace(case, Some(netns))));
     let is_late = |time: u64| half_of_wait(case).is_some_and(|half| time > half);
     let own = case.node.links.lost_address(from, dst).filter(|at| flow.src.ip() == dst && case.attempt.overlaps(*at));
     if let Some(at) = own {
-        return lost_by(from).filter(|_| !is_late(at));
+        return lost_by(from).filter(|_| at <= ended).map(|place| (is_late(at), place));
     }
-    let (_, last) = inspected(case)?;
+    let (time, last) = inspected(case)?;
     let has_it = |it: &Inspection| it.links.is_empty() || it.links.iter().any(|link| link.addrs.contains(&dst));
     let mut all = case.node.targets.inspections(from, flow.dst).filter(|(time, _)| case.attempt.overlaps(*time));
-    if all.any(|(time, it)| is_late(time) && it.netns.is_some() && has_it(it)) {
+    let was_there = all.any(|(time, it)| is_late(time) && it.netns.is_some() && has_it(it));
+    if was_there && time > ended {
         return None;
     }
-    match last.netns {
+    let place = match last.netns {
         Some(netns) if has_it(last) || case.node.targets.holder(from, dst)?.0 != netns => None,
         Some(netns) => lost_by(netns),
         None if last.ambiguous || readings(case).is_empty() && link_set_down(case).is_none() => None,
         None => Some("network namespace of this node".to_owned()),
-    }
+    };
+    place.map(|place| (was_there, place))
 }
 
 /// The middle of the time in which the prober waited for an answer.
@@ -281,7 +289,12 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if is_elsewhere(case) {
         return add_taker(case, finding);
     }
-    if is_nowhere(case) {
+    if let Some((true, place)) = lost(case) {
+        finding.confidence = finding.confidence.min(Confidence::Likely);
+        finding.summary += &format!(
+            "; in the second half of that time, no {place} had the target's address any more: an answer after that could not arrive"
+        );
+    } else if is_nowhere(case) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
         finding.summary += NOWHERE;
     }

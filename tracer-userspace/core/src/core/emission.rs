@@ -95,14 +95,16 @@ impl Core {
         forgotten.into_iter().for_each(|conn| self.emit_pending(conn, out));
     }
 
-    /// Events were lost, and a RST answered the SYN. The prober did not send its SYN again, so the RST arrived.
+    /// Events were lost, and a RST answered the SYN. The prober did not send its SYN again, so the RST arrived. No other
+    /// connect of the same probe may follow.
     fn lacks_end(&self, attempt: &Attempt, now: u64) -> bool {
         let refuses = |r: &ResetSent| r.no_socket && r.answered.is_syn() && r.flow.src == attempt.flow.dst;
-        let refused = attempt.resets_sent().filter(|(_, reset)| refuses(reset)).last();
-        let is_over =
-            |at: u64| !attempt.syns_sent_again().any(|again| again > at) && at.saturating_add(SYN_AGAIN_NS) < now;
+        let refused = attempt.resets_sent().find(|(_, reset)| refuses(reset));
+        let is_over = |at: u64| attempt.syns_sent_again().next().is_none() && at.saturating_add(SYN_AGAIN_NS) < now;
         let is_open = attempt.established.is_none() && attempt.ended.is_none();
-        is_open && refused.is_some_and(|(at, _)| is_over(at)) && self.node.lost_between(attempt.started, now) > 0
+        let lost = || self.node.lost_between(attempt.started, now) > 0;
+        let retries = || self.may_retry_until(attempt).is_some_and(|until| until > now);
+        is_open && refused.is_some_and(|(at, _)| is_over(at)) && lost() && !retries()
     }
 
     /// The run ends: emits all pending verdicts.
@@ -179,6 +181,8 @@ mod tests {
         let refused = || Stream::new().http_readiness().connect().reset_sent(SYN, true, None).wait_ms(5).tick().clone();
         assert_eq!(emitted(refused().lost(2)), ["connection_refused"]);
         assert!(emitted(refused().wait_ms(1_000).syn_again().lost(2)).is_empty(), "the RST did not arrive");
+        let mut twice = refused().wait_ms(1_000).syn_again().clone();
+        assert!(emitted(twice.reset_sent(SYN, true, None).lost(2)).is_empty(), "nor did the second one");
         assert!(emitted(refused().wait_ms(1_000).lost(2).established()).is_empty());
     }
 

@@ -112,7 +112,7 @@ fn lost_reset(fixture: &mut Fixture<'_>) -> Result<()> {
 fn lost_refusal(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.pod(HTTP)?;
     fixture.node.node.input_rule(&format!("ip saddr {} tcp flags & rst == rst drop;", pod.ip()))?;
-    fixture.mentions(&["netfilter at INPUT on the node drops that RST: the prober gets no answer"]);
+    fixture.mentions(&["netfilter at INPUT on the node drops the RST of the refusal: the prober gets no answer"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

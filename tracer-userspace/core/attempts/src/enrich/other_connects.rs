@@ -39,15 +39,23 @@ impl<'a> Matched<'a> {
         if self.matching_probes().is_empty() || self.attempt.kubelet().is_some() {
             return None;
         }
-        let reason = if has_api_server(self.attempt) {
-            "the API server in the same process connects to pods, too"
-        } else if self.node.pods.is_api_server(self.attempt.flow.dst) {
-            "the kubelet connects to it as a client, too"
-        } else {
-            return None;
-        };
+        let reason = self.client_reason()?;
         let due = probes.iter().any(|it| self.is_due(it, self.probes_on_target()));
         (!due).then_some(reason)
+    }
+
+    pub(super) fn may_be_spare(&self) -> bool {
+        self.attempt.kubelet().is_none() && self.client_reason().is_some()
+    }
+
+    fn client_reason(&self) -> Option<&'static str> {
+        if has_api_server(self.attempt) {
+            Some("the API server in the same process connects to pods, too")
+        } else if self.node.pods.is_api_server(self.attempt.flow.dst) {
+            Some("the kubelet connects to it as a client, too")
+        } else {
+            None
+        }
     }
 
     /// The prober connected to its own node, maybe as a client: no spec is known, and the kubelet has not reported the

@@ -30,7 +30,9 @@ impl<'a> Matched<'a> {
         let Some((ended, End::ClosedByProber)) = self.attempt.ended else { return false };
         // Just before the timeout, the prober may not have come to its request.
         let waited = self.attempt.established_at().is_some_and(|at| ended.saturating_sub(at) >= WAITED_NS);
-        waited && self.sent_no_request() && self.ended_at_a_timeout() && self.spare_reason().is_none()
+        // A connection that nobody uses ends late, too.
+        let timed_out = || self.ended_at_a_timeout() || self.has_timed_out() && !self.may_be_spare();
+        waited && self.sent_no_request() && timed_out() && self.spare_reason().is_none()
     }
 
     /// All probes that it can be are tcpSocket probes, and nothing was sent. A reset after the handshake is no failure

@@ -177,7 +177,7 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let netns = reading.netns.filter(|netns| !case.node.is_a_node(*netns))?;
     let stray = reading.stray_way_back.as_ref()?;
     let is_stuck = is_stuck(case, stray, Some(netns));
-    if !case.settled && !is_stuck || has_worked(case, stray) {
+    if !case.settled && !is_stuck || is_stuck && has_worked(case, stray) {
         return None;
     }
     let is_unresolved = reading.neighbour.as_ref().is_some_and(NeighbourState::is_unresolved);

@@ -245,7 +245,10 @@ mod tests {
         let mut fails = lost();
         let verdict = fails.wait_ms(1_000).syn_again().reset_sent(SYN, true, None).gives_up().verdict();
         assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Proven));
-        assert_ends(&verdict.summary, "with a RST; netfilter on the node drops that RST: the prober gets no answer");
+        assert_ends(
+            &verdict.summary,
+            "with a RST; netfilter on the node drops the RST of the refusal: the prober gets no answer",
+        );
         assert_eq!(verdict.evidence.len(), 2);
         assert_eq!(fails.causes(), ["connection_refused"]);
     }

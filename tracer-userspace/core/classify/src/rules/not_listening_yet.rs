@@ -361,16 +361,19 @@ mod tests {
         assert_eq!((refused(true), refused(false)), (vec!["not_listening_yet"], vec!["connection_refused"]));
     }
 
-    /// 5.10 without programs on functions.
     #[test]
     fn a_rst_that_was_dropped_is_named() {
         let mut stream = Stream::new().http_readiness().netns_made(POD).connect().reset_sent(SYN, true, None).clone();
         let verdict = stream.drop_back(TcpFlags(0x14), "NETFILTER_DROP").gives_up().verdict();
         assert_eq!(verdict.cause, Cause::NotListeningYet);
-        assert_ends(&verdict.summary, "; netfilter on the node drops that RST: the prober gets no answer");
+        assert_ends(
+            &verdict.summary,
+            "; netfilter on the node drops the RST of the refusal: the prober gets no answer",
+        );
         assert!(verdict.evidence.iter().any(|it| it.hook == "kfree_skb"));
     }
 
+    /// 5.10 without programs on functions.
     #[test]
     fn the_verdict_is_no_surer_than_the_refusal() {
         let reported = |proven: bool| {

@@ -33,8 +33,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 /// does is not known. A clause, the evidence, and what to do in that case.
 pub(super) fn held_at_other_address(case: &Case<'_>, netns: Netns, at: u64) -> Option<(String, Evidence, String)> {
     let dst = case.attempt.flow.dst;
-    // 0.0.0.0 is free while a connection over IPv6 has the port.
-    let is_other = |it: &PortHolder| it.local.ip() != dst.ip() && it.local.is_ipv4() == dst.is_ipv4();
+    // 0.0.0.0 is free while a connection over IPv6 has the port. [::] stands for both families.
+    let is_other = |it: &PortHolder| it.local.ip() != dst.ip() && (dst.is_ipv6() || it.local.is_ipv4());
     let (time, read, holder) = held(case, netns, at, is_other)?;
     let (PortHolder { local, remote, pid, comm }, port) = (holder, dst.port());
     let clause = format!(

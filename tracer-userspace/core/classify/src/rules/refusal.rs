@@ -50,7 +50,7 @@ pub(in super::super) fn add_lost_reset(case: &Case<'_>, found: &mut Finding) {
         return;
     }
     let Some((time, drop)) = lost_reset(case) else { return };
-    found.summary += &format!("; {} drops that RST: the prober gets no answer", dropper(case, drop));
+    found.summary += &format!("; {} drops the RST of the refusal: the prober gets no answer", dropper(case, drop));
     found.evidence.push(of_drop(time, drop));
     found.rests_on_lost_packet = true;
 }
