@@ -60,7 +60,7 @@ pub enum Need {
     IcmpHook,
     /// A hook that shows packets of IPVS.
     IpvsHook,
-    /// `ss` can destroy sockets.
+    /// `ss` knows `-K`. Whether the kernel can destroy sockets (CONFIG_INET_DIAG_DESTROY) shows only with a socket.
     SocketDestroy,
 }
 

@@ -177,6 +177,8 @@ fn bridge_address_silent(fixture: &mut Fixture<'_>) -> Result<()> {
     })?;
     fixture.mentions(&["cni0 has lost its address 10.88.0.1/24, and the route went with it"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)?;
+    // The kernel drops what waits for the next hop after three requests, one a second. The attempt has ended by then, so
+    // nothing that the testbed sees shows it.
     thread::sleep(Duration::from_secs(3));
     Ok(())
 }
