@@ -193,6 +193,13 @@ pub(super) fn silent(case: &Case<'_>) -> bool {
     drops(case).next().is_none() && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
 }
 
+/// The bytes of the target began with the handshake of TLS or HTTP/2: the probe does not use plain HTTP.
+pub(super) fn has_handshake(case: &Case<'_>) -> bool {
+    // A redirect may have led to a port that no probe asks.
+    let by_outcome = || case.attempt.kubelet().and_then(|(_, it)| it.scheme()) == Some("https");
+    case.matched.expects_http().map_or_else(by_outcome, |plain| !plain)
+}
+
 /// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c). Without a
 /// reason it is one only if the SYN before it was not dropped there: an IPsec policy drops all of them.
 pub(super) fn is_second_syn(case: &Case<'_>, drop: &PacketDrop) -> bool {

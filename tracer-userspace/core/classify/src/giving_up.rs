@@ -1,8 +1,8 @@
 //! When the prober gave up on a target, and whether it was late or early itself.
 
 use super::Case;
+use super::held_answer::held_answer;
 use super::rules::pod_link_down::was_down_for_long;
-use super::serving::held_answer;
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich::LATE_NS;
 use tracer_model::event::{KNOWN_PROBERS, ProbeOutput, TcpState};
@@ -81,4 +81,132 @@ pub(super) fn is_timeout(case: &Case<'_>) -> bool {
 pub(super) fn closed_late(case: &Case<'_>) -> bool {
     let timeout = case.matched.longest_timeout_ns();
     case.attempt.lasted().zip(timeout).is_some_and(|(lasted, timeout)| lasted > timeout.saturating_add(LATE_NS))
+}
+
+/// What to add to the summary, with a lower confidence, if the prober closed long after its timeout, or before it, or if
+/// nothing shows that its timeout was over. The kernel closes the sockets of a prober that ends in the same way.
+pub(super) fn prober_late(case: &Case<'_>) -> &'static str {
+    let soon = case.attempt.lasted().is_some_and(|lasted| lasted < timeout_ns(case) / 10 * 9);
+    let at_timeout = || case.matched.ended_at_a_timeout() || closed_at_a_second(case);
+    let has_timed_out = case.matched.timeout_s().is_some() || is_timeout(case) || at_timeout();
+    match soon {
+        _ if closed_late(case) => PROBER_LATE,
+        _ if !has_timed_out => TIMEOUT_UNKNOWN,
+        false => "",
+        true if is_timeout(case) => BEGAN_BEFORE,
+        true => CLOSED_SOON,
+    }
+}
+
+const PROBER_LATE: &str = "; the prober closed long after its timeout, and may have sent its request late";
+
+const TIMEOUT_UNKNOWN: &str =
+    "; nothing shows that the prober's timeout was over then: it may have been stopped or restarted";
+const BEGAN_BEFORE: &str = "; the probe's time had begun before this connection: the prober connected late, or again";
+const CLOSED_SOON: &str =
+    "; the prober closed the connection before the timeout was over: it had connected late, or was stopped";
+
+/// The timeout of the probe in words, if it is known.
+pub(super) fn budget(case: &Case<'_>) -> String {
+    case.matched.timeout_s().map(|s| format!(" (timeoutSeconds {s})")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use tracer_core::testing::*;
+
+    /// The kubelet is stopped: its sockets are closed long before any timeout, which is a second at least.
+    #[test]
+    fn a_prober_that_stops_gets_no_verdict() {
+        let mut stream = Stream::new().connect().established().wait_ms(100).clone();
+        stream.own(|stream| _ = stream.closes((100, 101, 0)));
+        assert!(stream.wait_ms(10).tick().causes().is_empty());
+        let mut dropped = Stream::new().connect().established().wait_ms(100).clone();
+        dropped.own(|stream| _ = stream.closes((100, 101, 0)));
+        dropped.drop(TcpFlags(0x18), "TCP_RFC7323_TW_PAWS", NODE);
+        assert!(dropped.wait_ms(10).tick().causes().is_empty(), "a later packet finds no socket");
+        let mut connecting = Stream::new().connect().wait_ms(100).clone();
+        connecting.own(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)));
+        assert!(connecting.wait_ms(10).tick().causes().is_empty());
+    }
+
+    /// A prober by another name has a timeout that is not known.
+    #[test]
+    fn a_prober_that_is_no_kubelet_may_wait_for_less() {
+        let mut stream = Stream::new().connect().prober_named("blackbox").established().wait_ms(300).clone();
+        stream.own(|stream| _ = stream.closes((100, 101, 0)));
+        assert_eq!(stream.wait_ms(10).tick().causes(), ["slow_response"]);
+        let at_a_second = |comm: &str| {
+            let mut stream = Stream::new().connect().prober_named(comm).established().wait_ms(2_007).clone();
+            stream.own(|stream| _ = stream.closes((100, 101, 0)));
+            stream.wait_ms(10).tick().verdict().confidence
+        };
+        let confidence = ["kubelet", "blackbox"].map(at_a_second);
+        assert_eq!(confidence, [Confidence::Proven, Confidence::Likely], "only a kubelet's timeouts are whole seconds");
+    }
+
+    /// The kernel closes the sockets of a prober that ends, as the prober does at its timeout. The target is healthy, and its
+    /// timeout is 10 s.
+    #[test]
+    fn a_close_at_no_known_timeout_may_be_the_end_of_the_prober() {
+        let decided = |probed: fn(&mut Stream), ms: u64| {
+            let mut stream = Stream::new();
+            probed(&mut stream);
+            stream.connect().established().wait_ms(ms);
+            stream.own(|stream| _ = stream.closes((100, 101, 0)));
+            let verdict = stream.wait_ms(10).tick().verdict();
+            let words = verdict.summary.ends_with(&super::TIMEOUT_UNKNOWN[2..]);
+            (verdict.cause.name(), verdict.confidence, words)
+        };
+        assert_eq!(decided(|_| (), 2_350), ("slow_response", Confidence::Likely, true));
+        assert_eq!(decided(|_| (), 2_007), ("slow_response", Confidence::Proven, false), "timeouts are whole seconds");
+        let two: fn(&mut Stream) = |stream| _ = stream.http_readiness().like_liveness_too(10);
+        assert_eq!(decided(two, 2_230), ("slow_response", Confidence::Likely, true));
+        assert_eq!(decided(two, 1_002), ("slow_response", Confidence::Proven, false), "at the shorter one");
+        assert_eq!(decided(two, 10_002), ("slow_response", Confidence::Proven, false));
+    }
+
+    /// With a timeout of 1 s it closes after 1.9 s. When it sent its request is not known.
+    #[test]
+    fn a_prober_that_was_late_itself_is_reported() {
+        let noted = |https: bool, ms: u64| {
+            let mut stream = Stream::new().http_readiness_over_tls(https).connect().established().wait_ms(ms).clone();
+            stream.closes((100, 101, 0));
+            let verdict = stream.verdict();
+            (verdict.cause.name(), verdict.confidence, verdict.summary.contains("the prober closed long after"))
+        };
+        assert_eq!(noted(false, 1_001), ("slow_response", Confidence::Proven, false));
+        assert_eq!(noted(false, 1_900), ("slow_response", Confidence::Likely, true));
+        assert_eq!(noted(true, 1_900), ("tls_handshake_slow", Confidence::Likely, true));
+    }
+
+    /// The prober was starved between the begin of its time and its connect.
+    #[test]
+    fn a_prober_that_connected_late_has_waited() {
+        let noted = |https: bool, ms: u64, reason: Option<ProbeOutput>| {
+            let mut stream = Stream::new().http_readiness_over_tls(https).connect().established().wait_ms(ms).clone();
+            stream.own(|stream| _ = stream.closes((100, 101, 0)));
+            stream.wait_ms(5);
+            if let Some(reason) = reason {
+                stream.kubelet(reason);
+            }
+            let last = stream.wait_ms(10).tick().verdicts().pop()?.verdict;
+            Some((last.cause.name(), last.confidence, last.summary.rsplit_once("; ").map(|(_, it)| it.to_owned())))
+        };
+        let is = |cause, words: &str| Some((cause, Confidence::Likely, Some(words.to_owned())));
+        let (soon, before) = (&super::CLOSED_SOON[2..], &super::BEGAN_BEFORE[2..]);
+        assert_eq!(noted(false, 880, None), is("slow_response", soon));
+        let https = noted(true, 880, None).expect("a verdict");
+        assert_eq!((https.0, https.1), ("tls_handshake_slow", Confidence::Likely));
+        assert_eq!(noted(false, 740, None), None, "the prober stopped");
+        assert_eq!(
+            noted(false, 880, Some(ProbeOutput::Timeout)),
+            is("slow_response", soon),
+            "the kubelet outcome alone revises nothing"
+        );
+        assert_eq!(noted(false, 600, Some(ProbeOutput::Timeout)), is("slow_response", before));
+        let short = noted(false, 400, Some(ProbeOutput::Timeout)).expect("a verdict");
+        assert_eq!((short.0, short.1), ("unexplained", Confidence::Possible), "most of the time had gone elsewhere");
+        assert_eq!(noted(false, 905, None).map(|it| it.1), Some(Confidence::Proven));
+    }
 }

@@ -14,6 +14,7 @@ pub mod finding;
 mod flooded;
 pub mod flushed;
 mod giving_up;
+mod held_answer;
 mod history;
 mod killed;
 mod kubectl;

@@ -2,17 +2,15 @@
 
 use super::case::{Case, inspected};
 use super::finding::Finding;
-use super::phrases::{in_namespace, run_in};
+use super::held_answer::{is_nowhere, lost};
+use super::phrases::run_in;
 use super::pod_sockets::{FRESH_NS, detour};
 use super::rules::accept_queue_overflow::listeners;
-use super::rules::asymmetric_route;
-use super::rules::pod_link_down::last_down_of_pod;
 use super::rules::target_frozen::{Halt, halt_of};
 use super::rules::target_starved::is_blocked;
 use super::sidecar::waits_for;
 use super::waits;
-use tracer_attempts::correlate::links::{LostBy, LostRoutes};
-use tracer_model::event::{Inspection, LinkChange, Netns, ServedConnection, ServerProcess, Serving};
+use tracer_model::event::{Netns, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::{Command, Confidence, Remediation};
 
@@ -28,108 +26,6 @@ pub(super) fn connection<'a>(case: &Case<'a>) -> Option<&'a ServedConnection> {
     let own =
         |(_, reading): &(u64, &'a Serving)| reading.connection.as_ref().filter(|it| it.peer == case.attempt.flow.src);
     readings(case).iter().rev().find_map(own)
-}
-
-/// The target's end of this connection was there, and a later reading did not find it: it was closed while the prober
-/// still waited. Then the prober had to get its answer, its FIN or its RST.
-pub(super) fn target_end_gone(case: &Case<'_>) -> bool {
-    let (all, src) = (readings(case), case.attempt.flow.src);
-    let had = all.iter().rposition(|(_, it)| it.connection.as_ref().is_some_and(|it| it.peer == src));
-    had.is_some_and(|at| all[at..].iter().any(|(_, it)| it.no_connection_of == Some(src)))
-}
-
-/// A clause if the failed attempt may have been answered: no acknowledgement came, or the target's address has gone.
-/// The link that was set down meanwhile is named.
-pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
-    case.matched.unanswered_since()?;
-    let rest = if case.attempt.received().is_some_and(|n| n > 0) { " of the rest" } else { "" };
-    let unacknowledged = connection(case).and_then(|it| it.unacknowledged).filter(|bytes| *bytes > 0);
-    let no_address = lost_address(case).map(|place| format!("then no {place} had the target's address"));
-    let mut words = match (unacknowledged, no_address) {
-        // A FIN counts as one byte (`tcp_diag_get_info`, net/ipv4/tcp_diag.c).
-        (Some(1), _) => "the target sent one byte, or closed without one, and nothing arrived".to_owned(),
-        (Some(bytes), None) => sent(bytes, rest),
-        (Some(bytes), Some(no_address)) => format!("{}; {no_address}", sent(bytes, rest)),
-        (None, Some(no_address)) => no_address,
-        (None, None) if target_end_gone(case) => {
-            "then the target had no socket of this connection any more, and nothing arrived: its answer went elsewhere, or something else sent it a RST"
-                .to_owned()
-        }
-        (None, None) => moved(case).map(|(from, to)| {
-            format!("then network namespace {} had the target's address, and no longer {}", to.0, from.0)
-        })?,
-    };
-    if let Some((_, LinkChange { name, netns, actor, .. })) = link_set_down(case) {
-        words += &format!("; meanwhile {actor} set {name}{} down", in_namespace(case, Some(*netns)));
-    }
-    Some(words)
-}
-
-fn sent(bytes: u32, rest: &str) -> String {
-    format!("the target sent {}{rest}, and none arrived", counted(u64::from(bytes), "byte"))
-}
-
-/// What had the target's address while the attempt waited, and has lost it: "link in pod shop/cart". A pod with a network
-/// stack of its own (gVisor) has its address in no namespace, so something must show that it was there. If it went in the
-/// second half of the wait, the target had been silent before.
-pub(super) fn lost_address(case: &Case<'_>) -> Option<String> {
-    lost(case).filter(|(is_late, _)| !is_late).map(|(_, place)| place)
-}
-
-/// `true`: in the second half of the wait.
-fn lost(case: &Case<'_>) -> Option<(bool, String)> {
-    let (from, flow) = (case.attempt.netns?, case.attempt.flow);
-    let dst = flow.dst.ip();
-    let ended = case.attempt.ended.map_or(u64::MAX, |(ended, _)| ended);
-    let lost_by = |netns| Some(format!("link{}", in_namespace(case, Some(netns))));
-    let is_late = |time: u64| half_of_wait(case).is_some_and(|half| time > half);
-    let own = case.node.links.lost_address(from, dst).filter(|at| flow.src.ip() == dst && case.attempt.overlaps(*at));
-    if let Some(at) = own {
-        return lost_by(from).filter(|_| at <= ended).map(|place| (is_late(at), place));
-    }
-    let (time, last) = inspected(case)?;
-    let has_it = |it: &Inspection| it.links.is_empty() || it.links.iter().any(|link| link.addrs.contains(&dst));
-    let mut all = case.node.targets.inspections(from, flow.dst).filter(|(time, _)| case.attempt.overlaps(*time));
-    let was_there = all.any(|(time, it)| is_late(time) && it.netns.is_some() && has_it(it));
-    if was_there && time > ended {
-        return None;
-    }
-    let place = match last.netns {
-        Some(netns) if has_it(last) || case.node.targets.holder(from, dst)?.0 != netns => None,
-        Some(netns) => lost_by(netns),
-        None if last.ambiguous || readings(case).is_empty() && link_set_down(case).is_none() => None,
-        None => Some("network namespace of this node".to_owned()),
-    };
-    place.map(|place| (was_there, place))
-}
-
-/// The middle of the time in which the prober waited for an answer.
-pub(super) fn half_of_wait(case: &Case<'_>) -> Option<u64> {
-    let (established, (ended, _)) = (case.attempt.established_at()?, case.attempt.ended?);
-    Some(established + ended.saturating_sub(established) / 2)
-}
-
-/// The last link of the target's pod that was set down while the prober waited for its answer, or the other end of its
-/// link on the node.
-pub(super) fn link_set_down<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)> {
-    let (attempt, from) = (case.attempt, case.attempt.netns?);
-    let established = attempt.established_at()?;
-    let ended = attempt.ended.map_or(u64::MAX, |(ended, _)| ended);
-    let in_time = |at: u64| (established..=ended).contains(&at);
-    let end = || asymmetric_route::own_end(case);
-    let other_end = |it: &'a LostRoutes| match &it.why {
-        LostBy::SetDown(change) if in_time(it.time) && Some(it.ifindex) == end() => Some((it.time, &**change)),
-        LostBy::SetDown(_) | LostBy::Addresses(_) => None,
-    };
-    let own = last_down_of_pod(case).filter(|(at, _)| in_time(*at));
-    own.or_else(|| case.node.links.lost_routes(from, u64::MAX, attempt.flow.dst.ip()).find_map(other_end))
-}
-
-/// The namespaces that had the target's address earlier and later in this attempt, if they differ.
-fn moved(case: &Case<'_>) -> Option<(Netns, Netns)> {
-    let holders = case.node.targets.moved(case.attempt.netns?, case.attempt.flow.dst.ip())?;
-    let in_attempt = holders.iter().all(|holder| case.attempt.overlaps(holder.read));
-    in_attempt.then_some((holders[0].netns, holders[1].netns))
 }
 
 /// "nginx (pid 7)", "nginx (pid 7) and 2 others"
@@ -275,13 +171,6 @@ fn add_taker(case: &Case<'_>, finding: &mut Finding) {
     finding.change_fix(|fix| first.then("If it is only slow", fix));
 }
 
-/// The target is on this node, and a reading after the handshake found its address in no namespace.
-fn is_nowhere(case: &Case<'_>) -> bool {
-    let is_later = |time| case.attempt.established_at().is_some_and(|established| time > established);
-    let nobody = inspected(case).is_some_and(|(time, it)| it.netns.is_none() && !it.ambiguous && is_later(time));
-    nobody && readings(case).is_empty() && case.node.is_at_pod(case.attempt)
-}
-
 const NOWHERE: &str = "; no network namespace of this node had the target's address: the pod lost it meanwhile, or has a network stack of its own (gVisor)";
 
 /// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
@@ -332,36 +221,6 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
-
-    /// conntrack was flushed: the answer went to another pod, which reset it. The prober sees nothing of that.
-    #[test]
-    fn a_connection_that_the_target_has_no_longer_is_not_slow() {
-        let reported = |readings: &[bool], step_ms: u64| {
-            let mut stream = Stream::new();
-            stream.links(true, &["10.88.0.1"]).http_readiness().connect().established();
-            for has in readings {
-                let held = ServedConnection { unacknowledged: Some(0), ..served(0, true) };
-                stream.wait_ms(step_ms).serving(Serving {
-                    no_connection_of: Some(held.peer).filter(|_| !has),
-                    connection: Some(held).filter(|_| *has),
-                    ..Serving::default()
-                });
-            }
-            let rest = 1_000 - step_ms * readings.len() as u64;
-            stream.wait_ms(rest).closes((100, 101, 0)).wait_ms(5).tick().verdict()
-        };
-        let gone = reported(&[true, false], 300);
-        assert_eq!(gone.cause.name(), "unexplained");
-        assert_has(&gone.summary, &["the target had no socket of this connection any more, and nothing arrived"]);
-        assert_has(&gone.remediation, &["40000, the source port", "conntrack -L -p tcp --dport 40000"]);
-        let (late, early) = (reported(&[true, true], 300), reported(&[true], 300));
-        assert_eq!((late.cause.name(), late.confidence), ("slow_response", Confidence::Proven));
-        assert_eq!(
-            (early.cause.name(), early.confidence),
-            ("slow_response", Confidence::Likely),
-            "it may have answered"
-        );
-    }
 
     #[test]
     fn each_listener_of_several_has_a_queue_of_its_own() {

@@ -4,7 +4,6 @@ use super::super::sidecar;
 use super::app_status_failure::{GRPC_IN_PLAIN, shows_certificate};
 use super::mid_stream_rst::{OR_SPEAKS_TLS, is_close};
 use super::probe_misconfigured::is_unanswered_grpc;
-use super::slow_response::has_handshake;
 use super::tls_handshake_slow::{doubt_of_https, or_plain_http};
 use super::*;
 use tracer_model::event::{KubeletProbe, Listen, ProbeOutput, State};

@@ -6,7 +6,6 @@ use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
 use super::closed_without_answer::{process_ended_text, why_ended};
 use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
-use super::slow_response::has_handshake;
 use super::unexplained::find_taken_port;
 use super::*;
 use tracer_attempts::enrich;

@@ -1,8 +1,8 @@
 //! The pod's link, or the node's link to it, is down; or the pod's network namespace is gone.
 
 use super::super::culprit;
+use super::super::held_answer::{half_of_wait, held_answer};
 use super::super::netfilter::is_needed;
-use super::super::serving::{half_of_wait, held_answer};
 use super::*;
 use std::net::IpAddr;
 

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use super::super::culprit;
+use super::super::held_answer::held_answer;
 use super::super::reject_answer::RejectAnswer;
 use super::super::services::{is_past_proxy, stale_endpoint, target_service, untranslated};
-use super::super::serving::held_answer;
 use super::asymmetric_route::is_astray;
 use super::neighbour_failure::{is_unresolved, note};
 use super::rp_filter_drop::may_be_filter;

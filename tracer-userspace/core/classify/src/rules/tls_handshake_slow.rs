@@ -1,8 +1,9 @@
 //! Established, and TLS was not finished before the timeout.
 
+use super::super::giving_up::budget;
 use super::super::serving;
 use super::app_status_failure::shows_certificate;
-use super::slow_response::{Wait, budget, measure_wait};
+use super::slow_response::{Wait, measure_wait};
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

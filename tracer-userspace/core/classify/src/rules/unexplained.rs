@@ -10,8 +10,8 @@ pub(super) use self::hints::{missing_address, stray_route};
 pub(super) use self::service::by_endpoint;
 use super::super::culprit;
 use super::super::evidence::of_inspection;
+use super::super::held_answer::{held_answer, link_set_down, lost_address, target_end_gone};
 use super::super::services::find_translation;
-use super::super::serving::{held_answer, link_set_down, lost_address, target_end_gone};
 use super::*;
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 

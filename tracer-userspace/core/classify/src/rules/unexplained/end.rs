@@ -1,7 +1,7 @@
 //! How an attempt ended that nothing explains, in words.
 
 use super::super::super::SETTLE_NS;
-use super::super::super::serving::held_answer;
+use super::super::super::held_answer::held_answer;
 use super::super::*;
 
 /// In brackets, after the time that the attempt took.
