@@ -34,9 +34,9 @@ pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
             "then the target had no socket of this connection any more, and nothing arrived: its answer went elsewhere, or something else sent it a RST"
                 .to_owned()
         }
-        (None, None) => moved(case).map(|(from, to)| {
-            format!("then network namespace {} had the target's address, and no longer {}", to.0, from.0)
-        })?,
+        (None, None) => {
+            moved(case).filter(|(is_late, _)| !is_late).map(|(_, words)| format!("then {words}"))?
+        }
     };
     if let Some((_, LinkChange { name, netns, actor, .. })) = link_set_down(case) {
         words += &format!("; meanwhile {actor} set {name}{} down", in_namespace(case, Some(*netns)));
@@ -55,13 +55,21 @@ pub(super) fn lost_address(case: &Case<'_>) -> Option<String> {
     lost(case).filter(|(is_late, _)| !is_late).map(|(_, place)| place)
 }
 
+/// A clause about an address that went in the second half of the wait.
+pub(super) fn lost_late(case: &Case<'_>) -> Option<String> {
+    match lost(case) {
+        Some((is_late, place)) => is_late.then(|| format!("no {place} had the target's address any more")),
+        None => moved(case).filter(|(is_late, _)| *is_late).map(|(_, words)| words),
+    }
+}
+
 /// `true`: in the second half of the wait.
-pub(super) fn lost(case: &Case<'_>) -> Option<(bool, String)> {
+fn lost(case: &Case<'_>) -> Option<(bool, String)> {
     let (from, flow) = (case.attempt.netns?, case.attempt.flow);
     let dst = flow.dst.ip();
     let ended = case.attempt.ended.map_or(u64::MAX, |(ended, _)| ended);
     let lost_by = |netns| Some(format!("link{}", in_namespace(case, Some(netns))));
-    let is_late = |time: u64| half_of_wait(case).is_some_and(|half| time > half);
+    let is_late = |time: u64| in_second_half(case, time) == Some(true);
     let own = case.node.links.lost_address(from, dst).filter(|at| flow.src.ip() == dst && case.attempt.overlaps(*at));
     if let Some(at) = own {
         return lost_by(from).filter(|_| at <= ended).map(|place| (is_late(at), place));
@@ -82,10 +90,11 @@ pub(super) fn lost(case: &Case<'_>) -> Option<(bool, String)> {
     place.map(|place| (was_there, place))
 }
 
-/// The middle of the time in which the prober waited for an answer.
-pub(super) fn half_of_wait(case: &Case<'_>) -> Option<u64> {
+/// Whether this time lies in the second half of the wait for an answer, which begins with the handshake. What a reading of
+/// the first half shows may have changed. What happened in the second half came after a longer silence of the target.
+pub(super) fn in_second_half(case: &Case<'_>, time: u64) -> Option<bool> {
     let (established, (ended, _)) = (case.attempt.established_at()?, case.attempt.ended?);
-    Some(established + ended.saturating_sub(established) / 2)
+    Some(time >= established + ended.saturating_sub(established) / 2)
 }
 
 /// The last link of the target's pod that was set down while the prober waited for its answer, or the other end of its
@@ -104,11 +113,14 @@ pub(super) fn link_set_down<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)
     own.or_else(|| case.node.links.lost_routes(from, u64::MAX, attempt.flow.dst.ip()).find_map(other_end))
 }
 
-/// The namespaces that had the target's address earlier and later in this attempt, if they differ.
-fn moved(case: &Case<'_>) -> Option<(Netns, Netns)> {
+/// A clause if one namespace had the target's address earlier in this attempt, and another one later. `true`: in the
+/// second half of the wait.
+fn moved(case: &Case<'_>) -> Option<(bool, String)> {
     let holders = case.node.targets.moved(case.attempt.netns?, case.attempt.flow.dst.ip())?;
     let in_attempt = holders.iter().all(|holder| case.attempt.overlaps(holder.read));
-    in_attempt.then_some((holders[0].netns, holders[1].netns))
+    let [Netns(from), Netns(to)] = holders.map(|holder| holder.netns);
+    let is_late = in_second_half(case, holders[0].read) == Some(true);
+    in_attempt.then(|| (is_late, format!("network namespace {to} had the target's address, and no longer {from}")))
 }
 
 /// The target is on this node, and a reading after the handshake found its address in no namespace.
@@ -198,10 +210,7 @@ mod tests {
         let gone = noted(|reading| (reading.netns, reading.serving) = (None, None));
         assert_eq!(gone.cause.name(), "unexplained");
         assert_has(&gone.summary, &["no network namespace of this node had the target's address"]);
-        let moved = noted(|reading| {
-            (reading.netns, reading.serving) = (Some(Netns(9)), None);
-            reading.links = vec![link(2, "eth0", &["10.88.0.2"])];
-        });
+        let moved = noted(in_another);
         assert_eq!(moved.cause.name(), "unexplained", "another pod has its address now");
         assert_has(&moved.summary, &["then network namespace 9 had the target's address, and no longer 2"]);
         assert_eq!(
@@ -209,6 +218,42 @@ mod tests {
             "slow_response",
             "the target had sent nothing at the last inspection"
         );
+    }
+
+    fn in_another(reading: &mut Inspection) {
+        (reading.netns, reading.serving) = (Some(Netns(9)), None);
+        reading.links = vec![link(2, "eth0", &["10.88.0.2"])];
+    }
+
+    /// Until then the target was silent, with its address.
+    #[test]
+    fn an_address_that_moves_late_leaves_a_slow_target_slow() {
+        let moved_after = |held_ms: u64| {
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
+            stream.wait_ms(held_ms).inspection(|reading| {
+                reading.links = vec![link(2, "eth0", &["10.88.0.2"])];
+                reading.serving = Some(Box::new(Serving { connection: Some(served(0, true)), ..Serving::default() }));
+            });
+            stream.wait_ms(900 - held_ms).inspection(in_another);
+            stream.wait_ms(100).closes((100, 101, 0)).wait_ms(5).tick().verdict()
+        };
+        assert_eq!(moved_after(400).cause.name(), "unexplained");
+        let late = moved_after(700);
+        assert_eq!((late.cause.name(), late.confidence), ("slow_response", Confidence::Likely));
+        assert_has(&late.summary, &["second half of that time, network namespace 9 had the target's address, and no"]);
+    }
+
+    /// A SYN was lost: one second of five had passed before the handshake.
+    #[test]
+    fn the_halves_of_the_wait_begin_with_the_handshake() {
+        let read_after = |ms: u64| {
+            let mut stream = Stream::new().http_readiness().clone();
+            stream.last_pods().pods[0].containers[0].probes[0].timeout_s = 5;
+            stream.connect().wait_ms(1_000).syn_again().established().wait_ms(ms - 1_000);
+            stream.serving(Serving { connection: Some(served(0, true)), ..Serving::default() });
+            stream.wait_ms(5_000 - ms).closes((100, 101, 0)).verdict().confidence
+        };
+        assert_eq!([2_700, 3_100].map(read_after), [Confidence::Likely, Confidence::Proven]);
     }
 
     /// The address or the link went before tracer had read the server.

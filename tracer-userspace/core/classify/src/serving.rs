@@ -2,7 +2,7 @@
 
 use super::case::{Case, inspected};
 use super::finding::Finding;
-use super::held_answer::{is_nowhere, lost};
+use super::held_answer::{in_second_half, is_nowhere, lost_late};
 use super::phrases::run_in;
 use super::pod_sockets::{FRESH_NS, detour};
 use super::rules::accept_queue_overflow::listeners;
@@ -178,20 +178,16 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if is_elsewhere(case) {
         return add_taker(case, finding);
     }
-    if let Some((true, place)) = lost(case) {
+    if let Some(words) = lost_late(case) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
-        finding.summary += &format!(
-            "; in the second half of that time, no {place} had the target's address any more: an answer after that could not arrive"
-        );
+        finding.summary +=
+            &format!("; in the second half of that time, {words}: an answer after that could not arrive");
     } else if is_nowhere(case) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
         finding.summary += NOWHERE;
     }
     let (Some((time, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
-    // What a reading of the first half shows may have changed.
-    let started = case.attempt.started;
-    let half = |ended: u64| started.saturating_add(ended.saturating_sub(started) / 2);
-    if case.attempt.ended.is_some_and(|(ended, _)| time < half(ended)) {
+    if in_second_half(case, time) == Some(false) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
     let holder = reading.processes.iter().find(|it| connection.pid == Some(it.pid));

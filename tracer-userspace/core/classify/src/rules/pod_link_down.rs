@@ -1,7 +1,7 @@
 //! The pod's link, or the node's link to it, is down; or the pod's network namespace is gone.
 
 use super::super::culprit;
-use super::super::held_answer::{half_of_wait, held_answer};
+use super::super::held_answer::{held_answer, in_second_half};
 use super::super::netfilter::is_needed;
 use super::*;
 use std::net::IpAddr;
@@ -29,16 +29,17 @@ fn is_cut_off(case: &Case<'_>) -> bool {
 /// The prober waited in vain, and for more than half of that time the target's link was down: no answer could come then.
 pub(in super::super) fn was_down_for_long(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
-    let (Some((_, End::ClosedByProber)), Some(half)) = (attempt.ended, half_of_wait(case)) else { return false };
+    let is_early = |time: u64| in_second_half(case, time) == Some(false);
     let broken = |reading: &Inspection| broken_link(reading, case).is_some() && is_behind_a_link(case, reading);
     let Some((_, last)) = inspected(case).filter(|(_, reading)| broken(reading)) else { return false };
     let early = || {
         let all = attempt.netns.into_iter().flat_map(|from| case.node.targets.inspections(from, attempt.flow.dst));
-        all.filter(|(time, _)| attempt.overlaps(*time) && *time <= half).any(|(_, reading)| broken(reading))
+        all.filter(|(time, _)| attempt.overlaps(*time) && is_early(*time)).any(|(_, reading)| broken(reading))
     };
-    attempt.failed_by_itself()
+    matches!(attempt.ended, Some((_, End::ClosedByProber)))
+        && attempt.failed_by_itself()
         && !gave_up_early(case)
-        && (went_down(case, last).is_some_and(|at| at <= half) || early())
+        && (went_down(case, last).is_some_and(is_early) || early())
 }
 
 /// When the target's link, or its other end on the node, was set down.
