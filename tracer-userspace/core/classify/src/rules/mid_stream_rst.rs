@@ -1,15 +1,18 @@
 //! A RST after the connection was established and before any answer.
 
+mod sender;
+
+pub(in super::super) use self::sender::closer;
+use self::sender::{is_destroyed, is_without_room, listener_end, may_be_by_timer, sender};
 use super::super::services::node_ports_at;
 use super::super::sidecar;
 use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
-use super::closed_without_answer::{process_ended_text, why_ended};
 use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use super::unexplained::find_taken_port;
 use super::*;
 use tracer_attempts::enrich;
-use tracer_model::event::{Actor, Listen, ProbeOutput, ResetSent, TcpState};
+use tracer_model::event::{ProbeOutput, ResetSent, TcpState};
 use tracer_model::record::Scope;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -133,114 +136,8 @@ const SENDER_ELSEWHERE: &str = "a proxy behind an address translation, or a devi
 const SENDER_UNKNOWN: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
 
-/// `ended`: its listener ended at the same time.
-fn sender(case: &Case<'_>, reset: &ResetSent, ended: Option<&(u64, Listen)>) -> String {
-    if is_without_room(reset) {
-        return text_without_room(case, reset);
-    }
-    let who = match (closer(reset), reset.no_socket) {
-        (Some(actor), _) if is_destroyed(reset) => return text_destroyed(reset, actor),
-        (Some(actor), _) => format!("process {actor}"),
-        (None, true) => "its kernel no longer has a socket for it".to_owned(),
-        (None, false) if reset.actor.is_some() => "its kernel gave it up".to_owned(),
-        (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
-    };
-    let how = match (ended, reset.reason.as_deref()) {
-        (Some(end), Some("TCP_ABORT_ON_CLOSE")) => format!("{}{}", close_text(reset), process_ended_text(case, end)),
-        (Some(end), Some(_)) => format!("{ENDED_BEFORE_ACCEPT}: {}", why_ended(case, end)),
-        (Some(end), None) => format!("{ENDED_WITH_RST}: {}", why_ended(case, end)),
-        (None, _) => close_text(reset),
-    };
-    format!("{who}{how}")
-}
-
-/// Who closed or destroyed the socket. The kernel gives other reasons to a RST of its timers (`tcp_keepalive_timer`,
-/// `tcp_out_of_resources`), except to that of an orphan in FIN_WAIT2; the prober is in CLOSE_WAIT then. Timers run in the
-/// context of any process. That of the idle task, pid 0, is always the kernel itself.
-pub(in super::super) fn closer(reset: &ResetSent) -> Option<&Actor> {
-    let by_process = !is_open(reset) || matches!(reset.reason.as_deref(), Some("TCP_STATE") | None);
-    reset.actor.as_ref().filter(|actor| by_process && actor.pid != 0)
-}
-
-/// A close sets the state to CLOSE before it sends a RST (`__tcp_close`, `tcp_disconnect`).
-fn is_open(reset: &ResetSent) -> bool {
-    reset.actor.is_some() && reset.state.is_some_and(|state| state != TcpState::Close)
-}
-
-/// Any process with the right can destroy a socket (`tcp_abort`).
-fn is_destroyed(reset: &ResetSent) -> bool {
-    is_open(reset) && closer(reset).is_some()
-}
-
-/// Before 6.12 the kernel gives no reason that tells a destroyed socket from a timer.
-fn may_be_by_timer(reset: &ResetSent) -> bool {
-    is_destroyed(reset) && reset.reason.is_none()
-}
-
-fn text_destroyed(reset: &ResetSent, actor: &Actor) -> String {
-    let or_timer = if may_be_by_timer(reset) { ", or its kernel gave it up" } else { "" };
-    format!("process {actor} destroyed its socket (SOCK_DESTROY){or_timer}")
-}
-
-/// With `tcp_abort_on_overflow` a listener resets a handshake if its last segment finds no room (`listen_overflow` in
-/// net/ipv4/tcp_minisocks.c). From 6.12 on the kernel then gives the reason INVALID_SYN. Older kernels give no reason,
-/// and reset an ACK without a pending handshake in the same way.
-fn is_without_room(reset: &ResetSent) -> bool {
-    let at_listener = !reset.no_socket && reset.actor.is_none() && reset.state == Some(TcpState::Listen);
-    at_listener && reset.answered.is_ack() && matches!(reset.reason.as_deref(), None | Some("INVALID_SYN"))
-}
-
-/// Why the listener had no room. The kernel also refuses the last segment if it has no memory for the new socket.
-fn text_without_room(case: &Case<'_>, reset: &ResetSent) -> String {
-    let why = match (fullest_queue(case), &reset.reason) {
-        (Some((.., queue)), reason) => format!(
-            "its accept queue is full ({} waiting, {} allowed) and {}net.ipv4.tcp_abort_on_overflow is 1",
-            queue.waiting,
-            queue.backlog,
-            if reason.is_some() { "" } else { "most likely " }
-        ),
-        (None, Some(_)) => {
-            "net.ipv4.tcp_abort_on_overflow is 1, and its accept queue was most likely full".to_owned()
-        }
-        (None, None) => "most likely its accept queue was full and net.ipv4.tcp_abort_on_overflow is 1 (else a SYN cookie was not valid, or the handshake was given up before)".to_owned(),
-    };
-    format!("its listener refused the last segment of the handshake: {why}")
-}
-
-const ENDED_BEFORE_ACCEPT: &str = " closed its listener before it had accepted this connection";
-/// Without a kernel reason (before 6.12) the process may also have accepted the connection and left data unread.
-const ENDED_WITH_RST: &str = " closed its listener at the same time";
 /// Documentation/networking/ip-sysctl.rst. Without it, `inet_csk_listen_stop` resets what waits in the queue.
 const HANDED_OVER: &str = ". If it handed the port over (a reload): let it accept and answer what waits in its queue before it closes its listener. Or set net.ipv4.tcp_migrate_req to 1 in the pod (Linux 5.14 and later): the kernel then gives what waits to the other listener";
-
-/// The listener ended together with the RST if less time than this is between them. One call does both
-/// (`inet_csk_listen_stop`).
-const TOGETHER_NS: u64 = 100_000_000;
-
-/// The end of the listener of the process that sent the RST, at the same time. A listener that closes resets the
-/// connections in its queue; the kernel gives the same reason as for SO_LINGER 0. A process that ends resets those that it
-/// has not read, too.
-fn listener_end<'a>(case: &Case<'a>, time: u64, reset: &ResetSent) -> Option<&'a (u64, Listen)> {
-    let actor = closer(reset).filter(|_| !is_destroyed(reset))?;
-    let fits = |at: u64| match reset.reason.as_deref() {
-        Some("TCP_ABORT_ON_LINGER") => false,
-        Some("TCP_ABORT_ON_CLOSE") | None => true,
-        // The listener is closed first, and then its queue.
-        Some(_) => at <= time,
-    };
-    let mut ends = case.node.listener_ends(reset.netns?, case.attempt);
-    ends.find(|(at, listen)| listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS && fits(*at))
-}
-
-/// How the socket was closed, by the kernel's reason (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
-fn close_text(reset: &ResetSent) -> String {
-    match reset.reason.as_deref() {
-        Some("TCP_ABORT_ON_CLOSE") => " closed it with unread data".to_owned(),
-        Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => " closed it with SO_LINGER 0".to_owned(),
-        Some(other) => format!(", kernel reason {other}"),
-        None => String::new(),
-    }
-}
 
 /// Which fix applies, by what is known about the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,38 +246,6 @@ mod tests {
         assert_has(&decided(None, None).1, &["the target's end of the connection"]);
     }
 
-    /// A close sets the state to CLOSE before the RST. `ss -K` does not, and any process can run during a timer.
-    #[test]
-    fn a_rst_of_a_socket_that_was_open_is_no_close() {
-        let decided = |state, reason: Option<&str>| {
-            let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
-            let sent = stream.reset_sent(TcpFlags(0), false, Some("ss")).last_reset_sent();
-            (sent.state, sent.reason) = (Some(state), reason.map(str::to_owned));
-            let found = stream.verdicts().remove(0);
-            let verdict = found.verdict;
-            assert_eq!(verdict.cause, Cause::MidStreamRst);
-            (verdict.summary, verdict.remediation, verdict.confidence, found.culprit.is_some())
-        };
-        let (summary, fix, confidence, named) = decided(TcpState::Established, Some("TCP_STATE"));
-        assert_ends(&summary, "destroyed its socket (SOCK_DESTROY)");
-        assert_has(&fix, &["destroys sockets of the target"]);
-        assert_eq!((confidence, named), (Confidence::Proven, true));
-        assert_ends(&decided(TcpState::Close, Some("TCP_STATE")).0, "closed it with SO_LINGER 0");
-        let (summary, _, confidence, named) = decided(TcpState::CloseWait, None);
-        assert_ends(&summary, "destroyed its socket (SOCK_DESTROY), or its kernel gave it up");
-        assert_eq!((confidence, named), (Confidence::Likely, false));
-        let (summary, _, _, named) = decided(TcpState::Established, Some("TCP_KEEPALIVE_TIMEOUT"));
-        assert_ends(&summary, "; its kernel gave it up, kernel reason TCP_KEEPALIVE_TIMEOUT");
-        assert!(!named);
-        let mut idle = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
-        let sent = idle.reset_sent(TcpFlags(0), false, Some("swapper/0")).last_reset_sent();
-        sent.state = Some(TcpState::Established);
-        sent.actor.iter_mut().for_each(|actor| actor.pid = 0);
-        let found = idle.verdicts().remove(0);
-        assert_ends(&found.verdict.summary, "; its kernel gave it up");
-        assert!(found.culprit.is_none());
-    }
-
     /// kube-proxy's rules for the NodePort took packets that conntrack did not know.
     #[test]
     fn a_listener_that_resets_a_connection_from_a_node_port_may_not_have_it() {
@@ -421,36 +286,6 @@ mod tests {
         assert_lacks(&fix(|stream| stream), &["TLS"]);
         let answered = fix(|it| it.http_readiness().connect().established().answers(200).wait_ms(9_000).again(8));
         assert_lacks(&answered, &["TLS"]);
-    }
-
-    /// `net.ipv4.tcp_abort_on_overflow`: the queue filled up between the SYN and the last segment of the handshake.
-    #[test]
-    fn a_listener_that_resets_the_end_of_a_handshake_has_no_room() {
-        let decided = |reason: Option<&str>, answered: TcpFlags, full: bool| {
-            let mut stream = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
-            if full {
-                stream.inspection(|reading| reading.listeners = Some(vec![listener(2, 1)]));
-            }
-            stream.reset_sent(answered, false, None);
-            stream.last_reset_sent().reason = reason.map(str::to_owned);
-            assert_eq!(stream.causes(), ["mid_stream_rst"]);
-            stream.verdict()
-        };
-        let (setting, room) = ("net.ipv4.tcp_abort_on_overflow is 1", "raise its listen backlog");
-        let old = decided(None, ACK, false);
-        assert_has(&old.summary, &["most likely its accept queue", "SYN cookie"]);
-        let new = decided(Some("INVALID_SYN"), ACK, false);
-        assert!(new.summary.contains(setting) && new.summary.ends_with("most likely full"), "{new:?}");
-        assert!(old.remediation.to_string().contains(room) && new.remediation.to_string().contains(room), "{new:?}");
-        assert_eq!(new.confidence, Confidence::Proven, "the RST is proven");
-        let verdict = decided(None, ACK, true);
-        assert!(
-            verdict.summary.contains("is full (2 waiting, 1 allowed)") && verdict.evidence.len() == 3,
-            "{verdict:?}"
-        );
-        for other in [decided(Some("TCP_FLAGS"), ACK, true), decided(Some("INVALID_SYN"), SYN, true)] {
-            assert!(!other.summary.contains(setting) && !other.remediation.to_string().contains(room), "{other:?}");
-        }
     }
 
     /// On a 5.10 kernel where no program can attach to a function. The process may have been gone when the request
@@ -539,108 +374,5 @@ mod tests {
         let verdicts = stream.verdicts();
         assert_eq!(stream.causes(), ["mid_stream_rst"]);
         assert_has(&verdicts[0].verdict.summary, &["in the middle of its answer"]);
-    }
-
-    #[test]
-    fn a_listener_that_closes_resets_unaccepted_connections() {
-        let words = |changes: &[bool]| {
-            let mut stream = Stream::new().listens(POD, 8080, true).connect().established().clone();
-            changes.iter().for_each(|begins| _ = stream.listens(POD, 8080, *begins));
-            stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
-            stream.verdict().summary.clone()
-        };
-        assert_has(&words(&[false]), &["closed its listener at the same time"]);
-        assert_has(&words(&[false, true]), &["closed its listener at the same time"]);
-        assert_lacks(&words(&[]), &["closed its listener"]);
-    }
-
-    /// A process may have several listeners of a port (SO_REUSEPORT, IPv4 and IPv6), and so may several processes.
-    #[test]
-    fn the_listener_that_closed_is_found_among_others_that_end_with_it() {
-        let words = |before: &[u32], after: &[u32]| {
-            let mut stream = Stream::new().connect().established().clone();
-            let end = |stream: &mut Stream, pid: u32| {
-                stream.process_listens_on(pid, POD, address("0.0.0.0:8080"), false).wait_ms(1);
-            };
-            before.iter().for_each(|pid| end(&mut stream, *pid));
-            stream.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason = Some("TCP_STATE".into());
-            after.iter().for_each(|pid| end(stream.wait_ms(1), *pid));
-            stream.reset_received(TcpState::Established, 0).verdict().summary
-        };
-        let many = [99; 40];
-        for (before, after) in [(&[99][..], &[99][..]), (&[99], &many), (&[99], &[98]), (&[99, 98], &[99, 98])] {
-            assert_has(&words(before, after), &["app (pid 99) closed its listener before it had accepted"]);
-        }
-        for (before, after) in [(&[98][..], &[98][..]), (&[98], &[99])] {
-            assert_has(&words(before, after), &["closed it with SO_LINGER 0"]);
-        }
-    }
-
-    /// A reload: the next process listens (SO_REUSEPORT) before the old one stops, and the old one runs on.
-    #[test]
-    fn a_process_that_hands_its_port_over_may_not_have_ended() {
-        let decided = |next_ends: bool, began_s: u64| {
-            let next = |stream: &mut Stream, begins| {
-                stream.process_listens_on(98, POD, address("0.0.0.0:8080"), begins).wait_ms(1);
-            };
-            let mut stream = Stream::new().listens(POD, 8080, true).wait_ms(1_000).clone();
-            next(&mut stream, true);
-            stream.wait_ms(began_s * 1_000).connect().established().listens(POD, 8080, false);
-            stream.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason = Some("TCP_STATE".into());
-            if next_ends {
-                next(&mut stream, false);
-            }
-            stream.reset_received(TcpState::Established, 0).verdict()
-        };
-        let reload = decided(false, 1);
-        assert_has(&reload.summary, &["or handed the port over to app (pid 98), which began to listen there 1001"]);
-        assert_has(&reload.remediation, &["net.ipv4.tcp_migrate_req"]);
-        for other in [decided(true, 1), decided(false, 100)] {
-            assert_ends(&other.summary, "it exited, crashed or was stopped");
-            assert_lacks(&other.remediation, &["tcp_migrate_req"]);
-        }
-    }
-
-    /// A worker closes the listener of its master last.
-    #[test]
-    fn a_master_that_ended_with_its_worker_is_no_successor() {
-        let decided = |masters: u32| {
-            let mut stream = Stream::new().netns_made(POD).wait_ms(1_000).clone();
-            for pid in 10..10 + masters {
-                stream.process_listens_on(pid, POD, address("0.0.0.0:8080"), true).wait_ms(1_000);
-            }
-            stream.connect().established().process_listens_on(99, POD, address("0.0.0.0:8080"), false);
-            stream.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason = Some("TCP_STATE".into());
-            stream.reset_received(TcpState::Established, 0).verdict().summary
-        };
-        assert_ends(&decided(1), "it exited, crashed or was stopped");
-        assert_has(&decided(2), &["or handed the port over to app (pid 11)"]);
-    }
-
-    /// A process that ends before it has read the request. A supervisor starts it again at once.
-    #[test]
-    fn a_process_that_ends_resets_what_it_has_not_read() {
-        let decided = |changes: &[bool], after: &[bool]| {
-            let mut stream = Stream::new().http_readiness().listens(POD, 8080, true).clone();
-            changes.iter().for_each(|begins| _ = stream.listens(POD, 8080, *begins));
-            stream.connect().established().reset_received(TcpState::Established, 0);
-            stream.reset_sent(TcpFlags(0), false, Some("app"));
-            stream.last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".to_owned());
-            stream.state(TcpState::Established, TcpState::Close, 104, (100, 101, 0)).wait_ms(1);
-            after.iter().for_each(|begins| _ = stream.listens(POD, 8080, *begins));
-            stream.wait_ms(60).tick().verdict()
-        };
-        for after in [&[false][..], &[false, true]] {
-            let ended = decided(&[], after);
-            assert_has(&ended.summary, &["closed it with unread data, and its listener ended at the same time"]);
-            assert_has(&ended.remediation, &[" ended: read its log of that moment"]);
-            assert_lacks(&ended.remediation, &["TLS"]);
-            assert_eq!(ended.evidence.len(), 3);
-        }
-        for before in [&[][..], &[false, true]] {
-            let other = decided(before, &[]);
-            assert_lacks(&other.summary, &["listener"]);
-            assert_has(&other.remediation, &["Or the port speaks TLS"]);
-        }
     }
 }

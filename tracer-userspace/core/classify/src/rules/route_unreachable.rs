@@ -1,19 +1,22 @@
 //! There is no route to the target, or the route refuses.
 
+mod connect;
+mod router;
+
 use std::net::IpAddr;
 
+use self::connect::by_connect;
+use self::router::by_icmp_about_answer;
+pub(super) use self::router::{by_router, is_routing};
 use super::super::culprit;
 use super::super::held_answer::held_answer;
-use super::super::reject_answer::RejectAnswer;
-use super::super::services::{is_past_proxy, stale_endpoint, target_service, untranslated};
 use super::asymmetric_route::is_astray;
-use super::neighbour_failure::{is_unresolved, note};
+use super::neighbour_failure::note;
 use super::rp_filter_drop::may_be_filter;
-use super::unexplained::{by_endpoint, missing_address};
+use super::unexplained::missing_address;
 use super::*;
 use tracer_attempts::correlate::links::LostBy;
-use tracer_model::event::{ConnectFailed, Icmp, LinkState, Netns, PacketDrop, Prefix, is_kubelet_name};
-use tracer_model::record::Scope;
+use tracer_model::event::{Netns, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -88,40 +91,6 @@ fn got_no_answer(case: &Case<'_>) -> bool {
     case.attempt.icmp().next().is_none() && case.attempt.reset_received().is_none()
 }
 
-/// `connect(2)` failed before any SYN. The rule waits until the case is settled: the observation that a link went down,
-/// and the route with it, may come a moment later.
-fn by_connect(case: &Case<'_>) -> Option<Finding> {
-    let (time, failed) = case.attempt.connect_failed_at().filter(|_| case.settled)?;
-    let meaning = meaning(case, failed)?;
-    let dst = failed.dst.ip();
-    let error = errno_text(failed.errno);
-    let text = format!("connect({}) failed at once: {error}", failed.dst);
-    let evidence = evidence_of(Hook::SysConnect.name(), time, text, json!({ "errno": failed.errno }));
-    let (route, place) = (meaning.route, in_namespace(case, case.attempt.netns));
-    let found = |summary, fix: Remediation| Finding::failure(Cause::RouteUnreachable, vec![evidence], summary, fix);
-    if let Some(link) = link_with_broadcast(case, dst).filter(|_| failed.errno == libc::ENETUNREACH) {
-        let summary =
-            format!("{dst} is a broadcast address of {}{place}: the kernel connects to no such address", link.name);
-        return Some(found(summary, other_address(case, link)));
-    }
-    let may_be_rule = !dst.is_loopback() && !is_link_local(dst);
-    let by_rule = refusing_rule(failed.errno).filter(|_| may_be_rule);
-    let rule = by_rule.map(|action| format!(", or an `ip rule` there is `{action}`")).unwrap_or_default();
-    let fix = match refusing_route(failed.errno).filter(|_| may_be_rule) {
-        Some(_) => fix(case).reword(|_| REMOVE.to_owned()).run(refusing(case, case.attempt.netns, dst)),
-        None if by_rule.is_some() => {
-            fix(case).reword(|text| format!("{text}. If `ip rule` shows a rule that refuses, correct what made it"))
-        }
-        None => fix(case),
-    };
-    let fix = fix.run(may_be_rule.then(|| run_in(case, case.attempt.netns, "ip rule".to_owned())));
-    let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}{rule}"), fix)) };
-    let summary = format!("{route}{place} for {dst}{rule}, or {other}; the error came before a SYN was sent: {error}");
-    let (check, command) = meaning.check;
-    let fix = fix.reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
-    Some(found(summary, fix).with_confidence(Confidence::Likely))
-}
-
 /// The target is a loopback address, and `lo` has lost it. The default route took the SYN.
 fn without_loopback(case: &Case<'_>) -> Option<Finding> {
     let (time, _) = case.attempt.ended.filter(|_| case.settled && got_no_answer(case) && lacks_loopback(case))?;
@@ -142,24 +111,6 @@ pub(super) fn lacks_loopback(case: &Case<'_>) -> bool {
         && links.iter().any(|link| link.loopback && link.up)
         && !links.iter().any(|link| link.addrs.iter().any(is_own))
 }
-
-/// What an error of connect() means.
-struct Meaning {
-    /// What the error says about the route.
-    route: &'static str,
-    /// What else returns the same error. Absent if nothing does.
-    other: Option<&'static str>,
-    /// How to check that, and the command for it.
-    check: (&'static str, &'static str),
-}
-
-const PROGRAMS: (&str, &str) = (
-    "find the program at cgroup/connect: Cilium refuses a connect to a Service without a backend",
-    "bpftool cgroup tree",
-);
-const MODULES: (&str, &str) = ("find what the security module denied (the audit log)", "ausearch -m avc");
-const CALLS: (&str, &str) =
-    ("see how the client binds and connects its socket", "strace -f -e trace=bind,connect -p PID");
 
 /// The action of an `ip rule` that gives this error (`fib4_rule_action`, net/ipv4/fib_rules.c; the same for IPv6).
 const fn refusing_rule(errno: i32) -> Option<&'static str> {
@@ -189,192 +140,6 @@ fn refusing(case: &Case<'_>, netns: Option<Netns>, to: IpAddr) -> [Command; 1] {
     [run_in(case, netns, format!("ip route show table all match {to}"))]
 }
 
-/// What the errno says about the route (`fib_props`, net/ipv4/fib_semantics.c; the same in net/ipv6/route.c). A program
-/// at cgroup/connect returns EHOSTUNREACH for a Service without a backend, too (Cilium, `bpf_set_retval` of 5.18). A
-/// security module returns EACCES, too (SELinux; Landlock's rules of TCP ports, 6.7). EINVAL is that of a blackhole
-/// route, and of many other things: it counts only where no SYN was sent.
-///
-/// The socket of a kubelet is not bound, and its calls are right. Another client gets ENETUNREACH if it is bound to an
-/// address that the namespace lacks, and EINVAL for an address of a wrong length (`ip_route_output_key_hash_rcu`,
-/// net/ipv4/route.c; `tcp_v4_connect`, net/ipv4/tcp_ipv4.c).
-fn meaning(case: &Case<'_>, failed: &ConnectFailed) -> Option<Meaning> {
-    let only = |route| Meaning { route, other: None, check: ("", "") };
-    let is_kubelet = is_kubelet_name(&case.attempt.actor.comm);
-    let of_client = |route, other| match is_kubelet {
-        true => only(route),
-        false => Meaning { route, other: Some(other), check: CALLS },
-    };
-    let meaning = match failed.errno {
-        // A SYN was sent: a blocking connect() returns what came back.
-        _ if failed.conn.is_some() => return None,
-        libc::ENETUNREACH => {
-            of_client("there is no route", "the client had bound its socket to an address that is not there")
-        }
-        libc::EHOSTUNREACH => {
-            let other = Some("a program at cgroup/connect refused the connect");
-            Meaning { route: "the route is `unreachable`", other, check: PROGRAMS }
-        }
-        libc::EACCES => {
-            let other = Some("a security module (SELinux, Landlock) refused the connect");
-            Meaning { route: "the route is `prohibit`", other, check: MODULES }
-        }
-        // `tcp_v6_connect`: "connect to link-local address requires an interface".
-        libc::EINVAL if is_link_local(failed.dst.ip()) => {
-            only("no interface was named, without which there is no route")
-        }
-        libc::EINVAL => of_client("the route is `blackhole`", "the client's call was wrong"),
-        libc::EADDRNOTAVAIL => only("there is no source address"),
-        _ => return None,
-    };
-    Some(meaning)
-}
-
-/// A link of the prober's namespace that has this address as a broadcast address: the last one of its subnet, and before
-/// 5.14 also the first. `tcp_v4_connect` returns ENETUNREACH for it.
-fn link_with_broadcast<'a>(case: &Case<'a>, dst: IpAddr) -> Option<&'a LinkState> {
-    let IpAddr::V4(dst) = dst else { return None };
-    let is_broadcast = |(own, len): (&IpAddr, &u8)| {
-        let all = u32::MAX.checked_shr((*len).into()).unwrap_or(0);
-        let host = all & u32::from(dst);
-        *len < 31 && Prefix { addr: *own, len: *len }.holds(dst.into()) && (host == 0 || host == all)
-    };
-    let mut links = case.node.links.get(&case.attempt.netns?).into_iter().flatten();
-    links.find(|link| link.addrs.iter().zip(&link.prefixes).any(is_broadcast))
-}
-
-fn other_address(case: &Case<'_>, link: &LinkState) -> Remediation {
-    let text = format!(
-        "Correct the prefix length of {}, or delete the pod and take the address out of the CNI's range",
-        link.name
-    );
-    let show = format!("ip addr show dev {}", shell::link(&link.name));
-    Remediation::from(text).run(
-        [show, format!("ip route get {}", case.attempt.flow.dst.ip())]
-            .map(|command| run_in(case, case.attempt.netns, command)),
-    )
-}
-
-/// Time exceeded in transit (RFC 792, RFC 4443).
-const fn is_time_exceeded(icmp: &Icmp) -> bool {
-    icmp.code == 0 && icmp.icmp_type == if icmp.v6 { 3 } else { 11 }
-}
-
-fn is_link_local(addr: IpAddr) -> bool {
-    matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
-}
-
-/// A router refused the SYN.
-pub(super) fn by_router(case: &Case<'_>) -> Option<Finding> {
-    by_icmp(case).or_else(|| by_error(case))
-}
-
-/// A router of this node (the node itself, or another namespace on the way) refused the SYN.
-fn by_icmp(case: &Case<'_>) -> Option<Finding> {
-    let (time, icmp) =
-        case.attempt.icmp().find(|(_, i)| i.flags.is_syn() && (is_unreachable(i) || is_time_exceeded(i)))?;
-    if !case.settled || dropped_on_this_node(case) {
-        return None;
-    }
-    // Behind a Service the SYN goes to an endpoint.
-    let (dst, place, answer) = (icmp.flow.dst.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
-    let (what, fix) = if is_time_exceeded(icmp) {
-        let what = format!("the SYN to {dst} passed too many routers, the last{place}");
-        (what, "Look for a routing loop, or a small net.ipv4.ip_default_ttl")
-    } else {
-        (format!("no route{place} to {dst}"), "Add or correct the route")
-    };
-    let target = case.attempt.flow.dst;
-    let is_behind = dst != target.ip();
-    let behind = if is_behind { format!(", where {target} leads") } else { String::new() };
-    let summary = format!("{what}{behind}: {answer} was sent about the SYN");
-    let route = run_in(case, icmp.netns, format!("ip route get {dst}"));
-    let fix = Remediation::from(fix).run([route]);
-    let by_service = stale_endpoint(case, dst, fix.clone()).filter(|_| is_behind);
-    let (words, remediation) = by_service.unwrap_or_else(|| (String::new(), fix));
-    let untranslated = untranslated(case, icmp.flow).filter(|_| is_past_proxy(case, icmp.netns, true));
-    let scope = untranslated.is_some().then_some(Scope::Node);
-    let (summary, remediation) = match untranslated {
-        Some((first, fix)) => (first + &summary, fix),
-        None => (summary + &words, remediation),
-    };
-    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation);
-    Some(Finding { scope, ..found.resting_on(&[Hook::KfreeSkb]) })
-}
-
-/// A router of this node had no route for the SYN-ACK. The prober's own namespace is none: it has lost the address.
-fn by_icmp_about_answer(case: &Case<'_>) -> Option<Finding> {
-    let attempt = case.attempt;
-    let is_of_router = |i: &Icmp| {
-        let is_answer = i.flags.is_syn_ack() && i.flow == attempt.flow.reversed();
-        is_answer && is_unreachable(i) && i.netns.is_some() && i.netns != attempt.netns
-    };
-    let (time, icmp) = attempt.icmp().find(|(_, i)| is_of_router(i))?;
-    let dropped = |(_, d): (u64, &PacketDrop)| d.flags.is_syn_ack() && !is_routing(d);
-    if !case.settled || dropped_on_this_node(case) || drops(case).any(dropped) {
-        return None;
-    }
-    let (back, place, answer) = (attempt.flow.src.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
-    let summary = format!(
-        "no route{place} back to {back}: {answer} was sent about the SYN-ACK of {}, which listens",
-        attempt.flow.dst
-    );
-    let route = run_in(case, icmp.netns, format!("ip route get {back}"));
-    let fix = Remediation::from("Add or correct the route back").run([route]);
-    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, fix);
-    Some(found.resting_on(&[Hook::KfreeSkb]))
-}
-
-/// The socket ended with the error of an ICMP message that nobody on this node sent.
-fn by_error(case: &Case<'_>) -> Option<Finding> {
-    let (ended, _) = case.attempt.ended?;
-    let state = case.attempt.last.as_ref()?;
-    let error = state.errno.filter(|e| matches!(*e, libc::ENETUNREACH | libc::EHOSTUNREACH))?;
-    if !case.settled || dropped_on_this_node(case) || case.attempt.icmp().next().is_some() {
-        return None;
-    }
-    // `icmp_err_convert` (net/ipv4/icmp.c): host unreachable (code 1) is one error with host prohibited (10) and
-    // administratively prohibited (13), by which firewalld and others reject.
-    let (sender, confidence) = match error {
-        libc::EHOSTUNREACH => {
-            ("a router on the way without a route to it, or a firewall there that answers so,", Confidence::Possible)
-        }
-        _ => ("a router on the way", Confidence::Likely),
-    };
-    let dst = case.attempt.flow.dst;
-    let service = target_service(case);
-    let named = service.as_ref().map(|name| format!(", Service {name},")).unwrap_or_default();
-    let summary = format!("{sender} refused the SYN to {dst}{named}: {}", errno_text(error));
-    let fix = service.map_or_else(|| fix(case), |name| by_endpoint(case, &name));
-    let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix);
-    Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb, Hook::IcmpSend, Hook::Icmp6Send]))
-}
-
-/// A nearer cause than the route dropped the SYN: netfilter, or an address that could not be resolved.
-fn dropped_on_this_node(case: &Case<'_>) -> bool {
-    drops(case).any(|(_, d)| d.flags.is_syn() && !is_routing(d))
-}
-
-/// The routing code dropped the packet, along with its ICMP error. The drop reason shows that. Without one, the function
-/// does: tunnels (`ip_tunnel_xmit`, `wg_xmit`) also answer with host unreachable, for a peer that is down or unknown.
-pub(super) fn is_routing(drop: &PacketDrop) -> bool {
-    let place = drop.location.as_deref().map(plain);
-    let by_reason = match drop.reason.as_deref() {
-        // IP_INHDR: the time to live expired (`ip_forward`).
-        Some("IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "IP_INHDR") => true,
-        Some("NOT_SPECIFIED") => {
-            matches!(place, None | Some("ip_error" | "ip6_pkt_drop" | "ip_forward" | "ip6_forward"))
-        }
-        Some(_) => false,
-        None => return matches!(place, Some("ip_error" | "ip6_pkt_drop")),
-    };
-    by_reason && !is_netfilter(drop) && !is_unresolved(drop)
-}
-
-/// Network, host, protocol unreachable or administratively prohibited, but not port unreachable (RFC 792, RFC 4443).
-fn is_unreachable(icmp: &Icmp) -> bool {
-    if icmp.v6 { icmp.icmp_type == 1 && icmp.code != 4 } else { icmp.icmp_type == 3 && !matches!(icmp.code, 3 | 4) }
-}
-
 fn fix(case: &Case<'_>) -> Remediation {
     let (to, netns) = (case.attempt.flow.dst, case.attempt.netns);
     let dst = to.ip();
@@ -398,18 +163,6 @@ fn fix(case: &Case<'_>) -> Remediation {
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
-
-    #[test]
-    fn a_routing_loop_is_route_unreachable() {
-        let mut stream = Stream::new();
-        let verdict = stream.connect().drop(SYN, "IP_INHDR", POD).icmp(11, 0).gives_up().verdict();
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Proven));
-        assert_has(
-            &verdict.summary,
-            &["the SYN to 10.88.0.2 passed too many routers, the last in ", "ICMP type 11 code 0"],
-        );
-        assert_has(&verdict.remediation, &["a routing loop"]);
-    }
 
     #[test]
     fn loopback_without_its_address_gets_it_back() {
@@ -439,83 +192,6 @@ mod tests {
         let mut refused = Stream::to("127.0.0.1:8080");
         refused.links(true, &["::1"]).connect().refused();
         assert_ne!(refused.causes(), ["route_unreachable"], "a route of table local, or a NAT rule, leads to a host");
-    }
-
-    #[test]
-    fn an_error_of_connect_itself_decides() {
-        for errno in [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::EADDRNOTAVAIL] {
-            assert_eq!(Stream::new().connect_failed(errno).causes(), ["route_unreachable"], "errno {errno}");
-        }
-        assert_eq!(Stream::new().connect_failed(libc::ENOMEM).causes(), ["unexplained"]);
-        let blocking = Stream::new().connect().wait_ms(3000).no_port(libc::EHOSTUNREACH).clone();
-        assert_ne!(blocking.causes(), ["route_unreachable"], "a SYN was sent");
-    }
-
-    /// A rule that refuses gives the errors of routes. It never gives that of an unreachable route.
-    #[test]
-    fn a_rule_that_refuses_may_be_the_reason() {
-        for (errno, action) in
-            [(libc::ENETUNREACH, "unreachable"), (libc::EACCES, "prohibit"), (libc::EINVAL, "blackhole")]
-        {
-            let verdict = Stream::new().connect_failed(errno).verdict();
-            assert_has(&verdict.summary, &[&format!("or an `ip rule` there is `{action}`")]);
-            assert_has(&verdict.remediation, &["rule that refuses", "ip rule"]);
-            let refuses = errno != libc::ENETUNREACH;
-            let begins = if refuses { "Remove the route or rule that refuses" } else { "Add or correct the route" };
-            assert_starts(&verdict.remediation, begins);
-            let shown = verdict.remediation.to_string().contains("ip route show table all match 10.88.0.2");
-            assert_eq!(shown, refuses, "`ip route get` repeats the error only");
-        }
-        assert_lacks(&Stream::new().connect_failed(libc::EHOSTUNREACH).verdict().summary, &["ip rule"]);
-    }
-
-    #[test]
-    fn a_link_local_address_without_its_interface_is_no_blackhole() {
-        let reported = |target: &str| Stream::to(target).connect_failed(libc::EINVAL).verdict().summary;
-        assert_starts(&reported("[fe80::1]:80"), "no interface was named");
-        assert_starts(&reported("[fd00::1]:80"), "the route is `blackhole`");
-    }
-
-    /// firewalld on another node answers with host prohibited, which is the same error.
-    #[test]
-    fn host_unreachable_from_elsewhere_may_be_a_firewall() {
-        let reported = |errno: i32| {
-            let mut stream = Stream::new();
-            stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0)).decided()
-        };
-        assert_eq!(reported(libc::EHOSTUNREACH), ("route_unreachable", Confidence::Possible));
-        assert_eq!(reported(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
-    }
-
-    /// WireGuard has no peer for the address, or the other end of a tunnel is down: there is a route.
-    #[test]
-    fn host_unreachable_from_a_tunnel_is_no_missing_route() {
-        let reported = |place: &str| {
-            let mut stream = Stream::new().connect().drop_in(SYN, "NOT_SPECIFIED", NODE, place).clone();
-            stream.icmp(3, 1).gives_up().verdict().cause.name()
-        };
-        let causes = ["ip_error", "wg_xmit", "ip_tunnel_xmit"].map(reported);
-        assert_eq!(causes, ["route_unreachable", "unexplained", "unexplained"]);
-    }
-
-    /// Seen on a node: a router between the node and the pod forwards the SYN, and has no route for the SYN-ACK.
-    #[test]
-    fn a_router_without_a_route_back_is_route_unreachable() {
-        let decided = |reason: &str, fill: fn(&mut Stream)| {
-            let mut stream = Stream::new().connect().drop(SYN_ACK, reason, POD).icmp(3, 0).clone();
-            let icmp = stream.last_icmp();
-            (icmp.flags, icmp.flow) = (SYN_ACK, icmp.flow.reversed());
-            fill(&mut stream);
-            stream.gives_up().verdict()
-        };
-        let verdict = decided("IP_INNOROUTES", |_| ());
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Proven));
-        assert_has(&verdict.summary, &["back to 10.88.0.1: ", "about the SYN-ACK of 10.88.0.2:8080"]);
-        let lost = decided("IP_INNOROUTES", |stream| stream.last_icmp().netns = Some(NODE));
-        assert_eq!(lost.cause.name(), "unexplained", "the prober's namespace has lost the address");
-        let about_other = decided("IP_INNOROUTES", |stream| stream.last_icmp().flow.dst.set_port(1));
-        assert_eq!(about_other.cause.name(), "unexplained");
-        assert_ne!(decided("NETFILTER_DROP", |_| ()).cause.name(), "route_unreachable", "a rule rejected it");
     }
 
     #[test]
@@ -610,49 +286,5 @@ mod tests {
         assert_eq!(reported(Some("IP_RPFILTER"), POD, false), ["rp_filter_drop"], "over another link");
         assert_eq!(reported(Some("IP_RPFILTER"), NODE, true), ["rp_filter_drop"], "the node's own filter");
         assert_eq!(reported(Some("IP_LOCAL_SOURCE"), POD, true), ["unexplained"]);
-    }
-
-    /// Seen on 6.18: a client that is bound to a foreign address gets ENETUNREACH although there is a route.
-    #[test]
-    fn an_error_that_the_client_can_have_caused_itself_is_less_sure() {
-        let reported = |errno, comm: &str| {
-            let mut stream = Stream::new().connect_failed(errno).clone();
-            comm.clone_into(&mut stream.last_connect_failed().actor.comm);
-            stream.verdict()
-        };
-        for (errno, other) in [(libc::ENETUNREACH, "bound its socket"), (libc::EINVAL, "the client's call was wrong")] {
-            assert_eq!(reported(errno, "kubelet").confidence, Confidence::Proven);
-            let verdict = reported(errno, "prober");
-            assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Likely));
-            assert_has(&verdict.summary, &[other]);
-        }
-    }
-
-    /// Seen on 6.18: connect() to the last address of a subnet of the node.
-    #[test]
-    fn a_broadcast_address_does_not_lack_a_route() {
-        let reported = |dst: &str, len: u8| {
-            let bridge = LinkState { prefixes: vec![len], ..link(3, "cni0", &["10.88.0.1"]) };
-            Stream::to(dst).node_links(vec![bridge]).connect_failed(libc::ENETUNREACH).verdict()
-        };
-        let broadcast = reported("10.88.0.255:80", 24);
-        assert_starts(&broadcast.summary, "10.88.0.255 is a broadcast address of cni0 on the node");
-        assert_lacks(&broadcast.remediation, &["Add or correct the route"]);
-        for (dst, len) in [("10.88.0.255:80", 16), ("10.88.0.7:80", 24), ("10.88.1.255:80", 24), ("10.88.0.1:80", 31)] {
-            assert_starts(&reported(dst, len).summary, "there is no route");
-        }
-    }
-
-    /// Programs of Cilium at cgroup/connect and security modules return the errors of some routes, too.
-    #[test]
-    fn an_ambiguous_error_names_its_other_source_and_is_less_sure() {
-        let reported = |errno| Stream::new().connect_failed(errno).verdict();
-        for (errno, other) in [(libc::EHOSTUNREACH, "a program at cgroup/connect"), (libc::EACCES, "a security module")]
-        {
-            let verdict = reported(errno);
-            assert_eq!(verdict.confidence, Confidence::Likely, "errno {errno}");
-            assert_has(&verdict.summary, &[other, "the route is"]);
-        }
-        assert_eq!(reported(libc::ENETUNREACH).confidence, Confidence::Proven);
     }
 }
