@@ -100,6 +100,7 @@ impl Core {
             ObservationKind::Limits(reading) => self.release_commands(&reading.id, observation.time_boot_ns, out),
             ObservationKind::PodSockets(reading) => self.release_pod(reading, observation.time_boot_ns, out),
             ObservationKind::NetnsOp(op) if op.begins_again() => self.waiting.forget_refused(op.netns),
+            ObservationKind::NetnsOp(op) => self.query_refusing(op.netns, observation.time_boot_ns),
             ObservationKind::KubeletProbe(probe) => {
                 let probe = Box::new(probe.clone().understood());
                 let observation =

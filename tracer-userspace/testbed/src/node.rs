@@ -92,6 +92,14 @@ impl Pod {
         Ok(())
     }
 
+    /// Starts a process that does not listen, in a cgroup with the name of this container.
+    pub fn run_in_container(&mut self, id: &str) -> Result<()> {
+        let mut command = self.ns.command("sh");
+        command.args(["-c", "read line"]);
+        self.servers.push(Proc::spawn(command)?);
+        self.join(Cgroup::create(id)?)
+    }
+
     /// Waits until its newest server has read a request.
     pub(crate) fn wait_for_request(&self, patience: Duration) -> Result<()> {
         let line = self.server()?.line(patience)?;

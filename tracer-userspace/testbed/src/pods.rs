@@ -16,6 +16,7 @@ pub const TLS: u16 = 8443;
 pub const UNLISTED_TLS: u16 = 9443;
 /// Port of a container with a liveness probe of a short budget.
 pub const SLOW_START: u16 = 7070;
+const SLOW: &str = "slow";
 /// The same port of a container of which the PodList has no status.
 pub const UNKNOWN_START: u16 = 7071;
 pub const SLOW_START_PERIOD_S: u64 = 1;
@@ -178,7 +179,7 @@ fn planned(index: u16, seconds: u64) -> PodSpec {
         "readinessProbe": http_probe(CRASHING, "HTTP", seconds),
     });
     let mut containers =
-        vec![app, tls, side, slow("slow", SLOW_START), slow(WITHOUT_STATUS, UNKNOWN_START), patient, crash];
+        vec![app, tls, side, slow(SLOW, SLOW_START), slow(WITHOUT_STATUS, UNKNOWN_START), patient, crash];
     if index == *PODS.start() {
         let probe = probe_of((Ipv4Addr::LOCALHOST, LOOPBACK_HOST), seconds);
         containers.push(json!({"name": "local", "image": "registry.example/local:1", "livenessProbe": probe}));
@@ -222,6 +223,12 @@ fn crashed() -> Value {
            "state": {"waiting": waiting}, "lastState": {"terminated": ended}})
 }
 
+/// The id of the container at [`SLOW_START`] of a pod.
+pub fn container_id(pod: &str) -> String {
+    let digits: String = pod.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("{digits:0>64}")
+}
+
 fn item(number: usize, pod: &PodSpec) -> Value {
     let statuses: Vec<Value> = pod
         .containers
@@ -231,8 +238,9 @@ fn item(number: usize, pod: &PodSpec) -> Value {
             if c["name"] == CRASHES {
                 crashed()
             } else {
+                let id = (c["name"] == SLOW).then(|| format!("containerd://{}", container_id(&pod.name)));
                 json!({"name": c["name"], "ready": true, "restartCount": 0, "image": "", "imageID": "",
-                        "state": {"running": {"startedAt": STARTED}}})
+                        "containerID": id, "state": {"running": {"startedAt": STARTED}}})
             }
         })
         .collect();

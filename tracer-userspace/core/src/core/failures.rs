@@ -1,5 +1,6 @@
 //! What the core keeps from one attempt to the next: failures in a row and refusals in a row.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use super::Core;
@@ -123,6 +124,12 @@ impl Failures {
         let count = row.map_or(1, |row| row.count + u32::from(!counted));
         let since = row.map_or(attempt.started, |row| row.since);
         Some(Failing { count, since, succeeded: self.succeeded.get(&key).copied() })
+    }
+
+    /// The containers that refuse in this namespace, by their ids.
+    pub(super) fn refusing_in(&self, netns: Netns) -> BTreeSet<String> {
+        let refused = self.streaks.range(..).filter(|((_, at), _)| *at == Some(netns));
+        refused.filter_map(|(_, it)| it.container.clone()).collect()
     }
 
     fn refused(&mut self, attempt: &Attempt, node: &Node, is_retry: bool) {

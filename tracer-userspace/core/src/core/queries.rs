@@ -133,6 +133,17 @@ impl Core {
         self.node.endpoints.pending_until(service).filter(|until| now < *until)
     }
 
+    /// A process entered the namespace: to start a container again, perhaps, or to run a command in one. Queries whether
+    /// the containers that refuse there still run. The query waits as long as it is not issued again, so that it follows
+    /// each entry.
+    pub(super) fn query_refusing(&mut self, netns: Netns, now: u64) {
+        if !self.node.is_a_node(netns) {
+            for id in self.failures.refusing_in(netns) {
+                self.query_at(now.saturating_add(REINSPECT_NS), Query::Limits(netns, id));
+            }
+        }
+    }
+
     /// A firewall was read: queries it again for drops that came during the reading.
     pub(super) fn query_after_answer(&mut self, netns: Netns, now: u64) {
         if let Some((last_issued, query)) = self.queries.after_answer.remove(&netns)
@@ -381,6 +392,27 @@ mod tests {
         }
         assert!(times.len() < 30, "{}", times.len());
     }
+
+    /// Two exec probes run at nearly the same time.
+    #[test]
+    fn a_container_that_refuses_is_read_after_each_entry_into_its_namespace() {
+        let read_after = |refuses: bool, netns: Netns| {
+            let mut stream = Stream::new().liveness(1, 3).container_id("id").clone();
+            if refuses {
+                stream.connect().refused();
+            }
+            stream.wait_ms(500).netns_entered(netns).wait_ms(30).netns_entered(netns);
+            let (last, mut core) = (stream.now(), push_all(&stream.observations).0);
+            (0..6).for_each(|_| {
+                core.push(stream.wait_ms(50).tick().observations.last().expect("a tick"), &mut Vec::new())
+            });
+            let key = Query::Limits(netns, "id".into());
+            core.queries.last_issued.get(&key).map(|at| *at >= last)
+        };
+        assert_eq!(read_after(true, POD), Some(true));
+        assert_eq!([read_after(false, POD), read_after(true, Netns(9)), read_after(true, NODE)], [None; 3]);
+    }
+
     #[test]
     fn a_container_is_read_at_the_failure_of_its_command_and_before_the_next_attempt() {
         const SETNS: &str =

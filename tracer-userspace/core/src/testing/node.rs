@@ -23,6 +23,11 @@ impl Stream {
         self.push(ObservationKind::PodSockets(Box::new(reading)))
     }
 
+    /// The cgroups of the container with this id are read: it has processes.
+    pub fn container_read(&mut self, id: &str) -> &mut Self {
+        self.push(ObservationKind::Limits(Box::new(ContainerLimits { id: id.into(), ..ContainerLimits::default() })))
+    }
+
     pub fn netns_made(&mut self, netns: Netns) -> &mut Self {
         self.netns_op(netns, NetnsOpKind::Unshare)
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use tracer_model::record::Cause;
 
-use super::{Fixture, Scenario};
-use crate::pods::{CRASHING, HTTP, SLOW_START, SLOW_START_PERIOD_S, SLOW_START_THRESHOLD, UNKNOWN_START};
+use super::{Fixture, Need, Scenario};
+use crate::pods::{CRASHING, HTTP, SLOW_START, SLOW_START_PERIOD_S, SLOW_START_THRESHOLD, UNKNOWN_START, container_id};
 use crate::probe::{Ending, Kind};
 use crate::prober::Prober;
 
@@ -20,6 +20,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("not_listening_yet_loopback_first", NOT_YET, prepares_on_loopback),
     Scenario::new("not_listening_yet_kubelet_restarts", NOT_YET, too_late_for_one_kubelet),
     Scenario::new("startup_budget_exceeded", TOO_LATE, too_late).and_v6(),
+    Scenario::new("startup_budget_exceeded_exec_probe", TOO_LATE, too_late_beside_commands)
+        .own()
+        .needs(&[Need::Freezer, Need::Shell]),
     Scenario::new("startup_budget_exceeded_start_unknown", Some(Cause::ConnectionRefused), listened_before).own(),
     Scenario::new("connection_refused_ends_by_itself", Some(Cause::ConnectionRefused), ends_by_itself),
     Scenario::new("app_status_failure_in_start", Some(Cause::AppStatusFailure), answers_in_start),
@@ -103,5 +106,18 @@ fn too_late(fixture: &mut Fixture<'_>) -> Result<()> {
     each_period(|is_last| {
         let claim = fixture.verdict(if is_last { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet });
         fixture.attempt(Kind::Http, pod, Ending::Refused, claim)
+    })
+}
+
+/// As [`too_late`], and a process enters the namespace after each attempt, as an exec probe does.
+fn too_late_beside_commands(fixture: &mut Fixture<'_>) -> Result<()> {
+    (fixture.watch)()?;
+    let addr = fixture.pod(SLOW_START)?;
+    let pod = fixture.pod_of(addr)?;
+    pod.run_in_container(&container_id(&format!("pod-{}", pod.index)))?;
+    each_period(|is_last| {
+        let claim = fixture.verdict(if is_last { Cause::StartupBudgetExceeded } else { Cause::NotListeningYet });
+        fixture.attempt(Kind::Http, addr, Ending::Refused, claim)?;
+        fixture.inside(addr)?.enter(|| Ok(()))
     })
 }

@@ -28,8 +28,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     // The status of a container comes a second or more after its end, and later if the node is busy.
     let entered = case.node.namespaces.entered(netns, streak.since, at);
+    let running = entered.and_then(|entered| runs_on(case, streak, entered, at));
+    let entered = entered.filter(|_| running.is_none());
     let seen_whole = start.confidence && entered.is_none();
     let confidence = surely && seen_whole && streak.of_probes && !others_listen(case, netns);
+    let evidence = evidence.into_iter().chain(running).collect();
     let mut found = finding(case, evidence, spec, netns, start, since, at);
     found.summary +=
         &entered.filter(|_| !shares_node(case)).map(|entered| may_be_restart(at - entered)).unwrap_or_default();
@@ -159,6 +162,20 @@ impl ContainerStart {
             None => listeners.knows(netns, dst) || elsewhere(listeners.any_in(netns)),
         }
     }
+}
+
+/// The container that had the first refusal still had processes after the last entry: the runtime gives each run another
+/// id. So that process entered for another reason.
+fn runs_on(case: &Case<'_>, streak: Streak, entered: u64, at: u64) -> Option<Evidence> {
+    let (_, container) = case.matched.probed_container().filter(|_| streak.one_run)?;
+    let mut readings = case.node.targets.limits(container.id.as_deref()?);
+    let (time, _) = readings.find(|(time, _)| *time > entered && *time <= at)?;
+    let text = format!(
+        "{} ran on: its processes were there {} after the last process had entered its network namespace",
+        history::name_of(container),
+        ms(time - entered)
+    );
+    Some(evidence_of("cgroup", time, text, json!({ "container_id": container.id })))
 }
 
 /// A clause for a process that entered the namespace since the first refusal: to start the container again, perhaps, or

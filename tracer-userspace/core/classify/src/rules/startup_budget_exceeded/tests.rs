@@ -83,6 +83,31 @@ fn a_process_that_enters_the_namespace_between_the_refusals_may_be_a_new_run() {
     }
 }
 
+/// An exec probe enters the namespace each second. tracer reads the container after each entry.
+#[test]
+fn a_container_that_runs_on_after_the_last_entry_was_not_started_again() {
+    let spent = |listed_from: u64, read: &str, readings: u64| {
+        let mut stream = Stream::new().liveness(1, 3).wait_ms(5_000).netns_made(POD).runs(Runs::default()).clone();
+        for attempt in 0..3 {
+            if attempt == listed_from {
+                stream.container_id("one");
+            }
+            stream.again(attempt + 100).connect().refused().wait_ms(60).netns_entered(POD).wait_ms(100);
+            if attempt < readings {
+                stream.container_read(read);
+            }
+            stream.wait_ms(840);
+        }
+        let last = stream.verdicts().remove(2).verdict;
+        (last.confidence, last.summary.contains("entered its network namespace"), last.evidence.len())
+    };
+    let likely = (Confidence::Likely, true, 2);
+    assert_eq!(spent(0, "one", 2), (Confidence::Proven, false, 3));
+    assert_eq!(spent(0, "one", 1), likely, "an entry came after the reading");
+    assert_eq!(spent(0, "two", 2), likely, "another container");
+    assert_eq!(spent(1, "one", 2), likely, "the first refusal may be of another one");
+}
+
 /// The readiness probe is refused for long before the liveness probe begins.
 #[test]
 fn refusals_of_the_readiness_probe_spend_no_liveness_budget() {
