@@ -436,7 +436,7 @@ impl Stream {
             core.push(observation, &mut Vec::new());
             all.push(observation.clone());
             for query in core.take_queries() {
-                let Query::Target(TargetQuery { from, target, reported, awaited: Awaited::Nothing, peer }) = query
+                let Query::Target(TargetQuery { from, target, reported, awaited: Awaited::Nothing, peer, .. }) = query
                 else {
                     continue;
                 };

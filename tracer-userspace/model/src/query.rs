@@ -39,7 +39,7 @@ pub enum Query {
 }
 
 /// A target, as it is reached from a namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetQuery {
     pub from: Netns,
     pub target: SocketAddr,
@@ -48,6 +48,8 @@ pub struct TargetQuery {
     pub awaited: Awaited,
     /// The prober's end of the attempt that waits or has failed; absent: there is none.
     pub peer: Option<SocketAddr>,
+    /// The uid in the cgroups of the probed pod, if it is on the node's network and nobody listens on the target.
+    pub pod: Option<String>,
 }
 
 /// What an attempt waits for when its target is queried, the most urgent first.

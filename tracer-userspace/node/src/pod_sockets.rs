@@ -10,7 +10,7 @@ use netlink_packet_core::NLA_F_NESTED;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::net::if_::if_indextoname;
 
-use super::cgroup::pod_process;
+use super::cgroup::{PodProcess, pod_process};
 use super::enter::in_netns;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, family, field, octets, push};
@@ -47,7 +47,7 @@ const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 
 /// Reads the sockets of the target's pod, if one was found. The processes of the node's own network are those of many
-/// pods: of them tracer reads only who accepts.
+/// pods: of them tracer reads only who accepts, and if nobody does, where the processes of the probed pod listen.
 pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> PodSockets {
     // No other namespace is asked for an address of the prober's own. A packet to it has it as its source, too.
     let is_own = query.peer.is_some_and(|peer| peer.ip() == query.target.ip());
@@ -62,12 +62,42 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> P
     let acceptor = peer.and_then(|peer| acceptor(query, peer, from, namespaces, !holders.is_empty()));
     let netns = found.as_ref().and_then(|it| it.netns).or(acceptor.as_ref().map(|it| it.netns));
     let netns = netns.or(holders.first().copied());
+    let is_translated = acceptor.as_ref().is_none_or(|it| it.to.is_some());
+    let found = if is_own && !is_translated { read_of_pod_on_node(query, from, namespaces) } else { found };
     PodSockets {
         peer: query.peer,
         acceptor,
         holders,
         ..found.unwrap_or_else(|| PodSockets::nothing(from.netns, query.target, netns))
     }
+}
+
+/// Where the processes of the probed pod on the node's network listen, if nobody listens on the target.
+fn read_of_pod_on_node(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
+    let (pod, netns) = (query.pod.as_ref()?, from.netns);
+    let target = query.target;
+    let nobody = || listening(target).iter().all(|it| it.device != 0);
+    let found = from.enter(|| if nobody() { other_listeners(target) } else { Vec::new() }).ok()?;
+    let is_of_pod = |pid: &u32| process_of(*pid).is_some_and(|it| it.uid == *pod);
+    let own: Vec<u32> = namespaces.pids(netns, max_age(query.awaited)).iter().copied().filter(is_of_pod).collect();
+    let elsewhere = held_by(found, &own, netns);
+    Some(PodSockets { elsewhere, pod: Some(pod.clone()), ..PodSockets::nothing(netns, target, Some(netns)) })
+}
+
+/// The pod and container of a process, by its cgroup.
+fn process_of(pid: u32) -> Option<PodProcess> {
+    pod_process(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// Those of these listeners that one of these processes holds, [`MOST_ELSEWHERE`] at most.
+fn held_by(listeners: Vec<(TcpSocket, Option<String>)>, pids: &[u32], netns: Netns) -> Vec<ListenerAt> {
+    let held = holders(&listeners.iter().map(|(socket, _)| socket.inode).collect(), pids, netns, &OF_NODE).held;
+    let found = listeners.into_iter().filter_map(|(socket, device)| {
+        let pid = *held.iter().find(|(_, held)| held.contains(&socket.inode))?.0;
+        let container = process_of(pid).and_then(|it| it.container);
+        Some(ListenerAt { addr: socket.local, device, server: Listener { pid, comm: comm(pid)? }, container })
+    });
+    found.take(MOST_ELSEWHERE).collect()
 }
 
 /// Finds who accepts the connection from `peer`, as the prober's namespace sends it. `is_shared`: several namespaces have
@@ -92,7 +122,7 @@ fn acceptor(
     let (at, most) = match is_local {
         true => (from.clone(), &OF_NODE),
         false if is_shared && to.is_none() => return None,
-        false => match namespaces.owner(&TargetQuery { target, reported, ..*query }, from) {
+        false => match namespaces.owner(&TargetQuery { target, reported, ..query.clone() }, from) {
             Owner::One(netns, path) => (Place { netns, path }, &OF_POD),
             Owner::Unsure | Owner::Nobody => return None,
         },
@@ -143,13 +173,7 @@ fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Names
     })
     .ok()?;
     let pids = if elsewhere.is_empty() { &[] } else { namespaces.pids(netns, max_age(query.awaited)) };
-    let elsewhere = elsewhere.into_iter().filter_map(|(socket, device)| {
-        let pid = holder_of(socket.inode, pids)?;
-        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok();
-        let container = cgroups.and_then(|text| pod_process(&text)).and_then(|it| it.container);
-        Some(ListenerAt { addr: socket.local, device, server: Listener { pid, comm: comm(pid)? }, container })
-    });
-    let elsewhere = elsewhere.take(MOST_ELSEWHERE).collect();
+    let elsewhere = held_by(elsewhere, pids, netns);
     let redirect = redirect.map(|(to, server, passed_over)| {
         let sockets: BTreeSet<u64> = server.iter().chain(&passed_over).copied().collect();
         let mut find = |ago| holders(&sockets, namespaces.pids(netns, ago), netns, &OF_POD).held;
@@ -184,8 +208,8 @@ fn accepts(listener: &TcpSocket, at: SocketAddr) -> bool {
     ip == at.ip() || is_for_any()
 }
 
-/// For how many listeners tracer searches the process.
-const MAX_OTHER_LISTENERS: usize = 16;
+/// For how many listeners tracer searches the process. The node's network has those of many pods.
+const MAX_OTHER_LISTENERS: usize = 1024;
 
 /// The listeners of the calling thread's namespace, those on the target's port first, each with its only device.
 fn other_listeners(target: SocketAddr) -> Vec<(TcpSocket, Option<String>)> {
@@ -199,7 +223,7 @@ fn other_listeners(target: SocketAddr) -> Vec<(TcpSocket, Option<String>)> {
 
 /// The name of a device in the calling thread's namespace.
 fn device_name(device: u32) -> Option<String> {
-    if_indextoname(device).ok().filter(|_| device != 0)?.into_string().ok()
+    (device != 0).then(|| if_indextoname(device).ok()?.into_string().ok()).flatten()
 }
 
 /// The listeners in the calling thread's namespace that accept connections to this address, over some device.
@@ -272,7 +296,7 @@ mod tests {
     fn without_a_pod_at_the_address_the_reading_is_empty() {
         let (netns, path) = (netns_of(std::process::id()).expect("own namespace"), "/proc/self/ns/net".into());
         let (target, peer) = (address("203.0.113.7:80"), Some(address("203.0.113.1:40000")));
-        let query = TargetQuery { from: netns, target, reported: None, awaited: Awaited::Nothing, peer };
+        let query = TargetQuery { from: netns, target, reported: None, awaited: Awaited::Nothing, peer, pod: None };
         let reading = read(&query, &Place { netns, path }, &mut Namespaces::default());
         assert_eq!(reading, PodSockets { peer, ..PodSockets::nothing(netns, target, None) });
     }

@@ -105,6 +105,7 @@ mod tests {
             reported: None,
             awaited,
             peer: None,
+            pod: None,
         }
     }
 

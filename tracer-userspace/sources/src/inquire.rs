@@ -196,7 +196,7 @@ impl TargetInspector {
     }
 
     fn put(&mut self, inspect: TargetQuery) {
-        if !self.queue.push(inspect) {
+        if !self.queue.push(inspect.clone()) {
             log_dropped(&inspect);
         }
     }

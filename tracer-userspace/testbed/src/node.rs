@@ -221,6 +221,8 @@ fn one_cpu() -> Result<CpuSet> {
 pub struct TestNode {
     pods: Vec<Pod>,
     servers: Vec<Proc>,
+    // Dropped after the processes in them.
+    groups: Vec<Cgroup>,
     next: u16,
     name: String,
     pub node: Netns,
@@ -231,7 +233,8 @@ impl TestNode {
         let number = NODES.fetch_add(1, Ordering::Relaxed);
         let name = own_name(format_args!("{number}-{name}"));
         let node = Netns::create(&name)?;
-        let node = Self { pods: Vec::new(), servers: Vec::new(), next: *PODS.start(), name, node };
+        let (pods, servers, groups) = Default::default();
+        let node = Self { pods, servers, groups, next: *PODS.start(), name, node };
         node.lay_out().context("lay out the node")?;
         Ok(node)
     }
@@ -331,6 +334,15 @@ impl TestNode {
     pub fn serve(&mut self, options: &Options, args: &[&str]) -> Result<()> {
         self.servers.push(serve(&self.node, options, args)?);
         Ok(())
+    }
+
+    /// Starts a server of the hostNetwork pod with this uid, and returns its pid.
+    pub fn serve_in_pod(&mut self, uid: &str, options: &Options, args: &[&str]) -> Result<u32> {
+        self.serve(options, args)?;
+        let (pid, groups) = (self.servers.last().context("a server")?.pid(), Cgroup::of_pod(uid)?);
+        groups[0].add(pid)?;
+        self.groups.extend(groups);
+        Ok(pid)
     }
 
     /// Starts a server in the namespace at the other end of an uplink.
@@ -443,6 +455,7 @@ impl TestNode {
     pub fn clear(&mut self) -> Result<()> {
         self.pods.clear();
         self.servers.clear();
+        self.groups.clear();
         self.set_source_ports(32768, 60999)?;
         // Without nft there are no rules.
         if is_installed("nft") { self.node.nft("flush ruleset\n") } else { Ok(()) }

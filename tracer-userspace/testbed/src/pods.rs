@@ -90,6 +90,15 @@ fn host_pod(name: &str, containers: Vec<Value>) -> PodSpec {
     PodSpec { name: name.to_owned(), ips, host_network: true, containers }
 }
 
+fn uid_of(number: usize) -> String {
+    format!("7d1c0f52-0000-4000-8000-{number:012}")
+}
+
+/// The uid of the pod with [`HOST`]. It follows those of [`PODS`].
+pub fn host_uid() -> String {
+    uid_of(PODS.count())
+}
+
 /// The same pods without their probes.
 pub fn without_probes(mut list: Value) -> Value {
     let items = list["items"].as_array_mut().into_iter().flatten();
@@ -248,7 +257,7 @@ fn item(number: usize, pod: &PodSpec) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
-            "name": pod.name, "namespace": "default", "uid": format!("7d1c0f52-0000-4000-8000-{number:012}"),
+            "name": pod.name, "namespace": "default", "uid": uid_of(number),
             "creationTimestamp": STARTED,
         },
         "spec": {"nodeName": "node-1", "hostNetwork": pod.host_network, "containers": pod.containers},

@@ -240,6 +240,11 @@ impl<'a> Matched<'a> {
         pods
     }
 
+    /// The probed pod, if it is on the node's network and it can be no other.
+    pub fn only_pod_on_node(&self) -> Option<&'a Pod> {
+        only_pod(&self.containers_of()).filter(|pod| pod.host_network)
+    }
+
     /// The pod on the node's network that the kubelet names, if no probes are known.
     pub fn reported_on_node(&self) -> Option<&'a Pod> {
         let (_, reported) = self.attempt.kubelet().filter(|_| self.is_unlisted())?;

@@ -30,9 +30,19 @@ pub(super) fn is_of_this(case: &Case<'_>, time: u64, reading: &PodSockets) -> bo
     time >= attempt.started && reading.peer.is_none_or(|peer| peer == attempt.flow.src)
 }
 
+/// The last reading of the listeners in the namespace where nothing accepts the target, and those that still listen. On
+/// the node's network they are the probed pod's own.
+fn elsewhere<'a>(case: &Case<'a>, netns: Netns) -> Option<(u64, &'a PodSockets, Vec<&'a ListenerAt>)> {
+    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns))?;
+    let is_of_probed = |uid: &String| case.matched.only_pod_on_node().is_some_and(|pod| pod.has_uid(uid));
+    let still_listens = |it: &&ListenerAt| !case.node.listeners.changed_since(netns, it.addr, time);
+    let listeners = reading.elsewhere.iter().filter(still_listens).collect();
+    reading.pod.as_ref().is_none_or(is_of_probed).then_some((time, reading, listeners))
+}
+
 /// Listeners that still listen in the namespace where nothing accepts the target, as a clause and as evidence.
 pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evidence)> {
-    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns))?;
+    let (time, reading, listeners) = elsewhere(case, netns)?;
     let (port, v4) = (case.attempt.flow.dst.port(), case.attempt.flow.dst.is_ipv4());
     // A listener for both families would have accepted the connection.
     let only = |it: &ListenerAt| match &it.device {
@@ -40,8 +50,7 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
         None if v4 && it.addr.ip() == Ipv6Addr::UNSPECIFIED => "for IPv6 only".to_owned(),
         None => "only".to_owned(),
     };
-    let still_listens = |it: &&ListenerAt| !case.node.listeners.changed_since(netns, it.addr, time);
-    let listeners: Vec<&ListenerAt> = reading.elsewhere.iter().filter(still_listens).collect();
+    let whose = if reading.pod.is_some() { "processes of the pod" } else { "other processes" };
     let here: Vec<String> = listeners
         .iter()
         .filter(|it| it.addr.port() == port)
@@ -51,7 +60,7 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
         || listeners.iter().map(|it| format!("{} on port {}", name(&it.server), it.addr.port())).collect::<Vec<_>>();
     let words = match here.as_slice() {
         [] if listeners.is_empty() => return None,
-        [] => format!("other processes listen there: {}", others().join(", ")),
+        [] => format!("{whose} listen there: {}", others().join(", ")),
         _ => here.join(", "),
     };
     let text = format!("listeners of that network namespace: {words}");
@@ -61,17 +70,15 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
 
 /// A process of the probed container still listens in the namespace, by its cgroup: on another port or address.
 pub(super) fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
-    let read = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns));
     let id = case.matched.probed_container().and_then(|(_, it)| it.id.as_ref());
-    let (Some((time, reading)), Some(id)) = (read, id) else { return false };
-    let still_listens = |it: &ListenerAt| !case.node.listeners.changed_since(netns, it.addr, time);
-    reading.elsewhere.iter().any(|it| it.container.as_ref() == Some(id) && still_listens(it))
+    let is_own = |it: &&ListenerAt| id.is_some() && it.container.as_ref() == id;
+    elsewhere(case, netns).is_some_and(|(.., listeners)| listeners.iter().any(is_own))
 }
 
 /// A process of another container listens on the target's port at another address: a clause, and what to
 /// do about it. A server that binds to all addresses cannot have the port then.
 pub(super) fn other_container_listens(case: &Case<'_>, netns: Netns) -> Option<(String, String)> {
-    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns))?;
+    let (.., listeners) = elsewhere(case, netns)?;
     let ((pod, own), dst) = (case.matched.probed_container()?, case.attempt.flow.dst);
     // The list of pods can be older than a new run of the container itself.
     let is_listed = |id: &String| pod.containers.iter().any(|it| it.id.as_ref() == Some(id));
@@ -81,20 +88,18 @@ pub(super) fn other_container_listens(case: &Case<'_>, netns: Netns) -> Option<(
         let is_of_family = dst.is_ipv6() || it.addr.is_ipv4();
         by_other && it.addr.port() == dst.port() && is_of_family && it.device.is_none()
     };
-    let found = reading.elsewhere.iter().find(is_other)?;
+    let found = listeners.into_iter().find(is_other)?;
     let who = name(&found.server);
     let clause = format!("; bind() to all addresses would fail, as {who} of another container has {}", found.addr);
     let fix = format!("If the server binds to all addresses: give it or {who} another port");
-    (!case.node.listeners.changed_since(netns, found.addr, time)).then_some((clause, fix))
+    Some((clause, fix))
 }
 
 /// Where a process listens on the target's port, but not for the target's address.
 pub(super) fn address_elsewhere(case: &Case<'_>, netns: Netns) -> Option<SocketAddr> {
-    let (time, reading) = last_reading(case, FRESH_NS).filter(|(_, reading)| reading.netns == Some(netns))?;
-    let dst = case.attempt.flow.dst;
-    let is_here = |it: &&ListenerAt| it.addr.port() == dst.port() && it.device.is_none();
-    let found = reading.elsewhere.iter().find(is_here)?;
-    (!case.node.listeners.changed_since(netns, found.addr, time)).then_some(found.addr)
+    let port = case.attempt.flow.dst.port();
+    let (.., listeners) = elsewhere(case, netns)?;
+    listeners.iter().find(|it| it.addr.port() == port && it.device.is_none()).map(|it| it.addr)
 }
 
 /// The address translation of the pod redirects a port to another process than the one that listens there.

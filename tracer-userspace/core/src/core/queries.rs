@@ -12,7 +12,7 @@ use tracer_attempts::enrich::Matched;
 use tracer_classify::REDIRECT_NS;
 use tracer_classify::evidence::is_netfilter;
 use tracer_classify::programs::{PROGRAMS_NS, place_of};
-use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, PacketDrop, ServiceName, TcpState};
+use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, PacketDrop, Pod, ServiceName, TcpState};
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_model::recent::Recent;
 
@@ -190,7 +190,7 @@ impl Core {
         let waiting = self.correlator.get(conn).filter(waits);
         let query = waiting.and_then(|a| Some(target(a.netns?, a.flow.dst, &self.node, awaited, Some(a.flow.src))));
         if let Some(query) = query {
-            self.query(query, now);
+            self.query(Query::Target(query), now);
         }
     }
 }
@@ -199,7 +199,7 @@ impl Core {
 fn query_key(query: &Query) -> Query {
     match query {
         Query::Target(target) if target.awaited == Awaited::Nothing => {
-            Query::Target(TargetQuery { peer: None, ..*target })
+            Query::Target(TargetQuery { peer: None, ..target.clone() })
         }
         query => query.clone(),
     }
@@ -234,11 +234,15 @@ pub(super) fn wanted(attempt: &Attempt, node: &Node, observation: &Observation) 
     let dst = attempt.flow.dst;
     let well = observation_establishes(observation) && attempt.prober && node.has_pod(dst.ip());
     let target = attempt.netns.filter(|from| well && node.netns_of_addr(*from, dst.ip()).is_none());
-    let target = target.map(|from| self::target(from, dst, node, Awaited::Answer, None));
+    let target = target.map(|from| Query::Target(self::target(from, dst, node, Awaited::Answer, None)));
     let over = attempt.netns.filter(|from| {
         is_worth_reading(attempt, node, observation, *from) || is_failure_on_node(attempt, node, observation)
     });
-    let over = over.map(|from| self::target(from, dst, node, Awaited::Nothing, Some(attempt.flow.src)));
+    let over = over.map(|from| {
+        let query = self::target(from, dst, node, Awaited::Nothing, Some(attempt.flow.src));
+        let pod = matched.only_pod_on_node().filter(|_| attempt.established.is_none());
+        Query::Target(TargetQuery { pod: pod.and_then(Pod::cgroup_uid).map(str::to_owned), ..query })
+    });
     let connects = attempt.netns.filter(|_| is_failure(attempt, node, observation));
     let connects = connects.and_then(|from| node.netns_of_addr(from, dst.ip()).filter(|of| *of != from));
     let connects = connects.map(Query::PodConnects);
@@ -255,10 +259,11 @@ fn is_failure(attempt: &Attempt, node: &Node, observation: &Observation) -> bool
     fails(attempt, node, observation) && node.has_pod(attempt.flow.dst.ip())
 }
 
-/// The same of a pod on the node's network. Any process of the node may have accepted the connection.
+/// The same of a pod on the node's network. Any process of the node may have accepted the connection. If it was
+/// refused, the pod may listen elsewhere.
 fn is_failure_on_node(attempt: &Attempt, node: &Node, observation: &Observation) -> bool {
-    let fails = attempt.established.is_some() && fails(attempt, node, observation);
-    fails && accepted_on_node(attempt, node)
+    let is_answered = attempt.established.is_some() || attempt.reset_received().is_some();
+    is_answered && fails(attempt, node, observation) && accepted_on_node(attempt, node)
 }
 
 fn fails(attempt: &Attempt, node: &Node, observation: &Observation) -> bool {
@@ -299,8 +304,8 @@ pub(super) fn target(
     node: &Node,
     awaited: Awaited,
     peer: Option<SocketAddr>,
-) -> Query {
-    Query::Target(TargetQuery { from, target, reported: node.pods.netns_at(target.ip()), awaited, peer })
+) -> TargetQuery {
+    TargetQuery { from, target, reported: node.pods.netns_at(target.ip()), awaited, peer, pod: None }
 }
 
 /// The namespace in which no socket was found for a SYN. Before 5.17 a dropped SYN has no reason: the RST that follows
@@ -339,6 +344,29 @@ mod tests {
         };
         assert!(asks(|stream| _ = stream.reset_received(TcpState::SynSent, 0)));
         assert!(!asks(|stream| _ = stream.wait_ms(5)), "a firewall dropped it");
+    }
+
+    /// Which process of the node is the pod's shows only by its cgroup. That of a static pod has the uid of the kubelet.
+    #[test]
+    fn a_refusal_on_the_nodes_network_asks_where_the_pod_listens() {
+        let asks = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().links(true, &["10.88.0.2"]).http_readiness().on_host_network().clone();
+            stream.last_pods().pods[0].uid = Some("api".into());
+            fill(&mut stream);
+            let asked = push_all(&stream.observations).0.take_queries();
+            asked.into_iter().find_map(|query| match query {
+                Query::Target(query) if query.awaited == Awaited::Nothing => Some(query.pod),
+                _ => None,
+            })
+        };
+        assert_eq!(asks(|stream| _ = stream.connect().refused()), Some(Some("api".into())));
+        assert_eq!(asks(|stream| _ = stream.connect().established().answers(503)), Some(None));
+        let of_static = |stream: &mut Stream| {
+            stream.last_pods().pods[0].kubelet_uid = Some("hash".into());
+            stream.connect().refused();
+        };
+        assert_eq!(asks(of_static), Some(Some("hash".into())));
+        assert_eq!(asks(|stream| _ = stream.connect().gives_up()), None);
     }
 
     #[test]

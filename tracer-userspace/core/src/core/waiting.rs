@@ -12,7 +12,7 @@ use tracer_classify::finding::Finding;
 use tracer_classify::{FRESH_NS, SETTLE_NS};
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Flow, Netns, PodSockets, Service, ServiceName};
-use tracer_model::query::Awaited;
+use tracer_model::query::{Awaited, Query};
 use tracer_model::recent::Recent;
 use tracer_model::record::Cause;
 
@@ -253,7 +253,8 @@ impl Core {
         let is_due = matches!(when, When::Seen(_)) && attempt.ended.is_none() && is_queried;
         let mut asked = self.queries.pod_queried(from, target).or(is_due.then_some(now));
         if finding.lacks_acceptor && !is_known && asked.is_none() {
-            self.query(queries::target(from, target, &self.node, Awaited::Nothing, Some(peer)), now);
+            let query = queries::target(from, target, &self.node, Awaited::Nothing, Some(peer));
+            self.query(Query::Target(query), now);
             // Absent if the target was queried a moment ago: then no answer comes.
             asked = self.queries.pod_queried(from, target);
         }

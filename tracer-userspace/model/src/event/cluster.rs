@@ -87,6 +87,11 @@ impl Pod {
         [&self.uid, &self.kubelet_uid].into_iter().flatten().any(|own| own == uid)
     }
 
+    /// The uid in the cgroups of its processes.
+    pub fn cgroup_uid(&self) -> Option<&str> {
+        self.kubelet_uid.as_deref().or(self.uid.as_deref())
+    }
+
     /// Its probes or lifecycle handlers are known, and not only its name.
     pub fn has_specs(&self) -> bool {
         self.containers.iter().any(|container| !container.probes.is_empty() || !container.lifecycle.is_empty())

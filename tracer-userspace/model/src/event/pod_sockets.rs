@@ -34,6 +34,8 @@ pub struct PodSockets {
     /// [`MOST_ELSEWHERE`] at most, those with the target's port first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub elsewhere: Vec<ListenerAt>,
+    /// The uid in the cgroups of the pod that has all of `elsewhere`, if the namespace is the node's.
+    pub pod: Option<String>,
     /// Who accepts connections to the target, as the prober's namespace reaches it; absent: not known.
     pub acceptor: Option<Acceptor>,
     /// The namespaces that have the target's address, if several have it: any of them may have got the attempt.
@@ -52,6 +54,7 @@ impl PodSockets {
             unanswered: Vec::new(),
             redirect: None,
             elsewhere: Vec::new(),
+            pod: None,
             acceptor: None,
             holders: Vec::new(),
         }

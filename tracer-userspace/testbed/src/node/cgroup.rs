@@ -107,6 +107,12 @@ impl Cgroup {
         Ok((own.into_iter().chain([group]).collect(), guard))
     }
 
+    /// Makes a cgroup with the name that the kubelet gives that of the pod with this uid. The parent goes last.
+    pub fn of_pod(uid: &str) -> Result<[Self; 2]> {
+        let parent = Self::own(&root().context("no cgroup of version 2")?, "pods")?;
+        Ok([Self::below(&parent.0, &format!("pod{uid}"))?, parent])
+    }
+
     /// Makes a cgroup with a name of this run.
     fn own(root: &Path, what: impl Display) -> Result<Self> {
         Self::below(root, &own_name(what))

@@ -58,10 +58,15 @@ impl Fixture<'_> {
     /// Starts a server in the node's namespace, on the port of the hostNetwork pod, and returns its address.
     pub fn serving_on_node(&mut self, mode: &str) -> Result<SocketAddr> {
         self.node.serve(self.options, &[mode, &format!("[::]:{HOST}")])?;
-        Ok(match self.family {
+        Ok(self.address_on_node())
+    }
+
+    /// The address of the hostNetwork pod.
+    pub fn address_on_node(&self) -> SocketAddr {
+        match self.family {
             Family::V4 => (NODE, HOST).into(),
             Family::V6 => (NODE6, HOST).into(),
-        })
+        }
     }
 
     /// Adds a pod without a server, and returns the address of this port.

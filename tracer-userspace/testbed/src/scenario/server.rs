@@ -1,6 +1,7 @@
 //! The target fails: nothing listens, it resets, or it does not answer.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::thread;
 
 use anyhow::{Context, Result};
 use tracer_model::record::Cause;
@@ -9,13 +10,22 @@ use super::{Fixture, Need, Scenario};
 use crate::check::Claim;
 use crate::node::Family;
 use crate::node::cgroup::Cgroup;
-use crate::pods::{GRPC, HTTP, LOOPBACK_HOST, SLOW_START, TLS, UNLISTED_TLS};
+use crate::pods::{GRPC, HOST, HTTP, LOOPBACK_HOST, SLOW_START, TLS, UNLISTED_TLS, host_uid};
 use crate::probe::{Ending, Kind, ProbeRequest};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused", REFUSED, refused).own().and_v6_on_every_kernel(),
     Scenario::new("connection_refused_other_address", REFUSED, other_address).smoke(),
     Scenario::new("connection_refused_other_device", REFUSED, other_device),
+    Scenario::new("connection_refused_host_network", REFUSED, |s| {
+        on_node(s, "127.0.0.1:10256", "listens on 127.0.0.1:10256 only")
+    })
+    .own()
+    .needs(&[Need::Freezer])
+    .and_v6(),
+    Scenario::new("connection_refused_host_network_port", REFUSED, |s| on_node(s, "[::]:10257", "on port 10257"))
+        .own()
+        .needs(&[Need::Freezer]),
     Scenario::new("connection_refused_after_end", REFUSED, after_end),
     Scenario::new("connection_refused_beside_commands", REFUSED, beside_commands).without_specs().and_v6(),
     Scenario::new("connection_refused_beside_redirect", REFUSED, beside_redirect).without_specs(),
@@ -203,6 +213,18 @@ fn other_device(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("on-lo", HTTP)?;
     fixture.mentions(&["listens on", "(SO_BINDTODEVICE)"]);
     fixture.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// A process of a hostNetwork pod listens elsewhere. A process of the node listens on the port, too, and is not named.
+fn on_node(fixture: &mut Fixture<'_>, at: &str, words: &str) -> Result<()> {
+    let (options, target) = (fixture.options, fixture.address_on_node());
+    fixture.node.serve(options, &["http", &format!("127.0.0.9:{HOST}")])?;
+    let pid = fixture.node.serve_in_pod(&host_uid(), options, &["http", at])?;
+    fixture.fails(Kind::Http, target, Ending::Refused)?;
+    // tracer reads the sockets of the pod after the first refusal.
+    thread::sleep(options.probe_timeout / 2);
+    fixture.mentions(&[&format!("(pid {pid}) {words}")]);
+    fixture.fails(Kind::Http, target, Ending::Refused)
 }
 
 /// The pods run commands as probes, too. What these print is about no connection.

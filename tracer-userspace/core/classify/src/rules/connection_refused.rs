@@ -153,9 +153,9 @@ fn where_to_listen(case: &Case<'_>, netns: Option<Netns>, dst: IpAddr) -> &'stat
     }
 }
 
-/// A process listens on that port, but on another address.
+/// A process listens on that port, but on another address. On the node's network it may be of another pod.
 fn listener_on_other_address<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a Listen> {
-    let (_, listen) = last_listener(case, netns).filter(|(_, last)| last.begins)?;
+    let (_, listen) = last_listener(case, netns).filter(|(_, last)| last.begins && !shares_node(case))?;
     (!serves(listen, case.attempt.flow.dst.ip())).then_some(listen)
 }
 
@@ -489,6 +489,40 @@ mod tests {
         assert_has(&noted(&["0.0.0.0:8081"], false), &["; other processes listen there: app (pid 7) on port 8081"]);
         assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
         assert_lacks(&noted(&[], false), &["listen there"]);
+    }
+
+    /// Any process of the node may listen there.
+    #[test]
+    fn on_the_nodes_network_only_listeners_of_the_probed_pod_are_named() {
+        let refused = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().links(true, &["10.88.0.2"]).http_readiness().on_host_network().clone();
+            stream.last_pods().pods[0].uid = Some("own".into());
+            fill(&mut stream);
+            stream.wait_ms(1_000).connect().reset_sent(SYN, true, None).last_reset_sent().netns = Some(NODE);
+            stream.verdict()
+        };
+        fn reads(stream: &mut Stream, uid: &str, addr: &str) {
+            stream.pod_sockets(|it| {
+                (it.netns, it.pod, it.elsewhere) = (Some(NODE), Some(uid.into()), vec![older(addr)]);
+            });
+        }
+        let own = refused(|stream| reads(stream, "own", "127.0.0.1:8080"));
+        assert_ends(&own.summary, "; app (pid 7) listens on 127.0.0.1:8080 only");
+        assert_has(&own.remediation, &["listen on 8080 (on that address, not only 127.0.0.1)"]);
+        let port = refused(|stream| reads(stream, "own", "0.0.0.0:8081"));
+        assert_ends(&port.summary, "; processes of the pod listen there: app (pid 7) on port 8081");
+        let others: [fn(&mut Stream); 3] = [
+            |stream| reads(stream, "before", "127.0.0.1:8080"),
+            |stream| _ = stream.listens_on(NODE, address("127.0.0.1:8080"), true),
+            |stream| {
+                let second = Pod { uid: Some("second".into()), ..stream.last_pods().pods[0].clone() };
+                stream.last_pods().pods.push(second);
+                reads(stream, "own", "127.0.0.1:8080");
+            },
+        ];
+        for other in others {
+            assert_lacks(&refused(other).summary, &["(pid"]);
+        }
     }
 
     /// A lost event may have been the end of the namespace, and another pod's may have its number.
