@@ -10,6 +10,7 @@ use serde_json::json;
 use self::beside::beside;
 use self::doubts::{shared_by_pods, shared_port, unknown_on_node};
 use self::elsewhere::elsewhere;
+pub(super) use self::elsewhere::{fix_translation, on_its_network};
 use super::case::{Case, holds_target};
 use super::evidence::evidence_of;
 use super::finding::Finding;

@@ -7,7 +7,7 @@ use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::node::Family;
-use crate::pods::HTTP;
+use crate::pods::{HOST, HTTP};
 use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
@@ -24,6 +24,10 @@ pub(super) const ALL: &[Scenario] = &[
     })
     .own()
     .needs(&[Need::Nft]),
+    Scenario::new("connection_refused_host_port", Some(Cause::ConnectionRefused), host_port)
+        .own()
+        .needs(&[Need::NftNat])
+        .and_v6(),
 ];
 
 /// The source address of probes after the NAT.
@@ -55,6 +59,19 @@ fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
     translate(fixture, pod)?;
     fixture.mentions(&["its source address had been translated", translated_source(fixture.family)]);
     fixture.fails(Kind::Http, pod, Ending::Refused)
+}
+
+/// The hostPort of a pod without a server has the port of a healthy hostNetwork pod.
+fn host_port(fixture: &mut Fixture<'_>) -> Result<()> {
+    let (healthy, pod) = (fixture.serving_on_node("http")?, fixture.pod(HTTP)?);
+    fixture.succeeds(Kind::Http, healthy)?;
+    let family = if pod.is_ipv4() { "ip" } else { "ip6" };
+    fixture.node.node.nft(&format!(
+        "table {family} hostports {{ chain out {{ type nat hook output priority -100; \
+         fib daddr type local tcp dport {HOST} dnat to {pod}; }}; }}\n"
+    ))?;
+    fixture.mentions(&["where an address translation sends"]);
+    fixture.fails(Kind::Http, healthy, Ending::Refused)
 }
 
 /// A rule of the pod for the translated address of the prober stops the probe.

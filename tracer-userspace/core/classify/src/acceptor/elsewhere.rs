@@ -1,5 +1,7 @@
 //! The connection arrived in another network namespace than the pod's.
 
+use std::net::SocketAddr;
+
 use super::super::phrases::run_in;
 use super::super::rules::refusal::{listed, own_address};
 use super::*;
@@ -32,21 +34,7 @@ pub(super) fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: bool,
     let accepted = format!("{who} accepted the connection{instead}");
     let other = |scope, words, fix| Some(Other { cause: None, scope, words, fix });
     if let Some(to) = read.and_then(|it| it.to) {
-        let missed = pod.as_ref().map(|pod| format!(". The process in pod {pod} did not get the request"));
-        let missed = missed.unwrap_or_default();
-        let probed = pod.as_ref().map(|pod| format!("Give pod {pod}"));
-        let probed = probed.unwrap_or_else(|| "If a pod on the node's network is probed: give it".to_owned());
-        let fix = Remediation::from(match on_node {
-            true => format!(
-                "{probed} another port, or change the rule of the node that sends port {} of the node to {to}, such as that of a hostPort (chain OUTPUT of table nat){missed}",
-                case.attempt.flow.dst.port()
-            ),
-            false => format!(
-                "Find the rule of the node that translates the destination to {to} (chain OUTPUT), and exempt the kubelet's connections to pods from it{missed}"
-            ),
-        });
-        let show = ["iptables-save -t nat", "nft list ruleset"].map(|show| run_in(case, Some(from), show));
-        let fix = fix.run(show);
+        let fix = fix_translation(case, pod.as_deref(), to, "request");
         let accepted = if earlier { format!("{who} accepted an earlier connection{instead}") } else { accepted };
         // If the probed pod is not known, the translation may lead to it.
         let fix = if earlier || pod.is_none() { fix.then("Otherwise", own.clone()) } else { fix };
@@ -66,8 +54,25 @@ pub(super) fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: bool,
     other(Scope::Network, format!("{accepted}: pod {holder} has {addr}, too"), fix.run(show))
 }
 
+/// What to do about a rule of the node that sends what is meant for this pod to another address. `what` did not get there.
+pub(in super::super) fn fix_translation(case: &Case<'_>, pod: Option<&str>, to: SocketAddr, what: &str) -> Remediation {
+    let missed = pod.map(|pod| format!(". The process in pod {pod} did not get the {what}")).unwrap_or_default();
+    let probed = pod.map(|pod| format!("Give pod {pod}"));
+    let probed = probed.unwrap_or_else(|| "If a pod on the node's network is probed: give it".to_owned());
+    let fix = Remediation::from(match case.matched.may_be_on_node() {
+        true => format!(
+            "{probed} another port, or change the rule of the node that sends port {} of the node to {to}, such as that of a hostPort (chain OUTPUT of table nat){missed}",
+            case.attempt.flow.dst.port()
+        ),
+        false => format!(
+            "Find the rule of the node that translates the destination to {to} (chain OUTPUT), and exempt the kubelet's connections to pods from it{missed}"
+        ),
+    });
+    fix.run(["iptables-save -t nat", "nft list ruleset"].map(|show| run_in(case, case.attempt.netns, show)))
+}
+
 /// The pod on the node's network that was probed, as far as it is known.
-fn on_its_network<'a>(case: &Case<'a>) -> Option<&'a Pod> {
+pub(in super::super) fn on_its_network<'a>(case: &Case<'a>) -> Option<&'a Pod> {
     case.matched.probed_pod().or_else(|| case.matched.reported_on_node())
 }
 

@@ -3,8 +3,11 @@
 
 use std::net::SocketAddr;
 
+use super::super::acceptor::{fix_translation, on_its_network};
 use super::super::services::target_service;
+use super::refusal::pod_elsewhere;
 use super::*;
+use tracer_model::record::Scope;
 use tracer_model::event::{Flow, Netns, PacketDrop};
 
 /// A stack without a socket refused the SYN at another port or address than the target's. Only addresses and the client's
@@ -18,8 +21,21 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         "nobody listens on {target}{}, where {sender} sends {dst}: its kernel answered the SYN with a RST",
         in_namespace(case, netns)
     );
-    let fix = service.map_or_else(|| fix_rule(case, netns, target), |name| fix_service(&name, target));
-    Some(Finding::likely(Cause::ConnectionRefused, evidence, summary, with_log(case, fix)))
+    let missed = netns.and_then(|netns| pod_that_missed_it(case, netns));
+    let fix = match (service, &missed) {
+        (Some(name), _) => fix_service(&name, target),
+        (None, Some(pod)) => fix_translation(case, Some(pod), target, "SYN"),
+        (None, None) => fix_rule(case, netns, target),
+    };
+    let fix = if missed.is_some() { fix } else { with_log(case, fix) };
+    let found = Finding::likely(Cause::ConnectionRefused, evidence, summary, fix);
+    Some(Finding { scope: missed.map(|_| Scope::Node), ..found })
+}
+
+/// The probed pod, if the SYN was led away from it to this namespace: by the hostPort of another pod, for example.
+fn pod_that_missed_it(case: &Case<'_>, netns: Netns) -> Option<String> {
+    let on_node = || on_its_network(case).filter(|_| case.attempt.netns != Some(netns))?.full_name();
+    if case.matched.may_be_on_node() { on_node() } else { pod_elsewhere(case, netns).map(|(pod, _)| pod) }
 }
 
 fn fix_rule(case: &Case<'_>, netns: Option<Netns>, target: SocketAddr) -> Remediation {
@@ -106,6 +122,31 @@ mod tests {
             &["nobody listens on 10.88.0.2:8081", "where Service shop/cart sends 10.96.0.9:80"],
         );
         assert_has(&verdict.remediation, &["Correct targetPort of Service shop/cart", "listen on 8081"]);
+    }
+
+    /// The hostPort of a pod leads the SYN there, or a rule of the node that is for all pods.
+    #[test]
+    fn a_refusal_in_another_pod_is_not_for_the_probed_one() {
+        let refused = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().links(true, &["10.88.0.1"]).http_readiness().clone();
+            fill(&mut stream);
+            stream.connect();
+            let flow = Flow { dst: address("10.88.0.7:80"), ..stream.last_connect().flow };
+            stream.reset_sent_on(flow.reversed(), SYN, true, None).last_reset_sent().netns = Some(Netns(7));
+            stream.reset_received(TcpState::SynSent, 0).verdicts().remove(0)
+        };
+        let led_away = refused(|stream| {
+            let own = stream.on_host_network().last_pods().pods[0].addrs[0];
+            stream.links(true, &[&own.to_string()]);
+        });
+        assert_eq!(led_away.scope, Some(Scope::Node));
+        let words = "Give pod default/web another port, or change the rule of the node that sends port 8080 of the node to 10.88.0.7:80, such as that of a hostPort";
+        assert_starts(&led_away.verdict.remediation, words);
+        assert_has(&led_away.verdict.remediation, &["The process in pod default/web did not get the SYN: ipt"]);
+        assert_lacks(&led_away.verdict.remediation, &["kubectl logs"]);
+        let of_all = refused(|stream| _ = stream.pod_in(POD)).verdict.remediation;
+        assert_starts(&of_all, "Find the rule of the node that translates the destination to 10.88.0.7:80");
+        assert_lacks(&of_all, &["kubectl logs"]);
     }
 
     /// Kernels without the hook for a RST without a socket.
