@@ -150,7 +150,8 @@ fn inspect_namespace(
 /// The target's link with its address, if that is a pod's.
 fn link_of_pod(inspection: &Inspection) -> Option<&LinkState> {
     let link = inspection.links.iter().find(|link| link.addrs.contains(&inspection.target.ip()))?;
-    (link.peer_ifindex.is_some() || link.parent.is_some()).then_some(link)
+    let is_vlan = link.kind.as_deref() == Some("vlan");
+    (link.peer_ifindex.is_some() || link.parent.is_some() || is_vlan).then_some(link)
 }
 
 /// The entry has the link-layer address of no link of the calling thread's namespace. Its frames should arrive on

@@ -264,13 +264,14 @@ fn parse_link(message: &[u8]) -> Option<Link> {
     let flags = u32::from_ne_bytes(field(message, 8)?);
     let rest = message.get(IFINFOMSG..)?;
     let kind = attribute(rest, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND)).map(text);
+    let is_pair = kind.as_deref().is_some_and(|kind| PAIRS.contains(&kind));
     let state = LinkState {
         ifindex,
         name: text(attribute(rest, IFLA_IFNAME)?),
         up: flags & IFF_UP != 0,
         loopback: flags & IFF_LOOPBACK != 0,
         running: Some(flags & IFF_RUNNING != 0),
-        peer_ifindex: number(rest, IFLA_LINK),
+        peer_ifindex: number(rest, IFLA_LINK).filter(|_| is_pair),
         rp_filter: rp_filter(rest),
         ..LinkState::default()
     };
@@ -292,6 +293,9 @@ fn parent(message: &[u8], kind: &str, from: Option<i32>) -> Option<ParentLink> {
     let netns = number(rest, IFLA_LINK_NETNSID).map(u32::cast_signed);
     Some(ParentLink { kind: kind.to_owned(), ifindex, is_of_prober: netns.is_some() && netns == from })
 }
+
+/// Kinds of links that have another end. `IFLA_LINK` of any other kind (VLAN, macvlan, tunnel) is the device under it.
+const PAIRS: [&str; 2] = ["veth", "netkit"];
 
 /// Kinds of links that have a parent device.
 const KINDS_WITH_PARENT: [&str; 4] = ["macvlan", "macvtap", "ipvlan", "ipvtap"];
@@ -353,6 +357,7 @@ impl LinkWatch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::netlink::push_text;
     use super::super::procfs::node_netns;
     use super::*;
 
@@ -369,6 +374,22 @@ mod tests {
         assert_eq!(changed_of(Some((RTM_NEWLINK, down.as_slice()))), (true, true));
         assert_eq!(changed_of(Some((20, down.as_slice()))), (true, false), "RTM_NEWADDR");
         assert_eq!(changed_of(None), (true, true));
+    }
+
+    #[test]
+    fn only_a_pair_has_another_end() {
+        let end_of = |kind: &str| {
+            let (mut message, mut info) = (vec![0; IFINFOMSG], Vec::new());
+            push_text(&mut info, IFLA_INFO_KIND, kind);
+            push_text(&mut message, IFLA_IFNAME, "net1");
+            push(&mut message, IFLA_LINK, &7_u32.to_ne_bytes());
+            push(&mut message, IFLA_LINKINFO, &info);
+            parse_link(&message).expect("a link").state.peer_ifindex
+        };
+        assert_eq!([end_of("veth"), end_of("netkit")], [Some(7); 2]);
+        for kind in ["macvlan", "ipvlan", "vlan", "ipip"] {
+            assert_eq!(end_of(kind), None, "{kind}");
+        }
     }
 
     #[test]

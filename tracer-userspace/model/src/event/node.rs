@@ -90,7 +90,7 @@ pub struct LinkState {
     pub prefixes: Vec<u8>,
     /// IFF_RUNNING: it has a carrier.
     pub running: Option<bool>,
-    /// Index of its other end (veth), in that end's namespace.
+    /// Index of its other end (veth, netkit), in that end's namespace. Older recordings have the device under a link here.
     pub peer_ifindex: Option<u32>,
     /// The device under it; only for a macvlan or ipvlan of a target.
     pub parent: Option<ParentLink>,

@@ -7,7 +7,9 @@ use super::*;
 use std::net::IpAddr;
 
 use tracer_attempts::correlate::links::FLAG_LAG_NS;
-use tracer_model::event::{Inspection, LinkChange, LinkState, ListenQueue, NeighbourState, Netns, PacketDrop, Pod};
+use tracer_model::event::{
+    Inspection, LinkChange, LinkState, ListenQueue, NeighbourState, Netns, PacketDrop, ParentLink, Pod,
+};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -46,8 +48,9 @@ pub(in super::super) fn was_down_for_long(case: &Case<'_>) -> bool {
 fn went_down(case: &Case<'_>, reading: &Inspection) -> Option<u64> {
     let (link, _) = broken_link(reading, case)?;
     let own = reading.netns.map(|netns| (netns, link.ifindex));
-    let peer = case.node.netns().zip(link.peer_ifindex);
-    own.into_iter().chain(peer).find_map(|(netns, ifindex)| Some(case.node.links.down(netns, ifindex)?.0))
+    own.into_iter()
+        .chain(node_link(case, link))
+        .find_map(|(netns, ifindex)| Some(case.node.links.down(netns, ifindex)?.0))
 }
 
 /// A packet that this attempt needed was dropped on a device that is down. After the end, the kernel may still drop a
@@ -155,11 +158,18 @@ fn has_lost_target(link: &LinkState, reading: &Inspection, case: &Case<'_>) -> b
     target.is_ipv6() && !link.up && held
 }
 
-/// The node's end of that link, if it is down. tracer observes the change a moment before the flag is off, so a reading
-/// in between has the old flag.
-fn peer_down<'a>(case: &Case<'a>, link: &LinkState) -> Option<(Netns, &'a LinkState)> {
+/// The link of the node that gives this one its carrier: its other end, or the parent of a macvlan or ipvlan.
+fn node_link(case: &Case<'_>, link: &LinkState) -> Option<(Netns, u32)> {
     let node = case.node.netns()?;
-    let index = link.peer_ifindex.filter(|_| link.up)?;
+    let is_of_node = |parent: &&ParentLink| parent.is_of_prober && case.attempt.netns == Some(node);
+    let parent = || Some(link.parent.as_ref().filter(is_of_node)?.ifindex);
+    Some((node, link.peer_ifindex.or_else(parent)?))
+}
+
+/// That link of the node, if it is down. tracer observes the change a moment before the flag is off, so a reading in
+/// between has the old flag.
+fn peer_down<'a>(case: &Case<'a>, link: &LinkState) -> Option<(Netns, &'a LinkState)> {
+    let (node, index) = node_link(case, link).filter(|_| link.up)?;
     let is_down = |l: &&LinkState| !l.up || case.node.links.down(node, l.ifindex).is_some();
     let peer = case.node.links.by_index(node, index).filter(is_down)?;
     Some((node, peer))

@@ -278,6 +278,26 @@ fn the_nodes_end_is_named_if_it_is_down() {
     assert_ends(&verdict.evidence[0].text, "no carrier: its other end is down");
 }
 
+/// A macvlan of the node's eth1 has no carrier while that is down. The device under an inner VLAN is the pod's own, and
+/// its number says nothing about the node's links.
+#[test]
+fn the_nodes_parent_of_a_macvlan_is_named_if_it_is_down() {
+    let summary = |kind: &str, is_of_prober: bool| {
+        let parent = ParentLink { kind: kind.to_owned(), ifindex: 7, is_of_prober };
+        let eth1 = LinkState { up: false, ..link(7, "eth1", &[]) };
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
+        stream.node_links(vec![eth1]).wait_ms(200).inspection(|reading| {
+            reading.links = vec![LinkState { parent: Some(parent), kind: Some(kind.to_owned()), ..eth0(true, false) }];
+        });
+        stream.gives_up().verdict().summary
+    };
+    assert_starts(&summary("macvlan", true), "eth1 on the node is down: ");
+    let inner = summary("macvlan", false);
+    assert_starts(&inner, "eth0 in ");
+    assert_has(&inner, &["has no carrier"]);
+    assert_lacks(&inner, &["eth1", "other end"]);
+}
+
 /// Seen on a node with a bridge: only a veth has another end.
 #[test]
 fn a_link_without_another_end_is_named_as_what_it_is() {
