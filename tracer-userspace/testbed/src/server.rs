@@ -99,6 +99,9 @@ pub enum Mode {
     NotHttp,
     /// 200 with a body of many segments.
     Big,
+    /// 200 in one segment of nearly the size that Ethernet takes. The kernel passes larger pieces between the ends of a
+    /// veth whole, whatever their MTU.
+    FullSegment,
     /// Listens with this backlog, never accepts.
     #[value(skip)]
     Backlog(u16),
@@ -324,8 +327,9 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
             read_request(&mut stream).map(drop)
         }
         Mode::NotHttp => say(&mut stream, b"-ERR unknown command 'GET', with args beginning with: '/healthz'\r\n"),
-        Mode::Big => answer_big(&mut stream, false),
-        Mode::BigAfterHead => answer_big(&mut stream, true),
+        Mode::Big => answer_big(&mut stream, MANY_SEGMENTS, false),
+        Mode::FullSegment => answer_big(&mut stream, 1300, false),
+        Mode::BigAfterHead => answer_big(&mut stream, MANY_SEGMENTS, true),
         Mode::Slow(pause) => {
             read_request(&mut stream)?;
             thread::sleep(pause);
@@ -333,7 +337,7 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         }
         Mode::SlowBig(pause) => {
             take_request(&mut stream, pause)?;
-            write_big(&mut stream, false)
+            write_big(&mut stream, MANY_SEGMENTS, false)
         }
         Mode::TlsSlow(pause) => {
             let mut session = tls.accept(stream)?;
@@ -456,20 +460,22 @@ fn hang_in_tls(mut session: StreamOwned<ServerConnection, TcpStream>) -> io::Res
     drain(&mut session.sock)
 }
 
-fn answer_big(stream: &mut TcpStream, head_apart: bool) -> io::Result<()> {
+fn answer_big(stream: &mut TcpStream, bytes: usize, head_apart: bool) -> io::Result<()> {
     read_request(stream)?;
-    write_big(stream, head_apart)
+    write_big(stream, bytes, head_apart)
 }
 
-/// Writes an answer with a body of many segments. Many servers write the head by itself, for example Python's.
-fn write_big(stream: &mut TcpStream, head_apart: bool) -> io::Result<()> {
-    let body = [b'x'; 100_000];
+const MANY_SEGMENTS: usize = 100_000;
+
+/// Writes an answer with a body of this size. Many servers write the head by itself, for example Python's.
+fn write_big(stream: &mut TcpStream, bytes: usize, head_apart: bool) -> io::Result<()> {
+    let body = vec![b'x'; bytes];
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
     if head_apart {
         stream.write_all(head.as_bytes())?;
         return stream.write_all(&body);
     }
-    stream.write_all(&[head.as_bytes(), &body].concat())
+    stream.write_all(&[head.into_bytes(), body].concat())
 }
 
 fn write_status(stream: &mut impl Write, status: &str) -> io::Result<()> {

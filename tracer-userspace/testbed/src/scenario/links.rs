@@ -51,6 +51,7 @@ pub(super) const ALL: &[Scenario] = &[
         .on_every_kernel(),
     Scenario::new("mtu_blackhole_body", MTU, |s| small_mtu(s, "big-after-head", true))
         .needs(&[Need::Nft, Need::IcmpHook]),
+    Scenario::new("mtu_blackhole_veth", MTU, veth_mtu).own(),
     Scenario::new("mtu_learnt", None, |s| small_mtu(s, "big", false)),
     Scenario::new("mtu_learnt_body", None, |s| small_mtu(s, "big-after-head", false)),
 ];
@@ -252,4 +253,18 @@ fn small_mtu(fixture: &mut Fixture<'_>, server: &str, deaf: bool) -> Result<()> 
     }
     let addr = pod.addr(family, HTTP);
     if deaf { fixture.fails(Kind::Http, addr, Ending::Timeout) } else { fixture.succeeds(Kind::Http, addr) }
+}
+
+/// The node's end of the pod's veth has a smaller MTU than the pod's. By itself the bridge would take the smallest MTU of
+/// its ports, and the prober would tell the pod.
+fn veth_mtu(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("full-segment", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let end = format!("v{}", fixture.pod_of(pod)?.index);
+    fixture.node.node.ip(|ip| {
+        ip.set_mtu(&end, 1280)?;
+        ip.set_mtu("cni0", 1500)
+    })?;
+    fixture.mentions(&["the other end of eth0 in ", "its MTU is smaller"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
