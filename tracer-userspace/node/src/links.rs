@@ -174,11 +174,10 @@ impl LinksFor {
     }
 }
 
-/// A link with its kind, the index of its bridge or bond, and its link-layer address.
+/// A link with its kind and its link-layer address.
 pub(super) struct Port {
     pub(super) state: LinkState,
     pub(super) kind: Option<String>,
-    pub(super) master: Option<u32>,
     pub(super) lladdr: Option<Lladdr>,
 }
 
@@ -194,8 +193,14 @@ pub(super) fn lladdr(attributes: &[u8], number: u16) -> Option<Lladdr> {
 pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
     ask(ifindex, |message| {
         let (Link { state, kind }, rest) = (parse_link(message)?, message.get(IFINFOMSG..)?);
-        Some(Port { state, kind, master: number(rest, IFLA_MASTER), lladdr: lladdr(rest, IFLA_ADDRESS) })
+        Some(Port { state, kind, lladdr: lladdr(rest, IFLA_ADDRESS) })
     })
+}
+
+/// The other end of a pair, if it is in the calling thread's namespace: the two ends name each other.
+pub(super) fn other_end(link: &LinkState) -> Option<Port> {
+    let end = by_index(link.peer_ifindex?).ok()??;
+    (end.state.peer_ifindex == Some(link.ifindex)).then_some(end)
 }
 
 /// The link-layer addresses of the links of the calling thread's namespace.
@@ -272,6 +277,7 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         loopback: flags & IFF_LOOPBACK != 0,
         running: Some(flags & IFF_RUNNING != 0),
         peer_ifindex: number(rest, IFLA_LINK).filter(|_| is_pair),
+        master: number(rest, IFLA_MASTER),
         rp_filter: rp_filter(rest),
         ..LinkState::default()
     };

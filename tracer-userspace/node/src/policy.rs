@@ -45,20 +45,17 @@ const INVERT: u32 = 2;
 /// The route of the calling thread's namespace from `source` to `target`, if it leads to another device than the pod's.
 /// `link` is the pod's own link with the target's address.
 pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkState) -> Option<StrayRoute> {
-    let end = links::by_index(link.peer_ifindex?).ok()??;
-    // The two ends of a veth pair name each other. If they do not, the pod has no device in this namespace.
-    if end.state.peer_ifindex != Some(link.ifindex) {
-        return None;
-    }
+    let end = links::other_end(link)?;
     let (device, table) = route(source, target, parse_route).ok()??;
-    if device == end.state.ifindex || Some(device) == end.master {
+    if device == end.state.ifindex || Some(device) == end.state.master {
         return None;
     }
     let device = links::by_index(device).ok()??;
-    let detached = end.master.is_none() && device.kind.as_deref() == Some("bridge");
+    let detached = end.state.master.is_none() && device.kind.as_deref() == Some("bridge");
     // Open vSwitch's own device is a master that is always down.
     let is_bridge = |link: links::Port| link.kind.as_deref() == Some("bridge");
-    let pod_bridge = end.master.filter(|master| links::by_index(*master).is_ok_and(|link| link.is_some_and(is_bridge)));
+    let pod_bridge =
+        end.state.master.filter(|master| links::by_index(*master).is_ok_and(|link| link.is_some_and(is_bridge)));
     let pod_device = end.state.name;
     let stray = StrayRoute { device: device.state.name, pod_device, pod_bridge, detached, table, rule: None };
     let rule = if stray.is_by_rule() { rule(source, target, table).ok().flatten() } else { None };

@@ -107,7 +107,7 @@ pub(super) fn link_set_down<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)
     let end = || asymmetric_route::own_end(case);
     let other_end = |it: &'a LostRoutes| match &it.why {
         LostBy::SetDown(change) if in_time(it.time) && Some(it.ifindex) == end() => Some((it.time, &**change)),
-        LostBy::SetDown(_) | LostBy::Addresses(_) => None,
+        LostBy::SetDown(_) | LostBy::Addresses(_) | LostBy::Bridge(_) => None,
     };
     let own = last_down_of_pod(case).filter(|(at, _)| in_time(*at));
     own.or_else(|| case.node.links.lost_routes(from, u64::MAX, attempt.flow.dst.ip()).find_map(other_end))

@@ -92,6 +92,8 @@ pub struct LinkState {
     pub running: Option<bool>,
     /// Index of its other end (veth, netkit), in that end's namespace. Older recordings have the device under a link here.
     pub peer_ifindex: Option<u32>,
+    /// Index of the bridge or bond that it is a port of.
+    pub master: Option<u32>,
     /// The device under it; only for a macvlan or ipvlan of a target.
     pub parent: Option<ParentLink>,
     /// What it is if it has no other end (`bridge`, `bond`); only for a link of a target.

@@ -42,6 +42,9 @@ pub(super) const ALL: &[Scenario] = &[
         .and_v6(),
     Scenario::new("pod_link_down_bridge_router_refuses", LINK, |s| down_beside_default_route(s, true)).own(),
     Scenario::new("pod_link_down_detached", LINK, detached).own().needs(&[Need::RealProcessor]).and_v6(),
+    Scenario::new("pod_link_down_detached_unresolved", LINK, detached_unresolved).own(),
+    Scenario::new("pod_link_down_detached_before_answer", LINK, detached_before_answer).own(),
+    Scenario::new("pod_link_down_other_bridge", LINK, other_bridge).own(),
     Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
     Scenario::new("host_isolated_link", ISOLATED, |s| isolated(s, Part::Macvlan)).needs(&[Need::Macvlan]).and_v6(),
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
@@ -227,6 +230,44 @@ fn detached(fixture: &mut Fixture<'_>) -> Result<()> {
     let end = format!("v{}", fixture.pod_of(pod)?.index);
     fixture.node.node.ip(|ip| ip.detach(&end))?;
     fixture.mentions(&[&end, "is not attached to cni0"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As [`detached`], and the node has to resolve the pod's address again.
+fn detached_unresolved(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let end = format!("v{}", fixture.pod_of(pod)?.index);
+    fixture.node.node.ip(|ip| ip.detach(&end))?;
+    fixture.node.node.run("ip", &["neigh", "flush", "dev", "cni0"], "")?;
+    fixture.mentions(&[&end, "is not attached to cni0", "it left cni0 "]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As [`detached`], while a probe waits for its answer.
+fn detached_before_answer(fixture: &mut Fixture<'_>) -> Result<()> {
+    let timeout = fixture.options.probe_timeout;
+    let pod = fixture.serving(&format!("slow:{}", (timeout / 2).as_millis()), HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let end = format!("v{}", fixture.pod_of(pod)?.index);
+    fixture.mentions(&[&end, "left cni0 while the prober waited"]);
+    fixture.fails_while(pod, timeout, &[Ending::Timeout], |fixture| {
+        thread::sleep(timeout / 4);
+        fixture.node.node.ip(|ip| ip.detach(&end))
+    })
+}
+
+/// The node's end of the pod's link is made a port of another bridge.
+fn other_bridge(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let end = format!("v{}", fixture.pod_of(pod)?.index);
+    fixture.node.node.ip(|ip| {
+        ip.bridge("br1", None)?;
+        ip.up("br1")?;
+        ip.set_master(&end, "br1")
+    })?;
+    fixture.mentions(&[&end, "is not attached to cni0", "it left cni0 ", "is a port of br1 now"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

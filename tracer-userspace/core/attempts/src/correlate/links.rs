@@ -40,7 +40,7 @@ pub struct KnownLinks {
     lost_addrs: Recent<(Netns, IpAddr), u64, MAX_CHANGES>,
 }
 
-/// The kernel removed the routes over a link: it was set down, or has lost an address.
+/// The routes over a link went or lead nowhere: it was set down, has lost an address, or has left its bridge.
 #[derive(Clone, Debug)]
 pub struct LostRoutes {
     pub time: u64,
@@ -56,6 +56,8 @@ pub enum LostBy {
     SetDown(Box<LinkChange>),
     /// It is up, and no longer has these addresses.
     Addresses(Vec<Prefix>),
+    /// It is there, and no longer a port of the bridge with this index.
+    Bridge(u32),
 }
 
 impl KnownLinks {
@@ -63,6 +65,7 @@ impl KnownLinks {
         for link in &links.links {
             self.observe_lost(time, links.netns, link);
             self.observe_lost_addresses(time, links.netns, link);
+            self.observe_lost_bridge(time, links.netns, link);
         }
         // Pods come and go with their links: those must not push out the links that stay.
         let stays = |ifindex| links.links.iter().any(|link| link.ifindex == ifindex);
@@ -107,6 +110,13 @@ impl KnownLinks {
         let lost: Vec<Prefix> = before.into_iter().flat_map(LinkState::subnets).filter(is_lost).collect();
         if !lost.is_empty() {
             self.keep_lost_routes(LostRoutes { time, netns, ifindex: now.ifindex, why: LostBy::Addresses(lost) });
+        }
+    }
+
+    fn observe_lost_bridge(&mut self, time: u64, netns: Netns, now: &LinkState) {
+        let before = self.by_index(netns, now.ifindex).and_then(|link| link.master);
+        if let Some(bridge) = before.filter(|before| now.master != Some(*before)) {
+            self.keep_lost_routes(LostRoutes { time, netns, ifindex: now.ifindex, why: LostBy::Bridge(bridge) });
         }
     }
 
@@ -235,6 +245,22 @@ mod tests {
         }
         let count = |netns| links.lost_routes(netns, 2_000, address("10.88.0.2")).count();
         assert_eq!((count(NODE), count(POD)), (1, MAX_LOST_ROUTES));
+    }
+
+    #[test]
+    fn a_link_that_leaves_its_bridge_is_kept_until_it_is_gone() {
+        let read = |master| LinkState { master, ..link(7, "veth7", &[]) };
+        let table = |links: Vec<LinkState>| Links { netns: NODE, cookie: None, links };
+        let mut links = KnownLinks::default();
+        for (time, master) in [(1, None), (2, Some(3)), (3, Some(3)), (4, Some(4)), (5, Some(4))] {
+            links.observe(time, &table(vec![read(master)]));
+        }
+        let left = |links: &KnownLinks| -> Vec<u64> {
+            links.lost_routes(NODE, 9, address("10.88.0.2")).map(|lost| lost.time).collect()
+        };
+        assert_eq!(left(&links), [4]);
+        links.observe(6, &table(Vec::new()));
+        assert!(left(&links).is_empty());
     }
 
     #[test]

@@ -93,6 +93,7 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
             let fix = restore(case, link, *addr, *len).run(show);
             Finding::likely(Cause::AsymmetricRoute, [vec![gone], evidence].concat(), summary, fix)
         }
+        LostBy::Bridge(_) => return None,
     };
     Some(found.rests_on_lost_packet())
 }
@@ -114,6 +115,8 @@ fn lost_route<'a>(case: &Case<'a>, read: Option<(u64, &StrayRoute)>, bridge: Opt
         LostBy::Addresses(subnets) => {
             (stray.is_none() || Some(lost.ifindex) == bridge) && subnets.iter().any(|subnet| subnet.holds(dst))
         }
+        // The route to the bridge is still there.
+        LostBy::Bridge(_) => false,
     };
     let mut lost = case.node.links.lost_routes(netns, until, dst);
     // Without a reading of the route, another link may have the subnet.

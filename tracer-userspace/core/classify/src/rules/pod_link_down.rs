@@ -6,14 +6,15 @@ use super::super::netfilter::is_needed;
 use super::*;
 use std::net::IpAddr;
 
-use tracer_attempts::correlate::links::FLAG_LAG_NS;
+use tracer_attempts::correlate::links::{FLAG_LAG_NS, LostBy, LostRoutes};
 use tracer_model::event::{
     Inspection, LinkChange, LinkState, ListenQueue, NeighbourState, Netns, PacketDrop, ParentLink, Pod,
 };
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
-        return dropped(case).or_else(|| by_inspection(case).filter(|_| is_cut_off(case)));
+        let down = dropped(case).or_else(|| by_inspection(case).filter(|_| is_cut_off(case)));
+        return down.or_else(|| detached_meanwhile(case));
     }
     let down = dropped(case).or_else(|| by_inspection(case)).or_else(|| no_route(case));
     down.or_else(|| detached(case)).or_else(|| no_port(case))
@@ -346,34 +347,88 @@ fn refused_elsewhere(case: &Case<'_>) -> Option<LostRoute> {
 }
 
 /// The node's route leads to a bridge with an address of the pod's subnet, and the node's end of the pod's link is a port
-/// of no bridge. An end with an address of its own is none of a bridge: the pod has a route of its own.
+/// of no bridge, or was a port of that one and is one of another. An end with an address of its own is none of a bridge:
+/// the pod has a route of its own.
 fn detached(case: &Case<'_>) -> Option<Finding> {
-    let (time, stray) = asymmetric_route::stray_route(case).filter(|(_, stray)| stray.detached)?;
+    let (time, stray) = asymmetric_route::stray_route(case)?;
     let (netns, dst) = (case.attempt.netns?, case.attempt.flow.dst.ip());
     let links = case.node.links.get(&netns)?;
     let named = |name: &str| links.iter().find(|link| link.name == name);
     let (bridge, end) = (named(&stray.device)?, named(&stray.pod_device)?);
+    let left = left_bridge(case, netns, end.ifindex, bridge.ifindex);
     let pod = inspected(case)?.1.links.iter().find_map(|link| link.subnets().find(|own| own.addr == dst))?;
     let is_in_subnet = bridge.addrs.iter().any(|addr| *addr != dst && pod.holds(*addr));
     let is_link_local = |addr: &IpAddr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
-    if !is_in_subnet || !end.addrs.iter().all(is_link_local) {
+    let has_moved = left.is_some() && stray.pod_bridge.is_some();
+    if !(stray.detached || has_moved) || !is_in_subnet || !end.addrs.iter().all(is_link_local) {
         return None;
     }
     let (device, to) = (&stray.pod_device, &stray.device);
+    let fields = json!({ "device": to, "pod_device": device });
     let text = format!("{device} is not attached to {to}, to which the route to {dst} leads");
-    let evidence = evidence_of("rtnetlink", time, text, json!({ "device": to, "pod_device": device }));
+    let mut evidence = vec![evidence_of("rtnetlink", time, text, fields.clone())];
+    let words = left.map(|at| {
+        evidence.insert(0, evidence_of("rtnetlink", at, format!("{device} has left {to}"), fields));
+        let now = stray.pod_bridge.and_then(|other| case.node.links.by_index(netns, other));
+        let now = now.map_or_else(String::new, |other| format!(", and is a port of {} now", other.name));
+        let ago = match case.attempt.started.saturating_sub(at) / SECOND_NS {
+            0 => "just then".to_owned(),
+            seconds => format!("{seconds} s before"),
+        };
+        format!("; it left {to} {ago}{now}")
+    });
     let summary = format!(
-        "{device}{}, behind which the pod is, is not attached to {to}: {} cannot be reached over that bridge",
+        "{device}{}, behind which the pod is, is not attached to {to}: {} cannot be reached over that bridge{}",
         in_namespace(case, Some(netns)),
-        case.attempt.flow.dst
+        case.attempt.flow.dst,
+        words.unwrap_or_default()
     );
+    let fix = attach(case, netns, device, to);
+    Some(Finding::likely(Cause::PodLinkDown, evidence, summary, fix).rests_on_lost_packet())
+}
+
+fn attach(case: &Case<'_>, netns: Netns, device: &str, to: &str) -> Remediation {
     let (bridge, link) = (shell::link(to), shell::link(device));
-    let fix = Remediation::from(format!(
+    Remediation::from(format!(
         "Attach {device} to {to} again (the last command), or delete the pod, so that its sandbox is made again. If that repeats, keep NetworkManager or systemd-networkd from managing the CNI's links"
     ))
     .run([format!("ip link show master {bridge}"), format!("ip link set {link} master {bridge} up")]
-        .map(|command| run_in(case, Some(netns), command)));
+        .map(|command| run_in(case, Some(netns), command)))
+}
+
+/// The node's end of the pod's link left its bridge while the prober waited, and the answer is lost.
+fn detached_meanwhile(case: &Case<'_>) -> Option<Finding> {
+    let (attempt, netns) = (case.attempt, case.attempt.netns?);
+    let (waits, (ended, _)) = (attempt.established_at()?, attempt.ended?);
+    held_answer(case).filter(|_| case.settled)?;
+    let end = case.node.links.by_index(netns, asymmetric_route::own_end(case)?)?;
+    let mut lost = case.node.links.lost_routes(netns, ended, attempt.flow.dst.ip());
+    let (at, from) = lost.find_map(|it| match it.why {
+        LostBy::Bridge(from) if it.ifindex == end.ifindex && it.time >= waits => Some((it.time, from)),
+        _ => None,
+    })?;
+    let bridge = case.node.links.by_index(netns, from).filter(|_| end.master != Some(from))?;
+    let (device, to) = (&end.name, &bridge.name);
+    let evidence =
+        evidence_of("rtnetlink", at, format!("{device} has left {to}"), json!({ "device": to, "pod_device": device }));
+    let summary = format!(
+        "{device}{}, behind which the pod is, left {to} while {} waited: the answer of {} cannot come over that bridge",
+        in_namespace(case, Some(netns)),
+        client_name(attempt),
+        attempt.flow.dst
+    );
+    let fix = attach(case, netns, device, to);
     Some(Finding::likely(Cause::PodLinkDown, vec![evidence], summary, fix).rests_on_lost_packet())
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// When the links were read for the first time after that end had left that bridge, if no connection to the target was
+/// established since.
+fn left_bridge(case: &Case<'_>, netns: Netns, end: u32, bridge: u32) -> Option<u64> {
+    let mut lost = case.node.links.lost_routes(netns, u64::MAX, case.attempt.flow.dst.ip());
+    let is_it = |it: &&LostRoutes| it.ifindex == end && matches!(it.why, LostBy::Bridge(from) if from == bridge);
+    lost.find(is_it).map(|it| it.time)
 }
 
 /// The bridge had no port that is up to send the packet to (`br_dev_xmit`, 6.12 and later). It floods packets to

@@ -56,7 +56,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let mut of_pod = case.node.links.lost_routes(netns, case.attempt.started, back.to);
     let set_down = of_pod.find_map(|it| match &it.why {
         LostBy::SetDown(change) if own.is_some_and(|own| own.ifindex == it.ifindex) => Some((it.time, change)),
-        LostBy::SetDown(_) | LostBy::Addresses(_) => None,
+        LostBy::SetDown(_) | LostBy::Addresses(_) | LostBy::Bridge(_) => None,
     });
     let culprit = set_down.map(|(time, change)| culprit::culprit_of(case.node, time, change));
     let by = set_down.zip(culprit.as_ref()).map(|((_, change), by)| {

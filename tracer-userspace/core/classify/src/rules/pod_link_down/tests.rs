@@ -511,6 +511,35 @@ fn a_link_that_is_not_attached_to_its_bridge_is_named() {
     }
 }
 
+/// A port that was moved: the other bridge may be joined to the first one, so only a port that left it counts.
+#[test]
+fn a_link_that_left_its_bridge_is_named_with_the_time() {
+    let reported = |before: Option<u32>, now: Option<u32>, reached: bool| {
+        let port = |master| vec![cni0(true), link(4, "br1", &[]), LinkState { master, ..link(7, "veth7", &[]) }];
+        let mut stream = Stream::new();
+        stream.node_links(port(before)).wait_ms(50).node_links(port(now)).wait_ms(9_000);
+        if reached {
+            stream.connect().established().answers(200).wait_ms(1_000).again(8);
+        }
+        stream.connect().wait_ms(200).inspection(|reading| {
+            let detached = now.is_none();
+            reading.stray_route = Some(StrayRoute { detached, pod_bridge: now, ..stray("cni0", "veth7", 254) });
+            reading.links = vec![LinkState { prefixes: vec![24], ..eth0(true, true) }];
+        });
+        stream.gives_up().settles().last_verdict()
+    };
+    let moved = reported(Some(3), Some(4), false);
+    assert_eq!((moved.cause.name(), moved.confidence), ("pod_link_down", Confidence::Likely));
+    assert_has(&moved.summary, &["is not attached to cni0", "it left cni0 9 s before, and is a port of br1 now"]);
+    assert_has(&moved.evidence[0].text, &["veth7 has left cni0"]);
+    assert_ends(&moved.remediation, "ip link set veth7 master cni0 up");
+    assert_ends(&reported(Some(3), None, false).summary, "; it left cni0 9 s before");
+    assert_lacks(&reported(None, None, false).summary, &["it left"]);
+    for (before, now, reached) in [(Some(4), Some(4), false), (None, Some(4), false), (Some(3), Some(4), true)] {
+        assert_eq!(reported(before, now, reached).cause.name(), "unexplained", "{before:?} {now:?} {reached}");
+    }
+}
+
 /// That no namespace has the address proves nothing then. That the kernel gave up on the neighbour was seen.
 #[test]
 fn after_a_loss_what_was_seen_goes_before_a_conclusion_from_silence() {
