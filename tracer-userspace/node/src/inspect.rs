@@ -15,6 +15,7 @@ use super::links::{self, Lladdr};
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, consistent, family, field, number, octets, push};
 use super::policy::{self, RTMSG};
+use super::qdiscs;
 use super::servers::{self, Limits};
 use super::settings::sysctl;
 use super::sock_diag::{self, LISTEN, TcpSocket};
@@ -22,8 +23,8 @@ use super::throttle::{self, Throttling};
 use crate::cgroups::Mounts;
 use tracer_common::state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, LAST_ACK};
 use tracer_model::event::{
-    Inspection, LinkState, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, ServedConnection, Serving,
-    StrayRoute, WrongNeighbour,
+    Inspection, LinkQdisc, LinkState, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack,
+    ServedConnection, Serving, StrayRoute, WrongNeighbour,
 };
 use tracer_model::query::{Awaited, TargetQuery};
 
@@ -92,6 +93,10 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
             let sockets = inspect_namespace(&mut inspection, netns, &path, from, query.peer, entry);
             inspection.throttled = throttling.of(netns, namespaces);
             inspection.stray_route = query.peer.and_then(|peer| stray_route(&inspection, peer, from));
+            if let Some(link) = query.peer.and_then(|_| link_of_pod(&inspection)).cloned() {
+                let ends = from.enter(|| Some(qdiscs(from.netns, &links::other_end(&link)?.state)));
+                inspection.qdiscs.extend(ends.ok().flatten().unwrap_or_default());
+            }
             let pids = query.peer.map(|_| namespaces.pids(netns, max_age(query.awaited)));
             inspection.serving =
                 pids.map(|pids| Box::new(serving(&sockets, pids, netns, &servers::OF_POD, throttling.mounts())));
@@ -139,6 +144,8 @@ fn inspect_namespace(
         back = back.take_if(|entry| link == Some(entry.state.ifindex) && source == Some(entry.state.addr));
         inspection.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
         inspection.stray_way_back = peer.and_then(|peer| stray_way_back(inspection, peer));
+        let link = peer.and_then(|_| link_of_pod(inspection));
+        inspection.qdiscs = link.map(|link| qdiscs(netns, link)).unwrap_or_default();
         Sockets::of(listeners, inspection, peer)
     });
     let device = inspection.neighbour.as_ref().map(|entry| entry.ifindex);
@@ -179,6 +186,12 @@ fn stray_route(inspection: &Inspection, source: SocketAddr, from: &Place) -> Opt
     let target = inspection.target;
     let link = inspection.links.iter().find(|link| link.addrs.contains(&target.ip()))?;
     from.enter(|| policy::stray_route(source, target, link)).ok().flatten()
+}
+
+/// The unusual queueing disciplines of a link of the calling thread's namespace.
+fn qdiscs(netns: Netns, link: &LinkState) -> Vec<LinkQdisc> {
+    let of_kind = |kind| LinkQdisc { netns, device: link.name.clone(), kind };
+    qdiscs::unusual(link.ifindex).unwrap_or_default().into_iter().map(of_kind).collect()
 }
 
 /// The sockets of a target, read in its namespace.

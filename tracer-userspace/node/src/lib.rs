@@ -21,6 +21,7 @@ pub mod port_holders;
 pub mod ports;
 pub mod procfs;
 pub mod programs;
+mod qdiscs;
 pub mod removers;
 pub mod room;
 pub mod servers;

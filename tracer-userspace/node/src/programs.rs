@@ -14,7 +14,7 @@ use super::netlink::{Netlink, attribute, consistent, number, text};
 use tracer_model::event::{DeviceProgram, DevicePrograms, MOST_PROGRAMS, Netns, ProgramPlace};
 
 // `struct tcmsg` (family, index, handle, parent, info) and the attributes of a filter, include/uapi/linux.
-const TCMSG: usize = 20;
+pub(super) const TCMSG: usize = 20;
 pub const TCA_KIND: u16 = 1;
 pub const TCA_OPTIONS: u16 = 2;
 pub const TCA_BPF_NAME: u16 = 7;

@@ -52,8 +52,12 @@ pub(crate) fn tcx(ns: &Netns, device: &str, program: &OwnedFd) -> Result<()> {
     })
 }
 
+/// What the program does with TCP: TC_ACT_SHOT drops a packet, TC_ACT_STOLEN takes it without a trace.
+pub(crate) const SHOT: u64 = 2;
+pub(crate) const STOLEN: u64 = 4;
+
 /// Loads the program with a name of at most 15 bytes.
-pub(crate) fn load(family: Family, name: &str) -> Result<OwnedFd> {
+pub(crate) fn load(family: Family, name: &str, act: u64) -> Result<OwnedFd> {
     /// Type, number of instructions, their address, the address of the licence, log, version and flags, name.
     #[repr(C)]
     struct Load([u32; 2], [u64; 2], [u64; 3], [u8; 16]);
@@ -68,10 +72,10 @@ pub(crate) fn load(family: Family, name: &str) -> Result<OwnedFd> {
         (0x28, 0, 0, 12),          // r0 = two bytes of it
         (0x55, 0, 2, ether_type),  // another protocol: to TC_ACT_OK
         (0x30, 0, 0, protocol_at), // r0 = a byte of it
-        (0x15, 0, 2, 6),           // TCP: to TC_ACT_SHOT
+        (0x15, 0, 2, 6),           // TCP: to the act
         (0xb7, 0, 0, 0),           // TC_ACT_OK
         (0x95, 0, 0, 0),
-        (0xb7, 0, 0, 2), // TC_ACT_SHOT
+        (0xb7, 0, 0, act),
         (0x95, 0, 0, 0),
     ];
     let program = program.map(|(code, registers, skip, value)| code | registers << 8 | skip << 16 | value << 32);

@@ -59,6 +59,11 @@ impl<'a> Programs<'a> {
         (!names.is_empty()).then(|| names.join(", "))
     }
 
+    /// Filters of other kinds can run at that place.
+    pub(super) const fn is_at_tc(&self) -> bool {
+        matches!(self.place, ProgramPlace::TcIngress | ProgramPlace::TcEgress)
+    }
+
     pub(super) fn evidence(&self) -> Option<Evidence> {
         let (device, names) = (self.drop.device.as_ref()?, self.names()?);
         let text = format!("programs at {} of {} as they were read: {names}", self.place, device.name);
@@ -190,9 +195,11 @@ mod tests {
         let mut unread = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
         let unread = unread.drop_on(SYN, "TC_INGRESS", POD, Some(device(2, "eth0"))).gives_up().verdict();
         assert_has(&unknown.summary, &["; programs there: drop_tcp (id 41)"]);
-        assert_lacks(&elsewhere.summary, &["programs there"]);
+        assert_has(&elsewhere.summary, &["no BPF program was found there, so most likely a filter of another kind"]);
         assert_starts(&unread.remediation, "Find the dataplane's own reason");
-        assert_eq!([&unknown.remediation, &elsewhere.remediation], [&unread.remediation; 2]);
+        assert_eq!(unknown.remediation, unread.remediation);
+        assert_starts(&elsewhere.remediation, "Find the filter there whose counters rise with each attempt");
+        assert_has(&elsewhere.remediation.commands[1].run, &["tc -s filter show dev eth0 ingress"]);
     }
 
     /// The device may have other programs since.

@@ -54,6 +54,10 @@ pub struct Inspection {
     /// The target's namespace sends packets for the client out of another link than the target's; absent: it does not,
     /// or that could not be read.
     pub stray_way_back: Option<StrayRoute>,
+    /// The queueing disciplines of the target's link and of its other end, if they are not the usual ones; read when an
+    /// attempt gets no answer.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub qdiscs: Vec<LinkQdisc>,
     /// Counters and settings of the target's namespace, by the kernel's own names (`ListenOverflows`,
     /// `tcp_syncookies`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
@@ -82,6 +86,7 @@ impl Inspection {
             no_way_back: None,
             stray_route: None,
             stray_way_back: None,
+            qdiscs: Vec::new(),
             values: BTreeMap::new(),
             node_values: BTreeMap::new(),
         }
@@ -125,6 +130,15 @@ pub struct StrayRoute {
     pub table: u32,
     /// The rule that chose the table; absent: not found, or not needed.
     pub rule: Option<RoutingRule>,
+}
+
+/// A queueing discipline of a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkQdisc {
+    pub netns: Netns,
+    pub device: String,
+    /// `clsact` and `ingress` hold filters, `netem` and `tbf` are queues.
+    pub kind: String,
 }
 
 /// A rule that chooses a routing table (`ip rule`).

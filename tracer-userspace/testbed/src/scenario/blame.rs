@@ -10,7 +10,7 @@ use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
 use crate::pods::HTTP;
 use crate::probe::{Ending, Kind};
-use crate::program;
+use crate::program::{self, SHOT, STOLEN};
 
 const DROP: Option<Cause> = Some(Cause::FirewallDrop);
 const REJECT: Option<Cause> = Some(Cause::FirewallReject);
@@ -43,6 +43,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("network_policy_tc", POLICY, |s| tc(s, INGRESS)).needs(&[Need::TcProgram]).on_every_kernel().and_v6(),
     Scenario::new("network_policy_tc_egress", POLICY, |s| tc(s, EGRESS)).needs(&[Need::TcProgram]),
     Scenario::new("network_policy_tc_aws", POLICY, aws).needs(&[Need::TcProgram]),
+    Scenario::new("unexplained_tc_taken", Some(Cause::Unexplained), taken).own().needs(&[Need::TcProgram]),
     Scenario::new("network_policy_tcx", POLICY, tcx).needs(&[Need::Tcx]),
 ];
 
@@ -255,7 +256,7 @@ fn kube_router(fixture: &mut Fixture<'_>) -> Result<()> {
 /// The filter has no name, the program has one.
 fn tc(fixture: &mut Fixture<'_>, parent: u32) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let program = program::load(fixture.family, "drop_tcp")?;
+    let program = program::load(fixture.family, "drop_tcp", SHOT)?;
     program::filter(fixture.inside(pod)?, "eth0", parent, &program, None)?;
     fixture.mentions(&["a tc program or filter", "; programs there: drop_tcp (id "]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
@@ -265,16 +266,26 @@ fn tc(fixture: &mut Fixture<'_>, parent: u32) -> Result<()> {
 fn aws(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let link = format!("v{}", fixture.pod_of(pod)?.index);
-    let program = program::load(fixture.family, "")?;
+    let program = program::load(fixture.family, "", SHOT)?;
     program::filter(&fixture.node.node, &link, EGRESS, &program, Some("handle_ingress"))?;
     fixture.mentions(&[&format!("filter (egress) on {link} on the node"), "handle_ingress (id ", "AWS"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// A filter takes the pod's answers. The kernel calls that no drop.
+fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let link = format!("v{}", fixture.pod_of(pod)?.index);
+    let program = program::load(fixture.family, "take_tcp", STOLEN)?;
+    program::filter(&fixture.node.node, &link, INGRESS, &program, None)?;
+    fixture.mentions(&[&format!("{link} on the node has clsact (tc)")]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// As Cilium does where the kernel has tcx.
 fn tcx(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let program = program::load(fixture.family, "cil_from_contai")?;
+    let program = program::load(fixture.family, "cil_from_contai", SHOT)?;
     program::tcx(fixture.inside(pod)?, "eth0", &program)?;
     fixture.mentions(&["filter (ingress) on eth0", "cil_from_contai (id ", "a name of Cilium"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)

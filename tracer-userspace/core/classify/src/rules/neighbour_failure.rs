@@ -8,7 +8,7 @@ use self::fix::{fix, restore_own_address};
 use super::super::services::stale_endpoint;
 use super::asymmetric_route::{is_queue_full, own_end};
 use super::route_unreachable::lacks_loopback;
-use super::unexplained::{missing_address, stray_route};
+use super::unexplained::{missing_address, stray_route, unusual_qdisc};
 use super::*;
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 
@@ -25,13 +25,20 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_address(case, found));
-    found.or_else(|| unresolved_back(case)).or_else(|| super::wrong_link_address::find(case))
+    let found = found.or_else(|| unresolved_back(case)).map(|found| note_qdisc(case, found));
+    found.or_else(|| super::wrong_link_address::find(case))
 }
 
 /// The target's own kernel does not answer for the address, and no other host need do so.
 fn note_address(case: &Case<'_>, found: Finding) -> Finding {
     let nearer = missing_address(case).or_else(|| duplicate(case)).or_else(|| stray_route(case));
     note(found, nearer.or_else(|| rerouted(case)))
+}
+
+/// A filter or a queue on the way may keep the request or the answer.
+fn note_qdisc(case: &Case<'_>, found: Finding) -> Finding {
+    let Some((words, fix)) = unusual_qdisc(case) else { return found };
+    Finding { summary: found.summary + &words, remediation: found.remediation.run(fix.commands), ..found }
 }
 
 /// The SYN waited at a link that has only other subnets, while another link of the node has the pod's, and no reading

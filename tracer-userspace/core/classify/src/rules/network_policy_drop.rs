@@ -83,7 +83,9 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let own = is_own_probe(case);
     let there = Programs::at(case, time, drop);
     let names = there.as_ref().and_then(Programs::names);
-    let names = names.map(|names| format!("; programs there: {names}")).unwrap_or_default();
+    let is_by_filter = names.is_none() && there.as_ref().is_some_and(Programs::is_at_tc);
+    let names = names.map(|names| format!("; programs there: {names}"));
+    let names = names.unwrap_or_else(|| if is_by_filter { OTHER_FILTER } else { "" }.to_owned());
     let summary = format!("{}{names}{}", describe_drop(case, drop, program), if own { NO_NETWORK_POLICY } else { "" });
 
     let first = |text: &str| Remediation::from(format!("{text}. If it is a policy, {ALLOW}"));
@@ -91,6 +93,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let remediation = match (of_owner, drop.reason.as_deref()) {
         (Some((text, commands)), _) => first(&text).run(commands),
         (None, Some(CGROUP_EGRESS)) => first(if outbound(case, drop) { UNIT } else { SERVER_CGROUP }),
+        (None, _) if is_by_filter => first(FILTER).run(show_program(case, drop)),
         (None, Some("TC_INGRESS" | "TC_EGRESS")) => {
             first(&format!("{MONITOR}. A filter that redirects to a device that is down (mirred) drops, too"))
                 .run([Command::in_pod(SHOW_DROPS)])
@@ -122,7 +125,7 @@ fn show_program(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
         ],
         Some(device) if drop.reason.as_deref() != Some(CGROUP_EGRESS) => {
             let device = shell::link(&device.name);
-            let filters = ["ingress", "egress"].map(|way| format!("tc filter show dev {device} {way}"));
+            let filters = ["ingress", "egress"].map(|way| format!("tc -s filter show dev {device} {way}"));
             let commands = std::iter::once("bpftool net".to_owned()).chain(filters);
             commands.map(|command| run_in(case, drop.netns, command)).collect()
         }
@@ -154,6 +157,8 @@ fn is_own_probe(case: &Case<'_>) -> bool {
     by_node && case.node.has_pod(case.attempt.flow.dst.ip())
 }
 
+const FILTER: &str = "Find the filter there whose counters rise with each attempt, and what made it: its action drops (gact, police), or redirects to a device that is down (mirred)";
+const OTHER_FILTER: &str = "; no BPF program was found there, so most likely a filter of another kind did it";
 const NO_NETWORK_POLICY: &str =
     "; it is an error, or a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
 const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
@@ -379,8 +384,8 @@ mod tests {
                 POD.0
             )],
         );
-        assert_ends(&pod, "tc filter show dev eth0 egress");
-        assert_ends(&node, "; bpftool net; tc filter show dev eth0 ingress; tc filter show dev eth0 egress");
+        assert_ends(&pod, "tc -s filter show dev eth0 egress");
+        assert_ends(&node, "; bpftool net; tc -s filter show dev eth0 ingress; tc -s filter show dev eth0 egress");
     }
 
     /// A host-network pod's probe: a node short of memory, and SELinux, drop with this reason, too.

@@ -6,7 +6,7 @@ mod hints;
 mod service;
 
 use self::end::{is_lost_at_home, is_syn_lost};
-pub(super) use self::hints::{missing_address, stray_route};
+pub(super) use self::hints::{missing_address, stray_route, unusual_qdisc};
 pub(super) use self::service::by_endpoint;
 use super::super::culprit;
 use super::super::evidence::of_inspection;
@@ -55,7 +55,8 @@ fn summary(case: &Case<'_>, end: End, lost: &Lost<'_>) -> String {
         None => format!("nothing that was seen decides why{}", describe_way(case).unwrap_or_default()),
     };
     let later = if lost.is_known_gone { LATER_SYN } else { "" };
-    let hint = missing_address(case).or_else(|| stray_route(case)).map(|(words, _)| words);
+    let hint =
+        missing_address(case).or_else(|| stray_route(case)).or_else(|| qdisc(case, lost)).map(|(words, _)| words);
     let (first, last) = (untranslated.unwrap_or_default(), hint.unwrap_or_default());
     format!("the attempt to {dst} failed after {lasted} ({how}); {first}{why}{later}{last}")
 }
@@ -77,11 +78,22 @@ fn fix(case: &Case<'_>, lost: &Lost<'_>) -> Remediation {
     // A packet that had left the node, or came back from a router, is a consequence of the node's own route.
     let is_on_node = |drop: &PacketDrop| drop.netns == case.attempt.netns && !service::came_back(drop);
     let deciding = lost.current.filter(|drop| stray.is_none() || is_on_node(drop));
+    let is_hinted = stray.is_some() || missing_address(case).is_some();
+    let by_qdisc = || qdisc(case, lost).filter(|_| !is_hinted).map(|(_, fix)| fix);
     let known = by_proxy
+        .or_else(by_qdisc)
         .or_else(|| drops::fix(case, deciding?))
         .or_else(|| service::fix(case, lost.drop))
         .or_else(|| Some(missing_address(case).or(stray)?.1));
     known.unwrap_or_else(|| guess(case, lost))
+}
+
+/// What may have become of a packet, if no drop shows it. That of a second SYN shows only that no answer to the first one
+/// came.
+fn qdisc(case: &Case<'_>, lost: &Lost<'_>) -> Option<(String, Remediation)> {
+    let is_without_trace = lost.drop.is_none_or(|drop| is_second_syn(case, drop));
+    let is_silent = case.matched.failed() && case.attempt.reset_received().is_none();
+    unusual_qdisc(case).filter(|_| is_without_trace && is_silent)
 }
 
 /// By how the attempt ended alone.

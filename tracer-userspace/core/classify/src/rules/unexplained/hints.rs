@@ -3,7 +3,7 @@
 use super::super::super::services::target_service;
 use super::super::*;
 use std::net::IpAddr;
-use tracer_model::event::Pod;
+use tracer_model::event::{Netns, Pod};
 
 /// A pod on this node's network is listed with the address, or its probe names it, and no link of the node has it.
 pub(in super::super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
@@ -67,9 +67,65 @@ pub(in super::super) fn stray_route(case: &Case<'_>) -> Option<(String, Remediat
     Some((words, fix))
 }
 
+/// A link on the way to the pod has filters or a queue of its own, and what these do with a packet leaves no trace.
+pub(in super::super) fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remediation)> {
+    let (_, reading) = inspections(case).find(|(_, reading)| !reading.qdiscs.is_empty())?;
+    let mut devices: Vec<_> = reading.qdiscs.iter().map(|it| (it.netns, &it.device)).collect();
+    devices.dedup();
+    let describe = |(netns, device): &(Netns, &String)| {
+        let own = reading.qdiscs.iter().filter(|it| it.netns == *netns && it.device == **device);
+        let kinds: Vec<&str> = own.map(|it| it.kind.as_str()).collect();
+        format!("{device}{} has {}", in_namespace(case, Some(*netns)), kinds.join(" and "))
+    };
+    let described: Vec<String> = devices.iter().map(describe).collect();
+    let words = format!(
+        "; {} (tc): a filter there can redirect or take a packet, and a queue can hold it, without a trace",
+        described.join(", ")
+    );
+    let show = devices.iter().flat_map(|(netns, device)| {
+        let device = shell::link(device);
+        ["qdisc show dev DEVICE", "filter show dev DEVICE ingress", "filter show dev DEVICE egress"]
+            .map(|what| run_in(case, Some(*netns), format!("tc -s {}", what.replace("DEVICE", device))))
+    });
+    let fix = Remediation::from(
+        "Find the filter or the queue whose counters rise with each attempt: one that redirects (mirred), takes (stolen) or delays the packets. Then find what made it, such as a network emulation, a rate limit or a CNI's agent",
+    );
+    Some((words, fix.run(show)))
+}
+
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+
+    #[test]
+    fn filters_and_queues_on_the_way_are_named_if_no_drop_was_seen() {
+        let noted = |kinds: &[(Netns, &str, &str)], dropped: bool| {
+            let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
+            if dropped {
+                stream.drop_on(SYN, "QDISC_DROP", NODE, Some(device(7, "v7")));
+            }
+            stream.wait_ms(200).inspection(|reading| {
+                let qdisc = |(netns, device, kind): &(Netns, &str, &str)| LinkQdisc {
+                    netns: *netns,
+                    device: (*device).to_owned(),
+                    kind: (*kind).to_owned(),
+                };
+                reading.qdiscs = kinds.iter().map(qdisc).collect();
+            });
+            stream.gives_up().verdict()
+        };
+        let kinds = [(POD, "eth0", "netem"), (NODE, "v7", "clsact"), (NODE, "v7", "tbf")];
+        let named = noted(&kinds, false);
+        assert_eq!(named.cause.name(), "unexplained");
+        assert_has(&named.summary, &["eth0 in ", " has netem, v7 on the node has clsact and tbf (tc): a filter there"]);
+        assert_has(
+            &named.remediation,
+            &["redirects (mirred)", "tc -s filter show dev v7 ingress", "tc -s qdisc show dev eth0"],
+        );
+        for other in [noted(&[], false), noted(&kinds, true)] {
+            assert_lacks(&other.summary, &["(tc)"]);
+        }
+    }
 
     /// openshift/origin#6939: the node had got another address, and its pods were listed with the old one.
     #[test]
