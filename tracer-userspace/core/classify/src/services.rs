@@ -98,6 +98,9 @@ pub(super) fn unserved_node_port(case: &Case<'_>, netns: Option<Netns>) -> Optio
         return None;
     }
     let (port, addr) = (dst.port(), dst.ip());
+    if let Some(left_over) = on_ipvs_link(case, dst) {
+        return Some(left_over);
+    }
     if let Some((_, lost)) = lost_node_port(case) {
         let service = case.node.service_of(lost).map_or_else(String::new, |name| format!(" of Service {name}"));
         let family = case.node.node_ports.all().next().map(|_| if addr.is_ipv4() { " for IPv4" } else { " for IPv6" });
@@ -138,6 +141,30 @@ pub(super) fn lost_node_port<'a>(case: &Case<'a>) -> Option<(&'a LostNodePorts, 
     case.node.node_ports.lost_at(case.node.netns()?, dst).filter(|_| is_of_node(case, dst.ip()))
 }
 
+/// The node's own stack got the SYN to an address that no link has but kube-proxy's in IPVS mode, whose addresses are not
+/// read. IPVS takes a SYN to its Services before that.
+fn on_ipvs_link(case: &Case<'_>, dst: SocketAddr) -> Option<(String, Remediation)> {
+    let (netns, addr) = (case.node.netns()?, dst.ip());
+    let has_link = case.node.links.get(&netns)?.iter().any(|link| link.name == IPVS_LINK);
+    if !has_link || addr.is_loopback() || is_of_node(case, addr) || case.node.has_pod(addr) {
+        return None;
+    }
+    let name = target_service(case).map_or_else(String::new, |name| format!(" (Service {name})"));
+    let words = format!(
+        "; most likely {IPVS_LINK}, the link of kube-proxy's IPVS mode, has {addr}{name}, and IPVS has no Service at {dst}"
+    );
+    let fix = Remediation::from(format!(
+        "If kube-proxy runs in another mode now, {IPVS_LINK} is left over: remove this address (the last command), or all of them with kube-proxy --cleanup, and restart kube-proxy. If it runs in IPVS mode, correct the port, or find out why kube-proxy {BEHIND}"
+    ));
+    let length = if addr.is_ipv4() { 32 } else { 128 };
+    let show = [
+        format!("ip addr show to {addr}"),
+        "ipvsadm -Ln".to_owned(),
+        format!("ip addr del {addr}/{length} dev {IPVS_LINK}"),
+    ];
+    Some((words, fix.run(show.map(|command| run_in(case, Some(netns), command)))))
+}
+
 const RESTART: &str = "restart kube-proxy on this node: at its start it writes all its rules";
 
 /// In nftables mode kube-proxy checks once an hour whether its rules are there, and in its iptables mode a part of them.
@@ -158,10 +185,18 @@ pub(super) fn restart_proxy_first(case: &Case<'_>, fix: Remediation) -> Remediat
 }
 
 fn show_rules_for(case: &Case<'_>, addr: IpAddr) -> impl Iterator<Item = Command> {
-    let in_rules =
-        || vec![format!("iptables-save -t nat | grep -F {addr}"), format!("nft list ruleset | grep -F {addr}")];
-    let commands = if runs_ipvs(case) { vec!["ipvsadm -Ln".to_owned()] } else { in_rules() };
-    commands.into_iter().map(|command| run_in(case, case.node.netns(), command))
+    let show = show_ipvs(case, addr).chain(show_rules(&addr.to_string()));
+    show.map(|command| run_in(case, case.node.netns(), command))
+}
+
+/// In IPVS mode, and if kube-proxy has left that mode without `--cleanup`.
+pub(super) fn show_ipvs(case: &Case<'_>, addr: IpAddr) -> impl Iterator<Item = String> + use<> {
+    let show = runs_ipvs(case).then(|| ["ipvsadm -Ln".to_owned(), format!("ip addr show to {addr}")]);
+    show.into_iter().flatten()
+}
+
+pub(super) fn show_rules(key: &str) -> [String; 2] {
+    [format!("iptables-save -t nat | grep -F {key}"), format!("nft list ruleset | grep -F {key}")]
 }
 
 /// The Service proxy sent the attempt on to an address at which nobody is: words, and a fix that ends with `fix`.
@@ -176,11 +211,7 @@ pub(super) fn stale_endpoint(case: &Case<'_>, to: IpAddr, fix: Remediation) -> O
         None => ("", format!("If the EndpointSlices of the Service have {to}, check its pod: {GONE}. Else: {STALE}")),
     };
     let words = format!("; {dst} is Service {name}, and the Service proxy sent it to {to}{what}");
-    let show = [
-        format!("iptables-save -t nat | grep -F {to}"),
-        format!("nft list ruleset | grep -F {to}"),
-        format!("conntrack -L -p tcp -r {to}"),
-    ];
+    let show = show_rules(&to.to_string()).into_iter().chain([format!("conntrack -L -p tcp -r {to}")]);
     let fix = fix
         .reword(|text| format!("{check}. Only if {to} is right: {text}"))
         .run(kubectl::endpoints(Some(&name)))

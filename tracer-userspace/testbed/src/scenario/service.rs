@@ -38,6 +38,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("service_no_endpoints_asked", EMPTY, asked).asks_api().needs(&[Need::Nft]),
     Scenario::new("service_unknown_port", EMPTY, unknown_port).own().needs(&[Need::Nft]),
     Scenario::new("service_unknown_address", EMPTY, unknown_address).own().needs(&[Need::Nft]),
+    Scenario::new("connection_refused_left_over_ipvs", Some(Cause::ConnectionRefused), left_over_ipvs).own(),
     Scenario::new("service_address_of_node", EMPTY, address_of_node).own().needs(&[Need::Iptables]),
     by_nftables("app_status_failure_node_port", Cause::AppStatusFailure, |s| {
         port_is_node_port(s, "503", Ending::Status)
@@ -254,6 +255,16 @@ fn address_of_node(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.run("iptables-nft-restore", &[], &rules)?;
     fixture.mentions(&["is the node's own address (on eth0) and that of a Service without port 10256"]);
     fixture.fails(Kind::Http, target, Ending::Refused)
+}
+
+/// kube-proxy has left its IPVS mode, and its link with the ClusterIP of a Service has stayed.
+fn left_over_ipvs(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.node.node.ip(|ip| {
+        ip.bridge("kube-ipvs0", None)?;
+        ip.address([10, 96, 0, 99], 32, "kube-ipvs0")
+    })?;
+    fixture.mentions(&["most likely kube-ipvs0, the link of kube-proxy's IPVS mode, has 10.96.0.99"]);
+    fixture.fails_without_probe(Kind::Http, ([10, 96, 0, 99], 80).into(), Ending::Refused)
 }
 
 /// The port of a hostNetwork pod is also a NodePort. The pod is healthy, and an endpoint of the Service gets its probe.

@@ -336,6 +336,25 @@ mod tests {
         }
     }
 
+    /// kube-proxy gives ClusterIPs to that link in IPVS mode. It stays when kube-proxy leaves that mode.
+    #[test]
+    fn an_address_of_no_other_link_is_most_likely_on_the_ipvs_link() {
+        let verdict = |name, addrs: &[&str], netns| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.node_links(vec![link(3, name, &[]), link(2, "eth0", addrs)]).connect();
+            stream.reset_sent(SYN, true, None).last_reset_sent().netns = Some(netns);
+            stream.verdict()
+        };
+        let left_over = verdict("kube-ipvs0", &[], NODE);
+        assert_has(&left_over.summary, &["; most likely kube-ipvs0, the link of kube-proxy's IPVS mode, has 10.96.0.9"]);
+        assert_ends(&left_over.remediation, "; ip addr del 10.96.0.9/32 dev kube-ipvs0");
+        for (name, addrs, netns) in
+            [("cni0", &[] as &[_], NODE), ("kube-ipvs0", &["10.96.0.9"], NODE), ("kube-ipvs0", &[], POD)]
+        {
+            assert_lacks(&verdict(name, addrs, netns).summary, &["IPVS"]);
+        }
+    }
+
     /// A listener that is older than tracer.
     fn older(addr: &str) -> ListenerAt {
         ListenerAt {

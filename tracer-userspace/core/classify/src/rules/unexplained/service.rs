@@ -1,6 +1,6 @@
 //! A target that is a Service: what became of its packets is known only as far as tracer recognizes them.
 
-use super::super::super::services::{is_past_proxy, service_at, target_service, untranslated};
+use super::super::super::services::{is_past_proxy, service_at, show_ipvs, target_service, untranslated};
 use super::super::route_unreachable::is_routing;
 use super::super::*;
 use std::net::IpAddr;
@@ -65,7 +65,7 @@ pub(in super::super) fn by_endpoint(case: &Case<'_>, service: &str) -> Remediati
     ];
     Remediation::from(text)
         .run(kubectl::endpoints(Some(service)))
-        .run(show.map(|command| run_in(case, case.node.netns(), command)))
+        .run(show_ipvs(case, dst.ip()).chain(show).map(|command| run_in(case, case.node.netns(), command)))
 }
 
 /// A translation had given the packet the address of the client, a pod, as its target, too.
@@ -126,6 +126,19 @@ mod tests {
         let other = verdict(&["10.88.0.1", "10.88.0.2"]);
         assert_lacks(&other.summary, &["hairpin"]);
         assert_has(&other.remediation, &["the translation of the answers is lost", "conntrack -L -p tcp -d 10.96.0.9"]);
+    }
+
+    /// kube-proxy may have left its IPVS mode, and that link stays.
+    #[test]
+    fn where_the_ipvs_link_is_what_ipvs_has_is_shown_too() {
+        let verdict = |links: Vec<LinkState>| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]).node_links(links);
+            stream.connect().gives_up().verdict().remediation
+        };
+        let ipvs = verdict(vec![link(3, "kube-ipvs0", &[])]);
+        assert_has(&ipvs, &["ipvsadm -Ln", "ip addr show to 10.96.0.9", "iptables-save -t nat"]);
+        assert_lacks(&verdict(vec![link(3, "cni0", &[])]), &["ipvs"]);
     }
 
     #[test]
