@@ -249,7 +249,8 @@ mod tests {
         let read_after = |ms: u64| {
             let mut stream = Stream::new().http_readiness().clone();
             stream.last_pods().pods[0].containers[0].probes[0].timeout_s = 5;
-            stream.connect().wait_ms(1_000).syn_again().established().wait_ms(ms - 1_000);
+            stream.connect().wait_ms(200).serving(Serving::default());
+            stream.wait_ms(800).syn_again().established().wait_ms(ms - 1_000);
             stream.serving(Serving { connection: Some(served(0, true)), ..Serving::default() });
             stream.wait_ms(5_000 - ms).closes((100, 101, 0)).verdict().confidence
         };

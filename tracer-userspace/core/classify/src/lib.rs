@@ -41,6 +41,7 @@ mod shared_address;
 mod sidecar;
 pub mod startup_probe;
 mod translated;
+mod unread_server;
 mod waits;
 mod wrong_field;
 

@@ -9,6 +9,7 @@ use super::rules::accept_queue_overflow::listeners;
 use super::rules::target_frozen::{Halt, halt_of};
 use super::rules::target_starved::is_blocked;
 use super::sidecar::waits_for;
+use super::unread_server;
 use super::waits;
 use tracer_model::event::{Netns, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
@@ -43,6 +44,7 @@ fn halted(reading: &Serving) -> String {
 }
 
 const SLOW: &str = "its handler is slow";
+const SLOW_OR_STARVED: &str = "its handler is slow, or it gets no CPU time";
 
 /// A clause about threads in state D, which nothing but the kernel can wake.
 pub(super) fn blocked(holder: &ServerProcess) -> Option<String> {
@@ -178,6 +180,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if is_elsewhere(case) {
         return add_taker(case, finding);
     }
+    let mut slow = SLOW;
     if let Some(words) = lost_late(case) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
         finding.summary +=
@@ -185,6 +188,8 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     } else if is_nowhere(case) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
         finding.summary += NOWHERE;
+    } else if unread_server::add(case, finding) {
+        slow = SLOW_OR_STARVED;
     }
     let (Some((time, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
     if in_second_half(case, time) == Some(false) {
@@ -195,7 +200,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if let Some((first, command)) = unblock(case, reading, connection) {
         finding.change_fix(|fix| fix.reword(|text| format!("{first}. If it is only slow: {text}")).run(command));
     }
-    let why = || holder.and_then(blocked).or_else(|| waits_for(case)).unwrap_or_else(|| SLOW.to_owned());
+    let why = || holder.and_then(blocked).or_else(|| waits_for(case)).unwrap_or_else(|| slow.to_owned());
     finding.summary += &match (connection.accepted, connection.unread) {
         (false, _) => {
             let blocked = all_blocked(reading).map(|words| format!("; {words}")).unwrap_or_default();
@@ -248,7 +253,7 @@ mod tests {
             let mut stream = Stream::new().links(true, &["10.88.0.1"]).http_readiness().connect().established().clone();
             let connection = Some(ServedConnection { waits_at: vec![address("0.0.0.0:15006")], ..served(100, false) });
             let serving = Serving { processes, connection, ..Serving::default() };
-            stream.wait_ms(700).inspection(|reading| {
+            stream.wait_ms(200).serving(serving.clone()).wait_ms(500).inspection(|reading| {
                 reading.listeners = Some(vec![listener(0, 64), listener(0, 64)]);
                 reading.serving = Some(Box::new(serving));
             });
@@ -275,7 +280,8 @@ mod tests {
             for peer in [peer, "10.88.0.1:40009"] {
                 stream.serving(Serving { no_connection_of: Some(address(peer)), ..Serving::default() });
             }
-            stream.wait_ms(1_000 - after_ms).closes((100, 101, 0)).wait_ms(5).tick();
+            stream.wait_ms(900 - after_ms).serving(Serving::default());
+            stream.wait_ms(100).closes((100, 101, 0)).wait_ms(5).tick();
             let verdict = stream.verdict();
             assert_eq!(verdict.cause.name(), "slow_response");
             verdict

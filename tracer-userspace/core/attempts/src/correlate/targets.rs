@@ -120,6 +120,16 @@ impl Targets {
         self.servers.get(&(from, target)).into_iter().flatten().map(|(time, serving)| (*time, serving))
     }
 
+    /// Readings of all servers.
+    pub fn all_servings(&self) -> impl Iterator<Item = (u64, &Serving)> {
+        self.servers.values().flatten().map(|(time, serving)| (*time, serving))
+    }
+
+    /// Readings of the throttling of all targets.
+    pub fn all_throttling(&self) -> impl Iterator<Item = (u64, &[Throttled])> {
+        self.throttling.values().flatten().map(|(time, throttled)| (*time, throttled.as_slice()))
+    }
+
     /// The namespace that has an address, as an inspection from `from` found.
     pub(super) fn netns_of(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
         let last = self.inspections.values().filter_map(|it| it.back());

@@ -1,6 +1,7 @@
 //! For most of the attempt no task of the target's container could run: they waited for a processor, disk or memory.
 
-use super::super::serving::{connection, name, readings};
+use super::super::serving::{connection, name};
+use super::super::unread_server::watch;
 use super::cpu_throttled::throttling;
 use super::target_frozen::{Silence, silence};
 use super::*;
@@ -8,10 +9,7 @@ use crate::waits;
 use tracer_model::event::{Pressure, ServerProcess, ServerTasks, Serving};
 
 /// The least time between the first and the last reading.
-const MIN_SPAN_NS: u64 = 200_000_000;
-
-/// How much of an attempt lies before its first reading and after its last one.
-const OUTSIDE_NS: u64 = 500_000_000;
+pub(in super::super) const MIN_SPAN_NS: u64 = 200_000_000;
 
 /// The rule. If the server had read the request, or may have slept, `slow_response` goes first, and this cause is in
 /// `also`.
@@ -34,11 +32,9 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
         return None;
     }
     let unread = connection.is_none_or(|it| !it.accepted || it.unread > 0);
-    let asked = sent_request_late(case).unwrap_or(case.attempt.started);
-    let readings: Vec<_> = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time)).collect();
-    let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS);
+    let (readings, least) = watch(case, ended);
     let pid = connection.and_then(|it| it.pid);
-    let (stall, reading) = stall(&readings, pid).filter(|(stall, _)| stall.for_ns >= watched / 2)?;
+    let (stall, reading) = stall(&readings, pid).filter(|(stall, _)| stall.for_ns >= least)?;
     if !fits(unread, stall.server_waited) || stall.is_throttling(throttling(case).map_or(0, |it| it.micros)) {
         return None;
     }
@@ -165,7 +161,7 @@ fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(Stall
     (for_ns >= of_ns / 2).then_some((stall, *last))
 }
 
-const NODE: &str = "node";
+pub(in super::super) const NODE: &str = "node";
 
 /// Less of it, per cent, is usual on a shared host.
 const LEAST_STOLEN: u64 = 10;
