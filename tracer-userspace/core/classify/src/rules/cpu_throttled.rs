@@ -45,11 +45,30 @@ const LEAST_SHARE: u64 = 10;
 
 pub(super) fn throttling<'a>(case: &Case<'a>) -> Option<Throttling<'a>> {
     let ended = taken_and_silent(case)?;
-    let attempt = case.attempt;
-    let readings = case.node.targets.throttling(attempt.netns?, attempt.flow.dst);
+    let (attempt, targets) = (case.attempt, &case.node.targets);
     let asked = sent_request_late(case).unwrap_or(attempt.started);
-    let mut inside = readings.filter(|(time, _)| (asked..=ended).contains(time));
-    between(&cgroups_of_server(case), inside.next()?, inside.last()?)
+    let in_time = |(time, _): &(u64, &[Throttled])| (asked..=ended).contains(time);
+    let own = || Some(targets.throttling(attempt.netns?, attempt.flow.dst));
+    let mut inside = own()?.filter(in_time);
+    if let Some((first, last)) = inside.next().zip(inside.last()) {
+        return between(&cgroups_of_server(case), first, last);
+    }
+    let known: Vec<&str> = own()?.last()?.1.iter().map(|it| it.cgroup.as_str()).collect();
+    let mut all: Vec<_> = targets.all_throttling().filter(in_time).collect();
+    all.sort_unstable_by_key(|(time, _)| *time);
+    by_others(&known, &all)
+}
+
+/// The same by readings of any targets, oldest first: they show the limits of cgroups that they share with the target. It
+/// is in the `known` cgroups.
+fn by_others<'a>(known: &[&str], all: &[(u64, &'a [Throttled])]) -> Option<Throttling<'a>> {
+    let has_child = |it: &str| known.iter().any(|other| *other != it && Path::new(other).starts_with(it));
+    let servers: Vec<&str> = known.iter().copied().filter(|it| !has_child(it)).collect();
+    let of_each = known.iter().filter_map(|cgroup| {
+        let mut having = all.iter().filter(|(_, read)| read.iter().any(|it| it.cgroup == *cgroup));
+        between(&servers, *having.next()?, *having.next_back()?)
+    });
+    of_each.max_by_key(|it| it.micros)
 }
 
 /// How much one of these cgroups, or a parent of it, was throttled between two readings. Without a name, any.
@@ -97,6 +116,8 @@ const FIX_ABOVE: &str = "Raise the CPU limit of the cgroup above the container's
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use tracer_core::testing::*;
 
     const APP: &str = "/kubepods/pod1";
@@ -159,6 +180,38 @@ mod tests {
             assert_starts(&held.remediation.text, fix);
         }
         assert!(slow_as(APP, 7, Some("/kubepods/pod12")).also.is_empty(), "its name only begins in the same way");
+    }
+
+    /// The node has many pods below one limit. Most of them are not read in time.
+    #[test]
+    fn a_limit_above_many_pods_is_known_by_the_others() {
+        let held = |is_read_again: bool| {
+            let above = "/kubepods";
+            let mut stream = Stream::new().http_readiness().clone();
+            let read = |stream: &mut Stream, pod: u8, times: u64| {
+                stream.inspection(|reading| {
+                    reading.target = SocketAddr::from(([10, 88, 0, pod], 8080));
+                    let counted = |cgroup: String| Throttled { cgroup, times, micros: times * 10_000 };
+                    reading.throttled = vec![counted(above.into()), counted(format!("{above}/pod{pod}"))];
+                });
+            };
+            read(&mut stream, 2, 1);
+            stream.wait_ms(9_000).connect().established().wait_ms(200);
+            read(&mut stream, 3, 5);
+            stream.wait_ms(400);
+            if is_read_again {
+                read(&mut stream, 4, 30);
+            }
+            stream.wait_ms(400).closes((100, 101, 0)).wait_ms(5).tick().verdict()
+        };
+        assert!(held(false).also.is_empty(), "one reading");
+        let verdict = held(true);
+        assert_eq!(
+            (verdict.cause.name(), verdict.also.as_slice()),
+            ("slow_response", [Cause::CpuThrottled].as_slice())
+        );
+        assert_starts(&verdict.remediation.text, "Raise the CPU limit of the cgroup above the container's");
+        assert_starts(&verdict.evidence[0].text, "/kubepods was throttled 25 times");
     }
 
     #[test]
