@@ -12,12 +12,16 @@ use self::doubts::{shared_by_pods, shared_port, unknown_on_node};
 use self::elsewhere::elsewhere;
 pub(super) use self::elsewhere::{fix_translation, on_its_network};
 use super::case::{Case, holds_target};
-use super::evidence::evidence_of;
+use super::evidence::{evidence_of, of_state};
 use super::finding::Finding;
+use super::kubectl::with_logs;
+use super::phrases::run_in;
 use super::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
 use super::serving::connection;
 use tracer_attempts::enrich::is_pod;
-use tracer_model::event::{AcceptingProcess, Acceptor, Pod, PodSockets, ResetSent};
+use tracer_model::event::{
+    AcceptingProcess, Acceptor, Flow, Observation, ObservationKind, Pod, PodSockets, ResetSent, TcpState,
+};
 use tracer_model::record::{Cause, Confidence, Remediation, Scope, Stage};
 
 /// Who accepted instead of the probed container.
@@ -41,7 +45,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     let read = last.and_then(|(time, reading)| Some((time, accepts(case, time, reading)?)));
     let earlier = last.is_some_and(|(time, reading)| !is_of_this(case, time, reading));
     let acceptor = read.map(|(_, it)| it);
-    let other = elsewhere(case, acceptor, earlier, &finding.remediation).or_else(|| beside(case, acceptor?));
+    let other = itself(case, finding)
+        .or_else(|| elsewhere(case, acceptor, earlier, &finding.remediation))
+        .or_else(|| beside(case, acceptor?));
     let Some(other) = other else {
         finding.scope = detour(case, FRESH_NS).map(|it| it.scope()).or(finding.scope);
         let has_holders = |time, it: &PodSockets| time >= case.attempt.started && !it.holders.is_empty();
@@ -114,6 +120,30 @@ fn pods_on_node<'a>(case: &Case<'a>) -> Vec<&'a Pod> {
 /// "default/web and default/api"
 fn names_of(pods: &[&Pod], and: &str) -> String {
     pods.iter().filter_map(|pod| pod.full_name()).collect::<Vec<_>>().join(and)
+}
+
+/// Nobody accepted: the kernel chose the target's port as the source, and the prober got its own SYN (RFC 9293 3.5,
+/// simultaneous open) and then its own request. The kernel never chooses a port with a listener. Go's dialer, and so the
+/// kubelet, closes such a connection and tries again, twice.
+fn itself(case: &Case<'_>, finding: &mut Finding) -> Option<Other> {
+    let Flow { src, dst } = case.attempt.flow;
+    let got_syn = |it: &Observation| match &it.kind {
+        ObservationKind::State(state) => {
+            let is_open = state.old == TcpState::SynSent && state.new == TcpState::SynRecv;
+            is_open.then(|| of_state(it.time_boot_ns, state))
+        }
+        _ => None,
+    };
+    let opened = case.attempt.observations.iter().filter(|_| src == dst).find_map(got_syn)?;
+    finding.evidence.insert(0, opened);
+    let words = format!("nobody listens on {dst}: the prober got that port as its own, and read its own request");
+    let fix = format!(
+        "Let the process listen on {port}, or correct the probe's port. Then keep the port from clients: add {port} to net.ipv4.ip_local_reserved_ports, in addition to its value",
+        port = dst.port()
+    );
+    let show = run_in(case, case.attempt.netns, "sysctl net.ipv4.ip_local_reserved_ports");
+    let fix = with_logs(case, Remediation::from(fix).run([show]));
+    Some(Other { cause: Some(Cause::ConnectionRefused), scope: Scope::Application, words, fix })
 }
 
 /// The process is in another pod of the list, or in no container at all. A pod that is not listed may be this one: of a

@@ -36,6 +36,12 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("port_taken", Some(Cause::PortTaken), taken_by_client).own().on_every_kernel().and_v6(),
     Scenario::new("port_taken_time_wait", Some(Cause::ConnectionRefused), client_in_time_wait).own(),
     Scenario::new("ephemeral_ports_other_destination", None, other_destination).own(),
+    Scenario::new("healthy_self_connect", None, |s| self_connect(s, Kind::Tcp, Ending::Ok)).own(),
+    Scenario::new("connection_refused_self_connect", Some(Cause::ConnectionRefused), |s| {
+        self_connect(s, Kind::Http, Ending::Error)
+    })
+    .own()
+    .and_v6(),
     Scenario::new("unexplained_conntrack_flushed", Some(Cause::Unexplained), conntrack_flushed)
         .own()
         .needs(&[Need::NftNat]),
@@ -67,6 +73,20 @@ fn no_address(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.replace(&Route::to([0xfd00, 0x10, 0x88, 0, 0, 0, 0, 0], 64).over("cni0"))
     })?;
     fixture.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// Nobody listens on the port of a hostNetwork pod, which is in the range of ephemeral ports. The prober gets it as its
+/// own port, and connects to itself (RFC 9293, simultaneous open).
+fn self_connect(fixture: &mut Fixture<'_>, kind: Kind, how: Ending) -> Result<()> {
+    let target = fixture.address_on_node();
+    fixture.node.set_source_port(HOST)?;
+    match how {
+        Ending::Ok => fixture.succeeds(kind, target),
+        how => {
+            fixture.mentions(&["the prober got that port as its own"]);
+            fixture.fails(kind, target, how)
+        }
+    }
 }
 
 /// The source port is that of a hostPort. conntrack is flushed while the probe waits: it takes the answer for a new

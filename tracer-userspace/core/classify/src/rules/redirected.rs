@@ -7,8 +7,8 @@ use super::super::acceptor::{fix_translation, on_its_network};
 use super::super::services::target_service;
 use super::refusal::pod_elsewhere;
 use super::*;
-use tracer_model::record::Scope;
 use tracer_model::event::{Flow, Netns, PacketDrop};
+use tracer_model::record::Scope;
 
 /// A stack without a socket refused the SYN at another port or address than the target's. Only addresses and the client's
 /// port tie such a packet to this attempt: likely at most.
