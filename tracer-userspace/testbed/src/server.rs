@@ -120,7 +120,10 @@ pub enum Mode {
     Short,
     /// Answers with a header, and never sends the announced body.
     Bodyless,
-    /// The same, and its listener waits for the request before it makes a connection (TCP_DEFER_ACCEPT).
+    /// The same with 503.
+    #[value(name = "bodyless-503")]
+    BodylessUnavailable,
+    /// The same as `bodyless`, and its listener waits for the request before it makes a connection (TCP_DEFER_ACCEPT).
     DeferredBodyless,
     /// The same as `bodyless`, then resets after a while.
     BodylessRst,
@@ -305,8 +308,8 @@ fn treat(mut stream: TcpStream, mode: Mode, tls: &tls::Acceptor) -> io::Result<(
         Mode::GoTls => say(&mut stream, GO_TLS),
         Mode::Redirect => answer(&mut stream, "302 Found"),
         Mode::Short | Mode::HttpOnce => say(&mut stream, b"\x15\x03\x01\x00"),
-        Mode::Bodyless | Mode::DeferredBodyless => {
-            say(&mut stream, BODYLESS)?;
+        Mode::Bodyless | Mode::DeferredBodyless | Mode::BodylessUnavailable => {
+            say(&mut stream, if mode == Mode::BodylessUnavailable { BODYLESS_503 } else { BODYLESS })?;
             drain(&mut stream)
         }
         Mode::BodylessRst => fail_after_header(stream),
@@ -412,6 +415,7 @@ const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
 /// The same, and a RST_STREAM frame for stream 1 with INTERNAL_ERROR (RFC 9113 6.4).
 const RESET_STREAM: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x04\x03\0\0\0\0\x01\0\0\0\x02";
 const BODYLESS: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nok\n";
+const BODYLESS_503: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 100\r\n\r\nno\n";
 
 /// Reads a request and sends these bytes.
 fn say(stream: &mut TcpStream, words: &[u8]) -> io::Result<()> {

@@ -48,6 +48,8 @@ pub struct Finding {
     pub lacks_programs: bool,
     /// The acknowledgement of the prober's FIN would change the finding.
     pub waits_for_close: bool,
+    /// The rest of the answer may not come, which would change the finding.
+    pub waits_for_rest: bool,
     /// The end of the target's listener would complete or change the finding. A process that ends closes its sockets one
     /// after another: up to 10 ms were seen between two of them.
     pub waits_for_listener: bool,
@@ -79,6 +81,7 @@ impl Finding {
             lacks_acceptor: false,
             lacks_programs: false,
             waits_for_close: false,
+            waits_for_rest: false,
             waits_for_listener: false,
         }
     }

@@ -11,7 +11,7 @@ use tracer_model::event::{ConnId, is_kubelet_name};
 
 /// How long an attempt without a known timeout lasts, if the prober has begun another one to the same target since then.
 /// Nearly all probes have shorter timeouts. SYNs are retransmitted three times until then.
-const REPLACED_NS: u64 = 10_000_000_000;
+pub(super) const REPLACED_NS: u64 = 10_000_000_000;
 /// The shortest timeout of a probe. Earlier connects of the same prober are other probes.
 const SHORTEST_NS: u64 = 1_000_000_000;
 

@@ -6,12 +6,14 @@ use std::net::SocketAddr;
 
 use super::failures::MAX_COUNTERS;
 use super::queries::{self, accepted_on_node};
+use super::timeouts::REPLACED_NS;
 use super::{Core, When};
 use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::enrich::Matched;
 use tracer_classify::finding::Finding;
 use tracer_classify::{FRESH_NS, SETTLE_NS};
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Flow, Netns, PodSockets, Service, ServiceName};
+use tracer_model::event::{ConnId, Flow, Netns, PodSockets, Service, ServiceName, is_kubelet_name};
 use tracer_model::query::{Awaited, Query};
 use tracer_model::recent::Recent;
 use tracer_model::record::Cause;
@@ -24,6 +26,8 @@ const HOLD_NS: u64 = 1_000_000_000;
 const HOLD_FOR_POD_NS: u64 = 500_000_000;
 /// The same for the acknowledgement of the prober's FIN, which the target delays by up to 200 ms (`TCP_DELACK_MAX`).
 const HOLD_FOR_CLOSE_NS: u64 = 500_000_000;
+/// The same after the timeout of a prober that still reads an answer. A busy kubelet closes this late.
+const CLOSES_LATE_NS: u64 = 1_000_000_000;
 /// The same for the end of the target's listener.
 const HOLD_FOR_LISTENER_NS: u64 = 50_000_000;
 /// How long an attempt is kept if its verdict was emitted without the answer. A refusal ends the attempt at once, but
@@ -63,7 +67,7 @@ enum Answer {
     Endpoints(ServiceName),
     /// The sockets of the pod with this target, as this namespace reaches it.
     Pod(Netns, SocketAddr),
-    /// The acknowledgement of the prober's FIN, or the end of the target's listener.
+    /// The prober's close, the acknowledgement of its FIN, or the end of the target's listener.
     Close,
 }
 
@@ -262,17 +266,26 @@ impl Core {
         self.hold_until(conn, Answer::Pod(from, target), end, when)
     }
 
-    /// Holds the verdict back while the acknowledgement of the prober's FIN or the end of the target's listener may come.
+    /// Holds the verdict back while the prober's close, the acknowledgement of its FIN or the end of the target's listener
+    /// may come.
     fn hold_for_close(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
         let (When::Seen(now) | When::Settled(now)) = when;
-        let hold = match finding {
-            Finding { waits_for_close: true, .. } => HOLD_FOR_CLOSE_NS,
-            Finding { waits_for_listener: true, .. } => HOLD_FOR_LISTENER_NS,
+        let Some(attempt) = self.correlator.get(conn) else { return false };
+        let after_end = |hold: u64| attempt.ended.map(|(ended, _)| ended.saturating_add(hold));
+        let end = match finding {
+            Finding { waits_for_close: true, .. } => after_end(HOLD_FOR_CLOSE_NS),
+            Finding { waits_for_listener: true, .. } => after_end(HOLD_FOR_LISTENER_NS),
+            Finding { waits_for_rest: true, .. } => self.reads_until(attempt),
             _ => return false,
         };
-        let ended = self.correlator.get(conn).and_then(|it| it.ended);
-        let end = ended.map(|(ended, _)| ended.saturating_add(hold)).filter(|end| now < *end);
-        self.hold_until(conn, Answer::Close, end, when)
+        self.hold_until(conn, Answer::Close, end.filter(|end| now < *end), when)
+    }
+
+    /// Until when the prober may read an answer. Another prober than a kubelet may keep its connection open.
+    fn reads_until(&self, attempt: &Attempt) -> Option<u64> {
+        let longest = is_kubelet_name(&attempt.actor.comm).then_some(REPLACED_NS);
+        let timeout = Matched::new(attempt, &self.node).longest_timeout_ns().or(longest)?;
+        Some(attempt.started.saturating_add(timeout).saturating_add(CLOSES_LATE_NS))
     }
 
     /// Returns whether the verdict is held: if there is a time until which it can wait.
@@ -342,6 +355,23 @@ mod tests {
             push_all(&stream.wait_ms(5).tick().observations).0.is_deciding(stream.now())
         };
         assert_eq!([false, true].map(is_deciding), [true, false]);
+    }
+
+    /// The end of the attempt was lost, or the prober keeps its connection.
+    #[test]
+    fn a_status_waits_for_the_close_no_longer_than_for_the_timeout() {
+        let verdicts = |specs: bool, prober: &str, ms: u64| {
+            let mut stream = Stream::new();
+            if specs {
+                stream.http_readiness();
+            }
+            stream.connect().prober_named(prober).established();
+            stream.answer_with(AnswerKind::Http, Some(503), |it| it.asked = Some(true));
+            stream.wait_ms(ms).tick().verdicts_before_the_end().len()
+        };
+        assert_eq!([1_900, 2_100].map(|ms| verdicts(true, "kubelet", ms)), [0, 1]);
+        assert_eq!([10_900, 11_100].map(|ms| verdicts(false, "kubelet", ms)), [0, 1]);
+        assert_eq!(verdicts(false, "checker", 1), 1, "its timeout is not known");
     }
 
     /// A rule of the node, or a second pod with the address, led the first attempt to another process.

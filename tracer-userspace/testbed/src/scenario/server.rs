@@ -54,6 +54,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow_response_partial_deferred", SLOW, |s| {
         s.serving_fails("deferred-bodyless", Kind::Http, Ending::Timeout)
     }),
+    Scenario::new("slow_response_partial_failure", SLOW, partial_failure).also(Cause::AppStatusFailure).own(),
     Scenario::new("slow_response_never_accepted", SLOW, |s| s.serving_fails("noaccept", Kind::Http, Ending::Timeout)),
     Scenario::new("tls_handshake_slow_never_accepted", SLOW, |s| {
         s.serving_fails("noaccept", Kind::Https, Ending::Timeout)
@@ -419,6 +420,12 @@ fn speaks_first(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("banner", HTTP)?;
     fixture.mentions(&["the server speaks first"]);
     fails_with_late_request(fixture, pod, &[Ending::Eof])
+}
+
+/// The kubelet reads the body before it judges by the status.
+fn partial_failure(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.mentions(&["(status 503), but it did not end in time"]);
+    fixture.serving_fails("bodyless-503", Kind::Http, Ending::Timeout)
 }
 
 /// The request needs more memory than the container may have.

@@ -94,7 +94,7 @@ impl<'a> Matched<'a> {
         let established = self.attempt.last.as_ref().is_some_and(|last| last.old == TcpState::Established);
         let in_one = answer.len.is_some() && answer.len.map(u64::from) == self.attempt.received();
         let has_read = self.attempt.reset_received().is_none_or(|(_, reset)| reset.unread.is_none_or(|n| n == 0));
-        established && in_one && has_read && ended.saturating_sub(at) >= WAITED_NS && self.is_no_refusal()
+        established && in_one && has_read && ended.saturating_sub(at) >= WAITED_NS && self.is_plain_http()
     }
 
     /// A request was sent, and the answer is shorter than any valid one. Without specs, the protocol can be any.

@@ -143,7 +143,7 @@ impl<'a> Matched<'a> {
 
     /// A plain HTTP probe closed so long after the last segment that its answer cannot have been complete.
     pub fn still_waited(&self) -> bool {
-        self.is_no_refusal() && self.attempt.was_quiet()
+        self.is_plain_http() && self.attempt.was_quiet()
     }
 
     /// The attempt lasted as long as the longest timeout of the probes that it can be.
@@ -186,11 +186,10 @@ impl<'a> Matched<'a> {
         if self.attempt.failed_by_itself() { Some(self.attempt.started) } else { self.rest_lost_since() }
     }
 
-    /// The attempt is surely a plain HTTP probe, and the answer has no failure status as far as it was read.
-    pub(super) fn is_no_refusal(&self) -> bool {
-        let status = self.attempt.answer().and_then(|(_, answer)| answer.status);
-        let is_probe = self.expects_http() == Some(true) && self.possible_handlers().is_empty();
-        is_probe && status.is_none_or(|status| status < 400) && self.other_reason().is_none()
+    /// The attempt is surely a plain HTTP probe. The kubelet reads the whole answer before it judges by the status
+    /// (`DoHTTPProbe`, pkg/probe/http).
+    pub(super) fn is_plain_http(&self) -> bool {
+        self.expects_http() == Some(true) && self.possible_handlers().is_empty() && self.other_reason().is_none()
     }
 
     /// The answer to a ClientHello was not TLS: the first bytes show it, or the kubelet outcome if tracer did not read

@@ -235,6 +235,7 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let cause = cause(is_misfit(case, answer));
     let found = Finding::failure(cause, vec![evidence], summary, with_fix(case, fix));
     let found = weaken_if_of_node(case, weaken_if_redirected(case, found));
+    let found = if is_by_status(case, answer) { of_whole_answer(case, found) } else { found };
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
 }
 
@@ -281,6 +282,27 @@ fn failure_of(case: &Case<'_>, answer: &Answer) -> Option<(String, &'static str)
         (AnswerKind::Other, _) => Some(("something that is not HTTP".to_owned(), NO_HTTP)),
         _ => None,
     }
+}
+
+/// The status makes it a failure.
+fn is_by_status(case: &Case<'_>, answer: &Answer) -> bool {
+    answer.kind == AnswerKind::Http && answer.status.is_some() && case.matched.mismatched_protocol().is_none()
+}
+
+/// The kubelet judges by the status when it has read the answer to its end, or 10 KiB of its body. Otherwise it ignores
+/// the attempt (`DoHTTPProbe`, pkg/probe/http).
+fn of_whole_answer(case: &Case<'_>, found: Finding) -> Finding {
+    let attempt = case.attempt;
+    if attempt.kubelet().is_some() {
+        return found;
+    }
+    let waits_for_rest = attempt.ended.is_none() || case.matched.is_cut_short() && !case.settled;
+    if case.matched.timed_out_after_ns().is_none() {
+        return Finding { waits_for_rest, ..found };
+    }
+    let summary =
+        format!("{}; the prober closed at its timeout or later, and may not have got all of it", found.summary);
+    Finding { summary, ..found.at_most(Confidence::Likely) }
 }
 
 /// The answer is of another protocol than every probe that the attempt can be. Something that is not HTTP, in answer to

@@ -322,7 +322,8 @@ mod tests {
         assert_eq!(decided(0, Some(80), 200), None, "right after a whole answer");
         assert_eq!(decided(50, Some(40), 200), None, "more bytes came at an unknown time");
         assert_eq!(decided(50, None, 200), None, "an older recording");
-        assert_eq!(decided(50, Some(80), 503).map(|it| it.0), Some("app_status_failure"));
+        assert_eq!(decided(50, Some(80), 503), Some(("mid_stream_rst", Confidence::Proven, true)));
+        assert_eq!(decided(0, Some(80), 503).map(|it| it.0), Some("app_status_failure"));
     }
 
     /// The server closes a connection without a request with SO_LINGER 0. A tcpSocket probe has succeeded by then.

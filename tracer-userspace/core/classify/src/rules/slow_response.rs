@@ -33,10 +33,14 @@ fn fix(case: &Case<'_>) -> Remediation {
         )
     });
     let endless = endless_answer(case).is_some();
-    with_log(case, if endless { fix.reword(|text| format!("{END_ANSWER}{text}")) } else { fix })
+    let then = if case.attempt.is_refused_by_status() { THEN_FAILS } else { "" };
+    let first = |text: &str| format!("{END_ANSWER}{then}. If the answer is only slow: {text}");
+    with_log(case, if endless { fix.reword(first) } else { fix })
 }
 
-const END_ANSWER: &str = "Let the health path end its answer: no empty line ends its head, its Content-Length is larger than the body, or it is a stream. If the answer is only slow: ";
+const END_ANSWER: &str = "Let the health path end its answer: no empty line ends its head, its Content-Length is larger than the body, or it is a stream";
+
+const THEN_FAILS: &str = ". The probe then fails by its status: find what the health handler checks, too";
 
 /// A prober that waited for an answer in vain.
 pub(super) struct Wait {

@@ -1,6 +1,7 @@
 //! The target began to answer, and the prober closed before it had the whole answer.
 
-use super::super::super::giving_up::{budget, closed_late, timeout_ns};
+use super::super::super::giving_up::{budget, closed_at_a_second, closed_late, timeout_ns};
+use super::super::app_status_failure::failed_answer;
 use super::super::*;
 use super::fix;
 use tracer_attempts::enrich::BEFORE_TIMEOUT_NS;
@@ -10,7 +11,7 @@ use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 /// failure status just before its timeout; its log line decides.
 pub(super) fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
-    let elapsed = case.matched.timed_out_after_ns()?;
+    let elapsed = case.matched.timed_out_after_ns().or_else(|| waited_for_rest(case))?;
     let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !silent(case);
     let read_failure = attempt.kubelet().is_some_and(|(_, reported)| reported.reason.is_of_answer());
     let has_other_cause = read_failure || case.matched.mismatched_protocol().is_some();
@@ -19,7 +20,7 @@ pub(super) fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     }
     let (ended, _) = attempt.ended?;
     let began = match case.matched.expects_http() {
-        Some(true) => endless_answer(case).unwrap_or_else(|| describe_answer(case)),
+        Some(true) | None => endless_answer(case).unwrap_or_else(|| describe_answer(case)),
         _ => "answered the handshake".to_owned(),
     };
     let summary = format!(
@@ -30,6 +31,15 @@ pub(super) fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     );
     let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
     Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)).rests_on_lost_packet())
+}
+
+/// The duration of a connection that a kubelet closed at a whole second, if no probe of the port is known. It still waited
+/// for the rest of an answer with a status that is a failure.
+fn waited_for_rest(case: &Case<'_>) -> Option<u64> {
+    let attempt = case.attempt;
+    let (_, End::ClosedByProber) = attempt.ended? else { return None };
+    let waited = attempt.is_refused_by_status() && attempt.was_quiet() && closed_at_a_second(case);
+    attempt.lasted().filter(|_| waited && failed_answer(case).is_some())
 }
 
 /// A status line came within a tenth of the timeout, and the rest did not end. Only the kubelet's words show whether the
@@ -153,10 +163,42 @@ mod tests {
         }
         assert!(decided(200, 1_000, 1).0.is_empty(), "it got its answer just before its timeout");
         assert!(decided(200, 600, 599).0.is_empty(), "the prober was stopped");
-        assert_eq!(decided(503, 1_000, 999).0, ["app_status_failure"]);
+        assert_eq!(decided(503, 1_000, 1).0, ["app_status_failure"]);
         let mut unknown = Stream::new();
         unknown.connect().established().answer(AnswerKind::Http, Some(200)).wait_ms(5_000);
         assert!(unknown.closes_quiet((100, 101, 141), 4_000_000_000).causes().is_empty(), "no probe is known");
+    }
+
+    /// The kubelet ignores an answer that it cannot read to its end, whatever its status is.
+    #[test]
+    fn a_failure_status_whose_body_does_not_end_is_slow() {
+        let closed = |specs: bool, lasted_ms: u64, quiet_ms: u64| {
+            let mut stream = Stream::new();
+            if specs {
+                stream.http_readiness();
+            }
+            stream.connect().established().answer(AnswerKind::Http, Some(503)).wait_ms(lasted_ms);
+            assert!(stream.clone().tick().verdicts_before_the_end().is_empty(), "the rest may come");
+            stream.closes_quiet((100, 101, 141), quiet_ms * 1_000_000).settles();
+            assert_eq!(stream.verdicts().len(), 1);
+            let count = stream.in_a_row()[0];
+            (stream.verdict(), count)
+        };
+        let (endless, count) = closed(true, 1_000, 999);
+        assert_eq!((endless.cause.name(), endless.confidence), ("slow_response", Confidence::Likely));
+        assert_eq!((&*endless.also, count), (&[Cause::AppStatusFailure][..], None));
+        assert_has(&endless.summary, &["(status 503), but it did not end in time", "the kubelet ignores this result"]);
+        assert_has(&endless.remediation, &["Let the health path end its answer", "what the health handler checks"]);
+        let (unlisted, _) = closed(false, 5_003, 4_999);
+        assert_eq!((unlisted.cause.name(), unlisted.confidence), ("slow_response", Confidence::Likely));
+        for (specs, lasted_ms, quiet_ms) in [(true, 1_000, 1), (true, 600, 20), (false, 1_000, 1), (false, 600, 20)] {
+            let (whole, count) = closed(specs, lasted_ms, quiet_ms);
+            assert_eq!((whole.cause.name(), whole.confidence), ("app_status_failure", Confidence::Proven));
+            assert_eq!(count, specs.then_some(1), "{lasted_ms} {quiet_ms}");
+        }
+        let (late, _) = closed(true, 1_300, 1_299);
+        assert_eq!((late.cause.name(), late.confidence), ("app_status_failure", Confidence::Likely));
+        assert_has(&late.summary, &["may not have got all of it"]);
     }
 
     /// The whole answer came when the kubelet's time was over, or just before. Some servers close then.
