@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn ipvs_services_belong_to_a_proxy_only_with_its_link() {
-        let link = |name: &str| Link { state: LinkState { name: name.into(), ..LinkState::default() }, kind: None };
+        let link =
+            |name: &str| Link { state: LinkState { name: name.into(), ..LinkState::default() }, ..Link::default() };
         assert!(is_proxy_link(&link("kube-ipvs0")) && is_proxy_link(&link("kube-dummy-if")));
         assert!(!is_proxy_link(&link("eth0")));
         let iptables = survey(Backend::IptablesNft, "nat", "KUBE-SVC-ABC");

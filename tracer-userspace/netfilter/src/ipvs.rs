@@ -136,7 +136,7 @@ mod tests {
             addrs,
             ..LinkState::default()
         };
-        Link { state, kind: kind.map(Into::into) }
+        Link { state, kind: kind.map(Into::into), ..Link::default() }
     }
 
     fn node() -> Vec<Link> {

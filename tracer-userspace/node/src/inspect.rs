@@ -7,14 +7,14 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use libc::{NDA_DST, NDA_LLADDR, RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_GETNEIGH, RTM_GETROUTE};
+use libc::{NDA_DST, NDA_LLADDR, RTM_GETNEIGH};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::enter::in_netns;
 use super::links::{self, Lladdr};
 use super::namespaces::{Namespaces, Owner, Place, max_age};
-use super::netlink::{Netlink, address, attribute, consistent, family, field, number, octets, push};
-use super::policy::{self, RTMSG};
+use super::netlink::{Netlink, address, attribute, consistent, family, field, number};
+use super::policy;
 use super::qdiscs;
 use super::servers::{self, Limits};
 use super::settings::sysctl;
@@ -34,8 +34,6 @@ const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
 /// The port of a UDP socket that only looks up a route: it sends nothing.
 const DISCARD: u16 = 9;
 
-/// libc lacks it for musl.
-const RTA_VIA: u16 = 18;
 /// `struct ndmsg`: family, padding, index, state, flags, type.
 const NDMSG: usize = 12;
 /// linux/neighbour.h
@@ -406,8 +404,8 @@ fn others_waiting(
 fn neighbours(from: Option<SocketAddr>, to: SocketAddr) -> io::Result<(Option<Neighbour>, u64)> {
     // Rules can match the ports.
     let known = from.filter(|from| !from.ip().is_unspecified());
-    let own = known.and_then(|from| policy::route(from, to, parse_route).ok());
-    let route = own.unwrap_or_else(|| route_to(to.ip()).ok().flatten());
+    let own = known.and_then(|from| policy::route(from, to).ok());
+    let route = own.unwrap_or_else(|| policy::route_to(to).ok().flatten());
     let next = route.and_then(|route| route.gateway).unwrap_or(to.ip());
     let mut request = [0; NDMSG];
     request[0] = family(next);
@@ -429,33 +427,6 @@ fn is_limited(message: &[u8]) -> bool {
     let state = message.get(8..10).map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     let flags = message.get(10).copied().unwrap_or_default();
     state & NUD_PERMANENT == 0 && flags & NTF_EXT_LEARNED == 0
-}
-
-/// The device of a route to an address, and its gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Route {
-    ifindex: u32,
-    gateway: Option<IpAddr>,
-}
-
-/// The route of the calling thread's namespace to an address; `None` if the kernel's answer names no device.
-fn route_to(addr: IpAddr) -> io::Result<Option<Route>> {
-    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(addr), parse_route)
-}
-
-fn route_request(addr: IpAddr) -> Vec<u8> {
-    let (mut request, bytes) = (vec![0; RTMSG], octets(addr));
-    (request[0], request[1]) = (family(addr), bytes.len() as u8 * 8);
-    push(&mut request, RTA_DST, &bytes);
-    request
-}
-
-fn parse_route(message: &[u8]) -> Option<Route> {
-    let rest = message.get(RTMSG..)?;
-    let ifindex = number(rest, RTA_OIF)?;
-    // A gateway of the other family comes after two bytes with the family (`struct rtvia`).
-    let gateway = attribute(rest, RTA_GATEWAY).or_else(|| attribute(rest, RTA_VIA)?.get(2..)).and_then(address);
-    Some(Route { ifindex, gateway })
 }
 
 /// A neighbour entry, and the link-layer address that the kernel sends frames to.

@@ -56,12 +56,13 @@ pub enum LinkError {
     Flushes(#[source] io::Error),
 }
 
-/// A link with its kind, which the observation does not have.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A link with what the observation does not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     pub state: LinkState,
     /// `dummy`, `veth`, `bridge`; absent for hardware and `lo`.
     pub kind: Option<String>,
+    pub lladdr: Option<Lladdr>,
 }
 
 impl Link {
@@ -174,15 +175,8 @@ impl LinksFor {
     }
 }
 
-/// A link with its kind and its link-layer address.
-pub(super) struct Port {
-    pub(super) state: LinkState,
-    pub(super) kind: Option<String>,
-    pub(super) lladdr: Option<Lladdr>,
-}
-
 /// A link-layer address of Ethernet.
-pub(super) type Lladdr = [u8; 6];
+pub type Lladdr = [u8; 6];
 
 /// This attribute, if it is such an address. Links without one have zeros.
 pub(super) fn lladdr(attributes: &[u8], number: u16) -> Option<Lladdr> {
@@ -190,15 +184,12 @@ pub(super) fn lladdr(attributes: &[u8], number: u16) -> Option<Lladdr> {
 }
 
 /// The link with this index in the calling thread's namespace.
-pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Port>> {
-    ask(ifindex, |message| {
-        let (Link { state, kind }, rest) = (parse_link(message)?, message.get(IFINFOMSG..)?);
-        Some(Port { state, kind, lladdr: lladdr(rest, IFLA_ADDRESS) })
-    })
+pub(super) fn by_index(ifindex: u32) -> io::Result<Option<Link>> {
+    ask(ifindex, parse_link)
 }
 
 /// The other end of a pair, if it is in the calling thread's namespace: the two ends name each other.
-pub(super) fn other_end(link: &LinkState) -> Option<Port> {
+pub(super) fn other_end(link: &LinkState) -> Option<Link> {
     let end = by_index(link.peer_ifindex?).ok()??;
     (end.state.peer_ifindex == Some(link.ifindex)).then_some(end)
 }
@@ -281,7 +272,7 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         rp_filter: rp_filter(rest),
         ..LinkState::default()
     };
-    Some(Link { state, kind })
+    Some(Link { state, kind, lladdr: lladdr(rest, IFLA_ADDRESS) })
 }
 
 /// The kernel lists the settings of `/proc/sys/net/ipv4/conf/LINK` as numbers (`inet_fill_link_af`, net/ipv4/devinet.c).

@@ -1,9 +1,9 @@
 //! Finds routes and routing rules of the node that send packets for a pod to another device than the pod's.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use libc::{RTA_DST, RTA_OIF, RTA_SRC, RTA_TABLE, RTM_GETROUTE, RTM_GETRULE};
+use libc::{RTA_DST, RTA_GATEWAY, RTA_OIF, RTA_SRC, RTA_TABLE, RTM_GETROUTE, RTM_GETRULE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::links;
@@ -14,6 +14,7 @@ use tracer_model::event::{LinkState, Prefix, RoutingRule, StrayRoute};
 pub(super) const RTMSG: usize = 12;
 /// libc lacks it for musl.
 const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
+const RTA_VIA: u16 = 18;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
@@ -46,14 +47,14 @@ const INVERT: u32 = 2;
 /// `link` is the pod's own link with the target's address.
 pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkState) -> Option<StrayRoute> {
     let end = links::other_end(link)?;
-    let (device, table) = route(source, target, parse_route).ok()??;
+    let Route { ifindex: device, table, .. } = route(source, target).ok()??;
     if device == end.state.ifindex || Some(device) == end.state.master {
         return None;
     }
     let device = links::by_index(device).ok()??;
     let detached = end.state.master.is_none() && device.kind.as_deref() == Some("bridge");
     // Open vSwitch's own device is a master that is always down.
-    let is_bridge = |link: links::Port| link.kind.as_deref() == Some("bridge");
+    let is_bridge = |link: links::Link| link.kind.as_deref() == Some("bridge");
     let pod_bridge =
         end.state.master.filter(|master| links::by_index(*master).is_ok_and(|link| link.is_some_and(is_bridge)));
     let pod_device = end.state.name;
@@ -65,7 +66,7 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
 /// The route of the calling thread's namespace from `own` back to `peer`, if it leads out of another link than `link`,
 /// which has the address `own`.
 pub(super) fn stray_way_back(own: SocketAddr, peer: SocketAddr, link: &LinkState) -> Option<StrayRoute> {
-    let (device, table) = route(own, peer, parse_route).ok()??;
+    let Route { ifindex: device, table, .. } = route(own, peer).ok()??;
     if device == link.ifindex {
         return None;
     }
@@ -76,25 +77,28 @@ pub(super) fn stray_way_back(own: SocketAddr, peer: SocketAddr, link: &LinkState
 /// The route of the packets of a connection. For a look-up that fails, the kernel drops a RST of that flow
 /// (`inet_rtm_getroute_build_skb`, net/ipv4/route.c), which would look like a packet of the attempt. So the first look-up
 /// has no ports.
-pub(super) fn route<T>(
-    source: SocketAddr,
-    target: SocketAddr,
-    parse: impl Fn(&[u8]) -> Option<T>,
-) -> io::Result<Option<T>> {
+pub(super) fn route(source: SocketAddr, target: SocketAddr) -> io::Result<Option<Route>> {
     let mut netlink = Netlink::open(NETLINK_ROUTE)?;
-    let without_ports = route_request((source.ip(), 0).into(), (target.ip(), 0).into());
+    let without_ports = route_request(Some((source.ip(), 0).into()), (target.ip(), 0).into());
     netlink.ask(RTM_GETROUTE, &without_ports, |_| Some(()))?;
-    netlink.ask(RTM_GETROUTE, &route_request(source, target), parse)
+    netlink.ask(RTM_GETROUTE, &route_request(Some(source), target), parse_route)
+}
+
+/// The route to an address, from any source.
+pub(super) fn route_to(target: SocketAddr) -> io::Result<Option<Route>> {
+    Netlink::open(NETLINK_ROUTE)?.ask(RTM_GETROUTE, &route_request(None, target), parse_route)
 }
 
 /// Rules can match the protocol and the ports. Without a protocol the kernel takes UDP (`inet_rtm_getroute`,
 /// net/ipv4/route.c).
-fn route_request(source: SocketAddr, target: SocketAddr) -> Vec<u8> {
-    let (from, to) = (octets(source.ip()), octets(target.ip()));
-    let mut request = vec![0; RTMSG];
-    (request[0], request[1], request[2]) = (family(target.ip()), to.len() as u8 * 8, from.len() as u8 * 8);
-    request[8..].copy_from_slice(&RTM_F_LOOKUP_TABLE.to_ne_bytes());
+fn route_request(source: Option<SocketAddr>, target: SocketAddr) -> Vec<u8> {
+    let (mut request, to) = (vec![0; RTMSG], octets(target.ip()));
+    (request[0], request[1]) = (family(target.ip()), to.len() as u8 * 8);
     push(&mut request, RTA_DST, &to);
+    let Some(source) = source else { return request };
+    let from = octets(source.ip());
+    request[2] = from.len() as u8 * 8;
+    request[8..RTMSG].copy_from_slice(&RTM_F_LOOKUP_TABLE.to_ne_bytes());
     push(&mut request, RTA_SRC, &from);
     push(&mut request, RTA_IP_PROTO, &[libc::IPPROTO_TCP as u8]);
     push(&mut request, RTA_SPORT, &source.port().to_be_bytes());
@@ -102,9 +106,22 @@ fn route_request(source: SocketAddr, target: SocketAddr) -> Vec<u8> {
     request
 }
 
-/// The device of the route, and the table in which it was found.
-fn parse_route(message: &[u8]) -> Option<(u32, u32)> {
-    Some((number(message.get(RTMSG..)?, RTA_OIF)?, table(message, RTA_TABLE)?))
+/// A route of the calling thread's namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    /// Its device.
+    pub(super) ifindex: u32,
+    pub(super) gateway: Option<IpAddr>,
+    /// The table in which it was found.
+    table: u32,
+}
+
+/// `None` if the kernel's answer names no device.
+fn parse_route(message: &[u8]) -> Option<Route> {
+    let rest = message.get(RTMSG..)?;
+    // A gateway of the other family comes after two bytes with the family (`struct rtvia`).
+    let gateway = attribute(rest, RTA_GATEWAY).or_else(|| attribute(rest, RTA_VIA)?.get(2..)).and_then(address);
+    Some(Route { ifindex: number(rest, RTA_OIF)?, gateway, table: table(message, RTA_TABLE)? })
 }
 
 /// The table of a route or a rule: their headers are alike, and have no room for numbers above 255.
@@ -224,18 +241,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_route_to_loopback_is_in_a_usual_table() {
-        let own = SocketAddr::from(([127, 0, 0, 1], 80));
-        let table = route(own, own, parse_route).expect("rtnetlink").map(|(_, table)| table);
-        // Without further rules the kernel keeps the tables local and main in one (`fib_trie_unmerge`,
-        // net/ipv4/fib_trie.c).
-        assert!(table.is_some_and(|table| (253..=255).contains(&table)), "{table:?}");
+    fn the_route_to_loopback_uses_lo_and_is_in_a_usual_table() {
+        for own in ["127.0.0.1:80", "[::1]:80"].map(|own| own.parse::<SocketAddr>().expect("an address")) {
+            for route in [route(own, own), route_to(own)] {
+                let Ok(Some(route)) = route else {
+                    assert!(own.is_ipv6(), "without IPv6 there is no such route: {route:?}");
+                    continue;
+                };
+                assert_eq!((route.ifindex, route.gateway), (1, None));
+                // Without further rules the kernel keeps the tables local and main in one (`fib_trie_unmerge`,
+                // net/ipv4/fib_trie.c).
+                assert!((253..=255).contains(&route.table), "{route:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_route_has_a_device_and_may_have_a_gateway_of_either_family() {
+        let parsed = |gateway: &[u8]| {
+            let device = [8, 0, 4, 0, 2, 0, 0, 0];
+            parse_route(&[&[0; RTMSG], device.as_slice(), gateway].concat()).map(|it| (it.ifindex, it.gateway))
+        };
+        let over = |gateway: &str| Some((2, Some(gateway.parse().expect("an address"))));
+        assert_eq!(parsed(&[]), Some((2, None)));
+        assert_eq!(parsed(&[8, 0, 5, 0, 10, 0, 0, 1]), over("10.0.0.1"));
+        let via = [&[22, 0, 18, 0, 10, 0, 0xfe, 0x80], [0; 13].as_slice(), &[1, 0, 0]].concat();
+        assert_eq!(parsed(&via), over("fe80::1"));
+        assert_eq!(parse_route(&[0; RTMSG]), None);
     }
 
     #[test]
     fn the_route_is_that_of_a_tcp_connection() {
         let (source, target) = (([10, 0, 1, 5], 40_000).into(), ([10, 88, 0, 2], 8080).into());
-        let request = route_request(source, target);
+        let request = route_request(Some(source), target);
         let value = |number| attribute(&request[RTMSG..], number).map(<[u8]>::to_vec);
         assert_eq!(value(RTA_IP_PROTO), Some(vec![6]));
         assert_eq!(value(RTA_SPORT), Some(40_000_u16.to_be_bytes().to_vec()));

@@ -31,7 +31,8 @@ pub fn xtables(bytes: &[u8]) {
 /// Parses `/proc/net/ip_vs` and the statistics of connection tracking.
 pub fn proc(bytes: &[u8], text: &str) {
     let addrs = ["10.23.77.129", "fd00::129"].into_iter().flat_map(str::parse).collect();
-    let node = Link { state: LinkState { name: "eth0".into(), addrs, ..LinkState::default() }, kind: None };
+    let state = LinkState { name: "eth0".into(), addrs, ..LinkState::default() };
+    let node = Link { state, ..Link::default() };
     if let Ok((ports, without)) = ipvs::parse(bytes, &[node]) {
         assert!(ports.len() + without.len() <= 2 * text.lines().count(), "at most one service for each line");
     }

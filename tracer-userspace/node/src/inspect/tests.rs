@@ -168,29 +168,6 @@ fn an_address_on_the_ipvs_device_alone_has_no_owner() {
 }
 
 #[test]
-fn a_route_has_a_device_and_may_have_a_gateway_of_either_family() {
-    let parsed = |gateway: &[u8]| {
-        let device = [8, 0, 4, 0, 2, 0, 0, 0];
-        parse_route(&[&[0; RTMSG], device.as_slice(), gateway].concat())
-    };
-    let over = |gateway: Option<&str>| Some(Route { ifindex: 2, gateway: gateway.map(|it| it.parse().unwrap()) });
-    assert_eq!(parsed(&[]), over(None));
-    assert_eq!(parsed(&[8, 0, 5, 0, 10, 0, 0, 1]), over(Some("10.0.0.1")));
-    let via = [&[22, 0, 18, 0, 10, 0, 0xfe, 0x80], [0; 13].as_slice(), &[1, 0, 0]].concat();
-    assert_eq!(parsed(&via), over(Some("fe80::1")));
-    assert_eq!(parse_route(&[0; RTMSG]), None);
-}
-
-#[test]
-fn the_route_to_loopback_uses_lo() {
-    for own in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
-        // Without IPv6 there is no such route.
-        let route = route_to(own).ok().flatten();
-        assert!(route == Some(Route { ifindex: 1, gateway: None }) || (own.is_ipv6() && route.is_none()), "{route:?}");
-    }
-}
-
-#[test]
 fn loopback_has_a_source_address_and_a_route_back() {
     let own: IpAddr = Ipv4Addr::LOCALHOST.into();
     assert_eq!(source_to(SocketAddr::new(own, 80)), Some(own));
