@@ -9,11 +9,11 @@ use super::net::die_with_parent;
 use super::node::TestNode;
 use super::options::Options;
 use super::watcher::{flag, without_settings};
-use tracer_bpf::ebpf::capabilities::{self, Capability};
+use tracer_bpf::ebpf::capabilities::{self, CapabilitySet};
 use tracer_terminal::error::{Error, os_message};
 
 /// What the scenarios need. The tracer reports by itself what it needs.
-const NEEDED: [Capability; 2] = [Capability::SysAdmin, Capability::NetAdmin];
+const NEEDED: [CapabilitySet; 2] = [CapabilitySet::SYS_ADMIN, CapabilitySet::NET_ADMIN];
 
 /// Fails if this process lacks a capability, or a file that its children need.
 pub(super) fn check_capabilities() -> Result<(), Error> {

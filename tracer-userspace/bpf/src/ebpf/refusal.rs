@@ -4,7 +4,7 @@ use std::{error::Error as _, fs, io};
 
 use aya::programs::ProgramError;
 
-use super::capabilities::{self, Capability};
+use super::capabilities::{self, CapabilitySet};
 use super::hooks::ProgramType;
 use super::switches::{self, Switch};
 use super::tracefs;
@@ -121,7 +121,7 @@ impl Refusal {
 
     /// The refusal to attach to a cgroup without the capability, known before a cgroup exists.
     pub(super) fn without_net_admin() -> Option<Self> {
-        let may = capabilities::has(Capability::NetAdmin) || capabilities::has(Capability::SysAdmin);
+        let may = capabilities::has(CapabilitySet::NET_ADMIN) || capabilities::has(CapabilitySet::SYS_ADMIN);
         let (stage, errno) = (Stage::Attach, Some(libc::EPERM));
         (!may).then(|| Self { stage, target: "ingress", errno, ..Self::excluded(ProgramType::Cgroup, "") })
     }
@@ -162,7 +162,7 @@ impl Refusal {
         (self.program_type, self.stage) == (ProgramType::Tracepoint, Stage::Attach)
             && matches!(self.errno, None | Some(libc::ENOENT))
             && !tracefs::is_mounted()
-            && !capabilities::has(Capability::SysAdmin)
+            && !capabilities::has(CapabilitySet::SYS_ADMIN)
     }
 
     pub(super) fn explain(&self, any_attached: bool) -> String {
