@@ -22,6 +22,7 @@ use tracer_model::event::{
     PodConnectFailed, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked,
     Via,
 };
+use tracer_node::netlink::text;
 
 /// Makes an observation of an event. `probers` are the names that the programs have. Returns `None` for unknown numbers, and for
 /// the event that reports a new prober: other events show what it does. Nor is it of interest that a process gets memory to end.
@@ -335,7 +336,7 @@ fn ancestors(list: &[actor::Ancestor]) -> Vec<Ancestor> {
 }
 
 fn is_prober(e: &actor::Actor, probers: &[String]) -> bool {
-    let comm = trimmed(&e.comm);
+    let comm = e.comm.split(|byte| *byte == 0).next().unwrap_or_default();
     probers.iter().any(|name| {
         let name = name.as_bytes();
         comm == &name[..name.len().min(actor::COMM_LEN - 1)]
@@ -351,14 +352,6 @@ fn flow(tuple: &Tuple) -> Flow {
 
 fn addr(bytes: &[u8; 16]) -> IpAddr {
     Ipv6Addr::from(*bytes).to_canonical()
-}
-
-fn trimmed(bytes: &[u8]) -> &[u8] {
-    bytes.split(|b| *b == 0).next().unwrap_or_default()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(trimmed(bytes)).into_owned()
 }
 
 /// `include/net/tcp_states.h`
