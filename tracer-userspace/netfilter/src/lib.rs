@@ -19,7 +19,7 @@ use std::net::{IpAddr, SocketAddr};
 pub use firewall::fuzzing;
 pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
 
-use node_ports::{of_iptables_legacy, of_iptables_nft, of_nftables};
+use node_ports::{of_iptables, of_nftables};
 use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 use tracer_node::enter::NetnsError;
 use tracer_node::links::Link;
@@ -84,11 +84,11 @@ pub fn read(node: &NodeNetns, links: &[Link]) -> (Vec<NodePorts>, Vec<NetfilterE
         let (ports, without_backend) = mark_listened(found, node);
         NodePorts { ports, without_backend, ..empty(ProxyMode::Ipvs) }
     }));
-    match node.enter(|| (of_nftables(), of_iptables_nft(), of_iptables_legacy())) {
-        Ok((nft, iptables, legacy)) => {
+    match node.enter(|| (of_nftables(), of_iptables())) {
+        Ok((nft, backends)) => {
             let fill = |mode, named| add_named(empty(mode), named, links);
             add(nft.map(|named| fill(ProxyMode::Nftables, named)));
-            let (named, refused) = merge_backends(iptables, legacy);
+            let (named, refused) = merge_backends(backends);
             add(Ok(fill(ProxyMode::Iptables, named)));
             refused.into_iter().for_each(|error| add(Err(error)));
         }
@@ -109,12 +109,9 @@ fn mark_listened((mut ports, without_backend): Ports, node: &NodeNetns) -> Ports
 
 /// kube-proxy uses one backend of iptables, and a former kube-proxy may have left rules in the other. The ports of a readable
 /// backend count, even if the other one cannot be read.
-fn merge_backends(
-    nft: Result<Named, NetfilterError>,
-    legacy: Result<Named, NetfilterError>,
-) -> (Named, Vec<NetfilterError>) {
+fn merge_backends(backends: [Result<Named, NetfilterError>; 2]) -> (Named, Vec<NetfilterError>) {
     let (mut ports, mut refused) = (Named::new(), Vec::new());
-    for read in [legacy, nft] {
+    for read in backends {
         match read {
             Ok(more) => ports.extend(more),
             Err(error) => refused.push(error),
@@ -151,10 +148,10 @@ mod tests {
         let refused = || NetfilterError::LegacyTooLarge { table: "nat".into(), size: 1 };
         let at = |port| SocketAddr::from(([0; 4], port));
         let has = |port| Ok(Named::from([(at(port), None)]));
-        assert_eq!(merge_backends(has(30080), has(30081)).0.len(), 2);
-        let (ports, errors) = merge_backends(has(30080), Err(refused()));
+        assert_eq!(merge_backends([has(30080), has(30081)]).0.len(), 2);
+        let (ports, errors) = merge_backends([has(30080), Err(refused())]);
         assert_eq!((ports.into_keys().collect::<Vec<_>>(), errors.len()), (vec![at(30080)], 1));
-        assert_eq!(merge_backends(Err(refused()), Err(refused())).1.len(), 2);
+        assert_eq!(merge_backends([Err(refused()), Err(refused())]).1.len(), 2);
     }
 
     /// A Service of both families, and one of IPv6.

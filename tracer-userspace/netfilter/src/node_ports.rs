@@ -23,14 +23,9 @@ pub(super) fn of_nftables() -> Result<Named, NetfilterError> {
     nft::read_proxy_maps(MAPS, ADDRESSES).map(|tables| in_maps(&tables))
 }
 
-/// What the iptables mode has with iptables-nft.
-pub(super) fn of_iptables_nft() -> Result<Named, NetfilterError> {
-    nft::read_nat_chains(CHAINS).map(|tables| in_chains(&tables))
-}
-
-/// What the iptables mode has with the legacy ip_tables.
-pub(super) fn of_iptables_legacy() -> Result<Named, NetfilterError> {
-    legacy::read_nat_chains(CHAINS).map(|tables| in_chains(&tables))
+/// What the iptables mode has there with each backend: the legacy ip_tables, and iptables-nft.
+pub(super) fn of_iptables() -> [Result<Named, NetfilterError>; 2] {
+    [legacy::read_nat_chains(CHAINS), nft::read_nat_chains(CHAINS)].map(|tables| Ok(in_chains(&tables?)))
 }
 
 pub(crate) fn in_chains(tables: &[Table]) -> Named {
@@ -60,23 +55,16 @@ fn external(rule: &Rule) -> Option<(SocketAddr, Option<String>)> {
 pub(crate) fn in_maps(tables: &[Table]) -> Named {
     let mut named = Named::new();
     for table in tables {
-        add_maps(&mut named, table);
-    }
-    named
-}
-
-fn add_maps(named: &mut Named, table: &Table) {
-    let elements = |map| table.maps.get(map).into_iter().flatten();
-    let external =
-        elements(ADDRESSES).filter(|element| chain_of(element).is_some_and(|it| it.starts_with("external-")));
-    for element in MAPS.into_iter().flat_map(elements).chain(external) {
-        let Some(port) = tcp_port(element) else { continue };
-        let at = element.when.dst.map_or_else(|| node_port(table, port), |dst| (dst.addr, port).into());
-        let known = named.entry(at).or_default();
-        if let Some(service) = service(element) {
-            *known = Some(service);
+        let elements = |map| table.maps.get(map).into_iter().flatten();
+        let is_external = |element: &&Rule| chain_of(element).is_some_and(|it| it.starts_with("external-"));
+        for element in MAPS.into_iter().flat_map(elements).chain(elements(ADDRESSES).filter(is_external)) {
+            let Some(port) = tcp_port(element) else { continue };
+            let at = element.when.dst.map_or_else(|| node_port(table, port), |dst| (dst.addr, port).into());
+            let known = named.entry(at).or_default();
+            *known = service(element).or_else(|| known.take());
         }
     }
+    named
 }
 
 fn tcp_port(rule: &Rule) -> Option<u16> {
