@@ -11,7 +11,7 @@ use super::background::Supervisor;
 use super::binds;
 use super::cluster::Queries;
 use super::pace::ReadingPace;
-use tracer_model::event::{Flow, Listen, Netns, ObservationKind, PodSockets};
+use tracer_model::event::{Firewall, Flow, Listen, Netns, ObservationKind, PodSockets};
 use tracer_model::query::{Awaited, Query, TargetQuery};
 use tracer_node::namespaces::{Namespaces, Place, max_age};
 use tracer_node::target_queue::TargetQueue;
@@ -41,18 +41,20 @@ pub struct QueryThreads {
 impl QueryThreads {
     /// Starts the threads, which send their answers to `tx`.
     pub fn start(tx: Sender<ObservationKind>, endpoints: Option<Queries>, supervisor: &Supervisor) -> Self {
-        use ObservationKind::{DevicePrograms, Limits, PortHolders};
+        use ObservationKind::{DevicePrograms, Firewall, Limits, PortHolders};
         Self {
             endpoints,
             ports: start(supervisor, "ports", &tx, |asked, tx| {
-                read_slowly(&asked, tx, port_holders::read, PortHolders)
+                read_each(&asked, tx, PAUSES, port_holders::read, PortHolders)
             }),
             programs: start(supervisor, "programs", &tx, |asked, tx| {
-                read_slowly(&asked, tx, programs::read, DevicePrograms);
+                read_each(&asked, tx, PAUSES, programs::read, DevicePrograms);
             }),
             binds: start(supervisor, "binds", &tx, binds::check),
-            limits: start(supervisor, "limits", &tx, |asked, tx| read_slowly(&asked, tx, limits::read, Limits)),
-            firewalls: start(supervisor, "firewalls", &tx, read_firewalls),
+            limits: start(supervisor, "limits", &tx, |asked, tx| read_each(&asked, tx, PAUSES, limits::read, Limits)),
+            firewalls: start(supervisor, "firewalls", &tx, |asked, tx| {
+                read_each(&asked, tx, 0, read_firewall, Firewall)
+            }),
             targets: start(supervisor, "targets", &tx, |asked, tx| TargetInspector::new(asked).answer_all(tx)),
         }
     }
@@ -110,20 +112,15 @@ fn start<T: Send + 'static>(
     thread.map_err(failed).ok().map(|()| queries)
 }
 
-fn read_firewalls(asked: Receiver<(Netns, Flow)>, tx: &Sender<ObservationKind>) {
-    let mut namespaces = Namespaces::default();
-    while let Ok((netns, flow)) = asked.recv() {
-        if tx.blocking_send(firewall(netns, flow, &mut namespaces)).is_err() {
-            return;
-        }
-    }
-}
+/// A pause of ten times a read's length: pods that start can cause any number of refusals, and a policy any number of
+/// drops.
+const PAUSES: u32 = 10;
 
-/// After each read comes a pause of ten times its length: pods that start can cause any number of refusals, and a
-/// policy any number of drops.
-fn read_slowly<Q, A>(
+/// After each read comes a pause of so many times its length.
+fn read_each<Q, A>(
     asked: &Receiver<(Netns, Q)>,
     tx: &Sender<ObservationKind>,
+    pauses: u32,
     read: fn(Netns, Q, &mut Namespaces) -> Option<A>,
     kind: fn(Box<A>) -> ObservationKind,
 ) {
@@ -135,15 +132,14 @@ fn read_slowly<Q, A>(
         if found.is_some_and(|found| tx.blocking_send(found).is_err()) {
             return;
         }
-        std::thread::sleep(took * 10);
+        std::thread::sleep(took * pauses);
     }
 }
 
 /// Always returns an answer, because a verdict waits for it.
-fn firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> ObservationKind {
+fn read_firewall(netns: Netns, flow: Flow, namespaces: &mut Namespaces) -> Option<Firewall> {
     let read = |path: PathBuf| tracer_netfilter::firewall::read(&path, netns, flow);
-    let firewall = namespaces.path(netns).map_or_else(|| tracer_netfilter::firewall::unreachable(netns), read);
-    ObservationKind::Firewall(Box::new(firewall))
+    Some(namespaces.path(netns).map_or_else(|| tracer_netfilter::firewall::unreachable(netns), read))
 }
 
 struct TargetInspector {
