@@ -35,12 +35,10 @@ pub enum NetfilterError {
     Netns(#[from] NetnsError),
     #[error("cannot read the IPVS services of the node from {path}: {}", os_message(source))]
     Ipvs { path: String, source: io::Error },
-    #[error("cannot read {what} of the node over nfnetlink: {} (needs CAP_NET_ADMIN)", os_message(source))]
-    Nft { what: &'static str, source: io::Error },
     #[error("cannot subscribe to changes of the node's nftables rules: {} (needs CAP_NET_ADMIN); tracer will not see who removes them", os_message(.0))]
     Flushes(#[source] io::Error),
     #[error("cannot read {what} over nfnetlink: {} (needs CAP_NET_ADMIN)", os_message(source))]
-    Firewall { what: &'static str, source: io::Error },
+    Nft { what: &'static str, source: io::Error },
     #[error("cannot read the legacy iptables table {table}: {} (needs CAP_NET_ADMIN)", os_message(source))]
     Legacy { table: String, source: io::Error },
     #[error("the legacy iptables table {table} has {size} bytes, more than tracer reads: its rules are not known")]
@@ -55,8 +53,7 @@ impl NetfilterError {
             Self::Flushes(source)
             | Self::Ipvs { source, .. }
             | Self::Nft { source, .. }
-            | Self::Firewall { source, .. } => source,
-            Self::Legacy { source, .. } => source,
+            | Self::Legacy { source, .. } => source,
             Self::LegacyTooLarge { .. } => return None,
         };
         (source.kind() == io::ErrorKind::PermissionDenied).then_some("CAP_NET_ADMIN")

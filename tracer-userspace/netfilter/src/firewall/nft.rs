@@ -40,7 +40,7 @@ const MAPS_CPU_NS: u64 = 2_000_000_000;
 
 /// Reads the tables of the network namespace of the calling thread.
 pub(super) fn read() -> Tables {
-    consistent(read_once).map_err(|source| NetfilterError::Firewall { what: "the nftables rules", source })
+    consistent(read_once).map_err(|source| NetfilterError::Nft { what: "the nftables rules", source })
 }
 
 fn read_once() -> io::Result<(Vec<Table>, bool)> {
@@ -67,7 +67,7 @@ pub(crate) fn read_proxy_maps(of_ports: [&str; 2], of_addresses: &str) -> Result
         of_ports.into_iter().try_for_each(|map| reader.read_map(netlink, table, map, &keys[1..]))?;
         reader.read_map(netlink, table, of_addresses, &keys)
     };
-    read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "kube-proxy's nftables maps", source })
+    read_for_each_family("kube-proxy's nftables maps of the node", read)
 }
 
 /// Reads the rules of these chains of `nat` only.
@@ -80,18 +80,20 @@ pub(crate) fn read_nat_chains(names: [&str; 2]) -> Result<Vec<Table>, NetfilterE
     let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
         names.into_iter().try_for_each(|name| read_chain(reader, netlink, family, name))
     };
-    read_for_each_family(read).map_err(|source| NetfilterError::Nft { what: "kube-proxy's chains", source })
+    read_for_each_family("kube-proxy's chains of the node", read)
 }
 
 fn read_for_each_family(
+    what: &'static str,
     mut read: impl FnMut(&mut Reader, &mut Netlink, u8) -> io::Result<()>,
-) -> io::Result<Vec<Table>> {
-    consistent(|| {
+) -> Result<Vec<Table>, NetfilterError> {
+    let read = || {
         let Some(mut netlink) = open()? else { return Ok(Vec::new()) };
         let mut reader = Reader::default();
         FAMILIES.into_iter().try_for_each(|family| read(&mut reader, &mut netlink, family))?;
         Ok(reader.tables)
-    })
+    };
+    consistent(read).map_err(|source| NetfilterError::Nft { what, source })
 }
 
 /// Parses the kernel's answers, for a fuzz target. Each map gets all elements.
@@ -288,7 +290,6 @@ fn no_endpoints(element: &Rule) -> String {
 }
 
 impl Table {
-    /// Dumps the elements of a set or map.
     fn dump_set(&self, netlink: &mut Netlink, name: &str, each: impl FnMut(&[u8])) -> io::Result<()> {
         let names = [(NFTA_SET_ELEM_LIST_TABLE, self.name.as_str()), (NFTA_SET_ELEM_LIST_SET, name)];
         dump(netlink, NFT_MSG_GETSETELEM, family_number(self.family), &names, each)
