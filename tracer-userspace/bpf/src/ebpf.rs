@@ -99,7 +99,6 @@ pub struct Loaded {
     tls_watch: HashMap<MapData, u16, u64>,
     skipped_cgroups: HashMap<MapData, u64, u8>,
     failing_pods: HashMap<MapData, u32, u64>,
-    /// When each pod in `failing_pods` last failed.
     last_failed: BTreeMap<u32, u64>,
     ports: ports::Ports,
     tls_ports: BTreeSet<u16>,

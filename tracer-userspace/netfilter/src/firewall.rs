@@ -25,7 +25,6 @@ use tracer_model::event::{Firewall, Flow, Netns};
 use tracer_node::clock::{boot_ns, thread_cpu_ns};
 use tracer_node::enter::in_netns;
 
-/// Reads the namespace at `path` for a packet of this flow.
 pub fn read(path: &Path, netns: Netns, flow: Flow) -> Firewall {
     let timed = || {
         let (began, used) = (boot_ns(), thread_cpu_ns());

@@ -54,7 +54,6 @@ struct Mount {
 pub struct Mounts(Vec<Mount>);
 
 impl Mounts {
-    /// The mounts of this process.
     pub fn read() -> io::Result<Self> {
         fs::read_to_string("/proc/self/mountinfo").map(|text| Self::of(&text))
     }

@@ -45,12 +45,10 @@ impl Burst {
         Self { began: now, last: now, since_boot_ns: boot_ns() }
     }
 
-    /// Notes a further removal.
     pub const fn extend(&mut self, now: Instant) {
         self.last = now;
     }
 
-    /// When the burst is over.
     pub fn due(&self) -> Instant {
         (self.last + QUIET).min(self.began + LONGEST)
     }

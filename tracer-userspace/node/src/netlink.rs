@@ -209,7 +209,6 @@ fn status(payload: &[u8]) -> io::Result<()> {
     }
 }
 
-/// `N` bytes at `offset`.
 pub fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset + N)?.try_into().ok()
 }

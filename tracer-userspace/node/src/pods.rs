@@ -35,7 +35,6 @@ struct LogNames {
 /// Namespace and name.
 type PodName = (String, String);
 
-/// The containers and namespaces of one pod's processes.
 #[derive(Default)]
 struct Group {
     containers: BTreeSet<String>,

@@ -134,7 +134,6 @@ pub(super) fn prefix(attributes: &[u8], number: u16, len: u8) -> Option<Prefix> 
     attribute(attributes, number).and_then(address).filter(|_| len > 0).map(|addr| Prefix { addr, len })
 }
 
-/// A routing rule.
 pub(super) struct Rule {
     pub(super) from: Option<Prefix>,
     pub(super) to: Option<Prefix>,

@@ -32,7 +32,6 @@ pub struct NodeNetns {
 }
 
 impl NodeNetns {
-    /// `/proc/<pid>/net/<file>`.
     pub fn net_file(&self, file: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/net/{file}", self.pid))
     }

@@ -29,7 +29,6 @@ pub const OF_POD: Limits = Limits { processes: 256, fds: 4096 };
 /// The node's own namespace has those of the node and of pods with hostNetwork.
 pub const OF_NODE: Limits = Limits { processes: 4096, fds: MAX_FDS_OF_ALL };
 
-/// The processes that hold sockets.
 #[derive(Debug, Default)]
 pub struct Holders {
     /// The inodes of the sockets that each process holds, by pid.

@@ -100,7 +100,6 @@ fn request(family: u8, states: u32, port: u16) -> [u8; REQUEST] {
     request
 }
 
-/// The ports that have a listener.
 pub fn listening_ports() -> io::Result<HashSet<u16>> {
     let mut ports = HashSet::new();
     dump(LISTEN, 0, |socket| _ = ports.insert(socket.local.port()))?;

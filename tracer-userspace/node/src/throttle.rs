@@ -91,7 +91,6 @@ pub(super) fn with_parents(folders: impl Iterator<Item = PathBuf>) -> Vec<PathBu
     all.into_iter().collect()
 }
 
-/// The counters of the CPU cgroup with this folder.
 pub(super) fn read(folder: &Path) -> Option<Throttled> {
     let text = fs::read_to_string(folder.join("cpu.stat")).ok()?;
     parse(&text, &folder.display().to_string())

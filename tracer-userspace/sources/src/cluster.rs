@@ -53,7 +53,6 @@ const FIRST: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct ClusterConfig {
     pub access: Access,
-    /// Pods of this node only.
     pub node_name: String,
     /// Whether to follow pods: no file lists them.
     pub pods: bool,
@@ -72,7 +71,6 @@ impl ClusterConfig {
 /// What is known of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// Pods of this node.
     pub pods: Vec<Pod>,
     /// Events of this node's kubelet, by their follower.
     events: BTreeMap<String, Vec<KubeletEvent>>,

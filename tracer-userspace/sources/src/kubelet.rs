@@ -39,7 +39,6 @@ use tracer_terminal::error::os_message;
 /// A log as it is named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamedLog {
-    /// A plain file.
     File(PathBuf),
     /// The node's journal, or the one in this directory.
     Journal(Option<PathBuf>),
@@ -114,7 +113,6 @@ impl KubeletLog {
         }
     }
 
-    /// Finds the log's current place.
     fn locate(&self) -> Option<Place> {
         match &self.named {
             Some(NamedLog::File(path)) => Some(Place::Text(path.clone())),

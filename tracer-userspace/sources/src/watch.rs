@@ -99,7 +99,6 @@ struct Watcher {
     config: SourceConfig,
     sent: Sent,
     listed: Listed,
-    /// Events that were sent.
     events: SentEvents,
     node: Option<NodeNetns>,
     /// The namespace of which the last reading got every NodePort table.
@@ -183,7 +182,6 @@ impl Watcher {
         Ok(())
     }
 
-    /// Reads the cluster's view if it changed.
     fn read_cluster(&mut self) -> Result<(), Closed> {
         let Some(cluster) = self.config.cluster.as_mut().filter(|cluster| cluster.has_changed()) else { return Ok(()) };
         let view = cluster.take();

@@ -18,13 +18,7 @@ pub enum EbpfError {
         "{}: BTF of another kernel: a tcp_sock has {there} bytes there, and {here} in this kernel ({SIZE_OF_TCP_SOCK})",
         file.display()
     )]
-    OtherBtf {
-        file: PathBuf,
-        /// Size in bytes in the file.
-        there: u32,
-        /// Size in bytes in this kernel.
-        here: u32,
-    },
+    OtherBtf { file: PathBuf, there: u32, here: u32 },
     /// A map cannot be created for lack of privileges.
     #[error(
         "the kernel refuses to create BPF maps: {missing}; before 5.11 CAP_SYS_RESOURCE or a raised memlock limit is needed, too"

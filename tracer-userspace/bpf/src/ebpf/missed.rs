@@ -35,7 +35,6 @@ pub(super) struct Missed {
     silent: u64,
 }
 
-/// The state of the second program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum SecondProgram {
     #[default]

@@ -233,7 +233,6 @@ fn functions(mut input: impl BufRead, mut each: impl FnMut(u64, &str)) {
     }
 }
 
-/// The name of the function at an address.
 fn name_at(input: impl BufRead, address: u64) -> Option<Box<str>> {
     let mut best: Option<(u64, Box<str>)> = None;
     functions(input, |start, name| {

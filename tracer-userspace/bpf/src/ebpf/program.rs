@@ -56,7 +56,6 @@ pub(super) fn attach(program: &mut Program, target: &str) -> Result<Link, Progra
     }
 }
 
-/// Attaches a program to a cgroup.
 pub(super) fn attach_to(program: &mut Program, folder: &File) -> Result<Link, ProgramError> {
     match program {
         Program::CgroupSkb(p) => {

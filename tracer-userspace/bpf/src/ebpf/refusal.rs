@@ -19,7 +19,6 @@ const ENOTSUPP: i32 = 524;
 /// The explanation for a program type or a helper that a locked-down kernel withholds.
 pub(super) const LOCKDOWN: &str = "this kernel forbids it, as lockdown `confidentiality` does (see /sys/kernel/security/lockdown): boot it with lockdown=integrity";
 
-/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Load,

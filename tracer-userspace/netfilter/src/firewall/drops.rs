@@ -207,7 +207,6 @@ struct ChainWalk<'a> {
     reach: Vec<Option<Reach>>,
 }
 
-/// The state of a walk.
 struct Walked {
     visited: Vec<bool>,
     /// Whether an earlier rule of this base chain may have accepted the packet.

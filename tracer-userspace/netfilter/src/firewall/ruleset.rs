@@ -34,7 +34,6 @@ pub(crate) struct Base {
     pub priority: i32,
     /// Whether it translates addresses. The kernel calls such a chain only for the first packet of a connection.
     pub translates: bool,
-    /// Whether its policy drops.
     pub drops: bool,
     /// How many packets the policy dropped; absent if it does not count them.
     pub packets: Option<u64>,

@@ -5,7 +5,6 @@ use super::ruleset::{Chain, Rule, Table, Then};
 use crate::NetfilterError;
 use tracer_model::event::{Backend, When};
 
-/// All tables of a namespace.
 #[derive(Debug, Default)]
 pub struct Survey {
     pub tables: Vec<SurveyTable>,

@@ -23,7 +23,6 @@ const AHEAD_S: i64 = 2;
 /// The reasons of the Events to follow.
 const REASONS: [&str; 3] = ["Unhealthy", "FailedCreatePodSandBox", "NetworkNotReady"];
 
-/// One namespace, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Namespace {
     All,
@@ -99,7 +98,6 @@ fn container_of(field_path: &str) -> Option<&str> {
     place.ends_with("ontainers").then_some(name)
 }
 
-/// The Events that were sent.
 #[derive(Debug, Default)]
 pub(crate) struct SentEvents {
     last: BTreeMap<String, (u32, i64)>,

@@ -173,7 +173,6 @@ impl<W: Watched> ResourceFollower<W> {
         }
     }
 
-    /// Takes in one line of a watch.
     fn take(&mut self, line: &[u8], watch: &mut Watch<W>) -> Result<(), Failure> {
         if line.trim_ascii().is_empty() {
             return Ok(());

@@ -58,7 +58,6 @@ impl Pace {
     }
 }
 
-/// A random part of a time.
 pub fn part(time: Duration) -> Duration {
     time.mul_f64(f64::from(random()) / f64::from(u32::MAX))
 }

@@ -20,7 +20,6 @@ const REFUSAL_MAX: usize = 16 << 10;
 /// The selection of objects of a kind.
 #[derive(Clone, Debug)]
 pub(super) struct Scope {
-    /// Only those of this node.
     pub(super) node: String,
     /// Only those of this namespace; absent: of all.
     pub(super) namespace: Option<String>,

@@ -16,9 +16,7 @@ pub(super) struct Document<'a> {
 
 /// What a document gave.
 pub(super) enum Taken {
-    /// It was of the wanted kind.
     Used,
-    /// It was of this other kind.
     Other(Option<String>),
 }
 

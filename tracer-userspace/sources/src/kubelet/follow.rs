@@ -51,7 +51,6 @@ struct Open {
     reader: Box<dyn LogReader + Send>,
 }
 
-/// Reads the lines of an open log.
 pub(super) trait LogReader: Debug {
     /// Reads the new lines; ends early if `take` returns false.
     fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()>;
@@ -246,7 +245,6 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// The lines that are read now.
     fn read(follower: &mut LogFollower) -> Vec<String> {
         let mut lines = Vec::new();
         follower

@@ -10,7 +10,6 @@ use tracer_model::lines::Lines;
 
 /// A longer line is skipped: no line that tracer understands is that long.
 pub(super) const MAX_LINE: usize = 64 << 10;
-/// How many bytes are read at once.
 const CHUNK: usize = 16 << 10;
 /// How many bytes are read before the follower checks for a closed receiver: a file can claim any size. No kubelet
 /// writes as much in a second.

@@ -13,7 +13,6 @@ pub const GUARD: Duration = Duration::from_secs(20);
 pub struct Fake {
     listener: TcpListener,
     pub addr: SocketAddr,
-    /// Requests so far.
     pub requests: usize,
 }
 
@@ -23,7 +22,6 @@ pub struct FakeRequest {
     pub method: String,
     /// Content-Type, where there is a body.
     pub kind: Option<String>,
-    /// Authorization, where there is one.
     pub authorization: Option<String>,
     pub body: Vec<u8>,
     pub path: String,
@@ -108,13 +106,11 @@ impl FakeRequest {
 pub struct Stream(TcpStream);
 
 impl Stream {
-    /// Sends a piece of the answer.
     pub async fn send(&mut self, text: &str) {
         let chunk = format!("{:x}\r\n{text}\r\n", text.len());
         self.0.write_all(chunk.as_bytes()).await.expect("chunk");
     }
 
-    /// Sends a line of a watch.
     pub async fn event(&mut self, kind: &str, object: &str) {
         self.send(&format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")).await;
     }
