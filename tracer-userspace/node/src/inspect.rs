@@ -141,9 +141,11 @@ fn inspect_namespace(
             back.as_ref().map(|entry| entry.state.clone()).filter(NeighbourState::is_unresolved);
         back = back.take_if(|entry| link == Some(entry.state.ifindex) && source == Some(entry.state.addr));
         inspection.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
-        inspection.stray_way_back = peer.and_then(|peer| stray_way_back(inspection, peer));
-        let link = peer.and_then(|_| link_of_pod(inspection));
-        inspection.qdiscs = link.map(|link| qdiscs(netns, link)).unwrap_or_default();
+        if let Some((link, peer)) = link_of_pod(inspection).cloned().zip(peer) {
+            // If the target's address is on another kind of link, such as `lo`, the way back may be any.
+            inspection.stray_way_back = policy::stray_way_back(target, peer, &link);
+            inspection.qdiscs = qdiscs(netns, &link);
+        }
         Sockets::of(listeners, inspection, peer)
     });
     let device = inspection.neighbour.as_ref().map(|entry| entry.ifindex);
@@ -171,12 +173,6 @@ fn wrong_neighbour(entry: &Neighbour, link: u32) -> Option<WrongNeighbour> {
         link: link.state.name,
         link_lladdr: text(own),
     })
-}
-
-/// A way from the target back to the prober that leads away from the target's link. If the target's address is on
-/// another kind of link, such as `lo`, the way back may be any.
-fn stray_way_back(inspection: &Inspection, peer: SocketAddr) -> Option<StrayRoute> {
-    policy::stray_way_back(inspection.target, peer, link_of_pod(inspection)?)
 }
 
 /// A route from the node that leads away from the target's link; `None` if the target's link is not known.

@@ -228,11 +228,7 @@ impl From<Found> for There {
 
 /// Whether the path still leads to this namespace: names are removed, processes end, and the kernel reuses numbers.
 fn is_at(netns: Netns, path: &Path) -> bool {
-    inode(path) == Some(netns)
-}
-
-fn inode(path: &Path) -> Option<Netns> {
-    u32::try_from(fs::metadata(path).ok()?.ino()).ok().map(Netns)
+    fs::metadata(path).is_ok_and(|file| file.ino() == u64::from(netns.0))
 }
 
 /// The result of one search.
