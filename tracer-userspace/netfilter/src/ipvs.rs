@@ -118,8 +118,6 @@ fn endpoint(text: &str) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
-
     use super::*;
     use tracer_model::event::LinkState;
     use tracer_testing::address;
@@ -167,18 +165,5 @@ mod tests {
     fn invalid_lines_are_skipped() {
         let text = "TCP\nTCP  zz:1F90 rr\n  -> \n  -> 0A580004:1F90 Masq 1 0 0\nFWM  00000001 rr\n";
         assert_eq!(parse(text.as_bytes(), &node()).expect("table"), Ports::default());
-    }
-
-    #[test]
-    fn ten_thousand_services_take_milliseconds() {
-        let mut text = String::from("IP Virtual Server version 1.2.1 (size=4096)\n");
-        for n in 0..10_000_u32 {
-            let _ = writeln!(
-                text,
-                "TCP  0A174D81:{:04X} rr \n  -> 0A580004:1F90      Masq    1      0          0         ",
-                n + 20_000
-            );
-        }
-        assert_eq!(parse(text.as_bytes(), &node()).expect("table").0.len(), 10_000);
     }
 }

@@ -11,7 +11,6 @@ use tracer_model::query::{Awaited, TargetQuery};
 const MAX_ADDRESSES: usize = 1024;
 const MAX_OF_ADDRESS: usize = 64;
 
-/// The queries that wait.
 #[derive(Debug, Default)]
 pub struct TargetQueue {
     handshakes: RoundRobin,
@@ -125,14 +124,6 @@ mod tests {
         assert_eq!(queue.pop(false), None, "only handshakes now");
         assert_eq!(taken(&mut queue, true)[..3], [(1, 9000), (2, 80), (1, 9001)]);
         assert!(queue.is_empty());
-    }
-
-    #[test]
-    fn handshakes_of_one_pod_do_not_delay_queries_of_another() {
-        let mut queue = TargetQueue::default();
-        (0..100).for_each(|port| _ = queue.push(query(1, 9000 + port, Awaited::Handshake)));
-        assert!(queue.push(query(2, 80, Awaited::Handshake)));
-        assert_eq!(taken(&mut queue, false)[..2], [(1, 9000), (2, 80)]);
     }
 
     #[test]

@@ -75,7 +75,6 @@ impl Followed {
         Self::start(config(true), pace()).await
     }
 
-    /// Waits for a view.
     async fn until(&mut self, what: &str, is: impl FnMut(&View) -> bool) -> View {
         let view = timeout(GUARD, self.view.wait_for(is)).await;
         view.unwrap_or_else(|_| panic!("never: {what}")).expect("followers").clone()
@@ -158,18 +157,6 @@ async fn changes_that_follow_each_other_are_one_view() {
         assert!(began.elapsed() >= debounce * views, "{views} views after {:?}", began.elapsed());
         count = followed.view.borrow_and_update().pods.len();
     }
-}
-
-#[tokio::test(flavor = "local")]
-async fn a_change_of_nothing_that_is_read_is_not_reported() {
-    let (mut api, mut followed, mut watch) = following(pace()).await;
-    followed.until("complete", View::is_complete).await;
-    followed.view.mark_unchanged();
-    watch.event("MODIFIED", &pod("a", 2, "10.0.0.1")).await;
-    watch.end().await;
-    // It was read, so the next watch begins after it.
-    assert!(api.next().await.has("resourceVersion=2"));
-    assert!(!followed.view.has_changed().expect("followers"));
 }
 
 #[tokio::test(flavor = "local")]

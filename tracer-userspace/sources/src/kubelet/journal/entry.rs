@@ -16,12 +16,10 @@ const FIELD_PREFIX: usize = 32;
 /// How many fields of other senders are remembered.
 const MAX_OTHER_FIELDS: usize = 1024;
 
-/// What an entry is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum JournalEntry {
     /// An entry of another sender.
     OtherFields,
-    /// A message of the kubelet.
     Line(String),
     /// A message of the kubelet that cannot be unpacked.
     Unreadable,

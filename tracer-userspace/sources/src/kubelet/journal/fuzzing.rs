@@ -1,6 +1,8 @@
 //! Fuzz target of the journal's files.
 
+use std::cell::RefCell;
 use std::io;
+use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
 use super::super::follow::LogReader as _;
@@ -8,26 +10,36 @@ use super::Journal;
 use super::entry::MAX_MESSAGE;
 use super::file::ReadAt;
 
-impl ReadAt for &[u8] {
+/// A file that changes while it is read.
+pub(super) type Bytes = Rc<RefCell<Vec<u8>>>;
+
+impl ReadAt for Bytes {
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
-        let rest = usize::try_from(at).ok().and_then(|at| self.get(at..)).unwrap_or_default();
+        let bytes = self.borrow();
+        let rest = usize::try_from(at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
         let count = rest.len().min(into.len());
         into[..count].copy_from_slice(&rest[..count]);
         Ok(count)
     }
 }
 
-/// A file of the systemd journal.
+/// A file of the systemd journal, to which others write between two readings.
 pub fn journal(bytes: &[u8]) {
-    let Ok(mut journal) = Journal::new(bytes, vec!["kubelet".to_owned()], UNIX_EPOCH) else { return };
-    let mut count = 0;
-    for _ in 0..2 {
+    let file = Bytes::new(bytes.to_vec().into());
+    let Ok(mut journal) = Journal::new(file.clone(), vec!["kubelet".to_owned()], UNIX_EPOCH) else { return };
+    let (mut count, mut random) = (0, bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>());
+    for _ in 0..8 {
         let _ = journal.read(&mut |line| {
             count += 1;
             // Lossy UTF-8 can make three bytes of one.
             assert!(line.len() <= 3 * MAX_MESSAGE, "a line of {} bytes", line.len());
             true
         });
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Half of the changes are in the header.
+        let place = (random >> 33) as usize;
+        let at = if place.is_multiple_of(2) { place % bytes.len().min(264) } else { place % bytes.len() };
+        file.borrow_mut()[at] = random as u8;
     }
     // No object is smaller than 16 bytes, and none is read twice.
     assert!(count <= bytes.len() / 16, "{count} lines of {} bytes", bytes.len());

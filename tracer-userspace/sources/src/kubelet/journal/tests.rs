@@ -1,28 +1,17 @@
 //! Two files that journald 252 wrote and archived (`testdata/journal`): one in its compact form, one in the older form.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::time::Duration;
 
-use proptest::prelude::*;
-
 use super::file::Field;
+use super::fuzzing::Bytes;
 use super::*;
 use crate::testing::Scratch;
 
 const COMPACT: &[u8] = include_bytes!("../../../../testdata/journal/compact.journal");
 const REGULAR: &[u8] = include_bytes!("../../../../testdata/journal/regular.journal");
 
-type Bytes = Rc<RefCell<Vec<u8>>>;
-
-impl ReadAt for Bytes {
-    fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
-        self.borrow().as_slice().read_at(into, at)
-    }
-}
-
 fn bytes(of: &[u8]) -> Bytes {
-    Rc::new(RefCell::new(of.to_vec()))
+    Bytes::new(of.to_vec().into())
 }
 
 fn names() -> Vec<String> {
@@ -34,7 +23,6 @@ fn later() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1 << 40)
 }
 
-/// The lines that it has now.
 fn lines(journal: &mut Journal<Bytes>) -> Vec<String> {
     let mut lines = Vec::new();
     journal
@@ -152,45 +140,4 @@ fn a_size_that_cannot_be_is_an_error() {
     assert_eq!(is_object, [true, true, false, false], "its end is a place in a file");
     let is_field = [71, 72].map(|size| Field::read(&field(size), &header, 16, 8).is_ok());
     assert_eq!(is_field, [false, true], "it has its header");
-}
-
-/// Reads as a follower does: again after each change.
-fn survive(mut content: Vec<u8>, changes: &[(usize, u8)]) {
-    let file = bytes(&content);
-    let Ok(mut journal) = Journal::new(file.clone(), names(), UNIX_EPOCH) else { return };
-    let mut count = 0;
-    for (at, value) in changes {
-        let at = at % content.len().max(1);
-        if let Some(byte) = content.get_mut(at) {
-            *byte = *value;
-        }
-        file.borrow_mut().clone_from(&content);
-        let _ = journal.read(&mut |line| {
-            assert!(line.len() <= 3 * (64 << 10));
-            count += 1;
-            true
-        });
-    }
-    // No object is read twice, and none is smaller than 16 bytes.
-    assert!(count <= content.len() / 16, "{count}");
-}
-
-/// A place where a change matters: the header, and after the hash tables.
-fn place() -> impl Strategy<Value = usize> {
-    prop_oneof![0..264_usize, 38_000..50_000_usize, any::<usize>()]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
-    #[test]
-    fn no_change_of_a_file_does_harm(
-        compact in any::<bool>(),
-        changes in prop::collection::vec((place(), any::<u8>()), 1..40),
-        length in prop::option::of(0..50_000_usize),
-    ) {
-        let mut content = if compact { COMPACT } else { REGULAR }.to_vec();
-        content.truncate(length.unwrap_or(usize::MAX));
-        survive(content, &changes);
-    }
 }

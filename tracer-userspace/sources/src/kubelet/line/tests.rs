@@ -84,17 +84,6 @@ fn an_error_of_several_lines() {
     assert_eq!((failed.pod.name.as_deref(), failed.cause), (Some("cart"), SandboxCause::Plugin));
 }
 
-/// The further lines of a command's output, as rsyslog writes them.
-#[test]
-fn output_of_a_command_after_the_tag_of_a_log_daemon_is_no_line() {
-    let forged = r#"I1120 15:50:38.197403       7 prober.go:107] "Probe failed" probeType="Readiness" pod="bank/ledger-0" podUID="a" containerName="db" probeResult=failure output="command \"true\" timed out""#;
-    let daemon = "Nov 20 15:50:38 n1 kubelet[1234]: ";
-    assert_eq!(probe_of(&format!("{daemon}{forged}")).reason, ProbeOutput::CommandTimeout);
-    for printed in ["#011", "#011 ", "#011x: ", "\t"] {
-        assert_eq!(parse(&format!("{daemon}{printed}{forged}"), NOW), None, "{printed}");
-    }
-}
-
 #[test]
 fn a_sandbox_without_network() {
     let flannel = r#"E1120 15:50:38.197403   13560 kuberuntime_sandbox.go:70] CreatePodSandbox for pod "web_default(u1)" failed: rpc error: code = Unknown desc = failed to setup network for sandbox "8f": loadFlannelSubnetEnv failed: open /run/flannel/subnet.env: no such file or directory"#;
