@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use tracer_model::record::{Block, Cause, Section};
-use tracer_terminal::screen::{Screen, unbroken_commands};
+use tracer_terminal::screen::{Screen, unbroken_code};
 use tracer_terminal::typed::nearest;
 
 /// The pages of these causes; without causes, the list of all.
@@ -48,18 +48,18 @@ pub fn page(cause: Cause, screen: Screen) -> String {
     text
 }
 
-/// Removes Markdown's emphasis: a terminal would show the asterisks.
+/// Without Markdown's emphasis: a terminal would show the asterisks.
 fn plain(body: &str) -> String {
-    body.replace("**", "")
+    unbroken_code(&body.replace("**", ""))
 }
 
 /// Commands stand alone on their lines, ready to paste.
 fn print(text: &mut String, screen: Screen, block: &Block) {
     match block {
-        Block::Text(body) => screen.lines(text, "  ", "  ", &unbroken_commands(&plain(body))),
+        Block::Text(body) => screen.lines(text, "  ", "  ", &plain(body)),
         Block::Item(depth, body) => {
             let indent = "  ".repeat(depth + 1);
-            screen.lines(text, &format!("{indent}- "), &format!("{indent}  "), &unbroken_commands(&plain(body)));
+            screen.lines(text, &format!("{indent}- "), &format!("{indent}  "), &plain(body));
         }
         Block::Commands(_, lines) => lines.iter().for_each(|line| {
             let _ = writeln!(text, "      {line}");

@@ -11,29 +11,7 @@ pub const NARROW: usize = 60;
 /// Lines are laid out for at least this many columns.
 const NARROWEST: usize = 20;
 /// Replaces the blanks of a command, so that lines are not broken there.
-const GLUE: char = '\u{a0}';
-/// Programs that a command in a fix can start with.
-const TOOLS: &[&str] = &[
-    "bpftool",
-    "conntrack",
-    "ip",
-    "ip6tables",
-    "ip6tables-legacy",
-    "ip6tables-nft",
-    "iptables",
-    "iptables-legacy",
-    "iptables-nft",
-    "kubectl",
-    "lsns",
-    "nft",
-    "nsenter",
-    "sh",
-    "ss",
-    "sysctl",
-    "tc",
-    "tracepath",
-    "tracer",
-];
+const GLUE: &str = "\u{a0}";
 
 /// The meaning of a piece of text, which gives its colour.
 #[derive(Clone, Copy, Debug)]
@@ -159,43 +137,11 @@ fn is_unsafe(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Protects the commands in a text from line breaks, so that the user can copy them.
-pub fn unbroken_commands(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut command: Option<Open> = None;
-    for word in text.split_inclusive(' ') {
-        let bare = word.trim_end();
-        if command.is_none() && TOOLS.contains(&bare.trim_start_matches(['(', '`'])) {
-            command = Some(Open::default());
-        }
-        command = command.and_then(|open| open.after(bare));
-        let in_command = command.is_some();
-        let glued = in_command && word.ends_with(' ');
-        out.push_str(if glued { bare } else { word });
-        out.extend(glued.then_some(GLUE));
-    }
-    out
-}
-
-/// The quotes and brackets of a command that are still open.
-#[derive(Clone, Copy, Default)]
-struct Open {
-    quoted: bool,
-    /// How many `$(` have no `)` yet.
-    nested: usize,
-}
-
-impl Open {
-    /// The state after a word; `None` if the command ends with this word.
-    fn after(self, word: &str) -> Option<Self> {
-        let quotes = word.matches('\'').count();
-        let (opened, closed) = (word.matches("$(").count(), word.matches(')').count());
-        let next =
-            Self { quoted: self.quoted ^ (quotes % 2 == 1), nested: (self.nested + opened).saturating_sub(closed) };
-        let inside = next.quoted || next.nested > 0 || (word.ends_with(')') && self.nested + opened >= closed);
-        let ends = word.ends_with([';', ',', ':', ')', '`', '.', '?']);
-        (inside || !ends).then_some(next)
-    }
+/// Protects what stands between backticks from line breaks, so that the user can copy commands.
+pub fn unbroken_code(text: &str) -> String {
+    let pieces = text.split('`').zip([false, true].into_iter().cycle());
+    let glued = pieces.map(|(piece, is_code)| if is_code { piece.replace(' ', GLUE) } else { piece.to_owned() });
+    glued.collect::<Vec<_>>().join("`")
 }
 
 #[cfg(test)]
@@ -204,22 +150,11 @@ mod tests {
 
     #[test]
     fn a_command_stays_whole() {
-        let text = "see nft -a list chain inet podpolicy ingress; then ip link set lo up (by hand)";
+        let text = "see `nft -a list chain inet podpolicy ingress`; then `ip link set lo up` (by hand)";
         let mut out = String::new();
-        Screen { colour: false, columns: Some(60) }.row(&mut out, "fix", &unbroken_commands(text));
-        let (first, second) = ("see nft -a list chain inet podpolicy ingress;", "then ip link set lo up (by hand)");
+        Screen { colour: false, columns: Some(60) }.row(&mut out, "fix", &unbroken_code(text));
+        let (first, second) = ("see `nft -a list chain inet podpolicy ingress`;", "then `ip link set lo up` (by hand)");
         assert_eq!(out, format!("  fix      {first}\n           {second}\n"));
-    }
-
-    #[test]
-    fn shell_substitutions_and_quotes_belong_to_the_command() {
-        let glued = |text: &str| unbroken_commands(text).split(' ').map(|it| it.replace(GLUE, " ")).collect::<Vec<_>>();
-        let inner = "nsenter --net=$(find -L /run/netns/* /proc/*/ns/net -inum 2 -print -quit) sh -c 'nft list ruleset; iptables-save -c':";
-        assert_eq!(glued(&format!("{inner} the counter")), [inner, "the", "counter"]);
-        let set = "sh -c 'now=$(sysctl -n a); sysctl -w a=${now:+$now,}1'";
-        assert_eq!(glued(&format!("{set}, and more")), [&format!("{set},"), "and", "more"]);
-        assert_eq!(glued("(ip neigh) is"), ["(ip neigh)", "is"]);
-        assert_eq!(glued("iptables-nft -t filter -vS INPUT; or"), ["iptables-nft -t filter -vS INPUT;", "or"]);
     }
 
     #[test]

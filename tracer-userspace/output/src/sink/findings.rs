@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::pretty::fix_rows;
 use tracer_model::record::{FindingBody, Status};
-use tracer_terminal::screen::{Screen, Style, safe, unbroken_commands};
+use tracer_terminal::screen::{Screen, Style, safe};
 
 /// Columns if the output is no terminal.
 const WIDTH: usize = 120;
@@ -50,7 +50,7 @@ pub(super) fn block(out: &mut String, finding: &FindingBody, screen: Screen) {
     screen.row(out, "why", &finding.why);
     for (word, fix) in [("fix", &finding.remediation), ("persist", &finding.persist)] {
         if let Some(fix) = fix {
-            fix_rows(out, word, &fix.clone().reword(unbroken_commands), None, screen);
+            fix_rows(out, word, fix, None, screen);
         }
     }
 }
