@@ -8,7 +8,6 @@ mod message;
 mod namespace;
 mod overview;
 pub mod pages;
-mod serve;
 mod unknown_variables;
 mod variable;
 
@@ -19,6 +18,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, ColorChoice, FromArgMatches as _, Parser, Subcommand};
 
+use tracer_output::serve::{HEALTH_SOCKET, Serve};
 use tracer_output::sink::DestinationFlags;
 use tracer_terminal::telemetry::Diagnostics;
 use tracer_terminal::typed::{duration, size};
@@ -28,7 +28,6 @@ pub use flags::{
     BtfFlag, CauseFlag, DetailFlags, FileFlag, FilterFlags, KernelFlags, LiveFlags, NodeFlag, OutputFlags, ProberFlag,
     QuietFlag, RecordFlags, RotationFlags, SourceFlags,
 };
-pub use serve::ServeFlags;
 pub use tracer_terminal::typed::Parsed;
 pub use unknown_variables::unknown_variables;
 pub use variable::named_by as named_by_variable;
@@ -59,7 +58,7 @@ pub enum Command {
         #[command(flatten)]
         live: Box<LiveFlags>,
         #[command(flatten)]
-        serve: ServeFlags,
+        serve: Serve,
         #[command(flatten)]
         destinations: DestinationFlags,
     },
@@ -70,7 +69,7 @@ pub enum Command {
         #[arg(long)]
         ready: bool,
         /// Ask on this unix socket: the daemon's --health-socket
-        #[arg(long = "health-socket", visible_alias = "socket", value_name = "PATH", default_value = tracer_output::serve::HEALTH_SOCKET)]
+        #[arg(long = "health-socket", visible_alias = "socket", value_name = "PATH", default_value = HEALTH_SOCKET)]
         socket: PathBuf,
     },
     /// Attach, and also save all observations to FILE, for replay

@@ -3,14 +3,13 @@
 //! hangs.
 
 pub mod ask;
+mod flags;
 mod health;
 mod http;
 mod listen;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
@@ -18,6 +17,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+pub use self::flags::Serve;
 pub use self::health::{Health, Report};
 use self::http::Pages;
 use self::listen::Place;
@@ -27,17 +27,6 @@ use tracer_terminal::error::{self, os_message};
 
 /// The default of `--health-socket`.
 pub const HEALTH_SOCKET: &str = "/run/tracer/health.sock";
-
-/// Where a daemon answers.
-#[derive(Clone, Debug)]
-pub struct Serve {
-    /// `--metrics-listen`.
-    pub metrics: Option<SocketAddr>,
-    /// `--health-socket`.
-    pub health: PathBuf,
-    /// `--metrics-pod-labels`.
-    pub pod_labels: bool,
-}
 
 /// A server that answers until it is dropped.
 #[derive(Debug)]
@@ -52,7 +41,7 @@ pub struct Server {
 /// Starts the server, and gives the metrics to fill. If it cannot listen on an address, it retries.
 #[must_use]
 pub fn start(serve: &Serve, background: &Background) -> (Server, Option<Metrics>) {
-    let (metrics, registry) = serve.metrics.map(|_| Metrics::new(serve.pod_labels)).unzip();
+    let (metrics, registry) = serve.metrics_listen.map(|_| Metrics::new(serve.metrics_pod_labels)).unzip();
     let health = Arc::<Health>::default();
     let (end, ended) = oneshot::channel();
     let (config, state) = (serve.clone(), Arc::clone(&health));
@@ -62,11 +51,12 @@ pub fn start(serve: &Serve, background: &Background) -> (Server, Option<Metrics>
     (Server { health, end: Some(end), running: running.ok() }, metrics)
 }
 
-/// Answers until the server is dropped.
 async fn answer(serve: Serve, health: Arc<Health>, registry: Option<Arc<Registry>>, ended: oneshot::Receiver<()>) {
     let pages = Pages::new(Arc::clone(&health), registry);
     let mut places = JoinSet::new();
-    for place in [Some(Place::Unix(serve.health.clone())), serve.metrics.map(Place::Tcp)].into_iter().flatten() {
+    for place in
+        [Some(Place::Unix(serve.health_socket.clone())), serve.metrics_listen.map(Place::Tcp)].into_iter().flatten()
+    {
         places.spawn_local(listen::serve(place, pages.clone()));
     }
     // Each task serves forever, so a task that ends has panicked.
@@ -76,7 +66,7 @@ async fn answer(serve: Serve, health: Arc<Health>, registry: Option<Arc<Registry
     }
     places.shutdown().await;
     if health.has_socket() {
-        let _ = std::fs::remove_file(&serve.health);
+        let _ = std::fs::remove_file(&serve.health_socket);
     }
 }
 

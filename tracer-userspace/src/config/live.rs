@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{load_options, node_name, readable, records};
-use crate::cli::{LiveFlags, ServeFlags, SourceFlags};
+use crate::cli::{LiveFlags, SourceFlags};
 use crate::pipeline::LiveConfig;
 use tracer_output::serve::Serve;
 use tracer_output::sink::DestinationFlags;
@@ -14,7 +14,7 @@ use tracer_terminal::error::Error;
 /// Only a daemon has the flags in `daemon`.
 pub(super) fn plan(
     mut flags: LiveFlags,
-    daemon: Option<(ServeFlags, DestinationFlags)>,
+    daemon: Option<(Serve, DestinationFlags)>,
     record: Option<PathBuf>,
 ) -> Result<LiveConfig, Error> {
     let (serve, destinations) = daemon.unzip();
@@ -30,11 +30,7 @@ pub(super) fn plan(
         cluster: access.and_then(|access| cluster_sources(access, &sources, pods.pods.is_none(), &node_name)),
         output,
         daemon: serve.is_some(),
-        serve: serve.map(|it| Serve {
-            metrics: it.metrics_listen,
-            health: it.health_socket,
-            pod_labels: it.metrics_pod_labels,
-        }),
+        serve,
         record,
         duration: flags.duration,
         load,

@@ -124,8 +124,8 @@ fn rotation_needs_a_file_and_a_size() {
 #[test]
 fn only_the_daemon_has_endpoints() {
     let serve = live(&["run", "--metrics-listen", "[::1]:9464"]).unwrap().serve.unwrap();
-    assert_eq!(serve.metrics, Some("[::1]:9464".parse().unwrap()));
-    assert_eq!(serve.health, Path::new(tracer_output::serve::HEALTH_SOCKET));
+    assert_eq!(serve.metrics_listen, Some("[::1]:9464".parse().unwrap()));
+    assert_eq!(serve.health_socket, Path::new(tracer_output::serve::HEALTH_SOCKET));
     assert!(live(&["attach"]).unwrap().serve.is_none());
     assert!(live(&["attach", "--metrics-listen", "[::1]:9464"]).is_err());
     assert!(live(&["run", "--metrics-listen", "localhost"]).unwrap_err().contains("localhost:9464"));

@@ -182,7 +182,8 @@ fn lost_events_are_reported_with_their_time() {
 fn a_list_that_cannot_be_read_is_in_the_health_report() {
     let scratch = Scratch::new();
     let (socket, mut config) = (scratch.path("health"), config(&scratch));
-    config.serve = Some(serve::Serve { metrics: None, health: socket.clone(), pod_labels: false });
+    config.serve =
+        Some(serve::Serve { metrics_listen: None, health_socket: socket.clone(), metrics_pod_labels: false });
     config.duration = Some(Duration::from_secs(5));
     let (attached, sender) = attached(vec![], 0);
     let trouble = ListTrouble { list: ListFile::Pods, problem: Some("--pods x: gone".into()) };

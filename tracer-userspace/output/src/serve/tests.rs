@@ -1,5 +1,5 @@
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -17,8 +17,8 @@ fn free_port() -> SocketAddr {
 }
 
 /// The socket is in a directory that is not there yet.
-fn config(scratch: &Scratch, metrics: Option<SocketAddr>) -> Serve {
-    Serve { metrics, health: scratch.path("run/health.sock"), pod_labels: false }
+fn config(scratch: &Scratch, metrics_listen: Option<SocketAddr>) -> Serve {
+    Serve { metrics_listen, health_socket: scratch.path("run/health.sock"), metrics_pod_labels: false }
 }
 
 /// Status line and body.
@@ -62,18 +62,18 @@ fn the_socket_is_private_and_goes_with_the_run() {
     let scratch = Scratch::new();
     let serve = config(&scratch, None);
     // The socket that a killed run left behind.
-    std::fs::create_dir_all(serve.health.parent().unwrap()).unwrap();
-    drop(UnixListener::bind(&serve.health).unwrap());
+    std::fs::create_dir_all(serve.health_socket.parent().unwrap()).unwrap();
+    drop(UnixListener::bind(&serve.health_socket).unwrap());
     let (server, metrics) = started(&serve);
     assert!(metrics.is_none());
-    let (report, line) = soon("an answer", || ask::ask(&serve.health).ok());
+    let (report, line) = soon("an answer", || ask::ask(&serve.health_socket).ok());
     assert!(report.live && !report.ready && line.starts_with("{\"live\":true"), "{line}");
-    assert_eq!(std::fs::metadata(&serve.health).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::metadata(&serve.health_socket).unwrap().permissions().mode() & 0o777, 0o600);
     server.health.ready(1, 0);
-    assert!(ask::ask(&serve.health).unwrap().0.ready);
+    assert!(ask::ask(&serve.health_socket).unwrap().0.ready);
     drop(server);
-    assert!(!serve.health.exists());
-    let error = ask::ask(&serve.health).unwrap_err().to_string();
+    assert!(!serve.health_socket.exists());
+    let error = ask::ask(&serve.health_socket).unwrap_err().to_string();
     assert!(error.contains("no `tracer run` listens there"), "{error}");
 }
 
@@ -86,7 +86,7 @@ fn a_file_that_is_no_socket_is_not_removed() {
     let degraded = soon("a problem", || server.health.report().degraded.pop());
     assert!(degraded.starts_with("health: --health-socket ") && degraded.contains("in use"), "{degraded}");
     drop(server);
-    assert_eq!(std::fs::read(&serve.health).unwrap(), b"mine");
+    assert_eq!(std::fs::read(&serve.health_socket).unwrap(), b"mine");
 }
 
 #[test]
@@ -95,10 +95,11 @@ fn listening_is_retried_until_the_port_is_free() {
     let scratch = Scratch::new();
     let serve = config(&scratch, Some(taken.local_addr().unwrap()));
     let (server, _metrics) = started(&serve);
-    let report = soon("an answer", || ask::ask(&serve.health).ok().map(|(r, _)| r).filter(|r| !r.degraded.is_empty()));
+    let report =
+        soon("an answer", || ask::ask(&serve.health_socket).ok().map(|(r, _)| r).filter(|r| !r.degraded.is_empty()));
     assert!(report.degraded[0].starts_with("metrics: --metrics-listen 127.0.0.1:"), "{report:?}");
     drop(taken);
-    soon("an answer", || get(serve.metrics.unwrap(), "/metrics"));
+    soon("an answer", || get(serve.metrics_listen.unwrap(), "/metrics"));
     assert_eq!(server.health.report().degraded, Vec::<String>::new());
     drop(server);
 }
@@ -121,7 +122,7 @@ fn silent_clients_do_not_block_others() {
     let long = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000));
     let refused = request(address, &long);
     assert!(refused.is_none_or(|(status, _)| status.contains(" 431 ") || status.contains(" 400 ")));
-    assert!(ask::ask(&serve.health).is_ok(), "the limit of clients is per listener");
+    assert!(ask::ask(&serve.health_socket).is_ok(), "the limit of clients is per listener");
     drop((silent, dribbling, server));
 }
 

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
-/// The endpoints of `tracer run`.
-#[derive(Debug, Args)]
+/// Where `tracer run` answers.
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Endpoints")]
-pub struct ServeFlags {
+pub struct Serve {
     /// Serve /metrics (Prometheus), /healthz and /readyz on this address, such as localhost:9464; :9464 is every address [default: no port is open]
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub metrics_listen: Option<SocketAddr>,
@@ -17,7 +17,7 @@ pub struct ServeFlags {
     #[arg(long)]
     pub metrics_pod_labels: bool,
     /// Listen on this unix socket (mode 0600) for `tracer health`
-    #[arg(long, value_name = "PATH", default_value = tracer_output::serve::HEALTH_SOCKET, value_parser = PathBufValueParser::new().try_map(socket))]
+    #[arg(long, value_name = "PATH", default_value = super::HEALTH_SOCKET, value_parser = PathBufValueParser::new().try_map(socket))]
     pub health_socket: PathBuf,
 }
 
