@@ -2,26 +2,25 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the line that failed")]
 
 mod fuzz {
-    pub(crate) mod counted;
     pub(crate) mod mutate;
 }
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use tracer::fuzzing::TARGETS;
 use tracer_bpf::decode::decode;
 use tracer_common::events::{KernelEvent, Kind, WIRE_VERSION};
 
-use fuzz::counted::cost_of;
 use fuzz::mutate::Mutator;
 
 /// An input that takes more processor time than this hangs the event loop.
 const MAX_CPU_MS: u128 = 5_000;
 /// The bytes that a target may allocate for any input.
 const MAX_BYTES: usize = 24 << 20;
-/// The bytes that it may also allocate for each byte of the input.
 const MAX_BYTES_PER_INPUT_BYTE: usize = 256;
 
 /// Defines a test for each target: the number of mutations (`FUZZ_COUNT` overrides it), and folders of seeds other than
@@ -97,7 +96,8 @@ fn find(place: &Path, files: &mut Vec<PathBuf>) {
 /// Keeps an input that fails as a file, so that it can become a seed.
 fn check(name: &str, run: fn(&[u8]), input: &[u8], what: &str) {
     let bounded = || {
-        let (cpu, bytes) = cost_of(|| run(input));
+        let (began, bytes) = (cpu_time(), allocation_counter::measure(|| run(input)).bytes_max as usize);
+        let cpu = cpu_time() - began;
         assert!(cpu.as_millis() < MAX_CPU_MS, "{cpu:?} for {} bytes", input.len());
         assert!(
             bytes < MAX_BYTES + MAX_BYTES_PER_INPUT_BYTE * input.len(),
@@ -111,4 +111,8 @@ fn check(name: &str, run: fn(&[u8]), input: &[u8], what: &str) {
         eprintln!("{name} fails on {what}: see {}", path.display());
         resume_unwind(panic);
     }
+}
+
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock of every kernel").into()
 }

@@ -113,7 +113,6 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Replaces the next decimal number.
     fn change_number(&mut self, input: &mut Vec<u8>, at: usize) {
         let Some(begin) = input[at..].iter().position(u8::is_ascii_digit).map(|offset| at + offset) else { return };
         let length = input[begin..].iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(input.len() - begin);
