@@ -171,7 +171,6 @@ fn filter(flags: &FilterFlags) -> Result<Filter, Error> {
     })
 }
 
-/// `--cause`.
 fn causes(names: &[String]) -> Result<Vec<Cause>, Error> {
     refuse_empty("--cause", names)?;
     names.iter().map(|name| known_cause(name, "--cause")).collect()

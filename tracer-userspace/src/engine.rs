@@ -11,10 +11,8 @@ use tracer_terminal::status_line::Counts;
 /// Fields of the start record that are not in the stream of observations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AtStart {
-    /// Probers that were running.
     #[serde(default)]
     pub prober_pids: Vec<u32>,
-    /// How many pods were known.
     #[serde(default)]
     pub pods: usize,
 }
@@ -33,7 +31,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Connects a new core to this sink.
     pub fn new(sink: Sink, at_start: AtStart, clock: Option<fn() -> u64>) -> Self {
         Self { core: Core::default(), sink, at_start, events: 0, lost_events: 0, decisions: Vec::new(), clock }
     }
@@ -108,7 +105,6 @@ impl Engine {
         self.print();
     }
 
-    /// Emits the `stop` record.
     pub fn stop(&mut self, time_boot_ns: u64, reason: &str) {
         self.sink.stop(time_boot_ns, reason, self.events, self.lost_events);
     }

@@ -28,7 +28,6 @@ use tracer_terminal::error::{Error, chain};
 /// The length of the queue of observations: if it is full, the sources wait for the pipeline.
 const CHANGES: usize = 16;
 
-/// The kernel's events.
 pub struct Kernel {
     loaded: Loaded,
     probers: Vec<String>,
@@ -110,7 +109,6 @@ struct FollowedLog {
     problem: Option<String>,
 }
 
-/// Follows the kubelet's log, if there is one.
 fn follow_log(
     config: &LiveConfig,
     sources: &SourceConfig,
@@ -296,7 +294,6 @@ impl Kernel {
         PortPressure { partial: !take, ..tracer_node::ports::pressure(&counted, window_ns, self.prober_pid) }
     }
 
-    /// Makes a change, and warns of hooks that are missing after it.
     fn warn_of_lost_hooks(&mut self, change: impl FnOnce(&mut Loaded)) {
         let before = self.loaded.status.missing.clone();
         change(&mut self.loaded);
@@ -325,7 +322,6 @@ const fn begins_before(since_boot_ns: u64, observation: &Observation) -> bool {
         && matches!(observation.kind, ObservationKind::Connect(_) | ObservationKind::ConnectFailed(_))
 }
 
-/// The socket that has just bound a port.
 fn bound_socket(observation: &Observation) -> Option<Listen> {
     match &observation.kind {
         ObservationKind::Listen(listen) if listen.bound => Some(listen.clone()),

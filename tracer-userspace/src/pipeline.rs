@@ -166,7 +166,6 @@ fn start(config: &LiveConfig, attached: Start) -> Start {
     }
 }
 
-/// The lists of pods among these observations.
 fn pod_lists(observations: &[ObservationKind]) -> impl DoubleEndedIterator<Item = &[Pod]> {
     observations.iter().filter_map(|kind| match kind {
         ObservationKind::Pods(list) => Some(list.pods.as_slice()),

@@ -32,12 +32,10 @@ const LARGEST: u64 = 1 << 30;
 pub struct Header {
     /// Always `tracer-record`.
     pub format: String,
-    /// Version of the format.
     pub version: u32,
     /// Version of the tracer that wrote it.
     #[serde(default)]
     pub tracer: String,
-    /// Fields of the start record.
     #[serde(flatten)]
     pub at_start: AtStart,
 }
@@ -47,7 +45,6 @@ pub struct Header {
 pub struct End {
     /// Always true.
     pub end: bool,
-    /// How many observations the recording has.
     pub observations: u64,
     /// When the stream ended. A replay decides the open attempts at this time.
     pub time_boot_ns: u64,
@@ -79,7 +76,6 @@ pub fn create(path: &Path) -> Result<File, Error> {
 }
 
 impl<W: Write> Recorder<W> {
-    /// Starts a recording with its header.
     pub fn new(writer: W, name: String, at_start: AtStart) -> Self {
         let writer = Some(BufWriter::with_capacity(1 << 16, writer));
         let mut recorder = Self { writer, buffer: Vec::new(), name, observations: 0, left: LARGEST, failed: false };
@@ -108,7 +104,6 @@ impl<W: Write> Recorder<W> {
         }
     }
 
-    /// Writes the buffer to the file.
     pub fn flush(&mut self) {
         if let Some(Err(error)) = self.writer.as_mut().map(Write::flush) {
             self.fail(&error);

@@ -19,7 +19,6 @@ pub struct ReplayConfig {
     pub output: SinkConfig,
     /// The recording; `-` is stdin.
     pub file: PathBuf,
-    /// Records to compare with.
     pub compare: Option<PathBuf>,
 }
 
@@ -79,7 +78,6 @@ enum Ending {
     Headless(Error),
 }
 
-/// Passes all observations to the engine, and ends the run.
 fn pass(reader: &mut Reader, engine: &mut Engine) -> Ending {
     let ending = feed(reader, engine);
     // Without `start` the time is not known, and no run began.

@@ -7,7 +7,6 @@ use std::process::Output;
 use common::{Scratch, records, refuses, tracer};
 use tracer_testing::{assert_has, assert_starts};
 
-/// The files of a node.
 fn tree(files: &[(&str, &str)]) -> Scratch {
     let root = Scratch::new();
     root.file("etc/hostname", "");
@@ -29,7 +28,6 @@ const HEALTHY: &[(&str, &str)] = &[
     ("sys/class/net/lo/flags", "0x9\n"),
 ];
 
-/// The files of a node that does not forward.
 fn not_forwarding() -> Scratch {
     let mut files = HEALTHY.to_vec();
     files[1].1 = "0\n";

@@ -258,7 +258,6 @@ fn without_privileges_a_check_is_unknown_and_the_exit_code_3() {
     assert_eq!(code, Some(3));
 }
 
-/// A daemon runs the same checks, and emits their findings.
 #[test]
 #[ignore = "needs root"]
 fn a_daemon_emits_findings_about_its_node() {

@@ -92,14 +92,12 @@ impl TestNode {
         self.found(owner).into_iter().map(|(hook, _)| hook).collect()
     }
 
-    /// Runs the fix of each finding.
     fn fix(&self, root: &Root, owner: &str) {
         for (_, fix) in self.found(owner) {
             root.run(&fix.replace("POD_CIDR", PODS).replace("NODE_CIDR", NODES));
         }
     }
 
-    /// The verdict on a connection that fails.
     fn verdict(&self, from: &Netns, to: &str) -> Value {
         let mut command = self.node.command(env!("CARGO_BIN_EXE_tracer"));
         command.args(["attach", "--all-connections", "-o", "json", "--duration", "30s"]);

@@ -54,7 +54,6 @@ impl Container {
         format!("{:032x}{:032x}", std::process::id(), self.number)
     }
 
-    /// The file of one of its cgroups.
     fn file(&self, name: &str) -> Option<PathBuf> {
         self.folders.iter().map(|folder| folder.join(name)).find(|file| file.exists())
     }

@@ -86,7 +86,6 @@ impl Tracer {
         Self { child, start: records.recv().unwrap(), records, stderr }
     }
 
-    /// Whether this hook is attached.
     fn has(&self, hook: &str) -> bool {
         self.start["hooks"].as_array().unwrap().iter().any(|it| it["hook"] == hook)
     }
@@ -115,7 +114,6 @@ impl Tracer {
         assert_eq!(verdict["process"]["pid"], prober.0.id());
     }
 
-    /// Ends tracer, and returns the records that are left.
     fn end(&self) -> Vec<Value> {
         signal(&self.child, Signal::SIGTERM);
         self.records.iter().collect()

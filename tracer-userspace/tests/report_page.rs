@@ -59,7 +59,6 @@ fn look(browser: &str, dir: &Scratch, scheme: u32, pages: &str) -> Value {
     result["paper"].clone()
 }
 
-/// Makes a page out of records.
 fn page(dir: &Scratch, name: &str, records: &[Value]) -> String {
     let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
     let (file, page) = (dir.file(format!("{name}.ndjson"), lines), dir.text(format!("{name}.html")));

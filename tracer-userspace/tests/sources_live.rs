@@ -21,7 +21,6 @@ use tracer_testing::{TestFile, address};
 use common::netns::Netns;
 use common::{Killed, NamedProcess, PATIENCE, Scratch};
 
-/// A process with its own name in its own network namespace.
 struct Namespace(NamedProcess, Netns);
 
 impl Namespace {
@@ -34,7 +33,6 @@ impl Namespace {
         self.0.child.id()
     }
 
-    /// Runs a script inside.
     fn run(&self, script: &str) {
         self.1.run(script);
     }
@@ -292,7 +290,6 @@ async fn a_watch_sends_changes_and_ends_with_its_future() {
     tokio::time::timeout(PATIENCE, end).await.expect("the thread ends with its future");
 }
 
-/// A List of so many pods, as kubectl prints it.
 fn list_of_pods(count: usize) -> String {
     let sample: Value = serde_json::from_str(include_str!("../testdata/kubelet-pods.json")).expect("sample");
     let pod = |n: usize| {

@@ -125,7 +125,6 @@ fn nextest() -> Result<()> {
         .map_err(|error| sh::missing(format!("{error:#}; install cargo-nextest {NEXTEST} or newer")))
 }
 
-/// The packages that are not installed.
 fn absent(packages: &[&str]) -> Result<Vec<String>> {
     let mut query = sh::command("dpkg-query");
     query.args(["--show", "--showformat", "${db:Status-Status} ${Package}\n"]).args(packages);
@@ -136,7 +135,6 @@ fn absent(packages: &[&str]) -> Result<Vec<String>> {
     Ok(packages.iter().filter(|name| !installed.contains(name)).map(|name| (*name).to_owned()).collect())
 }
 
-/// Installs the packages that are missing.
 pub(crate) fn packages(names: &[&str]) -> Result<()> {
     install(&absent(names)?)
 }

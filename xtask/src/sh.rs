@@ -37,13 +37,11 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     error.downcast_ref::<Exit>().map_or(1, |exit| exit.code)
 }
 
-/// The root of the working tree.
 pub(crate) fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here)
 }
 
-/// The target directory of cargo.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }

@@ -23,7 +23,6 @@ pub(crate) fn output(args: &[&str]) -> Result<String> {
     sh::capture(command().args(args))
 }
 
-/// The content of a compressed recording.
 pub(crate) fn unpacked(recording: &Path) -> Result<String> {
     sh::capture(sh::command("gzip").args(["--decompress", "--stdout"]).arg(recording))
 }

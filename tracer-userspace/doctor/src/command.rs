@@ -67,7 +67,6 @@ fn missing_privileges(findings: &[Finding], code: u8) -> Option<String> {
     Some(format!("{} of {} findings are unknown: {names} {are} missing", needs.len(), findings.len()))
 }
 
-/// Makes numbered records of findings.
 fn records(findings: Vec<Finding>, node_name: &str) -> Vec<Record> {
     let now = (clock::boot_ns(), clock::boot_to_wall_ns());
     let bodies = findings.into_iter().map(|finding| Body::Finding(Box::new(finding)));

@@ -46,7 +46,6 @@ pub(super) fn only_v6(view: &View) -> Result<bool, Unread> {
     Ok(read_v4(view)?.is_empty() && view.exists("/proc/net/ipv6_route")? && has_v6(&view.net("ipv6_route")?))
 }
 
-/// The IPv4 default routes.
 pub(super) fn read_v4(view: &View) -> Result<Vec<Route>, Unread> {
     Ok(parse(&view.net("route")?))
 }

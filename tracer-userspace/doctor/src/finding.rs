@@ -89,7 +89,6 @@ impl Fix {
         )
     }
 
-    /// With another text for now.
     #[must_use]
     pub fn reword(mut self, text: impl FnOnce(&str) -> String) -> Self {
         self.now = self.now.reword(text);

@@ -46,7 +46,6 @@ fn check(view: &View) -> Result<Finding, Unread> {
     Ok(judge(&range, &ports, node_ports))
 }
 
-/// The ports that this check wants reserved.
 pub(super) fn to_reserve(view: &View, range: &PortRange) -> Vec<(u16, u16)> {
     let ports = sockets::read(view).map(|lists| listeners(&lists)).unwrap_or_default();
     known(range, &ports).iter().map(|(port, _)| (*port, *port)).collect()

@@ -20,7 +20,6 @@ pub(super) const CHECK: Check = Check {
 
 /// Seconds. After an upgrade a CNI can take 45 s; probes with a smaller budget than this failed (docs/doctor.md).
 const BUDGET_S: u32 = 30;
-/// The check lists at most this many findings.
 const MAX_LISTED: usize = 200;
 
 fn judge(pods: &[Pod]) -> Vec<Finding> {

@@ -33,7 +33,6 @@ pub(super) fn reserve(range: &PortRange, ports: &[(u16, u16)]) -> Fix {
     if ports.contains(&NODE_PORTS) { fix.reword(|text| format!("{text}. {DEFAULT_ONLY}")) } else { fix }
 }
 
-/// The NodePorts of IPVS for which `wanted` is true.
 pub(super) fn of_ipvs(live: &[NodePorts], wanted: impl Fn(&NodePort) -> bool) -> BTreeSet<u16> {
     let tables = live.iter().filter(|table| table.mode == ProxyMode::Ipvs);
     tables.flat_map(|table| &table.ports).filter(|port| wanted(port)).map(|port| port.port).collect()

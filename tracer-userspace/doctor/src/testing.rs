@@ -7,7 +7,6 @@ use super::view::View;
 use super::{Check, Finding, Options};
 use tracer_testing::Scratch;
 
-/// The configuration of flannel.
 pub(super) const FLANNEL: (&str, &str) =
     ("etc/cni/net.d/10-flannel.conflist", r#"{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}"#);
 

@@ -34,7 +34,6 @@ fn attach(view: &View) -> Result<Vec<HookStatus>, EbpfError> {
     Ok(loaded.hook_statuses())
 }
 
-/// The finding where no hook can be attached.
 fn cannot_attach(error: &EbpfError) -> Finding {
     let (draft, observed) = (CHECK.draft(), chain(error));
     let fix = match error {
@@ -83,7 +82,6 @@ fn judge(hooks: &[HookStatus]) -> Finding {
     draft.unknown(Unread { fix, ..unread })
 }
 
-/// The finding where the kernel hides its functions.
 fn judge_hidden(hidden: HiddenFunctions) -> Finding {
     let draft = CHECK.expects("names of the kernel's functions");
     match hidden {
@@ -126,7 +124,6 @@ fn by_text<'a>(
     groups.iter().map(|(text, names)| form(text, &names.join(", "))).collect::<Vec<_>>().join("; ")
 }
 
-/// A hook in the record.
 fn fields(hook: &HookStatus) -> Value {
     let tried = hook.tried.iter().map(|it| json!({"program_type": it.program_type.name(), "reason": it.reason}));
     let mut fields = json!({"hook": hook.row.hook.name(), "tried": tried.collect::<Vec<_>>()});

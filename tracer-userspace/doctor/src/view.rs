@@ -34,7 +34,6 @@ pub struct View {
     files: Result<PathBuf, Unread>,
     /// Why `/proc` below `--root` does not show the node's network.
     other_network: Option<Unread>,
-    /// Whether a prober runs here.
     pub prober: bool,
 }
 
@@ -55,7 +54,6 @@ impl View {
         self.kernel(&format!("/proc/sys/{path}")).map(|text| text.trim().to_owned())
     }
 
-    /// Reads a setting that is a number.
     pub fn number(&self, path: &str) -> Result<u64, Unread> {
         let text = self.sysctl(path)?;
         text.parse().map_err(|_| Unread::new(format!("/proc/sys/{path} holds `{text}`, no number"), ""))
@@ -100,7 +98,6 @@ impl View {
         read(file).map_err(|error| Unread::file(path, &error))
     }
 
-    /// Whether this file exists.
     pub fn exists(&self, path: &str) -> Result<bool, Unread> {
         self.refuse_other_network(path)?;
         let kernel = path.starts_with("/proc/") || path.starts_with("/sys/");

@@ -30,7 +30,6 @@ pub(super) struct Api {
     client: Client,
     /// The URL of the API server, for messages.
     server: String,
-    /// The namespace of the context.
     pub(super) namespace: String,
     patience: Duration,
     /// How many seconds the server's clock is ahead of ours.
@@ -83,7 +82,6 @@ impl Api {
         }
     }
 
-    /// The pods of a workload.
     pub(super) async fn pods_of(&self, resource: &str, namespace: &str, name: &str) -> Result<Vec<Pod>, Problem> {
         let what = format!("{} {namespace}/{name}", resource.trim_end_matches('s'));
         let right = Right { verb: "get", resource: &format!("{resource}.apps"), namespace };
@@ -94,7 +92,6 @@ impl Api {
         self.pods(namespace, &selector.to_string(), None).await
     }
 
-    /// The pods that match a selector, on one node or on all.
     pub(super) async fn pods(&self, namespace: &str, labels: &str, node: Option<&str>) -> Result<Vec<Pod>, Problem> {
         let right = Right { verb: "list", resource: "pods", namespace };
         let node =

@@ -144,7 +144,6 @@ async fn print(
     }
 }
 
-/// The exit code of tracer, if it has ended.
 async fn exit_code(api: &Api, pod: &Pod) -> Result<Option<u8>, Problem> {
     let now = api.pod(&pod.metadata.namespace, &pod.metadata.name).await?;
     let code = now.status.container_statuses.iter().find_map(|it| it.state.terminated.as_ref()).map(|it| it.exit_code);

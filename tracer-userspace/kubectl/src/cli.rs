@@ -221,7 +221,6 @@ fn cause(name: &str) -> Result<Cause, String> {
     })
 }
 
-/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     Pretty,

@@ -15,11 +15,9 @@ pub(super) const LINE_MAX: usize = 1 << 20;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
-    /// Records of our schema.
     pub(super) records: u64,
     /// Lines that begin like a record but are none.
     pub(super) unreadable: u64,
-    /// The first other schema in the log.
     pub(super) other_schema: Option<String>,
     /// Times of the first and the last record.
     pub(super) times: Option<(String, String)>,
@@ -48,7 +46,6 @@ impl Reading {
         Some(head)
     }
 
-    /// The time of the last record.
     pub(super) fn newest(&self) -> Option<Timestamp> {
         self.times.as_ref().and_then(|(_, last)| last.parse().ok())
     }

@@ -11,10 +11,8 @@ pub(super) struct Target {
     pub(super) name: String,
 }
 
-/// The resource of a pod.
 pub(super) const PODS: &str = "pods";
 
-/// The resource of a kind as it is typed.
 fn resource(kind: &str) -> Option<&'static str> {
     if matches!(kind, "pod" | "pods" | "po") {
         return Some(PODS);

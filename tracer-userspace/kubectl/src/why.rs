@@ -52,7 +52,6 @@ pub(super) async fn why(api: &Api, args: &Why, out: &mut dyn Write) -> Result<u8
     failed.map_or(Ok(0), Err)
 }
 
-/// Reads the log of a node and explains these pods.
 async fn of_node(api: &Api, args: &Why, node: &str, pods: Vec<Pod>, out: &mut dyn Write) -> Result<(), Problem> {
     let daemon = daemon::of_node(api, &args.access, node).await?;
     if let Some(warning) = daemon.warning() {

@@ -81,7 +81,6 @@ pub fn index_markdown() -> String {
     text
 }
 
-/// The cause that is nearest to an unknown name.
 pub fn nearest(name: &str) -> Option<&'static str> {
     nearest::nearest(name, Cause::ALL.iter().map(|cause| cause.name()))
 }

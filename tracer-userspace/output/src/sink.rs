@@ -82,7 +82,6 @@ impl Sink {
         })
     }
 
-    /// Keeps the verdicts, for [`Sink::into_kept`].
     pub fn keep_verdicts(&mut self) {
         self.kept = Some(Vec::new());
     }
@@ -202,7 +201,6 @@ impl Sink {
         self.config.until_failure && self.failure_printed
     }
 
-    /// The output that the records are written to.
     pub const fn output(&mut self) -> &mut Output {
         &mut self.output
     }

@@ -18,13 +18,11 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// The next faults are about this file.
     pub(super) fn begin(&mut self, file: &str) {
         file.clone_into(&mut self.file);
         self.lines_of_file = 0;
     }
 
-    /// A line that cannot be read.
     pub(super) fn line(&mut self, number: usize, problem: &str) {
         let text = format!("{}:{number}: {problem}: skipped", self.file);
         self.detail(&text);
@@ -41,7 +39,6 @@ impl Faults {
         Ok(())
     }
 
-    /// A note that is no fault.
     pub(super) fn note(&mut self, number: usize, note: &str) {
         let text = format!("{}:{number}: {note}", self.file);
         self.detail(&text);
@@ -75,7 +72,6 @@ impl Faults {
         Some(if *count > 1 { format!("{first}; {} more like this", count - 1) } else { first.clone() })
     }
 
-    /// Any other fault.
     pub(super) fn fault(&mut self, text: String) {
         self.reported.push(text.clone());
         count(&mut self.faults, text);

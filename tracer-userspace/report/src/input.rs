@@ -74,7 +74,6 @@ fn begin(file: &File) -> Option<i64> {
 /// What is wrong with a line.
 #[derive(Debug)]
 pub(super) enum Problem {
-    /// The line is no record.
     Line(String),
     /// The line is skipped, and this is no fault.
     Note(String),

@@ -68,7 +68,6 @@ impl Collector {
         line::read(line).map(|read| self.tally.push(read, line)).is_ok()
     }
 
-    /// Adds a source of records, and what is missing from it.
     pub fn source(&mut self, name: String, missing: Option<String>) {
         if let Some(missing) = missing {
             self.faults.fault(format!("{name}: {missing}"));
@@ -109,7 +108,6 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     Ok(if incomplete { 2 } else { 0 })
 }
 
-/// The error that no record was found, and why.
 fn no_record(command: &str, names: &[String], faults: &Faults) -> Error {
     let why = faults.line_of_all().map(|line| format!(": {line}")).unwrap_or_default();
     Error::Usage(format!("{command} {}: no record of tracer{why}", names.join(", ")))

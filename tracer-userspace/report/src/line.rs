@@ -11,7 +11,6 @@ use tracer_model::record::{
 };
 use tracer_terminal::error::json_problem;
 
-/// The pod of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodKey {
     pub(crate) node: String,
@@ -33,14 +32,12 @@ impl Group {
     }
 }
 
-/// A line that can be counted.
 pub(super) enum Line<'a> {
     Attempt(Box<Fields<'a>>, i64),
     /// Any other record, and its time in µs.
     Other(Box<Record>, i64),
 }
 
-/// The fields that are counted.
 #[derive(Deserialize)]
 pub struct Fields<'a> {
     #[serde(borrow, default)]
@@ -53,7 +50,6 @@ pub struct Fields<'a> {
     pub seq: u64,
     #[serde(default)]
     pub(super) node_name: String,
-    /// Of a verdict.
     pub verdict: Option<Answer>,
     pub k8s: Option<K8s>,
     pub dst: Option<Endpoint>,
@@ -101,7 +97,6 @@ impl Fields<'_> {
     }
 }
 
-/// Reads a line, or gives what is wrong with it.
 pub(super) fn read(bytes: &[u8]) -> Result<Line<'_>, Problem> {
     let fields: Fields<'_> = serde_json::from_slice(bytes).map_err(|error| problem(bytes, &error))?;
     if fields.schema != SCHEMA {
@@ -125,7 +120,6 @@ struct Head {
     kind: String,
 }
 
-/// The schema that a line names.
 pub(super) fn schema(bytes: &[u8]) -> Option<String> {
     serde_json::from_slice::<Head>(bytes).ok().map(|head| cut(&head.schema))
 }
@@ -137,7 +131,6 @@ fn newer(bytes: &[u8]) -> Option<String> {
     is_newer.then(|| format!("a record of type `{}`, which this tracer does not know: skipped", cut(&kind)))
 }
 
-/// Reads every field of a record.
 pub(super) fn whole(bytes: &[u8]) -> Result<Record, Problem> {
     serde_json::from_slice(bytes).map_err(|error| problem(bytes, &error))
 }

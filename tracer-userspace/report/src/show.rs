@@ -54,7 +54,6 @@ struct Shown {
     records: u64,
 }
 
-/// The records of a node.
 #[derive(Default)]
 struct Node {
     pretty: Pretty,
@@ -74,7 +73,6 @@ impl Shown {
         Ok(Self { config: config.clone(), output, nodes: BTreeMap::new(), last: String::new(), records: 0 })
     }
 
-    /// Shows a line of a file.
     fn take(&mut self, file: &str, number: usize, line: &[u8]) -> Result<(), Problem> {
         match (line::schema(line), line::whole(line)) {
             (Some(other), _) if other != SCHEMA && other.starts_with("tracer/") => {

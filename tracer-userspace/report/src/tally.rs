@@ -38,9 +38,7 @@ pub(crate) struct Run {
 pub(crate) struct Tally {
     /// The time in view.
     pub(crate) scale: Scale,
-    /// Counts by pod and cause.
     pub(crate) pods: Pods,
-    /// Events of the nodes.
     pub(crate) events: Events,
     /// Times in which events were lost.
     pub(crate) losses: Losses,
@@ -49,9 +47,7 @@ pub(crate) struct Tally {
     /// Findings that there was no room for.
     pub(crate) findings_left_out: u64,
     pub(crate) runs: Ends<Run, RUNS>,
-    /// Attempts that have an `attempt` record.
     pub(crate) attempts_by_record: u64,
-    /// Attempts that `stop` records count.
     pub(crate) attempts_by_stop: u64,
     pub(crate) stops: u64,
     /// Verdicts that were replaced by later ones.

@@ -49,7 +49,6 @@ impl Target {
         Ok(Self::File(path.to_owned()))
     }
 
-    /// Writes the page.
     pub(super) fn write(&self, page: &str) -> Result<(), Error> {
         match self {
             Self::Stdout => error::print(&mut io::stdout(), page.as_bytes()),

@@ -14,7 +14,6 @@ pub(super) fn verdict(seq: u64, cause: &str, pod: &str, revises: Option<u64>) ->
     )
 }
 
-/// An attempt with this outcome.
 pub(super) fn attempt(seq: u64, pod: &str, outcome: &str) -> String {
     format!(
         r#"{{"schema":"tracer/1","type":"attempt","time":"{TIME}","time_boot_ns":1,"seq":{seq},"node_name":"n1","subject":"probe","outcome":"{outcome}","k8s":{{"namespace":"shop","pod_name":"{pod}"}},"dst":{{"addr":"10.0.0.1","port":80}},"process":{{"pid":1,"comm":"kubelet"}},"phases_ms":{{}}}}"#

@@ -20,7 +20,6 @@ const EXAMPLES: &str = "Examples:
 `tracer COMMAND --help` lists the flags and examples of a command.
 ";
 
-/// The groups of commands, each command with its description.
 pub(super) fn groups(command: &Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {

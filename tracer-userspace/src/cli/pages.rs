@@ -8,7 +8,6 @@ use super::definition;
 use tracer_model::record::Cause;
 use tracer_terminal::error::Error;
 
-/// All commands, with the arguments that clap adds.
 fn commands() -> Command {
     let mut command = definition::of_everything();
     command.build();

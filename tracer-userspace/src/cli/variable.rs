@@ -31,7 +31,6 @@ fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
-/// The name of the flag with which a text begins.
 fn leading_flag(text: &str) -> Option<&str> {
     let rest = text.strip_prefix("--")?;
     let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(rest.len());

@@ -10,7 +10,6 @@ use tracer_model::event::{Actor, Netns, Observation, ObservationKind, is_kubelet
 use tracer_model::recent::Recent;
 use tracer_sources::{Prober, procfs};
 
-/// How many processes are remembered.
 const MAX_KNOWN: usize = 256;
 /// How many namespaces and cgroups of kubelets are remembered: a machine may run several nodes.
 const MAX_NODES: usize = 64;
@@ -26,7 +25,6 @@ pub(super) struct OtherProcesses {
     found: BTreeSet<u64>,
     /// Cgroups of the kubelets outside of pods. These are never skipped.
     of_kubelets: BTreeSet<u64>,
-    /// Whether connections of all processes are reported, too.
     all_connections: bool,
     runs_in_pod: fn(u32) -> Option<bool>,
 }

@@ -17,16 +17,12 @@ pub struct LiveConfig {
     pub daemon: bool,
     /// The endpoints of the daemon; other commands have none.
     pub serve: Option<Serve>,
-    /// `record FILE`.
     pub record: Option<PathBuf>,
     /// End after this time.
     pub duration: Option<Duration>,
     pub load: LoadOptions,
-    /// `--pods`.
     pub pods: Option<PathBuf>,
-    /// `--services`.
     pub services: Option<PathBuf>,
-    /// `--kubelet-log`.
     pub kubelet_log: Option<NamedLog>,
     /// Absent if the cluster API is not used.
     pub cluster: Option<ClusterConfig>,

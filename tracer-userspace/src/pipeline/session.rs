@@ -42,7 +42,6 @@ pub(super) struct Session<S> {
     events: S,
     changes: mpsc::Receiver<ObservationKind>,
     changes_open: bool,
-    /// The part outside of the pipeline that panicked.
     panicked: Option<&'static str>,
     engine: Engine,
     recorder: Option<Recorder<File>>,

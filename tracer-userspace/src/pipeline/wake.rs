@@ -30,12 +30,10 @@ pub(super) enum Wake {
     Ports,
     Draw,
     Request(Request),
-    /// This part outside of the pipeline panicked.
     Panicked(&'static str),
     Over,
 }
 
-/// The timers of the loop.
 pub(super) struct Timers {
     alarm: Alarm,
     read: Interval,

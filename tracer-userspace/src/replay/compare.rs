@@ -48,7 +48,6 @@ impl Expected {
         Ok(Self { path: path.to_owned(), verdicts })
     }
 
-    /// Describes the first difference of this run.
     pub(super) fn first_difference(&self, records: &[Record]) -> Option<String> {
         let file = self.path.display();
         let ours = records.iter().map(|record| serde_json::from_slice(&ndjson::line(record)).unwrap_or_default());

@@ -71,7 +71,6 @@ impl Reader {
         self.last_time_boot_ns
     }
 
-    /// A problem with the current line.
     pub(super) fn error(&self, problem: impl Into<String>) -> Error {
         Error::Input { file: self.name.clone(), line: self.line, problem: problem.into() }
     }

@@ -37,7 +37,6 @@ pub enum Error {
         /// What is wrong, and what to do.
         problem: String,
     },
-    /// A second daemon on this node.
     #[error("another `tracer run`{} has this node ({held}): stop it first; `tracer attach` and `tracer record` work beside it", pid_text(*.pid))]
     SecondInstance {
         /// Its process id, if known.

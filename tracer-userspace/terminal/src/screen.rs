@@ -103,7 +103,6 @@ impl Screen {
         self.row_after(out, word, "", text);
     }
 
-    /// A row with another column before the text.
     pub fn row_after(self, out: &mut String, word: &str, column: &str, text: &str) {
         let text = safe(text);
         if self.is_narrow() {

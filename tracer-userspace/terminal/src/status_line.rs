@@ -13,7 +13,6 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::screen::{columns, is_quiet};
 
-/// How often the line is drawn.
 pub const PERIOD: Duration = Duration::from_millis(250);
 /// Goes to the first column and clears the line.
 const ERASE: &str = "\r\u{1b}[K";
@@ -25,20 +24,16 @@ static DRAWN: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Attempts that ended.
     pub attempts: u64,
-    /// Attempts that failed.
     pub failed: u64,
     /// Verdicts that were printed and not revised.
     pub verdicts: u64,
-    /// Events that were lost.
     pub lost: u64,
 }
 
 /// The status line. Dropping it erases it.
 #[derive(Debug)]
 pub struct StatusLine {
-    /// The text that was drawn last.
     text: String,
 }
 
@@ -77,7 +72,6 @@ impl Drop for StatusLine {
     }
 }
 
-/// Whether the line is on the terminal now.
 pub fn is_drawn() -> bool {
     DRAWN.load(Ordering::Relaxed)
 }

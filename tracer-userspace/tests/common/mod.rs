@@ -101,7 +101,6 @@ pub(crate) fn verdict(seq: u64, node: &str, pod: &str, cause: &str) -> Value {
     })
 }
 
-/// The records of a tracer that runs, as it prints them.
 pub(crate) fn printed(tracer: &mut Child) -> Receiver<Value> {
     let lines = BufReader::new(tracer.stdout.take().unwrap()).lines().map_while(Result::ok);
     let (sender, records) = channel();
@@ -111,7 +110,6 @@ pub(crate) fn printed(tracer: &mut Child) -> Receiver<Value> {
     records
 }
 
-/// The next record of this type.
 pub(crate) fn next(records: &Receiver<Value>, kind: &str) -> Value {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -176,7 +174,6 @@ pub(crate) fn recording() -> String {
     recording_of(&observations(), END)
 }
 
-/// A recording of these observations.
 pub(crate) fn recording_of(observations: &[Observation], end: &str) -> String {
     let lines: Vec<_> = observations.iter().map(|o| serde_json::to_string(o).unwrap()).collect();
     format!("{HEADER}\n{}\n{end}\n", lines.join("\n"))

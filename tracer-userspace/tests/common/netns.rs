@@ -26,17 +26,14 @@ impl Netns {
         self.inside.command(program)
     }
 
-    /// Runs a script inside.
     pub(crate) fn run(&self, script: &str) {
         self.inside.run("sh", &["-e"], script).expect("a script that works");
     }
 
-    /// Runs `work` on a thread inside.
     pub(crate) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.inside.enter(|| Ok(work())).expect("the namespace")
     }
 
-    /// Listens until the listener is dropped.
     pub(crate) fn listen(&self, address: &str) -> TcpListener {
         self.within(|| TcpListener::bind(address).expect("a listener"))
     }

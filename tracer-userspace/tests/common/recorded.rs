@@ -31,7 +31,6 @@ impl Recording {
         self.replayed(Format::Pretty, columns)
     }
 
-    /// The observations of the recording.
     pub(crate) fn observations(&self) -> String {
         fs::read_to_string(self.uncompressed(&Scratch::new())).unwrap()
     }
@@ -77,7 +76,6 @@ pub(crate) fn fixtures() -> Vec<Recording> {
     fixtures
 }
 
-/// All recordings of scenarios on kernels.
 pub(crate) fn of_kernels() -> Vec<Recording> {
     below(&place().join("recordings"), ".ndjson.gz")
 }
@@ -114,7 +112,6 @@ pub(crate) fn with_each<T: Send>(recordings: &[Recording], work: impl Fn(&Record
     })
 }
 
-/// A record as JSON.
 pub(crate) fn parsed(record: &str) -> Value {
     serde_json::from_str(record).unwrap()
 }

@@ -85,7 +85,6 @@ impl Root {
         self.command(script).spawn().expect("nsenter")
     }
 
-    /// Runs a script, and returns its output.
     pub(crate) fn run(&self, script: &str) -> String {
         let output = self.command(script).output().expect("nsenter");
         let reported = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();

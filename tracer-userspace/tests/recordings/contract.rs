@@ -8,7 +8,6 @@ use tracer_model::record::Record;
 
 const FIRST: [&str; 6] = ["schema", "type", "time", "time_boot_ns", "seq", "node_name"];
 
-/// Checks the records of one run.
 #[track_caller]
 pub(crate) fn check(lines: &[String], run: &str) {
     let mut printed = BTreeSet::new();

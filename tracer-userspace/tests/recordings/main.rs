@@ -29,7 +29,6 @@ const WITH_A_KUBELET: &str = "kubelet-1.36";
 /// A scenario without a cause, but its first attempt fails.
 const FAILS_FIRST: &str = "fault_address_reused_healthy";
 
-/// A recording, and the records of its replay.
 struct Replay {
     name: String,
     lines: Vec<String>,
@@ -56,7 +55,6 @@ impl Replay {
     }
 }
 
-/// The fixtures, and the recordings of the kernels.
 struct Replays {
     fixtures: Vec<Replay>,
     kernels: Vec<Replay>,

@@ -38,7 +38,6 @@ pub(super) fn page() -> Result<String> {
     Ok(TEXT.to_owned() + &table(&columns.into_values().chain([fixtures]).collect::<Vec<_>>()))
 }
 
-/// The snapshots of a folder, by name.
 fn snapshots(folder: &str) -> Result<BTreeMap<String, String>> {
     let folder = sh::root().join("tracer-userspace/tests/snapshots").join(folder);
     let mut texts = BTreeMap::new();

@@ -3,11 +3,9 @@
 use serde_json::{Value, json};
 
 pub(super) struct Case {
-    /// Name of the pod.
     pub(super) name: &'static str,
     server: Server,
     handler: Handler,
-    /// How the node breaks the path to the pod.
     pub(super) path: Path,
     /// tracer must report one of these causes.
     pub(super) causes: &'static [&'static str],

@@ -25,7 +25,6 @@ impl Drop for BrokenPaths {
     }
 }
 
-/// Breaks the path of each case that wants it.
 pub(super) fn break_paths(cases: &[&Case], addresses: &BTreeMap<String, String>) -> Result<BrokenPaths> {
     let mut made = BrokenPaths { routes: Vec::new() };
     let mut rules = String::new();

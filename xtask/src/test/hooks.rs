@@ -13,7 +13,6 @@ use crate::sh;
 /// The line in the table.
 const LINE: &str = "(hooks: none refused by the verifier)";
 
-/// The command that writes its records to this file.
 pub(super) fn command(records: &Path) -> Vec<String> {
     let words = ["doctor", "--check", "tracer_hooks", "-o", "json", "--output-file"].map(str::to_owned);
     let [tracer, records] = [&sh::debug_bin("tracer"), records].map(|path| path.display().to_string());

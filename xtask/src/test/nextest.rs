@@ -13,7 +13,6 @@ const PROFILE: &str = "ci";
 /// The path of the results: below the root, also with another target directory (nextest's `store.dir`).
 const JUNIT: &str = "target/nextest/ci/junit.xml";
 
-/// Runs the tests, and counts the results.
 pub(super) fn run(report: &mut Report) -> Result<()> {
     let root = nix::unistd::geteuid().is_root();
     let junit = sh::root().join(JUNIT);
@@ -42,7 +41,6 @@ fn nextest(words: &[&str]) -> std::process::Command {
     command
 }
 
-/// Counts the results in a JUnit file of nextest.
 fn count(junit: &str, report: &mut Report) {
     let failed = regex("<(?:failure|error)[ >]").find_iter(junit).count();
     report.failed += failed;

@@ -14,7 +14,6 @@ use crate::vm::{HUNG, Place};
 /// The exit code of coreutils' `timeout` if it has killed the command.
 const TIMED_OUT: i32 = 124;
 
-/// The scenarios that one kernel runs.
 pub(super) struct Scenarios<'a> {
     pub(super) place: Place,
     /// A value of `scenarios --suite`.
@@ -79,7 +78,6 @@ impl Scenarios<'_> {
         Ok((code, rows))
     }
 
-    /// The folder for the recordings of the scenarios.
     fn records(&self) -> Result<Option<PathBuf>> {
         self.args.record.then(|| Ok(self.place.directory()?.join("recordings"))).transpose()
     }

@@ -24,7 +24,6 @@ pub(crate) struct Job {
     pub(crate) release: &'static Release,
     /// Programs and their arguments. The exit code is that of the last one.
     pub(crate) commands: Vec<Vec<String>>,
-    /// Their working directory.
     pub(crate) directory: PathBuf,
     /// Time limit of each command. The machine is killed a little later.
     pub(crate) limit: Duration,

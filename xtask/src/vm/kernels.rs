@@ -12,7 +12,6 @@ use crate::sh;
 /// A kernel that tests run under.
 #[derive(Debug)]
 pub(crate) struct Release {
-    /// Its name in this project.
     pub(crate) name: &'static str,
     /// The suite of Debian that has it.
     pub(crate) suite: &'static str,
@@ -84,7 +83,6 @@ pub(crate) fn cache(what: &str) -> Result<PathBuf> {
     Ok(cache.join(what))
 }
 
-/// The kernel of a release, if it was fetched.
 pub(crate) fn cached(release: &Release) -> Result<Option<Kernel>> {
     let tree = cache("kernels")?.join(release.kept);
     let Ok(version) = fs::read_to_string(tree.join("VERSION")) else { return Ok(None) };

@@ -35,7 +35,6 @@ impl Place {
         Ok(place)
     }
 
-    /// The heading of its column in a table.
     pub(crate) fn heading(self) -> Result<String> {
         Ok(self.kernel()? + if matches!(self, Self::Here) { " (here)" } else { "" })
     }

@@ -8,7 +8,6 @@ fn made() -> Value {
     json!({"metadata": {"namespace": "kube-system", "name": "tracer-attach-x"}})
 }
 
-/// The pod, with its container in this state.
 fn pod(phase: &str, state: Value) -> Reply {
     let mut pod = made();
     pod["status"] = json!({"phase": phase, "containerStatuses": [{"name": "tracer", "state": state}]});

@@ -15,14 +15,12 @@ use tracer_terminal::screen::{Screen, Style};
 
 /// How many culprits, workloads and nodes of a cause are named.
 const NAMED: usize = 3;
-/// How many nodes are named in a warning.
 const NAMED_NODES: usize = 10;
 
 /// Which nodes are on the page.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     pub(crate) answered: u64,
-    /// Those among them without a record in their log.
     pub(crate) without_records: Vec<String>,
     /// Nodes where tracer's pod is not ready, and why: ` (CrashLoopBackOff)`.
     pub(crate) not_ready: Vec<(String, String)>,

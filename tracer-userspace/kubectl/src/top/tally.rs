@@ -21,7 +21,6 @@ const WORKLOADS: usize = 4096;
 /// Pods of one node and group that are counted: tracer is designed for nodes with 250 pods.
 const PODS: usize = 4096;
 
-/// A workload with its namespace.
 pub(crate) type Owner = (String, Workload);
 
 struct Open {

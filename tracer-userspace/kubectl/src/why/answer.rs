@@ -102,7 +102,6 @@ fn is_recent(failure: &Failure, now: Timestamp) -> bool {
     age.is_ok_and(|age| age <= RECENT_S.max(3 * period))
 }
 
-/// The state of the pod by the API.
 fn state(pod: &Pod) -> String {
     match pod.status.phase.as_str() {
         _ if pod.metadata.deletion_timestamp.is_some() => "is being deleted".into(),

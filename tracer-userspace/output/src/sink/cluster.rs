@@ -73,7 +73,6 @@ pub struct ClusterOutput {
     pub node_name: String,
     /// Events on pods.
     pub explain: bool,
-    /// The node's condition.
     pub condition: bool,
 }
 

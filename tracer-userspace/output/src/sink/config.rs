@@ -17,10 +17,8 @@ pub struct SinkConfig {
     pub colour: bool,
     /// Columns of the pretty format if the output is no terminal.
     pub columns: Option<usize>,
-    /// `--output-file`.
     pub file: Option<PathBuf>,
     pub filter: Filter,
-    /// Print attempts, too.
     pub attempts: bool,
     /// Print the port usage of a healthy node, too.
     pub verbose: bool,
@@ -43,7 +41,6 @@ impl SinkConfig {
     }
 }
 
-/// Format of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.

@@ -25,7 +25,6 @@ impl DestinationFlags {
     }
 }
 
-/// The destinations of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Destinations {
     pub cluster: Option<ClusterOutput>,
@@ -33,7 +32,6 @@ pub struct Destinations {
 }
 
 impl Destinations {
-    /// Starts them for this sink.
     pub fn start(&self, sink: &mut Sink, services: &Background, api: &Background) -> Result<(), Error> {
         if let Some(to) = self.otlp.clone() {
             sink.add(OtlpSink::start(to, services)?);

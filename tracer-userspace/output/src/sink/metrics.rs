@@ -35,7 +35,6 @@ const LATENCY: [f64; 11] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HookCount {
     pub hook: &'static str,
-    /// Whether a program is attached now.
     pub attached: bool,
     pub events: u64,
     /// Runs of its programs and the seconds they took; absent where the kernel does not count them
@@ -173,7 +172,6 @@ impl Metrics {
     }
 }
 
-/// Registers a metric, and gives it to be counted in.
 fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric

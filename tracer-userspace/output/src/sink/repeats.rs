@@ -25,7 +25,6 @@ pub(super) struct Repeats {
     due: Option<u64>,
 }
 
-/// A series of identical verdicts.
 #[derive(Debug)]
 struct Series {
     began: u64,
@@ -125,7 +124,6 @@ impl Repeats {
         in_order(released)
     }
 
-    /// Releases all groups at the end of the run.
     pub(super) fn release_all(&mut self) -> Vec<HeldVerdicts> {
         self.due = None;
         in_order(std::mem::take(&mut self.series).into_values().filter_map(|series| series.held).collect())

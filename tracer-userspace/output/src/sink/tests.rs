@@ -111,11 +111,9 @@ pub(crate) fn attempt(subject: Subject, outcome: Outcome) -> Body {
     }))
 }
 
-/// What a sink writes to its file.
 struct Written(Scratch);
 
 impl Written {
-    /// A sink with this configuration, and its file.
     fn by(edit: impl FnOnce(&mut SinkConfig)) -> (Sink, Self) {
         let written = Self(Scratch::new());
         let mut config = SinkConfig::new(Format::Ndjson, Some(written.0.path("out")));
@@ -132,7 +130,6 @@ impl Written {
     }
 }
 
-/// The records that a sink writes for these decisions.
 fn printed(edit: impl FnOnce(&mut SinkConfig), decisions: Vec<Decision>) -> Vec<serde_json::Value> {
     let (mut sink, written) = Written::by(edit);
     sink.boot_to_wall_ns = 1_700_000_000_000_000_000;

@@ -28,7 +28,6 @@ pub(super) struct CauseDetails {
 /// Causes that the table at the top shows; the others are folded.
 const TOP: usize = 8;
 
-/// The details of all causes, in their order.
 pub(super) fn details(view: &View) -> Vec<CauseDetails> {
     (0..view.groups.len()).map(|place| collect_details(view, place)).collect()
 }
@@ -143,7 +142,6 @@ fn shown(block: &Block) -> Markup {
     }
 }
 
-/// The name of the pod, or the number of pods.
 fn pod_or_count(view: &View, place: usize, group: &GroupView) -> Markup {
     let only = if group.pods == 1 { view.cells(place).next() } else { None };
     html! {
@@ -213,7 +211,6 @@ fn evidence(view: &View, place: usize) -> Markup {
     }
 }
 
-/// Collects the details of a cause from its kept verdicts.
 fn collect_details(view: &View, place: usize) -> CauseDetails {
     let (mut fixes, mut culprits): (BTreeMap<Remediation, _>, BTreeMap<String, _>) = Default::default();
     let mut why = None;

@@ -135,7 +135,6 @@ fn finding(view: &View, node: &str, found: &FindingBody) -> Markup {
     }
 }
 
-/// What the page was made of.
 pub(super) fn sources(view: &View, names: &[String]) -> Markup {
     html! {
         section #sources aria-labelledby="sources-title" {

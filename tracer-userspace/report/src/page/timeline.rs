@@ -87,7 +87,6 @@ fn band(from: &str, to: &str) -> Markup {
     html! { rect.loss x=(from) width=(width) y="0" height="100%" {} }
 }
 
-/// The lane of a kind of node events.
 fn events(view: &View, kind: &str, columns: &[(i64, u64)]) -> Markup {
     let axis = &view.axis;
     html! {
@@ -170,7 +169,6 @@ fn bar(view: &View, cause: &str, column: i64, n: u64, most: u64) -> Markup {
     }
 }
 
-/// Describes a lane as text.
 fn describe(view: &View, what: &str, columns: &[(i64, u64)]) -> String {
     let total: u64 = columns.iter().map(|&(_, n)| n).sum();
     let time = |column: Option<&(i64, u64)>| {

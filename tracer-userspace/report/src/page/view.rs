@@ -37,7 +37,6 @@ pub(super) struct GroupView {
     pub(super) group: Group,
     /// Verdicts that are not revised.
     pub(super) count: u64,
-    /// Pods with this cause.
     pub(super) pods: u64,
     pub(super) confidences: [u64; 3],
     pub(super) span: (i64, i64),

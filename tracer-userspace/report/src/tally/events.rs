@@ -15,7 +15,6 @@ const GAPS: usize = 512;
 /// The port usage of a node, which comes once a minute. Only the newest of each node is kept.
 const PORT_PRESSURE: &str = "port_pressure";
 
-/// An event of a node.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) node: String,
@@ -27,7 +26,6 @@ pub(crate) struct Event {
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pub(crate) kept: Ends<Event, KEPT>,
-    /// When events happened, by kind.
     pub(crate) series: BTreeMap<String, Series>,
     /// The newest port usage of each node.
     pub(crate) ports: BTreeMap<String, Event>,

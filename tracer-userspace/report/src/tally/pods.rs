@@ -35,7 +35,6 @@ pub(crate) struct Lane {
     pub(crate) last: Option<Rc<Example>>,
 }
 
-/// The attempts of a pod, by outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Pod {
     /// Attempts that succeeded.
@@ -56,7 +55,6 @@ pub(crate) struct Counted {
     confidence: Confidence,
 }
 
-/// A verdict to be counted.
 pub(super) struct CountedVerdict<'a> {
     pub(super) us: i64,
     /// How many verdicts the record stands for.

@@ -49,13 +49,11 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// Adds `count` at this moment.
     pub(crate) fn add(&mut self, us: i64, count: u64, scale: &Scale) {
         self.coarsen(scale.shift);
         *self.counts.entry(us >> self.shift).or_default() += count;
     }
 
-    /// Takes one away at this moment.
     pub(crate) fn take(&mut self, us: i64, scale: &Scale) {
         self.coarsen(scale.shift);
         let column = us >> self.shift;

@@ -109,7 +109,6 @@ pub(super) struct Keeper {
     outage: Outage,
     /// The condition that was written last, and when.
     written: Option<(Condition, Instant)>,
-    /// Since when the condition has its status.
     since: Timestamp,
     /// When to write for the first time. It is spread, so that nodes that start together do not write together.
     first: Instant,

@@ -13,7 +13,6 @@ pub(super) enum Answer {
     Done,
     /// There is no such object, or no such namespace.
     Missing,
-    /// An object of this name exists already.
     Exists,
     /// The API will never accept this request.
     Never(Failure),

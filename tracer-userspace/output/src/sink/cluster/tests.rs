@@ -239,7 +239,6 @@ fn a_full_queue_drops_and_counts_without_blocking() {
     assert_eq!((sink.take_dropped(), sink.take_dropped(), sink.dropped()), (3, 0, 3));
 }
 
-/// The condition that is written.
 async fn condition(api: &mut Fake) -> (FakeRequest, String, String) {
     let asked = api.next().await;
     assert_eq!((asked.method.as_str(), asked.path.as_str()), ("PATCH", STATUS));

@@ -2,7 +2,6 @@ use super::*;
 use crate::sink::tests::{attempt, decided, k8s, verdict, verdict_body};
 use tracer_model::record::{Cause, LossBody, Subject};
 
-/// The value of a series, by the text before it.
 #[track_caller]
 fn value(text: &str, series: &str) -> String {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -77,7 +76,6 @@ fn metrics_without_a_value_are_zero_or_absent() {
     assert_eq!(value(&now, r#"tracer_sink_dropped_total{sink="stdout"}"#), "4");
 }
 
-/// A verdict about the pod of this name.
 fn about(pod: &str) -> Body {
     let k8s = Some(K8s { pod_name: Some(pod.into()), ..k8s() });
     Body::Verdict(Box::new(VerdictBody { k8s, ..verdict_body(Cause::ConnectionRefused) }))

@@ -29,7 +29,6 @@ use tracer_terminal::error;
 const BATCH: usize = 512;
 /// How long the first record of a request waits for others.
 const LINGER: Duration = Duration::from_secs(1);
-/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The first wait after a failure, and the longest.
 const WAITS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];

@@ -65,7 +65,6 @@ impl Output {
     }
 }
 
-/// Whether the open file still has this name.
 fn is_same_file(path: &Path, open: &File) -> io::Result<bool> {
     let open = open.metadata()?;
     match fs::symlink_metadata(path) {

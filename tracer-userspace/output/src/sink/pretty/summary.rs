@@ -27,7 +27,6 @@ pub(super) struct Summary {
     reported: Recent<u64, (BlockKey, Confidence), REMEMBERED>,
 }
 
-/// The verdicts of one block.
 #[derive(Debug, Default)]
 struct CauseBlock {
     count: u64,
@@ -154,7 +153,6 @@ impl CauseBlock {
         self.confidences.iter().rev().filter(|(_, count)| **count > 0)
     }
 
-    /// The style of the strongest confidence.
     fn style(&self) -> Style {
         style_of(self.confidences().next().map_or(Confidence::Possible, |(confidence, _)| *confidence))
     }

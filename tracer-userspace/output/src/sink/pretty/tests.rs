@@ -9,7 +9,6 @@ fn text(body: Body) -> String {
     Pretty::default().text(&recorded(7, body), 0, NO_SCREEN)
 }
 
-/// The start of a run on a kernel that lacks these hooks.
 fn start_without(missing: &[Hook]) -> StartBody {
     let missing = missing.iter().map(|hook| MissingHook {
         hook: hook.name().into(),
