@@ -29,7 +29,7 @@ use tracer_output::sink::{Format, SinkConfig};
 use tracer_output::{explain, schema};
 use tracer_report::{ReportConfig, ShowConfig};
 use tracer_terminal::error::Error;
-use tracer_terminal::screen::{Screen, columns, columns_variable};
+use tracer_terminal::screen::{Screen, columns_variable};
 #[cfg(feature = "selftest")]
 use tracer_testbed::command::SelftestConfig;
 #[cfg(feature = "selftest")]
@@ -103,8 +103,7 @@ pub fn plan(cli: Cli) -> Result<Plan, Error> {
         Command::Health { ready, socket } => Ok(Plan::Health { ready, socket }),
         Command::Explain { explained, markdown } => {
             let causes = explained.iter().map(|name| known_cause(name, "explain")).collect::<Result<Vec<_>, _>>()?;
-            let screen = Screen { colour: false, columns: columns(std::io::stdout()).or_else(columns_variable) };
-            Ok(Plan::Text(explain::text(&causes, markdown, screen)))
+            Ok(Plan::Text(explain::text(&causes, markdown, Screen::of_stdout())))
         }
         Command::Replay { file, compare, records: flags } => {
             Ok(Plan::Replay(Box::new(ReplayConfig { output: records(&flags)?, file, compare })))

@@ -16,7 +16,6 @@ use super::cli::{Attach, Format};
 use super::objects::{Pod, Waiting};
 use super::problem::Problem;
 use super::records::{LINE_MAX, Reading};
-use super::terminal;
 use tracer_model::lines::Lines;
 use tracer_model::record::Record;
 use tracer_output::sink::pretty::Pretty;
@@ -184,8 +183,8 @@ struct Printer {
 impl Printer {
     fn new(args: &Attach) -> Self {
         Self {
-            format: args.output.unwrap_or_else(terminal::format),
-            screen: terminal::of_stdout(),
+            format: args.output.unwrap_or_else(Format::of_stdout),
+            screen: Screen::of_stdout(),
             pretty: Pretty::default().naming_nodes(),
             lines: Lines::new(LINE_MAX),
             reading: Reading::default(),

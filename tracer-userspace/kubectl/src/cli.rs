@@ -1,10 +1,10 @@
 //! The command line of `kubectl tracer`, for clap.
 
 use std::ffi::OsString;
+use std::io::{IsTerminal as _, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
@@ -15,7 +15,7 @@ use tracer_output::explain;
 use tracer_output::sink::choices;
 use tracer_terminal::typed::duration::duration;
 use tracer_terminal::typed::size::size;
-use tracer_terminal::typed::{Parsed, without_usage};
+use tracer_terminal::typed::{Parsed, help_columns, with_variable, without_empty, without_usage};
 
 /// The default image of `attach`: that of this release.
 const IMAGE: &str = concat!("tracer:", env!("CARGO_PKG_VERSION"));
@@ -167,13 +167,13 @@ pub(super) struct Attach {
     #[arg(short, long, value_name = "NAMESPACE", value_parser = name)]
     pub(super) namespace: Option<String>,
     /// Show all namespaces: the default, unless -n or TRACER_NAMESPACE names one
-    #[arg(short = 'A', long, value_parser = BoolishValueParser::new())]
+    #[arg(short = 'A', long)]
     pub(super) all_namespaces: bool,
     /// Show only this pod; PREFIX* selects every pod with this prefix
     #[arg(short, long, value_name = "POD|PREFIX*", value_parser = name)]
     pub(super) pod: Option<String>,
     /// Also report failed connections of processes other than the prober
-    #[arg(long, value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub(super) all_connections: bool,
     /// Make tracer's pod in this namespace; its Pod Security level must be privileged
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
@@ -228,6 +228,13 @@ pub(super) enum Format {
     Json,
 }
 
+impl Format {
+    /// The default: pretty on a terminal, else JSON.
+    pub(super) fn of_stdout() -> Self {
+        if stdout().is_terminal() { Self::Pretty } else { Self::Json }
+    }
+}
+
 /// The arguments after `kubectl tracer`. They are absent if the program is not the plugin: neither by its name nor by the
 /// hidden command `tracer kubectl`.
 pub fn plugin_args(args: &[OsString]) -> Option<Vec<OsString>> {
@@ -238,14 +245,8 @@ pub fn plugin_args(args: &[OsString]) -> Option<Vec<OsString>> {
     args.get(1).filter(|command| *command == "kubectl").map(|_| args[2..].to_vec())
 }
 
-/// The command line, with an environment variable for each flag.
 fn definition() -> clap::Command {
-    Cli::command().mut_subcommands(|sub| {
-        sub.mut_args(|arg| match arg.get_long().map(|long| long.to_uppercase().replace('-', "_")) {
-            Some(flag) => arg.env(format!("TRACER_{flag}")).hide_env_values(true),
-            None => arg,
-        })
-    })
+    Cli::command().mut_subcommands(|sub| sub.mut_args(with_variable))
 }
 
 /// The environment variables of the plugin's flags.
@@ -255,14 +256,8 @@ pub fn variables() -> Vec<OsString> {
     flags.map(OsString::from).collect()
 }
 
-pub(super) fn parse(args: Vec<OsString>, columns: usize) -> Parsed<Command> {
-    let command = definition().term_width(columns).mut_subcommands(|sub| {
-        sub.mut_args(|arg| match arg.get_env().and_then(std::env::var_os) {
-            // An empty variable counts as unset.
-            Some(value) if value.is_empty() => arg.env(None),
-            _ => arg,
-        })
-    });
+pub(super) fn parse(args: Vec<OsString>) -> Parsed<Command> {
+    let command = definition().term_width(help_columns()).mut_subcommands(|sub| sub.mut_args(without_empty));
     let name = args.first().and_then(|it| it.to_str()).filter(|it| command.find_subcommand(it).is_some());
     let name = name.map(|name| format!(" {name}")).unwrap_or_default();
     let named = std::iter::once(OsString::from("kubectl tracer")).chain(args);
@@ -299,13 +294,13 @@ mod tests {
 
     #[test]
     fn without_a_command_there_is_help() {
-        let Parsed::Text(help) = parse(Vec::new(), 80) else { unreachable!("no command") };
+        let Parsed::Text(help) = parse(Vec::new()) else { unreachable!("no command") };
         assert!(Cli::command().get_subcommands().all(|it| help.contains(it.get_name())), "{help}");
     }
 
     #[test]
     fn an_error_points_to_the_help_of_its_command() {
-        let wrong = |words: &[&str]| match parse(words.iter().map(OsString::from).collect(), 80) {
+        let wrong = |words: &[&str]| match parse(words.iter().map(OsString::from).collect()) {
             Parsed::Wrong(message) => message,
             _ => unreachable!("{words:?}"),
         };

@@ -25,7 +25,6 @@ mod problem;
 mod records;
 mod report;
 mod target;
-mod terminal;
 #[cfg(test)]
 mod testing;
 mod top;
@@ -43,16 +42,13 @@ use self::cli::Command;
 use self::problem::Problem;
 use tracer_output::explain;
 use tracer_terminal::error;
-use tracer_terminal::screen::columns;
+use tracer_terminal::screen::Screen;
 use tracer_terminal::typed::Parsed;
-
-/// Columns of the help if stdout is no terminal.
-const COLUMNS: usize = 80;
 
 /// Runs the plugin with the arguments after its name. Gives the exit code.
 #[must_use]
 pub fn run(args: Vec<OsString>) -> u8 {
-    match cli::parse(args, columns(std::io::stdout()).map_or(COLUMNS, |columns| columns.min(100))) {
+    match cli::parse(args) {
         Parsed::Text(text) => {
             // It is no error if the reader closes the pipe early.
             let _ = std::io::stdout().write_all(text.as_bytes());
@@ -86,7 +82,7 @@ async fn answer(command: Command, out: &mut dyn Write) -> Result<u8, Problem> {
         Command::Attach(args) => attach::attach(&Api::connect(&args.access).await?, args, out).await,
         Command::Report(args) => report::report(Api::connect(&args.access).await?, args).await,
         Command::Explain(args) => {
-            error::print(out, explain::text(&args.causes, false, terminal::of_stdout()).as_bytes())?;
+            error::print(out, explain::text(&args.causes, false, Screen::of_stdout()).as_bytes())?;
             Ok(0)
         }
     }

@@ -38,7 +38,7 @@ pub(crate) async fn ran_as(fake: &Fake, user: &str, words: &[&str]) -> Ran {
     let timeout = ["--timeout", fake.patience];
     let access = ["--kubeconfig", kubeconfig.path.to_str().expect("a path")];
     let args = words.iter().chain(&access).chain(&timeout).map(OsString::from).collect();
-    let Parsed::Command(command) = cli::parse(args, 80) else { unreachable!("{words:?}") };
+    let Parsed::Command(command) = cli::parse(args) else { unreachable!("{words:?}") };
     let mut out = Vec::new();
     let ended = LocalSet::new().run_until(answer(*command, &mut out)).await;
     Ran { out: String::from_utf8(out).expect("text"), ended }

@@ -13,10 +13,10 @@ use super::cli::{Format, Top};
 use super::clock::skew;
 use super::logs::{self, Read};
 use super::problem::Problem;
-use super::terminal;
 pub(super) use page::{Answers, Page};
 pub(super) use tally::{Causes, NodeTally};
 use tracer_terminal::error;
+use tracer_terminal::screen::Screen;
 
 /// Reads all logs and prints the page. Gives the exit code: 2 if a part of a log is missing on the page.
 pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8, Problem> {
@@ -55,7 +55,7 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
     answers.skewed.sort();
     let page = Page::new(causes, answers, args.logs.since, api.now());
     let text = match args.output {
-        Format::Pretty => page.text(terminal::of_stdout()),
+        Format::Pretty => page.text(Screen::of_stdout()),
         Format::Json => page.json(),
     };
     error::print(out, text.as_bytes())?;

@@ -15,12 +15,12 @@ use super::objects::Pod;
 use super::problem::Problem;
 use super::records::each_line;
 use super::target::{PODS, Target};
-use super::terminal;
 use collected::OfPod;
 pub(super) use collected::{Collected, Effect};
 use tracer_output::sink::ndjson;
 use tracer_output::sink::pretty::Pretty;
 use tracer_terminal::error;
+use tracer_terminal::screen::Screen;
 
 /// Pods of a workload that are explained. The others are only named.
 const EXPLAINED: usize = 10;
@@ -87,8 +87,8 @@ async fn read(api: &Api, args: &Why, daemon: &Daemon, collected: &mut Collected)
 
 /// The answer of each pod, then its newest verdicts.
 fn text(api: &Api, args: &Why, daemon: &Daemon, collected: &Collected) -> Vec<u8> {
-    let screen = terminal::of_stdout();
-    let format = args.output.unwrap_or_else(terminal::format);
+    let screen = Screen::of_stdout();
+    let format = args.output.unwrap_or_else(Format::of_stdout);
     let mut out = Vec::new();
     for of_pod in &collected.pods {
         let answer = answer::text(of_pod, collected, daemon, api.now());

@@ -1,15 +1,9 @@
 //! The definition of the command line for clap: the types of [`super`], with layout and variables.
 
-use clap::builder::BoolishValueParser;
-use clap::{Arg, ArgAction, Command, CommandFactory as _};
+use clap::{Arg, Command, CommandFactory as _};
 
-use super::{Cli, overview, variable};
-use tracer_terminal::screen::columns;
-
-/// Columns of help without a terminal.
-const COLUMNS: usize = 80;
-/// Longer lines are hard to read.
-const MOST_COLUMNS: usize = 100;
+use super::{Cli, overview};
+use tracer_terminal::typed::{help_columns, with_variable, without_empty};
 
 /// The command line, without variables that have an empty value, as in some manifests.
 pub(super) fn from_environment() -> Command {
@@ -18,11 +12,10 @@ pub(super) fn from_environment() -> Command {
 
 /// The command line with the layout, variables and help texts of each command.
 pub(super) fn of_everything() -> Command {
-    let columns = columns(std::io::stdout()).map_or(COLUMNS, |columns| columns.min(MOST_COLUMNS));
     let command = Cli::command();
     let head = format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}", overview::groups(&command));
     let template = head + "Options:\n{options}{after-help}";
-    command.help_template(template).term_width(columns).mut_subcommands(|sub| {
+    command.help_template(template).term_width(help_columns()).mut_subcommands(|sub| {
         let name = sub.get_name().to_owned();
         sub.mut_args(|arg| with_own_help(&name, with_variable(arg)))
     })
@@ -31,16 +24,6 @@ pub(super) fn of_everything() -> Command {
 /// Names of the commands that are shown.
 pub(super) fn names() -> Vec<String> {
     Cli::command().get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| sub.get_name().to_owned()).collect()
-}
-
-/// Adds the variable of each flag. For a flag without a value it is yes or no. The hidden `--markdown` has none.
-fn with_variable(arg: Arg) -> Arg {
-    let Some(variable) = arg.get_long().filter(|long| *long != "markdown").map(variable::for_flag) else { return arg };
-    let arg = arg.env(variable).hide_env_values(true);
-    match arg.get_action() {
-        ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
-        _ => arg,
-    }
 }
 
 /// Changes the help of a flag in commands that use it in another way.
@@ -57,13 +40,6 @@ fn with_own_help(command: &str, arg: Arg) -> Arg {
         ("show", "output") => {
             arg.help("Print records in this format [default: pretty, also in a pipe: show is for people]")
         }
-        _ => arg,
-    }
-}
-
-fn without_empty(arg: Arg) -> Arg {
-    match arg.get_env().and_then(std::env::var_os) {
-        Some(value) if value.is_empty() => arg.env(None),
         _ => arg,
     }
 }

@@ -8,14 +8,7 @@ use clap::Arg;
 
 use super::definition;
 use tracer_terminal::error::Error;
-
-/// The variable of a flag, which is given without its leading dashes.
-pub(super) fn for_flag(flag: &str) -> String {
-    match flag {
-        "node-name" => "NODE_NAME".to_owned(),
-        _ => format!("TRACER_{}", flag.to_uppercase().replace('-', "_")),
-    }
-}
+use tracer_terminal::typed::variable;
 
 /// The flag with this argument id, without its leading dashes.
 fn flag_of(id: &str) -> String {
@@ -42,7 +35,7 @@ pub(super) fn that_gave(flag: &str, args: &[OsString]) -> Option<String> {
     let name = leading_flag(flag)?;
     let typed = |arg: &str| leading_flag(arg) == Some(name) || is_short(arg, name);
     let is_typed = args.iter().skip(1).filter_map(|arg| arg.to_str()).any(typed);
-    Some(for_flag(name)).filter(|variable| !is_typed && is_set(variable))
+    Some(variable(name)).filter(|variable| !is_typed && is_set(variable))
 }
 
 /// The variable of this command with a value that is not UTF-8. Only paths need not be UTF-8.
@@ -67,7 +60,7 @@ fn is_short(arg: &str, name: &str) -> bool {
 pub fn named_by(error: Error, typed: &[String]) -> Error {
     let text = error.to_string();
     let Some(name) = leading_flag(&text).filter(|_| error.exit_code() == 2) else { return error };
-    let variable = for_flag(name);
+    let variable = variable(name);
     if typed.iter().any(|id| flag_of(id) == name) || !is_set(&variable) {
         return error;
     }
@@ -83,7 +76,7 @@ mod tests {
         assert_eq!(leading_flag("--output-file /x: no"), Some("output-file"));
         assert_eq!(leading_flag("--duration=5m"), Some("duration"));
         assert_eq!((leading_flag("-o"), leading_flag("record FILE"), leading_flag("--")), (None, None, None));
-        assert_eq!((for_flag("node-name"), for_flag("kubelet-log")), ("NODE_NAME".into(), "TRACER_KUBELET_LOG".into()));
+        assert_eq!((variable("node-name"), variable("kubelet-log")), ("NODE_NAME".into(), "TRACER_KUBELET_LOG".into()));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Layout of text for people: colour and columns.
 
 use std::fmt::Write as _;
+use std::io::stdout;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anstream::{AutoStream, ColorChoice};
 use textwrap::{Options, WordSplitter, WrapAlgorithm};
 
 /// A screen with fewer columns has no room for a column of words beside the text.
@@ -52,6 +54,12 @@ pub struct Screen {
 }
 
 impl Screen {
+    /// With colour if the user wants it, and the columns of the terminal.
+    pub fn of_stdout() -> Self {
+        let colour = AutoStream::choice(&stdout()) != ColorChoice::Never;
+        Self { colour, columns: columns(stdout()).or_else(columns_variable) }
+    }
+
     /// Whether there is no room for a column of words beside the text.
     pub fn is_narrow(self) -> bool {
         self.columns.is_some_and(|columns| columns < NARROW)

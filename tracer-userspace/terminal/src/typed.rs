@@ -4,6 +4,16 @@ pub mod duration;
 pub mod nearest;
 pub mod size;
 
+use clap::builder::BoolishValueParser;
+use clap::{Arg, ArgAction};
+
+use crate::screen::columns;
+
+/// Columns of help without a terminal.
+const COLUMNS: usize = 80;
+/// Longer lines are hard to read.
+const MOST_COLUMNS: usize = 100;
+
 /// A command line, as far as it could be read.
 #[derive(Debug)]
 pub enum Parsed<C> {
@@ -18,4 +28,34 @@ pub enum Parsed<C> {
 pub fn without_usage(rendered: &str) -> String {
     let message = rendered.split("\nUsage:").next().and_then(|it| it.split("\nFor more information").next());
     message.unwrap_or_default().trim_start_matches("error:").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+pub fn help_columns() -> usize {
+    columns(std::io::stdout()).map_or(COLUMNS, |columns| columns.min(MOST_COLUMNS))
+}
+
+/// The variable of a flag without its leading dashes.
+pub fn variable(flag: &str) -> String {
+    match flag {
+        "node-name" => "NODE_NAME".to_owned(),
+        _ => format!("TRACER_{}", flag.to_uppercase().replace('-', "_")),
+    }
+}
+
+/// Adds the variable of each flag. For a flag without a value it is yes or no. The hidden `--markdown` has none.
+pub fn with_variable(arg: Arg) -> Arg {
+    let Some(variable) = arg.get_long().filter(|long| *long != "markdown").map(variable) else { return arg };
+    let arg = arg.env(variable).hide_env_values(true);
+    match arg.get_action() {
+        ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+        _ => arg,
+    }
+}
+
+/// A variable with an empty value, as in some manifests, counts as unset.
+pub fn without_empty(arg: Arg) -> Arg {
+    match arg.get_env().and_then(std::env::var_os) {
+        Some(value) if value.is_empty() => arg.env(None),
+        _ => arg,
+    }
 }
