@@ -1,10 +1,9 @@
 //! The events and timers that wake the loop of a live run.
 
-use std::future::pending;
 use std::io;
 use std::time::Duration;
 
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at};
 
 use super::alarm::Alarm;
 use crate::shutdown::Request;
@@ -20,6 +19,8 @@ const TICK: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(5);
 /// How often a daemon reports which processes use up ephemeral ports. Other runs report it at their end.
 const PORTS: Duration = Duration::from_secs(60);
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 pub(super) enum Wake {
     Events,
@@ -40,25 +41,25 @@ pub(super) struct Timers {
     tick: Interval,
     retry: Interval,
     /// Only in a daemon.
-    ports: Option<Interval>,
+    ports: Interval,
     /// Only with a status line.
-    draw: Option<Interval>,
-    /// The end, if one was asked for.
-    over: Option<Instant>,
+    draw: Interval,
+    /// The end, once, if one was asked for.
+    over: Interval,
 }
 
 impl Timers {
     /// Must be called inside a tokio runtime.
     pub(super) fn new(duration: Option<Duration>, daemon: bool, draws: bool) -> io::Result<Self> {
-        let now = Instant::now();
+        let first = |wait, then| interval_at(Instant::now() + wait, then);
         Ok(Self {
             alarm: Alarm::new()?,
             read: every(READ_EVERY),
             tick: every(TICK),
             retry: every(RETRY),
-            ports: daemon.then(|| interval_at(now + PORTS, PORTS)),
-            draw: draws.then(|| every(status_line::PERIOD)),
-            over: duration.and_then(|duration| now.checked_add(duration)),
+            ports: if daemon { first(PORTS, PORTS) } else { first(NEVER, NEVER) },
+            draw: if draws { every(status_line::PERIOD) } else { first(NEVER, NEVER) },
+            over: first(duration.unwrap_or(NEVER).min(NEVER), NEVER),
         })
     }
 
@@ -69,9 +70,9 @@ impl Timers {
             _ = self.read.tick() => Ok(Wake::Events),
             _ = self.tick.tick() => Ok(Wake::Tick),
             _ = self.retry.tick() => Ok(Wake::Retry),
-            () = tick(&mut self.ports) => Ok(Wake::Ports),
-            () = tick(&mut self.draw) => Ok(Wake::Draw),
-            () = at(&mut self.over) => Ok(Wake::Over),
+            _ = self.ports.tick() => Ok(Wake::Ports),
+            _ = self.draw.tick() => Ok(Wake::Draw),
+            _ = self.over.tick() => Ok(Wake::Over),
         }
     }
 }
@@ -81,23 +82,4 @@ fn every(period: Duration) -> Interval {
     let mut interval = interval(period);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
-}
-
-/// Waits for the next tick; forever without an interval.
-async fn tick(interval: &mut Option<Interval>) {
-    match interval {
-        Some(interval) => {
-            interval.tick().await;
-        }
-        None => pending().await,
-    }
-}
-
-/// Waits until an instant, once; forever without one.
-async fn at(instant: &mut Option<Instant>) {
-    match *instant {
-        Some(until) => sleep_until(until).await,
-        None => pending().await,
-    }
-    *instant = None;
 }
