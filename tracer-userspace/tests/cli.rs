@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 
-use common::{Scratch, lines, ran, recorded_file, recording, refuses, reports_one_line, text, tracer};
+use common::{Scratch, ran, recorded_file, recording, refuses, reports_one_line, text, tracer};
 
 #[test]
 fn wrong_usage_is_one_line() {
@@ -166,15 +166,6 @@ fn a_command_ignores_variables_of_flags_that_it_lacks() {
         2,
         &["TRACER_OUTPUT", "xml"],
     );
-}
-
-#[test]
-fn a_variable_can_name_the_output_file() {
-    let (dir, good) = recorded_file();
-    let path = dir.path("records");
-    let output = tracer().args(["replay", &good]).env("TRACER_OUTPUT_FILE", &path).output().unwrap();
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
-    assert_eq!(lines(&path), 2);
 }
 
 #[test]

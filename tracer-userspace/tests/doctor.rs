@@ -66,29 +66,26 @@ fn a_warning_fails_only_with_fail_on_warn() {
 #[test]
 fn pretty_is_a_table_with_the_commands() {
     let tree = not_forwarding();
-    let output = doctor_of(&tree, &["-o", "pretty", "--node-name", "n1"]);
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let pretty = |args: &[&str]| {
+        let output = doctor_of(&tree, &[&["-o", "pretty", "--node-name", "n1"], args].concat());
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let text = pretty(&[]);
     assert_starts(&text, "fail    ip_forward IPv4\n");
     assert_has(&text, &["\n             sysctl -w net.ipv4.ip_forward=1\n"]);
     assert!(text.lines().last().is_some_and(|line| line.starts_with("n1: 1 fail, ")), "{text}");
     assert!(!text.contains('\u{1b}'), "no colour into a pipe");
-    let coloured = doctor_of(&tree, &["-o", "pretty", "--color", "always"]);
-    assert!(coloured.stdout.contains(&0x1b));
+    assert!(pretty(&["--color", "always"]).contains('\u{1b}'));
+    let problems = pretty(&["--check", "somaxconn,ip_forward,loopback_up", "--problems"]);
+    assert!(!problems.contains("\nok ") && problems.ends_with("3 ok\n"), "{problems}");
 }
 
 #[test]
 fn problems_hides_rows_that_are_ok() {
-    let tree = not_forwarding();
-    let checks = ["--check", "somaxconn,ip_forward,loopback_up", "--node-name", "n1", "--problems"];
-    let output = doctor_of(&tree, &checks);
+    let output = doctor_of(&not_forwarding(), &["--check", "somaxconn,ip_forward,loopback_up", "--problems"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        !records(&output.stdout).is_empty() && records(&output.stdout).iter().all(|row| row["status"] != "ok"),
-        "{output:?}"
-    );
-    let output = doctor_of(&tree, &[&checks[..], &["-o", "pretty"]].concat());
-    let text = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(!text.contains("\nok ") && text.ends_with("3 ok\n"), "{text}");
+    let rows = records(&output.stdout);
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["status"] != "ok"), "{output:?}");
 }
 
 #[test]

@@ -186,8 +186,10 @@ fn pretty_starts_with_the_node_and_has_no_colour_in_a_pipe() {
 fn an_output_file_is_appended_to() {
     let (dir, good) = recorded_file();
     let path = dir.path("out");
-    for _ in 0..2 {
-        assert_eq!(ran(&["replay", &good, "--output-file", path.to_str().unwrap()]).stdout, b"");
+    let by_flag = ran(&["replay", &good, "--output-file", path.to_str().unwrap()]);
+    let by_variable = tracer().args(["replay", &good]).env("TRACER_OUTPUT_FILE", &path).output().unwrap();
+    for output in [by_flag, by_variable] {
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
     }
     assert_eq!(lines(&path), 4);
 }

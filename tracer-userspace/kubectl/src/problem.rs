@@ -130,6 +130,7 @@ mod tests {
             &[("n1", record("verdict", 1, "n1", &now(), json!({})).replace("tracer/1", "tracer/2"))],
         );
         replies.insert("GET /api/v1/namespaces/shop/pods/late".into(), Reply::Silence);
+        replies.insert("GET /api/v1/namespaces/shop/pods/expired".into(), status(401, "Unauthorized"));
         let fake = Fake::serve(replies).await;
         for (words, part) in [
             (&["why", "none"][..], "pod shop/none not found"),
@@ -140,11 +141,13 @@ mod tests {
                 "the log of tracer/tracer-n1 on n1 has records of tracer/2, and this plugin reads tracer/1",
             ),
             (&["why", "late"], "no answer within 500 ms"),
+            (&["why", "expired"], "refuses the credentials (401)"),
             (&["why", "deploy/none"], "deployment shop/none not found"),
             (&["why", "cart-0", "--context", "none"], "kubeconfig"),
         ] {
             let (code, problem) = ran(&fake, words).await.problem();
             assert!(code == 2 && problem.contains(part) && !problem.contains('\n'), "{words:?}: {code} {problem}");
+            assert!(!problem.contains("secret"), "{problem}");
         }
     }
 
@@ -167,16 +170,6 @@ mod tests {
         replies.insert(log_of("n1"), status(403, forbidden));
         let (code, problem) = ran(&Fake::serve(replies).await, &["top"]).await.problem();
         assert!(code == 3 && problem.contains("`pods/log`"), "{code} {problem}");
-    }
-
-    #[tokio::test]
-    async fn an_expired_token_is_named() {
-        let replies = Replies::from([("GET /api/v1/namespaces/shop/pods/cart-0".into(), status(401, "Unauthorized"))]);
-        let (code, problem) = ran(&Fake::serve(replies).await, &["why", "cart-0"]).await.problem();
-        assert!(
-            code == 2 && problem.contains("refuses the credentials (401)") && !problem.contains("secret"),
-            "{problem}"
-        );
     }
 
     #[tokio::test]
