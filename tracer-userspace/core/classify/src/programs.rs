@@ -198,7 +198,7 @@ mod tests {
         assert_has(&elsewhere.summary, &["no BPF program was found there, so most likely a filter of another kind"]);
         assert_starts(&unread.remediation, "Find the dataplane's own reason");
         assert_eq!(unknown.remediation, unread.remediation);
-        assert_starts(&elsewhere.remediation, "Find the filter there whose counters rise with each attempt");
+        assert_starts(&elsewhere.remediation, "Find the filter there that counts more packets");
         assert_has(&elsewhere.remediation.commands[1].run, &["tc -s filter show dev eth0 ingress"]);
     }
 

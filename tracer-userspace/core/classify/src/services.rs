@@ -141,8 +141,8 @@ pub(super) fn lost_node_port<'a>(case: &Case<'a>) -> Option<(&'a LostNodePorts, 
     case.node.node_ports.lost_at(case.node.netns()?, dst).filter(|_| is_of_node(case, dst.ip()))
 }
 
-/// The node's own stack got the SYN to an address that no link has but kube-proxy's in IPVS mode, whose addresses are not
-/// read. IPVS takes a SYN to its Services before that.
+/// The node's own stack got the SYN to an address that no link has of those that are read. Of kube-proxy's link in IPVS
+/// mode they are not. IPVS takes a SYN to its Services before that.
 fn on_ipvs_link(case: &Case<'_>, dst: SocketAddr) -> Option<(String, Remediation)> {
     let (netns, addr) = (case.node.netns()?, dst.ip());
     let has_link = case.node.links.get(&netns)?.iter().any(|link| link.name == IPVS_LINK);

@@ -346,7 +346,10 @@ mod tests {
             stream.verdict()
         };
         let left_over = verdict("kube-ipvs0", &[], NODE);
-        assert_has(&left_over.summary, &["; most likely kube-ipvs0, the link of kube-proxy's IPVS mode, has 10.96.0.9"]);
+        assert_has(
+            &left_over.summary,
+            &["; most likely kube-ipvs0, the link of kube-proxy's IPVS mode, has 10.96.0.9"],
+        );
         assert_ends(&left_over.remediation, "; ip addr del 10.96.0.9/32 dev kube-ipvs0");
         for (name, addrs, netns) in
             [("cni0", &[] as &[_], NODE), ("kube-ipvs0", &["10.96.0.9"], NODE), ("kube-ipvs0", &[], POD)]

@@ -157,7 +157,7 @@ fn is_own_probe(case: &Case<'_>) -> bool {
     by_node && case.node.has_pod(case.attempt.flow.dst.ip())
 }
 
-const FILTER: &str = "Find the filter there whose counters rise with each attempt, and what made it: its action drops (gact, police), or redirects to a device that is down (mirred)";
+const FILTER: &str = "Find the filter there that counts more packets with each attempt, and what made it: its action drops (gact, police), or redirects to a device that is down (mirred)";
 const OTHER_FILTER: &str = "; no BPF program was found there, so most likely a filter of another kind did it";
 const NO_NETWORK_POLICY: &str =
     "; it is an error, or a policy of another kind (a NetworkPolicy lets a node reach its own pods)";

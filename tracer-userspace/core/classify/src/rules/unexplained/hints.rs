@@ -88,7 +88,7 @@ pub(in super::super) fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remedi
             .map(|what| run_in(case, Some(*netns), format!("tc -s {}", what.replace("DEVICE", device))))
     });
     let fix = Remediation::from(
-        "Find the filter or the queue whose counters rise with each attempt: one that redirects (mirred), takes (stolen) or delays the packets. Then find what made it, such as a network emulation, a rate limit or a CNI's agent",
+        "Compare the counters of these filters and queues before and after an attempt. Find the one that redirects (mirred), takes (stolen) or delays its packets, and what made it: a network emulation, a rate limit or a CNI's agent",
     );
     Some((words, fix.run(show)))
 }
