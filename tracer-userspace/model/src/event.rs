@@ -56,7 +56,7 @@ pub use port_holders::{PortHolder, PortHolders};
 pub use ports::{PortPressure, PortUser};
 pub use programs::{DeviceProgram, DevicePrograms, MOST_PROGRAMS, ProgramPlace};
 pub use runs::{Ended, Runs, Waiting};
-pub use serving::{Pressure, ServedConnection, ServerProcess, ServerTasks, Serving};
+pub use serving::{Pressure, RedirectedTo, ServedConnection, ServerProcess, ServerTasks, Serving};
 
 // Recorded as they are on the wire, by their names.
 pub use tracer_common::conn::{AnswerKind, Via};

@@ -14,6 +14,7 @@ use super::enter::in_netns;
 use super::links::{self, Lladdr};
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, consistent, family, field, number};
+use super::pod_sockets::{listening, redirected};
 use super::policy;
 use super::qdiscs;
 use super::servers::{self, Limits};
@@ -23,7 +24,7 @@ use super::throttle::{self, Throttling};
 use crate::cgroups::Mounts;
 use tracer_common::state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, LAST_ACK};
 use tracer_model::event::{
-    Inspection, LinkQdisc, LinkState, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack,
+    Inspection, LinkQdisc, LinkState, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, RedirectedTo,
     ServedConnection, Serving, StrayRoute, WrongNeighbour,
 };
 use tracer_model::query::{Awaited, TargetQuery};
@@ -197,6 +198,8 @@ struct Sockets {
     connection: Option<(ServedConnection, u64)>,
     /// The prober's end, if no socket has the connection.
     no_connection_of: Option<SocketAddr>,
+    /// Where the namespace's own address translation sent the connection, and the sockets there.
+    redirect: Option<(SocketAddr, Box<Self>)>,
 }
 
 impl Sockets {
@@ -207,11 +210,20 @@ impl Sockets {
         let is_none = |socket: &io::Result<_>| matches!(socket, Ok(None)) && inspection.listeners.is_some();
         let no_connection_of = found.as_ref().filter(|(_, socket)| is_none(socket)).map(|(peer, _)| *peer);
         let connection = found.and_then(|(peer, socket)| connection(peer, socket.ok()??));
-        let mut sockets = Self { listeners, connection, no_connection_of };
+        let redirect = no_connection_of.and_then(|peer| Self::redirected(inspection.target, peer));
+        let mut sockets = Self { listeners, connection, no_connection_of, redirect };
         if inspection.listeners.iter().flatten().all(|listener| listener.waiting == 0) {
             sockets.find_queue(inspection.target);
         }
         sockets
+    }
+
+    /// The sockets to which an address translation of the calling thread's namespace leads, such as those of a sidecar.
+    fn redirected(target: SocketAddr, peer: SocketAddr) -> Option<(SocketAddr, Box<Self>)> {
+        let to = redirected(target, peer)?;
+        let connection = Some(connection(peer, sock_diag::find(to, peer).ok()??)?);
+        let listeners = listening(to).iter().map(|it| it.inode).collect();
+        Some((to, Box::new(Self { listeners, connection, ..Self::default() })))
     }
 
     /// Finds the listener that has the connection, if that is none on the target's port. A transparent proxy (TPROXY)
@@ -246,7 +258,11 @@ fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, most: &Limits, mounts:
     let connection = sockets.connection.as_ref().map(|(connection, _)| ServedConnection { pid, ..connection.clone() });
     let states = servers::states(found.held.keys().copied(), mounts);
     let (incomplete, no_connection_of) = (found.incomplete || states.incomplete, sockets.no_connection_of);
-    Serving { incomplete, connection, no_connection_of, ..states }
+    let redirect = sockets
+        .redirect
+        .as_ref()
+        .map(|(to, sockets)| Box::new(RedirectedTo { to: *to, serving: serving(sockets, pids, netns, most, mounts) }));
+    Serving { incomplete, connection, no_connection_of, redirect, ..states }
 }
 
 /// Whether the calling thread's namespace has this address.

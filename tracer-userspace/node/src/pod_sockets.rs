@@ -227,7 +227,7 @@ fn device_name(device: u32) -> Option<String> {
 }
 
 /// The listeners in the calling thread's namespace that accept connections to this address, over some device.
-fn listening(at: SocketAddr) -> Vec<TcpSocket> {
+pub(super) fn listening(at: SocketAddr) -> Vec<TcpSocket> {
     let mut found = Vec::new();
     // An error means only that these listeners stay unknown.
     let _ = dump(LISTEN, at.port(), |socket| found.extend(accepts(&socket, at).then_some(socket)));
@@ -254,7 +254,7 @@ fn unanswered() -> Vec<UnansweredConnect> {
 
 /// Where connection tracking of the calling thread's namespace redirected the connection from `peer` to `target`;
 /// `None` if it did not.
-fn redirected(target: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
+pub(super) fn redirected(target: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
     let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET;
     // ENOENT: the connection is not tracked there, and so its address is not translated.
     let to = Netlink::open(NETLINK_NETFILTER).ok()?.ask(kind, &request(target, peer), parse_reply).ok()?;

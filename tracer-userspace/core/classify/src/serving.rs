@@ -1,5 +1,7 @@
 //! What tracer read of a target's server while an attempt waited for it.
 
+use std::net::SocketAddr;
+
 use super::case::{Case, inspected};
 use super::finding::Finding;
 use super::held_answer::{in_second_half, is_nowhere, lost_late};
@@ -22,11 +24,25 @@ pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
     all.filter(|(time, _)| case.attempt.overlaps(*time)).collect()
 }
 
+/// The same of the server that got the connection. If the address translation of the target's namespace sent it to
+/// another listener, such as that of a sidecar: the readings of its server, and where it listens.
+pub(super) fn readings_of_taker<'a>(case: &Case<'a>) -> (Vec<(u64, &'a Serving)>, Option<SocketAddr>) {
+    let mut all = readings(case);
+    let to = all.iter().rev().find_map(|(_, it)| it.redirect.as_ref()).map(|it| it.to);
+    all.iter_mut().for_each(|(_, it)| *it = it.redirect.as_ref().map_or(*it, |redirect| &redirect.serving));
+    (all, to)
+}
+
 /// The target's end of this connection, by the last reading.
 pub(super) fn connection<'a>(case: &Case<'a>) -> Option<&'a ServedConnection> {
+    own_connection(case, &readings(case))
+}
+
+/// The same by the last of these readings.
+pub(super) fn own_connection<'a>(case: &Case<'a>, readings: &[(u64, &'a Serving)]) -> Option<&'a ServedConnection> {
     let own =
         |(_, reading): &(u64, &'a Serving)| reading.connection.as_ref().filter(|it| it.peer == case.attempt.flow.src);
-    readings(case).iter().rev().find_map(own)
+    readings.iter().rev().find_map(own)
 }
 
 /// "nginx (pid 7)", "nginx (pid 7) and 2 others"
@@ -90,9 +106,12 @@ const NOT_READ: &str =
 /// "0.0.0.0:15006 and not on port 8080: a transparent proxy (TPROXY) …" if the connection waits at another port.
 pub(super) fn other_queue(case: &Case<'_>) -> Option<String> {
     let connection = connection(case).filter(|it| !it.waits_at.is_empty())?;
-    let port = case.attempt.flow.dst.port();
-    let by = "a transparent proxy (TPROXY) or a program at sk_lookup sends it there";
-    Some(format!("{} and not on port {port}: {by}", places(connection)))
+    Some(other_port(case, &places(connection), "a transparent proxy (TPROXY) or a program at sk_lookup"))
+}
+
+/// "10.88.0.2:15006 and not on port 8080: the address translation of its network namespace sends it there"
+pub(super) fn other_port(case: &Case<'_>, place: &str, by: &str) -> String {
+    format!("{place} and not on port {}: {by} sends it there", case.attempt.flow.dst.port())
 }
 
 /// "0.0.0.0:15006"

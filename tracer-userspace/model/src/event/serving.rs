@@ -21,9 +21,19 @@ pub struct Serving {
     /// The prober's end of the attempt, if no socket of the target's namespace has its connection; absent: one has, or
     /// that could not be read.
     pub no_connection_of: Option<SocketAddr>,
+    /// The server to which the address translation of the target's namespace sent the attempt; absent: there is none, or
+    /// that could not be read.
+    pub redirect: Option<Box<RedirectedTo>>,
     /// The pressure in the cgroups of the processes, and on the node.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub pressure: Vec<Pressure>,
+}
+
+/// Where an address translation sent the attempt, and the server there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RedirectedTo {
+    pub to: SocketAddr,
+    pub serving: Serving,
 }
 
 #[skip_serializing_none]

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 use tracer_model::record::Cause;
 
+use super::inside::{PROXY, meshed};
 use super::needs::TPROXY;
 use super::queue::{fails_with_full_queue, fill_in_handshake};
 use super::{Fixture, Need, Scenario};
@@ -32,6 +33,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_frozen_queue_in_handshake", FROZEN, queue_in_handshake).needs(&[Need::RealProcessor]),
     Scenario::new("target_frozen_tls", FROZEN, tls),
     Scenario::new("target_frozen_tproxy", FROZEN, transparent_proxy).own().needs(&[Need::TransparentProxy]),
+    Scenario::new("target_frozen_redirect", FROZEN, redirecting_proxy).own().needs(&[Need::NftNat]).and_v6(),
     Scenario::new("target_frozen_worker", FROZEN, stopped_worker).and_v6(),
     Scenario::new("target_frozen_other_worker", Some(Cause::SlowResponse), other_worker_is_stopped),
     Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
@@ -124,6 +126,16 @@ fn transparent_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)?;
     fixture.pod_of(pod)?.halt()?;
     fixture.mentions(&["is stopped by a signal", "it listens on 0.0.0.0:15006 and not on port 8080"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As Istio's usual mode does it: the pod redirects the port to the proxy, which is stopped. The server is not.
+fn redirecting_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = meshed(fixture, "http")?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.pod_of(pod)?.halt()?;
+    let place = format!("it listens on {} and not on port 8080", SocketAddr::new(pod.ip(), PROXY));
+    fixture.mentions(&["is stopped by a signal", "of the request lie unread", &place]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

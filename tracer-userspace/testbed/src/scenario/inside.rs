@@ -72,7 +72,7 @@ pub(super) const ALL: &[Scenario] = &[
 /// The peer that the pod depends on.
 const PEER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 96, 0, 1), 443);
 /// Where a mesh's proxy listens.
-const PROXY: u16 = 15006;
+pub(super) const PROXY: u16 = 15006;
 
 /// Waits until the tracer has inspected the sockets of the pod. It emits no record then, so this is a fixed time.
 ///
@@ -223,7 +223,7 @@ pub(super) fn redirect(fixture: &mut Fixture<'_>, pod: SocketAddr, port: u16) ->
 }
 
 /// Adds a pod with a healthy application, and a proxy of this mode that gets its probes.
-fn meshed(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
+pub(super) fn meshed(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.serve(pod, mode, &format!("[::]:{PROXY}"))?;
     redirect(fixture, pod, HTTP)?;

@@ -3,14 +3,15 @@
 
 use std::borrow::Cow;
 
-use super::super::serving::{connection, name, other_queue, readings};
+use super::super::serving::{name, other_port, other_queue, own_connection, readings_of_taker};
 use super::accept_queue_overflow::{dropped_request, fullest_queue, of_queue};
 use super::*;
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Silence { end, until } = silence(case)?;
-    let (readings, unread) = (readings(case), connection(case));
+    let (readings, redirected) = readings_of_taker(case);
+    let unread = own_connection(case, &readings);
     let holder = unread.and_then(|it| it.pid);
     // A process that is held for a moment (by a debugger, a profiler) is no cause of silence.
     let since = readings.iter().rposition(|(_, reading)| halt(reading, holder).is_none()).map_or(0, |at| at + 1);
@@ -28,7 +29,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let summary = match servers.len() < reading.processes.len() {
         true => format!("{dst}: {who} has accepted the connection, and {how}{}", unread.unwrap_or_default()),
         false => {
-            let place = other_queue(case).map(|place| format!("; it listens on {place}")).unwrap_or_default();
+            let by = "the address translation of its network namespace";
+            let redirected = redirected.map(|to| other_port(case, &to.to_string(), by));
+            let place = redirected.or_else(|| other_queue(case));
+            let place = place.map(|place| format!("; it listens on {place}")).unwrap_or_default();
             format!("{dst} is served by {who}, which {how}{}{place}", unread.unwrap_or_default())
         }
     };
@@ -202,6 +206,29 @@ mod tests {
         }
         stream.wait_ms(ms).closes((100, 101, 0));
         stream
+    }
+
+    /// The server itself runs. Its pod redirects the port to a sidecar, which is stopped.
+    #[test]
+    fn a_proxy_that_the_pod_redirects_to_is_the_server() {
+        let verdict = |proxy: ServerProcess| {
+            let mut stream = Stream::new().connect().established().clone();
+            for _ in 0..2 {
+                let (processes, connection) = (vec![proxy.clone()], Some(served(100, false)));
+                let serving = Serving { processes, connection, ..Serving::default() };
+                let redirect = Some(Box::new(RedirectedTo { to: address("10.88.0.2:15006"), serving }));
+                let no_connection_of = Some(address("10.88.0.1:40000"));
+                let processes = vec![running(8)];
+                stream.wait_ms(300).serving(Serving { processes, no_connection_of, redirect, ..Serving::default() });
+            }
+            stream.wait_ms(900).closes((100, 101, 0)).verdict()
+        };
+        let frozen = verdict(stopped(7));
+        assert_eq!((frozen.cause, frozen.confidence), (Cause::TargetFrozen, Confidence::Likely));
+        let words = "app (pid 7), which is stopped by a signal: 100 bytes of the request lie unread; it listens on 10.88.0.2:15006 and not on port 8080: the address translation of its network namespace sends it there";
+        assert_ends(&frozen.summary, words);
+        assert_has(&frozen.remediation, &["kill -CONT 7"]);
+        assert_eq!(verdict(running(7)).cause, Cause::SlowResponse);
     }
 
     #[test]
