@@ -122,9 +122,9 @@ fn names_of(pods: &[&Pod], and: &str) -> String {
     pods.iter().filter_map(|pod| pod.full_name()).collect::<Vec<_>>().join(and)
 }
 
-/// Nobody accepted: the kernel chose the target's port as the source, and the prober got its own SYN (RFC 9293 3.5,
-/// simultaneous open) and then its own request. The kernel never chooses a port with a listener. Go's dialer, and so the
-/// kubelet, closes such a connection and tries again, twice.
+/// Nobody accepted: the kernel chose the target's port as the source. The prober got its own SYN (RFC 9293 3.5,
+/// simultaneous open), and then its own request. The kernel never chooses a port with a listener. Go's dialer, and so
+/// the kubelet, closes such a connection and tries again, twice.
 fn itself(case: &Case<'_>, finding: &mut Finding) -> Option<Other> {
     let Flow { src, dst } = case.attempt.flow;
     let got_syn = |it: &Observation| match &it.kind {

@@ -24,8 +24,8 @@ pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
     all.filter(|(time, _)| case.attempt.overlaps(*time)).collect()
 }
 
-/// The same of the server that got the connection. If the address translation of the target's namespace sent it to
-/// another listener, such as that of a sidecar: the readings of its server, and where it listens.
+/// The same of the server that got the connection. The target's namespace may send it on to another listener, such as a
+/// sidecar's: then the readings of that server, and where it listens.
 pub(super) fn readings_of_taker<'a>(case: &Case<'a>) -> (Vec<(u64, &'a Serving)>, Option<SocketAddr>) {
     let mut all = readings(case);
     let to = all.iter().rev().find_map(|(_, it)| it.redirect.as_ref()).map(|it| it.to);
