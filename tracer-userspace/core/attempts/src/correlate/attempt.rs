@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::enrich::is_no_frame;
 use tracer_model::event::{
     Actor, Answer, AnswerKind, ConnId, ConnectFailed, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns, Observation,
     ObservationKind, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
@@ -475,15 +476,17 @@ impl Attempt {
         observations_of!(self, Retransmit)
     }
 
-    /// The first payload that arrived. If segments arrive out of order, tracer reads several. A status line goes first,
-    /// then a TLS record or a frame of HTTP/2.
+    /// The first payload. tracer reads each one that arrives while the socket has counted none: if segments arrive out of
+    /// order, several, and one of them is the first. A status line goes first, then a TLS record or a frame of HTTP/2.
+    /// Bytes that can begin no protocol decide only if no other payload may be the first.
     pub fn answer(&self) -> Option<(u64, &Answer)> {
         // `min_by_key` returns the first of equal answers.
         self.answers().min_by_key(|(_, answer)| match answer.kind {
             AnswerKind::Http => 0,
             AnswerKind::Tls | AnswerKind::Http2 => 1,
             // An alert may arrive before the TLS server's first flight.
-            AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert => 2,
+            AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert if !is_no_frame(answer) => 2,
+            _ => 3,
         })
     }
 

@@ -312,6 +312,26 @@ fn an_answer_without_a_frame_of_http2_fails_a_grpc_probe() {
     assert_eq!(decided(AnswerKind::Other, 8, true), succeeded, "the header of the frame may have been cut");
 }
 
+/// A gRPC server wrote the first bytes of its frame by themselves, and the next segment arrived before them.
+#[test]
+fn a_later_segment_does_not_show_another_protocol() {
+    let decided = |specs: fn(&mut Stream) -> &mut Stream, first: (AnswerKind, u16)| {
+        let mut stream = Stream::new();
+        specs(&mut stream).connect().established();
+        for (kind, len) in [(AnswerKind::Other, 105), first] {
+            stream.answer_with(kind, None, |it| (it.len, it.asked) = (Some(len), Some(true)));
+        }
+        stream.closes((45, 46, u64::from(first.1) + 105)).settles().causes()
+    };
+    let grpc: fn(&mut Stream) -> &mut Stream = |stream| stream.grpc_readiness(1);
+    for specs in [grpc, Stream::http_readiness, Stream::https_readiness] {
+        assert!(decided(specs, (AnswerKind::Short, 3)).is_empty());
+    }
+    assert!(decided(grpc, (AnswerKind::Other, 6)).is_empty());
+    assert!(decided(grpc, (AnswerKind::Http2, 40)).is_empty());
+    assert_eq!(decided(grpc, (AnswerKind::Other, 70)), ["probe_misconfigured"], "neither is a frame");
+}
+
 /// The server requires a client certificate. Its alert follows its first flight, and is encrypted in TLS 1.3.
 #[test]
 fn an_alert_after_the_first_flight_fails_an_https_probe() {
