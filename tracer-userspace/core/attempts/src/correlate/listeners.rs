@@ -40,6 +40,17 @@ impl Port {
             remember(MAX_ENDS, &mut self.ends, (time, listen.clone()));
         }
     }
+
+    /// The begin of a process that listens: of the last one, or of the first one if the last one has stopped. A process
+    /// may have several listeners, and stop with one of them.
+    fn listening(&self) -> Option<&(u64, Listen)> {
+        let last = self.begin.as_ref().filter(|_| self.open > 0)?;
+        let pid = |(_, it): &(u64, Listen)| it.actor.pid;
+        let goes_on = |it: &&(u64, Listen)| !self.ends.iter().any(|end| end.0 >= it.0 && pid(end) == pid(it));
+        let first = self.first.as_ref();
+        let is_one = first.is_some_and(|first| pid(first) == pid(last));
+        if is_one { Some(last) } else { Some(last).into_iter().chain(first).find(goes_on) }
+    }
 }
 
 /// Listeners by namespace, port and address.
@@ -104,6 +115,11 @@ impl Listeners {
         self.at(netns, dst).map(|it| &it.last).max_by_key(|(time, _)| *time)
     }
 
+    /// The begin of a process that listens for this target, and has not stopped.
+    pub fn open_at(&self, netns: Netns, dst: SocketAddr) -> Option<&(u64, Listen)> {
+        self.at(netns, dst).filter_map(Port::listening).max_by_key(|(time, _)| *time)
+    }
+
     /// The last ends of listeners that take connections to this target. Others may have begun since.
     pub(super) fn ends_at(&self, netns: Netns, dst: SocketAddr) -> impl Iterator<Item = &(u64, Listen)> {
         self.at(netns, dst).flat_map(|it| &it.ends)
@@ -147,7 +163,8 @@ impl Listeners {
 
     /// A process listens on some port of the namespace, since `from` or later.
     pub fn any_since(&self, netns: Netns, from: u64) -> bool {
-        self.on_ports(netns, 0, u16::MAX).any(|(_, it)| it.last.1.begins && it.last.0 >= from)
+        self.on_ports(netns, 0, u16::MAX)
+            .any(|(_, it)| it.open > 0 && it.begin.as_ref().is_some_and(|(at, _)| *at >= from))
     }
 
     /// A process listens on some port of the namespace.
@@ -192,6 +209,18 @@ mod tests {
         listeners.observe(3, &listen(1, true));
         assert_eq!(ends(&listeners), [2]);
         assert_eq!(listeners.last_at(Netns(1), DST).map(|(time, _)| *time), Some(3));
+    }
+
+    /// A worker with a listener of its own ends.
+    #[test]
+    fn a_port_with_several_listeners_is_listened_on_until_the_last_one_ends() {
+        let mut listeners = Listeners::default();
+        listeners.observe(1, &listen(1, true));
+        listeners.observe(2, &listen(1, true));
+        listeners.observe(3, &listen(1, false));
+        assert!(listeners.any_in(Netns(1)) && listeners.any_since(Netns(1), 2) && !listeners.any_since(Netns(1), 3));
+        listeners.observe(4, &listen(1, false));
+        assert!(!listeners.any_in(Netns(1)));
     }
 
     #[test]

@@ -237,7 +237,9 @@ impl Node {
 
     /// The process that may have taken the port over; see [`Listeners::successor`].
     pub fn successor(&self, end: &(u64, Listen), dst: SocketAddr) -> Option<&(u64, Listen)> {
-        self.listeners.successor(end, dst, self.namespaces.made(end.1.netns).is_some())
+        let is_listener = |loss: &Loss| [Loss::RING, Loss::PROGRAM, Loss::LISTEN].contains(&loss.where_.as_str());
+        let is_watched = |made: u64| !self.losses.between(made, end.0).any(is_listener);
+        self.listeners.successor(end, dst, self.namespaces.made(end.1.netns).is_some_and(is_watched))
     }
 
     /// The processes that were killed for lack of memory between two times, and when.

@@ -82,8 +82,8 @@ fn by_freeing_function(case: &Case<'_>) -> Option<Refused> {
     let here = |(time, d): &(u64, &PacketDrop)| d.reason.is_none() && is_at_socket(d) && time.abs_diff(at) < ANSWER_NS;
     let (time, drop) = dropped_syns(case).find(here)?;
     let by_socket = attempt.resets_sent().any(|(_, sent)| !sent.no_socket && sent.answered.is_syn());
-    let last = drop.netns.and_then(|netns| case.node.listeners.last_at(netns, dst));
-    let listened = last.is_some_and(|(began, last)| *began <= time && last.begins);
+    let listening = drop.netns.and_then(|netns| case.node.listeners.open_at(netns, dst));
+    let listened = listening.is_some_and(|(began, _)| *began <= time);
     if !case.lacks(REFUSAL_HOOKS) || by_socket || listened || had_listener(case, time) {
         return None;
     }
@@ -238,8 +238,7 @@ fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Optio
     let (addr, port) = (dst.ip(), dst.port());
     let (pod, own) = pod_elsewhere(case, netns)?;
     let at = refused.evidence.iter().map(|e| e.time_boot_ns).max()?;
-    let last = case.node.listeners.last_at(own, dst);
-    let (began, listen) = last.filter(|(began, last)| *began < at && last.begins)?;
+    let (began, listen) = case.node.listeners.open_at(own, dst).filter(|(began, _)| *began < at)?;
     let summary = format!(
         "nobody listens on port {port}{}, which also has {addr}, the address of pod {pod}: its kernel answered the SYN with a RST; {} listens there in the pod's own network namespace {}, and did not get the SYN",
         in_namespace(case, Some(netns)),
@@ -330,6 +329,18 @@ mod tests {
         assert_has(&reported.remediation, &[": ip route get 10.88.0.2; ip neigh"]);
         assert_lacks(&reported.remediation, &["Let the process listen"]);
         assert_eq!(reported.evidence[0].text, "app (pid 99) began to listen on port 8080");
+        let ends: [fn(&mut Stream); 2] = [|stream| one_of_two_ends(stream, 99), |stream| one_of_two_ends(stream, 98)];
+        for ends in ends {
+            assert_has(&refused_elsewhere(ends, 1)[0].summary, &[own]);
+        }
+    }
+
+    /// Process 99 listens, and process `pid` too (SO_REUSEPORT), which stops.
+    fn one_of_two_ends(stream: &mut Stream, pid: u32) {
+        stream.http_readiness().pod_in(POD).listens(POD, 8080, true).wait_ms(1);
+        for begins in [true, false] {
+            stream.process_listens_on(pid, POD, address("0.0.0.0:8080"), begins).wait_ms(1);
+        }
     }
 
     #[test]

@@ -243,8 +243,9 @@ mod tests {
     /// A worker closes the listener of its master last.
     #[test]
     fn a_master_that_ended_with_its_worker_is_no_successor() {
-        let decided = |masters: u32| {
+        let decided = |masters: u32, lost: Option<&str>| {
             let mut stream = Stream::new().netns_made(POD).wait_ms(1_000).clone();
+            lost.into_iter().for_each(|place| _ = stream.lost_in(place, 1).wait_ms(1_000));
             for pid in 10..10 + masters {
                 stream.process_listens_on(pid, POD, address("0.0.0.0:8080"), true).wait_ms(1_000);
             }
@@ -252,8 +253,11 @@ mod tests {
             stream.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason = Some("TCP_STATE".into());
             stream.reset_received(TcpState::Established, 0).verdict().summary
         };
-        assert_ends(&decided(1), "it exited, crashed or was stopped");
-        assert_has(&decided(2), &["or handed the port over to app (pid 11)"]);
+        assert_ends(&decided(1, None), "it exited, crashed or was stopped");
+        assert_has(&decided(2, None), &["or handed the port over to app (pid 11)"]);
+        for place in [Loss::RING, Loss::PROGRAM, Loss::LISTEN] {
+            assert_has(&decided(1, Some(place)), &["or handed the port over to app (pid 10)"]);
+        }
     }
 
     /// A process that ends before it has read the request. A supervisor starts it again at once.

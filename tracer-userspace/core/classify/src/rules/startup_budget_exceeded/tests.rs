@@ -306,6 +306,18 @@ fn a_run_that_has_listened_has_started() {
     }
 }
 
+/// A server with a listener for each worker (SO_REUSEPORT) closes one of them.
+#[test]
+fn a_run_that_listens_on_after_one_of_its_listeners_ended_has_started() {
+    for ends in 0..=1 {
+        let mut stream = restarted(4, None);
+        stream.listens(POD, 9090, true).listens(POD, 9090, true);
+        (0..ends).for_each(|_| _ = stream.listens(POD, 9090, false));
+        refuse(&mut stream, 100, 3);
+        assert_eq!(stream.causes(), ["connection_refused"; 3], "{ends}");
+    }
+}
+
 /// A run that began before tracer started may have listened then. On the host's network its port may be wrong: among all
 /// listeners on the node its own cannot be identified.
 #[test]
