@@ -77,7 +77,8 @@ impl<'a> Matched<'a> {
     /// The attempt failed: by its end, its timeout, its answer, a lost part of it, or because it ended before the
     /// request.
     pub fn failed(&self) -> bool {
-        let closed = || matches!(self.attempt.ended, Some((_, End::ClosedByServer))) && self.sent_no_request();
+        let by_server = matches!(self.attempt.ended, Some((_, End::ClosedByServer)));
+        let closed = || by_server && self.sent_no_request() && self.spare_reason().is_none();
         let by_itself = self.attempt.failed_by_itself() && !self.is_reset_after_connect();
         let unasked = || self.is_too_late() || self.timed_out_before_request() || closed();
         let answered =

@@ -238,6 +238,17 @@ mod tests {
         assert!(decided(|stream| stream).is_empty(), "the kind of probe is not known");
     }
 
+    /// The API server in the same process dials twice for two requests, and one connection stays unused.
+    #[test]
+    fn a_spare_dial_that_the_server_closes_is_no_failure() {
+        let decided = |comm: &str| {
+            let mut stream = Stream::new().http_readiness().connect().prober_named(comm).established().clone();
+            stream.wait_ms(300).server_closes((0, 1, 1)).wait_ms(50).tick().causes()
+        };
+        assert_eq!(decided("kubelet"), ["closed_without_answer"]);
+        assert_eq!(decided("k3s-server"), [""; 0]);
+    }
+
     /// The FIN comes before the request. Then it is chance whether the RST for the request or the prober's own close is
     /// next.
     #[test]
