@@ -106,6 +106,16 @@ mod tests {
         check("0::/kubepods/besteffort/podSTATIC/ID\n", STATIC);
     }
 
+    /// systemd, a server with a cgroup for each worker, and a container engine in the container.
+    #[test]
+    fn a_process_in_a_cgroup_below_the_containers_is_in_that_container() {
+        let inner = ID.replace('c', "0");
+        for below in ["init.scope", "system.slice/nginx.service", "worker-1", &format!("docker/{inner}")] {
+            check(&format!("0::/kubepods.slice/kubepods-podUNDER.slice/cri-containerd-ID.scope/{below}\n"), UID);
+            check(&format!("9:memory:/kubepods/podUID/ID/{below}\n1:name=systemd:/kubepods/podUID/ID\n0::/\n"), UID);
+        }
+    }
+
     #[test]
     fn hierarchies_of_version_1_and_hybrid_name_the_pod() {
         for text in [
