@@ -1,9 +1,11 @@
 //! What a scenario needs from the machine. Features of the kernel are tried in a temporary namespace.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use anyhow::{Result, ensure};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::net::{Netns, finish, is_installed, own_name};
@@ -60,7 +62,7 @@ pub enum Need {
     IcmpHook,
     /// A hook that shows packets of IPVS.
     IpvsHook,
-    /// `ss` knows `-K`. Whether the kernel can destroy sockets (CONFIG_INET_DIAG_DESTROY) shows only with a socket.
+    /// `ss -K` destroys sockets.
     SocketDestroy,
 }
 
@@ -161,7 +163,7 @@ impl Need {
             Self::TransparentProxy => trial("tproxy", "iptables-nft", TPROXY, ""),
             Self::Nft => trial("nft", "nft", &["-f", "-"], NFT),
             Self::NftNat => trial("nft-nat", "nft", &["-f", "-"], NFT_NAT),
-            Self::SocketDestroy => trial("ss", "ss", &["-K", "sport", "= :1"], ""),
+            Self::SocketDestroy => try_in("ss", "ss", destroy_listener),
             Self::Tcx => {
                 let found = attached(LOOPBACK, BPF_TCX_INGRESS);
                 found.err().map(|error| format!("the kernel has no tcx: {error}"))
@@ -195,10 +197,22 @@ const IPVLAN: &str = "link add d0 type veth peer name d1\nlink add m0 link d0 ty
 
 /// Runs a command in a new namespace. It succeeds only if the kernel has the feature. Returns why it fails.
 fn trial(name: &str, program: &str, args: &[&str], input: &str) -> Option<String> {
+    try_in(name, program, |ns| ns.run(program, args, input).map(drop))
+}
+
+/// `ss` prints the sockets that it has destroyed, and skips in silence those that the kernel cannot destroy.
+fn destroy_listener(ns: &Netns) -> Result<()> {
+    let _listener = ns.enter(|| Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 1))?))?;
+    let destroyed = ns.run("ss", &["-HtlK", "sport", "= :1"], "")?;
+    ensure!(!destroyed.trim().is_empty(), "the kernel destroys no sockets (CONFIG_INET_DIAG_DESTROY)");
+    Ok(())
+}
+
+fn try_in(name: &str, program: &str, work: impl FnOnce(&Netns) -> Result<()>) -> Option<String> {
     if !is_installed(program) {
         return Some(format!("no `{program}` on this machine"));
     }
-    let outcome = Netns::create(&own_name(format_args!("need-{name}"))).and_then(|ns| ns.run(program, args, input));
+    let outcome = Netns::create(&own_name(format_args!("need-{name}"))).and_then(|ns| work(&ns));
     outcome.err().map(|error| format!("{name}: {}", first_line(&format!("{error:#}"))))
 }
 
