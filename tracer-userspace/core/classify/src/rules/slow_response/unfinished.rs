@@ -171,7 +171,7 @@ mod tests {
 
     /// The kubelet ignores an answer that it cannot read to its end, whatever its status is.
     #[test]
-    fn a_failure_status_whose_body_does_not_end_is_slow() {
+    fn a_failure_status_without_the_end_of_its_body_is_slow() {
         let closed = |specs: bool, lasted_ms: u64, quiet_ms: u64| {
             let mut stream = Stream::new();
             if specs {
