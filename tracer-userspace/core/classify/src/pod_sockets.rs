@@ -50,7 +50,7 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
         None if v4 && it.addr.ip() == Ipv6Addr::UNSPECIFIED => "for IPv6 only".to_owned(),
         None => "only".to_owned(),
     };
-    let whose = if reading.pod.is_some() { "processes of the pod" } else { "other processes" };
+    let of = if reading.pod.is_some() { "processes of the pod" } else { "other processes" };
     let here: Vec<String> = listeners
         .iter()
         .filter(|it| it.addr.port() == port)
@@ -60,7 +60,7 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
         || listeners.iter().map(|it| format!("{} on port {}", name(&it.server), it.addr.port())).collect::<Vec<_>>();
     let words = match here.as_slice() {
         [] if listeners.is_empty() => return None,
-        [] => format!("{whose} listen there: {}", others().join(", ")),
+        [] => format!("{of} listen there: {}", others().join(", ")),
         _ => here.join(", "),
     };
     let text = format!("listeners of that network namespace: {words}");
