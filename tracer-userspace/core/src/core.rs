@@ -179,7 +179,7 @@ impl Core {
     pub fn finish(&mut self, time_boot_ns: u64, out: &mut Vec<Decision>) {
         self.waiting.forget_timeouts();
         self.fire_deadlines(u64::MAX, out);
-        self.release_all(out);
+        self.release_all(time_boot_ns, out);
         out.extend(
             self.correlator
                 .open()
@@ -325,10 +325,10 @@ impl Core {
         if attempt.ended.is_none() || self.waiting.is_past_end(conn) || !self.verdicts.finish(conn) {
             return;
         }
-        let decided = self.verdicts.of(conn);
+        let decided = self.verdicts.of(conn).filter(|_| !self.is_overcome(conn, time));
         let dst = attempt.flow.dst;
         let matched = Matched::new(attempt, &self.node);
-        let failed = matched.failed() || self.verdicts.failure(conn).is_some();
+        let failed = matched.failed() || decided.is_some_and(|it| it.outcome == Outcome::Failure);
         let is_well = !failed && !matched.is_unknown_end();
         let may_be_well = !failed && matched.may_have_answered_in_tls();
         let outcome = match (failed, is_well && !matched.is_unread()) {

@@ -170,10 +170,27 @@ pub(super) fn is_at_other_link(case: &Case<'_>, drop: &PacketDrop) -> bool {
     flooded::is_at_other_link(case.attempt, case.node, drop)
 }
 
+/// Once the handshake is over, none of its packets does. Nor does an answer that the prober's kernel drops since the
+/// prober has given up.
 fn decides(attempt: &Attempt, since: u64, time: u64, drop: &PacketDrop) -> bool {
+    let is_home = drop.flags.is_syn_ack() && drop.netns == attempt.netns;
+    let is_late = is_home && attempt.ended.is_some_and(|(ended, _)| time > ended);
+    let of_handshake = drop.flags.is_syn() || drop.flags.is_syn_ack();
+    if is_late || is_deferred(attempt, drop) {
+        return false;
+    }
     let way = |it: &PacketDrop| (it.netns, it.flow, it.flags, it.reason.clone(), netfilter_hook(it));
     let again = || attempt.drops().any(|(at, it)| is_since(at, since) && way(it) == way(drop));
-    !is_deferred(attempt, drop) && (attempt.established.is_some() || is_since(time, since) || again())
+    if attempt.established.is_some() { !of_handshake } else { is_since(time, since) || again() }
+}
+
+/// What dropped an earlier SYN, or the answer to it, is gone: the last SYN was not dropped there.
+pub(super) fn earlier_drop_is_gone(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let in_time = |time: u64| attempt.ended.is_none_or(|(ended, _)| time <= ended);
+    let counts = |drop: &PacketDrop| !drop.flags.is_rst() && !is_at_other_link(case, drop);
+    let first = attempt.drops().find(|(time, drop)| in_time(*time) && counts(drop));
+    attempt.established.is_none() && first.is_some_and(|(time, drop)| !may_decide(case, time, drop))
 }
 
 /// A listener with TCP_DEFER_ACCEPT waits for the request: it drops the bare acknowledgement that ends the handshake

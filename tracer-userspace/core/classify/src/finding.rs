@@ -1,10 +1,47 @@
 //! The result of a rule, and what weakens it.
 
-use crate::{Case, SETTLE_NS};
+use crate::SETTLE_NS;
+use crate::case::{Case, earlier_drop_is_gone};
+use crate::rules::mid_stream_rst::closer;
+use crate::serving::connection;
+use tracer_attempts::correlate::attempt::End;
 use tracer_common::names::Hook;
 use tracer_model::event::{Loss, Netns, ServiceName};
 use tracer_model::plural::were;
 use tracer_model::record::{Cause, Confidence, Culprit, Evidence, Outcome, Remediation, Scope};
+
+/// How far an attempt got past what had stopped an earlier SYN of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Progress {
+    /// Nothing shows that it got further.
+    None,
+    /// What dropped the earlier SYN did not drop the last one.
+    LaterSyn,
+    /// The handshake was completed, and what came after it fails the attempt.
+    Connected,
+    /// And a process has accepted the connection.
+    Accepted,
+}
+
+impl Progress {
+    pub(super) fn of(case: &Case<'_>, found: &Finding) -> Self {
+        match case.attempt.is_past_handshake(found.decided_at) {
+            true if is_accepted(case) => Self::Accepted,
+            true => Self::Connected,
+            false if earlier_drop_is_gone(case) && found.lost_events == 0 => Self::LaterSyn,
+            false => Self::None,
+        }
+    }
+}
+
+/// A process has read, answered or closed the connection, or holds it.
+fn is_accepted(case: &Case<'_>) -> bool {
+    let attempt = case.attempt;
+    let is_closed = matches!(attempt.ended, Some((_, End::ClosedByServer)));
+    let is_reset = || attempt.resets_sent().any(|(_, it)| it.flow.src == attempt.flow.dst && closer(it).is_some());
+    let is_held = || connection(case).is_some_and(|it| it.accepted);
+    is_closed || attempt.received().is_some_and(|n| n > 0) || is_held() || is_reset()
+}
 
 /// What a rule found.
 #[derive(Clone, Debug)]
@@ -30,10 +67,8 @@ pub struct Finding {
     pub packet_seen: bool,
     /// It rests on a lost packet. It holds until a retransmission gets through and is refused, or meets silence.
     pub rests_on_lost_packet: bool,
-    /// The target was reached, and sent nothing from then on for most of the attempt.
-    pub target_was_silent: bool,
-    /// What dropped an earlier SYN is gone, and what became of the last one does not decide.
-    pub earlier_drop_is_gone: bool,
+    /// How far the attempt got past what had stopped an earlier SYN.
+    pub progress: Progress,
     /// Those of `rests_on` that are missing.
     pub missing_hooks: Vec<Hook>,
     /// Events lost inside the attempt's window.
@@ -72,8 +107,7 @@ impl Finding {
             by_absence: false,
             packet_seen: false,
             rests_on_lost_packet: false,
-            target_was_silent: false,
-            earlier_drop_is_gone: false,
+            progress: Progress::None,
             missing_hooks: Vec::new(),
             lost_events: 0,
             waits_for: None,

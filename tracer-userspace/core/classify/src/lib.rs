@@ -47,7 +47,7 @@ mod wrong_field;
 
 pub use case::{Case, EndedByProbe, Failing, Streak};
 pub use culprit::{culprit_of, is_elsewhere, is_plugin};
-use finding::Finding;
+use finding::{Finding, Progress};
 pub use pod_sockets::{FRESH_NS, REDIRECT_NS};
 pub use rules::target_frozen::is_halted;
 pub use rules::target_starved::is_blocked;
@@ -66,6 +66,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let tied = tied.or_else(|| findings.iter().position(is_tied)).unwrap_or_default();
     let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);
     rules::refusal::add_lost_reset(case, &mut first);
+    first.progress = Progress::of(case, &first);
     findings.retain(|f| f.cause != Cause::Unexplained && f.adds_to(&first));
     if acceptor::add(case, &mut first) {
         findings.retain(|f| !f.rests_on_acceptor());

@@ -221,7 +221,7 @@ pub(super) fn is_missed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     let was_repeated = || drop.flags.may_be_bare() && attempt.sent_again > Some(time);
     let got_through = attempt.request_taken() && (outbound(case, drop) || was_repeated());
     let is_since = case.matched.unanswered_since().is_some_and(|since| time >= since);
-    is_since && !drop.flags.is_rst() && !got_through && !is_at_other_link(case, drop)
+    is_since && !drop.flags.is_rst() && !got_through && may_decide(case, time, drop)
 }
 
 /// Hooks that would have shown the answer of a rule that rejects.

@@ -49,8 +49,8 @@ use serde_json::json;
 
 use super::blocked::{Blame, Blocked};
 use super::case::{
-    ANSWER_NS, Case, ICMP_HOOKS, REFUSAL_HOOKS, drops, has_handshake, in_handshake, inspected, inspections,
-    is_at_other_link, is_deferred, is_of_handshake, is_second_syn, is_sent_elsewhere, is_unanswered, may_decide,
+    ANSWER_NS, Case, ICMP_HOOKS, REFUSAL_HOOKS, drops, earlier_drop_is_gone, has_handshake, in_handshake, inspected,
+    inspections, is_at_other_link, is_deferred, is_of_handshake, is_second_syn, is_sent_elsewhere, is_unanswered,
     outbound, runs, shares_node, silent,
 };
 use super::evidence::{

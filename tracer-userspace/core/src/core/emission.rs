@@ -62,20 +62,28 @@ impl Core {
 
     /// Emits the verdict that waits for this attempt, if it can no longer succeed.
     pub(super) fn release_verdict(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
-        if !self.verdicts.is_pending(conn) {
+        // What is decided next replaces it.
+        if !self.verdicts.is_pending(conn) || self.waiting.is_past_end(conn) {
             return;
         }
         match self.may_succeed_until(conn, now) {
             Some(Until::Time(time)) if now < time => self.waiting.schedule(time, conn),
             Some(Until::End) => {}
-            Some(Until::Time(_)) | None => self.emit_pending(conn, out),
+            Some(Until::Time(_)) | None => self.emit_pending(conn, now, out),
         }
     }
 
     /// Emits the pending verdict of this attempt. Its time is the end of the attempt, if that is later.
-    fn emit_pending(&mut self, conn: ConnId, out: &mut Vec<Decision>) {
+    fn emit_pending(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
         let Some(mut record) = self.verdicts.take_pending(conn) else { return };
+        if self.is_overcome(conn, now) {
+            return;
+        }
+        let decided = self.verdicts.of(conn);
         if let (Some(attempt), Body::Verdict(body)) = (self.correlator.get(conn), &mut record.body) {
+            if let Some(decided) = decided {
+                decided.note_late_handshake(attempt, &mut body.verdict);
+            }
             body.kubelet = body.kubelet.take().or_else(|| attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
             let time = record.time_boot_ns.max(attempt.ended.map_or(0, |(end, _)| end));
             set_time(&mut record, time, attempt);
@@ -92,7 +100,7 @@ impl Core {
         self.next_sweep = now.saturating_add(SWEEP_EVERY_NS);
         let forgotten = |conn: &ConnId| self.correlator.get(*conn).is_none_or(|it| self.lacks_end(it, now));
         let forgotten: Vec<ConnId> = self.verdicts.pending().filter(forgotten).collect();
-        forgotten.into_iter().for_each(|conn| self.emit_pending(conn, out));
+        forgotten.into_iter().for_each(|conn| self.emit_pending(conn, now, out));
     }
 
     /// Events were lost, and a RST answered the SYN. The prober did not send its SYN again, so the RST arrived. No other
@@ -108,9 +116,9 @@ impl Core {
     }
 
     /// The run ends: emits all pending verdicts.
-    pub(super) fn release_all(&mut self, out: &mut Vec<Decision>) {
+    pub(super) fn release_all(&mut self, now: u64, out: &mut Vec<Decision>) {
         let conns: Vec<ConnId> = self.verdicts.pending().collect();
-        conns.into_iter().for_each(|conn| self.emit_pending(conn, out));
+        conns.into_iter().for_each(|conn| self.emit_pending(conn, now, out));
     }
 
     /// Until when this attempt may succeed, or may get its name; `None`: it has failed.

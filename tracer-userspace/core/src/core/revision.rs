@@ -5,9 +5,9 @@ use super::verdicts::Decided;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
-use tracer_classify::finding::Finding;
+use tracer_classify::finding::{Finding, Progress};
 use tracer_model::event::ConnId;
-use tracer_model::record::{Cause, Confidence, Outcome, Stage, Trait};
+use tracer_model::record::{Cause, Confidence, Outcome, Stage, Trait, Verdict};
 
 impl Decided {
     /// The handshake was classified as a failure, but a retransmitted SYN got through, and nothing shows that it was
@@ -22,9 +22,38 @@ impl Decided {
             && !is_reported(attempt)
             && !matched.is_unknown_end()
     }
+
+    /// When the attempt completed the handshake, if it is about what stopped that.
+    fn completed(&self, attempt: &Attempt) -> Option<u64> {
+        let of_syn = self.in_handshake && self.rests_on_lost_packet && self.outcome == Outcome::Failure;
+        attempt.established_at().filter(|_| of_syn)
+    }
+
+    /// What had stopped the handshake used up most of the time, and the prober gave up on an answer.
+    pub(super) fn note_late_handshake(&self, attempt: &Attempt, verdict: &mut Verdict) {
+        let Some(at) = self.completed(attempt).filter(|_| attempt.sent().is_some_and(|n| n > 0)) else { return };
+        if attempt.ended.is_some_and(|(ended, _)| !attempt.is_past_handshake(ended)) {
+            let after_ms = at.saturating_sub(attempt.started) as f64 / 1e6;
+            verdict.summary += &format!(
+                "; a later SYN got through {after_ms:.1} ms after the first, when most of the time had gone into the handshake"
+            );
+            verdict.confidence = verdict.confidence.min(Confidence::Likely);
+        }
+    }
 }
 
 impl Core {
+    /// The verdict is about what had stopped an earlier SYN, and is no longer right: what came after the handshake fails
+    /// the attempt. A connection that no process has accepted may wait in the queue that was full.
+    pub(super) fn is_overcome(&self, conn: ConnId, now: u64) -> bool {
+        let both = self.correlator.get(conn).zip(self.verdicts.of(conn));
+        both.is_some_and(|(attempt, before)| {
+            let left_queue =
+                before.cause != Cause::AcceptQueueOverflow || attempt.received().is_some_and(|bytes| bytes > 0);
+            before.completed(attempt).is_some() && attempt.is_past_handshake(now) && left_queue
+        })
+    }
+
     /// A revised verdict may be revised again in two cases: the attempt succeeded after all, or tracer reported a
     /// success and the kubelet then a failure.
     pub(super) fn may_revise_again(&self, conn: ConnId) -> bool {
@@ -72,17 +101,19 @@ fn is_nearer(before: Decided, finding: &Finding) -> bool {
     finding.cause < before.cause && !(reached && less_sure)
 }
 
-/// The cause was a dropped packet, but a retransmission was not dropped there. The target then refused, or was silent for
-/// most of the time, or the retransmission was lost without a trace. So the drop is not the cause. A full accept queue
-/// stays the cause of silence, or of a RST (`tcp_abort_on_overflow`): no process has accepted the connection.
+/// The cause had stopped a SYN, or the answer to it, and a later packet got past that. What became of that one is the
+/// cause. A full accept queue holds a connection that no process has accepted, or resets it (`tcp_abort_on_overflow`). A
+/// neighbour or a route that is missing may be missing for the first cause, if that is the network's, too.
 fn is_overtaken(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
-    let queued = before.cause == Cause::AcceptQueueOverflow;
-    let unlost = finding.lost_events == 0;
-    let silence =
-        (finding.target_was_silent || finding.earlier_drop_is_gone) && unlost || finding.cause == Cause::MidStreamRst;
-    let got_through = finding.cause.has(Trait::Refusal) || silence && !queued;
+    let of_network = |cause: Cause| cause.has(Trait::EndsWithNetwork);
+    let least = match before.cause {
+        Cause::AcceptQueueOverflow => Progress::Accepted,
+        cause if of_network(cause) && of_network(finding.cause) => Progress::Connected,
+        _ => Progress::LaterSyn,
+    };
+    let got_past = finding.cause.has(Trait::Refusal) || before.in_handshake && finding.progress >= least;
     let stands = finding.cause == before.cause || also.contains(&before.cause);
-    before.rests_on_lost_packet && before.outcome == Outcome::Failure && got_through && !stands
+    before.rests_on_lost_packet && before.outcome == Outcome::Failure && got_past && !stands
 }
 
 /// A later packet shows that the cause no longer holds: it is proven what stopped that one. A link was down, for example.
@@ -244,6 +275,128 @@ mod tests {
         assert_eq!((silence.cause.name(), silence.confidence), ("unexplained", Confidence::Possible));
         assert_has(&silence.summary, &["NETFILTER_DROP", "that cause is gone"]);
         assert_lacks(&silence.remediation, &["nft"]);
+    }
+
+    /// A rule of the pod drops the SYN.
+    fn by_rule(stream: &mut Stream) {
+        stream.filtered(SYN, POD).push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).wait_ms(200).settles();
+    }
+
+    fn by_link(stream: &mut Stream) {
+        stream.wait_ms(200).inspection(|reading| {
+            reading.links = vec![LinkState { running: Some(false), ..link(2, "eth0", &["10.88.0.2"]) }];
+        });
+        stream.settles();
+    }
+
+    fn by_neighbour(stream: &mut Stream) {
+        stream.wait_ms(200).inspection(|reading| reading.neighbour = Some(neighbour("incomplete"))).settles();
+    }
+
+    fn by_queue(stream: &mut Stream) {
+        stream.wait_ms(200).inspection(|reading| reading.listeners = Some(vec![listener(3, 2)])).settles();
+    }
+
+    const LOSSES: [fn(&mut Stream); 4] = [by_rule, by_link, by_neighbour, by_queue];
+
+    /// A probe with this timeout. Its first SYN is lost, and a later one gets through.
+    fn healed(timeout_s: u32, lose: fn(&mut Stream)) -> Stream {
+        let mut stream = Stream::new().http_readiness().clone();
+        stream.last_pods().pods[0].containers[0].probes[0].timeout_s = timeout_s;
+        connected_late(&mut stream, lose);
+        stream
+    }
+
+    /// Twice, the server of this connection has no thread that can run, or it can, and has read the request.
+    fn read_server(stream: &mut Stream, is_stopped: bool) {
+        for _ in 0..2 {
+            let mut process = server_process(7, 2);
+            process.tasks.stopped = if is_stopped { 2 } else { 0 };
+            let connection = Some(served(if is_stopped { 100 } else { 0 }, true));
+            let reading = Serving { processes: vec![process], connection, ..Serving::default() };
+            stream.wait_ms(300).serving(reading);
+        }
+    }
+
+    /// Seen on a node: the rule was removed, the link set up, or the queue emptied, before the next SYN.
+    #[test]
+    fn what_fails_after_the_handshake_replaces_what_stopped_an_earlier_syn() {
+        for lose in LOSSES {
+            let silent = |is_stopped: bool| {
+                let mut stream = healed(5, lose);
+                read_server(stream.wait_ms(2_500), is_stopped);
+                stream.wait_ms(695).closes((100, 101, 0)).wait_ms(5).tick().all_decided()
+            };
+            assert_eq!(silent(true), [("target_frozen", Confidence::Likely)]);
+            assert_eq!(silent(false), [("slow_response", Confidence::Proven)]);
+            let mut half = healed(5, lose);
+            half.answer(AnswerKind::Http, Some(200)).wait_ms(3_795).closes_quiet((100, 101, 37), 3_790_000_000);
+            assert_eq!(half.wait_ms(5).tick().all_decided(), [("slow_response", Confidence::Likely)]);
+            let mut reset = healed(5, lose).reset_received(TcpState::Established, 0).clone();
+            reset.reset_sent(TcpFlags(0x10), false, Some("app"));
+            reset.state(TcpState::Established, TcpState::Close, libc::ECONNRESET, (100, 101, 0)).wait_ms(5).tick();
+            assert_eq!(reset.all_decided(), [("mid_stream_rst", Confidence::Proven)]);
+        }
+    }
+
+    /// The line of the kubelet's log ends the wait for an end, not for who accepted.
+    #[test]
+    fn a_close_that_waits_for_who_accepted_is_the_only_verdict() {
+        for lose in LOSSES {
+            let mut stream = healed(5, lose).pod_in(POD).unread().clone();
+            stream.server_closes((100, 101, 0)).wait_ms(5).tick().kubelet(ProbeOutput::Network);
+            assert_eq!(stream.wait_ms(600).tick().all_decided(), [("closed_without_answer", Confidence::Proven)]);
+        }
+    }
+
+    #[test]
+    fn a_dropped_syn_ack_is_no_cause_after_the_handshake() {
+        let mut stream = healed(5, |stream| _ = stream.filtered(SYN_ACK, POD).settles());
+        stream.wait_ms(3_990).closes((100, 101, 0)).wait_ms(5).tick();
+        assert_eq!(stream.all_decided(), [("slow_response", Confidence::Proven)]);
+    }
+
+    /// The target had the smaller part of the time.
+    #[test]
+    fn a_handshake_that_took_most_of_the_time_keeps_what_delayed_it_as_likely() {
+        for (lose, cause) in [(by_rule as fn(&mut Stream), "firewall_drop"), (by_link, "pod_link_down")] {
+            let verdict = healed(2, lose).wait_ms(750).closes((100, 101, 0)).wait_ms(5).tick().verdict();
+            assert_eq!((verdict.cause.name(), verdict.confidence), (cause, Confidence::Likely));
+            assert_has(&verdict.summary, &["when most of the time had gone into the handshake"]);
+        }
+    }
+
+    /// Nothing but the kubelet shows that the answer was not complete, and it does not report that.
+    #[test]
+    fn an_unknown_end_after_the_handshake_is_no_failure_of_it() {
+        let mut stream = healed(5, by_rule);
+        stream.wait_ms(3_785).answer(AnswerKind::Http, Some(200)).wait_ms(5).closes((100, 101, 37)).wait_ms(5).tick();
+        assert!(outcomes(&stream).iter().all(|(_, outcome, _)| *outcome == Outcome::Noise), "{:?}", outcomes(&stream));
+    }
+
+    /// The rule is removed before the next SYN, and what was read shows why that one was lost.
+    #[test]
+    fn what_stops_a_later_syn_silently_replaces_a_rule_that_is_gone() {
+        let later = |fill: fn(&mut Inspection)| {
+            let mut stream = Stream::new().connect().clone();
+            by_rule(&mut stream);
+            stream.wait_ms(1_000).syn_again().wait_ms(200).inspection(fill).gives_up().wait_ms(5).tick().all_decided()
+        };
+        let full = later(|reading| reading.listeners = Some(vec![listener(3, 2)]));
+        assert_eq!(full, [("accept_queue_overflow", Confidence::Likely)]);
+        let no_route = later(|reading| {
+            reading.no_way_back = Some(NoWayBack { to: address("10.88.0.1"), errno: libc::ENETUNREACH });
+        });
+        assert_eq!(no_route, [("route_unreachable", Confidence::Likely)]);
+    }
+
+    /// Seen on a node: a SYN had waited for the pod's link-layer address, and left when its link was up again.
+    #[test]
+    fn an_answer_after_the_end_takes_no_verdict_back() {
+        let mut stream = Stream::new().connect().clone();
+        by_link(&mut stream);
+        stream.gives_up().wait_ms(50).reset_sent(SYN_ACK, true, None).drop(SYN_ACK, "NO_SOCKET", NODE);
+        assert_eq!(stream.wait_ms(5).tick().all_decided(), [("pod_link_down", Confidence::Likely)]);
     }
 
     #[test]

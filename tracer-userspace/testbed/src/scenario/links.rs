@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Result;
 use nix::sys::socket::sockopt::RcvBuf;
@@ -30,6 +31,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0_flooded", LINK, link_down_flooded).own().needs(&[Need::Nft]),
     Scenario::new("pod_link_down_eth0_captured", LINK, link_down_captured).own().needs(&[Need::PacketSocket]),
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
+    Scenario::new("pod_link_down_veth_until_the_end", LINK, up_after_the_end).own(),
     Scenario::new("pod_link_down_removed", LINK, removed),
     Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
     Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
@@ -100,6 +102,22 @@ fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
     }
     set_down(fixture, pod, which)?;
     fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// As [`link_down`]: the link is up right after the attempt. The SYN that waited for the pod's link-layer address leaves
+/// then, and the prober's kernel refuses the answer to it.
+fn up_after_the_end(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("slow:100", HTTP)?;
+    let end = format!("v{}", fixture.pod_of(pod)?.index);
+    (0..5).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
+    fixture.mentions(&[&format!("{end} "), "on the node is down"]);
+    set_down(fixture, pod, "veth")?;
+    fixture.node.node.ip(|ip| ip.forget_neighbours("cni0"))?;
+    fixture.gets_no_answer(Kind::Http, pod)?;
+    fixture.node.node.ip(|ip| ip.up(&end))?;
+    // The kernel asks for the address once a second (`retrans_time_ms`).
+    thread::sleep(Duration::from_millis(1_500));
+    Ok(())
 }
 
 /// As [`link_down`], by a process that removes the link. The neighbour entry of the pod stays reachable.

@@ -20,6 +20,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("two_causes_drop_then_reset", Some(Cause::MidStreamRst), drop_then_reset).needs(&[Need::Nft]),
     Scenario::new("two_causes_drop_then_link_down", Some(Cause::PodLinkDown), drop_then_link_down).needs(&[Need::Nft]),
     Scenario::new("two_causes_drop_then_node_drop", Some(Cause::FirewallDrop), drop_then_node_drop).needs(&[Need::Nft]),
+    Scenario::new("two_causes_drop_then_stopped", Some(Cause::TargetFrozen), drop_then_stopped)
+        .own()
+        .needs(&[Need::Nft]),
     Scenario::new("two_causes_request_sent_twice", Some(Cause::SlowResponse), request_sent_twice).needs(&[Need::Nft]),
     Scenario::new("two_causes_listens_on_loopback_only", REFUSED, loopback_only).own(),
     Scenario::new("two_causes_localhost", REFUSED, localhost),
@@ -101,6 +104,15 @@ fn drop_then_refused(fixture: &mut Fixture<'_>) -> Result<()> {
 fn drop_then_reset(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("rst", PATIENT)?;
     dropped_at_first(fixture, pod, Ending::Reset)
+}
+
+/// The process is stopped: its kernel completes the handshake without it.
+fn drop_then_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", PATIENT)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.mentions(&["is stopped by a signal", "of the request lie unread"]);
+    let timeout = Duration::from_secs(PATIENT_TIMEOUT_S);
+    drop_first(fixture, pod, timeout, &[Ending::Timeout], |fixture| fixture.pod_of(pod)?.halt())
 }
 
 /// A rule with one token drops the first request. The server takes the second and never answers it.

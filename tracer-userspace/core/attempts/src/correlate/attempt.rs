@@ -272,6 +272,16 @@ impl Attempt {
         self.established.filter(|at| self.ended.is_none_or(|(end, _)| end != *at))
     }
 
+    /// The handshake was completed, and it is what came after it that fails the attempt: the target ended the
+    /// connection, or the prober has waited longer since the handshake than before. A fault that had stopped an earlier
+    /// SYN is over.
+    pub fn is_past_handshake(&self, now: u64) -> bool {
+        let Some(connected) = self.established_at() else { return false };
+        let (until, end) = self.ended.map_or((now, None), |(ended, end)| (ended, Some(end)));
+        let by_target = matches!(end, Some(End::ClosedByServer | End::Reset));
+        by_target || until.saturating_sub(connected) >= connected.saturating_sub(self.started)
+    }
+
     /// Payload bytes received when it ended (or so far).
     pub fn received(&self) -> Option<u64> {
         self.last.as_ref()?.received()

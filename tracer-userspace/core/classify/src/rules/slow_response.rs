@@ -7,6 +7,7 @@ use super::super::giving_up::{budget, prober_late, round_trip_ns};
 use super::super::serving;
 use super::super::sidecar;
 use super::*;
+use tracer_model::event::TcpState;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))?;
@@ -14,14 +15,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn silent(case: &Case<'_>) -> Option<Finding> {
-    let Wait { reached, waited, late, target_was_silent, evidence } = measure_wait(case)?;
+    let Wait { reached, waited, late, evidence } = measure_wait(case)?;
     let summary = format!(
         "{} was reached in {reached} and acknowledged the request; no byte of an answer in {waited}{}{late}",
         case.attempt.flow.dst,
         budget(case)
     );
-    let found = Finding::failure(Cause::SlowResponse, vec![evidence], summary, fix(case));
-    let mut found = Finding { target_was_silent, ..found };
+    let mut found = Finding::failure(Cause::SlowResponse, vec![evidence], summary, fix(case));
     serving::add(case, &mut found);
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
@@ -50,8 +50,6 @@ pub(super) struct Wait {
     pub waited: String,
     /// What to add to the summary if the target had the smaller part of the time, or the prober was late; else empty.
     pub late: String,
-    /// The target had the greater part of the time.
-    pub target_was_silent: bool,
     pub evidence: Evidence,
 }
 
@@ -67,7 +65,10 @@ pub(super) fn measure_wait(case: &Case<'_>) -> Option<Wait> {
         (None, None) => (established, HANDSHAKE_LATE),
     };
     let (before, waited) = (since.saturating_sub(attempt.started), ended.saturating_sub(since));
-    let on_the_way = round_trip_ns(case).unwrap_or_default();
+    // A SYN may have waited on the way for what is over. The request did not if it was acknowledged sooner.
+    let quiet = state.quiet_ns.filter(|_| state.old == TcpState::Established);
+    let acknowledged = quiet.map_or(u64::MAX, |quiet| ended.saturating_sub(established).saturating_sub(quiet));
+    let on_the_way = round_trip_ns(case).unwrap_or_default().min(acknowledged);
     let late = match late {
         _ if before > waited => late,
         HANDSHAKE_LATE if before.saturating_add(on_the_way) > waited.saturating_sub(on_the_way) => PATH_SLOW,
@@ -77,7 +78,6 @@ pub(super) fn measure_wait(case: &Case<'_>) -> Option<Wait> {
         reached: ms(established.saturating_sub(attempt.started)),
         waited: ms(waited),
         late: format!("{late}{}", prober_late(case)),
-        target_was_silent: late.is_empty(),
         evidence: of_state(ended, state),
     })
 }

@@ -417,7 +417,7 @@ mod tests {
             stream.gives_up().causes()
         };
         assert_eq!(cause_if(true), ["target_frozen"]);
-        assert_eq!(cause_if(false), ["firewall_drop"]);
+        assert_eq!(cause_if(false), ["target_frozen"], "the rule did not drop the later SYN");
     }
 
     #[test]

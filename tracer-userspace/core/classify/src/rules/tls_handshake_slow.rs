@@ -7,7 +7,7 @@ use super::slow_response::{Wait, measure_wait};
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Wait { reached, waited, late, target_was_silent, evidence } =
+    let Wait { reached, waited, late, evidence } =
         measure_wait(case).filter(|_| speaks_tls(case) && !is_untaken(case))?;
     let doubt = doubt(case);
     let summary = format!(
@@ -21,8 +21,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         )
     });
     let remediation = if doubt.is_empty() { remediation } else { or_plain_http(case, remediation) };
-    let found = Finding::failure(Cause::TlsHandshakeSlow, vec![evidence], summary, remediation);
-    let mut found = Finding { target_was_silent, ..found };
+    let mut found = Finding::failure(Cause::TlsHandshakeSlow, vec![evidence], summary, remediation);
     serving::add(case, &mut found);
     let is_sure = late.is_empty() && doubt.is_empty();
     Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })

@@ -29,7 +29,6 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         decided_at: ended,
         confidence: Confidence::Possible,
         rests_on: OBSERVING_HOOKS,
-        earlier_drop_is_gone: lost.is_gone,
         waits_for_close: mtu_blackhole::waits_for_close(case),
         ..found
     })
@@ -149,9 +148,7 @@ struct Lost<'a> {
     current: Option<&'a PacketDrop>,
     /// The same; else the first one that was dropped at all.
     drop: Option<&'a PacketDrop>,
-    /// What dropped the first one did not drop a later SYN.
-    is_gone: bool,
-    /// And that SYN is known not to have been dropped.
+    /// What dropped the first one did not drop a later SYN, which is known not to have been dropped.
     is_known_gone: bool,
 }
 
@@ -163,10 +160,10 @@ impl<'a> Lost<'a> {
         let current = first_drop(drops(case), since, ended).map(|(_, drop)| drop);
         let counts = |(_, drop): &(u64, &PacketDrop)| !is_deferred(attempt, drop) && !is_at_other_link(case, drop);
         let first = first_drop(attempt.drops().filter(counts), since, ended);
-        let is_gone = first.is_some_and(|(time, drop)| !may_decide(case, time, drop));
         // The drop of the later SYN may be a lost event.
-        let is_known_gone = is_gone && current.is_none() && case.node.lost_between(attempt.started, ended) == 0;
-        Self { current, drop: current.or(first.map(|(_, drop)| drop)), is_gone, is_known_gone }
+        let is_unlost = case.node.lost_between(attempt.started, ended) == 0;
+        let is_known_gone = earlier_drop_is_gone(case) && current.is_none() && is_unlost;
+        Self { current, drop: current.or(first.map(|(_, drop)| drop)), is_known_gone }
     }
 }
 

@@ -12,7 +12,7 @@ use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 pub(super) fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let elapsed = case.matched.timed_out_after_ns().or_else(|| waited_for_rest(case))?;
-    let lost = attempt.retransmits != (0, 0) || attempt.answer_lost() || !silent(case);
+    let lost = attempt.retransmits.1 != 0 || attempt.answer_lost() || !silent(case);
     let read_failure = attempt.kubelet().is_some_and(|(_, reported)| reported.reason.is_of_answer());
     let has_other_cause = read_failure || case.matched.mismatched_protocol().is_some();
     if lost || has_other_cause || closed_late(case) {
