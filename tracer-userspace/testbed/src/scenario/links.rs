@@ -104,16 +104,15 @@ fn link_down(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
     fixture.gets_no_answer(Kind::Http, pod)
 }
 
-/// As [`link_down`]: the link is up right after the attempt. The SYN that waited for the pod's link-layer address leaves
-/// then, and the prober's kernel refuses the answer to it.
+/// As [`link_down`]: the link is up right after the attempt. The second SYN had waited for the pod's link-layer address.
+/// It leaves then, and the prober's kernel refuses the answer to it.
 fn up_after_the_end(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("slow:100", HTTP)?;
+    let pod = fixture.serving("slow:100", PATIENT)?;
     let end = format!("v{}", fixture.pod_of(pod)?.index);
     (0..5).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
     fixture.mentions(&[&format!("{end} "), "on the node is down"]);
     set_down(fixture, pod, "veth")?;
-    fixture.node.node.ip(|ip| ip.forget_neighbours("cni0"))?;
-    fixture.gets_no_answer(Kind::Http, pod)?;
+    fixture.fails_while(pod, 2 * fixture.options.probe_timeout, &[Ending::Timeout], |_| Ok(()))?;
     fixture.node.node.ip(|ip| ip.up(&end))?;
     // The kernel asks for the address once a second (`retrans_time_ms`).
     thread::sleep(Duration::from_millis(1_500));
