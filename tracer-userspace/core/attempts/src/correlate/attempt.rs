@@ -272,9 +272,8 @@ impl Attempt {
         self.established.filter(|at| self.ended.is_none_or(|(end, _)| end != *at))
     }
 
-    /// The handshake was completed, and it is what came after it that fails the attempt: the target ended the
-    /// connection, or the prober has waited longer since the handshake than before. A fault that had stopped an earlier
-    /// SYN is over.
+    /// The handshake was completed, and what came after it fails the attempt. The target ended the connection, or the
+    /// prober has waited longer since the handshake than before. A fault that had stopped an earlier SYN is over.
     pub fn is_past_handshake(&self, now: u64) -> bool {
         let Some(connected) = self.established_at() else { return false };
         let (until, end) = self.ended.map_or((now, None), |(ended, end)| (ended, Some(end)));
