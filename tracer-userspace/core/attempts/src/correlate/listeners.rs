@@ -156,9 +156,18 @@ impl Listeners {
 
     /// A process began or stopped to listen for this target at or after `from`, or may have done so.
     pub fn changed_since(&self, netns: Netns, dst: SocketAddr, from: u64) -> bool {
+        self.bound_since(netns, dst, from) || self.at(netns, dst).any(|it| it.last.0 >= from)
+    }
+
+    /// A process began to listen for this target at or after `from`, or may have done so.
+    pub fn begun_since(&self, netns: Netns, dst: SocketAddr, from: u64) -> bool {
+        let begun = |it: &Port| it.begin.as_ref().is_some_and(|(time, _)| *time >= from);
+        self.bound_since(netns, dst, from) || self.at(netns, dst).any(begun)
+    }
+
+    fn bound_since(&self, netns: Netns, dst: SocketAddr, from: u64) -> bool {
         let mut bound = self.bound.range(keys(netns, dst.port(), dst.port()));
-        let bound = bound.any(|((.., addr), time)| takes(*addr, dst.ip()) && *time >= from);
-        bound || self.at(netns, dst).any(|it| it.last.0 >= from)
+        bound.any(|((.., addr), time)| takes(*addr, dst.ip()) && *time >= from)
     }
 
     /// A process listens on some port of the namespace, since `from` or later.

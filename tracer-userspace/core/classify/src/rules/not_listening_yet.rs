@@ -28,8 +28,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     found.map(|found| found.at_most(confidence))
 }
 
-/// The container was started a moment ago, and nobody has listened on the port since. An earlier listener was of an
-/// earlier run.
+/// The container was started a moment ago, and nobody has begun to listen on the port since. An earlier listener was of
+/// an earlier run or an init container: it may have ended in the second of the start.
 fn not_yet_in_run(case: &Case<'_>, evidence: &[Evidence], at: u64, netns: Netns) -> Option<Finding> {
     let began = case.matched.run_began(at).filter(|began| at - began < START_NS)?;
     // Another container listens there then.
@@ -39,7 +39,7 @@ fn not_yet_in_run(case: &Case<'_>, evidence: &[Evidence], at: u64, netns: Netns)
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers, another container may have listened there and stopped.
     let heard = match case.matched.is_only_container() {
-        true => listeners.changed_since(netns, dst, began),
+        true => listeners.begun_since(netns, dst, began),
         false => listeners.knows(netns, dst),
     };
     if heard || (!shares_node(case) && listeners.any_since(netns, began)) {
@@ -62,7 +62,13 @@ fn is_in_start(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> bool {
         Some(started) => at.saturating_sub(started),
         None => began - at,
     };
-    took < START_NS || case.matched.probe_type() == Some(ProbeType::Startup)
+    !is_restarted(case, at) && (took < START_NS || case.matched.probe_type() == Some(ProbeType::Startup))
+}
+
+/// The container was started again after the refusal: who began to listen later is of a later run.
+fn is_restarted(case: &Case<'_>, at: u64) -> bool {
+    let again = runs(case).filter(|runs| runs.restarts > 0).and_then(|runs| runs.started_boot_ns);
+    again.is_some_and(|started| started > at)
 }
 
 /// When the run of the container, or the namespace, began.
@@ -255,6 +261,28 @@ mod tests {
         let next_pod = |stream: &mut Stream| _ = stream.netns_made(POD).listens(POD, 8080, true);
         assert_eq!(refused(|_| (), next_pod), ["connection_refused"], "its namespace has the same number");
         assert_eq!(refused(|_| (), |stream| _ = stream.listens(POD, 8081, true)), ["connection_refused"]);
+    }
+
+    /// The container's listener was gone when tracer began. Its liveness probe ends it, and its next run listens.
+    #[test]
+    fn a_listener_of_a_later_run_does_not_count() {
+        let mut stream = Stream::new();
+        stream.wait_ms(600_000);
+        let mut runs = Runs { started_boot_ns: Some(stream.seconds_ago(600)), ..Runs::default() };
+        stream.liveness(1, 3).runs(runs.clone()).connect().reset_sent(SYN, true, None).wait_ms(3_000);
+        (runs.restarts, runs.started_boot_ns) = (1, Some(stream.seconds_ago(1)));
+        assert_eq!(stream.runs(runs).listens(POD, 8080, true).causes(), ["connection_refused"]);
+    }
+
+    /// The status has whole seconds: by it, the container began before the end of the init container.
+    #[test]
+    fn a_listener_of_an_init_container_is_not_the_containers() {
+        let mut stream = Stream::new();
+        stream.liveness(10, 3).listens(POD, 8080, true).wait_ms(1_500);
+        let started_boot_ns = Some(stream.seconds_ago(0));
+        stream.wait_ms(100).listens(POD, 8080, false).runs(Runs { started_boot_ns, ..Runs::default() });
+        let verdict = stream.wait_ms(800).connect().reset_sent(SYN, true, None).verdict();
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::NotListeningYet, Confidence::Likely));
     }
 
     /// A container that listened, died, and was started again a second ago.
