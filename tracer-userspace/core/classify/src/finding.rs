@@ -77,7 +77,8 @@ pub struct Finding {
     pub waits_for: Option<(Netns, u64)>,
     /// The endpoints of this Service would complete the finding.
     pub lacks_endpoints: Option<ServiceName>,
-    /// Who accepted the connection is not known: a reading of that would complete or change the finding.
+    /// Who accepted the connection, or whether a process still listens, is not known: a reading of that would complete or
+    /// change the finding.
     pub lacks_acceptor: bool,
     /// The names of the programs at the device would complete the finding.
     pub lacks_programs: bool,

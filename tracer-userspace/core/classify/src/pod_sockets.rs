@@ -68,6 +68,15 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
     Some((words, evidence_of("sock_diag", time, text, json!({ "listeners": addrs, "netns": netns }))))
 }
 
+/// When the sockets of the namespace were last read after `began`, and whether this listener was among them.
+pub(super) fn still_listens(case: &Case<'_>, netns: Netns, began: u64, addr: SocketAddr) -> Option<(u64, bool)> {
+    let (time, reading, listeners) = elsewhere(case, netns).filter(|(time, ..)| *time > began)?;
+    let listens = listeners.iter().any(|it| it.addr == addr);
+    // On the node's network, and behind a redirection, not all listeners are read.
+    let is_whole = !case.node.is_a_node(netns) && reading.redirect.is_none() && reading.holders.is_empty();
+    (listens || is_whole).then_some((time, listens))
+}
+
 /// A process of the probed container still listens in the namespace, by its cgroup: on another port or address.
 pub(super) fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
     let id = case.matched.probed_container().and_then(|(_, it)| it.id.as_ref());

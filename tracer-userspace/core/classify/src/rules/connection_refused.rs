@@ -1,7 +1,10 @@
 //! The target's stack found no socket for the SYN: nobody listens there.
 
+mod former;
+
 use std::net::IpAddr;
 
+use self::former::Former;
 use super::super::EndedByProbe;
 use super::super::flushed::add_lost_node_port;
 use super::super::history;
@@ -31,12 +34,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let refused_at = evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
     let killed = history::out_of_memory(case, refused_at).map(|why| (why, history::more_memory(case)));
     let is_killed = killed.is_some();
-    let earlier = netns.and_then(|netns| earlier_listener(case, netns, &evidence));
-    let passed_over = earlier.map(|(_, listen, _)| listen).filter(|listen| listen.begins);
+    let former = netns.and_then(|netns| Some(Former::new(case, netns, earlier_listener(case, netns, &evidence)?)));
     // In another namespace than the pod's, and in the node's, it may have been a process of an earlier pod.
     let is_pods = netns.is_some_and(|netns| pod_elsewhere(case, netns).is_none()) && !shares_node(case);
-    let stopped = earlier.filter(|(_, listen, _)| !listen.begins && !is_killed && is_pods);
-    evidence.splice(0..0, stopped.map(|(at, listen, _)| of_listener(at, listen)));
+    let passed_over = former.filter(|it| !it.has_stopped());
+    let stopped = former.filter(|it| it.has_stopped() && !is_killed && is_pods);
+    evidence.splice(0..0, stopped.iter().flat_map(Former::evidence));
     let listens = || {
         let (words, read) = pod_sockets::listeners_elsewhere(case, netns?)?;
         evidence.push(read);
@@ -44,14 +47,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let by_itself = || Some((history::ended_by_itself(case, refused_at)?, history::find_own_end(case)));
     let (ended, own_fix) = killed.or_else(|| by_itself().filter(|_| stopped.is_none())).unzip();
-    let by_probe = ended_by_probe(case, stopped.map(|(at, ..)| at));
-    let ended = ended.or_else(|| stopped.map(|(_, listen, before)| describe_stopped(listen, before, by_probe)));
+    let by_probe = stopped.and_then(|it| it.ended_by_probe(case));
+    let ended = ended.or_else(|| Some(stopped?.describe_stopped(by_probe)));
     let why = ended.or_else(|| {
         let elsewhere = netns.and_then(|netns| listener_on_other_address(case, netns));
         let listens = elsewhere.map(|listen| format!("; {} listens on {} only", listen.actor, listen.addr));
         listens.or_else(|| pods_namespace(case, netns?))
     });
-    let why = why.or_else(listens).or_else(|| passed_over.map(|listen| describe_passed_over(listen, dst.ip())));
+    let why = why.or_else(listens).or_else(|| Some(passed_over?.describe_passed_over(dst.ip())));
     let is_held = netns.filter(|_| own_fix.is_none() && stopped.is_none() && passed_over.is_none());
     let held = is_held.and_then(|netns| held_elsewhere(case, netns, refused_at));
     let what = if passed_over.is_some() { "no socket takes the SYN to" } else { "nobody listens on" };
@@ -61,11 +64,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         why.unwrap_or_default(),
         held.as_ref().map_or("", |(clause, ..)| clause.as_str())
     );
-    let fix = match (own_fix, stopped) {
-        (Some(fix), _) => fix,
-        (None, Some((_, listen, _))) => with_logs(case, fix_of_stopped(listen, by_probe)),
-        (None, None) => with_log(case, let_listen(case, netns, passed_over.is_some())),
-    };
+    let fix = own_fix
+        .or_else(|| Some(stopped?.fix_stopped(case, by_probe)))
+        .or_else(|| Some(passed_over?.fix_passed_over(case)))
+        .unwrap_or_else(|| with_log(case, let_listen(case, netns, false)));
     let fix = match held {
         Some((_, read, before)) => {
             evidence.extend(read);
@@ -73,7 +75,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         }
         None => fix,
     };
-    Some(Finding::failure(Cause::ConnectionRefused, evidence, summary, fix).with_confidence(confidence))
+    let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix).with_confidence(confidence);
+    Some(Finding { lacks_acceptor: passed_over.is_some(), ..found })
 }
 
 /// What keeps a server from the port that binds to all addresses: a clause, its evidence, and what to do then.
@@ -180,42 +183,6 @@ pub(in super::super) fn last_listener<'a>(case: &Case<'a>, netns: Netns) -> Opti
     (!case.node.losses.between(last.0, case.attempt.started).any(may_be)).then_some(last)
 }
 
-const SECOND_NS: u64 = 1_000_000_000;
-
-fn describe_stopped(listen: &Listen, before: u64, by_probe: Option<EndedByProbe>) -> String {
-    let before = if before < SECOND_NS { ms(before) } else { format!("{:.1} s", before as f64 / 1e9) };
-    let why = by_probe.map(|EndedByProbe { probe_type, failures, cause, .. }| {
-        format!("; the kubelet ended its container after {failures} failed attempts of its {probe_type} probe in a row (the last one: {cause})")
-    });
-    format!("; {} stopped listening there {before} before{}", listen.actor, why.unwrap_or_default())
-}
-
-fn fix_of_stopped(listen: &Listen, by_probe: Option<EndedByProbe>) -> String {
-    match by_probe {
-        Some(EndedByProbe { probe_type, cause, .. }) => {
-            format!(
-                "Do what the verdict {cause} of its {probe_type} probe says: the kubelet ended the container for that"
-            )
-        }
-        None => format!("Find why {} stopped: it crashed, was restarted, or closed its socket by itself", listen.actor),
-    }
-}
-
-/// The failures in a row of a probe had reached its threshold before the process stopped to listen, so the kubelet ended
-/// the container. If that process was gone before, it ended by itself.
-fn ended_by_probe(case: &Case<'_>, stopped: Option<u64>) -> Option<EndedByProbe> {
-    case.ended_by.filter(|by| stopped.is_some_and(|at| by.at < at) && !by.cause.has(Trait::NoListener))
-}
-
-/// `inet_lookup_listener` compares the device and the family, too, which the event of the listener does not show.
-fn describe_passed_over(listen: &Listen, dst: IpAddr) -> String {
-    let family = if listen.addr.is_ipv6() && dst.is_ipv4() { ", or for IPv6 only" } else { "" };
-    format!(
-        "; {} listens on {}, most likely over another device only (SO_BINDTODEVICE){family}",
-        listen.actor, listen.addr
-    )
-}
-
 /// The pod with the address is in another namespace. It is not known whether a process listens there.
 fn pods_namespace(case: &Case<'_>, netns: Netns) -> Option<String> {
     pod_elsewhere(case, netns).map(|(pod, own)| format!("; pod {pod} is in network namespace {}", own.0))
@@ -251,56 +218,6 @@ mod tests {
         );
         assert_eq!(verdict.evidence.len(), 2);
         assert_eq!(fails.causes(), ["connection_refused"]);
-    }
-
-    #[test]
-    fn a_process_that_stopped_listening_is_named() {
-        let mut stream = Stream::new().http_readiness().listens(POD, 8080, true).wait_ms(50).clone();
-        stream.listens(POD, 8080, false).wait_ms(400).connect().reset_sent(SYN, true, None);
-        let verdict = stream.verdict();
-        assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Proven));
-        assert_ends(&verdict.summary, " stopped listening there 400.0 ms before");
-        assert_has(&verdict.evidence[0].text, &["stopped listening on port 8080"]);
-        assert_has(&verdict.remediation, &["Find why ", "--since=5m", "--previous"]);
-        assert_lacks(&verdict.remediation, &["startupProbe"]);
-    }
-
-    /// The liveness probe gets 404 until the kubelet ends the container. The readiness probe then finds it gone.
-    #[test]
-    fn a_process_that_the_kubelet_ended_has_not_crashed() {
-        let stopped = |failures: u64| {
-            let mut stream = Stream::new();
-            stream.liveness(1, 3).readiness_too().pod_in(POD).listens(POD, 8080, true);
-            for conn in 100..100 + failures {
-                stream.again(conn).connect().established().answers(404).wait_ms(1);
-                stream.kubelet_of(ProbeType::Liveness, ProbeOutput::Status(404)).wait_ms(1_000);
-            }
-            stream.listens(POD, 8080, false).wait_ms(10).again(200).connect().refused().last_verdict()
-        };
-        let ended = stopped(3);
-        let words = "; the kubelet ended its container after 3 failed attempts of its liveness probe in a row (the last one: app_status_failure)";
-        assert_ends(&ended.summary, words);
-        assert_starts(&ended.remediation, "Do what the verdict app_status_failure of its liveness probe says");
-        assert_has(&stopped(2).remediation, &["Find why ", "it crashed"]);
-    }
-
-    /// The kernel skips a listener that is bound to another device.
-    #[test]
-    fn a_listener_that_the_kernel_passes_over_is_not_called_missing() {
-        let listens = |bound: &str, fill: fn(&mut Stream)| {
-            let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
-            stream.listens_on(POD, address(bound), true);
-            fill(&mut stream);
-            stream.wait_ms(10).connect().refused().verdict()
-        };
-        let verdict = listens("0.0.0.0:8080", |_| ());
-        assert_starts(&verdict.summary, "no socket takes the SYN to 10.88.0.2:8080");
-        let words = "; app (pid 99) listens on 0.0.0.0:8080, most likely over another device only (SO_BINDTODEVICE)";
-        assert_ends(&verdict.summary, words);
-        assert_has(&verdict.remediation, &["listen on 8080 on all devices (without SO_BINDTODEVICE)"]);
-        assert_ends(&listens("[::]:8080", |_| ()).summary, "(SO_BINDTODEVICE), or for IPv6 only");
-        let ended = listens("0.0.0.0:8080", |stream| _ = stream.listens(POD, 8080, false));
-        assert_starts(&ended.summary, "nobody listens on 10.88.0.2:8080");
     }
 
     /// kube-proxy serves a NodePort at some addresses of the node only.
