@@ -8,7 +8,7 @@ use super::held_answer::{in_second_half, is_nowhere, lost_late};
 use super::phrases::run_in;
 use super::pod_sockets::{FRESH_NS, detour};
 use super::rules::accept_queue_overflow::listeners;
-use super::rules::target_frozen::{Halt, halt_of};
+use super::rules::target_frozen::{Halt, halt_of, pause};
 use super::rules::target_starved::is_blocked;
 use super::sidecar::waits_for;
 use super::unread_server;
@@ -60,6 +60,7 @@ fn halted(reading: &Serving) -> String {
 }
 
 const SLOW: &str = "its handler is slow";
+const SLOW_OR_PAUSED: &str = "its handler is slow, or that pause was too long";
 const SLOW_OR_STARVED: &str = "its handler is slow, or it gets no CPU time";
 
 /// A clause about threads in state D, which nothing but the kernel can wake.
@@ -194,6 +195,17 @@ fn add_taker(case: &Case<'_>, finding: &mut Finding) {
 
 const NOWHERE: &str = "; no network namespace of this node had the target's address: the pod lost it meanwhile, or has a network stack of its own (gVisor)";
 
+/// The server was halted for a part of the time. Returns whether it was.
+fn add_pause(case: &Case<'_>, finding: &mut Finding) -> bool {
+    let Some(pause) = pause(case) else { return false };
+    finding.confidence = finding.confidence.min(Confidence::Likely);
+    finding.summary += &format!("; {} of that time", pause.words());
+    finding.evidence.push(pause.evidence());
+    let first = format!("If the process runs again, {}", pause.halt.find_who());
+    finding.change_fix(|fix| fix.reword(|text| format!("{first}. If that does not help: {text}")));
+    true
+}
+
 /// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if is_elsewhere(case) {
@@ -209,6 +221,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         finding.summary += NOWHERE;
     } else if unread_server::add(case, finding) {
         slow = SLOW_OR_STARVED;
+    }
+    if add_pause(case, finding) {
+        slow = SLOW_OR_PAUSED;
     }
     let (Some((time, reading)), Some(connection)) = (readings(case).last().copied(), connection(case)) else { return };
     if in_second_half(case, time) == Some(false) {

@@ -9,6 +9,10 @@ use super::*;
 use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    until_the_end(case).or_else(|| for_most_of_the_time(case))
+}
+
+fn until_the_end(case: &Case<'_>) -> Option<Finding> {
     let Silence { end, until } = silence(case)?;
     let (readings, redirected) = readings_of_taker(case);
     let unread = own_connection(case, &readings);
@@ -43,6 +47,60 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::TargetFrozen, vec![read, end], summary, halt.fix(case, servers)).rests_on_lost_packet())
 }
 
+/// The server runs again, and had too little time for its answer.
+fn for_most_of_the_time(case: &Case<'_>) -> Option<Finding> {
+    let (Silence { end, .. }, waited) = (silence(case)?, case.attempt.lasted()?);
+    let pause = pause(case).filter(|it| it.for_ns > waited / 2)?;
+    let summary = format!(
+        "{}: {} of the {} that {} waited",
+        case.attempt.flow.dst,
+        pause.words(),
+        ms(waited),
+        client_name(case.attempt)
+    );
+    let fix = Remediation::from(format!("If the process runs again, {}", pause.halt.find_who()));
+    let evidence = vec![pause.evidence(), end];
+    Some(Finding::likely(Cause::TargetFrozen, evidence, summary, fix).rests_on_lost_packet())
+}
+
+/// The server was halted while the prober waited.
+pub(in super::super) struct Pause<'a> {
+    pub(in super::super) halt: Halt<'a>,
+    servers: &'a [ServerProcess],
+    /// The time between readings that found it halted, if it did not run between them.
+    for_ns: u64,
+    last: u64,
+}
+
+pub(in super::super) fn pause<'a>(case: &Case<'a>) -> Option<Pause<'a>> {
+    let (ended, _) = case.attempt.ended?;
+    let (mut readings, _) = readings_of_taker(case);
+    let holder = own_connection(case, &readings)?.pid;
+    readings.retain(|(time, _)| *time <= ended);
+    let is_halted = |pair: &&[(u64, &Serving)]| {
+        pair.iter().all(|(_, it)| halt(it, holder).is_some()) && has_rested(pair[0].1, pair[1].1, holder)
+    };
+    let pairs: Vec<_> = readings.windows(2).filter(is_halted).collect();
+    let (last, reading) = pairs.last()?[1];
+    let for_ns = pairs.iter().map(|pair| pair[1].0.saturating_sub(pair[0].0)).sum();
+    Some(Pause { halt: halt(reading, holder)?, servers: servers(reading, holder), for_ns, last })
+}
+
+impl Pause<'_> {
+    /// "nginx (pid 7) was frozen by its cgroup for at least 900.0 ms"
+    pub(in super::super) fn words(&self) -> String {
+        let how = self.halt.description().replacen("is ", "was ", 1);
+        format!("{} {how} for at least {}", name(self.servers), ms(self.for_ns))
+    }
+
+    pub(in super::super) fn evidence(&self) -> Evidence {
+        let (hook, place) = self.halt.evidence();
+        let pids: Vec<u32> = self.servers.iter().map(|it| it.pid).collect();
+        let fields = json!({ "pids": pids, "halted_ms": self.for_ns / 1_000_000 });
+        evidence_of(hook, self.last, format!("{}{place}", self.words()), fields)
+    }
+}
+
 /// How many readings must agree.
 const MIN_READINGS: usize = 2;
 
@@ -70,6 +128,12 @@ pub(super) fn silence(case: &Case<'_>) -> Option<Silence> {
 fn has_run(before: &Serving, after: &Serving, holder: Option<u32>) -> bool {
     let same = |it: &ServerProcess| before.processes.iter().find(|old| old.pid == it.pid).map(|old| old.tasks.ran_ns);
     servers(after, holder).iter().any(|it| it.tasks.ran_ns.zip(same(it).flatten()).is_some_and(|(now, old)| now > old))
+}
+
+/// No process of the server ran between two readings.
+fn has_rested(before: &Serving, after: &Serving, holder: Option<u32>) -> bool {
+    let same = |it: &ServerProcess| before.processes.iter().find(|old| old.pid == it.pid)?.tasks.ran_ns;
+    servers(after, holder).iter().all(|it| it.tasks.ran_ns.is_some() && it.tasks.ran_ns == same(it))
 }
 
 /// How long before the end the last reading may be. A process that was halted only earlier ran again, and did not
@@ -136,6 +200,17 @@ impl Halt<'_> {
         }
     }
 
+    pub(in super::super) const fn find_who(self) -> &'static str {
+        match self {
+            Self::Frozen(_, None) => {
+                "find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)"
+            }
+            Self::Frozen(_, Some(_)) => "find who froze it: systemctl freeze, a checkpoint, a backup or a person",
+            Self::Stopped => "find out who sent SIGSTOP or SIGTSTP: a script, job control or a debugger",
+            Self::Traced => "find who debugged it",
+        }
+    }
+
     fn fix(self, case: &Case<'_>, processes: &[ServerProcess]) -> Remediation {
         let pids = processes.iter().map(|it| it.pid.to_string()).collect::<Vec<_>>().join(" ");
         match self {
@@ -148,19 +223,23 @@ impl Halt<'_> {
                     format!("echo 0 > {folder}/cgroup.freeze")
                 };
                 if above.is_some() {
-                    let text = "Thaw that cgroup. Then find who froze it: systemctl freeze, a checkpoint, a backup or a person. To resume the container does not help. If the process stays frozen, a cgroup further up is frozen, too";
+                    let text = format!(
+                        "Thaw that cgroup. Then {}. To resume the container does not help. If the process stays frozen, a cgroup further up is frozen, too",
+                        self.find_who()
+                    );
                     return Remediation::from(text).run([Command::on_node(thaw)]);
                 }
-                let text = "Resume the container by its runtime, or by its cgroup. If that does not help, a cgroup above it is frozen, too. Then find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)";
+                let text = format!(
+                    "Resume the container by its runtime, or by its cgroup. If that does not help, a cgroup above it is frozen, too. Then {}",
+                    self.find_who()
+                );
                 let probed = case.matched.probed_container().and_then(|(_, container)| container.id.clone());
                 let container = shell::plain(probed.as_deref().unwrap_or_default(), "CONTAINER-ID");
                 Remediation::from(text)
                     .run([format!("ctr -n k8s.io tasks resume {container}"), thaw].map(Command::on_node))
             }
-            Self::Stopped => Remediation::from(
-                "Resume the process. Then find out who sent SIGSTOP or SIGTSTP: a script, job control or a debugger",
-            )
-            .run([Command::on_node(format!("kill -CONT {pids}"))]),
+            Self::Stopped => Remediation::from(format!("Resume the process. Then {}", self.find_who()))
+                .run([Command::on_node(format!("kill -CONT {pids}"))]),
             Self::Traced => {
                 let first = processes.first().map(|it| it.pid).unwrap_or_default();
                 let show = Command::on_node(format!("grep TracerPid /proc/{first}/status"));
@@ -322,6 +401,40 @@ mod tests {
         assert_eq!(silent_for(24_000, &[held; 8]).causes(), ["slow_response"]);
         assert_eq!(silent_for(1_100, &[held; 8]).causes(), ["slow_response"]);
         assert_eq!(silent_for(1_100, &[held; 16]).causes(), ["target_frozen"], "a quarter of its time");
+    }
+
+    /// Found in a run: the container was frozen for 1.4 s of 2 s, and needed 0.7 s for its answer.
+    #[test]
+    fn a_server_that_was_halted_meanwhile_had_less_time() {
+        let was = |halted: u32, ran: u32, count: bool| {
+            let state = |at: u32, is_halted: bool| {
+                vec![process(7, |it| {
+                    it.frozen = is_halted.then(|| "/sys/fs/cgroup/pod/cgroup.events".into());
+                    it.tasks.ran_ns = count.then(|| if is_halted { 5 } else { 6 + u64::from(at) });
+                })]
+            };
+            let mut stream = Stream::new().connect().established().clone();
+            for at in 0..halted + ran {
+                let connection = Some(ServedConnection { pid: Some(7), ..served(0, true) });
+                let processes = state(at, at < halted);
+                stream.wait_ms(300).serving(Serving { processes, connection, ..Serving::default() });
+            }
+            stream.wait_ms(100).closes((100, 101, 0)).verdict()
+        };
+        let most = was(5, 2, true);
+        assert_eq!((most.cause.name(), most.confidence), ("target_frozen", Confidence::Likely));
+        assert_has(
+            &most.summary,
+            &["app (pid 7) was frozen by its cgroup for at least 1200.0 ms of the 2200.0 ms that"],
+        );
+        assert_has(&most.remediation, &["If the process runs again, find who paused it"]);
+        let part = was(3, 5, true);
+        assert_eq!((part.cause.name(), part.confidence), ("slow_response", Confidence::Likely));
+        assert_has(&part.summary, &["; app (pid 7) was frozen by its cgroup for at least 600.0 ms of that time; app"]);
+        assert_ends(&part.summary, "had read it: its handler is slow, or that pause was too long");
+        assert_has(&part.remediation, &["a person (ctr tasks pause, docker pause). If that does not help: Raise"]);
+        assert_lacks(&was(1, 6, true).summary, &["frozen"]);
+        assert_lacks(&was(5, 2, false).summary, &["frozen"]);
     }
 
     #[test]
