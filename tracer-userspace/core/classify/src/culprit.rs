@@ -36,6 +36,13 @@ pub fn is_elsewhere(change: &LinkChange) -> bool {
     change.actor.netns.is_some_and(|netns| netns != change.netns)
 }
 
+/// A worker of the kernel set the link down: the namespace is removed, as nothing uses it any more (`cleanup_net`,
+/// net/core/net_namespace.c).
+pub(super) fn is_removal(change: &LinkChange) -> bool {
+    let is_of_kernel = change.ancestors.first().is_some_and(|it| it.comm == "kthreadd");
+    is_of_kernel && change.actor.comm.starts_with("kworker/")
+}
+
 /// Network plugins by the name of their process: those of github.com/containernetworking/plugins and of networks in
 /// wide use. `bridge` and `firewall` are names of other programs, too: these plugins show by path or environment.
 const PLUGINS: &[&str] = &[

@@ -216,6 +216,9 @@ fn lost_link(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Finding
     if case.node.has_ended(change.netns) {
         return gone_pod(case, time);
     }
+    if culprit::is_removal(change) {
+        return Some(removed(case, time, at, change));
+    }
     let link = (change.ifindex, change.name.as_str());
     let found = finding(case, vec![no_address(case, time)], change.netns, link, "is gone or down");
     let after = found.culprit.as_ref().map(|culprit| culprit::fix(case.node, change, culprit)).unwrap_or_default();
@@ -271,6 +274,18 @@ fn gone_pod(case: &Case<'_>, time: u64) -> Option<Finding> {
     let evidence = vec![no_address(case, time)];
     Some(Finding::failure(Cause::PodLinkDown, evidence, summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
+
+/// The kernel removed the pod's namespace.
+fn removed(case: &Case<'_>, time: u64, at: u64, change: &LinkChange) -> Finding {
+    let (target, place) = (case.attempt.flow.dst.ip(), in_namespace(case, Some(change.netns)));
+    let summary = format!(
+        "the kernel removed the links{place}, as it does when the last process of a network namespace has ended: nobody on this node has {target} any more"
+    );
+    let evidence = vec![culprit::evidence(at, change), no_address(case, time)];
+    Finding::failure(Cause::PodLinkDown, evidence, summary, FIND_END).resting_on(&[Hook::KfreeSkb])
+}
+
+const FIND_END: &str = "Find why the pod ended, if it was not deleted: the logs of the container runtime and the kubelet say it. If the pod is to run, delete it, so that its sandbox is made again";
 
 fn no_address(case: &Case<'_>, time: u64) -> Evidence {
     let target = case.attempt.flow.dst.ip();
@@ -502,11 +517,14 @@ fn finding(
 ) -> Finding {
     let decided_at = evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
     let change = case.node.links.down(netns, ifindex);
-    let culprit = change.map(|(time, change)| culprit::culprit_of(case.node, *time, change));
+    let removal = change.filter(|(_, change)| culprit::is_removal(change));
+    let culprit =
+        change.filter(|_| removal.is_none()).map(|(time, change)| culprit::culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
         evidence.insert(0, culprit::evidence(*time, change));
     }
-    let by = culprit.as_ref().map(|c| format!(" (set down by pid {} `{}`)", c.pid, c.comm)).unwrap_or_default();
+    let by = culprit.as_ref().map(|c| format!(" (set down by pid {} `{}`)", c.pid, c.comm));
+    let by = by.or_else(|| removal.map(|_| REMOVED.to_owned())).unwrap_or_default();
     let (dst, place) = (case.attempt.flow.dst, in_namespace(case, Some(netns)));
     let summary = format!("{device}{place} {state}{by}: {dst} cannot be reached over it");
     // The node's own address is no pod's.
@@ -518,10 +536,12 @@ fn finding(
         "Set {device} up{place}{or_delete}. Routes and IPv6 addresses went with the link, and may not come back by themselves"
     );
     let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));
-    let fix = Remediation::from(text).run([up]);
+    let fix = if removal.is_some() { FIND_END.into() } else { Remediation::from(text).run([up]) };
     let found = Finding::failure(Cause::PodLinkDown, evidence, summary, fix).with_culprit(culprit);
     Finding { decided_at, ..found }.rests_on_lost_packet()
 }
+
+const REMOVED: &str = " (the kernel removed it, as the last process of a network namespace had ended)";
 
 #[cfg(test)]
 mod tests;

@@ -141,6 +141,31 @@ fn a_pod_that_has_lost_its_link_does_not_answer() {
     assert_eq!(decided(false, Some(8_000)).cause.name(), "unexplained", "its link is there");
 }
 
+/// Seen on a node: the pod's last process ended. A worker of the kernel removes the namespace, and is no culprit.
+#[test]
+fn a_namespace_that_the_kernel_removed_has_no_culprit() {
+    let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+    let change = link_change(POD, 2, "eth0", false);
+    stream.push(ObservationKind::LinkChange(LinkChange {
+        actor: Actor { pid: 35, comm: "kworker/u8:2".into(), ..change.actor.clone() },
+        ancestors: vec![Ancestor { pid: 2, comm: "kthreadd".into() }],
+        ..change
+    }));
+    stream.wait_ms(5_000).connect().wait_ms(200).inspection(|reading| {
+        reading.netns = None;
+        reading.neighbour = Some(neighbour("incomplete"));
+    });
+    let record = stream.gives_up().verdicts().remove(0);
+    let verdict = &record.verdict;
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("pod_link_down", Confidence::Likely));
+    assert_has(
+        &verdict.summary,
+        &["the kernel removed the links in pod default/web, as it does when the last process"],
+    );
+    assert_starts(&verdict.remediation, "Find why the pod ended, if it was not deleted");
+    assert!(record.culprit.is_none());
+}
+
 /// A VPN of the pod ends, and something takes the pod's address away.
 #[test]
 fn a_link_without_the_address_is_not_the_one_that_held_it() {
