@@ -129,13 +129,19 @@ pub(in super::super) fn own_end(case: &Case<'_>) -> Option<u32> {
     readings.find_map(|(_, reading)| reading.links.iter().find(|link| link.addrs.contains(&dst(case)))?.peer_ifindex)
 }
 
-/// A router off the node refused the SYN at once, before an inspection, though the target is a pod of this node behind
-/// a link of its own.
+/// A router refused the SYN at once, before an inspection, though the target is a pod of this node behind a link of its
+/// own.
 fn refused_astray(case: &Case<'_>) -> Option<Finding> {
     let netns = case.attempt.netns?;
     let own = [Some(netns), case.node.netns_of_addr(netns, dst(case))];
     let by_own = || case.attempt.icmp().any(|(_, icmp)| own.contains(&icmp.netns));
     let router = route_unreachable::by_router(case).filter(|_| !by_own() && case.node.has_pod(dst(case)))?;
+    // The pod is behind a gateway, and that may be the router: another network namespace of this node.
+    let mut readings = case.node.targets.inspections(netns, case.attempt.flow.dst);
+    let is_by_gateway = |it: &Inspection| it.netns.is_some() && it.stray_route.is_none() && it.gateway().is_some();
+    if readings.any(|(_, reading)| is_by_gateway(reading)) {
+        return None;
+    }
     // A pod with AWS security groups is reached through the VPC, and its link is named so by the VPC CNI.
     let is_way = |end: &&LinkState| end.up && !end.name.starts_with("vlan");
     case.node.links.by_index(netns, own_end(case)?).filter(is_way).map(|_| router)
@@ -342,12 +348,13 @@ mod tests {
     /// Its answer ends the attempt before an inspection of its own.
     #[test]
     fn a_router_that_refuses_is_not_the_cause() {
-        let reported = |icmp_from: Netns, later: &[&str], end: &str| {
+        let reported = |icmp_from: Netns, later: &[&str], end: &str, gateway: Option<&str>| {
             let mut stream = Stream::new();
             let links = |addrs: &[&str]| vec![node_links(addrs).swap_remove(0), link(7, end, &[])];
             stream.http_readiness().node_links(links(&["10.88.0.1"])).connect().established();
             stream.inspection(|reading| {
                 reading.links = vec![LinkState { peer_ifindex: Some(7), ..link(2, "eth0", &["10.88.0.2"]) }];
+                reading.neighbour = gateway.map(|it| NeighbourState { addr: address(it), ..neighbour("reachable") });
             });
             stream.answers(200).wait_ms(5).node_links(links(later)).wait_ms(1_000).again(8).connect();
             stream.icmp_in(icmp_from, 3, 0).state(TcpState::SynSent, TcpState::Close, libc::ENETUNREACH, (0, 0, 0));
@@ -355,16 +362,19 @@ mod tests {
         };
         let likely =
             |verdict: Verdict| (verdict.cause.name(), verdict.confidence) == ("asymmetric_route", Confidence::Likely);
-        let lost = reported(Netns(900), &[], "veth7");
+        let lost = reported(Netns(900), &[], "veth7", None);
         assert_has(&lost.summary, &["a router refused it: cni0 has lost its address"]);
         // Nothing shows what became of the route: a narrower one may lead there.
-        let unknown = reported(Netns(900), &["10.88.0.1"], "veth7");
+        let unknown = reported(Netns(900), &["10.88.0.1"], "veth7", None);
         assert_has(&unknown.summary, &["left the node, and a router refused it, though the pod is on this node"]);
         assert_has(&unknown.remediation, &["The pod's own route is missing", "ip route show to match 10.88.0.2"]);
         assert!(likely(lost) && likely(unknown));
         for (from, end) in [(NODE, "veth7"), (Netns(900), "vlan7")] {
-            assert_eq!(reported(from, &["10.88.0.1"], end).cause.name(), "route_unreachable", "{end}");
+            assert_eq!(reported(from, &["10.88.0.1"], end, None).cause.name(), "route_unreachable", "{end}");
         }
+        let behind = reported(Netns(900), &["10.88.0.1"], "veth7", Some("10.88.0.200"));
+        assert_eq!(behind.cause.name(), "route_unreachable", "the pod is behind a router on this node");
+        assert_starts(&behind.summary, "no route in network namespace 900 to 10.88.0.2");
     }
 
     #[test]
