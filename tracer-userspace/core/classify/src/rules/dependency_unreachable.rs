@@ -75,14 +75,16 @@ fn failing(case: &Case<'_>) -> Vec<Unreachable> {
 fn failed(case: &Case<'_>, it: &FailedConnects) -> Unreachable {
     let dst = format!("{}{}{}", it.dst, if it.udp { " (UDP)" } else { "" }, service_words(case, it.dst));
     let error = errno_text(it.errno);
+    let before = case.attempt.started.saturating_sub(it.last) / 1_000_000_000;
+    let age = if before > 0 { format!(", the last one {before} s before") } else { String::new() };
     let connects = counted(u64::from(it.count), "connect");
     let text = format!("{connects} of the pod to {dst} failed, the last one: {error}");
     let fields = json!({ "dst": it.dst, "udp": it.udp, "errno": it.errno, "count": it.count });
     Unreachable {
         evidence: evidence_of(Hook::SkErrorReport.name(), it.last, text, fields),
-        summary: format!("perhaps because the pod's own connects to {dst} fail: {error}"),
+        summary: format!("perhaps because the pod's own connects to {dst} fail{age}: {error}"),
         why: why(it.errno),
-        error,
+        error: format!("{error}{age}"),
         dst,
     }
 }
@@ -243,6 +245,10 @@ mod tests {
         let (udp, one) = (after(&[("10.96.0.10:53", libc::ECONNREFUSED)], 100), after(&[refused], 100));
         assert_ends(&udp.summary, "connects to 10.96.0.10:53 (UDP) fail: Connection refused (os error 111)");
         assert_ends(&one.summary, "connects to 10.96.0.1:443 fail: Connection refused (os error 111)");
+        let old = after(&[refused], 9_000);
+        assert_ends(&old.summary, "10.96.0.1:443 fail, the last one 9 s before: Connection refused (os error 111)");
+        let both = after(&[refused, ("10.9.9.9:5432", libc::EHOSTUNREACH)], 9_000);
+        assert_has(&both.summary, &["to 10.9.9.9:5432: No route to host (os error 113), the last one 9 s before, to"]);
     }
 
     /// A dead agent for metrics must not hide the database.
