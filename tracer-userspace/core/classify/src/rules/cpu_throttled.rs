@@ -24,11 +24,7 @@ pub(in super::super) struct Throttling<'a> {
 impl Throttling<'_> {
     pub(in super::super) fn finding(&self) -> Finding {
         let Self { cgroup, is_above, time, times, micros } = *self;
-        let text = format!(
-            "{cgroup} was throttled {}, {:.1} ms in all, during the attempt",
-            counted(times, "time"),
-            micros as f64 / 1e3
-        );
+        let text = format!("{cgroup} was throttled {}, during the attempt", self.how_much());
         let fields = json!({ "times": times, "throttled_ms": micros / 1000 });
         let evidence = evidence_of("cpu.stat", time, text.clone(), fields);
         let fix = match is_above {
@@ -37,6 +33,16 @@ impl Throttling<'_> {
             false => FIX,
         };
         Finding::likely(Cause::CpuThrottled, vec![evidence], text, fix)
+    }
+
+    /// "its CPU limit throttled the container 7 times, 70.0 ms in all"
+    pub(super) fn words(&self) -> String {
+        let limit = if self.is_above { "a CPU limit above its own" } else { "its CPU limit" };
+        format!("{limit} throttled the container {}", self.how_much())
+    }
+
+    fn how_much(&self) -> String {
+        format!("{}, {:.1} ms in all", counted(self.times, "time"), self.micros as f64 / 1e3)
     }
 }
 
@@ -220,6 +226,7 @@ mod tests {
         let (held, free) = (slow(7), slow(0));
         assert_eq!(text(&held)[0], "/kubepods/pod1 was throttled 7 times, 70.0 ms in all, during the attempt");
         assert_eq!(text(&held)[1..], text(&free));
+        assert_ends(&held.summary, "; its CPU limit throttled the container 7 times, 70.0 ms in all");
         let after = held.remediation.text.strip_prefix("Raise the CPU limit of the container, or remove it: ");
         assert!(after.is_some_and(|fix| fix.ends_with(&free.remediation.text)), "{}", held.remediation);
     }

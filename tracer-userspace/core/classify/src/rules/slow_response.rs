@@ -6,6 +6,7 @@ use self::unfinished::{closed_at_timeout, endless_answer, unfinished};
 use super::super::giving_up::{budget, prober_late, round_trip_ns};
 use super::super::serving;
 use super::super::sidecar;
+use super::cpu_throttled::throttling;
 use super::*;
 use tracer_model::event::TcpState;
 
@@ -23,6 +24,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     );
     let mut found = Finding::failure(Cause::SlowResponse, vec![evidence], summary, fix(case));
     serving::add(case, &mut found);
+    found.summary += &throttling(case).map(|it| format!("; {}", it.words())).unwrap_or_default();
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
 
