@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::thread;
 
 use anyhow::Result;
 use tracer_model::record::Cause;
@@ -27,6 +28,12 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_frozen_cgroup_v1", FROZEN, |s| frozen(s, Freezer::V1)).needs(&[Need::FreezerV1]),
     Scenario::new("target_frozen_cgroup_above", FROZEN, |s| frozen_above(s, Freezer::V2)).own().needs(&[Need::Freezer]),
     Scenario::new("target_frozen_cgroup_above_v1", FROZEN, |s| frozen_above(s, Freezer::V1))
+        .own()
+        .needs(&[Need::FreezerV1]),
+    Scenario::new("target_frozen_meanwhile", FROZEN, |s| frozen_meanwhile(s, Freezer::V2))
+        .own()
+        .needs(&[Need::Freezer]),
+    Scenario::new("target_frozen_meanwhile_v1", FROZEN, |s| frozen_meanwhile(s, Freezer::V1))
         .own()
         .needs(&[Need::FreezerV1]),
     Scenario::new("target_frozen_queue", FROZEN, full_queue),
@@ -92,6 +99,19 @@ fn frozen_above(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
     let _frozen = fixture.pod_of(pod)?.freeze(by, true)?;
     fixture.mentions(&["is frozen by a cgroup above its own (", "-frozen)", "of the request lie unread"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The cgroup is frozen for most of the time, as by a checkpoint. After that, the server has too little time.
+fn frozen_meanwhile(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
+    let timeout = fixture.options.probe_timeout * 2;
+    let pod = fixture.serving(&format!("slow:{}", timeout.as_millis() * 2 / 5), HTTP)?;
+    let frozen = fixture.pod_of(pod)?.freeze(by, false)?;
+    fixture.mentions(&["was frozen by its cgroup for at least", "that the prober waited"]);
+    fixture.fails_while(pod, timeout, &[Ending::Timeout], |_| {
+        thread::sleep(timeout * 3 / 4);
+        drop(frozen);
+        Ok(())
+    })
 }
 
 /// The process was stopped some time ago. Connections since then fill its accept queue.
