@@ -119,9 +119,10 @@ mod tests {
 
     use super::*;
 
-    /// Observations that need a real kubelet or come from the cluster API, and tables that tracer reads in the same way
-    /// on each kernel.
-    const NOT_IN_SCENARIOS: &[&str] = &["kubelet_probe", "sandbox_failure", "links", "node_ports", "service_endpoints"];
+    /// Observations that need a real kubelet or come from the cluster API, and what tracer reads in the same way on each
+    /// kernel.
+    const NOT_IN_SCENARIOS: &[&str] =
+        &["kubelet_probe", "sandbox_failure", "links", "limits", "node_ports", "service_endpoints"];
 
     #[test]
     fn each_kind_of_event_has_a_scenario_on_every_kernel() {

@@ -22,7 +22,6 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("startup_budget_exceeded", TOO_LATE, too_late).and_v6(),
     Scenario::new("startup_budget_exceeded_exec_probe", TOO_LATE, too_late_beside_commands)
         .own()
-        .on_every_kernel()
         .needs(&[Need::Freezer, Need::Shell]),
     Scenario::new("startup_budget_exceeded_start_unknown", Some(Cause::ConnectionRefused), listened_before).own(),
     Scenario::new("connection_refused_ends_by_itself", Some(Cause::ConnectionRefused), ends_by_itself),
