@@ -209,7 +209,7 @@ fn stray_route_refused(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)?;
     let _outside = default_route(fixture, RouteType::Unreachable)?;
     fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).via(OUTSIDE)))?;
-    fixture.mentions(&["left the node, and a router refused it, though the pod is on this node"]);
+    fixture.mentions(&["though the pod is on this node"]);
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
