@@ -252,6 +252,7 @@ impl Core {
     /// Asks the rules about an attempt, and emits a verdict that is new or changed.
     fn decide(&mut self, conn: ConnId, when: When, out: &mut Vec<Decision>) {
         self.waiting.forget_past_end(conn);
+        let (When::Seen(now) | When::Settled(now)) = when;
         let (before, pending) = (self.verdicts.of(conn), self.verdicts.is_pending(conn));
         if before.is_some_and(|b| b.revised) && !self.may_revise_again(conn) {
             return;
@@ -260,7 +261,8 @@ impl Core {
         let is_connected = || self.correlator.get(conn).is_some_and(|it| it.established.is_some());
         let refreshed = |b: &Decided| {
             let is_better = !self.verdicts.is_finished(conn) && refreshes(b, &finding);
-            pending && (is_better || !is_connected() && is_refuted(b, &finding, &also))
+            let is_wrong = || !is_connected() && is_refuted(b, &finding, &also);
+            pending && (is_better || is_wrong() || self.replaces_overcome(conn, &finding, now))
         };
         let is_named =
             || self.correlator.get(conn).is_some_and(|it| Matched::new(it, &self.node).reported_scheme().is_some());

@@ -54,6 +54,13 @@ impl Core {
         })
     }
 
+    /// A pending verdict is overcome, and what happened after the handshake decided this finding. It may have the same
+    /// cause.
+    pub(super) fn replaces_overcome(&self, conn: ConnId, finding: &Finding, now: u64) -> bool {
+        let connected = self.correlator.get(conn).and_then(Attempt::established_at);
+        connected.is_some_and(|at| finding.decided_at > at) && self.is_overcome(conn, now)
+    }
+
     /// A revised verdict may be revised again in two cases: the attempt succeeded after all, or tracer reported a
     /// success and the kubelet then a failure.
     pub(super) fn may_revise_again(&self, conn: ConnId) -> bool {
@@ -142,6 +149,7 @@ fn is_superseded(before: Decided, finding: &Finding, also: &[Cause]) -> bool {
 mod tests {
     use crate::testing::*;
 
+    const PUSH: TcpFlags = TcpFlags(0x18);
     const LIVES: (u64, u64, u64) = (100, 101, 200);
 
     /// The first SYN is lost, the second one gets through 1 s later.
@@ -337,6 +345,21 @@ mod tests {
             reset.state(TcpState::Established, TcpState::Close, libc::ECONNRESET, (100, 101, 0)).wait_ms(5).tick();
             assert_eq!(reset.all_decided(), [("mid_stream_rst", Confidence::Proven)]);
         }
+    }
+
+    /// The same fault comes back and stops the request.
+    #[test]
+    fn what_stops_a_syn_and_then_the_request_is_reported() {
+        let by_rule_again: fn(&mut Stream) = |stream| by_rule(stream.filtered(PUSH, POD));
+        let again = [by_rule_again, by_link, by_neighbour, by_queue];
+        let twice = [0, 1, 2, 3].map(|of| {
+            let mut stream = healed(5, LOSSES[of]);
+            again[of](stream.wait_ms(200).sent_again(100, false));
+            stream.wait_ms(3_585).sent_again(100, false).closes((200, 1, 0)).wait_ms(5).tick().decided()
+        });
+        let rule = ("firewall_drop", Confidence::Proven);
+        let [link, queue] = ["pod_link_down", "accept_queue_overflow"].map(|cause| (cause, Confidence::Likely));
+        assert_eq!(twice, [rule, link, ("unexplained", Confidence::Possible), queue]);
     }
 
     /// The line of the kubelet's log ends the wait for an end, not for who accepted.
