@@ -2,7 +2,7 @@
 
 use crate::SETTLE_NS;
 use crate::case::{Case, earlier_drop_is_gone};
-use crate::rules::mid_stream_rst::closer;
+use crate::rules::mid_stream_rst::is_own_close;
 use crate::serving::connection;
 use tracer_attempts::correlate::attempt::End;
 use tracer_common::names::Hook;
@@ -38,7 +38,8 @@ impl Progress {
 fn is_accepted(case: &Case<'_>) -> bool {
     let attempt = case.attempt;
     let is_closed = matches!(attempt.ended, Some((_, End::ClosedByServer)));
-    let is_reset = || attempt.resets_sent().any(|(_, it)| it.flow.src == attempt.flow.dst && closer(it).is_some());
+    let is_reset =
+        || attempt.resets_sent().any(|(at, it)| it.flow.src == attempt.flow.dst && is_own_close(case, at, it));
     let is_held = || connection(case).is_some_and(|it| it.accepted);
     is_closed || attempt.received().is_some_and(|n| n > 0) || is_held() || is_reset()
 }

@@ -29,9 +29,15 @@ impl Decided {
         attempt.established_at().filter(|_| of_syn)
     }
 
+    /// The cause is no full accept queue, or a process has accepted the connection since then.
+    fn left_queue(&self, attempt: &Attempt) -> bool {
+        self.cause != Cause::AcceptQueueOverflow || attempt.received().is_some_and(|bytes| bytes > 0)
+    }
+
     /// What had stopped the handshake used up most of the time, and the prober gave up on an answer.
     pub(super) fn note_late_handshake(&self, attempt: &Attempt, verdict: &mut Verdict) {
-        let Some(at) = self.completed(attempt).filter(|_| attempt.sent().is_some_and(|n| n > 0)) else { return };
+        let asked = attempt.sent().is_some_and(|n| n > 0) && self.left_queue(attempt);
+        let Some(at) = self.completed(attempt).filter(|_| asked) else { return };
         if attempt.ended.is_some_and(|(ended, _)| !attempt.is_past_handshake(ended)) {
             let after_ms = at.saturating_sub(attempt.started) as f64 / 1e6;
             verdict.summary += &format!(
@@ -44,13 +50,13 @@ impl Decided {
 
 impl Core {
     /// The verdict is about what had stopped an earlier SYN, and is no longer right: what came after the handshake fails
-    /// the attempt. A connection that no process has accepted may wait in the queue that was full.
+    /// the attempt. A connection that no process has accepted may wait in the queue that was full. A tcpSocket probe needs no
+    /// process that accepts.
     pub(super) fn is_overcome(&self, conn: ConnId, now: u64) -> bool {
         let both = self.correlator.get(conn).zip(self.verdicts.of(conn));
         both.is_some_and(|(attempt, before)| {
-            let left_queue =
-                before.cause != Cause::AcceptQueueOverflow || attempt.received().is_some_and(|bytes| bytes > 0);
-            before.completed(attempt).is_some() && attempt.is_past_handshake(now) && left_queue
+            let left_queue = || before.left_queue(attempt) || Matched::new(attempt, &self.node).only_connects();
+            before.completed(attempt).is_some() && attempt.is_past_handshake(now) && left_queue()
         })
     }
 
@@ -372,6 +378,32 @@ mod tests {
         }
     }
 
+    /// The connection waited in the queue that had been full: the end of the listener resets it (`inet_csk_listen_stop`).
+    #[test]
+    fn a_listener_that_ends_has_accepted_no_connection_of_its_full_queue() {
+        let reset = |with_listener: bool| {
+            let mut stream = healed(5, queue).wait_ms(200).clone();
+            if with_listener {
+                stream.listens(POD, 8080, false);
+            }
+            stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+            stream.state(TcpState::Established, TcpState::Close, libc::ECONNRESET, (100, 101, 0));
+            stream.wait_ms(5).tick().all_decided()
+        };
+        assert_eq!(reset(true), [("accept_queue_overflow", Confidence::Proven)]);
+        assert_eq!(reset(false), [("mid_stream_rst", Confidence::Proven)]);
+    }
+
+    /// `net.Dial` returns as soon as the connection is established.
+    #[test]
+    fn a_tcp_probe_that_connected_late_and_was_reset_is_no_failure() {
+        let mut stream = Stream::new().tcp_readiness().clone();
+        connected_late(&mut stream, queue);
+        stream.reset_received(TcpState::Established, 0).reset_sent(TcpFlags(0), false, Some("app"));
+        stream.state(TcpState::Established, TcpState::Close, libc::ECONNRESET, (0, 1, 0)).wait_ms(5).tick();
+        assert!(stream.verdicts().is_empty(), "{:?}", outcomes(&stream));
+    }
+
     #[test]
     fn a_dropped_syn_ack_is_no_cause_after_the_handshake() {
         let mut stream = healed(5, |stream| _ = stream.filtered(SYN_ACK, POD).settles());
@@ -387,6 +419,10 @@ mod tests {
             assert_eq!((verdict.cause.name(), verdict.confidence), (cause, Confidence::Likely));
             assert_has(&verdict.summary, &["when most of the time had gone into the handshake"]);
         }
+        let mut queued = healed(2, queue);
+        queued.wait_ms(750).closes((100, 101, 0)).wait_ms(5).tick();
+        assert_eq!(queued.all_decided(), [("accept_queue_overflow", Confidence::Proven)]);
+        assert_lacks(&queued.verdict().summary, &["most of the time"]);
     }
 
     /// Nothing but the kubelet shows that the answer was not complete, and it does not report that.

@@ -2,7 +2,7 @@
 
 mod sender;
 
-pub(in super::super) use self::sender::closer;
+pub(in super::super) use self::sender::{closer, is_own_close};
 use self::sender::{is_destroyed, is_without_room, listener_end, may_be_by_timer, sender};
 use super::super::services::node_ports_at;
 use super::super::sidecar;

@@ -102,6 +102,12 @@ pub(super) fn listener_end<'a>(case: &Case<'a>, time: u64, reset: &ResetSent) ->
     ends.find(|(at, listen)| listen.actor.pid == actor.pid && at.abs_diff(time) < TOGETHER_NS && fits(*at))
 }
 
+/// A process closed this connection: it had accepted it. Any process can destroy a socket, and the end of a listener
+/// resets what nobody has accepted.
+pub(in super::super::super) fn is_own_close(case: &Case<'_>, time: u64, reset: &ResetSent) -> bool {
+    closer(reset).is_some() && !is_destroyed(reset) && listener_end(case, time, reset).is_none()
+}
+
 /// How the socket was closed, by the kernel's reason (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
 fn close_text(reset: &ResetSent) -> String {
     match reset.reason.as_deref() {
