@@ -62,8 +62,9 @@ impl Core {
 
     /// Emits the verdict that waits for this attempt, if it can no longer succeed.
     pub(super) fn release_verdict(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
-        // What is decided next replaces it.
-        if !self.verdicts.is_pending(conn) || self.waiting.is_past_end(conn) {
+        // What is decided next replaces it. How a connection ends shows what came of it.
+        let is_open = self.correlator.get(conn).is_some_and(|it| it.established.is_some() && it.ended.is_none());
+        if !self.verdicts.is_pending(conn) || self.waiting.is_past_end(conn) || is_open {
             return;
         }
         match self.may_succeed_until(conn, now) {

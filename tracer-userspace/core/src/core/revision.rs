@@ -418,6 +418,9 @@ mod tests {
             let verdict = healed(2, lose).wait_ms(750).closes((100, 101, 0)).wait_ms(5).tick().verdict();
             assert_eq!((verdict.cause.name(), verdict.confidence), (cause, Confidence::Likely));
             assert_has(&verdict.summary, &["when most of the time had gone into the handshake"]);
+            let mut line = healed(2, lose).wait_ms(750).kubelet(ProbeOutput::Network).wait_ms(50).clone();
+            line.tick().own(|it| _ = it.closes((100, 101, 0)));
+            assert_eq!(line.wait_ms(5).tick().all_decided(), [(cause, Confidence::Likely)]);
         }
         let mut queued = healed(2, queue);
         queued.wait_ms(750).closes((100, 101, 0)).wait_ms(5).tick();
