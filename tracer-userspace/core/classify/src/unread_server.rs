@@ -11,11 +11,13 @@ use tracer_model::record::{Command, Confidence, Remediation};
 
 /// How much of an attempt lies before its first reading and after its last one.
 const OUTSIDE_NS: u64 = 500_000_000;
+/// Of a longer attempt nothing is read after this time (`INSPECT_UNTIL_NS` of the queries).
+const READ_FOR_NS: u64 = 60_000_000_000;
 
 /// The readings while the server had the request, and for how long it must not have run to be starved.
 pub(super) fn watch<'a>(case: &Case<'a>, ended: u64) -> (Vec<(u64, &'a Serving)>, u64) {
     let asked = sent_request_late(case).unwrap_or(case.attempt.started);
-    let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS);
+    let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS).min(READ_FOR_NS);
     let readings = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time));
     (readings.collect(), watched / 2)
 }
@@ -58,6 +60,10 @@ fn busy_node(case: &Case<'_>, ended: u64) -> Option<String> {
 mod tests {
     use tracer_core::testing::*;
 
+    fn server() -> Serving {
+        Serving { processes: vec![server_process(7, 1)], ..Serving::default() }
+    }
+
     /// Many targets wait at once, and tracer paces its readings.
     #[test]
     fn a_server_that_was_not_read_is_not_proven_slow() {
@@ -67,10 +73,10 @@ mod tests {
                 stream.http_readiness();
             }
             // Of an earlier attempt.
-            stream.connect().established().serving(Serving::default()).answers(200);
+            stream.connect().established().serving(server()).answers(200);
             stream.wait_ms(9_000).again(8).connect().established();
             let last = read_at.iter().fold(0, |before, at| {
-                stream.wait_ms(at - before).serving(Serving::default());
+                stream.wait_ms(at - before).serving(server());
                 *at
             });
             let verdict = stream.wait_ms(1_000 - last).closes((100, 101, 0)).wait_ms(5).tick().last_verdict();
@@ -85,6 +91,31 @@ mod tests {
         }
         assert_eq!(decided(&[200, 850], true).0, Confidence::Proven);
         assert_eq!(decided(&[], false).0, Confidence::Proven, "a target elsewhere is never read");
+    }
+
+    /// Of both probes the readings are from the times of the queries.
+    #[test]
+    fn two_probes_of_one_port_wait_at_once() {
+        let mut stream = Stream::new().http_readiness().connect().established().again(8).connect().established().clone();
+        let (began, mut at) = (stream.now(), 200);
+        while at < 5_000 {
+            stream.wait_ms(at - (stream.now() - began) / 1_000_000).serving(server()).wait_ms(3).serving(server());
+            at += (at / 4).max(300);
+        }
+        stream.wait_ms(5_000 - (stream.now() - began) / 1_000_000).back_to(7).closes((100, 101, 0)).wait_ms(5).tick();
+        let verdict = stream.last_verdict();
+        assert_eq!(verdict.cause.name(), "slow_response");
+        assert_lacks(&verdict.summary, &["too few readings"]);
+    }
+
+    #[test]
+    fn a_server_is_read_only_in_the_first_minute_of_a_long_attempt() {
+        let is_unread = |read_until_s: u64| {
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
+            stream.wait_ms(200).serving(server()).wait_ms(read_until_s * 1_000).serving(server());
+            stream.wait_ms((200 - read_until_s) * 1_000).closes((100, 101, 0)).wait_ms(5).tick().verdict().summary.contains("too few readings")
+        };
+        assert_eq!([62, 20].map(is_unread), [false, true]);
     }
 
     /// The other target is read while the first one waits.

@@ -7,7 +7,8 @@ use tracer_model::event::{ContainerLimits, Inspection, Netns, PodSockets, Servin
 use tracer_model::recent::{Recent, remember};
 
 const MAX_TARGETS: usize = 1024;
-const MAX_READINGS: usize = 8;
+/// Readings kept of one target: inspections of one attempt are fewer than 20, and some probes of a port run at once.
+const MAX_READINGS: usize = 32;
 /// Inspections kept of one target: those that the next attempts to it ask for must not replace an earlier one's.
 const MAX_INSPECTIONS: usize = 4;
 
@@ -156,12 +157,12 @@ mod tests {
     #[test]
     fn the_last_readings_are_kept() {
         let mut targets = Targets::default();
-        (1..=10).for_each(|time| targets.observe(time, &reading(1, None)));
-        targets.observe(11, &Inspection { throttled: Vec::new(), ..reading(1, None) });
+        (1..=34).for_each(|time| targets.observe(time, &reading(1, None)));
+        targets.observe(35, &Inspection { throttled: Vec::new(), ..reading(1, None) });
         let times: Vec<u64> = targets.throttling(NODE, target(1)).map(|(time, _)| time).collect();
-        assert_eq!(times, (3..=10).collect::<Vec<_>>(), "nothing was read at 11");
+        assert_eq!(times, (3..=34).collect::<Vec<_>>(), "nothing was read at 35");
         let times: Vec<u64> = targets.inspections(NODE, target(1)).map(|(time, _)| time).collect();
-        assert_eq!(times, [11, 10, 9, 8]);
+        assert_eq!(times, [35, 34, 33, 32]);
         assert!(targets.inspections(POD, target(1)).next().is_none(), "as another namespace sees it");
     }
 
