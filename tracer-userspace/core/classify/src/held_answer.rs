@@ -145,6 +145,7 @@ mod tests {
                 stream.wait_ms(step_ms).serving(Serving {
                     no_connection_of: Some(held.peer).filter(|_| !has),
                     connection: Some(held).filter(|_| *has),
+                    processes: vec![server_process(7, 1)],
                     ..Serving::default()
                 });
             }
@@ -249,9 +250,11 @@ mod tests {
         let read_after = |ms: u64| {
             let mut stream = Stream::new().http_readiness().clone();
             stream.last_pods().pods[0].containers[0].probes[0].timeout_s = 5;
-            stream.connect().wait_ms(200).serving(Serving::default());
+            let processes = || vec![server_process(7, 1)];
+            stream.connect().wait_ms(200).serving(Serving { processes: processes(), ..Serving::default() });
             stream.wait_ms(800).syn_again().established().wait_ms(ms - 1_000);
-            stream.serving(Serving { connection: Some(served(0, true)), ..Serving::default() });
+            let connection = Some(served(0, true));
+            stream.serving(Serving { connection, processes: processes(), ..Serving::default() });
             stream.wait_ms(5_000 - ms).closes((100, 101, 0)).verdict().confidence
         };
         assert_eq!([2_700, 3_100].map(read_after), [Confidence::Likely, Confidence::Proven]);

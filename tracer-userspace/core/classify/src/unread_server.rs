@@ -14,11 +14,13 @@ const OUTSIDE_NS: u64 = 500_000_000;
 /// Of a longer attempt nothing is read after this time (`INSPECT_UNTIL_NS` of the queries).
 const READ_FOR_NS: u64 = 60_000_000_000;
 
-/// The readings while the server had the request, and for how long it must not have run to be starved.
+/// The readings of the server's processes while it had the request, and for how long it must not have run to be starved.
+/// Of a server with many processes tracer never reads all, so that it is not called unread.
 pub(super) fn watch<'a>(case: &Case<'a>, ended: u64) -> (Vec<(u64, &'a Serving)>, u64) {
     let asked = sent_request_late(case).unwrap_or(case.attempt.started);
     let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS).min(READ_FOR_NS);
-    let readings = readings(case).into_iter().filter(|(time, _)| (asked..=ended).contains(time));
+    let readings = readings(case).into_iter();
+    let readings = readings.filter(|(time, it)| (asked..=ended).contains(time) && !it.processes.is_empty());
     (readings.collect(), watched / 2)
 }
 
@@ -26,7 +28,7 @@ pub(super) fn watch<'a>(case: &Case<'a>, ended: u64) -> (Vec<(u64, &'a Serving)>
 fn is_unread(case: &Case<'_>, ended: u64) -> bool {
     let (readings, least) = watch(case, ended);
     let span = readings.first().zip(readings.last()).map_or(0, |((first, _), (last, _))| last - first);
-    let is_found = inspected(case).is_none_or(|(_, reading)| reading.netns.is_some());
+    let is_found = inspected(case).is_none_or(|(_, reading)| reading.netns.is_some() || reading.ambiguous);
     let is_watched = case.attempt.prober && case.node.is_at_pod(case.attempt) && is_found;
     is_watched && span < least.max(MIN_SPAN_NS) && case.node.targets.all_servings().next().is_some()
 }
@@ -91,6 +93,24 @@ mod tests {
         }
         assert_eq!(decided(&[200, 850], true).0, Confidence::Proven);
         assert_eq!(decided(&[], false).0, Confidence::Proven, "a target elsewhere is never read");
+    }
+
+    #[test]
+    fn a_reading_without_processes_shows_nothing_of_a_server() {
+        let is_unread = |serving: &dyn Fn() -> Serving, is_ambiguous: bool| {
+            let mut stream = Stream::new().http_readiness().connect().established().clone();
+            for _ in 0..2 {
+                stream.wait_ms(300).inspection(|reading| {
+                    reading.serving = Some(Box::new(serving()));
+                    (reading.netns, reading.ambiguous) = (reading.netns.filter(|_| !is_ambiguous), is_ambiguous);
+                });
+            }
+            let verdict = stream.wait_ms(400).closes((100, 101, 0)).wait_ms(5).tick().last_verdict();
+            verdict.summary.contains("too few readings")
+        };
+        let some = || Serving { incomplete: true, ..server() };
+        assert_eq!([is_unread(&server, false), is_unread(&some, false)], [false; 2]);
+        assert_eq!([is_unread(&Serving::default, false), is_unread(&Serving::default, true)], [true; 2]);
     }
 
     /// Of both probes the readings are from the times of the queries.
