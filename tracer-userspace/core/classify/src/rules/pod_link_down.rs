@@ -387,8 +387,9 @@ fn detached(case: &Case<'_>) -> Option<Finding> {
         let now = stray.pod_bridge.and_then(|other| case.node.links.by_index(netns, other));
         let now = now.map_or_else(String::new, |other| format!(", and is a port of {} now", other.name));
         let ago = match case.attempt.started.saturating_sub(at) / SECOND_NS {
-            0 => "just then".to_owned(),
-            seconds => format!("{seconds} s before"),
+            0 if at < case.attempt.started => "just before the attempt".to_owned(),
+            0 => "during the attempt".to_owned(),
+            seconds => format!("{seconds} s before the attempt"),
         };
         format!("; it left {to} {ago}{now}")
     });
@@ -415,13 +416,17 @@ fn attach(case: &Case<'_>, netns: Netns, device: &str, to: &str) -> Remediation 
 fn detached_meanwhile(case: &Case<'_>) -> Option<Finding> {
     let (attempt, netns) = (case.attempt, case.attempt.netns?);
     let (waits, (ended, _)) = (attempt.established_at()?, attempt.ended?);
-    held_answer(case).filter(|_| case.settled)?;
+    held_answer(case).filter(|_| case.settled && is_lost_below_ip(case))?;
     let end = case.node.links.by_index(netns, asymmetric_route::own_end(case)?)?;
     let mut lost = case.node.links.lost_routes(netns, ended, attempt.flow.dst.ip());
     let (at, from) = lost.find_map(|it| match it.why {
         LostBy::Bridge(from) if it.ifindex == end.ifindex && it.time >= waits => Some((it.time, from)),
         _ => None,
     })?;
+    // The target had sent an answer again by then: something else had lost it.
+    if attempt.retransmitted().any(|(time, segment)| segment.by_target && time < at) {
+        return None;
+    }
     let bridge = case.node.links.by_index(netns, from).filter(|_| end.master != Some(from))?;
     let (device, to) = (&end.name, &bridge.name);
     let evidence =

@@ -555,14 +555,51 @@ fn a_link_that_left_its_bridge_is_named_with_the_time() {
     };
     let moved = reported(Some(3), Some(4), false);
     assert_eq!((moved.cause.name(), moved.confidence), ("pod_link_down", Confidence::Likely));
-    assert_has(&moved.summary, &["is not attached to cni0", "it left cni0 9 s before, and is a port of br1 now"]);
+    assert_has(
+        &moved.summary,
+        &["is not attached to cni0", "it left cni0 9 s before the attempt, and is a port of br1 now"],
+    );
     assert_has(&moved.evidence[0].text, &["veth7 has left cni0"]);
     assert_ends(&moved.remediation, "ip link set veth7 master cni0 up");
-    assert_ends(&reported(Some(3), None, false).summary, "; it left cni0 9 s before");
+    assert_ends(&reported(Some(3), None, false).summary, "; it left cni0 9 s before the attempt");
     assert_lacks(&reported(None, None, false).summary, &["it left"]);
     for (before, now, reached) in [(Some(4), Some(4), false), (None, Some(4), false), (Some(3), Some(4), true)] {
         assert_eq!(reported(before, now, reached).cause.name(), "unexplained", "{before:?} {now:?} {reached}");
     }
+}
+
+/// The target's answer is held, and the node's end of its link leaves the bridge at the end of the wait.
+fn leaves_while_it_waits(before: impl FnOnce(&mut Stream)) -> Verdict {
+    let port = |master| vec![cni0(true), LinkState { master, ..link(7, "veth7", &[]) }];
+    let mut stream = Stream::new();
+    stream.node_links(port(Some(3))).http_readiness().connect().established().wait_ms(300);
+    before(&mut stream);
+    stream.wait_ms(400).inspection(|reading| {
+        let connection = Some(ServedConnection { unacknowledged: Some(42), ..served(0, true) });
+        reading.serving = Some(Box::new(Serving { connection, ..Serving::default() }));
+        reading.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, true) }];
+    });
+    stream.wait_ms(100).node_links(port(None)).wait_ms(200).closes((100, 101, 0)).settles().last_verdict()
+}
+
+#[test]
+fn a_port_that_leaves_its_bridge_while_the_prober_waits_is_named() {
+    let left = leaves_while_it_waits(|_| ());
+    assert_eq!((left.cause.name(), left.confidence), ("pod_link_down", Confidence::Likely));
+    assert_has(&left.summary, &["veth7 on the node, behind which the pod is, left cni0 while "]);
+    let again = leaves_while_it_waits(|stream| _ = stream.sent_again(42, true));
+    assert_ne!(again.cause.name(), "pod_link_down", "the answer was lost before");
+}
+
+#[test]
+fn a_port_that_leaves_after_a_firewall_dropped_the_answer_is_no_cause() {
+    let dropped = leaves_while_it_waits(|stream| {
+        stream.drop_with(TcpFlags(0x18), NODE, |drop| {
+            (drop.reason, drop.location) = (Some("NETFILTER_DROP".into()), Some("nft_do_chain".into()));
+            drop.flow = drop.flow.reversed();
+        });
+    });
+    assert_ne!(dropped.cause.name(), "pod_link_down", "{}", dropped.summary);
 }
 
 /// That no namespace has the address proves nothing then. That the kernel gave up on the neighbour was seen.
