@@ -154,14 +154,9 @@ fn on_ipvs_link(case: &Case<'_>, dst: SocketAddr) -> Option<(String, Remediation
         "; most likely {IPVS_LINK}, the link of kube-proxy's IPVS mode, has {addr}{name}, and IPVS has no Service at {dst}"
     );
     let fix = Remediation::from(format!(
-        "If kube-proxy runs in another mode now, {IPVS_LINK} is left over: remove this address (the last command), or all of them with kube-proxy --cleanup, and restart kube-proxy. If it runs in IPVS mode, correct the port, or find out why kube-proxy {BEHIND}"
+        "If `ipvsadm -Ln` lists no Service, kube-proxy runs in another mode now, and {IPVS_LINK} is left over: remove this address (ip addr del), or all of them with kube-proxy --cleanup, and restart kube-proxy. Else correct the port, or find out why kube-proxy {BEHIND}"
     ));
-    let length = if addr.is_ipv4() { 32 } else { 128 };
-    let show = [
-        format!("ip addr show to {addr}"),
-        "ipvsadm -Ln".to_owned(),
-        format!("ip addr del {addr}/{length} dev {IPVS_LINK}"),
-    ];
+    let show = [format!("ip addr show to {addr}"), "ipvsadm -Ln".to_owned()];
     Some((words, fix.run(show.map(|command| run_in(case, Some(netns), command)))))
 }
 

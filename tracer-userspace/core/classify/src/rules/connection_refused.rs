@@ -267,7 +267,8 @@ mod tests {
             &left_over.summary,
             &["; most likely kube-ipvs0, the link of kube-proxy's IPVS mode, has 10.96.0.9"],
         );
-        assert_ends(&left_over.remediation, "; ip addr del 10.96.0.9/32 dev kube-ipvs0");
+        assert_starts(&left_over.remediation, "If `ipvsadm -Ln` lists no Service, ");
+        assert_lacks(&left_over.remediation, &["dev kube-ipvs0"]);
         for (name, addrs, netns) in
             [("cni0", &[] as &[_], NODE), ("kube-ipvs0", &["10.96.0.9"], NODE), ("kube-ipvs0", &[], POD)]
         {
