@@ -4,15 +4,15 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use tracer_model::event::{LinkChange, LinkState, Links, Netns, Prefix};
-use tracer_model::recent::{Recent, remember};
+use tracer_model::recent::Recent;
 
 /// How many namespaces are kept: a prober that restarts in new namespaces must not fill the memory.
 const MAX_TABLES: usize = 256;
 /// How many links are kept with their last change.
 const MAX_CHANGES: usize = 512;
 
-/// How many changes of one namespace are kept that took routes with them, and for how many namespaces. A pod that sets
-/// its link down again and again must not push out those of the node.
+/// How many changes of one namespace are kept that took routes with them, as many of ports that left a bridge, and for
+/// how many namespaces. A pod that sets its link down again and again must not push out those of the node.
 const MAX_LOST_ROUTES: usize = 16;
 const MAX_LOSERS: usize = 64;
 /// How many reached targets are kept of each.
@@ -49,6 +49,16 @@ pub struct LostRoutes {
     pub why: LostBy,
 }
 
+impl LostRoutes {
+    /// The bridge that it has left.
+    const fn bridge(&self) -> Option<u32> {
+        match self.why {
+            LostBy::Bridge(bridge) => Some(bridge),
+            LostBy::SetDown(_) | LostBy::Addresses(_) => None,
+        }
+    }
+}
+
 /// Why a link has lost routes.
 #[derive(Clone, Debug)]
 pub enum LostBy {
@@ -67,10 +77,11 @@ impl KnownLinks {
             self.observe_lost_addresses(time, links.netns, link);
             self.observe_lost_bridge(time, links.netns, link);
         }
-        // Pods come and go with their links: those must not push out the links that stay.
+        // Pods come and go with their links: those must not push out the links that stay. Without its bridge, a port has
+        // nothing to be attached to again.
         let stays = |ifindex| links.links.iter().any(|link| link.ifindex == ifindex);
         if let Some(lost) = self.lost_routes.get_mut(&links.netns) {
-            lost.retain(|(it, _)| stays(it.ifindex));
+            lost.retain(|(it, _)| stays(it.ifindex) && it.bridge().is_none_or(stays));
         }
         self.observe_addresses(time, links);
         self.tables.insert(links.netns, links.links.clone());
@@ -120,8 +131,15 @@ impl KnownLinks {
         }
     }
 
+    /// Many ports may leave a bridge at once: they push out only each other.
     fn keep_lost_routes(&mut self, lost: LostRoutes) {
-        remember(MAX_LOST_ROUTES, self.lost_routes.or_default(lost.netns), (lost, BTreeSet::new()));
+        let kept = self.lost_routes.or_default(lost.netns);
+        let is_alike = |(it, _): &(LostRoutes, _)| it.bridge().is_some() == lost.bridge().is_some();
+        if kept.iter().filter(|it| is_alike(it)).count() >= MAX_LOST_ROUTES {
+            let oldest = kept.iter().position(is_alike);
+            oldest.and_then(|at| kept.remove(at));
+        }
+        kept.push_back((lost, BTreeSet::new()));
     }
 
     /// A connection from this namespace to this target was established.
@@ -251,16 +269,37 @@ mod tests {
     fn a_link_that_leaves_its_bridge_is_kept_until_it_is_gone() {
         let read = |master| LinkState { master, ..link(7, "veth7", &[]) };
         let table = |links: Vec<LinkState>| Links { netns: NODE, cookie: None, links };
-        let mut links = KnownLinks::default();
-        for (time, master) in [(1, None), (2, Some(3)), (3, Some(3)), (4, Some(4)), (5, Some(4))] {
-            links.observe(time, &table(vec![read(master)]));
-        }
-        let left = |links: &KnownLinks| -> Vec<u64> {
+        let bridge = || link(3, "cni0", &[]);
+        let kept = |last: Option<Vec<LinkState>>| -> Vec<u64> {
+            let mut links = KnownLinks::default();
+            for (time, master) in [(1, None), (2, Some(3)), (3, Some(3)), (4, Some(4)), (5, Some(4))] {
+                links.observe(time, &table(vec![read(master), bridge()]));
+            }
+            if let Some(last) = last {
+                links.observe(6, &table(last));
+            }
             links.lost_routes(NODE, 9, address("10.88.0.2")).map(|lost| lost.time).collect()
         };
-        assert_eq!(left(&links), [4]);
-        links.observe(6, &table(Vec::new()));
-        assert!(left(&links).is_empty());
+        assert_eq!(kept(None), [4]);
+        assert!(kept(Some(vec![bridge()])).is_empty(), "the port is gone");
+        assert!(kept(Some(vec![read(Some(4))])).is_empty(), "the bridge is gone");
+    }
+
+    #[test]
+    fn many_ports_that_leave_push_out_no_other_change() {
+        let ports = 100..100 + MAX_LOST_ROUTES as u32 + 4;
+        let read = |master| {
+            let port = |ifindex| LinkState { master, ..link(ifindex, "veth", &[]) };
+            let links = [link(3, "cni0", &[])].into_iter().chain(ports.clone().map(port)).collect();
+            Links { netns: NODE, cookie: None, links }
+        };
+        let mut links = KnownLinks::default();
+        links.observe(1, &read(Some(3)));
+        links.observe_change(2, &link_change(NODE, 3, "cni0", false), Some(NODE));
+        links.observe(3, &read(None));
+        let kept: Vec<_> = links.lost_routes(NODE, 9, address("10.88.0.2")).collect();
+        assert_eq!(kept.len(), MAX_LOST_ROUTES + 1);
+        assert!(kept.iter().any(|it| matches!(it.why, LostBy::SetDown(_))));
     }
 
     #[test]
