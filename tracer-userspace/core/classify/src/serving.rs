@@ -13,7 +13,7 @@ use super::rules::target_starved::is_blocked;
 use super::sidecar::waits_for;
 use super::unread_server;
 use super::waits;
-use tracer_model::event::{Netns, ServedConnection, ServerProcess, Serving};
+use tracer_model::event::{Netns, RedirectedTo, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::{Command, Confidence, Remediation};
 
@@ -28,8 +28,13 @@ pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
 /// sidecar's: then the readings of that server, and where it listens.
 pub(super) fn readings_of_taker<'a>(case: &Case<'a>) -> (Vec<(u64, &'a Serving)>, Option<SocketAddr>) {
     let mut all = readings(case);
-    let to = all.iter().rev().find_map(|(_, it)| it.redirect.as_ref()).map(|it| it.to);
-    all.iter_mut().for_each(|(_, it)| *it = it.redirect.as_ref().map_or(*it, |redirect| &redirect.serving));
+    // Several attempts may wait for the target, and each has readings of its own.
+    let is_own = |it: &&Box<RedirectedTo>| {
+        it.serving.connection.as_ref().is_some_and(|connection| connection.peer == case.attempt.flow.src)
+    };
+    let own = |it: &'a Serving| it.redirect.as_ref().filter(is_own);
+    let to = all.iter().rev().find_map(|(_, it)| own(it)).map(|it| it.to);
+    all.iter_mut().for_each(|(_, it)| *it = own(it).map_or(*it, |redirect| &redirect.serving));
     (all, to)
 }
 
@@ -292,10 +297,11 @@ mod tests {
                 reading.serving = Some(Box::new(serving));
             });
             let verdict = stream.wait_ms(300).closes((100, 101, 0)).verdict();
-            assert_eq!((verdict.cause.name(), verdict.confidence), ("slow_response", Confidence::Proven));
+            assert_eq!(verdict.cause.name(), "slow_response");
             verdict
         };
         let verdict = reported(vec![server_process(7, 1)]);
+        assert_eq!(verdict.confidence, Confidence::Proven);
         let place = "it waited in the queue of app (pid 7), on 0.0.0.0:15006 and not on port 8080: a transparent proxy";
         assert_has(&verdict.summary, &[place]);
         assert_has(&verdict.remediation, &["The server is app (pid 7), not the one on the probe's port", "ss -ltnp"]);
@@ -311,10 +317,14 @@ mod tests {
             let mut stream = Stream::new();
             stream.links(true, &["10.88.0.1"]).http_readiness().connect().established().wait_ms(after_ms);
             // The second one is of another attempt, which waits for the same target.
+            let of = |peer: Option<&str>| {
+                let processes = vec![server_process(7, 1)];
+                Serving { processes, no_connection_of: peer.map(address), ..Serving::default() }
+            };
             for peer in [peer, "10.88.0.1:40009"] {
-                stream.serving(Serving { no_connection_of: Some(address(peer)), ..Serving::default() });
+                stream.serving(of(Some(peer)));
             }
-            stream.wait_ms(900 - after_ms).serving(Serving::default());
+            stream.wait_ms(900 - after_ms).serving(of(None));
             stream.wait_ms(100).closes((100, 101, 0)).wait_ms(5).tick();
             let verdict = stream.verdict();
             assert_eq!(verdict.cause.name(), "slow_response");

@@ -290,10 +290,11 @@ mod tests {
     /// The server itself runs. Its pod redirects the port to a sidecar, which is stopped.
     #[test]
     fn a_proxy_that_the_pod_redirects_to_is_the_server() {
-        let verdict = |proxy: ServerProcess| {
+        let verdict_of = |proxy: ServerProcess, peer: &str| {
             let mut stream = Stream::new().connect().established().clone();
             for _ in 0..2 {
-                let (processes, connection) = (vec![proxy.clone()], Some(served(100, false)));
+                let connection = Some(ServedConnection { peer: address(peer), ..served(100, false) });
+                let processes = vec![proxy.clone()];
                 let serving = Serving { processes, connection, ..Serving::default() };
                 let redirect = Some(Box::new(RedirectedTo { to: address("10.88.0.2:15006"), serving }));
                 let no_connection_of = Some(address("10.88.0.1:40000"));
@@ -302,12 +303,14 @@ mod tests {
             }
             stream.wait_ms(900).closes((100, 101, 0)).verdict()
         };
+        let verdict = |proxy| verdict_of(proxy, "10.88.0.1:40000");
         let frozen = verdict(stopped(7));
         assert_eq!((frozen.cause, frozen.confidence), (Cause::TargetFrozen, Confidence::Likely));
         let words = "app (pid 7), which is stopped by a signal: 100 bytes of the request lie unread; it listens on 10.88.0.2:15006 and not on port 8080: the address translation of its network namespace sends it there";
         assert_ends(&frozen.summary, words);
         assert_has(&frozen.remediation, &["kill -CONT 7"]);
         assert_eq!(verdict(running(7)).cause, Cause::SlowResponse);
+        assert_eq!(verdict_of(stopped(7), "10.88.0.1:40001").cause, Cause::SlowResponse, "of another attempt");
     }
 
     #[test]
