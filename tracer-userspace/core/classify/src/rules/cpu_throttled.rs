@@ -2,6 +2,7 @@
 
 use super::super::serving::{connection, readings};
 use super::super::sidecar;
+use super::target_starved::MIN_SPAN_NS;
 use super::*;
 use std::path::Path;
 use tracer_model::event::Throttled;
@@ -59,20 +60,27 @@ pub(super) fn throttling<'a>(case: &Case<'a>) -> Option<Throttling<'a>> {
     if let Some((first, last)) = inside.next().zip(inside.last()) {
         return between(&cgroups_of_server(case), first, last);
     }
-    let known: Vec<&str> = own()?.last()?.1.iter().map(|it| it.cgroup.as_str()).collect();
+    // The readings of throttling may be of an earlier pod with this address.
+    let mut inspections = targets.inspections(attempt.netns?, attempt.flow.dst);
+    let (_, known) = inspections.find(|(_, reading)| !reading.throttled.is_empty())?;
+    let known: Vec<&str> = known.throttled.iter().map(|it| it.cgroup.as_str()).collect();
     let mut all: Vec<_> = targets.all_throttling().filter(in_time).collect();
     all.sort_unstable_by_key(|(time, _)| *time);
     by_others(&known, &all)
 }
 
 /// The same by readings of any targets, oldest first: they show the limits of cgroups that they share with the target. It
-/// is in the `known` cgroups.
+/// is in one of the `known` cgroups, and only those above all others are surely above it.
 fn by_others<'a>(known: &[&str], all: &[(u64, &'a [Throttled])]) -> Option<Throttling<'a>> {
-    let has_child = |it: &str| known.iter().any(|other| *other != it && Path::new(other).starts_with(it));
-    let servers: Vec<&str> = known.iter().copied().filter(|it| !has_child(it)).collect();
-    let of_each = known.iter().filter_map(|cgroup| {
-        let mut having = all.iter().filter(|(_, read)| read.iter().any(|it| it.cgroup == *cgroup));
-        between(&servers, *having.next()?, *having.next_back()?)
+    let is_above = |it: &str, other: &str| it != other && Path::new(other).starts_with(it);
+    let servers: Vec<&str> =
+        known.iter().copied().filter(|it| !known.iter().any(|other| is_above(it, other))).collect();
+    let above_all = known.iter().filter(|it| servers.iter().all(|server| is_above(it, server)));
+    let of_each = above_all.filter_map(|cgroup| {
+        let of = |read: &'a [Throttled]| read.iter().find(|it| it.cgroup == *cgroup).map(std::slice::from_ref);
+        let mut having = all.iter().filter_map(|(time, read)| Some((*time, of(read)?)));
+        let (first, last) = (having.next()?, having.next_back()?);
+        between(&servers, first, last).filter(|_| last.0 - first.0 >= MIN_SPAN_NS)
     });
     of_each.max_by_key(|it| it.micros)
 }
@@ -218,6 +226,39 @@ mod tests {
         );
         assert_starts(&verdict.remediation.text, "Raise the CPU limit of the cgroup above the container's");
         assert_starts(&verdict.evidence[0].text, "/kubepods was throttled 25 times");
+    }
+
+    /// Of the target, one reading is from before the attempt. Then other targets were read, `apart_ms` after each other.
+    fn held_by_others(apart_ms: u64, cgroup: &str, is_new: bool) -> Vec<Cause> {
+        let mut stream = Stream::new().http_readiness().clone();
+        let read = |stream: &mut Stream, port: u16, times: u64| {
+            stream.inspection(|reading| {
+                reading.target.set_port(port);
+                let counted = |it: &str| {
+                    let times = if it == cgroup { times } else { 1 };
+                    Throttled { cgroup: it.into(), times, micros: times * 10_000 }
+                };
+                reading.throttled = ["/pod", "/pod/app", "/pod/sidecar"].map(counted).into();
+            });
+        };
+        read(&mut stream, 8080, 1);
+        if is_new {
+            stream.netns_ends(POD).netns_made(POD);
+        }
+        stream.wait_ms(9_000).connect().established().wait_ms(200);
+        read(&mut stream, 9090, 5);
+        read(stream.wait_ms(apart_ms), 9090, 30);
+        stream.wait_ms(800 - apart_ms).closes((100, 101, 0)).wait_ms(5).tick().last_verdict().also
+    }
+
+    #[test]
+    fn readings_of_others_are_of_a_limit_above_the_server_for_some_time() {
+        assert_eq!(held_by_others(400, "/pod", false), [Cause::CpuThrottled]);
+        for (apart_ms, cgroup, is_new) in
+            [(3, "/pod", false), (400, "/pod/sidecar", false), (400, "/pod/app", false), (400, "/pod", true)]
+        {
+            assert!(held_by_others(apart_ms, cgroup, is_new).is_empty(), "{apart_ms} {cgroup} {is_new}");
+        }
     }
 
     #[test]
