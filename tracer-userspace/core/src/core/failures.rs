@@ -89,6 +89,8 @@ struct Refused {
     streak: Streak,
     /// The id of the probed container.
     container: Option<String>,
+    /// It has a startup or liveness probe, which can end its start.
+    can_be_ended: bool,
     /// The process that made the attempts: the kubelet, which begins at zero when it restarts.
     prober: u32,
     /// When the attempt began that spent the budget of the start. Later ones are of the next run.
@@ -126,9 +128,10 @@ impl Failures {
         Some(Failing { count, since, succeeded: self.succeeded.get(&key).copied() })
     }
 
-    /// The containers that refuse in this namespace, by their ids.
+    /// The containers that refuse in this namespace and that a probe may soon end, by their ids.
     pub(super) fn refusing_in(&self, netns: Netns) -> BTreeSet<String> {
         let refused = self.streaks.range(..).filter(|((_, at), _)| *at == Some(netns));
+        let refused = refused.filter(|(_, it)| it.can_be_ended && it.spent.is_none());
         refused.filter_map(|(_, it)| it.container.clone()).collect()
     }
 
@@ -143,8 +146,11 @@ impl Failures {
         let before = self.streak(attempt, node);
         let streak = before.map_or(Streak::of_one(last), |s| Streak { last, ..next(s, is_retry) });
         let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
-        let container = matched.probed_container().and_then(|(_, it)| it.id.clone());
-        let refused = Refused { streak, container, prober: attempt.actor.pid, spent: None };
+        let probed = matched.probed_container().map(|(_, it)| it);
+        let container = probed.and_then(|it| it.id.clone());
+        let can_be_ended =
+            probed.is_some_and(|it| it.probes.iter().any(|spec| spec.probe_type != ProbeType::Readiness));
+        let refused = Refused { streak, container, can_be_ended, prober: attempt.actor.pid, spent: None };
         self.streaks.insert((attempt.flow.dst, refused_in(attempt)), refused);
     }
 
