@@ -110,6 +110,11 @@ impl Targets {
         self.inspections.get(&(from, target)).into_iter().flatten().rev().map(|(time, reading)| (*time, reading))
     }
 
+    /// The last inspection of each target.
+    pub fn all_inspections(&self) -> impl Iterator<Item = &Inspection> {
+        self.inspections.values().filter_map(|of_target| Some(&of_target.back()?.1))
+    }
+
     /// Readings of the throttling of its cgroups, oldest first.
     pub fn throttling(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &[Throttled])> {
         let readings = self.throttling.get(&(from, target)).into_iter().flatten();

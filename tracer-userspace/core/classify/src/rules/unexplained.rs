@@ -77,10 +77,7 @@ fn fix(case: &Case<'_>, lost: &Lost<'_>) -> Remediation {
     // A packet that had left the node, or came back from a router, is a consequence of the node's own route.
     let is_on_node = |drop: &PacketDrop| drop.netns == case.attempt.netns && !service::came_back(drop);
     let deciding = lost.current.filter(|drop| stray.is_none() || is_on_node(drop));
-    let is_hinted = stray.is_some() || missing_address(case).is_some();
-    let by_qdisc = || qdisc(case, lost).filter(|_| !is_hinted).map(|(_, fix)| fix);
     let known = by_proxy
-        .or_else(by_qdisc)
         .or_else(|| drops::fix(case, deciding?))
         .or_else(|| service::fix(case, lost.drop))
         .or_else(|| Some(missing_address(case).or(stray)?.1));
@@ -91,23 +88,25 @@ fn fix(case: &Case<'_>, lost: &Lost<'_>) -> Remediation {
 /// came.
 fn qdisc(case: &Case<'_>, lost: &Lost<'_>) -> Option<(String, Remediation)> {
     let is_without_trace = lost.drop.is_none_or(|drop| is_second_syn(case, drop));
-    let is_silent = case.matched.failed() && case.attempt.reset_received().is_none();
+    let is_answered = case.attempt.established.is_some() && held_answer(case).is_none();
+    let is_silent = case.matched.failed() && case.attempt.reset_received().is_none() && !is_answered;
     unusual_qdisc(case).filter(|_| is_without_trace && is_silent)
 }
 
 /// By how the attempt ended alone.
 fn guess(case: &Case<'_>, lost: &Lost<'_>) -> Remediation {
     let without_trace = lost.drop.is_none();
+    let at_last = || qdisc(case, lost).map_or_else(|| Cause::Unexplained.fix(), |(_, fix)| fix);
     if without_trace && is_lost_at_home(case) {
         find_translation(case)
     } else if without_trace && is_syn_lost(case) {
-        Cause::Unexplained.fix().reword(|text| format!("{SECOND_SYN}. {text}"))
+        at_last().reword(|text| format!("{SECOND_SYN}. {text}"))
     } else if target_end_gone(case) {
         find_taken_port(case)
     } else if case.attempt.established.is_some() && lost_address(case).is_some() {
         restore_address(case)
     } else {
-        Cause::Unexplained.fix()
+        at_last()
     }
 }
 

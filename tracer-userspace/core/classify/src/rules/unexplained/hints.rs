@@ -3,7 +3,7 @@
 use super::super::super::services::target_service;
 use super::super::*;
 use std::net::IpAddr;
-use tracer_model::event::{Netns, Pod};
+use tracer_model::event::{Inspection, LinkQdisc, Netns, Pod};
 
 /// A pod on this node's network is listed with the address, or its probe names it, and no link of the node has it.
 pub(in super::super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
@@ -69,7 +69,12 @@ pub(in super::super) fn stray_route(case: &Case<'_>) -> Option<(String, Remediat
 
 /// A link on the way to the pod has filters or a queue of its own, and what these do with a packet leaves no trace.
 pub(in super::super) fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remediation)> {
-    let (_, reading) = inspections(case).find(|(_, reading)| !reading.qdiscs.is_empty())?;
+    let target = case.attempt.flow.dst.ip();
+    let has_link = |it: &Inspection| it.links.iter().any(|link| link.addrs.contains(&target));
+    let (_, reading) = inspections(case).find(|(_, reading)| has_link(reading))?;
+    if reading.qdiscs.iter().all(|it| is_usual_here(case, reading, it)) {
+        return None;
+    }
     let mut devices: Vec<_> = reading.qdiscs.iter().map(|it| (it.netns, &it.device)).collect();
     devices.dedup();
     let describe = |(netns, device): &(Netns, &String)| {
@@ -93,6 +98,14 @@ pub(in super::super) fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remedi
     Some((words, fix.run(show)))
 }
 
+/// These two only hold filters. A CNI (Cilium, Calico, the AWS network policy agent) gives them to the link of each pod.
+fn is_usual_here(case: &Case<'_>, reading: &Inspection, qdisc: &LinkQdisc) -> bool {
+    let is_of_other = |it: &Inspection| it.netns.is_some() && it.netns != reading.netns;
+    let has_it = |it: &Inspection| it.qdiscs.iter().any(|other| other.kind == qdisc.kind);
+    matches!(qdisc.kind.as_str(), "clsact" | "ingress")
+        && case.node.targets.all_inspections().any(|it| is_of_other(it) && has_it(it))
+}
+
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
@@ -110,6 +123,7 @@ mod tests {
                     device: (*device).to_owned(),
                     kind: (*kind).to_owned(),
                 };
+                reading.links = vec![link(2, "eth0", &["10.88.0.2"])];
                 reading.qdiscs = kinds.iter().map(qdisc).collect();
             });
             stream.gives_up().verdict()
@@ -125,6 +139,47 @@ mod tests {
         for other in [noted(&[], false), noted(&kinds, true)] {
             assert_lacks(&other.summary, &["(tc)"]);
         }
+    }
+
+    /// A CNI's filters are on the links of all pods. A queue is nobody's usual one, and a pod that answered is reached.
+    #[test]
+    fn filters_that_other_pods_have_too_are_not_named() {
+        let noted = |kind: &str, others: &str, answered: bool| {
+            let fill = |reading: &mut Inspection, netns, kind: &str| {
+                reading.netns = Some(netns);
+                reading.links = vec![link(2, "eth0", &[&reading.target.ip().to_string()])];
+                reading.qdiscs = vec![LinkQdisc { netns, device: "eth0".to_owned(), kind: kind.to_owned() }];
+            };
+            let mut stream = Stream::to("10.88.0.3:8080");
+            stream.links(true, &["10.88.0.1"]).connect().inspection(|reading| fill(reading, Netns(903), others));
+            stream.established().answers(200).wait_ms(1_000).again_to(8, "10.88.0.2:8080").connect().wait_ms(200);
+            stream.inspection(|reading| fill(reading, POD, kind));
+            match answered {
+                true => stream.established().wait_ms(1_000).closes((100, 101, 0)).settles(),
+                false => stream.gives_up(),
+            };
+            stream.last_verdict().summary
+        };
+        for (kind, others) in [("clsact", "netem"), ("netem", "netem")] {
+            assert_has(&noted(kind, others, false), &["has ", " (tc): a filter there"]);
+        }
+        for (kind, others, answered) in [("clsact", "clsact", false), ("netem", "clsact", true)] {
+            assert_lacks(&noted(kind, others, answered), &["(tc)"]);
+        }
+    }
+
+    /// Behind an older reading with a queue.
+    #[test]
+    fn the_last_reading_of_the_pods_link_counts() {
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
+        for kind in [Some("netem"), None] {
+            stream.wait_ms(200).inspection(|reading| {
+                let qdisc = |kind: &str| LinkQdisc { netns: POD, device: "eth0".to_owned(), kind: kind.to_owned() };
+                reading.links = vec![link(2, "eth0", &["10.88.0.2"])];
+                reading.qdiscs = kind.map(qdisc).into_iter().collect();
+            });
+        }
+        assert_lacks(&stream.gives_up().verdict().summary, &["(tc)"]);
     }
 
     /// openshift/origin#6939: the node had got another address, and its pods were listed with the old one.
