@@ -25,19 +25,25 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_address(case, found));
-    let found = found.or_else(|| unresolved_back(case)).map(|found| note_qdisc(case, found));
-    found.or_else(|| super::wrong_link_address::find(case))
+    found.or_else(|| unresolved_back(case)).or_else(|| super::wrong_link_address::find(case))
 }
 
 /// The target's own kernel does not answer for the address, and no other host need do so.
 fn note_address(case: &Case<'_>, found: Finding) -> Finding {
     let nearer = missing_address(case).or_else(|| duplicate(case)).or_else(|| stray_route(case));
-    note(found, nearer.or_else(|| rerouted(case)))
+    match nearer.or_else(|| rerouted(case)) {
+        None => note_qdisc(case, found),
+        nearer => note(found, nearer),
+    }
 }
 
-/// A filter or a queue on the way may keep the request or the answer.
+/// A filter or a queue on the way may keep the request for the target's link-layer address, or the answer.
 fn note_qdisc(case: &Case<'_>, found: Finding) -> Finding {
-    let Some((words, fix)) = unusual_qdisc(case) else { return found };
+    let is_of_target = match unresolved_drop(case) {
+        Some((_, drop, why)) => why == Why::NoAnswer && drop.flow.dst.ip() == case.attempt.flow.dst.ip(),
+        None => !inspected(case).is_some_and(|(_, reading)| is_full(reading)),
+    };
+    let Some((words, fix)) = unusual_qdisc(case).filter(|_| is_of_target) else { return found };
     Finding { summary: found.summary + &words, remediation: found.remediation.run(fix.commands), ..found }
 }
 
@@ -100,10 +106,14 @@ fn duplicate(case: &Case<'_>) -> Option<(String, Remediation)> {
     Some((words, fix))
 }
 
-/// The kernel dropped a packet of this attempt, because it could not resolve the link-layer address.
-fn dropped(case: &Case<'_>) -> Option<Finding> {
+/// The first packet of this attempt that the kernel dropped because it could not resolve the link-layer address.
+fn unresolved_drop<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, Why)> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
-    let (time, drop, why) = drops.find_map(|(time, d)| Some((time, d, reason(d)?)))?;
+    drops.find_map(|(time, drop)| Some((time, drop, reason(drop)?)))
+}
+
+fn dropped(case: &Case<'_>) -> Option<Finding> {
+    let (time, drop, why) = unresolved_drop(case)?;
     let (next, place) = (drop.flow.dst.ip(), in_namespace(case, drop.netns));
     let summary = match why {
         Why::NoAnswer => {
@@ -308,6 +318,34 @@ mod tests {
         );
         assert_has(&marked.remediation, &["ip route get 10.88.0.2 from 10.88.0.1 mark MARK"]);
         assert_lacks(&noted(device(3, "cni0")).summary, &["mark"]);
+    }
+
+    /// The pod's link has a queue of its own.
+    #[test]
+    fn a_queue_of_the_target_is_named_only_if_the_target_did_not_answer() {
+        let noted = |reason: &str, dst: &str, duplicate: bool| {
+            let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
+            stream.wait_ms(200).inspection(|reading| {
+                reading.links = vec![link(2, "eth0", &["10.88.0.2"])];
+                reading.qdiscs = vec![LinkQdisc { netns: POD, device: "eth0".into(), kind: "netem".into() }];
+                reading.duplicate = duplicate;
+            });
+            stream.drop_with(SYN, NODE, |drop| {
+                drop.reason = Some(reason.to_owned());
+                drop.flow.dst = address(dst);
+            });
+            let verdict = stream.gives_up().verdict();
+            assert_eq!(verdict.cause.name(), "neighbour_failure");
+            verdict.summary
+        };
+        let own = "10.88.0.2:8080";
+        assert_has(&noted("NEIGH_FAILED", own, false), &["has netem (tc)"]);
+        let others = [
+            noted("NEIGH_CREATEFAIL", own, false),
+            noted("NEIGH_FAILED", "10.88.0.9:8080", false),
+            noted("NEIGH_FAILED", own, true),
+        ];
+        others.iter().for_each(|summary| assert_lacks(summary, &["(tc)"]));
     }
 
     /// The AWS VPC CNI gives pods addresses of the node's subnet, and each pod's link has a route of its own.
