@@ -271,6 +271,7 @@ impl Core {
         {
             return;
         }
+        let finding = self.lower_if_open(conn, finding);
         self.remember(conn, &finding, before.is_some() && !pending);
         self.emit_verdict(conn, finding, also, before.is_some(), out);
     }

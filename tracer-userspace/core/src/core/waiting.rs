@@ -16,7 +16,7 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Flow, Netns, PodSockets, Service, ServiceName, is_kubelet_name};
 use tracer_model::query::{Awaited, Query};
 use tracer_model::recent::Recent;
-use tracer_model::record::Cause;
+use tracer_model::record::{Cause, Confidence};
 
 /// How long a verdict waits for the firewall after it could have been emitted. The answer takes a few milliseconds,
 /// longer for a very large table or on a busy node. The first drop of a run reaches the core only after tracer has read
@@ -281,6 +281,16 @@ impl Core {
         self.hold_until(conn, Answer::Close, end.filter(|end| now < *end), when)
     }
 
+    /// The wait for the prober's close is over, and its connection is open: it may not have got the whole answer.
+    pub(super) fn lower_if_open(&self, conn: ConnId, mut finding: Finding) -> Finding {
+        let attempt = self.correlator.get(conn).filter(|it| it.ended.is_none() && finding.waits_for_rest);
+        if attempt.and_then(|it| self.reads_until(it)).is_some() {
+            finding.summary += "; tracer did not see the prober close: it may not have got all of it";
+            finding.confidence = finding.confidence.min(Confidence::Likely);
+        }
+        finding
+    }
+
     /// Until when the prober may read an answer. Another prober than a kubelet may keep its connection open.
     fn reads_until(&self, attempt: &Attempt) -> Option<u64> {
         let longest = is_kubelet_name(&attempt.actor.comm).then_some(REPLACED_NS);
@@ -367,11 +377,15 @@ mod tests {
             }
             stream.connect().prober_named(prober).established();
             stream.answer_with(AnswerKind::Http, Some(503), |it| it.asked = Some(true));
-            stream.wait_ms(ms).tick().verdicts_before_the_end().len()
+            let at_end = stream.clone().decided();
+            (stream.wait_ms(ms).tick().verdicts_before_the_end().len(), stream.decided(), at_end)
         };
-        assert_eq!([1_900, 2_100].map(|ms| verdicts(true, "kubelet", ms)), [0, 1]);
-        assert_eq!([10_900, 11_100].map(|ms| verdicts(false, "kubelet", ms)), [0, 1]);
-        assert_eq!(verdicts(false, "checker", 1), 1, "its timeout is not known");
+        let found = |confidence| ("app_status_failure", confidence);
+        let likely = [0, 1].map(|count| (count, found(Confidence::Likely), found(Confidence::Likely)));
+        assert_eq!([1_900, 2_100].map(|ms| verdicts(true, "kubelet", ms)), likely);
+        assert_eq!([10_900, 11_100].map(|ms| verdicts(false, "kubelet", ms)), likely);
+        let proven = found(Confidence::Proven);
+        assert_eq!(verdicts(false, "checker", 1), (1, proven, proven), "its timeout is not known");
     }
 
     /// A rule of the node, or a second pod with the address, led the first attempt to another process.
