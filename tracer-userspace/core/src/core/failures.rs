@@ -277,7 +277,10 @@ impl Core {
         let key = ProbeKey::of(attempt.flow.dst, named)?;
         // The attempt before the redirect is the one that counts.
         let matched = Matched::new(attempt, &self.node);
-        let is_uncounted = matched.redirected_from().is_some() || matched.other_reason().is_some();
+        let is_late = || attempt.kubelet().is_none() && matched.timed_out_after_ns().is_some();
+        let is_uncounted = matched.redirected_from().is_some()
+            || matched.other_reason().is_some()
+            || finding.cause == Cause::AppStatusFailure && is_late();
         if is_uncounted || may_be_ignored(attempt, &matched, finding.cause) {
             return None;
         }
