@@ -242,11 +242,21 @@ fn dump() -> io::Result<Vec<Link>> {
             prefixes.push(prefix);
         }
     })?;
+    keep_bridges(&mut links);
     for link in &mut links {
         (link.state.addrs, link.state.prefixes) = addrs.remove(&link.state.ifindex).unwrap_or_default();
     }
     links.sort_by_key(|link| link.state.ifindex);
     Ok(links)
+}
+
+/// Open vSwitch, a VRF and a bond are masters, too, and not what a port of a bridge leaves.
+fn keep_bridges(links: &mut [Link]) {
+    let is_bridge = |link: &&Link| link.kind.as_deref() == Some("bridge");
+    let bridges: HashSet<u32> = links.iter().filter(is_bridge).map(|link| link.state.ifindex).collect();
+    for link in links {
+        link.state.master = link.state.master.filter(|master| bridges.contains(master));
+    }
 }
 
 fn link_request() -> Vec<u8> {
@@ -387,6 +397,21 @@ mod tests {
         for kind in ["macvlan", "ipvlan", "vlan", "ipip"] {
             assert_eq!(end_of(kind), None, "{kind}");
         }
+    }
+
+    #[test]
+    fn only_a_bridge_is_kept_as_master() {
+        let link = |ifindex, kind: &str, master| Link {
+            state: LinkState { ifindex, master, ..LinkState::default() },
+            kind: Some(kind.to_owned()),
+            lladdr: None,
+        };
+        let masters = [(1, "bridge"), (2, "openvswitch"), (3, "vrf")].map(|(ifindex, kind)| link(ifindex, kind, None));
+        let mut links: Vec<Link> =
+            masters.into_iter().chain((1..=4).map(|it| link(10 + it, "veth", Some(it)))).collect();
+        keep_bridges(&mut links);
+        let kept: Vec<_> = links.iter().filter_map(|link| Some((link.state.ifindex, link.state.master?))).collect();
+        assert_eq!(kept, [(11, 1)]);
     }
 
     #[test]
