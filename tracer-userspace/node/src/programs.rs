@@ -8,7 +8,7 @@ use libc::RTM_GETTFILTER;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::enter::in_netns;
-use super::links::xdp_programs;
+use super::links::{by_index, xdp_programs};
 use super::namespaces::{Namespaces, SLOW_AGE};
 use super::netlink::{Netlink, attribute, consistent, number, text};
 use tracer_model::event::{DeviceProgram, DevicePrograms, MOST_PROGRAMS, Netns, ProgramPlace};
@@ -32,25 +32,36 @@ const BPF_TCX_EGRESS: u32 = 47;
 
 type Program = (u32, Option<String>);
 
-/// The programs of a device; `None`: its namespace cannot be entered.
+/// The programs of a device; `None`: its namespace cannot be entered, it is gone, or a reading failed.
 pub fn read(netns: Netns, ifindex: u32, namespaces: &mut Namespaces) -> Option<DevicePrograms> {
     let path = namespaces.path_within(netns, SLOW_AGE)?;
-    let programs = in_netns(&path, || find(ifindex)).ok()?;
+    let programs = in_netns(&path, || find(ifindex)).ok()?.ok()?;
     Some(DevicePrograms { netns, ifindex, programs })
 }
 
-/// In the order in which they run. What this kernel lacks, or these privileges do not show, is left out.
-fn find(ifindex: u32) -> Vec<DeviceProgram> {
-    let unnamed = |ids: io::Result<Vec<u32>>| ids.unwrap_or_default().into_iter().map(|id| (id, None));
-    let at_tc = |parent, tcx| {
-        unnamed(attached(ifindex, tcx)).chain(consistent(|| filters(ifindex, parent)).unwrap_or_default())
+/// In the order in which they run. What this kernel lacks, and names that these privileges do not show, are left out.
+fn find(ifindex: u32) -> io::Result<Vec<DeviceProgram>> {
+    let unnamed = |ids: Vec<u32>| ids.into_iter().map(|id| (id, None));
+    let at_tc = |parent, tcx| -> io::Result<_> {
+        Ok(unnamed(if_known(attached(ifindex, tcx))?).chain(consistent(|| filters(ifindex, parent))?))
     };
-    let all = unnamed(xdp_programs(ifindex)).map(|it| (ProgramPlace::Xdp, it));
-    let all = all.chain(at_tc(INGRESS, BPF_TCX_INGRESS).map(|it| (ProgramPlace::TcIngress, it)));
-    let all = all.chain(at_tc(EGRESS, BPF_TCX_EGRESS).map(|it| (ProgramPlace::TcEgress, it)));
+    let all = unnamed(xdp_programs(ifindex)?).map(|it| (ProgramPlace::Xdp, it));
+    let all = all.chain(at_tc(INGRESS, BPF_TCX_INGRESS)?.map(|it| (ProgramPlace::TcIngress, it)));
+    let all = all.chain(at_tc(EGRESS, BPF_TCX_EGRESS)?.map(|it| (ProgramPlace::TcEgress, it)));
     let own_name = |id| name_of(id).ok().filter(|name| !name.is_empty());
     let named = |(place, (id, name)): (_, Program)| DeviceProgram { place, id, name: name.or_else(|| own_name(id)) };
-    all.take(MOST_PROGRAMS).map(named).collect()
+    let found = all.take(MOST_PROGRAMS).map(named).collect();
+    // The kernel lists no filters of a device that is gone, and calls that no error.
+    by_index(ifindex)?;
+    Ok(found)
+}
+
+/// EINVAL: this kernel has no tcx. ENOENT: the device has no program of it (`tcx_prog_query`, kernel/bpf/tcx.c).
+fn if_known(found: io::Result<Vec<u32>>) -> io::Result<Vec<u32>> {
+    match found {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(Vec::new()),
+        found => found,
+    }
 }
 
 /// The programs of filters. The AWS network policy agent names the filter only, not the program.
@@ -117,6 +128,12 @@ pub unsafe fn bpf<T>(command: c_uint, attributes: &mut T) -> io::Result<i32> {
 mod tests {
     use super::super::netlink::{push, push_text};
     use super::*;
+
+    #[test]
+    fn a_device_that_is_gone_has_no_empty_reading() {
+        assert!(find(1).expect("lo").is_empty());
+        assert_eq!(find(0x7fff_0000).expect_err("no such device").raw_os_error(), Some(libc::ENODEV));
+    }
 
     /// In options of flower, number 11 is the mask of an address.
     #[test]
