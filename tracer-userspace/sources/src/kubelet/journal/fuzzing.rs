@@ -28,19 +28,43 @@ pub fn journal(bytes: &[u8]) {
     let file = Bytes::new(bytes.to_vec().into());
     let Ok(mut journal) = Journal::new(file.clone(), vec!["kubelet".to_owned()], UNIX_EPOCH) else { return };
     let (mut count, mut random) = (0, bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>());
-    for _ in 0..8 {
+    for reading in 0..8 {
+        if reading > 0 {
+            change(&mut file.borrow_mut(), &mut random);
+        }
         let _ = journal.read(&mut |line| {
             count += 1;
             // Lossy UTF-8 can make three bytes of one.
             assert!(line.len() <= 3 * MAX_MESSAGE, "a line of {} bytes", line.len());
             true
         });
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Half of the changes are in the header.
-        let place = (random >> 33) as usize;
-        let at = if place.is_multiple_of(2) { place % bytes.len().min(264) } else { place % bytes.len() };
-        file.borrow_mut()[at] = random as u8;
     }
     // No object is smaller than 16 bytes, and none is read twice.
     assert!(count <= bytes.len() / 16, "{count} lines of {} bytes", bytes.len());
+}
+
+/// Writes one byte. Half of the changes are in the header.
+fn change(bytes: &mut [u8], random: &mut u64) {
+    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    let (place, in_header) = ((*random >> 33) as usize, *random >> 32 & 1 == 0);
+    let end = if in_header { bytes.len().min(HEADER) } else { bytes.len() };
+    bytes[place % end] = *random as u8;
+}
+
+const HEADER: usize = 264;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_byte_of_the_header_can_change() {
+        let (mut bytes, mut random, mut changed) = (vec![0; 10 * HEADER], 7, [false; HEADER]);
+        for _ in 0..20_000 {
+            bytes.fill(0);
+            change(&mut bytes, &mut random);
+            changed.iter_mut().zip(&bytes).for_each(|(changed, byte)| *changed |= *byte != 0);
+        }
+        assert!(changed.iter().all(|changed| *changed));
+    }
 }
