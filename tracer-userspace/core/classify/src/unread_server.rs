@@ -116,7 +116,8 @@ mod tests {
     /// Of both probes the readings are from the times of the queries.
     #[test]
     fn two_probes_of_one_port_wait_at_once() {
-        let mut stream = Stream::new().http_readiness().connect().established().again(8).connect().established().clone();
+        let mut stream =
+            Stream::new().http_readiness().connect().established().again(8).connect().established().clone();
         let (began, mut at) = (stream.now(), 200);
         while at < 5_000 {
             stream.wait_ms(at - (stream.now() - began) / 1_000_000).serving(server()).wait_ms(3).serving(server());
@@ -133,7 +134,14 @@ mod tests {
         let is_unread = |read_until_s: u64| {
             let mut stream = Stream::new().http_readiness().connect().established().clone();
             stream.wait_ms(200).serving(server()).wait_ms(read_until_s * 1_000).serving(server());
-            stream.wait_ms((200 - read_until_s) * 1_000).closes((100, 101, 0)).wait_ms(5).tick().verdict().summary.contains("too few readings")
+            stream
+                .wait_ms((200 - read_until_s) * 1_000)
+                .closes((100, 101, 0))
+                .wait_ms(5)
+                .tick()
+                .verdict()
+                .summary
+                .contains("too few readings")
         };
         assert_eq!([62, 20].map(is_unread), [false, true]);
     }
