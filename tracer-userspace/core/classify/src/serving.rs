@@ -29,10 +29,10 @@ pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
 pub(super) fn readings_of_taker<'a>(case: &Case<'a>) -> (Vec<(u64, &'a Serving)>, Option<SocketAddr>) {
     let mut all = readings(case);
     // Several attempts may wait for the target, and each has readings of its own.
-    let is_own = |it: &&Box<RedirectedTo>| {
+    let is_own = |it: &&RedirectedTo| {
         it.serving.connection.as_ref().is_some_and(|connection| connection.peer == case.attempt.flow.src)
     };
-    let own = |it: &'a Serving| it.redirect.as_ref().filter(is_own);
+    let own = |it: &'a Serving| it.redirect.as_deref().filter(is_own);
     let to = all.iter().rev().find_map(|(_, it)| own(it)).map(|it| it.to);
     all.iter_mut().for_each(|(_, it)| *it = own(it).map_or(*it, |redirect| &redirect.serving));
     (all, to)
