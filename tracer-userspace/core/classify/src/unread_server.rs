@@ -27,7 +27,7 @@ pub(super) fn watch<'a>(case: &Case<'a>, ended: u64) -> (Vec<(u64, &'a Serving)>
 /// tracer reads servers, but this one was not read often enough. If no namespace has its address, it cannot be read.
 fn is_unread(case: &Case<'_>, ended: u64) -> bool {
     let (readings, least) = watch(case, ended);
-    let span = readings.first().zip(readings.last()).map_or(0, |((first, _), (last, _))| last - first);
+    let span = readings.first().zip(readings.last()).map_or(0, |((first, _), (last, _))| last.saturating_sub(*first));
     let is_found = inspected(case).is_none_or(|(_, reading)| reading.netns.is_some() || reading.ambiguous);
     let is_watched = case.attempt.prober && case.node.is_at_pod(case.attempt) && is_found;
     is_watched && span < least.max(MIN_SPAN_NS) && case.node.targets.all_servings().next().is_some()
