@@ -2,12 +2,13 @@
 //!
 //! The time comes only from observations, so a replay holds the same verdicts as the live run.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use tracer_common::names::Hook;
 use tracer_model::decision::Decision;
 use tracer_model::event::ConnId;
-use tracer_model::record::{Body, Culprit, Probe, VerdictBody};
+use tracer_model::record::{Body, Culprit, Evidence, Probe, VerdictBody};
 
 /// How long identical verdicts are printed at once.
 const FIRST_NS: u64 = 60_000_000_000;
@@ -162,23 +163,43 @@ fn in_order(mut groups: Vec<HeldVerdicts>) -> Vec<HeldVerdicts> {
     groups
 }
 
-/// The fields that identical verdicts have in common: pod, probe, address and the whole answer. It leaves out what differs
-/// between attempts: times, source port, failures in a row.
+/// The fields that identical verdicts have in common: pod, probe, address, the whole answer, and what to do about it. It
+/// leaves out what differs between attempts: times, source port, failures in a row, the wording.
 fn identity(body: &VerdictBody) -> Vec<u8> {
     let probe = body.probe.clone().map(|probe| Probe { consecutive_failures: None, ..probe });
     let culprit = body.culprit.clone().map(|culprit| Culprit { time_boot_ns: None, ..culprit });
     let verdict = &body.verdict;
     let answer = (verdict.cause, verdict.outcome, verdict.confidence, culprit, &verdict.also);
     let about = (body.subject, &body.k8s, probe, body.dst, &body.process);
+    let places: BTreeSet<String> = verdict.evidence.iter().filter_map(place).collect();
+    let fix = (body.scope, without_numbers(&verdict.remediation.to_string()), places);
     // Maps have string keys and numbers are finite: nothing in these types can fail.
-    serde_json::to_vec(&(answer, about)).unwrap_or_default()
+    serde_json::to_vec(&(answer, about, fix)).unwrap_or_default()
+}
+
+/// Without the numbers that stand alone: those of processes change when a container starts again, others are measured.
+fn without_numbers(text: &str) -> String {
+    let is_number = |word: &&str| word.trim_matches(|c: char| c.is_ascii_punctuation()).parse::<u64>().is_ok();
+    text.split(' ').filter(|word| !is_number(word)).collect()
+}
+
+/// Where a packet was dropped, or the chain of the rule that did it. Not its handle: that changes whenever the rules are
+/// written again.
+fn place(evidence: &Evidence) -> Option<String> {
+    let names: &[&str] = match evidence.hook.as_str() {
+        hook if hook == Hook::KfreeSkb.name() => &["netns", "netfilter_hook"],
+        "netfilter" => &["family", "table", "chain", "comment"],
+        _ => return None,
+    };
+    Some(format!("{:?}", names.iter().map(|name| evidence.fields.get(*name)).collect::<Vec<_>>()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sink::tests::{culprit, verdict_body};
-    use tracer_model::record::{Cause, Confidence, Outcome};
+    use serde_json::json;
+    use tracer_model::record::{Cause, Confidence, Outcome, Scope};
 
     const S: u64 = 1_000_000_000;
 
@@ -224,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_verdict_that_differs_is_not_held() {
-        let edits: [fn(&mut VerdictBody); 10] = [
+        let edits: [fn(&mut VerdictBody); 14] = [
             |it| it.verdict.cause = Cause::LoopbackDown,
             |it| it.verdict.outcome = Outcome::Noise,
             |it| it.verdict.confidence = Confidence::Likely,
@@ -235,6 +256,10 @@ mod tests {
             |it| it.probe.as_mut().unwrap().path = Some("/ready".into()),
             |it| it.dst.as_mut().unwrap().port = Some(81),
             |it| it.process.as_mut().unwrap().pid = 813,
+            |it| it.scope = Some(Scope::Node),
+            |it| it.verdict.remediation = "end the process that has the port".into(),
+            |it| it.verdict.evidence.push(evidence("kfree_skb", json!({"netns": 2, "netfilter_hook": "INPUT"}))),
+            |it| it.verdict.evidence.push(evidence("netfilter", json!({"chain": "OUTPUT", "handle": 4}))),
         ];
         for (n, edit) in edits.into_iter().enumerate() {
             let mut repeats = after_a_minute(Duration::from_mins(1));
@@ -246,8 +271,31 @@ mod tests {
             it.verdict.summary.push('1');
             it.probe.as_mut().unwrap().consecutive_failures = Some(7);
             it.attempt_id = Some("6".into());
+            it.verdict.remediation = "check containerPort (813)".into();
         };
         assert!(holds(&mut repeats, edited(6, 60, numbers)));
+    }
+
+    fn evidence(hook: &str, fields: serde_json::Value) -> Evidence {
+        let fields = serde_json::from_value(fields).unwrap();
+        Evidence { hook: hook.into(), time_boot_ns: 0, text: String::new(), fields }
+    }
+
+    /// The first rule is of the pod, and the second one of the node: the fix and the command of each are the same.
+    #[test]
+    fn drops_by_another_rule_or_in_another_namespace_are_not_held_as_one() {
+        let dropped = |netns: u32, chain: &str, packets: u32| {
+            let drop = json!({"netns": netns, "netfilter_hook": chain, "reason": "NETFILTER_DROP"});
+            let rule =
+                json!({"family": "ip", "table": "filter", "chain": chain, "handle": packets, "packets": packets});
+            let evidence = vec![evidence("kfree_skb", drop), evidence("netfilter", rule)];
+            move |it: &mut VerdictBody| it.verdict.evidence = evidence
+        };
+        let mut repeats = Repeats::new(Duration::from_mins(1));
+        (0..6).for_each(|n| assert!(!holds(&mut repeats, edited(n, n * 10, dropped(2, "INPUT", n as u32)))));
+        assert!(!holds(&mut repeats, edited(6, 60, dropped(1, "OUTPUT", 1))));
+        assert!(!holds(&mut repeats, edited(7, 61, dropped(2, "BLOCKED", 1))));
+        assert!(holds(&mut repeats, edited(8, 62, dropped(2, "INPUT", 9))), "only its counter and its handle differ");
     }
 
     #[test]
