@@ -148,7 +148,9 @@ impl Waiting {
     /// An attempt was refused: it waits for a process to listen on that port.
     pub(super) fn wait_for_listener(&mut self, netns: Netns, port: u16, conn: ConnId) {
         let waiting = self.refused.or_default((netns, port));
-        waiting.truncate(MAX_REFUSED - 1);
+        if waiting.len() >= MAX_REFUSED {
+            waiting.remove(0);
+        }
         waiting.push(conn);
     }
 
@@ -426,5 +428,17 @@ mod tests {
         assert_eq!(refused_and_read_after(3_000), ["firewall_reject", "service_no_endpoints"]);
         assert_eq!(refused_and_read_after(5_500), ["firewall_reject", "service_no_endpoints"]);
         assert_eq!(refused_and_read_after(9_000), ["firewall_reject"], "the attempt is dropped by then");
+    }
+
+    /// Attempts are kept for five minutes: those before that must not take the places of later ones.
+    #[test]
+    fn a_process_that_listens_late_revises_the_latest_refusals() {
+        let mut stream = Stream::new().http_readiness().clone();
+        for conn in 100..200 {
+            stream.again(conn).connect().refused().wait_ms(10_000);
+        }
+        stream.listens(POD, 8080, true).settles();
+        let revised = stream.causes().into_iter().filter(|cause| *cause == "not_listening_yet").count();
+        assert_eq!(revised, 12, "of the last two minutes");
     }
 }
