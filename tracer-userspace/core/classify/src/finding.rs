@@ -262,9 +262,9 @@ impl Finding {
         self.remediation = change(std::mem::take(&mut self.remediation));
     }
 
-    /// Whether it has evidence that the other finding lacks.
+    /// Whether it has evidence that the other finding lacks. Of a dependency, a hint is enough.
     pub(super) fn adds_to(&self, other: &Self) -> bool {
-        self.confidence > Confidence::Possible
+        (self.confidence > Confidence::Possible || self.cause == Cause::DependencyUnreachable)
             && self.evidence.iter().any(|e| other.evidence.iter().all(|o| o.time_boot_ns != e.time_boot_ns))
             && self.outcome == other.outcome
             && !self.by_absence

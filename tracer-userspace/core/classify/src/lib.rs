@@ -75,7 +75,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
         let budget = rules::startup_budget_exceeded::while_answering(case, &first);
         findings.extend(budget.into_iter().filter(|f| f.adds_to(&first)));
     }
-    let also = findings.iter().map(|f| f.cause).collect();
+    let also = findings.iter().filter(|f| is_tied(f)).map(|f| f.cause).collect();
     history::add(case, &mut first);
     history::add_deletion(case, &mut first);
     flushed::add(case, &mut first);

@@ -12,19 +12,27 @@ use tracer_model::shell::word;
 
 /// How many destinations are named: one that nobody needs, as a monitor's, must not hide the one that matters.
 const MOST_NAMED: usize = 3;
+/// If all failed longer before the attempt than this, it is only a hint: the destination may be reachable again. The
+/// default period of a probe and a margin, as tracer reads the pod's sockets after each failure.
+const RECENT_NS: u64 = 15_000_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let silent = unanswered(case);
     let failed: Vec<Unreachable> =
         failing(case).into_iter().filter(|it| silent.iter().all(|silent| silent.dst != it.dst)).collect();
     let all = failed.len() + silent.len();
+    let is_old = |it: &Unreachable| it.evidence.time_boot_ns.saturating_add(RECENT_NS) < case.attempt.started;
+    let confidence = match failed.iter().chain(&silent).all(is_old) {
+        true => Confidence::Possible,
+        false => Confidence::Likely,
+    };
     let most_failed = MOST_NAMED - usize::from(!silent.is_empty());
     let named: Vec<Unreachable> = failed.into_iter().take(most_failed).chain(silent).take(MOST_NAMED).collect();
     let first = named.first().filter(|_| may_explain(case))?;
     let summary = if all == 1 { first.summary.clone() } else { several(&named, all - named.len()) };
     let fix = fix(case, &fixes(&named));
     let evidence = named.into_iter().map(|it| it.evidence).collect();
-    Some(Finding::likely(Cause::DependencyUnreachable, evidence, summary, fix))
+    Some(Finding::failure(Cause::DependencyUnreachable, evidence, summary, fix).with_confidence(confidence))
 }
 
 /// A destination that the pod cannot reach.
@@ -275,13 +283,30 @@ mod tests {
     }
 
     #[test]
+    fn an_older_failure_is_only_a_hint() {
+        let refused = |wait_ms| after(&[("10.96.0.1:443", libc::ECONNREFUSED)], wait_ms);
+        assert_eq!(refused(14_000).also, [Cause::DependencyUnreachable]);
+        let silent = second(silent(2, 3), 16_000, unavailable);
+        assert_has(&silent.summary, &["; perhaps because the pod itself gets no answer from 10.96.0.1:443 (read 16 s"]);
+        let old = refused(16_000);
+        assert_has(
+            &old.summary,
+            &["; perhaps because the pod's own connects to 10.96.0.1:443 fail, the last one 16 s"],
+        );
+        for hint in [old, silent] {
+            assert_eq!((hint.cause, hint.also.as_slice()), (Cause::AppStatusFailure, [].as_slice()));
+            assert_has(&hint.remediation.to_string(), &["If the application needs 10.96.0.1:443, see why"]);
+        }
+    }
+
+    #[test]
     fn usual_and_old_failures_say_nothing() {
         let refused = |dst| after(&[(dst, libc::ECONNREFUSED)], 100).also;
         for dst in ["127.0.0.1:8080", "10.88.0.2:8080", "[::1]:5432"] {
             assert!(refused(dst).is_empty(), "{dst}");
         }
         assert!(!refused("127.0.0.1:5432").is_empty(), "a sidecar");
-        assert!(after(&[("10.96.0.1:443", libc::ECONNREFUSED)], 61_000).also.is_empty());
+        assert_lacks(&after(&[("10.96.0.1:443", libc::ECONNREFUSED)], 61_000).summary, &["10.96.0.1"]);
     }
 
     #[test]
