@@ -55,9 +55,10 @@ impl Core {
         if let Until::Time(time) = until {
             self.waiting.schedule(time, conn);
         }
-        if let Some((oldest, record)) = self.verdicts.hold(conn, record) {
-            self.verdicts.emit(oldest, record, out);
+        if let Some(oldest) = self.verdicts.oldest_of_too_many(conn) {
+            self.emit_pending(oldest, record.time_boot_ns, out);
         }
+        self.verdicts.hold(conn, record);
     }
 
     /// Emits the verdict that waits for this attempt, if it can no longer succeed.

@@ -1,12 +1,13 @@
 //! The verdict on each attempt: the last decision, whether it waits to be emitted, and what was emitted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::Core;
 use tracer_attempts::enrich::Matched;
 use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Netns, PodRef, ProbeType};
+use tracer_model::recent::Recent;
 use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, Verdict, VerdictBody};
 
 /// How many attempts are remembered, so that none is decided twice.
@@ -16,9 +17,11 @@ const MAX_PENDING: usize = 1024;
 /// The verdicts on the latest attempts.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    by_attempt: BTreeMap<ConnId, AttemptVerdict>,
+    by_attempt: Recent<ConnId, AttemptVerdict, MAX>,
+    /// The verdicts that wait to be emitted.
+    pending: BTreeMap<ConnId, Decision>,
     /// Attempts that are over, with a verdict or without.
-    finished: BTreeSet<ConnId>,
+    finished: Recent<ConnId, (), MAX>,
 }
 
 #[derive(Debug)]
@@ -26,8 +29,6 @@ struct AttemptVerdict {
     decided: Decided,
     /// The kind of probe with failures in a row that include this attempt.
     counted: Option<ProbeType>,
-    /// The verdict that waits to be emitted.
-    pending: Option<Decision>,
     /// The time and content of the last emitted verdict.
     emitted: Option<(u64, VerdictKey)>,
     /// A later connection of the same attempt of the probe has the verdict.
@@ -100,18 +101,14 @@ impl Verdicts {
         self.of(conn).filter(|it| it.outcome == Outcome::Failure)
     }
 
-    /// Keeps a decision. If the table is full, it drops the oldest attempt without a pending verdict.
+    /// Keeps a decision. If the table is full, it drops the attempt that was decided longest ago and has no pending verdict.
     fn decide(&mut self, conn: ConnId, decided: Decided) {
         if let Some(verdict) = self.by_attempt.get_mut(&conn) {
             verdict.decided = decided;
             return;
         }
-        if self.by_attempt.len() >= MAX {
-            let oldest = self.by_attempt.iter().find(|(_, it)| it.pending.is_none()).map(|(conn, _)| *conn);
-            oldest.map(|conn| self.by_attempt.remove(&conn));
-        }
-        self.by_attempt
-            .insert(conn, AttemptVerdict { decided, counted: None, pending: None, emitted: None, superseded: false });
+        let verdict = AttemptVerdict { decided, counted: None, emitted: None, superseded: false };
+        self.by_attempt.insert_sparing(conn, verdict, |conn| self.pending.contains_key(conn));
     }
 
     /// Counts the attempt as a failure of this kind of probe; returns whether it was not counted as that before.
@@ -126,12 +123,12 @@ impl Verdicts {
 
     /// A verdict on the attempt waits to be emitted.
     pub(super) fn is_pending(&self, conn: ConnId) -> bool {
-        self.by_attempt.get(&conn).is_some_and(|it| it.pending.is_some())
+        self.pending.contains_key(&conn)
     }
 
     /// The verdict on the attempt that waits to be emitted.
     pub(super) fn held(&self, conn: ConnId) -> Option<&Verdict> {
-        match &self.by_attempt.get(&conn)?.pending.as_ref()?.body {
+        match &self.pending.get(&conn)?.body {
             Body::Verdict(body) => Some(&body.verdict),
             _ => None,
         }
@@ -139,28 +136,30 @@ impl Verdicts {
 
     /// The attempts with a pending verdict, the oldest first.
     pub(super) fn pending(&self) -> impl Iterator<Item = ConnId> {
-        self.by_attempt.iter().filter(|(_, it)| it.pending.is_some()).map(|(conn, _)| *conn)
+        self.pending.keys().copied()
     }
 
-    /// Keeps a verdict as pending. If too many are pending, returns the oldest one, to be emitted now.
-    pub(super) fn hold(&mut self, conn: ConnId, record: Decision) -> Option<(ConnId, Decision)> {
-        let is_full = self.pending().count() >= MAX_PENDING && !self.is_pending(conn);
-        let oldest = is_full.then(|| self.pending().next()).flatten();
-        let oldest = oldest.and_then(|conn| Some((conn, self.take_pending(conn)?)));
-        if let Some(verdict) = self.by_attempt.get_mut(&conn) {
-            verdict.pending = Some(record);
-        }
-        oldest
+    /// The attempt with the oldest pending verdict, if there is no room for one more.
+    pub(super) fn oldest_of_too_many(&self, conn: ConnId) -> Option<ConnId> {
+        let is_full = self.pending.len() >= MAX_PENDING && !self.is_pending(conn);
+        self.pending().next().filter(|_| is_full)
+    }
+
+    /// Keeps a verdict as pending.
+    pub(super) fn hold(&mut self, conn: ConnId, record: Decision) {
+        self.pending.insert(conn, record);
     }
 
     pub(super) fn take_pending(&mut self, conn: ConnId) -> Option<Decision> {
-        self.by_attempt.get_mut(&conn)?.pending.take()
+        self.pending.remove(&conn)
     }
 
     /// Drops the pending verdict on the attempt, and all later ones.
     pub(super) fn supersede(&mut self, conn: ConnId) {
-        if let Some(verdict) = self.by_attempt.get_mut(&conn) {
-            verdict.superseded = verdict.pending.take().is_some();
+        if self.take_pending(conn).is_some()
+            && let Some(verdict) = self.by_attempt.get_mut(&conn)
+        {
+            verdict.superseded = true;
         }
     }
 
@@ -174,8 +173,8 @@ impl Verdicts {
 
     /// Emits a verdict with the cause and the outcome that it replaces, unless it repeats the last one.
     pub(super) fn emit(&mut self, conn: ConnId, mut record: Decision, out: &mut Vec<Decision>) {
+        self.pending.remove(&conn);
         if let (Some(verdict), Body::Verdict(body)) = (self.by_attempt.get_mut(&conn), &record.body) {
-            verdict.pending = None;
             let answer = VerdictKey::of(body);
             let last = verdict.emitted.as_ref().map(|(_, last)| last);
             if last == Some(&answer) {
@@ -194,15 +193,13 @@ impl Verdicts {
     }
 
     pub(super) fn is_finished(&self, conn: ConnId) -> bool {
-        self.finished.contains(&conn)
+        self.finished.contains_key(&conn)
     }
 
     /// Marks the attempt as over; returns whether it was not over before.
     pub(super) fn finish(&mut self, conn: ConnId) -> bool {
-        let is_new = self.finished.insert(conn);
-        if self.finished.len() > MAX {
-            self.finished.pop_first();
-        }
+        let is_new = !self.is_finished(conn);
+        self.finished.insert(conn, ());
         is_new
     }
 }
@@ -243,7 +240,8 @@ impl Core {
     /// The length of all verdicts as text, without the pending ones. No more than [`MAX`] are remembered.
     pub(crate) fn decided_in_text(&self) -> usize {
         let verdicts = &self.verdicts.by_attempt;
-        assert!(verdicts.len() <= MAX, "{} decided attempts", verdicts.len());
+        let decided = verdicts.values().count();
+        assert!(decided <= MAX, "{decided} decided attempts");
         verdicts.values().map(|it| format!("{:?}{:?}", it.decided, it.emitted).len()).sum()
     }
 }
@@ -252,25 +250,39 @@ impl Core {
 mod tests {
     use super::*;
 
+    const DECIDED: Decided = Decided {
+        cause: Cause::ConnectionRefused,
+        outcome: Outcome::Failure,
+        confidence: Confidence::Proven,
+        decided_at: 0,
+        place: None,
+        in_handshake: true,
+        rests_on_lost_packet: false,
+        revised: false,
+        is_retry: false,
+        lacks_programs: false,
+    };
+
     #[test]
     fn a_revision_drops_no_other_attempt_from_a_full_table() {
-        let decided = Decided {
-            cause: Cause::ConnectionRefused,
-            outcome: Outcome::Failure,
-            confidence: Confidence::Proven,
-            decided_at: 0,
-            place: None,
-            in_handshake: true,
-            rests_on_lost_packet: false,
-            revised: false,
-            is_retry: false,
-            lacks_programs: false,
-        };
         let mut verdicts = Verdicts::default();
-        (0..MAX as u64).for_each(|conn| verdicts.decide(ConnId(conn), decided));
-        verdicts.decide(ConnId(5), Decided { revised: true, ..decided });
+        (0..MAX as u64).for_each(|conn| verdicts.decide(ConnId(conn), DECIDED));
+        verdicts.decide(ConnId(5), Decided { revised: true, ..DECIDED });
         assert!(verdicts.of(ConnId(0)).is_some() && verdicts.of(ConnId(5)).is_some_and(|it| it.revised));
-        verdicts.decide(ConnId(MAX as u64), decided);
+        verdicts.decide(ConnId(MAX as u64), DECIDED);
         assert!(verdicts.of(ConnId(0)).is_none() && verdicts.of(ConnId(1)).is_some());
+    }
+
+    /// A connection that was open for long has a lower number than all that are kept.
+    #[test]
+    fn the_verdict_and_the_end_of_an_old_attempt_stay_in_a_full_table() {
+        let mut verdicts = Verdicts::default();
+        for conn in (1..=MAX as u64).chain([0]) {
+            verdicts.decide(ConnId(conn), DECIDED);
+            assert!(verdicts.finish(ConnId(conn)));
+        }
+        verdicts.decide(ConnId(MAX as u64 + 1), DECIDED);
+        assert!(!verdicts.finish(ConnId(0)), "its record was emitted");
+        assert!(verdicts.of(ConnId(0)).is_some() && verdicts.of(ConnId(2)).is_none());
     }
 }
