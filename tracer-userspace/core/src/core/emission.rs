@@ -75,11 +75,12 @@ impl Core {
         }
     }
 
-    /// Emits the pending verdict of this attempt. Its time is the end of the attempt, if that is later.
+    /// Emits the pending verdict of this attempt. Its time is the end of the attempt, if that is later. Drops it if it is no
+    /// longer right: the attempt is then no failure.
     fn emit_pending(&mut self, conn: ConnId, now: u64, out: &mut Vec<Decision>) {
         let Some(mut record) = self.verdicts.take_pending(conn) else { return };
         if self.is_overcome(conn, now) {
-            return;
+            return self.uncount_failure(conn);
         }
         let decided = self.verdicts.of(conn);
         if let (Some(attempt), Body::Verdict(body)) = (self.correlator.get(conn), &mut record.body) {

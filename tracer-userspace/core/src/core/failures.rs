@@ -212,6 +212,16 @@ impl Failures {
         }
     }
 
+    /// This attempt was counted as a failure of this probe, and is none.
+    fn uncount(&mut self, probe: &ProbeKey, attempt: &Attempt) {
+        let row = self.in_a_row.get_mut(probe).filter(|row| row.since <= attempt.started);
+        let Some(row) = row else { return };
+        row.count = row.count.saturating_sub(1);
+        if row.count == 0 {
+            self.in_a_row.remove(probe);
+        }
+    }
+
     /// Only the kubelet saw this attempt fail. tracer may have taken it, and others before it, for a success: until one
     /// succeeds, the failures in a row are not known.
     pub(super) fn uncounted(&mut self, attempt: &Attempt, named: &Named) {
@@ -271,6 +281,7 @@ impl Core {
     /// count it, or if several probes fit and the kubelet did not name one: their failures would be added up.
     pub(super) fn count_failure(&mut self, conn: ConnId, named: &Named, finding: &Finding) -> Option<u32> {
         if finding.outcome != Outcome::Failure {
+            self.uncount_failure(conn);
             return None;
         }
         let attempt = self.correlator.get(conn)?;
@@ -289,7 +300,11 @@ impl Core {
         let timeout_ns = matched.longest_timeout_ns().unwrap_or(LONGEST_REDIRECT_NS);
         // A later verdict may be the first that knows which probe it was.
         let probe_type = key.probe_type;
-        let is_new = self.verdicts.count_as(conn, probe_type);
+        let before = self.verdicts.count_as(conn, key.clone()).filter(|_| !is_retry);
+        let is_new = before.as_ref().is_none_or(|before| before.probe_type != probe_type);
+        if let Some(before) = before.filter(|_| is_new) {
+            self.failures.uncount(&before, attempt);
+        }
         let is_unknown = self.failures.is_unknown(&key, attempt);
         // The verdict on this failure may have been held until then.
         let succeeded = self.failures.succeeded.get(&key).copied().filter(|at| *at > attempt.started);
@@ -312,6 +327,15 @@ impl Core {
             return None;
         }
         Some(if in_a_row.is_over(attempt.started) { 1 } else { in_a_row.count.max(1) })
+    }
+
+    /// The attempt was counted as a failure, and is none: its verdict was dropped, or became noise.
+    pub(super) fn uncount_failure(&mut self, conn: ConnId) {
+        let Some(attempt) = self.correlator.get(conn) else { return };
+        let is_retry = self.is_grpc_retry(attempt);
+        if let Some(probe) = self.verdicts.take_counted(conn).filter(|_| !is_retry) {
+            self.failures.uncount(&probe, attempt);
+        }
     }
 
     /// An attempt ended of which only an interim answer was read, or a part in TLS. It may have been a success.
@@ -392,6 +416,26 @@ mod tests {
         stream.again(8).connect().wait_ms(990).established().closes((0, 1, 0)).wait_ms(9_000);
         refuse(stream.again(9));
         assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
+    }
+
+    /// The first SYN is lost, and the verdict on that waits. What comes of a later one shows no failure.
+    #[test]
+    fn a_failure_that_is_none_after_all_is_not_counted() {
+        let in_a_row = |probe: fn(&mut Stream) -> &mut Stream, end: fn(&mut Stream)| {
+            let mut stream = probe(&mut Stream::new()).clone();
+            refuse(&mut stream);
+            stream.wait_ms(9_990).again(8).connect().queue_full(ListenQueue::Accept).wait_ms(500).syn_again();
+            end(stream.established());
+            refuse(stream.wait_ms(9_490).again(9));
+            let failed = stream.verdicts().into_iter().filter(|it| it.verdict.outcome == Outcome::Failure);
+            failed.map(|it| it.probe?.consecutive_failures).collect::<Vec<_>>()
+        };
+        let resets: fn(&mut Stream) = |stream| _ = stream.resets((0, 1, 0)).wait_ms(5).tick();
+        assert_eq!(in_a_row(Stream::tcp_readiness, resets), [1, 2].map(Some), "the verdict is dropped");
+        let unread: fn(&mut Stream) = |stream| _ = stream.closes((100, 101, 200));
+        assert_eq!(in_a_row(Stream::http_readiness, unread), [1, 2].map(Some), "the verdict becomes noise");
+        let answered: fn(&mut Stream) = |stream| _ = stream.answers(200);
+        assert_eq!(in_a_row(Stream::http_readiness, answered), [1, 1].map(Some));
     }
 
     /// The server sends SETTINGS and GOAWAY, and closes. The kubelet has no answer, and its log is not read.

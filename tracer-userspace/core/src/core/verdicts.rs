@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::Core;
+use super::probe_key::ProbeKey;
 use tracer_attempts::enrich::Matched;
 use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
-use tracer_model::event::{ConnId, Netns, PodRef, ProbeType};
+use tracer_model::event::{ConnId, Netns, PodRef};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Body, Cause, Confidence, Culprit, K8s, Outcome, Subject, Verdict, VerdictBody};
 
@@ -27,8 +28,8 @@ pub(super) struct Verdicts {
 #[derive(Debug)]
 struct AttemptVerdict {
     decided: Decided,
-    /// The kind of probe with failures in a row that include this attempt.
-    counted: Option<ProbeType>,
+    /// The probe with failures in a row that include this attempt.
+    counted: Option<ProbeKey>,
     /// The time and content of the last emitted verdict.
     emitted: Option<(u64, VerdictKey)>,
     /// A later connection of the same attempt of the probe has the verdict.
@@ -111,9 +112,14 @@ impl Verdicts {
         self.by_attempt.insert_sparing(conn, verdict, |conn| self.pending.contains_key(conn));
     }
 
-    /// Counts the attempt as a failure of this kind of probe; returns whether it was not counted as that before.
-    pub(super) fn count_as(&mut self, conn: ConnId, kind: ProbeType) -> bool {
-        self.by_attempt.get_mut(&conn).and_then(|it| it.counted.replace(kind)) != Some(kind)
+    /// Counts the attempt as a failure of this probe; returns as which one it was counted before.
+    pub(super) fn count_as(&mut self, conn: ConnId, probe: ProbeKey) -> Option<ProbeKey> {
+        self.by_attempt.get_mut(&conn)?.counted.replace(probe)
+    }
+
+    /// Counts the attempt no more; returns as a failure of which probe it was counted.
+    pub(super) fn take_counted(&mut self, conn: ConnId) -> Option<ProbeKey> {
+        self.by_attempt.get_mut(&conn)?.counted.take()
     }
 
     /// The attempt is counted as a failure of a probe.
