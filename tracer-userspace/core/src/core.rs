@@ -14,6 +14,7 @@ mod paced;
 mod probe_key;
 mod queries;
 mod records;
+mod refusals;
 mod revision;
 mod starts;
 mod timeouts;
@@ -23,7 +24,7 @@ mod waiting;
 
 use self::budgets::Budgets;
 use self::emission::refreshes;
-use self::failures::{Failures, next};
+use self::failures::Failures;
 use self::grpc_retries::GrpcRetries;
 use self::known_noise::KnownNoise;
 use self::kubelet_messages::KubeletMessages;
@@ -31,6 +32,7 @@ use self::node_reports::NodeReports;
 use self::not_run::FutureStarts;
 use self::queries::{PATIENCE_NS, Queries, waits_for_answer, wanted};
 use self::records::{attempt_record, kubelet_outcome, recovery, set_time, verdict_record};
+use self::refusals::next;
 use self::revision::{changes, is_refuted};
 use self::unmatched::Unmatched;
 use self::verdicts::{Decided, Verdicts};
@@ -280,7 +282,7 @@ impl Core {
     fn classified(&self, conn: ConnId, when: When) -> Option<(Finding, Vec<Cause>)> {
         let attempt = self.correlator.get(conn)?;
         let before = self.verdicts.of(conn);
-        let streak = self.failures.streak(attempt, &self.node);
+        let streak = self.failures.refusals.streak(attempt, &self.node);
         let streak = streak.map(|s| next(s, before.is_some() || self.is_grpc_retry(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
         let is_refused = || attempt.resets_sent().next().is_some() || attempt.ended.is_some();
@@ -345,7 +347,7 @@ impl Core {
         if outcome == Some(Outcome::Success) {
             self.succeeded(conn, time, out);
         } else if is_well || may_be_well {
-            self.failures.end_streaks(dst);
+            self.failures.refusals.end(dst);
             self.answered_so_far(conn);
         }
         if is_well {

@@ -1,27 +1,25 @@
-//! What the core keeps from one attempt to the next: failures in a row and refusals in a row.
+//! What the core keeps from one attempt to the next: failures in a row.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use super::Core;
 use super::probe_key::ProbeKey;
 use super::records::finding_record;
+use super::refusals::Refusals;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich::{self, Matched, Named};
+use tracer_attempts::enrich::{Matched, Named};
 use tracer_classify::finding::Finding;
 use tracer_classify::kubelet::may_be_ignored;
-use tracer_classify::{EndedByProbe, Failing, Streak};
+use tracer_classify::{EndedByProbe, Failing};
 use tracer_model::decision::Decision;
-use tracer_model::event::{Answer, AnswerKind, ConnId, Netns, ProbeType};
+use tracer_model::event::{Answer, AnswerKind, ConnId, ProbeType};
 use tracer_model::recent::Recent;
-use tracer_model::record::{Cause, Outcome, Trait};
+use tracer_model::record::{Cause, Outcome};
 
 pub(super) const MAX_COUNTERS: usize = 4096;
 /// The kubelet follows a redirect within this time, if the probe's timeout is not known.
 const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
-/// How long a refused attempt is kept. It is classified again when a process begins to listen on its port.
-const KEEP_REFUSED_NS: u64 = 300_000_000_000;
 /// How long after its last failed probe a container may end: the default of `terminationGracePeriodSeconds`, and until
 /// the next run the readiness probe may be refused.
 const ENDED_BEFORE_NS: u64 = 40_000_000_000;
@@ -71,7 +69,7 @@ impl InARow {
     }
 }
 
-/// Failures in a row, by probe; refusals in a row, by target.
+/// Failures in a row, by probe.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
@@ -79,42 +77,10 @@ pub(super) struct Failures {
     succeeded: Recent<ProbeKey, u64, MAX_COUNTERS>,
     /// When the last attempt of each probe began that only the kubelet knew how to count, and that kubelet's process.
     uncounted: Recent<ProbeKey, (u64, u32), MAX_COUNTERS>,
-    /// By address and namespace of the target.
-    streaks: Recent<(SocketAddr, Option<Netns>), Refused, MAX_COUNTERS>,
-}
-
-/// Refusals in a row.
-#[derive(Debug)]
-struct Refused {
-    streak: Streak,
-    /// The id of the probed container.
-    container: Option<String>,
-    /// It has a startup or liveness probe, which can end its start.
-    can_be_ended: bool,
-    /// The process that made the attempts: the kubelet, which begins at zero when it restarts.
-    prober: u32,
-    /// When the attempt began that spent the budget of the start. Later ones are of the next run.
-    spent: Option<u64>,
+    pub(super) refusals: Refusals,
 }
 
 impl Failures {
-    /// Refusals in a row before this attempt, by the same namespace and the same run of the container.
-    pub(super) fn streak(&self, attempt: &Attempt, node: &Node) -> Option<Streak> {
-        let namespace = refused_in(attempt);
-        let is_same = |it: &&Refused| it.spent.is_none_or(|at| attempt.started <= at) && it.prober == attempt.actor.pid;
-        let refused = self.streaks.get(&(attempt.flow.dst, namespace)).filter(is_same)?;
-        let Refused { streak, container, .. } = refused;
-        let matched = Matched::new(attempt, node);
-        let id = matched.probed_container().and_then(|(_, it)| it.id.as_ref());
-        if id.is_some() && container.is_some() && id != container.as_ref() {
-            return None;
-        }
-        let one_run = streak.one_run && id.is_some() && container.is_some();
-        let streak = Streak { one_run, ..*streak };
-        let made = || namespace.and_then(|netns| node.namespaces.made(netns));
-        streak.in_run(matched.run_began(attempt.started).or_else(made))
-    }
-
     /// Failures in a row of the attempt's probe, with this attempt. `counted`: it is counted already.
     pub(super) fn failing(&self, attempt: &Attempt, node: &Node, counted: bool) -> Option<Failing> {
         let named = Matched::new(attempt, node).name();
@@ -126,39 +92,6 @@ impl Failures {
         let count = row.map_or(1, |row| row.count + u32::from(!counted));
         let since = row.map_or(attempt.started, |row| row.since);
         Some(Failing { count, since, succeeded: self.succeeded.get(&key).copied() })
-    }
-
-    /// The containers that refuse in this namespace and that a probe may soon end, by their ids.
-    pub(super) fn refusing_in(&self, netns: Netns) -> BTreeSet<String> {
-        let refused = self.streaks.range(..).filter(|((_, at), _)| *at == Some(netns));
-        let refused = refused.filter(|(_, it)| it.can_be_ended && it.spent.is_none());
-        refused.filter_map(|(_, it)| it.container.clone()).collect()
-    }
-
-    fn refused(&mut self, attempt: &Attempt, node: &Node, is_retry: bool) {
-        let matched = Matched::new(attempt, node);
-        let other = matched.other_reason().is_some();
-        // k3s and others run the kubelet and the API server in one process. Its first connect to a pod may be either's.
-        if other && !enrich::has_api_server(attempt) {
-            return;
-        }
-        let last = attempt.started;
-        let before = self.streak(attempt, node);
-        let streak = before.map_or(Streak::of_one(last), |s| Streak { last, ..next(s, is_retry) });
-        let streak = Streak { of_probes: streak.of_probes && !other, ..streak };
-        let probed = matched.probed_container().map(|(_, it)| it);
-        let container = probed.and_then(|it| it.id.clone());
-        let can_be_ended =
-            probed.is_some_and(|it| it.probes.iter().any(|spec| spec.probe_type != ProbeType::Readiness));
-        let refused = Refused { streak, container, can_be_ended, prober: attempt.actor.pid, spent: None };
-        self.streaks.insert((attempt.flow.dst, refused_in(attempt)), refused);
-    }
-
-    /// The attempt spent the budget of a start: the kubelet ends this run.
-    fn spent(&mut self, attempt: &Attempt) {
-        if let Some(refused) = self.streaks.get_mut(&(attempt.flow.dst, refused_in(attempt))) {
-            refused.spent = Some(attempt.started);
-        }
     }
 
     /// The startup or liveness probe of the attempt's container for which the kubelet ended its last run: the failures
@@ -181,17 +114,10 @@ impl Failures {
         spent.max_by_key(|it| it.at)
     }
 
-    pub(super) fn end_streaks(&mut self, dst: SocketAddr) {
-        let over = self.streaks.range((dst, None)..).take_while(|((at, _), _)| *at == dst).map(|(key, _)| *key);
-        for key in over.collect::<Vec<_>>() {
-            self.streaks.remove(&key);
-        }
-    }
-
     /// Ends the failures in a row of this attempt's probe, also those counted before the pod was known. If the kind or
     /// the container of the probe is not known, no row ends: another probe of the port may still fail.
     pub(super) fn end(&mut self, attempt: &Attempt, named: &Named) {
-        self.end_streaks(attempt.flow.dst);
+        self.refusals.end(attempt.flow.dst);
         let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
         self.succeeded.insert(key.clone(), attempt.started);
         self.end_row(key, attempt);
@@ -245,7 +171,7 @@ impl Failures {
         if !attempt.prober || attempt.redirect_status().is_none() {
             return self.end(attempt, named);
         }
-        self.end_streaks(attempt.flow.dst);
+        self.refusals.end(attempt.flow.dst);
         let key = ProbeKey::of(attempt.flow.dst, named);
         if let Some(in_a_row) = key.and_then(|key| self.in_a_row.get_mut(&key)) {
             in_a_row.redirected = Some(attempt.started);
@@ -254,29 +180,6 @@ impl Failures {
 }
 
 impl Core {
-    /// Keeps a refused attempt: if a process begins to listen there, the refusal only came too early.
-    pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
-        self.note_refusal(conn, finding, again);
-        if finding.cause == Cause::StartupBudgetExceeded
-            && let Some(attempt) = self.correlator.get(conn)
-        {
-            self.failures.spent(attempt);
-        }
-    }
-
-    fn note_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
-        let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
-        if !finding.cause.has(Trait::NoListener) || attempt.established.is_some() {
-            return;
-        }
-        let is_retry = self.is_grpc_retry(attempt);
-        self.failures.refused(attempt, &self.node, is_retry);
-        if let Some(netns) = refused_in(attempt).filter(|_| finding.cause == Cause::ConnectionRefused) {
-            self.waiting.wait_for_listener(netns, attempt.flow.dst.port(), conn);
-            self.correlator.keep(conn, attempt.started.saturating_add(KEEP_REFUSED_NS));
-        }
-    }
-
     /// Failures in a row of this probe, with this attempt. `None` if the attempt may be no probe, if the kubelet may not
     /// count it, or if several probes fit and the kubelet did not name one: their failures would be added up.
     pub(super) fn count_failure(&mut self, conn: ConnId, named: &Named, finding: &Finding) -> Option<u32> {
@@ -385,19 +288,6 @@ fn success_gap_ns(attempt: &Attempt, named: &Named, matched: &Matched<'_>) -> Op
     let probe = named.probe.as_ref().filter(|it| it.probe_type == Some(reported.probe_type))?;
     let longest_s = u64::from(probe.period_s?.max(probe.timeout_s.unwrap_or_default()));
     Some(Some(longest_s * 1_500_000_000))
-}
-
-/// The namespace in which no process listened. The address alone may have belonged to another pod. An earlier SYN may
-/// have been dropped elsewhere.
-fn refused_in(attempt: &Attempt) -> Option<Netns> {
-    let refused = attempt.drops().find(|(_, drop)| drop.reason.as_deref() == Some("NO_SOCKET"));
-    let by_drop = || refused.or_else(|| attempt.drops().last()).and_then(|(_, drop)| drop.netns);
-    attempt.resets_sent().find_map(|(_, r)| r.netns).or_else(by_drop)
-}
-
-/// The streak with one more attempt, unless that attempt is counted already.
-pub(super) const fn next(streak: Streak, counted: bool) -> Streak {
-    Streak { count: streak.count + !counted as u32, ..streak }
 }
 
 #[cfg(test)]
@@ -645,16 +535,5 @@ mod tests {
         let mut stream = Stream::new().liveness(10, 5).probed_container_too("b").clone();
         assert_eq!(in_turn(&mut stream.clone(), Some([LIVENESS, of_b]), &[503; 6]), [3, 3]);
         assert_eq!(in_turn(&mut stream, Some([LIVENESS, of_b]), &[503, 200].repeat(3)), [3]);
-    }
-
-    /// Tracepoints only: no event shows the RST. A rule of the node dropped the first SYN.
-    #[test]
-    fn a_refusal_is_of_the_namespace_that_refused() {
-        let mut stream = Stream::new().http_readiness().netns_made(POD).pod_in(POD).missing(Hook::TcpSendReset).clone();
-        stream.connect().filtered(SYN, NODE).wait_ms(1_000).syn_again().drop_in(SYN, "NO_SOCKET", POD, "tcp_v4_rcv");
-        stream.reset_received(TcpState::SynSent, 0);
-        stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0)).wait_ms(2_000);
-        stream.listens(POD, 8080, true).settles();
-        assert_eq!(stream.causes().last(), Some(&"not_listening_yet"));
     }
 }

@@ -138,7 +138,7 @@ impl Core {
     /// each entry.
     pub(super) fn query_refusing(&mut self, netns: Netns, now: u64) {
         if !self.node.is_a_node(netns) {
-            for id in self.failures.refusing_in(netns) {
+            for id in self.failures.refusals.refusing_in(netns) {
                 self.query_at(now.saturating_add(REINSPECT_NS), Query::Limits(netns, id));
             }
         }
