@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -223,6 +224,8 @@ pub struct TestNode {
     servers: Vec<Proc>,
     // Dropped after the processes in them.
     groups: Vec<Cgroup>,
+    /// The other ends of uplinks. An uplink, and its routes, would go with its other end before the verdict is there.
+    outsides: Vec<Arc<Netns>>,
     next: u16,
     name: String,
     pub node: Netns,
@@ -233,8 +236,8 @@ impl TestNode {
         let number = NODES.fetch_add(1, Ordering::Relaxed);
         let name = own_name(format_args!("{number}-{name}"));
         let node = Netns::create(&name)?;
-        let (pods, servers, groups) = Default::default();
-        let node = Self { pods, servers, groups, next: *PODS.start(), name, node };
+        let (pods, servers, groups, outsides) = Default::default();
+        let node = Self { pods, servers, groups, outsides, next: *PODS.start(), name, node };
         node.lay_out().context("lay out the node")?;
         Ok(node)
     }
@@ -388,7 +391,7 @@ impl TestNode {
     }
 
     /// Adds a second uplink. Returns its name and the namespace at its other end, a router that drops packets to pods.
-    pub fn uplink(&mut self) -> Result<(String, Netns)> {
+    pub fn uplink(&mut self) -> Result<(String, Arc<Netns>)> {
         let index = self.next_index();
         self.uplink_of(index)
     }
@@ -398,9 +401,10 @@ impl TestNode {
         self.next - 1
     }
 
-    fn uplink_of(&self, index: u16) -> Result<(String, Netns)> {
+    fn uplink_of(&mut self, index: u16) -> Result<(String, Arc<Netns>)> {
         let uplink = format!("up{index}");
-        let outside = Netns::create(&format!("{}-{uplink}", self.name))?;
+        let outside = Arc::new(Netns::create(&format!("{}-{uplink}", self.name))?);
+        self.outsides.push(Arc::clone(&outside));
         self.node.ip(|ip| {
             ip.veth(&uplink, "eth0", outside.as_fd())?;
             ip.up(&uplink)
@@ -415,11 +419,11 @@ impl TestNode {
         Ok((uplink, outside))
     }
 
-    /// Adds an uplink, and a pod with a macvlan or ipvlan link of it as `eth0`. Returns the pod's number, the name of
-    /// the uplink and the namespace at its other end.
-    pub fn part_pod(&mut self, part: Part) -> Result<(u16, String, Netns)> {
+    /// Adds an uplink, and a pod with a macvlan or ipvlan link of it as `eth0`. Returns the pod's number and the name of
+    /// the uplink.
+    pub fn part_pod(&mut self, part: Part) -> Result<(u16, String)> {
         let index = self.next_index();
-        let (uplink, outside) = self.uplink_of(index)?;
+        let (uplink, _) = self.uplink_of(index)?;
         let ns = Netns::create(&format!("{}-p{index}", self.name))?;
         ns.sysctl(&[("ipv6/conf/default/accept_dad", "0")])?;
         // Kernel 6.12 refuses a name that a link of the sender's own namespace has; 6.18 does not.
@@ -433,7 +437,7 @@ impl TestNode {
         })?;
         link::wait_until_running(&ns, &["eth0"])?;
         self.pods.push(Pod { ns, index, servers: Vec::new(), groups: Vec::new() });
-        Ok((index, uplink, outside))
+        Ok((index, uplink))
     }
 
     /// An address that no pod has.
@@ -456,6 +460,7 @@ impl TestNode {
         self.pods.clear();
         self.servers.clear();
         self.groups.clear();
+        self.outsides.clear();
         self.set_source_ports(32768, 60999)?;
         // Without nft there are no rules.
         if is_installed("nft") { self.node.nft("flush ruleset\n") } else { Ok(()) }

@@ -69,7 +69,7 @@ fn flush_rules(fixture: &mut Fixture<'_>) -> Result<(SocketAddr, Vec<IpAddr>, Ip
 
 /// Each pod has a route of its own. Without it, packets to the pod leave by the default route.
 fn own_routes(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (uplink, _outside) = fixture.node.uplink()?;
+    let (uplink, _) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink()))?;
     let (pod, _ip) = flush_routes(fixture)?;
     fixture.mentions(&["while the pod is behind", "its own route was removed"]);
@@ -101,7 +101,7 @@ fn flush_routes(fixture: &mut Fixture<'_>) -> Result<(SocketAddr, Ip)> {
 fn exceptions(fixture: &mut Fixture<'_>) -> Result<()> {
     const MAIN: u8 = 254;
     let (pod, all) = pods(fixture)?;
-    let (uplink, _outside) = fixture.node.uplink()?;
+    let (uplink, _) = fixture.node.uplink()?;
     let mut ip = fixture.node.node.enter(Ip::open)?;
     fixture.node.node.ip(|ip| {
         ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink().in_table(TABLE))?;
@@ -117,7 +117,7 @@ fn exceptions(fixture: &mut Fixture<'_>) -> Result<()> {
 fn nat(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let service = SocketAddr::from(CIRCULAR);
-    let (uplink, _outside) = fixture.node.uplink()?;
+    let (uplink, _) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| {
         // The router there has no route, and answers with an ICMP error.
         ip.address(Ipv4Addr::new(10, 90, 0, 1), 24, &uplink)?;

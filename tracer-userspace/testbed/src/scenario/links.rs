@@ -12,7 +12,6 @@ use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
 use crate::ip::{Mac, Part, Route, RouteType};
-use crate::net::Netns;
 use crate::node::{Family, NODE, OUTSIDE};
 use crate::options::is_emulated;
 use crate::pods::{HTTP, PATIENT};
@@ -63,7 +62,7 @@ pub(super) const ALL: &[Scenario] = &[
 
 /// The pod's link is a macvlan or ipvlan part of the uplink, and the node's route to the pod leads over that uplink.
 fn isolated(fixture: &mut Fixture<'_>, part: Part) -> Result<()> {
-    let (pod, uplink, _outside) = on_uplink(fixture, part)?;
+    let (pod, uplink) = on_uplink(fixture, part)?;
     fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).over(&uplink)))?;
     fixture.mentions(&["a host does not reach a", &uplink]);
     fixture.gets_no_answer(Kind::Http, pod)
@@ -71,7 +70,7 @@ fn isolated(fixture: &mut Fixture<'_>, part: Part) -> Result<()> {
 
 /// As [`isolated`], but the node's route leads over a macvlan part of the uplink of its own. That works.
 fn over_own_part(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (pod, uplink, _outside) = on_uplink(fixture, Part::Macvlan)?;
+    let (pod, uplink) = on_uplink(fixture, Part::Macvlan)?;
     let node = fixture.node.node.as_fd().try_clone_to_owned()?;
     let own = uplink.replace("up", "shim");
     fixture.node.node.ip(|ip| {
@@ -82,12 +81,12 @@ fn over_own_part(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)
 }
 
-/// Adds a pod on a part of a new uplink. Returns the pod's address, the uplink, and the namespace at its other end.
-fn on_uplink(fixture: &mut Fixture<'_>, part: Part) -> Result<(SocketAddr, String, Netns)> {
-    let (index, uplink, outside) = fixture.node.part_pod(part)?;
+/// Adds a pod on a part of a new uplink. Returns the pod's address and the uplink.
+fn on_uplink(fixture: &mut Fixture<'_>, part: Part) -> Result<(SocketAddr, String)> {
+    let (index, uplink) = fixture.node.part_pod(part)?;
     let pod = fixture.node.pod_at(index)?;
     pod.serve(fixture.options, &["http", &format!("[::]:{HTTP}")])?;
-    Ok((pod.addr(fixture.family, HTTP), uplink, outside))
+    Ok((pod.addr(fixture.family, HTTP), uplink))
 }
 
 /// One end of the pod's veth pair is down.

@@ -87,7 +87,7 @@ fn wrong_entry_back(fixture: &mut Fixture<'_>) -> Result<()> {
 fn wrong_gateway(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     (fixture.watch)()?;
-    let (uplink, _outside) = fixture.node.uplink()?;
+    let (uplink, _) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).via([10, 77, 0, 9]).over(&uplink).onlink()))?;
     fixture.mentions(&["10.77.0.9 (the gateway to", &uplink]);
     fixture.gets_no_answer(Kind::Http, pod)

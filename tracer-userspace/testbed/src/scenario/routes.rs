@@ -12,7 +12,6 @@ use super::links::NODE_MAC;
 use super::{Fixture, Need, Scenario};
 use crate::check::Attempt;
 use crate::ip::{Route, RouteType, RuleAction, RuleMessage, rule_from, rule_mark, rule_port, rule_refusing};
-use crate::net::Netns;
 use crate::node::{BRIDGE, BRIDGE6, Family, OUTSIDE};
 use crate::pods::{HOST, HTTP, NODE_LOCAL};
 use crate::probe::{Ending, Kind, ProbeRequest};
@@ -95,7 +94,7 @@ fn second_uplink(fixture: &mut Fixture<'_>, rule: fn(u8, u32) -> RuleMessage, wo
     const PRIORITY: u32 = 32_700;
     let pod = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
-    let (uplink, _outside) = fixture.node.uplink()?;
+    let (uplink, _) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| {
         ip.add(&Route::default_via(OUTSIDE).over(&uplink).onlink().in_table(TABLE))?;
         ip.add_rule(&rule(TABLE, PRIORITY))
@@ -138,8 +137,8 @@ fn stray_route(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The default route leads to a router that does not route to the pods, which is in the namespace that this returns.
-fn default_route(fixture: &mut Fixture<'_>, router: RouteType) -> Result<Netns> {
+/// The default route leads to a router that does not route to the pods.
+fn default_route(fixture: &mut Fixture<'_>, router: RouteType) -> Result<()> {
     let (uplink, outside) = fixture.node.uplink()?;
     outside.ip(|ip| {
         ip.set_mac("eth0", NODE_MAC)?;
@@ -149,15 +148,14 @@ fn default_route(fixture: &mut Fixture<'_>, router: RouteType) -> Result<Netns> 
         ip.address([10, 90, 0, 1], 24, &uplink)?;
         ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
         ip.add(&Route::default_via(OUTSIDE))
-    })?;
-    Ok(outside)
+    })
 }
 
 /// The bridge lost its address, and the pods' route went with it. The default route takes the SYN.
 fn bridge_address(fixture: &mut Fixture<'_>, router: RouteType) -> Result<()> {
     let pod = fixture.serving("slow:300", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
-    let _outside = default_route(fixture, router)?;
+    default_route(fixture, router)?;
     fixture.node.node.ip(|ip| ip.remove_address(BRIDGE, 24, "cni0"))?;
     // tracer has read the links again by then.
     thread::sleep(fixture.options.probe_timeout);
@@ -169,7 +167,7 @@ fn bridge_address(fixture: &mut Fixture<'_>, router: RouteType) -> Result<()> {
 fn bridge_address_silent(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("slow:300", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
-    let (uplink, _outside) = fixture.node.uplink()?;
+    let (uplink, _) = fixture.node.uplink()?;
     fixture.node.node.ip(|ip| {
         ip.address([10, 90, 0, 1], 24, &uplink)?;
         ip.add(&Route::default_via([10, 90, 0, 9]))?;
@@ -191,7 +189,7 @@ fn flapped_link(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.detach(&end)?;
         ip.add(&Route::to_host(pod.ip()).over(&end))
     })?;
-    let _outside = default_route(fixture, RouteType::BlackHole)?;
+    default_route(fixture, RouteType::BlackHole)?;
     fixture.node.node.ip(|ip| ip.remove(&Route::to([10, 88, 0, 0], 24).over("cni0")))?;
     fixture.succeeds(Kind::Http, pod)?;
     fixture.node.node.ip(|ip| {
@@ -207,7 +205,7 @@ fn flapped_link(fixture: &mut Fixture<'_>) -> Result<()> {
 fn stray_route_refused(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("slow:300", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
-    let _outside = default_route(fixture, RouteType::Unreachable)?;
+    default_route(fixture, RouteType::Unreachable)?;
     fixture.node.node.ip(|ip| ip.add(&Route::to_host(pod.ip()).via(OUTSIDE)))?;
     fixture.mentions(&["though the pod is on this node"]);
     fixture.fails(Kind::Http, pod, Ending::Error)
