@@ -73,6 +73,12 @@ impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
         Some(value)
     }
 
+    /// Removes the entry that was written longest ago.
+    pub fn remove_oldest(&mut self) -> Option<V> {
+        let key = self.order.values().next().cloned()?;
+        self.remove(&key)
+    }
+
     pub fn retain(&mut self, keep: impl Fn(&K, &V) -> bool) {
         let order = &mut self.order;
         self.entries.retain(|key, (last, value)| keep(key, value) || order.remove(last).is_none());
@@ -106,10 +112,10 @@ impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
         if self.entries.len() < MOST {
             return;
         }
-        let oldest = self.order.values().find(|key| !spares(key)).or_else(|| self.order.values().next());
-        if let Some(key) = oldest.cloned() {
-            self.remove(&key);
-        }
+        match self.order.values().find(|key| !spares(key)).cloned() {
+            Some(key) => self.remove(&key),
+            None => self.remove_oldest(),
+        };
     }
 }
 

@@ -9,6 +9,9 @@ use tracer_model::recent::{Recent, remember};
 const MAX_TARGETS: usize = 1024;
 /// Readings kept of one target: inspections of one attempt are fewer than 20, and some probes of a port run at once.
 const MAX_READINGS: usize = 32;
+/// What the readings of all targets may hold, in parts of 512 bytes at most: 4 MiB. Servers of 16 processes would
+/// otherwise take 64 MiB with 250 pods that do not answer. The targets that were not read for longest go first.
+const MAX_PARTS: usize = 8192;
 /// Inspections kept of one target: those that the next attempts to it ask for must not replace an earlier one's.
 const MAX_INSPECTIONS: usize = 4;
 
@@ -49,9 +52,11 @@ impl Targets {
         let target = (reading.from, reading.target);
         if !reading.throttled.is_empty() {
             remember(MAX_READINGS, self.throttling.or_default(target), (time, reading.throttled.clone()));
+            bound(&mut self.throttling, |throttled| 1 + throttled.len());
         }
         if let Some(serving) = &reading.serving {
             remember(MAX_READINGS, self.servers.or_default(target), (time, (**serving).clone()));
+            bound(&mut self.servers, parts);
         }
         let (addr, read) = (reading.target.ip(), time);
         let link = reading.links.iter().find(|link| !link.loopback && link.addrs.contains(&addr));
@@ -63,7 +68,13 @@ impl Targets {
             }
             self.holders.insert(place, holder);
         }
-        remember(MAX_INSPECTIONS, self.inspections.or_default(target), (time, reading.clone()));
+        // What it shows of the server is in `servers`.
+        let serving = reading.serving.as_ref().map(|_| Box::default());
+        remember(
+            MAX_INSPECTIONS,
+            self.inspections.or_default(target),
+            (time, Inspection { serving, ..reading.clone() }),
+        );
     }
 
     pub(super) fn observe_sockets(&mut self, time: u64, reading: &PodSockets) {
@@ -144,10 +155,22 @@ impl Targets {
     }
 }
 
+/// The parts of a reading: its head, its processes, and the pressure of their cgroups with what memory limits did.
+fn parts(serving: &Serving) -> usize {
+    let redirect = serving.redirect.as_ref().map_or(0, |redirect| parts(&redirect.serving));
+    1 + serving.processes.len() + 2 * serving.pressure.len() + redirect
+}
+
+fn bound<T>(all: &mut Recent<Target, VecDeque<(u64, T)>, MAX_TARGETS>, parts: impl Fn(&T) -> usize) {
+    while all.values().flatten().map(|(_, reading)| parts(reading)).sum::<usize>() > MAX_PARTS {
+        all.remove_oldest();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_core::testing::{NODE, POD};
+    use tracer_core::testing::{NODE, POD, Pressure, ServerProcess, server_process};
 
     fn target(number: usize) -> SocketAddr {
         let [high, low, ..] = u16::try_from(number).expect("a number").to_be_bytes();
@@ -169,6 +192,48 @@ mod tests {
         let times: Vec<u64> = targets.inspections(NODE, target(1)).map(|(time, _)| time).collect();
         assert_eq!(times, [35, 34, 33, 32]);
         assert!(targets.inspections(POD, target(1)).next().is_none(), "as another namespace sees it");
+    }
+
+    /// A server of 16 processes in the cgroup of a container, as kubelet and containerd name it.
+    fn large_server() -> Serving {
+        let cgroup = format!(
+            "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{0}.slice/cri-containerd-{0}{0}.scope",
+            "0".repeat(36)
+        );
+        let process = |pid| ServerProcess { cpu_cgroup: Some(cgroup.clone()), ..server_process(pid, 1) };
+        let memory_events = ["high", "max", "oom_kill"].map(|name| (name.to_owned(), 0)).into();
+        let own = Pressure { of: cgroup.clone(), memory_events, ..Pressure::default() };
+        let node = Pressure { of: "node".to_owned(), ..Pressure::default() };
+        Serving { processes: (1..=16).map(process).collect(), pressure: vec![own, node], ..Serving::default() }
+    }
+
+    #[test]
+    fn a_part_has_at_most_512_bytes() {
+        let all = large_server();
+        let text = |text: &str| text.len().next_multiple_of(16) + 16;
+        let process = |it: &ServerProcess| size_of_val(it) + text(&it.comm) + it.cpu_cgroup.as_deref().map_or(0, text);
+        // A node of a map has room for eleven entries.
+        let map = 11 * size_of::<(String, u64)>() + 16 + 3 * text("oom_kill");
+        let pressure =
+            |it: &Pressure| size_of_val(it) + text(&it.of) + if it.memory_events.is_empty() { 0 } else { map };
+        let of_processes: usize = all.processes.iter().map(process).sum();
+        let of_pressure: usize = all.pressure.iter().map(pressure).sum();
+        let bytes = size_of::<(u64, Serving)>() + of_processes + of_pressure;
+        assert!((400..=512).contains(&(bytes / parts(&all))), "{bytes} bytes in {} parts", parts(&all));
+    }
+
+    #[test]
+    fn the_readings_of_all_servers_have_a_bound() {
+        let mut targets = Targets::default();
+        let mut observe = |time, number| {
+            let serving = Some(Box::new(large_server()));
+            targets.observe(time, &Inspection { serving, ..reading(number, None) });
+        };
+        (1..=30).for_each(|number| (1..=20).for_each(|time| observe(time, number)));
+        let count = |number| targets.servings(NODE, target(number)).count();
+        assert_eq!([count(1), count(29), count(30)], [0, 20, 20]);
+        let kept: usize = targets.all_servings().map(|(_, it)| parts(it)).sum();
+        assert!((MAX_PARTS / 2..=MAX_PARTS).contains(&kept), "{kept}");
     }
 
     #[test]
