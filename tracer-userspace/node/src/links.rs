@@ -10,9 +10,9 @@ use std::os::fd::AsRawFd;
 
 use libc::{
     AF_INET, IFA_ADDRESS, IFA_LOCAL, IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_EXT_MASK, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINK,
-    IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_XDP, RTEXT_FILTER_SKIP_STATS, RTM_GETADDR, RTM_GETLINK,
-    RTM_GETNSID, RTM_NEWLINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_IFADDR, RTNLGRP_LINK,
-    SO_NETNS_COOKIE,
+    IFLA_LINK_NETNSID, IFLA_LINKINFO, IFLA_MASTER, IFLA_QDISC, IFLA_XDP, RTEXT_FILTER_SKIP_STATS, RTM_GETADDR,
+    RTM_GETLINK, RTM_GETNSID, RTM_NEWLINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_IFADDR,
+    RTNLGRP_LINK, SO_NETNS_COOKIE,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
@@ -213,6 +213,11 @@ pub(super) fn xdp_programs(ifindex: u32) -> io::Result<Vec<u32>> {
         Some(IFLA_XDP_PROG_IDS.filter_map(|of_mode| number(xdp, of_mode)).collect())
     });
     Ok(found?.unwrap_or_default())
+}
+
+/// The kind of the own queueing discipline of the link with this index in the calling thread's namespace.
+pub(super) fn root_qdisc(ifindex: u32) -> io::Result<Option<String>> {
+    ask(ifindex, |message| attribute(message.get(IFINFOMSG..)?, IFLA_QDISC).map(text))
 }
 
 fn ask<T>(ifindex: u32, parse: impl Fn(&[u8]) -> Option<T>) -> io::Result<Option<T>> {

@@ -14,7 +14,7 @@ use super::netlink::{Netlink, attribute, consistent, number, text};
 use tracer_model::event::{DeviceProgram, DevicePrograms, MOST_PROGRAMS, Netns, ProgramPlace};
 
 // `struct tcmsg` (family, index, handle, parent, info) and the attributes of a filter, include/uapi/linux.
-pub(super) const TCMSG: usize = 20;
+const TCMSG: usize = 20;
 pub const TCA_KIND: u16 = 1;
 pub const TCA_OPTIONS: u16 = 2;
 pub const TCA_BPF_NAME: u16 = 7;
@@ -66,10 +66,14 @@ fn if_known(found: io::Result<Vec<u32>>) -> io::Result<Vec<u32>> {
 
 /// The programs of filters. The AWS network policy agent names the filter only, not the program.
 fn filters(ifindex: u32, parent: u32) -> io::Result<Vec<Program>> {
-    let request = [0, ifindex, 0, parent, 0].map(u32::to_ne_bytes).concat();
     let mut found = Vec::new();
-    Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETTFILTER, &request, |message| found.extend(parse_filter(message)))?;
+    each_filter(ifindex, parent, |message| found.extend(parse_filter(message)))?;
     Ok(found)
+}
+
+pub(super) fn each_filter(ifindex: u32, parent: u32, each: impl FnMut(&[u8])) -> io::Result<()> {
+    let request = [0, ifindex, 0, parent, 0].map(u32::to_ne_bytes).concat();
+    Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETTFILTER, &request, each)
 }
 
 /// `None` for a filter of another kind, and for one of classic BPF.

@@ -137,7 +137,7 @@ pub struct StrayRoute {
 pub struct LinkQdisc {
     pub netns: Netns,
     pub device: String,
-    /// `clsact` and `ingress` hold filters, `netem` and `tbf` are queues.
+    /// `netem` and `tbf` are queues. `filters`: it has filters; `clsact` or `ingress`, which hold them, in older recordings.
     pub kind: String,
 }
 

@@ -278,7 +278,7 @@ fn taken(fixture: &mut Fixture<'_>) -> Result<()> {
     let link = format!("v{}", fixture.pod_of(pod)?.index);
     let program = program::load(fixture.family, "take_tcp", STOLEN)?;
     program::filter(&fixture.node.node, &link, INGRESS, &program, None)?;
-    fixture.mentions(&[&format!("{link} on the node has clsact (tc)")]);
+    fixture.mentions(&[&format!("{link} on the node has filters (tc)")]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 

@@ -72,9 +72,11 @@ pub(in super::super) fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remedi
     let target = case.attempt.flow.dst.ip();
     let has_link = |it: &Inspection| it.links.iter().any(|link| link.addrs.contains(&target));
     let (_, reading) = inspections(case).find(|(_, reading)| has_link(reading))?;
-    if reading.qdiscs.iter().all(|it| is_usual_here(case, reading, it)) {
+    let others: Vec<_> = of_other_pods(case, reading).collect();
+    if reading.qdiscs.iter().all(|it| is_usual(it, &others)) {
         return None;
     }
+    let is_compared = !others.is_empty() || !reading.qdiscs.iter().all(holds_filters);
     let mut devices: Vec<_> = reading.qdiscs.iter().map(|it| (it.netns, &it.device)).collect();
     devices.dedup();
     let describe = |(netns, device): &(Netns, &String)| {
@@ -84,8 +86,9 @@ pub(in super::super) fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remedi
     };
     let described: Vec<String> = devices.iter().map(describe).collect();
     let words = format!(
-        "; {} (tc): a filter there can redirect or take a packet, and a queue can hold it, without a trace",
-        described.join(", ")
+        "; {} (tc): a filter there can redirect or take a packet, and a queue can hold it, without a trace{}",
+        described.join(", "),
+        if is_compared { "" } else { NOT_COMPARED }
     );
     let show = devices.iter().flat_map(|(netns, device)| {
         let device = shell::link(device);
@@ -95,15 +98,29 @@ pub(in super::super) fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remedi
     let fix = Remediation::from(
         "Compare the counters of these filters and queues before and after an attempt. Find the one that redirects (mirred), takes (stolen) or delays its packets, and what made it: a network emulation, a rate limit or a CNI's agent",
     );
+    let fix = if is_compared { fix } else { fix.reword(|text| format!("{COMPARE}. If they lack them: {text}")) };
     Some((words, fix.run(show)))
 }
 
-/// These two only hold filters. A CNI (Cilium, Calico, the AWS network policy agent) gives them to the link of each pod.
-fn is_usual_here(case: &Case<'_>, reading: &Inspection, qdisc: &LinkQdisc) -> bool {
-    let is_of_other = |it: &Inspection| it.netns.is_some() && it.netns != reading.netns;
-    let has_it = |it: &Inspection| it.qdiscs.iter().any(|other| other.kind == qdisc.kind);
-    matches!(qdisc.kind.as_str(), "clsact" | "ingress")
-        && case.node.targets.all_inspections().any(|it| is_of_other(it) && has_it(it))
+const NOT_COMPARED: &str =
+    "; a CNI such as Cilium gives filters to the link of each pod, and tracer has read no other pod to compare";
+const COMPARE: &str = "See whether the links of other pods of this node have such filters: then they are the CNI's, and most likely not the cause";
+
+/// The last readings of other pods for which an attempt waited: those of queueing disciplines, too.
+fn of_other_pods<'a>(case: &Case<'a>, reading: &Inspection) -> impl Iterator<Item = &'a Inspection> {
+    let netns = reading.netns;
+    let is_other = move |it: &&Inspection| it.serving.is_some() && it.netns.is_some() && it.netns != netns;
+    case.node.targets.all_inspections().filter(is_other)
+}
+
+/// A CNI (Cilium, Calico, the AWS network policy agent) gives filters to the link of each pod.
+fn is_usual(qdisc: &LinkQdisc, others: &[&Inspection]) -> bool {
+    holds_filters(qdisc) && others.iter().any(|it| it.qdiscs.iter().any(|other| other.kind == qdisc.kind))
+}
+
+/// All other kinds are queues.
+fn holds_filters(qdisc: &LinkQdisc) -> bool {
+    matches!(qdisc.kind.as_str(), "filters" | "clsact" | "ingress")
 }
 
 #[cfg(test)]
@@ -128,10 +145,14 @@ mod tests {
             });
             stream.gives_up().verdict()
         };
-        let kinds = [(POD, "eth0", "netem"), (NODE, "v7", "clsact"), (NODE, "v7", "tbf")];
+        let kinds = [(POD, "eth0", "netem"), (NODE, "v7", "filters"), (NODE, "v7", "tbf")];
         let named = noted(&kinds, false);
         assert_eq!(named.cause.name(), "unexplained");
-        assert_has(&named.summary, &["eth0 in ", " has netem, v7 on the node has clsact and tbf (tc): a filter there"]);
+        assert_has(
+            &named.summary,
+            &["eth0 in ", " has netem, v7 on the node has filters and tbf (tc): a filter there"],
+        );
+        assert_lacks(&named.summary, &["to compare"]);
         assert_has(
             &named.remediation,
             &["redirects (mirred)", "tc -s filter show dev v7 ingress", "tc -s qdisc show dev eth0"],
@@ -146,9 +167,13 @@ mod tests {
     fn filters_that_other_pods_have_too_are_not_named() {
         let noted = |kind: &str, others: &str, answered: bool| {
             let fill = |reading: &mut Inspection, netns, kind: &str| {
-                reading.netns = Some(netns);
+                (reading.netns, reading.serving) = (Some(netns), Some(Box::default()));
                 reading.links = vec![link(2, "eth0", &[&reading.target.ip().to_string()])];
                 reading.qdiscs = vec![LinkQdisc { netns, device: "eth0".to_owned(), kind: kind.to_owned() }];
+                // No attempt waited for that pod, so that this was not read of it.
+                if kind.is_empty() {
+                    (reading.qdiscs, reading.serving) = (Vec::new(), None);
+                }
             };
             let mut stream = Stream::to("10.88.0.3:8080");
             stream.links(true, &["10.88.0.1"]).connect().inspection(|reading| fill(reading, Netns(903), others));
@@ -158,14 +183,20 @@ mod tests {
                 true => stream.established().wait_ms(1_000).closes((100, 101, 0)).settles(),
                 false => stream.gives_up(),
             };
-            stream.last_verdict().summary
+            stream.last_verdict()
         };
-        for (kind, others) in [("clsact", "netem"), ("netem", "netem")] {
-            assert_has(&noted(kind, others, false), &["has ", " (tc): a filter there"]);
+        for (kind, others) in [("filters", "netem"), ("netem", "netem"), ("netem", "")] {
+            let named = noted(kind, others, false);
+            assert_has(&named.summary, &["has ", " (tc): a filter there"]);
+            assert_lacks(&named.summary, &["to compare"]);
+            assert_starts(&named.remediation.text, "If the timeout is one second");
         }
-        for (kind, others, answered) in [("clsact", "clsact", false), ("netem", "clsact", true)] {
-            assert_lacks(&noted(kind, others, answered), &["(tc)"]);
+        for (kind, others, answered) in [("filters", "filters", false), ("netem", "filters", true)] {
+            assert_lacks(&noted(kind, others, answered).summary, &["(tc)"]);
         }
+        let alone = noted("filters", "", false);
+        assert_ends(&alone.summary, "and tracer has read no other pod to compare");
+        assert_has(&alone.remediation, &["links of other pods", "If they lack them: Compare the counters"]);
     }
 
     /// Behind an older reading with a queue.
