@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::cgroup;
+use super::procfs::read_text;
 
 /// How many folders are searched for the root of our cgroup namespace: a node has some thousands.
 const MAX_FOLDERS: usize = 32_768;
@@ -55,7 +56,7 @@ pub struct Mounts(Vec<Mount>);
 
 impl Mounts {
     pub fn read() -> io::Result<Self> {
-        fs::read_to_string("/proc/self/mountinfo").map(|text| Self::of(&text))
+        read_text("/proc/self/mountinfo").map(|text| Self::of(&text))
     }
 
     pub fn of(mountinfo: &str) -> Self {

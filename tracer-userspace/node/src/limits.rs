@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::cgroup::{container_of, pod_process};
 use super::namespaces::{Namespaces, SLOW_AGE};
+use super::procfs::read_text;
 use super::servers::{below_the_root, states};
 use super::throttle::{self, value};
 use crate::cgroups::{Hierarchy, Mounts};
@@ -15,7 +16,7 @@ use tracer_model::event::{CgroupCounters, ContainerLimits, Netns};
 /// Reads the limits of a container that has processes in this namespace; `None` if none was found.
 pub fn read(netns: Netns, id: String, namespaces: &mut Namespaces) -> Option<ContainerLimits> {
     let mounts = Mounts::read().ok()?;
-    let cgroups = |pid: &u32| Some((*pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?));
+    let cgroups = |pid: &u32| Some((*pid, read_text(format!("/proc/{pid}/cgroup")).ok()?));
     let all = namespaces.pids(netns, SLOW_AGE).iter().filter_map(cgroups);
     let own: Vec<(u32, String)> = all.filter(|(_, text)| is_in(text, &id)).collect();
     let distinct = throttle::distinct(own.iter().cloned(), |_| true);

@@ -2,7 +2,6 @@
 //! translation in the pod redirected the attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::cgroup::{PodProcess, pod_process};
 use super::enter::in_netns;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, family, field, octets, push};
-use super::procfs::{every_pid, netns_of};
+use super::procfs::{every_pid, netns_of, read_text};
 use super::servers::{OF_NODE, OF_POD, comm, holder_of, holders};
 use super::sock_diag::{LISTEN, TcpSocket, dump};
 use super::{addresses, cgroup};
@@ -86,7 +85,7 @@ fn read_of_pod_on_node(query: &TargetQuery, from: &Place, namespaces: &mut Names
 
 /// The pod and container of a process, by its cgroup.
 fn process_of(pid: u32) -> Option<PodProcess> {
-    pod_process(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+    pod_process(&read_text(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
 /// Those of these listeners that one of these processes holds, [`MOST_ELSEWHERE`] at most.
@@ -152,7 +151,7 @@ fn cgroup_key(process: &AcceptingProcess) -> (Option<&str>, Option<&str>) {
 }
 
 fn accepting(pid: u32) -> Option<AcceptingProcess> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let text = read_text(format!("/proc/{pid}/cgroup")).ok()?;
     let server = Listener { pid, comm: comm(pid)? };
     let (pod_uid, container) = match cgroup::pod_process(&text) {
         Some(pod) => (Some(pod.uid), pod.container),
@@ -213,12 +212,26 @@ const MAX_OTHER_LISTENERS: usize = 1024;
 
 /// The listeners of the calling thread's namespace, those on the target's port first, each with its only device.
 fn other_listeners(target: SocketAddr) -> Vec<(TcpSocket, Option<String>)> {
-    let mut found = Vec::new();
     // An error means only that these listeners stay unknown.
-    let _ = dump(LISTEN, 0, |socket| found.push(socket));
-    found.sort_by_key(|it| (it.local.port() != target.port(), it.local));
-    found.truncate(MAX_OTHER_LISTENERS);
+    let found = first_listeners(target, |each| _ = dump(LISTEN, 0, each));
     found.into_iter().map(|it| (it, device_name(it.device))).collect()
+}
+
+/// The same of a dump, [`MAX_OTHER_LISTENERS`] at most. A pod may have a million listeners.
+fn first_listeners(target: SocketAddr, dump: impl FnOnce(&mut dyn FnMut(TcpSocket))) -> Vec<TcpSocket> {
+    let mut found = Vec::new();
+    let cut = |found: &mut Vec<TcpSocket>| {
+        found.sort_by_key(|it| (it.local.port() != target.port(), it.local));
+        found.truncate(MAX_OTHER_LISTENERS);
+    };
+    dump(&mut |socket| {
+        found.push(socket);
+        if found.len() == 2 * MAX_OTHER_LISTENERS {
+            cut(&mut found);
+        }
+    });
+    cut(&mut found);
+    found
 }
 
 /// The name of a device in the calling thread's namespace.
@@ -324,6 +337,17 @@ mod tests {
         let own = listener.local_addr().expect("its address");
         let first = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), own.port())).first().cloned();
         assert_eq!(first.map(|(it, device)| (it.local, device)), Some((own, None)));
+    }
+
+    #[test]
+    fn of_many_listeners_the_first_are_kept() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let one = listening(port.local_addr().expect("its address")).remove(0);
+        let at = |it: u16| TcpSocket { local: SocketAddr::from(([10, 88, 0, 2], it)), ..one };
+        let found = first_listeners(address("10.88.0.2:60000"), |each| (1..=60_000).for_each(|it| each(at(it))));
+        let ports: Vec<u16> = found.iter().map(|it| it.local.port()).collect();
+        assert_eq!(ports, [60_000].into_iter().chain(1..MAX_OTHER_LISTENERS as u16).collect::<Vec<_>>());
+        assert!(found.capacity() <= 2 * MAX_OTHER_LISTENERS, "{}", found.capacity());
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) ->
     let home = pid.map_or_else(|| procfs::netns_of(std::process::id()), procfs::netns_of);
     let mut users = joined(counted, home);
     for user in &mut users {
-        let text = fs::read_to_string(format!("/proc/{}/cgroup", user.pid)).unwrap_or_default();
+        let text = procfs::read_text(format!("/proc/{}/cgroup", user.pid)).unwrap_or_default();
         user.pod_uid = cgroup::pod_process(&text).map(|process| process.uid);
     }
     PortPressure { window_ns, partial: false, regular: false, in_use, time_wait, users }

@@ -3,6 +3,7 @@
 //! The node's namespace is the prober's, not that of process 1: the two differ in nested nodes (kind, k3d) and in
 //! tests. tracer reads everything about the node through a prober's entry in `/proc`.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -68,7 +69,7 @@ fn read_process(pid: u32, names: &[String], small: &mut SmallFile) -> Process {
         // A process that has ended sends no more probes. It may stay as a zombie, which keeps its name.
         prober: prober_name(pid, names, small).filter(|_| at != Namespace::Gone),
         netns: at.read(),
-        pod: cgroup::pod_process(small.read(&format!("/proc/{pid}/cgroup"))),
+        pod: cgroup::pod_process(&small.read(&format!("/proc/{pid}/cgroup"))),
     }
 }
 
@@ -88,8 +89,14 @@ fn bounded(mut pids: impl Iterator<Item = u32>) -> (Vec<u32>, Option<String>) {
 
 /// The name of a process, if it is one of these names.
 fn prober_name(pid: u32, names: &[String], small: &mut SmallFile) -> Option<String> {
-    let comm = small.read(&format!("/proc/{pid}/comm")).trim_end_matches('\n');
-    names.iter().find(|name| *name == comm).cloned()
+    let comm = small.read(&format!("/proc/{pid}/comm"));
+    names.iter().find(|name| *name == comm.trim_end_matches('\n')).cloned()
+}
+
+/// The text of a file. Names of processes, cgroups and mounts may have any bytes: the kernel cuts a process's name after
+/// 15, and so within a letter.
+pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Reads files of `/proc` into one buffer. Their size is not known before, and a node has thousands of them.
@@ -103,9 +110,9 @@ impl Default for SmallFile {
 
 impl SmallFile {
     /// The text, or nothing if it cannot be read.
-    fn read(&mut self, path: &str) -> &str {
+    fn read(&mut self, path: &str) -> Cow<'_, str> {
         let length = fs::File::open(path).and_then(|mut file| file.read(&mut self.0)).unwrap_or(0);
-        str::from_utf8(&self.0[..length]).unwrap_or_default()
+        String::from_utf8_lossy(&self.0[..length])
     }
 }
 
@@ -142,7 +149,7 @@ pub fn probers(processes: &[Process]) -> Vec<Prober> {
 /// Whether a process runs in a pod; `None` if it has ended.
 pub fn runs_in_pod(pid: u32) -> Option<bool> {
     let mut small = SmallFile::default();
-    let in_pod = cgroup::pod_process(small.read(&format!("/proc/{pid}/cgroup"))).is_some();
+    let in_pod = cgroup::pod_process(&small.read(&format!("/proc/{pid}/cgroup"))).is_some();
     // A process that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).
     (namespace_of(pid) != Namespace::Gone).then_some(in_pod)
 }

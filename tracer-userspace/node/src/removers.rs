@@ -3,7 +3,7 @@
 use std::fs;
 use std::iter::{once, successors};
 
-use super::procfs::{NodeNetns, every_pid};
+use super::procfs::{NodeNetns, every_pid, read_text};
 use super::servers::{comm, holder_of};
 use tracer_model::event::{Ancestor, Remover};
 
@@ -42,7 +42,7 @@ fn ancestors(pid: u32) -> Vec<Ancestor> {
 
 /// Parses `7 (a name) S 1 …`; the name may have brackets and spaces. Process 1 has no parent.
 fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
     let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
     (parent != 0).then_some(parent)
 }

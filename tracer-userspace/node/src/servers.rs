@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::procfs::netns_of;
+use super::procfs::{netns_of, read_text};
 use super::throttle;
 use crate::cgroups::{Hierarchy, Mounts, path_in};
 use tracer_model::event::{Netns, Pressure, ServerProcess, ServerTasks, Serving};
@@ -80,7 +80,7 @@ fn socket_of(fd: &Path) -> Option<u64> {
 pub fn states(mut pids: impl Iterator<Item = u32>, mounts: &Mounts) -> Serving {
     let (mut folders, mut threads) = (BTreeSet::new(), MAX_THREADS);
     let processes = pids.by_ref().take(MAX_SERVERS).filter_map(|pid| {
-        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let cgroups = read_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         folders.extend(below_the_root(&cgroups, Hierarchy::Unified, mounts));
         state(pid, &cgroups, mounts, &mut threads)
     });
@@ -102,7 +102,7 @@ fn state(pid: u32, cgroups: &str, mounts: &Mounts, threads: &mut usize) -> Optio
 }
 
 pub(super) fn comm(pid: u32) -> Option<String> {
-    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end_matches('\n').to_owned())
+    Some(read_text(format!("/proc/{pid}/comm")).ok()?.trim_end_matches('\n').to_owned())
 }
 
 /// The threads of a process, `left` of them at most. Subtracts the number read from `left`.
@@ -114,7 +114,7 @@ fn tasks(pid: u32, left: &mut usize) -> ServerTasks {
             break;
         }
         *left -= 1;
-        let read = |file: &str| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+        let read = |file: &str| read_text(thread.path().join(file)).unwrap_or_default();
         let Some(state) = state_of(&read("stat")) else { continue };
         all.count += 1;
         match state {
@@ -241,6 +241,18 @@ mod tests {
         let read = tasks(std::process::id(), &mut left);
         assert!(read.count > 0 && read.runnable > 0 && read.stopped == 0 && !read.incomplete, "{read:?}");
         assert!(left < MAX_THREADS);
+    }
+
+    /// The kernel cuts the name within its eighth letter.
+    #[test]
+    fn a_process_with_a_name_that_is_no_text_is_read() {
+        let scratch = Scratch::new();
+        let program = scratch.path("приложение");
+        fs::copy("/bin/sleep", &program).expect("a program");
+        let mut child = std::process::Command::new(program).arg("60").spawn().expect("a process");
+        let read = (comm(child.id()), tasks(child.id(), &mut { MAX_THREADS }).count);
+        child.kill().and_then(|()| child.wait()).expect("its end");
+        assert_eq!(read, (Some("приложе\u{fffd}".to_owned()), 1));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::namespaces::Namespaces;
-use super::procfs::netns_of;
+use super::procfs::{netns_of, read_text};
 use super::servers::below_the_root;
 use crate::cgroups::{Hierarchy, Mounts};
 use tracer_model::event::{Netns, Throttled};
@@ -51,7 +51,7 @@ impl Throttling {
 
     fn folders_in(&mut self, netns: Netns, pids: &[u32]) -> Vec<PathBuf> {
         let mounts = self.mounts();
-        let text = |pid: &u32| Some((*pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?));
+        let text = |pid: &u32| Some((*pid, read_text(format!("/proc/{pid}/cgroup")).ok()?));
         // The kernel may have reused a pid for a process in another namespace.
         let cgroups = distinct(pids.iter().filter_map(text), |pid| netns_of(pid) == Some(netns));
         with_parents(cgroups.iter().filter_map(|text| folder(text, mounts)))
