@@ -107,7 +107,7 @@ sockopt_impl!(
 );
 
 /// The cookie of the calling thread's namespace.
-fn net_cookie() -> Option<u64> {
+pub(super) fn net_cookie() -> Option<u64> {
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
     getsockopt(&socket, NetnsCookie).ok()
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::enter::{NetnsError, in_netns};
-use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of};
+use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of, read_text};
 use super::room::Room;
 use super::{addresses, cgroup, links};
 use tracer_model::event::Netns;
@@ -73,9 +73,9 @@ pub struct Namespaces {
     found: Option<Instant>,
     /// A warning about skipped namespaces was already logged.
     warned: bool,
-    /// The owner of an address, as found from another namespace. It stays when the address is gone: the kernel removes
-    /// IPv6 addresses as soon as their link is down.
-    owners: Recent<(Netns, IpAddr), Netns, MAX_NAMESPACES>,
+    /// The owner of an address, as found from another namespace, and its [identity](identity_of). It stays when the
+    /// address is gone: the kernel removes IPv6 addresses as soon as their link is down.
+    owners: Recent<(Netns, IpAddr), (Netns, u64), MAX_NAMESPACES>,
 }
 
 impl Namespaces {
@@ -89,7 +89,7 @@ impl Namespaces {
         if !self.paths.get(&netns).is_some_and(|path| is_at(netns, path)) {
             self.refresh_if_older(ago.min(MAX_AGE_IF_MISSING));
         }
-        self.paths.get(&netns).cloned()
+        self.paths.get(&netns).filter(|path| is_at(netns, path)).cloned()
     }
 
     /// The processes in a namespace, by a search that is at most this old.
@@ -119,8 +119,10 @@ impl Namespaces {
                 }
             }
         };
-        if let Owner::One(netns, _) = &found {
-            self.owners.insert((from.netns, addr), *netns);
+        if let Owner::One(netns, path) = &found
+            && let Some(identity) = identity_of(path)
+        {
+            self.owners.insert((from.netns, addr), (*netns, identity));
         }
         found
     }
@@ -135,7 +137,8 @@ impl Namespaces {
     /// The namespaces that have the address. Nested nodes use the same addresses: if some of them are linked to the
     /// prober's, only those.
     fn holders(&self, addr: IpAddr, from: &Place) -> Vec<(Netns, PathBuf)> {
-        let holders = self.paths.iter().filter(|(netns, path)| **netns != from.netns && has(path, addr));
+        let others = self.paths.iter().filter(|(netns, path)| **netns != from.netns && is_at(**netns, path));
+        let holders = others.filter(|(_, path)| has(path, addr));
         prefer_linked(holders.map(|(netns, path)| (*netns, path.clone())).collect(), |path| is_linked(path, from))
     }
 
@@ -163,11 +166,17 @@ impl Namespaces {
     /// The owner that an earlier search found, if that namespace still exists. For an IPv6 address the reported
     /// namespace also counts, because the kernel removes the address when the link goes down.
     fn known_owner(&self, addr: IpAddr, from: &Place, reported: Option<Netns>) -> Owner {
-        let before =
-            self.owners.get(&(from.netns, addr)).filter(|known| reported.is_none_or(|reported| reported == **known));
-        let known = before.or(reported.as_ref().filter(|_| addr.is_ipv6()));
-        let there = |netns: &Netns| self.paths.get(netns).filter(|path| is_at(*netns, path));
-        known.and_then(|netns| Some(Owner::One(*netns, there(netns)?.clone()))).unwrap_or(Owner::Nobody)
+        let at = |netns: Netns| self.paths.get(&netns).filter(|path| is_at(netns, path));
+        let before = self.owners.get(&(from.netns, addr)).copied();
+        let before = before.filter(|(netns, _)| reported.is_none_or(|reported| reported == *netns));
+        // Another namespace may have its number now.
+        let is_gone = |(netns, identity)| at(netns).is_none_or(|path| identity_of(path) != Some(identity));
+        let known = match before {
+            Some(before) if is_gone(before) => None,
+            Some((netns, _)) => Some(netns),
+            None => reported.filter(|_| addr.is_ipv6()),
+        };
+        known.and_then(|netns| Some(Owner::One(netns, at(netns)?.clone()))).unwrap_or(Owner::Nobody)
     }
 }
 
@@ -226,7 +235,14 @@ impl From<Found> for There {
     }
 }
 
-/// Whether the path still leads to this namespace: names are removed, processes end, and the kernel reuses numbers.
+/// Distinguishes a namespace from a later one with its number: its cookie. Before 5.14 the time at which the kernel made
+/// its file, which stays as long as its name is bound.
+fn identity_of(path: &Path) -> Option<u64> {
+    let made = || fs::metadata(path).ok().map(|it| (it.ctime() as u64) << 32 | it.ctime_nsec() as u64);
+    in_netns(path, links::net_cookie).ok()?.or_else(made)
+}
+
+/// Whether the path still leads to a namespace with this number: names are removed, and processes end.
 fn is_at(netns: Netns, path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.ino() == u64::from(netns.0))
 }
@@ -291,7 +307,7 @@ pub(super) fn named(folders: &[&str]) -> impl Iterator<Item = (Netns, PathBuf)> 
 }
 
 fn pod_of(pid: u32) -> Option<String> {
-    cgroup::pod_process(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?).map(|pod| pod.uid)
+    cgroup::pod_process(&read_text(format!("/proc/{pid}/cgroup")).ok()?).map(|pod| pod.uid)
 }
 
 #[cfg(test)]
@@ -350,6 +366,34 @@ mod tests {
         assert_eq!(known("fd00::2", Some(own)), Owner::One(own, path));
         assert_eq!(known("fd00::2", None), Owner::Nobody);
         assert_eq!(known("10.88.0.2", Some(own)), Owner::Nobody, "an IPv4 address stays when its link is down");
+    }
+
+    /// The pod at an address is gone, and the kernel gave its number to the namespace of the next one.
+    #[test]
+    fn another_namespace_with_the_number_of_an_earlier_owner_is_not_the_owner() {
+        let own = netns_of(std::process::id()).expect("own namespace");
+        let path = PathBuf::from(format!("/proc/{}/ns/net", std::process::id()));
+        let identity = identity_of(&path).expect("its identity");
+        let known = |addr: &str, of: u64| {
+            let mut namespaces = Namespaces { paths: [(own, path.clone())].into(), ..Namespaces::default() };
+            namespaces.owners.insert((Netns(1), address(addr)), (own, of));
+            let elsewhere = Place { netns: Netns(1), path: path.clone() };
+            [None, Some(own)].map(|reported| namespaces.known_owner(address(addr), &elsewhere, reported))
+        };
+        for addr in ["10.88.0.2", "fd00::2"] {
+            let one = || Owner::One(own, path.clone());
+            assert_eq!(known(addr, identity), [one(), one()]);
+            assert_eq!(known(addr, identity + 1), [Owner::Nobody, Owner::Nobody]);
+        }
+    }
+
+    /// A name is bound to another namespace, or a process has entered one.
+    #[test]
+    fn a_path_that_leads_to_another_namespace_is_not_used() {
+        let own = PathBuf::from(format!("/proc/{}/ns/net", std::process::id()));
+        let paths = [(Netns(1), own)].into();
+        let mut namespaces = Namespaces { paths, found: Some(Instant::now()), ..Namespaces::default() };
+        assert_eq!(namespaces.path_within(Netns(1), SLOW_AGE), None);
     }
 
     #[test]

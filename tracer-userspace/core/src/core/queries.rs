@@ -305,7 +305,8 @@ pub(super) fn target(
     awaited: Awaited,
     peer: Option<SocketAddr>,
 ) -> TargetQuery {
-    TargetQuery { from, target, reported: node.pods.netns_at(target.ip()), awaited, peer, pod: None }
+    let reported = node.pods.netns_at(target.ip()).filter(|netns| !node.has_ended(*netns));
+    TargetQuery { from, target, reported, awaited, peer, pod: None }
 }
 
 /// The namespace in which no socket was found for a SYN. Before 5.17 a dropped SYN has no reason: the RST that follows

@@ -57,6 +57,11 @@ impl Namespaces {
         remember(MAX_OPENS, &mut self.opens, Opened { time, open: open.clone(), led_to: None });
     }
 
+    /// Another namespace has this number now: paths that led to the earlier one do not lead there.
+    pub(super) fn forget_paths(&mut self, netns: Netns) {
+        self.opens.retain(|it| it.led_to != Some(netns));
+    }
+
     /// A process enters this namespace.
     fn observe_entry(&mut self, time: u64, op: &NetnsOp) {
         self.has_entries = true;
@@ -166,6 +171,16 @@ mod tests {
         assert_eq!([(5, 8), (9, 20)].map(|(from, to)| namespaces.entered(Netns(7), from, to)), [None; 2]);
         namespaces.observe(10, &op(7, NetnsOpKind::End), false);
         assert_eq!(namespaces.entered(Netns(7), 0, 20), None);
+    }
+
+    /// containerd sets up the next pod in a namespace with the number of an earlier one.
+    #[test]
+    fn the_path_of_an_earlier_namespace_does_not_lead_to_the_next_one_with_its_number() {
+        let mut namespaces = opened(&["/run/netns/cni-1"]);
+        namespaces.observe(10, &enter(HOME, AWAY, THREAD), false);
+        assert_eq!(namespaces.path(&[PLUGIN], AWAY, 12), Some("/run/netns/cni-1"));
+        namespaces.forget_paths(AWAY);
+        assert_eq!(namespaces.path(&[PLUGIN], AWAY, 12), None);
     }
 
     fn opened(paths: &[&str]) -> Namespaces {

@@ -104,7 +104,13 @@ impl Node {
                 self.cookie = links.cookie.map(|cookie| (links.netns, cookie));
                 self.links.observe(time, links);
             }
-            ObservationKind::LinkChange(change) => self.links.observe_change(time, change, self.netns),
+            ObservationKind::LinkChange(change) => {
+                // Nothing sets a link of an ended namespace up: another one has its number, and no entry into it was seen.
+                if change.up && self.has_ended(change.netns) {
+                    self.begin_again(change.netns);
+                }
+                self.links.observe_change(time, change, self.netns);
+            }
             ObservationKind::NodePorts(ports) => self.node_ports.observe(time, ports),
             ObservationKind::Pods(pods) => self.pods.replace(&pods.pods),
             ObservationKind::KubeletProbe(probe) => self.pods.observe_reported(&probe.pod),
@@ -174,31 +180,38 @@ impl Node {
         self.start.as_ref().is_none_or(|start| start.namespaces.contains(&netns) || unlisted(start))
     }
 
-    /// A namespace that ends has no listeners any more. Of a new namespace, nothing is known that was read or reported of
-    /// an older one with its number.
     fn observe_netns_op(&mut self, time: u64, op: &NetnsOp) {
-        let is_new = op.op != NetnsOpKind::End && (op.begins_again() || self.has_ended(op.netns));
-        self.namespaces.observe(time, op, self.may_be_old(op.netns));
-        match op.op {
-            NetnsOpKind::End => self.ended.insert(op.netns, ()),
-            _ => _ = self.ended.remove(&op.netns),
+        let old = self.may_be_old(op.netns);
+        if op.op == NetnsOpKind::End {
+            self.ended.insert(op.netns, ());
+            self.forget_state(op.netns);
+        } else if op.begins_again() || self.has_ended(op.netns) {
+            self.begin_again(op.netns);
         }
-        if is_new || op.op == NetnsOpKind::End {
-            if let Some(start) = &mut self.start {
-                start.namespaces.retain(|there| *there != op.netns);
-            }
-            self.listeners.forget(op.netns);
-            self.firewalls.forget(op.netns);
-            self.port_holders.retain(|(netns, _), _| *netns != op.netns);
-            self.programs.retain(|(netns, _), _| *netns != op.netns);
+        self.namespaces.observe(time, op, old);
+    }
+
+    /// A namespace that ends has no listeners any more.
+    fn forget_state(&mut self, netns: Netns) {
+        if let Some(start) = &mut self.start {
+            start.namespaces.retain(|there| *there != netns);
         }
-        if is_new {
-            self.links.forget(op.netns);
-            self.targets.forget(op.netns);
-            self.pod_connects.forget(op.netns);
-            self.tls.forget_namespace(op.netns);
-            self.pods.forget_namespace(op.netns);
-        }
+        self.listeners.forget(netns);
+        self.firewalls.forget(netns);
+        self.port_holders.retain(|(of, _), _| *of != netns);
+        self.programs.retain(|(of, _), _| *of != netns);
+    }
+
+    /// Of a new namespace, nothing is known that was read or reported of an older one with its number.
+    fn begin_again(&mut self, netns: Netns) {
+        self.ended.remove(&netns);
+        self.forget_state(netns);
+        self.namespaces.forget_paths(netns);
+        self.links.forget(netns);
+        self.targets.forget(netns);
+        self.pod_connects.forget(netns);
+        self.tls.forget_namespace(netns);
+        self.pods.forget_namespace(netns);
     }
 
     /// Since when tracer watches.

@@ -55,6 +55,17 @@ fn nothing_of_an_ended_namespace_is_known_of_the_next_one_with_its_number() {
     assert_eq!([known(&[End, Switch]), known(&[Unshare]), known(&[Clone])], [[false; 6]; 3]);
 }
 
+/// The kernel's program has reported no entry, because the cgroup enters too many namespaces.
+#[test]
+fn a_link_that_is_set_up_shows_the_next_namespace_with_the_number() {
+    let known = |up: bool| {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).netns_ends(POD).clone();
+        let node = node(stream.link_set(POD, 1, "lo", up));
+        (node.has_ended(POD), node.pods.in_netns(POD).is_some())
+    };
+    assert_eq!((known(false), known(true)), ((true, true), (false, false)));
+}
+
 #[test]
 fn an_address_of_the_clients_namespace_goes_before_an_inspection() {
     let stream = Stream::new().links(true, &["10.88.0.1"]).inspection(|it| it.netns = Some(POD)).clone();
