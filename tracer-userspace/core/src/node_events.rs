@@ -11,7 +11,7 @@ pub(crate) mod rules_flushed;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_classify::not_run::ClockStep;
-use tracer_classify::{culprit_of, is_elsewhere, is_plugin};
+use tracer_classify::{BY_KERNEL, culprit_of, is_elsewhere, is_plugin};
 use tracer_model::decision::Decision;
 use tracer_model::event::{LinkChange, LinkState, NetnsOp, NetnsOpKind, Observation, ObservationKind};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};
@@ -44,19 +44,22 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
         return None;
     }
     let culprit = culprit_of(node, time, change);
-    let by_path = culprit.netns_path.as_ref().map(|path| format!(", which entered the namespace through {path}"));
-    let elsewhere = is_elsewhere(change).then(|| ", which was in another network namespace".to_owned());
-    let path = by_path.or(elsewhere).unwrap_or_default();
+    let by = match &culprit {
+        Some(culprit) => {
+            let by_path =
+                culprit.netns_path.as_ref().map(|path| format!(", which entered the namespace through {path}"));
+            let elsewhere = is_elsewhere(change).then(|| ", which was in another network namespace".to_owned());
+            format!("{} (pid {}){}", culprit.comm, culprit.pid, by_path.or(elsewhere).unwrap_or_default())
+        }
+        None if !change.up && is_one_of_pair(change, node) => {
+            format!("{BY_KERNEL}, perhaps as the network namespace of its other end has ended")
+        }
+        None => format!("{BY_KERNEL}, such as its driver"),
+    };
     Some(NodeBody {
         event: event_name(change.up).to_owned(),
-        summary: format!(
-            "{} of the node set {} by {} (pid {}){path}",
-            change.name,
-            verb(change.up),
-            culprit.comm,
-            culprit.pid
-        ),
-        culprit: Some(culprit),
+        summary: format!("{} of the node set {} by {by}", change.name, verb(change.up)),
+        culprit,
         netns: Some(netns_ref(change.netns, node)),
         link: Some(LinkRef { ifindex: change.ifindex, name: change.name.clone(), up: change.up }),
         ..NodeBody::default()
@@ -68,10 +71,13 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
 /// gone astray.
 fn is_end_of_pod(change: &LinkChange, node: &Node) -> bool {
     let from_pod = change.actor.netns.is_some_and(|netns| !node.is_a_node(netns));
+    !change.up && from_pod && is_plugin(change) && is_one_of_pair(change, node)
+}
+
+/// The link has another end, as far as is known: a removed link may be gone from the list.
+fn is_one_of_pair(change: &LinkChange, node: &Node) -> bool {
     let has_other_end = |link: &LinkState| link.peer_ifindex.is_some();
-    // The removed link may be gone from the list.
-    let is_pair = || node.links.by_index(change.netns, change.ifindex).map_or(change.name != "lo", has_other_end);
-    !change.up && from_pod && is_plugin(change) && is_pair()
+    node.links.by_index(change.netns, change.ifindex).map_or(change.name != "lo", has_other_end)
 }
 
 /// Whether a process of this name works in the namespace of the node: another tracer, or runc and crun for an exec
@@ -186,6 +192,24 @@ mod tests {
             sets_down("bridge", NODE, "veth7"),
         ];
         assert_eq!(summaries(home), ["veth7 of the node set down by bridge (pid 4242)"]);
+    }
+
+    #[test]
+    fn a_worker_of_the_kernel_is_no_process() {
+        let set_down = |peer_ifindex| {
+            let mut stream = Stream::new();
+            let links = vec![LinkState { peer_ifindex, ..link(7, "eth0", &["192.0.2.2"]) }];
+            stream.push(ObservationKind::Links(Links { netns: NODE, cookie: None, links }));
+            let event = stream.link_set_by_kernel(NODE, 7, "eth0").node_events().remove(0);
+            assert!(event.culprit.is_none());
+            event.summary
+        };
+        let by_kernel = "eth0 of the node set down by a worker of the kernel";
+        assert_eq!(set_down(None), format!("{by_kernel}, such as its driver"));
+        assert_eq!(
+            set_down(Some(2)),
+            format!("{by_kernel}, perhaps as the network namespace of its other end has ended")
+        );
     }
 
     #[test]

@@ -2,27 +2,40 @@
 
 use serde_json::json;
 
+use tracer_attempts::correlate::links::LOOPBACK;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_model::event::LinkChange;
 use tracer_model::record::{Culprit, Evidence};
 
-/// The process that changed a link. The path is the last one by which it, or a process above it, entered the link's
-/// namespace. If no open was seen, it is the path that the runtime gave to the plugin. The second end of a veth pair
-/// goes down with the first: then the process is in the namespace of the first end, and the path is absent.
-pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Culprit {
+/// The process that changed a link; `None` if the kernel did it [by itself](is_by_kernel). The path is the last one by
+/// which it, or a process above it, entered the link's namespace. If no open was seen, it is the path that the runtime
+/// gave to the plugin. The second end of a veth pair goes down with the first: then the process is in the namespace of
+/// the first end, and the path is absent.
+pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Option<Culprit> {
+    if is_by_kernel(change) {
+        return None;
+    }
     let mut pids = vec![change.actor.pid];
     pids.extend(change.ancestors.iter().map(|a| a.pid).filter(|&p| p > 1));
     let path = || node.namespaces.path(&pids, change.netns, time).map(str::to_owned);
     let given = || change.cni_netns.clone().filter(|_| !node.namespaces.has_opened_path(&pids, time));
     let op = if change.up { "link_up" } else { "link_down" };
-    Culprit {
+    Some(Culprit {
         exe: change.exe.clone(),
         ancestors: change.ancestors.clone(),
         netns_path: if is_elsewhere(change) { None } else { path().or_else(given) },
         ..Culprit::of(&change.actor, op, Some(netns_ref(change.netns, node)), time)
-    }
+    })
 }
+
+/// "pid 7 `ip`"
+pub(super) fn name(culprit: Option<&Culprit>) -> String {
+    culprit.map_or_else(|| BY_KERNEL.to_owned(), |it| format!("pid {} `{}`", it.pid, it.comm))
+}
+
+/// Who changed a link if no process did.
+pub const BY_KERNEL: &str = "a worker of the kernel";
 
 /// A link was set down, as evidence.
 pub(super) fn evidence(time: u64, change: &LinkChange) -> Evidence {
@@ -36,11 +49,18 @@ pub fn is_elsewhere(change: &LinkChange) -> bool {
     change.actor.netns.is_some_and(|netns| netns != change.netns)
 }
 
-/// A worker of the kernel set the link down: the namespace is removed, as nothing uses it any more (`cleanup_net`,
-/// net/core/net_namespace.c).
-pub(super) fn is_removal(change: &LinkChange) -> bool {
+/// A worker of the kernel changed the link: it removes the namespace, or the driver resets or loses its device.
+pub(super) fn is_by_kernel(change: &LinkChange) -> bool {
     let is_of_kernel = change.ancestors.first().is_some_and(|it| it.comm == "kthreadd");
     is_of_kernel && change.actor.comm.starts_with("kworker/")
+}
+
+/// A worker of the kernel removed the link with its namespace, as nothing uses that any more (`cleanup_net`,
+/// net/core/net_namespace.c). The end of the namespace was seen, or its `lo` went down in this way, too, which no driver
+/// does.
+pub(super) fn is_removal(node: &Node, change: &LinkChange) -> bool {
+    let lo = || node.links.down(change.netns, LOOPBACK).is_some_and(|(_, lo)| is_by_kernel(lo));
+    is_by_kernel(change) && (node.has_ended(change.netns) || lo())
 }
 
 /// Network plugins by the name of their process: those of github.com/containernetworking/plugins and of networks in
@@ -78,6 +98,9 @@ fn went_astray(node: &Node, change: &LinkChange, culprit: &Culprit) -> bool {
     is_plugin(change) && by_path && node.is_a_node(change.netns)
 }
 
+/// What to do if a worker of the kernel set the link down; follows the command that sets it up.
+pub(super) const FIX_BY_KERNEL: &str = "; then find out why the kernel set it down: it does so when the network namespace of its other end has ended, and `dmesg` may say that the driver of a network card reset it";
+
 /// What to do about the process that set the link down; follows the command that sets it up.
 pub(super) fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String {
     let process = culprit.exe.as_deref().unwrap_or(&culprit.comm);
@@ -112,7 +135,8 @@ mod tests {
         let links = ObservationKind::Links(Links { netns: Netns(1), cookie: None, links: Vec::new() });
         let mut node = Node::default();
         node.observe(&Observation { time_boot_ns: 1, kind: links });
-        let culprit = Culprit { netns_path: path.map(str::to_owned), ..culprit_of(&node, 1, change) };
+        let culprit =
+            Culprit { netns_path: path.map(str::to_owned), ..culprit_of(&node, 1, change).expect("a process") };
         fix(&node, change, &culprit)
     }
 

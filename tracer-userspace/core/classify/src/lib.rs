@@ -46,7 +46,7 @@ mod waits;
 mod wrong_field;
 
 pub use case::{Case, EndedByProbe, Failing, Streak};
-pub use culprit::{culprit_of, is_elsewhere, is_plugin};
+pub use culprit::{BY_KERNEL, culprit_of, is_elsewhere, is_plugin};
 use finding::{Finding, Progress};
 pub use pod_sockets::{FRESH_NS, REDIRECT_NS};
 pub use rules::target_frozen::is_halted;

@@ -50,6 +50,14 @@ impl Stream {
         self.push(ObservationKind::LinkChange(link_change(netns, ifindex, name, up)))
     }
 
+    /// A worker of the kernel sets a link down.
+    pub fn link_set_by_kernel(&mut self, netns: Netns, ifindex: u32, name: &str) -> &mut Self {
+        let actor = Actor { pid: 35, tid: 35, comm: "kworker/u8:2".into(), ..prober() };
+        let ancestors = vec![Ancestor { pid: 2, comm: "kthreadd".into() }];
+        let change = LinkChange { actor, ancestors, ..link_change(netns, ifindex, name, false) };
+        self.push(ObservationKind::LinkChange(change))
+    }
+
     pub fn listens(&mut self, netns: Netns, port: u16, begins: bool) -> &mut Self {
         self.listens_on(netns, SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), port), begins)
     }

@@ -23,7 +23,7 @@ const MAX_REACHED: usize = 512;
 pub const FLAG_LAG_NS: u64 = 500_000_000;
 
 /// The number of every namespace's own loopback device (include/net/flow.h, `LOOPBACK_IFINDEX`).
-const LOOPBACK: u32 = 1;
+pub const LOOPBACK: u32 = 1;
 
 /// The links of namespaces.
 #[derive(Debug, Default)]

@@ -72,16 +72,14 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
     let found = match &lost.why {
         LostBy::SetDown(change) => {
             let by = culprit::culprit_of(case.node, lost.time, change);
-            let summary = format!(
-                "{leads}: its own route went with {}, which was set down (by pid {} `{}`)",
-                change.name, by.pid, by.comm
-            );
+            let who = culprit::name(by.as_ref());
+            let summary = format!("{leads}: its own route went with {}, which was set down (by {who})", change.name);
             let fix = Remediation::from(
                 "Restart the CNI's agent on this node: it makes the routes of the node's pods again. Or delete the pod, so that its sandbox is made again",
             )
             .run(show);
             let evidence = [vec![culprit::evidence(lost.time, change)], evidence].concat();
-            Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).with_culprit(Some(by))
+            Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).with_culprit(by)
         }
         LostBy::Addresses(subnets) => {
             let link = case.node.links.by_index(lost.netns, lost.ifindex)?;

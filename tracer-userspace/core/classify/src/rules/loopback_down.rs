@@ -38,7 +38,7 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
     let mut evidence = vec![first];
     let (ifindex, lo) = case.node.links.loopback(netns).map_or((1, "lo"), |l| (l.ifindex, l.name.as_str()));
     let change = case.node.links.down(netns, ifindex);
-    let culprit = change.map(|(time, change)| culprit_of(case.node, *time, change));
+    let culprit = change.and_then(|(time, change)| culprit_of(case.node, *time, change));
     evidence.splice(0..0, change.map(|(time, change)| culprit::evidence(*time, change)));
     let by = culprit.as_ref().map(describe).unwrap_or_default();
     let owner = if case.node.netns() == Some(netns) { "this node" } else { "this namespace" };

@@ -216,12 +216,13 @@ fn lost_link(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Finding
     if case.node.has_ended(change.netns) {
         return gone_pod(case, time);
     }
-    if culprit::is_removal(change) {
+    if culprit::is_removal(case.node, change) {
         return Some(removed(case, time, at, change));
     }
     let link = (change.ifindex, change.name.as_str());
     let found = finding(case, vec![no_address(case, time)], change.netns, link, "is gone or down");
-    let after = found.culprit.as_ref().map(|culprit| culprit::fix(case.node, change, culprit)).unwrap_or_default();
+    let by_kernel = || culprit::FIX_BY_KERNEL.to_owned();
+    let after = found.culprit.as_ref().map_or_else(by_kernel, |culprit| culprit::fix(case.node, change, culprit));
     let remediation = format!("Delete the pod, so that its sandbox is made again{after}").into();
     Some(Finding { remediation, ..found }.resting_on(&[Hook::KfreeSkb]))
 }
@@ -522,14 +523,16 @@ fn finding(
 ) -> Finding {
     let decided_at = evidence.iter().map(|e| e.time_boot_ns).max().unwrap_or_default();
     let change = case.node.links.down(netns, ifindex);
-    let removal = change.filter(|(_, change)| culprit::is_removal(change));
-    let culprit =
-        change.filter(|_| removal.is_none()).map(|(time, change)| culprit::culprit_of(case.node, *time, change));
+    let is_removal = change.is_some_and(|(_, change)| culprit::is_removal(case.node, change));
+    let culprit = change.and_then(|(time, change)| culprit::culprit_of(case.node, *time, change));
     if let Some((time, change)) = change {
         evidence.insert(0, culprit::evidence(*time, change));
     }
-    let by = culprit.as_ref().map(|c| format!(" (set down by pid {} `{}`)", c.pid, c.comm));
-    let by = by.or_else(|| removal.map(|_| REMOVED.to_owned())).unwrap_or_default();
+    let by = match change {
+        Some(_) if is_removal => REMOVED.to_owned(),
+        Some(_) => format!(" (set down by {})", culprit::name(culprit.as_ref())),
+        None => String::new(),
+    };
     let (dst, place) = (case.attempt.flow.dst, in_namespace(case, Some(netns)));
     let summary = format!("{device}{place} {state}{by}: {dst} cannot be reached over it");
     // The node's own address is no pod's.
@@ -537,11 +540,12 @@ fn finding(
         true => ", or delete the pod, so that its sandbox is made again",
         false => "",
     };
+    let after = if change.is_some() && culprit.is_none() { culprit::FIX_BY_KERNEL } else { "" };
     let text = format!(
-        "Set {device} up{place}{or_delete}. Routes and IPv6 addresses went with the link, and may not come back by themselves"
+        "Set {device} up{place}{or_delete}{after}. Routes and IPv6 addresses went with the link, and may not come back by themselves"
     );
     let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));
-    let fix = if removal.is_some() { FIND_END.into() } else { Remediation::from(text).run([up]) };
+    let fix = if is_removal { FIND_END.into() } else { Remediation::from(text).run([up]) };
     let found = Finding::failure(Cause::PodLinkDown, evidence, summary, fix).with_culprit(culprit);
     Finding { decided_at, ..found }.rests_on_lost_packet()
 }

@@ -58,9 +58,10 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
         LostBy::SetDown(change) if own.is_some_and(|own| own.ifindex == it.ifindex) => Some((it.time, change)),
         LostBy::SetDown(_) | LostBy::Addresses(_) | LostBy::Bridge(_) => None,
     });
-    let culprit = set_down.map(|(time, change)| culprit::culprit_of(case.node, time, change));
-    let by = set_down.zip(culprit.as_ref()).map(|((_, change), by)| {
-        format!("; {} there was set down before (by pid {} `{}`), and routes go with it", change.name, by.pid, by.comm)
+    let culprit = set_down.and_then(|(time, change)| culprit::culprit_of(case.node, time, change));
+    let by = set_down.map(|(_, change)| {
+        let who = culprit::name(culprit.as_ref());
+        format!("; {} there was set down before (by {who}), and routes go with it", change.name)
     });
     let (state, fix) = match refusing_route(back.errno) {
         Some(action) => {

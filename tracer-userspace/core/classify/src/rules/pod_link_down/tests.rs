@@ -141,28 +141,46 @@ fn a_pod_that_has_lost_its_link_does_not_answer() {
     assert_eq!(decided(false, Some(8_000)).cause.name(), "unexplained", "its link is there");
 }
 
-/// Seen on a node: the pod's last process ended. A worker of the kernel removes the namespace, and is no culprit.
+/// Seen on a node: the pod's last process ended. A worker of the kernel removes the namespace with its `lo`, and is no
+/// culprit. A worker may also reset a network card that the pod has.
 #[test]
-fn a_namespace_that_the_kernel_removed_has_no_culprit() {
-    let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
-    let change = link_change(POD, 2, "eth0", false);
-    stream.push(ObservationKind::LinkChange(LinkChange {
-        actor: Actor { pid: 35, comm: "kworker/u8:2".into(), ..change.actor.clone() },
-        ancestors: vec![Ancestor { pid: 2, comm: "kthreadd".into() }],
-        ..change
-    }));
-    stream.wait_ms(5_000).connect().wait_ms(200).inspection(|reading| {
-        reading.netns = None;
-        reading.neighbour = Some(neighbour("incomplete"));
-    });
+fn a_link_that_the_kernel_set_down_has_no_culprit() {
+    let decided = |removed: &[(u32, &str)], ends: bool| {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+        if ends {
+            stream.netns_ends(POD);
+        }
+        for (ifindex, name) in removed {
+            stream.link_set_by_kernel(POD, *ifindex, name);
+        }
+        stream.wait_ms(5_000).connect().wait_ms(200).inspection(|reading| {
+            reading.netns = None;
+            reading.neighbour = Some(neighbour("incomplete"));
+        });
+        let record = stream.gives_up().verdicts().remove(0);
+        let verdict = record.verdict;
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("pod_link_down", Confidence::Likely));
+        assert!(record.culprit.is_none());
+        (verdict.summary, verdict.remediation)
+    };
+    let (summary, fix) = decided(&[(2, "eth0"), (1, "lo")], false);
+    assert_has(&summary, &["the kernel removed the links in pod default/web, as it does when the last process"]);
+    assert_starts(&fix, "Find why the pod ended, if it was not deleted");
+    let (summary, _) = decided(&[(2, "eth0")], true);
+    assert_has(&summary, &["the network namespace of web is gone"]);
+    let (summary, fix) = decided(&[(2, "eth0")], false);
+    assert_has(&summary, &["eth0 in pod default/web is gone or down (set down by a worker of the kernel)"]);
+    assert_has(&fix, &["Delete the pod, so that its sandbox is made again; then find out why the kernel", "dmesg"]);
+}
+
+/// The drop shows that the device is down.
+#[test]
+fn a_network_card_that_its_driver_reset_is_no_removed_namespace() {
+    let mut stream = Stream::new().http_readiness().pod_in(POD).link_set_by_kernel(POD, 2, "eth0").clone();
+    stream.connect().drop_on(SYN, "NOT_SPECIFIED", POD, Some(Device { up: false, ..device(2, "eth0") }));
     let record = stream.gives_up().verdicts().remove(0);
-    let verdict = &record.verdict;
-    assert_eq!((verdict.cause.name(), verdict.confidence), ("pod_link_down", Confidence::Likely));
-    assert_has(
-        &verdict.summary,
-        &["the kernel removed the links in pod default/web, as it does when the last process"],
-    );
-    assert_starts(&verdict.remediation, "Find why the pod ended, if it was not deleted");
+    assert_has(&record.verdict.summary, &["is down (set down by a worker of the kernel)"]);
+    assert_has(&record.verdict.remediation, &["Set eth0 up", "the driver of a network card reset it"]);
     assert!(record.culprit.is_none());
 }
 
