@@ -60,15 +60,22 @@ fn cgroup_of_server(case: &Case<'_>) -> Option<u64> {
     case.node.listeners.last_at(netns, dst)?.1.actor.cgroup_memory
 }
 
-/// The victim is of the container that served: it closed, it is in the cgroup of the listener, or the pod has no other
-/// container.
+/// The victim is of the container that served: it closed, it is in the cgroup of the listener, it held the listener, or
+/// the pod has no other container.
 fn is_of_server(case: &Case<'_>, victim: &Actor, until: u64) -> bool {
     let is_same = || victim.cgroup_memory.is_some_and(|own| cgroup_of_server(case) == Some(own));
-    closers(case, until).contains(&victim.pid) || is_same() || is_only(case)
+    closers(case, until).contains(&victim.pid) || is_same() || has_served(case, victim) || is_only(case)
 }
 
-/// The pod has one container, apart from ephemeral ones, which are not in the list. A worker may still have a cgroup of
-/// its own, below the container's.
+/// The victim was read as a process that holds the target's listener, or a connection to it. A worker may have a cgroup
+/// of its own, below the container's.
+fn has_served(case: &Case<'_>, victim: &Actor) -> bool {
+    let (from, dst) = (case.attempt.netns, case.attempt.flow.dst);
+    let mut servings = from.into_iter().flat_map(|from| case.node.targets.servings(from, dst));
+    servings.any(|(_, serving)| serving.processes.iter().any(|it| it.pid == victim.pid))
+}
+
+/// The pod has one container, apart from ephemeral ones, which are not in the list.
 fn is_only(case: &Case<'_>) -> bool {
     case.matched.probed_pod().is_some_and(|pod| pod.containers.len() == 1)
 }
@@ -91,7 +98,7 @@ fn closer<'a>(case: &Case<'a>, until: u64) -> Option<(u64, &'a Actor)> {
     let of_pod = target.filter(|netns| !node.is_a_node(*netns));
     let (closed, server) = (closers(case, until), cgroup_of_server(case));
     let differs = |victim: &Actor| victim.cgroup_memory.zip(server).is_some_and(|(own, server)| own != server);
-    let is_other = |victim: &Actor| differs(victim) && !is_only(case);
+    let is_other = |victim: &Actor| differs(victim) && !is_only(case) && !has_served(case, victim);
     let in_pod = |victim: &Actor| victim.netns.is_some() && victim.netns == of_pod && !is_other(victim);
     let is_it = |victim: &Actor| if closed.is_empty() { in_pod(victim) } else { closed.contains(&victim.pid) };
     let before = if closed.is_empty() { until.saturating_sub(CLOSES_WITHIN_NS) } else { 0 };
@@ -186,7 +193,7 @@ mod tests {
     /// Both containers of the pod have its network.
     #[test]
     fn a_process_of_another_container_did_not_close() {
-        let decided = |server: Option<u64>, has_other: bool| {
+        let decided_with = |server: Option<u64>, has_other: bool, holds: Option<u32>| {
             let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
             if has_other {
                 stream.second_container();
@@ -197,11 +204,16 @@ mod tests {
                 stream.push(ObservationKind::Listen(Listen { netns: POD, addr, actor, begins: true, bound: false }));
             }
             let victim = Actor { pid: 77, netns: Some(POD), cgroup_memory: Some(7), ..prober() };
-            stream.connect().established().wait_ms(20).push(ObservationKind::OomKill(victim));
+            stream.connect().established().wait_ms(220);
+            if let Some(pid) = holds {
+                stream.serving(Serving { processes: vec![server_process(pid, 1)], ..Serving::default() });
+            }
+            stream.push(ObservationKind::OomKill(victim));
             closes(stream.wait_ms(3));
             let verdict = stream.wait_ms(60).tick().verdict();
             (verdict.confidence, verdict.summary)
         };
+        let decided = |server, has_other| decided_with(server, has_other, None);
         let (unknown, same, other) = (decided(None, true), decided(Some(7), true), decided(Some(8), true));
         assert_eq!([unknown.0, same.0, other.0], [Confidence::Likely, Confidence::Proven, Confidence::Proven]);
         assert_has(
@@ -210,9 +222,12 @@ mod tests {
         );
         assert_has(&same.1, &["(pid 77) was killed for lack of memory"]);
         assert_lacks(&other.1, &["memory"]);
-        let (confidence, worker) = decided(Some(8), false);
-        assert_eq!(confidence, Confidence::Proven);
-        assert_has(&worker, &["(pid 77) was killed for lack of memory"]);
+        // Its cgroup is below the container's.
+        for (confidence, worker) in [decided(Some(8), false), decided_with(Some(8), true, Some(77))] {
+            assert_eq!(confidence, Confidence::Proven);
+            assert_has(&worker, &["(pid 77) was killed for lack of memory"]);
+        }
+        assert_lacks(&decided_with(Some(8), true, Some(78)).1, &["memory"]);
     }
 
     /// 99 is the process that listens.
