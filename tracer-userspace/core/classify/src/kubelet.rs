@@ -7,6 +7,7 @@ use super::Case;
 use super::command_fix::{
     BY_HAND, fix_at_end, fix_failed, fix_not_run, has_no_program, is_cancelled, is_without_runtime, not_started_for,
 };
+use super::culprit;
 use super::evidence::of_outcome;
 use super::finding::Finding;
 use super::kubectl;
@@ -14,10 +15,13 @@ use super::limits;
 use super::not_started::NotStarted;
 use super::rules::app_status_failure::{answer_text, got_no_tls, names_log};
 use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::links::LOOPBACK;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched};
 use tracer_common::names::Hook;
-use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
+use tracer_model::event::{
+    Container, ExecSpec, Handler, Inspection, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType,
+};
 use tracer_model::record::{Cause, Confidence, K8s, Outcome, Probe, Process, Remediation, Scope};
 
 /// The subject of a verdict that has no connection.
@@ -69,8 +73,27 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Vec<Cause>
         ignored_result(probe, &named.k8s, obstacle, deleting, ended)
     };
     found.evidence.extend(limit.map(|(_, evidence)| evidence));
+    if obstacle.is_none() && probe.is_counted() {
+        add_loopback(probe, node, &mut found);
+    }
     let also = limits::add_beside(probe, node, &mut found);
     Some((found, also, named))
+}
+
+/// Adds that `lo` of the pod was set down, or was read as down: then a command that connects to localhost fails. Some
+/// kernels do not show that it is up again, and what the command does is not known: it is a hint.
+fn add_loopback(probe: &KubeletProbe, node: &Node, found: &mut Finding) {
+    let Some(netns) = pod(&probe.pod, node).and_then(|pod| node.pods.last_netns(pod)) else { return };
+    let of_pod = |reading: &&Inspection| reading.netns == Some(netns);
+    let mut links = node.targets.all_inspections().filter(of_pod).flat_map(|reading| &reading.links);
+    let change = node.links.down(netns, LOOPBACK);
+    if change.is_none() && !links.any(|link| link.loopback && !link.up) {
+        return;
+    }
+    found.evidence.extend(change.map(|(time, change)| culprit::evidence(*time, change)));
+    found.summary += if change.is_some() { "; lo of the pod was set down before" } else { "; lo of the pod is down" };
+    let fix = "If the command connects to localhost, set lo up in the pod (ip link set lo up), or delete the pod";
+    found.remediation = std::mem::take(&mut found.remediation).reword(|text| format!("{text}. {fix}"));
 }
 
 /// A command printed this text, or nothing. tracer knows the kubelet's messages about probes that connect: of a command,
@@ -366,6 +389,41 @@ mod tests {
         let verdicts = stream.verdicts();
         assert_eq!(verdicts.len(), 1, "{verdicts:?}");
         verdicts[0].clone()
+    }
+
+    #[test]
+    fn a_command_in_a_pod_without_loopback_may_not_reach_localhost() {
+        let decided = |of_pod: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new().exec_readiness().clone();
+            stream.last_pods().pods[0].netns = Some(POD);
+            of_pod(&mut stream)
+                .wait_ms(2_000)
+                .kubelet_with(ProbeOutput::Other, |it| it.output = Some("curl: (7)".into()));
+            let verdict = stream.verdicts().remove(0).verdict;
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("exec_failed", Confidence::Likely));
+            (verdict.summary, verdict.remediation.to_string())
+        };
+        let fix = "If the command connects to localhost, set lo up in the pod";
+        let (summary, remediation) = decided(|stream| stream.link_set(POD, 1, "lo", false));
+        assert_ends(&summary, "; lo of the pod was set down before");
+        assert_has(&remediation, &[fix]);
+        fn read(stream: &mut Stream, up: bool) -> &mut Stream {
+            let lo = LinkState { loopback: true, up, ..link(1, "lo", &[]) };
+            stream.inspection(|reading| reading.links = vec![lo])
+        }
+        let (summary, remediation) = decided(|stream| read(stream, false));
+        assert_ends(&summary, "; lo of the pod is down");
+        assert_has(&remediation, &[fix]);
+        let others: [fn(&mut Stream) -> &mut Stream; 3] = [
+            |stream| read(stream, true),
+            |stream| stream.link_set(POD, 1, "lo", false).link_set(POD, 1, "lo", true),
+            |stream| stream.link_set(NODE, 1, "lo", false),
+        ];
+        for healthy in others {
+            let (summary, remediation) = decided(healthy);
+            assert_lacks(&summary, &["lo of the pod"]);
+            assert_lacks(&remediation, &["localhost"]);
+        }
     }
 
     /// `doProbe` ignores such a result (pkg/kubelet/prober/worker.go).
