@@ -24,11 +24,33 @@ pub(super) fn has(addr: IpAddr) -> bool {
     of(Path::new("/proc/thread-self/net")).any(|it| it == addr)
 }
 
-/// Whether the calling thread's namespace has this address and does not use it: duplicate address detection found another
-/// host that has it.
-pub(super) fn is_duplicate(addr: IpAddr) -> bool {
-    let table = fs::File::open("/proc/thread-self/net/if_inet6").ok();
-    table.is_some_and(|table| parse_duplicates(BufReader::new(table.take(MAX_TABLE))).any(|it| it == addr))
+/// What duplicate address detection found about an IPv6 address. Until it is over, and after it failed, the kernel does
+/// not answer for the address (`ndisc_recv_ns`, net/ipv6/ndisc.c).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Detection {
+    /// Another host has the address.
+    pub duplicate: bool,
+    /// It is not over.
+    pub tentative: bool,
+}
+
+impl Detection {
+    /// For an address of the calling thread's namespace.
+    pub(super) fn of(addr: IpAddr) -> Self {
+        let IpAddr::V6(addr) = addr else { return Self::default() };
+        let table = fs::File::open("/proc/thread-self/net/if_inet6").ok();
+        table.map(|table| Self::parse(BufReader::new(table.take(MAX_TABLE)), addr)).unwrap_or_default()
+    }
+
+    /// Several links can have the address. The kernel answers for an optimistic one.
+    fn parse(table: impl BufRead, addr: Ipv6Addr) -> Self {
+        use libc::{IFA_F_DADFAILED, IFA_F_OPTIMISTIC, IFA_F_TENTATIVE};
+        let flags = rows(table).filter(|(it, _)| *it == addr).fold(0, |all, (_, flags)| all | flags);
+        Self {
+            duplicate: flags & IFA_F_DADFAILED != 0,
+            tentative: flags & (IFA_F_TENTATIVE | IFA_F_OPTIMISTIC | IFA_F_DADFAILED) == IFA_F_TENTATIVE,
+        }
+    }
 }
 
 /// The first `most` distinct addresses: `fib_trie` prints two tables with the same addresses.
@@ -60,10 +82,6 @@ pub fn parse_fib_trie(table: impl BufRead) -> impl Iterator<Item = Ipv4Addr> {
 /// `fd000088000000000000000000000004 02 40 00 80     eth0`. Skips link-local addresses: pods can have the same ones.
 pub fn parse_if_inet6(table: impl BufRead) -> impl Iterator<Item = Ipv6Addr> {
     rows(table).map(|(address, _)| address).filter(|it| !it.is_loopback() && !it.is_unicast_link_local())
-}
-
-fn parse_duplicates(table: impl BufRead) -> impl Iterator<Item = Ipv6Addr> {
-    rows(table).filter(|(_, flags)| flags & libc::IFA_F_DADFAILED != 0).map(|(address, _)| address)
 }
 
 /// Addresses and their flags (`if6_seq_show`, net/ipv6/addrconf.c).
@@ -108,9 +126,17 @@ mod tests {
             fd000088000000000000000000000004 02 40 00 80     eth0\n\
             fe80000000000000d8f2a0fffe2c1a01 02 40 20 80     eth0\n\
             fd000088000000000000000000000005 02 40 00 c8     eth0\n\
+            fd000088000000000000000000000006 02 40 00 c0     eth0\n\
+            fd000088000000000000000000000007 02 40 00 c4     eth0\n\
             broken\n";
-        let [usable, duplicate] = ["fd00:88::4", "fd00:88::5"].map(|it| it.parse::<Ipv6Addr>().expect("address"));
-        assert_eq!(parse_if_inet6(table.as_bytes()).collect::<Vec<_>>(), [usable, duplicate]);
-        assert_eq!(parse_duplicates(table.as_bytes()).collect::<Vec<_>>(), [duplicate]);
+        let all: Vec<_> = parse_if_inet6(table.as_bytes()).collect();
+        assert_eq!(
+            all,
+            ["fd00:88::4", "fd00:88::5", "fd00:88::6", "fd00:88::7"].map(|it| it.parse::<Ipv6Addr>().expect("address"))
+        );
+        let [none, found] = [Detection::default(), Detection { duplicate: true, tentative: false }];
+        let runs = Detection { duplicate: false, tentative: true };
+        let of = |addr: &Ipv6Addr| Detection::parse(table.as_bytes(), *addr);
+        assert_eq!(all.iter().map(of).collect::<Vec<_>>(), [none, found, runs, none], "the last one is optimistic");
     }
 }

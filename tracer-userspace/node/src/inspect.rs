@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use libc::{NDA_DST, NDA_LLADDR, RTM_GETNEIGH};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
+use super::addresses::Detection;
 use super::enter::in_netns;
 use super::links::{self, Lladdr};
 use super::namespaces::{Namespaces, Owner, Place, max_age};
@@ -275,7 +276,8 @@ fn owns(addr: IpAddr) -> bool {
 fn inspect_target_namespace(inspection: &mut Inspection, from: Option<&File>) -> BTreeSet<u64> {
     let number = from.and_then(|from| links::number_of(from).ok().flatten());
     inspection.links = links::around(inspection.target.ip(), number).unwrap_or_default();
-    inspection.duplicate = super::addresses::is_duplicate(inspection.target.ip());
+    let detection = Detection::of(inspection.target.ip());
+    (inspection.duplicate, inspection.tentative) = (detection.duplicate, detection.tentative);
     let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
     inspection.values = settings.collect();
     let found = listeners(inspection.target, inspection.values.get("tcp_syncookies") == Some(&0)).ok();

@@ -28,6 +28,9 @@ pub struct Inspection {
     /// It has the address and does not use it: duplicate address detection found another host that has it.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub duplicate: bool,
+    /// It has the address and does not answer for it yet: duplicate address detection was not over.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub tentative: bool,
     /// Its links, [`MOST_LINKS`] at most.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub links: Vec<LinkState>,
@@ -75,6 +78,7 @@ impl Inspection {
             netns: None,
             ambiguous: false,
             duplicate: false,
+            tentative: false,
             links: Vec::new(),
             listeners: None,
             throttled: Vec::new(),

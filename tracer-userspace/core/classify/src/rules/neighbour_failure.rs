@@ -30,7 +30,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// The target's own kernel does not answer for the address, and no other host need do so.
 fn note_address(case: &Case<'_>, found: Finding) -> Finding {
-    let nearer = missing_address(case).or_else(|| duplicate(case)).or_else(|| stray_route(case));
+    let nearer = missing_address(case).or_else(|| undetected(case)).or_else(|| stray_route(case));
     match nearer.or_else(|| rerouted(case)) {
         None => note_qdisc(case, found),
         nearer => note(found, nearer),
@@ -90,12 +90,26 @@ pub(super) fn note(found: Finding, nearer: Option<(String, Remediation)>) -> Fin
     }
 }
 
-/// The pod's kernel found another host with the pod's IPv6 address when it got it (RFC 4862 5.4). So does a bridge that
-/// sends the pod its own packets back.
-fn duplicate(case: &Case<'_>) -> Option<(String, Remediation)> {
+/// The pod's kernel does not answer for its IPv6 address: duplicate address detection was not over, or found another host
+/// with it when the pod got it (RFC 4862 5.4). A bridge that sends the pod its own packets back looks like one.
+fn undetected(case: &Case<'_>) -> Option<(String, Remediation)> {
     let target = case.attempt.flow.dst.ip();
-    let netns = inspected(case).and_then(|(_, reading)| reading.netns.filter(|_| reading.duplicate))?;
+    let (_, reading) = inspected(case).filter(|(_, reading)| reading.duplicate || reading.tentative)?;
+    let netns = reading.netns?;
     let place = in_namespace(case, Some(netns));
+    if !reading.duplicate {
+        let words =
+            format!("; the kernel{place} does not answer for {target} until duplicate address detection is over");
+        let fix = Remediation::from(
+            "Wait: duplicate address detection of a new address takes up to two seconds. Or let the CNI plugin wait for it, or add the address without it (`nodad`, or accept_dad 0). If the address stays tentative, its link has no carrier, or dad_transmits is large",
+        );
+        let own = reading.links.iter().find(|link| link.addrs.contains(&target)).map(|link| {
+            let name = shell::link_setting(&link.name);
+            format!("sysctl net.ipv6.conf.{name}.accept_dad net.ipv6.conf.{name}.dad_transmits")
+        });
+        let show = ["ip -6 addr show tentative".to_owned()].into_iter().chain(own);
+        return Some((words, fix.run(show.map(|command| run_in(case, Some(netns), command)))));
+    }
     let words = format!(
         "; the kernel{place} does not use {target}: duplicate address detection found another host that has it"
     );
@@ -420,19 +434,25 @@ mod tests {
 
     #[test]
     fn an_address_that_the_pod_does_not_use_is_reported() {
-        let noted = |duplicate: bool| {
+        let noted = |duplicate: bool, tentative: bool| {
             let mut stream = Stream::new();
             stream.connect().wait_ms(200);
             stream.inspection(|reading| {
-                (reading.neighbour, reading.duplicate) = (Some(neighbour("incomplete")), duplicate);
+                (reading.neighbour, reading.links) =
+                    (Some(neighbour("incomplete")), vec![link(2, "eth0", &["10.88.0.2"])]);
+                (reading.duplicate, reading.tentative) = (duplicate, tentative);
             });
             stream.gives_up().verdict()
         };
-        let verdict = noted(true);
+        let verdict = noted(true, false);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("neighbour_failure", Confidence::Likely));
         assert_has(&verdict.summary, &["duplicate address detection found another host"]);
         assert_has(&verdict.remediation, &["hairpin", "ip -6 addr show dadfailed"]);
-        assert!(!noted(false).summary.contains("duplicate"));
+        assert!(!noted(false, false).summary.contains("duplicate"));
+        let early = noted(false, true);
+        assert_ends(&early.summary, "does not answer for 10.88.0.2 until duplicate address detection is over");
+        assert_has(&early.remediation, &["takes up to two seconds", "`nodad`", "net.ipv6.conf.eth0.dad_transmits"]);
+        assert_lacks(&early.remediation, &["firewall"]);
     }
 
     #[test]
