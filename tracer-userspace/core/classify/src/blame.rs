@@ -234,6 +234,7 @@ impl Blame<'_> {
         match (self.rules.len(), self.certain()) {
             (0, _) if self.complete => NO_RULE_FITS.to_owned(),
             (0, _) => String::new(),
+            (_, Some(rule)) if rule.policy => format!("; it is {}: no rule accepts the packet", self.described(rule)),
             (_, Some(rule)) => format!("; it is {}", self.described(rule)),
             (1, None) => format!("; it is probably {named}"),
             (count, None) if count <= NAMED => format!("; it is one of these: {named}{more}"),

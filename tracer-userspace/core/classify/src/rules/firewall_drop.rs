@@ -116,6 +116,19 @@ mod tests {
         assert_lacks(&words, &["IP_TRANSPARENT"]);
     }
 
+    /// As ufw's: the rules of its chains log the packet and let it pass.
+    #[test]
+    fn a_policy_is_what_no_rule_accepts() {
+        let summary = |policy| {
+            let mut stream = Stream::new();
+            stream.connect().filtered_at(SYN, POD, "ip_local_deliver");
+            let rule = FirewallRule { policy, ..rule("INPUT", RuleVerdict::Drop) };
+            stream.push(firewall(POD, vec![rule])).settles().verdict().summary
+        };
+        assert_has(&summary(true), &["it is the policy in chain ", ": no rule accepts the packet"]);
+        assert_lacks(&summary(false), &["accepts"]);
+    }
+
     /// A full table of connection tracking drops at the same place. The rules or the table tell them apart.
     #[test]
     fn without_the_rules_a_drop_where_tracking_may_drop_is_only_likely() {
