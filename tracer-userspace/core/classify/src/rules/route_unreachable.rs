@@ -6,8 +6,8 @@ mod router;
 use std::net::IpAddr;
 
 use self::connect::by_connect;
-use self::router::by_icmp_about_answer;
-pub(super) use self::router::{by_router, is_routing};
+use self::router::by_router_back;
+pub(super) use self::router::{by_router, is_blackhole, is_routing};
 use super::super::culprit;
 use super::super::held_answer::held_answer;
 use super::asymmetric_route::is_astray;
@@ -25,7 +25,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_connect(case)
         .or_else(|| without_loopback(case))
         .or_else(|| by_router(case).filter(|_| !is_astray(case)).map(|found| note(found, missing_address(case))))
-        .or_else(|| by_icmp_about_answer(case))
+        .or_else(|| by_router_back(case))
         .or_else(|| no_way_back(case))
 }
 

@@ -1,11 +1,12 @@
 //! A router on the way refused the SYN or its answer.
 
+use super::super::super::case::holds_target;
 use super::super::super::reject_answer::RejectAnswer;
 use super::super::super::services::{is_past_proxy, stale_endpoint, target_service, untranslated};
 use super::super::neighbour_failure::is_unresolved;
 use super::super::unexplained::by_endpoint;
 use super::*;
-use tracer_model::event::Icmp;
+use tracer_model::event::{Flow, Icmp};
 use tracer_model::record::Scope;
 
 /// Time exceeded in transit (RFC 792, RFC 4443).
@@ -15,7 +16,7 @@ const fn is_time_exceeded(icmp: &Icmp) -> bool {
 
 /// A router refused the SYN.
 pub(in super::super) fn by_router(case: &Case<'_>) -> Option<Finding> {
-    by_icmp(case).or_else(|| by_error(case))
+    by_icmp(case).or_else(|| by_drop(case)).or_else(|| by_error(case))
 }
 
 /// A router of this node (the node itself, or another namespace on the way) refused the SYN.
@@ -25,34 +26,136 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || dropped_on_this_node(case) {
         return None;
     }
-    // Behind a Service the SYN goes to an endpoint.
-    let (dst, place, answer) = (icmp.flow.dst.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
+    let (dst, place) = (icmp.flow.dst.ip(), in_namespace(case, icmp.netns));
     let (what, fix) = if is_time_exceeded(icmp) {
         let what = format!("the SYN to {dst} passed too many routers, the last{place}");
-        (what, "Look for a routing loop, or a small net.ipv4.ip_default_ttl")
+        (what, Remediation::from("Look for a routing loop, or a small net.ipv4.ip_default_ttl"))
     } else {
-        (format!("no route{place} to {dst}"), "Add or correct the route")
+        refusal(case, icmp, "")
     };
-    let target = case.attempt.flow.dst;
+    let how = format!("{} was sent about the SYN", RejectAnswer::of(icmp));
+    let found = of_syn(case, (icmp.flow, icmp.netns), (what, how), of_icmp(time, icmp), fix);
+    Some(found.resting_on(&[Hook::KfreeSkb]))
+}
+
+/// What the ICMP error says about the route there (`back`) in that namespace, and the fix.
+fn refusal(case: &Case<'_>, icmp: &Icmp, back: &str) -> (String, Remediation) {
+    let (to, place) = (icmp.flow.dst.ip(), in_namespace(case, icmp.netns));
+    if is_prohibited(icmp) {
+        let what = format!("the route{place}{back} to {to}, or an `ip rule` there, is `prohibit`");
+        return (what, show_routes(case, icmp.netns, to, REMOVE));
+    }
+    (format!("no route{place}{back} to {to}"), format!("Add or correct the route{back}").into())
+}
+
+/// A router of this node refused the SYN of this flow: what it has for a route, and how that is known.
+fn of_syn(
+    case: &Case<'_>,
+    (flow, netns): (Flow, Option<Netns>),
+    (what, how): (String, String),
+    evidence: Evidence,
+    fix: Remediation,
+) -> Finding {
+    // Behind a Service the SYN goes to an endpoint.
+    let (dst, target) = (flow.dst.ip(), case.attempt.flow.dst);
     let is_behind = dst != target.ip();
     let behind = if is_behind { format!(", where {target} leads") } else { String::new() };
-    let summary = format!("{what}{behind}: {answer} was sent about the SYN");
-    let route = run_in(case, icmp.netns, format!("ip route get {dst}"));
-    let fix = Remediation::from(fix).run([route]);
+    let summary = format!("{what}{behind}: {how}");
+    let fix = fix.run([run_in(case, netns, format!("ip route get {dst}"))]);
     let by_service = stale_endpoint(case, dst, fix.clone()).filter(|_| is_behind);
     let (words, remediation) = by_service.unwrap_or_else(|| (String::new(), fix));
-    let untranslated = untranslated(case, icmp.flow).filter(|_| is_past_proxy(case, icmp.netns, true));
+    let untranslated = untranslated(case, flow).filter(|_| is_past_proxy(case, netns, true));
     let scope = untranslated.is_some().then_some(Scope::Node);
     let (summary, remediation) = match untranslated {
         Some((first, fix)) => (first + &summary, fix),
         None => (summary + &words, remediation),
     };
-    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, remediation);
-    Some(Finding { scope, ..found.resting_on(&[Hook::KfreeSkb]) })
+    let found = Finding::failure(Cause::RouteUnreachable, vec![evidence], summary, remediation);
+    Finding { scope, ..found }
 }
 
-/// A router of this node had no route for the SYN-ACK. The prober's own namespace is none: it has lost the address.
-pub(super) fn by_icmp_about_answer(case: &Case<'_>) -> Option<Finding> {
+/// The routing code of a namespace on the way dropped the SYN. No ICMP error need be seen: a blackhole route sends none,
+/// the kernel limits the rate of the others, and some kernels lack the hook.
+fn by_drop(case: &Case<'_>) -> Option<Finding> {
+    let (time, drop, route) = discarded(case, |drop| drop.flags.is_syn())?;
+    let words = (route.what, describe(drop));
+    let found = of_syn(case, (drop.flow, drop.netns), words, of_drop(time, drop), route.fix);
+    Some(found.with_confidence(route.confidence).rests_on_lost_packet())
+}
+
+fn describe(drop: &PacketDrop) -> String {
+    let on = drop.device.as_ref().map(|device| format!(" that came in on {}", device.name)).unwrap_or_default();
+    format!("the kernel there dropped the {} {}{on}", drop.flags.name(), drop.flow)
+}
+
+/// What a namespace has for a route, how sure that is, and the fix.
+struct RefusedRoute {
+    what: String,
+    confidence: Confidence,
+    fix: Remediation,
+}
+
+/// A packet like that which a namespace on the way dropped for its routes. Until the end of the attempt, an inspection can
+/// show that the node's own route led there.
+fn discarded<'a>(
+    case: &Case<'a>,
+    is_packet: impl Fn(&PacketDrop) -> bool,
+) -> Option<(u64, &'a PacketDrop, RefusedRoute)> {
+    let nearer = |(_, drop): (u64, &PacketDrop)| is_packet(drop) && !is_routing(drop);
+    if !case.settled || case.attempt.ended.is_none() || drops(case).any(nearer) {
+        return None;
+    }
+    // A target that has lost its address is another matter, and so is such a prober.
+    let (own, dst) = (case.attempt.netns?, case.attempt.flow.dst.ip());
+    let holder = case.node.targets.holder(own, dst).map(|(holder, _)| holder);
+    let is_on_the_way = |netns: Netns| netns != own && Some(netns) != holder && !holds_target(case, netns);
+    drops(case).find_map(|(time, drop)| {
+        let counts = is_packet(drop) && drop.netns.is_some_and(is_on_the_way) && is_of_handshake(case, time, drop);
+        Some((time, drop, refused_route(case, drop).filter(|_| counts)?))
+    })
+}
+
+fn refused_route(case: &Case<'_>, drop: &PacketDrop) -> Option<RefusedRoute> {
+    let (to, netns) = (drop.flow.dst.ip(), drop.netns);
+    let place = in_namespace(case, netns);
+    let is = |action: &str| format!("the route{place} to {to}, or an `ip rule` there, is `{action}`");
+    let (what, confidence, text) = match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+        _ if is_blackhole(drop) => {
+            // A route that is just going away does the same. No second SYN meets it.
+            let again = case.attempt.drops().filter(|(_, it)| is_blackhole(it) && it.netns == netns).count() > 1;
+            (is("blackhole"), if again { Confidence::Proven } else { Confidence::Likely }, REMOVE)
+        }
+        // `ip6_pkt_drop`, net/ipv6/route.c: the code of its ICMP error is the error of the socket.
+        (Some("IP_INNOROUTES"), _) | (_, Some("ip6_pkt_drop")) if to.is_ipv6() => match case.attempt.errno() {
+            Some(libc::EACCES) => (is("prohibit"), Confidence::Proven, REMOVE),
+            _ => (format!("no route{place} to {to}, or one that refuses"), Confidence::Proven, ADD),
+        },
+        (Some("IP_INNOROUTES"), _) => (format!("no route{place} to {to}"), Confidence::Proven, ADD),
+        _ => return None,
+    };
+    Some(RefusedRoute { what, confidence, fix: show_routes(case, netns, to, text) })
+}
+
+const ADD: &str = "Add the route that is missing there, or correct the one that refuses. If that namespace should have the address itself, restore it, or delete the pod, so that its sandbox is made again";
+
+fn show_routes(case: &Case<'_>, netns: Option<Netns>, to: IpAddr, text: &str) -> Remediation {
+    Remediation::from(text).run(refusing(case, netns, to)).run([run_in(case, netns, "ip rule")])
+}
+
+/// A blackhole route of IPv6 (`ip6_rt_init_dst_reject`, net/ipv6/route.c). The same function drops what the namespace
+/// itself sends, and then no device is known yet.
+pub(in super::super) fn is_blackhole(drop: &PacketDrop) -> bool {
+    let place = drop.location.as_deref().map(plain);
+    drop.flow.dst.is_ipv6() && place == Some("dst_discard_out") && drop.device.is_some()
+}
+
+/// A router of this node had no route for the SYN-ACK.
+pub(super) fn by_router_back(case: &Case<'_>) -> Option<Finding> {
+    by_icmp_about_answer(case).or_else(|| by_drop_of_answer(case))
+}
+
+/// The prober's own namespace is none: it has lost the address.
+fn by_icmp_about_answer(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let is_of_router = |i: &Icmp| {
         let is_answer = i.flags.is_syn_ack() && i.flow == attempt.flow.reversed();
@@ -63,41 +166,60 @@ pub(super) fn by_icmp_about_answer(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || dropped_on_this_node(case) || drops(case).any(dropped) {
         return None;
     }
-    let (back, place, answer) = (attempt.flow.src.ip(), in_namespace(case, icmp.netns), RejectAnswer::of(icmp));
-    let summary = format!(
-        "no route{place} back to {back}: {answer} was sent about the SYN-ACK of {}, which listens",
-        attempt.flow.dst
-    );
-    let route = run_in(case, icmp.netns, format!("ip route get {back}"));
-    let fix = Remediation::from("Add or correct the route back").run([route]);
-    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, fix);
+    let (what, fix) = refusal(case, icmp, " back");
+    let summary =
+        format!("{what}: {} was sent about the SYN-ACK of {}, which listens", RejectAnswer::of(icmp), attempt.flow.dst);
+    let route = run_in(case, icmp.netns, format!("ip route get {}", attempt.flow.src.ip()));
+    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, fix.run([route]));
     Some(found.resting_on(&[Hook::KfreeSkb]))
+}
+
+/// See [`by_drop`].
+fn by_drop_of_answer(case: &Case<'_>) -> Option<Finding> {
+    let back = case.attempt.flow.reversed();
+    let (time, drop, route) = discarded(case, |drop| drop.flags.is_syn_ack() && drop.flow == back)?;
+    let summary = format!("{}: {}, though {} listens", route.what, describe(drop), case.attempt.flow.dst);
+    let fix = route.fix.run([run_in(case, drop.netns, format!("ip route get {}", back.dst.ip()))]);
+    let found = Finding::failure(Cause::RouteUnreachable, vec![of_drop(time, drop)], summary, fix);
+    Some(found.with_confidence(route.confidence).rests_on_lost_packet())
 }
 
 /// The socket ended with the error of an ICMP message that nobody on this node sent.
 fn by_error(case: &Case<'_>) -> Option<Finding> {
     let (ended, _) = case.attempt.ended?;
     let state = case.attempt.last.as_ref()?;
-    let error = state.errno.filter(|e| matches!(*e, libc::ENETUNREACH | libc::EHOSTUNREACH))?;
+    let (dst, error) = (case.attempt.flow.dst, state.errno?);
     if !case.settled || dropped_on_this_node(case) || case.attempt.icmp().next().is_some() {
         return None;
     }
     // `icmp_err_convert` (net/ipv4/icmp.c): host unreachable (code 1) is one error with host prohibited (10) and
-    // administratively prohibited (13), by which firewalld and others reject.
-    let (sender, confidence) = match error {
-        libc::EHOSTUNREACH => {
-            ("a router on the way without a route to it, or a firewall there that answers so,", Confidence::Possible)
+    // administratively prohibited (13), by which firewalld and others reject. For IPv6: `tab_unreach` (net/ipv6/icmp.c).
+    let (sender, codes, confidence) = match (error, dst.is_ipv6()) {
+        (libc::ENETUNREACH, _) => ("a router on the way", "", Confidence::Likely),
+        (libc::EHOSTUNREACH, false) => (
+            CANNOT_REACH,
+            ", the error for ICMP code 1 (host unreachable) and for 10 and 13 (prohibited)",
+            Confidence::Possible,
+        ),
+        (libc::EHOSTUNREACH, true) => {
+            (CANNOT_REACH, ", the error for ICMPv6 code 3 (address unreachable)", Confidence::Possible)
         }
-        _ => ("a router on the way", Confidence::Likely),
+        (libc::EACCES, true) => (
+            "a router on the way with a `prohibit` route, or a firewall there,",
+            ", the error for ICMPv6 code 1 (administratively prohibited)",
+            Confidence::Possible,
+        ),
+        _ => return None,
     };
-    let dst = case.attempt.flow.dst;
     let service = target_service(case);
     let named = service.as_ref().map(|name| format!(", Service {name},")).unwrap_or_default();
-    let summary = format!("{sender} refused the SYN to {dst}{named}: {}", errno_text(error));
+    let summary = format!("{sender} refused the SYN to {dst}{named}: {}{codes}", errno_text(error));
     let fix = service.map_or_else(|| fix(case), |name| by_endpoint(case, &name));
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_state(ended, state)], summary, fix);
     Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb, Hook::IcmpSend, Hook::Icmp6Send]))
 }
+
+const CANNOT_REACH: &str = "a router on the way that cannot reach it, or a firewall there,";
 
 /// A nearer cause than the route dropped the SYN: netfilter, or an address that could not be resolved.
 fn dropped_on_this_node(case: &Case<'_>) -> bool {
@@ -115,14 +237,19 @@ pub(in super::super) fn is_routing(drop: &PacketDrop) -> bool {
             matches!(place, None | Some("ip_error" | "ip6_pkt_drop" | "ip_forward" | "ip6_forward"))
         }
         Some(_) => false,
-        None => return matches!(place, Some("ip_error" | "ip6_pkt_drop")),
+        None => matches!(place, Some("ip_error" | "ip6_pkt_drop")),
     };
-    by_reason && !is_netfilter(drop) && !is_unresolved(drop)
+    is_blackhole(drop) || by_reason && !is_netfilter(drop) && !is_unresolved(drop)
 }
 
 /// Network, host, protocol unreachable or administratively prohibited, but not port unreachable (RFC 792, RFC 4443).
 fn is_unreachable(icmp: &Icmp) -> bool {
     if icmp.v6 { icmp.icmp_type == 1 && icmp.code != 4 } else { icmp.icmp_type == 3 && !matches!(icmp.code, 3 | 4) }
+}
+
+/// RFC 792 and RFC 1812 (codes 9, 10 and 13), RFC 4443. The kernel's routing sends it for a `prohibit` route only.
+const fn is_prohibited(icmp: &Icmp) -> bool {
+    if icmp.v6 { icmp.code == 1 } else { matches!(icmp.code, 9 | 10 | 13) }
 }
 
 #[cfg(test)]
@@ -139,6 +266,151 @@ mod tests {
             &["the SYN to 10.88.0.2 passed too many routers, the last in ", "ICMP type 11 code 0"],
         );
         assert_has(&verdict.remediation, &["a routing loop"]);
+    }
+
+    /// A router in network namespace 900 drops the packet, which came in on its eth0, and the socket ends with this error.
+    fn at_router(dst: &str, drops: &[(TcpFlags, Option<&str>, &str)], errno: i32) -> Verdict {
+        let mut stream = Stream::to(dst).connect().clone();
+        for (at, (flags, reason, function)) in drops.iter().enumerate() {
+            if at > 0 {
+                stream.wait_ms(1_000).syn_again();
+            }
+            stream.drop_with(*flags, Netns(900), |drop| {
+                (drop.reason, drop.location) = (reason.map(str::to_owned), Some((*function).to_owned()));
+                drop.device = Some(device(2, "eth0"));
+            });
+        }
+        stream.wait_ms(500).state(TcpState::SynSent, TcpState::Close, errno, (0, 0, 0)).settles().verdict()
+    }
+
+    /// Seen on 6.18: a router with a blackhole, prohibit or unreachable route. No hook shows its ICMP errors there.
+    #[test]
+    fn a_router_that_drops_for_its_routes_is_named() {
+        const V6: &str = "[fd00:77::5]:8080";
+        const V4: &str = "10.77.0.5:8080";
+        let (none, discard) = (Some("IP_INNOROUTES"), (SYN, Some("NOT_SPECIFIED"), "dst_discard_out"));
+        let (proven, likely) = (Confidence::Proven, Confidence::Likely);
+        for (dst, drops, errno, confidence, words) in [
+            (
+                V6,
+                vec![(SYN, none, "ip6_pkt_drop")],
+                libc::ENETUNREACH,
+                proven,
+                "no route in network namespace 900 to fd00:77::5, or one that refuses: ",
+            ),
+            (
+                V6,
+                vec![(SYN, None, "ip6_pkt_drop")],
+                0,
+                proven,
+                "no route in network namespace 900 to fd00:77::5, or one that refuses: ",
+            ),
+            (
+                V6,
+                vec![(SYN, none, "ip6_pkt_drop")],
+                libc::EACCES,
+                proven,
+                "the route in network namespace 900 to fd00:77::5, or an `ip rule` there, is `prohibit`: ",
+            ),
+            (
+                V6,
+                vec![discard],
+                0,
+                likely,
+                "the route in network namespace 900 to fd00:77::5, or an `ip rule` there, is `blackhole`: ",
+            ),
+            (
+                V6,
+                vec![discard; 2],
+                0,
+                proven,
+                "the route in network namespace 900 to fd00:77::5, or an `ip rule` there, is `blackhole`: ",
+            ),
+            (
+                V4,
+                vec![(SYN, none, "ip_error")],
+                libc::ENETUNREACH,
+                proven,
+                "no route in network namespace 900 to 10.77.0.5: ",
+            ),
+        ] {
+            let verdict = at_router(dst, &drops, errno);
+            assert_eq!(
+                (verdict.cause.name(), verdict.confidence),
+                ("route_unreachable", confidence),
+                "{drops:?} {errno}"
+            );
+            assert_starts(&verdict.summary, words);
+            assert_has(&verdict.summary, &["the kernel there dropped the SYN ", "that came in on eth0"]);
+            assert_has(
+                &verdict.remediation,
+                &[
+                    "-inum 900",
+                    &format!("ip route get {}", dst.parse::<std::net::SocketAddr>().expect("an address").ip()),
+                ],
+            );
+        }
+        let back = at_router(V4, &[(SYN_ACK, none, "ip_error")], 0);
+        assert_starts(
+            &back.summary,
+            "no route in network namespace 900 to 10.88.0.1: the kernel there dropped the SYN-ACK ",
+        );
+        assert_has(&back.summary, &["though 10.77.0.5:8080 listens"]);
+    }
+
+    #[test]
+    fn a_drop_that_the_route_does_not_decide_names_no_router() {
+        let no_forwarding = at_router("10.77.0.5:8080", &[(SYN, Some("IP_INADDRERRORS"), "ip_error")], 0);
+        assert_eq!(no_forwarding.cause.name(), "unexplained");
+        // Before 6.0 the function gives no reason if the namespace does not forward.
+        let refuses = at_router("10.77.0.5:8080", &[(SYN, Some("NOT_SPECIFIED"), "ip_error")], 0);
+        assert_eq!(refuses.cause.name(), "unexplained");
+        let v4 = at_router("10.77.0.5:8080", &[(SYN, Some("NOT_SPECIFIED"), "dst_discard_out")], 0);
+        assert_eq!(v4.cause.name(), "unexplained");
+        let dropped = |netns: Netns, on: Option<Device>| {
+            let mut stream = Stream::to("[fd00:77::5]:8080").connect().clone();
+            stream.drop_in(SYN, "NOT_SPECIFIED", netns, "dst_discard_out").last_drop().device = on;
+            stream.gives_up().verdict().cause.name()
+        };
+        assert_eq!(dropped(Netns(900), None), "unexplained", "it was sent there");
+        assert_eq!(dropped(NODE, Some(device(2, "eth0"))), "unexplained");
+        let mut own = Stream::to("[fd00:77::5]:8080");
+        own.connect().wait_ms(200).inspection(|_| ()).drop_in(SYN, "IP_INNOROUTES", POD, "ip6_pkt_drop");
+        assert_eq!(own.gives_up().verdict().cause.name(), "unexplained", "the pod has lost its address");
+    }
+
+    /// RFC 1812 and RFC 4443: the way is prohibited, and not unknown.
+    #[test]
+    fn administratively_prohibited_is_not_called_no_route() {
+        let reported = |v6: bool, code: u8, back: bool| {
+            let mut stream = Stream::new().connect().icmp(if v6 { 1 } else { 3 }, code).clone();
+            let icmp = stream.last_icmp();
+            icmp.v6 = v6;
+            if back {
+                (icmp.flags, icmp.flow) = (SYN_ACK, icmp.flow.reversed());
+            }
+            stream.gives_up().verdict()
+        };
+        for (v6, code) in [(false, 13), (false, 10), (true, 1)] {
+            let verdict = reported(v6, code, false);
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Proven));
+            assert_has(&verdict.summary, &["to 10.88.0.2, or an `ip rule` there, is `prohibit`: ICMP"]);
+            assert_has(&verdict.remediation, &["Remove the route or rule that refuses", "table all match 10.88.0.2"]);
+            assert_has(&reported(v6, code, true).summary, &["back to 10.88.0.1, or an `ip rule` there, is `prohibit`"]);
+        }
+        assert_starts(&reported(true, 0, false).summary, "no route ");
+    }
+
+    #[test]
+    fn the_error_of_a_prohibited_way_may_be_of_a_firewall() {
+        let reported = |dst: &str| {
+            let mut stream = Stream::to(dst).connect().wait_ms(3).clone();
+            stream.state(TcpState::SynSent, TcpState::Close, libc::EACCES, (0, 0, 0)).settles().verdict()
+        };
+        let verdict = reported("[fd00:77::5]:8080");
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Possible));
+        assert_has(&verdict.summary, &["or a firewall there,", "ICMPv6 code 1 (administratively prohibited)"]);
+        assert_eq!(reported("10.77.0.5:8080").cause.name(), "unexplained", "no ICMP code gives that");
     }
 
     /// firewalld on another node answers with host prohibited, which is the same error.
@@ -176,9 +448,9 @@ mod tests {
         let verdict = decided("IP_INNOROUTES", |_| ());
         assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Proven));
         assert_has(&verdict.summary, &["back to 10.88.0.1: ", "about the SYN-ACK of 10.88.0.2:8080"]);
-        let lost = decided("IP_INNOROUTES", |stream| stream.last_icmp().netns = Some(NODE));
+        let lost = decided("IP_INADDRERRORS", |stream| stream.last_icmp().netns = Some(NODE));
         assert_eq!(lost.cause.name(), "unexplained", "the prober's namespace has lost the address");
-        let about_other = decided("IP_INNOROUTES", |stream| stream.last_icmp().flow.dst.set_port(1));
+        let about_other = decided("IP_INADDRERRORS", |stream| stream.last_icmp().flow.dst.set_port(1));
         assert_eq!(about_other.cause.name(), "unexplained");
         assert_ne!(decided("NETFILTER_DROP", |_| ()).cause.name(), "route_unreachable", "a rule rejected it");
     }

@@ -6,6 +6,7 @@ use super::super::mtu_blackhole::{is_at_other_end, show_other_end};
 use super::super::network_policy_drop::ovs_reason;
 use super::super::nodeport_ephemeral_collision::is_out_of_window;
 use super::super::pod_link_down::is_wrong_bridge;
+use super::super::route_unreachable::is_blackhole;
 use super::super::*;
 use tracer_model::event::PacketDrop;
 
@@ -183,7 +184,7 @@ fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
                 .fix("Correct the next hop's route to the target", [format!("ip route get {dst}")])
         }
         Some("IP_INNOROUTES") if dst.is_ipv6() => Explanation::of(
-            "; that namespace has no route for it; if it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)",
+            "; that namespace has no route for it, or one that refuses; if it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)",
         )
         .fix(ADDRESS, address(drop)),
         Some("IP_INNOROUTES") => {
@@ -308,6 +309,13 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         // so.
         Some("nf_reinject" | "nfqnl_reinject") => Explanation::of(
             "; it waited in a queue for a process (NFQUEUE) that was emptied: the process ended, or rules were changed",
+        ),
+        Some("dst_discard_out") if is_blackhole(drop) => Explanation::of(
+            "; the route to it there, or an `ip rule`, is `blackhole`",
+        )
+        .fix(
+            "Remove that route or rule, or correct what made it",
+            [format!("ip route show table all match {dst}"), "ip rule".to_owned()],
         ),
         // `make_blackhole` and bundles without a state, net/xfrm/xfrm_policy.c
         Some("dst_discard_out") => {
@@ -439,7 +447,8 @@ mod tests {
     fn the_meaning_of_a_reason_is_explained() {
         let noted = |reason: &str, place: &str| {
             let mut stream = Stream::new();
-            stream.connect().drop_in(SYN, reason, POD, place).last_drop().device = Some(device(7, "eth0"));
+            stream.connect().wait_ms(200).inspection(|_| ());
+            stream.drop_in(SYN, reason, POD, place).last_drop().device = Some(device(7, "eth0"));
             let noted = stream.gives_up().verdict();
             assert_eq!(noted.cause.name(), "unexplained");
             format!("{} {}", noted.summary, noted.remediation)
@@ -490,6 +499,20 @@ mod tests {
         let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
         assert_has(&again.summary, &["it is a second SYN-ACK"]);
         assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
+    }
+
+    /// The route came while the prober waited for the answer.
+    #[test]
+    fn a_blackhole_route_of_ipv6_is_explained_after_the_handshake() {
+        let noted = |dst: &str| {
+            let mut stream = Stream::to(dst).connect().established().clone();
+            stream.drop_in(TcpFlags(0x18), "NOT_SPECIFIED", Netns(900), "dst_discard_out");
+            stream.last_drop().device = Some(device(7, "eth0"));
+            let noted = stream.wait_ms(1_000).closes((100, 1, 0)).settles().verdict();
+            format!("{} {}", noted.summary, noted.remediation)
+        };
+        assert_has(&noted("[fd00::2]:8080"), &["is `blackhole`", "ip -6 route show table all match fd00::2"]);
+        assert_has(&noted("10.88.0.2:8080"), &["an IPsec policy waits for keys"]);
     }
 
     #[test]
