@@ -31,6 +31,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure_way_back_v6", NEIGHBOUR, |s| gateway_back(s, [0xfe80, 0, 0, 0, 0, 0, 0, 0x1ee7]))
         .v6(),
     Scenario::new("neighbour_failure_duplicate_v6", NEIGHBOUR, duplicate).v6(),
+    Scenario::new("neighbour_failure_tentative_v6", NEIGHBOUR, tentative).v6().own(),
     Scenario::new("neighbour_failure_own_route_gone", NEIGHBOUR, own_route_gone).own(),
     Scenario::new("neighbour_failure_address_lost", NEIGHBOUR, address_lost).own(),
     Scenario::new("unexplained_answer_lost", UNEXPLAINED, answer_lost).and_v6(),
@@ -141,6 +142,21 @@ fn duplicate(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.pod_at(other)?.ns.ip(|ip| ip.remove_address(address, 128, "eth0"))?;
     fixture.node.node.ip(|ip| ip.forget_neighbours("cni0"))?;
     fixture.mentions(&["does not use", "duplicate address detection"]);
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// The pod got its address just now: its kernel still asks whether another host has it.
+fn tentative(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let IpAddr::V6(address) = pod.ip() else { bail!("IPv6 only") };
+    let inside = fixture.inside(pod)?;
+    inside.sysctl(&[("ipv6/conf/eth0/accept_dad", "1"), ("ipv6/conf/eth0/dad_transmits", "600")])?;
+    inside.ip(|ip| {
+        ip.remove_address(address, 64, "eth0")?;
+        ip.address_to_detect(address, 64, "eth0")
+    })?;
+    fixture.node.node.ip(|ip| ip.forget_neighbours("cni0"))?;
+    fixture.mentions(&["does not answer for", "until duplicate address detection is over"]);
     fixture.gets_no_answer(Kind::Http, pod)
 }
 

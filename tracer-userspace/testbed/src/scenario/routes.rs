@@ -58,6 +58,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_no_way_back_loose", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "2"))
         .needs(&[Need::RealProcessor]),
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
+    Scenario::new("route_unreachable_router_blackhole_v6", ROUTE, router_discards).v6().own(),
     Scenario::new("route_unreachable_router_no_way_back", ROUTE, router_lacks_way_back).needs(&[Need::IcmpHook]),
     Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel().and_v6(),
     Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), |s| {
@@ -399,6 +400,19 @@ fn router_refuses(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.ip(|ip| ip.add(&onward.clone().via(via)))?;
     fixture.fails_without_probe(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
     fixture.node.node.ip(|ip| ip.remove(&onward))
+}
+
+/// As [`router_refuses`], and it answers nothing.
+fn router_discards(fixture: &mut Fixture<'_>) -> Result<()> {
+    let router = fixture.node.pod()?;
+    router.ns.sysctl(&[("ipv6/conf/all/forwarding", "1")])?;
+    let onward = Route::to([0xfd00, 0x77, 0, 0, 0, 0, 0, 0], 64);
+    router.ns.ip(|ip| ip.add(&onward.clone().kind(RouteType::BlackHole)))?;
+    let via = router.addr(Family::V6, 0).ip();
+    fixture.node.node.ip(|ip| ip.add(&onward.via(via)))?;
+    fixture.mentions(&["or an `ip rule` there, is `blackhole`"]);
+    let beyond = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 5);
+    fixture.fails_without_probe(Kind::Http, (beyond, HTTP).into(), Ending::Timeout)
 }
 
 /// A router between the node and the pod forwards the SYN, and refuses to route the SYN-ACK.
