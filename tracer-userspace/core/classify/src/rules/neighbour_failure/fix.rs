@@ -63,8 +63,13 @@ pub(super) fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Wh
                 .map(|command| run_in(case, netns, command))
                 .to_vec();
             if let Some(gateway) = gateway.filter(|_| !is_back) {
+                // `fib_validate_source` checks ARP requests, too (`arp_process`, net/ipv4/arp.c).
+                let filtered = match gateway {
+                    IpAddr::V4(_) => ", or its rp_filter drops ARP, because its route back leads elsewhere",
+                    IpAddr::V6(_) => "",
+                };
                 let wrong_gateway = format!(
-                    "Check whether {gateway} is the right gateway to {target}. If not, correct the route, or restart the CNI agent that made it. If it is, the gateway is down, or not on the link that the route leads over"
+                    "Check whether {gateway} is the right gateway to {target}. If not, correct the route, or restart the CNI agent that made it. If it is, the gateway is down, or not on the link that the route leads over{filtered}"
                 );
                 return Remediation::from(wrong_gateway).run(show);
             }
@@ -117,6 +122,7 @@ mod tests {
         assert_has(&verdict.summary, &["link-layer address of 10.98.0.9 (the gateway to 10.88.0.2)"]);
         let fix = verdict.remediation.to_string();
         assert_has(&fix, &["10.98.0.9 is the right gateway", "ip route get 10.88.0.2", "ip neigh show 10.98.0.9"]);
+        assert_has(&fix, &["or its rp_filter drops ARP"]);
         assert!(!fix.contains("stale pod"));
     }
 
