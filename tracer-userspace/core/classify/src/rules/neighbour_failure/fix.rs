@@ -65,7 +65,7 @@ pub(super) fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Wh
             if let Some(gateway) = gateway.filter(|_| !is_back) {
                 // `fib_validate_source` checks ARP requests, too (`arp_process`, net/ipv4/arp.c).
                 let filtered = match gateway {
-                    IpAddr::V4(_) => ", or its rp_filter drops ARP, because its route back leads elsewhere",
+                    IpAddr::V4(_) => ", or its rp_filter drops ARP",
                     IpAddr::V6(_) => "",
                 };
                 let wrong_gateway = format!(

@@ -184,7 +184,7 @@ fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
                 .fix("Correct the next hop's route to the target", [format!("ip route get {dst}")])
         }
         Some("IP_INNOROUTES") if dst.is_ipv6() => Explanation::of(
-            "; that namespace has no route for it, or one that refuses; if it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)",
+            "; that namespace has no route for it, or refuses it; if it is the pod's, its address is gone (IPv6 addresses go with a link that is set down)",
         )
         .fix(ADDRESS, address(drop)),
         Some("IP_INNOROUTES") => {
