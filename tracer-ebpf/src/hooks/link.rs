@@ -26,12 +26,18 @@ function_hook! {
 #[inline(always)]
 fn try_notify_flags(dev: Dev, old: u32) {
     let new = dev.flags();
-    if new != ABSENT32 && (old ^ new) & IFF_UP != 0 {
+    if new == ABSENT32 || (old ^ new) & IFF_UP == 0 {
+        return;
+    }
+    // The reset of its queues comes first, and has reported a link that goes down.
+    let is_reported = LINK_DOWN.remove(dev.0).is_ok();
+    if new & IFF_UP != 0 || !is_reported {
         report(Hook::DevNotifyFlags, dev, new);
     }
 }
 
-/// A queue of a device is reset, as when a link is set down. For kernels without function probes.
+/// A queue of a device is reset, as when a link is set down, removed or moved (`dev_close_many`, net/core/dev.c). The latter two
+/// do not call [`fentry_dev_notify_flags`].
 ///
 /// It shows only links that go down, before the flag is cleared.
 ///

@@ -203,7 +203,7 @@ pub const HOOKS: &[Row] = &[
         "who set a link up (qdisc_reset names who set one down, if it is attached)",
         function!("dev_notify_flags", "__dev_notify_flags"),
     ),
-    row(Hook::QdiscReset, "who set a link down", tracepoint!("qdisc_reset")).unless("dev_notify_flags"),
+    row(Hook::QdiscReset, "who set a link down", tracepoint!("qdisc_reset")),
     row(Hook::MarkVictim, "that a process was killed for lack of memory", tracepoint!("mark_victim")),
     row(Hook::SchedProcessExec, "the executable of a culprit that is gone", tracepoint!("sched_process_exec")),
     row(
