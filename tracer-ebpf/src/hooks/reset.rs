@@ -40,12 +40,12 @@ pub fn tcp_send_reset_2(ctx: RawTracePointContext) -> i32 {
 }
 
 function_hook! {
-    /// A RST without a socket, for kernels where the tracepoint does not show it.
+    /// A RST without a socket, or by one in TIME_WAIT, for kernels where the tracepoint does not show it.
     ///
     /// proto v5.10  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb)
     /// proto v6.12  net/ipv4/tcp_ipv4.c  static void tcp_v4_send_reset(const struct sock *sk, struct sk_buff *skb, enum sk_rst_reason reason)
     fentry_tcp_v4_send_reset, kprobe_tcp_v4_send_reset: "tcp_v4_send_reset",
-    |sk: 0, skb: 1| try_send_reset_without_socket(Hook::TcpV4SendReset, sk, skb)
+    |sk: 0, skb: 1| try_send_unseen_reset(Hook::TcpV4SendReset, Sock(sk), Skb(skb))
 }
 
 function_hook! {
@@ -53,23 +53,37 @@ function_hook! {
     ///
     /// proto v5.10  net/ipv6/tcp_ipv6.c  static void tcp_v6_send_reset(const struct sock *sk, struct sk_buff *skb)
     fentry_tcp_v6_send_reset, kprobe_tcp_v6_send_reset: "tcp_v6_send_reset",
-    |sk: 0, skb: 1| try_send_reset_without_socket(Hook::TcpV6SendReset, sk, skb)
+    |sk: 0, skb: 1| try_send_unseen_reset(Hook::TcpV6SendReset, Sock(sk), Skb(skb))
 }
 
-/// Reports only the case that the tracepoint does not show, so no RST is reported twice.
+/// Reports only the cases that the tracepoint does not show, so no RST is reported twice. Before 6.10 it shows full sockets only,
+/// and one in TIME_WAIT is none.
+///
+/// These RSTs answer a segment. [`find_aborted`] is for others, and its arithmetic on a typed argument is forbidden.
 #[inline(always)]
-fn try_send_reset_without_socket(hook: Hook, sk: u64, skb: u64) {
-    if sk == 0 {
-        try_send_reset(hook, Sock(0), Skb(skb), ABSENT32);
+fn try_send_unseen_reset(hook: Hook, sk: Sock, skb: Skb) {
+    /// `include/net/tcp_states.h`
+    const TIME_WAIT: u8 = 6;
+    let mut packet = Packet::EMPTY;
+    if (!sk.exists() || sk.state() == TIME_WAIT)
+        && let Some(found) = find_answered(sk, skb, &mut packet)
+    {
+        report(hook, sk, skb, ABSENT32, &packet, &found);
     }
 }
 
 #[inline(always)]
 fn try_send_reset(hook: Hook, sk: Sock, skb: Skb, reason: u32) {
-    // The functions below set the tuple of `packet` in the direction of the RST.
     let mut packet = Packet::EMPTY;
     let found = if skb.exists() { find_answered(sk, skb, &mut packet) } else { find_aborted(sk, &mut packet) };
-    let Some(found) = found else { return };
+    if let Some(found) = found {
+        report(hook, sk, skb, reason, &packet, &found);
+    }
+}
+
+/// `packet` has the tuple in the direction of the RST: the functions below set it.
+#[inline(always)]
+fn report(hook: Hook, sk: Sock, skb: Skb, reason: u32, packet: &Packet, found: &Match) {
     let active = !skb.exists();
     emit::<ResetSent>(hook, |event| {
         event.conn = found.conn;

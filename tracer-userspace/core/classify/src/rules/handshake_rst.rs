@@ -116,12 +116,12 @@ fn translation(case: &Case<'_>) -> Option<(u64, SocketAddr, Netns)> {
     Some((time, to, netns))
 }
 
-/// A refusal by a stack or a rule of this node would look the same. Either the SYN was dropped at an unknown place. Or
-/// no hook shows a RST without a socket, nor the SYN that the kernel frees then.
+/// A refusal by a stack or a rule of this node would look the same. Either the SYN was dropped at an unknown place, or where a
+/// stack frees a SYN that it refuses. Or no hook shows a RST without a socket, nor that drop.
 fn may_be_refused(case: &Case<'_>) -> bool {
     let any = |is: fn(&PacketDrop) -> bool| drops(case).any(|(_, d)| d.flags.is_syn() && is(d));
-    let unseen = case.lacks(REFUSAL_HOOKS) && (case.lacks(&[Hook::KfreeSkb]) || any(is_at_socket));
-    unseen || any(|drop| drop.reason.is_none() && drop.location.is_none())
+    let unseen = case.lacks(REFUSAL_HOOKS) && case.lacks(&[Hook::KfreeSkb]);
+    unseen || any(|drop| is_at_socket(drop) || drop.reason.is_none() && drop.location.is_none())
 }
 
 #[cfg(test)]
