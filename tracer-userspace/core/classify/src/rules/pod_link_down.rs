@@ -3,6 +3,7 @@
 use super::super::culprit;
 use super::super::held_answer::{held_answer, in_second_half};
 use super::super::netfilter::is_needed;
+use super::super::programs::place_of;
 use super::*;
 use std::net::IpAddr;
 
@@ -116,7 +117,11 @@ fn is_lost_below_ip(case: &Case<'_>) -> bool {
     let may_be = |reason: &str| {
         matches!(reason, "NO_TX_TARGET" | "NEIGH_FAILED" | "NEIGH_DEAD" | "DEV_READY" | "QDISC_DROP" | "NOT_SPECIFIED")
     };
-    let below = |d: &PacketDrop| d.reason.as_deref().is_none_or(may_be) && !is_netfilter(d);
+    // Before 5.17 only the place of a drop shows it.
+    let is_elsewhere =
+        |d: &PacketDrop| rp_filter_drop::may_be_filter(d) || is_at_socket(d) || route_unreachable::is_routing(d) || place_of(d).is_some();
+    let is_below = |d: &PacketDrop| d.reason.as_deref().map_or_else(|| !is_elsewhere(d), may_be);
+    let below = |d: &PacketDrop| is_below(d) && !is_netfilter(d);
     let attempt = case.attempt;
     drops(case).all(|(_, d)| below(d)) && attempt.icmp().next().is_none() && attempt.reset_received().is_none()
 }

@@ -21,6 +21,21 @@ fn a_drop_on_a_device_that_is_down_is_proof() {
     assert_eq!(Stream::new().connect().drop_on(SYN, "NOT_SPECIFIED", NODE, Some(down)).causes(), ["pod_link_down"]);
 }
 
+/// Before 5.17 a drop has no reason, and only its place shows that the SYN got further than to the link.
+#[test]
+fn a_syn_that_was_dropped_above_the_link_is_not_lost_on_it() {
+    let found = |place: &str| {
+        let dropped = |stream: &mut Stream| {
+            stream.drop_with(SYN, POD, |drop| (drop.reason, drop.location) = (None, Some(place.into())));
+        };
+        causes_with(eth0(false, false), dropped, POD).contains(&"pod_link_down")
+    };
+    assert!(found("kfree_skb_list"), "the queue of a device that is down");
+    for place in ["ip_rcv_finish_core.isra.0", "tcp_v4_rcv", "ip_error", "__netif_receive_skb_core"] {
+        assert!(!found(place), "{place}");
+    }
+}
+
 /// Found on 5.10: the link went away a moment after the attempt, with the SYN that waited for the link-layer address.
 #[test]
 fn a_drop_on_a_device_that_went_down_after_the_end_decides_nothing() {
