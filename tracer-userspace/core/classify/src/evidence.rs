@@ -155,11 +155,12 @@ pub(super) fn state_name(state: TcpState) -> &'static str {
 /// unambiguous (`net/netfilter/core.c` `nf_hook_slow`; from 6.1 nftables frees inside the chain).
 const NETFILTER_FUNCTIONS: [&str; 2] = ["nf_hook_slow", "nft_do_chain"];
 
-/// Netfilter dropped it.
+/// Netfilter dropped it. 5.17 has reasons, but none for netfilter.
 pub fn is_netfilter(drop: &PacketDrop) -> bool {
-    match (&drop.reason, &drop.location) {
+    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+        (Some("NOT_SPECIFIED"), Some(function)) => function == NETFILTER_FUNCTIONS[0],
         (Some(reason), _) => reason == "NETFILTER_DROP",
-        (None, Some(location)) => NETFILTER_FUNCTIONS.contains(&plain(location)),
+        (None, Some(function)) => NETFILTER_FUNCTIONS.contains(&function),
         (None, None) => false,
     }
 }
@@ -232,6 +233,20 @@ mod tests {
     fn an_address_of_two_namespaces_is_not_reported_as_absent() {
         assert_ends(&text_of(|_| ()), "no network namespace of this node has its address");
         assert_has(&text_of(|reading| reading.ambiguous = true), &["not known which"]);
+    }
+
+    #[test]
+    fn the_place_shows_netfilter_where_the_reason_does_not() {
+        let netfilter = |reason: Option<&str>, place: &str| {
+            let mut stream = Stream::new().connect().clone();
+            stream.drop_with(SYN, NODE, |it| {
+                (it.reason, it.location) = (reason.map(str::to_owned), Some(place.to_owned()));
+            });
+            stream.observations.iter().any(|it| matches!(&it.kind, ObservationKind::Drop(drop) if is_netfilter(drop)))
+        };
+        assert!(netfilter(None, "nf_hook_slow") && netfilter(None, "nft_do_chain"), "5.10");
+        assert!(netfilter(Some("NOT_SPECIFIED"), "nf_hook_slow"), "5.17");
+        assert!(!netfilter(Some("NOT_SPECIFIED"), "tcp_v4_rcv") && !netfilter(Some("NO_SOCKET"), "nf_hook_slow"));
     }
 
     #[test]
