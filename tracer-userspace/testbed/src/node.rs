@@ -419,8 +419,8 @@ impl TestNode {
         Ok((uplink, outside))
     }
 
-    /// Adds an uplink, and a pod with a macvlan or ipvlan link of it as `eth0`. Returns the pod's number and the name of
-    /// the uplink.
+    /// Adds an uplink, and a pod with a macvlan or ipvlan link of it as `eth0`. Returns the pod's number and the name
+    /// of the uplink.
     pub fn part_pod(&mut self, part: Part) -> Result<(u16, String)> {
         let index = self.next_index();
         let (uplink, _) = self.uplink_of(index)?;

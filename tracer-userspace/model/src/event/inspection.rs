@@ -141,7 +141,7 @@ pub struct StrayRoute {
 pub struct LinkQdisc {
     pub netns: Netns,
     pub device: String,
-    /// `netem` and `tbf` are queues. `filters`: it has filters; `clsact` or `ingress`, which hold them, in older recordings.
+    /// `netem` and `tbf` are queues. `filters`: it has some; in older recordings `clsact` or `ingress`, which hold them.
     pub kind: String,
 }
 
