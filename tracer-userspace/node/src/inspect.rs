@@ -257,7 +257,7 @@ fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, most: &Limits, mounts:
     let mut holders = found.held.iter().filter(|(_, held)| holds(held)).map(|(pid, _)| *pid);
     let pid = holders.next().filter(|_| holders.next().is_none());
     let connection = sockets.connection.as_ref().map(|(connection, _)| ServedConnection { pid, ..connection.clone() });
-    let states = servers::states(found.held.keys().copied(), mounts);
+    let states = servers::states(found.held.keys().copied(), pid, mounts);
     let (incomplete, no_connection_of) = (found.incomplete || states.incomplete, sockets.no_connection_of);
     let redirect = sockets
         .redirect

@@ -25,7 +25,7 @@ pub fn read(netns: Netns, id: String, namespaces: &mut Namespaces) -> Option<Con
     Some(ContainerLimits {
         throttled: cpu.iter().filter_map(|folder| throttle::read(folder)).collect(),
         counters: counters(first, &id, &mounts),
-        serving: states(own.iter().map(|(pid, _)| *pid), &mounts),
+        serving: states(own.iter().map(|(pid, _)| *pid), None, &mounts),
         id,
     })
 }

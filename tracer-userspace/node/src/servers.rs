@@ -77,14 +77,17 @@ fn socket_of(fd: &Path) -> Option<u64> {
 }
 
 /// The state of these processes, at most [`MAX_SERVERS`] of them, and the pressure in their cgroups and on the node.
-pub fn states(mut pids: impl Iterator<Item = u32>, mounts: &Mounts) -> Serving {
+/// `acceptor` is one of them: the one that has accepted the connection.
+pub fn states(pids: impl Iterator<Item = u32>, acceptor: Option<u32>, mounts: &Mounts) -> Serving {
+    let mut pids = acceptor.into_iter().chain(pids.filter(|pid| Some(*pid) != acceptor));
     let (mut folders, mut threads) = (BTreeSet::new(), MAX_THREADS);
     let processes = pids.by_ref().take(MAX_SERVERS).filter_map(|pid| {
         let cgroups = read_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         folders.extend(below_the_root(&cgroups, Hierarchy::Unified, mounts));
         state(pid, &cgroups, mounts, &mut threads)
     });
-    let processes = processes.collect();
+    let mut processes: Vec<_> = processes.collect();
+    processes.sort_by_key(|it: &ServerProcess| it.pid);
     let own = folders.iter().filter_map(|folder| pressure(folder, ".pressure", &folder.display().to_string()));
     let node = pressure(Path::new("/proc/pressure"), "", "node").map(|node| Pressure {
         steal_us: fs::read_to_string("/proc/stat").ok().and_then(|text| steal_of(&text)),
@@ -261,11 +264,14 @@ mod tests {
         assert!(read.incomplete && read.ran_ns.is_none() && read.waited_ns.is_none(), "{read:?}");
         let incomplete = |count| {
             let pids = std::iter::repeat_n(std::process::id(), count);
-            let read = states(pids, &Mounts::of(""));
+            let read = states(pids, None, &Mounts::of(""));
             (read.processes.len(), read.incomplete)
         };
         assert_eq!(incomplete(MAX_SERVERS), (MAX_SERVERS, false));
         assert_eq!(incomplete(MAX_SERVERS + 1), (MAX_SERVERS, true));
+        let (own, gone) = (std::process::id(), (0..20).map(|it| u32::MAX - it));
+        let read = states(gone.chain([own]), Some(own), &Mounts::of(""));
+        assert!(read.incomplete && read.processes.iter().map(|it| it.pid).eq([own]), "the one that has accepted");
     }
 
     #[test]

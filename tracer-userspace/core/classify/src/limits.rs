@@ -3,8 +3,6 @@
 //! The kubelet's line comes after the failure, so the cgroup is read then. A counter counts since the cgroup was made:
 //! it shows more if there is an earlier reading, from the failure before, or from just before this attempt.
 
-use std::borrow::Cow;
-
 use serde_json::json;
 
 use super::command_fix::has_no_program;
@@ -14,7 +12,7 @@ use super::kubelet::{container, exec_spec, pod};
 use super::not_started::{self, Limit, NotStarted};
 use super::rules::{cpu_throttled, target_starved};
 use tracer_attempts::correlate::node::Node;
-use tracer_model::event::{CgroupCounters, ContainerLimits, KubeletProbe, Netns, ProbeOutput, Serving};
+use tracer_model::event::{CgroupCounters, ContainerLimits, KubeletProbe, Netns, ProbeOutput};
 use tracer_model::record::{Cause, Evidence};
 
 /// The time of a line is turned into boot time, which is not exact.
@@ -149,21 +147,9 @@ fn beside_timeout(probe: &KubeletProbe, node: &Node) -> Option<Vec<Finding>> {
     let (began, before) = readings(probe, node)?.find(|(time, _)| (from..=until).contains(time))?;
     let own: Vec<&str> = now.serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_deref()).collect();
     let throttled = cpu_throttled::between(&own, (began, &before.throttled), (time, &now.throttled));
-    let serving = [before, now].map(|it| by_pressure(&it.serving));
-    let waited = [(began, &*serving[0]), (time, &*serving[1])];
+    let waited = [(began, &before.serving), (time, &now.serving)];
     let starved = target_starved::beside_command(&waited, throttled.map_or(0, |it| it.micros));
     Some(starved.into_iter().chain(throttled.map(|it| it.finding())).collect())
-}
-
-/// Of a container with many processes tracer reads some. Its pressure is known all the same, and not what all its threads
-/// wait for.
-fn by_pressure(serving: &Serving) -> Cow<'_, Serving> {
-    if !serving.incomplete {
-        return Cow::Borrowed(serving);
-    }
-    let mut partial = Serving { incomplete: false, ..serving.clone() };
-    partial.processes.iter_mut().for_each(|it| it.tasks.incomplete = true);
-    Cow::Owned(partial)
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use super::case::{Case, inspected};
 use super::finding::Finding;
 use super::giving_up::sent_request_late;
 use super::rules::target_starved::{MIN_SPAN_NS, NODE};
-use super::serving::readings;
-use tracer_model::event::Serving;
+use super::serving::{connection, readings};
+use tracer_model::event::{Pressure, Serving};
 use tracer_model::record::{Command, Confidence, Remediation};
 
 /// How much of an attempt lies before its first reading and after its last one.
@@ -14,13 +14,20 @@ const OUTSIDE_NS: u64 = 500_000_000;
 /// Of a longer attempt nothing is read after this time (`INSPECT_UNTIL_NS` of the queries).
 const READ_FOR_NS: u64 = 60_000_000_000;
 
-/// The readings of the server's processes while it had the request, and for how long it must not have run to be starved.
-/// Of a server with many processes tracer never reads all, so that it is not called unread.
+/// The readings of the server while it had the request that show whether it could run, and for how long it must not
+/// have run to be starved. Of a server with many processes tracer reads some. Then only the pressure of their cgroup
+/// shows it, or the threads of the one that has accepted the connection.
 pub(super) fn watch<'a>(case: &Case<'a>, ended: u64) -> (Vec<(u64, &'a Serving)>, u64) {
     let asked = sent_request_late(case).unwrap_or(case.attempt.started);
     let watched = ended.saturating_sub(asked).saturating_sub(OUTSIDE_NS).min(READ_FOR_NS);
     let readings = readings(case).into_iter();
-    let readings = readings.filter(|(time, it)| (asked..=ended).contains(time) && !it.processes.is_empty());
+    let holder = connection(case).and_then(|it| it.pid);
+    let counts = |it: &Pressure| it.of != NODE && it.cpu_full_us.is_some();
+    let shows_all = |it: &Serving| match it.incomplete {
+        true => it.pressure.iter().any(counts) || it.processes.iter().any(|it| holder == Some(it.pid)),
+        false => !it.processes.is_empty(),
+    };
+    let readings = readings.filter(|(time, it)| (asked..=ended).contains(time) && shows_all(it));
     (readings.collect(), watched / 2)
 }
 
@@ -37,14 +44,17 @@ fn is_unread(case: &Case<'_>, ended: u64) -> bool {
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     let Some((ended, _)) = case.attempt.ended.filter(|(ended, _)| is_unread(case, *ended)) else { return false };
     finding.confidence = finding.confidence.min(Confidence::Likely);
-    finding.summary += UNREAD;
+    let is_large = readings(case).iter().any(|(_, it)| it.incomplete);
+    finding.summary += &format!("{UNREAD}: {}", if is_large { MANY_PROCESSES } else { MANY_TARGETS });
     finding.summary += &busy_node(case, ended).unwrap_or_default();
     let first = Remediation::from(FIND_STARVATION).run([Command::in_cluster("kubectl top node")]);
     finding.change_fix(|fix| first.then("If it is only slow", fix));
     true
 }
 
-const UNREAD: &str = "; tracer has too few readings of the server to show whether it got CPU time meanwhile: perhaps too many targets waited at once";
+const UNREAD: &str = "; tracer has too few readings of the server to show whether it got CPU time meanwhile";
+const MANY_TARGETS: &str = "perhaps too many targets waited at once";
+const MANY_PROCESSES: &str = "it reads only some of the processes";
 const FIND_STARVATION: &str = "See whether the container was throttled (nr_throttled in cpu.stat of its cgroup and of those above it), or the node lacks CPU";
 
 /// A clause if tasks of the node waited for a processor for at least half of the time between two readings of any servers.
@@ -108,9 +118,18 @@ mod tests {
             let verdict = stream.wait_ms(400).closes((100, 101, 0)).wait_ms(5).tick().last_verdict();
             verdict.summary.contains("too few readings")
         };
-        let some = || Serving { incomplete: true, ..server() };
-        assert_eq!([is_unread(&server, false), is_unread(&some, false)], [false; 2]);
+        assert!(!is_unread(&server, false));
         assert_eq!([is_unread(&Serving::default, false), is_unread(&Serving::default, true)], [true; 2]);
+        // Of a server with many processes.
+        let some = || Serving { incomplete: true, ..server() };
+        let with_pressure = |of: &str| {
+            let pressure = vec![Pressure { of: of.to_owned(), cpu_full_us: Some(0), ..Pressure::default() }];
+            Serving { pressure, ..some() }
+        };
+        let accepted = |pid| Serving { connection: Some(ServedConnection { pid, ..served(0, true) }), ..some() };
+        assert_eq!([is_unread(&some, false), is_unread(&|| accepted(None), false)], [true; 2]);
+        assert_eq!([is_unread(&|| accepted(Some(7)), false), is_unread(&|| accepted(Some(9)), false)], [false, true]);
+        assert_eq!(["/pod", "node"].map(|of| is_unread(&|| with_pressure(of), false)), [false, true]);
     }
 
     /// Of both probes the readings are from the times of the queries.
