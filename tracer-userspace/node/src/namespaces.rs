@@ -238,7 +238,7 @@ impl From<Found> for There {
 /// Distinguishes a namespace from a later one with its number: its cookie. Before 5.14 the time at which the kernel made
 /// its file, which stays as long as its name is bound.
 fn identity_of(path: &Path) -> Option<u64> {
-    let made = || fs::metadata(path).ok().map(|it| (it.ctime() as u64) << 32 | it.ctime_nsec() as u64);
+    let made = || fs::metadata(path).ok().map(|it| it.ctime().cast_unsigned() << 32 | it.ctime_nsec().cast_unsigned());
     in_netns(path, links::net_cookie).ok()?.or_else(made)
 }
 
