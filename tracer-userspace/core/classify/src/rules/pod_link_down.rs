@@ -119,7 +119,8 @@ fn is_lost_below_ip(case: &Case<'_>) -> bool {
     };
     // Before 5.17 only the place of a drop shows it.
     let is_elsewhere = |d: &PacketDrop| {
-        rp_filter_drop::may_be_filter(d) || is_at_socket(d) || route_unreachable::is_routing(d) || place_of(d).is_some()
+        let by_socket = d.flags.is_syn() && is_at_socket(d);
+        rp_filter_drop::may_be_filter(d) || by_socket || route_unreachable::is_routing(d) || place_of(d).is_some()
     };
     let is_below = |d: &PacketDrop| d.reason.as_deref().map_or_else(|| !is_elsewhere(d), may_be);
     let below = |d: &PacketDrop| is_below(d) && !is_netfilter(d);
