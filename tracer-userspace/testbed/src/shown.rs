@@ -27,14 +27,17 @@ pub(super) fn items(causes: &[Cause]) -> Vec<Item> {
     wanted.into_iter().map(|cause| Item { cause, how: choose(cause, &scenarios, lacking) }).collect()
 }
 
-/// The first scenario that lacks nothing, or the reasons of all.
+/// The first scenario that lacks nothing, or the reasons of all. One of the cause itself comes before one that has it only
+/// in `also`.
 fn choose(
     cause: Option<Cause>,
     scenarios: &[Scenario],
     lacking: impl Fn(&Scenario) -> Option<String>,
 ) -> Result<Scenario, String> {
     let mut reasons: Vec<String> = Vec::new();
-    for scenario in scenarios.iter().filter(|scenario| shows(scenario, cause)) {
+    let (own, beside): (Vec<_>, Vec<_>) =
+        scenarios.iter().filter(|scenario| shows(scenario, cause)).partition(|scenario| scenario.cause == cause);
+    for scenario in own.into_iter().chain(beside) {
         match lacking(scenario) {
             None => return Ok(*scenario),
             Some(reason) if reasons.contains(&reason) => {}
@@ -80,9 +83,19 @@ mod tests {
 
     #[test]
     fn a_scenario_also_shows_the_cause_in_also() {
-        let of = |cause| all().into_iter().find(|s| shows(s, Some(cause))).map(|s| s.name);
-        assert_eq!(of(Cause::CpuThrottled), Some("slow_response_throttled"));
-        assert_eq!(of(Cause::SlowResponse), Some("slow_response"));
+        let of = |cause| choose(Some(cause), &all(), |_| None).map(|s| s.name);
+        assert_eq!(of(Cause::CpuThrottled), Ok("slow_response_throttled"));
+        assert_eq!(of(Cause::SlowResponse), Ok("slow_response"));
+    }
+
+    #[test]
+    fn a_scenario_of_the_cause_itself_comes_first() {
+        for cause in Cause::ALL {
+            let own = all().into_iter().find(|s| s.cause == Some(*cause));
+            if let Some(own) = own {
+                assert_eq!(choose(Some(*cause), &all(), |_| None).map(|s| s.name), Ok(own.name));
+            }
+        }
     }
 
     #[test]
