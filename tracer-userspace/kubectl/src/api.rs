@@ -213,24 +213,27 @@ fn listed(variable: Option<OsString>) -> Option<Vec<PathBuf>> {
 }
 
 async fn config(access: &Access) -> Result<Config, Problem> {
+    let mut named = "~/.kube/config".to_owned();
     let file = match &access.kubeconfig {
-        Some(path) => Some(Kubeconfig::read_from(path)),
+        Some(path) => {
+            named = format!("--kubeconfig {}", path.display());
+            Some(Kubeconfig::read_from(path))
+        }
         // A pod normally has a service account and no kubeconfig.
         None if std::env::var_os("KUBECONFIG").is_none() && tracer_sources::cluster::in_cluster() => None,
         None => Some(match listed(std::env::var_os("KUBECONFIG")) {
-            // The first file that has a value wins.
-            Some(files) => {
-                files.iter().try_fold(Kubeconfig::default(), |all, file| all.merge(Kubeconfig::read_from(file)?))
-            }
+            // The first file that has a value wins. An error is about the last one that was read.
+            Some(files) => files.iter().try_fold(Kubeconfig::default(), |all, file| {
+                named = format!("KUBECONFIG {}", file.display());
+                all.merge(Kubeconfig::read_from(file)?)
+            }),
             None => Kubeconfig::read(),
         }),
     };
     let options = KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
-    let named = match (&access.kubeconfig, &file) {
-        (Some(path), _) => format!("--kubeconfig {}", path.display()),
-        (None, Some(Err(KubeconfigError::ReadConfig(_, path)))) => format!("kubeconfig {}", path.display()),
-        _ => "kubeconfig".to_owned(),
-    };
+    if let (None, Some(Err(KubeconfigError::ReadConfig(_, path)))) = (&access.kubeconfig, &file) {
+        named = format!("kubeconfig {}", path.display());
+    }
     let wrong = |problem: String| Problem::Found(format!("{named}: {problem}"));
     match file {
         None if access.context.is_some() => {
@@ -239,6 +242,11 @@ async fn config(access: &Access) -> Result<Config, Problem> {
         None => Config::incluster().map_err(|error| Problem::Found(format!("in-cluster access: {}", reason(&error)))),
         Some(file) => {
             let file = file.map_err(|error| wrong(reason(&error)))?;
+            if let Some(context) =
+                access.context.as_ref().filter(|name| file.contexts.iter().all(|it| it.name != **name))
+            {
+                return Err(Problem::Found(format!("--context `{context}`: not in {named}")));
+            }
             config_of(file, &options).await.map_err(|error| wrong(reason(&error)))
         }
     }

@@ -41,13 +41,13 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Say why a pod is not ready: the answer first, then its verdicts
+    /// Print why a pod is not ready: the answer first, then its verdicts
     #[command(after_help = "Examples:
   kubectl tracer why cart-7d9f8b6c5d-x2x4z -n shop
   kubectl tracer why deploy/cart -n shop -c web
   kubectl tracer why sts/db -n shop -o json | jq .verdict.cause")]
     Why(Why),
-    /// Count causes over all nodes: how many pods and nodes, by whom, since when
+    /// Count causes over all nodes: how many pods and nodes, which culprit, since when
     #[command(after_help = "Examples:
   kubectl tracer top
   kubectl tracer top --since 15m -o json | jq '.causes[0]'
@@ -68,7 +68,8 @@ Examples:
   kubectl tracer report node-1 node-2 --since 2h --output-file incident.html")]
     Report(Report),
     /// Explain causes: meaning, evidence, what looks alike, fix
-    #[command(after_help = "Example:
+    #[command(after_help = "Examples:
+  kubectl tracer explain
   kubectl tracer explain connection_refused")]
     Explain(Explain),
 }
@@ -97,12 +98,28 @@ pub(super) struct Access {
     /// Give up a request that receives nothing for this time, such as 10s
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub(super) timeout: Duration,
+}
+
+/// Where tracer's DaemonSet is.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct DaemonSet {
     /// Find tracer's DaemonSet in this namespace
-    #[arg(long, value_name = "NAMESPACE", default_value = "tracer")]
-    pub(super) daemonset_namespace: String,
+    #[arg(
+        id = "daemonset_namespace",
+        long = "daemonset-namespace",
+        value_name = "NAMESPACE",
+        default_value = "tracer"
+    )]
+    pub(super) namespace: String,
     /// Find the pods of the DaemonSet by these labels
-    #[arg(long, value_name = "SELECTOR", default_value = "app.kubernetes.io/name=tracer")]
-    pub(super) daemonset_selector: String,
+    #[arg(
+        id = "daemonset_selector",
+        long = "daemonset-selector",
+        value_name = "SELECTOR",
+        default_value = "app.kubernetes.io/name=tracer"
+    )]
+    pub(super) selector: String,
 }
 
 /// Which logs are read, and how much of them.
@@ -145,6 +162,8 @@ pub(super) struct Why {
     pub(super) output: Option<Format>,
     #[command(flatten)]
     pub(super) access: Access,
+    #[command(flatten)]
+    pub(super) daemonset: DaemonSet,
 }
 
 #[derive(Debug, Args)]
@@ -156,6 +175,8 @@ pub(super) struct Top {
     pub(super) output: Format,
     #[command(flatten)]
     pub(super) access: Access,
+    #[command(flatten)]
+    pub(super) daemonset: DaemonSet,
 }
 
 #[derive(Debug, Args)]
@@ -200,12 +221,14 @@ pub(super) struct Report {
     pub(super) output_file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) access: Access,
+    #[command(flatten)]
+    pub(super) daemonset: DaemonSet,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Explain {
-    /// The causes
-    #[arg(value_name = "CAUSE", required = true, value_parser = cause)]
+    /// The causes [default: list all causes]
+    #[arg(value_name = "CAUSE", value_parser = cause)]
     pub(super) causes: Vec<Cause>,
 }
 
@@ -308,6 +331,8 @@ mod tests {
         assert!(wrong(&["version"]).ends_with("(see `kubectl tracer --help`)"), "{}", wrong(&["version"]));
         let empty = wrong(&["why", "cart-0", "-c", ""]);
         assert!(empty.contains("an empty name"), "{empty}");
+        let other = wrong(&["attach", "n1", "--daemonset-namespace", "x"]);
+        assert!(other.contains("--daemonset-namespace") && other.contains("kubectl tracer attach --help"), "{other}");
         let near = wrong(&["explain", "loopback_dow"]);
         assert!(near.contains("did you mean loopback_down?"), "{near}");
     }

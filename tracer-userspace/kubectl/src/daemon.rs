@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::api::Api;
-use super::cli::Access;
+use super::cli::DaemonSet;
 use super::clock::ago;
 use super::objects::Pod;
 use super::problem::Problem;
@@ -55,8 +55,8 @@ impl Daemon {
     }
 }
 
-pub(super) async fn of_node(api: &Api, access: &Access, node: &str) -> Result<Daemon, Problem> {
-    let Access { daemonset_namespace: namespace, daemonset_selector: selector, .. } = access;
+pub(super) async fn of_node(api: &Api, daemonset: &DaemonSet, node: &str) -> Result<Daemon, Problem> {
+    let DaemonSet { namespace, selector } = daemonset;
     let daemon = by_node(api.pods(namespace, selector, Some(node)).await?).remove(node);
     let none = || {
         format!(
@@ -69,10 +69,10 @@ pub(super) async fn of_node(api: &Api, access: &Access, node: &str) -> Result<Da
 /// The daemons of these nodes, or of all if the list is empty, and those of the nodes that have no daemon.
 pub(super) async fn of_nodes(
     api: &Api,
-    access: &Access,
+    daemonset: &DaemonSet,
     nodes: &[String],
 ) -> Result<(Vec<Daemon>, Vec<String>), Problem> {
-    let Access { daemonset_namespace: namespace, daemonset_selector: selector, .. } = access;
+    let DaemonSet { namespace, selector } = daemonset;
     let mut daemons = by_node(api.pods(namespace, selector, None).await?);
     if daemons.is_empty() {
         return Err(Problem::Found(format!(

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinSet;
 
 use super::api::{Api, LogOptions};
-use super::cli::{Access, Logs};
+use super::cli::{DaemonSet, Logs};
 use super::daemon::{self, Daemon};
 use super::problem::Problem;
 use super::records::{Head, Reading, each_line};
@@ -38,12 +38,12 @@ pub(super) struct Read<S> {
 /// The nodes cannot be listed, or rights or credentials are missing. Then reading any other node would fail, too.
 pub(super) async fn read_all<S: Sink>(
     api: Rc<Api>,
-    access: &Access,
+    daemonset: &DaemonSet,
     logs: &Logs,
     new: impl Fn() -> S,
     mut each: impl FnMut(Read<S>) -> Result<(), Problem>,
 ) -> Result<Vec<String>, Problem> {
-    let (daemons, without) = daemon::of_nodes(&api, access, &logs.nodes).await?;
+    let (daemons, without) = daemon::of_nodes(&api, daemonset, &logs.nodes).await?;
     daemons.iter().filter_map(Daemon::warning).for_each(|warning| error::warn(&warning));
     let options = LogOptions { since: Some(logs.since), limit_bytes: Some(logs.limit_bytes), ..LogOptions::default() };
     let bar = bar(daemons.len());

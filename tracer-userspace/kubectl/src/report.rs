@@ -31,7 +31,7 @@ pub(super) async fn report(api: Api, args: &Report) -> Result<u8, Problem> {
         collector.borrow_mut().source(daemon.name(), problem.or(cut).or(unreadable));
         Ok(())
     };
-    let without = logs::read_all(Rc::new(api), &args.access, &args.logs, || Rc::clone(&collector), take).await?;
+    let without = logs::read_all(Rc::new(api), &args.daemonset, &args.logs, || Rc::clone(&collector), take).await?;
     let collector = Rc::into_inner(collector).map(RefCell::into_inner);
     let mut collector = collector.ok_or_else(|| Problem::Found("a log is still being read".into()))?;
     without.into_iter().for_each(|node| collector.source(node, Some("no tracer runs there".into())));

@@ -46,7 +46,7 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
         causes.add(&node, sink.finish());
         Ok(())
     };
-    let without = logs::read_all(Rc::clone(&api), &args.access, &args.logs, NodeTally::default, take).await?;
+    let without = logs::read_all(Rc::clone(&api), &args.daemonset, &args.logs, NodeTally::default, take).await?;
     answers.without.extend(without.into_iter().map(|node| (node, "no tracer runs there".to_owned())));
     answers.without.sort();
     answers.cut.sort();

@@ -53,7 +53,7 @@ pub(super) async fn why(api: &Api, args: &Why, out: &mut dyn Write) -> Result<u8
 }
 
 async fn of_node(api: &Api, args: &Why, node: &str, pods: Vec<Pod>, out: &mut dyn Write) -> Result<(), Problem> {
-    let daemon = daemon::of_node(api, &args.access, node).await?;
+    let daemon = daemon::of_node(api, &args.daemonset, node).await?;
     if let Some(warning) = daemon.warning() {
         error::warn(&warning);
     }
