@@ -50,7 +50,7 @@ fn a_page_goes_to_stdout_or_into_a_file() {
     let (dir, records) = record();
     let output = ran(&[&records]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
-    let headline = "<h1>1 attempt failed: because the loopback device of the node is down.</h1>";
+    let headline = "<h1>1 attempt failed because the loopback device of the node is down.</h1>";
     assert_has(&text(&output.stdout), &[headline]);
     let page = dir.text("page.html");
     for _ in 0..2 {
@@ -100,8 +100,8 @@ fn an_unreadable_input_is_refused() {
 #[test]
 fn a_damaged_line_is_named_and_skipped() {
     let dir = Scratch::new();
-    let good = verdict(1, 1, "loopback_down", None);
-    let records = dir.file("records", format!("{good}garbage\n{good}"));
+    let (good, second) = (verdict(1, 1, "loopback_down", None), verdict(1, 2, "loopback_down", None));
+    let records = dir.file("records", format!("{good}garbage\n{second}"));
     let output = ran(&[&records]);
     reports_one_line(&output, 2, &["tracer: warning: ", "records:2: not a record"]);
     assert_has(&text(&output.stdout), &["2 attempts failed", "records:2: not a record"]);
@@ -143,6 +143,27 @@ fn rotated_files_are_read_oldest_first() {
         fs::write(file, format!("2026-01-02T03:04:05.1Z stdout F {record}")).unwrap();
     }
     assert_eq!(text(&ran(&[&newer, &older]).stdout), page, "as a container runtime writes them");
+}
+
+#[test]
+fn a_record_in_two_files_counts_once() {
+    let dir = Scratch::new();
+    let (first, second) = (verdict(1, 1, "loopback_down", None), verdict(2, 2, "loopback_down", None));
+    let (one, both) = (dir.file("one", &first), dir.file("both", format!("{first}{second}")));
+    assert_has(&text(&ran(&[&one, &both]).stdout), &["<h1>2 attempts failed because"]);
+}
+
+#[test]
+fn messages_of_tracer_in_the_log_of_its_pod_are_skipped() {
+    let dir = Scratch::new();
+    let record = verdict(1, 1, "loopback_down", None);
+    for log in [
+        format!("tracer: warning: one\n{record}tracer: error: two\n"),
+        format!("1T stderr F tracer: warning: one\n1T stdout F {record}1T stderr F other\n"),
+    ] {
+        let output = ran(&[&dir.file("log", log)]);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The files of a container's log on a node: text of a CRI runtime (`TIME stdout F LINE`), or Docker's JSON.
 //!
 //! Both split a line of more than 16 KiB: into CRI lines with `P` before the last one, which has `F`, or into JSON with
-//! a text that has no newline at its end. `kubectl logs` may write a prefix before each line.
+//! a text that has no newline at its end. `kubectl logs` may write a prefix before each line, and mixes the records with
+//! tracer's own messages.
 
 use std::borrow::Cow;
 
@@ -25,12 +26,16 @@ struct Piece<'a> {
 }
 
 impl Unwrap {
-    /// The line that ends with this one; absent if it continues. What is not in a runtime's format loses a prefix only.
+    /// The line that ends with this one; absent if it continues, and for stderr, which has no records. What is not in a
+    /// runtime's format loses a prefix only.
     pub(super) fn take<'a>(&mut self, line: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let Some(Piece { is_stdout, is_partial, text }) = of_docker(line).or_else(|| of_cri(line)) else {
-            return Some(Cow::Borrowed(without_prefix(line)));
+            return (!is_message(line)).then(|| Cow::Borrowed(without_prefix(line)));
         };
-        if !is_stdout || !is_partial && self.begun.is_empty() {
+        if !is_stdout {
+            return None;
+        }
+        if !is_partial && self.begun.is_empty() {
             return Some(text);
         }
         if self.begun.len() + text.len() <= MAX {
@@ -50,6 +55,14 @@ fn without_prefix(bytes: &[u8]) -> &[u8] {
     const RECORD: &[u8] = br#"{"schema""#;
     let at = bytes.windows(RECORD.len()).position(|window| window == RECORD);
     at.and_then(|at| bytes.get(at..)).unwrap_or(bytes)
+}
+
+/// Whether this is a message of tracer, `tracer: warning: …`, perhaps after a prefix of `kubectl logs`.
+fn is_message(line: &[u8]) -> bool {
+    const MESSAGE: &[u8] = b"tracer: ";
+    let at = line.windows(MESSAGE.len()).position(|window| window == MESSAGE);
+    let is_prefix = |word: &[u8]| word.first().is_none_or(|byte| *byte == b'[' || byte.is_ascii_digit());
+    at.is_some_and(|at| line[..at].split(|byte| *byte == b' ').all(is_prefix))
 }
 
 /// `2026-01-02T03:04:05.1Z stdout F {"schema"…`
@@ -94,14 +107,22 @@ mod tests {
     fn lines_of_a_runtime_are_unwrapped_and_joined() {
         let cri =
             ["T stdout F a", "1T stdout F b", "1T stdout P c", "1T stderr F d", "1T stdout P:x e", "1T stdout F f"];
-        assert_eq!(unwrapped(&cri), ["T stdout F a", "b", "d", "cef"]);
+        assert_eq!(unwrapped(&cri), ["T stdout F a", "b", "cef"]);
         let docker = |text: &str, stream: &str| format!(r#"{{"log":"{text}","stream":"{stream}","time":"1T"}}"#);
         let docker = [docker(r#"{\"a\""#, "stdout"), docker(r"x\n", "stderr"), docker(r":1}\n", "stdout")];
-        assert_eq!(unwrapped(&docker.each_ref().map(String::as_str)), ["x", r#"{"a":1}"#]);
+        assert_eq!(unwrapped(&docker.each_ref().map(String::as_str)), [r#"{"a":1}"#]);
         assert_eq!(
             unwrapped(&[r#"{"schema":"tracer/1"}"#, r#"{"log":1}"#]),
             [r#"{"schema":"tracer/1"}"#, r#"{"log":1}"#]
         );
+    }
+
+    #[test]
+    fn messages_of_tracer_are_skipped() {
+        let messages = ["tracer: warning: a", "[pod/tracer-x/tracer] 2026-01-02T03:04:05Z tracer: error: b"];
+        assert!(unwrapped(&messages).is_empty());
+        let others = [r#"{"schema":"tracer/1","summary":"tracer: a"}"#, "a tracer: b"];
+        assert_eq!(unwrapped(&others), others);
     }
 
     #[test]

@@ -62,13 +62,15 @@ fn open_one(what: &'static str, path: &Path) -> Result<Input, Error> {
     })
 }
 
-/// Time of the first line. The position in the file does not change.
+/// Time of the first record. The position in the file does not change.
 fn begin(file: &File) -> Option<i64> {
     use std::os::unix::fs::FileExt as _;
     let mut head = vec![0; 1 << 16];
     let read = file.read_at(&mut head, 0).ok()?;
-    let end = head[..read].iter().position(|&byte| byte == b'\n')?;
-    Unwrap::default().take(&head[..end]).and_then(|record| line::time_of(&record))
+    let end = head[..read].iter().rposition(|&byte| byte == b'\n')?;
+    let mut unwrap = Unwrap::default();
+    let mut lines = head[..end].split(|&byte| byte == b'\n');
+    lines.find_map(|line| unwrap.take(line).and_then(|record| line::time_of(&record)))
 }
 
 /// What is wrong with a line.

@@ -101,7 +101,9 @@ fn headline(view: &View) -> String {
         (0, _) => format!("No attempt failed; {misleading}."),
         (failures, _) => {
             let of = view.attempts.map(|all| format!("{} of {}", number(failures), count(all, "attempt")));
-            format!("{} failed: {}.", of.unwrap_or_else(|| count(failures, "attempt")), reasons(view))
+            let reasons = reasons(view);
+            let colon = if reasons.starts_with("because ") { "" } else { ":" };
+            format!("{} failed{colon} {reasons}.", of.unwrap_or_else(|| count(failures, "attempt")))
         }
     }
 }

@@ -6,7 +6,8 @@ mod pods;
 mod run_verdicts;
 mod scale;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::BuildHasher as _;
 
 pub(crate) use self::ends::Ends;
 pub(crate) use self::events::{Event, Events, Losses};
@@ -22,6 +23,9 @@ use tracer_output::sink::filter::{Filter, FilterHits};
 const NODES: usize = 4096;
 /// How many of the first runs, and of the last runs, are kept.
 pub(crate) const RUNS: usize = 20;
+
+/// Records that are remembered, because another file may have them again: 9 MiB.
+const REMEMBERED: usize = 900_000;
 
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -60,6 +64,8 @@ pub(crate) struct Tally {
     hits: FilterHits,
     pub(crate) records: u64,
     nodes: HashMap<String, RunVerdicts>,
+    /// Hashes of the first records.
+    seen: HashSet<u64>,
 }
 
 impl Tally {
@@ -68,8 +74,16 @@ impl Tally {
         Self { hits: FilterHits::new(filter), ..Self::default() }
     }
 
+    /// Counts a record, unless it was counted before: two files may hold the same one.
     pub(crate) fn push(&mut self, line: Line<'_>, bytes: &[u8]) {
         self.records += 1;
+        let hash = self.seen.hasher().hash_one(bytes);
+        if self.seen.contains(&hash) {
+            return;
+        }
+        if self.seen.len() < REMEMBERED {
+            self.seen.insert(hash);
+        }
         match line {
             Line::Attempt(fields, us) => {
                 self.run_verdicts(&fields.node_name).see(fields.seq, false);

@@ -50,9 +50,10 @@ fn lines_that_cannot_be_read_are_named_and_the_others_count() {
     let good = verdict(1, "unexplained", "cart", None);
     let other = good.replace("tracer/1", "tracer/9");
     let cause = good.replace("unexplained", "no_such_cause");
+    let second = verdict(2, "unexplained", "cart", None);
     let long = "x".repeat(3 << 20);
     let text = format!(
-        "{good}\nnonsense\n{{\"a\":\n\n{{\"Timestamp\":1}}\n{other}\n{cause}\n{good}\n{long}\n{{\"schema\":\"tra"
+        "{good}\nnonsense\n{{\"a\":\n\n{{\"Timestamp\":1}}\n{other}\n{cause}\n{second}\n{long}\n{{\"schema\":\"tra"
     );
     let (page, reported) = page(text.as_bytes());
     let expected = [
