@@ -138,6 +138,9 @@ fn attached(
     let loaded = &events.loaded;
     let present = tracer_sources::namespaces::all();
     let unread = present.problem.filter(|problem| !snapshot.problems.contains(problem));
+    let (count, probers) = (loaded.status.hooks.len(), pids(&snapshot.probers));
+    tracing::info!("{count} hooks are attached; process ids of the probers: {probers:?}");
+    snapshot.sources.iter().for_each(|source| tracing::debug!("source: {source}"));
     let hidden = HiddenFunctions::here().map(|hidden| hidden.explain() + " (tracer doctor has the fix)");
     Attached {
         since_boot_ns: loaded.attached_boot_ns,

@@ -27,6 +27,9 @@ impl Sent {
             Some(known) => known.clone_from(&kind),
             None => self.last.push(kind.clone()),
         }
+        if let ObservationKind::Pods(known) = &kind {
+            tracing::debug!("pods that are known now: {}", known.pods.len());
+        }
         self.send_once(kind)
     }
 

@@ -167,9 +167,14 @@ pub fn differs(message: &dyn Display) {
 /// Writes one line to stderr, which a terminal wraps, whatever the message contains: `tracer: WORD: …`. The word is the
 /// level, or the command of which this is the result. A closed stderr is no error.
 pub fn report_line(word: &str, message: &dyn Display) {
-    let text = wrapped(&format!("tracer: {word}: {}", one_line(&message.to_string())), columns(io::stderr()));
+    let text = line(word, message);
     status_line::erase();
     let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// `tracer: WORD: …` for stderr.
+pub(crate) fn line(word: &str, message: &dyn Display) -> String {
+    wrapped(&format!("tracer: {word}: {}", one_line(&message.to_string())), columns(io::stderr()))
 }
 
 /// Prints a text. It is no error if the reader closes the pipe early.

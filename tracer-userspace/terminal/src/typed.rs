@@ -27,7 +27,11 @@ pub enum Parsed<C> {
 /// clap's message with its tips, without its usage block, in one line.
 pub fn without_usage(rendered: &str) -> String {
     let message = rendered.split("\nUsage:").next().and_then(|it| it.split("\nFor more information").next());
-    message.unwrap_or_default().trim_start_matches("error:").split_whitespace().collect::<Vec<_>>().join(" ")
+    let message = message.unwrap_or_default().trim_start_matches("error:");
+    // clap's message for a wrong boolean does not name the right ones.
+    let message = message.replace("value was not a boolean", "write true or false");
+    let parts = message.split("\n  tip:").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    parts.collect::<Vec<_>>().join("; tip: ")
 }
 
 pub fn help_columns() -> usize {
@@ -57,5 +61,16 @@ pub fn without_empty(arg: Arg) -> Arg {
     match arg.get_env().and_then(std::env::var_os) {
         Some(value) if value.is_empty() => arg.env(None),
         _ => arg,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_usage;
+
+    #[test]
+    fn tips_follow_a_semicolon() {
+        let rendered = "error: a 'x' found\n\n  tip: one\n  tip: two\n\nUsage: y\n";
+        assert_eq!(without_usage(rendered), "a 'x' found; tip: one; tip: two");
     }
 }
