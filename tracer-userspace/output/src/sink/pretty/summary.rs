@@ -167,7 +167,11 @@ impl CauseBlock {
         let Some((fix, _)) = top.first() else { return };
         fix_rows(out, "fix", fix, None, screen);
         if let Some(more) = more {
-            screen.row(out, "", &format!("(and {more}, with other names and numbers: see the verdicts)"));
+            // The same fix begins with the same words, before its names and numbers.
+            let begin = |fix: &Remediation| fix.text.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>();
+            let is_same = self.fixes.top(usize::MAX).0.into_iter().all(|(other, _)| begin(other) == begin(fix));
+            let how = if is_same { "with other names and numbers" } else { "also another fix" };
+            screen.row(out, "", &format!("(and {more}, {how}: see the verdicts)"));
         }
     }
 

@@ -233,3 +233,16 @@ fn ports_of_a_healthy_node_are_printed_only_with_verbose() {
     assert!(pressure(None, true).contains("ephemeral ports"));
     assert!(pressure(Some(1), false).contains("ephemeral ports"));
 }
+
+#[test]
+fn the_summary_says_whether_the_other_fixes_differ() {
+    let with = |text: &str| {
+        let mut body = verdict_body(Cause::SlowResponse);
+        body.verdict.remediation.text = text.into();
+        body
+    };
+    let rest = |other| summary(vec![with("Raise the limit of a."), with(other)]);
+    let (same, another) = (rest("Raise the limit of b."), rest("Make it faster."));
+    assert!(same.contains("(and 1 more, with other names and numbers: see the verdicts)"), "{same}");
+    assert!(another.contains("(and 1 more, also another fix: see the verdicts)"), "{another}");
+}
