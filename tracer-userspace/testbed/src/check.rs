@@ -143,11 +143,8 @@ fn compare(expected: &Expected, attempt: &Attempt, got: &VerdictBody) -> Option<
     let (verdict, comm) = (&got.verdict, got.process.as_ref().map(|it| it.comm.as_str()));
     let faults = [
         (verdict.cause != expected.cause, format!("expected {}, got {}", expected.cause.name(), noted(got))),
-        (verdict.outcome != expected.outcome, format!("outcome {:?}", verdict.outcome)),
-        (
-            verdict.confidence < lowest_confidence(expected.cause, verdict),
-            format!("confidence {:?}", verdict.confidence),
-        ),
+        (verdict.outcome != expected.outcome, format!("outcome {}", verdict.outcome)),
+        (verdict.confidence < lowest_confidence(expected.cause, verdict), format!("confidence {}", verdict.confidence)),
         (verdict.evidence.is_empty() && expected.cause != Cause::Unexplained, "no evidence".to_owned()),
         (verdict.summary.is_empty() || verdict.remediation.is_empty(), "no summary or remediation".to_owned()),
         // A connect that found no source port has none in the verdict and in the prober's outcome.
@@ -206,7 +203,7 @@ fn causes(verdicts: &[&VerdictBody]) -> String {
 
 fn noted(v: &VerdictBody) -> String {
     let seen: Vec<&str> = v.verdict.evidence.iter().map(|e| e.text.as_str()).collect();
-    format!("{} ({:?}: {}; seen: {})", v.verdict.cause.name(), v.verdict.confidence, v.verdict.summary, seen.join("; "))
+    format!("{} ({}: {}; seen: {})", v.verdict.cause.name(), v.verdict.confidence, v.verdict.summary, seen.join("; "))
 }
 
 #[cfg(test)]

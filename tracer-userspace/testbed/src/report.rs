@@ -12,7 +12,7 @@ use tracer_output::sink::{Format, SinkConfig, record, selftest};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 
-const WHY: &str = "what the hooks of this kernel do not prove here, no verdict on this node can rest on";
+const WHY: &str = "Do not trust a verdict on a cause that this kernel does not prove.";
 
 /// Prints rows, and keeps the status of each.
 pub(super) struct Report {
