@@ -74,6 +74,9 @@ pub enum Plan {
 /// An invalid value, a file that cannot be read, or a flag that has no meaning for this command.
 pub fn plan(cli: Cli) -> Result<Plan, Error> {
     inputs::refuse_as_output(&cli.command)?;
+    if let Command::Attach(live) | Command::Run { live, .. } | Command::Record { live, .. } = &cli.command {
+        live::refuse_unread_kubeconfig(&live.sources, &cli.typed)?;
+    }
     let planned = |live| Plan::Live(Box::new(live));
     match cli.command {
         Command::Doctor(args) => doctor::plan(args).map(|doctor| Plan::Doctor(Box::new(doctor))),
@@ -188,12 +191,8 @@ fn rotation(flags: &RotationFlags, to_file: bool) -> Result<Option<Rotation>, Er
 /// The cause with this name, in upper or lower case, with `-` or `_`.
 fn known_cause(name: &str, place: &str) -> Result<Cause, Error> {
     Cause::from_name(&name.to_lowercase().replace('-', "_")).ok_or_else(|| {
-        let all = || Cause::ALL.iter().map(|cause| cause.name()).collect::<Vec<_>>().join(", ");
-        let near = explain::nearest(name).map(|near| format!("did you mean `{near}`? (`tracer explain` lists all)"));
-        Error::Usage(format!(
-            "{place} `{name}`: no such cause; {}",
-            near.unwrap_or_else(|| format!("known: {}", all()))
-        ))
+        let near = explain::nearest(name).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        Error::Usage(format!("{place} `{name}`: no such cause{near} (`tracer explain` lists all)"))
     })
 }
 
@@ -271,7 +270,7 @@ fn btf(flag: BtfFlag) -> Result<Option<PathBuf>, Error> {
     match File::open(&path).and_then(|mut file| file.read_exact(&mut magic)) {
         Ok(()) if magic == MAGIC => Ok(Some(path)),
         Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(Error::file("--btf", path, error)),
-        _ => Err(Error::file("--btf", path, std::io::Error::other("not BTF of this machine's byte order"))),
+        _ => Err(Error::file("--btf", path, std::io::Error::other("not a BTF file of this machine"))),
     }
 }
 

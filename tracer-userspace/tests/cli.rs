@@ -13,7 +13,7 @@ use common::{Scratch, ran, recorded_file, recording, refuses, reports_one_line, 
 #[test]
 fn wrong_usage_is_one_line() {
     refuses(&["atach"], &["atach", "attach", "(see `tracer --help`)"]);
-    refuses(&["attach", "--outptu", "x"], &["--outptu", "--output"]);
+    refuses(&["attach", "--outptu", "x"], &["--outptu' found; tip: a similar", "--output"]);
     refuses(&["replay"], &["<FILE>", "tracer replay --help"]);
     refuses(&["attach", "-o", "xml"], &["xml", "pretty", "json"]);
     refuses(&["attach", "--duration", "30"], &["--duration", "30s"]);
@@ -21,6 +21,7 @@ fn wrong_usage_is_one_line() {
     refuses(&["attach", "--prober", "a-name-beyond-the-kernel"], &["--prober", "15", "write `a-name-beyond-t`"]);
     refuses(&["replay", "x", "--pods", "y"], &["--pods", "replay"]);
     refuses(&["explain", "nodeport_colision"], &["nodeport_ephemeral_collision"]);
+    refuses(&["explain", "nosuch"], &["`nosuch`: no such cause (`tracer explain` lists all)"]);
     refuses(&["record", "-"], &["record FILE"]);
     refuses(&["hooks"], &["hooks", "(see `tracer --help`)"]);
     refuses(&["attach", "--duration", "0"], &["--duration"]);
@@ -29,6 +30,10 @@ fn wrong_usage_is_one_line() {
         &["conection_refused", "did you mean `connection_refused`?"],
     );
     refuses(&["selftest", "--pods", "x"], &["--pods", "selftest"]);
+    refuses(&["attach", "--no-api", "--kubeconfig", "/proc/self/exe"], &["--no-api and --kubeconfig exclude"]);
+    for command in ["show", "report", "attach"] {
+        refuses(&[command, "--output-file", "-"], &["--output-file", "stdout"]);
+    }
     refuses(&["run", "--metrics-listen", "localhost:http"], &["--metrics-listen", "localhost:9464"]);
 }
 
@@ -60,6 +65,7 @@ fn a_filter_without_matches_is_reported() {
     reports_one_line(&nothing, 0, &["no pod matches `-n nosuch`"]);
     let pretty = shown(&["-n", "nosuch", "-o", "pretty"]);
     assert!(text(&pretty.stdout).ends_with("no pod matches `-n nosuch`\n"), "{pretty:?}");
+    reports_one_line(&shown(&["-c", "nosuch", "-o", "json"]), 0, &["no container matches `-c nosuch`"]);
     reports_one_line(&shown(&["-p", "svc/cart"]), 2, &["--pod `svc/cart`", "deploy/NAME"]);
     let typed = tracer().args(["replay", &good, "-n", "nosuch"]).env("TRACER_ALL_NAMESPACES", "1").output().unwrap();
     reports_one_line(&typed, 0, &["no pod matches `-n nosuch`"]);
@@ -79,6 +85,18 @@ fn the_name_kubectl_tracer_makes_it_a_plugin() {
     reports_one_line(&wrong, 2, &["svc/cart", "deploy/NAME"]);
     refuses(&["kubectl", "why", "svc/cart"], &["svc/cart", "kubectl tracer why --help"]);
     refuses(&["kubectl", "why", "cart", "--kubeconfig", "/none"], &["--kubeconfig /none"]);
+    let list = ran(&["kubectl", "explain"]);
+    assert_eq!((list.status.code(), &list.stdout), (Some(0), &ran(&["explain"]).stdout));
+}
+
+#[test]
+fn an_error_about_a_kubeconfig_names_the_file() {
+    let dir = Scratch::new();
+    let (bad, good) = (dir.file("bad", "a: [\n"), dir.file("good", "{apiVersion: v1, kind: Config, contexts: []}\n"));
+    let top = |args: &[&str]| tracer().args(["kubectl", "top"]).args(args).env("KUBECONFIG", &bad).output().unwrap();
+    reports_one_line(&top(&[]), 2, &[&format!("KUBECONFIG {bad}: ")]);
+    let context = format!("--context `nosuch`: not in --kubeconfig {good}");
+    reports_one_line(&top(&["--kubeconfig", &good, "--context", "nosuch"]), 2, &[&context]);
 }
 
 #[test]
@@ -90,7 +108,7 @@ fn a_wrong_value_of_a_variable_is_wrong_usage() {
         ("TRACER_PODS", "/none/pods", &["TRACER_PODS /none/pods: No such file"]),
         ("TRACER_OUTPUT_FILE", "/none/out", &["TRACER_OUTPUT_FILE /none/out: No such file"]),
         ("TRACER_UNTIL_FAILURE", "maybe", &["TRACER_UNTIL_FAILURE"]),
-        ("TRACER_ATTEMPTS", "2", &["TRACER_ATTEMPTS"]),
+        ("TRACER_ATTEMPTS", "2", &["TRACER_ATTEMPTS", "write true or false"]),
     ] {
         reports_one_line(&tracer().arg("attach").env(variable, value).output().unwrap(), 2, words);
     }
@@ -214,4 +232,6 @@ fn a_log_filter_does_not_touch_stdout() {
     let (_dir, good) = recorded_file();
     let output = tracer().args(["replay", &good]).env("TRACER_LOG", "trace").output().unwrap();
     assert_eq!(output.stdout, ran(&["replay", &good]).stdout);
+    let wrong = tracer().args(["replay", &good]).env("TRACER_LOG", "foo").output().unwrap();
+    reports_one_line(&wrong, 0, &["tracer: warning: TRACER_LOG=foo: `foo` is no level"]);
 }

@@ -109,7 +109,7 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
         (&["--check", "contrack"][..], "did you mean `conntrack`?"),
         (&["--root", "/no/such/folder"], "--root /no/such/folder: No such file or directory"),
         (&["--root", "/dev"], "--root /dev: has no files of a node: neither `proc/sys` nor `etc` is in it"),
-        (&["--btf", "/proc/self/exe"], "--btf /proc/self/exe: not BTF of this machine's byte order"),
+        (&["--btf", "/proc/self/exe"], "--btf /proc/self/exe: not a BTF file of this machine"),
         (&["--prober", "/usr/bin/kubelet"], "--prober `/usr/bin/kubelet`: a path, not the name of a process"),
         (&["--duration", "5s"], "--duration has no meaning for `tracer doctor`"),
         (&["--pods", "/no/such/file"], "--pods /no/such/file"),

@@ -50,7 +50,8 @@ fn another_file_than_a_recording_is_refused() {
     };
     refuse("", &[":1: empty"]);
     refuse("hello\n", &[":1: not a recording"]);
-    refuse("{\"schema\":\"tracer/1\",\"type\":\"start\"}\n", &[":1: these are records", "tracer record"]);
+    refuse("{\"schema\":\"tracer/1\",\"type\":\"start\"}\n", &[":1: these are records: `tracer show FILE`"]);
+    refuse("1T stdout F {\"schema\":\"tracer/1\",\"type\":\"start\"}\n", &[":1: these are records"]);
     refuse(
         &recording().replace("\"version\":1", "\"version\":2"),
         &[":1: a recording of version 2", "reads version 1"],
@@ -88,9 +89,9 @@ fn a_cut_recording_is_replayed_as_far_as_it_goes() {
     let dir = Scratch::new();
     let whole = recording();
     let cuts = [
-        (whole.len() - END.len() - 1, ":4: cut in the middle after 2"),
+        (whole.len() - END.len() - 1, ":4: cut in the middle after 2 observations"),
         (whole.len() - 30, ":4: cut"),
-        (whole.len() - END.len() - 10, ":3: cut in the middle after 1"),
+        (whole.len() - END.len() - 10, ":3: cut in the middle after 1 observation"),
     ];
     for (length, words) in cuts {
         let output = ran(&["replay", &dir.file("cut", &whole[..length])]);

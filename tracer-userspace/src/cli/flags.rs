@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Args, ColorChoice};
 
 use tracer_bpf::ebpf::ProberHooksWhen;
@@ -93,7 +93,7 @@ pub struct QuietFlag {
 #[command(next_help_heading = "Output")]
 pub struct FileFlag {
     /// Append the records to this file (mode 0600) instead of stdout; SIGHUP reopens it
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = output_file())]
     pub output_file: Option<PathBuf>,
 }
 
@@ -229,6 +229,17 @@ pub struct NodeFlag {
     /// Give this node this name [default: its host name]
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
+}
+
+/// Where FILE may be `-` for stdin, this would make a file of that name.
+fn output_file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        if path.as_os_str() == "-" {
+            Err("for stdout, leave the flag out; a file of this name is ./-")
+        } else {
+            Ok(path)
+        }
+    })
 }
 
 /// A name of a list that may have spaces around its commas.

@@ -32,7 +32,8 @@ Examples:
   tracer attach -n shop -p deploy/cart --pods pods.json
   tracer attach --until-failure --cause loopback_down";
 
-pub(super) const RUN: &str = "Prints JSON to stdout, or to --output-file. SIGHUP reopens that file after a rotation.
+pub(super) const RUN: &str =
+    "Prints to stdout (JSON, but pretty on a terminal), or to --output-file. SIGHUP reopens that file after a rotation.
 Opens no port unless --metrics-listen is given. `tracer health` asks over a unix socket.
 
 Examples:
@@ -61,7 +62,7 @@ Examples:
   zcat incident.ndjson.gz | tracer replay -
   tracer replay incident.ndjson -o json --compare expected.ndjson";
 
-pub(super) const SHOW: &str = "FILE holds records (NDJSON) of attach, run or replay, or the log of tracer's pod. Other lines are counted on stderr. Exit code 2: a file has no record or records of another schema version, or cannot be read to its end.
+pub(super) const SHOW: &str = "FILE holds records (NDJSON) of attach, run or replay, or the log of tracer's pod. tracer's own messages in it are skipped, other lines are counted on stderr. Exit code 2: a file has no record or records of another schema version, or cannot be read to its end.
 
 Examples:
   tracer show tracer.ndjson

@@ -101,6 +101,14 @@ fn namespaces(asked: Vec<Namespace>) -> Vec<Namespace> {
     })
 }
 
+/// Refuses a kubeconfig on the command line that nothing would read.
+pub(super) fn refuse_unread_kubeconfig(flags: &SourceFlags, typed: &[String]) -> Result<(), Error> {
+    if flags.no_api && typed.iter().any(|id| id == "kubeconfig") {
+        return Err(Error::Usage("--no-api and --kubeconfig exclude each other".into()));
+    }
+    Ok(())
+}
+
 /// Refuses `--api-events` without a kubeconfig. Its variable is accepted: `attach` may run in the environment of a daemon.
 pub(super) fn refuse_api_flags_without_kubeconfig(
     command: &str,

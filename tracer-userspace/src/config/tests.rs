@@ -87,7 +87,8 @@ fn the_api_is_used_with_a_kubeconfig_for_what_files_do_not_have() {
     let used = cluster(&["attach", "--kubeconfig", &file, "--node-name", "n1"]).unwrap();
     assert_eq!(used.access, Access::Kubeconfig(file.clone().into()));
     assert!(used.pods && used.endpoints && used.node_name == "n1");
-    assert!(cluster(&["run", "--kubeconfig", &file, "--no-api"]).is_none());
+    let error = live(&["run", "--kubeconfig", &file, "--no-api"]).unwrap_err();
+    assert_eq!(error, "--no-api and --kubeconfig exclude each other");
     let used = cluster(&["run", "--kubeconfig", &file, "--pods", &file]).unwrap();
     assert!(!used.pods && used.endpoints);
     assert!(cluster(&["run", "--kubeconfig", &file, "--pods", &file, "--services", &file]).is_none());
@@ -104,7 +105,7 @@ fn a_daemon_without_the_api_warns_and_runs() {
     let file = std::env::current_exe().unwrap().display().to_string();
     let nowhere = "--api-events does nothing here: no pod's service account, and no --kubeconfig PATH";
     assert_eq!(unavailable_source(&["run", "--api-events=*"]).as_deref(), Some(nowhere));
-    let switched_off = ["run", "--kubeconfig", &file, "--no-api", "--api-events=shop"];
+    let switched_off = ["run", "--no-api", "--api-events=shop"];
     assert_eq!(unavailable_source(&switched_off).as_deref(), Some("--api-events does nothing beside --no-api"));
     assert_eq!(unavailable_source(&["run"]), None);
     assert_eq!(unavailable_source(&["run", "--api-events=*", "--kubeconfig", &file]), None);
@@ -172,6 +173,6 @@ fn writing_to_the_api_needs_access_to_it() {
     let output = written(&["--kubeconfig", &file, "--pods", &file, "--api-condition"]).unwrap().unwrap();
     assert!(output.condition && !output.explain && output.node_name == "n1");
     assert!(written(&["--api-explain"]).unwrap_err().starts_with("--api-explain needs the cluster API"));
-    assert!(written(&["--api-explain", "--kubeconfig", &file, "--no-api"]).is_err());
+    assert!(written(&["--api-explain", "--no-api"]).is_err());
     assert!(planned(&["attach", "--api-explain"]).is_err());
 }

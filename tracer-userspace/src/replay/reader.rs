@@ -8,11 +8,15 @@ use serde_json::Value;
 
 use crate::record_file::{End, FORMAT, Header, VERSION};
 use tracer_model::event::{Observation, ObservationKind};
+use tracer_model::plural::counted;
 use tracer_model::record::SCHEMA;
 use tracer_terminal::error::{Error, json_problem};
 
 /// The longest line that is read. The longest observation is a list of pods.
 const LINE_MAX: u64 = 256 << 20;
+
+/// How a record begins, also behind the prefix of a container runtime.
+const RECORD: &[u8] = br#"{"schema":"tracer/"#;
 
 /// The content of a line.
 pub(super) enum Item {
@@ -119,7 +123,7 @@ impl Reader {
     }
 
     fn cut(&self) -> Error {
-        self.error(format!("cut in the middle after {} observations", self.observations))
+        self.error(format!("cut in the middle after {}", counted(self.observations, "observation")))
     }
 
     /// Reads one line, which is empty at the end of the input. Returns `false` if its newline is missing.
@@ -144,8 +148,10 @@ impl Reader {
             return Err(self.error(format!("compressed: `zcat {} | tracer replay -`", self.name)));
         }
         let value: Value = serde_json::from_slice(&self.bytes).unwrap_or_default();
-        if value["schema"] == SCHEMA {
-            return Err(self.error("these are records that a run printed; a recording is made by `tracer record FILE`"));
+        if value["schema"] == SCHEMA || self.bytes.windows(RECORD.len()).any(|window| window == RECORD) {
+            return Err(
+                self.error("these are records: `tracer show FILE`; a recording is made by `tracer record FILE`")
+            );
         }
         if value["format"] != FORMAT {
             return Err(self.error("not a recording of `tracer record`: its first line is no header"));

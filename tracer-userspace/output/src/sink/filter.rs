@@ -170,7 +170,8 @@ impl FilterHits {
         }
     }
 
-    /// `0 of 62 failures shown: no pod matches` with the flags. Absent without a filter, or if it hides no failure.
+    /// `0 of 62 failures shown: no pod matches` (or `no container`) with the flags. Absent without a filter, or if it hides
+    /// no failure.
     pub fn shown(&self, shown: u64, failures: u64) -> Option<String> {
         let filter = &self.filter;
         if !filter.is_set() {
@@ -178,7 +179,8 @@ impl FilterHits {
         }
         let (pods, causes) = (filter.pod_flags(), filter.cause_flags());
         let hint = self.hint.as_deref().unwrap_or_default();
-        let unmatched = (filter.needs_pods() && !self.pod).then(|| format!("no pod matches `{pods}`{hint}"));
+        let what = if filter.container.is_some() { "container" } else { "pod" };
+        let unmatched = (filter.needs_pods() && !self.pod).then(|| format!("no {what} matches `{pods}`{hint}"));
         let reason = match (shown, unmatched) {
             (0, unmatched) if failures == 0 => return unmatched,
             (0, Some(unmatched)) => format!(": {unmatched}"),
@@ -272,6 +274,7 @@ mod tests {
         let cause = |cause| Filter { causes: vec![cause], ..Filter::default() };
         for (filter, shown, reason) in [
             (Filter { namespace: Some("nosuch".into()), ..Filter::default() }, 0, "no pod matches `-n nosuch`"),
+            (Filter { container: Some("wbe".into()), ..Filter::default() }, 0, "no container matches `-c wbe`"),
             (of_pod("car"), 0, "no pod matches `-n shop -p car`; did you mean `-p 'car*'`?"),
             (cause(Cause::LoopbackDown), 0, "none has `--cause loopback_down`"),
             (cause(Cause::ConnectionRefused), 3, "those that match `--cause connection_refused`"),
