@@ -8,7 +8,7 @@ use super::blocked::{Blame, Blocked};
 use super::case::{
     ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, is_at_other_link, is_sent_elsewhere, may_decide, outbound,
 };
-use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
+use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state, plain};
 use super::finding::Finding;
 use super::flooded::may_be_at_other_link;
 use super::owner::{FIREWALLD, PANIC, own_fix};
@@ -240,6 +240,35 @@ pub(super) fn runs_ipvs(case: &Case<'_>) -> bool {
     case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
 }
 
+/// IPVS may have dropped the packet: it does so at its hooks for requests (`ip_vs_ops4`), and that looks like a rule. The
+/// packet goes to a virtual service, or may do so: of those with backends, only the ones on an address of the node are
+/// read.
+pub(super) fn may_be_by_ipvs(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let (tables, to) = (&case.node.node_ports, drop.flow.dst);
+    let is_loaded = || runs_ipvs(case) || case.node.has_ipvs();
+    let may_be_service = || match outbound(case, drop) {
+        true => !case.node.has_pod(to.ip()),
+        false => tables.of(ProxyMode::Ipvs).is_none() || tables.of_ipvs_at(to).is_some(),
+    };
+    let by_hooks = matches!(drop.location.as_deref().map(plain), None | Some("nf_hook_slow"));
+    let on_node = drop.netns.is_none() || drop.netns == case.node.netns();
+    by_hooks && on_node && takes_requests_of_ipvs(drop) && is_loaded() && may_be_service()
+}
+
+/// The drop was at a hook at which IPVS takes requests, or the stack does not show the hook.
+pub(super) fn takes_requests_of_ipvs(drop: &PacketDrop) -> bool {
+    matches!(netfilter_hook(drop), None | Some("INPUT" | "OUTPUT"))
+}
+
+/// Follows a sentence, if IPVS may have dropped the packet (`ip_vs_in_hook`, net/netfilter/ipvs/ip_vs_core.c).
+pub(super) const BY_IPVS: &str = "; or IPVS did: for a connection to a backend that is gone (expire_nodest_conn is 0), for an old conntrack entry, or by its defence (drop_packet)";
+pub(super) const ASK_IPVS: &str = "See whether IPVS has an entry of this source port for a backend that is gone (ipvsadm -Lnc): if so, set net.ipv4.vs.expire_nodest_conn to 1. If net.ipv4.vs.drop_packet is not 0, set it to 0";
+pub(super) const SHOW_BY_IPVS: [&str; 3] = [
+    "ipvsadm -Ln --stats",
+    "ipvsadm -Lnc",
+    "sysctl net.ipv4.vs.expire_nodest_conn net.ipv4.vs.conn_reuse_mode net.ipv4.vs.drop_packet",
+];
+
 /// Connection tracking has seen the packet where it was dropped. It begins in PREROUTING and OUTPUT: rules of other
 /// hooks, or of lower priority there, come before it or do without it.
 fn sees_connections(drop: &PacketDrop, rules: &[&FirewallRule]) -> bool {
@@ -292,7 +321,7 @@ impl Blocked<'_> {
     /// The subject of the sentence: a rule, unless rules were read and none of them can have done it.
     pub(super) fn subject(&self, case: &Case<'_>) -> &'static str {
         let none_fits = self.blame.as_ref().is_some_and(|blame| blame.rules.is_empty());
-        if none_fits || self.may_be_ipvs(case) { "netfilter" } else { "a netfilter rule" }
+        if none_fits || self.may_be_ipvs(case) || self.may_be_by_ipvs(case) { "netfilter" } else { "a netfilter rule" }
     }
 
     /// No rules were read, and IPVS, which drops as netfilter does, may have done it: the hook that shows it is
@@ -300,6 +329,13 @@ impl Blocked<'_> {
     fn may_be_ipvs(&self, case: &Case<'_>) -> bool {
         let on_node = self.netns.is_none() || self.netns == case.node.netns();
         on_node && self.blame.is_none() && runs_ipvs(case) && case.lacks(&[Hook::IpvsLeave])
+    }
+
+    /// Not all rules were read, none of those that were fits, and IPVS may have done it.
+    pub(super) fn may_be_by_ipvs(&self, case: &Case<'_>) -> bool {
+        let unknown = self.blame.as_ref().is_none_or(|blame| blame.rules.is_empty() && !blame.complete);
+        let silent = unknown && self.answer.is_none();
+        silent && self.drop.is_some_and(|(_, drop)| may_be_by_ipvs(case, drop))
     }
 
     /// No rule dropped the packet, but the route that the kernel looks up again at OUTPUT may have refused it: a rule of
@@ -399,7 +435,12 @@ impl Blocked<'_> {
     /// The fix for a rule, or for anything else that drops there.
     pub(super) fn fix(&self, case: &Case<'_>, by_rule: impl FnOnce() -> Remediation) -> Remediation {
         if !self.is_by_no_rule() {
-            return self.own_fix(case).or_else(|| self.by_owner(case)).unwrap_or_else(by_rule);
+            let fix = self.own_fix(case).or_else(|| self.by_owner(case)).unwrap_or_else(by_rule);
+            if !self.may_be_by_ipvs(case) {
+                return fix;
+            }
+            let show = SHOW_BY_IPVS.map(|command| run_in(case, self.netns, command));
+            return fix.reword(|text| format!("{ASK_IPVS}. If it is neither: {text}")).run(show);
         }
         let counters =
             ["conntrack -S", "ipvsadm -Ln --stats", "bpftool link list", "nft list ruleset", "iptables-save -c"];
@@ -412,11 +453,12 @@ impl Blocked<'_> {
     }
 
     /// Another part of netfilter may have dropped the packet: rules fit but are not sure to drop it, or none were read.
-    fn may_be_by_no_rule(&self) -> bool {
-        match &self.blame {
-            Some(blame) => !blame.rules.is_empty() && (!blame.by_rule || (blame.nameless && self.answer.is_none())),
-            None => self.drop.is_some_and(|(_, drop)| may_be_by_tracking(drop)),
-        }
+    fn may_be_by_no_rule(&self, case: &Case<'_>) -> bool {
+        self.may_be_by_ipvs(case)
+            || match &self.blame {
+                Some(blame) => !blame.rules.is_empty() && (!blame.by_rule || (blame.nameless && self.answer.is_none())),
+                None => self.drop.is_some_and(|(_, drop)| may_be_by_tracking(drop)),
+            }
     }
 
     /// A bridge may have flooded the packet, and the rule may have dropped the copy for another pod.
@@ -435,7 +477,7 @@ impl Blocked<'_> {
         remediation: Remediation,
     ) -> Finding {
         let no_rule = self.is_by_no_rule() || self.may_be_ipvs(case);
-        let unsure = self.may_be_by_no_rule() || self.may_be_flooded(case);
+        let unsure = self.may_be_by_no_rule(case) || self.may_be_flooded(case);
         let found = self.finding(case, cause, summary, remediation);
         if !no_rule {
             let most = if unsure { Confidence::Likely } else { Confidence::Proven };

@@ -63,6 +63,8 @@ pub struct Node {
     pub pod_connects: PodConnects,
     /// Events that were lost.
     pub losses: Losses,
+    /// The module of IPVS was loaded after the start, and its hooks were attached.
+    has_ipvs_since: bool,
     /// Bulk removals of rules and routes.
     pub flushes: Flushes,
     /// NodePorts of every table.
@@ -140,6 +142,7 @@ impl Node {
                 if let Some(start) = &mut self.start {
                     start.missing_hooks.retain(|missing| !attached.hooks.contains(&missing.hook));
                 }
+                self.has_ipvs_since |= attached.hooks.iter().any(|hook| hook == Hook::IpvsLeave.name());
             }
             ObservationKind::PortHolders(reading) => {
                 self.port_holders.insert((reading.netns, reading.port), (time, (**reading).clone()))
@@ -346,6 +349,12 @@ impl Node {
     #[must_use]
     pub fn programs(&self, netns: Netns, ifindex: u32) -> Option<(u64, &[DeviceProgram])> {
         self.programs.get(&(netns, ifindex)).map(|(time, reading)| (*time, reading.programs.as_slice()))
+    }
+
+    /// The module of IPVS is loaded, as far as its hooks show.
+    pub fn has_ipvs(&self) -> bool {
+        let at_start = self.start.iter().flat_map(|start| &start.hooks).any(|it| it.hook == Hook::IpvsLeave.name());
+        at_start || self.has_ipvs_since
     }
 
     /// Which of these hooks are missing.

@@ -1,6 +1,6 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
-use super::super::netfilter::dropped;
+use super::super::netfilter::{BY_IPVS, dropped};
 use super::super::queue;
 use super::*;
 
@@ -17,7 +17,8 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let hook = blocked.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
     let untracked = blocked.untracked(case);
     let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
-    let summary = format!("{}{}{}{how}", blocked.subject(case), blocked.action(case), blocked.words());
+    let or_ipvs = if blocked.may_be_by_ipvs(case) { BY_IPVS } else { "" };
+    let summary = format!("{}{}{}{how}{or_ipvs}", blocked.subject(case), blocked.action(case), blocked.words());
     let fix = || {
         let (what, look) = (blocked.to_allow(case), blocked.show_rules(case));
         match untracked.clone() {
@@ -141,6 +142,47 @@ mod tests {
         };
         assert_eq!(decided(Tracked::No), ("firewall_drop", Confidence::Likely));
         assert_eq!(decided(Tracked::Yes), ("firewall_drop", Confidence::Proven));
+    }
+
+    /// Seen on 6.12: the backend of an earlier connection from the same port was gone. No rules were read.
+    #[test]
+    fn a_drop_on_the_way_to_a_service_may_be_by_ipvs() {
+        let verdict = |dst: &str, flags: TcpFlags, hooks: &[Hook], table: Option<u16>, rules: bool| {
+            let mut stream = Stream::to(dst);
+            let attached = hooks.iter().map(|hook| hook.name().to_owned()).collect();
+            stream.push(ObservationKind::HooksAttached(HooksAttached { hooks: attached }));
+            table.into_iter().for_each(|port| _ = stream.node_port(ProxyMode::Ipvs, port, &["10.88.0.9:80"]));
+            stream.push(ObservationKind::Pods(Pods {
+                pods: vec![Pod { addrs: vec![address("10.88.0.2")], netns: Some(POD), ..Pod::default() }],
+            }));
+            stream.connect().filtered_at(flags, NODE, "ip_local_deliver");
+            (stream.last_drop().location, stream.last_drop().tracked) =
+                (Some("nf_hook_slow".into()), Some(Tracked::Yes));
+            if rules {
+                stream.push(firewall(NODE, vec![rule("INPUT", RuleVerdict::Drop)]));
+            }
+            stream.gives_up().verdict()
+        };
+        let (service, pod, loaded) = ("10.96.0.9:80", "10.88.0.2:8080", &[Hook::IpvsLeave][..]);
+        for (flags, dst, hooks, table) in
+            [(SYN, service, loaded, None), (SYN, service, &[], Some(30_001)), (SYN_ACK, pod, loaded, None)]
+        {
+            let verdict = verdict(dst, flags, hooks, table, false);
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("firewall_drop", Confidence::Likely), "{flags:?}");
+            assert_starts(&verdict.summary, "netfilter at INPUT on the node drops");
+            assert_has(&verdict.summary, &["or IPVS did: for a connection to a backend that is gone"]);
+            assert_has(&verdict.remediation, &["If it is neither: Allow ", "ipvsadm -Ln --stats", "ipvsadm -Lnc"]);
+        }
+        for (flags, dst, hooks, table, rules) in [
+            (SYN, service, &[][..], None, false),
+            (SYN, pod, loaded, None, false),
+            (SYN_ACK, pod, loaded, Some(30_001), false),
+            (SYN, service, loaded, None, true),
+        ] {
+            let verdict = verdict(dst, flags, hooks, table, rules);
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("firewall_drop", Confidence::Proven), "{flags:?}");
+            assert_lacks(&verdict.summary, &["IPVS"]);
+        }
     }
 
     /// Connection tracking translates before the rules of INPUT and FORWARD.

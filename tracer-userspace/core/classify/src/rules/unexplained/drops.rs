@@ -56,6 +56,13 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         if is_sent_elsewhere(case, drop) {
             return translated(drop);
         }
+        if netfilter::may_be_by_ipvs(case, drop) {
+            let rules = ["ip rule", "nft list ruleset", "iptables-save -t mangle"];
+            return Explanation::of(" at OUTPUT, but no rule that was read there fits; IPVS may have dropped it: for a connection to a backend that is gone (expire_nodest_conn is 0), for an old conntrack entry, or by its defence (drop_packet); or a rule sets a mark, and the route of that mark refuses the packet (ip rule)").fix(
+                netfilter::ASK_IPVS,
+                netfilter::SHOW_BY_IPVS.into_iter().chain(rules).map(str::to_owned),
+            );
+        }
         let show = ["ip rule", "ip route show table all", "nft list ruleset", "iptables-save -t mangle"];
         return Explanation::of(" at OUTPUT, but no rule that was read there fits; if a rule sets a mark, the kernel looks up the route again, and that route may refuse the packet (ip rule); a program or module at that hook may also drop it").fix(
             "Find a rule that sets a mark for this packet (meta mark set, MARK), and the routing table that `ip rule` gives packets with that mark",
@@ -410,6 +417,24 @@ fn may_be_rerouted(case: &Case<'_>, drop: &PacketDrop) -> bool {
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+
+    /// Seen on 6.12 with net.ipv4.vs.drop_packet=3. The rules had been read.
+    #[test]
+    fn a_syn_to_a_service_that_no_rule_dropped_may_be_dropped_by_ipvs() {
+        let verdict = |loaded: bool| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            let hooks = if loaded { vec![Hook::IpvsLeave.name().to_owned()] } else { Vec::new() };
+            stream.push(ObservationKind::HooksAttached(HooksAttached { hooks })).connect();
+            stream.filtered_at(SYN, NODE, "__ip_local_out").last_drop().location = Some("nf_hook_slow".into());
+            stream.push(firewall(NODE, vec![])).gives_up().last_verdict()
+        };
+        let (ipvs, other) = (verdict(true), verdict(false));
+        assert_eq!([ipvs.cause.name(), other.cause.name()], ["unexplained"; 2]);
+        assert_has(&ipvs.summary, &["IPVS may have dropped it", "by its defence (drop_packet)"]);
+        assert_has(&ipvs.remediation, &["ipvsadm -Ln --stats", "ipvsadm -Lnc", "net.ipv4.vs.drop_packet"]);
+        assert_lacks(&other.summary, &["IPVS"]);
+        assert_starts(&other.remediation, "Find a rule that sets a mark");
+    }
 
     /// Security groups for pods on AWS: amazon-vpc-cni-k8s#1212.
     #[test]
