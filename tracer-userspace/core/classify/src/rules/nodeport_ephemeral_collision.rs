@@ -9,10 +9,10 @@ mod reservation;
 use self::overlap::describe_overlap;
 use self::reservation::{remediation, reserve_port};
 use super::super::blocked::Blame;
-use super::super::netfilter::blocked;
+use super::super::netfilter::{blocked, takes_requests_of_ipvs};
 use super::service_no_endpoints::service_of;
 use super::*;
-use tracer_model::event::{IpvsOp, NodePort, PacketDrop, TcpState, Via};
+use tracer_model::event::{Ipvs, IpvsOp, NodePort, PacketDrop, ProxyMode, TcpState, Via};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -34,11 +34,34 @@ fn taken(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
     let back = case.attempt.flow.reversed();
     let (time, ipvs) =
         case.attempt.ipvs().find(|(_, i)| i.flags.is_syn_ack() && i.flow == back && i.via != Via::Destination)?;
-    let fate = match port.filter(|it| ipvs.op == IpvsOp::NoBackend && !it.backends.is_empty()) {
-        Some(_) => format!("{TOOK} sent it to no backend (none takes new connections)"),
-        None => sent_to(port),
+    if port.is_none() && case.node.node_ports.of(ProxyMode::Ipvs).is_some() {
+        return Some(by_other_service(case, time, ipvs));
+    }
+    let is_empty = port.is_some_and(|it| it.backends.is_empty());
+    let fate = match ipvs.op {
+        IpvsOp::NoBackend if !is_empty => format!("{TOOK} sent it to no backend (none takes new connections)"),
+        _ => sent_to(port),
     };
     Some(finding(case, port, &fate, vec![of_ipvs(time, ipvs)]))
+}
+
+/// IPVS took the SYN-ACK, and its table as it was read has no service at the attempt's source. Services by firewall mark
+/// have no address in it (`ip_vs_service_find`).
+fn by_other_service(case: &Case<'_>, time: u64, ipvs: &Ipvs) -> Finding {
+    let (src, dst) = (case.attempt.flow.src, case.attempt.flow.dst);
+    let summary = format!(
+        "IPVS took the SYN-ACK of this attempt to {dst} for a service of its own; its table, as it was read before, has none at {src}: one by firewall mark took it (FWM), or a NodePort {} that is newer; {} retransmits its SYN",
+        src.port(),
+        client_name(case.attempt)
+    );
+    let text = format!(
+        "If `ipvsadm -Ln` lists a service at {src}, reserve that port (net.ipv4.ip_local_reserved_ports). Else it is one by firewall mark (FWM): find the rule that sets the mark, and let it leave out answers (--ctdir ORIGINAL, ct direction original)"
+    );
+    let show = ["ipvsadm -Ln", "iptables-save -t mangle", "nft list ruleset"];
+    let fix = Remediation::from(text).run(show.map(|command| run_in(case, case.attempt.netns, command)));
+    Finding::failure(Cause::NodeportEphemeralCollision, vec![of_ipvs(time, ipvs)], summary, fix)
+        .rests_on_lost_packet()
+        .with_confidence(Confidence::Possible)
 }
 
 /// IPVS took an answer with this attempt's own tuple, and freed it. It is no SYN-ACK, see [`half_open`].
@@ -145,7 +168,7 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
         .attempt
         .drops()
         .find(|(_, d)| d.flags.is_syn_ack() && d.flow == back && d.netns == case.attempt.netns && is_netfilter(d))?;
-    if !without_hook && !may_be_at_ipvs(drop) {
+    if !without_hook && !takes_requests_of_ipvs(drop) {
         return None;
     }
     let fate = if port.backends.is_empty() { sent_to(Some(port)) } else { GONE.to_owned() };
@@ -159,11 +182,6 @@ fn dropped(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
 /// conntrack entry of its own (`ip_vs_conn_uses_old_conntrack`).
 const GONE: &str =
     "took the SYN-ACK for its traffic and dropped it, as it does for an earlier connection to a backend that is gone";
-
-/// The drop was at a hook at which IPVS takes requests (`ip_vs_ops4`), or the stack does not show the hook.
-fn may_be_at_ipvs(drop: &PacketDrop) -> bool {
-    matches!(netfilter_hook(drop), None | Some("INPUT" | "OUTPUT"))
-}
 
 /// Only the table of IPVS shows the collision: the handshake had no answer, and hooks of IPVS are missing.
 fn unanswered(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
@@ -316,6 +334,27 @@ mod tests {
         };
         assert_eq!(reported(vec![rule("INPUT", RuleVerdict::Drop)]), "firewall_drop");
         assert_eq!(reported(vec![]), "nodeport_ephemeral_collision");
+    }
+
+    /// Seen on 6.12: a service by firewall mark (`ipvsadm -A -f`) took the SYN-ACK. The table had been read.
+    #[test]
+    fn a_service_by_firewall_mark_makes_no_node_port() {
+        let verdict = |listed: Option<u16>, op| {
+            let mut stream = Stream::new();
+            listed.into_iter().for_each(|port| _ = stream.node_port(ProxyMode::Ipvs, port, &["10.88.0.9:80"]));
+            stream.connect().ipvs(SYN_ACK, op).verdict()
+        };
+        let other = verdict(Some(30_001), IpvsOp::Translate);
+        assert_eq!((other.cause.name(), other.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
+        assert_has(&other.summary, &["has none at 10.88.0.1:40000: one by firewall mark took it (FWM)"]);
+        assert_lacks(&other.summary, &["40000 of this attempt", "live NodePort"]);
+        assert_has(&other.remediation, &["ipvsadm -Ln"]);
+        assert_lacks(&other.remediation, &["are in use", "is in use", "sysctl -w"]);
+        for listed in [None, Some(40_000)] {
+            assert_eq!(verdict(listed, IpvsOp::Translate).confidence, Confidence::Proven);
+            let left = verdict(listed, IpvsOp::NoBackend).summary;
+            assert_has(&left, &["sent it to no backend (none takes new connections)"]);
+        }
     }
 
     /// A Service lost its backends after an earlier collision of the same ports: `ip_vs_in_hook` drops by itself,
