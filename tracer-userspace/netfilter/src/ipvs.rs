@@ -46,7 +46,7 @@ pub(super) fn parse(table: impl BufRead, links: &[Link]) -> io::Result<Ports> {
         if let Some(backend) = line.strip_prefix("  -> ") {
             let service = current.and_then(|port| ports.get_mut(&port));
             add_backend(service, backend);
-            without.last = None;
+            without.last = without.last.filter(|_| !takes_new(backend));
         } else {
             let at = virtual_service(&line);
             without.next(at);
@@ -58,11 +58,16 @@ pub(super) fn parse(table: impl BufRead, links: &[Link]) -> io::Result<Ports> {
     Ok((ports, without.found))
 }
 
-/// Collects the virtual services without a backend line after them.
+/// `10.88.0.4:8443 Masq 1 0 0`, with its weight: one of weight 0 keeps its connections and takes no others.
+fn takes_new(backend: &str) -> bool {
+    backend.split_whitespace().nth(2).is_none_or(|weight| weight != "0")
+}
+
+/// Collects the virtual services without a backend that takes new connections.
 #[derive(Default)]
 struct WithoutBackend {
     found: Vec<SocketAddr>,
-    /// The latest service, while no backend line has followed.
+    /// The latest service, while no such backend has followed.
     last: Option<SocketAddr>,
 }
 
@@ -159,6 +164,21 @@ mod tests {
         let backends: Vec<String> = dashboard.backends.iter().map(ToString::to_string).collect();
         assert_eq!(backends, ["10.88.0.4:8443", "10.88.0.9:8443", "[fd00:88::4]:8443"]);
         assert!(ports[0].backends.is_empty());
+    }
+
+    /// kube-proxy gives an endpoint that ends weight 0.
+    #[test]
+    fn a_backend_of_weight_0_takes_no_new_connections() {
+        let without = |weights: &[&str]| {
+            let backends: String = weights.iter().map(|it| format!("  -> 0A580004:1F90 Masq {it} 3 0\n")).collect();
+            let text =
+                format!("TCP  0A600001:01BB rr\n{backends}TCP  0A600002:01BB rr\n  -> 0A580004:1F90 Masq 1 0 0\n");
+            parse(text.as_bytes(), &node()).expect("table").1
+        };
+        for weights in [&[][..], &["0"], &["0", "0"]] {
+            assert_eq!(without(weights), [address("10.96.0.1:443")]);
+        }
+        assert!(without(&["0", "1"]).is_empty() && without(&["1", "0"]).is_empty());
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(super) fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
 pub(super) fn of_ipvs(time: u64, ipvs: &Ipvs) -> Evidence {
     let (hook, did) = match ipvs.op {
         IpvsOp::Translate => ("ip_vs_nat_xmit", "taken by IPVS and sent to a backend of the Service"),
-        IpvsOp::NoBackend => ("ip_vs_leave", "taken by IPVS for a Service that has no backend"),
+        IpvsOp::NoBackend => ("ip_vs_leave", "taken by IPVS for a Service that has no backend for new connections"),
     };
     let text = format!("{} {} {did}", ipvs.flags.name(), ipvs.flow);
     evidence_of(hook, time, text, json!({ "op": ipvs.op, "netns": ipvs.netns, "via": ipvs.via }))

@@ -12,7 +12,7 @@ use super::super::services::{
 use super::super::startup_probe;
 use super::*;
 use tracer_model::event::{
-    FirewallRule, IpvsOp, NodePort, NodePorts, PacketDrop, Pod, ProbeType, ProxyMode, Service, ServiceName,
+    FirewallRule, IpvsOp, Netns, NodePort, NodePorts, PacketDrop, Pod, ProbeType, ProxyMode, Service, ServiceName,
 };
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -25,24 +25,45 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_ipvs(case).or_else(by_rule).or_else(|| by_table(case)).or_else(by_list)
 }
 
-/// IPVS found a virtual service without a backend for this attempt's SYN. Under `internalTrafficPolicy: Local`
+/// IPVS had no backend to schedule for this attempt's SYN: none, or each has weight 0 or is at its upper threshold
+/// (`IP_VS_DEST_F_OVERLOAD`). The table as it was read, or the list of Services, shows that there is none. Under `internalTrafficPolicy: Local`
 /// kube-proxy gives it no endpoints of other nodes (pkg/proxy/ipvs, `syncEndpoint`): ready endpoints on other nodes
 /// hint at that.
 fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     let (time, ipvs) =
         case.attempt.ipvs().find(|(_, i)| i.op == IpvsOp::NoBackend && i.flags.is_syn() && i.flow.dst == dst)?;
-    let observed = format!("IPVS{} has no backend", in_namespace(case, ipvs.netns));
+    let observed = format!("IPVS{} has no backend that takes new connections", in_namespace(case, ipvs.netns));
     let make = |summary, remediation| {
         Finding::failure(Cause::ServiceNoEndpoints, vec![of_ipvs(time, ipvs)], summary, remediation)
             .rests_on_lost_packet()
     };
     if ready_elsewhere(case, service_at(case, dst)).is_none() {
-        return Some(finding(case, None, Lacking::Everywhere, &observed, make));
+        let has_none = is_without_backend(case, ipvs.netns) || empty_service(case).is_some();
+        let (lacking, most) = match everywhere_or_not_yet(case, service_at(case, dst)) {
+            it if has_none => (it, Confidence::Proven),
+            Lacking::Everywhere => (Lacking::InIpvs, Confidence::Likely),
+            it => (it, Confidence::Likely),
+        };
+        let observed = if has_none { observed } else { format!("{observed}: {OR_AT_ITS_LIMIT}") };
+        return Some(finding(case, None, lacking, &observed, make).with_confidence(most));
     }
     let observed = format!("{observed}, because of that policy or because kube-proxy is behind");
     let found = finding(case, None, Lacking::Here(policy_at(case, dst)), &observed, make);
     Some(found.with_confidence(Confidence::Likely))
+}
+
+const OR_AT_ITS_LIMIT: &str =
+    "it has none, or each has weight 0 or is at its upper threshold (ipvsadm -Ln, ipvsadm -Ln --thresholds)";
+
+/// The table of IPVS in this namespace has no backend for the target that takes new connections.
+fn is_without_backend(case: &Case<'_>, netns: Option<Netns>) -> bool {
+    let dst = case.attempt.flow.dst;
+    let here = |table: &&NodePorts| netns.is_none_or(|it| it == table.netns);
+    let at = |port: &NodePort| port.port == dst.port() && port.is_at(dst.ip());
+    case.node.node_ports.of(ProxyMode::Ipvs).filter(here).is_some_and(|table| {
+        table.without_backend.contains(&dst) || table.ports.iter().any(|port| at(port) && port.backends.is_empty())
+    })
 }
 
 /// Netfilter stopped a packet to the Service. An answer of the target that met a rule of kube-proxy went to a NodePort
@@ -134,22 +155,20 @@ fn by_table(case: &Case<'_>) -> Option<Finding> {
         || blocked(case).and_then(|it| it.drop).filter(|(_, drop)| drop.flags.is_syn() && case.lacks(ICMP_HOOKS));
     let (time, netns) =
         answer.map(|(time, icmp)| (time, icmp.netns)).or_else(|| dropped().map(|(time, drop)| (time, drop.netns)))?;
-    if !case.lacks(HOOK) {
-        return None;
-    }
-    let here = |table: &&NodePorts| netns.is_none_or(|it| it == table.netns);
-    let at = |port: &NodePort| port.port == dst.port() && port.is_at(dst.ip());
-    let table = case.node.node_ports.of(ProxyMode::Ipvs).filter(|table| here(table))?;
-    let node_port = || table.ports.iter().any(|port| at(port) && port.backends.is_empty());
-    if !table.without_backend.contains(&dst) && !node_port() {
+    if !case.lacks(HOOK) || !is_without_backend(case, netns) {
         return None;
     }
     let blocked = blocked(case).filter(|it| it.blame.as_ref().is_none_or(|blame| blame.rules.is_empty()))?;
     let elsewhere = ready_elsewhere(case, service_at(case, dst));
     let lacking = elsewhere.map_or(Lacking::Everywhere, |_| Lacking::Here(policy_at(case, dst)));
-    let observed = format!("IPVS has no backend for it in its table, and netfilter{}", blocked.action(case));
-    let entry =
-        evidence_of("ip_vs", time, format!("/proc/net/ip_vs: {dst} has no backend"), json!({ "virtual_service": dst }));
+    let observed =
+        format!("IPVS has no backend for new connections to it in its table, and netfilter{}", blocked.action(case));
+    let entry = evidence_of(
+        "ip_vs",
+        time,
+        format!("/proc/net/ip_vs: {dst} has no backend for new connections"),
+        json!({ "virtual_service": dst }),
+    );
     let mut found = of_blocked(case, blocked, None, lacking, &observed);
     found.evidence.push(entry);
     // The missing hook lowers the confidence.
@@ -230,6 +249,8 @@ enum Lacking {
     Here(&'static str),
     /// None is in the tables of this node, though so many are ready in the cluster.
     NotYet(usize),
+    /// None of IPVS takes new connections.
+    InIpvs,
     /// None of the target's address family is ready, though so many of the other one are.
     OfFamily(usize),
 }
@@ -273,7 +294,7 @@ fn finding(
     let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere_or_not_yet(case, service) } else { lacking };
     let lacks = describe_lack(lacking, ready_elsewhere(case, service));
     let summary = format!("{called} at {dst} has {lacks}; {observed}{}", circle.unwrap_or_default());
-    let fix = fix(lacking, circular.is_some(), name.as_deref());
+    let fix = fix(case, lacking, circular.is_some(), name.as_deref());
     let fix = match start {
         Some((_, probe)) => fix.reword(|text| format!("{text}. And give the container time to start: {probe}")),
         None => fix,
@@ -320,6 +341,7 @@ fn known<'a>(case: &Case<'a>, name: Option<&str>) -> Option<Known<'a>> {
 fn describe_lack(lacking: Lacking, elsewhere: Option<usize>) -> String {
     match (lacking, elsewhere) {
         (Lacking::Everywhere, _) => "no ready endpoint".to_owned(),
+        (Lacking::InIpvs, _) => "no endpoint for new connections".to_owned(),
         (Lacking::NotYet(count), _) => {
             format!("no endpoint in the tables of this node, though {count} are ready in the cluster")
         }
@@ -335,7 +357,7 @@ fn describe_lack(lacking: Lacking, elsewhere: Option<usize>) -> String {
     }
 }
 
-fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
+fn fix(case: &Case<'_>, lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
     let text = match lacking {
         _ if circular => {
             return "Do not gate the pod's readiness on its own Service (probe the pod itself), or set \
@@ -355,8 +377,16 @@ fn fix(lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
             (a dual-stack CNI). Otherwise remove this family from the Service's ipFamilies"
             .to_owned(),
         Lacking::Everywhere => "Make an endpoint of the Service ready: find out why its pods are not ready".to_owned(),
+        Lacking::InIpvs => {
+            "If IPVS has a backend with a weight above 0, raise its upper threshold (ipvsadm -e with -y), \
+            or add endpoints. Else make an endpoint of the Service ready"
+                .to_owned()
+        }
     };
-    Remediation::from(text).run(kubectl::endpoints(name))
+    let show = matches!(lacking, Lacking::InIpvs).then_some(["ipvsadm -Ln", "ipvsadm -Ln --thresholds"]);
+    Remediation::from(text)
+        .run(show.into_iter().flatten().map(|command| run_in(case, case.node.netns(), command)))
+        .run(kubectl::endpoints(name))
 }
 
 /// `ns/name:port has no endpoints`, as kube-proxy comments it (pkg/proxy/iptables, `syncProxyRules`).

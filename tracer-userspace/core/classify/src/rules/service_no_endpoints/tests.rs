@@ -136,11 +136,33 @@ fn ipvs_without_a_backend_though_endpoints_are_ready_hints_at_the_policy() {
     assert_has(&elsewhere.summary, &["(internalTrafficPolicy: Local; 1 ready in the cluster); IPVS"]);
     assert_has(&elsewhere.remediation, &["on this node"]);
     let behind = "no endpoint in the tables of this node, though 1 are ready in the cluster;";
-    for (ready, reported) in [(&["10.88.0.7"][..], behind), (&[], "no ready endpoint;")] {
+    for (ready, reported, confidence) in
+        [(&["10.88.0.7"][..], behind, Confidence::Likely), (&[], "no ready endpoint;", Confidence::Proven)]
+    {
         let verdict = empty(ready, "10.88.0.7");
         assert_has(&verdict.summary, &[reported]);
-        assert_eq!(verdict.confidence, Confidence::Proven);
+        assert_eq!(verdict.confidence, confidence);
     }
+}
+
+/// `ip_vs_leave` means that no backend can be scheduled. Seen on 6.12: the only one was at its upper threshold.
+#[test]
+fn a_backend_at_its_upper_threshold_is_no_lack_of_endpoints() {
+    let verdict = |table: Option<ObservationKind>| {
+        let mut stream = Stream::to("10.96.0.9:80");
+        table.into_iter().for_each(|table| _ = stream.push(table));
+        stream.connect().ipvs(SYN, IpvsOp::NoBackend).verdict()
+    };
+    for table in [None, Some(without_backend(&["10.96.0.9:81"]))] {
+        let unsure = verdict(table);
+        assert_eq!((unsure.cause.name(), unsure.confidence), ("service_no_endpoints", Confidence::Likely));
+        assert_has(&unsure.summary, &["has no endpoint for new connections;", "or is at its upper threshold"]);
+        assert_lacks(&unsure.summary, &["no ready endpoint"]);
+        assert_has(&unsure.remediation, &["raise its upper threshold", "ipvsadm -Ln --thresholds"]);
+    }
+    let none = verdict(Some(without_backend(&["10.96.0.9:80"])));
+    assert_eq!((none.cause.name(), none.confidence), ("service_no_endpoints", Confidence::Proven));
+    assert_has(&none.summary, &["has no ready endpoint; IPVS on the node has no backend that takes new connections"]);
 }
 
 /// No kprobes, as on the kernels that have tracepoints only.
