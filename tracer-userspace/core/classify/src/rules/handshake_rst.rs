@@ -102,7 +102,7 @@ fn none_ready(case: &Case<'_>) -> &'static str {
 }
 
 /// IPVS sent the SYN of this attempt to a backend.
-fn sent_by_ipvs<'a>(case: &Case<'a>) -> Option<(u64, &'a Ipvs)> {
+pub(super) fn sent_by_ipvs<'a>(case: &Case<'a>) -> Option<(u64, &'a Ipvs)> {
     let attempt = case.attempt;
     attempt.ipvs().find(|(_, it)| it.op == IpvsOp::Translate && it.flags.is_syn() && it.flow == attempt.flow)
 }

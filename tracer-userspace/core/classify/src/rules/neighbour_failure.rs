@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use self::fix::{fix, restore_own_address};
 use super::super::services::stale_endpoint;
 use super::asymmetric_route::{is_queue_full, own_end};
+use super::handshake_rst::sent_by_ipvs;
 use super::route_unreachable::lacks_loopback;
 use super::unexplained::{missing_address, stray_route, unusual_qdisc};
 use super::*;
@@ -157,6 +158,14 @@ fn translation(case: &Case<'_>, drop: &PacketDrop, fix: Remediation) -> (String,
     let (src, dst, to) = (case.attempt.flow.src, case.attempt.flow.dst, drop.flow.dst.ip());
     if let Some(by_service) = stale_endpoint(case, to, fix.clone()) {
         return by_service;
+    }
+    if sent_by_ipvs(case).is_some() {
+        let words = format!("; IPVS sent {dst} on to its backend {}", drop.flow.dst);
+        let fix = fix.reword(|text| {
+            format!("Find why virtual service {dst} of IPVS still has the backend {to} (kube-proxy is behind, or the service is left over), and remove it. Only if {to} is right: {text}")
+        });
+        let show = [format!("ipvsadm -Ln -t {dst}"), "ipvsadm -Lnc".to_owned()];
+        return (words, fix.run(show.map(|command| run_in(case, case.node.netns(), command))));
     }
     let words = format!("; a NAT rule, or an old conntrack entry, translated {dst} to {}", drop.flow.dst);
     let entry = |act: &str| {
@@ -489,6 +498,22 @@ mod tests {
         let lost = reported("10.88.0.1");
         assert_has(&lost, &["no link of the node has its address 10.88.0.2", "--node-ip"]);
         assert!(!lost.contains("stale pod") && !reported("10.88.0.2").contains("--node-ip"));
+    }
+
+    /// Seen on 6.12: a virtual service has a backend that is gone.
+    #[test]
+    fn a_backend_of_ipvs_that_is_gone_is_no_nat_rule() {
+        let mut stream = Stream::to("10.96.0.9:80");
+        stream.connect().ipvs(SYN, IpvsOp::Translate).drop_with(SYN, NODE, |drop| {
+            drop.reason = Some("NEIGH_FAILED".into());
+            drop.flow.dst = address("10.88.0.77:8081");
+        });
+        let verdict = stream.verdict();
+        assert_eq!(verdict.cause.name(), "neighbour_failure");
+        assert_ends(&verdict.summary, "; IPVS sent 10.96.0.9:80 on to its backend 10.88.0.77:8081");
+        assert_starts(&verdict.remediation, "Find why virtual service 10.96.0.9:80 of IPVS still has the backend");
+        assert_has(&verdict.remediation, &["ipvsadm -Ln -t 10.96.0.9:80", "ipvsadm -Lnc"]);
+        assert_lacks(&verdict.remediation, &["NAT rule", "iptables"]);
     }
 
     /// The backend of a Service or a hostPort is gone.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use super::super::acceptor::{fix_translation, on_its_network};
 use super::super::services::target_service;
+use super::handshake_rst::sent_by_ipvs;
 use super::refusal::pod_elsewhere;
 use super::*;
 use tracer_model::event::{Flow, Netns, PacketDrop};
@@ -16,7 +17,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (evidence, netns, target) = by_reset(case).or_else(|| by_drop(case))?;
     let dst = case.attempt.flow.dst;
     let service = target_service(case);
-    let sender = service.as_ref().map_or_else(|| "an address translation".to_owned(), |name| format!("Service {name}"));
+    let sender = match &service {
+        Some(name) => format!("Service {name}"),
+        None if sent_by_ipvs(case).is_some() => "IPVS".to_owned(),
+        None => "an address translation".to_owned(),
+    };
     let summary = format!(
         "nobody listens on {target}{}, where {sender} sends {dst}: its kernel answered the SYN with a RST",
         in_namespace(case, netns)
@@ -25,6 +30,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let fix = match (service, &missed) {
         (Some(name), _) => fix_service(&name, target),
         (None, Some(pod)) => fix_translation(case, Some(pod), target, "SYN"),
+        (None, None) if sent_by_ipvs(case).is_some() => fix_backend(case, target),
         (None, None) => fix_rule(case, netns, target),
     };
     let fix = if missed.is_some() { fix } else { with_log(case, fix) };
@@ -49,6 +55,12 @@ fn fix_rule(case: &Case<'_>, netns: Option<Netns>, target: SocketAddr) -> Remedi
     let places = std::iter::once(netns).chain(elsewhere.map(Some));
     let rules = ["iptables-save -t nat", "nft list ruleset"];
     Remediation::from(text).run(places.flat_map(|place| rules.map(|command| run_in(case, place, command))))
+}
+
+fn fix_backend(case: &Case<'_>, target: SocketAddr) -> Remediation {
+    let dst = case.attempt.flow.dst;
+    let text = format!("Let a process listen on {target}, or remove that backend of virtual service {dst} from IPVS");
+    Remediation::from(text).run([run_in(case, case.node.netns(), format!("ipvsadm -Ln -t {dst}"))])
 }
 
 fn fix_service(service: &str, target: SocketAddr) -> Remediation {
@@ -122,6 +134,23 @@ mod tests {
             &["nobody listens on 10.88.0.2:8081", "where Service shop/cart sends 10.96.0.9:80"],
         );
         assert_has(&verdict.remediation, &["Correct targetPort of Service shop/cart", "listen on 8081"]);
+    }
+
+    /// Seen on 6.12: nobody listens at the backend of a virtual service, which is no rule.
+    #[test]
+    fn a_refusal_at_a_backend_of_ipvs_names_the_virtual_service() {
+        let mut stream = Stream::to("10.96.0.9:80");
+        let backend = Flow { dst: address("10.88.0.2:8081"), ..redirected() };
+        stream.connect().ipvs(SYN, IpvsOp::Translate);
+        stream.reset_sent_on(backend.reversed(), SYN, true, None).last_reset_sent().via = Via::Translated;
+        let verdict = stream.verdict();
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely));
+        assert_has(&verdict.summary, &["nobody listens on 10.88.0.2:8081", "where IPVS sends 10.96.0.9:80"]);
+        assert_has(
+            &verdict.remediation,
+            &["that backend of virtual service 10.96.0.9:80", "ipvsadm -Ln -t 10.96.0.9:80"],
+        );
+        assert_lacks(&verdict.remediation, &["sidecar", "iptables"]);
     }
 
     /// The hostPort of a pod leads the SYN there, or a rule of the node that is for all pods.
