@@ -150,7 +150,7 @@ pub struct NodePorts {
     pub netns: Netns,
     pub mode: ProxyMode,
     pub ports: Vec<NodePort>,
-    /// Virtual services of IPVS without a backend, on any address.
+    /// Virtual services of IPVS without a backend that takes new connections, on any address.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub without_backend: Vec<SocketAddr>,
     /// External addresses of Services that are the node's own, with `namespace/name[:port]` (iptables, nftables).
