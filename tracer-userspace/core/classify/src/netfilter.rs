@@ -240,9 +240,9 @@ pub(super) fn runs_ipvs(case: &Case<'_>) -> bool {
     case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
 }
 
-/// IPVS may have dropped the packet: it does so at its hooks for requests (`ip_vs_ops4`), and that looks like a rule. The
-/// packet goes to a virtual service, or may do so: of those with backends, only the ones on an address of the node are
-/// read.
+/// IPVS may have dropped the packet: it does so at its hooks for requests (`ip_vs_ops4`), and that looks like a rule.
+/// The packet goes to a virtual service, or may do so: of those with backends, only the ones on an address of the node
+/// are read.
 pub(super) fn may_be_by_ipvs(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let (tables, to) = (&case.node.node_ports, drop.flow.dst);
     let is_loaded = || runs_ipvs(case) || case.node.has_ipvs();

@@ -45,8 +45,8 @@ fn taken(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
     Some(finding(case, port, &fate, vec![of_ipvs(time, ipvs)]))
 }
 
-/// IPVS took the SYN-ACK, and its table as it was read has no service at the attempt's source. Services by firewall mark
-/// have no address in it (`ip_vs_service_find`).
+/// IPVS took the SYN-ACK, and its table as it was read has no service at the attempt's source. Services by firewall
+/// mark have no address in it (`ip_vs_service_find`).
 fn by_other_service(case: &Case<'_>, time: u64, ipvs: &Ipvs) -> Finding {
     let (src, dst) = (case.attempt.flow.src, case.attempt.flow.dst);
     let summary = format!(

@@ -26,8 +26,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// IPVS had no backend to schedule for this attempt's SYN: none, or each has weight 0 or is at its upper threshold
-/// (`IP_VS_DEST_F_OVERLOAD`). The table as it was read, or the list of Services, shows that there is none. Under `internalTrafficPolicy: Local`
-/// kube-proxy gives it no endpoints of other nodes (pkg/proxy/ipvs, `syncEndpoint`): ready endpoints on other nodes
+/// (`IP_VS_DEST_F_OVERLOAD`). The table as it was read, or the list of Services, shows that there is none.
+///
+/// Under `internalTrafficPolicy: Local` kube-proxy gives it no endpoints of other nodes (pkg/proxy/ipvs, `syncEndpoint`): ready endpoints on other nodes
 /// hint at that.
 fn by_ipvs(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;

@@ -57,11 +57,7 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             return translated(drop);
         }
         if netfilter::may_be_by_ipvs(case, drop) {
-            let rules = ["ip rule", "nft list ruleset", "iptables-save -t mangle"];
-            return Explanation::of(" at OUTPUT, but no rule that was read there fits; IPVS may have dropped it: for a connection to a backend that is gone (expire_nodest_conn is 0), for an old conntrack entry, or by its defence (drop_packet); or a rule sets a mark, and the route of that mark refuses the packet (ip rule)").fix(
-                netfilter::ASK_IPVS,
-                netfilter::SHOW_BY_IPVS.into_iter().chain(rules).map(str::to_owned),
-            );
+            return by_ipvs();
         }
         let show = ["ip rule", "ip route show table all", "nft list ruleset", "iptables-save -t mangle"];
         return Explanation::of(" at OUTPUT, but no rule that was read there fits; if a rule sets a mark, the kernel looks up the route again, and that route may refuse the packet (ip rule); a program or module at that hook may also drop it").fix(
@@ -112,6 +108,15 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     // Without a device, or without a reason in most functions, the meaning is a guess: no command shows more.
     let is_known = (drop.reason.is_some() || is_telling(case, drop)) && drop.device.is_some();
     if is_known { explained } else { Explanation::of(explained.meaning) }
+}
+
+/// IPVS drops as netfilter does, or the route of a mark refused the packet.
+fn by_ipvs() -> Explanation {
+    let rules = ["ip rule", "nft list ruleset", "iptables-save -t mangle"];
+    Explanation::of(" at OUTPUT, but no rule that was read there fits; IPVS may have dropped it: for a connection to a backend that is gone (expire_nodest_conn is 0), for an old conntrack entry, or by its defence (drop_packet); or a rule sets a mark, and the route of that mark refuses the packet (ip rule)").fix(
+        netfilter::ASK_IPVS,
+        netfilter::SHOW_BY_IPVS.into_iter().chain(rules).map(str::to_owned),
+    )
 }
 
 /// It is for a socket of this namespace, and was forwarded.
