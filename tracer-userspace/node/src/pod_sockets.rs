@@ -75,12 +75,15 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> P
 fn read_of_pod_on_node(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
     let (pod, netns) = (query.pod.as_ref()?, from.netns);
     let target = query.target;
-    let nobody = || listening(target).iter().all(|it| it.device != 0);
-    let found = from.enter(|| if nobody() { other_listeners(target) } else { Vec::new() }).ok()?;
+    let read = || {
+        let accepts = accepting_over_any(&listening(target));
+        (accepts, if accepts.is_none() { other_listeners(target) } else { Vec::new() })
+    };
+    let (accepts, found) = from.enter(read).ok()?;
     let is_of_pod = |pid: &u32| process_of(*pid).is_some_and(|it| it.uid == *pod);
     let own: Vec<u32> = namespaces.pids(netns, max_age(query.awaited)).iter().copied().filter(is_of_pod).collect();
     let elsewhere = held_by(found, &own, netns);
-    Some(PodSockets { elsewhere, pod: Some(pod.clone()), ..PodSockets::nothing(netns, target, Some(netns)) })
+    Some(PodSockets { accepts, elsewhere, pod: Some(pod.clone()), ..PodSockets::nothing(netns, target, Some(netns)) })
 }
 
 /// The pod and container of a process, by its cgroup.
@@ -162,13 +165,13 @@ fn accepting(pid: u32) -> Option<AcceptingProcess> {
 
 fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
     let (target, Place { netns, path }) = (query.target, pod);
-    let (unanswered, redirect, elsewhere) = in_netns(&path, || {
+    let (unanswered, redirect, accepts, elsewhere) = in_netns(&path, || {
         let to = query.peer.and_then(|peer| redirected(target, peer));
         let passed_over = listening(target);
-        let nobody = to.is_none() && passed_over.iter().all(|it| it.device != 0);
-        let elsewhere = if nobody { other_listeners(target) } else { Vec::new() };
+        let accepts = accepting_over_any(&passed_over).filter(|_| to.is_none());
+        let elsewhere = if to.is_none() && accepts.is_none() { other_listeners(target) } else { Vec::new() };
         let inodes = |all: Vec<TcpSocket>| all.iter().map(|it| it.inode).collect::<Vec<_>>();
-        (unanswered(), to.map(|to| (to, inodes(listening(to)), inodes(passed_over))), elsewhere)
+        (unanswered(), to.map(|to| (to, inodes(listening(to)), inodes(passed_over))), accepts, elsewhere)
     })
     .ok()?;
     let pids = if elsewhere.is_empty() { &[] } else { namespaces.pids(netns, max_age(query.awaited)) };
@@ -189,7 +192,13 @@ fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Names
         let outside = server.first().filter(|_| is_detour).and_then(|socket| outside(*socket, netns));
         Redirect { to, outside: outside.is_some(), server: inside.or(outside), passed_over }
     });
-    Some(PodSockets { unanswered, redirect, elsewhere, ..PodSockets::nothing(from.netns, target, Some(netns)) })
+    Some(PodSockets {
+        unanswered,
+        redirect,
+        accepts,
+        elsewhere,
+        ..PodSockets::nothing(from.netns, target, Some(netns))
+    })
 }
 
 /// The process of another namespace that holds a socket of this one. A proxy that serves all pods of a node makes its
@@ -205,6 +214,11 @@ fn accepts(listener: &TcpSocket, at: SocketAddr) -> bool {
     let ip = listener.local.ip();
     let is_for_any = || ip.is_unspecified() && (ip.is_ipv4() == at.is_ipv4() || ip.is_ipv6() && !listener.only_v6);
     ip == at.ip() || is_for_any()
+}
+
+/// The address of one of these that is bound to no device.
+fn accepting_over_any(listeners: &[TcpSocket]) -> Option<SocketAddr> {
+    listeners.iter().find(|it| it.device == 0).map(|it| it.local)
 }
 
 /// For how many listeners tracer searches the process. The node's network has those of many pods.

@@ -68,10 +68,18 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
     Some((words, evidence_of("sock_diag", time, text, json!({ "listeners": addrs, "netns": netns }))))
 }
 
+/// When a listener was read that would have accepted the target's connections, and where it listens. None that changed
+/// since `at` counts.
+pub(super) fn accepting(case: &Case<'_>, netns: Netns, at: u64) -> Option<(u64, SocketAddr)> {
+    let (time, reading, _) = elsewhere(case, netns)?;
+    let is_same = !case.node.listeners.changed_since(netns, case.attempt.flow.dst, at.min(time));
+    reading.accepts.filter(|_| is_same).map(|addr| (time, addr))
+}
+
 /// When the sockets of the namespace were last read after `began`, and whether this listener was among them.
 pub(super) fn still_listens(case: &Case<'_>, netns: Netns, began: u64, addr: SocketAddr) -> Option<(u64, bool)> {
     let (time, reading, listeners) = elsewhere(case, netns).filter(|(time, ..)| *time > began)?;
-    let listens = listeners.iter().any(|it| it.addr == addr);
+    let listens = reading.accepts.is_some() || listeners.iter().any(|it| it.addr == addr);
     // On the node's network, and behind a redirection, not all listeners are read.
     let is_whole = !case.node.is_a_node(netns) && reading.redirect.is_none() && reading.holders.is_empty();
     (listens || is_whole).then_some((time, listens))

@@ -30,6 +30,9 @@ pub struct PodSockets {
     pub unanswered: Vec<UnansweredConnect>,
     /// Where the pod's own address translation sent the attempt; absent: nowhere, or that could not be read.
     pub redirect: Option<Redirect>,
+    /// The address of a listener that would accept connections to the target over any device, if they are not redirected.
+    /// Absent: there is none, or the recording is older.
+    pub accepts: Option<SocketAddr>,
     /// If no process listens on the target over any device: listeners on other addresses, ports or devices,
     /// [`MOST_ELSEWHERE`] at most, those with the target's port first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -53,6 +56,7 @@ impl PodSockets {
             peer: None,
             unanswered: Vec::new(),
             redirect: None,
+            accepts: None,
             elsewhere: Vec::new(),
             pod: None,
             acceptor: None,

@@ -38,8 +38,15 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // In another namespace than the pod's, and in the node's, it may have been a process of an earlier pod.
     let is_pods = netns.is_some_and(|netns| pod_elsewhere(case, netns).is_none()) && !shares_node(case);
     let passed_over = former.filter(|it| !it.has_stopped());
-    let stopped = former.filter(|it| it.has_stopped() && !is_killed && is_pods);
+    // It may have ended since an older reading, without a trace: a newer one is asked for.
+    let accepted = netns.and_then(|netns| Some((netns, pod_sockets::accepting(case, netns, refused_at)?)));
+    let accepting = accepted.filter(|(_, (time, _))| *time > refused_at);
+    let stopped = former.filter(|it| it.has_stopped() && !is_killed && is_pods && accepting.is_none());
     evidence.splice(0..0, stopped.iter().flat_map(Former::evidence));
+    evidence.extend(accepting.map(|(netns, (time, addr))| {
+        let text = format!("a process listens on {addr} in that network namespace, over any device");
+        evidence_of("sock_diag", time, text, json!({ "netns": netns }))
+    }));
     let listens = || {
         let (words, read) = pod_sockets::listeners_elsewhere(case, netns?)?;
         evidence.push(read);
@@ -49,15 +56,18 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (ended, own_fix) = killed.or_else(|| by_itself().filter(|_| stopped.is_none())).unzip();
     let by_probe = stopped.and_then(|it| it.ended_by_probe(case));
     let ended = ended.or_else(|| Some(stopped?.describe_stopped(by_probe)));
+    let ended =
+        ended.or_else(|| accepting.map(|(_, (_, addr))| format!("; a process listens on {addr} there, {NOT_CHOSEN}")));
     let why = ended.or_else(|| {
         let elsewhere = netns.and_then(|netns| listener_on_other_address(case, netns));
         let listens = elsewhere.map(|listen| format!("; {} listens on {} only", listen.actor, listen.addr));
         listens.or_else(|| pods_namespace(case, netns?))
     });
     let why = why.or_else(listens).or_else(|| Some(passed_over?.describe_passed_over(dst.ip())));
-    let is_held = netns.filter(|_| own_fix.is_none() && stopped.is_none() && passed_over.is_none());
+    let is_held = netns.filter(|_| own_fix.is_none() && stopped.or(passed_over).is_none() && accepting.is_none());
     let held = is_held.and_then(|netns| held_elsewhere(case, netns, refused_at));
-    let what = if passed_over.is_some() { "no socket takes the SYN to" } else { "nobody listens on" };
+    let what =
+        if passed_over.is_some() || accepting.is_some() { "no socket takes the SYN to" } else { "nobody listens on" };
     let summary = format!(
         "{what} {dst}{}: its kernel answered the SYN with a RST{}{}",
         in_namespace(case, netns),
@@ -66,6 +76,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     let fix = own_fix
         .or_else(|| Some(stopped?.fix_stopped(case, by_probe)))
+        .or_else(|| Some(find_refuser(case, accepting?.0)))
         .or_else(|| Some(passed_over?.fix_passed_over(case)))
         .unwrap_or_else(|| with_log(case, let_listen(case, netns, false)));
     let fix = match held {
@@ -75,8 +86,20 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         }
         None => fix,
     };
+    let confidence = if accepting.is_some() { confidence.min(Confidence::Likely) } else { confidence };
     let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix).with_confidence(confidence);
-    Some(Finding { lacks_acceptor: passed_over.is_some(), ..found })
+    Some(Finding { lacks_acceptor: passed_over.is_some() || accepted.is_some(), ..found })
+}
+
+/// `inet_lookup_listener` compares the VRF, too, and a program at sk_lookup comes before it.
+const NOT_CHOSEN: &str = "and the kernel did not choose its socket: most likely the SYN came through a VRF (net.ipv4.tcp_l3mdev_accept=0), or a BPF program at sk_lookup refused it";
+
+fn find_refuser(case: &Case<'_>, netns: Netns) -> Remediation {
+    let show = ["ip -d link show type vrf", "sysctl net.ipv4.tcp_l3mdev_accept", "bpftool link"];
+    Remediation::from(
+        "Find what keeps the SYN from that listener. With a VRF, let the process listen in it, or set net.ipv4.tcp_l3mdev_accept=1. Else look for a BPF program at sk_lookup",
+    )
+    .run(show.map(|command| run_in(case, Some(netns), command)))
 }
 
 /// What keeps a server from the port that binds to all addresses: a clause, its evidence, and what to do then.

@@ -245,6 +245,42 @@ mod tests {
         assert!(gone.evidence.iter().any(|it| it.text.contains("no process listens on 0.0.0.0:8080")));
     }
 
+    /// Seen on 6.18: a BPF program at sk_lookup refuses. In a VRF without tcp_l3mdev_accept it looks the same.
+    #[test]
+    fn a_listener_that_would_accept_has_not_stopped() {
+        let refused = |seen: bool, accepts: bool, again: bool| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+            if seen {
+                stream.listens_on(POD, address("[::]:8080"), true);
+            }
+            stream.wait_ms(2_000);
+            if !seen {
+                stream.pod_sockets(|it| it.accepts = accepts.then(|| address("[::]:8080")));
+            }
+            stream.connect().refused().wait_ms(10);
+            if again {
+                stream.listens(POD, 8080, true).wait_ms(10);
+            }
+            stream.pod_sockets(|it| it.accepts = accepts.then(|| address("[::]:8080"))).settles().verdict()
+        };
+        for seen in [true, false] {
+            let verdict = refused(seen, true, false);
+            assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Likely), "{seen}");
+            assert_starts(&verdict.summary, "no socket takes the SYN to 10.88.0.2:8080");
+            assert_has(
+                &verdict.summary,
+                &["; a process listens on [::]:8080 there, and", "tcp_l3mdev_accept=0", "sk_lookup"],
+            );
+            assert_lacks(&verdict.summary, &["stopped"]);
+            assert_has(&verdict.remediation, &["ip -d link show type vrf", "bpftool link"]);
+            assert!(!verdict.evidence.iter().any(|it| it.text.contains("no process listens")));
+        }
+        for (accepts, again) in [(false, false), (true, true)] {
+            let verdict = refused(true, accepts, again);
+            assert_lacks(&verdict.summary, &["sk_lookup"]);
+        }
+    }
+
     /// The readiness probe of a container asks the server of another one.
     #[test]
     fn a_former_listener_of_another_container_is_named_with_its_log() {
