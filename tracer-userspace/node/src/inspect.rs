@@ -15,7 +15,7 @@ use super::enter::in_netns;
 use super::links::{self, Lladdr};
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, consistent, family, field, number};
-use super::pod_sockets::{listening, redirected};
+use super::pod_sockets::{listening, redirected, source_seen};
 use super::policy;
 use super::qdiscs;
 use super::servers::{self, Limits};
@@ -131,6 +131,8 @@ fn inspect_namespace(
     inspection.netns = Some(netns);
     let source = peer.map(|peer| peer.ip()).filter(|own| !own.is_unspecified());
     let source = source.or_else(|| from.enter(|| source_to(target)).ok().flatten());
+    // A masquerade of the node may change the source, and its port.
+    let seen = peer.map(|peer| from.enter(|| source_seen(target, peer)).ok().flatten().unwrap_or(peer));
     let own = File::open(&from.path).ok();
     let mut back = None;
     let looked = in_netns(path, || {
@@ -148,7 +150,7 @@ fn inspect_namespace(
             inspection.stray_way_back = policy::stray_way_back(target, peer, &link);
             inspection.qdiscs = qdiscs(netns, &link);
         }
-        Sockets::of(listeners, inspection, peer)
+        Sockets::of(listeners, inspection, seen).of_peer(peer)
     });
     let device = inspection.neighbour.as_ref().map(|entry| entry.ifindex);
     let wrong = back.zip(device).map(|(entry, device)| from.enter(|| wrong_neighbour(&entry, device)));
@@ -217,6 +219,15 @@ impl Sockets {
             sockets.find_queue(inspection.target);
         }
         sockets
+    }
+
+    /// Gives the connection the prober's own end, before its source was translated.
+    fn of_peer(mut self, peer: Option<SocketAddr>) -> Self {
+        let Some(peer) = peer else { return self };
+        let redirected = self.redirect.as_mut().and_then(|(_, it)| it.connection.as_mut());
+        self.connection.iter_mut().chain(redirected).for_each(|(it, _)| it.peer = peer);
+        self.no_connection_of = self.no_connection_of.map(|_| peer);
+        self
     }
 
     /// The sockets to which an address translation of the calling thread's namespace leads, such as those of a sidecar.

@@ -282,10 +282,20 @@ fn unanswered() -> Vec<UnansweredConnect> {
 /// Where connection tracking of the calling thread's namespace redirected the connection from `peer` to `target`;
 /// `None` if it did not.
 pub(super) fn redirected(target: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
+    replies(target, peer).map(|(to, _)| to).filter(|to| *to != target)
+}
+
+/// The source that the target sees of the connection from `peer`, if connection tracking of the calling thread's
+/// namespace translates it (a masquerade).
+pub(super) fn source_seen(target: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
+    replies(target, peer).map(|(_, seen)| seen).filter(|seen| *seen != peer)
+}
+
+/// The source and the destination of the packets that answer this connection.
+fn replies(target: SocketAddr, peer: SocketAddr) -> Option<(SocketAddr, SocketAddr)> {
     let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET;
     // ENOENT: the connection is not tracked there, and so its address is not translated.
-    let to = Netlink::open(NETLINK_NETFILTER).ok()?.ask(kind, &request(target, peer), parse_reply).ok()?;
-    to.filter(|to| *to != target)
+    Netlink::open(NETLINK_NETFILTER).ok()?.ask(kind, &request(target, peer), parse_reply).ok()?
 }
 
 /// Requests the conntrack entry of this tuple (`ctnetlink_get_conntrack`, net/netfilter/nf_conntrack_netlink.c).
@@ -304,13 +314,18 @@ fn request(target: SocketAddr, peer: SocketAddr) -> Vec<u8> {
     request
 }
 
-/// The address that answers: the source in the tuple of replies.
-fn parse_reply(message: &[u8]) -> Option<SocketAddr> {
+/// The source and the destination in the tuple of replies.
+fn parse_reply(message: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let tuple = attribute(message.get(NFGENMSG..)?, CTA_TUPLE_REPLY)?;
     let ip = attribute(tuple, CTA_TUPLE_IP)?;
-    let source = attribute(ip, CTA_IP_V4_SRC).or_else(|| attribute(ip, CTA_IP_V6_SRC)).and_then(address)?;
-    let port = attribute(attribute(tuple, CTA_TUPLE_PROTO)?, CTA_PROTO_SRC_PORT)?;
-    Some(SocketAddr::new(source, u16::from_be_bytes(field(port, 0)?)))
+    let proto = attribute(tuple, CTA_TUPLE_PROTO)?;
+    // The attributes of the destination follow those of the source.
+    let end = |next: u16| {
+        let addr = attribute(ip, CTA_IP_V4_SRC + next).or_else(|| attribute(ip, CTA_IP_V6_SRC + next));
+        let port = attribute(proto, CTA_PROTO_SRC_PORT + next)?;
+        Some(SocketAddr::new(addr.and_then(address)?, u16::from_be_bytes(field(port, 0)?)))
+    };
+    Some((end(0)?, end(1)?))
 }
 
 #[cfg(test)]
@@ -340,7 +355,7 @@ mod tests {
             message.extend_from_slice(&reply[4..]);
             let at = message.len() - (reply.len() - 4) + 2;
             message[at..at + 2].copy_from_slice(&(CTA_TUPLE_REPLY | NLA_F_NESTED).to_ne_bytes());
-            assert_eq!(parse_reply(&message), Some(address(to)), "{target}");
+            assert_eq!(parse_reply(&message), Some((address(to), address(peer))), "{target}");
         }
         assert_eq!((parse_reply(&[]), parse_reply(&[2, 0, 0, 0])), (None, None));
     }

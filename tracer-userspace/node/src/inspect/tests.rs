@@ -152,6 +152,20 @@ fn a_connection_that_was_accepted_since_waits_nowhere() {
     assert_eq!(after(0, &[]), (Vec::new(), BTreeSet::from([3])));
 }
 
+/// Behind a masquerade of the node that changes the source port.
+#[test]
+fn a_connection_with_a_translated_source_has_the_probers_end() {
+    let [seen, own] = ["10.88.0.1:31585", "10.88.0.1:59652"].map(|it| it.parse::<SocketAddr>().expect("an address"));
+    let found = || connection(seen, TcpSocket { state: ESTABLISHED, inode: 9, ..full("10.88.0.4:8080", 0) });
+    let inner = Box::new(Sockets { connection: found(), ..Sockets::default() });
+    let redirect = Some((seen, inner));
+    let sockets = Sockets { connection: found(), no_connection_of: Some(seen), redirect, ..Sockets::default() };
+    let sockets = sockets.of_peer(Some(own));
+    assert_eq!(sockets.connection.map(|(it, _)| it.peer), Some(own));
+    assert_eq!(sockets.no_connection_of, Some(own));
+    assert_eq!(sockets.redirect.and_then(|(_, it)| it.connection).map(|(it, _)| it.peer), Some(own));
+}
+
 #[test]
 fn an_address_on_the_ipvs_device_alone_has_no_owner() {
     let target = SocketAddr::from(([10, 96, 0, 1], 443));

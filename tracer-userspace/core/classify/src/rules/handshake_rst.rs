@@ -77,10 +77,13 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
             format!("{dst} is an address of this network namespace itself: an address translation sends it elsewhere"),
             find_translation(case),
         ),
+        // With `--random-fully`, a masquerade changes the port, too, and the RST goes to another flow.
         (None, None, None) => (
-            "it can be a middlebox, a user-space stack, another host, or a process behind an address translation (sidecar, hostPort)"
+            "it can be the target's own stack behind an address translation (a masquerade that changes the source port, sidecar, hostPort), a middlebox, a user-space stack, or another host"
                 .to_owned(),
-            Cause::HandshakeRst.fix(),
+            Cause::HandshakeRst.fix().reword(|text| format!("{CHECK_SOURCE_NAT}. Otherwise: {text}")).run(
+                ["iptables-save -t nat", "nft list ruleset"].map(|rules| run_in(case, case.attempt.netns, rules)),
+            ),
         ),
     };
     let summary = format!("the SYN to {dst} was answered with a RST, and no hook saw a sender on this node; {who}");
@@ -92,6 +95,8 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
     }));
     Some(Finding::likely(Cause::HandshakeRst, evidence, summary, remediation).resting_on(RST_AND_DROP_HOOKS))
 }
+
+const CHECK_SOURCE_NAT: &str = "See whether a rule translates the source of the prober's connections (MASQUERADE, SNAT). If so, tracer cannot tie the RST to its sender: check first that a process listens in the target";
 
 /// kube-proxy sends connections to endpoints that end, where no other one is left.
 fn none_ready(case: &Case<'_>) -> &'static str {
@@ -137,6 +142,21 @@ mod tests {
         let without_hook = reset(Stream::new().missing(Hook::KfreeSkb).connect());
         assert_eq!((without_hook.cause.name(), without_hook.confidence), ("handshake_rst", Confidence::Possible));
         assert_eq!(without_hook.missing_hooks, ["kfree_skb"]);
+    }
+
+    /// Seen on 6.18: the RST of the pod's own stack went to the port that a masquerade had chosen.
+    #[test]
+    fn a_source_nat_comes_before_a_middlebox() {
+        let verdict = Stream::new().connect().reset_received(TcpState::SynSent, 0).verdict();
+        assert_has(
+            &verdict.summary,
+            &["own stack behind an address translation (a masquerade that changes the source port"],
+        );
+        assert_starts(&verdict.remediation, "See whether a rule translates the source of the prober's connections");
+        assert_has(
+            &verdict.remediation,
+            &["check first that a process listens", "Otherwise: Follow", "iptables-save -t nat"],
+        );
     }
 
     #[test]
