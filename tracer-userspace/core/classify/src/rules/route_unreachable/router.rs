@@ -30,6 +30,12 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
     let (what, fix) = if is_time_exceeded(icmp) {
         let what = format!("the SYN to {dst} passed too many routers, the last{place}");
         (what, Remediation::from("Look for a routing loop, or a small net.ipv4.ip_default_ttl"))
+    } else if let Some(link) = at_wireguard(case) {
+        let what = format!("{link} (WireGuard){place} has no peer for {dst}, or one without an endpoint");
+        let fix = Remediation::from(
+            "Give the peer that has the pod the address (AllowedIPs) and an endpoint, as the CNI's agent should have done. Or correct the route that leads into that link",
+        );
+        (what, fix.run([run_in(case, icmp.netns, format!("wg show {}", shell::link(link)))]))
     } else {
         refusal(case, icmp, "")
     };
@@ -223,11 +229,23 @@ const CANNOT_REACH: &str = "a router on the way that cannot reach it, or a firew
 
 /// A nearer cause than the route dropped the SYN: netfilter, or an address that could not be resolved.
 fn dropped_on_this_node(case: &Case<'_>) -> bool {
-    drops(case).any(|(_, d)| d.flags.is_syn() && !is_routing(d))
+    drops(case).any(|(_, d)| d.flags.is_syn() && !is_routing(d) && !is_wireguard(d))
+}
+
+/// `wg_xmit` refuses with host unreachable what no peer has in its AllowedIPs, and what is for a peer without an
+/// endpoint (drivers/net/wireguard/device.c).
+fn is_wireguard(drop: &PacketDrop) -> bool {
+    drop.location.as_deref().map(plain) == Some("wg_xmit")
+}
+
+/// The WireGuard link that refused the SYN.
+fn at_wireguard<'a>(case: &Case<'a>) -> Option<&'a str> {
+    let (_, drop) = drops(case).find(|(_, it)| it.flags.is_syn() && is_wireguard(it))?;
+    Some(drop.device.as_ref().map_or("a link", |it| it.name.as_str()))
 }
 
 /// The routing code dropped the packet, along with its ICMP error. The drop reason shows that. Without one, the function
-/// does: tunnels (`ip_tunnel_xmit`, `wg_xmit`) also answer with host unreachable, for a peer that is down or unknown.
+/// does: tunnels (`ip_tunnel_xmit`) also answer with host unreachable, for a peer that is down.
 pub(in super::super) fn is_routing(drop: &PacketDrop) -> bool {
     let place = drop.location.as_deref().map(plain);
     let by_reason = match drop.reason.as_deref() {
@@ -424,7 +442,7 @@ mod tests {
         assert_eq!(reported(libc::ENETUNREACH), ("route_unreachable", Confidence::Likely));
     }
 
-    /// WireGuard has no peer for the address, or the other end of a tunnel is down: there is a route.
+    /// The other end of a tunnel is down: there is a route. WireGuard has no peer for the address.
     #[test]
     fn host_unreachable_from_a_tunnel_is_no_missing_route() {
         let reported = |place: &str| {
@@ -432,7 +450,16 @@ mod tests {
             stream.icmp(3, 1).gives_up().verdict().cause.name()
         };
         let causes = ["ip_error", "wg_xmit", "ip_tunnel_xmit"].map(reported);
-        assert_eq!(causes, ["route_unreachable", "unexplained", "unexplained"]);
+        assert_eq!(causes, ["route_unreachable", "route_unreachable", "unexplained"]);
+        let mut stream = Stream::new().connect().drop_in(SYN, "NOT_SPECIFIED", NODE, "wg_xmit").clone();
+        stream.last_drop().device = Some(device(7, "wg0"));
+        let refused = stream.clone().icmp(3, 1).gives_up().verdict();
+        assert_starts(
+            &refused.summary,
+            "wg0 (WireGuard) in network namespace 2 has no peer for 10.88.0.2, or one without",
+        );
+        assert_has(&refused.remediation, &["AllowedIPs", "wg show wg0"]);
+        assert_eq!(stream.gives_up().causes(), ["unexplained"], "a full queue of WireGuard, without an ICMP error");
     }
 
     /// Seen on a node: a router between the node and the pod forwards the SYN, and has no route for the SYN-ACK.
