@@ -203,12 +203,28 @@ fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             Explanation::of("; that namespace has no route for it, and does not have that address itself")
                 .fix(ADDRESS, address(drop))
         }
+        // `inet_lookup_established`, `inet_sk_bound_dev_eq`
+        Some("NO_SOCKET") if came_through_vrf(case, drop) => Explanation::of(
+            "; it came through a VRF, where the prober's socket outside of it does not get it (net.ipv4.tcp_l3mdev_accept is 0)",
+        )
+        .fix(
+            "Let the answers come back outside of the VRF (the devices and routes in it), or run the prober in it (ip vrf exec). net.ipv4.tcp_l3mdev_accept=1 helps listeners only",
+            ["ip -d link show type vrf", "ip route show vrf DEVICE", "sysctl net.ipv4.tcp_l3mdev_accept"]
+                .map(|command| command.replace("DEVICE", shell::link(device))),
+        ),
         Some(reason) if reason.starts_with("QDISC") => by_queue(drop, reason),
         Some(_) if ovs_reason(drop).is_some() => Explanation::of(
             "; it is an error or a limit of Open vSwitch, not a flow that drops on purpose (its number: enum ovs_drop_reason, net/openvswitch/drop.h; ovs-appctl dpctl/dump-flows and the log of ovs-vswitchd on this node)",
         ),
         _ => Explanation::default(),
     }
+}
+
+/// The SYN-ACK came to the prober's own namespace.
+fn came_through_vrf(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let link = drop.netns.zip(drop.device.as_ref()).and_then(|(netns, it)| case.node.links.by_index(netns, it.ifindex));
+    let is_vrf = link.is_some_and(|link| link.kind.as_deref() == Some("vrf"));
+    is_vrf && drop.flags.is_syn_ack() && drop.netns == case.attempt.netns
 }
 
 /// What a bridge refuses, by the drop's reason or the function.
@@ -543,6 +559,21 @@ mod tests {
         };
         assert_has(&noted("[fd00::2]:8080"), &["is `blackhole`", "ip -6 route show table all match fd00::2"]);
         assert_has(&noted("10.88.0.2:8080"), &["an IPsec policy waits for keys"]);
+    }
+
+    /// Seen on 6.12: a leaked route leads to pods behind a bridge in a VRF.
+    #[test]
+    fn an_answer_that_came_through_a_vrf_is_explained() {
+        let noted = |kind: Option<&str>| {
+            let vrf = LinkState { kind: kind.map(Into::into), ..link(5, "vrf1", &[]) };
+            let mut stream = Stream::new().node_links(vec![vrf]).connect().clone();
+            stream.drop_on(SYN_ACK, "NO_SOCKET", NODE, Some(device(5, "vrf1"))).gives_up().verdict()
+        };
+        let named = noted(Some("vrf"));
+        assert_eq!(named.cause.name(), "unexplained");
+        assert_has(&named.summary, &["; it came through a VRF, where the prober's socket"]);
+        assert_has(&named.remediation, &["ip vrf exec", "ip route show vrf vrf1", "tcp_l3mdev_accept"]);
+        assert_lacks(&noted(Some("bridge")).summary, &["VRF"]);
     }
 
     #[test]
