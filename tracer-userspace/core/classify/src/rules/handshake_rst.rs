@@ -79,7 +79,7 @@ fn from_outside(case: &Case<'_>) -> Option<Finding> {
         ),
         // With `--random-fully`, a masquerade changes the port, too, and the RST goes to another flow.
         (None, None, None) => (
-            "it can be the target's own stack behind an address translation (a masquerade that changes the source port, sidecar, hostPort), a middlebox, a user-space stack, or another host"
+            "it can be a process behind an address translation (masquerade, sidecar, hostPort), a middlebox, a user-space stack, or another host"
                 .to_owned(),
             Cause::HandshakeRst.fix().reword(|text| format!("{CHECK_SOURCE_NAT}. Otherwise: {text}")).run(
                 ["iptables-save -t nat", "nft list ruleset"].map(|rules| run_in(case, case.attempt.netns, rules)),
@@ -148,10 +148,7 @@ mod tests {
     #[test]
     fn a_source_nat_comes_before_a_middlebox() {
         let verdict = Stream::new().connect().reset_received(TcpState::SynSent, 0).verdict();
-        assert_has(
-            &verdict.summary,
-            &["own stack behind an address translation (a masquerade that changes the source port"],
-        );
+        assert_has(&verdict.summary, &["a process behind an address translation (masquerade, "]);
         assert_starts(&verdict.remediation, "See whether a rule translates the source of the prober's connections");
         assert_has(
             &verdict.remediation,
