@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_logged_warning_reads_as_any_other() {
-        let log = tracing_subscriber::fmt().event_format(Messages).with_writer(|| Written).finish();
+        let log = tracing_subscriber::fmt().with_ansi(false).event_format(Messages).with_writer(|| Written).finish();
         tracing::subscriber::with_default(log, || {
             tracing::warn!(pid = 7, "a program\nis ignored");
             tracing::error!("it failed");

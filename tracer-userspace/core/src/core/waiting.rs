@@ -439,6 +439,6 @@ mod tests {
         }
         stream.listens(POD, 8080, true).settles();
         let revised = stream.causes().into_iter().filter(|cause| *cause == "not_listening_yet").count();
-        assert_eq!(revised, 12, "of the last two minutes");
+        assert_eq!(revised, 11, "of the last two minutes");
     }
 }

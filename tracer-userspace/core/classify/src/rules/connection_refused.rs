@@ -44,8 +44,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let stopped = former.filter(|it| it.has_stopped() && !is_killed && is_pods && accepting.is_none());
     evidence.splice(0..0, stopped.iter().flat_map(Former::evidence));
     evidence.extend(accepting.map(|(netns, (time, addr))| {
-        let text = format!("a process listens on {addr} in that network namespace, over any device");
-        evidence_of("sock_diag", time, text, json!({ "netns": netns }))
+        evidence_of("sock_diag", time, accepts_over_any_device(addr), json!({ "netns": netns }))
     }));
     let listens = || {
         let (words, read) = pod_sockets::listeners_elsewhere(case, netns?)?;
@@ -68,24 +67,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let held = is_held.and_then(|netns| held_elsewhere(case, netns, refused_at));
     let what =
         if passed_over.is_some() || accepting.is_some() { "no socket takes the SYN to" } else { "nobody listens on" };
-    let summary = format!(
-        "{what} {dst}{}: its kernel answered the SYN with a RST{}{}",
-        in_namespace(case, netns),
-        why.unwrap_or_default(),
-        held.as_ref().map_or("", |(clause, ..)| clause.as_str())
-    );
     let fix = own_fix
         .or_else(|| Some(stopped?.fix_stopped(case, by_probe)))
         .or_else(|| Some(find_refuser(case, accepting?.0)))
         .or_else(|| Some(passed_over?.fix_passed_over(case)))
         .unwrap_or_else(|| with_log(case, let_listen(case, netns, false)));
-    let fix = match held {
-        Some((_, read, before)) => {
-            evidence.extend(read);
-            fix.reword(|text| format!("{before}. Otherwise: {}", text.replacen("Let", "let", 1)))
-        }
-        None => fix,
-    };
+    let (by_holder, fix) = with_holder(held, fix, &mut evidence);
+    let (place, why) = (in_namespace(case, netns), why.unwrap_or_default());
+    let summary = format!("{what} {dst}{place}: its kernel answered the SYN with a RST{why}{by_holder}");
     let confidence = if accepting.is_some() { confidence.min(Confidence::Likely) } else { confidence };
     let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix).with_confidence(confidence);
     Some(Finding { lacks_acceptor: passed_over.is_some() || accepted.is_some(), ..found })
@@ -100,6 +89,21 @@ fn find_refuser(case: &Case<'_>, netns: Netns) -> Remediation {
         "Find what keeps the SYN from that listener. With a VRF, let the process listen in it, or set net.ipv4.tcp_l3mdev_accept=1. Else look for a BPF program at sk_lookup",
     )
     .run(show.map(|command| run_in(case, Some(netns), command)))
+}
+
+fn accepts_over_any_device(addr: std::net::SocketAddr) -> String {
+    format!("a process listens on {addr} in that network namespace, over any device")
+}
+
+/// Adds what holds the port: returns its clause, and the fix that begins with it.
+fn with_holder(
+    held: Option<(String, Option<Evidence>, String)>,
+    fix: Remediation,
+    evidence: &mut Vec<Evidence>,
+) -> (String, Remediation) {
+    let Some((clause, read, before)) = held else { return (String::new(), fix) };
+    evidence.extend(read);
+    (clause, fix.reword(|text| format!("{before}. Otherwise: {}", text.replacen("Let", "let", 1))))
 }
 
 /// What keeps a server from the port that binds to all addresses: a clause, its evidence, and what to do then.

@@ -306,51 +306,21 @@ mod tests {
     fn a_router_that_drops_for_its_routes_is_named() {
         const V6: &str = "[fd00:77::5]:8080";
         const V4: &str = "10.77.0.5:8080";
+        const NO_ROUTE: &str = "no route in network namespace 900 to fd00:77::5, or one that refuses: ";
+        let refuses = |how: &str| {
+            format!("the route in network namespace 900 to fd00:77::5, or an `ip rule` there, is `{how}`: ")
+        };
         let (none, discard) = (Some("IP_INNOROUTES"), (SYN, Some("NOT_SPECIFIED"), "dst_discard_out"));
+        let (v4, v6) = ((SYN, none, "ip_error"), (SYN, none, "ip6_pkt_drop"));
+        let no_route_v4 = "no route in network namespace 900 to 10.77.0.5: ";
         let (proven, likely) = (Confidence::Proven, Confidence::Likely);
         for (dst, drops, errno, confidence, words) in [
-            (
-                V6,
-                vec![(SYN, none, "ip6_pkt_drop")],
-                libc::ENETUNREACH,
-                proven,
-                "no route in network namespace 900 to fd00:77::5, or one that refuses: ",
-            ),
-            (
-                V6,
-                vec![(SYN, None, "ip6_pkt_drop")],
-                0,
-                proven,
-                "no route in network namespace 900 to fd00:77::5, or one that refuses: ",
-            ),
-            (
-                V6,
-                vec![(SYN, none, "ip6_pkt_drop")],
-                libc::EACCES,
-                proven,
-                "the route in network namespace 900 to fd00:77::5, or an `ip rule` there, is `prohibit`: ",
-            ),
-            (
-                V6,
-                vec![discard],
-                0,
-                likely,
-                "the route in network namespace 900 to fd00:77::5, or an `ip rule` there, is `blackhole`: ",
-            ),
-            (
-                V6,
-                vec![discard; 2],
-                0,
-                proven,
-                "the route in network namespace 900 to fd00:77::5, or an `ip rule` there, is `blackhole`: ",
-            ),
-            (
-                V4,
-                vec![(SYN, none, "ip_error")],
-                libc::ENETUNREACH,
-                proven,
-                "no route in network namespace 900 to 10.77.0.5: ",
-            ),
+            (V6, vec![v6], libc::ENETUNREACH, proven, NO_ROUTE.to_owned()),
+            (V6, vec![(SYN, None, v6.2)], 0, proven, NO_ROUTE.to_owned()),
+            (V6, vec![v6], libc::EACCES, proven, refuses("prohibit")),
+            (V6, vec![discard], 0, likely, refuses("blackhole")),
+            (V6, vec![discard; 2], 0, proven, refuses("blackhole")),
+            (V4, vec![v4], libc::ENETUNREACH, proven, no_route_v4.to_owned()),
         ] {
             let verdict = at_router(dst, &drops, errno);
             assert_eq!(
@@ -358,7 +328,7 @@ mod tests {
                 ("route_unreachable", confidence),
                 "{drops:?} {errno}"
             );
-            assert_starts(&verdict.summary, words);
+            assert_starts(&verdict.summary, &words);
             assert_has(&verdict.summary, &["the kernel there dropped the SYN ", "that came in on eth0"]);
             assert_has(
                 &verdict.remediation,

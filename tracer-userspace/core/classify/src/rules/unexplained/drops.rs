@@ -203,21 +203,25 @@ fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             Explanation::of("; that namespace has no route for it, and does not have that address itself")
                 .fix(ADDRESS, address(drop))
         }
-        // `inet_lookup_established`, `inet_sk_bound_dev_eq`
-        Some("NO_SOCKET") if came_through_vrf(case, drop) => Explanation::of(
-            "; it came through a VRF, where the prober's socket outside of it does not get it (net.ipv4.tcp_l3mdev_accept is 0)",
-        )
-        .fix(
-            "Let the answers come back outside of the VRF (the devices and routes in it), or run the prober in it (ip vrf exec). net.ipv4.tcp_l3mdev_accept=1 helps listeners only",
-            ["ip -d link show type vrf", "ip route show vrf DEVICE", "sysctl net.ipv4.tcp_l3mdev_accept"]
-                .map(|command| command.replace("DEVICE", shell::link(device))),
-        ),
+        Some("NO_SOCKET") if came_through_vrf(case, drop) => by_vrf(device),
         Some(reason) if reason.starts_with("QDISC") => by_queue(drop, reason),
         Some(_) if ovs_reason(drop).is_some() => Explanation::of(
             "; it is an error or a limit of Open vSwitch, not a flow that drops on purpose (its number: enum ovs_drop_reason, net/openvswitch/drop.h; ovs-appctl dpctl/dump-flows and the log of ovs-vswitchd on this node)",
         ),
         _ => Explanation::default(),
     }
+}
+
+/// The lookup of the prober's socket compares the VRF (`inet_lookup_established`, `inet_sk_bound_dev_eq`).
+fn by_vrf(device: &str) -> Explanation {
+    Explanation::of(
+        "; it came through a VRF, where the prober's socket outside of it does not get it (net.ipv4.tcp_l3mdev_accept is 0)",
+    )
+    .fix(
+        "Let the answers come back outside of the VRF (the devices and routes in it), or run the prober in it (ip vrf exec). net.ipv4.tcp_l3mdev_accept=1 helps listeners only",
+        ["ip -d link show type vrf", "ip route show vrf DEVICE", "sysctl net.ipv4.tcp_l3mdev_accept"]
+            .map(|command| command.replace("DEVICE", shell::link(device))),
+    )
 }
 
 /// The SYN-ACK came to the prober's own namespace.
