@@ -7,7 +7,7 @@ use serde_json::json;
 use super::case::Case;
 use super::evidence::evidence_of;
 use super::phrases::of_family;
-use tracer_model::event::{Listener, ListenerAt, Netns, PodSockets};
+use tracer_model::event::{Listener, ListenerAt, Loss, Netns, PodSockets};
 use tracer_model::record::{Cause, Command, Evidence, Remediation, Scope};
 
 /// An older reading does not show why an attempt failed.
@@ -69,10 +69,12 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
 }
 
 /// When a listener was read that would have accepted the target's connections, and where it listens. None that changed
-/// since `at` counts.
+/// since `at`, or may have changed, counts.
 pub(super) fn accepting(case: &Case<'_>, netns: Netns, at: u64) -> Option<(u64, SocketAddr)> {
     let (time, reading, _) = elsewhere(case, netns)?;
-    let is_same = !case.node.listeners.changed_since(netns, case.attempt.flow.dst, at.min(time));
+    let (from, places) = (at.min(time), [Loss::RING, Loss::PROGRAM, Loss::LISTEN]);
+    let is_lost = case.node.losses.between(from, time).any(|loss| places.contains(&loss.where_.as_str()));
+    let is_same = !is_lost && !case.node.listeners.changed_since(netns, case.attempt.flow.dst, from);
     reading.accepts.filter(|_| is_same).map(|addr| (time, addr))
 }
 

@@ -57,6 +57,11 @@ impl Namespaces {
         remember(MAX_OPENS, &mut self.opens, Opened { time, open: open.clone(), led_to: None });
     }
 
+    /// A namespace was made, by what is seen of its links.
+    pub(super) fn observe_new(&mut self, time: u64, netns: Netns) {
+        self.made.insert(netns, time);
+    }
+
     /// Another namespace has this number now: paths that led to the earlier one do not lead there.
     pub(super) fn forget_paths(&mut self, netns: Netns) {
         self.opens.retain(|it| it.led_to != Some(netns));

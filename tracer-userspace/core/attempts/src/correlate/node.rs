@@ -110,6 +110,7 @@ impl Node {
                 // Nothing sets a link of an ended namespace up: another one has its number, and no entry into it was seen.
                 if change.up && self.has_ended(change.netns) {
                     self.begin_again(change.netns);
+                    self.namespaces.observe_new(time, change.netns);
                 }
                 self.links.observe_change(time, change, self.netns);
             }

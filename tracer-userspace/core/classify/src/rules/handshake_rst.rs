@@ -122,11 +122,17 @@ fn translation(case: &Case<'_>) -> Option<(u64, SocketAddr, Netns)> {
 }
 
 /// A refusal by a stack or a rule of this node would look the same. Either the SYN was dropped at an unknown place, or where a
-/// stack frees a SYN that it refuses. Or no hook shows a RST without a socket, nor that drop.
+/// stack frees a SYN that it refuses: at the time of the RST, if all hooks that show a RST are there. Or no hook shows a RST
+/// without a socket, nor that drop.
 fn may_be_refused(case: &Case<'_>) -> bool {
-    let any = |is: fn(&PacketDrop) -> bool| drops(case).any(|(_, d)| d.flags.is_syn() && is(d));
-    let unseen = case.lacks(REFUSAL_HOOKS) && case.lacks(&[Hook::KfreeSkb]);
-    unseen || any(|drop| is_at_socket(drop) || drop.reason.is_none() && drop.location.is_none())
+    let (reset, unseen) = (case.attempt.reset_received().map(|(at, _)| at), case.lacks(REFUSAL_HOOKS));
+    let answered = |time: u64| unseen || reset.is_none_or(|at| time.abs_diff(at) < ANSWER_NS);
+    let is_refused = |time: u64, drop: &PacketDrop| match is_at_socket(drop) {
+        true => answered(time),
+        false => drop.reason.is_none() && drop.location.is_none(),
+    };
+    unseen && case.lacks(&[Hook::KfreeSkb])
+        || drops(case).any(|(time, drop)| drop.flags.is_syn() && is_refused(time, drop))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::super::blocked::Blame;
 use super::super::netfilter::{blocked, takes_requests_of_ipvs};
 use super::service_no_endpoints::service_of;
 use super::*;
-use tracer_model::event::{Ipvs, IpvsOp, NodePort, PacketDrop, ProxyMode, TcpState, Via};
+use tracer_model::event::{Ipvs, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, TcpState, Via};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -34,7 +34,8 @@ fn taken(case: &Case<'_>, port: Option<&NodePort>) -> Option<Finding> {
     let back = case.attempt.flow.reversed();
     let (time, ipvs) =
         case.attempt.ipvs().find(|(_, i)| i.flags.is_syn_ack() && i.flow == back && i.via != Via::Destination)?;
-    if port.is_none() && case.node.node_ports.of(ProxyMode::Ipvs).is_some() {
+    let is_of_table = |it: &NodePorts| ipvs.netns.is_none_or(|netns| netns == it.netns);
+    if port.is_none() && case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(is_of_table) {
         return Some(by_other_service(case, time, ipvs));
     }
     let is_empty = port.is_some_and(|it| it.backends.is_empty());

@@ -73,7 +73,7 @@ pub(in super::super) fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remedi
     let has_link = |it: &Inspection| it.links.iter().any(|link| link.addrs.contains(&target));
     let (_, reading) = inspections(case).find(|(_, reading)| has_link(reading))?;
     let others: Vec<_> = of_other_pods(case, reading).collect();
-    if reading.qdiscs.iter().all(|it| is_usual(it, &others)) {
+    if reading.qdiscs.iter().all(|it| is_usual(it, reading, &others)) {
         return None;
     }
     let is_compared = !others.is_empty() || !reading.qdiscs.iter().all(holds_filters);
@@ -113,9 +113,11 @@ fn of_other_pods<'a>(case: &Case<'a>, reading: &Inspection) -> impl Iterator<Ite
     case.node.targets.all_inspections().filter(is_other)
 }
 
-/// A CNI (Cilium, Calico, the AWS network policy agent) gives filters to the link of each pod.
-fn is_usual(qdisc: &LinkQdisc, others: &[&Inspection]) -> bool {
-    holds_filters(qdisc) && others.iter().any(|it| it.qdiscs.iter().any(|other| other.kind == qdisc.kind))
+/// A CNI (Cilium, Calico, the AWS network policy agent) gives filters to the same end of each pod's link.
+fn is_usual(qdisc: &LinkQdisc, of: &Inspection, others: &[&Inspection]) -> bool {
+    let in_pod = |it: &LinkQdisc, of: &Inspection| Some(it.netns) == of.netns;
+    let is_same = |it: &LinkQdisc, other: &Inspection| it.kind == qdisc.kind && in_pod(it, other) == in_pod(qdisc, of);
+    holds_filters(qdisc) && others.iter().any(|other| other.qdiscs.iter().any(|it| is_same(it, other)))
 }
 
 /// All other kinds are queues.
