@@ -236,9 +236,15 @@ impl From<Found> for There {
 }
 
 /// Distinguishes a namespace from a later one with its number: its cookie. Before 5.14 the time at which the kernel made
-/// its file, which stays as long as its name is bound.
+/// its file, which stays as long as its name is bound. The file below `/proc` is made again for each look.
 fn identity_of(path: &Path) -> Option<u64> {
-    let made = || fs::metadata(path).ok().map(|it| it.ctime().cast_unsigned() << 32 | it.ctime_nsec().cast_unsigned());
+    let made = || match path.starts_with("/proc") {
+        true => Some(0),
+        false => {
+            let file = fs::metadata(path).ok()?;
+            Some(file.ctime().cast_unsigned() << 32 | file.ctime_nsec().cast_unsigned())
+        }
+    };
     in_netns(path, links::net_cookie).ok()?.or_else(made)
 }
 

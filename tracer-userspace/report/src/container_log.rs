@@ -60,6 +60,12 @@ fn without_prefix(bytes: &[u8]) -> &[u8] {
 /// Whether this is a message of tracer, `tracer: warning: …`, perhaps after a prefix of `kubectl logs`.
 fn is_message(line: &[u8]) -> bool {
     const MESSAGE: &[u8] = b"tracer: ";
+    // A prefix has the names of a pod and a container, and a time.
+    const LONGEST_PREFIX: usize = 512;
+    if line.first() == Some(&b'{') {
+        return false;
+    }
+    let line = &line[..line.len().min(LONGEST_PREFIX)];
     let at = line.windows(MESSAGE.len()).position(|window| window == MESSAGE);
     let is_prefix = |word: &[u8]| word.first().is_none_or(|byte| *byte == b'[' || byte.is_ascii_digit());
     at.is_some_and(|at| line[..at].split(|byte| *byte == b' ').all(is_prefix))

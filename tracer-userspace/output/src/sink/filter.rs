@@ -179,7 +179,11 @@ impl FilterHits {
         }
         let (pods, causes) = (filter.pod_flags(), filter.cause_flags());
         let hint = self.hint.as_deref().unwrap_or_default();
-        let what = if filter.container.is_some() { "container" } else { "pod" };
+        let what = match (&filter.container, filter.pod.is_some() || filter.namespace.is_some()) {
+            (None, _) => "pod",
+            (Some(_), false) => "container",
+            (Some(_), true) => "pod or container",
+        };
         let unmatched = (filter.needs_pods() && !self.pod).then(|| format!("no {what} matches `{pods}`{hint}"));
         let reason = match (shown, unmatched) {
             (0, unmatched) if failures == 0 => return unmatched,

@@ -171,16 +171,18 @@ fn identity(body: &VerdictBody) -> Vec<u8> {
     let verdict = &body.verdict;
     let answer = (verdict.cause, verdict.outcome, verdict.confidence, culprit, &verdict.also);
     let about = (body.subject, &body.k8s, probe, body.dst, &body.process);
+    let remediation = verdict.remediation.to_string();
     let places: BTreeSet<String> = verdict.evidence.iter().filter_map(place).collect();
-    let fix = (body.scope, without_numbers(&verdict.remediation.to_string()), places);
+    let fix = (body.scope, words(&remediation), places);
     // Maps have string keys and numbers are finite: nothing in these types can fail.
     serde_json::to_vec(&(answer, about, fix)).unwrap_or_default()
 }
 
-/// Without the numbers that stand alone: those of processes change when a container starts again, others are measured.
-fn without_numbers(text: &str) -> String {
-    let is_number = |word: &&str| word.trim_matches(|c: char| c.is_ascii_punctuation()).parse::<u64>().is_ok();
-    text.split(' ').filter(|word| !is_number(word)).collect()
+/// The words in any order, since destinations are sorted by counts. Without numbers: those of processes change when a
+/// container starts again, others are measured.
+fn words(text: &str) -> BTreeSet<&str> {
+    let words = text.split([' ', '/']).map(|word| word.trim_matches(|c: char| c.is_ascii_punctuation()));
+    words.filter(|word| word.parse::<u64>().is_err()).collect()
 }
 
 /// Where a packet was dropped, or the chain of the rule that did it. Not its handle: that changes whenever the rules are
@@ -271,7 +273,7 @@ mod tests {
             it.verdict.summary.push('1');
             it.probe.as_mut().unwrap().consecutive_failures = Some(7);
             it.attempt_id = Some("6".into());
-            it.verdict.remediation = "check containerPort (813)".into();
+            it.verdict.remediation = "check 7/813 containerPort (813)".into();
         };
         assert!(holds(&mut repeats, edited(6, 60, numbers)));
     }
