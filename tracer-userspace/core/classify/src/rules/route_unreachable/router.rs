@@ -27,31 +27,38 @@ fn by_icmp(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let (dst, place) = (icmp.flow.dst.ip(), in_namespace(case, icmp.netns));
-    let (what, fix) = if is_time_exceeded(icmp) {
+    let proven = |what, fix| RefusedRoute { what, confidence: Confidence::Proven, fix };
+    let route = if is_time_exceeded(icmp) {
         let what = format!("the SYN to {dst} passed too many routers, the last{place}");
-        (what, Remediation::from("Look for a routing loop, or a small net.ipv4.ip_default_ttl"))
+        proven(what, Remediation::from("Look for a routing loop, or a small net.ipv4.ip_default_ttl"))
     } else if let Some(link) = at_wireguard(case) {
         let what = format!("{link} (WireGuard){place} has no peer for {dst}, or one without an endpoint");
         let fix = Remediation::from(
             "Give the peer that has the pod the address (AllowedIPs) and an endpoint, as the CNI's agent should have done. Or correct the route that leads into that link",
         );
-        (what, fix.run([run_in(case, icmp.netns, format!("wg show {}", shell::link(link)))]))
+        proven(what, fix.run([run_in(case, icmp.netns, format!("wg show {}", shell::link(link)))]))
     } else {
         refusal(case, icmp, "")
     };
     let how = format!("{} was sent about the SYN", RejectAnswer::of(icmp));
-    let found = of_syn(case, (icmp.flow, icmp.netns), (what, how), of_icmp(time, icmp), fix);
-    Some(found.resting_on(&[Hook::KfreeSkb]))
+    let found = of_syn(case, (icmp.flow, icmp.netns), (route.what, how), of_icmp(time, icmp), route.fix);
+    Some(found.with_confidence(route.confidence).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// What the ICMP error says about the route there (`back`) in that namespace, and the fix.
-fn refusal(case: &Case<'_>, icmp: &Icmp, back: &str) -> (String, Remediation) {
+fn refusal(case: &Case<'_>, icmp: &Icmp, back: &str) -> RefusedRoute {
     let (to, place) = (icmp.flow.dst.ip(), in_namespace(case, icmp.netns));
-    if is_prohibited(icmp) {
+    let (what, confidence, fix) = if is_prohibited(icmp) {
         let what = format!("the route{place}{back} to {to}, or an `ip rule` there, is `prohibit`");
-        return (what, show_routes(case, icmp.netns, to, REMOVE));
-    }
-    (format!("no route{place}{back} to {to}"), format!("Add or correct the route{back}").into())
+        (what, Confidence::Proven, show_routes(case, icmp.netns, to, REMOVE))
+    } else if may_be_unresolved(case, icmp) {
+        let what = format!("no route{place}{back} to {to}, or nobody answered there for a link-layer address");
+        let fix = format!("See whether the route{back} is right. If it is, find why its next hop does not answer");
+        (what, Confidence::Possible, Remediation::from(fix).run([run_in(case, icmp.netns, "ip neigh")]))
+    } else {
+        (format!("no route{place}{back} to {to}"), Confidence::Proven, format!("Add or correct the route{back}").into())
+    };
+    RefusedRoute { what, confidence, fix }
 }
 
 /// A router of this node refused the SYN of this flow: what it has for a route, and how that is known.
@@ -172,12 +179,16 @@ fn by_icmp_about_answer(case: &Case<'_>) -> Option<Finding> {
     if !case.settled || dropped_on_this_node(case) || drops(case).any(dropped) {
         return None;
     }
-    let (what, fix) = refusal(case, icmp, " back");
-    let summary =
-        format!("{what}: {} was sent about the SYN-ACK of {}, which listens", RejectAnswer::of(icmp), attempt.flow.dst);
+    let back = refusal(case, icmp, " back");
+    let summary = format!(
+        "{}: {} was sent about the SYN-ACK of {}, which listens",
+        back.what,
+        RejectAnswer::of(icmp),
+        attempt.flow.dst
+    );
     let route = run_in(case, icmp.netns, format!("ip route get {}", attempt.flow.src.ip()));
-    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, fix.run([route]));
-    Some(found.resting_on(&[Hook::KfreeSkb]))
+    let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, back.fix.run([route]));
+    Some(found.with_confidence(back.confidence).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// See [`by_drop`].
@@ -263,6 +274,16 @@ pub(in super::super) fn is_routing(drop: &PacketDrop) -> bool {
 /// Network, host, protocol unreachable or administratively prohibited, but not port unreachable (RFC 792, RFC 4443).
 fn is_unreachable(icmp: &Icmp) -> bool {
     if icmp.v6 { icmp.icmp_type == 1 && icmp.code != 4 } else { icmp.icmp_type == 3 && !matches!(icmp.code, 3 | 4) }
+}
+
+/// Host unreachable, or address unreachable of ICMPv6, where no drop shows that it is about a route. The kernel sends the
+/// same where nobody answers for the link-layer address (`arp_error_report`, net/ipv4/arp.c; `ndisc_error_report`,
+/// net/ipv6/ndisc.c), and that drop can come later.
+fn may_be_unresolved(case: &Case<'_>, icmp: &Icmp) -> bool {
+    let is_refused = |drop: &PacketDrop| drop.flags == icmp.flags && (is_routing(drop) || is_wireguard(drop));
+    icmp.code == if icmp.v6 { 3 } else { 1 }
+        && !is_time_exceeded(icmp)
+        && !case.attempt.drops().any(|(_, drop)| is_refused(drop))
 }
 
 /// RFC 792 and RFC 1812 (codes 9, 10 and 13), RFC 4443. The kernel's routing sends it for a `prohibit` route only.
@@ -430,6 +451,24 @@ mod tests {
         );
         assert_has(&refused.remediation, &["AllowedIPs", "wg show wg0"]);
         assert_eq!(stream.gives_up().causes(), ["unexplained"], "a full queue of WireGuard, without an ICMP error");
+    }
+
+    /// Seen on a busy 6.12: the drop of the neighbour table came 105 ms after the end of the attempt.
+    #[test]
+    fn host_unreachable_without_a_drop_for_a_route_may_be_an_unanswered_request() {
+        let ended = |wait_ms: u64| {
+            let mut stream = Stream::new().connect().drop_in(SYN, "NOT_SPECIFIED", NODE, "br_dev_xmit").clone();
+            stream.wait_ms(1_000).syn_again().wait_ms(2_000);
+            stream.state(TcpState::SynSent, TcpState::Close, libc::EHOSTUNREACH, (0, 0, 0)).wait_ms(wait_ms).icmp(3, 1);
+            stream.clone()
+        };
+        for wait_ms in [0, 97] {
+            assert_eq!(ended(wait_ms).settles().decided(), ("route_unreachable", Confidence::Possible));
+            let late = ended(wait_ms).wait_ms(8).drop(SYN, "NEIGH_FAILED", NODE).settles().last_verdict();
+            assert_eq!(late.cause.name(), "neighbour_failure", "{wait_ms} {}", late.summary);
+        }
+        let by_route = Stream::new().connect().drop(SYN, "IP_INNOROUTES", POD).icmp(3, 1).gives_up().causes();
+        assert_eq!(by_route, ["route_unreachable"]);
     }
 
     /// Seen on a node: a router between the node and the pod forwards the SYN, and has no route for the SYN-ACK.
