@@ -102,14 +102,15 @@ impl Verdicts {
         self.of(conn).filter(|it| it.outcome == Outcome::Failure)
     }
 
-    /// Keeps a decision. If the table is full, it drops the attempt that was decided longest ago and has no pending verdict.
-    fn decide(&mut self, conn: ConnId, decided: Decided) {
+    /// Keeps a decision. If the table is full, it drops the attempt that was decided longest ago. It spares attempts with
+    /// a pending verdict, and those that are kept: they may be decided again.
+    fn decide(&mut self, conn: ConnId, decided: Decided, is_kept: impl Fn(ConnId) -> bool) {
         if let Some(verdict) = self.by_attempt.get_mut(&conn) {
             verdict.decided = decided;
             return;
         }
         let verdict = AttemptVerdict { decided, counted: None, emitted: None, superseded: false };
-        self.by_attempt.insert_sparing(conn, verdict, |conn| self.pending.contains_key(conn));
+        self.by_attempt.insert_sparing(conn, verdict, |conn| self.pending.contains_key(conn) || is_kept(*conn));
     }
 
     /// Counts the attempt as a failure of this probe; returns as which one it was counted before.
@@ -237,7 +238,7 @@ impl Core {
             is_retry,
             lacks_programs,
         };
-        self.verdicts.decide(conn, decided);
+        self.verdicts.decide(conn, decided, |conn| self.correlator.get(conn).is_some());
     }
 }
 
@@ -272,11 +273,13 @@ mod tests {
     #[test]
     fn a_revision_drops_no_other_attempt_from_a_full_table() {
         let mut verdicts = Verdicts::default();
-        (0..MAX as u64).for_each(|conn| verdicts.decide(ConnId(conn), DECIDED));
-        verdicts.decide(ConnId(5), Decided { revised: true, ..DECIDED });
+        (0..MAX as u64).for_each(|conn| verdicts.decide(ConnId(conn), DECIDED, |_| false));
+        verdicts.decide(ConnId(5), Decided { revised: true, ..DECIDED }, |_| false);
         assert!(verdicts.of(ConnId(0)).is_some() && verdicts.of(ConnId(5)).is_some_and(|it| it.revised));
-        verdicts.decide(ConnId(MAX as u64), DECIDED);
+        verdicts.decide(ConnId(MAX as u64), DECIDED, |_| false);
         assert!(verdicts.of(ConnId(0)).is_none() && verdicts.of(ConnId(1)).is_some());
+        verdicts.decide(ConnId(MAX as u64 + 1), DECIDED, |conn| conn == ConnId(1));
+        assert!(verdicts.of(ConnId(1)).is_some() && verdicts.of(ConnId(2)).is_none(), "it can be decided again");
     }
 
     /// A connection that was open for long has a lower number than all that are kept.
@@ -284,10 +287,10 @@ mod tests {
     fn the_verdict_and_the_end_of_an_old_attempt_stay_in_a_full_table() {
         let mut verdicts = Verdicts::default();
         for conn in (1..=MAX as u64).chain([0]) {
-            verdicts.decide(ConnId(conn), DECIDED);
+            verdicts.decide(ConnId(conn), DECIDED, |_| false);
             assert!(verdicts.finish(ConnId(conn)));
         }
-        verdicts.decide(ConnId(MAX as u64 + 1), DECIDED);
+        verdicts.decide(ConnId(MAX as u64 + 1), DECIDED, |_| false);
         assert!(!verdicts.finish(ConnId(0)), "its record was emitted");
         assert!(verdicts.of(ConnId(0)).is_some() && verdicts.of(ConnId(2)).is_none());
     }

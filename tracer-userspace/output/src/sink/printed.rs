@@ -6,8 +6,8 @@ use tracer_model::event::ConnId;
 use tracer_model::recent::Recent;
 use tracer_model::record::Cause;
 
-/// Attempts remembered. A revision comes at most seconds after its attempt's end.
-const REMEMBERED: usize = 8192;
+/// Attempts remembered. A refusal is revised if a process begins to listen within five minutes: a hundred a second.
+const REMEMBERED: usize = 32_768;
 
 /// The last printed verdict of each attempt, and how many verdicts stand by cause.
 #[derive(Debug, Default)]
