@@ -111,7 +111,7 @@ impl Waiting {
     /// An attempt is about to be classified, or a verdict waits for an answer.
     pub(super) fn is_deciding(&self, now: u64) -> bool {
         let is_settling = first_due(&self.due_at).is_some_and(|due| due <= now.saturating_add(SETTLE_NS));
-        is_settling || self.held.values().any(|held| held.until.is_none_or(|until| now < until))
+        is_settling || self.held.values().any(|held| held.until.is_some_and(|until| now < until))
     }
 
     /// The verdict on the attempt waits for what is read or seen only after the end.
@@ -367,6 +367,8 @@ mod tests {
             push_all(&stream.wait_ms(5).tick().observations).0.is_deciding(stream.now())
         };
         assert_eq!([false, true].map(is_deciding), [true, false]);
+        let mut copy = Stream::new().http_readiness().connect().filtered(SYN, POD).icmp(3, 10).established().clone();
+        assert!(!push_all(&copy.settles().observations).0.is_deciding(copy.now()), "it got through at once");
     }
 
     /// The end of the attempt was lost, or the prober keeps its connection.
