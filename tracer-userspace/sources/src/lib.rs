@@ -244,14 +244,22 @@ impl NodeView {
             self.observations.push(ObservationKind::Links(links::to_observation(node, &links)));
         }
         let (node_ports, problems) = tracer_netfilter::read(node, &links);
-        self.observations.extend(node_ports.into_iter().map(ObservationKind::NodePorts));
         self.tables_of = problems.is_empty().then_some(node.netns);
+        let of_ipvs =
+            self.tables_of.filter(|_| node.net_file("ip_vs").exists()).and_then(|of| empty_ipvs(of, &node_ports));
+        self.observations.extend(node_ports.into_iter().chain(of_ipvs).map(ObservationKind::NodePorts));
         self.problems.extend(problems.iter().map(ToString::to_string));
         match settings::read(node) {
             Ok(settings) => self.observations.push(ObservationKind::NodeSettings(settings)),
             Err(error) => self.problems.push(error.to_string()),
         }
     }
+}
+
+/// The table of IPVS, if it was read and has no NodePort: what IPVS takes is then not taken for a packet to a NodePort.
+fn empty_ipvs(netns: Netns, tables: &[NodePorts]) -> Option<NodePorts> {
+    let is_listed = tables.iter().any(|table| table.mode == ProxyMode::Ipvs);
+    (!is_listed).then(|| NodePorts::new(netns, ProxyMode::Ipvs, Vec::new()))
 }
 
 fn prober_problems(probers: &[Prober]) -> Vec<String> {
@@ -312,6 +320,13 @@ mod tests {
         };
         let names: Vec<_> = named.ports.iter().map(|port| port.service.as_deref()).collect();
         assert_eq!(names, [None, Some("kube-system/kubernetes-dashboard:https")]);
+    }
+
+    #[test]
+    fn a_table_of_ipvs_without_node_ports_counts_as_read() {
+        let empty = |mode| NodePorts::new(Netns(1), mode, Vec::new());
+        assert_eq!(empty_ipvs(Netns(1), &[empty(ProxyMode::Iptables)]), Some(empty(ProxyMode::Ipvs)));
+        assert_eq!(empty_ipvs(Netns(1), &[empty(ProxyMode::Ipvs)]), None);
     }
 
     #[test]

@@ -345,6 +345,10 @@ mod tests {
             listed.into_iter().for_each(|port| _ = stream.node_port(ProxyMode::Ipvs, port, &["10.88.0.9:80"]));
             stream.connect().ipvs(SYN_ACK, op).verdict()
         };
+        let mut empty = Stream::new().node_port(ProxyMode::Ipvs, 30_001, &[]).clone();
+        empty.last_node_ports().ports.clear();
+        let verdict_of_empty = empty.connect().ipvs(SYN_ACK, IpvsOp::Translate).verdict();
+        assert_eq!(verdict_of_empty.confidence, Confidence::Possible);
         let other = verdict(Some(30_001), IpvsOp::Translate);
         assert_eq!((other.cause.name(), other.confidence), ("nodeport_ephemeral_collision", Confidence::Possible));
         assert_has(&other.summary, &["has none at 10.88.0.1:40000: one by firewall mark took it (FWM)"]);
