@@ -166,7 +166,8 @@ impl Core {
     /// When the core needs a [`ObservationKind::Tick`] if no other observation comes, in CLOCK_BOOTTIME nanoseconds.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        let own = [self.waiting.due(), self.queries.due(), self.unmatched.due()];
+        let sweep = self.verdicts.pending().next().map(|_| self.next_sweep);
+        let own = [self.waiting.due(), self.queries.due(), self.unmatched.due(), sweep];
         let due = own.into_iter().chain([self.node_reports.due(), self.not_run.due()]);
         due.flatten().min()
     }

@@ -11,7 +11,7 @@ use tracer_attempts::enrich::Matched;
 use tracer_classify::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, ResetSent};
-use tracer_model::record::{Body, Cause, Outcome};
+use tracer_model::record::{Body, Cause, Confidence, Outcome};
 
 /// If one address of `localhost` refuses, the prober tries the other one at once. A busy prober takes up to this long.
 const OTHER_ADDRESS_NS: u64 = 100_000_000;
@@ -82,6 +82,7 @@ impl Core {
         if self.is_overcome(conn, now) {
             return self.uncount_failure(conn);
         }
+        self.lower_if_unseen(conn, &mut record, now);
         let decided = self.verdicts.of(conn);
         if let (Some(attempt), Body::Verdict(body)) = (self.correlator.get(conn), &mut record.body) {
             if let Some(decided) = decided {
@@ -92,6 +93,18 @@ impl Core {
             set_time(&mut record, time, attempt);
         }
         self.verdicts.emit(conn, record, out);
+    }
+
+    /// Lowers the confidence if events were lost since the decision, and no end was seen: a later SYN may have got through.
+    fn lower_if_unseen(&self, conn: ConnId, record: &mut Decision, now: u64) {
+        let lost = self.node.lost_between(record.time_boot_ns, now);
+        let is_unseen = self.correlator.get(conn).is_none_or(is_unanswered);
+        if let Body::Verdict(body) = &mut record.body
+            && (is_unseen && lost > 0 && body.verdict.lost_events == 0)
+        {
+            body.verdict.confidence = body.verdict.confidence.lowered();
+            body.verdict.lost_events = lost;
+        }
     }
 
     /// Emits the pending verdicts on attempts that the correlator has dropped, and on those that lack their end: nobody
@@ -147,12 +160,13 @@ impl Core {
         Some(failed.saturating_add(LINE_NS))
     }
 
-    /// A retransmitted SYN may still be answered. Two exceptions: a RST arrived, or IPVS took the answer, as it takes each
-    /// answer to that port.
+    /// A retransmitted SYN may still be answered, unless IPVS took the answer, as it takes each answer to a NodePort. If
+    /// that is only possible, the table of NodePorts may be older than the NodePort: it is read again.
     fn may_get_through(&self, attempt: &Attempt) -> bool {
-        let collides = self.verdicts.of(attempt.conn).is_some_and(|it| it.cause == Cause::NodeportEphemeralCollision);
-        let refused = attempt.reset_received().is_some();
-        let waits = attempt.established.is_none() && attempt.ended.is_none() && !collides && !refused;
+        let is_collision =
+            |it: Decided| it.cause == Cause::NodeportEphemeralCollision && it.confidence > Confidence::Possible;
+        let collides = self.verdicts.of(attempt.conn).is_some_and(is_collision);
+        let waits = is_unanswered(attempt) && !collides;
         waits || self.verdicts.is_pending(attempt.conn) && !self.verdicts.is_finished(attempt.conn)
     }
 
@@ -165,6 +179,11 @@ impl Core {
         let waits = self.correlator.all().any(|it| it.ended.is_none() && is_first_try(attempt, it));
         Some(if waits { now.max(end) } else { end }.saturating_add(OTHER_ADDRESS_NS))
     }
+}
+
+/// The handshake is neither completed nor over, and no RST has arrived.
+fn is_unanswered(attempt: &Attempt) -> bool {
+    attempt.established.is_none() && attempt.ended.is_none() && attempt.reset_received().is_none()
 }
 
 #[cfg(test)]
@@ -195,6 +214,52 @@ mod tests {
         let mut twice = refused().wait_ms(1_000).syn_again().clone();
         assert!(emitted(twice.reset_sent(SYN, true, None).lost(2)).is_empty(), "nor did the second one");
         assert!(emitted(refused().wait_ms(1_000).lost(2).established()).is_empty());
+    }
+
+    /// Its later SYN may have got through.
+    #[test]
+    fn a_verdict_without_an_end_is_less_sure_if_events_were_lost() {
+        let decided = |lost: u64| {
+            let mut stream = Stream::new().http_readiness().connect().filtered(SYN, POD).clone();
+            stream.push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).settles();
+            if lost > 0 {
+                stream.wait_ms(500).lost(lost);
+            }
+            let verdict = stream.verdict();
+            assert_eq!(stream.wait_ms(890_000).tick().verdicts_before_the_end().len(), usize::from(lost == 0));
+            assert_eq!(stream.wait_ms(20_000).tick().wait_ms(1_000).tick().verdicts_before_the_end().len(), 1);
+            [verdict, stream.verdict()].map(|it| (it.confidence, it.lost_events))
+        };
+        assert_eq!(decided(0), [(Confidence::Proven, 0); 2]);
+        assert_eq!(decided(2), [(Confidence::Likely, 2); 2]);
+    }
+
+    #[test]
+    fn a_pending_verdict_wakes_the_core_that_looks_for_its_end() {
+        let deadline = |stream: &Stream| push_all(&stream.observations).0.next_deadline();
+        let mut stream = Stream::new().connect().reset_sent(SYN, true, None).settles().clone();
+        let due = deadline(&stream).filter(|due| (stream.now()..=stream.now() + 1_000_000_000).contains(due));
+        assert!(due.is_some(), "{:?}", deadline(&stream));
+        assert_eq!(deadline(stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)).settles()), None);
+    }
+
+    /// The NodePort is newer than the table, or the answer was taken by firewall mark.
+    #[test]
+    fn a_possible_collision_waits_for_the_end() {
+        let connected = || {
+            let mut stream = Stream::new().http_readiness().node_port(ProxyMode::Ipvs, 30_001, &[]).clone();
+            stream.connect().ipvs(SYN_ACK, IpvsOp::Translate).settles().wait_ms(900).clone()
+        };
+        assert!(connected().verdicts_before_the_end().is_empty());
+        let mut through = connected().syn_again().established().answers(200).clone();
+        assert_eq!(through.settles().outcomes(), [Outcome::Noise]);
+        let found = |confidence| [("nodeport_ephemeral_collision", confidence)];
+        assert_eq!(connected().gives_up().settles().all_decided(), found(Confidence::Possible));
+        let read = connected().node_port(ProxyMode::Ipvs, 40_000, &[]).gives_up().settles().clone();
+        assert_eq!(read.all_decided(), found(Confidence::Proven));
+        assert!(read.verdict().summary.starts_with("source port 40000 of this attempt"));
+        let mut known = Stream::new().node_port(ProxyMode::Ipvs, 40_000, &[]).connect().clone();
+        assert_eq!(known.ipvs(SYN_ACK, IpvsOp::Translate).settles().verdicts_before_the_end().len(), 1);
     }
 
     #[test]
