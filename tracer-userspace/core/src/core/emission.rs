@@ -95,7 +95,8 @@ impl Core {
         self.verdicts.emit(conn, record, out);
     }
 
-    /// Lowers the confidence if events were lost since the decision, and no end was seen: a later SYN may have got through.
+    /// Lowers the confidence if events were lost since the decision and no end was seen: a later SYN may have got
+    /// through.
     fn lower_if_unseen(&self, conn: ConnId, record: &mut Decision, now: u64) {
         let lost = self.node.lost_between(record.time_boot_ns, now);
         let is_unseen = self.correlator.get(conn).is_none_or(is_unanswered);
@@ -160,8 +161,8 @@ impl Core {
         Some(failed.saturating_add(LINE_NS))
     }
 
-    /// A retransmitted SYN may still be answered, unless IPVS took the answer, as it takes each answer to a NodePort. If
-    /// that is only possible, the table of NodePorts may be older than the NodePort: it is read again.
+    /// A retransmitted SYN may still be answered, unless IPVS took the answer, as it takes each answer to a NodePort.
+    /// If that is only possible, the table of NodePorts may be older than the NodePort: it is read again.
     fn may_get_through(&self, attempt: &Attempt) -> bool {
         let is_collision =
             |it: Decided| it.cause == Cause::NodeportEphemeralCollision && it.confidence > Confidence::Possible;
