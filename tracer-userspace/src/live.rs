@@ -147,6 +147,7 @@ fn attached(
         start: Start {
             hooks: loaded.status.hooks.clone(),
             missing_hooks: loaded.status.missing.clone(),
+            awaited_hooks: loaded.status.awaited.clone(),
             prober_hooks: Some(loaded.choice.clone()),
             namespaces: present.namespaces,
             namespaces_incomplete: present.incomplete,

@@ -126,6 +126,12 @@ impl Stream {
         self
     }
 
+    /// The hook waits for its kernel module.
+    pub fn awaits(&mut self, hook: Hook) -> &mut Self {
+        self.start().awaited_hooks.push(hook.name().to_owned());
+        self
+    }
+
     pub fn connect(&mut self) -> &mut Self {
         let actor = prober();
         let (flow, hook) = (self.flow, Hook::TcpConnect);

@@ -256,6 +256,10 @@ pub struct Start {
     pub hooks: Vec<HookStatus>,
     /// Hooks that this kernel or these privileges refused.
     pub missing_hooks: Vec<MissingHook>,
+    /// Hooks on functions of kernel modules that are not loaded. If the module is in use later, they are missing until
+    /// they are attached.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub awaited_hooks: Vec<String>,
     /// Whether the probers' own cgroups are watched, and why; absent in older recordings.
     pub prober_hooks: Option<ProberHooks>,
     /// Sources of observations outside the kernel.

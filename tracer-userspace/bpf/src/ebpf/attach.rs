@@ -22,6 +22,8 @@ pub struct HookReport {
     pub hooks: Vec<HookStatus>,
     /// Hooks that no program type could be attached to, with the reason and what is lost.
     pub missing: Vec<MissingHook>,
+    /// Hooks on functions of modules that are not loaded.
+    pub awaited: Vec<String>,
 }
 
 /// State of the walk, kept for hooks that are attached later.
@@ -230,19 +232,16 @@ impl Walk {
                 program_type: program_type.name().into(),
             })
             .collect();
-        let missing = self
-            .refused
-            .iter()
-            .filter_map(|(hook, refusals)| {
-                let row = HOOKS.iter().find(|r| r.hook == *hook)?;
-                (!self.is_covered(row) && !self.awaits_module(row)).then(|| MissingHook {
-                    hook: hook.name().into(),
-                    reason: self.explain(refusals),
-                    lost: row.lost.into(),
-                })
-            })
-            .collect();
-        HookReport { hooks, missing }
+        let refused = self.refused.iter().filter_map(|(hook, _)| HOOKS.iter().find(|row| row.hook == *hook));
+        let rows = refused.filter(|row| !self.is_covered(row));
+        let (awaited, missing): (Vec<&Row>, Vec<&Row>) = rows.partition(|row| self.awaits_module(row));
+        let explain = |row: &Row| MissingHook {
+            hook: row.hook.name().into(),
+            reason: self.explain(self.refusals(row.hook)),
+            lost: row.lost.into(),
+        };
+        let awaited = awaited.into_iter().map(|row| row.hook.name().into()).collect();
+        HookReport { hooks, missing: missing.into_iter().map(explain).collect(), awaited }
     }
 
     /// The reasons in one text, one for each program type that was tried.
@@ -385,7 +384,7 @@ mod tests {
         for reason in [first, "256 cgroups have the program already"] {
             walk.note_no_cgroup(Hook::CgroupAnswer, io::Error::other(reason));
         }
-        let HookReport { hooks, missing } = walk.report();
+        let HookReport { hooks, missing, .. } = walk.report();
         assert_eq!((hooks.len(), missing.len()), (1, 1), "reported once");
         assert!(missing[0].reason.contains(first), "{}", missing[0].reason);
     }

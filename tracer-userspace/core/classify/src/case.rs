@@ -3,6 +3,7 @@
 use super::blocked::Blocks;
 use super::evidence::{may_be_at_socket, netfilter_hook, plain};
 use super::flooded;
+use super::netfilter::runs_ipvs;
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
@@ -67,7 +68,10 @@ impl<'a> Case<'a> {
             Hook::TcpConnRequest | Hook::SysConnect => self.attempt.established.is_none(),
             _ => true,
         };
-        self.node.missing_of(hooks).into_iter().filter(shows).collect()
+        // Others are of IPv6: its attempts show that the module is loaded.
+        let is_of_ipvs = |hook| matches!(hook, Hook::IpvsNatXmit | Hook::IpvsNatXmitV6 | Hook::IpvsLeave);
+        let in_use = |hook| !is_of_ipvs(hook) || runs_ipvs(self);
+        self.node.missing_at(hooks, self.attempt.started, in_use).into_iter().filter(shows).collect()
     }
 
     /// Whether one of these hooks is missing.

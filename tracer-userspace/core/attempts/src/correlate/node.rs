@@ -2,6 +2,7 @@
 //!
 //! Sources and kernel events fill it. Every collection is bounded.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::attempt::Attempt;
@@ -63,8 +64,8 @@ pub struct Node {
     pub pod_connects: PodConnects,
     /// Events that were lost.
     pub losses: Losses,
-    /// The module of IPVS was loaded after the start, and its hooks were attached.
-    has_ipvs_since: bool,
+    /// Hooks that were attached after the start, and when.
+    attached: BTreeMap<Hook, u64>,
     /// Bulk removals of rules and routes.
     pub flushes: Flushes,
     /// NodePorts of every table.
@@ -140,10 +141,8 @@ impl Node {
             ObservationKind::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
             ObservationKind::Loss(loss) => self.losses.observe(loss),
             ObservationKind::HooksAttached(attached) => {
-                if let Some(start) = &mut self.start {
-                    start.missing_hooks.retain(|missing| !attached.hooks.contains(&missing.hook));
-                }
-                self.has_ipvs_since |= attached.hooks.iter().any(|hook| hook == Hook::IpvsLeave.name());
+                let hooks = Hook::ALL.iter().filter(|hook| attached.hooks.iter().any(|name| name == hook.name()));
+                self.attached.extend(hooks.map(|hook| (*hook, time)));
             }
             ObservationKind::PortHolders(reading) => {
                 self.port_holders.insert((reading.netns, reading.port), (time, (**reading).clone()))
@@ -355,14 +354,26 @@ impl Node {
     /// The module of IPVS is loaded, as far as its hooks show.
     pub fn has_ipvs(&self) -> bool {
         let at_start = self.start.iter().flat_map(|start| &start.hooks).any(|it| it.hook == Hook::IpvsLeave.name());
-        at_start || self.has_ipvs_since
+        at_start || self.attached.contains_key(&Hook::IpvsLeave)
     }
 
     /// Which of these hooks are missing.
     pub fn missing_of(&self, hooks: &[Hook]) -> Vec<Hook> {
+        self.missing_at(hooks, u64::MAX, |_| false)
+    }
+
+    /// Which of these hooks were missing at this time. `in_use`: whether the kernel module of a hook is in use although it was
+    /// not loaded at the start.
+    pub fn missing_at(&self, hooks: &[Hook], at: u64, in_use: impl Fn(Hook) -> bool) -> Vec<Hook> {
         let Some(start) = &self.start else { return Vec::new() };
-        let of = |name: &str| hooks.iter().copied().find(|hook| hook.name() == name);
-        start.missing_hooks.iter().filter_map(|missing| of(&missing.hook)).collect()
+        let awaited = start.awaited_hooks.iter().map(|name| (name, true));
+        let missing = start.missing_hooks.iter().map(|missing| (&missing.hook, false)).chain(awaited);
+        let of = |(name, awaited): (&String, bool)| {
+            let hook = hooks.iter().copied().find(|hook| hook.name() == name.as_str())?;
+            let is_missing = self.attached.get(&hook).is_none_or(|attached| *attached > at);
+            (is_missing && (!awaited || in_use(hook))).then_some(hook)
+        };
+        missing.filter_map(of).collect()
     }
 }
 

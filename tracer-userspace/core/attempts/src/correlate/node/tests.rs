@@ -118,4 +118,6 @@ fn a_hook_that_is_attached_later_is_not_missing() {
     let hooks = vec![Hook::IpvsLeave.name().to_owned()];
     stream.push(ObservationKind::HooksAttached(HooksAttached { hooks }));
     assert_eq!(node(&stream).missing_of(&[Hook::IpvsLeave]), []);
+    let missing_at = |at| node(&stream).missing_at(&[Hook::IpvsLeave], at, |_| false);
+    assert_eq!([missing_at(0), missing_at(u64::MAX)], [vec![Hook::IpvsLeave], vec![]], "an attempt may be older");
 }

@@ -235,6 +235,32 @@ fn a_service_without_a_backend_in_the_table_of_ipvs_is_no_firewall_reject() {
     assert_eq!(in_pod, ("firewall_reject", Confidence::Proven), "IPVS is the node's");
 }
 
+/// ip_vs was loaded after the start. tracer attaches its hooks some seconds later, if it can.
+#[test]
+fn a_hook_that_waits_for_its_module_is_missing_while_ipvs_is_in_use() {
+    let reported = |attached_ms: Option<u64>, without: &[&str]| {
+        let mut stream = Stream::to("10.96.0.9:80");
+        stream.awaits(Hook::IpvsLeave).push(without_backend(without)).links(true, &["10.88.0.1"]);
+        let hooks_attached = || {
+            let hooks = vec![Hook::IpvsLeave.name().to_owned()];
+            ObservationKind::HooksAttached(HooksAttached { hooks })
+        };
+        if attached_ms == Some(0) {
+            stream.push(hooks_attached()).wait_ms(1);
+        }
+        stream.connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE);
+        if attached_ms.is_some_and(|ms| ms > 0) {
+            stream.wait_ms(1).push(hooks_attached());
+        }
+        let verdict = stream.gives_up().last_verdict();
+        (verdict.cause.name(), verdict.confidence, verdict.missing_hooks.len())
+    };
+    let unseen = ("service_no_endpoints", Confidence::Likely, 1);
+    assert_eq!([None, Some(1)].map(|attached| reported(attached, &["10.96.0.9:80"])), [unseen; 2]);
+    let seen = ("firewall_reject", Confidence::Proven, 0);
+    assert_eq!([reported(Some(0), &["10.96.0.9:80"]), reported(None, &[])], [seen; 2], "or there is no IPVS");
+}
+
 /// Cilium in place of kube-proxy, where it does not translate at the socket.
 #[test]
 fn a_syn_to_an_empty_service_that_a_program_drops_is_service_no_endpoints() {
