@@ -268,7 +268,8 @@ fn listen_change(e: &listen::Listen) -> Option<Listen> {
         addr: SocketAddr::new(addr(&e.addr), e.port),
         actor: task(&e.actor),
         begins: change != Change::Ends,
-        bound: change == Change::Bound,
+        // The function of this hook can fail: another socket may listen on the port.
+        bound: change == Change::Bound || change == Change::Begins && e.header.hook == Hook::InetCskListen as u16,
     })
 }
 

@@ -99,6 +99,19 @@ fn addresses_are_of_their_family() {
     assert_eq!(addr(&[0; 16]).to_string(), "::", "a listener on all addresses");
 }
 
+/// The port may be taken.
+#[test]
+fn a_listener_at_the_entry_of_its_function_is_not_certain() {
+    let listens = |hook, change: Change| {
+        let mut event: listen::Listen = blank(hook);
+        event.change = change as u16;
+        listen_change(&event).map(|it| (it.begins, it.bound))
+    };
+    assert_eq!(listens(Hook::InetCskListen, Change::Begins), Some((true, true)));
+    assert_eq!(listens(Hook::InetCskListen, Change::Ends), Some((false, false)));
+    assert_eq!(listens(Hook::InetSockSetState, Change::Begins), Some((true, false)));
+}
+
 fn reset(change: impl FnOnce(&mut reset::ResetSent)) -> ResetSent {
     let mut event: reset::ResetSent = blank(Hook::TcpSendReset);
     (event.conn, event.tuple, event.via, event.state) = (CONN, v4(), conn::Via::Flow as u16, 10);

@@ -26,6 +26,8 @@ struct Port {
     last: (u64, Listen),
     /// The last begin. Listeners of other processes may have ended since.
     begin: Option<(u64, Listen)>,
+    /// When the last begin was known. A process that bound the port began to listen at some time before.
+    begun_by: u64,
     /// How many listeners began while tracer watched, and have not ended.
     open: usize,
     /// The last ends, oldest first. A listener can come back within a millisecond, and several can end together.
@@ -82,12 +84,13 @@ impl Listeners {
         let event = (since.unwrap_or(time), listen.clone());
         if self.ports.get_mut(&key).is_none() {
             let first = listen.begins.then(|| event.clone());
-            self.ports.insert(key, Port { first, last: event.clone(), begin: None, open: 0, ends: VecDeque::new() });
+            let (last, ends) = (event.clone(), VecDeque::new());
+            self.ports.insert(key, Port { first, last, begin: None, begun_by: 0, open: 0, ends });
         }
         if let Some(port) = self.ports.get_mut(&key) {
             match listen.begins {
                 true => {
-                    port.begin = Some(event.clone());
+                    (port.begin, port.begun_by) = (Some(event.clone()), time);
                     port.open += 1;
                 }
                 false => {
@@ -156,12 +159,12 @@ impl Listeners {
 
     /// A process began or stopped to listen for this target at or after `from`, or may have done so.
     pub fn changed_since(&self, netns: Netns, dst: SocketAddr, from: u64) -> bool {
-        self.bound_since(netns, dst, from) || self.at(netns, dst).any(|it| it.last.0 >= from)
+        self.bound_since(netns, dst, from) || self.at(netns, dst).any(|it| it.last.0.max(it.begun_by) >= from)
     }
 
     /// A process began to listen for this target at or after `from`, or may have done so.
     pub fn begun_since(&self, netns: Netns, dst: SocketAddr, from: u64) -> bool {
-        let begun = |it: &Port| it.begin.as_ref().is_some_and(|(time, _)| *time >= from);
+        let begun = |it: &Port| it.begin.is_some() && it.begun_by >= from;
         self.bound_since(netns, dst, from) || self.at(netns, dst).any(begun)
     }
 
@@ -248,6 +251,12 @@ mod tests {
         listeners.observe(1, &bound(true));
         listeners.observe(2, &listen(1, true));
         assert_eq!(first(&listeners), Some(1), "it listens since its bind");
+        let since = |from| (listeners.changed_since(Netns(1), DST, from), listeners.begun_since(Netns(1), DST, from));
+        assert_eq!(
+            [since(2), since(3)],
+            [(true, true), (false, false)],
+            "or it began just before it was seen to listen"
+        );
         assert!(listeners.any_in(Netns(1)));
         listeners.observe(3, &listen(1, false));
         assert!(!listeners.any_in(Netns(1)) && listeners.knows(Netns(1), DST));
