@@ -97,6 +97,11 @@ impl<K: Ord + Clone, V, const MOST: usize> Recent<K, V, MOST> {
         self.entries.values().map(|(_, value)| value)
     }
 
+    /// The values, in the order of their keys. Changes do not count as writes.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.values_mut().map(|(_, value)| value)
+    }
+
     /// Entries with keys in a range, in the order of the keys.
     pub fn range(&self, keys: impl RangeBounds<K>) -> impl Iterator<Item = (&K, &V)> {
         self.entries.range(keys).map(|(key, (_, value))| (key, value))

@@ -68,11 +68,12 @@ fn is_of_server(case: &Case<'_>, victim: &Actor, until: u64) -> bool {
 }
 
 /// The victim was read as a process that holds the target's listener, or a connection to it. A worker may have a cgroup
-/// of its own, below the container's.
+/// of its own, below the container's. After a while, another process may have its number.
 fn has_served(case: &Case<'_>, victim: &Actor) -> bool {
     let (from, dst) = (case.attempt.netns, case.attempt.flow.dst);
-    let mut servings = from.into_iter().flat_map(|from| case.node.targets.servings(from, dst));
-    servings.any(|(_, serving)| serving.processes.iter().any(|it| it.pid == victim.pid))
+    let servings = from.into_iter().flat_map(|from| case.node.targets.servings(from, dst));
+    let mut recent = servings.filter(|(time, _)| time.saturating_add(BACK_OFF_NS) >= case.attempt.started);
+    recent.any(|(_, serving)| serving.processes.iter().any(|it| it.pid == victim.pid))
 }
 
 /// The pod has one container, apart from ephemeral ones, which are not in the list.
@@ -193,7 +194,7 @@ mod tests {
     /// Both containers of the pod have its network.
     #[test]
     fn a_process_of_another_container_did_not_close() {
-        let decided_with = |server: Option<u64>, has_other: bool, holds: Option<u32>| {
+        let decided_with = |server: Option<u64>, has_other: bool, holds: Option<(u32, u64)>| {
             let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
             if has_other {
                 stream.second_container();
@@ -204,10 +205,11 @@ mod tests {
                 stream.push(ObservationKind::Listen(Listen { netns: POD, addr, actor, begins: true, bound: false }));
             }
             let victim = Actor { pid: 77, netns: Some(POD), cgroup_memory: Some(7), ..prober() };
-            stream.connect().established().wait_ms(220);
-            if let Some(pid) = holds {
+            if let Some((pid, before_ms)) = holds {
                 stream.serving(Serving { processes: vec![server_process(pid, 1)], ..Serving::default() });
+                stream.wait_ms(before_ms);
             }
+            stream.connect().established().wait_ms(220);
             stream.push(ObservationKind::OomKill(victim));
             closes(stream.wait_ms(3));
             let verdict = stream.wait_ms(60).tick().verdict();
@@ -223,11 +225,13 @@ mod tests {
         assert_has(&same.1, &["(pid 77) was killed for lack of memory"]);
         assert_lacks(&other.1, &["memory"]);
         // Its cgroup is below the container's.
-        for (confidence, worker) in [decided(Some(8), false), decided_with(Some(8), true, Some(77))] {
+        for (confidence, worker) in [decided(Some(8), false), decided_with(Some(8), true, Some((77, 20)))] {
             assert_eq!(confidence, Confidence::Proven);
             assert_has(&worker, &["(pid 77) was killed for lack of memory"]);
         }
-        assert_lacks(&decided_with(Some(8), true, Some(78)).1, &["memory"]);
+        for other in [(78, 20), (77, 301_000)] {
+            assert_lacks(&decided_with(Some(8), true, Some(other)).1, &["memory"]);
+        }
     }
 
     /// 99 is the process that listens.

@@ -13,15 +13,14 @@ use super::finding::Finding;
 use super::kubectl;
 use super::limits;
 use super::not_started::NotStarted;
+use super::pod_sockets::FRESH_NS;
 use super::rules::app_status_failure::{answer_text, got_no_tls, names_log};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::links::LOOPBACK;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched};
 use tracer_common::names::Hook;
-use tracer_model::event::{
-    Container, ExecSpec, Handler, Inspection, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType,
-};
+use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
 use tracer_model::record::{Cause, Confidence, K8s, Outcome, Probe, Process, Remediation, Scope};
 
 /// The subject of a verdict that has no connection.
@@ -81,13 +80,18 @@ pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Vec<Cause>
 }
 
 /// Adds that `lo` of the pod was set down, or was read as down: then a command that connects to localhost fails. Some
-/// kernels do not show that it is up again, and what the command does is not known: it is a hint.
+/// kernels do not show that it is up again: there only the last minute counts. What the command does is not known: it is
+/// a hint.
 fn add_loopback(probe: &KubeletProbe, node: &Node, found: &mut Finding) {
     let Some(netns) = pod(&probe.pod, node).and_then(|pod| node.pods.last_netns(pod)) else { return };
-    let of_pod = |reading: &&Inspection| reading.netns == Some(netns);
-    let mut links = node.targets.all_inspections().filter(of_pod).flat_map(|reading| &reading.links);
-    let change = node.links.down(netns, LOOPBACK);
-    if change.is_none() && !links.any(|link| link.loopback && !link.up) {
+    let is_fresh = |time: u64| time.saturating_add(FRESH_NS) >= probe.written_boot_ns;
+    let of_pod = node.targets.all_inspections().filter(|(time, it)| it.netns == Some(netns) && is_fresh(*time));
+    let states = of_pod.filter_map(|(time, it)| Some((*time, it.links.iter().find(|link| link.loopback)?.up)));
+    let read = states.max_by_key(|(time, _)| *time);
+    let shows_up = node.missing_of(&[Hook::DevNotifyFlags]).is_empty();
+    let is_down = |time: u64| (shows_up || is_fresh(time)) && read.is_none_or(|(read, up)| read < time || !up);
+    let change = node.links.down(netns, LOOPBACK).filter(|(time, _)| is_down(*time));
+    if change.is_none() && read.is_none_or(|(_, up)| up) {
         return;
     }
     found.evidence.extend(change.map(|(time, change)| culprit::evidence(*time, change)));
@@ -414,8 +418,13 @@ mod tests {
         let (summary, remediation) = decided(|stream| read(stream, false));
         assert_ends(&summary, "; lo of the pod is down");
         assert_has(&remediation, &[fix]);
-        let others: [fn(&mut Stream) -> &mut Stream; 3] = [
+        let (summary, _) = decided(|stream| stream.link_set(POD, 1, "lo", false).wait_ms(70_000));
+        assert_ends(&summary, "; lo of the pod was set down before");
+        let others: [fn(&mut Stream) -> &mut Stream; 6] = [
             |stream| read(stream, true),
+            |stream| read(stream, false).wait_ms(70_000),
+            |stream| read(stream.link_set(POD, 1, "lo", false).wait_ms(1), true),
+            |stream| stream.missing(Hook::DevNotifyFlags).link_set(POD, 1, "lo", false).wait_ms(70_000),
             |stream| stream.link_set(POD, 1, "lo", false).link_set(POD, 1, "lo", true),
             |stream| stream.link_set(NODE, 1, "lo", false),
         ];

@@ -9,8 +9,10 @@ use tracer_model::recent::{Recent, remember};
 const MAX_TARGETS: usize = 1024;
 /// Readings kept of one target: inspections of one attempt are fewer than 20, and some probes of a port run at once.
 const MAX_READINGS: usize = 32;
+/// How many readings each target keeps while others are dropped: two show what changed.
+const FEW_READINGS: usize = 2;
 /// What the readings of all targets may hold, in parts of 512 bytes at most: 4 MiB. Servers of 16 processes would
-/// otherwise take 64 MiB with 250 pods that do not answer. The targets that were not read for longest go first.
+/// otherwise take 64 MiB with 250 pods that do not answer.
 const MAX_PARTS: usize = 8192;
 /// Inspections kept of one target: those that the next attempts to it ask for must not replace an earlier one's.
 const MAX_INSPECTIONS: usize = 4;
@@ -121,9 +123,9 @@ impl Targets {
         self.inspections.get(&(from, target)).into_iter().flatten().rev().map(|(time, reading)| (*time, reading))
     }
 
-    /// The last inspection of each target.
-    pub fn all_inspections(&self) -> impl Iterator<Item = &Inspection> {
-        self.inspections.values().filter_map(|of_target| Some(&of_target.back()?.1))
+    /// The last inspection of each target, and its time.
+    pub fn all_inspections(&self) -> impl Iterator<Item = &(u64, Inspection)> {
+        self.inspections.values().filter_map(VecDeque::back)
     }
 
     /// Readings of the throttling of its cgroups, oldest first.
@@ -149,8 +151,7 @@ impl Targets {
 
     /// The namespace that has an address, as an inspection from `from` found.
     pub(super) fn netns_of(&self, from: Netns, addr: IpAddr) -> Option<Netns> {
-        let last = self.inspections.values().filter_map(|it| it.back());
-        let here = last.map(|(_, reading)| reading).filter(|reading| reading.from == from);
+        let here = self.all_inspections().map(|(_, reading)| reading).filter(|reading| reading.from == from);
         here.filter(|reading| reading.target.ip() == addr).find_map(|reading| reading.netns)
     }
 }
@@ -161,9 +162,14 @@ fn parts(serving: &Serving) -> usize {
     1 + serving.processes.len() + 2 * serving.pressure.len() + redirect
 }
 
+/// Drops the oldest readings of targets that have more than [`FEW_READINGS`]; then whole targets.
 fn bound<T>(all: &mut Recent<Target, VecDeque<(u64, T)>, MAX_TARGETS>, parts: impl Fn(&T) -> usize) {
     while all.values().flatten().map(|(_, reading)| parts(reading)).sum::<usize>() > MAX_PARTS {
-        all.remove_oldest();
+        let many = all.values_mut().filter(|readings| readings.len() > FEW_READINGS);
+        match many.min_by_key(|readings| readings.front().map(|(time, _)| *time)) {
+            Some(readings) => _ = readings.pop_front(),
+            None => _ = all.remove_oldest(),
+        }
     }
 }
 
@@ -225,13 +231,15 @@ mod tests {
     #[test]
     fn the_readings_of_all_servers_have_a_bound() {
         let mut targets = Targets::default();
-        let mut observe = |time, number| {
+        let observe = |targets: &mut Targets, time, number| {
             let serving = Some(Box::new(large_server()));
             targets.observe(time, &Inspection { serving, ..reading(number, None) });
         };
-        (1..=30).for_each(|number| (1..=20).for_each(|time| observe(time, number)));
-        let count = |number| targets.servings(NODE, target(number)).count();
-        assert_eq!([count(1), count(29), count(30)], [0, 20, 20]);
+        let count = |targets: &Targets, number| targets.servings(NODE, target(number)).count();
+        (1..=30).for_each(|number| (1..=20).for_each(|time| observe(&mut targets, time, number)));
+        assert!((1..=30).all(|number| count(&targets, number) == 13), "each keeps its last ones");
+        (31..=400).for_each(|number| observe(&mut targets, 21, number));
+        assert_eq!([1, 30, 400].map(|number| count(&targets, number)), [0, FEW_READINGS, 1]);
         let kept: usize = targets.all_servings().map(|(_, it)| parts(it)).sum();
         assert!((MAX_PARTS / 2..=MAX_PARTS).contains(&kept), "{kept}");
     }

@@ -110,7 +110,7 @@ const COMPARE: &str = "See whether the links of other pods of this node have suc
 fn of_other_pods<'a>(case: &Case<'a>, reading: &Inspection) -> impl Iterator<Item = &'a Inspection> {
     let netns = reading.netns;
     let is_other = move |it: &&Inspection| it.serving.is_some() && it.netns.is_some() && it.netns != netns;
-    case.node.targets.all_inspections().filter(is_other)
+    case.node.targets.all_inspections().map(|(_, it)| it).filter(is_other)
 }
 
 /// A CNI (Cilium, Calico, the AWS network policy agent) gives filters to the same end of each pod's link.
