@@ -6,6 +6,7 @@
 mod common;
 
 use std::fmt::Write as _;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -14,7 +15,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tracer_model::event::{Links, NodePort, NodePorts, ObservationKind, Pod, ProxyMode};
+use tracer_model::query::{Awaited, TargetQuery};
 use tracer_node::enter::{enter_on_this_thread, in_netns};
+use tracer_node::namespaces::{Namespaces, Place};
+use tracer_node::procfs::netns_of;
+use tracer_node::throttle::Throttling;
+use tracer_node::{inspect, pod_sockets};
 use tracer_sources::{Snapshot, SourceConfig, snapshot, watch};
 use tracer_testing::{TestFile, address};
 
@@ -325,6 +331,36 @@ fn a_thread_leaves_each_namespace_that_it_entered() {
         assert_eq!(here(), (thread, home));
     };
     std::thread::spawn(visits).join().expect("every visit");
+}
+
+/// A masquerade of the node changes the prober's address and port. The pod has no route to the prober's own address, and
+/// redirects the port.
+#[test]
+#[ignore = "needs root"]
+fn a_target_is_read_with_the_source_that_it_sees() {
+    let (node, pod) = (Namespace::start("trsrc-nat"), Namespace::start("trsrc-seen"));
+    node.run(&format!("ip link add v0 type veth peer name eth0 netns {}", pod.pid()));
+    pod.run("ip addr add 10.88.0.2/24 dev eth0; ip link set eth0 up; ip link set lo up");
+    pod.run(
+        "nft 'table ip t { chain pre { type nat hook prerouting priority dstnat; tcp dport 8080 redirect to :15006; }; }'",
+    );
+    node.run("ip addr add 10.88.0.1/24 dev v0; ip addr add 192.0.2.1/32 dev lo; ip link set lo up; ip link set v0 up");
+    node.run("ip route replace 10.88.0.0/24 dev v0 src 192.0.2.1");
+    node.run(
+        "nft 'table ip t { chain post { type nat hook postrouting priority srcnat; oif v0 tcp dport 8080 snat to 10.88.0.1:20000-20100; }; }'",
+    );
+    let (_proxy, target) = (pod.1.listen("0.0.0.0:15006"), address("10.88.0.2:8080"));
+    let connection = node.1.within(|| TcpStream::connect(target)).expect("a connection");
+    let peer = connection.local_addr().expect("its address");
+    assert_eq!(peer.ip().to_string(), "192.0.2.1");
+    let from = netns_of(node.pid()).expect("a namespace");
+    let at = Place { netns: from, path: format!("/proc/{}/ns/net", node.pid()).into() };
+    let ask = |awaited| TargetQuery { from, target, reported: None, awaited, peer: Some(peer), pod: None };
+    let sockets = pod_sockets::read(&ask(Awaited::Nothing), &at, &mut Namespaces::default());
+    assert_eq!(sockets.redirect.map(|it| it.to), Some(address("10.88.0.2:15006")));
+    let (mut namespaces, mut throttling) = (Namespaces::default(), Throttling::default());
+    let inspection = inspect::read(&ask(Awaited::Answer), &at, &mut namespaces, &mut throttling);
+    assert_eq!((inspection.no_way_back, inspection.stray_way_back), (None, None));
 }
 
 #[test]

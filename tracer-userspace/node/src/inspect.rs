@@ -129,25 +129,24 @@ fn inspect_namespace(
 ) -> Sockets {
     let target = inspection.target;
     inspection.netns = Some(netns);
-    let source = peer.map(|peer| peer.ip()).filter(|own| !own.is_unspecified());
+    let seen = peer.map(|peer| source_seen(target, peer, from));
+    let source = seen.map(|seen| seen.ip()).filter(|own| !own.is_unspecified());
     let source = source.or_else(|| from.enter(|| source_to(target)).ok().flatten());
-    // A masquerade of the node may change the source, and its port.
-    let seen = peer.map(|peer| from.enter(|| source_seen(target, peer)).ok().flatten().unwrap_or(peer));
     let own = File::open(&from.path).ok();
     let mut back = None;
     let looked = in_netns(path, || {
         let listeners = inspect_target_namespace(inspection, own.as_ref());
         let link = link_of_pod(inspection).map(|link| link.ifindex);
         inspection.wrong_neighbour = link.zip(entry).and_then(|(link, entry)| wrong_neighbour(&entry, link));
-        let to = source.map(|to| SocketAddr::new(to, peer.map_or(0, |peer| peer.port())));
+        let to = source.map(|to| SocketAddr::new(to, seen.map_or(0, |seen| seen.port())));
         back = to.and_then(|to| neighbours(peer.map(|_| target), to).ok()?.0);
         inspection.neighbour_back =
             back.as_ref().map(|entry| entry.state.clone()).filter(NeighbourState::is_unresolved);
         back = back.take_if(|entry| link == Some(entry.state.ifindex) && source == Some(entry.state.addr));
         inspection.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
-        if let Some((link, peer)) = link_of_pod(inspection).cloned().zip(peer) {
+        if let Some((link, seen)) = link_of_pod(inspection).cloned().zip(seen) {
             // If the target's address is on another kind of link, such as `lo`, the way back may be any.
-            inspection.stray_way_back = policy::stray_way_back(target, peer, &link);
+            inspection.stray_way_back = policy::stray_way_back(target, seen, &link);
             inspection.qdiscs = qdiscs(netns, &link);
         }
         Sockets::of(listeners, inspection, seen).of_peer(peer)

@@ -165,8 +165,9 @@ fn accepting(pid: u32) -> Option<AcceptingProcess> {
 
 fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
     let (target, Place { netns, path }) = (query.target, pod);
+    let seen = query.peer.map(|peer| source_seen(target, peer, from));
     let (unanswered, redirect, accepts, elsewhere) = in_netns(&path, || {
-        let to = query.peer.and_then(|peer| redirected(target, peer));
+        let to = seen.and_then(|peer| redirected(target, peer));
         let passed_over = listening(target);
         let accepts = accepting_over_any(&passed_over).filter(|_| to.is_none());
         let elsewhere = if to.is_none() && accepts.is_none() { other_listeners(target) } else { Vec::new() };
@@ -285,10 +286,10 @@ pub(super) fn redirected(target: SocketAddr, peer: SocketAddr) -> Option<SocketA
     replies(target, peer).map(|(to, _)| to).filter(|to| *to != target)
 }
 
-/// The source that the target sees of the connection from `peer`, if connection tracking of the calling thread's
-/// namespace translates it (a masquerade).
-pub(super) fn source_seen(target: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
-    replies(target, peer).map(|(_, seen)| seen).filter(|seen| *seen != peer)
+/// The source that the target sees of the connection from `peer`. A masquerade of the namespace `from` may change the
+/// address, and the port.
+pub(super) fn source_seen(target: SocketAddr, peer: SocketAddr, from: &Place) -> SocketAddr {
+    from.enter(|| replies(target, peer)).ok().flatten().map_or(peer, |(_, seen)| seen)
 }
 
 /// The source and the destination of the packets that answer this connection.
