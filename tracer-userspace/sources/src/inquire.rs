@@ -61,11 +61,7 @@ impl QueryThreads {
 
     /// Finds out whether this socket, which has just bound its port, listens.
     pub fn check_bound(&self, socket: Listen) {
-        if let Some(binds) = &self.binds
-            && let Err(error) = binds.try_send(socket)
-        {
-            tracing::debug!("too many bound sockets wait: tracer drops this one: {error}");
-        }
+        put(self.binds.as_ref(), socket);
     }
 
     pub fn submit(&self, query: Query) {

@@ -54,24 +54,20 @@ pub fn watch(
     let flushes = snapshot.node.as_ref().map(Flushes::open).unwrap_or_default();
     async move {
         let mut cluster = config.cluster.clone();
-        let Ok((mut wake, woken)) = UnixStream::pair() else {
-            tracing::error!(
-                "tracer does not notice changes of pods, links, rules and files: it cannot make a socket pair"
-            );
-            return;
-        };
         let to_thread = tx.clone();
-        let run = move || {
-            enter::enter_on_this_thread();
-            Watcher::new(config, snapshot, flushes, to_thread).run(&woken);
+        let start = |(wake, woken): (UnixStream, UnixStream)| {
+            let run = move || {
+                enter::enter_on_this_thread();
+                Watcher::new(config, snapshot, flushes, to_thread).run(&woken);
+            };
+            wake.set_nonblocking(true).and(supervisor.thread("sources", run)).map(|()| wake)
         };
-        let thread = supervisor.thread("sources", run);
-        if let Err(error) = thread.and(wake.set_nonblocking(true)) {
-            tracing::error!(
-                "tracer does not notice changes of pods, links, rules and files: it cannot start a thread: {error}"
-            );
-            return;
-        }
+        let mut wake = match UnixStream::pair().and_then(start) {
+            Ok(wake) => wake,
+            Err(error) => {
+                return tracing::error!("tracer does not notice changes of pods, links, rules and files: {error}");
+            }
+        };
         loop {
             tokio::select! {
                 () = refresh.notified() => {
@@ -327,7 +323,7 @@ impl Watcher {
         if netns(&self.node) != netns(&node) {
             self.links = node.as_ref().and_then(|node| or_warn(LinkWatch::open(node)));
         }
-        if self.flushes.netns != node.as_ref().map(|node| node.netns) {
+        if self.flushes.netns != netns(&node) {
             self.flushes = node.as_ref().map(Flushes::open).unwrap_or_default();
         }
         self.node = node;
