@@ -8,6 +8,7 @@ fn answered(kind: AnswerKind, status: Option<u16>) -> Vec<&'static str> {
 fn a_status_outside_200_to_399_is_a_failure() {
     assert_eq!(answered(AnswerKind::Http, Some(503)), ["app_status_failure"]);
     assert_eq!(answered(AnswerKind::Http, Some(404)), ["app_status_failure"]);
+    assert_eq!(answered(AnswerKind::Http, None), ["app_status_failure"], "a status line without a status");
     for status in [100, 103, 200, 204, 302, 399] {
         assert!(answered(AnswerKind::Http, Some(status)).is_empty(), "{status}");
     }
@@ -27,13 +28,17 @@ fn a_tls_record_in_answer_to_plain_http_is_a_wrong_probe() {
     assert_eq!(handler.causes(), ["app_status_failure"], "it may be a lifecycle handler");
 }
 
-/// The segment with the status line was lost. The body arrived before the retransmission.
+/// A body or a certificate. The segment with the status line or the TLS record was lost, and is sent again.
 #[test]
-fn a_body_that_arrives_before_its_status_line_is_not_another_protocol() {
-    let mut stream = Stream::new();
-    stream.http_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
-    stream.answer(AnswerKind::Http, Some(200));
-    assert!(stream.closes((100, 101, 200)).causes().is_empty());
+fn a_later_segment_that_arrives_first_is_not_another_protocol() {
+    for (specs, first, status) in [
+        (Stream::http_readiness as fn(&mut Stream) -> &mut Stream, AnswerKind::Http, Some(200)),
+        (Stream::https_readiness, AnswerKind::Tls, None),
+    ] {
+        let mut stream = Stream::new();
+        specs(&mut stream).connect().established().answer(AnswerKind::Other, None).wait_ms(200);
+        assert!(stream.answer(first, status).closes((300, 301, 2200)).causes().is_empty(), "{first:?}");
+    }
 }
 
 /// An httpGet probe of a mail server.
@@ -149,22 +154,6 @@ fn a_complete_answer_that_the_kubelet_rejects_is_not_closed_without_answer() {
     assert_eq!(decided("net/http: HTTP/1.x transport connection broken: unexpected EOF"), ["closed_without_answer"]);
 }
 
-/// A gRPC interceptor that requires a token of every client.
-#[test]
-fn a_grpc_server_that_requires_credentials_fails_the_probe() {
-    let decided = |code: &str| {
-        let mut stream = Stream::new();
-        stream.grpc_readiness(1).connect().established().closes((100, 101, 200));
-        let words = format!("error: health rpc probe failed: rpc error: code = {code}");
-        stream.kubelet_messages(ProbeType::Readiness, &words).wait_ms(5).tick().verdict()
-    };
-    for code in ["Unauthenticated", "PermissionDenied"] {
-        let verdict = decided(code);
-        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely), "{code}");
-        assert_has(&verdict.remediation, &["without credentials"]);
-    }
-}
-
 /// The words of the kubelet's clients over TLS and in gRPC.
 #[test]
 fn a_stream_that_the_server_resets_is_an_answer() {
@@ -195,11 +184,19 @@ fn a_failed_health_rpc_is_an_answer_if_the_connection_worked() {
         let words = format!("error: health rpc probe failed: rpc error: code = {code}");
         stream.kubelet_messages(ProbeType::Readiness, &words).wait_ms(5).tick().verdict()
     };
-    for code in ["Unavailable", "Internal", "Unknown"] {
+    let worked = |code: &str| {
         let verdict = decided(code, |stream| _ = stream.closes((100, 101, 200)));
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely), "{code}");
+        verdict
+    };
+    for code in ["Unavailable", "Internal", "Unknown"] {
+        let verdict = worked(code);
         assert_has(&verdict.summary, &[&format!("the health rpc ended with gRPC status {code}")]);
         assert_has(&verdict.remediation, &["Check handler", "kubectl logs"]);
+    }
+    // An interceptor that requires a token of every client.
+    for code in ["Unauthenticated", "PermissionDenied"] {
+        assert_has(&worked(code).remediation, &["without credentials"]);
     }
     let lost = |end: fn(&mut Stream)| decided("Unavailable", end).cause.name();
     assert_eq!(lost(|stream| _ = stream.server_closes((100, 101, 200))), "closed_without_answer");
@@ -208,13 +205,6 @@ fn a_failed_health_rpc_is_an_answer_if_the_connection_worked() {
         let own = decided(code, |stream| _ = stream.closes((100, 101, 200)));
         assert_ne!(own.cause.name(), "app_status_failure", "{code}");
     }
-}
-
-#[test]
-fn a_404_advises_to_correct_the_path() {
-    let verdict_on = |status| Stream::new().http_readiness().connect().established().answers(status).verdict();
-    assert_has(&verdict_on(404).remediation, &["correct the probe's path", "kubectl logs"]);
-    assert_has(&verdict_on(503).remediation, &["what the health handler checks", "kubectl logs"]);
 }
 
 /// Plain attach: a server of plain HTTP answers the ClientHello of an HTTPS probe with 400.
@@ -519,15 +509,6 @@ fn bytes_out_of_order_are_no_answer() {
     }
 }
 
-/// The second segment of a certificate can arrive before the first.
-#[test]
-fn a_segment_that_arrives_before_the_tls_record_is_not_another_protocol() {
-    let mut stream = Stream::new();
-    stream.https_readiness().connect().established().answer(AnswerKind::Other, None).wait_ms(200);
-    stream.answer(AnswerKind::Tls, None);
-    assert!(stream.closes((300, 301, 2200)).causes().is_empty());
-}
-
 /// A lifecycle handler or a user may have sent plain HTTP. Or the server of a tcpSocket probe speaks first.
 #[test]
 fn plain_http_is_no_failure_if_the_attempt_may_not_be_the_https_probe() {
@@ -544,12 +525,17 @@ fn plain_http_is_no_failure_if_the_attempt_may_not_be_the_https_probe() {
 }
 
 #[test]
-fn the_fix_for_an_https_probe_names_https() {
-    let mut stream = Stream::new().https_readiness().connect().established().clone();
-    stream.closes((300, 301, 103)).kubelet(ProbeOutput::NotHttp);
-    let verdict = stream.verdict();
-    assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
-    assert_starts(&verdict.remediation, "The probe uses HTTPS");
+fn the_fix_is_for_what_the_kubelet_read() {
+    let grpc: fn(&mut Stream) -> &mut Stream = |stream| stream.grpc_readiness(1);
+    for (specs, reason, fix) in [
+        (Stream::https_readiness as fn(&mut Stream) -> &mut Stream, ProbeOutput::NotHttp, "The probe uses HTTPS"),
+        (grpc, ProbeOutput::NoHealthService, "Register the gRPC health service"),
+    ] {
+        let mut stream = Stream::new();
+        let verdict = specs(&mut stream).connect().established().closes((300, 301, 103)).kubelet(reason).verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+        assert_starts(&verdict.remediation, fix);
+    }
 }
 
 /// Go's words tell plain HTTP from something else in TLS.
@@ -569,24 +555,21 @@ fn the_kubelet_outcome_tells_a_port_without_tls() {
 }
 
 #[test]
-fn a_grpc_server_without_the_health_service_fails_the_probe() {
-    let mut stream = Stream::new().grpc_readiness(1).connect().established().clone();
-    stream.closes((200, 201, 150)).kubelet(ProbeOutput::NoHealthService);
-    let verdict = stream.verdict();
-    assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
-    assert_starts(&verdict.remediation, "Register the gRPC health service");
-}
-
-#[test]
 fn the_fix_fits_the_status() {
     let fix = |status: u16| {
         let mut stream = Stream::new().http_readiness().connect().established().clone();
         stream.answers(status).closes((100, 101, 200)).last_verdict().remediation.to_string()
     };
-    for (status, words) in [(401, "credentials"), (403, "credentials"), (405, "GET"), (429, "periodSeconds")] {
-        assert!(fix(status).contains(words), "{status}: {}", fix(status));
+    for (status, words) in [
+        (401, "credentials"),
+        (403, "credentials"),
+        (404, "correct the probe's path"),
+        (405, "GET"),
+        (429, "periodSeconds"),
+        (503, "Find what the health handler checks"),
+    ] {
+        assert!(fix(status).contains(words) && fix(status).contains("kubectl logs"), "{status}: {}", fix(status));
     }
-    assert!(fix(503).contains("Find what the health handler checks"));
 }
 
 #[test]
@@ -603,11 +586,6 @@ fn an_answer_before_the_request_of_an_http_probe_is_a_failure() {
     assert!(!decided(http, AnswerKind::Http, Some(503), 1_001).contains(&"app_status_failure"), "after the timeout");
     let both: fn(&mut Stream) -> &mut Stream = |stream| stream.http_readiness().tcp_readiness();
     assert!(!decided(both, AnswerKind::Http, Some(503), 1).contains(&"app_status_failure"), "it may be tcpSocket");
-}
-
-#[test]
-fn a_status_line_without_a_status_is_a_failure() {
-    assert_eq!(answered(AnswerKind::Http, None), ["app_status_failure"]);
 }
 
 /// A server of gRPC sends its first frame at once: it is chance whether that is before the request.

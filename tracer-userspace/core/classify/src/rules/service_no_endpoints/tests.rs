@@ -19,11 +19,7 @@ fn services(ready: &[&str], not_ready: &[&str]) -> ObservationKind {
     })
 }
 
-fn kube_proxy(comment: &str) -> ObservationKind {
-    kube_proxy_in(NODE, "KUBE-SERVICES", RuleVerdict::Reject, comment)
-}
-
-fn kube_proxy_in(netns: Netns, chain: &str, verdict: RuleVerdict, comment: &str) -> ObservationKind {
+fn kube_proxy(netns: Netns, chain: &str, verdict: RuleVerdict, comment: &str) -> ObservationKind {
     firewall(netns, vec![FirewallRule { comment: Some(comment.into()), ..rule(chain, verdict) }])
 }
 
@@ -36,7 +32,7 @@ fn pod_at(addr: &str) -> ObservationKind {
 fn dropped_in(chain: &str, known: Vec<ObservationKind>) -> VerdictBody {
     let mut stream = Stream::to("10.96.0.9:80");
     known.into_iter().for_each(|kind| _ = stream.push(kind));
-    let rule = kube_proxy_in(NODE, chain, RuleVerdict::Drop, "shop/cart:http has no local endpoints");
+    let rule = kube_proxy(NODE, chain, RuleVerdict::Drop, "shop/cart:http has no local endpoints");
     stream.connect().filtered(SYN, NODE).push(rule).gives_up().verdicts().pop().expect("a verdict")
 }
 
@@ -52,13 +48,6 @@ fn a_connect_that_is_refused_at_once_is_explained_by_the_list() {
     assert_eq!(reported(libc::EPERM, Some(services(&[], &[]))), ["service_no_endpoints"]);
     assert_eq!(reported(libc::EPERM, Some(services(&["10.88.0.7"], &[]))), ["network_policy_drop"]);
     assert_eq!(reported(libc::EHOSTUNREACH, None), ["route_unreachable"]);
-}
-
-#[test]
-fn another_rule_is_a_firewall_reject() {
-    let mut stream = Stream::to("10.96.0.9:80");
-    stream.connect().icmp(3, 3).filtered(SYN, NODE).push(kube_proxy("deny all"));
-    assert_eq!(stream.causes(), ["firewall_reject"]);
 }
 
 #[test]
@@ -408,7 +397,7 @@ fn asking() -> Stream {
 }
 
 fn refuse(stream: &mut Stream, netns: Netns) {
-    let rules = kube_proxy_in(netns, "KUBE-SERVICES", RuleVerdict::Reject, "shop/cart:http has no endpoints");
+    let rules = kube_proxy(netns, "KUBE-SERVICES", RuleVerdict::Reject, "shop/cart:http has no endpoints");
     stream.icmp_in(netns, 3, 3).filtered(SYN, netns).push(rules);
     stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
 }
@@ -448,8 +437,8 @@ fn a_late_start_in_a_circle_is_compared_with_the_readiness_probe() {
         stream.runs(Runs { started_boot_ns, ..Runs::default() });
         stream.last_pods().pods[0].addrs = vec![address("10.88.0.1")];
         stream.wait_ms(25_000).listens(POD, 80, true).wait_ms(1_000).push(services(&[], &["10.88.0.1"]));
-        stream.connect().icmp(3, 3).filtered(SYN, NODE);
-        stream.push(kube_proxy("shop/cart:http has no endpoints")).verdict()
+        refuse(stream.connect(), NODE);
+        stream.verdict()
     };
     let verdict = reported(Stream::http_readiness);
     let words = "the dependency is circular; container app began to listen on port 80 25 s after its start; its readiness probe allows 30 s (initialDelaySeconds 0 + periodSeconds 10 x failureThreshold 3)";
