@@ -14,7 +14,7 @@ use crate::node::TestNode;
 use crate::options::Options;
 use crate::prober::Prober;
 use crate::row::{Done, Row, RowOutcome};
-use crate::scenario::{Fixture, Node, Scenario, Until};
+use crate::scenario::{Fixture, Knows, Node, Scenario, Until};
 use crate::watcher::{self, Session, Tracer, check_complete};
 
 /// How scenarios are run.
@@ -128,11 +128,15 @@ fn run_alone(plan: &Plan, scenario: &Scenario) -> Row {
 
 fn start(plan: &Plan, scenario: &Scenario) -> Result<Session> {
     let tracer = &plan.tracer;
-    let kubeconfig =
-        scenario.asks_api.then(|| api::serve(plan.options.scratch.join("kubeconfig.json"), api::slices)).transpose()?;
-    let services = tracer.services.clone().filter(|_| !scenario.asks_api);
-    let tracer = if scenario.without_specs { tracer.without_specs(&plan.options)? } else { tracer.clone() };
-    let tracer = &Tracer { tiny_ring: scenario.tiny_ring, services, kubeconfig, ..tracer };
+    let tracer = &match scenario.knows {
+        Knows::Lists => tracer.clone(),
+        Knows::ListsAndLosesEvents => Tracer { tiny_ring: true, ..tracer.clone() },
+        Knows::Api => {
+            let kubeconfig = api::serve(plan.options.scratch.join("kubeconfig.json"), api::slices)?;
+            Tracer { services: None, kubeconfig: Some(kubeconfig), ..tracer.clone() }
+        }
+        Knows::Log => tracer.without_specs(&plan.options)?,
+    };
     let patience = plan.options.patience;
     let Some(dir) = &plan.record else { return Session::attach(tracer, patience) };
     let file = recording(dir, scenario);
@@ -211,6 +215,7 @@ fn play(
         prober,
         cause: scenario.cause,
         family: scenario.family,
+        case: scenario.case,
         watch,
         wait_for,
         culprit: None,

@@ -1,11 +1,15 @@
 //! The scenarios: each failure and each near miss, made on a node of network namespaces.
 
 use std::iter;
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use tracer_model::record::Cause;
 
+use crate::net::Netns;
 use crate::node::Family;
+use crate::pods::{HTTP, TLS};
+use crate::probe::{Ending, Kind};
 
 mod acceptor;
 mod blame;
@@ -41,6 +45,19 @@ pub enum Node {
     Shared,
     /// Its own node. The scenario says when the tracer is attached, at the latest by its first attempt.
     Own,
+}
+
+/// What the tracer of a scenario knows, if it is not as usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knows {
+    /// The lists of pods and Services.
+    Lists,
+    /// The same, and its ring is so small that events are lost.
+    ListsAndLosesEvents,
+    /// The pods, and a cluster API in place of the list of Services.
+    Api,
+    /// The pods without their probes, the Services, and a kubelet's log.
+    Log,
 }
 
 /// The Service proxy of a scenario.
@@ -79,6 +96,62 @@ pub enum Suite {
     Smoke,
 }
 
+/// The most common scenario: a pod with a server, a fault, and a probe.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// The mode of the server. Without one, nobody listens.
+    server: Option<&'static str>,
+    probe: (Kind, u16),
+    /// A probe succeeds before the fault.
+    succeeds_first: bool,
+    /// Makes the fault. Gets the address of the server.
+    fault: Fault,
+    in_pod: Option<Rules>,
+    on_node: Option<Rules>,
+    /// How the probe ends.
+    how: Ending,
+    /// What the verdict must mention.
+    names: &'static [&'static str],
+    /// What the kubelet logs about the probe.
+    kubelet_reports: Option<&'static str>,
+}
+
+type Fault = fn(&mut Fixture<'_>, SocketAddr) -> Result<()>;
+
+/// Rules of netfilter as text. `{ip}` is the address of the probed pod.
+#[derive(Clone, Copy, Debug)]
+pub enum Rules {
+    /// Of an input chain of nftables.
+    Input(&'static str),
+    /// A script of nftables.
+    Nft(&'static str),
+    /// The input of `iptables-restore`, over nftables.
+    Iptables(&'static str),
+    /// The same of the old ip_tables.
+    Legacy(&'static str),
+}
+
+impl Rules {
+    const fn needs(self) -> &'static [Need] {
+        match self {
+            Self::Input(_) | Self::Nft(_) => &[Need::Nft],
+            Self::Iptables(_) => &[Need::Iptables],
+            Self::Legacy(_) => &[Need::LegacyIptables],
+        }
+    }
+
+    fn load(self, ns: &Netns, ip: IpAddr) -> Result<()> {
+        let with_ip = |text: &str| text.replace("{ip}", &ip.to_string());
+        let restore = |program, text| ns.run(program, &["--counters"], &with_ip(text)).map(drop);
+        match self {
+            Self::Input(rules) => ns.input_rule(&with_ip(rules)),
+            Self::Nft(script) => ns.nft(&with_ip(script)),
+            Self::Iptables(rules) => restore("iptables-nft-restore", rules),
+            Self::Legacy(rules) => restore("iptables-legacy-restore", rules),
+        }
+    }
+}
+
 /// A failure, or a near miss.
 #[derive(Clone, Copy)]
 pub struct Scenario {
@@ -96,12 +169,9 @@ pub struct Scenario {
     pub suite: Suite,
     /// The selection that contains the same over IPv6, as `<name>_v6`. `None` if that is not a scenario.
     pub twin: Option<Suite>,
-    /// The tracer's ring is so small that events are lost.
-    pub tiny_ring: bool,
-    /// The tracer has a cluster API and no list of Services.
-    pub asks_api: bool,
-    /// The tracer knows the pods and not their probes, and reads a kubelet's log.
-    pub without_specs: bool,
+    pub knows: Knows,
+    /// What [`Fixture::case`] plays.
+    pub case: Case,
     /// Makes the setup and the fault, and states the expectations.
     pub play: fn(&mut Fixture<'_>) -> Result<()>,
 }
@@ -118,11 +188,73 @@ impl Scenario {
             node: Node::Shared,
             suite: Suite::All,
             twin: None,
-            tiny_ring: false,
-            asks_api: false,
-            without_specs: false,
+            knows: Knows::Lists,
+            case: Case {
+                server: Some("http"),
+                probe: (Kind::Http, HTTP),
+                succeeds_first: false,
+                fault: |_, _| Ok(()),
+                in_pod: None,
+                on_node: None,
+                how: Ending::Timeout,
+                names: &[],
+                kubelet_reports: None,
+            },
             play,
         }
+    }
+
+    /// A pod with a server of this mode, and a probe that ends like this. Without a cause, it gets no verdict.
+    const fn probed(name: &'static str, cause: Option<Cause>, server: &'static str, how: Ending) -> Self {
+        let mut new = Self::new(name, cause, |s| s.case());
+        new.case.server = Some(server);
+        new.case.how = how;
+        new
+    }
+
+    const fn without_server(mut self) -> Self {
+        self.case.server = None;
+        self
+    }
+
+    const fn https(self) -> Self {
+        self.probe(Kind::Https, TLS)
+    }
+
+    const fn probe(mut self, kind: Kind, port: u16) -> Self {
+        self.case.probe = (kind, port);
+        self
+    }
+
+    const fn succeeds_first(mut self) -> Self {
+        self.case.succeeds_first = true;
+        self
+    }
+
+    const fn fault(mut self, fault: Fault) -> Self {
+        self.case.fault = fault;
+        self
+    }
+
+    const fn in_pod(mut self, rules: Rules) -> Self {
+        self.case.in_pod = Some(rules);
+        self.needs(rules.needs())
+    }
+
+    const fn on_node(mut self, rules: Rules) -> Self {
+        self.case.on_node = Some(rules);
+        self.needs(rules.needs())
+    }
+
+    /// The kubelet logs this about the failed probe, which tracer does not know. `{get}` is Go's name of the request.
+    const fn kubelet_reports(mut self, output: &'static str) -> Self {
+        self.case.kubelet_reports = Some(output);
+        self.knows(Knows::Log)
+    }
+
+    const fn names(mut self, words: &'static [&'static str]) -> Self {
+        self.case.names = words;
+        self
     }
 
     const fn also(mut self, cause: Cause) -> Self {
@@ -166,18 +298,8 @@ impl Scenario {
         self
     }
 
-    const fn tiny_ring(mut self) -> Self {
-        self.tiny_ring = true;
-        self.own()
-    }
-
-    const fn asks_api(mut self) -> Self {
-        self.asks_api = true;
-        self.own()
-    }
-
-    const fn without_specs(mut self) -> Self {
-        self.without_specs = true;
+    const fn knows(mut self, knows: Knows) -> Self {
+        self.knows = knows;
         self.own()
     }
 

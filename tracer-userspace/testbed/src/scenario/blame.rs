@@ -6,6 +6,7 @@ use anyhow::Result;
 use tracer_model::record::Cause;
 use tracer_node::programs::{EGRESS, INGRESS};
 
+use super::Rules::{Input, Iptables, Legacy, Nft};
 use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
 use crate::pods::HTTP;
@@ -13,33 +14,82 @@ use crate::probe::{Ending, Kind};
 use crate::program::{self, SHOT, STOLEN};
 
 const DROP: Option<Cause> = Some(Cause::FirewallDrop);
-const REJECT: Option<Cause> = Some(Cause::FirewallReject);
 const POLICY: Option<Cause> = Some(Cause::NetworkPolicyDrop);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("blame_policy", DROP, policy).needs(&[Need::Nft]).and_v6(),
-    Scenario::new("blame_jump", DROP, jump).needs(&[Need::Nft]).on_every_kernel().and_v6(),
-    Scenario::new("blame_verdict_map", DROP, verdict_map).needs(&[Need::Nft]),
+    drops("blame_policy")
+        .in_pod(Input("policy drop; meta l4proto { icmp, icmpv6 } accept; tcp dport 9 accept;"))
+        .names(&["the policy in chain inet podpolicy ingress"])
+        .and_v6(),
+    // Other rules drop, too, but cannot match this packet. The rule that matches is two jumps away.
+    drops("blame_jump")
+        .in_pod(Nft("table inet fw { chain web { tcp dport 8080 drop comment \"no web\"; };
+           chain services { tcp dport 22 drop; tcp dport 1-9000 goto web; };
+           chain in { type filter hook input priority 10; ip saddr 192.0.2.0/24 drop; udp dport 8080 drop;
+           ip6 saddr 2001:db8::/32 drop; tcp dport 8080 counter jump services; };
+           chain out { type filter hook output priority 0; tcp dport 8080 drop; }; }"))
+        .names(&["\"no web\" in chain inet fw web"])
+        .on_every_kernel()
+        .and_v6(),
+    drops("blame_verdict_map")
+        .in_pod(Nft("table inet fw { chain deny { drop; }; chain in { type filter hook input priority 0;
+           tcp dport vmap { 22 : accept, 8080 : goto deny, 9090 : drop }; }; }"))
+        .names(&["; it is a rule in chain inet fw in"]),
     Scenario::new("blame_beside_verdict_maps", DROP, beside_maps).needs(&[Need::Nft]),
     Scenario::new("blame_counters", DROP, counters).needs(&[Need::Nft]),
-    Scenario::new("blame_ufw", DROP, |s| ufw(s, "iptables-nft-restore")).needs(&[Need::Iptables]),
-    Scenario::new("blame_ufw_legacy", DROP, |s| ufw(s, "iptables-legacy-restore"))
-        .needs(&[Need::LegacyIptables])
+    drops("blame_ufw").in_pod(Iptables(UFW)).names(&["chain ufw-user-input of table filter", "made by ufw"]),
+    drops("blame_ufw_legacy")
+        .in_pod(Legacy(UFW))
+        .names(&["chain ufw-user-input of table filter", "made by ufw"])
         .on_every_kernel(),
-    Scenario::new("blame_beside_inverted_rules", DROP, |s| inverted(s, "iptables-nft-restore"))
-        .needs(&[Need::Iptables]),
-    Scenario::new("blame_beside_inverted_rules_legacy", DROP, |s| inverted(s, "iptables-legacy-restore"))
-        .needs(&[Need::LegacyIptables]),
-    Scenario::new("blame_firewalld", REJECT, firewalld).needs(&[Need::Nft]),
-    Scenario::new("blame_prerouting", DROP, |s| hook(s, "prerouting", "PREROUTING")).needs(&[Need::Nft]),
-    Scenario::new("blame_ingress", DROP, |s| hook(s, "ingress device eth0", "INGRESS")).needs(&[Need::Nft]),
+    drops("blame_beside_inverted_rules")
+        .in_pod(Iptables(INVERTED))
+        .names(&["it is the rule with handle", "\"mine\" in chain INPUT of table filter"]),
+    drops("blame_beside_inverted_rules_legacy")
+        .in_pod(Legacy(INVERTED))
+        .names(&["it is rule 8 \"mine\"", "\"mine\" in chain INPUT of table filter"]),
+    // The chains that firewalld writes for a zone that rejects.
+    Scenario::probed("blame_firewalld", Some(Cause::FirewallReject), "http", Ending::Error)
+        .in_pod(Nft("table inet firewalld { chain filter_IN_public { tcp dport 22 accept; };
+           chain filter_INPUT_POLICIES { jump filter_IN_public; meta l4proto { icmp, ipv6-icmp } accept;
+           reject with icmpx admin-prohibited; };
+           chain filter_INPUT { type filter hook input priority 10; iifname \"lo\" accept; jump filter_INPUT_POLICIES;
+           reject with icmpx admin-prohibited; }; }"))
+        .names(&["in chain inet firewalld filter_INPUT_POLICIES (made by firewalld)"]),
+    drops("blame_prerouting")
+        .in_pod(Nft("table inet early { chain c { type filter hook prerouting priority -150; tcp dport 8080 drop; }; }"))
+        .names(&["rule at PREROUTING", "in chain inet early c"]),
+    drops("blame_ingress")
+        .in_pod(Nft("table netdev early { chain c { type filter hook ingress device eth0 priority -150;
+           tcp dport 8080 drop; }; }"))
+        .names(&["rule at INGRESS", "in chain netdev early c"]),
     Scenario::new("blame_forward", DROP, forward).own().needs(&[Need::Nft]),
     Scenario::new("blame_of_fifty_thousand_rules", DROP, fifty_thousand_rules).needs(&[Need::Nft]),
-    Scenario::new("network_policy_calico", POLICY, |s| calico(s, "iptables-nft-restore")).needs(&[Need::Iptables]),
-    Scenario::new("network_policy_calico_legacy", POLICY, |s| calico(s, "iptables-legacy-restore"))
-        .needs(&[Need::LegacyIptables]),
-    Scenario::new("blame_calico_unknown_interface", DROP, calico_unknown_interface).needs(&[Need::Iptables]),
-    Scenario::new("network_policy_kube_router", POLICY, kube_router).needs(&[Need::Iptables]),
+    policy("network_policy_calico", Ending::Timeout)
+        .on_node(Iptables(CALICO))
+        .names(&["calico", "Drop if no policies passed packet"]),
+    policy("network_policy_calico_legacy", Ending::Timeout)
+        .on_node(Legacy(CALICO))
+        .names(&["calico", "Drop if no policies passed packet"])
+        .own(),
+    // Calico's agent has chains for another pod only. What comes from this one is dropped, also its answers.
+    drops("blame_calico_unknown_interface")
+        .on_node(Iptables("*filter\n:cali-INPUT - [0:0]\n:cali-wl-to-host - [0:0]\n:cali-from-wl-dispatch - [0:0]\n\
+        :cali-fw-cali1a2b3c4d5e6 - [0:0]\n-A INPUT -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT\n\
+        -A cali-INPUT -s {ip} -m comment --comment \"cali:d4znnv6_6rx6sE6M\" -g cali-wl-to-host\n\
+        -A cali-wl-to-host -m comment --comment \"cali:Ee9Sbo10IpVujdIY\" -j cali-from-wl-dispatch\n\
+        -A cali-from-wl-dispatch -i cali1a2b3c4d5e6 -m comment --comment \"cali:Xy11\" -g cali-fw-cali1a2b3c4d5e6\n\
+        -A cali-from-wl-dispatch -m comment --comment \"cali:Xy12\" -m comment --comment \"Unknown interface\" -j DROP\n\
+        -A cali-fw-cali1a2b3c4d5e6 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n\
+        -A cali-fw-cali1a2b3c4d5e6 -m comment --comment \"cali:A2 Drop if no profiles matched\" -j DROP\nCOMMIT\n"))
+        .names(&["\"Unknown interface\" in chain cali-from-wl-dispatch"]),
+    // kube-router rejects connections that no policy allows.
+    policy("network_policy_kube_router", Ending::Refused)
+        .on_node(Iptables("*filter\n:KUBE-ROUTER-OUTPUT - [0:0]\n:KUBE-POD-FW-ABCDEFGHIJ - [0:0]\n\
+        -A OUTPUT -j KUBE-ROUTER-OUTPUT\n-A KUBE-ROUTER-OUTPUT -d {ip} -j KUBE-POD-FW-ABCDEFGHIJ\n\
+        -A KUBE-POD-FW-ABCDEFGHIJ -m comment --comment \"rule to REJECT traffic destined for POD name:web-0 \
+        namespace: shop\" -j REJECT\nCOMMIT\n"))
+        .names(&["kube-router", "POD name:web-0"]),
     Scenario::new("network_policy_tc", POLICY, |s| tc(s, INGRESS)).needs(&[Need::TcProgram]).on_every_kernel().and_v6(),
     Scenario::new("network_policy_tc_egress", POLICY, |s| tc(s, EGRESS)).needs(&[Need::TcProgram]),
     Scenario::new("network_policy_tc_aws", POLICY, aws).needs(&[Need::TcProgram]),
@@ -47,44 +97,47 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("network_policy_tcx", POLICY, tcx).needs(&[Need::Tcx]),
 ];
 
+const fn drops(name: &'static str) -> Scenario {
+    Scenario::probed(name, DROP, "http", Ending::Timeout)
+}
+
+const fn policy(name: &'static str, how: Ending) -> Scenario {
+    Scenario::probed(name, POLICY, "http", how)
+}
+
+/// The chains that ufw writes for `ufw deny 8080/tcp`.
+const UFW: &str = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n:ufw-before-input - [0:0]\n\
+        :ufw-after-input - [0:0]\n:ufw-user-input - [0:0]\n:ufw-skip-to-policy-input - [0:0]\n\
+        -A INPUT -j ufw-before-input\n-A INPUT -j ufw-after-input\n-A ufw-before-input -i lo -j ACCEPT\n\
+        -A ufw-before-input -j ufw-user-input\n\
+        -A ufw-after-input -p tcp -m tcp --dport 139 -j ufw-skip-to-policy-input\n-A ufw-skip-to-policy-input -j DROP\n\
+        -A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n-A ufw-user-input -p tcp -m tcp --dport 8080 -j DROP\n\
+        COMMIT\n";
+
+/// Rules with a negated match, as the kubelet's in KUBE-FIREWALL. Each drop rule counted packets before, but only
+/// the last one matches this packet.
+const INVERTED: &str = "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n\
+        [3:180] -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet \
+        connections\" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\n\
+        [3:180] -A INPUT ! -s 10.0.0.0/8 -j DROP\n[3:180] -A INPUT -s 192.0.2.0/24 ! -d 192.0.2.1 -j DROP\n\
+        [3:180] -A INPUT -d 192.0.2.1/32 ! -i lo -j DROP\n[3:180] -A INPUT ! -p tcp -j DROP\n\
+        [3:180] -A INPUT -p tcp -m tcp ! --dport 8080 -j DROP\n-A INPUT ! -s 10.0.0.0/8 -j RETURN\n\
+        [3:180] -A INPUT -p tcp -m tcp --dport 8080 -m comment --comment mine -j DROP\nCOMMIT\n";
+
+/// Calico's chains for a workload endpoint. Its policies do not allow the node.
+const CALICO: &str = "*filter\n:cali-OUTPUT - [0:0]\n:cali-to-wl-dispatch - [0:0]\n:cali-tw-cali1a2b3c4d5e6 - [0:0]\n\
+        :cali-pi-default.deny - [0:0]\n-A OUTPUT -m comment --comment \"cali:tVnHkvAo15HuiPy0\" -j cali-OUTPUT\n\
+        -A cali-OUTPUT -d {ip} -m comment --comment \"cali:jL9a\" -g cali-to-wl-dispatch\n\
+        -A cali-to-wl-dispatch -d {ip} -m comment --comment \"cali:Z1\" -g cali-tw-cali1a2b3c4d5e6\n\
+        -A cali-to-wl-dispatch -m comment --comment \"cali:Z2 Unknown interface\" -j DROP\n\
+        -A cali-tw-cali1a2b3c4d5e6 -m comment --comment \"cali:A1 Policy default.deny ingress\" -j cali-pi-default.deny\n\
+        -A cali-tw-cali1a2b3c4d5e6 -m comment --comment \"cali:A2 Drop if no policies passed packet\" -j DROP\nCOMMIT\n";
+
 /// Adds a pod with a server and these nftables rules.
 fn pod_with(fixture: &mut Fixture<'_>, script: &str) -> Result<SocketAddr> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.inside(pod)?.nft(script)?;
     Ok(pod)
-}
-
-/// The nftables rules of the pod drop its probe, and the verdict names the rule like this.
-fn drops(fixture: &mut Fixture<'_>, script: &str, named: &[&str]) -> Result<()> {
-    let pod = pod_with(fixture, script)?;
-    fixture.mentions(named);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-fn policy(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    fixture.input_rule(pod, "policy drop; meta l4proto { icmp, icmpv6 } accept; tcp dport 9 accept;")?;
-    fixture.mentions(&["the policy in chain inet podpolicy ingress"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// Other rules drop, too, but cannot match this packet. The rule that matches is two jumps away.
-fn jump(fixture: &mut Fixture<'_>) -> Result<()> {
-    drops(
-        fixture,
-        "table inet fw { chain web { tcp dport 8080 drop comment \"no web\"; };
-           chain services { tcp dport 22 drop; tcp dport 1-9000 goto web; };
-           chain in { type filter hook input priority 10; ip saddr 192.0.2.0/24 drop; udp dport 8080 drop; \
-           ip6 saddr 2001:db8::/32 drop; tcp dport 8080 counter jump services; };
-           chain out { type filter hook output priority 0; tcp dport 8080 drop; }; }\n",
-        &["\"no web\" in chain inet fw web"],
-    )
-}
-
-fn verdict_map(fixture: &mut Fixture<'_>) -> Result<()> {
-    let script = "table inet fw { chain deny { drop; }; chain in { type filter hook input priority 0; \
-        tcp dport vmap { 22 : accept, 8080 : goto deny, 9090 : drop }; }; }\n";
-    drops(fixture, script, &["; it is a rule in chain inet fw in"])
 }
 
 /// tracer cannot evaluate these rules, so their counters decide. After the first failure, the rules that counted
@@ -99,60 +152,6 @@ fn counters(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)?;
     fixture.mentions(&["; it is the rule with handle 4 in chain inet fw in"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// The chains that ufw writes for `ufw deny 8080/tcp`.
-fn ufw(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    let rules = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:OUTPUT ACCEPT [0:0]\n\
-        :ufw-before-input - [0:0]\n:ufw-after-input - [0:0]\n:ufw-user-input - [0:0]\n:ufw-skip-to-policy-input - [0:0]\n\
-        -A INPUT -j ufw-before-input\n-A INPUT -j ufw-after-input\n\
-        -A ufw-before-input -i lo -j ACCEPT\n-A ufw-before-input -j ufw-user-input\n\
-        -A ufw-after-input -p tcp -m tcp --dport 139 -j ufw-skip-to-policy-input\n\
-        -A ufw-skip-to-policy-input -j DROP\n\
-        -A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT\n-A ufw-user-input -p tcp -m tcp --dport 8080 -j DROP\nCOMMIT\n";
-    fixture.inside(pod)?.run(program, &[], rules)?;
-    fixture.mentions(&["chain ufw-user-input of table filter", "made by ufw"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// Rules with a negated match, as the kubelet's in KUBE-FIREWALL. Each drop rule counted packets before, but only
-/// the last one matches this packet.
-fn inverted(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    let rules = format!(
-        "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n\
-        [3:180] -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" \
-        -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\n\
-        [3:180] -A INPUT ! -s 10.0.0.0/8 -j DROP\n[3:180] -A INPUT -s 192.0.2.0/24 ! -d 192.0.2.1 -j DROP\n\
-        [3:180] -A INPUT -d 192.0.2.1/32 ! -i lo -j DROP\n[3:180] -A INPUT ! -p tcp -j DROP\n\
-        [3:180] -A INPUT -p tcp -m tcp ! --dport {HTTP} -j DROP\n-A INPUT ! -s 10.0.0.0/8 -j RETURN\n\
-        [3:180] -A INPUT -p tcp -m tcp --dport {HTTP} -m comment --comment mine -j DROP\nCOMMIT\n"
-    );
-    fixture.inside(pod)?.run(program, &["--counters"], &rules)?;
-    let one = if program.contains("legacy") { "it is rule 8 \"mine\"" } else { "it is the rule with handle" };
-    fixture.mentions(&[one, "\"mine\" in chain INPUT of table filter"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// The chains that firewalld writes for a zone that rejects.
-fn firewalld(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = pod_with(
-        fixture,
-        "table inet firewalld { chain filter_IN_public { tcp dport 22 accept; };
-           chain filter_INPUT_POLICIES { jump filter_IN_public; meta l4proto { icmp, ipv6-icmp } accept; reject with icmpx admin-prohibited; };
-           chain filter_INPUT { type filter hook input priority 10; iifname \"lo\" accept; jump filter_INPUT_POLICIES; \
-           reject with icmpx admin-prohibited; }; }\n",
-    )?;
-    fixture.mentions(&["in chain inet firewalld filter_INPUT_POLICIES (made by firewalld)"]);
-    fixture.fails(Kind::Http, pod, Ending::Error)
-}
-
-fn hook(fixture: &mut Fixture<'_>, hook: &str, shown: &str) -> Result<()> {
-    let family = if shown == "INGRESS" { "netdev" } else { "inet" };
-    let chain = format!("type filter hook {hook} priority -150; tcp dport 8080 drop;");
-    let script = format!("table {family} early {{ chain c {{ {chain} }}; }}\n");
-    drops(fixture, &script, &[&format!("rule at {shown}"), &format!("in chain {family} early c")])
 }
 
 /// The pod is a router, and its forward policy drops.
@@ -186,71 +185,12 @@ fn fifty_thousand_rules(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// As many verdict maps as kube-proxy has with some hundred Services. The last map drops the packet.
 fn beside_maps(fixture: &mut Fixture<'_>) -> Result<()> {
-    let mut script = String::from("table inet fw { chain in { type filter hook input priority 0;\n");
-    for port in 10_000..10_400_u32 {
-        script.push_str(&format!("tcp dport vmap {{ {port} : drop, {} : drop }}\n", port + 10_000));
-    }
-    script.push_str("tcp dport vmap { 8080 : drop, 8081 : drop } comment \"the last\"\n}; }\n");
-    drops(fixture, &script, &["in chain inet fw in"])
-}
-
-/// Calico's chains for a workload endpoint. Its policies do not allow the node.
-fn calico(fixture: &mut Fixture<'_>, program: &str) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    let rules = format!(
-        "*filter\n:cali-OUTPUT - [0:0]\n:cali-to-wl-dispatch - [0:0]\n:cali-tw-cali1a2b3c4d5e6 - [0:0]\n:cali-pi-default.deny - [0:0]\n\
-        -A OUTPUT -m comment --comment \"cali:tVnHkvAo15HuiPy0\" -j cali-OUTPUT\n\
-        -A cali-OUTPUT -d {ip} -m comment --comment \"cali:jL9a\" -g cali-to-wl-dispatch\n\
-        -A cali-to-wl-dispatch -d {ip} -m comment --comment \"cali:Z1\" -g cali-tw-cali1a2b3c4d5e6\n\
-        -A cali-to-wl-dispatch -m comment --comment \"cali:Z2 Unknown interface\" -j DROP\n\
-        -A cali-tw-cali1a2b3c4d5e6 -m comment --comment \"cali:A1 Policy default.deny ingress\" -j cali-pi-default.deny\n\
-        -A cali-tw-cali1a2b3c4d5e6 -m comment --comment \"cali:A2 Drop if no policies passed packet\" -j DROP\nCOMMIT\n",
-        ip = pod.ip()
-    );
-    fixture.node.node.run(program, &[], &rules)?;
-    let ran =
-        fixture.mentions(&["calico", "Drop if no policies passed packet"]).fails(Kind::Http, pod, Ending::Timeout);
-    if program.contains("legacy") {
-        fixture.node.node.run(
-            "iptables-legacy-restore",
-            &[],
-            "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n",
-        )?;
-    }
-    ran
-}
-
-/// Calico's agent has chains for another pod only. What comes from this one is dropped, also its answers.
-fn calico_unknown_interface(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    let rules = format!(
-        "*filter\n:cali-INPUT - [0:0]\n:cali-wl-to-host - [0:0]\n:cali-from-wl-dispatch - [0:0]\n:cali-fw-cali1a2b3c4d5e6 - [0:0]\n\
-        -A INPUT -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT\n\
-        -A cali-INPUT -s {} -m comment --comment \"cali:d4znnv6_6rx6sE6M\" -g cali-wl-to-host\n\
-        -A cali-wl-to-host -m comment --comment \"cali:Ee9Sbo10IpVujdIY\" -j cali-from-wl-dispatch\n\
-        -A cali-from-wl-dispatch -i cali1a2b3c4d5e6 -m comment --comment \"cali:Xy11\" -g cali-fw-cali1a2b3c4d5e6\n\
-        -A cali-from-wl-dispatch -m comment --comment \"cali:Xy12\" -m comment --comment \"Unknown interface\" -j DROP\n\
-        -A cali-fw-cali1a2b3c4d5e6 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n\
-        -A cali-fw-cali1a2b3c4d5e6 -m comment --comment \"cali:A2 Drop if no profiles matched\" -j DROP\nCOMMIT\n",
-        pod.ip()
-    );
-    fixture.node.node.run("iptables-nft-restore", &[], &rules)?;
-    fixture.mentions(&["\"Unknown interface\" in chain cali-from-wl-dispatch"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// kube-router rejects connections that no policy allows.
-fn kube_router(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    let rules = format!(
-        "*filter\n:KUBE-ROUTER-OUTPUT - [0:0]\n:KUBE-POD-FW-ABCDEFGHIJ - [0:0]\n\
-        -A OUTPUT -j KUBE-ROUTER-OUTPUT\n-A KUBE-ROUTER-OUTPUT -d {} -j KUBE-POD-FW-ABCDEFGHIJ\n\
-        -A KUBE-POD-FW-ABCDEFGHIJ -m comment --comment \"rule to REJECT traffic destined for POD name:web-0 namespace: shop\" -j REJECT\nCOMMIT\n",
-        pod.ip()
-    );
-    fixture.node.node.run("iptables-nft-restore", &[], &rules)?;
-    fixture.mentions(&["kube-router", "POD name:web-0"]);
-    fixture.fails(Kind::Http, pod, Ending::Refused)
+    let map = |port| format!("tcp dport vmap {{ {port} : drop, {} : drop }}\n", port + 10_000);
+    let maps: String = (10_000..10_400_u32).map(map).collect();
+    let last = "tcp dport vmap { 8080 : drop, 8081 : drop } comment \"the last\"";
+    let chain = format!("type filter hook input priority 0;\n{maps}{last}");
+    let pod = pod_with(fixture, &format!("table inet fw {{ chain in {{ {chain}\n}}; }}\n"))?;
+    fixture.mentions(&["in chain inet fw in"]).fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The filter has no name, the program has one.

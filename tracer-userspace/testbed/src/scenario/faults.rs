@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use tracer_model::record::Cause;
 
-use super::{Fixture, Need, Proxy, Scenario};
+use super::{Fixture, Knows, Need, Proxy, Scenario};
 use crate::check::{Claim, Expected};
 use crate::net::{Netns, own_name};
 use crate::node::{Family, TestNode, ipvs};
@@ -25,9 +25,9 @@ const COLLISION: Option<Cause> = Some(Cause::NodeportEphemeralCollision);
 const NODE_PORT: u16 = 36704;
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("fault_ring_overflow", RST, ring_overflow).tiny_ring().on_every_kernel(),
+    Scenario::new("fault_ring_overflow", RST, ring_overflow).knows(Knows::ListsAndLosesEvents).on_every_kernel(),
     Scenario::new("fault_ring_overflow_drop", DROP, loss_beside_drop)
-        .tiny_ring()
+        .knows(Knows::ListsAndLosesEvents)
         .needs(&[Need::Nft, Need::PacketSocket]),
     Scenario::new("fault_namespace_churn", RST, namespace_churn).needs(&[Need::Nft]),
     Scenario::new("fault_flood", RST, flood).own(),

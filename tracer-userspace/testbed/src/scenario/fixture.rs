@@ -11,11 +11,12 @@ use nix::unistd::Pid;
 use tracer_model::record::{Body, Cause, Record};
 use tracer_node::clock::boot_ns;
 
+use super::Case;
 use crate::check::{Attempt, Claim, Expected};
 use crate::net::Netns;
 use crate::node::{Family, NODE, NODE6, Pod, TestNode};
 use crate::options::{Options, is_emulated};
-use crate::pods::{HOST, HTTP, TLS};
+use crate::pods::{HOST, TLS};
 use crate::probe::{Ending, Kind, Outcome, ProbeRequest};
 use crate::prober::{Prober, VOLLEY_THREADS, shown};
 use crate::proc::Proc;
@@ -31,6 +32,7 @@ pub struct Fixture<'a> {
     /// The cause of the scenario.
     pub cause: Option<Cause>,
     pub family: Family,
+    pub case: Case,
     /// Attaches the tracer, unless it is attached already. At the latest, the first attempt does so.
     pub watch: &'a mut dyn FnMut() -> Result<()>,
     /// Waits until the records meet a condition. False if they do not in time. Before the tracer is attached it
@@ -158,10 +160,31 @@ impl Fixture<'_> {
         self.attempt(kind, dst, how, claim)
     }
 
-    /// Makes such an attempt to a new pod with a server of this mode.
-    pub fn serving_fails(&mut self, mode: &str, kind: Kind, how: Ending) -> Result<()> {
-        let pod = self.serving(mode, if kind == Kind::Https { TLS } else { HTTP })?;
-        self.fails(kind, pod, how)
+    /// Plays the [`Case`] of the scenario.
+    pub fn case(&mut self) -> Result<()> {
+        let Case { probe: (kind, port), how, .. } = self.case;
+        let pod = match self.case.server {
+            Some(mode) => self.serving(mode, port)?,
+            None => self.pod(port)?,
+        };
+        if self.case.succeeds_first {
+            self.succeeds(kind, pod)?;
+        }
+        (self.case.fault)(self, pod)?;
+        if let Some(rules) = self.case.in_pod {
+            rules.load(self.inside(pod)?, pod.ip())?;
+        }
+        if let Some(rules) = self.case.on_node {
+            rules.load(&self.node.node, pod.ip())?;
+        }
+        let claim = self.cause.map_or(Claim::Nothing, |cause| self.verdict(cause));
+        self.mentions(self.case.names).attempt(kind, pod, how, claim)?;
+        let Some(output) = self.case.kubelet_reports else { return Ok(()) };
+        let scheme = if kind == Kind::Https { "https" } else { "http" };
+        self.kubelet_reports(pod, &output.replace("{get}", &format!("Get \"{scheme}://{pod}/healthz\"")))?;
+        // When the next line has its verdict, tracer has read this one.
+        self.kubelet_reports(pod, "cat: /tmp/ready: No such file or directory")?;
+        self.reported_alone(Cause::ExecFailed, 1)
     }
 
     /// Makes such an attempt with another prober while `work` runs.

@@ -13,7 +13,7 @@ use super::queue::{fails_with_full_queue, fill_in_handshake};
 use super::{Fixture, Need, Scenario};
 use crate::node::cgroup::{Cgroup, Freezer};
 use crate::node::hung::Hung;
-use crate::pods::{HTTP, TLS, UNLISTED_TLS};
+use crate::pods::{HTTP, UNLISTED_TLS};
 use crate::probe::{Ending, Kind};
 use crate::proc::Proc;
 use crate::server::HOLDER;
@@ -22,12 +22,18 @@ const FROZEN: Option<Cause> = Some(Cause::TargetFrozen);
 const STARVED: Option<Cause> = Some(Cause::TargetStarved);
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("target_frozen", FROZEN, stopped).on_every_kernel().and_v6(),
+    // The process is stopped by a signal, as a debugger, a script or job control do.
+    Scenario::probed("target_frozen", FROZEN, "http", Ending::Timeout)
+        .succeeds_first()
+        .fault(halt)
+        .names(&["is stopped by a signal", "of the request lie unread"])
+        .on_every_kernel()
+        .and_v6(),
     Scenario::new("target_frozen_host_network", FROZEN, stopped_on_node),
-    Scenario::new("target_frozen_cgroup", FROZEN, |s| frozen(s, Freezer::V2)).needs(&[Need::Freezer]),
-    Scenario::new("target_frozen_cgroup_v1", FROZEN, |s| frozen(s, Freezer::V1)).needs(&[Need::FreezerV1]),
-    Scenario::new("target_frozen_cgroup_above", FROZEN, |s| frozen_above(s, Freezer::V2)).own().needs(&[Need::Freezer]),
-    Scenario::new("target_frozen_cgroup_above_v1", FROZEN, |s| frozen_above(s, Freezer::V1))
+    Scenario::new("target_frozen_cgroup", FROZEN, |s| frozen(s, Freezer::V2, false)).needs(&[Need::Freezer]),
+    Scenario::new("target_frozen_cgroup_v1", FROZEN, |s| frozen(s, Freezer::V1, false)).needs(&[Need::FreezerV1]),
+    Scenario::new("target_frozen_cgroup_above", FROZEN, |s| frozen(s, Freezer::V2, true)).own().needs(&[Need::Freezer]),
+    Scenario::new("target_frozen_cgroup_above_v1", FROZEN, |s| frozen(s, Freezer::V1, true))
         .own()
         .needs(&[Need::FreezerV1]),
     Scenario::new("target_frozen_meanwhile", FROZEN, |s| frozen_meanwhile(s, Freezer::V2))
@@ -38,12 +44,27 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::FreezerV1]),
     Scenario::new("target_frozen_queue", FROZEN, full_queue),
     Scenario::new("target_frozen_queue_in_handshake", FROZEN, queue_in_handshake).needs(&[Need::RealProcessor]),
-    Scenario::new("target_frozen_tls", FROZEN, tls),
+    Scenario::probed("target_frozen_tls", FROZEN, "tls", Ending::Timeout)
+        .https()
+        .fault(halt)
+        .names(&["is stopped by a signal"]),
     Scenario::new("target_frozen_tproxy", FROZEN, transparent_proxy).own().needs(&[Need::TransparentProxy]),
     Scenario::new("target_frozen_redirect", FROZEN, redirecting_proxy).own().needs(&[Need::NftNat]).and_v6(),
-    Scenario::new("target_frozen_worker", FROZEN, stopped_worker).and_v6(),
-    Scenario::new("target_frozen_other_worker", Some(Cause::SlowResponse), other_worker_is_stopped),
-    Scenario::new("slow_response_another_is_stopped", Some(Cause::SlowResponse), another_is_stopped),
+    // The worker that has accepted the connection is stopped, and another one runs.
+    Scenario::probed("target_frozen_worker", FROZEN, "http", Ending::Timeout)
+        .without_server()
+        .fault(|s, pod| serve_with_workers(s, pod, HOLDER))
+        .names(&["has accepted the connection, and is stopped by a signal", "of the request lie unread"])
+        .and_v6(),
+    // The worker that has accepted the connection is slow, and another one is stopped.
+    Scenario::probed("target_frozen_other_worker", Some(Cause::SlowResponse), "http", Ending::Timeout)
+        .without_server()
+        .fault(|s, pod| serve_with_workers(s, pod, "other"))
+        .names(&["had read it"]),
+    // Another process of the pod is stopped, not the server.
+    Scenario::probed("slow_response_another_is_stopped", Some(Cause::SlowResponse), "hang", Ending::Timeout)
+        .fault(|s, pod| s.serve(pod, "http", &format!("[::]:{UNLISTED_TLS}")).and_then(|()| halt(s, pod)))
+        .names(&["had read it"]),
     Scenario::new("target_starved", STARVED, starved).needs(&[Need::CpuQuota, Need::Pressure, Need::Shell]).and_v6(),
     Scenario::new("target_starved_file_system", STARVED, |s| blocked(s, "blocked", &[HUNG_DISK]))
         .needs(&[Need::Fuse, Need::Pressure])
@@ -60,13 +81,8 @@ pub(super) const ALL: &[Scenario] = &[
     .needs(&[Need::Fuse]),
 ];
 
-/// The process is stopped by a signal, as a debugger, a script or job control do.
-fn stopped(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    fixture.succeeds(Kind::Http, pod)?;
-    fixture.pod_of(pod)?.halt()?;
-    fixture.mentions(&["is stopped by a signal", "of the request lie unread"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+fn halt(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
+    fixture.pod_of(pod)?.halt()
 }
 
 /// A pod with hostNetwork. Its processes are among those of the node.
@@ -78,26 +94,13 @@ fn stopped_on_node(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, target, Ending::Timeout)
 }
 
-fn tls(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("tls", TLS)?;
-    fixture.pod_of(pod)?.halt()?;
-    fixture.mentions(&["is stopped by a signal"]);
-    fixture.fails(Kind::Https, pod, Ending::Timeout)
-}
-
-/// The cgroup is frozen, as `docker pause`, `ctr tasks pause` and a checkpoint do.
-fn frozen(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
+/// The cgroup is frozen, as `docker pause`, `ctr tasks pause` and a checkpoint do. Or one above it is, as by
+/// `systemctl freeze`: to thaw the container's own does nothing then.
+fn frozen(fixture: &mut Fixture<'_>, by: Freezer, above: bool) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
-    let _frozen = fixture.pod_of(pod)?.freeze(by, false)?;
-    fixture.mentions(&["is frozen by its cgroup", "of the request lie unread"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// The cgroup of the pod or a slice is frozen, as `systemctl freeze` does. To thaw the container's own does nothing.
-fn frozen_above(fixture: &mut Fixture<'_>, by: Freezer) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    let _frozen = fixture.pod_of(pod)?.freeze(by, true)?;
-    fixture.mentions(&["is frozen by a cgroup above its own (", "-frozen)", "of the request lie unread"]);
+    let _frozen = fixture.pod_of(pod)?.freeze(by, above)?;
+    let place = if above { "is frozen by a cgroup above its own (" } else { "is frozen by its cgroup" };
+    fixture.mentions(&[place, "of the request lie unread"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
@@ -129,15 +132,6 @@ fn queue_in_handshake(fixture: &mut Fixture<'_>) -> Result<()> {
     fill_in_handshake(fixture, pod, Ending::Timeout)
 }
 
-/// Another process of the pod is stopped, not the server.
-fn another_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("hang", HTTP)?;
-    fixture.serve(pod, "http", &format!("[::]:{UNLISTED_TLS}"))?;
-    fixture.pod_of(pod)?.halt()?;
-    fixture.mentions(&["had read it"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
 /// As Istio's TPROXY mode does it: the proxy on another port gets the connection, and is stopped. The server is not.
 fn transparent_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
@@ -159,22 +153,9 @@ fn redirecting_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The worker that has accepted the connection is stopped, and another one runs.
-fn stopped_worker(fixture: &mut Fixture<'_>) -> Result<()> {
-    fixture.mentions(&["has accepted the connection, and is stopped by a signal", "of the request lie unread"]);
-    fails_with_workers(fixture, HOLDER)
-}
-
-/// The worker that has accepted the connection is slow, and another one is stopped.
-fn other_worker_is_stopped(fixture: &mut Fixture<'_>) -> Result<()> {
-    fixture.mentions(&["had read it"]);
-    fails_with_workers(fixture, "other")
-}
-
-fn fails_with_workers(fixture: &mut Fixture<'_>, stopped: &str) -> Result<()> {
-    let (pod, options) = (fixture.pod(HTTP)?, fixture.options);
-    fixture.pod_of(pod)?.serve(options, &["workers", stopped, &format!("[::]:{HTTP}")])?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+fn serve_with_workers(fixture: &mut Fixture<'_>, pod: SocketAddr, stopped: &str) -> Result<()> {
+    let options = fixture.options;
+    fixture.pod_of(pod)?.serve(options, &["workers", stopped, &format!("[::]:{HTTP}")])
 }
 
 const HUNG_DISK: &str = "none of its tasks could run: they waited for the disk or a network file system";

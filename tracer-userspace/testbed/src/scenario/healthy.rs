@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::Result;
 use tracer_model::record::{Cause, Outcome};
 
-use super::{Fixture, Need, Scenario};
+use super::{Fixture, Knows, Need, Scenario};
 use crate::check::{Claim, Expected};
 use crate::helper::Role;
 use crate::net::finish;
@@ -15,9 +15,9 @@ use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("healthy_http", None, http).smoke().and_v6_on_every_kernel(),
-    Scenario::new("healthy_tcp", None, tcp).and_v6(),
-    Scenario::new("healthy_https", None, https).on_every_kernel().and_v6(),
-    Scenario::new("healthy_kubectl_exec", None, kubectl_exec).without_specs(),
+    Scenario::probed("healthy_tcp", None, "http", Ending::Ok).probe(Kind::Tcp, HTTP).and_v6(),
+    Scenario::probed("healthy_https", None, "tls", Ending::Ok).https().on_every_kernel().and_v6(),
+    Scenario::new("healthy_kubectl_exec", None, kubectl_exec).knows(Knows::Log),
     Scenario::new("healthy_crowd", None, crowd).own().needs(&[Need::Nft]),
     Scenario::new("tls_eof_noise", Some(Cause::TlsEofNoise), |s| tls_noise(s, TLS)).smoke().and_v6_on_every_kernel(),
     Scenario::new("tls_eof_noise_by_hello", Some(Cause::TlsEofNoise), |s| tls_noise(s, UNLISTED_TLS)),
@@ -36,16 +36,6 @@ fn http(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)?;
     let slow = fixture.serving("slow:300", HTTP)?;
     fixture.succeeds(Kind::Http, slow)
-}
-
-fn tcp(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    fixture.succeeds(Kind::Tcp, pod)
-}
-
-fn https(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("tls", TLS)?;
-    fixture.succeeds(Kind::Https, pod)
 }
 
 /// The kubelet asks the container runtime's streaming server for an upgrade. The prober waits for an answer after that.

@@ -51,14 +51,22 @@ pub(super) const ALL: &[Scenario] = &[
         .and_v6(),
     Scenario::new("mesh_redirect_outside", REDIRECT, ambient).needs(&[Need::NftNat]),
     Scenario::new("slow_response_mesh", Some(Cause::SlowResponse), silent_proxy).needs(&[Need::NftNat]),
-    Scenario::new("slow_response_node_nat", Some(Cause::SlowResponse), taken_by_another).needs(&[Need::NftNat]),
+    // A rule of the node sends the probe to another pod, which is silent, or answers with a failure.
+    Scenario::probed("slow_response_node_nat", Some(Cause::SlowResponse), "http", Ending::Timeout)
+        .fault(|s, pod| s.serving("hang", HTTP).and_then(|other| steer(s, pod, other)))
+        .names(&["no socket of the target's network namespace has this connection"])
+        .needs(&[Need::NftNat]),
     Scenario::new("connection_refused_steered", Some(Cause::ConnectionRefused), refused_by_another)
         .own()
         .needs(&[Need::NftNat]),
     Scenario::new("handshake_rst_translated", Some(Cause::HandshakeRst), refused_out_of_sight).needs(&[Need::NftNat]),
     Scenario::new("mesh_redirect_closed", REDIRECT, |s| redirected(s, "eof", Ending::Eof)).needs(&[Need::NftNat]),
     Scenario::new("app_status_failure_redirected", BAD_STATUS, answered_by_proxy).needs(&[Need::NftNat]),
-    Scenario::new("app_status_failure_steered", BAD_STATUS, answered_by_another).own().needs(&[Need::NftNat]),
+    Scenario::probed("app_status_failure_steered", BAD_STATUS, "http", Ending::Status)
+        .fault(|s, pod| s.serving("503", HTTP).and_then(|other| steer(s, pod, other)))
+        .names(&["accepted the connection, and not pod", "the node's own address translation sent it to"])
+        .own()
+        .needs(&[Need::NftNat]),
     Scenario::new("app_status_failure_two_pods_v6", BAD_STATUS, two_pods).own().v6(),
     Scenario::new("mid_stream_rst_another_redirect", Some(Cause::MidStreamRst), another_redirect)
         .needs(&[Need::NftNat]),
@@ -269,22 +277,6 @@ fn silent_proxy(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// A rule of the node sends the probe to another pod, which is silent.
-fn taken_by_another(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("hang", HTTP)?);
-    steer(fixture, pod, other)?;
-    fixture.mentions(&["no socket of the target's network namespace has this connection"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// The same, and the other pod answers with a failure.
-fn answered_by_another(fixture: &mut Fixture<'_>) -> Result<()> {
-    let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("503", HTTP)?);
-    steer(fixture, pod, other)?;
-    fixture.mentions(&["accepted the connection, and not pod", "the node's own address translation sent it to"]);
-    fixture.fails(Kind::Http, pod, Ending::Status)
-}
-
 /// Another pod has the address, too, and the node's neighbour entry leads to it.
 fn two_pods(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, other) = (fixture.serving("http", HTTP)?, fixture.serving("503", HTTP)?);
@@ -306,7 +298,7 @@ fn steer(fixture: &Fixture<'_>, pod: SocketAddr, other: SocketAddr) -> Result<()
     fixture.node.node.nft(&format!("table ip steer {{ chain out {{ {chain} }}; }}\n"))
 }
 
-/// The same, and nobody listens in the other pod.
+/// A rule of the node sends the probe to another pod, where nobody listens.
 fn refused_by_another(fixture: &mut Fixture<'_>) -> Result<()> {
     let (pod, other) = (fixture.serving("http", HTTP)?, fixture.pod(HTTP)?);
     steer(fixture, pod, other)?;

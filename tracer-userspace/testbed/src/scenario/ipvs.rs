@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use tracer_model::record::Cause;
 
-use super::{Fixture, Need, Proxy, Scenario};
+use super::Rules::Iptables;
+use super::{Fault, Fixture, Need, Proxy, Scenario};
 use crate::node::ipvs;
 use crate::pods::HTTP;
 use crate::probe::{Ending, Kind};
@@ -22,42 +23,68 @@ enum Backend {
 }
 
 pub(super) const ALL: &[Scenario] = &[
-    collision("nodeport_collision", |s| to_pod(s, Backend::Listening)).smoke().and_v6_on_every_kernel(),
-    collision("nodeport_collision_backend_idle", |s| to_pod(s, Backend::Idle)).needs(&[Need::Ipvs, Need::IpvsHook]),
-    collision("nodeport_collision_no_backend", |s| to_pod(s, Backend::None)),
-    collision("nodeport_collision_host_network", over_lo),
-    collision("nodeport_collision_new_service", new_service),
-    collision("nodeport_collision_masqueraded", collides_masqueraded).needs(&[Need::Ipvs, Need::NftNat]),
-    Scenario::new("nodeport_collision_rule_for_all", COLLISION, rule_for_all)
-        .proxy(Proxy::Iptables)
-        .needs(&[Need::Iptables])
+    collision("nodeport_collision", |s, _| collide(s, Backend::Listening)).smoke().and_v6_on_every_kernel(),
+    collision("nodeport_collision_backend_idle", |s, _| collide(s, Backend::Idle)).needs(&[Need::Ipvs, Need::IpvsHook]),
+    collision("nodeport_collision_no_backend", |s, _| collide(s, Backend::None)),
+    Scenario::new("nodeport_collision_host_network", COLLISION, over_lo).proxy(Proxy::Ipvs).needs(&[Need::Ipvs]).own(),
+    Scenario::new("nodeport_collision_new_service", COLLISION, new_service)
+        .proxy(Proxy::Ipvs)
+        .needs(&[Need::Ipvs])
         .own(),
-    harmless("nodeport_other_source_port", Proxy::Ipvs, other_port).needs(&[Need::Ipvs]).and_v6(),
-    harmless("nodeport_masquerade_same_port", Proxy::Ipvs, masqueraded).needs(&[Need::Ipvs, Need::NftNat]),
+    // The own source port is a NodePort, and the pod sees another one.
+    collision("nodeport_collision_masqueraded", |s, pod| {
+        masquerade(s, pod, NODE_PORT + 2)?;
+        collide(s, Backend::Listening)
+    })
+    .needs(&[Need::Ipvs, Need::NftNat]),
+    // A NodePort without endpoints. The rule for it also matches answers, because it has no `--ctstate NEW`.
+    collision("nodeport_collision_rule_for_all", |s, _| s.node.set_source_port(NODE_PORT))
+        .on_node(Iptables(
+            "*filter\n:KUBE-EXTERNAL-SERVICES - [0:0]\n-A INPUT -j KUBE-EXTERNAL-SERVICES\n\
+        -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment \"kube-system/dashboard:https has no endpoints\" \
+        -m tcp --dport 36704 -j REJECT\nCOMMIT\n",
+        ))
+        .names(&["NodePort of Service kube-system/dashboard:https", "the SYN-ACK"])
+        .proxy(Proxy::Iptables),
+    harmless("nodeport_other_source_port", Proxy::Ipvs, |s, _| {
+        collide(s, Backend::Listening)?;
+        s.node.set_source_port(NODE_PORT + 2)
+    })
+    .needs(&[Need::Ipvs])
+    .and_v6(),
+    // A masquerade picks a NodePort as the translated source port (kubernetes#139276). conntrack puts the own port back
+    // (hook PREROUTING) before IPVS looks at the SYN-ACK (hook INPUT).
+    harmless("nodeport_masquerade_same_port", Proxy::Ipvs, |s, pod| {
+        service(s, Backend::Listening)?;
+        masquerade(s, pod, NODE_PORT)
+    })
+    .needs(&[Need::Ipvs, Need::NftNat]),
     harmless("nodeport_dnat_same_port", Proxy::Nftables, dnat).needs(&[Need::NftNat]).and_v6(),
     harmless("nodeport_iptables_same_port", Proxy::Iptables, iptables).needs(&[Need::IptablesNat]).and_v6(),
 ];
 
-const fn harmless(name: &'static str, proxy: Proxy, play: fn(&mut Fixture<'_>) -> Result<()>) -> Scenario {
-    Scenario::new(name, None, play).proxy(proxy).own()
+const fn harmless(name: &'static str, proxy: Proxy, setup: Fault) -> Scenario {
+    Scenario::probed(name, None, "http", Ending::Ok).fault(setup).proxy(proxy).own()
 }
 
-const fn collision(name: &'static str, play: fn(&mut Fixture<'_>) -> Result<()>) -> Scenario {
-    Scenario::new(name, COLLISION, play).proxy(Proxy::Ipvs).needs(&[Need::Ipvs]).own()
+const fn collision(name: &'static str, fault: Fault) -> Scenario {
+    Scenario::probed(name, COLLISION, "http", Ending::Timeout)
+        .fault(fault)
+        .proxy(Proxy::Ipvs)
+        .needs(&[Need::Ipvs])
+        .own()
 }
 
-fn to_pod(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
+/// The source port is the NodePort of a Service.
+fn collide(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {
     service(fixture, backend)?;
-    fixture.node.set_source_port(NODE_PORT)?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.node.set_source_port(NODE_PORT)
 }
 
 /// A probe of a hostNetwork pod. IPVS takes the SYN-ACK from `lo`.
 fn over_lo(fixture: &mut Fixture<'_>) -> Result<()> {
     let target = fixture.serving_on_node("http")?;
-    service(fixture, Backend::Listening)?;
-    fixture.node.set_source_port(NODE_PORT)?;
+    collide(fixture, Backend::Listening)?;
     fixture.fails(Kind::Http, target, Ending::Timeout)
 }
 
@@ -71,31 +98,6 @@ fn new_service(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, other, Ending::Timeout)
 }
 
-fn other_port(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    service(fixture, Backend::Listening)?;
-    fixture.node.set_source_port(NODE_PORT + 2)?;
-    fixture.succeeds(Kind::Http, pod)
-}
-
-/// A masquerade picks a NodePort as the translated source port (kubernetes#139276). conntrack puts the own port back
-/// (hook PREROUTING) before IPVS looks at the SYN-ACK (hook INPUT).
-fn masqueraded(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    service(fixture, Backend::Listening)?;
-    masquerade(fixture, pod, NODE_PORT)?;
-    fixture.succeeds(Kind::Http, pod)
-}
-
-/// The own source port is a NodePort, and the pod sees another one.
-fn collides_masqueraded(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    service(fixture, Backend::Listening)?;
-    masquerade(fixture, pod, NODE_PORT + 2)?;
-    fixture.node.set_source_port(NODE_PORT)?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
 /// Gives connections to this pod another source port.
 fn masquerade(fixture: &Fixture<'_>, pod: SocketAddr, port: u16) -> Result<()> {
     let rule = format!("ip daddr {} tcp dport {} masquerade to :{port}", pod.ip(), pod.port());
@@ -105,8 +107,7 @@ fn masquerade(fixture: &Fixture<'_>, pod: SocketAddr, port: u16) -> Result<()> {
 
 /// The source port equals a NodePort that is a DNAT rule. conntrack knows the connection of the SYN-ACK, so no rule
 /// applies.
-fn dnat(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
+fn dnat(fixture: &mut Fixture<'_>, _: SocketAddr) -> Result<()> {
     let backend = fixture.serving("http", HTTP)?;
     let rule = format!("fib daddr type local tcp dport {NODE_PORT} dnat to {backend}");
     let family = if backend.is_ipv4() { "ip" } else { "ip6" };
@@ -114,13 +115,11 @@ fn dnat(fixture: &mut Fixture<'_>) -> Result<()> {
         "table {family} kube {{ chain nodeports {{ type nat hook prerouting priority -100; {rule}; }}; \
          chain nodeports-out {{ type nat hook output priority -100; {rule}; }}; }}\n"
     ))?;
-    fixture.node.set_source_port(NODE_PORT)?;
-    fixture.succeeds(Kind::Http, pod)
+    fixture.node.set_source_port(NODE_PORT)
 }
 
 /// As [`dnat`], with the chains of kube-proxy's iptables mode.
-fn iptables(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
+fn iptables(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     let backend = fixture.serving("http", HTTP)?;
     let program = if pod.is_ipv4() { "iptables-nft-restore" } else { "ip6tables-nft-restore" };
     let rules = format!(
@@ -130,22 +129,7 @@ fn iptables(fixture: &mut Fixture<'_>) -> Result<()> {
         -A KUBE-NODEPORTS -p tcp -m comment --comment default/web -m tcp --dport {NODE_PORT} -j DNAT --to-destination {backend}\nCOMMIT\n"
     );
     fixture.node.node.run(program, &[], &rules)?;
-    fixture.node.set_source_port(NODE_PORT)?;
-    fixture.succeeds(Kind::Http, pod)
-}
-
-/// A NodePort without endpoints. The rule for it also matches answers, because it has no `--ctstate NEW`.
-fn rule_for_all(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    let rules = format!(
-        "*filter\n:KUBE-EXTERNAL-SERVICES - [0:0]\n-A INPUT -j KUBE-EXTERNAL-SERVICES\n\
-        -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment \"kube-system/dashboard:https has no endpoints\" \
-        -m tcp --dport {NODE_PORT} -j REJECT\nCOMMIT\n"
-    );
-    fixture.node.node.run("iptables-nft-restore", &[], &rules)?;
-    fixture.node.set_source_port(NODE_PORT)?;
-    fixture.mentions(&["NodePort of Service kube-system/dashboard:https", "the SYN-ACK"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+    fixture.node.set_source_port(NODE_PORT)
 }
 
 fn service(fixture: &mut Fixture<'_>, backend: Backend) -> Result<()> {

@@ -10,7 +10,7 @@ use super::links::NODE_MAC;
 use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
 use crate::node::link::wait_until_duplicate;
-use crate::node::{BRIDGE, BRIDGE6, NODE};
+use crate::node::{BRIDGE, BRIDGE6, Family, NODE};
 use crate::pods::HTTP;
 use crate::probe::{Ending, Kind};
 
@@ -22,14 +22,16 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
     Scenario::new("neighbour_failure_other_pod", NEIGHBOUR, entry_of_other_pod).own().and_v6(),
-    Scenario::new("neighbour_failure_wrong_entry_back", NEIGHBOUR, wrong_entry_back)
+    // The pod's neighbour entry for the node is wrong.
+    Scenario::probed("neighbour_failure_wrong_entry_back", NEIGHBOUR, "http", Ending::Timeout)
+        .succeeds_first()
+        .fault(misdirect_back)
+        .names(&["has 02:00:00:00:00:01, and cni0 on the node has 0a:58:0a:58:00:01"])
         .own()
         .needs(&[Need::RealProcessor])
         .and_v6(),
     Scenario::new("neighbour_failure_gateway", NEIGHBOUR, wrong_gateway).own(),
-    Scenario::new("neighbour_failure_way_back", NEIGHBOUR, |s| gateway_back(s, [169, 254, 1, 1])),
-    Scenario::new("neighbour_failure_way_back_v6", NEIGHBOUR, |s| gateway_back(s, [0xfe80, 0, 0, 0, 0, 0, 0, 0x1ee7]))
-        .v6(),
+    Scenario::new("neighbour_failure_way_back", NEIGHBOUR, gateway_back).and_v6(),
     Scenario::new("neighbour_failure_duplicate_v6", NEIGHBOUR, duplicate).v6(),
     Scenario::new("neighbour_failure_tentative_v6", NEIGHBOUR, tentative).v6().own(),
     Scenario::new("neighbour_failure_own_route_gone", NEIGHBOUR, own_route_gone).own(),
@@ -75,15 +77,6 @@ fn entry_of_other_pod(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
-/// The pod's neighbour entry for the node is wrong.
-fn wrong_entry_back(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    fixture.succeeds(Kind::Http, pod)?;
-    misdirect_back(fixture, pod)?;
-    fixture.mentions(&["has 02:00:00:00:00:01, and cni0 on the node has 0a:58:0a:58:00:01"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
 /// The route to the pod leads to a gateway that is not there.
 fn wrong_gateway(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
@@ -117,10 +110,13 @@ fn own_route_gone(fixture: &mut Fixture<'_>) -> Result<()> {
 }
 
 /// The pod's route back leads over a gateway that nobody answers for, as Calico's does without proxy_arp.
-fn gateway_back(fixture: &mut Fixture<'_>, gateway: impl Into<IpAddr>) -> Result<()> {
+fn gateway_back(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     fixture.succeeds(Kind::Http, pod)?;
-    let gateway = gateway.into();
+    let gateway: IpAddr = match fixture.family {
+        Family::V4 => [169, 254, 1, 1].into(),
+        Family::V6 => [0xfe80, 0, 0, 0, 0, 0, 0, 0x1ee7].into(),
+    };
     fixture.inside(pod)?.ip(|ip| ip.add(&Route::to_host(node_of(pod)).via(gateway).over("eth0").onlink()))?;
     fixture.mentions(&[&format!("cannot resolve the link-layer address of {gateway} (the gateway to")]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
@@ -192,6 +188,6 @@ fn misdirect_back(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
 }
 
 /// The node's address on the bridge, in the family of the pod's.
-fn node_of(pod: SocketAddr) -> IpAddr {
+pub(super) fn node_of(pod: SocketAddr) -> IpAddr {
     if pod.is_ipv4() { BRIDGE.into() } else { BRIDGE6.into() }
 }

@@ -30,7 +30,14 @@ const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);
 const RANGE: &str = "40000 40003";
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("ephemeral_ports_exhausted", EXHAUSTED, churned).own().on_every_kernel().and_v6(),
+    // A process of the node has closed so many connections to the pod that each port is in TIME_WAIT.
+    Scenario::probed("ephemeral_ports_exhausted", EXHAUSTED, "http", Ending::Error)
+        .succeeds_first()
+        .fault(churn)
+        .names(&["churner"])
+        .own()
+        .on_every_kernel()
+        .and_v6(),
     Scenario::new("ephemeral_ports_held_by_listener", EXHAUSTED, listener).own(),
     Scenario::new("ephemeral_ports_no_source_address", ROUTE, no_address).own().v6(),
     Scenario::new("port_taken", Some(Cause::PortTaken), taken_by_client).own().on_every_kernel().and_v6(),
@@ -46,14 +53,6 @@ pub(super) const ALL: &[Scenario] = &[
         .own()
         .needs(&[Need::NftNat]),
 ];
-
-/// A process of the node has closed so many connections to the pod that each port is in TIME_WAIT.
-fn churned(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    fixture.succeeds(Kind::Http, pod)?;
-    churn(fixture, pod)?;
-    fixture.mentions(&["churner"]).fails(Kind::Http, pod, Ending::Error)
-}
 
 /// The only port belongs to a listener. `connect` cannot use it.
 fn listener(fixture: &mut Fixture<'_>) -> Result<()> {
@@ -193,7 +192,7 @@ fn prepare_for_client(fixture: &mut Fixture<'_>) -> Result<(u16, SocketAddr, Soc
 }
 
 /// Leaves every port of a small range in TIME_WAIT for this destination.
-fn churn(fixture: &Fixture<'_>, dst: SocketAddr) -> Result<()> {
+fn churn(fixture: &mut Fixture<'_>, dst: SocketAddr) -> Result<()> {
     let node = &fixture.node.node;
     node.sysctl(&[("ipv4/ip_local_port_range", RANGE), ("ipv4/tcp_tw_reuse", "0")])?;
     until(&format!("source ports for {dst} are used up"), || {

@@ -9,10 +9,11 @@ use anyhow::Result;
 use tracer_model::record::Cause;
 
 use super::links::NODE_MAC;
-use super::{Fixture, Need, Scenario};
+use super::neighbours::node_of;
+use super::{Fault, Fixture, Need, Scenario};
 use crate::check::Attempt;
 use crate::ip::{Route, RouteType, RuleAction, RuleMessage, rule_from, rule_mark, rule_port, rule_refusing};
-use crate::node::{BRIDGE, BRIDGE6, Family, OUTSIDE};
+use crate::node::{BRIDGE, Family, OUTSIDE};
 use crate::pods::{HOST, HTTP, NODE_LOCAL};
 use crate::probe::{Ending, Kind, ProbeRequest};
 use crate::prober::Prober;
@@ -47,31 +48,29 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("unexplained_translated_blackhole", UNEXPLAINED, to_blackhole).own().needs(&[Need::Nft]),
     Scenario::new("unexplained_probe_host_gone", UNEXPLAINED, |s| host_gone(s, false)).own(),
     Scenario::new("route_unreachable_probe_host_gone", ROUTE, |s| host_gone(s, true)).own(),
-    Scenario::new("route_unreachable_no_way_back", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "0"))
-        .needs(&[Need::RealProcessor]),
-    Scenario::new("route_unreachable_no_way_back_v6", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE6), "0"))
-        .v6()
-        .needs(&[Need::RealProcessor]),
+    no_way_back("route_unreachable_no_way_back", |s, pod| refuse_way_back(s, pod, "0")).and_v6(),
     // The reverse-path filter of the pod drops the SYN.
-    Scenario::new("route_unreachable_no_way_back_strict", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "1"))
-        .needs(&[Need::RealProcessor]),
-    Scenario::new("route_unreachable_no_way_back_loose", ROUTE, |s| no_way_back(s, &Route::to_host(BRIDGE), "2"))
-        .needs(&[Need::RealProcessor]),
+    no_way_back("route_unreachable_no_way_back_strict", |s, pod| refuse_way_back(s, pod, "1")),
+    no_way_back("route_unreachable_no_way_back_loose", |s, pod| refuse_way_back(s, pod, "2")),
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
     Scenario::new("route_unreachable_router_blackhole_v6", ROUTE, router_discards).v6().own(),
     Scenario::new("route_unreachable_router_no_way_back", ROUTE, router_lacks_way_back).needs(&[Need::IcmpHook]),
     Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel().and_v6(),
-    Scenario::new("asymmetric_route", Some(Cause::AsymmetricRoute), |s| {
+    Scenario::new("asymmetric_route", ASYMMETRIC, |s| {
         let rule = |table, priority| rule_from(BRIDGE.into(), table, priority);
         second_uplink(s, rule, "from 10.88.0.1 lookup 101")
     })
     .own(),
-    Scenario::new("asymmetric_route_port", Some(Cause::AsymmetricRoute), |s| {
+    Scenario::new("asymmetric_route_port", ASYMMETRIC, |s| {
         let rule = |table, priority| rule_port(HTTP, BRIDGE.into(), table, priority);
         second_uplink(s, rule, "from all ipproto tcp dport 8080 lookup 101")
     })
     .own(),
-    Scenario::new("asymmetric_route_pod", Some(Cause::AsymmetricRoute), |s| second_network(s, "0")).own(),
+    Scenario::probed("asymmetric_route_pod", ASYMMETRIC, "http", Ending::Timeout)
+        .succeeds_first()
+        .fault(|s, pod| second_network(s, pod, "0"))
+        .names(&["leads out of net1, while", "is on eth0"])
+        .own(),
     Scenario::new("asymmetric_route_bridge_address", ASYMMETRIC, |s| bridge_address(s, RouteType::BlackHole)).own(),
     Scenario::new("asymmetric_route_bridge_address_refused", ASYMMETRIC, |s| bridge_address(s, RouteType::Unreachable))
         .own(),
@@ -82,11 +81,25 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("unexplained_lost_address", UNEXPLAINED, lost_address).own(),
     Scenario::new("connection_refused_marked", Some(Cause::ConnectionRefused), marked_local).own().needs(&[Need::Nft]),
     Scenario::new("unexplained_stray_route_idle_bridge", UNEXPLAINED, beside_idle_bridge).own(),
-    Scenario::new("rp_filter_drop", RP_FILTER, asymmetric).own().on_every_kernel(),
-    Scenario::new("rp_filter_drop_device", RP_FILTER, asymmetric_to_device).own(),
+    Scenario::probed("rp_filter_drop", RP_FILTER, "http", Ending::Timeout)
+        .fault(|s, pod| answer_over_second_link(s, pod, &[("ipv4/conf/all/rp_filter", "1")]))
+        .own()
+        .on_every_kernel(),
+    Scenario::probed("rp_filter_drop_device", RP_FILTER, "http", Ending::Timeout)
+        .fault(|s, pod| {
+            let of_device = [("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "1")];
+            answer_over_second_link(s, pod, &of_device)
+        })
+        .own(),
     // The reverse-path filter of the pod drops the SYN.
-    Scenario::new("rp_filter_drop_pod", RP_FILTER, |s| second_network(s, "1")).own(),
-    Scenario::new("rp_filter_loose", None, loose).own(),
+    Scenario::probed("rp_filter_drop_pod", RP_FILTER, "http", Ending::Timeout)
+        .succeeds_first()
+        .fault(|s, pod| second_network(s, pod, "1"))
+        .own(),
+    // A loose filter passes it.
+    Scenario::probed("rp_filter_loose", None, "http", Ending::Ok)
+        .fault(|s, pod| answer_over_second_link(s, pod, &[("ipv4/conf/all/rp_filter", "2")]))
+        .own(),
 ];
 
 /// A rule for a second uplink sends all packets from the node's address, or to a port, over it, even those to pods.
@@ -105,9 +118,7 @@ fn second_uplink(fixture: &mut Fixture<'_>, rule: fn(u8, u32) -> RuleMessage, wo
 }
 
 /// A second network of the pod takes the route to the node. The pod filters by the way back like this.
-fn second_network(fixture: &mut Fixture<'_>, filter: &str) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    fixture.succeeds(Kind::Http, pod)?;
+fn second_network(fixture: &mut Fixture<'_>, pod: SocketAddr, filter: &str) -> Result<()> {
     let (_, outside) = fixture.node.uplink()?;
     let inside = fixture.inside(pod)?;
     inside.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", filter)])?;
@@ -117,11 +128,7 @@ fn second_network(fixture: &mut Fixture<'_>, filter: &str) -> Result<()> {
         ip.neighbour(BRIDGE, NODE_MAC, "net1")?;
         ip.add(&Route::to_host(BRIDGE).over("net1"))
     })?;
-    outside.ip(|ip| ip.up("eth1"))?;
-    if filter == "0" {
-        fixture.mentions(&["leads out of net1, while", "is on eth0"]);
-    }
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+    outside.ip(|ip| ip.up("eth1"))
 }
 
 /// A route of table main, as a VPN adds one, takes the packets for a pod.
@@ -378,16 +385,20 @@ fn without_loopback_address(fixture: &mut Fixture<'_>, gone: bool) -> Result<()>
     fixture.fails(Kind::Http, target, Ending::Timeout)
 }
 
+const fn no_way_back(name: &'static str, fault: Fault) -> Scenario {
+    Scenario::probed(name, ROUTE, "http", Ending::Timeout)
+        .succeeds_first()
+        .fault(fault)
+        .names(&["the route back", "is `unreachable`"])
+        .needs(&[Need::RealProcessor])
+}
+
 /// The pod cannot answer: its own route to the node refuses. A reverse-path filter of the pod, even a loose one, drops the
 /// SYN first.
-fn no_way_back(fixture: &mut Fixture<'_>, back: &Route, filter: &str) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    fixture.succeeds(Kind::Http, pod)?;
-    let back = back.clone().kind(RouteType::Unreachable);
-    fixture.inside(pod)?.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", filter)])?;
-    fixture.inside(pod)?.ip(|ip| ip.add(&back))?;
-    fixture.mentions(&["the route back", "is `unreachable`"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
+fn refuse_way_back(fixture: &mut Fixture<'_>, pod: SocketAddr, filter: &str) -> Result<()> {
+    let inside = fixture.inside(pod)?;
+    inside.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", filter)])?;
+    inside.ip(|ip| ip.add(&Route::to_host(node_of(pod)).kind(RouteType::Unreachable)))
 }
 
 /// A router behind the node has no route onward.
@@ -451,29 +462,8 @@ fn not_forwarding(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.end(attempt, &outcome, &[Ending::Timeout])
 }
 
-/// The pod answers over a second link, and the node's filter is strict.
-fn asymmetric(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = two_links(fixture)?;
-    fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// As [`asymmetric`], and only the device has the filter.
-fn asymmetric_to_device(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = two_links(fixture)?;
-    fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/eth0/rp_filter", "1")])?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// As [`asymmetric`], with a loose filter. That works.
-fn loose(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = two_links(fixture)?;
-    fixture.node.node.sysctl(&[("ipv4/conf/all/rp_filter", "2")])?;
-    fixture.succeeds(Kind::Http, pod)
-}
-
-fn two_links(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
-    let pod = fixture.serving("http", HTTP)?;
+/// The pod answers over a second link, while the node filters by the way back like this.
+fn answer_over_second_link(fixture: &mut Fixture<'_>, pod: SocketAddr, filter: &[(&str, &str)]) -> Result<()> {
     let ns = fixture.inside(pod)?;
     ns.sysctl(&[
         ("ipv4/conf/all/rp_filter", "0"),
@@ -493,5 +483,5 @@ fn two_links(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
         ip.add(&Route::to_host(BRIDGE).over("eth1").source(pod.ip()))?;
         ip.neighbour(BRIDGE, NODE_MAC, "eth1")
     })?;
-    Ok(pod)
+    fixture.node.node.sysctl(filter)
 }

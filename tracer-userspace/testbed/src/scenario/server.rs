@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::{Context, Result};
 use tracer_model::record::Cause;
 
-use super::{Fixture, Need, Scenario};
+use super::{Fixture, Knows, Need, Scenario};
 use crate::check::Claim;
 use crate::node::Family;
 use crate::node::cgroup::Cgroup;
@@ -15,8 +15,13 @@ use crate::probe::{Ending, Kind, ProbeRequest};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused", REFUSED, refused).own().and_v6_on_every_kernel(),
-    Scenario::new("connection_refused_other_address", REFUSED, other_address).smoke(),
-    Scenario::new("connection_refused_other_device", REFUSED, other_device),
+    // The process listens, but not on the address that the kubelet connects to.
+    Scenario::probed("connection_refused_other_address", REFUSED, "http", Ending::Refused)
+        .without_server()
+        .fault(|s, pod| s.serve(pod, "http", "127.0.0.1:8080"))
+        .smoke(),
+    Scenario::probed("connection_refused_other_device", REFUSED, "on-lo", Ending::Refused)
+        .names(&["listens on", "(SO_BINDTODEVICE)"]),
     Scenario::new("connection_refused_host_network", REFUSED, |s| {
         on_node(s, "127.0.0.1:10256", "listens on 127.0.0.1:10256 only")
     })
@@ -26,162 +31,130 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("connection_refused_host_network_port", REFUSED, |s| on_node(s, "[::]:10257", "on port 10257"))
         .own()
         .needs(&[Need::Freezer]),
-    Scenario::new("connection_refused_after_end", REFUSED, after_end),
-    Scenario::new("connection_refused_beside_commands", REFUSED, beside_commands).without_specs().and_v6(),
-    Scenario::new("connection_refused_beside_redirect", REFUSED, beside_redirect).without_specs(),
+    Scenario::probed("connection_refused_after_end", REFUSED, "http", Ending::Refused).succeeds_first().fault(stop),
+    Scenario::new("connection_refused_beside_commands", REFUSED, beside_commands).knows(Knows::Log).and_v6(),
+    Scenario::new("connection_refused_beside_redirect", REFUSED, beside_redirect).knows(Knows::Log),
     // A network appliance sends the RST, not the TCP of a kernel.
     Scenario::new("handshake_rst", Some(Cause::HandshakeRst), |s| {
         stopped_by_appliance(s, "appliance", Ending::Refused)
     })
     .needs(&[Need::PacketSocket])
     .on_every_kernel(),
-    Scenario::new("mid_stream_rst", RST, |s| s.serving_fails("rst", Kind::Http, Ending::Reset))
-        .on_every_kernel()
-        .and_v6_on_every_kernel(),
-    Scenario::new("mid_stream_rst_unread", RST, |s| s.serving_fails("rst-unread", Kind::Http, Ending::Reset)),
-    Scenario::new("mid_stream_rst_exit", RST, |s| {
-        s.mentions(&["at the same time: it exited, crashed or was stopped"]);
-        s.serving_fails("exit-unread", Kind::Http, Ending::Reset)
-    })
-    .own(),
+    Scenario::probed("mid_stream_rst", RST, "rst", Ending::Reset).on_every_kernel().and_v6_on_every_kernel(),
+    Scenario::probed("mid_stream_rst_unread", RST, "rst-unread", Ending::Reset),
+    Scenario::probed("mid_stream_rst_exit", RST, "exit-unread", Ending::Reset)
+        .names(&["at the same time: it exited, crashed or was stopped"])
+        .own(),
     Scenario::new("mid_stream_rst_destroyed", RST, destroyed).own().needs(&[Need::SocketDestroy]),
-    Scenario::new("mid_stream_rst_at_accept", RST, |s| s.serving_fails("rst-at-accept", Kind::Http, Ending::Reset)),
-    Scenario::new("mid_stream_rst_in_the_middle", RST, |s| s.serving_fails("bodyless-rst", Kind::Http, Ending::Reset)),
-    Scenario::new("slow_response", SLOW, |s| s.serving_fails("hang", Kind::Http, Ending::Timeout))
-        .on_every_kernel()
-        .and_v6_on_every_kernel(),
-    Scenario::new("slow_response_partial", SLOW, |s| s.serving_fails("bodyless", Kind::Http, Ending::Timeout)),
-    Scenario::new("slow_response_partial_deferred", SLOW, |s| {
-        s.serving_fails("deferred-bodyless", Kind::Http, Ending::Timeout)
-    }),
-    Scenario::new("slow_response_partial_failure", SLOW, partial_failure).also(Cause::AppStatusFailure).own(),
-    Scenario::new("slow_response_never_accepted", SLOW, |s| s.serving_fails("noaccept", Kind::Http, Ending::Timeout)),
-    Scenario::new("tls_handshake_slow_never_accepted", SLOW, |s| {
-        s.serving_fails("noaccept", Kind::Https, Ending::Timeout)
-    }),
-    Scenario::new("slow_response_after_handshake", SLOW, |s| {
-        s.serving_fails("tls-hang-request", Kind::Https, Ending::Timeout)
-    }),
-    Scenario::new("slow_response_throttled", SLOW, |s| throttled(s, [Cgroup::throttled("throttled")?]))
+    Scenario::probed("mid_stream_rst_at_accept", RST, "rst-at-accept", Ending::Reset),
+    Scenario::probed("mid_stream_rst_in_the_middle", RST, "bodyless-rst", Ending::Reset),
+    Scenario::probed("slow_response", SLOW, "hang", Ending::Timeout).on_every_kernel().and_v6_on_every_kernel(),
+    Scenario::probed("slow_response_partial", SLOW, "bodyless", Ending::Timeout),
+    Scenario::probed("slow_response_partial_deferred", SLOW, "deferred-bodyless", Ending::Timeout),
+    Scenario::probed("slow_response_partial_failure", SLOW, "bodyless-503", Ending::Timeout)
+        .names(&["(status 503), but it did not end in time"])
+        .also(Cause::AppStatusFailure)
+        .own(),
+    Scenario::probed("slow_response_never_accepted", SLOW, "noaccept", Ending::Timeout),
+    Scenario::probed("tls_handshake_slow_never_accepted", SLOW, "noaccept", Ending::Timeout).https(),
+    Scenario::probed("slow_response_after_handshake", SLOW, "tls-hang-request", Ending::Timeout).https(),
+    // The process needs the CPU, and its container has used up its CPU quota.
+    Scenario::probed("slow_response_throttled", SLOW, "burn", Ending::Timeout)
+        .fault(|s, pod| s.pod_of(pod)?.join([Cgroup::throttled("throttled")?]))
         .also(Cause::CpuThrottled)
         .needs(&[Need::CpuQuota]),
     // The limit is of the cgroup above the container's.
-    Scenario::new("slow_response_throttled_above", SLOW, |s| throttled(s, Cgroup::throttled_above("throttled")?))
+    Scenario::probed("slow_response_throttled_above", SLOW, "burn", Ending::Timeout)
+        .fault(|s, pod| s.pod_of(pod)?.join(Cgroup::throttled_above("throttled")?))
         .also(Cause::CpuThrottled)
         .needs(&[Need::CpuQuota]),
     Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).and_v6(),
     Scenario::new("kubelet_delayed_tls", DELAYED, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
     Scenario::new("kubelet_delayed_slow_path", SLOW, slow_path).own().needs(&[Need::Tap]).and_v6(),
-    Scenario::new("tls_handshake_slow", TLS_SLOW, |s| s.serving_fails("tls-hang", Kind::Https, Ending::Timeout))
-        .on_every_kernel()
+    Scenario::probed("tls_handshake_slow", TLS_SLOW, "tls-hang", Ending::Timeout).https().on_every_kernel().and_v6(),
+    Scenario::probed("tls_handshake_slow_by_url", TLS_SLOW, "tls-hang", Ending::Timeout)
+        .probe(Kind::Https, HTTP)
+        .kubelet_reports("{get}: net/http: TLS handshake timeout")
         .and_v6(),
-    Scenario::new("tls_handshake_slow_by_url", TLS_SLOW, |s| {
-        by_url(s, "tls-hang", Kind::Https, Ending::Timeout, "net/http: TLS handshake timeout")
-    })
-    .without_specs()
-    .and_v6(),
-    Scenario::new("slow_response_by_url", SLOW, |s| {
-        by_url(s, "hang", Kind::Http, Ending::Timeout, "context deadline exceeded")
-    })
-    .without_specs(),
+    Scenario::probed("slow_response_by_url", SLOW, "hang", Ending::Timeout)
+        .kubelet_reports("{get}: context deadline exceeded"),
     // A network appliance drops the SYN silently. There is no evidence.
     Scenario::new("unexplained", Some(Cause::Unexplained), |s| stopped_by_appliance(s, "mute", Ending::Timeout))
         .needs(&[Need::PacketSocket]),
     Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting).needs(&[Need::PacketSocket]),
-    Scenario::new("closed_without_answer", CLOSED, |s| s.serving_fails("eof", Kind::Http, Ending::Eof))
-        .on_every_kernel()
-        .and_v6(),
-    Scenario::new("closed_without_answer_exit", CLOSED, |s| s.serving_fails("exit", Kind::Http, Ending::Eof)),
+    Scenario::probed("closed_without_answer", CLOSED, "eof", Ending::Eof).on_every_kernel().and_v6(),
+    Scenario::probed("closed_without_answer_exit", CLOSED, "exit", Ending::Eof),
     Scenario::new("closed_without_answer_at_accept", CLOSED, closed_before_request).and_v6(),
-    Scenario::new("closed_without_answer_oom", CLOSED, killed).own().on_every_kernel().needs(&[Need::MemoryLimit]),
+    // The request needs more memory than the container may have.
+    Scenario::probed("closed_without_answer_oom", CLOSED, "greedy", Ending::Eof)
+        .fault(|s, pod| s.pod_of(pod)?.join([Cgroup::small("memory")?]))
+        .names(&["was killed for lack of memory"])
+        .own()
+        .on_every_kernel()
+        .needs(&[Need::MemoryLimit]),
     Scenario::new("closed_without_answer_exit_slowly", CLOSED, exits_slowly).own(),
-    Scenario::new("closed_without_answer_by_url", CLOSED, |s| {
-        s.mentions(&["after the handshake and before its answer was complete"]);
-        by_url(s, "tls-eof", Kind::Https, Ending::Eof, "EOF")
-    })
-    .without_specs(),
-    Scenario::new("closed_without_answer_goaway", CLOSED, |s| {
-        s.mentions(&["sent GOAWAY (HTTP/2) and closed the connection"]);
-        let words = "http2: server sent GOAWAY and closed the connection; LastStreamID=0, ErrCode=NO_ERROR, debug=\"\"";
-        by_url(s, "tls-eof", Kind::Https, Ending::Eof, words)
-    })
-    .without_specs(),
-    Scenario::new("probe_misconfigured_grpc_banner", MISCONFIGURED, |s| {
-        s.mentions(&["no frame of HTTP/2 in answer to gRPC"]);
-        let pod = s.serving("banner", GRPC)?;
-        s.fails(Kind::Grpc, pod, Ending::Error)
-    })
-    .own(),
-    Scenario::new("probe_misconfigured_grpc_eof", CLOSED, |s| {
-        let pod = s.serving("eof", GRPC)?;
-        s.fails(Kind::Grpc, pod, Ending::Eof)
-    })
-    .own(),
+    Scenario::probed("closed_without_answer_by_url", CLOSED, "tls-eof", Ending::Eof)
+        .probe(Kind::Https, HTTP)
+        .names(&["after the handshake and before its answer was complete"])
+        .kubelet_reports("{get}: EOF"),
+    Scenario::probed("closed_without_answer_goaway", CLOSED, "tls-eof", Ending::Eof)
+        .probe(Kind::Https, HTTP)
+        .names(&["sent GOAWAY (HTTP/2) and closed the connection"])
+        .kubelet_reports(
+            "{get}: http2: server sent GOAWAY and closed the connection; LastStreamID=0, \
+             ErrCode=NO_ERROR, debug=\"\"",
+        ),
+    Scenario::probed("probe_misconfigured_grpc_banner", MISCONFIGURED, "banner", Ending::Error)
+        .probe(Kind::Grpc, GRPC)
+        .names(&["no frame of HTTP/2 in answer to gRPC"])
+        .own(),
+    Scenario::probed("probe_misconfigured_grpc_eof", CLOSED, "eof", Ending::Eof).probe(Kind::Grpc, GRPC).own(),
     Scenario::new("healthy_closed_by_server", None, closes_at_accept),
-    Scenario::new("app_status_failure", BAD_STATUS, |s| s.serving_fails("503", Kind::Http, Ending::Status))
-        .smoke()
-        .and_v6_on_every_kernel(),
-    Scenario::new("app_status_failure_not_http", BAD_STATUS, |s| s.serving_fails("not-http", Kind::Http, Ending::Eof)),
-    Scenario::new("app_status_failure_no_status", BAD_STATUS, |s| {
-        s.mentions(&["no status of three digits"]);
-        s.serving_fails("no-status", Kind::Http, Ending::Error)
-    }),
-    Scenario::new("app_status_failure_before_request", BAD_STATUS, |s| {
-        let pod = s.serving("greet-503", SLOW_START)?;
-        s.fails(Kind::LateHttp, pod, Ending::Status)
-    }),
-    Scenario::new("probe_misconfigured_http2", MISCONFIGURED, |s| {
-        s.mentions(&["a frame of HTTP/2"]);
-        let pod = s.serving("grpc", SLOW_START)?;
-        s.fails(Kind::Http, pod, Ending::Error)
-    }),
-    Scenario::new("app_status_failure_by_url", BAD_STATUS, |s| {
-        let broken = "net/http: HTTP/1.x transport connection broken: malformed MIME header line: X-A (x): 1";
-        by_url(s, "http", Kind::Http, Ending::Ok, broken)
-    })
-    .without_specs(),
-    Scenario::new("app_status_failure_stream_reset", BAD_STATUS, |s| {
-        s.mentions(&["an error of HTTP/2 that ends the request (RST_STREAM)"]);
-        let status = "code = Internal desc = stream terminated by RST_STREAM with error code: INTERNAL_ERROR";
-        let line = format!("error: health rpc probe failed: rpc error: {status}");
-        by_line(s, "grpc-reset", Kind::Grpc, Ending::Error, |_| line)
-    })
-    .without_specs(),
+    Scenario::probed("app_status_failure", BAD_STATUS, "503", Ending::Status).smoke().and_v6_on_every_kernel(),
+    Scenario::probed("app_status_failure_not_http", BAD_STATUS, "not-http", Ending::Eof),
+    Scenario::probed("app_status_failure_no_status", BAD_STATUS, "no-status", Ending::Error)
+        .names(&["no status of three digits"]),
+    Scenario::probed("app_status_failure_before_request", BAD_STATUS, "greet-503", Ending::Status)
+        .probe(Kind::LateHttp, SLOW_START),
+    Scenario::probed("probe_misconfigured_http2", MISCONFIGURED, "grpc", Ending::Error)
+        .probe(Kind::Http, SLOW_START)
+        .names(&["a frame of HTTP/2"]),
+    Scenario::probed("app_status_failure_by_url", BAD_STATUS, "http", Ending::Ok).kubelet_reports(
+        "{get}: net/http: HTTP/1.x transport connection broken: \
+             malformed MIME header line: X-A (x): 1",
+    ),
+    Scenario::probed("app_status_failure_stream_reset", BAD_STATUS, "grpc-reset", Ending::Error)
+        .probe(Kind::Grpc, HTTP)
+        .names(&["an error of HTTP/2 that ends the request (RST_STREAM)"])
+        .kubelet_reports(
+            "error: health rpc probe failed: rpc error: code = Internal desc = \
+             stream terminated by RST_STREAM with error code: INTERNAL_ERROR",
+        ),
     Scenario::new("app_status_failure_speaks_first", MISCONFIGURED, speaks_first).and_v6(),
-    Scenario::new("app_status_failure_tls_on_plain", MISCONFIGURED, |s| {
-        s.serving_fails("tls", Kind::Http, Ending::Eof)
-    }),
-    Scenario::new("app_status_failure_not_tls", MISCONFIGURED, |s| {
-        s.serving_fails("banner", Kind::Https, Ending::Error)
-    }),
-    Scenario::new("app_status_failure_tls_refused", BAD_STATUS, |s| {
-        s.serving_fails("tls-refuse", Kind::Https, Ending::Error)
-    }),
+    Scenario::probed("app_status_failure_tls_on_plain", MISCONFIGURED, "tls", Ending::Eof),
+    Scenario::probed("app_status_failure_not_tls", MISCONFIGURED, "banner", Ending::Error).https(),
+    Scenario::probed("app_status_failure_tls_refused", BAD_STATUS, "tls-refuse", Ending::Error).https(),
     // kubernetes/kubernetes#92647
-    Scenario::new("app_status_failure_client_cert", BAD_STATUS, |s| {
-        s.mentions(&["as many bytes as an alert has"]);
-        s.serving_fails("tls-client-cert", Kind::Https, Ending::Error)
-    })
-    .own(),
-    Scenario::new("app_status_failure_short", MISCONFIGURED, |s| s.serving_fails("short", Kind::Http, Ending::Eof)),
-    Scenario::new("probe_misconfigured", MISCONFIGURED, |s| s.serving_fails("go-tls", Kind::Http, Ending::Status))
-        .and_v6(),
-    Scenario::new("probe_misconfigured_host", MISCONFIGURED, |s| s.serving_fails("421", Kind::Http, Ending::Status)),
+    Scenario::probed("app_status_failure_client_cert", BAD_STATUS, "tls-client-cert", Ending::Error)
+        .https()
+        .names(&["as many bytes as an alert has"])
+        .own(),
+    Scenario::probed("app_status_failure_short", MISCONFIGURED, "short", Ending::Eof),
+    Scenario::probed("probe_misconfigured", MISCONFIGURED, "go-tls", Ending::Status).and_v6(),
+    Scenario::probed("probe_misconfigured_host", MISCONFIGURED, "421", Ending::Status),
     Scenario::new("probe_misconfigured_redirect_loop", MISCONFIGURED, redirect_loop),
     Scenario::new("probe_misconfigured_redirect_dead", MISCONFIGURED, redirect_dead),
-    Scenario::new("probe_misconfigured_redirect_dead_unlisted", MISCONFIGURED, redirect_dead).without_specs().and_v6(),
-    Scenario::new("probe_misconfigured_by_url", MISCONFIGURED, |s| {
-        by_url(s, "400", Kind::Https, Ending::Error, "http: server gave HTTP response to HTTPS client")
-    })
-    .without_specs(),
+    Scenario::new("probe_misconfigured_redirect_dead_unlisted", MISCONFIGURED, redirect_dead)
+        .knows(Knows::Log)
+        .and_v6(),
+    Scenario::probed("probe_misconfigured_by_url", MISCONFIGURED, "400", Ending::Error)
+        .probe(Kind::Https, HTTP)
+        .kubelet_reports("{get}: http: server gave HTTP response to HTTPS client"),
     Scenario::new("app_status_failure_other_pod_ends", BAD_STATUS, other_pod_ends),
     Scenario::new("app_status_failure_loopback_host", BAD_STATUS, answered_on_loopback).own(),
     Scenario::new("probe_misconfigured_loopback_host", MISCONFIGURED, loopback_host).own(),
     Scenario::new("app_status_unasked", None, unavailable_source),
-    Scenario::new("app_status_large_answer", None, |s| {
-        let pod = s.serving("big", HTTP)?;
-        s.succeeds(Kind::Http, pod)
-    }),
+    Scenario::probed("app_status_large_answer", None, "big", Ending::Ok),
 ];
 
 const REFUSED: Option<Cause> = Some(Cause::ConnectionRefused);
@@ -200,20 +173,6 @@ fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.pod(HTTP)?;
     fixture.fails(Kind::Http, pod, Ending::Refused)?;
     fixture.fails(Kind::Tcp, pod, Ending::Refused)
-}
-
-/// The process listens, but not on the address that the kubelet connects to.
-fn other_address(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.pod(HTTP)?;
-    fixture.serve(pod, "http", &format!("127.0.0.1:{HTTP}"))?;
-    fixture.fails(Kind::Http, pod, Ending::Refused)
-}
-
-/// The process listens, but gets connections over another device only.
-fn other_device(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("on-lo", HTTP)?;
-    fixture.mentions(&["listens on", "(SO_BINDTODEVICE)"]);
-    fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
 /// A process of a hostNetwork pod listens elsewhere. A process of the node listens on the port, too, and is not named.
@@ -248,28 +207,6 @@ fn beside_commands(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.reported_alone(Cause::ExecFailed, 4)
 }
 
-/// Only the kubelet's line names the protocol of the probe.
-fn by_url(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, how: Ending, why: &str) -> Result<()> {
-    let scheme = if kind == Kind::Https { "https" } else { "http" };
-    by_line(fixture, mode, kind, how, |pod| format!("Get \"{scheme}://{pod}/healthz\": {why}"))
-}
-
-/// Only the kubelet's line shows how the probe failed.
-fn by_line(
-    fixture: &mut Fixture<'_>,
-    mode: &str,
-    kind: Kind,
-    how: Ending,
-    line: impl FnOnce(SocketAddr) -> String,
-) -> Result<()> {
-    let pod = fixture.serving(mode, HTTP)?;
-    fixture.fails(kind, pod, how)?;
-    fixture.kubelet_reports(pod, &line(pod))?;
-    // When the next line has its verdict, tracer has read this one.
-    fixture.kubelet_reports(pod, "cat: /tmp/ready: No such file or directory")?;
-    fixture.reported_alone(Cause::ExecFailed, 1)
-}
-
 /// Another process than the server destroys the server's socket, as `ss -K` and the agents of some CNIs do.
 fn destroyed(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("hang", HTTP)?;
@@ -289,12 +226,10 @@ fn exits_slowly(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.fails(Kind::Http, pod, Ending::Eof)
 }
 
-/// The process listened, and has exited.
-fn after_end(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    fixture.succeeds(Kind::Http, pod)?;
+/// The process of the pod exits.
+fn stop(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     fixture.pod_of(pod)?.stop();
-    fixture.fails(Kind::Http, pod, Ending::Refused)
+    Ok(())
 }
 
 fn stopped_by_appliance(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
@@ -420,27 +355,6 @@ fn speaks_first(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("banner", HTTP)?;
     fixture.mentions(&["the server speaks first"]);
     fails_with_late_request(fixture, pod, &[Ending::Eof])
-}
-
-/// The kubelet reads the body before it judges by the status.
-fn partial_failure(fixture: &mut Fixture<'_>) -> Result<()> {
-    fixture.mentions(&["(status 503), but it did not end in time"]);
-    fixture.serving_fails("bodyless-503", Kind::Http, Ending::Timeout)
-}
-
-/// The request needs more memory than the container may have.
-fn killed(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("greedy", HTTP)?;
-    fixture.pod_of(pod)?.join([Cgroup::small("memory")?])?;
-    fixture.mentions(&["was killed for lack of memory"]);
-    fixture.fails(Kind::Http, pod, Ending::Eof)
-}
-
-/// The process needs the CPU, and its container has used up its CPU quota. `also` of the verdict says that.
-fn throttled(fixture: &mut Fixture<'_>, groups: impl IntoIterator<Item = Cgroup>) -> Result<()> {
-    let pod = fixture.serving("burn", HTTP)?;
-    fixture.pod_of(pod)?.join(groups)?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 fn appliance(fixture: &mut Fixture<'_>, mode: &str) -> Result<SocketAddr> {

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use anyhow::{Context, Result};
 use tracer_model::record::{Body, Cause, Record};
 
-use super::{Fixture, Need, Proxy, Scenario};
+use super::Rules::{Iptables, Nft};
+use super::{Fixture, Knows, Need, Proxy, Scenario};
 use crate::ip::Route;
 use crate::node::{Family, NODE, ipvs};
 use crate::pods::{CIRCULAR, EXPORTER, EXTERNAL, HOST, HTTP};
@@ -13,6 +14,7 @@ use crate::probe::{Ending, Kind};
 
 const EMPTY: Option<Cause> = Some(Cause::ServiceNoEndpoints);
 const INVALID: Option<Cause> = Some(Cause::ConntrackInvalid);
+const DROP: Option<Cause> = Some(Cause::FirewallDrop);
 const NODE_PORT: u16 = 30080;
 
 pub(super) const ALL: &[Scenario] = &[
@@ -35,7 +37,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("service_no_local_endpoints_nftables", EMPTY, no_local_nftables).own().needs(&[Need::Nft]),
     Scenario::new("service_no_endpoints_ipvs", EMPTY, by_ipvs).own().needs(&[Need::Ipvs]).on_every_kernel(),
     Scenario::new("service_no_endpoints_circular", EMPTY, circular).own().needs(&[Need::Iptables]),
-    Scenario::new("service_no_endpoints_asked", EMPTY, asked).asks_api().needs(&[Need::Nft]),
+    Scenario::new("service_no_endpoints_asked", EMPTY, asked).knows(Knows::Api).needs(&[Need::Nft]),
     Scenario::new("service_unknown_port", EMPTY, unknown_port).own().needs(&[Need::Nft]),
     Scenario::new("service_unknown_address", EMPTY, unknown_address).own().needs(&[Need::Nft]),
     Scenario::new("connection_refused_left_over_ipvs", Some(Cause::ConnectionRefused), left_over_ipvs).own(),
@@ -62,21 +64,39 @@ pub(super) const ALL: &[Scenario] = &[
         .own()
         .needs(&[Need::NftNat])
         .and_v6(),
-    Scenario::new("firewall_drop_endpoint", Some(Cause::FirewallDrop), endpoint_drops).own().needs(&[Need::NftNat]),
+    Scenario::new("firewall_drop_endpoint", DROP, endpoint_drops).own().needs(&[Need::NftNat]),
     Scenario::new("neighbour_failure_endpoint", Some(Cause::NeighbourFailure), endpoint_is_gone)
         .own()
         .needs(&[Need::NftNat]),
-    Scenario::new("conntrack_invalid", INVALID, |s| untracked_syn(s, ""))
-        .needs(&[Need::Nft])
+    // conntrack does not track the SYN, so the SYN-ACK is invalid.
+    Scenario::probed("conntrack_invalid", INVALID, "http", Ending::Timeout)
+        .on_node(Nft("table inet tracked {
+           chain raw { type filter hook output priority -300; tcp dport 8080 notrack; };
+           chain in { type filter hook input priority 0; ct state invalid drop; }; }"))
         .on_every_kernel()
         .and_v6(),
-    Scenario::new("conntrack_invalid_iptables", INVALID, invalid_iptables).needs(&[Need::Iptables]),
-    Scenario::new("conntrack_invalid_other_rule", Some(Cause::FirewallDrop), |s| {
-        untracked_syn(s, "tcp flags & (syn|ack) == syn|ack drop;")
-    })
-    .needs(&[Need::Nft]),
-    Scenario::new("conntrack_valid_other_rule", Some(Cause::FirewallDrop), valid).needs(&[Need::Nft]),
-    Scenario::new("firewall_drop_before_tracking", Some(Cause::FirewallDrop), before_tracking).needs(&[Need::Nft]),
+    Scenario::probed("conntrack_invalid_iptables", INVALID, "http", Ending::Timeout)
+        .on_node(Iptables(
+            "*raw\n-A OUTPUT -p tcp -m tcp --dport 8080 -j CT --notrack\nCOMMIT\n\
+        *filter\n:KUBE-FORWARD - [0:0]\n-A INPUT -j KUBE-FORWARD\n\
+        -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n",
+        ))
+        .names(&["KUBE-FORWARD"]),
+    Scenario::probed("conntrack_invalid_other_rule", DROP, "http", Ending::Timeout).on_node(Nft("table inet tracked {
+           chain raw { type filter hook output priority -300; tcp dport 8080 notrack; };
+           chain in { type filter hook input priority 0;
+             tcp flags & (syn|ack) == syn|ack drop; ct state invalid drop; }; }")),
+    // The packet belongs to a tracked connection. The rule for invalid packets cannot have dropped it.
+    Scenario::probed("conntrack_valid_other_rule", DROP, "http", Ending::Timeout)
+        .on_node(Nft("table inet tracked { chain in { type filter hook input priority 0; ct state invalid drop;
+           tcp flags & (syn|ack) == syn|ack drop comment \"mine\"; }; }"))
+        .names(&["\"mine\" in chain inet tracked in"]),
+    // `ct state invalid` in a chain that comes before connection tracking fits every packet.
+    Scenario::probed("firewall_drop_before_tracking", DROP, "http", Ending::Timeout)
+        .in_pod(Nft(
+            "table inet early { chain pre { type filter hook prerouting priority raw; ct state invalid drop; }; }",
+        ))
+        .names(&["in chain inet early pre"]),
     Scenario::new("conntrack_table_full", Some(Cause::ConntrackTableFull), full)
         .own()
         .needs(&[Need::OwnMachine, Need::Nft])
@@ -367,12 +387,9 @@ fn unserved_node_port(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// Somebody deletes kube-proxy's table, with the NodePort in it.
 fn flushed_node_port(fixture: &mut Fixture<'_>) -> Result<()> {
-    serve_node_port(fixture)?;
-    fixture.node.node.nft("delete table ip kube-proxy")?;
-    let removed = "removed 3 rules and the whole nftables table ip kube-proxy";
-    fixture.event("rules_flushed", removed)?;
+    delete_node_port(fixture)?;
     fixture.event("node_ports_changed", "1 (30080 of shop/cart:http) removed")?;
-    fixture.mentions(&["30080 was a NodePort of Service shop/cart:http", "nft (pid ", removed]);
+    fixture.mentions(&["30080 was a NodePort of Service shop/cart:http", "nft (pid ", REMOVED]);
     fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
 }
 
@@ -384,12 +401,17 @@ fn flushed_of_one_family(fixture: &mut Fixture<'_>) -> Result<()> {
            map service-nodeports {{ type inet_proto . inet_service : verdict; elements = {{
              tcp . {NODE_PORT} : goto external-42NFTM6N-shop/cart/tcp/http }}; }}; }}\n"
     ))?;
+    delete_node_port(fixture)?;
+    fixture.mentions(&["was a NodePort of Service shop/cart:http", "no NodePort for IPv4 any more", REMOVED]);
+    fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+}
+
+const REMOVED: &str = "removed 3 rules and the whole nftables table ip kube-proxy";
+
+fn delete_node_port(fixture: &mut Fixture<'_>) -> Result<()> {
     serve_node_port(fixture)?;
     fixture.node.node.nft("delete table ip kube-proxy")?;
-    let removed = "removed 3 rules and the whole nftables table ip kube-proxy";
-    fixture.event("rules_flushed", removed)?;
-    fixture.mentions(&["was a NodePort of Service shop/cart:http", "no NodePort for IPv4 any more", removed]);
-    fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
+    fixture.event("rules_flushed", REMOVED).map(drop)
 }
 
 /// A Service with a NodePort, and an endpoint that answers there.
@@ -432,45 +454,6 @@ fn by_ipvs(fixture: &mut Fixture<'_>) -> Result<()> {
     ipvs::node_port(&fixture.node.node, NODE_PORT, None)?;
     fixture.fails_without_probe(Kind::Http, ([10, 96, 0, 10], 443).into(), Ending::Refused)?;
     fixture.fails_without_probe(Kind::Http, (NODE, NODE_PORT).into(), Ending::Refused)
-}
-
-/// conntrack does not track the SYN, so the SYN-ACK is invalid.
-fn untracked_syn(fixture: &mut Fixture<'_>, before: &str) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    fixture.node.node.nft(&format!(
-        "table inet tracked {{ chain raw {{ type filter hook output priority -300; tcp dport {HTTP} notrack; }};
-           chain in {{ type filter hook input priority 0; {before} ct state invalid drop; }}; }}\n"
-    ))?;
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-fn invalid_iptables(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    let rules = "*raw\n-A OUTPUT -p tcp -m tcp --dport 8080 -j CT --notrack\nCOMMIT\n\
-        *filter\n:KUBE-FORWARD - [0:0]\n-A INPUT -j KUBE-FORWARD\n-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n";
-    fixture.node.node.run("iptables-nft-restore", &[], rules)?;
-    fixture.mentions(&["KUBE-FORWARD"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// The packet belongs to a tracked connection. The rule for invalid packets cannot have dropped it.
-fn valid(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    fixture.node.node.nft(
-        "table inet tracked { chain in { type filter hook input priority 0; ct state invalid drop; \
-         tcp flags & (syn|ack) == syn|ack drop comment \"mine\"; }; }\n",
-    )?;
-    fixture.mentions(&["\"mine\" in chain inet tracked in"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
-}
-
-/// `ct state invalid` in a chain that comes before connection tracking fits every packet.
-fn before_tracking(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    let chain = "type filter hook prerouting priority raw; ct state invalid drop;";
-    fixture.inside(pod)?.nft(&format!("table inet early {{ chain pre {{ {chain} }}; }}\n"))?;
-    fixture.mentions(&["in chain inet early pre"]);
-    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The limit is one for the whole machine. [`Need::OwnMachine`] allows to change it.

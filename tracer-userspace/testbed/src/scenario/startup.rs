@@ -24,7 +24,11 @@ pub(super) const ALL: &[Scenario] = &[
         .own()
         .needs(&[Need::Freezer, Need::Shell]),
     Scenario::new("startup_budget_exceeded_start_unknown", Some(Cause::ConnectionRefused), listened_before).own(),
-    Scenario::new("connection_refused_ends_by_itself", Some(Cause::ConnectionRefused), ends_by_itself),
+    // Its runs end after three seconds, before any process listens.
+    Scenario::probed("connection_refused_ends_by_itself", Some(Cause::ConnectionRefused), "http", Ending::Refused)
+        .without_server()
+        .probe(Kind::Http, CRASHING)
+        .names(&["container crash ended by itself", "with exit code 1 after 3 s"]),
     Scenario::new("app_status_failure_in_start", Some(Cause::AppStatusFailure), answers_in_start),
 ];
 
@@ -44,13 +48,6 @@ fn prepares_on_loopback(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.pod_of(pod)?.stop();
     fixture.serve(pod, "http", &format!("[::]:{HTTP}"))?;
     fixture.succeeds(Kind::Http, pod)
-}
-
-/// Its runs end after three seconds, before any process listens.
-fn ends_by_itself(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.pod(CRASHING)?;
-    fixture.mentions(&["container crash ended by itself", "with exit code 1 after 3 s"]);
-    fixture.fails(Kind::Http, pod, Ending::Refused)
 }
 
 /// The process listens at once and answers 503 until it is ready, which takes longer than its liveness probe allows.

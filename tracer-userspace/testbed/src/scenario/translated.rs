@@ -5,30 +5,37 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use tracer_model::record::Cause;
 
+use super::Rules::Nft;
 use super::{Fixture, Need, Scenario};
 use crate::node::Family;
 use crate::pods::{HOST, HTTP};
 use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("healthy_translated", None, healthy).own().needs(&[Need::Nft]),
+    Scenario::probed("healthy_translated", None, "http", Ending::Ok).fault(translate).own().needs(&[Need::Nft]),
     Scenario::new("connection_refused_translated", Some(Cause::ConnectionRefused), refused)
         .own()
         .needs(&[Need::Nft])
         .and_v6(),
-    Scenario::new("firewall_drop_translated", Some(Cause::FirewallDrop), |s| stopped(s, "drop", Ending::Timeout))
-        .own()
-        .needs(&[Need::Nft]),
-    Scenario::new("firewall_reject_translated", Some(Cause::FirewallReject), |s| {
-        stopped(s, "reject with tcp reset", Ending::Refused)
-    })
-    .own()
-    .needs(&[Need::Nft]),
+    stopped("firewall_drop_translated", Cause::FirewallDrop, Ending::Timeout)
+        .in_pod(Nft("table ip guard { chain in { type filter hook input priority 0;
+           ip saddr 169.254.7.127 tcp dport 8080 drop; }; }")),
+    stopped("firewall_reject_translated", Cause::FirewallReject, Ending::Refused)
+        .in_pod(Nft("table ip guard { chain in { type filter hook input priority 0;
+           ip saddr 169.254.7.127 tcp dport 8080 reject with tcp reset; }; }")),
     Scenario::new("connection_refused_host_port", Some(Cause::ConnectionRefused), host_port)
         .own()
         .needs(&[Need::NftNat])
         .and_v6(),
 ];
+
+/// A rule of the pod for the translated address of the prober stops the probe.
+const fn stopped(name: &'static str, cause: Cause, how: Ending) -> Scenario {
+    Scenario::probed(name, Some(cause), "http", how)
+        .fault(translate)
+        .names(&["in chain ip guard in", "its source address had been translated"])
+        .own()
+}
 
 /// The source address of probes after the NAT.
 const fn translated_source(family: Family) -> &'static str {
@@ -38,7 +45,7 @@ const fn translated_source(family: Family) -> &'static str {
     }
 }
 
-fn translate(fixture: &Fixture<'_>, pod: SocketAddr) -> Result<()> {
+fn translate(fixture: &mut Fixture<'_>, pod: SocketAddr) -> Result<()> {
     let family = if pod.is_ipv4() { "ip" } else { "ip6" };
     fixture.node.node.nft(&format!(
         "table {family} translated {{ chain out {{ type nat hook postrouting priority srcnat; \
@@ -46,12 +53,6 @@ fn translate(fixture: &Fixture<'_>, pod: SocketAddr) -> Result<()> {
         pod.ip(),
         translated_source(fixture.family)
     ))
-}
-
-fn healthy(fixture: &mut Fixture<'_>) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    translate(fixture, pod)?;
-    fixture.succeeds(Kind::Http, pod)
 }
 
 fn refused(fixture: &mut Fixture<'_>) -> Result<()> {
@@ -72,16 +73,4 @@ fn host_port(fixture: &mut Fixture<'_>) -> Result<()> {
     ))?;
     fixture.mentions(&["where an address translation sends"]);
     fixture.fails(Kind::Http, healthy, Ending::Refused)
-}
-
-/// A rule of the pod for the translated address of the prober stops the probe.
-fn stopped(fixture: &mut Fixture<'_>, verdict: &str, how: Ending) -> Result<()> {
-    let pod = fixture.serving("http", HTTP)?;
-    translate(fixture, pod)?;
-    let source = translated_source(fixture.family);
-    fixture.inside(pod)?.nft(&format!(
-        "table ip guard {{ chain in {{ type filter hook input priority 0; ip saddr {source} tcp dport {HTTP} {verdict}; }}; }}\n"
-    ))?;
-    fixture.mentions(&["in chain ip guard in", "its source address had been translated"]);
-    fixture.fails(Kind::Http, pod, how)
 }
