@@ -146,8 +146,9 @@ fn a_full_disk_loses_no_record() {
 
 #[test]
 fn a_closed_pipe_ends_it_without_an_error() {
-    let (_dir, good) = recorded_file();
-    for args in [&["replay", good.as_str()][..], &["explain"], &["schema"], &["--help"]] {
+    let (dir, good) = recorded_file();
+    let records = dir.file("records", common::verdict(1, "n1", "cart", "loopback_down").to_string() + "\n");
+    for args in [&["replay", good.as_str()][..], &["report", &records], &["explain"], &["schema"], &["--help"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = tracer().args(args).stdout(writer).stderr(Stdio::piped()).output().unwrap();

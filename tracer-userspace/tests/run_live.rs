@@ -205,22 +205,6 @@ fn rotation_loses_no_line() {
     assert_eq!((count("verdict"), count("attempt")), (800, 800));
 }
 
-#[test]
-#[ignore = "needs root"]
-fn rotation_keeps_at_most_output_max_files() {
-    let node = Node::new();
-    let out = node.path("out.ndjson");
-    let args = ["--output-file", out.to_str().unwrap(), "--output-max-size", "16KiB", "--output-max-files", "2"];
-    let daemon = Daemon::start(&node, &args);
-    soon("the start record", || (!records(&out).is_empty()).then_some(()));
-    refuse(200);
-    assert_eq!(daemon.end(), Some(0));
-    let mut names: Vec<_> = fs::read_dir(node.directory.root()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    names.retain(|name| name.to_string_lossy().starts_with("out"));
-    names.sort();
-    assert_eq!(names, ["out.ndjson", "out.ndjson.1", "out.ndjson.2"]);
-}
-
 /// A file system of one megabyte.
 struct Disk(PathBuf);
 

@@ -34,6 +34,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
+use clap::builder::PossibleValuesParser;
 
 use report::Row;
 use stage::Stage;
@@ -51,48 +52,25 @@ struct Args {
     #[arg(long, value_name = "PATH")]
     plot: Option<PathBuf>,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Part>,
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(PARTS.map(|(name, ..)| name)))]
+    only: Vec<String>,
     /// Cargo's own
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// A part of the measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Part {
-    /// Connections per second with and without the tracer
-    Rate,
-    /// Events per second through the ring
-    Events,
-    /// Nanoseconds per program run
-    Programs,
-    /// From the event to the line
-    Latency,
-    /// Start, memory
-    Footprint,
-    /// A full node: 250 pods, 75 attempts a second
-    Node,
-    /// How the cost grows with pods, rules, sockets and more; only if it is named
-    Growth,
-    /// Other tools that see connections, in place of the tracer; only if it is named
-    Peers,
-}
+/// A part of the measurement: its name, what it measures, and whether it runs only if it is named.
+type Part = (&'static str, &'static str, bool, fn(&Stage, Plan) -> Result<Vec<Row>>);
 
-type Measure = fn(&Stage, Plan) -> Result<Vec<Row>>;
-
-/// Parts that run only if they are named.
-const ON_REQUEST: [Part; 2] = [Part::Growth, Part::Peers];
-
-const PARTS: [(Part, &str, Measure); 8] = [
-    (Part::Rate, "connections per second", throughput::rates),
-    (Part::Events, "events per second", throughput::events),
-    (Part::Programs, "nanoseconds per run", programs::rows),
-    (Part::Latency, "event to line", latency::rows),
-    (Part::Footprint, "start and memory", footprint::rows),
-    (Part::Node, "a full node", node::rows),
-    (Part::Growth, "growth", growth::rows),
-    (Part::Peers, "other tools", peers::rows),
+const PARTS: [Part; 8] = [
+    ("rate", "connections per second with and without the tracer", false, throughput::rates),
+    ("events", "events per second through the ring", false, throughput::events),
+    ("programs", "nanoseconds per program run", false, programs::rows),
+    ("latency", "from the event to the line", false, latency::rows),
+    ("footprint", "start and memory", false, footprint::rows),
+    ("node", "a full node: 250 pods, 75 attempts a second", false, node::rows),
+    ("growth", "how the cost grows with pods, rules, sockets and more", true, growth::rows),
+    ("peers", "other tools, in place of the tracer", true, peers::rows),
 ];
 
 /// How long and how often to measure. Rounds are short and many, because other load on the machine changes within
@@ -141,11 +119,11 @@ fn measure(args: &Args, plan: Plan) -> Result<Vec<Row>> {
     // The kernel's statistics cost about 10 ns a run, so they are on only for the part that needs them.
     let _statistics = programs::Statistics::set(false)?;
     let mut rows = Vec::new();
-    let is_wanted = |part: &Part| match args.only.as_slice() {
-        [] => !ON_REQUEST.contains(part),
-        only => only.contains(part),
+    let is_wanted = |(name, _, on_request, _): &&Part| match args.only.as_slice() {
+        [] => !on_request,
+        only => only.iter().any(|part| part == name),
     };
-    for (_, what, work) in PARTS.iter().filter(|(part, ..)| is_wanted(part)) {
+    for (_, what, _, work) in PARTS.iter().filter(is_wanted) {
         let begun = Instant::now();
         rows.extend(work(&stage, plan)?);
         eprintln!("{what}: {:.1} s", begun.elapsed().as_secs_f64());
