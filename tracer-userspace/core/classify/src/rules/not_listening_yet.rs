@@ -1,6 +1,6 @@
 //! The target refused during its start: a process began to listen on that port later, or has not begun yet.
 
-use super::super::{history, sidecar};
+use super::super::{history, pod_sockets, sidecar};
 use super::refusal::{Refused, refused};
 use super::*;
 use tracer_model::event::{Listen, Netns, ProbeType};
@@ -14,12 +14,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let dst = case.attempt.flow.dst;
     // A container that is killed for its memory, or ends by itself, again and again is not slow to start.
     let ends = history::out_of_memory(case, at).or_else(|| history::ended_by_itself(case, at)).is_some();
+    // Its own process listens on another port or address: that may be wrong, and the start is over.
+    let listens = || pod_sockets::container_listens(case, netns);
     let found = match case.node.listeners.first(netns, dst) {
         // A newer namespace may have the same inode number.
         Some((began, listen)) if began > at && case.node.namespaces.made(netns).is_none_or(|made| made < at) => {
             is_in_start(case, at, began, netns).then(|| listens_later(case, evidence, at, began, listen, netns))
         }
-        _ if ends => None,
+        _ if ends || listens() => None,
         first => not_yet_in_run(case, &evidence, at, netns).or_else(|| {
             let never = first.is_none() && !case.node.listeners.knows(netns, dst);
             never.then(|| not_yet(case, evidence, at, netns)).flatten()
@@ -387,6 +389,25 @@ mod tests {
             stream.listens(POD, 38_211, true).connect().reset_sent(SYN, true, None).causes()
         };
         assert_eq!((refused(true), refused(false)), (vec!["not_listening_yet"], vec!["connection_refused"]));
+    }
+
+    /// The node's sockets are read after the first refusal.
+    #[test]
+    fn a_host_network_container_that_listens_elsewhere_has_started() {
+        let refused = |container: &str| {
+            let mut stream = Stream::new().links(true, &["10.88.0.2"]).http_readiness().container_id("own").clone();
+            stream.on_host_network().last_pods().pods[0].uid = Some("uid".into());
+            let started_boot_ns = Some(stream.wait_ms(5_000).seconds_ago(2));
+            stream.runs(Runs { started_boot_ns, ..Runs::default() }).pod_sockets(|it| {
+                let server = Listener { pid: 7, comm: "app".into() };
+                let (addr, container) = (address("127.0.0.1:8080"), Some(container.into()));
+                it.elsewhere = vec![ListenerAt { addr, device: None, server, container }];
+                (it.netns, it.pod) = (Some(NODE), Some("uid".into()));
+            });
+            stream.wait_ms(1_000).connect().reset_sent(SYN, true, None).last_reset_sent().netns = Some(NODE);
+            stream.verdict().cause.name()
+        };
+        assert_eq!((refused("own"), refused("other")), ("connection_refused", "not_listening_yet"));
     }
 
     #[test]
