@@ -74,7 +74,7 @@ fn ago(last: &Ended, at: u64) -> String {
 }
 
 /// The process crashed, or it ended before any probe can have ended it. A process may end with any exit code if the
-/// kubelet asks it to (SIGTERM).
+/// kubelet asks it to (SIGTERM), as it does after a failed postStart handler.
 fn is_own_end(container: &Container, last: &Ended) -> bool {
     let restarts = |kind: ProbeType| kind != ProbeType::Readiness;
     let probes = container.probes.iter().filter(|it| restarts(it.probe_type)).map(ProbeSpec::earliest_restart_s);
@@ -86,7 +86,8 @@ fn is_own_end(container: &Container, last: &Ended) -> bool {
         137 | 143 => false,
         134 | 135 | 139 => !last.is_out_of_memory(),
         _ => {
-            !last.is_out_of_memory() && last.ran_ns().is_some_and(|ran| earliest.is_none_or(|it| ran + SECOND_NS <= it))
+            let is_asked = last.is_out_of_memory() || container.has_post_start();
+            !is_asked && last.ran_ns().is_some_and(|ran| earliest.is_none_or(|it| ran + SECOND_NS <= it))
         }
     }
 }
@@ -433,6 +434,21 @@ mod tests {
         let cause = |exit_code, ran_s| refused_in_run(exit_code, ran_s, liveness).cause.name();
         assert_eq!((cause(1, 3), cause(1, 4)), ("connection_refused", "not_listening_yet"));
         assert_eq!((cause(139, 4), cause(0, 6)), ("connection_refused", "not_listening_yet"));
+    }
+
+    /// Its handler asks a port where nobody listens, or its command fails: the kubelet ends each run at once.
+    #[test]
+    fn a_run_that_a_post_start_handler_can_have_ended_did_not_end_by_itself() {
+        let http: fn(&mut Stream) = |stream| _ = stream.http_readiness().lifecycle(LifecycleEvent::PostStart, 9090);
+        let command: fn(&mut Stream) = |stream| {
+            stream.http_readiness().last_pods().pods[0].containers[0].post_start_command = true;
+        };
+        for probed in [http, command] {
+            let verdict = refused_in_run(2, 3, probed);
+            assert_eq!(verdict.cause.name(), "not_listening_yet");
+            assert_lacks(&verdict.remediation, &["by itself"]);
+            assert_eq!(refused_in_run(139, 3, probed).cause.name(), "connection_refused", "a crash");
+        }
     }
 
     #[test]

@@ -119,6 +119,9 @@ pub struct Container {
     /// Its lifecycle handlers that send an HTTP request.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub lifecycle: Vec<LifecycleHandler>,
+    /// It has a postStart handler that runs a command.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub post_start_command: bool,
     /// The kubelet does not start it again (`restartPolicy: Never`).
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub never_restarted: bool,
@@ -127,6 +130,11 @@ pub struct Container {
 }
 
 impl Container {
+    /// The kubelet kills the container if its postStart handler fails.
+    pub fn has_post_start(&self) -> bool {
+        self.post_start_command || self.lifecycle.iter().any(|it| it.event == LifecycleEvent::PostStart)
+    }
+
     /// The network probe that restarts the container if its start takes too long: the startup probe, or else the
     /// liveness probe. `None` if that is a command, or there is none.
     pub fn start_probe(&self) -> Option<&ProbeSpec> {

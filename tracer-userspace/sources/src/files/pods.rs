@@ -148,12 +148,13 @@ fn container(container: api::Container, policy: Option<&str>, status: &PodStatus
     let exec = |(probe_type, probe): &(_, &Option<Probe>)| exec_spec(*probe_type, probe.as_ref()?);
     let (exec, probes) = (probes.iter().filter_map(exec).collect(), probes.iter().filter_map(spec).collect());
     let lifecycle = lifecycle(&container);
+    let post_start_command = container.lifecycle.post_start.exec.is_some();
     let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
     let status = statuses.find(|it| it.name == container.name);
     let id = status.and_then(|it| container_id(it.container_id.as_deref()));
     let runs = status.map(|it| runs_of(it, clock::steady_boot_to_wall_ns()));
     let never_restarted = container.restart_policy.as_deref().or(policy) == Some("Never");
-    Container { name: Some(container.name), id, probes, exec, lifecycle, never_restarted, runs }
+    Container { name: Some(container.name), id, probes, exec, lifecycle, post_start_command, never_restarted, runs }
 }
 
 /// The hooks of the container's lifecycle. A handler with a command runs that command.

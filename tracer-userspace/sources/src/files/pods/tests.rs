@@ -202,6 +202,7 @@ spec:
     lifecycle: {postStart: {tcpSocket: {port: 9000}}, preStop: {exec: {command: ['true']}}}
   - {name: asleep, lifecycle: {preStop: {sleep: {seconds: 5}}}}
   - {name: none, lifecycle: null}
+  - {name: command, lifecycle: {postStart: {exec: {command: ['false']}}}}
 ";
     let handler = |event, scheme: &str, port, host: Option<&str>, path: &str| LifecycleHandler {
         event,
@@ -217,6 +218,8 @@ spec:
     ];
     assert_eq!(pods[0].containers[0].lifecycle, expected);
     assert!(pods[0].containers[1..].iter().all(|it| it.lifecycle.is_empty()), "no other connects: {pods:?}");
+    let post_start: Vec<bool> = pods[0].containers.iter().map(Container::has_post_start).collect();
+    assert_eq!(post_start, [true, false, false, false, true]);
 }
 
 #[test]
