@@ -283,6 +283,23 @@ impl Core {
         self.hold_until(conn, Answer::Close, end.filter(|end| now < *end), when)
     }
 
+    /// The rules of the firewall were not read since a packet to a Service was rejected. If the wait for them ends so, it
+    /// may be kube-proxy's rule for a Service without endpoints. Only an address of no pod can be a Service's.
+    pub(super) fn lower_if_unread(&self, conn: ConnId, mut finding: Finding) -> Finding {
+        let firewalls = &self.node.firewalls;
+        let is_unread = finding.waits_for.is_some_and(|(netns, time)| {
+            let is_read = firewalls.reading(netns).is_some();
+            firewalls.is_pending(netns, time) || is_read && !firewalls.covers(netns, time)
+        });
+        let names_no_rule = finding.evidence.iter().all(|it| it.hook != "netfilter");
+        let to_pod = self.correlator.get(conn).is_some_and(|it| self.node.has_pod(it.flow.dst.ip()));
+        if finding.cause == Cause::FirewallReject && is_unread && names_no_rule && !to_pod {
+            finding.summary += "; tracer has not read the rules yet: it may be the rule of a Service without endpoints";
+            finding.confidence = finding.confidence.min(Confidence::Likely);
+        }
+        finding
+    }
+
     /// The wait for the prober's close is over, and its connection is open: it may not have got the whole answer.
     pub(super) fn lower_if_open(&self, conn: ConnId, mut finding: Finding) -> Finding {
         let attempt = self.correlator.get(conn).filter(|it| it.ended.is_none() && finding.waits_for_rest);
@@ -347,14 +364,15 @@ mod tests {
     use crate::testing::*;
 
     /// kube-proxy refuses a connect to a Service without endpoints; tracer reads its rules this long after.
-    fn refused_and_read_after(ms: u64) -> Vec<&'static str> {
+    fn refused_and_read_after(ms: u64) -> Vec<(&'static str, Confidence)> {
         let comment = Some("shop/cart:http has no endpoints".to_owned());
         let rules = vec![FirewallRule { comment, ..rule("KUBE-SERVICES", RuleVerdict::Reject) }];
         let mut stream = Stream::to("10.96.0.9:80").connect().icmp_in(NODE, 3, 3).filtered(SYN, NODE).clone();
         stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
         // The core drops old attempts only when another observation comes.
         (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).tick());
-        stream.push(firewall(NODE, rules)).causes()
+        let verdicts = stream.push(firewall(NODE, rules)).verdicts();
+        verdicts.into_iter().map(|it| (it.verdict.cause.name(), it.verdict.confidence)).collect()
     }
 
     #[test]
@@ -426,10 +444,12 @@ mod tests {
 
     #[test]
     fn an_answer_long_after_the_refusal_still_names_the_cause() {
-        assert_eq!(refused_and_read_after(0), ["service_no_endpoints"]);
-        assert_eq!(refused_and_read_after(3_000), ["firewall_reject", "service_no_endpoints"]);
-        assert_eq!(refused_and_read_after(5_500), ["firewall_reject", "service_no_endpoints"]);
-        assert_eq!(refused_and_read_after(9_000), ["firewall_reject"], "the attempt is dropped by then");
+        let unread = ("firewall_reject", Confidence::Likely);
+        let read = ("service_no_endpoints", Confidence::Proven);
+        assert_eq!(refused_and_read_after(0), [read]);
+        assert_eq!(refused_and_read_after(3_000), [unread, read]);
+        assert_eq!(refused_and_read_after(5_500), [unread, read]);
+        assert_eq!(refused_and_read_after(9_000), [unread], "the attempt is dropped by then");
     }
 
     /// Attempts are kept for five minutes: those before that must not take the places of later ones.

@@ -217,11 +217,11 @@ fn a_service_without_a_backend_in_the_table_of_ipvs_is_no_firewall_reject() {
     assert_eq!(reported(Hook::IpvsLeave, &["10.96.0.9:81"], None), ("firewall_reject", Confidence::Possible));
     assert_eq!(
         reported(Hook::PutNet, &["10.96.0.9:80"], None),
-        ("firewall_reject", Confidence::Proven),
-        "the hook would have reported it"
+        ("firewall_reject", Confidence::Likely),
+        "the hook would have reported it, and no rule was read"
     );
     let in_pod = reported_in(POD, Hook::IpvsLeave, &["10.96.0.9:80"], None);
-    assert_eq!(in_pod, ("firewall_reject", Confidence::Proven), "IPVS is the node's");
+    assert_eq!(in_pod, ("firewall_reject", Confidence::Likely), "IPVS is the node's, and no rule was read");
 }
 
 /// ip_vs was loaded after the start. tracer attaches its hooks some seconds later, if it can.
