@@ -246,7 +246,7 @@ fn a_hook_that_waits_for_its_module_is_missing_while_ipvs_is_in_use() {
     };
     let unseen = ("service_no_endpoints", Confidence::Likely, 1);
     assert_eq!([None, Some(1)].map(|attached| reported(attached, &["10.96.0.9:80"])), [unseen; 2]);
-    let seen = ("firewall_reject", Confidence::Proven, 0);
+    let seen = ("firewall_reject", Confidence::Likely, 0);
     assert_eq!([reported(Some(0), &["10.96.0.9:80"]), reported(None, &[])], [seen; 2], "or there is no IPVS");
 }
 
