@@ -121,7 +121,7 @@ impl Tracer {
 
     fn warnings(&self) -> String {
         let log = fs::read_to_string(&self.stderr.path).unwrap();
-        log.split_inclusive('\n').filter(|line| line.starts_with("tracer: ")).collect()
+        log.split_inclusive('\n').filter(|line| !line.contains(" DEBUG ") && !line.contains(" INFO ")).collect()
     }
 
     fn counts_ports(&self) -> bool {

@@ -8,15 +8,14 @@ mod daemonset;
 mod node;
 mod watch;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
 use self::cases::{CASES, Case};
 use self::cluster::Cluster;
-use self::watch::Tracer;
+use self::watch::{CausesByPod, Tracer};
 use crate::sh;
 
 /// Where and with what.
@@ -84,12 +83,7 @@ pub(crate) fn run(args: &E2eArgs) -> Result<()> {
 }
 
 /// Runs tracer while the probes fail. Returns the reported causes by pod.
-fn play(
-    args: &E2eArgs,
-    tracer: &std::path::Path,
-    cluster: &Cluster,
-    cases: &[&Case],
-) -> Result<BTreeMap<String, Vec<String>>> {
+fn play(args: &E2eArgs, tracer: &Path, cluster: &Cluster, cases: &[&Case]) -> Result<CausesByPod> {
     let namespace = cluster.namespace()?;
     let mut tracer = Tracer::start(tracer, &args.kubeconfig, &args.node, &namespace.name)?;
     for case in cases {
@@ -97,14 +91,14 @@ fn play(
     }
     let addresses = cluster.addresses(&namespace.name, Duration::from_secs(args.patience))?;
     let _made = node::break_paths(cases, &addresses)?;
-    let done = |reported: &BTreeMap<String, Vec<String>>| {
+    let done = |reported: &CausesByPod| {
         cases.iter().all(|case| reported.get(case.name).is_some_and(|causes| case.matches(causes)))
     };
     tracer.wait(Duration::from_secs(args.patience), done);
     tracer.stop()
 }
 
-fn report(cases: &[&Case], reported: &BTreeMap<String, Vec<String>>) -> Result<()> {
+fn report(cases: &[&Case], reported: &CausesByPod) -> Result<()> {
     let mut failed = 0;
     for case in cases {
         let causes = reported.get(case.name).cloned().unwrap_or_default();

@@ -51,7 +51,7 @@ struct Args {
     /// Where the plots of the part `growth` go
     #[arg(long, value_name = "PATH")]
     plot: Option<PathBuf>,
-    /// Only these parts
+    /// Only these parts; growth and peers run only if they are named
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(PARTS.map(|(name, ..)| name)))]
     only: Vec<String>,
     /// Cargo's own

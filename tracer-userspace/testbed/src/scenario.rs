@@ -206,6 +206,7 @@ impl Scenario {
 
     /// A pod with a server of this mode, and a probe that ends like this. Without a cause, it gets no verdict.
     const fn probed(name: &'static str, cause: Option<Cause>, server: &'static str, how: Ending) -> Self {
+        assert!(cause.is_some() || matches!(how, Ending::Ok), "a failure needs a cause");
         let mut new = Self::new(name, cause, |s| s.case());
         new.case.server = Some(server);
         new.case.how = how;
@@ -236,12 +237,17 @@ impl Scenario {
         self
     }
 
+    /// Replaces the needs.
     const fn in_pod(mut self, rules: Rules) -> Self {
         self.case.in_pod = Some(rules);
         self.needs(rules.needs())
     }
 
+    /// Replaces the needs. Rules of the legacy iptables stay on the node.
     const fn on_node(mut self, rules: Rules) -> Self {
+        if matches!(rules, Rules::Legacy(_)) {
+            self.node = Node::Own;
+        }
         self.case.on_node = Some(rules);
         self.needs(rules.needs())
     }

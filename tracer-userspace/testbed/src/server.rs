@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, raise};
@@ -237,6 +237,8 @@ fn serve(address: &str, mode: &str) -> Result<()> {
     let (name, number) = mode.split_once(':').unwrap_or((mode, "0"));
     let number: u64 = number.parse().with_context(|| format!("the number of mode {mode:?}"))?;
     let (_, steps) = MODES.iter().find(|(known, _)| *known == name).with_context(|| format!("no mode {mode:?}"))?;
+    let takes_number = name == BACKLOG || steps.iter().any(|it| matches!(it, Wait));
+    ensure!(mode.contains(':') == takes_number, "the number of mode {mode:?}");
     let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
     match name {
         // A second call only changes the backlog.

@@ -10,12 +10,10 @@ use crate::pods::{ELSEWHERE, HTTP};
 use crate::probe::{Ending, Kind};
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("port_taken_by_listener", Some(Cause::PortTaken), |s| port_taken(s, "503", Ending::Status)),
-    Scenario::new("port_taken_by_listener_v6", Some(Cause::PortTaken), |s| port_taken(s, "503", Ending::Status)).v6(),
+    Scenario::new("port_taken_by_listener", Some(Cause::PortTaken), |s| port_taken(s, "503", Ending::Status)).and_v6(),
     Scenario::new("port_taken_by_silent_listener", Some(Cause::PortTaken), |s| port_taken(s, "hang", Ending::Timeout)),
     Scenario::new("app_status_failure_other_host", STATUS, other_host).own(),
-    Scenario::new("app_status_failure_of_node", STATUS, |s| on_node(s, "503", Ending::Status)).own(),
-    Scenario::new("app_status_failure_of_node_v6", STATUS, |s| on_node(s, "503", Ending::Status)).own().v6(),
+    Scenario::new("app_status_failure_of_node", STATUS, |s| on_node(s, "503", Ending::Status)).own().and_v6(),
     Scenario::new("slow_response_of_node", Some(Cause::SlowResponse), |s| on_node(s, "hang", Ending::Timeout)).own(),
     Scenario::new("closed_without_answer_of_node", Some(Cause::ClosedWithoutAnswer), |s| {
         on_node(s, "eof", Ending::Eof)

@@ -7,6 +7,7 @@ use tracer_model::record::Cause;
 use tracer_node::programs::{EGRESS, INGRESS};
 
 use super::Rules::{Input, Iptables, Legacy, Nft};
+use super::firewall::drops;
 use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
 use crate::pods::HTTP;
@@ -96,10 +97,6 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("unexplained_tc_taken", Some(Cause::Unexplained), taken).own().needs(&[Need::TcProgram]),
     Scenario::new("network_policy_tcx", POLICY, tcx).needs(&[Need::Tcx]),
 ];
-
-const fn drops(name: &'static str) -> Scenario {
-    Scenario::probed(name, DROP, "http", Ending::Timeout)
-}
 
 const fn policy(name: &'static str, how: Ending) -> Scenario {
     Scenario::probed(name, POLICY, "http", how)

@@ -84,7 +84,7 @@ pub(super) const ALL: &[Scenario] = &[
 ];
 
 /// Rules drop what a healthy pod gets or sends.
-const fn drops(name: &'static str) -> Scenario {
+pub(super) const fn drops(name: &'static str) -> Scenario {
     Scenario::probed(name, DROP, "http", Ending::Timeout)
 }
 

@@ -99,8 +99,9 @@ fn stopped_on_node(fixture: &mut Fixture<'_>) -> Result<()> {
 fn frozen(fixture: &mut Fixture<'_>, by: Freezer, above: bool) -> Result<()> {
     let pod = fixture.serving("http", HTTP)?;
     let _frozen = fixture.pod_of(pod)?.freeze(by, above)?;
-    let place = if above { "is frozen by a cgroup above its own (" } else { "is frozen by its cgroup" };
-    fixture.mentions(&[place, "of the request lie unread"]);
+    let (place, end) =
+        if above { ("is frozen by a cgroup above its own (", "-frozen)") } else { ("is frozen by its cgroup", "") };
+    fixture.mentions(&[place, end, "of the request lie unread"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
