@@ -261,9 +261,6 @@ impl Core {
             return;
         }
         let Some((finding, also)) = self.classified(conn, when) else { return };
-        // A verdict on another cause that waits is replaced by this one.
-        let is_first = before.is_none_or(|b| b.cause == finding.cause);
-        let finding = if is_first { self.lower_if_unread(conn, finding) } else { finding };
         let is_connected = || self.correlator.get(conn).is_some_and(|it| it.established.is_some());
         let refreshed = |b: &Decided| {
             let is_better = !self.verdicts.is_finished(conn) && refreshes(b, &finding);

@@ -159,7 +159,7 @@ fn inspect_namespace(
 
 /// The target's link with its address, if that is a pod's.
 fn link_of_pod(inspection: &Inspection) -> Option<&LinkState> {
-    let link = inspection.links.iter().find(|link| link.addrs.contains(&inspection.target.ip()))?;
+    let link = inspection.link_with(inspection.target.ip())?;
     let is_vlan = link.kind.as_deref() == Some("vlan");
     (link.peer_ifindex.is_some() || link.parent.is_some() || is_vlan).then_some(link)
 }
@@ -181,7 +181,7 @@ fn wrong_neighbour(entry: &Neighbour, link: u32) -> Option<WrongNeighbour> {
 /// A route from the node that leads away from the target's link; `None` if the target's link is not known.
 fn stray_route(inspection: &Inspection, source: SocketAddr, from: &Place) -> Option<StrayRoute> {
     let target = inspection.target;
-    let link = inspection.links.iter().find(|link| link.addrs.contains(&target.ip()))?;
+    let link = inspection.link_with(target.ip())?;
     from.enter(|| policy::stray_route(source, target, link)).ok().flatten()
 }
 

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::Case;
 use super::blocked::Blame;
-use super::evidence::{evidence_of, is_nameless, netfilter_hook, plain};
+use super::evidence::{dropped_in, evidence_of, is_nameless, netfilter_hook};
 use super::owner::{self, Owner, owner_of};
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::path::{Packet, Takers};
@@ -92,7 +92,7 @@ pub(super) fn may_lack_entry(drop: &PacketDrop) -> bool {
 /// A SYN that may lack an entry was dropped at a hook where connection tracking makes entries. The function that runs
 /// the hooks freed it, and not an nftables rule, or the kernel hides the function.
 pub(super) fn may_be_by_tracking(drop: &PacketDrop) -> bool {
-    let by_hooks = drop.location.as_deref().map(plain) == Some("nf_hook_slow") || is_nameless(drop);
+    let by_hooks = dropped_in(drop) == Some("nf_hook_slow") || is_nameless(drop);
     drop.flags.is_syn() && by_hooks && may_lack_entry(drop)
 }
 
@@ -111,7 +111,7 @@ fn fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop, verdict: RuleVe
 /// then frees only what a policy or another backend drops. Before 6.7, `nf_hook_slow` frees all of them.
 fn backend_fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop) -> bool {
     let legacy = rule.backend == Backend::IptablesLegacy;
-    match drop.location.as_deref().map(plain) {
+    match dropped_in(drop) {
         _ if is_freed_in_chain(drop) => !legacy,
         Some("nf_hook_slow") if frees_in_chain(case) => legacy || rule.policy,
         _ => true,
@@ -119,7 +119,7 @@ fn backend_fits(case: &Case<'_>, rule: &FirewallRule, drop: &PacketDrop) -> bool
 }
 
 fn is_freed_in_chain(drop: &PacketDrop) -> bool {
-    drop.location.as_deref().map(plain) == Some("nft_do_chain")
+    dropped_in(drop) == Some("nft_do_chain")
 }
 
 fn frees_in_chain(case: &Case<'_>) -> bool {

@@ -1,7 +1,7 @@
 //! What rules ask about an attempt.
 
 use super::blocked::Blocks;
-use super::evidence::{may_be_at_socket, netfilter_hook, plain};
+use super::evidence::{dropped_in, may_be_at_socket, netfilter_hook};
 use super::flooded;
 use super::netfilter::runs_ipvs;
 use tracer_attempts::correlate::attempt::{Attempt, End};
@@ -68,7 +68,7 @@ impl<'a> Case<'a> {
             Hook::TcpConnRequest | Hook::SysConnect => self.attempt.established.is_none(),
             _ => true,
         };
-        // Others are of IPv6: its attempts show that the module is loaded.
+        // The other hooks that wait for a module are of IPv6: an attempt of IPv6 shows that it is loaded.
         let is_of_ipvs = |hook| matches!(hook, Hook::IpvsNatXmit | Hook::IpvsNatXmitV6 | Hook::IpvsLeave);
         let in_use = |hook| !is_of_ipvs(hook) || runs_ipvs(self);
         self.node.missing_at(hooks, self.attempt.started, in_use).into_iter().filter(shows).collect()
@@ -224,9 +224,7 @@ pub(super) fn has_handshake(case: &Case<'_>) -> bool {
 /// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c). Without a
 /// reason it is one only if the SYN before it was not dropped there: an IPsec policy drops all of them.
 pub(super) fn is_second_syn(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let at_socket = |it: &PacketDrop| {
-        it.flags.is_syn() && matches!(it.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"))
-    };
+    let at_socket = |it: &PacketDrop| it.flags.is_syn() && matches!(dropped_in(it), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
     let is_later = || {
         let first = case.attempt.drops().find(|(_, it)| at_socket(it) && it.netns == drop.netns);
         let again = case.attempt.syns_sent_again().next();

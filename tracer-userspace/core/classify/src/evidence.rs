@@ -78,7 +78,7 @@ const MOST_NAMED: usize = 8;
 
 /// The state of the target as it was read while the attempt waited.
 pub(super) fn of_inspection(time: u64, reading: &Inspection) -> Evidence {
-    let holds = || reading.links.iter().any(|link| link.addrs.contains(&reading.target.ip()));
+    let holds = || reading.link_with(reading.target.ip()).is_some();
     let is = if reading.links.is_empty() || holds() { "is" } else { "was" };
     let place = match reading.netns {
         Some(netns) => format!("it {is} in network namespace {}", netns.0),
@@ -157,7 +157,7 @@ const NETFILTER_FUNCTIONS: [&str; 2] = ["nf_hook_slow", "nft_do_chain"];
 
 /// Netfilter dropped it. 5.17 has reasons, but none for netfilter.
 pub fn is_netfilter(drop: &PacketDrop) -> bool {
-    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+    match (drop.reason.as_deref(), dropped_in(drop)) {
         (Some("NOT_SPECIFIED"), Some(function)) => function == NETFILTER_FUNCTIONS[0],
         (Some(reason), _) => reason == "NETFILTER_DROP",
         (None, Some(function)) => NETFILTER_FUNCTIONS.contains(&function),
@@ -169,7 +169,7 @@ pub fn is_netfilter(drop: &PacketDrop) -> bool {
 /// without a socket, and others (`tcp_v4_rcv`, net/ipv4/tcp_ipv4.c, v5.10).
 pub(super) fn is_at_socket(drop: &PacketDrop) -> bool {
     matches!(drop.reason.as_deref(), None | Some("NOT_SPECIFIED"))
-        && matches!(drop.location.as_deref().map(plain), Some("tcp_v4_rcv" | "tcp_v6_rcv"))
+        && matches!(dropped_in(drop), Some("tcp_v4_rcv" | "tcp_v6_rcv"))
 }
 
 /// The same, also if the kernel hides the function.
@@ -184,8 +184,13 @@ pub(super) fn is_nameless(drop: &PacketDrop) -> bool {
 
 const HIDDEN: &str = "no reason given by this kernel, which also hides the function (kernel.kptr_restrict)";
 
+/// The function that dropped the packet.
+pub(super) fn dropped_in(drop: &PacketDrop) -> Option<&str> {
+    drop.location.as_deref().map(plain)
+}
+
 /// A function's name without what the compiler appended (`.constprop.0`, `.isra.0`).
-pub(super) fn plain(function: &str) -> &str {
+fn plain(function: &str) -> &str {
     function.split('.').next().unwrap_or_default()
 }
 

@@ -31,7 +31,7 @@ fn own_link<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a LinkState> {
     let (_, reading) =
         readings.find(|(_, it)| it.netns.is_some_and(|netns| netns != from && !node.has_ended(netns)))?;
     // IPv6 addresses are lost with their link.
-    let own = reading.links.iter().find(|link| link.addrs.contains(&dst.ip()));
+    let own = reading.link_with(dst.ip());
     let mut linked = reading.links.iter().filter(|link| link.peer_ifindex.is_some());
     let only = || linked.next().filter(|_| linked.next().is_none());
     let link = own.or_else(only)?;

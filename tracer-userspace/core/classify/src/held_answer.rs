@@ -75,7 +75,7 @@ fn lost(case: &Case<'_>) -> Option<(bool, String)> {
         return lost_by(from).filter(|_| at <= ended).map(|place| (is_late(at), place));
     }
     let (time, last) = inspected(case)?;
-    let has_it = |it: &Inspection| it.links.is_empty() || it.links.iter().any(|link| link.addrs.contains(&dst));
+    let has_it = |it: &Inspection| it.links.is_empty() || it.link_with(dst).is_some();
     let mut all = case.node.targets.inspections(from, flow.dst).filter(|(time, _)| case.attempt.overlaps(*time));
     let was_there = all.any(|(time, it)| is_late(time) && it.netns.is_some() && has_it(it));
     if was_there && time > ended {

@@ -49,8 +49,9 @@ pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
 pub(super) fn ended_by_itself(case: &Case<'_>, at: u64) -> Option<String> {
     let (container, runs, last) =
         ended_in_start(case, at).filter(|(container, _, last)| is_own_end(container, last))?;
+    let handler = if container.has_post_start() { ", or after its postStart handler failed," } else { "" };
     Some(format!(
-        "; {} ended by itself{} with {}, and {}",
+        "; {} ended by itself{}{handler} with {}, and {}",
         name_of(container),
         ago(last, at),
         describe_end(last),
@@ -74,7 +75,7 @@ fn ago(last: &Ended, at: u64) -> String {
 }
 
 /// The process crashed, or it ended before any probe can have ended it. A process may end with any exit code if the
-/// kubelet asks it to (SIGTERM), as it does after a failed postStart handler.
+/// kubelet asks it to (SIGTERM).
 fn is_own_end(container: &Container, last: &Ended) -> bool {
     let restarts = |kind: ProbeType| kind != ProbeType::Readiness;
     let probes = container.probes.iter().filter(|it| restarts(it.probe_type)).map(ProbeSpec::earliest_restart_s);
@@ -86,8 +87,7 @@ fn is_own_end(container: &Container, last: &Ended) -> bool {
         137 | 143 => false,
         134 | 135 | 139 => !last.is_out_of_memory(),
         _ => {
-            let is_asked = last.is_out_of_memory() || container.has_post_start();
-            !is_asked && last.ran_ns().is_some_and(|ran| earliest.is_none_or(|it| ran + SECOND_NS <= it))
+            !last.is_out_of_memory() && last.ran_ns().is_some_and(|ran| earliest.is_none_or(|it| ran + SECOND_NS <= it))
         }
     }
 }
@@ -100,7 +100,13 @@ pub(super) fn more_memory(case: &Case<'_>) -> Remediation {
 /// The fix for a container that ends by itself.
 pub(super) fn find_own_end(case: &Case<'_>) -> Remediation {
     let container = case.matched.probed_container().map(|(_, it)| it);
-    Remediation::from(OWN_END).run(container.map(|it| previous_log(case, it)))
+    let fix = Remediation::from(OWN_END).run(container.map(|it| previous_log(case, it)));
+    match container.is_some_and(Container::has_post_start) {
+        true => fix.reword(|text| {
+            format!("See whether the pod has the Event FailedPostStartHook: then correct that handler. Else: {text}")
+        }),
+        false => fix,
+    }
 }
 
 const OWN_END: &str =
@@ -438,16 +444,19 @@ mod tests {
 
     /// Its handler asks a port where nobody listens, or its command fails: the kubelet ends each run at once.
     #[test]
-    fn a_run_that_a_post_start_handler_can_have_ended_did_not_end_by_itself() {
+    fn a_run_that_a_post_start_handler_can_have_ended_may_have_ended_by_itself() {
         let http: fn(&mut Stream) = |stream| _ = stream.http_readiness().lifecycle(LifecycleEvent::PostStart, 9090);
         let command: fn(&mut Stream) = |stream| {
             stream.http_readiness().last_pods().pods[0].containers[0].post_start_command = true;
         };
         for probed in [http, command] {
             let verdict = refused_in_run(2, 3, probed);
-            assert_eq!(verdict.cause.name(), "not_listening_yet");
-            assert_lacks(&verdict.remediation, &["by itself"]);
-            assert_eq!(refused_in_run(139, 3, probed).cause.name(), "connection_refused", "a crash");
+            assert_eq!(verdict.cause.name(), "connection_refused");
+            assert_has(
+                &verdict.summary,
+                &["ended by itself 12 s before, or after its postStart handler failed, with "],
+            );
+            assert_starts(&verdict.remediation, "See whether the pod has the Event FailedPostStartHook");
         }
     }
 

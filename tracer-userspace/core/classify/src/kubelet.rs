@@ -87,7 +87,8 @@ fn add_loopback(probe: &KubeletProbe, node: &Node, found: &mut Finding) {
     let is_fresh = |time: u64| time.saturating_add(FRESH_NS) >= probe.written_boot_ns;
     let of_pod = node.targets.all_inspections().filter(|(time, it)| it.netns == Some(netns) && is_fresh(*time));
     let states = of_pod.filter_map(|(time, it)| Some((*time, it.links.iter().find(|link| link.loopback)?.up)));
-    let read = states.max_by_key(|(time, _)| *time);
+    let set_up = |since: u64| node.links.changed(netns, LOOPBACK).is_some_and(|(at, change)| change.up && *at > since);
+    let read = states.max_by_key(|(time, _)| *time).filter(|(time, _)| !set_up(*time));
     let shows_up = node.missing_of(&[Hook::DevNotifyFlags]).is_empty();
     let is_down = |time: u64| (shows_up || is_fresh(time)) && read.is_none_or(|(read, up)| read < time || !up);
     let change = node.links.down(netns, LOOPBACK).filter(|(time, _)| is_down(*time));
@@ -420,8 +421,9 @@ mod tests {
         assert_has(&remediation, &[fix]);
         let (summary, _) = decided(|stream| stream.link_set(POD, 1, "lo", false).wait_ms(70_000));
         assert_ends(&summary, "; lo of the pod was set down before");
-        let others: [fn(&mut Stream) -> &mut Stream; 6] = [
+        let others: [fn(&mut Stream) -> &mut Stream; 7] = [
             |stream| read(stream, true),
+            |stream| read(stream, false).wait_ms(1).link_set(POD, 1, "lo", true),
             |stream| read(stream, false).wait_ms(70_000),
             |stream| read(stream.link_set(POD, 1, "lo", false).wait_ms(1), true),
             |stream| stream.missing(Hook::DevNotifyFlags).link_set(POD, 1, "lo", false).wait_ms(70_000),

@@ -8,7 +8,7 @@ use super::blocked::{Blame, Blocked};
 use super::case::{
     ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, is_at_other_link, is_sent_elsewhere, may_decide, outbound,
 };
-use super::evidence::{is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state, plain};
+use super::evidence::{dropped_in, is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
 use super::finding::Finding;
 use super::flooded::may_be_at_other_link;
 use super::owner::{FIREWALLD, PANIC, own_fix};
@@ -250,7 +250,7 @@ pub(super) fn may_be_by_ipvs(case: &Case<'_>, drop: &PacketDrop) -> bool {
         true => !case.node.has_pod(to.ip()),
         false => tables.of(ProxyMode::Ipvs).is_none() || tables.of_ipvs_at(to).is_some(),
     };
-    let by_hooks = matches!(drop.location.as_deref().map(plain), None | Some("nf_hook_slow"));
+    let by_hooks = matches!(dropped_in(drop), None | Some("nf_hook_slow"));
     let on_node = drop.netns.is_none() || drop.netns == case.node.netns();
     by_hooks && on_node && takes_requests_of_ipvs(drop) && is_loaded() && may_be_service()
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::case::Case;
-use super::evidence::{evidence_of, plain};
+use super::evidence::{dropped_in, evidence_of};
 use super::rules::network_policy_drop::list_own_policies;
 use tracer_model::event::{DeviceProgram, PacketDrop, ProgramPlace};
 use tracer_model::record::{Command, Evidence};
@@ -22,7 +22,7 @@ const XDP: [&str; 5] = ["veth_xdp_rcv_skb", "veth_xdp_rcv", "veth_poll", "netif_
 /// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only packets that no
 /// protocol takes. `sch_handle_egress` is part of `__dev_queue_xmit`, which frees no other packet itself.
 pub fn place_of(drop: &PacketDrop) -> Option<ProgramPlace> {
-    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+    match (drop.reason.as_deref(), dropped_in(drop)) {
         (Some("TC_INGRESS"), _) | (None, Some("__netif_receive_skb_core")) => Some(ProgramPlace::TcIngress),
         (Some("TC_EGRESS"), _) | (None, Some("__dev_queue_xmit")) => Some(ProgramPlace::TcEgress),
         (Some("XDP"), _) => Some(ProgramPlace::Xdp),

@@ -29,6 +29,15 @@ pub(super) enum RejectAnswer {
 }
 
 impl RejectAnswer {
+    /// Port unreachable, or not known.
+    pub(super) const fn may_be_port_unreachable(self) -> bool {
+        match self {
+            Self::Icmp { v6, icmp_type, code } => icmp_type == if v6 { 1 } else { 3 } && code == if v6 { 4 } else { 3 },
+            Self::IcmpError | Self::NotShown | Self::HeldBack { .. } => true,
+            Self::Rst | Self::LostRst | Self::ToTarget => false,
+        }
+    }
+
     pub(super) const fn of(icmp: &Icmp) -> Self {
         Self::Icmp { v6: icmp.v6, icmp_type: icmp.icmp_type, code: icmp.code }
     }

@@ -54,8 +54,8 @@ use super::case::{
     outbound, runs, shares_node, silent,
 };
 use super::evidence::{
-    errno_text, evidence_of, is_at_socket, is_netfilter, netfilter_hook, of_drop, of_icmp, of_ipvs, of_listener,
-    of_outcome, of_reset_received, of_reset_sent, of_state, plain,
+    dropped_in, errno_text, evidence_of, is_at_socket, is_netfilter, netfilter_hook, of_drop, of_icmp, of_ipvs,
+    of_listener, of_outcome, of_reset_received, of_reset_sent, of_state,
 };
 use super::finding::Finding;
 use super::giving_up::{gave_up_early, sent_request_late, taken_and_silent};

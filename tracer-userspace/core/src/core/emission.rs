@@ -16,7 +16,7 @@ use tracer_model::record::{Body, Cause, Confidence, Outcome};
 /// If one address of `localhost` refuses, the prober tries the other one at once. A busy prober takes up to this long.
 const OTHER_ADDRESS_NS: u64 = 100_000_000;
 /// How long a verdict waits for the line in the kubelet's log that names its probe. The kubelet writes it within a
-/// millisecond; on a busy node tracer has read it after 28 ms in half of the cases, and after 243 ms in nine of ten.
+/// millisecond; on a busy node tracer had read it after 28 ms in half of the cases, and after 243 ms in nine of ten.
 const LINE_NS: u64 = 250_000_000;
 /// How often the core searches for pending verdicts on attempts that the correlator has dropped.
 const SWEEP_EVERY_NS: u64 = 1_000_000_000;
@@ -239,6 +239,8 @@ mod tests {
     fn a_pending_verdict_wakes_the_core_that_looks_for_its_end() {
         let deadline = |stream: &Stream| push_all(&stream.observations).0.next_deadline();
         let mut stream = Stream::new().connect().reset_sent(SYN, true, None).settles().clone();
+        // No inspection is due by then.
+        stream.wait_ms(70_000).tick();
         let due = deadline(&stream).filter(|due| (stream.now()..=stream.now() + 1_000_000_000).contains(due));
         assert!(due.is_some(), "{:?}", deadline(&stream));
         assert_eq!(deadline(stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)).settles()), None);
@@ -266,8 +268,14 @@ mod tests {
     #[test]
     fn a_verdict_waits_a_moment_for_the_line_that_names_its_probe() {
         let liveness = |stream: &mut Stream| _ = stream.kubelet_of(ProbeType::Liveness, ProbeOutput::Network);
-        assert_eq!(refused(|stream| liveness(stream.wait_ms(15))), (1, Some(ProbeType::Liveness)));
-        assert_eq!(refused(|stream| _ = stream.wait_ms(25).tick()), (1, None), "without the line");
+        assert_eq!(refused(|stream| liveness(stream.wait_ms(200))), (1, Some(ProbeType::Liveness)));
+        assert_eq!(refused(|stream| _ = stream.wait_ms(260).tick()), (1, None), "without the line");
+        let emitted = |ms: u64| {
+            let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
+            stream.again(7).connect().refused().wait_ms(1).kubelet(ProbeOutput::Network).wait_ms(5_000);
+            stream.again(8).connect().refused().wait_ms(ms).tick().verdicts_before_the_end().len()
+        };
+        assert_eq!([200, 260].map(emitted), [1, 2]);
         assert_eq!(refused(|_| ()), (1, None), "the run ends");
     }
 }

@@ -204,8 +204,9 @@ impl Core {
         // A later verdict may be the first that knows which probe it was.
         let probe_type = key.probe_type;
         let before = self.verdicts.count_as(conn, key.clone()).filter(|_| !is_retry);
-        let is_new = before.as_ref().is_none_or(|before| before.probe_type != probe_type);
-        if let Some(before) = before.filter(|_| is_new) {
+        let is_new = before.as_ref().is_none_or(|(before, _)| before.probe_type != probe_type);
+        let kept = before.as_ref().and_then(|(_, count)| *count).filter(|_| !is_new);
+        if let Some((before, _)) = before.filter(|_| is_new) {
             self.failures.uncount(&before, attempt);
         }
         let is_unknown = self.failures.is_unknown(&key, attempt);
@@ -229,7 +230,10 @@ impl Core {
         if is_unknown {
             return None;
         }
-        Some(if in_a_row.is_over(attempt.started) { 1 } else { in_a_row.count.max(1) })
+        let count = if in_a_row.is_over(attempt.started) { 1 } else { in_a_row.count.max(1) };
+        let count = kept.unwrap_or(count);
+        self.verdicts.keep_count(conn, count);
+        Some(count)
     }
 
     /// The attempt was counted as a failure, and is none: its verdict was dropped, or became noise.
@@ -306,6 +310,15 @@ mod tests {
         stream.again(8).connect().wait_ms(990).established().closes((0, 1, 0)).wait_ms(9_000);
         refuse(stream.again(9));
         assert_eq!(stream.in_a_row(), [Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn a_revision_has_the_number_of_its_first_verdict() {
+        let mut stream = Stream::new().http_readiness().clone();
+        refuse(&mut stream);
+        refuse(stream.wait_ms(9_990).again(8));
+        stream.wait_ms(2_000).listens(POD, 8080, true).wait_ms(10).tick();
+        assert_eq!(stream.in_a_row(), [1, 2, 1, 2].map(Some), "{:?}", stream.causes());
     }
 
     /// The first SYN is lost, and the verdict on that waits. What comes of a later one shows no failure.

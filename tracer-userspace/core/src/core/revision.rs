@@ -88,7 +88,17 @@ pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause], is_nam
     let by_protocol = matches!(finding.cause, Cause::TlsHandshakeSlow | Cause::ProbeMisconfigured);
     let is_known_now = is_named && by_protocol && finding.cause < before.cause;
     let changed = finding.outcome != before.outcome || is_nearer(before, finding) || is_known_now;
-    changed || is_overtaken(before, finding, also) || is_superseded(before, finding, also)
+    changed
+        || is_confirmed(before, finding)
+        || is_overtaken(before, finding, also)
+        || is_superseded(before, finding, also)
+}
+
+/// The rules of the firewall have been read since then, and one of them rejects this packet.
+fn is_confirmed(before: Decided, finding: &Finding) -> bool {
+    let by_rule = (before.cause, finding.cause) == (Cause::FirewallReject, Cause::FirewallReject);
+    let is_surer = before.confidence < Confidence::Proven && finding.confidence == Confidence::Proven;
+    by_rule && is_surer && finding.decided_at == before.decided_at
 }
 
 /// A pending verdict blamed a rule for a dropped packet, and what was read since then contradicts it: the packet was a

@@ -28,8 +28,8 @@ pub(super) struct Verdicts {
 #[derive(Debug)]
 struct AttemptVerdict {
     decided: Decided,
-    /// The probe with failures in a row that include this attempt.
-    counted: Option<ProbeKey>,
+    /// The probe with failures in a row that include this attempt, and how many those were in its first verdict.
+    counted: Option<(ProbeKey, Option<u32>)>,
     /// The time and content of the last emitted verdict.
     emitted: Option<(u64, VerdictKey)>,
     /// A later connection of the same attempt of the probe has the verdict.
@@ -113,14 +113,20 @@ impl Verdicts {
         self.by_attempt.insert_sparing(conn, verdict, |conn| self.pending.contains_key(conn) || is_kept(*conn));
     }
 
-    /// Counts the attempt as a failure of this probe; returns as which one it was counted before.
-    pub(super) fn count_as(&mut self, conn: ConnId, probe: ProbeKey) -> Option<ProbeKey> {
-        self.by_attempt.get_mut(&conn)?.counted.replace(probe)
+    /// Counts the attempt as a failure of this probe; returns as which one it was counted before, and the number then.
+    pub(super) fn count_as(&mut self, conn: ConnId, probe: ProbeKey) -> Option<(ProbeKey, Option<u32>)> {
+        self.by_attempt.get_mut(&conn)?.counted.replace((probe, None))
+    }
+
+    /// Keeps the number of failures in a row for later verdicts on this attempt.
+    pub(super) fn keep_count(&mut self, conn: ConnId, count: u32) {
+        let counted = self.by_attempt.get_mut(&conn).and_then(|it| it.counted.as_mut());
+        counted.into_iter().for_each(|(_, kept)| *kept = Some(count));
     }
 
     /// Counts the attempt no more; returns as a failure of which probe it was counted.
     pub(super) fn take_counted(&mut self, conn: ConnId) -> Option<ProbeKey> {
-        self.by_attempt.get_mut(&conn)?.counted.take()
+        self.by_attempt.get_mut(&conn)?.counted.take().map(|(probe, _)| probe)
     }
 
     /// The attempt is counted as a failure of a probe.

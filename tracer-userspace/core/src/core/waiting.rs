@@ -283,23 +283,6 @@ impl Core {
         self.hold_until(conn, Answer::Close, end.filter(|end| now < *end), when)
     }
 
-    /// The rules of the firewall were not read since a packet to a Service was rejected. If the wait for them ends so, it
-    /// may be kube-proxy's rule for a Service without endpoints. Only an address of no pod can be a Service's.
-    pub(super) fn lower_if_unread(&self, conn: ConnId, mut finding: Finding) -> Finding {
-        let firewalls = &self.node.firewalls;
-        let is_unread = finding.waits_for.is_some_and(|(netns, time)| {
-            let is_read = firewalls.reading(netns).is_some();
-            firewalls.is_pending(netns, time) || is_read && !firewalls.covers(netns, time)
-        });
-        let names_no_rule = finding.evidence.iter().all(|it| it.hook != "netfilter");
-        let to_pod = self.correlator.get(conn).is_some_and(|it| self.node.has_pod(it.flow.dst.ip()));
-        if finding.cause == Cause::FirewallReject && is_unread && names_no_rule && !to_pod {
-            finding.summary += "; tracer has not read the rules yet: it may be the rule of a Service without endpoints";
-            finding.confidence = finding.confidence.min(Confidence::Likely);
-        }
-        finding
-    }
-
     /// The wait for the prober's close is over, and its connection is open: it may not have got the whole answer.
     pub(super) fn lower_if_open(&self, conn: ConnId, mut finding: Finding) -> Finding {
         let attempt = self.correlator.get(conn).filter(|it| it.ended.is_none() && finding.waits_for_rest);
@@ -373,6 +356,20 @@ mod tests {
         (0..ms / 500).for_each(|_| _ = stream.wait_ms(500).tick());
         let verdicts = stream.push(firewall(NODE, rules)).verdicts();
         verdicts.into_iter().map(|it| (it.verdict.cause.name(), it.verdict.confidence)).collect()
+    }
+
+    #[test]
+    fn a_reject_before_the_rules_are_read_is_likely_and_then_proven() {
+        let decided = |netns, code| {
+            let mut stream = Stream::to("10.96.0.9:80").connect().icmp_in(netns, 3, code).filtered(SYN, netns).clone();
+            stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
+            (0..3).for_each(|_| _ = stream.wait_ms(500).tick());
+            stream.push(firewall(netns, vec![rule("INPUT", RuleVerdict::Reject)])).all_decided()
+        };
+        let found = |of: &[Confidence]| of.iter().map(|it| ("firewall_reject", *it)).collect::<Vec<_>>();
+        assert_eq!(decided(NODE, 3), found(&[Confidence::Likely, Confidence::Proven]));
+        assert_eq!(decided(NODE, 13), found(&[Confidence::Proven]), "kube-proxy's rules send no such answer");
+        assert_eq!(decided(POD, 3), found(&[Confidence::Proven]), "nor are they in a pod");
     }
 
     #[test]

@@ -208,6 +208,11 @@ impl NeighbourState {
 }
 
 impl Inspection {
+    /// The link of the target's namespace that has this address.
+    pub fn link_with(&self, addr: IpAddr) -> Option<&LinkState> {
+        self.links.iter().find(|link| link.addrs.contains(&addr))
+    }
+
     /// The target's own neighbour entry, if nobody answered for it.
     pub fn unresolved_target(&self) -> Option<&NeighbourState> {
         self.neighbour.as_ref().filter(|entry| entry.addr == self.target.ip() && entry.is_unresolved())

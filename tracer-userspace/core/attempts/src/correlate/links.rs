@@ -210,9 +210,14 @@ impl KnownLinks {
         self.get(&netns)?.iter().find(|link| link.loopback)
     }
 
+    /// The last change of a link.
+    pub fn changed(&self, netns: Netns, ifindex: u32) -> Option<&(u64, LinkChange)> {
+        self.changes.get(&(netns, ifindex))
+    }
+
     /// The last change of a link, if that set it down.
     pub fn down(&self, netns: Netns, ifindex: u32) -> Option<&(u64, LinkChange)> {
-        self.changes.get(&(netns, ifindex)).filter(|(_, change)| !change.up)
+        self.changed(netns, ifindex).filter(|(_, change)| !change.up)
     }
 
     /// When it was read that no link of the namespace has this address any more.

@@ -9,8 +9,6 @@ use tracer_model::recent::{Recent, remember};
 const MAX_TARGETS: usize = 1024;
 /// Readings kept of one target: inspections of one attempt are fewer than 20, and some probes of a port run at once.
 const MAX_READINGS: usize = 32;
-/// How many readings each target keeps while others are dropped: two show what changed.
-const FEW_READINGS: usize = 2;
 /// What the readings of all targets may hold, in parts of 512 bytes at most: 4 MiB. Servers of 16 processes would
 /// otherwise take 64 MiB with 250 pods that do not answer.
 const MAX_PARTS: usize = 8192;
@@ -162,13 +160,14 @@ fn parts(serving: &Serving) -> usize {
     1 + serving.processes.len() + 2 * serving.pressure.len() + redirect
 }
 
-/// Drops the oldest readings of targets that have more than [`FEW_READINGS`]; then whole targets.
+/// Drops the oldest readings, and targets without one.
 fn bound<T>(all: &mut Recent<Target, VecDeque<(u64, T)>, MAX_TARGETS>, parts: impl Fn(&T) -> usize) {
     while all.values().flatten().map(|(_, reading)| parts(reading)).sum::<usize>() > MAX_PARTS {
-        let many = all.values_mut().filter(|readings| readings.len() > FEW_READINGS);
-        match many.min_by_key(|readings| readings.front().map(|(time, _)| *time)) {
-            Some(readings) => _ = readings.pop_front(),
-            None => _ = all.remove_oldest(),
+        let oldest = all.values_mut().min_by_key(|readings| readings.front().map(|(time, _)| *time));
+        let Some(readings) = oldest else { return };
+        readings.pop_front();
+        if readings.is_empty() {
+            all.retain(|_, readings| !readings.is_empty());
         }
     }
 }
@@ -239,7 +238,9 @@ mod tests {
         (1..=30).for_each(|number| (1..=20).for_each(|time| observe(&mut targets, time, number)));
         assert!((1..=30).all(|number| count(&targets, number) == 13), "each keeps its last ones");
         (31..=400).for_each(|number| observe(&mut targets, 21, number));
-        assert_eq!([1, 30, 400].map(|number| count(&targets, number)), [0, FEW_READINGS, 1]);
+        assert_eq!([1, 30, 400].map(|number| count(&targets, number)), [0, 1, 1], "the oldest go first");
+        (22..=34).for_each(|time| observe(&mut targets, time, 1));
+        assert_eq!(count(&targets, 1), 13, "the others are older");
         let kept: usize = targets.all_servings().map(|(_, it)| parts(it)).sum();
         assert!((MAX_PARTS / 2..=MAX_PARTS).contains(&kept), "{kept}");
     }

@@ -124,7 +124,7 @@ fn lost_route<'a>(case: &Case<'a>, read: Option<(u64, &StrayRoute)>, bridge: Opt
 /// The node's end of the link behind which the pod is, as the last inspection found it.
 pub(in super::super) fn own_end(case: &Case<'_>) -> Option<u32> {
     let mut readings = case.node.targets.inspections(case.attempt.netns?, case.attempt.flow.dst);
-    readings.find_map(|(_, reading)| reading.links.iter().find(|link| link.addrs.contains(&dst(case)))?.peer_ifindex)
+    readings.find_map(|(_, reading)| reading.link_with(dst(case))?.peer_ifindex)
 }
 
 /// A router refused the SYN at once, before an inspection, though the target is a pod of this node behind a link of its

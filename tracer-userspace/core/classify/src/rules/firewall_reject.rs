@@ -1,6 +1,8 @@
 //! A netfilter rule answered a packet of this flow with a RST or an ICMP error.
 
+use super::super::blocked::Blocked;
 use super::super::netfilter::rejected;
+use super::super::reject_answer::RejectAnswer;
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -11,7 +13,26 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             .run(blocked.show_rules(case))
     };
     let remediation = blocked.fix(case, by_rule);
-    Some(blocked.by_firewall(case, Cause::FirewallReject, summary, remediation))
+    let found = blocked.by_firewall(case, Cause::FirewallReject, summary, remediation);
+    Some(if may_be_of_service(case, blocked) { note_unread_rules(found) } else { found })
+}
+
+/// The rules were not read since then, and it may be kube-proxy's for a Service without endpoints. Only an address of no
+/// pod can be a Service's.
+fn may_be_of_service(case: &Case<'_>, blocked: &Blocked<'_>) -> bool {
+    let on_node = blocked.netns.is_none_or(|netns| case.node.is_a_node(netns));
+    let answers_so = blocked.answer.is_some_and(RejectAnswer::may_be_port_unreachable);
+    blocked.blame.is_none()
+        && in_handshake(case)
+        && on_node
+        && answers_so
+        && !case.node.has_pod(case.attempt.flow.dst.ip())
+}
+
+fn note_unread_rules(found: Finding) -> Finding {
+    let note = "; tracer has not read the rules yet: it may be the rule of a Service without endpoints";
+    let confidence = found.confidence.min(Confidence::Likely);
+    Finding { summary: found.summary.clone() + note, confidence, ..found }
 }
 
 #[cfg(test)]

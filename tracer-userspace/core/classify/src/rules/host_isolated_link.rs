@@ -50,7 +50,7 @@ const IPVLAN: &str = "Give the node an ipvlan of its own, with a free address, a
 /// The link that has the target's address, and its parent device, which is in the prober's namespace.
 fn link_and_parent<'a>(reading: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'a ParentLink)> {
     let target = case.attempt.flow.dst.ip();
-    let link = reading.links.iter().find(|link| link.addrs.contains(&target)).filter(|_| reading.netns.is_some())?;
+    let link = reading.link_with(target).filter(|_| reading.netns.is_some())?;
     Some((link, link.parent.as_ref().filter(|parent| parent.is_of_prober)?))
 }
 

@@ -74,7 +74,7 @@ enum Reason {
 }
 
 fn reason_of(drop: &PacketDrop) -> Option<Reason> {
-    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+    match (drop.reason.as_deref(), dropped_in(drop)) {
         (Some("IP_INADDRERRORS"), _) => Some(Reason::Kernel),
         (None | Some("NOT_SPECIFIED"), Some("ip_error" | "ip6_forward")) => Some(Reason::Function),
         _ => None,

@@ -69,7 +69,7 @@ pub(super) fn show_other_end(case: &Case<'_>, drop: &PacketDrop) -> Option<Comma
 
 /// The receiving end of a veth did not take the packet. A macvlan or ipvlan hands its packets to its parent so, too.
 pub(super) fn is_at_other_end(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let place = drop.location.as_deref().map(plain);
+    let place = dropped_in(drop);
     let is_unspecified = drop.reason.as_deref().is_none_or(|reason| reason == "NOT_SPECIFIED");
     let is_refused = matches!(place, Some("__dev_forward_skb2" | "__dev_forward_skb" | "____dev_forward_skb"));
     is_unspecified && is_refused && !has_parent(case, drop)

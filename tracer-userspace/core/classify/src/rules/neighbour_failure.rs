@@ -104,7 +104,7 @@ fn undetected(case: &Case<'_>) -> Option<(String, Remediation)> {
         let fix = Remediation::from(
             "Wait: duplicate address detection of a new address takes up to two seconds. Or let the CNI plugin wait for it, or add the address without it (`nodad`, or accept_dad 0). If the address stays tentative, its link has no carrier, or dad_transmits is large",
         );
-        let own = reading.links.iter().find(|link| link.addrs.contains(&target)).map(|link| {
+        let own = reading.link_with(target).map(|link| {
             let name = shell::link_setting(&link.name);
             format!("sysctl net.ipv6.conf.{name}.accept_dad net.ipv6.conf.{name}.dad_transmits")
         });
@@ -192,7 +192,7 @@ fn note_unread_link(found: Finding) -> Finding {
 /// Kernels since 6.0 give these drop reasons. Older ones show the function that freed the packet: these free it for
 /// this only. IPv6 names no reason up to 6.18 at least (`ndisc_error_report`, net/ipv6/ndisc.c).
 fn reason(drop: &PacketDrop) -> Option<Why> {
-    match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+    match (drop.reason.as_deref(), dropped_in(drop)) {
         (Some("NEIGH_FAILED" | "NEIGH_DEAD"), _) => Some(Why::NoAnswer),
         (Some("NEIGH_CREATEFAIL"), _) => Some(Why::TableFull),
         (None | Some("NOT_SPECIFIED"), Some("neigh_invalidate" | "arp_error_report" | "ndisc_error_report")) => {

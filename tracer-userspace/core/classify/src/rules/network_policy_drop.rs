@@ -119,7 +119,7 @@ fn show_program(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
         _ if ovs_reason(drop).is_some() => Vec::new(),
         _ if drop.reason.as_deref() == Some(SOCKET_FILTER) => SHOW_SOCKET_FILTER.map(Command::on_node).into(),
         // The packet belongs to the peer there. Only the device on the node shows the programs.
-        Some(device) if drop.location.as_deref().map(plain) == Some(NETKIT) => vec![
+        Some(device) if dropped_in(drop) == Some(NETKIT) => vec![
             Command::on_node("bpftool net"),
             run_in(case, drop.netns, format!("ip -d link show {}", shell::link(&device.name))),
         ],
@@ -204,9 +204,7 @@ fn program_of(drop: &PacketDrop) -> Option<&'static str> {
         }
         // It frees a packet that a program refused without a reason, and also what it cannot send since its peer is
         // down.
-        (None, Some("NOT_SPECIFIED")) if drop.location.as_deref().map(plain) == Some(NETKIT) => {
-            Some("a netkit program or policy")
-        }
+        (None, Some("NOT_SPECIFIED")) if dropped_in(drop) == Some(NETKIT) => Some("a netkit program or policy"),
         (None, _) => None,
     }
 }

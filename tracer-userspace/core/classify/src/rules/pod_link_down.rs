@@ -79,7 +79,7 @@ fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Findin
         return None;
     }
     let is_last = || inspected(case).is_some_and(|(last, _)| last == time);
-    let has_it = || reading.links.iter().any(|link| link.addrs.contains(&reading.target.ip()));
+    let has_it = || reading.link_with(reading.target.ip()).is_some();
     let found = match reading.netns {
         Some(_) if is_last() && !has_it() && broken_link(reading, case).is_none() => lost_link(case, time, reading)?,
         Some(netns) => {
@@ -510,7 +510,7 @@ fn set_down_unread<'a>(case: &Case<'a>, dropped: u64) -> Option<&'a LinkChange> 
 fn pod_link_is_up(case: &Case<'_>) -> bool {
     let Some((_, reading)) = inspected(case) else { return false };
     let target = case.attempt.flow.dst.ip();
-    let link = reading.links.iter().find(|link| link.addrs.contains(&target));
+    let link = reading.link_with(target);
     reading.netns.is_some() && link.is_some_and(|link| link.up && link.running == Some(true))
 }
 

@@ -52,7 +52,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
         None => format!("the kernel of {} drops {what} without a trace", case.attempt.flow.dst),
     };
     // Routes over the pod's other links do not lead back to the prober.
-    let own = reading.links.iter().find(|link| link.addrs.contains(&case.attempt.flow.dst.ip()));
+    let own = reading.link_with(case.attempt.flow.dst.ip());
     let mut of_pod = case.node.links.lost_routes(netns, case.attempt.started, back.to);
     let set_down = of_pod.find_map(|it| match &it.why {
         LostBy::SetDown(change) if own.is_some_and(|own| own.ifindex == it.ifindex) => Some((it.time, change)),

@@ -101,7 +101,7 @@ fn by_entry(case: &Case<'_>) -> Option<Finding> {
 fn is_of_stray_frame(case: &Case<'_>, drop: &PacketDrop, from: Netns, pod: Netns) -> bool {
     let elsewhere = drop.netns.is_some_and(|netns| netns != from && netns != pod);
     // Before 6.12 the kernel gives no reason there.
-    let in_bridge = || matches!(drop.location.as_deref().map(plain), Some("br_handle_frame_finish" | "br_flood"));
+    let in_bridge = || matches!(dropped_in(drop), Some("br_handle_frame_finish" | "br_flood"));
     let no_port = match drop.reason.as_deref() {
         None | Some("NOT_SPECIFIED") => in_bridge(),
         Some(reason) => reason == "NO_TX_TARGET",

@@ -25,7 +25,7 @@ const GATEWAY: &str = "Give its address to the node's end of the link, or let th
 fn link_of_pod<'a>(case: &Case<'a>, target: IpAddr) -> Option<(Netns, &'a LinkState)> {
     let (_, reading) = inspected(case)?;
     let pod = reading.netns.filter(|netns| *netns != reading.from && !case.node.is_a_node(*netns))?;
-    let link = reading.links.iter().find(|link| link.addrs.contains(&target))?;
+    let link = reading.link_with(target)?;
     (link.up && link.running != Some(false)).then_some((pod, link))
 }
 

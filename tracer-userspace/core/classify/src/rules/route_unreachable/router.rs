@@ -132,7 +132,7 @@ fn refused_route(case: &Case<'_>, drop: &PacketDrop) -> Option<RefusedRoute> {
     let (to, netns) = (drop.flow.dst.ip(), drop.netns);
     let place = in_namespace(case, netns);
     let is = |action: &str| format!("the route{place} to {to}, or an `ip rule` there, is `{action}`");
-    let (what, confidence, text) = match (drop.reason.as_deref(), drop.location.as_deref().map(plain)) {
+    let (what, confidence, text) = match (drop.reason.as_deref(), dropped_in(drop)) {
         _ if is_blackhole(drop) => {
             // A route that is just going away does the same. No second SYN meets it.
             let again = case.attempt.drops().filter(|(_, it)| is_blackhole(it) && it.netns == netns).count() > 1;
@@ -158,7 +158,7 @@ fn show_routes(case: &Case<'_>, netns: Option<Netns>, to: IpAddr, text: &str) ->
 /// A blackhole route of IPv6 (`ip6_rt_init_dst_reject`, net/ipv6/route.c). The same function drops what the namespace
 /// itself sends, and then no device is known yet.
 pub(in super::super) fn is_blackhole(drop: &PacketDrop) -> bool {
-    let place = drop.location.as_deref().map(plain);
+    let place = dropped_in(drop);
     drop.flow.dst.is_ipv6() && place == Some("dst_discard_out") && drop.device.is_some()
 }
 
@@ -246,7 +246,7 @@ fn dropped_on_this_node(case: &Case<'_>) -> bool {
 /// `wg_xmit` refuses with host unreachable what no peer has in its AllowedIPs, and what is for a peer without an
 /// endpoint (drivers/net/wireguard/device.c).
 fn is_wireguard(drop: &PacketDrop) -> bool {
-    drop.location.as_deref().map(plain) == Some("wg_xmit")
+    dropped_in(drop) == Some("wg_xmit")
 }
 
 /// The WireGuard link that refused the SYN.
@@ -258,7 +258,7 @@ fn at_wireguard<'a>(case: &Case<'a>) -> Option<&'a str> {
 /// The routing code dropped the packet, along with its ICMP error. The drop reason shows that. Without one, the function
 /// does: tunnels (`ip_tunnel_xmit`) also answer with host unreachable, for a peer that is down.
 pub(in super::super) fn is_routing(drop: &PacketDrop) -> bool {
-    let place = drop.location.as_deref().map(plain);
+    let place = dropped_in(drop);
     let by_reason = match drop.reason.as_deref() {
         // IP_INHDR: the time to live expired (`ip_forward`).
         Some("IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "IP_INHDR") => true,
@@ -467,8 +467,8 @@ mod tests {
             let late = ended(wait_ms).wait_ms(8).drop(SYN, "NEIGH_FAILED", NODE).settles().last_verdict();
             assert_eq!(late.cause.name(), "neighbour_failure", "{wait_ms} {}", late.summary);
         }
-        let by_route = Stream::new().connect().drop(SYN, "IP_INNOROUTES", POD).icmp(3, 1).gives_up().causes();
-        assert_eq!(by_route, ["route_unreachable"]);
+        let by_route = Stream::new().connect().drop(SYN, "IP_INNOROUTES", POD).icmp(3, 1).gives_up().decided();
+        assert_eq!(by_route, ("route_unreachable", Confidence::Proven));
     }
 
     /// Seen on a node: a router between the node and the pod forwards the SYN, and has no route for the SYN-ACK.

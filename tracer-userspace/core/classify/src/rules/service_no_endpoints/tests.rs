@@ -221,7 +221,7 @@ fn a_service_without_a_backend_in_the_table_of_ipvs_is_no_firewall_reject() {
         "the hook would have reported it, and no rule was read"
     );
     let in_pod = reported_in(POD, Hook::IpvsLeave, &["10.96.0.9:80"], None);
-    assert_eq!(in_pod, ("firewall_reject", Confidence::Likely), "IPVS is the node's, and no rule was read");
+    assert_eq!(in_pod, ("firewall_reject", Confidence::Proven), "IPVS is the node's");
 }
 
 /// ip_vs was loaded after the start. tracer attaches its hooks some seconds later, if it can.

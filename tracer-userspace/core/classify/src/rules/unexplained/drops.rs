@@ -294,7 +294,7 @@ const PEERS_ONLY: &str = "That listener serves its peers only. Let the probe ask
 /// By the function that dropped it without a reason.
 fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
-    match drop.location.as_deref().map(plain) {
+    match dropped_in(drop) {
         _ if is_second_syn(case, drop) => unanswered(drop),
         _ if is_nameless(drop) => {
             Explanation::of("; the kernel hides the function that did it (kernel.kptr_restrict, see tracer doctor)")
@@ -365,7 +365,7 @@ fn is_telling(case: &Case<'_>, drop: &PacketDrop) -> bool {
     if is_at_other_end(case, drop) {
         return true;
     }
-    let place = drop.location.as_deref().map(plain);
+    let place = dropped_in(drop);
     let at_socket = matches!(place, Some("tcp_v4_rcv" | "tcp_v6_rcv")) && drop.flags.is_syn();
     at_socket || matches!(place, Some("ip_error" | "ip6_pkt_drop" | "br_dev_xmit" | "nf_queue" | "dst_discard_out"))
 }
@@ -396,7 +396,7 @@ fn queue(device: &str) -> String {
 /// found the socket by the addresses, and the table of a rule then sent the packet on. The AWS VPC CNI routes pods with
 /// security groups of their own like that.
 fn is_early_demux(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let forwarded = drop.location.as_deref().map(plain) == Some("ip_forward");
+    let forwarded = dropped_in(drop) == Some("ip_forward");
     let own = drop.flow.dst == case.attempt.flow.src && drop.netns == case.attempt.netns;
     forwarded && own && drop.netns.is_some() && drop.reason.as_deref() == Some("NOT_SPECIFIED")
 }

@@ -70,7 +70,7 @@ pub(in super::super) fn stray_route(case: &Case<'_>) -> Option<(String, Remediat
 /// A link on the way to the pod has filters or a queue of its own, and what these do with a packet leaves no trace.
 pub(in super::super) fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remediation)> {
     let target = case.attempt.flow.dst.ip();
-    let has_link = |it: &Inspection| it.links.iter().any(|link| link.addrs.contains(&target));
+    let has_link = |it: &Inspection| it.link_with(target).is_some();
     let (_, reading) = inspections(case).find(|(_, reading)| has_link(reading))?;
     let others: Vec<_> = of_other_pods(case, reading).collect();
     if reading.qdiscs.iter().all(|it| is_usual(it, reading, &others)) {
