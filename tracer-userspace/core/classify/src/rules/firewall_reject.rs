@@ -17,8 +17,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(if may_be_of_service(case, blocked) { note_unread_rules(found) } else { found })
 }
 
-/// The rules were not read since then, and it may be kube-proxy's for a Service without endpoints. Only an address of no
-/// pod can be a Service's.
+/// The rules were not read since then, and it may be kube-proxy's for a Service without endpoints. Only an address of
+/// no pod can be a Service's.
 fn may_be_of_service(case: &Case<'_>, blocked: &Blocked<'_>) -> bool {
     let on_node = blocked.netns.is_none_or(|netns| case.node.is_a_node(netns));
     let answers_so = blocked.answer.is_some_and(RejectAnswer::may_be_port_unreachable);
