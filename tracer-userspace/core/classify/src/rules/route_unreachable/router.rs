@@ -281,9 +281,7 @@ fn is_unreachable(icmp: &Icmp) -> bool {
 /// net/ipv6/ndisc.c), and that drop can come later.
 fn may_be_unresolved(case: &Case<'_>, icmp: &Icmp) -> bool {
     let is_refused = |drop: &PacketDrop| drop.flags == icmp.flags && (is_routing(drop) || is_wireguard(drop));
-    icmp.code == if icmp.v6 { 3 } else { 1 }
-        && !is_time_exceeded(icmp)
-        && !case.attempt.drops().any(|(_, drop)| is_refused(drop))
+    icmp.code == if icmp.v6 { 3 } else { 1 } && !case.attempt.drops().any(|(_, drop)| is_refused(drop))
 }
 
 /// RFC 792 and RFC 1812 (codes 9, 10 and 13), RFC 4443. The kernel's routing sends it for a `prohibit` route only.
