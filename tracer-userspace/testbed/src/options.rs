@@ -29,6 +29,9 @@ pub struct Options {
     /// Whether summaries must mention names, such as that of the rule that dropped. A verdict waits one second for the
     /// rules. An emulated or very busy CPU may need longer, and then the names are missing.
     pub names: bool,
+    /// Whether to run the commands of a verdict that change the node. The attempt must succeed after them. They need
+    /// programs such as `ip`.
+    pub cures: bool,
 }
 
 impl Options {
@@ -45,6 +48,7 @@ impl Options {
             btf: None,
             crowd: if slow { 1000 } else { 10_000 },
             names: !slow,
+            cures: !slow,
         }
     }
 

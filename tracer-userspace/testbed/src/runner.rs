@@ -222,9 +222,13 @@ fn play(
         also: scenario.also,
         mentioned: Vec::new(),
         helpers: Vec::new(),
+        last: None,
         done,
     };
-    (scenario.play)(&mut fixture)
+    (scenario.play)(&mut fixture)?;
+    // A recording ends with the failure.
+    let cures = plan.options.cures && plan.record.is_none() && scenario.is_curable;
+    if cures { fixture.cure() } else { Ok(()) }
 }
 
 /// Makes the row of a scenario: runs `work`, unless something is missing on this machine.

@@ -170,6 +170,10 @@ pub struct Scenario {
     /// The selection that contains the same over IPv6, as `<name>_v6`. `None` if that is not a scenario.
     pub twin: Option<Suite>,
     pub knows: Knows,
+    /// Whether the commands of the remedy must make the probe succeed: see [`Options::cures`].
+    ///
+    /// [`Options::cures`]: crate::options::Options::cures
+    pub is_curable: bool,
     /// What [`Fixture::case`] plays.
     pub case: Case,
     /// Makes the setup and the fault, and states the expectations.
@@ -189,6 +193,7 @@ impl Scenario {
             suite: Suite::All,
             twin: None,
             knows: Knows::Lists,
+            is_curable: true,
             case: Case {
                 server: Some("http"),
                 probe: (Kind::Http, HTTP),
@@ -307,6 +312,12 @@ impl Scenario {
     const fn knows(mut self, knows: Knows) -> Self {
         self.knows = knows;
         self.own()
+    }
+
+    /// Its server never answers, whatever the remedy does.
+    const fn incurable(mut self) -> Self {
+        self.is_curable = false;
+        self
     }
 
     const fn own(mut self) -> Self {

@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use nix::unistd::Pid;
-use tracer_model::record::{Body, Cause, Record};
+use tracer_model::record::{Body, Cause, Place, Record, Remediation};
 use tracer_node::clock::boot_ns;
 
 use super::Case;
-use crate::check::{Attempt, Claim, Expected};
+use crate::check::{self, Attempt, Claim, Expected};
 use crate::net::Netns;
 use crate::node::{Family, NODE, NODE6, Pod, TestNode};
 use crate::options::{Options, is_emulated};
@@ -46,6 +46,8 @@ pub struct Fixture<'a> {
     pub mentioned: Vec<String>,
     /// Processes that must run until the end of the scenario.
     pub helpers: Vec<Proc>,
+    /// The last attempt.
+    pub(crate) last: Option<ProbeRequest>,
     pub(crate) done: &'a mut Done,
 }
 
@@ -210,9 +212,10 @@ impl Fixture<'_> {
     ) -> Result<Result<Outcome>> {
         let mut second = Prober::start(&self.node.node, self.options)?;
         let pid = Pid::from_raw(second.pid().cast_signed());
-        let kind = if dst.port() == TLS { Kind::Https } else { Kind::Http };
+        let probe = ProbeRequest::new(if dst.port() == TLS { Kind::Https } else { Kind::Http }, dst, timeout);
+        self.last = Some(probe);
         thread::scope(|scope| {
-            let waiting = scope.spawn(move || second.probe(ProbeRequest::new(kind, dst, timeout)));
+            let waiting = scope.spawn(move || second.probe(probe));
             work(self, pid)?;
             waiting.join().map_err(|_| anyhow!("the prober panicked"))
         })
@@ -272,8 +275,37 @@ impl Fixture<'_> {
     /// Makes this attempt, which must end in one of these ways.
     pub fn request(&mut self, probe: ProbeRequest, how: &[Ending], claim: Claim) -> Result<()> {
         let attempt = self.begin(probe.dst, claim)?;
+        self.last = Some(probe);
         let outcome = self.prober.probe(probe)?;
         self.end(attempt, &outcome, how)
+    }
+
+    /// Runs the commands of the last verdict that change the node, if it has some. Then the same attempt must succeed.
+    pub(crate) fn cure(&mut self) -> Result<()> {
+        let (Some(probe), Some(attempt)) = (self.last, self.done.attempts.last()) else { return Ok(()) };
+        let mut commands = Vec::new();
+        (self.wait_for)(&mut |records| {
+            let is_settled = self.done.fault(records).is_none();
+            if let Some(last) = check::last(records, attempt).filter(|_| is_settled) {
+                commands = changes(&last.verdict.remediation);
+            }
+            is_settled
+        });
+        if commands.is_empty() {
+            return Ok(());
+        }
+        for command in &commands {
+            self.node.node.run("sh", &["-c", command], "")?;
+        }
+        // Another attempt may still wait for a link-layer address, and the next one would fail with it.
+        let again = ProbeRequest::new(probe.kind, probe.dst, 2 * self.options.probe_timeout);
+        let is_cured = (0..3).any(|_| self.prober.probe(again).is_ok_and(|outcome| outcome.ending == Ending::Ok));
+        let commands = commands.join("; ");
+        if !is_cured {
+            bail!("{dst} still fails after {commands}", dst = probe.dst);
+        }
+        self.done.measured.push(format!("cured by: {commands}"));
+        Ok(())
     }
 
     /// Makes two attempts one after the other. `claims` are about a target each.
@@ -343,6 +375,16 @@ impl Fixture<'_> {
             mentions: self.mentioned.clone(),
         }
     }
+}
+
+/// The commands that change the node and have no placeholder.
+fn changes(remedy: &Remediation) -> Vec<String> {
+    const VERBS: &[&str] =
+        &["ip link set", "ip link add", "ip addr ", "ip neigh del", "ip route add", "kill ", "sysctl -w"];
+    let is_placeholder = |word: &str| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '-');
+    let words = |run: &str| run.split([' ', ',', '=']).any(|word| is_placeholder(word) && !word.starts_with('-'));
+    let of_node = remedy.commands.iter().filter(|it| it.place == Place::Node && !words(&it.run)).map(|it| &it.run);
+    of_node.filter(|run| VERBS.iter().any(|verb| run.contains(verb)) && !run.contains("show")).cloned().collect()
 }
 
 /// The number of the pod with this address.
