@@ -1,5 +1,7 @@
 //! kubectl commands to paste, with the names of the case.
 
+use std::fmt::Display;
+
 use super::case::{Case, runs};
 use tracer_model::event::ProbeType;
 use tracer_model::record::{Command, K8s, Remediation};
@@ -57,6 +59,11 @@ pub(super) fn endpoints(service: Option<&str>) -> [Command; 2] {
         Command::in_cluster(format!("kubectl get endpointslices -n {namespace} -l kubernetes.io/service-name={name}")),
         Command::in_cluster(format!("kubectl get pods -n {namespace} -o wide")),
     ]
+}
+
+/// The command that shows which Services have this address or NodePort.
+pub(super) fn services_with(word: impl Display) -> Command {
+    Command::in_cluster(format!("kubectl get services -A -o wide | grep -wF {word}"))
 }
 
 /// Commands that print the command of a probe and run it as COMMAND: tracer does not keep the command itself. The first

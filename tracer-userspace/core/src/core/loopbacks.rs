@@ -46,8 +46,8 @@ pub(super) fn is_first_try(first: &Attempt, second: &Attempt) -> bool {
 
 fn other_address(first: &Attempt, second: &Attempt, before: Decided) -> Finding {
     let summary = format!(
-        "the prober then connected to {}: `localhost` has both addresses, and nothing listens on {}",
-        second.flow.dst, first.flow.dst
+        "{} failed, and the prober then connected to {}, as for `localhost`, which has both addresses",
+        first.flow.dst, second.flow.dst
     );
     let fix =
         format!("Set the probe's host to {}, so that each attempt tries the right address first", second.flow.dst.ip());

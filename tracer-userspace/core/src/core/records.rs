@@ -10,8 +10,8 @@ use tracer_classify::kubelet::Unattached;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, ConnId, KubeletProbe, Loss};
 use tracer_model::record::{
-    AttemptBody, Body, Cause, Confidence, FindingBody, KubeletOutcome, LossBody, Outcome, Phases, Probe, Remediation,
-    Subject, Timing, Verdict, VerdictBody,
+    AttemptBody, Body, Cause, Confidence, Evidence, FindingBody, KubeletOutcome, LossBody, Outcome, Phases, Probe,
+    Remediation, Subject, Timing, Verdict, VerdictBody,
 };
 
 /// The record of an attempt that is over, or still open at the end of the stream.
@@ -70,7 +70,8 @@ pub(super) fn recovery(attempt: &Attempt, before: Decided, held: Option<&Verdict
 /// Replaces a failure that did not count: the prober tried again and was connected.
 pub(super) fn withdraw(before: Decided, connected: &Attempt, summary: String, fix: impl Into<Remediation>) -> Finding {
     let ended = connected.ended.map_or(connected.started, |(time, _)| time);
-    let reading = connected.last.as_ref().map(|state| of_state(ended, state));
+    let was_connected = format!("{} was connected", connected.flow.dst);
+    let reading = connected.last.as_ref().map(|state| Evidence { text: was_connected, ..of_state(ended, state) });
     let found = Finding::failure(before.cause, reading.into_iter().collect(), summary, fix);
     Finding { outcome: Outcome::Noise, decided_at: ended, ..found.with_confidence(Confidence::Likely) }
 }

@@ -101,7 +101,8 @@ fn rounded(value: f64, by: f64) -> f64 {
 }
 
 fn summary(ports: &PortsBody) -> String {
-    let mut text = format!("ephemeral ports, {:.0} s: ", ports.window_s);
+    let digits = usize::from(ports.window_s < 10.0);
+    let mut text = format!("ephemeral ports, {:.digits$} s: ", ports.window_s);
     let users: Vec<String> = ports.users.iter().take(3).map(describe).collect();
     text.push_str(&users.join("; "));
     if let (Some(waiting), Some(usable)) = (ports.time_wait, ports.usable) {
@@ -121,15 +122,17 @@ fn summary(ports: &PortsBody) -> String {
 }
 
 /// `node-cache (pid 812, kube-system/node-local-dns): 60 connects (1.0/s) to 1 destination, 60 of them to its own address, 60 left in TIME_WAIT`
-pub(crate) fn describe(user: &PortUserBody) -> String {
+fn describe(user: &PortUserBody) -> String {
     let pod = user.pod.as_ref().map(|pod| format!(", {pod}")).unwrap_or_default();
     let many = user.processes.map(|n| format!(" and {} more", n - 1)).unwrap_or_default();
+    // In less than a second.
+    let is_short = user.connects_per_s > user.connects as f64;
+    let rate = if is_short { String::new() } else { format!(" ({}/s)", user.connects_per_s) };
     let mut text = format!(
-        "{} (pid {}{many}{pod}): {} ({}/s) to {}",
+        "{} (pid {}{many}{pod}): {}{rate} to {}",
         user.comm,
         user.pid,
         counted(user.connects, "connect"),
-        user.connects_per_s,
         counted(user.distinct_destinations, "destination")
     );
     if user.self_connections > 0 {

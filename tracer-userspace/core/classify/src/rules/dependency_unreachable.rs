@@ -1,7 +1,7 @@
 //! The pod's own connects fail or get no answer: perhaps its probe fails because a dependency is unreachable. Goes to
 //! `also`.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::super::pod_sockets::{self, FRESH_NS};
 use super::super::services::service_named;
@@ -30,13 +30,14 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let named: Vec<Unreachable> = failed.into_iter().take(most_failed).chain(silent).take(MOST_NAMED).collect();
     let first = named.first().filter(|_| may_explain(case))?;
     let summary = if all == 1 { first.summary.clone() } else { several(&named, all - named.len()) };
-    let fix = fix(case, &fixes(&named));
+    let fix = fix(case, &named);
     let evidence = named.into_iter().map(|it| it.evidence).collect();
     Some(Finding::failure(Cause::DependencyUnreachable, evidence, summary, fix).with_confidence(confidence))
 }
 
 /// A destination that the pod cannot reach.
 struct Unreachable {
+    addr: IpAddr,
     /// With its Service.
     dst: String,
     evidence: Evidence,
@@ -93,6 +94,7 @@ fn failed(case: &Case<'_>, it: &FailedConnects) -> Unreachable {
         summary: format!("perhaps because the pod's own connects to {dst} fail{age}: {error}"),
         why: why(it.errno),
         error: format!("{error}{age}"),
+        addr: it.dst.ip(),
         dst,
     }
 }
@@ -106,14 +108,13 @@ fn is_usual(case: &Case<'_>, failed: &FailedConnects) -> bool {
 
 fn why(errno: i32) -> &'static str {
     match errno {
-        libc::ECONNREFUSED => {
-            "are refused: nobody listens there, its Service has no endpoints, or a firewall rejects them"
-        }
+        libc::ECONNREFUSED => REFUSED,
         libc::ETIMEDOUT => SILENT,
         _ => "find no way: the peer or its node is gone, a route is missing, or a firewall rejects them",
     }
 }
 
+const REFUSED: &str = "are refused: nobody listens there, its Service has no endpoints, or a firewall rejects them";
 const SILENT: &str = "get no answer: a NetworkPolicy for egress, a firewall, a route, or a peer that is gone";
 
 /// The destinations that do not answer, as the pod's sockets were read, the longest first.
@@ -134,6 +135,7 @@ fn unanswered(case: &Case<'_>) -> Vec<Unreachable> {
             error: format!("no answer{before}"),
             summary: format!("perhaps because the pod itself gets no answer from {dst}{before}"),
             why: SILENT,
+            addr: it.dst.ip(),
             dst,
         }
     };
@@ -159,11 +161,14 @@ fn may_explain(case: &Case<'_>) -> bool {
     !is_refused && failures.iter().any(|find| find(case).is_some_and(|it| it.confidence > Confidence::Possible))
 }
 
-fn fix(case: &Case<'_>, text: &str) -> Remediation {
+fn fix(case: &Case<'_>, named: &[Unreachable]) -> Remediation {
     let k8s = case.matched.name().k8s;
-    let namespace = k8s.as_ref().and_then(|it| word(it.namespace.as_deref()));
-    let policies = format!("kubectl get networkpolicy -n {}", namespace.unwrap_or("NAMESPACE"));
-    Remediation::from(text.to_owned()).run([Command::in_cluster(policies)])
+    let namespace = k8s.as_ref().and_then(|it| word(it.namespace.as_deref())).unwrap_or("NAMESPACE");
+    let who = named.iter().map(|it| format!("kubectl get services,pods -A -o wide | grep -wF {}", it.addr));
+    // A policy drops: it refuses nothing.
+    let may_be_policy = named.iter().any(|it| it.why != REFUSED);
+    let policies = may_be_policy.then(|| format!("kubectl get networkpolicy -n {namespace}"));
+    Remediation::from(fixes(named)).run(who.chain(policies).map(Command::in_cluster))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
             (
                 format!("no source port{range} is free{place} for connections to {dst}{}", busiest_users(case)),
                 "Find the process that uses the ports, and let it reuse its connections. Or widen net.ipv4.ip_local_port_range outside the NodePort range",
-                format!("ss -tan state all dst '{dst}'"),
+                format!("ss -tanp state all dst '{dst}'"),
             )
         }
     };
@@ -169,7 +169,7 @@ mod tests {
         let fix =
             |dst: &str| Stream::to(dst).connect().no_port(libc::EADDRNOTAVAIL).push(pressure()).verdict().remediation;
         for dst in ["[fd00::2]:8080", "10.88.0.2:8080"] {
-            assert_ends(&fix(dst), &format!("ss -tan state all dst '{dst}'"));
+            assert_ends(&fix(dst), &format!("ss -tanp state all dst '{dst}'"));
         }
     }
 

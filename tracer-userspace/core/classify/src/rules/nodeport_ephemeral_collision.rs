@@ -6,8 +6,11 @@
 mod overlap;
 mod reservation;
 
+use std::net::SocketAddr;
+
 use self::overlap::describe_overlap;
 use self::reservation::{remediation, reserve_port};
+
 use super::super::blocked::Blame;
 use super::super::netfilter::{blocked, takes_requests_of_ipvs};
 use super::service_no_endpoints::service_of;
@@ -234,9 +237,8 @@ const TOOK: &str = "took the SYN-ACK for its traffic and";
 
 fn table_entry(case: &Case<'_>, port: &NodePort, time: u64) -> Evidence {
     let text = format!(
-        "/proc/net/ip_vs: virtual service {}:{} with {}",
-        case.attempt.flow.src.ip(),
-        port.port,
+        "/proc/net/ip_vs: virtual service {} with {}",
+        SocketAddr::new(case.attempt.flow.src.ip(), port.port),
         counted(port.backends.len() as u64, "backend")
     );
     let fields = json!({ "node_port": port.port, "backends": port.backends, "service": case.node.service_of(port) });

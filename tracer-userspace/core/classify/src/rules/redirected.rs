@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use super::super::acceptor::{fix_translation, on_its_network};
-use super::super::services::target_service;
+use super::super::services::{show_rules, target_service};
 use super::handshake_rst::sent_by_ipvs;
 use super::refusal::pod_elsewhere;
 use super::*;
@@ -31,9 +31,12 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         (Some(name), _) => fix_service(&name, target),
         (None, Some(pod)) => fix_translation(case, Some(pod), target, "SYN"),
         (None, None) if sent_by_ipvs(case).is_some() => fix_backend(case, target),
-        (None, None) => fix_rule(case, netns, target),
+        (None, None) if target.ip() == dst.ip() => fix_rule(case, netns, target),
+        (None, None) if case.matched.probed_pod().is_some() => fix_translation(case, None, target, "SYN"),
+        (None, None) => fix_target_port(case, target),
     };
-    let fix = if missed.is_some() { fix } else { with_log(case, fix) };
+    let is_redirect = missed.is_none() && target.ip() == dst.ip();
+    let fix = if is_redirect { with_log(case, fix) } else { fix };
     let found = Finding::likely(Cause::ConnectionRefused, evidence, summary, fix);
     Some(Finding { scope: missed.map(|_| Scope::Node), ..found })
 }
@@ -55,6 +58,17 @@ fn fix_rule(case: &Case<'_>, netns: Option<Netns>, target: SocketAddr) -> Remedi
     let places = std::iter::once(netns).chain(elsewhere.map(Some));
     let rules = ["iptables-save -t nat", "nft list ruleset"];
     Remediation::from(text).run(places.flat_map(|place| rules.map(|command| run_in(case, place, command))))
+}
+
+/// A rule where the client is changed the address: the lists of Services lack it, or are not known.
+fn fix_target_port(case: &Case<'_>, target: SocketAddr) -> Remediation {
+    let ip = case.attempt.flow.dst.ip();
+    let text = format!(
+        "If {ip} is a Service, correct its targetPort, or let its pod listen on {}. Else correct the rule that sends it there",
+        target.port()
+    );
+    let rules = show_rules(&ip.to_string()).map(|show| run_in(case, case.attempt.netns, show));
+    Remediation::from(text).run([kubectl::services_with(ip)]).run(rules)
 }
 
 fn fix_backend(case: &Case<'_>, target: SocketAddr) -> Remediation {
@@ -134,6 +148,18 @@ mod tests {
             &["nobody listens on 10.88.0.2:8081", "where Service shop/cart sends 10.96.0.9:80"],
         );
         assert_has(&verdict.remediation, &["Correct targetPort of Service shop/cart", "listen on 8081"]);
+    }
+
+    /// The same without a list of Services.
+    #[test]
+    fn the_fix_of_a_changed_address_begins_with_the_service() {
+        let mut stream = Stream::to("10.96.0.9:80").connect().clone();
+        let endpoint = Flow { dst: address("10.88.0.2:8081"), ..redirected() };
+        stream.reset_sent_on(endpoint.reversed(), SYN, true, None).last_reset_sent().via = Via::Translated;
+        let fix = stream.verdict().remediation;
+        assert_starts(&fix, "If 10.96.0.9 is a Service, correct its targetPort, or let its pod listen on 8081");
+        assert_eq!(fix.commands[0].run, "kubectl get services -A -o wide | grep -wF 10.96.0.9");
+        assert_lacks(&fix, &["sidecar", "nsenter"]);
     }
 
     /// Seen on 6.12: nobody listens at the backend of a virtual service, which is no rule.

@@ -103,9 +103,8 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
     };
     let (dst, proxy) = (case.attempt.flow.dst, blame.owner()?.name);
     let own_link = own_link(case, dst.ip()).filter(|_| blame.all(|rule| rule.chain == IPVS_FILTER));
-    let with_services = |text: &str| {
-        Remediation::from(text).run([Command::in_cluster("kubectl get services --all-namespaces -o wide")])
-    };
+    let with_services =
+        |text: &str| Remediation::from(text).run([Command::in_cluster("kubectl get services -A -o wide")]);
     let (what, fix) = match (own_link, service_at(case, dst)) {
         (Some(link), _) => (
             format!(
@@ -120,7 +119,8 @@ fn by_cluster_ip(case: &Case<'_>) -> Option<Finding> {
             (format!("Service {name} has {dst}, and the rules on this node do not have it"), proxy_is_behind())
         }
         (None, None) if blame.all(is_of_no_service) => {
-            (format!("no Service has the ClusterIP {}", dst.ip()), with_services(NO_SERVICE))
+            let words = format!("no Service has the ClusterIP {} in the rules of this node", dst.ip());
+            (words, with_services(&format!("{NO_SERVICE}. If one has it, kube-proxy on this node {BEHIND}")))
         }
         (None, None) => (
             format!("no Service has port {} at {}", dst.port(), dst.ip()),
@@ -360,11 +360,9 @@ fn describe_lack(lacking: Lacking, elsewhere: Option<usize>) -> String {
 
 fn fix(case: &Case<'_>, lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
     let text = match lacking {
-        _ if circular => {
-            return "Do not gate the pod's readiness on its own Service (probe the pod itself), or set \
-                publishNotReadyAddresses: true on that Service"
-                .into();
-        }
+        _ if circular => "Do not gate the pod's readiness on its own Service (probe the pod itself), or set \
+            publishNotReadyAddresses: true on that Service"
+            .to_owned(),
         Lacking::Here(policy) => format!(
             "Run a ready pod of the Service on this node (a DaemonSet has one on each), or set its {policy} to Cluster"
         ),
@@ -385,8 +383,14 @@ fn fix(case: &Case<'_>, lacking: Lacking, circular: bool, name: Option<&str>) ->
         }
     };
     let show = matches!(lacking, Lacking::InIpvs).then_some(["ipvsadm -Ln", "ipvsadm -Ln --thresholds"]);
+    let dst = case.attempt.flow.dst;
+    let find = || match is_of_node(case, dst.ip()) {
+        true => kubectl::services_with(dst.port()),
+        false => kubectl::services_with(dst.ip()),
+    };
     Remediation::from(text)
         .run(show.into_iter().flatten().map(|command| run_in(case, case.node.netns(), command)))
+        .run(name.is_none().then(find))
         .run(kubectl::endpoints(name))
 }
 

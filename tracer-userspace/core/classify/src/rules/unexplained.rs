@@ -77,8 +77,9 @@ fn fix(case: &Case<'_>, lost: &Lost<'_>) -> Remediation {
     // A packet that had left the node, or came back from a router, is a consequence of the node's own route.
     let is_on_node = |drop: &PacketDrop| drop.netns == case.attempt.netns && !service::came_back(drop);
     let deciding = lost.current.filter(|drop| stray.is_none() || is_on_node(drop));
+    let tc = qdisc(case, lost);
     let known = by_proxy
-        .or_else(|| drops::fix(case, deciding?))
+        .or_else(|| Some(drops::fix(case, deciding?)?.run(tc.map(|(_, fix)| fix.commands).unwrap_or_default())))
         .or_else(|| service::fix(case, lost.drop))
         .or_else(|| Some(missing_address(case).or(stray)?.1));
     known.unwrap_or_else(|| guess(case, lost))
