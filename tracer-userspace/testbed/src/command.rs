@@ -75,7 +75,7 @@ fn options() -> Options {
         patience: PATIENCE,
         verdict_patience: VERDICT_PATIENCE,
         names: false,
-        cures: false,
+        fixes: false,
         ..Options::detect(Programs::Itself)
     }
 }

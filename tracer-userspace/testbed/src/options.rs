@@ -31,7 +31,7 @@ pub struct Options {
     pub names: bool,
     /// Whether to run the commands of a verdict that change the node. The attempt must succeed after them. They need
     /// programs such as `ip`.
-    pub cures: bool,
+    pub fixes: bool,
 }
 
 impl Options {
@@ -48,7 +48,7 @@ impl Options {
             btf: None,
             crowd: if slow { 1000 } else { 10_000 },
             names: !slow,
-            cures: !slow,
+            fixes: !slow,
         }
     }
 

@@ -227,8 +227,8 @@ fn play(
     };
     (scenario.play)(&mut fixture)?;
     // A recording ends with the failure.
-    let cures = plan.options.cures && plan.record.is_none() && scenario.is_curable;
-    if cures { fixture.cure() } else { Ok(()) }
+    let fixes = plan.options.fixes && plan.record.is_none() && scenario.is_fixable;
+    if fixes { fixture.apply_fix() } else { Ok(()) }
 }
 
 /// Makes the row of a scenario: runs `work`, unless something is missing on this machine.

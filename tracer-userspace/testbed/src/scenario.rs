@@ -170,10 +170,10 @@ pub struct Scenario {
     /// The selection that contains the same over IPv6, as `<name>_v6`. `None` if that is not a scenario.
     pub twin: Option<Suite>,
     pub knows: Knows,
-    /// Whether the commands of the remedy must make the probe succeed: see [`Options::cures`].
+    /// Whether the commands of the fix must make the probe succeed: see [`Options::fixes`].
     ///
-    /// [`Options::cures`]: crate::options::Options::cures
-    pub is_curable: bool,
+    /// [`Options::fixes`]: crate::options::Options::fixes
+    pub is_fixable: bool,
     /// What [`Fixture::case`] plays.
     pub case: Case,
     /// Makes the setup and the fault, and states the expectations.
@@ -193,7 +193,7 @@ impl Scenario {
             suite: Suite::All,
             twin: None,
             knows: Knows::Lists,
-            is_curable: true,
+            is_fixable: true,
             case: Case {
                 server: Some("http"),
                 probe: (Kind::Http, HTTP),
@@ -314,9 +314,9 @@ impl Scenario {
         self.own()
     }
 
-    /// Its server never answers, whatever the remedy does.
-    const fn incurable(mut self) -> Self {
-        self.is_curable = false;
+    /// Its server never answers, whatever the fix does.
+    const fn unfixable(mut self) -> Self {
+        self.is_fixable = false;
         self
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use nix::unistd::Pid;
-use tracer_model::record::{Body, Cause, Place, Record, Remediation};
+use tracer_model::record::{Body, Cause, Command, Place, Record, Remediation};
 use tracer_node::clock::boot_ns;
 
 use super::Case;
@@ -281,7 +281,7 @@ impl Fixture<'_> {
     }
 
     /// Runs the commands of the last verdict that change the node, if it has some. Then the same attempt must succeed.
-    pub(crate) fn cure(&mut self) -> Result<()> {
+    pub(crate) fn apply_fix(&mut self) -> Result<()> {
         let (Some(probe), Some(attempt)) = (self.last, self.done.attempts.last()) else { return Ok(()) };
         let mut commands = Vec::new();
         (self.wait_for)(&mut |records| {
@@ -299,12 +299,12 @@ impl Fixture<'_> {
         }
         // Another attempt may still wait for a link-layer address, and the next one would fail with it.
         let again = ProbeRequest::new(probe.kind, probe.dst, 2 * self.options.probe_timeout);
-        let is_cured = (0..3).any(|_| self.prober.probe(again).is_ok_and(|outcome| outcome.ending == Ending::Ok));
+        let is_fixed = (0..3).any(|_| self.prober.probe(again).is_ok_and(|outcome| outcome.ending == Ending::Ok));
         let commands = commands.join("; ");
-        if !is_cured {
+        if !is_fixed {
             bail!("{dst} still fails after {commands}", dst = probe.dst);
         }
-        self.done.measured.push(format!("cured by: {commands}"));
+        self.done.measured.push(format!("fixed by: {commands}"));
         Ok(())
     }
 
@@ -378,13 +378,24 @@ impl Fixture<'_> {
 }
 
 /// The commands that change the node and have no placeholder.
-fn changes(remedy: &Remediation) -> Vec<String> {
-    const VERBS: &[&str] =
-        &["ip link set", "ip link add", "ip addr ", "ip neigh del", "ip route add", "kill ", "sysctl -w"];
-    let is_placeholder = |word: &str| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '-');
-    let words = |run: &str| run.split([' ', ',', '=']).any(|word| is_placeholder(word) && !word.starts_with('-'));
-    let of_node = remedy.commands.iter().filter(|it| it.place == Place::Node && !words(&it.run)).map(|it| &it.run);
-    of_node.filter(|run| VERBS.iter().any(|verb| run.contains(verb)) && !run.contains("show")).cloned().collect()
+fn changes(fix: &Remediation) -> Vec<String> {
+    const VERBS: &[&str] = &[
+        "ip link set",
+        "ip link add",
+        "ip addr add",
+        "ip addr del",
+        "ip neigh del",
+        "ip route add",
+        "ip route replace",
+        "kill -CONT",
+        "sysctl -w",
+    ];
+    let is_placeholder = |word: &str| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase());
+    let has_placeholder = |run: &str| run.split([' ', ',', '=', '/']).any(|it| it.split('-').all(is_placeholder));
+    let is_change = |it: &&Command| {
+        it.place == Place::Node && VERBS.iter().any(|verb| it.run.contains(verb)) && !has_placeholder(&it.run)
+    };
+    fix.commands.iter().filter(is_change).map(|it| it.run.clone()).collect()
 }
 
 /// The number of the pod with this address.

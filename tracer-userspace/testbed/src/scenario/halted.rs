@@ -42,9 +42,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("target_frozen_meanwhile_v1", FROZEN, |s| frozen_meanwhile(s, Freezer::V1))
         .own()
         .needs(&[Need::FreezerV1]),
-    Scenario::new("target_frozen_queue", FROZEN, full_queue).incurable(),
+    Scenario::new("target_frozen_queue", FROZEN, full_queue).unfixable(),
     Scenario::new("target_frozen_queue_in_handshake", FROZEN, queue_in_handshake)
-        .incurable()
+        .unfixable()
         .needs(&[Need::RealProcessor]),
     Scenario::probed("target_frozen_tls", FROZEN, "tls", Ending::Timeout)
         .https()
@@ -57,7 +57,7 @@ pub(super) const ALL: &[Scenario] = &[
         .without_server()
         .fault(|s, pod| serve_with_workers(s, pod, HOLDER))
         .names(&["has accepted the connection, and is stopped by a signal", "of the request lie unread"])
-        .incurable()
+        .unfixable()
         .and_v6(),
     // The worker that has accepted the connection is slow, and another one is stopped.
     Scenario::probed("target_frozen_other_worker", Some(Cause::SlowResponse), "http", Ending::Timeout)
