@@ -14,9 +14,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 fn until_the_end(case: &Case<'_>) -> Option<Finding> {
     let Silence { end, until } = silence(case)?;
-    let (readings, redirected) = readings_of_taker(case);
+    let (mut readings, redirected) = readings_of_taker(case);
     let unread = own_connection(case, &readings);
     let holder = unread.and_then(|it| it.pid);
+    // While many targets wait, each has few readings. One of an earlier attempt counts if no server has run since.
+    let earlier =
+        reading_before(case).filter(|(_, it)| readings.first().is_some_and(|(_, own)| has_rested(it, own, holder)));
+    readings.splice(0..0, earlier);
     // A process that is held for a moment (by a debugger, a profiler) is no cause of silence.
     let since = readings.iter().rposition(|(_, reading)| halt(reading, holder).is_none()).map_or(0, |at| at + 1);
     let halted = readings.get(since..)?;
@@ -122,6 +126,12 @@ pub(super) fn silence(case: &Case<'_>) -> Option<Silence> {
     }
     let ended = taken_and_silent(case)?;
     Some(Silence { end: of_state(ended, case.attempt.last.as_ref()?), until: Some(ended) })
+}
+
+/// The last reading before the attempt.
+fn reading_before<'a>(case: &Case<'a>) -> Option<(u64, &'a Serving)> {
+    let mut all = case.node.targets.servings(case.attempt.netns?, case.attempt.flow.dst).rev();
+    all.find(|(time, _)| *time < case.attempt.started)
 }
 
 /// A process of the server ran between two readings.
@@ -311,6 +321,24 @@ mod tests {
         assert_has(&frozen.remediation, &["kill -CONT 7"]);
         assert_eq!(verdict(running(7)).cause, Cause::SlowResponse);
         assert_eq!(verdict_of(stopped(7), "10.88.0.1:40001").cause, Cause::SlowResponse, "of another attempt");
+    }
+
+    #[test]
+    fn a_reading_of_an_earlier_attempt_counts_if_the_server_has_not_run_since() {
+        let second = |ran_ns: [u64; 2]| {
+            let mut stream = Stream::new().connect().established().clone();
+            for (attempt, ran_ns) in ran_ns.into_iter().enumerate() {
+                if attempt > 0 {
+                    stream.wait_ms(9_000).again(8).connect().established();
+                }
+                let server = process(7, |it| (it.tasks.stopped, it.tasks.ran_ns) = (2, Some(ran_ns)));
+                stream.wait_ms(600).serving(Serving { processes: vec![server], ..Serving::default() });
+                stream.wait_ms(400).closes((100, 101, 0));
+            }
+            stream.causes().pop()
+        };
+        assert_eq!(second([5, 5]), Some("target_frozen"));
+        assert_eq!(second([5, 6]), Some("slow_response"));
     }
 
     #[test]
