@@ -295,7 +295,9 @@ fn finding(
     let lacking = if matches!(lacking, Lacking::Everywhere) { everywhere_or_not_yet(case, service) } else { lacking };
     let lacks = describe_lack(lacking, ready_elsewhere(case, service));
     let summary = format!("{called} at {dst} has {lacks}; {observed}{}", circle.unwrap_or_default());
-    let fix = fix(case, lacking, circular.is_some(), name.as_deref());
+    let is_without =
+        |it: &&Service| it.ready_endpoints.as_ref().is_some_and(Vec::is_empty) && it.not_ready_endpoints.is_empty();
+    let fix = fix(case, lacking, circular.is_some(), service.filter(is_without).is_some(), name.as_deref());
     let fix = match start {
         Some((_, probe)) => fix.reword(|text| format!("{text}. And give the container time to start: {probe}")),
         None => fix,
@@ -358,7 +360,8 @@ fn describe_lack(lacking: Lacking, elsewhere: Option<usize>) -> String {
     }
 }
 
-fn fix(case: &Case<'_>, lacking: Lacking, circular: bool, name: Option<&str>) -> Remediation {
+/// `has_none`: no pod is an endpoint of the Service, ready or not.
+fn fix(case: &Case<'_>, lacking: Lacking, circular: bool, has_none: bool, name: Option<&str>) -> Remediation {
     let text = match lacking {
         _ if circular => "Do not gate the pod's readiness on its own Service (probe the pod itself), or set \
             publishNotReadyAddresses: true on that Service"
@@ -374,6 +377,10 @@ fn fix(case: &Case<'_>, lacking: Lacking, circular: bool, name: Option<&str>) ->
         ),
         Lacking::OfFamily(_) => "Use the Service's address of the other family. Or give its pods one of this family \
             (a dual-stack CNI). Otherwise remove this family from the Service's ipFamilies"
+            .to_owned(),
+        Lacking::Everywhere if has_none => "No pod is an endpoint, not even one that is not ready. See whether \
+            its pods run at all. Compare their labels with the Service's selector, and the names of their ports with its \
+            targetPort"
             .to_owned(),
         Lacking::Everywhere => "Make an endpoint of the Service ready: find out why its pods are not ready".to_owned(),
         Lacking::InIpvs => {

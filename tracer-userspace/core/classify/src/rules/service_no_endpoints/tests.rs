@@ -89,7 +89,9 @@ fn the_list_of_services_has_the_number_of_endpoints_and_the_owner_of_the_policy(
     assert_has(&elsewhere, &["(internalTrafficPolicy: Local; 2 ready in the cluster)"]);
     let nowhere = known(&[]);
     assert_has(&nowhere.summary, &["no ready endpoint;"]);
-    assert_starts(&nowhere.remediation, "Make an endpoint of the Service ready");
+    assert_starts(&nowhere.remediation, "No pod is an endpoint, not even one that is not ready.");
+    let not_ready = dropped_in("service-endpoints-check", vec![services(&[], &["10.88.1.7"])]).verdict;
+    assert_starts(&not_ready.remediation, "Make an endpoint of the Service ready");
 }
 
 #[test]
@@ -472,7 +474,7 @@ fn an_api_without_an_answer_costs_a_second_once_and_changes_no_verdict() {
         let mut stream = asking();
         stream.push(services(&[], own)).verdict()
     };
-    let known = without(&[]);
+    let known = without(&["10.88.1.7"]);
     let mut stream = asking();
     assert!(stream.clone().wait_ms(990).tick().verdicts_before_the_end().is_empty(), "it waits");
     let emitted = stream.wait_ms(1_001).tick().verdicts_before_the_end();
