@@ -40,7 +40,8 @@ impl ReadingPace {
 
     /// Records a reading that took this much CPU time.
     pub(super) fn read(&mut self, now: Instant, took: Duration) {
-        self.used = self.used.max(now) + took * TIMES;
+        // Readings that did not wait for `next` use up no more than is there.
+        self.used = self.used.clamp(now, now + AHEAD) + took * TIMES;
         let paid = self.used.checked_sub(AHEAD).unwrap_or(now);
         self.next = paid.max(now + self.pause);
     }
@@ -81,6 +82,16 @@ mod tests {
             now.duration_since(began) < Duration::from_secs(10)
         });
         assert!((1_450..=1_600).contains(&count.count()), "a tenth of it, and what was used ahead");
+    }
+
+    /// While few attempts wait, their targets are read whatever the pace is.
+    #[test]
+    fn readings_out_of_turn_delay_the_next_one_by_the_time_of_one() {
+        let began = Instant::now();
+        let mut pace = ReadingPace::without_pause(began);
+        let took = Duration::from_millis(100);
+        (1..=600).for_each(|n| pace.read(began + n * took, took));
+        assert_eq!(pace.next(), began + 600 * took + took * TIMES);
     }
 
     #[test]
