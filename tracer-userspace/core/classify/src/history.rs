@@ -10,6 +10,7 @@ use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::killed;
 use super::kubectl;
+use super::lifecycle;
 use super::rules::network_policy_drop;
 use super::sidecar;
 use tracer_model::event::{Container, Ended, ProbeSpec, ProbeType, Runs, Waiting};
@@ -45,10 +46,12 @@ pub(super) fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
     ))
 }
 
-/// A clause for a container that ended by itself while it started: it crashed, or had nothing more to do.
+/// A clause for a container that ended by itself while it started: it crashed, or had nothing more to do. The connect of
+/// a postStart handler may be why it ended.
 pub(super) fn ended_by_itself(case: &Case<'_>, at: u64) -> Option<String> {
+    let is_handlers = lifecycle::is_only_handlers(case);
     let (container, runs, last) =
-        ended_in_start(case, at).filter(|(container, _, last)| is_own_end(container, last))?;
+        ended_in_start(case, at).filter(|(container, _, last)| !is_handlers && is_own_end(container, last))?;
     let handler = if container.has_post_start() { ", or after its postStart handler failed," } else { "" };
     Some(format!(
         "; {} ended by itself{}{handler} with {}, and {}",
@@ -458,6 +461,17 @@ mod tests {
             );
             assert_starts(&verdict.remediation, "See whether the pod has the Event FailedPostStartHook");
         }
+    }
+
+    /// Seen beside a real kubelet: from the second run on, the fix was to find out why the container ends.
+    #[test]
+    fn a_refused_post_start_handler_is_told_to_correct_its_port() {
+        let verdict = refused_in_run(2, 3, |stream| {
+            _ = stream.http_readiness().lifecycle(LifecycleEvent::PostStart, 9090).again_to(8, "10.88.0.2:9090");
+        });
+        assert_eq!(verdict.cause.name(), "connection_refused");
+        assert_starts(&verdict.remediation, "For the lifecycle handler: Let the process listen on 9090");
+        assert_lacks(&verdict.summary, &["ended by itself"]);
     }
 
     #[test]

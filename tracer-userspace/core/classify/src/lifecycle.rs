@@ -17,7 +17,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
         return;
     }
     let (handler, connects) = (named(handlers), if handlers.len() == 1 { "connects" } else { "connect" });
-    if case.matched.possible_probes().is_empty() {
+    if is_only_handlers(case) {
         finding.summary += &format!(
             "; {handler} {connects} to this port, and no probe sends a request there: {}",
             consequence(handlers)
@@ -28,6 +28,11 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
             &format!("; {handler} {connects} to this port, too: whether this was the probe is not known");
     }
     finding.evidence.extend(handlers.iter().map(|handler| of_handler(case, handler)));
+}
+
+/// A handler connects there, and no probe does.
+pub(super) fn is_only_handlers(case: &Case<'_>) -> bool {
+    case.matched.possible_probes().is_empty() && !case.matched.possible_handlers().is_empty()
 }
 
 /// "container app's preStop handler"

@@ -1,6 +1,6 @@
 //! The target refused during its start: a process began to listen on that port later, or has not begun yet.
 
-use super::super::{history, pod_sockets, sidecar};
+use super::super::{history, lifecycle, pod_sockets, sidecar};
 use super::refusal::{Refused, refused};
 use super::*;
 use tracer_model::event::{Listen, Netns, ProbeType};
@@ -21,7 +21,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         Some((began, listen)) if began > at && case.node.namespaces.made(netns).is_none_or(|made| made < at) => {
             is_in_start(case, at, began, netns).then(|| listens_later(case, evidence, at, began, listen, netns))
         }
-        _ if ends || listens() => None,
+        // The kubelet ends the container of a handler that failed: nothing gets better by itself.
+        _ if ends || listens() || lifecycle::is_only_handlers(case) => None,
         first => not_yet_in_run(case, &evidence, at, netns).or_else(|| {
             let never = first.is_none() && !case.node.listeners.knows(netns, dst);
             never.then(|| not_yet(case, evidence, at, netns)).flatten()
