@@ -2,6 +2,7 @@
 
 use super::case::Case;
 use super::finding::Finding;
+use super::kubectl;
 use super::rules::probe_misconfigured::REMOVE_HOST;
 use tracer_model::event::Pod;
 use tracer_model::record::{Cause, Confidence, Remediation};
@@ -23,7 +24,12 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.summary += &format!(
         "; {dst} is the probe's host, and no address of pod {name}, of the node, or of a Service that tracer knows: the pod was not asked, unless an address translation leads there"
     );
-    finding.remediation = Remediation::from(format!("{REMOVE_HOST}. If {dst} is meant: find out there why it fails"));
+    let fix = format!("{REMOVE_HOST}. If {dst} is meant: find out there why it fails");
+    finding.remediation = match case.node.services.is_empty() {
+        true => Remediation::from(format!("If {dst} is a Service, look at its endpoints. Else: {fix}"))
+            .run([kubectl::services_with(dst)]),
+        false => fix.into(),
+    };
 }
 
 #[cfg(test)]
@@ -50,8 +56,10 @@ mod tests {
         assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
         let words = ["203.0.113.7 is the probe's host, and no address of pod default/web,", "the pod was not asked"];
         assert_has(&verdict.summary, &words);
-        assert_starts(&verdict.remediation.text, "Remove `host` from the probe");
-        assert!(verdict.remediation.commands.is_empty());
+        assert_starts(&verdict.remediation.text, "If 203.0.113.7 is a Service, look at its endpoints. Else: Remove");
+        let known = asked(OUTSIDE, |stream| _ = stream.service(80, |it| it.cluster_ips = vec![address("10.96.0.9")]));
+        assert_starts(&known.remediation.text, "Remove `host` from the probe");
+        assert!(known.remediation.commands.is_empty());
     }
 
     #[test]
