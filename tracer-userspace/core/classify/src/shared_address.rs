@@ -1,38 +1,57 @@
-//! Two pods of this node have the target's address: nothing shows which of them was reached.
+//! Two pods of this node have the target's address: the probed one may not be the one that was reached.
 
-use super::Case;
+use super::case::{Case, inspected};
 use super::finding::Finding;
 use super::phrases::run_in;
 use super::pod_sockets::last_reading;
+use super::serving::connection;
 use tracer_model::event::{Netns, Pod};
 use tracer_model::record::{Command, Confidence, Outcome, Remediation};
-use tracer_model::shell;
 
 /// What to do after one of the two pods is deleted.
 pub(super) const FIX: &str =
     "and check the CNI's address management, which assigned the address twice (host-local: /var/lib/cni/networks)";
 
-/// Notes it in a failure, which is likely at most then: nothing is proven of either pod.
+/// Notes it in a failure, which is likely at most then: nothing is proven of the probed pod.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let addr = case.attempt.flow.dst.ip();
     let found = if finding.outcome == Outcome::Failure { listed(case).or_else(|| read(case, finding)) } else { None };
-    let Some((who, first)) = found else { return };
+    let Some((who, reached, first)) = found else { return };
     finding.confidence = finding.confidence.min(Confidence::Likely);
-    finding.summary += &format!("; {who} both have {addr}: either may be the one that was reached");
+    finding.summary += &format!("; {who} both have {addr}: {reached} the one that was reached");
     finding.change_fix(|fix| first.reword(|text| format!("{text}, {FIX}")).then("Otherwise", fix));
 }
 
-/// Two pods of the list, and what to do.
-fn listed(case: &Case<'_>) -> Option<(String, Remediation)> {
+const EITHER: &str = "either may be";
+
+/// Two pods of the list, which of them was reached, and what to do. Nothing, if that was the probed one.
+fn listed(case: &Case<'_>) -> Option<(String, String, Remediation)> {
     let [first, second, ..] = &holders(case)[..] else { return None };
+    let reached = match reached(case)?.and_then(|netns| case.node.pods.in_netns(netns)) {
+        Some(pod) if case.matched.probed_pod().is_none_or(|probed| std::ptr::eq(probed, pod)) => return None,
+        Some(pod) => format!("pod {} is", pod.full_name()?),
+        None => EITHER.to_owned(),
+    };
     let [one, other] = [first, second].map(|pod| pod.full_name().unwrap_or_default());
-    let fix = Remediation::from("Delete one of the two pods").run([delete(second)]);
-    Some((format!("pods {one} and {other}"), fix))
+    let addr = case.attempt.flow.dst.ip();
+    let show = format!("kubectl get pods -A -o wide --field-selector status.podIP={addr}");
+    let fix = Remediation::from("Delete the pod that should not have the address").run([Command::in_cluster(show)]);
+    Some((format!("pods {one} and {other}"), reached, fix))
+}
+
+/// Whether the target was reached, and in which namespace, if something shows that.
+fn reached(case: &Case<'_>) -> Option<Option<Netns>> {
+    let attempt = case.attempt;
+    let refused =
+        attempt.resets_sent().find(|(_, it)| it.flow.src.ip() == attempt.flow.dst.ip()).and_then(|(_, it)| it.netns);
+    let accepted = || connection(case).and_then(|_| inspected(case)?.1.netns);
+    let is_reached = attempt.established.is_some() || attempt.reset_received().is_some() || refused.is_some();
+    is_reached.then(|| refused.or_else(accepted))
 }
 
 /// Two namespaces in which the address was read since the attempt began, if no address translation led it elsewhere. A
 /// refusal or a drop names its own namespace.
-fn read(case: &Case<'_>, finding: &Finding) -> Option<(String, Remediation)> {
+fn read(case: &Case<'_>, finding: &Finding) -> Option<(String, String, Remediation)> {
     let (_, reading) = last_reading(case, 0)?;
     let [first, second, ..] = reading.holders[..] else { return None };
     if !finding.rests_on_acceptor() || reading.acceptor.is_some() || reading.redirect.is_some() {
@@ -40,14 +59,14 @@ fn read(case: &Case<'_>, finding: &Finding) -> Option<(String, Remediation)> {
     }
     let name = |netns: Netns| match case.node.pods.in_netns(netns).and_then(Pod::full_name) {
         Some(pod) => format!("pod {pod}"),
-        None => format!("network namespace {}", netns.0),
+        None => format!("a network namespace without a known pod ({})", netns.0),
     };
     let (addr, from) = (case.attempt.flow.dst.ip(), case.attempt.netns);
     let show = [first, second].map(|netns| run_in(case, Some(netns), format!("ip addr show to {addr}")));
     let fix = Remediation::from("Delete the pod that should not have the address, or take it away from that one")
         .run([run_in(case, from, format!("ip neigh show {addr}"))])
         .run(show);
-    Some((format!("{} and {}", name(first), name(second)), fix))
+    Some((format!("{} and {}", name(first), name(second)), EITHER.to_owned(), fix))
 }
 
 /// Living pods at this address, each with a network of its own, those found on the node first. A pod on the node without
@@ -63,11 +82,6 @@ fn holders<'a>(case: &Case<'a>) -> Vec<&'a Pod> {
     }
     pods.sort_by_key(|pod| pod.netns.is_none());
     pods
-}
-
-fn delete(pod: &Pod) -> Command {
-    let [namespace, name] = [&pod.namespace, &pod.name].map(|it| shell::word(it.as_deref()));
-    Command::in_cluster(format!("kubectl delete pod -n {} {}", namespace.unwrap_or("NAMESPACE"), name.unwrap_or("POD")))
 }
 
 #[cfg(test)]
@@ -91,8 +105,9 @@ mod tests {
         assert_eq!((both.cause.name(), both.confidence), ("connection_refused", Confidence::Likely));
         let words = "; pods default/web and new both have 10.88.0.2: either may be the one that was reached";
         assert_has(&both.summary, &[words]);
-        assert_starts(&both.remediation.commands[0].run, "kubectl delete pod -n ");
-        assert_has(&both.remediation, &[". Otherwise: Let the process listen on 8080"]);
+        assert_has(&both.remediation, &[". Otherwise: Let the process listen on 8080", "status.podIP=10.88.0.2"]);
+        let mut silent = Stream::new().http_readiness().pod_without_specs("10.88.0.2").clone();
+        assert_lacks(&silent.connect().gives_up().verdict().summary, &["both have"]);
     }
 
     /// The probe is that of a pod that is only listed. The other one is on the node and has no probe there.
@@ -100,11 +115,15 @@ mod tests {
     fn a_verdict_names_the_pod_that_was_found_beside_the_one_with_the_probe() {
         let found = reported(|pod| pod.netns = Some(POD), false);
         assert_eq!(found.confidence, Confidence::Likely);
-        assert_has(&found.summary, &["; pods new and default/web both have 10.88.0.2: either may be the one"]);
-        assert_ends(&found.remediation.commands[0].run, "-n default web");
+        let words = "; pods new and default/web both have 10.88.0.2: pod new is the one that was reached";
+        assert_has(&found.summary, &[words]);
         let mut stream = Stream::new().http_readiness().pod_in(POD).pod_without_specs("10.88.0.2").clone();
         let listed = stream.connect().reset_sent(SYN, true, None).verdict();
         assert_eq!(listed.confidence, Confidence::Proven, "the other one may be gone");
+        let mut both = Stream::new().http_readiness().pod_in(POD).pod_without_specs("10.88.0.2").clone();
+        both.last_pods().pods[1].netns = Some(Netns(9));
+        let probed = both.connect().reset_sent(SYN, true, None).verdict();
+        assert_eq!(probed.confidence, Confidence::Proven, "the RST shows which one was reached");
     }
 
     #[test]

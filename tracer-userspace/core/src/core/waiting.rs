@@ -432,7 +432,7 @@ mod tests {
         let by_two = decided(Some(|it| it.holders = vec![Netns(7), POD]));
         for ((confidence, summary), words) in [
             (by_node, "the node's own address translation sent it to 127.0.0.1:3128"),
-            (by_two, "network namespace 7 and pod default/web both have 10.88.0.2"),
+            (by_two, "a network namespace without a known pod (7) and pod default/web both have 10.88.0.2"),
         ] {
             assert_eq!(confidence, Confidence::Likely);
             assert_has(&summary, &[words]);
