@@ -139,7 +139,7 @@ pub(super) const ALL: &[Scenario] = &[
         .https()
         .names(&["as many bytes as an alert has"])
         .own(),
-    Scenario::probed("app_status_failure_short", MISCONFIGURED, "short", Ending::Eof),
+    Scenario::probed("app_status_failure_short", BAD_STATUS, "short", Ending::Eof),
     Scenario::probed("probe_misconfigured", MISCONFIGURED, "go-tls", Ending::Status).and_v6(),
     Scenario::probed("probe_misconfigured_host", MISCONFIGURED, "421", Ending::Status),
     Scenario::new("probe_misconfigured_redirect_loop", MISCONFIGURED, redirect_loop),
@@ -210,7 +210,7 @@ fn beside_commands(fixture: &mut Fixture<'_>) -> Result<()> {
 /// Another process than the server destroys the server's socket, as `ss -K` and the agents of some CNIs do.
 fn destroyed(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("hang", HTTP)?;
-    fixture.mentions(&["process ss (pid ", " destroyed its socket (SOCK_DESTROY)"]);
+    fixture.mentions(&["ss (pid ", " destroyed its socket (SOCK_DESTROY)"]);
     fixture.fails_while(pod, fixture.options.patience, &[Ending::Reset], |fixture| {
         fixture.wait_for_request(pod)?;
         fixture.inside(pod)?.run("ss", &["-K", "sport", "= :8080"], "").map(drop)

@@ -75,12 +75,16 @@ fn by_length(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, _) = attempt.ended.filter(|_| case.matched.is_no_answer() && case.settled)?;
     let (dst, received) = (attempt.flow.dst, attempt.received()?);
+    let is_alert = may_be_alert(case);
+    let (as_alert, fix) = match is_alert {
+        true => (" as a TLS alert has them", Remediation::from(MAYBE_TLS).run([shows_certificate(dst)])),
+        false => ("", with_fix(case, NO_STATUS_LINE)),
+    };
     let summary = format!(
-        "{dst} was reached, took the request and answered with {received} bytes: an HTTP status line is longer, and a TLS alert has 7"
+        "{dst} was reached, took the request and answered with {received} bytes{as_alert}: an HTTP status line is longer"
     );
-    let fix = Remediation::from(MAYBE_TLS).run([shows_certificate(dst)]);
     let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
-    Some(Finding::likely(cause(may_be_alert(case)), evidence, summary, fix))
+    Some(Finding::likely(cause(is_alert), evidence, summary, fix))
 }
 
 /// The TLS server sent an alert after its first flight, by the length: it is encrypted in TLS 1.3, and no hook reads a
@@ -98,16 +102,20 @@ fn by_late_alert(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::AppStatusFailure, evidence, summary, fix))
 }
 
-/// So few bytes are most likely a TLS alert. Not if the hook read something else: of a payload that is no shorter than
+/// By the length, the answer is a TLS alert. Not if the hook read something else: of a payload that is no shorter than
 /// the header of a TLS record, it calls only the beginning of a status line short.
 fn may_be_alert(case: &Case<'_>) -> bool {
+    const ALERT: u64 = 7;
     let short = |answer: &Answer| answer.kind == AnswerKind::Short && answer.len.is_none_or(|len| len < RECORD_HEADER);
     let answer = case.attempt.answer().map(|(_, answer)| answer);
-    answer.is_none_or(|answer| answer.kind.is_tls() || short(answer)) && case.matched.may_have_wrong_protocol()
+    let is_other = answer.is_some_and(|answer| !answer.kind.is_tls() && !short(answer));
+    case.attempt.received() == Some(ALERT) && !is_other && case.matched.may_have_wrong_protocol()
 }
 
 /// The length of the header of a TLS record (RFC 8446 5.1).
 const RECORD_HEADER: u16 = 5;
+
+const NO_STATUS_LINE: &str = "If the port speaks no HTTP: correct the probe's port, or use tcpSocket. Else find why the server gave up its answer. Read the application's log of that moment";
 
 const MAYBE_TLS: &str = "Most likely the port speaks TLS and the probe uses plain HTTP: set the probe's scheme to HTTPS. Else correct its port, or use tcpSocket";
 
@@ -120,7 +128,8 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     let answer = answer_text(reported.reason, case.matched.scheme().as_deref());
     let (text, fix) = answer.or_else(|| rpc_failure(case, reported))?;
     let dst = case.attempt.flow.dst;
-    let summary = format!("{dst} was reached and answered: {text}, as the kubelet read it");
+    let colon = if text.starts_with("that ") { "" } else { ":" };
+    let summary = format!("{dst} was reached and answered{colon} {text}, as the kubelet read it");
     let short = || reported.reason == ProbeOutput::NotHttp && case.matched.is_no_answer() && may_be_alert(case);
     let misfit = got_no_tls(reported) && case.matched.may_have_wrong_protocol() || short();
     let found = Finding::failure(cause(misfit), vec![of_outcome(reported)], summary, with_fix(case, fix));
@@ -156,7 +165,8 @@ fn timed_out_in_server(case: &Case<'_>, reported: &KubeletProbe) -> bool {
 
 /// The application's log shows why.
 pub(in super::super) fn names_log(fix: &str) -> bool {
-    let of_handler = matches!(fix, HANDLER | NO_SUCH_PATH | NOT_ALLOWED | NO_GET | RATE_LIMITED | BAD_STATUS_LINE);
+    let of_handler =
+        matches!(fix, HANDLER | NO_SUCH_PATH | NOT_ALLOWED | NO_GET | RATE_LIMITED | BAD_STATUS_LINE | NO_STATUS_LINE);
     of_handler || matches!(fix, BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED | STREAM_RESET)
 }
 
@@ -172,7 +182,13 @@ fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
 /// The command shows a certificate if the port speaks TLS. A port that speaks none may wait for more, and so does the
 /// command.
 pub(super) fn shows_certificate(dst: SocketAddr) -> Command {
-    Command::on_node(format!("timeout 5 openssl s_client -connect {dst} </dev/null"))
+    tls_client(dst, "")
+}
+
+/// The brackets of an IPv6 address are a pattern for zsh.
+pub(super) fn tls_client(dst: SocketAddr, flags: &str) -> Command {
+    let dst = if dst.is_ipv6() { format!("'{dst}'") } else { dst.to_string() };
+    Command::on_node(format!("timeout 5 openssl s_client -connect {dst}{flags} </dev/null"))
 }
 
 /// The answer by the kubelet outcome, as text, and its fix. `None` if the outcome tells nothing about an answer.
@@ -361,7 +377,9 @@ fn weaken_if_of_node(case: &Case<'_>, found: Finding) -> Finding {
         "{}; the probe's host is the loopback address of the node: a process of the node answered, and not pod {name}, unless a hostPort leads there",
         found.summary
     );
-    let remediation = found.remediation.clone().reword(|text| format!("{REMOVE_HOST}. With a hostPort: {text}"));
+    let show = format!("ss -ltnp 'sport = :{}'", case.attempt.flow.dst.port());
+    let first = Remediation::from(REMOVE_HOST).run([Command::on_node(show)]);
+    let remediation = first.then("With a hostPort", found.remediation.clone());
     Finding { summary, remediation, ..found.at_most(Confidence::Likely) }
 }
 

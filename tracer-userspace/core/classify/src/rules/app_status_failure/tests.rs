@@ -97,8 +97,13 @@ fn bytes_shorter_than_a_status_line_are_a_failure() {
     };
     let unknown: fn(&mut Stream) -> &mut Stream = |stream| stream;
     for by_rst in [false, true] {
-        for (specs, received) in [(unknown, 7), (Stream::http_readiness as _, 7), (Stream::http_readiness as _, 12)] {
-            assert_eq!(decided(specs, received, by_rst), ["probe_misconfigured"], "{received} {by_rst}");
+        for (specs, received, cause) in [
+            (unknown, 7, "probe_misconfigured"),
+            (Stream::http_readiness as _, 7, "probe_misconfigured"),
+            (Stream::http_readiness as _, 4, "app_status_failure"),
+            (Stream::http_readiness as _, 12, "app_status_failure"),
+        ] {
+            assert_eq!(decided(specs, received, by_rst), [cause], "{received} {by_rst}");
         }
         for (specs, received) in [(unknown, 9), (Stream::http_readiness as _, 13), (Stream::https_readiness as _, 7)] {
             assert!(decided(specs, received, by_rst).is_empty(), "{received} {by_rst}");
@@ -109,14 +114,17 @@ fn bytes_shorter_than_a_status_line_are_a_failure() {
 /// The hook read these bytes: they are no TLS alert.
 #[test]
 fn few_bytes_that_are_no_alert_are_no_wrong_probe() {
-    let decided = |kind, len: u16| {
+    let decided = |kind, len: u16, received: u64| {
         let mut stream = Stream::new().http_readiness().connect().established().clone();
         stream.answer_with(kind, None, |it| it.len = Some(len));
-        stream.server_closes((100, 101, u64::from(len) + 1)).settles().causes()
+        stream.server_closes((100, 101, received + 1)).settles().verdict()
     };
-    assert_eq!(decided(AnswerKind::Short, 4), ["probe_misconfigured"], "the alert may have been cut");
-    assert_eq!(decided(AnswerKind::Short, 9), ["app_status_failure"], "the beginning of a status line");
-    assert_eq!(decided(AnswerKind::Other, 7), ["app_status_failure"]);
+    assert_eq!(decided(AnswerKind::Short, 4, 7).cause.name(), "probe_misconfigured", "an alert in two segments");
+    for (kind, len) in [(AnswerKind::Short, 4), (AnswerKind::Short, 9), (AnswerKind::Other, 7)] {
+        let other = decided(kind, len, len.into());
+        assert_eq!(other.cause.name(), "app_status_failure", "{kind:?} {len}");
+        assert_lacks(&other.remediation, &["TLS", "openssl"]);
+    }
 }
 
 /// `103 Early Hints` came first, and the hook reads only the first status.
