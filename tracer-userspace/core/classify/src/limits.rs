@@ -337,7 +337,7 @@ mod tests {
     fn what_kept_the_container_waiting_is_named_beside_a_timeout() {
         let starved = timed_out(1_290, 900_000, 0);
         assert_eq!(starved.also, [Cause::TargetStarved]);
-        let words = "(timeoutSeconds 1); for 0.90 s of 1.30 s none of its tasks ran and some waited: they waited for a processor; on the node tasks waited for it 69 % of that time; the hypervisor ran others for 34 % of that time (steal)";
+        let words = "(timeoutSeconds 1); for 0.90 s of 1.30 s none of its tasks ran and some waited: they waited for a processor; on the node tasks waited for a processor 69 % of that time; the hypervisor ran others for 34 % of that time (steal)";
         assert_ends(&starved.summary, words);
         assert_starts(&starved.remediation.to_string(), "Find what takes the processors");
         assert_has(&starved.remediation.to_string(), &["If that does not help: Raise timeoutSeconds"]);

@@ -15,7 +15,7 @@ use super::unread_server;
 use super::waits;
 use tracer_model::event::{Netns, RedirectedTo, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
-use tracer_model::record::{Command, Confidence, Remediation};
+use tracer_model::record::{Cause, Command, Confidence, Remediation};
 
 /// The readings while the attempt waited, oldest first.
 pub(super) fn readings<'a>(case: &Case<'a>) -> Vec<(u64, &'a Serving)> {
@@ -64,9 +64,12 @@ fn halted(reading: &Serving) -> String {
     halted.map_or_else(String::new, |(it, halt)| format!("; {} {}", name(std::slice::from_ref(it)), halt.description()))
 }
 
-const SLOW: &str = "its handler is slow";
-const SLOW_OR_PAUSED: &str = "its handler is slow, or that pause was too long";
-const SLOW_OR_STARVED: &str = "its handler is slow, or it gets no CPU time";
+const SLOW: &str = ": its handler is slow";
+const SLOW_OR_LATE: &str = ": its handler is slow, or too little time was left";
+const SLOW_OR_PAUSED: &str = ": its handler is slow, or that pause was too long";
+const SLOW_OR_STARVED: &str = ": its handler is slow, or it gets no CPU time";
+/// No handler runs in the handshake of TLS.
+const UNANSWERED: &str = " and did not answer";
 
 /// A clause about threads in state D, which nothing but the kernel can wake.
 pub(super) fn blocked(holder: &ServerProcess) -> Option<String> {
@@ -173,6 +176,13 @@ pub(super) const INSPECTION_NS: u64 = 100_000_000;
 
 const ELSEWHERE: &str = "; no socket of the target's network namespace has this connection: an address translation of the node or the pod, a proxy or a virtual machine took it";
 
+/// Commands that show where an address translation led the connection.
+pub(super) fn show_translation(case: &Case<'_>) -> [Command; 3] {
+    let conntrack = format!("conntrack -L -p tcp --dport {}", case.attempt.flow.dst.port());
+    [conntrack, "iptables-save -t nat".to_owned(), "nft list ruleset".to_owned()]
+        .map(|command| run_in(case, case.attempt.netns, command))
+}
+
 /// Names who took a connection that the target's namespace does not have. What did is likely only.
 fn add_taker(case: &Case<'_>, finding: &mut Finding) {
     finding.confidence = finding.confidence.min(Confidence::Likely);
@@ -180,7 +190,8 @@ fn add_taker(case: &Case<'_>, finding: &mut Finding) {
         Some(detour) => {
             let (server, app) = (detour.server(), detour.passed_over());
             finding.summary += &format!(
-                "; {server} took it: the pod's own address translation sends that port to it, and not to {app}, which listens there{}",
+                "; {server} took it: the pod's own address translation sends that port to it, and not to {app}, which listens on port {}{}",
+                case.attempt.flow.dst.port(),
                 detour.of_earlier()
             );
             finding.evidence.push(detour.evidence(case));
@@ -188,11 +199,8 @@ fn add_taker(case: &Case<'_>, finding: &mut Finding) {
         }
         None => {
             finding.summary += ELSEWHERE;
-            let port = case.attempt.flow.dst.port();
-            let show = [format!("conntrack -L -p tcp --dport {port}"), "iptables-save -t nat".to_owned()];
-            let show = show.into_iter().chain(["nft list ruleset".to_owned()]);
             Remediation::from("Find who took the connection: the source of the answer in its conntrack entry")
-                .run(show.map(|command| run_in(case, case.attempt.netns, command)))
+                .run(show_translation(case))
         }
     };
     finding.change_fix(|fix| first.then("If it is only slow", fix));
@@ -211,12 +219,13 @@ fn add_pause(case: &Case<'_>, finding: &mut Finding) -> bool {
     true
 }
 
-/// Says whether the server read the request: then its handler is slow; otherwise nothing took the request.
-pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+/// Says whether the server read the request: then its handler is slow; otherwise nothing took the request. `is_late`: it
+/// had the smaller part of the time.
+pub(super) fn add(case: &Case<'_>, finding: &mut Finding, is_late: bool) {
     if is_elsewhere(case) {
         return add_taker(case, finding);
     }
-    let mut slow = SLOW;
+    let mut slow = if is_late { SLOW_OR_LATE } else { SLOW };
     if let Some(words) = lost_late(case) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
         finding.summary +=
@@ -239,7 +248,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     if let Some((first, command)) = unblock(case, reading, connection) {
         finding.change_fix(|fix| fix.reword(|text| format!("{first}. If it is only slow: {text}")).run(command));
     }
-    let why = || holder.and_then(blocked).or_else(|| waits_for(case)).unwrap_or_else(|| slow.to_owned());
+    let slow = if finding.cause == Cause::TlsHandshakeSlow { UNANSWERED } else { slow };
+    let known = || holder.and_then(blocked).or_else(|| waits_for(case)).map(|why| format!(": {why}"));
+    let why = || known().unwrap_or_else(|| slow.to_owned());
     finding.summary += &match (connection.accepted, connection.unread) {
         (false, _) => {
             let blocked = all_blocked(reading).map(|words| format!("; {words}")).unwrap_or_default();
@@ -253,7 +264,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
             };
             format!("; nobody had accepted it: it waited in {queue}{}{blocked}", halted(reading))
         }
-        (true, 0) => format!("; {server} had read it: {}", why()),
+        (true, 0) => format!("; {server} had read it{}", why()),
         (true, bytes) => format!("; {} of it lay unread in {server}", counted(u64::from(bytes), "byte")),
     };
 }

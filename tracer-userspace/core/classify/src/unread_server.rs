@@ -4,7 +4,7 @@
 use super::case::{Case, inspected};
 use super::finding::Finding;
 use super::giving_up::sent_request_late;
-use super::rules::target_starved::{MIN_SPAN_NS, NODE};
+use super::rules::target_starved::{MIN_SPAN_NS, NODE, show_throttling};
 use super::serving::{connection, readings};
 use tracer_model::event::{Pressure, Serving};
 use tracer_model::record::{Command, Confidence, Remediation};
@@ -47,8 +47,10 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     let is_large = readings(case).iter().any(|(_, it)| it.incomplete);
     finding.summary += &format!("{UNREAD}: {}", if is_large { MANY_PROCESSES } else { MANY_TARGETS });
     finding.summary += &busy_node(case, ended).unwrap_or_default();
-    let first = Remediation::from(FIND_STARVATION).run([Command::in_cluster("kubectl top node")]);
-    finding.change_fix(|fix| first.then("If it is only slow", fix));
+    let throttled = readings(case).last().and_then(|(_, it)| show_throttling(&it.processes));
+    let top = Command::in_cluster("kubectl top node");
+    let first = Remediation::from(FIND_STARVATION).run(throttled.into_iter().chain([top]));
+    finding.change_fix(|fix| first.then("Otherwise", fix));
     true
 }
 
@@ -99,7 +101,7 @@ mod tests {
             let (confidence, reported, fix) = decided(few, true);
             assert_eq!((confidence, reported), (Confidence::Likely, true), "{few:?}");
             assert_starts(&fix.text, "See whether the container was throttled");
-            assert_has(&fix, &["If it is only slow: Raise", "kubectl top node"]);
+            assert_has(&fix, &["Otherwise: Raise", "kubectl top node"]);
         }
         assert_eq!(decided(&[200, 850], true).0, Confidence::Proven);
         assert_eq!(decided(&[], false).0, Confidence::Proven, "a target elsewhere is never read");

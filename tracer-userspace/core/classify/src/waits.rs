@@ -96,7 +96,7 @@ pub(super) fn describe(function: &str) -> Option<&'static str> {
 /// Shows where the threads of these processes wait.
 pub(super) fn show(servers: &[ServerProcess]) -> Option<Command> {
     let blocked = servers.iter().find(|it| it.tasks.blocked > 0).or_else(|| servers.first())?;
-    Some(Command::on_node(format!("cat /proc/{}/task/*/wchan", blocked.pid)))
+    Some(Command::on_node(format!("grep -H . /proc/{}/task/*/wchan", blocked.pid)))
 }
 
 #[cfg(test)]

@@ -252,11 +252,11 @@ mod tests {
         let disk = verdict("nfs4_call_sync");
         assert_eq!((disk.cause.name(), disk.confidence), ("target_starved", Confidence::Likely));
         assert_has(&disk.summary, &["the accept queue of app (pid 7) is full", "disk or a network file system"]);
-        assert_has(&disk.remediation, &["cat /proc/7/task/*/wchan"]);
+        assert_has(&disk.remediation, &["grep -H . /proc/7/task/*/wchan"]);
         let child = verdict("kernel_clone");
         assert_eq!(child.cause.name(), "accept_queue_overflow");
         assert_has(&child.summary, &["has not called exec yet (vfork)"]);
-        assert_has(&child.remediation, &["Find what app (pid 7) waits for", "cat /proc/7/task/*/wchan"]);
+        assert_has(&child.remediation, &["Find what app (pid 7) waits for", "grep -H . /proc/7/task/*/wchan"]);
         assert_lacks(&child.remediation, &["raise its listen backlog"]);
     }
 

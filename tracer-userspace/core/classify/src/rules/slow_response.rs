@@ -16,14 +16,17 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn silent(case: &Case<'_>) -> Option<Finding> {
-    let Wait { reached, waited, late, evidence } = measure_wait(case)?;
+    let Wait { reached, waited, late, is_late, evidence } = measure_wait(case)?;
     let summary = format!(
         "{} was reached in {reached} and acknowledged the request; no byte of an answer in {waited}{}{late}",
         case.attempt.flow.dst,
         budget(case)
     );
     let mut found = Finding::failure(Cause::SlowResponse, vec![evidence], summary, fix(case));
-    serving::add(case, &mut found);
+    serving::add(case, &mut found, is_late);
+    if late.starts_with(PATH_SLOW) {
+        found.change_fix(|fix| fix.reword(|text| format!("{text}{OR_FASTER}")));
+    }
     found.summary += &throttling(case).map(|it| format!("; {}", it.words())).unwrap_or_default();
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
 }
@@ -52,6 +55,8 @@ pub(super) struct Wait {
     pub waited: String,
     /// What to add to the summary if the target had the smaller part of the time, or the prober was late; else empty.
     pub late: String,
+    /// The target had the smaller part of the time.
+    pub is_late: bool,
     pub evidence: Evidence,
 }
 
@@ -80,6 +85,7 @@ pub(super) fn measure_wait(case: &Case<'_>) -> Option<Wait> {
         reached: ms(established.saturating_sub(attempt.started)),
         waited: ms(waited),
         late: format!("{late}{}", prober_late(case)),
+        is_late: !late.is_empty(),
         evidence: of_state(ended, state),
     })
 }
@@ -92,6 +98,8 @@ const HANDSHAKE_LATE: &str =
     "; most of the time had gone into the handshake: a SYN was lost on the way, or the path is slow";
 /// The target had the smaller part of the time, since the request was on its way to it, and its answer would be.
 const PATH_SLOW: &str = "; the path is slow: the request and an answer take as long again as the handshake";
+
+const OR_FASTER: &str = ". Or find what slows the path, such as a qdisc (tc -s qdisc show) or a tunnel";
 
 /// The prober sent its request when most of the time was over.
 const REQUEST_SENT_LATE: &str = " since the request; most of the time had passed before: the prober sent it late";

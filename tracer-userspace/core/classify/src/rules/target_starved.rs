@@ -301,11 +301,12 @@ impl Resource {
             Self::Cpu => Remediation::from(
                 "Find what takes the processors: the container itself, if nr_throttled in cpu.stat of its cgroup grows, or its neighbours. Raise its CPU limit or request, or move a neighbour. A longer timeoutSeconds only hides it",
             )
+            .run(show_throttling(servers))
             .run([Command::in_cluster("kubectl top node"), pods()]),
             Self::Io => Remediation::from(
                 "Find what uses the disk, what the tasks wait for, and whether a network file system hangs. Move the log or the volume off that disk, or raise its limits",
             )
-            .run([Command::on_node("iostat -x 1")])
+            .run([Command::on_node("iostat -x 1 3")])
             .run(waits::show(servers))
             .run([Command::on_node("nfsstat -c")]),
             Self::Memory => Remediation::from(
@@ -323,6 +324,12 @@ impl Resource {
             Self::Memory => (pressure.memory_us, pressure.memory_full_us),
         }
     }
+}
+
+/// Shows nr_throttled of the cgroup of these processes, if it is known.
+pub(in super::super) fn show_throttling(servers: &[ServerProcess]) -> Option<Command> {
+    let cgroup = servers.iter().find_map(|it| it.cpu_cgroup.as_deref())?;
+    Some(Command::on_node(format!("cat {}/cpu.stat", shell::cgroup(cgroup))))
 }
 
 fn seconds(ns: u64) -> String {
@@ -349,7 +356,9 @@ impl Stall<'_> {
     }
 
     fn on_node(&self) -> String {
-        let waited = self.node.map(|it| format!("; on the node tasks waited for it {} % of that time", it.min(100)));
+        let waited = self.node.map(|it| {
+            format!("; on the node tasks waited for {} {} % of that time", self.resource.words(), it.min(100))
+        });
         let stolen = self.stolen.map(|it| format!("; the hypervisor ran others for {it} % of that time (steal)"));
         waited.into_iter().chain(stolen).collect()
     }
@@ -446,7 +455,7 @@ mod tests {
         let cases: [(Read, &str); 8] = [
             (
                 cpu,
-                "for 0.48 s of 0.60 s none of its tasks could run: they waited for a processor; on the node tasks waited for it 90 %",
+                "for 0.48 s of 0.60 s none of its tasks could run: they waited for a processor; on the node tasks waited for a processor 90 %",
             ),
             (io, "they waited for the disk"),
             (
@@ -466,7 +475,7 @@ mod tests {
                     let before_5_13 = Pressure { cpu_us: Some(ms * 1000), io_full_us: Some(0), ..Pressure::default() };
                     Serving { pressure: under(before_5_13).pressure, ..server(threads([9, 1, 0], 0, 0)) }
                 },
-                "none of its tasks could run: they waited for a processor; on the node tasks waited for it 99 %",
+                "none of its tasks could run: they waited for a processor; on the node tasks waited for a processor 99 %",
             ),
             (
                 |ms| Serving { pressure: cpu(ms).pressure, ..server(threads([9, 1, 0], 5, 0)) },

@@ -7,7 +7,7 @@ use super::slow_response::{Wait, measure_wait};
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    let Wait { reached, waited, late, evidence } =
+    let Wait { reached, waited, late, is_late, evidence } =
         measure_wait(case).filter(|_| speaks_tls(case) && !is_untaken(case))?;
     let doubt = doubt(case);
     let summary = format!(
@@ -22,7 +22,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let remediation = if doubt.is_empty() { remediation } else { or_plain_http(case, remediation) };
     let mut found = Finding::failure(Cause::TlsHandshakeSlow, vec![evidence], summary, remediation);
-    serving::add(case, &mut found);
+    serving::add(case, &mut found, is_late);
     let is_sure = late.is_empty() && doubt.is_empty();
     Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
 }

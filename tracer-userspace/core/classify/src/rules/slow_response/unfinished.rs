@@ -21,7 +21,7 @@ pub(super) fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let (ended, _) = attempt.ended?;
     let began = match case.matched.expects_http() {
         Some(true) | None => endless_answer(case).unwrap_or_else(|| describe_answer(case)),
-        _ => "answered the handshake".to_owned(),
+        _ => HANDSHAKE.to_owned(),
     };
     let summary = format!(
         "{} {began}, and the prober closed after {}, at its timeout{}: a prober that has its answer closes at once",
@@ -32,6 +32,8 @@ pub(super) fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
     let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
     Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)).rests_on_lost_packet())
 }
+
+const HANDSHAKE: &str = "answered the handshake (TLS or HTTP/2)";
 
 /// The duration of a connection that a kubelet closed at a whole second, if no probe of the port is known. It still waited
 /// for the rest of an answer with a status that is a failure.
@@ -87,7 +89,8 @@ pub(super) fn unfinished(case: &Case<'_>) -> Option<Finding> {
     let what = match reported.reason {
         ProbeOutput::TimeoutInBody => begun(),
         ProbeOutput::Timeout if handshake || reported.is_rpc_timeout() => {
-            "answered the handshake, but not the request in time".to_owned()
+            let begun = if reported.is_rpc_timeout() { "exchanged HTTP/2 settings" } else { HANDSHAKE };
+            format!("{begun}, but did not answer the request in time")
         }
         ProbeOutput::Timeout if has_part_of_head(case) => begun(),
         ProbeOutput::Timeout if at_timeout => format!("{}, too late for the prober", describe_answer(case)),
