@@ -7,9 +7,9 @@ use super::Case;
 use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::history::MORE_MEMORY;
-use super::kubectl::{with_log, with_logs};
+use super::kubectl::with_logs;
 use super::phrases::ms;
-use super::rules::closed_without_answer::listeners_ended;
+use super::rules::closed_without_answer::{ENDED, listeners_ended};
 use super::rules::connection_refused::last_listener;
 use super::rules::mid_stream_rst;
 use tracer_common::names::Hook;
@@ -40,17 +40,18 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let Some((time, victim)) = victim else { return };
     let who = if victim.comm.is_empty() { format!("process {}", victim.pid) } else { victim.to_string() };
     let refused = finding.cause == Cause::ConnectionRefused;
-    let before = if refused { String::new() } else { format!(" {} before", ms(until.saturating_sub(time))) };
+    let later = if refused { String::new() } else { format!("{} later ", ms(until.saturating_sub(time))) };
     let other = if refused || is_of_server(case, victim, until) { "" } else { ", perhaps of another container," };
     if !other.is_empty() {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
-    finding.summary += &format!("; {who}{other} was killed for lack of memory{before}");
+    let what = finding.summary.replacen(if other.is_empty() { ENDED } else { "" }, "", 1);
+    finding.summary = format!("{who}{other} was killed for lack of memory, and {later}{what}");
     let fields = json!({ "pid": victim.pid, "netns": victim.netns, "cgroup": victim.cgroup_memory.or(victim.cgroup) });
     finding.evidence.push(evidence_of(Hook::MarkVictim.name(), time, format!("the kernel killed {who}"), fields));
     finding.scope = Some(Scope::Pod);
     let fix = Remediation::from(FIX).run([Command::on_node("dmesg | grep -i oom")]);
-    finding.remediation = if refused { with_logs(case, fix) } else { with_log(case, fix) };
+    finding.remediation = with_logs(case, fix);
 }
 
 /// The memory cgroup of the process that listens there, if tracer saw it begin.
@@ -179,7 +180,7 @@ mod tests {
             assert_eq!((verdict.cause.name(), verdict.confidence), (cause, Confidence::Proven));
             assert_has(
                 &verdict.summary,
-                &[&format!("; worker (pid {pid}) was killed for lack of memory 3.0 ms before")],
+                &[&format!("worker (pid {pid}) was killed for lack of memory, and 3.0 ms later 10.88.0.2:8080")],
             );
             assert_has(&verdict.remediation, &["Raise the container's memory limit", "dmesg | grep -i oom"]);
             assert_lacks(&verdict.remediation, &["TLS", "PROXY"]);
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!([unknown.0, same.0, other.0], [Confidence::Likely, Confidence::Proven, Confidence::Proven]);
         assert_has(
             &unknown.1,
-            &["(pid 77), perhaps of another container, was killed for lack of memory 3.0 ms before"],
+            &["(pid 77), perhaps of another container, was killed for lack of memory, and 3.0 ms later"],
         );
         assert_has(&same.1, &["(pid 77) was killed for lack of memory"]);
         assert_lacks(&other.1, &["memory"]);
@@ -239,13 +240,13 @@ mod tests {
     fn on_the_nodes_network_only_the_process_that_closed_is_named() {
         let of_node: fn(&mut Stream) -> &mut Stream = |stream| stream.links(true, &["10.88.0.2"]).on_host_network();
         let named = |victim| decided(of_node, victim, ends).summary;
-        assert_has(&named((99, Some(NODE))), &["; worker (pid 99) was killed for lack of memory"]);
-        assert_has(&named((99, None)), &["; process 99 was killed for lack of memory"]);
+        assert_has(&named((99, Some(NODE))), &["worker (pid 99) was killed for lack of memory"]);
+        assert_has(&named((99, None)), &["process 99 was killed for lack of memory"]);
         assert_lacks(&named((77, Some(NODE))), &["memory"]);
         let named = |ends| decided(of_node, (99, Some(NODE)), ends).summary;
-        assert_has(&named(ends_with_another), &["; worker (pid 99) was killed for lack of memory"]);
+        assert_has(&named(ends_with_another), &["worker (pid 99) was killed for lack of memory"]);
         assert_lacks(&named(ends_long_before), &["memory"]);
-        assert_has(&named(ends_and_prober_resets), &["; worker (pid 99) was killed for lack of memory"]);
+        assert_has(&named(ends_and_prober_resets), &["worker (pid 99) was killed for lack of memory"]);
     }
 
     /// No probe was open when the container was killed.
@@ -262,7 +263,7 @@ mod tests {
         };
         let killed = decided(99, false);
         assert_eq!((killed.cause.name(), killed.confidence), ("connection_refused", Confidence::Proven));
-        assert_ends(&killed.summary, "; kubelet (pid 99) was killed for lack of memory");
+        assert_starts(&killed.summary, "kubelet (pid 99) was killed for lack of memory, and nobody listens on");
         assert_has(&killed.remediation, &["Raise the container's memory limit", "--previous"]);
         for other in [decided(77, false), decided(99, true)] {
             assert_lacks(&other.summary, &["memory"]);

@@ -1,8 +1,8 @@
 //! The server acknowledged the request and closed the connection without a byte of an answer.
 
 use super::super::sidecar;
-use super::app_status_failure::{GRPC_IN_PLAIN, shows_certificate};
-use super::mid_stream_rst::{OR_SPEAKS_TLS, is_close};
+use super::app_status_failure::{GRPC_IN_PLAIN, shows_certificate, tls_client};
+use super::mid_stream_rst::{OR_SPEAKS_TLS, has_unread, is_close};
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::tls_handshake_slow::{doubt_of_https, or_plain_http};
 use super::*;
@@ -42,6 +42,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let what = match (before_request, took_none) {
         (true, _) => format!("closed the connection {after} after it was established, before a request was sent"),
         (_, true) => "closed the connection before it took the request".to_owned(),
+        // A close with unread data: the process had not read all of the request.
+        _ if has_unread(case) => {
+            format!("closed the connection with unread data after {after}, without a byte of an answer")
+        }
         _ => format!("took the request and closed the connection after {after} without a byte of an answer"),
     };
     // Whoever closes before it has read anything does so whatever the protocol is.
@@ -61,12 +65,12 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(attempt.resets_sent().filter(|_| by_rst).map(|(at, reset)| of_reset_sent(at, reset)));
     let fix = match (may_be_tls, not_tls) {
         (true, _) => or_in_tls(case),
-        (_, Some(_)) => or_plain_http(case, fix(case)),
+        (_, Some(_)) => or_plain_http(case, fix(case, process_ended)),
         _ if case.matched.may_find_no_http() && may_depend => {
             let more = |text: &str| format!("{}{OR_SPEAKS_TLS}{ON_PURPOSE}", text.trim_end_matches('.'));
-            fix(case).reword(more).run([shows_certificate(attempt.flow.dst)])
+            fix(case, process_ended).reword(more).run([shows_certificate(attempt.flow.dst)])
         }
-        _ => fix(case),
+        _ => fix(case, process_ended),
     };
     let found = Finding::failure(Cause::ClosedWithoutAnswer, evidence, summary, fix);
     let found = if before_request { found.with_confidence(Confidence::Likely) } else { found };
@@ -75,16 +79,17 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding { decided_at: ended, waits_for_listener: !process_ended, ..found })
 }
 
-fn fix(case: &Case<'_>) -> Remediation {
-    with_log(case, Cause::ClosedWithoutAnswer.fix())
+/// The log of a process that ended is that of the run before.
+fn fix(case: &Case<'_>, process_ended: bool) -> Remediation {
+    let fix = Cause::ClosedWithoutAnswer.fix();
+    if process_ended { with_logs(case, fix) } else { with_log(case, fix) }
 }
 
 /// The fix if a gRPC probe may have met a port that speaks TLS.
 fn or_in_tls(case: &Case<'_>) -> Remediation {
-    let fix = fix(case);
-    let check = format!("openssl s_client -connect {} -alpn h2 </dev/null", case.attempt.flow.dst);
+    let fix = fix(case, false);
     let or = |text: &str| format!("{}. If the port speaks TLS: {GRPC_IN_PLAIN}", text.trim_end_matches('.'));
-    fix.reword(or).run([Command::on_node(check)])
+    fix.reword(or).run([tls_client(case.attempt.flow.dst, " -alpn h2")])
 }
 
 /// What a healthy server does with a request that it does not want.
@@ -94,15 +99,18 @@ const ON_PURPOSE: &str = ". Some servers close on purpose: one that does not kno
 const GOES_AWAY: &str = "The server, or a proxy in front of it, ended the connection by itself: it shuts down, or limits the age of connections or what they carry. LastStreamID 0 in the kubelet's message: it did not take the request. An ErrCode other than NO_ERROR: it rejects what its client sent. Read its log of that moment";
 
 pub(super) fn process_ended_text(case: &Case<'_>, end: &(u64, Listen)) -> String {
-    format!(", and its listener ended at the same time: {}", why_ended(case, end))
+    format!(", and its listener ended at the same time{}", why_ended(case, end))
 }
+
+/// Unless more is known.
+pub(in super::super) const ENDED: &str = ": it exited, crashed or was stopped";
 
 /// A process that hands its port over to another one stops to listen, and may run on.
 pub(super) fn why_ended(case: &Case<'_>, end: &(u64, Listen)) -> String {
     match case.node.successor(end, case.attempt.flow.dst) {
-        None => "it exited, crashed or was stopped".to_owned(),
+        None => ENDED.to_owned(),
         Some((began, next)) => format!(
-            "it exited, crashed, was stopped, or handed the port over to {}, which began to listen there {} before",
+            ": it exited, crashed, was stopped, or handed the port over to {}, which began to listen there {} before",
             next.actor,
             ms(end.0.saturating_sub(*began))
         ),
@@ -123,7 +131,9 @@ fn cut_by_outcome<'a>(case: &Case<'a>) -> Option<&'a KubeletProbe> {
 fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletProbe) -> Finding {
     let bytes = case.attempt.received().unwrap_or_default();
     let when = match has_handshake(case) {
-        true => format!("after the handshake and before its answer was complete, after {bytes} bytes of both"),
+        true => format!(
+            "after the handshake and before its answer was complete, after {bytes} bytes of handshake and answer together"
+        ),
         false => format!("in the middle of its answer, after {bytes} bytes of it"),
     };
     let listener_end = listener_ended(case, ended);
@@ -133,7 +143,7 @@ fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletP
     let summary = format!("{} {announced}closed the connection {when}{how}", case.attempt.flow.dst);
     let listener = listener_end.map(|(at, end)| of_listener(*at, end));
     let evidence = [of_state(ended, state), of_outcome(outcome)].into_iter().chain(listener).collect();
-    let remediation = if outcome.is_goaway() { with_log(case, GOES_AWAY) } else { fix(case) };
+    let remediation = if outcome.is_goaway() { with_log(case, GOES_AWAY) } else { fix(case, process_ended) };
     let found = Finding::likely(Cause::ClosedWithoutAnswer, evidence, summary, remediation);
     if process_ended { found } else { Finding { waits_for_listener: true, ..sidecar::add_close(case, found) } }
 }
@@ -357,7 +367,9 @@ mod tests {
         let verdict = stream.last_verdict();
         assert_has(
             &verdict.summary,
-            &["after the handshake and before its answer was complete, after 1825 bytes of both"],
+            &[
+                "after the handshake and before its answer was complete, after 1825 bytes of handshake and answer together",
+            ],
         );
         assert_ends(&verdict.summary, "its listener ended at the same time: it exited, crashed or was stopped");
     }

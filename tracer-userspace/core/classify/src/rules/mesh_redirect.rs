@@ -6,7 +6,7 @@ use super::*;
 /// Only a close or a reset counts. The proxy may have forwarded an HTTP answer of the application: see `sidecar.rs`.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let detour = detour(case, FRESH_NS)?;
-    let reset = mid_stream_rst::find(case);
+    let reset = mid_stream_rst::by_target(case);
     let what = if reset.is_some() { "reset the connection" } else { "closed the connection without an answer" };
     let found = reset.or_else(|| closed_without_answer::find(case))?;
     let summary = format!(

@@ -5,6 +5,7 @@ mod sender;
 pub(in super::super) use self::sender::{closer, is_own_close};
 use self::sender::{is_destroyed, is_without_room, listener_end, may_be_by_timer, sender};
 use super::super::services::node_ports_at;
+use super::super::serving::show_translation;
 use super::super::sidecar;
 use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
 use super::app_status_failure::shows_certificate;
@@ -12,10 +13,43 @@ use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use super::unexplained::find_taken_port;
 use super::*;
 use tracer_attempts::enrich;
-use tracer_model::event::{ProbeOutput, ResetSent, TcpState};
+use tracer_model::event::{Actor, ProbeOutput, ResetSent, TcpState};
 use tracer_model::record::Scope;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    by_destroyer(case).or_else(|| by_target(case))
+}
+
+/// Another process destroyed the prober's own socket (`ss -K` on the node). The RST goes to the target.
+fn by_destroyer(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (time, reset, actor) = destroyer(case)?;
+    let after = ms(time.saturating_sub(attempt.established_at()?));
+    let summary = format!(
+        "{actor} destroyed the socket of {} (SOCK_DESTROY) {after} after the connection to {} was established",
+        client_name(attempt),
+        attempt.flow.dst
+    );
+    let fix = format!("Find why {actor} destroys sockets of this node: {DESTROYERS}");
+    let found = Finding::failure(Cause::MidStreamRst, vec![of_reset_sent(time, reset)], summary, fix);
+    let netns = reset.netns.map(|inum| enrich::netns_ref(inum, case.node));
+    let found = found.with_culprit(Some(Culprit::of(actor, "reset", netns, time)));
+    Some(Finding { scope: Some(Scope::Node), ..found })
+}
+
+/// The RST of the prober's own end, and who destroyed that.
+pub(in super::super) fn destroyer<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent, &'a Actor)> {
+    let attempt = case.attempt;
+    let is_aborted = attempt.errno() == Some(libc::ECONNABORTED) && attempt.failed_by_itself();
+    let own = |reset: &ResetSent| reset.flow.src == attempt.flow.src && is_destroyed(reset);
+    let (time, reset) = attempt.resets_sent().find(|(_, it)| is_aborted && own(it))?;
+    Some((time, reset, closer(reset).filter(|actor| actor.pid != attempt.actor.pid)?))
+}
+
+const DESTROYERS: &str = "a person ran `ss -K`, or the agent of a CNI or a Service proxy ends connections";
+
+/// The target's end, or something on the way, sent the RST.
+pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     // The state of the socket at the RST proves the handshake, even if the handshake's own event was lost. In CLOSE_WAIT
     // the target's FIN came before, and the RST only answers what the prober sent after it.
@@ -39,7 +73,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     // On a loopback path the RST is delivered before the hook reports its sender.
-    let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
+    let sent = of_target(attempt);
     if sent.is_none() && !case.settled {
         return None;
     }
@@ -72,7 +106,11 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         remediation.text += OR_PROXIED;
         remediation.commands.push(shows_certificate(attempt.flow.dst));
     }
-    let remediation = if fix.is_elsewhere() { remediation } else { with_log(case, remediation) };
+    let remediation = match fix {
+        Fix::Destroyed => remediation,
+        Fix::Ended => with_logs(case, remediation),
+        _ => with_log(case, remediation),
+    };
     let found = Finding::failure(Cause::MidStreamRst, evidence, summary, remediation);
     let unsure = partial && !cut || sent.is_some_and(|(_, reset)| may_be_by_timer(reset));
     let found = if unsure { found.with_confidence(Confidence::Likely) } else { found };
@@ -108,10 +146,19 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
     if received.state == TcpState::CloseWait {
         return true;
     }
-    let sent = attempt.resets_sent().find(|(_, r)| r.flow.src == attempt.flow.dst);
-    let is_unread = |reset: &ResetSent| reset.reason.as_deref() == Some("TCP_ABORT_ON_CLOSE");
     let is_ended = |time, reset| listener_end(case, time, reset).is_some();
-    sent.is_some_and(|(time, reset)| is_unread(reset) || fix_of(reset, is_ended(time, reset)) == Fix::Process)
+    let is_process = |(time, reset)| fix_of(reset, is_ended(time, reset)) == Fix::Process;
+    has_unread(case) || of_target(attempt).is_some_and(is_process)
+}
+
+/// The RST of the target's end.
+fn of_target(attempt: &Attempt) -> Option<(u64, &ResetSent)> {
+    attempt.resets_sent().find(|(_, reset)| reset.flow.src == attempt.flow.dst)
+}
+
+/// The target closed with unread data.
+pub(super) fn has_unread(case: &Case<'_>) -> bool {
+    of_target(case.attempt).is_some_and(|(_, it)| it.reason.as_deref() == Some("TCP_ABORT_ON_CLOSE"))
 }
 
 /// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello. A server that has read all
@@ -131,7 +178,8 @@ const OR_SPEAKS_NO_TLS: &str =
 /// Such a server closes as soon as the first bytes are no header of that protocol.
 const OR_PROXIED: &str = ". Or it expects the PROXY protocol. Then probe another port of it";
 
-const SENDER_ELSEWHERE: &str = "a proxy behind an address translation, or a device on the way, sent it";
+const SENDER_ELSEWHERE: &str =
+    "a process behind an address translation (a proxy or the application), or a device on the way, sent it";
 
 const SENDER_UNKNOWN: &str =
     "the sender is unknown: no hook of this kernel reports a RST of a stack that has no socket for the segment";
@@ -160,13 +208,6 @@ enum Fix {
     Stack,
 }
 
-impl Fix {
-    /// The log of the pod does not help.
-    const fn is_elsewhere(self) -> bool {
-        matches!(self, Self::Outside | Self::Destroyed)
-    }
-}
-
 fn fix_of(reset: &ResetSent, is_ended: bool) -> Fix {
     match reset.reason.as_deref() {
         _ if is_without_room(reset) => Fix::Room,
@@ -187,11 +228,14 @@ fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) ->
     let who = reset.and_then(|reset| reset.actor.as_ref());
     let who = who.map_or_else(|| "the target".to_owned(), ToString::to_string);
     let text = match fix {
-        Fix::Outside => "Check the proxy, load balancer or address translation on the way to the target, and the process behind it".to_owned(),
+        Fix::Outside => {
+            let text = "Find who sent it: the source of the answer in the connection's conntrack entry. Then read the log of that process, proxy or load balancer";
+            return Remediation::from(text).run(show_translation(case));
+        }
         Fix::Ended => format!("Find why {who} ended: read its log of that moment, and how the container's run ended{handed_over}"),
         Fix::Unread => format!("Find why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or the end of the process"),
         Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then resets the connection and loses data that was not sent. Let it close normally, after its answer"),
-        Fix::Destroyed => format!("Find why {who} destroys sockets of the target: a person ran `ss -K`, or the agent of a CNI or a Service proxy ends connections"),
+        Fix::Destroyed => format!("Find why {who} destroys sockets of the target: {DESTROYERS}"),
         Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not show which"),
         Fix::Room => return make_room(case, reset.and_then(|reset| reset.netns)),
         Fix::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before. Or an address translation mixed in packets of another connection".to_owned(),
@@ -224,6 +268,27 @@ mod tests {
         assert_eq!(seen.culprit.map(|it| it.comm).as_deref(), Some("app"));
         let unseen = reset(Stream::new().connect().reset_received(TcpState::Established, 0));
         assert_has(&unseen.verdict.summary, &["reset the connection after it was established"]);
+    }
+
+    /// `ss -K` on the node, and Cilium when it ends connections.
+    #[test]
+    fn a_process_that_destroys_the_probers_socket_is_named() {
+        let decided = |pid: u32, errno: i32| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).connect().established().wait_ms(20).clone();
+            let sent = stream.reset_sent(TcpFlags(0), false, Some("ss")).last_reset_sent();
+            (sent.flow, sent.state, sent.netns) = (sent.flow.reversed(), Some(TcpState::Established), Some(NODE));
+            sent.actor.iter_mut().for_each(|actor| actor.pid = pid);
+            stream.state(TcpState::Established, TcpState::Close, errno, (100, 101, 0)).settles();
+            stream.verdicts().remove(0)
+        };
+        let found = decided(99, libc::ECONNABORTED);
+        assert_eq!((found.verdict.cause, found.verdict.confidence), (Cause::MidStreamRst, Confidence::Proven));
+        assert_eq!((found.scope, found.culprit.map(|it| it.pid)), (Some(Scope::Node), Some(99)));
+        assert_starts(&found.verdict.summary, "ss (pid 99) destroyed the socket of the prober (SOCK_DESTROY) 20");
+        assert_has(&found.verdict.remediation, &["Find why ss (pid 99) destroys sockets of this node"]);
+        for other in [decided(prober().pid, libc::ECONNABORTED), decided(99, libc::ETIMEDOUT)] {
+            assert_eq!(other.verdict.cause, Cause::Unexplained);
+        }
     }
 
     #[test]

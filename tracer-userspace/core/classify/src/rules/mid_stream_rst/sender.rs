@@ -2,7 +2,7 @@
 
 use super::super::closed_without_answer::{process_ended_text, why_ended};
 use super::*;
-use tracer_model::event::{Actor, Listen};
+use tracer_model::event::Listen;
 
 /// `ended`: its listener ended at the same time.
 pub(super) fn sender(case: &Case<'_>, reset: &ResetSent, ended: Option<&(u64, Listen)>) -> String {
@@ -11,15 +11,15 @@ pub(super) fn sender(case: &Case<'_>, reset: &ResetSent, ended: Option<&(u64, Li
     }
     let who = match (closer(reset), reset.no_socket) {
         (Some(actor), _) if is_destroyed(reset) => return text_destroyed(reset, actor),
-        (Some(actor), _) => format!("process {actor}"),
+        (Some(actor), _) => actor.to_string(),
         (None, true) => "its kernel no longer has a socket for it".to_owned(),
         (None, false) if reset.actor.is_some() => "its kernel gave it up".to_owned(),
         (None, false) => "its kernel, for a segment that did not fit the socket".to_owned(),
     };
     let how = match (ended, reset.reason.as_deref()) {
         (Some(end), Some("TCP_ABORT_ON_CLOSE")) => format!("{}{}", close_text(reset), process_ended_text(case, end)),
-        (Some(end), Some(_)) => format!("{ENDED_BEFORE_ACCEPT}: {}", why_ended(case, end)),
-        (Some(end), None) => format!("{ENDED_WITH_RST}: {}", why_ended(case, end)),
+        (Some(end), Some(_)) => format!("{ENDED_BEFORE_ACCEPT}{}", why_ended(case, end)),
+        (Some(end), None) => format!("{ENDED_WITH_RST}{}", why_ended(case, end)),
         (None, _) => close_text(reset),
     };
     format!("{who}{how}")
@@ -50,7 +50,7 @@ pub(super) fn may_be_by_timer(reset: &ResetSent) -> bool {
 
 fn text_destroyed(reset: &ResetSent, actor: &Actor) -> String {
     let or_timer = if may_be_by_timer(reset) { ", or its kernel gave it up" } else { "" };
-    format!("process {actor} destroyed its socket (SOCK_DESTROY){or_timer}")
+    format!("{actor} destroyed its socket (SOCK_DESTROY){or_timer}")
 }
 
 /// With `tcp_abort_on_overflow` a listener resets a handshake if its last segment finds no room (`listen_overflow` in
