@@ -17,6 +17,7 @@ use super::finding::Finding;
 use super::kubectl::with_logs;
 use super::phrases::run_in;
 use super::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
+use super::rules::mid_stream_rst::destroyer;
 use super::serving::connection;
 use tracer_attempts::enrich::is_pod;
 use tracer_model::event::{
@@ -30,15 +31,24 @@ struct Other {
     cause: Option<Cause>,
     /// Who has to act.
     scope: Scope,
-    /// A clause that names it.
+    /// A clause that names it, and its place in the summary.
     words: String,
+    place: Place,
     fix: Remediation,
 }
 
-/// Notes who accepted, if that was not the probed container; returns whether it was not. The finding is likely at most
-/// then, and has another fix.
+/// What has the cause comes first.
+enum Place {
+    Only,
+    First,
+    Last,
+}
+
+/// Notes who accepted, if that was not the probed container; returns whether it was not. The finding has another fix
+/// then, and is likely at most, unless the prober's own socket shows it.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
-    if case.attempt.established.is_none() || !finding.rests_on_acceptor() {
+    let by_destroyer = || finding.cause == Cause::MidStreamRst && destroyer(case).is_some();
+    if case.attempt.established.is_none() || !finding.rests_on_acceptor() || by_destroyer() {
         return false;
     }
     let last = last_reading(case, FRESH_NS);
@@ -70,8 +80,12 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     };
     finding.cause = other.cause.unwrap_or(finding.cause);
     finding.scope = Some(other.scope);
-    finding.confidence = finding.confidence.min(Confidence::Likely);
-    finding.summary += &format!("; {}", other.words);
+    let (summary, words) = (&finding.summary, other.words);
+    (finding.confidence, finding.summary) = match other.place {
+        Place::Only => (finding.confidence, words),
+        Place::First => (finding.confidence.min(Confidence::Likely), format!("{words}; {summary}")),
+        Place::Last => (finding.confidence.min(Confidence::Likely), format!("{summary}; {words}")),
+    };
     finding.remediation = other.fix;
     finding.evidence.extend(read.filter(|(_, it)| !it.processes.is_empty()).map(|(time, it)| {
         let at = it.to.unwrap_or(case.attempt.flow.dst);
@@ -143,7 +157,7 @@ fn itself(case: &Case<'_>, finding: &mut Finding) -> Option<Other> {
     );
     let show = run_in(case, case.attempt.netns, "sysctl net.ipv4.ip_local_reserved_ports");
     let fix = with_logs(case, Remediation::from(fix).run([show]));
-    Some(Other { cause: Some(Cause::ConnectionRefused), scope: Scope::Application, words, fix })
+    Some(Other { cause: Some(Cause::ConnectionRefused), scope: Scope::Application, words, place: Place::Only, fix })
 }
 
 /// The process is in another pod of the list, or in no container at all. A pod that is not listed may be this one: of a
@@ -225,6 +239,17 @@ mod tests {
         let containers = vec![other];
         let (name, uid) = (Some("other".into()), Some("u2".into()));
         pods.push(Pod { name, uid, host_network: true, containers, ..Pod::default() });
+    }
+
+    #[test]
+    fn a_prober_that_read_its_own_request_was_refused() {
+        let mut stream = Stream::to("10.88.0.1:40000").links(true, &["10.88.0.1"]).http_readiness_on(40_000).clone();
+        stream.on_host_network().connect().state(TcpState::SynSent, TcpState::SynRecv, 0, (0, 0, 0));
+        stream.state(TcpState::SynRecv, TcpState::Established, 0, (0, 1, 0)).answer(AnswerKind::Other, None);
+        let verdict = stream.closes((100, 101, 100)).wait_ms(5).tick().verdict();
+        assert_eq!((verdict.cause, verdict.confidence), (Cause::ConnectionRefused, Confidence::Proven));
+        let words = "nobody listens on 10.88.0.1:40000: the prober got that port as its own, and read its own request";
+        assert_eq!(verdict.summary, words);
     }
 
     /// A proxy in the pod, to which the pod's own address translation led an earlier connection.

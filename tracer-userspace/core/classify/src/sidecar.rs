@@ -3,9 +3,9 @@
 use super::Case;
 use super::finding::Finding;
 use super::kubectl;
-use super::pod_sockets::{FRESH_NS, detour};
+use super::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
 use super::services::{external_service, node_ports_at};
-use tracer_model::event::{Container, Pod, ProxyMode};
+use tracer_model::event::{Acceptor, Container, Pod, PodSockets, ProxyMode};
 use tracer_model::record::{Cause, Command, Confidence, K8s, Remediation};
 
 /// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent, `/app-health/CONTAINER/readyz`. The agent
@@ -31,6 +31,7 @@ pub(super) fn add(case: &Case<'_>, status: Option<u16>, finding: Finding) -> Fin
     match agent.or_else(|| by_detour(case)).or_else(|| by_node_port(case)).or_else(named) {
         // What a proxy answers does not show which protocol the application speaks.
         Some(answerer) => Finding { cause: Cause::AppStatusFailure, ..answerer.note_in(finding) },
+        None if service_with_port(case).is_some() => Finding { cause: Cause::AppStatusFailure, ..finding },
         None => finding,
     }
 }
@@ -85,7 +86,7 @@ pub(super) fn agent_is_down(case: &Case<'_>, place: &str) -> Option<(String, Rem
     let container = asked_by_pilot_agent(case)?;
     let dst = case.attempt.flow.dst;
     let summary = format!(
-        "nobody listens on {dst}{place}, where Istio's agent (container {ISTIO_PROXY}) answers the probes of container {container}: its kernel answered the SYN with a RST"
+        "nobody listens on {dst}{place}, where Istio's agent (container {ISTIO_PROXY}) answers the probes of container {container}: the kernel answered the SYN with a RST"
     );
     let text = format!("Find why container {ISTIO_PROXY} does not run or listen. Container {container} may be well");
     let log = logs(case, ISTIO_PROXY);
@@ -122,18 +123,37 @@ pub(super) fn asked_by_pilot_agent(case: &Case<'_>) -> Option<String> {
 fn by_detour(case: &Case<'_>) -> Option<Answerer> {
     let detour = detour(case, FRESH_NS)?;
     let (server, app, earlier) = (detour.server(), detour.passed_over(), detour.of_earlier());
+    let port = case.attempt.flow.dst.port();
     Some(Answerer {
         text: format!(
-            "{server} answered: the pod's own address translation sends that port to it; {app}, which listens there, may not have got the request{earlier}"
+            "{server} answered: the pod's own address translation sends that port to it; {app}, which listens on port {port}, may not have got the request{earlier}"
         ),
         check: format!("Check whether {server} reached the application, or refused the probe itself"),
         commands: detour.commands(case).into(),
     })
 }
 
-/// A hostNetwork pod listens on a port that is also a NodePort, or one of a Service with the node's address.
-/// kube-proxy's rules come before the pod's socket.
+/// An endpoint of a Service may have got the connection. Not if it was read who accepted it.
 fn by_node_port(case: &Case<'_>) -> Option<Answerer> {
+    let (what, service) = service_with_port(case)?;
+    let accepts = |it: &Acceptor| it.to.is_some() || !it.processes.is_empty();
+    let is_read =
+        |(time, it): (u64, &PodSockets)| it.acceptor.as_ref().is_some_and(accepts) && is_of_this(case, time, it);
+    if last_reading(case, FRESH_NS).is_some_and(is_read) {
+        return None;
+    }
+    Some(Answerer {
+        text: format!(
+            "{what} of {service}: kube-proxy may have sent the connection to an endpoint of it, and not to the process that listens on the node"
+        ),
+        check: "Give the pod or the Service another port. Or check whether the pod got the connection (the source of the answer in its conntrack entry)".to_owned(),
+        commands: vec![Command::on_node(format!("conntrack -L -p tcp --dport {}", case.attempt.flow.dst.port()))],
+    })
+}
+
+/// A hostNetwork pod listens on a port that is also a NodePort, or one of a Service with the node's address.
+/// kube-proxy's rules come before the pod's socket. What has the port, and the Service.
+fn service_with_port(case: &Case<'_>) -> Option<(String, String)> {
     let dst = case.attempt.flow.dst;
     let nftables = case.node.node_ports.of(ProxyMode::Nftables).is_some_and(|table| !table.ports.is_empty());
     let port =
@@ -142,14 +162,7 @@ fn by_node_port(case: &Case<'_>) -> Option<Answerer> {
         Some(port) => (format!("{} is also the NodePort", port.port), case.node.service_of(port)),
         None => (format!("{dst} is also an external address"), Some(external_service(case, dst)?)),
     };
-    let service = name.map_or_else(|| "a Service".to_owned(), |name| format!("Service {name}"));
-    Some(Answerer {
-        text: format!(
-            "{what} of {service}: kube-proxy may have sent the connection to an endpoint of it, and not to the process that listens on the node"
-        ),
-        check: "Give the pod or the Service another port. Or check whether the pod got the connection (the source of the answer in its conntrack entry)".to_owned(),
-        commands: vec![Command::on_node(format!("conntrack -L -p tcp --dport {}", dst.port()))],
-    })
+    Some((what, name.map_or_else(|| "a Service".to_owned(), |name| format!("Service {name}"))))
 }
 
 fn by_proxy(case: &Case<'_>, status: u16) -> Option<Answerer> {

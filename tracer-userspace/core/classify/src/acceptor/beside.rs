@@ -40,7 +40,7 @@ pub(super) fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
             None => fix,
         };
         let fix = with_logs(case, fix);
-        return Some(Other { cause: None, scope: Scope::Pod, words: has_port, fix });
+        return Some(Other { cause: None, scope: Scope::Pod, words: has_port, place: Place::First, fix });
     }
     let is_none_of_them = |it: &AcceptingProcess| pods.iter().all(|pod| is_foreign(case, pod, it));
     if !pod.host_network || !processes.iter().all(is_none_of_them) {
@@ -54,7 +54,7 @@ pub(super) fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
     let of_node = processes.iter().all(|it| it.pod_uid.is_none());
     let scope = if of_node { Scope::Node } else { Scope::Pod };
     let fix = with_logs(case, fix.run([show]));
-    Some(Other { cause: Some(Cause::PortTaken), scope, words, fix })
+    Some(Other { cause: Some(Cause::PortTaken), scope, words, place: Place::First, fix })
 }
 
 /// Another container of the probed pod, if the process is in it.
@@ -81,7 +81,7 @@ mod tests {
             assert_eq!(record.scope, Some(scope));
             let verdict = record.verdict;
             assert_eq!((verdict.cause, verdict.confidence), (Cause::PortTaken, Confidence::Likely));
-            assert_has(&verdict.summary, &["HTTP status 503; ", name, "bind() of its server would fail"]);
+            assert_has(&verdict.summary, &["; 10.88.0.2:8080 was reached", name, "bind() of its server would fail"]);
             assert_has(&verdict.remediation, &["ss -ltnp 'sport = :8080'"]);
             assert_lacks(&verdict.remediation, &["The network from the kubelet to the pod works"]);
         }

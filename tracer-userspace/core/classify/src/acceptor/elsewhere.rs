@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::phrases::run_in;
 use super::super::rules::refusal::{listed, own_address};
+use super::super::services::target_service;
 use super::*;
 
 /// The connection arrived in another namespace than the pod's: in the node's own, or in that of another pod. `earlier`:
@@ -32,13 +33,22 @@ pub(super) fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: bool,
     let pod = pod.and_then(Pod::full_name);
     let instead = pod.as_ref().map(|pod| format!(", and not pod {pod}")).unwrap_or_default();
     let accepted = format!("{who} accepted the connection{instead}");
-    let other = |scope, words, fix| Some(Other { cause: None, scope, words, fix });
+    let other = |scope, words, fix| Some(Other { cause: None, scope, words, place: Place::First, fix });
     if let Some(to) = read.and_then(|it| it.to) {
-        let fix = fix_translation(case, pod.as_deref(), to, "request");
-        let accepted = if earlier { format!("{who} accepted an earlier connection{instead}") } else { accepted };
+        let fix = fix_translation(case, pod.as_deref(), to, (!earlier).then_some("request"));
+        let service = target_service(case).map(|name| format!(" (Service {name})")).unwrap_or_default();
+        let led = format!("the node's own address translation{service} sent it to {to}");
         // If the probed pod is not known, the translation may lead to it.
-        let fix = if earlier || pod.is_none() { fix.then("Otherwise", own.clone()) } else { fix };
-        return other(Scope::Node, format!("{accepted}: the node's own address translation sent it to {to}"), fix);
+        if earlier {
+            let fix = fix.reword(|text| format!("If this connection went there, too: {text}"));
+            let words = format!("{who} accepted an earlier connection{instead}: {led}");
+            return Some(Other {
+                place: Place::Last,
+                ..other(Scope::Node, words, fix.then("Otherwise", own.clone()))?
+            });
+        }
+        let fix = if pod.is_none() { fix.then("Otherwise", own.clone()) } else { fix };
+        return other(Scope::Node, format!("{accepted}: {led}"), fix);
     }
     let pod = pod?;
     if netns == from {
@@ -54,17 +64,24 @@ pub(super) fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: bool,
     other(Scope::Network, format!("{accepted}: pod {holder} has {addr}, too"), fix.run(show))
 }
 
-/// What to do about a rule of the node that sends what is meant for this pod to another address. `what` did not get there.
-pub(in super::super) fn fix_translation(case: &Case<'_>, pod: Option<&str>, to: SocketAddr, what: &str) -> Remediation {
-    let missed = pod.map(|pod| format!(". The process in pod {pod} did not get the {what}")).unwrap_or_default();
+/// What to do about a rule of the node that sends what is meant for this pod to another address. `missed` did not get there.
+pub(in super::super) fn fix_translation(
+    case: &Case<'_>,
+    pod: Option<&str>,
+    to: SocketAddr,
+    missed: Option<&str>,
+) -> Remediation {
+    let missed = pod.zip(missed).map(|(pod, what)| format!(". The process in pod {pod} did not get the {what}"));
+    let missed = missed.unwrap_or_default();
     let probed = pod.map(|pod| format!("Give pod {pod}"));
     let probed = probed.unwrap_or_else(|| "If a pod on the node's network is probed: give it".to_owned());
-    let fix = Remediation::from(match case.matched.may_be_on_node() {
-        true => format!(
+    let fix = Remediation::from(match (case.matched.may_be_on_node(), target_service(case)) {
+        (true, Some(service)) => format!("{probed} or Service {service} another port{missed}"),
+        (true, None) => format!(
             "{probed} another port, or change the rule of the node that sends port {} of the node to {to}, such as that of a hostPort (chain OUTPUT of table nat){missed}",
             case.attempt.flow.dst.port()
         ),
-        false => format!(
+        (false, _) => format!(
             "Find the rule of the node that translates the destination to {to} (chain OUTPUT), and exempt the kubelet's connections to pods from it{missed}"
         ),
     });
@@ -222,6 +239,8 @@ mod tests {
         let both =
             ["exempt the kubelet's connections", ". Otherwise: The network", "iptables-save -t nat", "kubectl logs"];
         assert_has(&record.verdict.remediation, &both);
+        assert_starts(&record.verdict.remediation, "If this connection went there, too: Find the rule");
+        assert_lacks(&record.verdict.remediation, &["did not get the request"]);
         let same = answered(listed, POD, Some("10.88.0.2:8081"), &[process("app", None, None)]);
         assert_eq!(same.confidence, Confidence::Proven, "it got to the pod");
         // The reading comes with the answer's status, and the verdict at the end of the attempt.

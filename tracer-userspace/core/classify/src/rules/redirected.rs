@@ -23,13 +23,13 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         None => "an address translation".to_owned(),
     };
     let summary = format!(
-        "nobody listens on {target}{}, where {sender} sends {dst}: its kernel answered the SYN with a RST",
+        "nobody listens on {target}{}, where {sender} sends {dst}: the kernel answered the SYN with a RST",
         in_namespace(case, netns)
     );
     let missed = netns.and_then(|netns| pod_that_missed_it(case, netns));
     let fix = match (service, &missed) {
         (Some(name), _) => fix_service(&name, target),
-        (None, Some(pod)) => fix_translation(case, Some(pod), target, "SYN"),
+        (None, Some(pod)) => fix_translation(case, Some(pod), target, Some("SYN")),
         (None, None) if sent_by_ipvs(case).is_some() => fix_backend(case, target),
         (None, None) if target.ip() == dst.ip() => fix_rule(case, netns, target),
         (None, None) if case.matched.probed_pod().is_some() => fix_translation(case, None, target, "SYN"),
