@@ -221,8 +221,8 @@ pub(super) fn has_handshake(case: &Case<'_>) -> bool {
     case.matched.expects_http().map_or_else(by_outcome, |plain| !plain)
 }
 
-/// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c). Without a
-/// reason it is one only if the SYN before it was not dropped there: an IPsec policy drops all of them.
+/// A SYN that is sent again while the handshake is half done (`tcp_check_req`, net/ipv4/tcp_minisocks.c). It is one only
+/// if the SYN before it was not dropped there: an IPsec policy and a socket in TIME_WAIT drop all of them.
 pub(super) fn is_second_syn(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let at_socket = |it: &PacketDrop| it.flags.is_syn() && matches!(dropped_in(it), Some("tcp_v4_rcv" | "tcp_v6_rcv"));
     let is_later = || {
@@ -230,7 +230,7 @@ pub(super) fn is_second_syn(case: &Case<'_>, drop: &PacketDrop) -> bool {
         let again = case.attempt.syns_sent_again().next();
         first.zip(again).is_some_and(|((time, _), again)| is_since(time, again))
     };
-    at_socket(drop) && (drop.reason.is_some() || is_later())
+    at_socket(drop) && (is_later() || drop.reason.is_some() && case.lacks(&[Hook::TcpRetransmit]))
 }
 
 /// Hooks that show a RST of a stack that has no socket for the packet, where `tcp_send_reset` does not (before 6.12).

@@ -54,10 +54,13 @@ fn summary(case: &Case<'_>, end: End, lost: &Lost<'_>) -> String {
         None => format!("nothing that was seen decides why{}", describe_way(case).unwrap_or_default()),
     };
     let later = if lost.is_known_gone { LATER_SYN } else { "" };
-    let hint =
-        missing_address(case).or_else(|| stray_route(case)).or_else(|| qdisc(case, lost)).map(|(words, _)| words);
-    let (first, last) = (untranslated.unwrap_or_default(), hint.unwrap_or_default());
-    format!("the attempt to {dst} failed after {lasted} ({how}); {first}{why}{later}{last}")
+    // What explains all of it comes first.
+    let missing = missing_address(case).map(|(words, _)| words);
+    let begin = missing.as_ref().map(|words| format!("{}; ", words.trim_start_matches("; "))).unwrap_or_default();
+    let hint = || stray_route(case).or_else(|| qdisc(case, lost)).map(|(words, _)| words);
+    let last = missing.is_none().then(hint).flatten().unwrap_or_default();
+    let first = untranslated.unwrap_or_default();
+    format!("{begin}the attempt to {dst} failed after {lasted} ({how}); {first}{why}{later}{last}")
 }
 
 const LATER_SYN: &str = "; a later SYN was not dropped there, so that cause is gone; it got no answer either";

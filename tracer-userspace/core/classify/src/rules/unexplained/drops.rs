@@ -80,7 +80,7 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         )
     } else if is_second_syn(case, drop) && case.attempt.established.is_some() {
         Explanation::of("; the target had taken an earlier SYN, and its SYN-ACK was lost or came late")
-    } else if is_out_of_window(drop) {
+    } else if is_out_of_window(drop) || is_of_open_connection(case, drop) {
         Explanation::of(
             "; the target still has an earlier connection from this port, and its answers do not arrive or are not taken",
         )
@@ -254,6 +254,12 @@ fn by_bridge(drop: &PacketDrop, reason: &str) -> Explanation {
             ["bridge -d link show", "bridge vlan show"].map(str::to_owned),
         ),
     }
+}
+
+/// A SYN met an established socket, which answered with an ACK (`tcp_validate_incoming`, net/ipv4/tcp_input.c).
+fn is_of_open_connection(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let is_invalid = drop.flags.is_syn() && drop.reason.as_deref() == Some("TCP_INVALID_SYN");
+    is_invalid && case.attempt.established.is_none()
 }
 
 /// A second SYN came, though the target had most likely taken the first one.
@@ -522,10 +528,12 @@ mod tests {
             &["has the sender's address, too", "ip addr show to 10.88.0.1"],
         );
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
-        assert_has(
-            &noted("NOT_SPECIFIED", "tcp_v4_rcv"),
-            &["its SYN-ACK does not arrive", "ip neigh show 10.88.0.1", "tc -s qdisc show dev eth0"],
-        );
+        assert_lacks(&noted("NOT_SPECIFIED", "tcp_v4_rcv"), &["SYN-ACK"]);
+        let mut again = Stream::new().connect().wait_ms(200).inspection(|_| ()).wait_ms(800).syn_again().clone();
+        again.drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv").last_drop().device = Some(device(7, "eth0"));
+        let again = again.gives_up().verdict();
+        assert_has(&again.summary, &["its SYN-ACK does not arrive"]);
+        assert_has(&again.remediation, &["ip neigh show 10.88.0.1", "tc -s qdisc show dev eth0"]);
         let port = noted("BRIDGE_INGRESS_STP_STATE", "br_handle_frame");
         assert_has(&port, &["the bridge takes nothing from that port", "bridge -d link show dev eth0"]);
         assert_has(&port, &["Only if there is no loop: set its state to 3"]);
@@ -548,6 +556,10 @@ mod tests {
         assert_has(&slow.verdict().summary, &["its SYN-ACK was lost or came late"]);
         let again = Stream::new().connect().drop(SYN_ACK, "TCP_INVALID_SYN", NODE).gives_up().verdict();
         assert_has(&again.summary, &["it is a second SYN-ACK"]);
+        assert_has(
+            &noted("TCP_INVALID_SYN", "tcp_rcv_established"),
+            &["still has an earlier connection from this port"],
+        );
         assert_has(&on_its_way(None), &["the kernel there does not have the address"]);
     }
 

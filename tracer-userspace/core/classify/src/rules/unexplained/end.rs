@@ -61,6 +61,9 @@ fn describe_end(attempt: &Attempt, end: End) -> String {
             format!("no answer to the SYN, sent again {}", counted(sent_again(attempt).into(), "time"))
         }
         End::NotEstablished => "before the connection was established".to_owned(),
+        End::Reset if attempt.errno() == Some(libc::ETIMEDOUT) => {
+            "established, then the last segments had no acknowledgement".to_owned()
+        }
         End::Reset => "reset after it was established".to_owned(),
         End::ClosedByProber if attempt.retransmits.1 > 0 => {
             let segments = counted(attempt.retransmits.1.into(), "segment");
@@ -201,6 +204,17 @@ mod tests {
         };
         assert_has(&noted(1), &["gave up before it was sent again"]);
         assert_has(&noted(3), &["no answer to the SYN, sent again 2 times"]);
+    }
+
+    /// `tcp_retries2`, or TCP_USER_TIMEOUT.
+    #[test]
+    fn a_connection_that_the_kernel_gave_up_was_not_reset() {
+        let mut stream = Stream::new().http_readiness().connect().established().wait_ms(900).clone();
+        let errno = libc::ETIMEDOUT;
+        stream.state(TcpState::Established, TcpState::Close, errno, (100, 1, 0)).settles();
+        let summary = stream.verdict().summary;
+        assert_has(&summary, &["(established, then the last segments had no acknowledgement, "]);
+        assert_lacks(&summary, &["reset"]);
     }
 
     #[test]
