@@ -64,9 +64,16 @@ pub(super) fn fix_at_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
         .run(["get", "delete"].map(|what| Command::in_cluster(format!("kubectl {what} pod {pod}"))))
 }
 
+/// By hand, the command shows how long it takes.
+pub(super) fn fix_timeout(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
+    let [words, Command { run, place }] = kubectl::exec(k8s, probe.probe_type);
+    let timed = Command { run: format!("time {run}"), place };
+    Cause::ExecTimeout.fix().reword(|text| format!("{}. {BY_HAND}", text.trim_end_matches('.'))).run([words, timed])
+}
+
 pub(super) fn fix_not_run(cause: Cause, obstacle: Option<&NotStarted>, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     if cause == Cause::ExecTimeout {
-        return cause.fix();
+        return fix_timeout(probe, k8s);
     }
     if is_without_runtime(probe) {
         return Remediation::from(

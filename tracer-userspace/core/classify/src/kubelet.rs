@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use super::Case;
 use super::command_fix::{
-    BY_HAND, fix_at_end, fix_failed, fix_not_run, has_no_program, is_cancelled, is_without_runtime, not_started_for,
+    BY_HAND, fix_at_end, fix_failed, fix_not_run, fix_timeout, has_no_program, is_cancelled, is_without_runtime,
+    not_started_for,
 };
 use super::culprit;
 use super::evidence::of_outcome;
@@ -120,19 +121,29 @@ pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Find
     if let Some(answered) = spec(probe, node).and_then(|_| answer(probe, connections, node)) {
         return answered;
     }
+    let (how, ignored) = match probe.is_counted() {
+        true => ("failed", String::new()),
+        false => ("errored", format!("; the kubelet ignores this result: {}", unchanged(probe.probe_type))),
+    };
     let summary = format!(
-        "the {} probe{} failed, as the kubelet reports{}; {}",
+        "the {} probe{} {how}, as the kubelet reports{}; {}{ignored}",
         probe.probe_type,
         container_of(&named.k8s),
         probe.output.as_ref().map(|it| format!(": {it}")).unwrap_or_default(),
         reading(connections, probe, node)
     );
-    let fix = Cause::Unexplained.fix();
+    let fix = match probe.reason {
+        ProbeOutput::NotServing => kubectl::and_log(&named.k8s, false, NOT_SERVING.into()),
+        _ => Cause::Unexplained.fix(),
+    };
     let found = Finding::failure(Cause::Unexplained, vec![of_outcome(probe)], summary, fix);
     // Without this hook, a connect that finds no route leaves no trace.
     let missing_hooks = if connections == 0 { node.missing_of(&[Hook::SysConnect]) } else { Vec::new() };
     (Finding { missing_hooks, ..found.with_confidence(Confidence::Possible) }, named)
 }
+
+/// The kubelet asked the health service, or the probe's command did.
+const NOT_SERVING: &str = "Find why the application's health service reports NOT_SERVING: it may depend on something that the pod cannot reach. Read the application's log of that moment";
 
 /// Says which connections of the probe were seen.
 fn reading(connections: usize, probe: &KubeletProbe, node: &Node) -> String {
@@ -233,7 +244,7 @@ fn failed_command(probe: &KubeletProbe, spec: Option<&ExecSpec>, obstacle: Optio
     };
     let summary = format!("the command of the {} probe{} {what}{why}{budget}", probe.probe_type, container_of(k8s));
     let fix = match cause {
-        Cause::ExecTimeout => cause.fix(),
+        Cause::ExecTimeout => fix_timeout(probe, k8s),
         _ => fix_failed(obstacle, probe, k8s),
     };
     // A limit of the pod's spec, and not the command.
