@@ -29,9 +29,11 @@ impl Throttling<'_> {
         let fields = json!({ "times": times, "throttled_ms": micros / 1000 });
         let evidence = evidence_of("cpu.stat", time, text.clone(), fields);
         let fix = match is_above {
-            true if is_of_pod(cgroup) => FIX_POD,
-            true => FIX_ABOVE,
-            false => FIX,
+            true if is_of_pod(cgroup) => FIX_POD.to_owned(),
+            true => format!(
+                "Raise the CPU limit of {cgroup}, a cgroup above the container's, or remove it: that of a service on the node. It was throttled during the attempt"
+            ),
+            false => FIX.to_owned(),
         };
         Finding::likely(Cause::CpuThrottled, vec![evidence], text, fix)
     }
@@ -126,7 +128,6 @@ fn cgroups_of_server<'a>(case: &Case<'a>) -> Vec<&'a str> {
 
 const FIX: &str = "Raise the CPU limit of the container, or remove it: the container was throttled during the attempt";
 const FIX_POD: &str = "Raise the CPU limits of the pod's containers, or remove them: the limit of the pod is their sum, unless it has one of its own (spec.resources). The pod was throttled during the attempt";
-const FIX_ABOVE: &str = "Raise the CPU limit of the cgroup above the container's, or remove it: that of a service on the node. It was throttled during the attempt";
 
 #[cfg(test)]
 mod tests {
@@ -186,8 +187,12 @@ mod tests {
                 "/kubepods.slice/kubepods-pod1.slice/cri-1.scope",
                 "Raise the CPU limits of the pod's containers, or remove them: ",
             ),
-            ("/web.slice", "/web.slice/a", "Raise the CPU limit of the cgroup above the container's, or remove it: "),
-            ("/podman.service", "/podman.service/a", "Raise the CPU limit of the cgroup above the container's, "),
+            (
+                "/web.slice",
+                "/web.slice/a",
+                "Raise the CPU limit of /web.slice, a cgroup above the container's, or remove it: ",
+            ),
+            ("/podman.service", "/podman.service/a", "Raise the CPU limit of /podman.service, a cgroup above the "),
         ] {
             let held = slow_as(cgroup, 7, Some(server));
             assert_eq!(held.also, [Cause::CpuThrottled]);
@@ -224,7 +229,7 @@ mod tests {
             (verdict.cause.name(), verdict.also.as_slice()),
             ("slow_response", [Cause::CpuThrottled].as_slice())
         );
-        assert_starts(&verdict.remediation.text, "Raise the CPU limit of the cgroup above the container's");
+        assert_starts(&verdict.remediation.text, "Raise the CPU limit of /kubepods, a cgroup above the container's");
         assert_starts(&verdict.evidence[0].text, "/kubepods was throttled 25 times");
     }
 

@@ -27,12 +27,16 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
         "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout{}",
         budget(case)
     );
-    let text = format!("the last segment of the connection, which acknowledged the request, came {left} before");
+    let text = "the last segment of the connection, which acknowledged the request, came then".to_owned();
     let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
-    let evidence = evidence_of(Hook::InetSockSetState.name(), ended, text, fields);
+    let evidence = evidence_of(Hook::InetSockSetState.name(), asked, text, fields);
     let state = of_state(ended, attempt.last.as_ref()?);
-    let fix = Cause::KubeletDelayed.fix();
+    let fix = fix();
     Some(Finding::likely(Cause::KubeletDelayed, vec![evidence, state], summary, fix))
+}
+
+fn fix() -> Remediation {
+    Cause::KubeletDelayed.fix().run([Command::on_node("cat /proc/pressure/cpu")])
 }
 
 /// The answer was in the prober's socket, and the kubelet did not read it. The kubelet asks for `Connection: close`: a
@@ -74,7 +78,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
     );
     let state = case.attempt.last.as_ref().map(|state| of_state(closed, state));
     let evidence = arrived.into_iter().chain(state).chain([of_outcome(reported)]).collect();
-    let found = Finding::failure(Cause::KubeletDelayed, evidence, summary, Cause::KubeletDelayed.fix());
+    let found = Finding::failure(Cause::KubeletDelayed, evidence, summary, fix());
     Some(found.with_confidence(confidence))
 }
 

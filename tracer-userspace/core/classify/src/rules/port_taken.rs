@@ -20,14 +20,19 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         in_namespace(case, Some(netns))
     );
     evidence.push(of_holder(time, read, holder));
-    let reserved = run_in(case, Some(netns), "sysctl net.ipv4.ip_local_reserved_ports");
+    let end = format!("ss -K src '{}' dst '{remote}'", holder.local);
+    let show = [end, "sysctl net.ipv4.ip_local_reserved_ports".to_owned()];
+    let of_pod = if case.node.is_a_node(netns) { "" } else { OF_POD };
     let text = format!(
-        "End that connection (pid {pid}) and start the server again. Then keep the port from clients: add {} to net.ipv4.ip_local_reserved_ports, in addition to its value, or use a port outside {first}-{last}",
+        "End that connection (pid {pid}; the first command) and start the server again. Then keep the port from clients: add {} to net.ipv4.ip_local_reserved_ports{of_pod}, in addition to its value, or use a port outside {first}-{last}",
         dst.port()
     );
-    let fix = with_log(case, Remediation::from(text).run([reserved]));
+    let fix = with_log(case, Remediation::from(text).run(show.map(|command| run_in(case, Some(netns), command))));
     Some(Finding::likely(Cause::PortTaken, evidence, summary, fix).at_most(confidence))
 }
+
+/// The setting of a pod is gone with its sandbox.
+const OF_POD: &str = " in the pod's securityContext.sysctls";
 
 /// A connection of the port at another address keeps only a server from it that binds all addresses. Whether the target's
 /// does is not known. A clause, the evidence, and what to do in that case.
@@ -41,7 +46,8 @@ pub(super) fn held_at_other_address(case: &Case<'_>, netns: Netns, at: u64) -> O
         "; bind() to all addresses would fail, as {local} is the source of a connection of {comm} (pid {pid}) to {remote}"
     );
     let fix = format!(
-        "If the server binds to all addresses: end that connection (pid {pid}), start the server again, and add {port} to net.ipv4.ip_local_reserved_ports"
+        "If the server binds to all addresses: end that connection (pid {pid}), start the server again, and add {port} to net.ipv4.ip_local_reserved_ports{}",
+        if case.node.is_a_node(netns) { "" } else { OF_POD }
     );
     Some((clause, of_holder(time, read, holder), fix))
 }
@@ -108,7 +114,11 @@ mod tests {
         let words = "the source of a connection of agent (pid 812) to 10.96.0.1:443";
         assert_has(&verdict.summary, &[words]);
         assert_eq!(verdict.confidence, Confidence::Likely);
-        assert_has(&verdict.remediation.text, &["add 8080 to net.ipv4.ip_local_reserved_ports"]);
+        assert_has(&verdict.remediation, &["ss -K src '10.88.0.2:8080' dst '10.96.0.1:443'"]);
+        assert_has(
+            &verdict.remediation.text,
+            &["add 8080 to net.ipv4.ip_local_reserved_ports in the pod's securityContext.sysctls"],
+        );
     }
 
     #[test]

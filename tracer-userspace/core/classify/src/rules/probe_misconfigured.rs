@@ -1,5 +1,7 @@
 //! The probe asks in a way that the application does not serve. The fix is a field of the probe.
 
+use std::net::SocketAddr;
+
 use super::super::wrong_field::{SCHEME, wrong_field};
 use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
 use super::closed_without_answer::listener_ended;
@@ -22,7 +24,16 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The fix of a probe that is redirected.
-const PATH: &str = "Set httpGet.path to a page that answers 200 itself (curl -sSI shows where each leads)";
+const PATH: &str = "Set httpGet.path to a page that answers 200 itself (the command shows where each leads)";
+
+/// Shows where the answer of this port leads.
+fn show_redirect(case: &Case<'_>, dst: SocketAddr) -> Command {
+    let probes = case.matched.possible_probes();
+    let path = probes.iter().find_map(|it| it.path.as_deref()).unwrap_or("/");
+    let is_plain = path.starts_with('/') && path.chars().all(|it| it.is_ascii_graphic() && it != '\'');
+    let path = if is_plain { path } else { "/PATH" };
+    Command::on_node(format!("curl -sSI 'http://{dst}{path}'"))
+}
 
 /// The fix of an application that redirects plain HTTP unless a proxy reports https.
 const FORWARDED: &str = "an application that redirects all plain HTTP to https:// may accept httpHeaders X-Forwarded-Proto: https from the probe";
@@ -36,12 +47,13 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     let outcome = attempt.kubelet().map(|(_, it)| it).filter(|it| it.reason == ProbeOutput::TooManyRedirects);
     let answers = redirected.answers + 1;
     let summary = format!(
-        "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}): they lead in a circle",
+        "the probe of {} was answered with {answers} redirects in a row within {} (the last by {}, with status {status}): most likely they lead in a circle",
         redirected.first,
         ms(time.saturating_sub(redirected.began)),
         attempt.flow.dst
     );
-    let fix = format!("{PATH}, or correct the redirect: {FORWARDED}");
+    let fix = Remediation::from(format!("{PATH}, or correct the redirect: {FORWARDED}"));
+    let fix = fix.run([show_redirect(case, redirected.first)]);
     let text = format!("HTTP status {status}, answer {answers} in a row that is a redirect");
     let fields = json!({ "status": status, "answers": answers });
     let evidence =
@@ -100,6 +112,7 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     let outcome = attempt.kubelet().map(|(_, it)| of_outcome(it)).filter(|_| named);
     let both = answered.is_some() && named;
     let evidence = answered.into_iter().chain(evidence).chain(outcome).collect();
+    let fix = Remediation::from(fix).run([show_redirect(case, SocketAddr::new(dst.ip(), from))]);
     let found = Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix);
     Some(found.with_confidence(if both { confidence } else { confidence.min(Confidence::Likely) }))
 }
