@@ -50,20 +50,19 @@ pub(super) fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(Stri
         None if v4 && it.addr.ip() == Ipv6Addr::UNSPECIFIED => "for IPv6 only".to_owned(),
         None => "only".to_owned(),
     };
-    let of = if reading.pod.is_some() { "processes of the pod" } else { "other processes" };
+    let of = if reading.pod.is_some() { " of the pod" } else { "" };
     let here: Vec<String> = listeners
         .iter()
         .filter(|it| it.addr.port() == port)
         .map(|it| format!("{} listens on {} {}", name(&it.server), it.addr, only(it)))
         .collect();
-    let others =
-        || listeners.iter().map(|it| format!("{} on port {}", name(&it.server), it.addr.port())).collect::<Vec<_>>();
+    let other = |it: &&ListenerAt| format!("{}{of} listens on port {}", name(&it.server), it.addr.port());
     let words = match here.as_slice() {
         [] if listeners.is_empty() => return None,
-        [] => format!("{of} listen there: {}", others().join(", ")),
+        [] => format!("{} instead", listeners.iter().map(other).collect::<Vec<_>>().join(", ")),
         _ => here.join(", "),
     };
-    let text = format!("listeners of that network namespace: {words}");
+    let text = format!("in that network namespace, {words}");
     let addrs: Vec<SocketAddr> = listeners.iter().map(|it| it.addr).collect();
     Some((words, evidence_of("sock_diag", time, text, json!({ "listeners": addrs, "netns": netns }))))
 }

@@ -74,7 +74,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         .unwrap_or_else(|| with_log(case, let_listen(case, netns, false)));
     let (by_holder, fix) = with_holder(held, fix, &mut evidence);
     let (place, why) = (in_namespace(case, netns), why.unwrap_or_default());
-    let summary = format!("{what} {dst}{place}: its kernel answered the SYN with a RST{why}{by_holder}");
+    let summary = format!("{what} {dst}{place}: the kernel answered the SYN with a RST{why}{by_holder}");
     let confidence = if accepting.is_some() { confidence.min(Confidence::Likely) } else { confidence };
     let found = Finding::failure(Cause::ConnectionRefused, evidence, summary, fix).with_confidence(confidence);
     Some(Finding { lacks_acceptor: passed_over.is_some() || accepted.is_some(), ..found })
@@ -145,7 +145,7 @@ fn by_node_port(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
     if is_probe || earlier_listener(case, refused.netns?, &refused.evidence).is_some() {
         return None;
     }
-    let summary = format!("nobody listens on {dst}{place}: its kernel answered the SYN with a RST{words}");
+    let summary = format!("nobody listens on {dst}{place}: the kernel answered the SYN with a RST{words}");
     let mut found = Finding::failure(Cause::ConnectionRefused, refused.evidence.clone(), summary, fix);
     if let Some((lost, _)) = lost_node_port(case) {
         add_lost_node_port(case, &mut found, lost);
@@ -453,7 +453,7 @@ mod tests {
         };
         assert_has(&noted(&["[::1]:8080", "0.0.0.0:8081"], false), &["; app (pid 7) listens on [::1]:8080 only"]);
         assert_has(&noted(&["[::]:8080"], false), &["; app (pid 7) listens on [::]:8080 for IPv6 only"]);
-        assert_has(&noted(&["0.0.0.0:8081"], false), &["; other processes listen there: app (pid 7) on port 8081"]);
+        assert_has(&noted(&["0.0.0.0:8081"], false), &["; app (pid 7) listens on port 8081 instead"]);
         assert_lacks(&noted(&["0.0.0.0:8081"], true), &["8081"]);
         assert_lacks(&noted(&[], false), &["listen there"]);
     }
@@ -477,7 +477,7 @@ mod tests {
         assert_ends(&own.summary, "; app (pid 7) listens on 127.0.0.1:8080 only");
         assert_has(&own.remediation, &["listen on 8080 (on that address, not only 127.0.0.1)"]);
         let port = refused(|stream| reads(stream, "own", "0.0.0.0:8081"));
-        assert_ends(&port.summary, "; processes of the pod listen there: app (pid 7) on port 8081");
+        assert_ends(&port.summary, "; app (pid 7) of the pod listens on port 8081 instead");
         let others: [fn(&mut Stream); 3] = [
             |stream| reads(stream, "before", "127.0.0.1:8080"),
             |stream| _ = stream.listens_on(NODE, address("127.0.0.1:8080"), true),

@@ -9,9 +9,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let detour = detour(case, REDIRECT_NS)?;
     let dst = case.attempt.flow.dst;
     let summary = format!(
-        "the attempt to {dst} succeeded and proves nothing; the pod's own address translation sends it to {}, past {}, which listens there",
+        "the attempt to {dst} succeeded and proves nothing; the pod's own address translation sends it to {}, past {}, which listens on port {}",
         detour.server(),
-        detour.passed_over()
+        detour.passed_over(),
+        dst.port()
     );
     let evidence = vec![of_state(ended, case.attempt.last.as_ref()?), detour.evidence(case)];
     let fix = detour.fix(case, Cause::ProbeProvesNothing);

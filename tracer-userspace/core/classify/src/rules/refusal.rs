@@ -144,7 +144,7 @@ fn by_other_pod(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Find
         return None;
     }
     let summary = format!(
-        "pod {name} has {addr}, the address of pod {pod}, too, and got the SYN: its kernel answered it with a RST, since nobody listens on port {} there",
+        "pod {name} has {addr}, the address of pod {pod}, too, and got the SYN: the kernel answered it with a RST, since nobody listens on port {} there",
         case.attempt.flow.dst.port()
     );
     let remediation = Remediation::from(format!(
@@ -240,7 +240,7 @@ fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Optio
     let at = refused.evidence.iter().map(|e| e.time_boot_ns).max()?;
     let (began, listen) = case.node.listeners.open_at(own, dst).filter(|(began, _)| *began < at)?;
     let summary = format!(
-        "nobody listens on port {port}{}, which also has {addr}, the address of pod {pod}: its kernel answered the SYN with a RST; {} listens there in the pod's own network namespace {}, and did not get the SYN",
+        "nobody listens on port {port}{}, which also has {addr}, the address of pod {pod}: the kernel answered the SYN with a RST; {} listens there in the pod's own network namespace {}, and did not get the SYN",
         in_namespace(case, Some(netns)),
         listen.actor,
         own.0
@@ -384,7 +384,7 @@ mod tests {
     fn without_a_listener_in_the_pods_namespace_a_refusal_is_only_likely() {
         let unknown = refused_elsewhere(|stream| _ = stream.http_readiness().pod_in(POD), 1).remove(0);
         let words =
-            "in network namespace 7: its kernel answered the SYN with a RST; pod default/web is in network namespace 2";
+            "in network namespace 7: the kernel answered the SYN with a RST; pod default/web is in network namespace 2";
         assert_ends(&unknown.summary, words);
         let ceased = |stream: &mut Stream| _ = stream.http_readiness().pod_in(POD).listens(POD, 8080, false);
         let local = |stream: &mut Stream| {

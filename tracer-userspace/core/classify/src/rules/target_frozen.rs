@@ -234,7 +234,7 @@ impl Halt<'_> {
                 };
                 if above.is_some() {
                     let text = format!(
-                        "Thaw that cgroup. Then {}. To resume the container does not help. If the process stays frozen, a cgroup further up is frozen, too",
+                        "Thaw that cgroup. Then {}. Resuming the container does not help. If the process stays frozen, a cgroup further up is frozen, too",
                         self.find_who()
                     );
                     return Remediation::from(text).run([Command::on_node(thaw)]);

@@ -8,7 +8,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (tls, confidence) = listener_speaks_tls(case)?;
     let dst = attempt.flow.dst;
     let summary = format!(
-        "the attempt succeeded: it connected to {dst}, sent no byte and closed; {dst} speaks TLS, so its log shows an EOF during the handshake"
+        "the attempt succeeded: it connected to {dst}, sent no byte and closed; the port most likely speaks TLS, so its log may show an EOF during the handshake"
     );
     let evidence = vec![of_state(ended, attempt.last.as_ref()?), tls];
     let fix = by_subject::<Remediation>(case, Cause::TlsEofNoise.fix(), |client| {
