@@ -8,7 +8,7 @@ mod elsewhere;
 use serde_json::json;
 
 use self::beside::beside;
-use self::doubts::{shared_by_pods, shared_port, unknown_on_node};
+use self::doubts::{led_past, shared_by_pods, shared_port, unknown_on_node};
 use self::elsewhere::elsewhere;
 pub(super) use self::elsewhere::{fix_translation, on_its_network};
 use super::case::{Case, holds_target};
@@ -70,6 +70,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
         }
         let words = shared
             .map(|(words, _)| words)
+            .or_else(|| led_past(case))
             .or_else(|| unknown_on_node(case, acceptor))
             .or_else(|| shared_port(case, acceptor));
         if let Some(words) = words {

@@ -3,7 +3,7 @@
 use super::case::{Case, inspected};
 use super::finding::Finding;
 use super::phrases::run_in;
-use super::pod_sockets::last_reading;
+use super::pod_sockets::{FRESH_NS, last_reading};
 use super::serving::connection;
 use tracer_model::event::{Netns, Pod};
 use tracer_model::record::{Command, Confidence, Outcome, Remediation};
@@ -49,10 +49,10 @@ fn reached(case: &Case<'_>) -> Option<Option<Netns>> {
     is_reached.then(|| refused.or_else(accepted))
 }
 
-/// Two namespaces in which the address was read since the attempt began, if no address translation led it elsewhere. A
+/// Two namespaces in which the address was read a moment ago, if no address translation led it elsewhere. A
 /// refusal or a drop names its own namespace.
 fn read(case: &Case<'_>, finding: &Finding) -> Option<(String, String, Remediation)> {
-    let (_, reading) = last_reading(case, 0)?;
+    let (_, reading) = last_reading(case, FRESH_NS)?;
     let [first, second, ..] = reading.holders[..] else { return None };
     if !finding.rests_on_acceptor() || reading.acceptor.is_some() || reading.redirect.is_some() {
         return None;

@@ -19,6 +19,20 @@ pub(super) fn unknown_on_node(case: &Case<'_>, read: Option<&Acceptor>) -> Optio
     listed.is_none().then(|| format!("{} has that port", names(case, read)))
 }
 
+/// The link to the pod is down, and the prober connected from another address than that link's: over a wider route,
+/// such as the default one.
+pub(super) fn led_past(case: &Case<'_>) -> Option<String> {
+    let (netns, flow) = (case.attempt.netns?, case.attempt.flow);
+    let (dst, links) = (flow.dst.ip(), case.node.links.get(&netns)?);
+    let mut covering = links.iter().filter(|link| link.covers(dst) && case.node.has_pod(dst));
+    let down = covering.next().filter(|link| !link.up && !link.addrs.contains(&flow.src.ip()))?;
+    let is_other_up = covering.any(|link| link.up);
+    (!is_other_up).then(|| {
+        let name = &down.name;
+        format!("{name}, the link to {dst}, is down: most likely another host answered, over another route (ip link set {name} up)")
+    })
+}
+
 /// Several pods on the node's network have a probe on this port, which usually the server of only one of them can have.
 /// Which probe failed is not known before the kubelet outcome. Returns a clause, and what to do before the finding's own
 /// fix.
@@ -78,6 +92,21 @@ pub(super) fn shared_port(case: &Case<'_>, read: Option<&Acceptor>) -> Option<St
 mod tests {
     use super::super::tests::{answered, host_network, process};
     use tracer_core::testing::*;
+
+    /// Seen beside a real kubelet: the default route takes the packets for the pods, and a proxy behind it answers.
+    #[test]
+    fn an_answer_over_another_route_is_most_likely_not_the_pods() {
+        let decided = |up: bool, addr: &str| {
+            let mut stream = Stream::new().http_readiness().clone();
+            let bridge = LinkState { up, prefixes: vec![16], ..link(3, "cni0", &[addr]) };
+            stream.node_links(vec![bridge]).connect().established().answers(404).wait_ms(600).tick();
+            let verdict = stream.last_verdict();
+            (verdict.confidence, verdict.summary.contains("cni0, the link to 10.88.0.2, is down"))
+        };
+        assert_eq!(decided(false, "10.88.0.254"), (Confidence::Likely, true));
+        assert_eq!(decided(false, "10.88.0.1"), (Confidence::Proven, false));
+        assert_eq!(decided(true, "10.88.0.254"), (Confidence::Proven, false));
+    }
 
     /// A rolling update, or two replicas: which of the two was probed is not known.
     #[test]

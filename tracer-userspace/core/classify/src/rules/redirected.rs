@@ -32,7 +32,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         (None, Some(pod)) => fix_translation(case, Some(pod), target, Some("SYN")),
         (None, None) if sent_by_ipvs(case).is_some() => fix_backend(case, target),
         (None, None) if target.ip() == dst.ip() => fix_rule(case, netns, target),
-        (None, None) if case.matched.probed_pod().is_some() => fix_translation(case, None, target, "SYN"),
+        (None, None) if case.matched.probed_pod().is_some() => fix_translation(case, None, target, None),
         (None, None) => fix_target_port(case, target),
     };
     let is_redirect = missed.is_none() && target.ip() == dst.ip();
