@@ -20,8 +20,8 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::NetfilterError;
 use super::nft::{
-    NFGENMSG, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, family_name, get,
-    kind, number,
+    NFGENMSG, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_TABLE_NAME,
+    family_name, get, kind, number,
 };
 use tracer_model::event::{BULK, FlushedRules, Remover, RulesFlushed};
 use tracer_model::recent::remember;
@@ -30,7 +30,6 @@ use tracer_node::netlink::{Message, Netlink, attribute, messages, text};
 use tracer_node::procfs::NodeNetns;
 use tracer_node::removers::of_pid;
 
-const NFTA_TABLE_NAME: u16 = 1;
 const NFTA_CHAIN_USE: u16 = 6;
 const NFTA_GEN_PROC_PID: u16 = 2;
 const NFTA_GEN_PROC_NAME: u16 = 3;

@@ -8,6 +8,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use tracer_node::netlink::{Netlink, attribute, field, push_text, text};
 
 pub(super) const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
+pub(super) const NFTA_TABLE_NAME: u16 = 1;
 pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
 pub(super) const NFTA_CHAIN_NAME: u16 = 3;
 pub(super) const NFTA_CHAIN_HOOK: u16 = 4;
@@ -35,17 +36,17 @@ pub(super) fn open() -> io::Result<Option<Netlink>> {
     }
 }
 
-/// Dumps the objects that these names select; nothing if they do not exist.
+/// Dumps the objects that these names select. Returns whether they exist.
 pub(super) fn dump(
     netlink: &mut Netlink,
     message: c_int,
     family: u8,
     names: &[(u16, &str)],
     each: impl FnMut(&[u8]),
-) -> io::Result<()> {
+) -> io::Result<bool> {
     match netlink.dump(kind(message), &selection(family, names), each) {
-        Err(error) if is_absent(&error) => Ok(()),
-        result => result,
+        Err(error) if is_absent(&error) => Ok(false),
+        result => result.map(|()| true),
     }
 }
 
@@ -94,11 +95,15 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
 }
 
-/// Userdata has nft's own type, length and value; type 0 is the comment.
 pub(super) fn comment(userdata: &[u8]) -> Option<String> {
+    user_value(userdata, 0).map(text)
+}
+
+/// Userdata has nft's own types, lengths and values. Type 0 is the comment.
+pub(super) fn user_value(userdata: &[u8], number: u8) -> Option<&[u8]> {
     let [kind, length, rest @ ..] = userdata else { return None };
     let (value, rest) = rest.split_at_checked(usize::from(*length))?;
-    if *kind == 0 { Some(text(value)) } else { comment(rest) }
+    if *kind == number { Some(value) } else { user_value(rest, number) }
 }
 
 /// An attribute, for tests.

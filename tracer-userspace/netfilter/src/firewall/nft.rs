@@ -1,18 +1,18 @@
-//! Reads the tables of nf_tables: all chains and rules in two dumps, then the elements of the verdict maps and sets that rules
-//! use.
+//! Reads the tables of nf_tables: dumps of all tables, chains and rules, then the elements of the verdict maps and sets that
+//! rules use.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use libc::{
-    NF_DROP, NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSETELEM, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE,
-    NFT_MSG_NEWSETELEM,
+    NF_DROP, NFT_MSG_GETCHAIN, NFT_MSG_GETRULE, NFT_MSG_GETSETELEM, NFT_MSG_GETTABLE, NFT_MSG_NEWCHAIN,
+    NFT_MSG_NEWRULE, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE,
 };
 
 use super::super::NetfilterError;
 use super::super::nft::{
     FAMILIES, NFGENMSG, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE,
-    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, dump, family_name, family_number, number, open,
+    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_TABLE_NAME, dump, family_name, family_number, number, open,
 };
 use super::Tables;
 use super::expression::{packets, parse_rule};
@@ -21,8 +21,11 @@ use super::nft_elements::{Map, Room, add_keys};
 use super::ruleset::{Base, Chain, Elements, Key, Rule, Table, Test, Then};
 use tracer_model::event::{Backend, When};
 use tracer_node::clock::thread_cpu_ns;
-use tracer_node::netlink::{Netlink, attribute, consistent, messages, text};
+use tracer_node::netlink::{Netlink, attribute, consistent, field, messages, text};
 
+const NFTA_TABLE_FLAGS: u16 = 2;
+/// The chains of the table are not attached to their hooks.
+const NFT_TABLE_F_DORMANT: i32 = 1;
 const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_CHAIN_COUNTERS: u16 = 8;
 const NFTA_HOOK_NUMBER: u16 = 1;
@@ -46,15 +49,41 @@ pub(super) fn read() -> Tables {
 fn read_once() -> io::Result<(Vec<Table>, bool)> {
     let mut reader = Reader::default();
     let Some(mut netlink) = open()? else { return Ok((Vec::new(), false)) };
-    // Family 0 selects all families.
-    dump(&mut netlink, NFT_MSG_GETCHAIN, 0, &[], |message| _ = reader.add_chain(message))?;
+    let mut all = |reader: &mut Reader, message, add: fn(&mut Reader, &[u8]) -> Option<()>| {
+        // Family 0 selects all families.
+        dump(&mut netlink, message, 0, &[], |answer| {
+            reader.generation.note(answer);
+            add(reader, answer);
+        })
+    };
+    all(&mut reader, NFT_MSG_GETTABLE, Reader::add_table)?;
+    all(&mut reader, NFT_MSG_GETCHAIN, Reader::add_chain)?;
     if reader.tables.is_empty() {
         return Ok((Vec::new(), reader.room.full));
     }
-    dump(&mut netlink, NFT_MSG_GETRULE, 0, &[], |message| _ = reader.add_rule(message))?;
+    all(&mut reader, NFT_MSG_GETRULE, Reader::add_rule)?;
     reader.read_maps(&mut netlink)?;
     reader.read_sets(&mut netlink)?;
+    if reader.generation.changed {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
     Ok((reader.finish(), reader.truncated || reader.room.full))
+}
+
+/// The generation of the rules: a transaction may change them between two dumps.
+#[derive(Default)]
+struct Generation {
+    first: Option<[u8; 2]>,
+    changed: bool,
+}
+
+impl Generation {
+    /// Notes `res_id` of an answer (`struct nfgenmsg`), which has the lower half of the generation.
+    fn note(&mut self, answer: &[u8]) {
+        let number = field(answer, 2);
+        self.first = self.first.or(number);
+        self.changed |= number != self.first;
+    }
 }
 
 /// Reads only these maps of the table `kube-proxy`. Their keys are protocol and port; in the map of addresses, the address
@@ -64,8 +93,8 @@ pub(crate) fn read_proxy_maps(of_ports: [&str; 2], of_addresses: &str) -> Result
         let Some(table) = reader.table(family, "kube-proxy".to_owned()) else { return Ok(()) };
         let address = Key::DestinationAddress(if i32::from(family) == libc::AF_INET { 4 } else { 16 });
         let keys = [address, Key::Protocol, Key::DestinationPort];
-        of_ports.into_iter().try_for_each(|map| reader.read_map(netlink, table, map, &keys[1..]))?;
-        reader.read_map(netlink, table, of_addresses, &keys)
+        of_ports.into_iter().try_for_each(|map| reader.read_map(netlink, table, map, &keys[1..]).map(drop))?;
+        reader.read_map(netlink, table, of_addresses, &keys).map(drop)
     };
     read_for_each_family("kube-proxy's nftables maps of the node", read)
 }
@@ -75,7 +104,7 @@ pub(crate) fn read_nat_chains(names: [&str; 2]) -> Result<Vec<Table>, NetfilterE
     let read_chain = |reader: &mut Reader, netlink: &mut Netlink, family, name: &str| {
         reader.begin_chain(family, "nat".to_owned(), name.to_owned(), None);
         let names = [(NFTA_RULE_TABLE, "nat"), (NFTA_RULE_CHAIN, name)];
-        dump(netlink, NFT_MSG_GETRULE, family, &names, |message| _ = reader.add_rule(message))
+        dump(netlink, NFT_MSG_GETRULE, family, &names, |message| _ = reader.add_rule(message)).map(drop)
     };
     let read = |reader: &mut Reader, netlink: &mut Netlink, family| {
         names.into_iter().try_for_each(|name| read_chain(reader, netlink, family, name))
@@ -105,6 +134,7 @@ pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
         });
     };
     let mut reader = Reader::default();
+    each(NFT_MSG_NEWTABLE, &mut |message| _ = reader.add_table(message));
     each(NFT_MSG_NEWCHAIN, &mut |message| _ = reader.add_chain(message));
     each(NFT_MSG_NEWRULE, &mut |message| _ = reader.add_rule(message));
     for (table, name, keys) in std::mem::take(&mut reader.maps) {
@@ -131,6 +161,7 @@ struct Reader {
     /// Indices of tables, and of chains in their table.
     table_at: HashMap<(u8, String), usize>,
     chain_at: HashMap<(usize, String), usize>,
+    dormant: BTreeSet<usize>,
     /// Verdict maps in use: table, name, and the fields of their keys. In the order of the rules: kube-proxy's few named
     /// maps come before the many anonymous ones, and a limit may end the reading.
     maps: Vec<(usize, String, Vec<Key>)>,
@@ -140,6 +171,7 @@ struct Reader {
     written: BTreeSet<(usize, String)>,
     room: Room,
     truncated: bool,
+    generation: Generation,
 }
 
 impl Reader {
@@ -153,6 +185,15 @@ impl Reader {
         Some(self.tables.len() - 1)
     }
 
+    /// Notes a table whose chains do nothing. Other tables are known by their chains.
+    fn add_table(&mut self, message: &[u8]) -> Option<()> {
+        let (family, attrs) = (*message.first()?, message.get(NFGENMSG..)?);
+        (number(attrs, NFTA_TABLE_FLAGS)? & NFT_TABLE_F_DORMANT != 0).then_some(())?;
+        let table = self.table(family, attribute(attrs, NFTA_TABLE_NAME).map(text)?)?;
+        self.dormant.insert(table);
+        Some(())
+    }
+
     fn add_chain(&mut self, message: &[u8]) -> Option<()> {
         let (family, attrs) = (*message.first()?, message.get(NFGENMSG..)?);
         let [table, name] = [NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME].map(|name| attribute(attrs, name).map(text));
@@ -163,6 +204,7 @@ impl Reader {
     fn begin_chain(&mut self, family: u8, table: String, name: String, base: Option<Base>) -> Option<()> {
         let table = self.table(family, table)?;
         self.room.take(bytes_of::<Chain>(&name)).then_some(())?;
+        let base = base.filter(|_| !self.dormant.contains(&table));
         let chains = &mut self.tables[table].chains;
         self.chain_at.insert((table, name.clone()), chains.len());
         chains.push(Chain { name, base, rules: Vec::new() });
@@ -232,7 +274,11 @@ impl Reader {
                 break;
             }
             let mut elements = Elements::default();
-            self.tables[table].dump_set(netlink, &name, |message| add_keys(message, &mut elements, &mut room))?;
+            let exists = self.tables[table].dump_set(netlink, &name, |message| {
+                self.generation.note(message);
+                add_keys(message, &mut elements, &mut room);
+            })?;
+            self.generation.changed |= !exists;
             if !room.full {
                 self.tables[table].sets.insert(name, elements);
             }
@@ -247,16 +293,21 @@ impl Reader {
             if self.room.full || self.truncated {
                 break;
             }
-            self.read_map(netlink, table, &name, &keys)?;
+            let exists = self.read_map(netlink, table, &name, &keys)?;
+            self.generation.changed |= !exists;
         }
         Ok(())
     }
 
-    fn read_map(&mut self, netlink: &mut Netlink, table: usize, name: &str, keys: &[Key]) -> io::Result<()> {
+    /// Returns whether the map exists.
+    fn read_map(&mut self, netlink: &mut Netlink, table: usize, name: &str, keys: &[Key]) -> io::Result<bool> {
         let mut map = Map::new(keys, &mut self.room);
-        self.tables[table].dump_set(netlink, name, |message| map.add(message))?;
+        let exists = self.tables[table].dump_set(netlink, name, |message| {
+            self.generation.note(message);
+            map.add(message);
+        })?;
         self.tables[table].keep_map(name, map.finish());
-        Ok(())
+        Ok(exists)
     }
 
     fn finish(&mut self) -> Vec<Table> {
@@ -290,7 +341,7 @@ fn no_endpoints(element: &Rule) -> String {
 }
 
 impl Table {
-    fn dump_set(&self, netlink: &mut Netlink, name: &str, each: impl FnMut(&[u8])) -> io::Result<()> {
+    fn dump_set(&self, netlink: &mut Netlink, name: &str, each: impl FnMut(&[u8])) -> io::Result<bool> {
         let names = [(NFTA_SET_ELEM_LIST_TABLE, self.name.as_str()), (NFTA_SET_ELEM_LIST_SET, name)];
         dump(netlink, NFT_MSG_GETSETELEM, family_number(self.family), &names, each)
     }
@@ -351,7 +402,41 @@ fn hook_name(family: u8, number: i32) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::nft::attr;
     use super::*;
+
+    fn message(family: u8, generation: u16, attrs: &[(u16, &[u8])]) -> Vec<u8> {
+        let [high, low] = generation.to_be_bytes();
+        let attrs = attrs.iter().flat_map(|(number, value)| attr(*number, value));
+        [family, 0, high, low].into_iter().chain(attrs).collect()
+    }
+
+    #[test]
+    fn chains_of_a_dormant_table_are_not_at_a_hook() {
+        let mut reader = Reader::default();
+        for (family, flags) in [(1, 1_i32), (2, 2), (10, 1)] {
+            reader.add_table(&message(
+                family,
+                0,
+                &[(NFTA_TABLE_NAME, b"t\0"), (NFTA_TABLE_FLAGS, &flags.to_be_bytes())],
+            ));
+        }
+        let hook = [attr(NFTA_HOOK_NUMBER, &[0, 0, 0, 1]), attr(NFTA_HOOK_PRIORITY, &[0; 4])].concat();
+        let attrs = [(NFTA_CHAIN_TABLE, &b"t\0"[..]), (NFTA_CHAIN_NAME, &b"in\0"[..]), (NFTA_CHAIN_HOOK, &hook[..])];
+        [1, 2].into_iter().for_each(|family| _ = reader.add_chain(&message(family, 0, &attrs)));
+        let based = reader.tables.iter().flat_map(|it| it.chains.iter().map(|chain| (it.family, chain.base.is_some())));
+        assert_eq!(based.collect::<Vec<_>>(), [("inet", false), ("ip", true)]);
+    }
+
+    #[test]
+    fn answers_of_two_generations_are_no_reading() {
+        let changed = |generations: &[u16]| {
+            let mut generation = Generation::default();
+            generations.iter().for_each(|number| generation.note(&message(1, *number, &[])));
+            generation.changed
+        };
+        assert!(!changed(&[]) && !changed(&[4, 4, 4]) && changed(&[4, 4, 5, 4]));
+    }
 
     #[test]
     fn a_dropping_element_has_no_local_endpoints_and_a_rejecting_one_has_none() {
