@@ -109,6 +109,9 @@ impl Elements {
         if self.0.iter().any(|element| element.ends) {
             return self.of_ranges(keys, flow);
         }
+        if self.may_hold_all() {
+            return Has::Some(vec![(Asks { unknown: true, ..Asks::default() }, 0)]);
+        }
         let mut some = Vec::new();
         for (at, element) in self.0.iter().enumerate().filter(|(_, element)| !element.catches_all) {
             match element.asks(keys, flow) {
@@ -118,6 +121,12 @@ impl Elements {
             }
         }
         self.or_catch_all(some)
+    }
+
+    /// The kernel gives the range from the lowest to the highest value no end. Not each program marks it as open.
+    pub(super) fn may_hold_all(&self) -> bool {
+        let is_zero = |it: &Element| !it.key.is_empty() && it.key.iter().all(|byte| *byte == 0);
+        matches!(self.0.as_slice(), [only] if only.last.is_none() && !only.ends && is_zero(only))
     }
 
     /// Adds the catch-all element: it matches if no other element does.
@@ -158,8 +167,12 @@ impl Element {
     fn asks(&self, keys: &[Key], flow: Flow) -> Option<Asks> {
         let (mut asks, mut at) = (Asks::default(), 0);
         for key in keys {
-            let size = key.size();
-            let part = |bytes: &'_ [u8]| size.and_then(|size| bytes.get(at..at + size)).map(<[u8]>::to_vec);
+            let Some(size) = key.size() else {
+                // The places of the parts behind it are not known either.
+                asks.unknown = true;
+                break;
+            };
+            let part = |bytes: &'_ [u8]| bytes.get(at..at + size).map(<[u8]>::to_vec);
             let (from, to) = (part(&self.key), self.last.as_deref().map_or_else(|| part(&self.key), part));
             match (key, from, to) {
                 (Key::ConntrackState, Some(from), Some(to)) if from == to => asks.states &= single_state(&from)?,
@@ -169,7 +182,7 @@ impl Element {
                 },
                 _ => asks.unknown = true,
             }
-            at += size.unwrap_or(4).next_multiple_of(4);
+            at += size.next_multiple_of(4);
         }
         (asks.states != 0).then_some(asks)
     }
@@ -229,6 +242,20 @@ mod tests {
         assert!(!one(key([10, 96, 0, 9], 81), None) && !one(key([10, 96, 0, 8], 80), None));
         assert!(one(key([10, 96, 0, 0], 1), Some(key([10, 96, 0, 255], 100))));
         assert!(!one(key([10, 96, 0, 0], 81), Some(key([10, 96, 1, 255], 100))), "each part has its own range");
+    }
+
+    /// `iifname . tcp dport { "cni0" . 8080 }`: the name has 16 bytes.
+    #[test]
+    fn nothing_is_known_of_parts_behind_one_of_unknown_size() {
+        let key = |port: u16| [&b"cni0"[..], &[0; 12], &port.to_be_bytes(), &[0, 0]].concat();
+        let elements = Elements(vec![element(&key(80)), element(&key(81))]);
+        let unknown = |keys: &[Key]| match elements.has(keys, flow()) {
+            Has::Some(some) => some.iter().all(|(asks, _)| asks.unknown).then_some(some.len()),
+            Has::One(_) => None,
+        };
+        assert_eq!(unknown(&[Key::Other, Key::DestinationPort]), Some(2));
+        let before = Elements(vec![element(&[&80_u16.to_be_bytes()[..], &[0; 18]].concat()), element(&[0; 20])]);
+        assert!(matches!(before.has(&[Key::DestinationPort, Key::Other], flow()), Has::Some(some) if some.len() == 1));
     }
 
     #[test]

@@ -4,12 +4,12 @@ use libc::NFT_SET_ELEM_INTERVAL_END;
 
 use super::super::nft::{
     NFGENMSG, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_USERDATA, comment, number,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_USERDATA, comment, number, user_value,
 };
 use super::expression::verdict;
 use super::ruleset::{Element, Elements, Key, Rule, Test, Then};
 use tracer_model::event::When;
-use tracer_node::netlink::{attribute, attributes};
+use tracer_node::netlink::{attribute, attributes, field};
 
 const NFTA_SET_ELEM_FLAGS: u16 = 3;
 const NFTA_SET_ELEM_KEY_END: u16 = 10;
@@ -72,13 +72,21 @@ fn elements_of(message: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 fn key_of(element: &[u8]) -> Element {
     let value = |attr| attribute(element, attr).and_then(|it| attribute(it, NFTA_DATA_VALUE)).map(<[u8]>::to_vec);
-    let flags = flags_of(element);
+    let flags = number(element, NFTA_SET_ELEM_FLAGS).unwrap_or_default();
+    let key = value(NFTA_SET_ELEM_KEY).unwrap_or_default();
+    let is_open = attribute(element, NFTA_SET_ELEM_USERDATA).is_some_and(is_open);
     Element {
-        key: value(NFTA_SET_ELEM_KEY).unwrap_or_default(),
-        last: value(NFTA_SET_ELEM_KEY_END),
+        last: value(NFTA_SET_ELEM_KEY_END).or_else(|| is_open.then(|| vec![u8::MAX; key.len()])),
+        key,
         ends: flags & NFT_SET_ELEM_INTERVAL_END != 0,
         catches_all: flags & NFT_SET_ELEM_CATCHALL != 0,
     }
+}
+
+/// nft marks a range that reaches to the highest value, because no element ends it (`SET_ELEM_F_INTERVAL_OPEN`).
+fn is_open(userdata: &[u8]) -> bool {
+    const FLAGS: u8 = 1;
+    user_value(userdata, FLAGS).and_then(|it| field(it, 0)).map(u32::from_ne_bytes).is_some_and(|flags| flags & 1 != 0)
 }
 
 /// The elements of one verdict map.
@@ -86,19 +94,16 @@ pub(super) struct Map<'a> {
     keys: &'a [Key],
     elements: Vec<Rule>,
     entries: Vec<Element>,
-    /// Whether keys are ends of ranges instead of values.
-    intervals: bool,
     room: &'a mut Room,
 }
 
 impl<'a> Map<'a> {
     pub(super) const fn new(keys: &'a [Key], room: &'a mut Room) -> Self {
-        Self { keys, elements: Vec::new(), entries: Vec::new(), intervals: false, room }
+        Self { keys, elements: Vec::new(), entries: Vec::new(), room }
     }
 
     pub(super) fn add(&mut self, message: &[u8]) {
         for element in elements_of(message) {
-            self.intervals |= is_interval(element);
             if !self.room.full {
                 self.keep(element);
             }
@@ -125,25 +130,22 @@ impl<'a> Map<'a> {
     }
 
     pub(super) fn finish(mut self) -> (Elements, Vec<Rule>) {
-        for element in self.elements.iter_mut().filter(|_| self.intervals) {
+        let entries = Elements(self.entries);
+        // Keys are ends of ranges instead of values.
+        let are_ranges = entries.may_hold_all() || entries.0.iter().any(|it| it.ends || it.last.is_some());
+        for element in self.elements.iter_mut().filter(|_| are_ranges) {
             (element.when, element.rest) = (When::default(), vec![Test::Unknown]);
         }
-        (Elements(self.entries), self.elements)
+        (entries, self.elements)
     }
-}
-
-fn flags_of(element: &[u8]) -> i32 {
-    number(element, NFTA_SET_ELEM_FLAGS).unwrap_or_default()
-}
-
-fn is_interval(element: &[u8]) -> bool {
-    flags_of(element) & NFT_SET_ELEM_INTERVAL_END != 0 || attribute(element, NFTA_SET_ELEM_KEY_END).is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::nft::attr;
+    use super::super::condition::Has;
     use super::*;
+    use tracer_model::event::Flow;
 
     /// The kernel's answer for a map that drops this many ports.
     fn dropped_ports(count: u16) -> Vec<u8> {
@@ -171,6 +173,31 @@ mod tests {
         };
         assert_eq!([kept(), kept(), kept()], [10, 5, 0]);
         assert!(room.full);
+    }
+
+    /// `{ 0.0.0.0/0 }`, `{ 0-65535 }`, as the kernel stores them: one element, which nft marks as open.
+    #[test]
+    fn a_range_from_the_lowest_to_the_highest_value_holds_all() {
+        let has = |key: &[u8], userdata: &[u8], count: usize| {
+            let element = [attr(NFTA_SET_ELEM_KEY, &attr(1, key)), attr(NFTA_SET_ELEM_USERDATA, userdata)].concat();
+            let list = attr(NFTA_LIST_ELEM, &element).repeat(count);
+            let message = [vec![0; NFGENMSG], attr(NFTA_SET_ELEM_LIST_ELEMENTS, &list)].concat();
+            let mut room = Room::default();
+            let mut map = Map::new(&[Key::DestinationPort], &mut room);
+            map.add(&message);
+            let (entries, rules) = map.finish();
+            let flow = Flow { src: ([10, 0, 0, 1], 0).into(), dst: ([10, 0, 0, 2], 80).into() };
+            let may_match = match entries.has(&[Key::DestinationPort], flow) {
+                Has::One(_) => Some(true),
+                Has::Some(some) => (!some.is_empty()).then_some(false),
+            };
+            (may_match, rules[0].exact())
+        };
+        const OPEN: &[u8] = &[1, 4, 1, 0, 0, 0];
+        assert_eq!(has(&[0, 0], OPEN, 1), (Some(true), false));
+        assert_eq!(has(&[0, 0], &[], 1), (Some(false), false), "either all or only 0");
+        assert_eq!(has(&[0, 0], &[], 2), (None, true));
+        assert_eq!(has(&[0, 80], &[], 1), (Some(true), true));
     }
 
     #[test]
