@@ -166,11 +166,14 @@ pub(super) struct Parsed {
 pub(super) fn parse_rule(family: u8, attrs: &[u8]) -> Option<Parsed> {
     let handle = attribute(attrs, NFTA_RULE_HANDLE).and_then(|it| field(it, 0)).map(u64::from_be_bytes);
     let when = When { v6: (family == 2 || family == IP6).then_some(family == IP6), ..When::default() };
-    let mut parser =
-        Parser { rule: Rule { handle, when, ..Rule::default() }, keys: Vec::new(), mask: None, writes: None };
+    let mut parser = Parser { rule: Rule { handle, when, ..Rule::default() }, ..Parser::default() };
     for (_, expression) in attributes(attribute(attrs, NFTA_RULE_EXPRESSIONS)?) {
         let data = attribute(expression, 2).unwrap_or_default();
         parser.add(attribute(expression, 1).map(bytes_of)?, data);
+    }
+    if parser.counted != parser.conditions() {
+        // The counter comes before a condition, and counts packets that do not meet it.
+        parser.rule.packets = None;
     }
     if let Some(comment) = attribute(attrs, NFTA_RULE_USERDATA).and_then(comment) {
         parser.rule.comment = Some(comment);
@@ -188,15 +191,24 @@ fn bytes_of(name: &[u8]) -> &[u8] {
     name.strip_suffix(b"\0").unwrap_or(name)
 }
 
+#[derive(Default)]
 struct Parser {
     rule: Rule,
     /// Fields that were loaded and not compared yet.
     keys: Vec<Key>,
     mask: Option<Vec<u8>>,
+    /// The field that was compared last, if it was not masked: nft compares both ends of a range one after the other.
+    compared: Option<Key>,
+    /// The conditions before the counter.
+    counted: (When, usize),
     writes: Option<String>,
 }
 
 impl Parser {
+    fn conditions(&self) -> (When, usize) {
+        (self.rule.when, self.rule.rest.len())
+    }
+
     fn add(&mut self, name: &[u8], data: &[u8]) {
         match name {
             b"meta" => self.load(if attribute(data, 1).is_some() { meta(data) } else { return }),
@@ -210,8 +222,8 @@ impl Parser {
             b"target" => self.target(data),
             b"reject" => self.rule.then = Then::Reject,
             b"immediate" => self.immediate(data),
-            b"counter" => self.rule.packets = packets(data),
-            b"log" | b"notrack" | b"flow_offload" | b"last" => {}
+            b"counter" => (self.rule.packets, self.counted) = (packets(data), self.conditions()),
+            b"log" | b"notrack" | b"last" => {}
             b"nat" | b"masq" | b"redir" | b"queue" | b"fwd" | b"synproxy" => self.rule.then = Then::Accept,
             b"fib" => self.load(fib(data)),
             b"rt" | b"socket" | b"hash" | b"numgen" | b"exthdr" | b"osf" | b"xfrm" | b"tunnel" | b"ct" => {
@@ -221,13 +233,15 @@ impl Parser {
                 self.writes = attribute(data, NFTA_DYNSET_SET_NAME).map(text);
                 self.rule.rest.push(Test::Unknown);
             }
-            // Conditions that tracer does not model: limits, quotas.
+            // Conditions that tracer does not model: limits, quotas. Also flow_offload: the rule ends there for each packet that
+            // cannot be offloaded, such as a SYN (`nft_flow_offload_eval`).
             _ => self.rule.rest.push(Test::Unknown),
         }
     }
 
     fn load(&mut self, key: Key) {
         self.end_mask();
+        self.compared = None;
         self.keys.push(key);
     }
 
@@ -267,9 +281,10 @@ impl Parser {
     }
 
     fn compare(&mut self, data: &[u8]) {
-        let key = self.keys.pop().unwrap_or(Key::Other);
+        let key = self.keys.pop().or(self.compared).unwrap_or(Key::Other);
         self.keys.clear();
         let mask = self.mask.take();
+        self.compared = mask.is_none().then_some(key);
         let value = attribute(data, 3).and_then(|it| attribute(it, NFTA_DATA_VALUE)).unwrap_or_default();
         let operator = number(data, 2);
         if let (Key::TcpFlags, [value], Some(NFT_CMP_EQ | NFT_CMP_NEQ)) = (key, value, operator) {

@@ -54,6 +54,39 @@ fn not_equal_conditions_are_kept() {
     assert_eq!((less.when.not.dport, less.when.dport, less.exact()), (None, None, false));
 }
 
+/// `tcp dport 80-90`, as nft writes it.
+#[test]
+fn both_ends_of_a_range_are_compared() {
+    let port = |operator, port: u16| cmp(operator, &port.to_be_bytes());
+    let load = || payload(TRANSPORT_HEADER, 2, 2);
+    let range =
+        |tests: &[Test]| tests.iter().map(|it| matches!(it, Test::Range { key: Key::DestinationPort, .. })).collect();
+    let kinds = |expressions: &[Vec<u8>]| -> Vec<bool> { range(&rule(expressions).rest) };
+    assert_eq!(kinds(&[load(), port(NFT_CMP_GTE, 80), port(NFT_CMP_LTE, 90)]), [true, true]);
+    let masked = bitwise(&[0xff, 0xfe], &[0; 2]);
+    assert_eq!(kinds(&[load(), port(NFT_CMP_GTE, 80), masked, port(NFT_CMP_LTE, 90)]), [true, false]);
+    assert_eq!(kinds(&[port(NFT_CMP_LTE, 90)]), [false]);
+}
+
+/// The rule ends at `flow add @ft` for a packet that is not offloaded.
+#[test]
+fn a_rule_that_offloads_flows_does_not_take_each_packet() {
+    let accept = nla(NFTA_VERDICT_CODE, &NF_ACCEPT.to_be_bytes());
+    let immediate =
+        expression(b"immediate\0", &[(1, 0_i32.to_be_bytes().to_vec()), (2, nla(NFTA_DATA_VERDICT, &accept))]);
+    let found = rule(&[expression(b"flow_offload\0", &[]), immediate]);
+    assert_eq!((found.then.clone(), found.exact()), (Then::Accept, false));
+}
+
+#[test]
+fn a_counter_before_a_condition_counts_other_packets_too() {
+    let counter = || expression(b"counter\0", &[(NFTA_COUNTER_PACKETS, 7_u64.to_be_bytes().to_vec())]);
+    let port = || [payload(TRANSPORT_HEADER, 2, 2), cmp(NFT_CMP_EQ, &80_u16.to_be_bytes())].concat();
+    assert_eq!(rule(&[port(), counter()]).packets, Some(7));
+    assert_eq!(rule(&[port(), counter(), expression(b"limit\0", &[])]).packets, None);
+    assert_eq!(rule(&[counter(), port()]).packets, None);
+}
+
 /// `queue num 0`, `dnat to …`, and what iptables-nft writes for `-j NFQUEUE` and `-j DNAT`.
 #[test]
 fn queued_and_translated_packets_leave_the_base_chain() {
