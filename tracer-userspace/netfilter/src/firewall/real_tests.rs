@@ -124,3 +124,31 @@ fn a_set_that_the_dropped_packet_changed_excludes_no_rule() {
         assert_eq!(named("INPUT", [10, 89, 0, 1].into(), 80), (both.into(), true));
     });
 }
+
+/// The first chain looks as if it took the packet before the rule that does.
+#[test]
+#[ignore = "needs root, nft and a kernel with nf_tables"]
+fn a_chain_that_only_seems_to_take_a_packet_does_not_hide_the_rule_that_does() {
+    const DROPS: &str =
+        "table inet b { chain in { type filter hook input priority 10; tcp dport 80 drop comment \"mine\"; }; }";
+    let named_beside = |table: &str| {
+        in_new_netns(|| {
+            run("nft", &["-f", "-"], &format!("table inet a {{ {table}; }}\n{DROPS}\n"));
+            named("INPUT", [10, 89, 0, 1].into(), 80)
+        })
+    };
+    let chain = |rules: &str| format!("chain in {{ type filter hook input priority 0; {rules}; }}");
+    let with = |more: &str, rules: &str| format!("{more}; {}", chain(rules));
+    let trusted = "set trusted { type ipv4_addr; flags interval; elements = { 0.0.0.0/0 }; }";
+    for table in [
+        with("flags dormant", "policy drop"),
+        with(trusted, "policy drop; ip saddr @trusted accept"),
+        chain("tcp dport vmap { 0-65535 : accept }; drop comment \"others\""),
+        chain("policy drop; tcp dport 1-1000 accept"),
+    ] {
+        assert_eq!(named_beside(&table), (BTreeSet::from(["mine".to_owned()]), false), "{table}");
+    }
+    // The reader does not compare names of links, which have 16 bytes in the key.
+    let unknown = chain("iifname . tcp dport { \"eth0\" . 80 } accept; meta l4proto tcp drop comment \"others\"");
+    assert_eq!(named_beside(&unknown).0, BTreeSet::from(["mine", "others"].map(str::to_owned)));
+}
