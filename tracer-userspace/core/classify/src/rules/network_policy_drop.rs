@@ -84,6 +84,7 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let there = Programs::at(case, time, drop);
     let names = there.as_ref().and_then(Programs::names);
     let is_by_filter = names.is_none() && there.as_ref().is_some_and(Programs::is_at_tc);
+    let is_named = names.is_some();
     let names = names.map(|names| format!("; programs there: {names}"));
     let names = names.unwrap_or_else(|| if is_by_filter { OTHER_FILTER } else { "" }.to_owned());
     let summary = format!("{}{names}{}", describe_drop(case, drop, program), if own { NO_NETWORK_POLICY } else { "" });
@@ -92,7 +93,9 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
     let of_owner = there.as_ref().and_then(|it| it.fix(case));
     let remediation = match (of_owner, drop.reason.as_deref()) {
         (Some((text, commands)), _) => first(&text).run(commands),
-        (None, Some(CGROUP_EGRESS)) => first(if outbound(case, drop) { UNIT } else { SERVER_CGROUP }),
+        (None, Some(CGROUP_EGRESS)) => at_cgroup(outbound(case, drop)).into(),
+        (None, Some(SOCKET_FILTER)) => format!("{}. {OTHER_SOCKET_FILTERS}", at_cgroup(!outbound(case, drop))).into(),
+        (None, _) if is_named => first(PROGRAM).run(show_program(case, drop)),
         (None, _) if is_by_filter => first(FILTER).run(show_program(case, drop)),
         (None, Some("TC_INGRESS" | "TC_EGRESS")) => {
             first(&format!("{MONITOR}. A filter that redirects to a device that is down (mirred) drops, too"))
@@ -103,7 +106,9 @@ fn by_program(case: &Case<'_>) -> Option<Finding> {
         }
         (None, _) => first(MONITOR).run([Command::in_pod(SHOW_DROPS)]),
     };
-    let remediation = remediation.run([list_policies()]).run(show_program(case, drop));
+    // Policies of the cluster are not enforced at cgroups and sockets.
+    let is_of_cluster = !own && !matches!(drop.reason.as_deref(), Some(CGROUP_EGRESS | SOCKET_FILTER));
+    let remediation = remediation.run(is_of_cluster.then(list_policies)).run(show_program(case, drop));
     let mut found = Finding::failure(Cause::NetworkPolicyDrop, vec![of_drop(time, drop)], summary, remediation);
     // After the time of the decision was set, which is that of the drop.
     found.evidence.extend(there.as_ref().and_then(Programs::evidence));
@@ -138,6 +143,10 @@ fn show_program(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
 const CGROUP_EGRESS: &str = "BPF_CGROUP_EGRESS";
 const UNIT: &str = "Find the program at the prober's cgroup, or one above it. systemd attaches one to a unit with IPAddressDeny=: let its IPAddressAllow= have the pods' addresses";
 const SERVER_CGROUP: &str = "Find the program at the cgroup of the target's server, or one above it: its container, its pod or a slice. systemd attaches one to a slice or unit with IPAddressDeny=: let its IPAddressAllow= have the probers' addresses";
+const fn at_cgroup(of_prober: bool) -> &'static str {
+    if of_prober { UNIT } else { SERVER_CGROUP }
+}
+
 const SHOW_CGROUP_PROGRAMS: [&str; 2] =
     ["bpftool cgroup tree", "systemctl show kubelet -p IPAddressDeny -p IPAddressAllow"];
 
@@ -145,6 +154,7 @@ const SHOW_CGROUP_PROGRAMS: [&str; 2] =
 /// for all that it refuses: packets from the memory reserves, and refusals of a cgroup program, a security module
 /// (`security_sock_rcv_skb`) or a filter of the socket.
 const SOCKET_FILTER: &str = "SOCKET_FILTER";
+const OTHER_SOCKET_FILTERS: &str = "A filter of the socket, SELinux and a lack of memory drop so, too";
 /// Show the cgroup programs and the filters of sockets. Without any: a lack of memory (the counter grows), and SELinux.
 const SHOW_SOCKET_FILTER: [&str; 4] =
     ["bpftool cgroup tree", "ss -tlnpb", "nstat -az TcpExtPFMemallocDrop", "ausearch -m avc"];
@@ -157,6 +167,7 @@ fn is_own_probe(case: &Case<'_>) -> bool {
     by_node && case.node.has_pod(case.attempt.flow.dst.ip())
 }
 
+const PROGRAM: &str = "Find what attached that program, and why it drops the packet";
 const FILTER: &str = "Find the filter there that counts more packets with each attempt, and what made it: its action drops (gact, police), or redirects to a device that is down (mirred)";
 const OTHER_FILTER: &str = "; no BPF program was found there, so most likely a filter of another kind did it";
 const NO_NETWORK_POLICY: &str =
@@ -394,6 +405,8 @@ mod tests {
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert_has(&verdict.summary, &["a security module or a lack of memory on the node"]);
         assert_has(&verdict.remediation, &["nstat -az TcpExtPFMemallocDrop"]);
+        assert_starts(&verdict.remediation, "Find the program at the cgroup of the target's server");
+        assert_lacks(&verdict.remediation, &["cilium", "networkpolicy"]);
     }
 
     /// No NetworkPolicy stops this traffic. The program may have no entry for the pod.
@@ -403,6 +416,7 @@ mod tests {
         assert_eq!((verdict.cause.name(), verdict.confidence), ("network_policy_drop", Confidence::Likely));
         assert_has(&verdict.summary, &["it is an error, or a policy of another kind"]);
         assert_starts(&verdict.remediation, "Find the dataplane's own reason");
+        assert_lacks(&verdict.remediation, &["kubectl get networkpolicy"]);
         let other = Stream::new().http_readiness().connect().by_other_process().drop(SYN, "TC_EGRESS", NODE).clone();
         assert_lacks(&other.verdict().summary, &["it is an error"]);
         // A prober that runs in another pod: a NetworkPolicy does apply.
