@@ -286,7 +286,7 @@ mod tests {
         let found = |v6| judge_for(&survey, v6).remove(0);
         let statuses = [Some(true), None, Some(false)].map(|v6| found(v6).status);
         assert_eq!(statuses, [Status::Fail, Status::Warn, Status::Ok]);
-        assert_eq!(fix_of(&found(None)), "ip6tables-nft -t filter -vS FORWARD", "a hardened node stays closed");
+        assert_eq!(fix_of(&found(None)), "nft -a list chain ip6 filter FORWARD", "a hardened node stays closed");
         assert!(found(Some(false)).observed.contains("none but those of IPv6"), "{}", found(Some(false)).observed);
     }
 

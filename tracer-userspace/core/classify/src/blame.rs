@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::Case;
 use super::blocked::Blame;
-use super::evidence::{dropped_in, evidence_of, is_nameless, netfilter_hook};
+use super::evidence::{BRIDGE, dropped_in, evidence_of, is_nameless, netfilter_hook};
 use super::owner::{self, Owner, owner_of};
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::path::{Packet, Takers};
@@ -17,6 +17,9 @@ const NAMED: usize = 3;
 const STALE_NS: u64 = 1_000_000_000;
 
 /// Follows a sentence, if all rules were read and none can have dropped the packet.
+/// nftables frees a packet in its chain only for a rule (`nft_do_chain`).
+const RULE_IS_GONE: &str = "; an nftables rule did it, and none that was read there fits: most likely it is gone since, or an element of its set";
+const NO_BRIDGE_RULE_FITS: &str = "; no rule that was read there fits; a rule of ebtables-legacy, which tracer does not read, a program or module at a netfilter hook, or a rule that is gone did it";
 const NO_RULE_FITS: &str = "; no rule that was read there fits; connection tracking, IPVS, a program or module at a netfilter hook, or a rule that is gone did it";
 
 /// The rules that can have dropped this packet; `None` if the rules of its namespace were not read at that time.
@@ -40,9 +43,14 @@ pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: 
     let take_all = takers.is_some_and(|takers| takers.take_all);
     let complete = reading.firewall.is_complete_for(drop.flow) && reading.covers(time);
     let dropped = |(at, rule): &Candidate<'_>| has_dropped(reading, *at, rule, take_all, (time, drop));
-    let by_rule = !reached.is_empty() && (is_freed_in_chain(drop) || reached.iter().any(dropped));
+    let by_rule = is_freed_in_chain(drop) || reached.iter().any(dropped);
+    let if_none = match netfilter_hook(drop) {
+        _ if by_rule => RULE_IS_GONE,
+        Some(BRIDGE) => NO_BRIDGE_RULE_FITS,
+        _ => NO_RULE_FITS,
+    };
     let rules = reached.into_iter().map(|(_, rule)| rule).collect();
-    Some(Blame { rules, complete, by_rule, nameless: is_nameless(drop), take_all, reading })
+    Some(Blame { rules, complete, by_rule, nameless: is_nameless(drop), take_all, if_none, reading })
 }
 
 /// The rules that the packet can have reached and matched. Known only if the path of this flow through the rules was
@@ -161,7 +169,7 @@ fn comes_later(end: &FirewallRule, rule: &FirewallRule) -> bool {
 impl Blame<'_> {
     /// The packet was answered, which only a rule that rejects does.
     pub(super) fn answered(self) -> Self {
-        Self { by_rule: !self.rules.is_empty(), ..self }
+        Self { by_rule: self.by_rule || !self.rules.is_empty(), ..self }
     }
 
     /// The only rule that can have dropped the packet.
@@ -191,7 +199,12 @@ impl Blame<'_> {
 
     /// All rules were read, and none of them can have dropped the packet.
     pub(super) fn fits_no_rule(&self) -> bool {
-        self.complete && self.rules.is_empty()
+        self.complete && self.rules.is_empty() && !self.by_rule
+    }
+
+    /// A rule dropped the packet, and none of those that were read fits.
+    pub(super) fn is_gone(&self) -> bool {
+        self.complete && self.rules.is_empty() && self.by_rule
     }
 
     /// Whether all candidates are like that, and none is missing.
@@ -232,7 +245,7 @@ impl Blame<'_> {
         let named = self.named();
         let more = if self.complete { "" } else { " or one that was not read" };
         match (self.rules.len(), self.certain()) {
-            (0, _) if self.complete => NO_RULE_FITS.to_owned(),
+            (0, _) if self.complete => self.if_none.to_owned(),
             (0, _) => String::new(),
             (_, Some(rule)) if rule.policy => format!("; it is {}: no rule accepts the packet", self.described(rule)),
             (_, Some(rule)) => format!("; it is {}", self.described(rule)),
@@ -253,9 +266,15 @@ impl Blame<'_> {
         format!("{}{comment} in chain {}{owner}", name_of(rule), chain_of(rule))
     }
 
-    /// The command that shows the chain.
-    pub(super) fn command(&self) -> Option<String> {
-        self.rules.first().map(|rule| command(rule))
+    /// The commands that show the chains of the named candidates.
+    pub(super) fn commands(&self) -> Vec<String> {
+        let mut commands = Vec::new();
+        for command in self.rules.iter().take(NAMED).map(|rule| command(rule)) {
+            if !commands.contains(&command) {
+                commands.push(command);
+            }
+        }
+        commands
     }
 
     /// The first candidates, as evidence.
@@ -264,8 +283,12 @@ impl Blame<'_> {
     }
 
     fn evidence_of(&self, rule: &FirewallRule) -> Evidence {
-        let certain = if self.certain().is_some() { "dropped it" } else { "can have dropped it" };
-        let text = format!("{} {certain}", self.described(rule));
+        let can = if self.certain().is_some() { "" } else { "can have " };
+        let did = match rule.verdict {
+            RuleVerdict::Drop => "dropped",
+            RuleVerdict::Reject => "rejected",
+        };
+        let text = format!("{} {can}{did} it", self.described(rule));
         let legacy = rule.backend == Backend::IptablesLegacy;
         let fields = json!({
             "table": rule.table, "family": rule.family, "chain": rule.chain, "hook": rule.hooks.join(","),
@@ -314,16 +337,17 @@ mod tests {
         assert_eq!(shown, "nft -a list chain inet TABLE CHAIN");
     }
 
-    /// On many nodes `iptables` is iptables-legacy, which does not list rules of iptables-nft.
+    /// The rule's handle or number can be seen: iptables shows no handles, and `-S` no numbers.
     #[test]
-    fn a_chain_is_listed_with_the_program_of_its_backend() {
+    fn a_chain_is_listed_with_what_names_its_rules() {
         let shown = |backend, family: &str| {
             let rule = rule("cali-tw-x", RuleVerdict::Drop);
             command(&FirewallRule { backend, family: family.into(), table: "filter".into(), ..rule })
         };
-        assert_eq!(shown(Backend::IptablesNft, "ip"), "iptables-nft -t filter -vS cali-tw-x");
-        assert_eq!(shown(Backend::IptablesNft, "ip6"), "ip6tables-nft -t filter -vS cali-tw-x");
-        assert_eq!(shown(Backend::IptablesLegacy, "ip6"), "ip6tables-legacy -t filter -vS cali-tw-x");
+        assert_eq!(shown(Backend::IptablesNft, "ip"), "nft -a list chain ip filter cali-tw-x");
+        assert_eq!(shown(Backend::IptablesNft, "ip6"), "nft -a list chain ip6 filter cali-tw-x");
+        let legacy = "ip6tables-legacy -t filter -vnL cali-tw-x --line-numbers";
+        assert_eq!(shown(Backend::IptablesLegacy, "ip6"), legacy);
     }
 
     /// The stack of a drop does not always show the hook.

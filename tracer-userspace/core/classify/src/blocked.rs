@@ -44,6 +44,8 @@ pub(super) struct Blame<'a> {
     pub nameless: bool,
     /// No packet of this kind gets past them.
     pub take_all: bool,
+    /// Follows the sentence, if all rules were read and none fits.
+    pub if_none: &'static str,
     /// Where they were read.
     pub reading: &'a Reading,
 }

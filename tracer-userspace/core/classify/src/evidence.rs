@@ -194,6 +194,17 @@ fn plain(function: &str) -> &str {
     function.split('.').next().unwrap_or_default()
 }
 
+/// " at INPUT"; nothing if the stack does not show the hook.
+pub fn at_hook(drop: &PacketDrop) -> String {
+    match netfilter_hook(drop) {
+        Some(BRIDGE) => " in the bridge family".to_owned(),
+        hook => hook.map(|hook| format!(" at {hook}")).unwrap_or_default(),
+    }
+}
+
+/// Stands for all hooks of the bridge family.
+pub(super) const BRIDGE: &str = "BRIDGE";
+
 /// The netfilter hook a packet was dropped in, by the function that called into netfilter.
 pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
     drop.stack.iter().find_map(|frame| match plain(frame) {
@@ -208,7 +219,7 @@ pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
         "br_nf_post_routing" => Some("POSTROUTING"),
         "__netif_receive_skb_core" => Some("INGRESS"),
         "__dev_queue_xmit" => Some("EGRESS"),
-        frame if frame.starts_with("br_") => Some("BRIDGE"),
+        frame if frame.starts_with("br_") => Some(BRIDGE),
         _ => None,
     })
 }

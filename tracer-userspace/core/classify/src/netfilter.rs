@@ -8,7 +8,9 @@ use super::blocked::{Blame, Blocked};
 use super::case::{
     ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, is_at_other_link, is_sent_elsewhere, may_decide, outbound,
 };
-use super::evidence::{dropped_in, is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state};
+use super::evidence::{
+    BRIDGE, at_hook, dropped_in, is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state,
+};
 use super::finding::Finding;
 use super::flooded::may_be_at_other_link;
 use super::owner::{FIREWALLD, PANIC, own_fix};
@@ -187,8 +189,7 @@ pub(super) fn lost_reset<'a>(case: &Case<'a>) -> Option<Seen<'a>> {
 
 /// "netfilter at INPUT on the node".
 pub(super) fn dropper(case: &Case<'_>, drop: &PacketDrop) -> String {
-    let hook = netfilter_hook(drop).map(|hook| format!(" at {hook}")).unwrap_or_default();
-    let who = if is_netfilter(drop) { format!("netfilter{hook}") } else { "the kernel".to_owned() };
+    let who = if is_netfilter(drop) { format!("netfilter{}", at_hook(drop)) } else { "the kernel".to_owned() };
     format!("{who}{}", in_namespace(case, drop.netns))
 }
 
@@ -272,7 +273,7 @@ pub(super) const SHOW_BY_IPVS: [&str; 3] = [
 /// Connection tracking has seen the packet where it was dropped. It begins in PREROUTING and OUTPUT: rules of other
 /// hooks, or of lower priority there, come before it or do without it.
 fn sees_connections(drop: &PacketDrop, rules: &[&FirewallRule]) -> bool {
-    !matches!(netfilter_hook(drop), Some("INGRESS" | "EGRESS" | "BRIDGE"))
+    !matches!(netfilter_hook(drop), Some("INGRESS" | "EGRESS" | BRIDGE))
         && drop.tracked != Some(Tracked::No)
         && !rules.iter().any(|rule| is_before_tracking(rule))
 }
@@ -291,7 +292,7 @@ const BY_POLICY: &str = ". nft cannot change a table that firewalld owns. The fi
 impl Blocked<'_> {
     /// " at INPUT in pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
     pub(super) fn action(&self, case: &Case<'_>) -> String {
-        let hook = self.drop.and_then(|(_, drop)| netfilter_hook(drop)).map(|h| format!(" at {h}")).unwrap_or_default();
+        let hook = self.drop.map(|(_, drop)| at_hook(drop)).unwrap_or_default();
         let place = in_namespace(case, self.netns);
         match (self.answer, self.drop) {
             (None, Some((_, drop))) => format!("{hook}{place} drops the {} {}", drop.flags.name(), drop.flow),
@@ -320,7 +321,7 @@ impl Blocked<'_> {
 
     /// The subject of the sentence: a rule, unless rules were read and none of them can have done it.
     pub(super) fn subject(&self, case: &Case<'_>) -> &'static str {
-        let none_fits = self.blame.as_ref().is_some_and(|blame| blame.rules.is_empty());
+        let none_fits = self.blame.as_ref().is_some_and(|blame| blame.rules.is_empty() && !blame.by_rule);
         if none_fits || self.may_be_ipvs(case) || self.may_be_by_ipvs(case) { "netfilter" } else { "a netfilter rule" }
     }
 
@@ -344,7 +345,7 @@ impl Blocked<'_> {
     pub(super) fn may_be_rerouted(&self, case: &Case<'_>) -> bool {
         let Some((_, drop)) = self.drop.filter(|_| self.answer.is_none()) else { return false };
         let took_none = |rule: &FirewallRule| is_sent_elsewhere(case, drop) && !rule.exact && rule.packets == Some(0);
-        let no_rule = |it: &Blame<'_>| it.complete && it.rules.iter().all(|rule| took_none(rule));
+        let no_rule = |it: &Blame<'_>| it.complete && !it.by_rule && it.rules.iter().all(|rule| took_none(rule));
         netfilter_hook(drop) == Some("OUTPUT") && self.blame.as_ref().is_some_and(no_rule)
     }
 
@@ -393,10 +394,10 @@ impl Blocked<'_> {
         find.map(|command| run_in(case, self.netns, command))
     }
 
-    /// Commands that show the chain of the rule, or all rules.
+    /// Commands that show the chains of the rules, or all rules.
     pub(super) fn show_rules(&self, case: &Case<'_>) -> Vec<Command> {
         let all = || ["nft list ruleset", "iptables-save -c"].map(str::to_owned).to_vec();
-        let commands = self.blame.as_ref().and_then(Blame::command).map_or_else(all, |command| vec![command]);
+        let commands = self.blame.as_ref().map(Blame::commands).filter(|it| !it.is_empty()).unwrap_or_else(all);
         commands.iter().map(|command| run_in(case, self.netns, command)).collect()
     }
 
@@ -434,6 +435,10 @@ impl Blocked<'_> {
 
     /// The fix for a rule, or for anything else that drops there.
     pub(super) fn fix(&self, case: &Case<'_>, by_rule: impl FnOnce() -> Remediation) -> Remediation {
+        if self.is_by_gone_rule() {
+            return Remediation::from("Find what removes rules or elements of sets there, such as fail2ban or the CNI's agent. If it drops again, list the rules at once")
+                .run(self.show_rules(case));
+        }
         if !self.is_by_no_rule() {
             let fix = self.own_fix(case).or_else(|| self.by_owner(case)).unwrap_or_else(by_rule);
             if !self.may_be_by_ipvs(case) {
@@ -442,10 +447,16 @@ impl Blocked<'_> {
             let show = SHOW_BY_IPVS.map(|command| run_in(case, self.netns, command));
             return fix.reword(|text| format!("{ASK_IPVS}. If it is neither: {text}")).run(show);
         }
-        let counters =
-            ["conntrack -S", "ipvsadm -Ln --stats", "bpftool link list", "nft list ruleset", "iptables-save -c"];
+        let counters: &[&str] = match self.drop.and_then(|(_, drop)| netfilter_hook(drop)) {
+            Some(BRIDGE) => &["ebtables-legacy -L --Lc", "bpftool link list", "nft list ruleset"],
+            _ => &["conntrack -S", "ipvsadm -Ln --stats", "bpftool link list", "nft list ruleset", "iptables-save -c"],
+        };
         Remediation::from("Find the counter that rises: no rule that was read can have dropped it")
-            .run(counters.map(|command| run_in(case, self.netns, command)))
+            .run(counters.iter().map(|command| run_in(case, self.netns, *command)))
+    }
+
+    fn is_by_gone_rule(&self) -> bool {
+        self.blame.as_ref().is_some_and(Blame::is_gone)
     }
 
     fn is_by_no_rule(&self) -> bool {
@@ -477,7 +488,8 @@ impl Blocked<'_> {
         remediation: Remediation,
     ) -> Finding {
         let no_rule = self.is_by_no_rule() || self.may_be_ipvs(case);
-        let unsure = self.may_be_by_no_rule(case) || self.may_be_flooded(case);
+        // The rule may have rejected the packet, and the kernel held its answer back.
+        let unsure = self.may_be_by_no_rule(case) || self.may_be_flooded(case) || self.is_by_gone_rule();
         let found = self.finding(case, cause, summary, remediation);
         if !no_rule {
             let most = if unsure { Confidence::Likely } else { Confidence::Proven };

@@ -1,13 +1,13 @@
-//! A rule gave a packet of the attempt to a process (NFQUEUE), and that process refused it.
+//! A rule gave a packet of the attempt to a process (NFQUEUE), and that process refused it, or no process was there.
 
 use super::case::Case;
-use super::evidence::of_drop;
+use super::evidence::{dropped_in, of_drop};
 use super::finding::Finding;
 use super::netfilter::is_needed;
 use super::phrases::{in_namespace, run_in};
 use super::rules::network_policy_drop::list_policies;
 use tracer_model::event::{Actor, PacketDrop};
-use tracer_model::record::{Cause, Remediation};
+use tracer_model::record::{Cause, Command, Remediation};
 
 /// Processes that enforce network policies in this way: kindnet, and kube-network-policies.
 const ENFORCERS: [&str; 2] = ["kindnetd", "netpol"];
@@ -24,6 +24,26 @@ pub(super) fn by_process(case: &Case<'_>) -> Option<Finding> {
     let refused = refused(case).filter(|(.., process)| !is_enforcer(process))?;
     let fix = format!("Find in the rules and the log of {} why it refuses this connection", refused.2.comm);
     Some(finding(case, refused, Cause::FirewallDrop, fix.into()))
+}
+
+/// No process reads the queue, or it is full: `nf_queue` (net/netfilter/nf_queue.c) frees a packet for nothing else.
+pub(super) fn without_reader(case: &Case<'_>) -> Option<Finding> {
+    let is_refused = |drop: &PacketDrop| dropped_in(drop) == Some("nf_queue");
+    let (time, drop) = case.attempt.drops().find(|(time, drop)| is_refused(drop) && is_needed(case, *time, drop))?;
+    let summary = format!(
+        "a rule{} sends the {} {} to a queue for a process (NFQUEUE), and no process reads that queue, or it is full",
+        in_namespace(case, drop.netns),
+        drop.flags.name(),
+        drop.flow
+    );
+    let text = "Start the process that reads the queue, or let the rule pass packets without it (bypass)";
+    let fix = Remediation::from(text).run(show_queues(case, drop));
+    Some(Finding::failure(Cause::FirewallDrop, vec![of_drop(time, drop)], summary, fix).rests_on_lost_packet())
+}
+
+fn show_queues(case: &Case<'_>, drop: &PacketDrop) -> [Command; 3] {
+    ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"]
+        .map(|command| run_in(case, drop.netns, command))
 }
 
 fn is_enforcer(process: &Actor) -> bool {
@@ -45,8 +65,7 @@ fn finding(case: &Case<'_>, (time, drop, process): Refused<'_>, cause: Cause, fi
         drop.flags.name(),
         drop.flow
     );
-    let show = ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"];
-    let fix = fix.run(show.map(|command| run_in(case, drop.netns, command)));
+    let fix = fix.run(show_queues(case, drop));
     Finding::likely(cause, vec![of_drop(time, drop)], summary, fix).rests_on_lost_packet()
 }
 
@@ -72,5 +91,24 @@ mod tests {
         let other = refused_by("suricata");
         assert_eq!((other.cause.name(), other.confidence), ("firewall_drop", Confidence::Likely));
         assert_has(&other.summary, &["to process suricata (pid ", "(NFQUEUE), which refused it"]);
+    }
+
+    #[test]
+    fn a_queue_that_nobody_reads_is_proven_by_the_place() {
+        let verdict = |flags, reason: Option<&str>, place: &str| {
+            let mut stream = Stream::new();
+            stream.connect().drop_with(flags, POD, |drop| {
+                (drop.reason, drop.location) = (reason.map(str::to_owned), Some(place.into()));
+            });
+            stream.gives_up().verdict()
+        };
+        for reason in [None, Some("NOT_SPECIFIED")] {
+            let found = verdict(SYN, reason, "nf_queue");
+            assert_eq!((found.cause.name(), found.confidence), ("firewall_drop", Confidence::Proven));
+            assert_has(&found.summary, &["(NFQUEUE), and no process reads that queue, or it is full"]);
+            assert_has(&found.remediation, &["cat /proc/net/netfilter/nfnetlink_queue"]);
+        }
+        assert_eq!(verdict(SYN, None, "nf_reinject").cause.name(), "unexplained", "the queue was emptied");
+        assert_eq!(verdict(TcpFlags(0x14), None, "nf_queue").cause.name(), "unexplained", "a RST");
     }
 }

@@ -48,15 +48,33 @@ impl fmt::Display for RejectAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rst | Self::LostRst => f.write_str("a RST"),
-            Self::Icmp { v6: false, icmp_type, code } => write!(f, "ICMP type {icmp_type} code {code}"),
-            Self::Icmp { v6: true, icmp_type, code } => write!(f, "ICMPv6 type {icmp_type} code {code}"),
+            Self::Icmp { v6, icmp_type, code } => {
+                let protocol = if *v6 { "ICMPv6" } else { "ICMP" };
+                write!(f, "{protocol} type {icmp_type} code {code}{}", meaning(*v6, *icmp_type, *code))
+            }
             Self::IcmpError => f.write_str("an ICMP error"),
             Self::ToTarget => f.write_str("an answer to the target"),
-            Self::NotShown => f.write_str("an answer that no hook here shows"),
+            Self::NotShown => f.write_str("an answer that tracer cannot see here"),
             Self::HeldBack { v6 } => {
                 let setting = if *v6 { "net.ipv6.icmp.ratelimit" } else { "net.ipv4.icmp_ratelimit" };
-                write!(f, "an answer that never came (limited by {setting})")
+                write!(f, "an ICMP error that did not come, most likely held back by {setting}")
             }
         }
+    }
+}
+
+/// The meaning of a code of "destination unreachable" (linux/icmp.h, linux/icmpv6.h).
+const fn meaning(v6: bool, icmp_type: u8, code: u8) -> &'static str {
+    match (v6, icmp_type, code) {
+        (false, 3, 0) => " (network unreachable)",
+        (false, 3, 1) => " (host unreachable)",
+        (false, 3, 2) => " (protocol unreachable)",
+        (false, 3, 3) | (true, 1, 4) => " (port unreachable)",
+        (false, 3, 9) => " (network prohibited)",
+        (false, 3, 10) => " (host prohibited)",
+        (false, 3, 13) | (true, 1, 1) => " (administratively prohibited)",
+        (true, 1, 0) => " (no route)",
+        (true, 1, 3) => " (address unreachable)",
+        _ => "",
     }
 }

@@ -107,11 +107,11 @@ impl Backend {
         }
     }
 
-    /// The command that lists a chain.
+    /// The command that lists a chain with the handles of its rules (legacy ip_tables: their numbers).
     pub fn list_chain(self, family: &str, table: &str, chain: &str) -> String {
         let (table, chain) = (shell::table(table), shell::chain(chain));
-        match self.iptables(family) {
-            Some(iptables) => format!("{iptables} -t {table} -vS {chain}"),
+        match self.iptables(family).filter(|_| self == Self::IptablesLegacy) {
+            Some(iptables) => format!("{iptables} -t {table} -vnL {chain} --line-numbers"),
             None => format!("nft -a list chain {family} {table} {chain}"),
         }
     }

@@ -26,6 +26,10 @@ pub(super) const ALL: &[Scenario] = &[
         .in_pod(Iptables("*mangle\n-A PREROUTING -p tcp --dport 8080 -j TPROXY --on-port 15006\nCOMMIT\n"))
         .needs(&[Need::TransparentProxy])
         .names(&["listens on its port 15006 with IP_TRANSPARENT"]),
+    // As an intrusion prevention system whose process has died.
+    drops("firewall_drop_queue_without_reader")
+        .in_pod(Iptables("*filter\n-A INPUT -p tcp --dport 8080 -j NFQUEUE --queue-num 7\nCOMMIT\n"))
+        .names(&["(NFQUEUE), and no process reads that queue, or it is full"]),
     rejects("firewall_reject_iptables_reset", Ending::Refused).in_pod(Iptables(RESET)),
     rejects("firewall_reject_legacy_reset", Ending::Refused).in_pod(Legacy(RESET)),
     rejects("firewall_reject_pod_nft_reset", Ending::Refused)
@@ -56,7 +60,7 @@ pub(super) const ALL: &[Scenario] = &[
         .succeeds_first()
         .in_pod(Nft("table netdev hostfw { chain arrival { type filter hook ingress device eth0 priority 0;
            tcp dport 8080 reject with icmp type host-prohibited; }; }"))
-        .names(&["with an answer that no hook here shows; it is the rule with handle"])
+        .names(&["with an answer that tracer cannot see here; it is the rule with handle"])
         .own(),
     // The rule rejects, and the rate limit suppresses its ICMP error. A token bucket starts with 60 s (`inet_getpeer`),
     // and an error costs 600 s here.

@@ -96,7 +96,7 @@ mod tests {
         let drop = || rule("input", RuleVerdict::Drop);
         let at = |priority| FirewallRule { priority: Some(priority), ..invalid() };
         assert_eq!(causes(Tracked::No, vec![invalid()]), ["conntrack_invalid"]);
-        assert!(causes(Tracked::Yes, vec![invalid()]).is_empty(), "no rule fits");
+        assert_eq!(causes(Tracked::Yes, vec![invalid()]), ["firewall_drop"], "a rule that is gone");
         assert_eq!(causes(Tracked::Untracked, vec![invalid(), drop()]), ["firewall_drop"]);
         assert_eq!(causes(Tracked::No, vec![at(-300)]), ["firewall_drop"], "before connection tracking");
         assert_eq!(causes(Tracked::No, vec![at(0)]), ["conntrack_invalid"]);

@@ -1,11 +1,12 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
+use super::super::evidence::BRIDGE;
 use super::super::netfilter::{BY_IPVS, dropped};
 use super::super::queue;
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    by_rule(case).or_else(|| queue::by_process(case))
+    by_rule(case).or_else(|| queue::by_process(case)).or_else(|| queue::without_reader(case))
 }
 
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
@@ -14,7 +15,10 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     if let Some(found) = by_reverse_path(case, blocked).or_else(|| without_proxy(case, blocked)) {
         return Some(found);
     }
-    let hook = blocked.drop.and_then(|(_, drop)| netfilter_hook(drop)).unwrap_or("filter");
+    let hook = match blocked.drop.and_then(|(_, drop)| netfilter_hook(drop)) {
+        Some(BRIDGE) => "bridge",
+        hook => hook.unwrap_or("filter"),
+    };
     let untracked = blocked.untracked(case);
     let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
     let or_ipvs = if blocked.may_be_by_ipvs(case) { BY_IPVS } else { "" };
@@ -113,7 +117,8 @@ mod tests {
         assert_has(&decided(vec![proxy("p", 0)]).2, &["listens on its port 8080 with"]);
         let other = FirewallRule { hooks: vec!["PREROUTING".into()], exact: false, ..rule("r", RuleVerdict::Drop) };
         let words = decided(vec![proxy("p", 15006), other]).2;
-        assert_has(&words, &["it is one of these"]);
+        let chains = ["nft -a list chain inet t p", "nft -a list chain inet t r"];
+        assert_has(&words, &["it is one of these", chains[0], chains[1]]);
         assert_lacks(&words, &["IP_TRANSPARENT"]);
     }
 
@@ -432,6 +437,31 @@ mod tests {
         let rule = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!(rule.confidence, Confidence::Proven);
         assert_starts(&rule.summary, "a netfilter rule on the node");
+    }
+
+    /// fail2ban's set elements have timeouts. Only a rule frees a packet in that function.
+    #[test]
+    fn a_packet_that_was_freed_in_a_chain_was_dropped_by_a_rule_that_is_gone() {
+        for place in ["ip_local_deliver", "__ip_local_out", "ip_output"] {
+            let mut stream = Stream::new();
+            stream.connect().filtered_at(SYN, NODE, place).last_drop().location = Some("nft_do_chain".into());
+            let verdict = stream.wait_ms(5).tick().push(firewall(NODE, vec![])).gives_up().last_verdict();
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("firewall_drop", Confidence::Likely));
+            assert_starts(&verdict.summary, "a netfilter rule at ");
+            assert_has(&verdict.summary, &["an nftables rule did it, and none that was read there fits"]);
+            assert_has(&verdict.remediation, &["fail2ban", "nft list ruleset"]);
+        }
+    }
+
+    #[test]
+    fn a_drop_in_the_bridge_family_that_no_rule_fits_may_be_by_ebtables() {
+        let mut stream = Stream::new();
+        stream.connect().filtered_at(SYN, NODE, "br_handle_frame");
+        let verdict = stream.push(firewall(NODE, vec![])).gives_up().last_verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("firewall_drop", Confidence::Likely));
+        assert_has(&verdict.summary, &["in the bridge family", "ebtables-legacy, which tracer does not read"]);
+        assert_has(&verdict.remediation, &["ebtables-legacy -L --Lc"]);
+        assert_lacks(&verdict.remediation, &["ipvsadm", "conntrack"]);
     }
 
     /// The mark that a rule sets leads to a table that refuses the packet. Other things at that hook drop, too.

@@ -156,7 +156,8 @@ mod tests {
         };
         let sent = ["the SYN-ACK 10.88.0.2:8080 -> 10.88.0.1:40000", "the segment 10.88.0.2:8080 -> 10.88.0.1:40000"];
         for (flags, sent) in [(SYN_ACK, sent[0]), (TcpFlags(0x18), sent[1])] {
-            for (icmp, answer) in [(true, "ICMP type 3 code 3"), (false, "an answer to the target")] {
+            for (icmp, answer) in [(true, "ICMP type 3 code 3 (port unreachable)"), (false, "an answer to the target")]
+            {
                 let verdict = decided(flags, icmp);
                 assert_eq!(
                     (verdict.cause.name(), verdict.confidence),
@@ -210,5 +211,6 @@ mod tests {
         let rule = reported(vec![rule("INPUT", RuleVerdict::Reject)]);
         assert_eq!(rule.confidence, Confidence::Proven);
         assert_starts(&rule.summary, "a netfilter rule in ");
+        assert!(rule.evidence.iter().any(|it| it.text.ends_with(" rejected it")), "{:?}", rule.evidence);
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn restore_own_address(case: &Case<'_>, netns: Netns, addr: IpAddr) -
     .run(show.map(|command| run_in(case, Some(netns), command)))
 }
 
-const LOST_ARP: &str = "ARP does not get through. Check that the link is attached to the bridge, and that ARP is on. Check that nothing drops ARP: nftables (families arp, bridge and netdev), tc or XDP. In the pod, arp_ignore drops it, too, and so does rp_filter 1 if the pod's route back leads over another link";
+const LOST_ARP: &str = "ARP does not get through. Check that the link is attached to the bridge, and that ARP is on. Check that nothing drops ARP: nftables (families arp, bridge and netdev), ebtables-legacy, arptables-legacy, tc or XDP. In the pod, arp_ignore drops it, too, and so does rp_filter 1 if the pod's route back leads over another link";
 const LOST_DISCOVERY: &str = "neighbour discovery does not get through. Check that the link is attached to the bridge. Check that nothing drops ICMPv6 (types 135 and 136): a firewall of the node or the pod, tc or XDP";
 
 /// The pod asks for its gateway: to delete a pod at the prober's address leads nowhere.

@@ -335,14 +335,6 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             "Find the rule or route that refuses it, and correct it",
             [format!("ip route get {dst} from {src} iif {}", device(drop))],
         ),
-        // net/netfilter/nf_queue.c
-        Some("nf_queue") => Explanation::of(
-            "; a rule sends it to a queue for a process (NFQUEUE), and no process reads that queue, or it is full",
-        )
-        .fix(
-            "Start the process that reads the queue, or let the rule pass packets without it (bypass)",
-            ["nft list ruleset", "iptables-save", "cat /proc/net/netfilter/nfnetlink_queue"].map(str::to_owned),
-        ),
         // `nf_reinject`, net/netfilter/nf_queue.c; net/netfilter/nfnetlink_queue.c. Where a process refused it, a rule says
         // so.
         Some("nf_reinject" | "nfqnl_reinject") => Explanation::of(
@@ -373,7 +365,7 @@ fn is_telling(case: &Case<'_>, drop: &PacketDrop) -> bool {
     }
     let place = dropped_in(drop);
     let at_socket = matches!(place, Some("tcp_v4_rcv" | "tcp_v6_rcv")) && drop.flags.is_syn();
-    at_socket || matches!(place, Some("ip_error" | "ip6_pkt_drop" | "br_dev_xmit" | "nf_queue" | "dst_discard_out"))
+    at_socket || matches!(place, Some("ip_error" | "ip6_pkt_drop" | "br_dev_xmit" | "dst_discard_out"))
 }
 
 const ADDRESS: &str = "If that namespace should have the address, restore it, or delete the pod, so that its sandbox is made again. If not, add the route that is missing there";
@@ -541,7 +533,6 @@ mod tests {
         assert_has(&noted("NOT_SPECIFIED", "ip_error"), &["refuses what comes in by that device", "iif eth0"]);
         assert_has(&noted("XFRM_POLICY", "xfrm4_policy_check"), &["an IPsec policy of that namespace blocks it"]);
         assert_has(&noted("NOT_SPECIFIED", "nfqnl_reinject"), &["a queue for a process (NFQUEUE) that was emptied"]);
-        assert_has(&noted("NOT_SPECIFIED", "nf_queue"), &["no process reads that queue", "nfnetlink_queue"]);
         assert_has(&noted("NOT_SPECIFIED", "dst_discard_out"), &["an IPsec policy waits for keys"]);
         assert_has(&noted("TCP_OVERWINDOW", "tcp_v4_rcv"), &["still has an earlier connection from this port"]);
         let on_its_way = |holder| {
