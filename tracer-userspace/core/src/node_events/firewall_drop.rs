@@ -2,7 +2,7 @@
 
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{describe_netns, netns_ref};
-use tracer_classify::evidence::{is_netfilter, netfilter_hook};
+use tracer_classify::evidence::{at_hook, is_netfilter, netfilter_hook};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Netns, Observation, ObservationKind, PacketDrop};
 use tracer_model::recent::Recent;
@@ -38,14 +38,13 @@ impl Dropping {
 }
 
 fn began(drop: &PacketDrop, node: &Node) -> NodeBody {
-    let hook = netfilter_hook(drop).map(|hook| format!(" at {hook}")).unwrap_or_default();
     let netns = drop.netns.map(|netns| netns_ref(netns, node));
     let place = netns.as_ref().map(|it| format!(" in {}", describe_netns(it.inum, it.name.as_deref())));
     let place = place.unwrap_or_default();
     let first = format!("{} {}", drop.flags.name(), drop.flow);
     NodeBody {
         event: "firewall_drop_began".to_owned(),
-        summary: format!("the firewall began to drop or reject packets{hook}{place}, the first of them {first}"),
+        summary: format!("netfilter began to drop packets{}{place}, the first of them {first}", at_hook(drop)),
         netns,
         ..NodeBody::default()
     }
@@ -61,7 +60,7 @@ mod tests {
         let first = stream.node_events();
         assert_eq!(first.len(), 1, "{first:?}");
         assert_eq!(first[0].event, "firewall_drop_began");
-        assert_starts(&first[0].summary, "the firewall began to drop or reject packets");
+        assert_starts(&first[0].summary, "netfilter began to drop packets");
         assert!(first[0].summary.contains("SYN ") && first[0].netns.is_some(), "{first:?}");
         stream.wait_ms(400_000).filtered(SYN, POD);
         assert_eq!(stream.node_events().len(), 2);

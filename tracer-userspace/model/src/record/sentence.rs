@@ -5,10 +5,10 @@ use super::{Body, FindingBody};
 /// First words of sentences that get a capital letter. A name (of a process, link, setting, command) keeps its letters.
 const FIRST_WORDS: &str = "\
     a above add allow an another answered boot cannot change closed connected connection connections container \
-    correct each ephemeral established established, fewer find fix give have if in install it its large less \
-    let link make most name network no nobody none not nothing on one only paused perhaps plain pod probably \
-    process remove reset routing run see segment segments set so something source start strict tables take that the \
-    there this under use what when where while with without write";
+    correct each ephemeral established established, fewer find fix give have if in install it its large less let \
+    link listeners make most name network no nobody none not nothing on one only paused perhaps plain pod probably \
+    process remove reset routing rule run see segment segments set so something source start strict tables take that \
+    the there this under use what when where while with without write";
 
 /// Gives a text a capital letter, and removes the full stop of a single sentence.
 fn finish(text: &mut String) {
