@@ -27,7 +27,7 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
         "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout{}",
         budget(case)
     );
-    let text = "the last segment of the connection, which acknowledged the request, came then".to_owned();
+    let text = "the last segment of the connection, which acknowledged the request, arrived".to_owned();
     let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
     let evidence = evidence_of(Hook::InetSockSetState.name(), asked, text, fields);
     let state = of_state(ended, attempt.last.as_ref()?);
