@@ -30,9 +30,7 @@ const _: () = assert!(core::mem::size_of::<Actor>() == 48);
 #[repr(C)]
 pub struct Prober {
     pub header: Header,
-    /// Its thread group.
-    pub pid: u32,
-    pub reserved: u32,
+    pub actor: Actor,
 }
 
 /// The kernel kills a process for lack of memory, or lets one that ends anyway have the memory for it.

@@ -72,7 +72,7 @@ events! {
     Ipvs = 14: netfilter::Ipvs, 72;
     Answer = 15: conn::Answer, 32;
     QueueFull = 16: listen::QueueFull, 48;
-    Prober = 17: actor::Prober, 24;
+    Prober = 17: actor::Prober, 64;
     PodConnect = 18: conn::PodConnect, 48;
     OomKill = 19: actor::OomKill, 160;
 }

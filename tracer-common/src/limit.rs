@@ -17,6 +17,8 @@ pub enum Limited {
     Namespace = 2,
     /// Sockets that start or stop listening.
     Listen = 3,
+    /// Processes that get the name of a prober, and probers that move.
+    Prober = 4,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ impl Limited {
         match self {
             Self::Open | Self::Namespace => Limit { burst: 32, every_ns: 1_000_000_000 / 256 },
             Self::Listen => Limit { burst: 64, every_ns: 1_000_000_000 / 512 },
+            // Each makes userspace read the process's cgroup and all mounts, some milliseconds.
+            Self::Prober => Limit { burst: 8, every_ns: 1_000_000_000 },
         }
     }
 
@@ -50,6 +54,7 @@ impl Limited {
             Self::Open => Limit { burst: 768, ..own },
             Self::Namespace => Limit { burst: 512, ..own },
             Self::Listen => Limit { burst: 1536, ..own },
+            Self::Prober => Limit { burst: 16, ..own },
         }
     }
 }
@@ -70,7 +75,7 @@ mod tests {
     use super::*;
     use crate::{events::Event, listen::Listen, netns::NetnsOp, netns::NetnsOpen};
 
-    const ALL: [Limited; 3] = [Limited::Open, Limited::Namespace, Limited::Listen];
+    const ALL: [Limited; 4] = [Limited::Open, Limited::Namespace, Limited::Listen, Limited::Prober];
     const SECOND: u64 = 1_000_000_000;
 
     /// How many of `count` events within `time` are taken.

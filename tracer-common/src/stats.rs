@@ -13,6 +13,8 @@ pub enum Counter {
     ListenHeld = 4,
     /// Opens of namespace files and entries into namespaces that were not reported, because a cgroup made too many.
     NamespaceHeld = 5,
+    /// New names and moves of probers that were not reported, because a cgroup made too many.
+    ProberHeld = 6,
 }
 
-pub const COUNTERS: u32 = 6;
+pub const COUNTERS: u32 = 7;

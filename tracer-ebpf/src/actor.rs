@@ -11,7 +11,7 @@ use tracer_common::{
 };
 
 use crate::{
-    kernel::{Task, read_str},
+    kernel::Task,
     maps::{PRETENDING, PROBER_BUCKETS, PROBERS, global},
     user,
 };
@@ -104,14 +104,13 @@ pub fn is_prober(task: Task) -> bool {
     }
     let mut comm = [0u8; COMM_LEN];
     leader_comm(task, &mut comm);
-    unsafe { PROBERS.get(comm).is_some() && PRETENDING.get(cgroup_of(task)).is_none() }
+    is_prober_name(task, &comm)
 }
 
-/// Whether the string at this kernel address is the name of a prober.
+/// The same for a name that the task may not have yet.
 #[inline(always)]
-pub fn is_prober_name(name: u64) -> bool {
-    let mut comm = [0u8; COMM_LEN];
-    read_str(name, 0, &mut comm) && unsafe { PROBERS.get(comm).is_some() }
+pub fn is_prober_name(task: Task, comm: &[u8; COMM_LEN]) -> bool {
+    unsafe { PROBERS.get(comm).is_some() && PRETENDING.get(cgroup_of(task)).is_none() }
 }
 
 /// The cgroup that limits count the current task under.

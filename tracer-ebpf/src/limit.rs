@@ -23,6 +23,7 @@ pub fn allows(what: Limited) -> bool {
         count(match what {
             Limited::Open | Limited::Namespace => Counter::NamespaceHeld,
             Limited::Listen => Counter::ListenHeld,
+            Limited::Prober => Counter::ProberHeld,
         });
     }
     allowed

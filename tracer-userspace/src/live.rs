@@ -3,19 +3,18 @@
 
 mod other_processes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
-use tracer_common::events::KernelEvent;
-use tracer_common::names::Hook;
+use tracer_common::{actor, events::KernelEvent, names::Hook};
 
 use self::other_processes::OtherProcesses;
 use crate::pipeline::{Attached, EventSource, LiveConfig};
 use tracer_bpf::decode::decode;
 use tracer_bpf::ebpf::{self, HiddenFunctions, Loaded};
-use tracer_bpf::observe::observe;
+use tracer_bpf::observe::{observe, task};
 use tracer_model::event::{HookStatus, Listen, Observation, ObservationKind, PortPressure, Start};
 use tracer_model::query::Query;
 use tracer_node::clock;
@@ -58,7 +57,7 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
     let mut loaded = ebpf::load(&config.load).map_err(|error| Error::Kernel(chain(&error)))?;
     let snapshot = tracer_sources::snapshot(&sources).map_err(|error| Error::Source(chain(&error)))?;
     loaded.watch_answers(&pids(&snapshot.probers));
-    loaded.watch_sockets(&pids(&snapshot.probers));
+    loaded.watch_sockets(pids(&snapshot.probers));
     // Attempts that began before have no answers.
     loaded.attached_boot_ns = clock::boot_ns();
     let refresh = Arc::new(Notify::new());
@@ -173,12 +172,14 @@ impl EventSource for Kernel {
         let (probers, before) = (&self.probers, into.len());
         let since = self.loaded.attached_boot_ns;
         let (events, other_processes) = (&mut self.events, &mut self.other_processes);
-        let (mut found, mut bound) = (Vec::new(), Vec::new());
+        let (mut found, mut bound) = (BTreeSet::new(), Vec::new());
         let taken = self.loaded.ring.drain(max, |bytes| match decode(bytes) {
             Ok(event) => {
                 *events.entry(event.header().hook).or_default() += 1;
-                if let KernelEvent::Prober(prober) = &event {
-                    found.push(prober.pid);
+                if let KernelEvent::Prober(actor::Prober { actor, .. }) = &event
+                    && !other_processes.is_other(&task(actor))
+                {
+                    found.insert(actor.pid);
                 }
                 let observation =
                     observe(&event, names, probers).filter(|observation| !begins_before(since, observation));
@@ -188,9 +189,7 @@ impl EventSource for Kernel {
             // The programs and this binary are built together, so this is a bug. The run continues and shows it.
             Err(error) => tracing::error!("an event cannot be decoded: {error}"),
         });
-        if !found.is_empty() {
-            self.loaded.watch_sockets(&found);
-        }
+        self.loaded.watch_sockets(found);
         bound.into_iter().for_each(|socket| self.query_threads.check_bound(socket));
         for cgroup in self.other_processes.take_found() {
             self.loaded.skip_cgroup(cgroup);

@@ -230,6 +230,29 @@ fn others_in_the_cgroup_of_a_kubelet_are_not_watched() {
     assert_eq!(first["process"]["pid"], kubelet.0.id(), "{first}");
 }
 
+/// Any process may call itself a kubelet as often as it likes.
+#[test]
+#[ignore = "needs root"]
+fn a_flood_of_new_names_leaves_the_verdicts_of_others() {
+    let (own, flooded, late) = (new_cgroup("named"), new_cgroup("flooded"), new_cgroup("late"));
+    let mut kubelet = Prober::named(KUBELET, own.path());
+    let tracer = Tracer::start(&[]);
+    assert!(tracer.watches_cgroups(), "{}", tracer.start);
+    let script = format!(
+        "echo $$ > {}/cgroup.procs; while :; do printf {KUBELET} > /proc/$$/comm; done",
+        flooded.path().display()
+    );
+    let _flood = Killed(Command::new("bash").args(["-c", &script]).spawn().unwrap());
+    let is_loss = |record: &Value| record["event"] == "loss";
+    let loss = soon("a loss", || tracer.records.recv_timeout(QUIET).ok().filter(is_loss));
+    assert_eq!(loss["loss"]["where"], "prober", "{loss}");
+    tracer.expect_refusal(&mut kubelet, 9);
+    let mut another = Prober::named(KUBELET, late.path());
+    tracer.expect_refusal(&mut another, 11);
+    let lost = tracer.end().into_iter().filter(is_loss);
+    assert!(lost.clone().all(|it| it["loss"]["where"] == "prober"), "{:?}", lost.collect::<Vec<_>>());
+}
+
 #[test]
 #[ignore = "needs root"]
 fn tracer_keeps_the_default_hooks_for_a_kubelet_in_the_root_cgroup() {

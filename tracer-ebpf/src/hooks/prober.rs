@@ -7,13 +7,19 @@ use aya_ebpf::{
     macros::{raw_tracepoint, sock_ops},
     programs::{RawTracePointContext, SockOpsContext},
 };
-use tracer_common::{actor::Prober, names::Hook, state};
+use tracer_common::{
+    actor::{COMM_LEN, Prober},
+    limit::Limited,
+    names::Hook,
+    state,
+};
 
 use crate::{
     actor,
     emit::emit,
     hooks::state::{begin_with_port, change},
-    kernel::{Sock, Task, read},
+    kernel::{Sock, Task, read, read_str},
+    limit,
     maps::LAST_STATE,
     sockets,
 };
@@ -80,8 +86,9 @@ fn sock(ctx: &SockOpsContext) -> Sock {
 #[raw_tracepoint(tracepoint = "task_rename")]
 pub fn task_rename(ctx: RawTracePointContext) -> i32 {
     let (task, name) = (Task(ctx.arg(0)), ctx.arg::<u64>(1));
-    if task.tgid() == task.tid() && actor::is_prober_name(name) {
-        report(Hook::TaskRename, task);
+    let mut comm = [0u8; COMM_LEN];
+    if task.tgid() == task.tid() && read_str(name, 0, &mut comm) && actor::is_prober_name(task, &comm) {
+        report(Hook::TaskRename, task, Some(comm));
     }
     0
 }
@@ -94,12 +101,21 @@ pub fn task_rename(ctx: RawTracePointContext) -> i32 {
 pub fn cgroup_attach_task(ctx: RawTracePointContext) -> i32 {
     let task = Task(ctx.arg(2));
     if actor::is_prober(task) {
-        report(Hook::CgroupAttachTask, task);
+        report(Hook::CgroupAttachTask, task, None);
     }
     0
 }
 
+/// Any process can rename itself at any rate. `comm`: the name that the task does not have yet.
 #[inline(always)]
-fn report(hook: Hook, task: Task) {
-    emit::<Prober>(hook, |event| event.pid = task.tgid());
+fn report(hook: Hook, task: Task, comm: Option<[u8; COMM_LEN]>) {
+    if !limit::allows(Limited::Prober) {
+        return;
+    }
+    emit::<Prober>(hook, |event| {
+        actor::fill_from(task, &mut event.actor);
+        if let Some(comm) = comm {
+            event.actor.comm = comm;
+        }
+    });
 }

@@ -204,6 +204,7 @@ impl Loaded {
             (Loss::LISTEN, Counter::ListenHeld),
             (Loss::NAMESPACE, Counter::NamespaceHeld),
         ];
+            (Loss::PROBER, Counter::ProberHeld),
         counters.into_iter().map(|(place, counter)| (place, self.counter(counter))).collect()
     }
 
@@ -311,7 +312,7 @@ impl Loaded {
     }
 
     /// Watches the sockets of these processes, if only the cgroups of probers are watched.
-    pub fn watch_sockets(&mut self, pids: &[u32]) {
+    pub fn watch_sockets(&mut self, pids: impl IntoIterator<Item = u32>) {
         if let Some(sockets) = &mut self.prober_sockets {
             sockets.watch_all(&mut self.ebpf, &mut self.walk, pids);
         }

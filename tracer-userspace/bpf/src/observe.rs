@@ -320,7 +320,7 @@ fn ipvs(e: &netfilter::Ipvs) -> Option<Ipvs> {
     })
 }
 
-fn task(e: &actor::Actor) -> Actor {
+pub fn task(e: &actor::Actor) -> Actor {
     Actor {
         pid: e.pid,
         tid: e.tid,

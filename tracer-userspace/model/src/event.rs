@@ -353,18 +353,28 @@ impl Loss {
     /// Opens of namespaces' files and entries into namespaces. One cgroup makes too many, or the kernel skipped the
     /// program.
     pub const NAMESPACE: &str = "namespace";
+    /// New names and moves of probers, if one cgroup makes too many.
+    pub const PROBER: &str = "prober";
     /// Attempts that were dropped because too many were open at once.
     pub const ATTEMPTS: &str = "attempts";
     /// Kubelet outcomes that fit no attempt, if too many come at once or too late.
     pub const OUTCOMES: &str = "outcomes";
 
-    pub const PLACES: [&str; 7] =
-        [Self::RING, Self::MAP, Self::PROGRAM, Self::LISTEN, Self::NAMESPACE, Self::ATTEMPTS, Self::OUTCOMES];
+    pub const PLACES: [&str; 8] = [
+        Self::RING,
+        Self::MAP,
+        Self::PROGRAM,
+        Self::LISTEN,
+        Self::NAMESPACE,
+        Self::PROBER,
+        Self::ATTEMPTS,
+        Self::OUTCOMES,
+    ];
 
     /// The lost events may have belonged to an attempt. Events that one cgroup makes too often do not count, as a pod
     /// must not lower the confidence of verdicts on its node.
     pub fn concerns_attempts(&self) -> bool {
-        ![Self::LISTEN, Self::NAMESPACE].contains(&self.where_.as_str())
+        ![Self::LISTEN, Self::NAMESPACE, Self::PROBER].contains(&self.where_.as_str())
     }
 
     /// The number of events in these losses.

@@ -130,10 +130,10 @@ const fn is_zero(count: &u64) -> bool {
 pub struct LossBody {
     /// `ring` (it was full), `map` (a map of the kernel had no room for a connection), `program` (the kernel skipped a
     /// run), `listen` (one cgroup opened and closed listeners too often to report each), `namespace` (the same for
-    /// entering network namespaces, or the kernel skipped a run), `attempts` (too many were open at once: the oldest
-    /// got no verdict), `outcomes` (tracer read failures too late, or too many at once), `output` (nobody read
-    /// the records, or their file could not be written), `events` (the cluster API did not take explanations) or `otlp`
-    /// (the endpoint did not take records).
+    /// entering network namespaces, or the kernel skipped a run), `prober` (the same for processes that take the name
+    /// of a prober), `attempts` (too many were open at once: the oldest got no verdict), `outcomes` (tracer read
+    /// failures too late, or too many at once), `output` (nobody read the records, or their file could not be written),
+    /// `events` (the cluster API did not take explanations) or `otlp` (the endpoint did not take records).
     #[serde(rename = "where")]
     pub where_: String,
     /// How many events.

@@ -55,7 +55,8 @@ impl OtherProcesses {
         (*prober || self.all_connections).then_some(observation)
     }
 
-    fn is_other(&mut self, actor: &Actor) -> bool {
+    /// Whether a process with the name of a prober is none.
+    pub(super) fn is_other(&mut self, actor: &Actor) -> bool {
         if !is_kubelet_name(&actor.comm) {
             return false;
         }

@@ -38,10 +38,10 @@ impl ProberSockets {
     }
 
     /// Attaches to the cgroups of these processes.
-    pub(super) fn watch_all(&mut self, ebpf: &mut Ebpf, walk: &mut Walk, pids: &[u32]) {
+    pub(super) fn watch_all(&mut self, ebpf: &mut Ebpf, walk: &mut Walk, pids: impl IntoIterator<Item = u32>) {
         for pid in pids {
-            if self.watch(ebpf, walk, *pid).is_err() {
-                self.unwatched.insert(*pid);
+            if self.watch(ebpf, walk, pid).is_err() {
+                self.unwatched.insert(pid);
             }
         }
     }
