@@ -221,6 +221,7 @@ impl EventSource for Kernel {
             self.loaded.tidy();
             self.tidied = true;
         }
+        self.loaded.forget_tls();
         if are_many_in_use(self.prober_pid) {
             self.count_ports(true);
         }

@@ -79,8 +79,8 @@ pub struct LoadOptions {
 /// Hooks that every connection of the node passes, used if the probers' own cgroups are not watched.
 const NODE_HOOKS: [Hook; 2] = [Hook::InetSockSetState, Hook::TcpConnect];
 
-/// How long the connects of a pod are watched after its last failure.
-const WATCH_POD_NS: u64 = 600_000_000_000;
+/// How long the connects of a pod are watched after its last failure, and a port after its last probe.
+const WATCH_NS: u64 = 600_000_000_000;
 
 /// Attached programs. Dropping it detaches them.
 pub struct Loaded {
@@ -101,7 +101,8 @@ pub struct Loaded {
     failing_pods: HashMap<MapData, u32, u64>,
     last_failed: BTreeMap<u32, u64>,
     ports: ports::Ports,
-    tls_ports: BTreeSet<u16>,
+    /// When each watched port was touched last.
+    tls_ports: BTreeMap<u16, u64>,
     /// Cgroups where answers are read.
     answer_cgroups: cgroup::Attached<program::Link>,
     /// Present if the probers' cgroups are watched instead of all sockets of the node.
@@ -148,7 +149,7 @@ fn load_programs(options: &LoadOptions, reads: Reads) -> Result<Loaded, EbpfErro
             by_process: take(&mut ebpf, "PORTS", HashMap::try_from)?,
             slots: take(&mut ebpf, "PORT_SLOTS", PerCpuArray::try_from)?,
         },
-        tls_ports: BTreeSet::new(),
+        tls_ports: BTreeMap::new(),
         answer_cgroups: cgroup::Attached::default(),
         prober_sockets,
         attached_boot_ns,
@@ -203,8 +204,8 @@ impl Loaded {
             (Loss::MAP, Counter::MapFull),
             (Loss::LISTEN, Counter::ListenHeld),
             (Loss::NAMESPACE, Counter::NamespaceHeld),
-        ];
             (Loss::PROBER, Counter::ProberHeld),
+        ];
         counters.into_iter().map(|(place, counter)| (place, self.counter(counter))).collect()
     }
 
@@ -266,7 +267,7 @@ impl Loaded {
     pub fn watch_pod_connects(&mut self, netns: u32) {
         self.try_on_demand(Hook::SkErrorReport);
         let now = clock::boot_ns();
-        for (recovered, _) in self.last_failed.extract_if(.., |_, last| now.saturating_sub(*last) > WATCH_POD_NS) {
+        for (recovered, _) in self.last_failed.extract_if(.., |_, last| now.saturating_sub(*last) > WATCH_NS) {
             let _ = self.failing_pods.remove(&recovered);
         }
         // A full map has hundreds of failing pods: this one is not watched.
@@ -277,14 +278,27 @@ impl Loaded {
 
     /// From now on reports TLS ClientHellos that arrive at this port. [`Loaded::status`] shows whether this kernel can do this.
     ///
-    /// The first call attaches the program for it.
+    /// The first call attaches the program for it. See [`Self::forget_tls`].
     pub fn watch_tls(&mut self, port: u16) {
-        if self.tls_ports.contains(&port) {
+        self.try_on_demand(Hook::CgroupSkb);
+        let is_attached = self.walk.is_attached(Hook::CgroupSkb);
+        if is_attached && (self.tls_ports.contains_key(&port) || self.tls_watch.insert(port, 0, 0).is_ok()) {
+            self.tls_ports.insert(port, clock::boot_ns());
+        }
+    }
+
+    /// Forgets the ports of which [`Self::watch_tls`] was not called for ten minutes. With the last one the program is
+    /// detached, since it runs for every packet that a socket of the node gets.
+    pub fn forget_tls(&mut self) {
+        let now = clock::boot_ns();
+        let mut forgotten = self.tls_ports.extract_if(.., |_, last| now.saturating_sub(*last) > WATCH_NS).peekable();
+        if forgotten.peek().is_none() {
             return;
         }
-        self.try_on_demand(Hook::CgroupSkb);
-        if self.walk.is_attached(Hook::CgroupSkb) && self.tls_watch.insert(port, 0, 0).is_ok() {
-            self.tls_ports.insert(port);
+        forgotten.for_each(|(port, _)| _ = self.tls_watch.remove(&port));
+        if self.tls_ports.is_empty() {
+            self.walk.detach(Hook::CgroupSkb);
+            self.status = self.walk.report();
         }
     }
 
