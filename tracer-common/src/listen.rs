@@ -51,9 +51,9 @@ pub trait Listener {
     fn limits(&self) -> SynLimits;
 }
 
-/// The queue without room, by the checks of `tcp_conn_request`, which are the same from 5.10 to 7.2. It checks
-/// `sk_acceptq_is_full` (more than the maximum). Without cookies it also checks `inet_csk_reqsk_queue_is_full` and three
-/// quarters of `tcp_max_syn_backlog`.
+/// The queue without room, by the checks of `tcp_conn_request`. It checks `sk_acceptq_is_full` (more than the maximum).
+/// Without cookies it also checks `inet_csk_reqsk_queue_is_full` and three quarters of `tcp_max_syn_backlog`.
+/// As many half-open handshakes as the backlog fill it only before 6.14, or before a fix in the stable series.
 #[inline(always)]
 pub fn full(waiting: u32, backlog: u32, half_open: u32, listener: &impl Listener) -> Option<Queue> {
     if waiting > backlog {
@@ -67,7 +67,7 @@ pub fn full(waiting: u32, backlog: u32, half_open: u32, listener: &impl Listener
     (over && cookies == 0).then_some(Queue::HalfOpen)
 }
 
-/// The SYN of a tracked connection met a listener with a full queue: the kernel drops it.
+/// The SYN of a tracked connection met a listener with a full queue: the kernel drops it, or see [`full`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct QueueFull {

@@ -63,6 +63,7 @@ last! {
     last_kubelet_probe: KubeletProbe(KubeletProbe),
     last_node_ports: NodePorts(NodePorts),
     last_pods: Pods(Pods),
+    last_queue_full: QueueFull(QueueFull),
     last_reset_received: ResetReceived(ResetReceived),
     last_reset_sent: ResetSent(ResetSent),
     last_state: State(State),

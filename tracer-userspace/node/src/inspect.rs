@@ -69,7 +69,7 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
     if from.enter(|| owns(target.ip())).unwrap_or(false) {
         inspection.netns = Some(from.netns);
         let sockets = from.enter(|| {
-            let listeners = inspect_target_namespace(&mut inspection, None);
+            let listeners = inspect_target_namespace(&mut inspection, query.peer, None);
             Sockets::of(listeners, &inspection, query.peer)
         });
         if let Some((sockets, _)) = sockets.ok().zip(query.peer) {
@@ -135,7 +135,7 @@ fn inspect_namespace(
     let own = File::open(&from.path).ok();
     let mut back = None;
     let looked = in_netns(path, || {
-        let listeners = inspect_target_namespace(inspection, own.as_ref());
+        let listeners = inspect_target_namespace(inspection, seen, own.as_ref());
         let link = link_of_pod(inspection).map(|link| link.ifindex);
         inspection.wrong_neighbour = link.zip(entry).and_then(|(link, entry)| wrong_neighbour(&entry, link));
         let to = source.map(|to| SocketAddr::new(to, seen.map_or(0, |seen| seen.port())));
@@ -281,16 +281,20 @@ fn owns(addr: IpAddr) -> bool {
     addr.is_loopback() || super::addresses::has(addr)
 }
 
-/// Inspects the calling thread's namespace, which is the target's, and returns its listeners' inodes. `from` is the
-/// prober's namespace.
-fn inspect_target_namespace(inspection: &mut Inspection, from: Option<&File>) -> BTreeSet<u64> {
+/// Inspects the calling thread's namespace, which is the target's, and returns its listeners' inodes. `peer` is the
+/// prober's end as it is seen there, `from` the prober's namespace.
+fn inspect_target_namespace(
+    inspection: &mut Inspection,
+    peer: Option<SocketAddr>,
+    from: Option<&File>,
+) -> BTreeSet<u64> {
     let number = from.and_then(|from| links::number_of(from).ok().flatten());
     inspection.links = links::around(inspection.target.ip(), number).unwrap_or_default();
     let detection = Detection::of(inspection.target.ip());
     (inspection.duplicate, inspection.tentative) = (detection.duplicate, detection.tentative);
     let settings = SETTINGS.iter().filter_map(|(name, path)| Some(((*name).to_owned(), setting(path)?)));
     inspection.values = settings.collect();
-    let found = listeners(inspection.target, inspection.values.get("tcp_syncookies") == Some(&0)).ok();
+    let found = listeners(inspection.target, peer, inspection.values.get("tcp_syncookies") == Some(&0)).ok();
     let inodes = found.iter().flatten().map(|(_, inode)| *inode).collect();
     inspection.listeners = found.map(|found| found.into_iter().map(|(listener, _)| listener).collect());
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
@@ -344,9 +348,9 @@ type Listener = (ListenerState, u64);
 
 /// The listeners on a port of the calling thread's namespace. `count`: also count their half-open connections. For that
 /// the kernel walks every connection of the machine, those in TIME_WAIT included (`inet_diag_dump_icsk`).
-fn listeners(target: SocketAddr, count: bool) -> io::Result<Vec<Listener>> {
+fn listeners(target: SocketAddr, peer: Option<SocketAddr>, count: bool) -> io::Result<Vec<Listener>> {
     let port = target.port();
-    let (v4, v6) = if count { half_open(port)? } else { (None, None) };
+    let (v4, v6) = if count { half_open(port, peer)? } else { (None, None) };
     fullest(target.ip(), |keep| {
         sock_diag::dump(LISTEN, port, |socket| {
             let (addr, half_open) = (socket.local, if socket.v6 { v6 } else { v4 });
@@ -380,11 +384,14 @@ fn cut(listeners: &mut Vec<Listener>, most: usize, target: IpAddr) {
 }
 
 /// How many half-open connections an IPv4 listener on this port has, and a listener on `[::]`, which gets both
-/// families.
-fn half_open(port: u16) -> io::Result<(Option<u32>, Option<u32>)> {
-    let (mut v4, mut v6) = (0, 0);
-    sock_diag::dump(HALF_OPEN, port, |socket| *(if socket.v6 { &mut v6 } else { &mut v4 }) += 1)?;
-    Ok((Some(v4), Some(v4 + v6)))
+/// families. `None` if the one from `peer` is among them: no queue refused that SYN.
+fn half_open(port: u16, peer: Option<SocketAddr>) -> io::Result<(Option<u32>, Option<u32>)> {
+    let (mut v4, mut v6, mut is_taken) = (0, 0, false);
+    sock_diag::dump(HALF_OPEN, port, |socket| {
+        *(if socket.v6 { &mut v6 } else { &mut v4 }) += 1;
+        is_taken |= Some(socket.remote) == peer;
+    })?;
+    Ok(if is_taken { (None, None) } else { (Some(v4), Some(v4 + v6)) })
 }
 
 /// The target's end of a connection, and its inode.

@@ -29,11 +29,11 @@ fn a_listener_is_reported_with_its_queue() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let addr = listener.local_addr().expect("its address");
     let _waiting = std::net::TcpStream::connect(addr).expect("a connection");
-    let found = listeners(addr, true).expect("sock_diag");
+    let found = listeners(addr, None, true).expect("sock_diag");
     assert_eq!(found.len(), 1, "{found:?}");
     let (state, inode) = &found[0];
     assert_eq!((state.addr, state.waiting, state.half_open), (addr, 1, Some(0)));
-    assert_eq!(listeners(addr, false).expect("sock_diag")[0].0.half_open, None);
+    assert_eq!(listeners(addr, None, false).expect("sock_diag")[0].0.half_open, None);
     assert!(state.backlog > 0 && *inode > 0);
 }
 
