@@ -33,9 +33,6 @@ use tracer_model::query::{Awaited, TargetQuery};
 /// Half-open connections are `SYN_RECV` on older kernels and `NEW_SYN_RECV` on newer ones.
 const HALF_OPEN: u32 = 1 << 3 | 1 << 12;
 
-/// The port of a UDP socket that only looks up a route: it sends nothing.
-const DISCARD: u16 = 9;
-
 /// `struct ndmsg`: family, padding, index, state, flags, type.
 const NDMSG: usize = 12;
 /// linux/neighbour.h
@@ -143,7 +140,7 @@ fn inspect_namespace(
         inspection.neighbour_back =
             back.as_ref().map(|entry| entry.state.clone()).filter(NeighbourState::is_unresolved);
         back = back.take_if(|entry| link == Some(entry.state.ifindex) && source == Some(entry.state.addr));
-        inspection.no_way_back = source.and_then(|to| no_way_back(target.ip(), to));
+        inspection.no_way_back = source.and_then(|to| no_way_back(target, to));
         if let Some((link, seen)) = link_of_pod(inspection).cloned().zip(seen) {
             // If the target's address is on another kind of link, such as `lo`, the way back may be any.
             inspection.stray_way_back = policy::stray_way_back(target, seen, &link);
@@ -315,9 +312,11 @@ fn source_to(target: SocketAddr) -> Option<IpAddr> {
 /// The error if the calling thread's namespace, which has the address `own`, has no route to `to` or one that refuses
 /// (`fib_props`, net/ipv4/fib_semantics.c). The kernel drops a SYN that it cannot answer without any event
 /// (`tcp_conn_request`: no `route_req`).
-fn no_way_back(own: IpAddr, to: IpAddr) -> Option<NoWayBack> {
-    let socket = UdpSocket::bind((own, 0)).ok()?;
-    let errno = socket.connect((to, DISCARD)).err()?.raw_os_error()?;
+fn no_way_back(own: SocketAddr, to: IpAddr) -> Option<NoWayBack> {
+    // Else the kernel answers EINVAL.
+    UdpSocket::bind((own.ip(), 0)).ok()?;
+    // Without the prober's port: see `policy::route` on what the kernel does with a packet of the attempt.
+    let errno = policy::route(own, (to, 0).into()).err()?.raw_os_error()?;
     matches!(errno, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)
         .then_some(NoWayBack { to, errno })
 }

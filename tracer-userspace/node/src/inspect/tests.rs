@@ -185,5 +185,5 @@ fn an_address_on_the_ipvs_device_alone_has_no_owner() {
 fn loopback_has_a_source_address_and_a_route_back() {
     let own: IpAddr = Ipv4Addr::LOCALHOST.into();
     assert_eq!(source_to(SocketAddr::new(own, 80)), Some(own));
-    assert_eq!(no_way_back(own, own), None);
+    assert_eq!(no_way_back(SocketAddr::new(own, 80), own), None);
 }

@@ -10,7 +10,7 @@ use self::router::by_router_back;
 pub(super) use self::router::{by_router, is_blackhole, is_routing};
 use super::super::culprit;
 use super::super::held_answer::held_answer;
-use super::asymmetric_route::is_astray;
+use super::asymmetric_route::{is_astray, is_queue_full};
 use super::neighbour_failure::note;
 use super::rp_filter_drop::may_be_filter;
 use super::unexplained::missing_address;
@@ -35,7 +35,8 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let mut without = inspections(case).filter_map(|(time, it)| Some((time, it, it.netns?, it.no_way_back?)));
     let (time, reading, netns, back) = without.next()?;
     let is_filtered = |drop: &PacketDrop| drop.netns == Some(netns) && may_be_filter(drop);
-    if !case.settled || !got_no_answer(case) || !drops(case).all(|(_, drop)| is_filtered(drop)) {
+    let is_explained = is_queue_full(case) || !drops(case).all(|(_, drop)| is_filtered(drop));
+    if !case.settled || !got_no_answer(case) || is_explained {
         return None;
     }
     let error = errno_text(back.errno);
