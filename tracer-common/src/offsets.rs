@@ -44,6 +44,7 @@ offsets! {
     tcp_bytes_sent: "tcp_sock" . "bytes_sent";
     tcp_bytes_acked: "tcp_sock" . "bytes_acked";
     tcp_mstamp: "tcp_sock" . "tcp_mstamp";
+    tcp_rack_mstamp: "tcp_sock" . "rack.mstamp";
     sk_ack_backlog: "sock" . "sk_ack_backlog";
     sk_max_ack_backlog: "sock" . "sk_max_ack_backlog";
     icsk_qlen: "inet_connection_sock" . "icsk_accept_queue.qlen";

@@ -138,6 +138,13 @@ impl Sock {
         read(self.0, global!(OFFS.tcp_mstamp))
     }
 
+    /// When the newest segment with data (or the SYN) that the peer has acknowledged was sent, in the same clock
+    /// (`tcp_rack_advance`); 0 if it is not known, or if a peer does not support SACK.
+    #[inline(always)]
+    pub fn last_sent_us(self) -> u64 {
+        read_or_zero(self.0, global!(OFFS.tcp_rack_mstamp))
+    }
+
     /// Connections that wait to be accepted, and the limit.
     #[inline(always)]
     pub fn accept_queue(self) -> Option<(u32, u32)> {

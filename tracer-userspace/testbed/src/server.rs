@@ -104,6 +104,8 @@ const MODES: &[(&str, &[Step])] = &[
     ("go-tls", &[Read, Say(b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")]),
     ("redirect", &[Request, Answer("302 Found")]),
     ("hang", HANG),
+    // With TCP keepalive (SO_KEEPALIVE), a segment each second.
+    (KEEPALIVE, HANG),
     // Listens, never accepts; the second one with this backlog.
     (NO_ACCEPT, &[]),
     (BACKLOG, &[]),
@@ -150,6 +152,7 @@ const MODES: &[(&str, &[Step])] = &[
     ("tls-hang-request", &[Tls, Read, Drain]),
 ];
 
+const KEEPALIVE: &str = "hang-keepalive";
 const NO_ACCEPT: &str = "noaccept";
 const BACKLOG: &str = "backlog";
 const HANG: &[Step] = &[Read, Report, Drain];
@@ -244,6 +247,10 @@ fn serve(address: &str, mode: &str) -> Result<()> {
         // A second call only changes the backlog.
         BACKLOG => nix::sys::socket::listen(&listener, Backlog::new(number as i32)?),
         "on-lo" => setsockopt(&listener, sockopt::BindToDevice, &"lo".into()),
+        // Connections inherit the options.
+        KEEPALIVE => setsockopt(&listener, sockopt::KeepAlive, &true)
+            .and_then(|()| setsockopt(&listener, sockopt::TcpKeepIdle, &1))
+            .and_then(|()| setsockopt(&listener, sockopt::TcpKeepInterval, &1)),
         "transparent" => setsockopt(&listener, sockopt::IpTransparent, &true),
         "deferred-bodyless" => defer_accept(&listener),
         _ => Ok(()),

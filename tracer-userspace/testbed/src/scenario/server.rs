@@ -49,6 +49,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::probed("mid_stream_rst_at_accept", RST, "rst-at-accept", Ending::Reset),
     Scenario::probed("mid_stream_rst_in_the_middle", RST, "bodyless-rst", Ending::Reset),
     Scenario::probed("slow_response", SLOW, "hang", Ending::Timeout).on_every_kernel().and_v6_on_every_kernel(),
+    Scenario::new("slow_response_keepalive", SLOW, keeps_alive),
     Scenario::probed("slow_response_partial", SLOW, "bodyless", Ending::Timeout),
     Scenario::probed("slow_response_partial_deferred", SLOW, "deferred-bodyless", Ending::Timeout),
     Scenario::probed("slow_response_partial_failure", SLOW, "bodyless-503", Ending::Timeout)
@@ -252,6 +253,13 @@ fn sends_request_late(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u
     let probe = ProbeRequest::new(kind, pod, fixture.options.probe_timeout);
     let claim = fixture.expected_verdict()?;
     fixture.request(ProbeRequest { idle_ms: probe.timeout_ms / 5 * 4, ..probe }, &[Ending::Timeout], claim)
+}
+
+/// The server sends keepalive segments until the prober closes, and no answer.
+fn keeps_alive(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("hang-keepalive", HTTP)?;
+    let timeout = Duration::from_millis(3_500).max(fixture.options.probe_timeout);
+    fixture.fails_while(pod, timeout, &[Ending::Timeout], |_| Ok(()))
 }
 
 /// A segment and its answer take a third of the prober's timeout. The prober sends its request at once.
