@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::Sender;
 
+use super::inquire::PAUSES;
 use tracer_model::event::{Listen, ObservationKind};
+use tracer_node::clock::thread_cpu_ns;
 use tracer_node::listening::is_listening;
 use tracer_node::namespaces::Namespaces;
 
@@ -25,15 +27,18 @@ pub(super) fn check(bound: Receiver<Listen>, tx: &Sender<ObservationKind>) {
     let (mut waiting, mut namespaces) = (Waiting::default(), Namespaces::default());
     loop {
         match next(&bound, &waiting) {
-            Ok(socket) => put(&mut waiting[0], Instant::now(), socket),
+            Ok(socket) => begin(&mut waiting, Instant::now(), socket),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
+        let used = thread_cpu_ns();
         for socket in look(&mut waiting, Instant::now(), |socket| is_listening(socket, &mut namespaces)) {
             if tx.blocking_send(ObservationKind::Listen(socket)).is_err() {
                 return;
             }
         }
+        // A pod can bind ports all the time, and have any number of open files to look through.
+        std::thread::sleep(Duration::from_nanos(thread_cpu_ns().saturating_sub(used)) * PAUSES);
     }
 }
 
@@ -45,6 +50,13 @@ fn next(bound: &Receiver<Listen>, waiting: &Waiting) -> Result<Listen, RecvTimeo
 
 fn ms(number: u64) -> Duration {
     Duration::from_millis(number)
+}
+
+/// A process that binds an address again and again waits once.
+fn begin(waiting: &mut Waiting, at: Instant, socket: Listen) {
+    let key = |it: &Listen| (it.netns, it.addr, it.actor.pid);
+    waiting.iter_mut().for_each(|queue| queue.retain(|(_, it)| key(it) != key(&socket)));
+    put(&mut waiting[0], at, socket);
 }
 
 fn put(queue: &mut VecDeque<(Instant, Listen)>, at: Instant, socket: Listen) {
@@ -99,6 +111,16 @@ mod tests {
         assert_eq!(news(100, &[1, 2]), [(2, true, false)], "late");
         assert_eq!(news(10_000, &[]), []);
         assert_eq!(news(20_000, &[3]), [], "after the last look");
+    }
+
+    #[test]
+    fn a_socket_that_binds_again_waits_once() {
+        let (mut waiting, at) = (Waiting::default(), Instant::now());
+        for port in [1, 2, 1] {
+            begin(&mut waiting, at, socket(port));
+            look(&mut waiting, at, |_| Some(false));
+        }
+        assert_eq!(waiting.each_ref().map(VecDeque::len), [0, 2, 0, 0, 0, 0, 0]);
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn start<T: Send + 'static>(
 
 /// A pause of ten times a read's length: pods that start can cause any number of refusals, and a policy any number of
 /// drops.
-const PAUSES: u32 = 10;
+pub(super) const PAUSES: u32 = 10;
 
 /// After each read comes a pause of so many times its length.
 fn read_each<Q, A>(
