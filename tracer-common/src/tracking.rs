@@ -38,7 +38,8 @@ impl Flow {
     /// Whether its socket is open, or was closed so recently that no other process has its port.
     #[inline(always)]
     pub const fn is_usable(&self, now: u64) -> bool {
-        const LINGER_NS: u64 = 10_000_000_000;
+        // Userspace forgets an attempt two seconds after its end.
+        const LINGER_NS: u64 = 3_000_000_000;
         self.ended_ns == 0 || now.saturating_sub(self.ended_ns) < LINGER_NS
     }
 }
@@ -58,11 +59,11 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_usable_for_ten_seconds_after_its_end() {
+    fn a_flow_is_usable_for_three_seconds_after_its_end() {
         let ended = 3600 * SECOND;
         assert!(flow(0).is_usable(u64::MAX), "one that lives has no end");
-        assert!(flow(ended).is_usable(ended) && flow(ended).is_usable(ended + 10 * SECOND - 1));
-        assert!(!flow(ended).is_usable(ended + 10 * SECOND));
+        assert!(flow(ended).is_usable(ended) && flow(ended).is_usable(ended + 3 * SECOND - 1));
+        assert!(!flow(ended).is_usable(ended + 3 * SECOND));
         // Another processor may have closed it just after this one read its clock.
         assert!(flow(ended).is_usable(ended - 1));
     }

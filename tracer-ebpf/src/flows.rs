@@ -32,6 +32,12 @@ fn insert(tuple: &Tuple, flow: Flow) {
     }
 }
 
+/// Whether the socket of a flow with this tuple is closed.
+#[inline(always)]
+pub fn has_ended(tuple: &Tuple) -> bool {
+    unsafe { FLOWS.get(tuple) }.is_some_and(|flow| flow.ended_ns != 0)
+}
+
 /// Whether this tuple is already assigned to this connection.
 #[inline(always)]
 pub fn knows(tuple: &Tuple, conn: u64) -> bool {

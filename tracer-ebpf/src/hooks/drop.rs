@@ -11,12 +11,13 @@ use tracer_common::{
     conn::Via,
     drop::{PacketDrop, STACK_DEPTH},
     names::Hook,
-    packet::Packet,
+    packet::{FLAG_RST, FLAG_SYN, Packet},
 };
 
 use crate::{
     actor,
-    emit::emit,
+    emit::{Urgency, emit_as},
+    flows,
     kernel::{Skb, Task, parse},
     maps::global,
     sockets,
@@ -55,7 +56,7 @@ fn try_kfree_skb(ctx: &RawTracePointContext, reason: u32) {
         return;
     }
     let Some(found) = find(skb, &packet) else { return };
-    emit::<PacketDrop>(Hook::KfreeSkb, |event| {
+    emit_as::<PacketDrop>(urgency(&packet), Hook::KfreeSkb, |event| {
         event.conn = found.conn;
         event.via = found.via as u16;
         event.tuple = packet.tuple;
@@ -70,6 +71,15 @@ fn try_kfree_skb(ctx: &RawTracePointContext, reason: u32) {
         // A shorter stack leaves the rest 0.
         unsafe { bpf_get_stack(ctx.as_ptr(), (&raw mut event.stack).cast(), (STACK_DEPTH * 8) as u32, 0) };
     });
+}
+
+/// The last segment of a good connection is dropped, too, when its socket is already closed. By then, what failed was
+/// decided, or waits for a timer.
+#[inline(always)]
+fn urgency(packet: &Packet) -> Urgency {
+    let ended = || flows::has_ended(&packet.tuple) || flows::has_ended(&packet.tuple.reversed());
+    let is_last = packet.flags & (FLAG_SYN | FLAG_RST) == 0 && ended();
+    if is_last { Urgency::Later } else { Urgency::Now }
 }
 
 #[inline(always)]
