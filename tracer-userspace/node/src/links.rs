@@ -63,6 +63,8 @@ pub struct Link {
     /// `dummy`, `veth`, `bridge`; absent for hardware and `lo`.
     pub kind: Option<String>,
     pub lladdr: Option<Lladdr>,
+    /// Index of the device under it, such as that of a VLAN.
+    pub lower: Option<u32>,
 }
 
 impl Link {
@@ -194,6 +196,14 @@ pub(super) fn other_end(link: &LinkState) -> Option<Link> {
     (end.state.peer_ifindex == Some(link.ifindex)).then_some(end)
 }
 
+/// Whether a veth joins these two bridges of the calling thread's namespace.
+pub(super) fn are_joined(one: u32, other: u32) -> io::Result<bool> {
+    let links = consistent(dump)?;
+    let master = |ifindex| links.iter().find(|link| link.state.ifindex == ifindex).and_then(|link| link.state.master);
+    let ports = links.iter().filter(|link| link.state.master == Some(one));
+    Ok(ports.filter_map(|port| port.state.peer_ifindex).any(|end| master(end) == Some(other)))
+}
+
 /// The link-layer addresses of the links of the calling thread's namespace.
 pub(super) fn lladdrs() -> io::Result<Vec<Lladdr>> {
     consistent(|| {
@@ -287,7 +297,8 @@ fn parse_link(message: &[u8]) -> Option<Link> {
         rp_filter: rp_filter(rest),
         ..LinkState::default()
     };
-    Some(Link { state, kind, lladdr: lladdr(rest, IFLA_ADDRESS) })
+    let lower = number(rest, IFLA_LINK).filter(|_| !is_pair);
+    Some(Link { state, kind, lladdr: lladdr(rest, IFLA_ADDRESS), lower })
 }
 
 /// The kernel lists the settings of `/proc/sys/net/ipv4/conf/LINK` as numbers (`inet_fill_link_af`, net/ipv4/devinet.c).

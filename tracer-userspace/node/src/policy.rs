@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use libc::{RTA_DST, RTA_GATEWAY, RTA_OIF, RTA_SRC, RTA_TABLE, RTM_GETROUTE, RTM_GETRULE};
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::links;
+use super::links::{self, Link};
 use super::netlink::{Netlink, address, attribute, attributes, consistent, family, field, number, octets, push, text};
 use tracer_model::event::{LinkState, Prefix, RoutingRule, StrayRoute};
 
@@ -52,6 +52,9 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
         return None;
     }
     let device = links::by_index(device).ok()??;
+    if leads_to(&device, &end) {
+        return None;
+    }
     let detached = end.state.master.is_none() && device.kind.as_deref() == Some("bridge");
     // Open vSwitch's own device is a master that is always down.
     let is_bridge = |link: links::Link| link.kind.as_deref() == Some("bridge");
@@ -61,6 +64,13 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
     let stray = StrayRoute { device: device.state.name, pod_device, pod_bridge, detached, table, rule: None };
     let rule = if stray.is_by_rule() { rule(source, target, table).ok().flatten() } else { None };
     Some(StrayRoute { rule, ..stray })
+}
+
+/// What the device sends gets to that link, too: it is a VLAN of that link's bridge, or a bridge that a veth joins with it.
+fn leads_to(device: &Link, end: &Link) -> bool {
+    let is_over = |ifindex| device.lower == Some(ifindex);
+    let joined = |bridge| links::are_joined(bridge, device.state.ifindex).unwrap_or_default();
+    is_over(end.state.ifindex) || end.state.master.is_some_and(|bridge| is_over(bridge) || joined(bridge))
 }
 
 /// The route of the calling thread's namespace from `own` back to `peer`, if it leads out of another link than `link`,

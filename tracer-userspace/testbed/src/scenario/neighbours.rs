@@ -1,6 +1,7 @@
 //! Neighbour entries of the node and of the pod.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd as _;
 use std::thread;
 
 use anyhow::{Result, bail};
@@ -20,6 +21,7 @@ const UNEXPLAINED: Option<Cause> = Some(Cause::Unexplained);
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new("neighbour_failure", NEIGHBOUR, deaf).on_every_kernel(),
     Scenario::new("neighbour_failure_v6", NEIGHBOUR, deaf).v6().needs(&[Need::Nft]).on_every_kernel(),
+    Scenario::new("neighbour_failure_nested_bridge", NEIGHBOUR, deaf_behind_second_bridge).own(),
     Scenario::new("neighbour_failure_wrong_entry", NEIGHBOUR, wrong_entry).own(),
     Scenario::new("neighbour_failure_other_pod", NEIGHBOUR, entry_of_other_pod).own().and_v6(),
     // The pod's neighbour entry for the node is wrong.
@@ -47,6 +49,30 @@ fn deaf(fixture: &mut Fixture<'_>) -> Result<()> {
         IpAddr::V6(_) => fixture.input_rule(pod, "icmpv6 type nd-neighbor-solicit drop;")?,
     }
     fixture.node.node.ip(|ip| ip.forget_neighbours("cni0"))?;
+    fixture.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// As [`deaf`], behind a bridge that a veth joins with the node's own. It was down for a moment, and the route is right.
+fn deaf_behind_second_bridge(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let end = format!("v{}", fixture.pod_of(pod)?.index);
+    let node = fixture.node.node.as_fd().try_clone_to_owned()?;
+    fixture.node.node.ip(|ip| {
+        ip.bridge("br1", None)?;
+        ip.veth("j0", "j1", node.as_fd())?;
+        [("j0", "cni0"), ("j1", "br1"), (&end, "br1")]
+            .into_iter()
+            .try_for_each(|(port, to)| ip.set_master(port, to))?;
+        ["br1", "j0", "j1"].into_iter().try_for_each(|link| ip.up(link))
+    })?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.inside(pod)?.ip(|ip| ip.disable_arp("eth0"))?;
+    fixture.node.node.ip(|ip| {
+        ip.down("br1")?;
+        ip.up("br1")?;
+        ip.forget_neighbours("cni0")
+    })?;
+    fixture.mentions(&["nobody answered"]);
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
