@@ -396,6 +396,14 @@ impl TestNode {
         self.uplink_of(index)
     }
 
+    /// Adds a link behind which a firewall, of no kernel, refuses all TCP of IPv4. Returns its name.
+    pub fn refusing_link(&mut self) -> Result<String> {
+        let link = format!("rej{}", self.next_index());
+        tap::refuse(self.node.enter(|| tap::make(&link))?);
+        self.node.ip(|ip| ip.up(&link))?;
+        Ok(link)
+    }
+
     fn next_index(&mut self) -> u16 {
         self.next += 1;
         self.next - 1

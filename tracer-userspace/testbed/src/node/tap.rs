@@ -1,4 +1,4 @@
-//! Ethernet links of which a thread carries the frames: a path with a long round trip.
+//! Ethernet links of which a thread carries the frames: a path with a long round trip, and one that refuses.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -38,6 +38,42 @@ pub(super) fn connect(near: File, far: File, delay: Duration) {
     let [near, far] = [near, far].map(Arc::new);
     carry(Arc::clone(&near), Arc::clone(&far), Duration::ZERO);
     carry(far, near, delay);
+}
+
+/// Answers each TCP packet of IPv4 as a firewall does: with ICMP port unreachable.
+pub(super) fn refuse(link: File) {
+    thread::spawn(move || {
+        let mut frame = vec![0; MAX_FRAME];
+        while let Ok(length) = (&link).read(&mut frame) {
+            if let Some(answer) = port_unreachable(&frame[..length]) {
+                let _ = (&link).write(&answer);
+            }
+        }
+    });
+}
+
+/// The error about a packet (RFC 792): its header, and eight bytes of what follows.
+fn port_unreachable(frame: &[u8]) -> Option<Vec<u8>> {
+    const ETHERNET: usize = 14;
+    const TCP: u8 = 6;
+    let (ethernet, packet) = frame.split_at_checked(ETHERNET)?;
+    let header = 4 * usize::from(packet.first()? & 0xf);
+    let quoted = packet.get(..header + 8).filter(|_| packet[0] >> 4 == 4 && packet[9] == TCP)?;
+    let mut icmp = [&[3, 3, 0, 0, 0, 0, 0, 0], quoted].concat();
+    let sum = checksum(&icmp);
+    icmp[2..4].copy_from_slice(&sum);
+    let length = u16::try_from(20 + icmp.len()).ok()?.to_be_bytes();
+    let mut ip = [&[0x45, 0, length[0], length[1], 0, 0, 0, 0, 64, 1, 0, 0], &packet[16..20], &packet[12..16]].concat();
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum);
+    Some([&ethernet[6..12], &ethernet[..6], &ethernet[12..], &ip, &icmp].concat())
+}
+
+/// RFC 1071. The length is even.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let sum: u32 = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
 }
 
 fn carry(from: Arc<File>, to: Arc<File>, delay: Duration) {

@@ -55,6 +55,9 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("route_unreachable_by_router", ROUTE, router_refuses).needs(&[Need::IcmpHook]).on_every_kernel(),
     Scenario::new("route_unreachable_router_blackhole_v6", ROUTE, router_discards).v6().own(),
     Scenario::new("route_unreachable_router_no_way_back", ROUTE, router_lacks_way_back).needs(&[Need::IcmpHook]),
+    Scenario::new("firewall_reject_elsewhere", Some(Cause::FirewallReject), refused_elsewhere)
+        .own()
+        .needs(&[Need::Tap]),
     Scenario::new("missing_node_prerequisite", PREREQUISITE, not_forwarding).own().on_every_kernel().and_v6(),
     Scenario::new("asymmetric_route", ASYMMETRIC, |s| {
         let rule = |table, priority| rule_from(BRIDGE.into(), table, priority);
@@ -411,6 +414,18 @@ fn router_refuses(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.ip(|ip| ip.add(&onward.clone().via(via)))?;
     fixture.fails_without_probe(Kind::Http, ([10, 77, 0, 5], HTTP).into(), Ending::Error)?;
     fixture.node.node.ip(|ip| ip.remove(&onward))
+}
+
+/// Something beyond the node, which no hook sees, answers the SYN with ICMP port unreachable.
+fn refused_elsewhere(fixture: &mut Fixture<'_>) -> Result<()> {
+    let target = SocketAddr::from(([10, 77, 0, 5], HTTP));
+    let link = fixture.node.refusing_link()?;
+    fixture.node.node.ip(|ip| {
+        ip.neighbour(target.ip(), NODE_MAC, &link)?;
+        ip.add(&Route::to_host(target.ip()).over(&link))
+    })?;
+    fixture.mentions(&["was answered with ICMP port unreachable, and no hook saw a sender on this node"]);
+    fixture.fails_without_probe(Kind::Http, target, Ending::Error)
 }
 
 /// As [`router_refuses`], and it answers nothing.

@@ -6,16 +6,45 @@ use super::super::reject_answer::RejectAnswer;
 use super::*;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    by_rule(case).or_else(|| from_elsewhere(case))
+}
+
+fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let blocked = rejected(case)?;
     let summary = format!("{}{}{}", blocked.subject(case), blocked.action(case), blocked.words());
-    let by_rule = || {
+    let allow = || {
         Remediation::from(format!("Allow {} before the rule that rejects it", blocked.to_allow(case)))
             .run(blocked.show_rules(case))
     };
-    let remediation = blocked.fix(case, by_rule);
+    let remediation = blocked.fix(case, allow);
     let found = blocked.by_firewall(case, Cause::FirewallReject, summary, remediation);
     Some(if may_be_of_service(case, blocked) { note_unread_rules(found) } else { found })
 }
+
+/// A SYN_SENT socket gets this error by a RST, which has a hook, or by ICMP port unreachable (`icmp_err_convert`,
+/// net/ipv4/icmp.c; `tab_unreach`, net/ipv6/icmp.c). No stack sends that for TCP, and nobody on this node did.
+fn from_elsewhere(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let (ended, _) = attempt.ended.filter(|_| case.settled && in_handshake(case))?;
+    let state = attempt.last.as_ref().filter(|state| state.errno == Some(libc::ECONNREFUSED))?;
+    let is_known = attempt.resets_sent().next().is_some() || drops(case).any(|(_, drop)| drop.flags.is_syn());
+    if is_known || attempt.reset_received().is_some() || attempt.icmp().next().is_some() || case.lacks(RST_HOOK) {
+        return None;
+    }
+    let (dst, version) = (attempt.flow.dst, if attempt.flow.dst.is_ipv6() { "ICMPv6" } else { "ICMP" });
+    let summary = format!(
+        "the SYN to {dst} was answered with {version} port unreachable, and no hook saw a sender on this node: most likely a firewall or a load balancer on the way rejected it"
+    );
+    let fix = Remediation::from(format!(
+        "Find the firewall between this node and {dst} that rejects it, or the load balancer that has no backend for it. The first command shows where it goes, the second one where it is refused"
+    ))
+    .run([format!("ip route get {}", dst.ip()), format!("traceroute -n -T -p {} {}", dst.port(), dst.ip())]
+        .map(|command| run_in(case, attempt.netns, command)));
+    let found = Finding::likely(Cause::FirewallReject, vec![of_state(ended, state)], summary, fix);
+    Some(found.resting_on(&[Hook::KfreeSkb, Hook::TcpReceiveReset, Hook::IcmpSend, Hook::Icmp6Send]))
+}
+
+const RST_HOOK: &[Hook] = &[Hook::TcpReceiveReset];
 
 /// The rules were not read since then, and it may be kube-proxy's for a Service without endpoints. Only an address of
 /// no pod can be a Service's.
@@ -47,6 +76,22 @@ mod tests {
         assert_eq!(second.causes(), ["firewall_reject"], "in either order");
         assert_eq!(Stream::new().connect().icmp(3, 3).causes(), ["firewall_reject"]);
         assert_eq!(Stream::new().connect().icmp(3, 1).gives_up().causes(), ["route_unreachable"], "host unreachable");
+    }
+
+    /// Seen on 6.18 with a router that is not of this node.
+    #[test]
+    fn a_refusal_without_a_rst_came_from_elsewhere() {
+        let reported = |before: fn(&mut Stream)| {
+            let mut stream = Stream::to("10.77.0.5:8080");
+            before(&mut stream);
+            stream.connect().wait_ms(3).state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
+            stream.settles().verdict()
+        };
+        let verdict = reported(|_| ());
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("firewall_reject", Confidence::Likely));
+        assert_has(&verdict.summary, &["with ICMP port unreachable, and no hook saw a sender on this node"]);
+        let blind = reported(|stream| _ = stream.missing(Hook::TcpReceiveReset));
+        assert_eq!(blind.cause.name(), "unexplained", "a RST would look the same");
     }
 
     /// A RST has no rate limit. Hardening of the node, or `ct state invalid drop`, drops it.

@@ -232,7 +232,11 @@ fn by_silence(case: &Case<'_>) -> Option<Finding> {
         decided_at: ended,
         ..Finding::failure(Cause::ServiceNoEndpoints, Vec::new(), summary, remediation).resting_on(&[Hook::KfreeSkb])
     };
-    let found = silent.then(|| finding(case, None, Lacking::Everywhere, "the SYN had no answer", make))?;
+    let observed = match case.attempt.errno() {
+        Some(errno) => format!("the SYN failed with {}, and no hook saw why", errno_text(errno)),
+        None => "the SYN had no answer".to_owned(),
+    };
+    let found = silent.then(|| finding(case, None, Lacking::Everywhere, &observed, make))?;
     Some(found.with_confidence(Confidence::Possible))
 }
 
