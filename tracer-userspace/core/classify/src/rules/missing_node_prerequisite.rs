@@ -18,7 +18,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 fn not_forwarded(case: &Case<'_>) -> Option<Finding> {
     let handshake = |d: &PacketDrop| d.flags.is_syn() || d.flags.is_syn_ack();
     let on_node = |d: &PacketDrop| d.netns.is_some_and(|netns| case.node.is_a_node(netns));
-    let mut dropped = drops(case).filter(|(_, d)| handshake(d) && on_node(d));
+    // An answer to its own namespace was for no other host: the address is gone.
+    let is_own = |d: &PacketDrop| d.netns == case.attempt.netns && d.flow.dst.ip() == case.attempt.flow.src.ip();
+    let mut dropped = drops(case).filter(|(_, d)| handshake(d) && on_node(d) && !is_own(d));
     let (time, drop, reason) = dropped.find_map(|(time, d)| Some((time, d, reason_of(d)?)))?;
     // An answer shows that the packet arrived all the same. Without a kernel reason a missing route is possible, too:
     // the same function drops then, and sends an ICMP error.
@@ -165,6 +167,13 @@ mod tests {
         let commands: Vec<_> = verdict.remediation.commands.iter().map(|command| command.run.as_str()).collect();
         let both = ["sysctl -w net.ipv4.ip_forward=1", "sysctl -w net.ipv4.conf.DEVICE.forwarding=1"];
         assert_eq!(commands[..2], both, "the setting was not read");
+    }
+
+    #[test]
+    fn an_answer_to_an_address_that_its_own_namespace_has_lost_was_for_no_other_host() {
+        let mut lost = Stream::new();
+        lost.sysctl("net.ipv4.ip_forward", "0").connect().drop(SYN_ACK, "IP_INADDRERRORS", NODE);
+        assert_eq!(lost.gives_up().causes(), ["unexplained"]);
     }
 
     #[test]

@@ -21,10 +21,14 @@ fn too_big(case: &Case<'_>) -> Option<Finding> {
     let is_lost = |at: u64, flow: Flow| at >= since && !(attempt.leads_out(flow) && attempt.request_taken());
     let dropped = |at: u64, d: &PacketDrop| d.reason.as_deref() == Some("PKT_TOO_BIG") && is_lost(at, d.flow);
     let refused = |at: u64, i: &Icmp| is_too_big(i) && is_lost(at, i.flow);
-    let mut evidence: Vec<Evidence> = Vec::new();
-    evidence.extend(attempt.drops().find(|(t, d)| dropped(*t, d)).map(|(t, d)| of_drop(t, d)));
-    evidence.extend(attempt.icmp().find(|(t, i)| refused(*t, i)).map(|(t, i)| of_icmp(t, i)));
-    (!evidence.is_empty()).then(|| finding(case, evidence, "a packet was too big for a link on the way"))
+    let drop = attempt.drops().find(|(t, d)| dropped(*t, d));
+    let icmp = attempt.icmp().find(|(t, i)| refused(*t, i));
+    let of_drop_place = drop.map(|(_, d)| (d.flow, d.netns));
+    let (flow, netns) = of_drop_place.or_else(|| icmp.map(|(_, i)| (i.flow, i.netns)))?;
+    let evidence = drop.map(|(t, d)| of_drop(t, d)).into_iter().chain(icmp.map(|(t, i)| of_icmp(t, i))).collect();
+    let what = if attempt.leads_out(flow) { "the request" } else { "the target's answer" };
+    let place = in_namespace(case, netns);
+    Some(finding(case, evidence, &format!("a packet of {what} was too big for its next link{place}")))
 }
 
 /// The other end of a link took no segment with data, though small packets passed in the same direction. The kernel
@@ -103,7 +107,9 @@ fn sent_again(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(acknowledged.map(|(at, state)| of_state(at, state)));
     let found =
         finding(case, evidence, &format!("large segments of {content} ({payload} bytes) do not arrive{small_ones}"));
-    Some(found.with_confidence(Confidence::Likely).resting_on(&[Hook::KfreeSkb]))
+    // Nothing shows that small segments of a request still get through.
+    let confidence = if last.by_target { Confidence::Likely } else { Confidence::Possible };
+    Some(found.with_confidence(confidence).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// Large segments of the answer are lost, and whether small ones arrive shows only after the end.
@@ -125,7 +131,12 @@ fn lost_segments<'a>(case: &Case<'a>) -> Option<(u64, &'a Retransmit, usize)> {
     let large: Vec<_> = attempt.retransmitted().filter(|(at, r)| is_large(r) && is_lost(*at, r)).collect();
     let (time, last) = large.last().copied()?;
     let has_other_cause = |d: &PacketDrop| !d.flags.is_rst() && !is_deferred(attempt, d);
-    let is_explained = attempt.drops().any(|(at, d)| at <= ended && has_other_cause(d));
+    // A request for another link-layer address is lost, whatever its size.
+    let is_stray = || {
+        !last.by_target
+            && attempt.for_other_hosts.iter().any(|(at, d)| (since..=ended).contains(at) && d.flags.has_data())
+    };
+    let is_explained = attempt.drops().any(|(at, d)| at <= ended && has_other_cause(d)) || is_stray();
     (large.len() >= MIN_RETRANSMITS && !is_explained).then_some((time, last, large.len()))
 }
 
@@ -221,6 +232,22 @@ mod tests {
         assert_eq!(gives_up(&mut large), ["mtu_blackhole"]);
         let mut small = Stream::new().connect().established().sent_again(100, true).sent_again(100, true).clone();
         assert_eq!(gives_up(&mut small), ["unexplained"]);
+    }
+
+    /// The sender's neighbour entry is wrong: small segments of the request do not arrive either.
+    #[test]
+    fn a_request_in_frames_for_another_host_is_no_mtu_blackhole() {
+        let decided = |strays: bool| {
+            let mut stream = Stream::new().connect().established().clone();
+            if strays {
+                stream.drop(TcpFlags(0x18), "OTHERHOST", Netns(900));
+            }
+            stream.sent_again(1448, false).sent_again(1448, false);
+            closes(&mut stream, (1800 + 2 * 1400, 401, 0));
+            stream.last_decided()
+        };
+        assert_eq!(decided(false), ("mtu_blackhole", Confidence::Possible));
+        assert_eq!(decided(true), ("unexplained", Confidence::Possible));
     }
 
     /// The pod's way back is broken: its acknowledgement of the FIN is lost with its answer.
