@@ -47,12 +47,12 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
     let by = match &culprit {
         Some(culprit) => {
             let by_path =
-                culprit.netns_path.as_ref().map(|path| format!(", which entered the namespace through {path}"));
+                culprit.netns_path.as_ref().map(|path| format!(", which entered the namespace after opening {path}"));
             let elsewhere = is_elsewhere(change).then(|| ", which was in another network namespace".to_owned());
             format!("{} (pid {}){}", culprit.comm, culprit.pid, by_path.or(elsewhere).unwrap_or_default())
         }
         None if !change.up && is_one_of_pair(change, node) => {
-            format!("{BY_KERNEL}, perhaps as the network namespace of its other end has ended")
+            format!("{BY_KERNEL}, perhaps because the network namespace of its other end has ended")
         }
         None => format!("{BY_KERNEL}, such as its driver"),
     };
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(set_down(None), format!("{by_kernel}, such as its driver"));
         assert_eq!(
             set_down(Some(2)),
-            format!("{by_kernel}, perhaps as the network namespace of its other end has ended")
+            format!("{by_kernel}, perhaps because the network namespace of its other end has ended")
         );
     }
 
@@ -222,13 +222,15 @@ mod tests {
         let events_of = summaries(astray);
         assert_eq!(
             events_of[1],
-            "lo of the node set down by loopback (pid 4242), which entered the namespace through /proc/77/ns/net"
+            "lo of the node set down by loopback (pid 4242), which entered the namespace after opening /proc/77/ns/net"
         );
         assert_eq!(events_of.len(), 2, "{events_of:?}");
         let unseen = summaries(vec![sets_down("loopback", NODE, "lo")]);
         assert_eq!(
             unseen,
-            ["lo of the node set down by loopback (pid 4242), which entered the namespace through /run/netns/cni-1"]
+            [
+                "lo of the node set down by loopback (pid 4242), which entered the namespace after opening /run/netns/cni-1"
+            ]
         );
     }
 }

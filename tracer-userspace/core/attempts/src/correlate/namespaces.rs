@@ -30,7 +30,8 @@ pub struct Namespaces {
 struct Opened {
     time: u64,
     open: NetnsOpen,
-    /// The next namespace of the process. CNI plugins enter a pod by its path, and return by a descriptor of their own.
+    /// The next namespace of the process, or where it was led by the same path before: a runtime makes a file, a namespace
+    /// for it, and opens the file. CNI plugins enter a pod by its path, and return by a descriptor of their own.
     led_to: Option<Netns>,
 }
 
@@ -54,7 +55,9 @@ impl Namespaces {
     }
 
     pub(super) fn observe_open(&mut self, time: u64, open: &NetnsOpen) {
-        remember(MAX_OPENS, &mut self.opens, Opened { time, open: open.clone(), led_to: None });
+        let is_same = |it: &&Opened| it.open.path == open.path && it.is_of(&[open.actor.pid], time);
+        let led_to = self.opens.iter().rev().find(is_same).and_then(|it| it.led_to);
+        remember(MAX_OPENS, &mut self.opens, Opened { time, open: open.clone(), led_to });
     }
 
     /// A namespace was made, by what is seen of its links.
@@ -257,6 +260,21 @@ mod tests {
         namespaces.observe(10, &enter(HOME, HOME, 99), false);
         assert_eq!(namespaces.path(&[PLUGIN], HOME, 11), Some("/proc/77/ns/net"));
         assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 12), None, "reported once");
+    }
+
+    /// A runtime makes a file and a namespace for it, and opens the file. Another thread enters the node by an old descriptor.
+    #[test]
+    fn the_path_of_a_namespace_that_the_process_made_leads_nowhere_else() {
+        let mut namespaces = Namespaces::default();
+        let open = NetnsOpen { actor: Actor { netns: Some(HOME), ..actor() }, path: "/run/netns/cni-1".to_owned() };
+        namespaces.observe_open(1, &open);
+        let unshare = NetnsOp { op: NetnsOpKind::Unshare, ..enter(HOME, AWAY, 98) };
+        namespaces.observe(2, &unshare, false);
+        namespaces.observe_open(3, &open);
+        assert_eq!(namespaces.path_of_entry(&enter(HOME, HOME, 99), 4), None);
+        namespaces.observe(4, &enter(HOME, HOME, 99), false);
+        assert_eq!(namespaces.path(&[PLUGIN], HOME, 5), None);
+        assert_eq!(namespaces.path(&[PLUGIN], AWAY, 5), Some("/run/netns/cni-1"));
     }
 
     /// A runtime with several threads: another thread has opened the path of the next pod.
