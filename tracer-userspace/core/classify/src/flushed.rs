@@ -27,12 +27,15 @@ pub(super) fn add(case: &Case<'_>, found: &mut Finding) {
         return note(case, found, flush, "nf_tables", RULES_GONE);
     }
     let Some(flush) = removed_route(case, found.cause) else { return };
+    if matches!(flush.rules, FlushedRules::Rules(_)) {
+        found.change_fix(|fix| fix.reword(|text| format!("{RESTORE_RULES}. Else: {text}")));
+    }
     note(case, found, flush, "rtnetlink", "one for this address among them");
     found.culprit = culprit(flush, case.node);
-    if let Some(process) = flush.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
-        found.remediation.text += &format!(". Then keep {process} from removing what others set up");
-    }
 }
+
+const RESTORE_RULES: &str =
+    "Restore the ip rules that were removed: restart what made them, such as the CNI's agent on this node";
 
 const RULES_GONE: &str = "what led to the Service may be gone with them";
 
@@ -56,6 +59,9 @@ fn note(case: &Case<'_>, found: &mut Finding, flush: &RulesFlushed, source: &str
     found.summary += &format!("; {sentence} {ago} s before: {therefore}");
     let fields = json!({ "count": flush.count, "pid": flush.by.as_ref().map(|by| by.pid), "netns": flush.netns });
     found.evidence.insert(0, evidence_of(source, flush.since_boot_ns, sentence, fields));
+    if let Some(process) = flush.by.as_ref().map(|by| by.exe.as_deref().unwrap_or(&by.comm)) {
+        found.remediation.text += &format!(". Then keep {process} from removing what others set up");
+    }
 }
 
 /// The recent removal of the proxy's rules. Only these rules lead to the address of a Service; they are in a table of

@@ -168,7 +168,9 @@ fn restart_proxy() -> Remediation {
 }
 
 fn show_proxies() -> [Command; 1] {
-    [Command::in_cluster("kubectl get pods -n kube-system -l k8s-app=kube-proxy -o wide")]
+    [Command::in_cluster(
+        "kubectl get pods -n kube-system -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE -o wide",
+    )]
 }
 
 /// Somebody removed the rules, and no packet shows whether those of this Service are back.
@@ -206,7 +208,9 @@ pub(super) fn stale_endpoint(case: &Case<'_>, to: IpAddr, fix: Remediation) -> O
         None => ("", format!("If the EndpointSlices of the Service have {to}, check its pod: {GONE}. Else: {STALE}")),
     };
     let words = format!("; {dst} is Service {name}, and the Service proxy sent it to {to}{what}");
-    let show = show_rules(&to.to_string()).into_iter().chain([format!("conntrack -L -p tcp -r {to}")]);
+    let show = show_rules(&to.to_string())
+        .into_iter()
+        .chain(["-L", "-D"].map(|act| format!("conntrack {act} -p tcp -r {to}")));
     let fix = fix
         .reword(|text| format!("{check}. Only if {to} is right: {text}"))
         .run(kubectl::endpoints(Some(&name)))
@@ -215,7 +219,7 @@ pub(super) fn stale_endpoint(case: &Case<'_>, to: IpAddr, fix: Remediation) -> O
 }
 
 const GONE: &str = "if it is gone, or its node is, delete it, and the endpoint goes with it";
-const STALE: &str = "kube-proxy is behind, rules of an earlier mode of it are left over, or an old conntrack entry is (conntrack -D deletes it)";
+const STALE: &str = "kube-proxy is behind, rules of an earlier mode of it are left over, or an old conntrack entry is (the last command deletes it)";
 
 /// The packet came past the rules of the Service proxy: beyond the node, or, of a pod, to the routing of the node.
 pub(super) fn is_past_proxy(case: &Case<'_>, netns: Option<Netns>, is_routed: bool) -> bool {

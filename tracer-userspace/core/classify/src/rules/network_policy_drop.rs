@@ -157,7 +157,7 @@ const SOCKET_FILTER: &str = "SOCKET_FILTER";
 const OTHER_SOCKET_FILTERS: &str = "A filter of the socket, SELinux and a lack of memory drop so, too";
 /// Show the cgroup programs and the filters of sockets. Without any: a lack of memory (the counter grows), and SELinux.
 const SHOW_SOCKET_FILTER: [&str; 4] =
-    ["bpftool cgroup tree", "ss -tlnpb", "nstat -az TcpExtPFMemallocDrop", "ausearch -m avc"];
+    ["bpftool cgroup tree", "ss -tlnpb", "nstat -az TcpExtPFMemallocDrop", "ausearch -m avc -ts recent"];
 
 /// A prober connects to a pod of its own node. No NetworkPolicy applies to that traffic
 /// (kubernetes.io/docs/concepts/services-networking/network-policies), and Cilium allows it by `allow-localhost:

@@ -100,7 +100,10 @@ fn qdisc(case: &Case<'_>, lost: &Lost<'_>) -> Option<(String, Remediation)> {
 /// By how the attempt ended alone.
 fn guess(case: &Case<'_>, lost: &Lost<'_>) -> Remediation {
     let without_trace = lost.drop.is_none();
-    let at_last = || qdisc(case, lost).map_or_else(|| Cause::Unexplained.fix(), |(_, fix)| fix);
+    let at_last = || {
+        let known = qdisc(case, lost).map(|(_, fix)| fix).or_else(|| find_answer(case));
+        known.unwrap_or_else(|| Cause::Unexplained.fix())
+    };
     if without_trace && is_lost_at_home(case) {
         find_translation(case)
     } else if without_trace && is_syn_lost(case) {
@@ -112,6 +115,21 @@ fn guess(case: &Case<'_>, lost: &Lost<'_>) -> Remediation {
     } else {
         at_last()
     }
+}
+
+/// The target sent an answer, which did not arrive.
+fn find_answer(case: &Case<'_>) -> Option<Remediation> {
+    held_answer(case)?;
+    let (src, dst) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.ip());
+    let (_, reading) = inspected(case).filter(|(_, reading)| reading.netns.is_some())?;
+    let text = "Find where the answer goes: the target's route and neighbour entry for the prober, and what its links drop. Compare the MTU of its links with those on the way";
+    let show = [
+        format!("ip route get {src} from {dst}"),
+        "ip neigh".to_owned(),
+        "ip -s link".to_owned(),
+        "tc -s qdisc".to_owned(),
+    ];
+    Some(Remediation::from(text).run(show.map(|command| run_in(case, reading.netns, command))))
 }
 
 const SECOND_SYN: &str =

@@ -1,5 +1,7 @@
 //! `connect(2)` failed before any SYN.
 
+use std::net::SocketAddr;
+
 use super::*;
 use tracer_model::event::{ConnectFailed, LinkState, Prefix, is_kubelet_name};
 
@@ -27,6 +29,7 @@ pub(super) fn by_connect(case: &Case<'_>) -> Option<Finding> {
         None if by_rule.is_some() => {
             fix(case).reword(|text| format!("{text}. If `ip rule` shows a rule that refuses, correct what made it"))
         }
+        None if failed.errno == libc::EADDRNOTAVAIL => add_address(case),
         None => fix(case),
     };
     let fix = fix.run(may_be_rule.then(|| run_in(case, case.attempt.netns, "ip rule".to_owned())));
@@ -52,7 +55,7 @@ const PROGRAMS: (&str, &str) = (
     "bpftool cgroup tree",
 );
 
-const MODULES: (&str, &str) = ("find what the security module denied (the audit log)", "ausearch -m avc");
+const MODULES: (&str, &str) = ("find what the security module denied (the audit log)", "ausearch -m avc -ts recent");
 
 const CALLS: (&str, &str) =
     ("see how the client binds and connects its socket", "strace -f -e trace=bind,connect -p PID");
@@ -122,6 +125,22 @@ fn other_address(case: &Case<'_>, link: &LinkState) -> Remediation {
     )
 }
 
+/// There is a route, and no address of its family that the kernel may use as the source.
+fn add_address(case: &Case<'_>) -> Remediation {
+    let (version, show): (_, &[&str]) = match case.attempt.flow.dst {
+        SocketAddr::V4(_) => ("IPv4", &["ip addr"]),
+        SocketAddr::V6(_) => ("IPv6", &["ip -6 addr", "sysctl net.ipv6.conf.all.disable_ipv6"]),
+    };
+    let why = if version == "IPv6" {
+        ": look for disable_ipv6, and for addresses that are tentative or dadfailed"
+    } else {
+        ""
+    };
+    let place = in_namespace(case, case.attempt.netns);
+    Remediation::from(format!("Give a link{place} an {version} address{why}"))
+        .run(show.iter().map(|command| run_in(case, case.attempt.netns, command)))
+}
+
 fn is_link_local(addr: IpAddr) -> bool {
     matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }
@@ -136,6 +155,10 @@ mod tests {
             assert_eq!(Stream::new().connect_failed(errno).causes(), ["route_unreachable"], "errno {errno}");
         }
         assert_eq!(Stream::new().connect_failed(libc::ENOMEM).causes(), ["unexplained"]);
+        let mut v6 = Stream::to("[fd00::2]:8080");
+        let without_source = v6.connect_failed(libc::EADDRNOTAVAIL).verdict().remediation;
+        assert_has(&without_source, &["an IPv6 address", "ip -6 addr", "disable_ipv6"]);
+        assert_lacks(&without_source, &["rule"]);
         let blocking = Stream::new().connect().wait_ms(3000).no_port(libc::EHOSTUNREACH).clone();
         assert_ne!(blocking.causes(), ["route_unreachable"], "a SYN was sent");
     }

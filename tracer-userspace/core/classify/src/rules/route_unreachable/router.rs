@@ -55,10 +55,24 @@ fn refusal(case: &Case<'_>, icmp: &Icmp, back: &str) -> RefusedRoute {
         let what = format!("no route{place}{back} to {to}, or nobody answered there for a link-layer address");
         let fix = format!("See whether the route{back} is right. If it is, find why its next hop does not answer");
         (what, Confidence::Possible, Remediation::from(fix).run([run_in(case, icmp.netns, "ip neigh")]))
+    } else if !icmp.v6 && icmp.code == 1 {
+        // `fib_props`: a missing route, or an `ip rule`, gives network unreachable.
+        let what = format!("the route{place}{back} to {to} is `unreachable`");
+        (what, Confidence::Proven, show_routes(case, icmp.netns, to, REMOVE))
     } else {
-        (format!("no route{place}{back} to {to}"), Confidence::Proven, format!("Add or correct the route{back}").into())
+        let refusing = if icmp.v6 { "or one that is" } else { "or an `ip rule` there is" };
+        let what = format!("no route{place}{back} to {to}, {refusing} `unreachable`");
+        (what, Confidence::Proven, show_routes(case, icmp.netns, to, ADD))
     };
     RefusedRoute { what, confidence, fix }
+}
+
+/// The command that looks up the route as the router did: a rule may be for a source or for a link.
+fn look_up(case: &Case<'_>, Flow { src, dst }: Flow, netns: Option<Netns>) -> Command {
+    let mut dropped = case.attempt.drops().filter(|(_, drop)| drop.netns == netns && drop.flow.dst.ip() == dst.ip());
+    let link = dropped.find(|(_, drop)| is_routing(drop)).and_then(|(_, drop)| drop.device.as_ref());
+    let link = link.map_or("DEVICE", |device| shell::link(&device.name));
+    run_in(case, netns, format!("ip route get {} from {} iif {link}", dst.ip(), src.ip()))
 }
 
 /// A router of this node refused the SYN of this flow: what it has for a route, and how that is known.
@@ -74,7 +88,7 @@ fn of_syn(
     let is_behind = dst != target.ip();
     let behind = if is_behind { format!(", where {target} leads") } else { String::new() };
     let summary = format!("{what}{behind}: {how}");
-    let fix = fix.run([run_in(case, netns, format!("ip route get {dst}"))]);
+    let fix = fix.run([look_up(case, flow, netns)]);
     let by_service = stale_endpoint(case, dst, fix.clone()).filter(|_| is_behind);
     let (words, remediation) = by_service.unwrap_or_else(|| (String::new(), fix));
     let untranslated = untranslated(case, flow).filter(|_| is_past_proxy(case, netns, true));
@@ -186,7 +200,7 @@ fn by_icmp_about_answer(case: &Case<'_>) -> Option<Finding> {
         RejectAnswer::of(icmp),
         attempt.flow.dst
     );
-    let route = run_in(case, icmp.netns, format!("ip route get {}", attempt.flow.src.ip()));
+    let route = look_up(case, icmp.flow, icmp.netns);
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_icmp(time, icmp)], summary, back.fix.run([route]));
     Some(found.with_confidence(back.confidence).resting_on(&[Hook::KfreeSkb]))
 }
@@ -196,7 +210,7 @@ fn by_drop_of_answer(case: &Case<'_>) -> Option<Finding> {
     let back = case.attempt.flow.reversed();
     let (time, drop, route) = discarded(case, |drop| drop.flags.is_syn_ack() && drop.flow == back)?;
     let summary = format!("{}: {}, though {} listens", route.what, describe(drop), case.attempt.flow.dst);
-    let fix = route.fix.run([run_in(case, drop.netns, format!("ip route get {}", back.dst.ip()))]);
+    let fix = route.fix.run([look_up(case, back, drop.netns)]);
     let found = Finding::failure(Cause::RouteUnreachable, vec![of_drop(time, drop)], summary, fix);
     Some(found.with_confidence(route.confidence).rests_on_lost_packet())
 }
@@ -406,6 +420,18 @@ mod tests {
             assert_has(&reported(v6, code, true).summary, &["back to 10.88.0.1, or an `ip rule` there, is `prohibit`"]);
         }
         assert_starts(&reported(true, 0, false).summary, "no route ");
+        assert_has(
+            &reported(false, 0, false).summary,
+            &["no route ", ", or an `ip rule` there is `unreachable`: ICMP"],
+        );
+        let mut refused = Stream::new().connect().drop(SYN, "IP_INNOROUTES", POD).icmp_in(POD, 3, 1).clone();
+        refused.last_drop().device = Some(device(2, "eth0"));
+        let verdict = refused.gives_up().verdict();
+        assert_has(&verdict.summary, &[" to 10.88.0.2 is `unreachable`: ICMP type 3 code 1"]);
+        assert_has(
+            &verdict.remediation,
+            &["table all match 10.88.0.2", "ip route get 10.88.0.2 from 10.88.0.1 iif eth0"],
+        );
     }
 
     #[test]
