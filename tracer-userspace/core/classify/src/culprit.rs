@@ -29,9 +29,9 @@ pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Option<Culprit
     })
 }
 
-/// "pid 7 `ip`"
+/// "ip (pid 7)"
 pub(super) fn name(culprit: Option<&Culprit>) -> String {
-    culprit.map_or_else(|| BY_KERNEL.to_owned(), |it| format!("pid {} `{}`", it.pid, it.comm))
+    culprit.map_or_else(|| BY_KERNEL.to_owned(), |it| format!("{} (pid {})", it.comm, it.pid))
 }
 
 /// Who changed a link if no process did.

@@ -287,7 +287,7 @@ mod tests {
             stream.link_set(POD, 2, "eth0", false).push(ObservationKind::Pods(list.expect("a list")));
         });
         assert_eq!((removed.cause.name(), removed.confidence), ("pod_link_down", Confidence::Likely));
-        assert_has(&removed.summary, &["eth0 in pod default/web is gone or down (set down by pid"]);
+        assert_has(&removed.summary, &["eth0 in pod default/web is gone or down, set down by "]);
         let unknown = of_pod(|_| ());
         assert_eq!((unknown.cause.name(), unknown.confidence), ("slow_response", Confidence::Likely));
         assert_has(&unknown.summary, &["the pod lost it meanwhile, or has a network stack of its own"]);

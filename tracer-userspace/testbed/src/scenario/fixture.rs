@@ -294,8 +294,9 @@ impl Fixture<'_> {
         if commands.is_empty() {
             return Ok(());
         }
+        let free = self.node.unused_address(self.family, 0).ip().to_string();
         for command in &commands {
-            self.node.node.run("sh", &["-c", command], "")?;
+            self.node.node.run("sh", &["-c", &command.replace(FREE_ADDRESS, &free)], "")?;
         }
         // Another attempt may still wait for a link-layer address, and the next one would fail with it.
         let again = ProbeRequest::new(probe.kind, probe.dst, 2 * self.options.probe_timeout);
@@ -377,7 +378,10 @@ impl Fixture<'_> {
     }
 }
 
-/// The commands that change the node and have no placeholder.
+/// A placeholder of fixes.
+const FREE_ADDRESS: &str = "FREE-ADDRESS";
+
+/// The commands that change the node and have no other placeholder.
 fn changes(fix: &Remediation) -> Vec<String> {
     const VERBS: &[&str] = &[
         "ip link set",
@@ -391,7 +395,7 @@ fn changes(fix: &Remediation) -> Vec<String> {
         "sysctl -w",
     ];
     let is_placeholder = |word: &str| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase());
-    let has_placeholder = |run: &str| run.split([' ', ',', '=', '/']).any(|it| it.split('-').all(is_placeholder));
+    let has_placeholder = |run: &str| run.replace(FREE_ADDRESS, "").split([' ', ',', '=', '/']).any(|it| it.split('-').all(is_placeholder));
     let is_change = |it: &&Command| {
         it.place == Place::Node && VERBS.iter().any(|verb| it.run.contains(verb)) && !has_placeholder(&it.run)
     };

@@ -122,7 +122,7 @@ fn up_after_the_end(fixture: &mut Fixture<'_>) -> Result<()> {
 fn removed(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = fixture.serving("slow:100", HTTP)?;
     (0..5).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
-    fixture.mentions(&["eth0 in ", "is gone or down (set down by pid"]);
+    fixture.mentions(&["eth0 in ", "is gone or down, set down by "]);
     fixture.inside(pod)?.ip(|ip| ip.delete("eth0"))?;
     fixture.gets_no_answer(Kind::Http, pod)
 }
@@ -180,7 +180,7 @@ fn down_before_answer(fixture: &mut Fixture<'_>, which: &str) -> Result<()> {
 fn removed_before_reading(fixture: &mut Fixture<'_>) -> Result<()> {
     let timeout = fixture.options.probe_timeout;
     let pod = fixture.serving(&format!("slow:{}", (timeout / 2).as_millis()), HTTP)?;
-    fixture.mentions(&["eth0 in ", "is gone or down (set down by pid"]);
+    fixture.mentions(&["eth0 in ", "is gone or down, set down by "]);
     fixture.fails_while(pod, timeout, &[Ending::Timeout], |fixture| {
         thread::sleep(timeout / 10);
         fixture.inside(pod)?.ip(|ip| ip.delete("eth0"))
@@ -210,7 +210,7 @@ fn bridge_down(fixture: &mut Fixture<'_>) -> Result<()> {
     if fixture.family == Family::V6 {
         thread::sleep(fixture.options.probe_timeout);
     }
-    fixture.mentions(&["cni0 on the node is down, and the route went with it (set down by pid"]);
+    fixture.mentions(&["cni0 on the node is down, set down by ", "; the route went with it"]);
     fixture.fails(Kind::Http, pod, Ending::Error)
 }
 
@@ -234,7 +234,7 @@ fn down_beside_default_route(fixture: &mut Fixture<'_>, refuses: bool) -> Result
         ip.add(&Route::default_via(router).over(&uplink).onlink())?;
         ip.down("cni0")
     })?;
-    fixture.mentions(&["cni0 on the node is down", "set down by pid"]);
+    fixture.mentions(&["cni0 on the node is down, set down by "]);
     fixture.fails(Kind::Http, pod, if refuses { Ending::Error } else { Ending::Timeout })
 }
 

@@ -201,6 +201,14 @@ impl KnownLinks {
         link.prefix_of(addr).or_else(|| lost.map(|subnet| subnet.len).max())
     }
 
+    /// The IPv6 addresses that a link has lost as it went down, or is about to lose. The link-local one comes back.
+    pub fn lost_addresses(&self, netns: Netns, ifindex: u32) -> impl Iterator<Item = Prefix> {
+        let read = self.by_index(netns, ifindex).filter(|link| !link.up).into_iter().flat_map(LinkState::subnets);
+        let lost = self.lost.get(&(netns, ifindex)).cloned().unwrap_or_else(|| read.collect());
+        let stays = |addr: IpAddr| matches!(addr, IpAddr::V6(addr) if !addr.is_unicast_link_local());
+        lost.into_iter().filter(move |it| stays(it.addr))
+    }
+
     pub(super) fn have(&self, netns: Netns, addr: IpAddr) -> bool {
         self.get(&netns).is_some_and(|links| links.iter().any(|link| link.addrs.contains(&addr)))
     }

@@ -52,9 +52,7 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
     };
     let show = show_routes(case);
     if read.is_some() && removed_own_route(case).is_some() {
-        let fix =
-            Remediation::from("Restart the CNI's agent on this node: it makes the routes of the node's pods again")
-                .run(show);
+        let fix = Remediation::from(RESTART_AGENT).run(show);
         let summary = format!("{leads}: its own route was removed");
         return Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).rests_on_lost_packet());
     }
@@ -73,11 +71,8 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
         LostBy::SetDown(change) => {
             let by = culprit::culprit_of(case.node, lost.time, change);
             let who = culprit::name(by.as_ref());
-            let summary = format!("{leads}: its own route went with {}, which was set down (by {who})", change.name);
-            let fix = Remediation::from(
-                "Restart the CNI's agent on this node: it makes the routes of the node's pods again. Or delete the pod, so that its sandbox is made again",
-            )
-            .run(show);
+            let summary = format!("{leads}: its own route went with {}, which {who} set down", change.name);
+            let fix = Remediation::from(RESTART_AGENT).run(show);
             let evidence = [vec![culprit::evidence(lost.time, change)], evidence].concat();
             Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).with_culprit(by)
         }
@@ -95,6 +90,9 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
     };
     Some(found.rests_on_lost_packet())
 }
+
+/// The plugins bridge and ptp have no agent.
+const RESTART_AGENT: &str = "Restart the CNI's agent on this node: it makes the routes of the node's pods again. Or delete the pod, so that its sandbox is made again";
 
 /// What took the route to the pod with it: the node's end of the pod's link, the bridge that it is a port of, or the
 /// bridge's address.

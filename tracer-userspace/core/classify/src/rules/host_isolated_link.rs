@@ -1,6 +1,8 @@
 //! The pod's link is a macvlan or ipvlan of the device on which the node resolves the pod's address. A host does not
 //! reach a macvlan or ipvlan over the device under it.
 
+use std::net::IpAddr;
+
 use super::neighbour_failure::is_unresolved;
 use super::*;
 use tracer_model::event::{Inspection, LinkState, ParentLink};
@@ -29,12 +31,18 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let fix = if kind.starts_with("ip") {
         Remediation::from(format!("{IPVLAN} {otherwise}"))
     } else {
-        let commands = [
-            format!("ip link add shim0 link {parent} type macvlan mode bridge"),
-            "ip link set shim0 up".to_owned(),
-            format!("ip route add {target} dev shim0"),
-        ];
-        Remediation::from(format!("{MACVLAN} {otherwise}"))
+        let link =
+            [format!("ip link add shim0 link {parent} type macvlan mode bridge"), "ip link set shim0 up".to_owned()];
+        let (address, route) = match target {
+            IpAddr::V4(_) => (None, format!("ip route replace {target} dev shim0")),
+            IpAddr::V6(_) => (
+                Some("ip addr add FREE-ADDRESS/128 dev shim0".to_owned()),
+                format!("ip -6 route replace {target} dev shim0 src FREE-ADDRESS"),
+            ),
+        };
+        let why = if target.is_ipv6() { FREE_ADDRESS } else { "" };
+        let commands = link.into_iter().chain(address).chain([route]);
+        Remediation::from(format!("{MACVLAN}{why} {otherwise}"))
             .run(commands.map(|command| run_in(case, case.attempt.netns, command)))
     };
     let evidence = vec![evidence_of("rtnetlink", time, text, fields), unresolved];
@@ -42,6 +50,9 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 const MACVLAN: &str = "Give the node a macvlan of its own beside the pods', and a route over it. The pods' links must have the mode bridge: `ip -d link` in the pod shows it.";
+
+/// A device answers ARP requests for each local address, but neighbour solicitations only for its own.
+const FREE_ADDRESS: &str = " FREE-ADDRESS is an address of the pods' subnet that nobody has.";
 
 /// No commands: the mode belongs to the device, so a link with another mode changes that of all pods (`ipvlan_link_new`).
 /// The device finds an ipvlan by its address, so a link without one gets no answers.
@@ -102,8 +113,23 @@ mod tests {
                 assert!(commands.is_empty(), "another mode would break the pods: {commands:?}");
             } else {
                 assert_eq!(commands[0].run, "ip link add shim0 link DEVICE type macvlan mode bridge");
+                assert_eq!(commands[2].run, "ip route replace 10.88.0.2 dev shim0");
             }
         }
+    }
+
+    /// Seen on 6.18: the pod gets no answer for an address that shim0 does not have itself.
+    #[test]
+    fn the_nodes_macvlan_needs_an_ipv6_address_of_its_own() {
+        let mut stream = Stream::to("[fd00::2]:8080");
+        stream.connect().wait_ms(200).inspection(|reading| {
+            let parent = Some(ParentLink { kind: "macvlan".into(), ifindex: 2, is_of_prober: true });
+            reading.links = vec![LinkState { parent, ..link(5, "eth0", &["fd00::2"]) }];
+            reading.neighbour = Some(NeighbourState { addr: reading.target.ip(), ..neighbour("incomplete") });
+        });
+        let fix = stream.gives_up().verdict().remediation;
+        let last = "ip addr add FREE-ADDRESS/128 dev shim0; ip -6 route replace fd00::2 dev shim0 src FREE-ADDRESS";
+        assert_ends(&fix, last);
     }
 
     /// The kernel accepts nearly any bytes in the name of a device.

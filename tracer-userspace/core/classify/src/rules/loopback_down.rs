@@ -58,9 +58,12 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
 fn describe(culprit: &Culprit) -> String {
     let parent =
         culprit.ancestors.first().map(|a| format!(", child of {} (pid {})", a.comm, a.pid)).unwrap_or_default();
-    let path =
-        culprit.netns_path.as_ref().map(|p| format!(", which entered the namespace through {p}")).unwrap_or_default();
-    format!(", set down by pid {} `{}`{parent}{path}", culprit.pid, culprit.comm)
+    let path = culprit
+        .netns_path
+        .as_ref()
+        .map(|p| format!(", which entered the namespace after opening {p}"))
+        .unwrap_or_default();
+    format!(", set down by {}{parent}{path}", culprit::name(Some(culprit)))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use tracer_attempts::correlate::links::{FLAG_LAG_NS, LostBy, LostRoutes};
 use tracer_model::event::{
-    Inspection, LinkChange, LinkState, ListenQueue, NeighbourState, Netns, PacketDrop, ParentLink, Pod,
+    Inspection, LinkChange, LinkState, ListenQueue, NeighbourState, Netns, PacketDrop, ParentLink, Pod, Prefix,
 };
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -230,8 +230,8 @@ fn lost_link(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Finding
     let found = finding(case, vec![no_address(case, time)], change.netns, link, "is gone or down");
     let by_kernel = || culprit::FIX_BY_KERNEL.to_owned();
     let after = found.culprit.as_ref().map_or_else(by_kernel, |culprit| culprit::fix(case.node, change, culprit));
-    let remediation = format!("Delete the pod, so that its sandbox is made again{after}").into();
-    Some(Finding { remediation, ..found }.resting_on(&[Hook::KfreeSkb]))
+    let remediation = Remediation::from(format!("Delete the pod, so that its sandbox is made again{after}"));
+    Some(Finding { remediation: remediation.run(delete(case)), ..found }.resting_on(&[Hook::KfreeSkb]))
 }
 
 /// When somebody last answered for the address.
@@ -273,12 +273,12 @@ fn gone(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Finding> {
 fn gone_pod(case: &Case<'_>, time: u64) -> Option<Finding> {
     let target = case.attempt.flow.dst.ip();
     let pod = case.node.pods.at(target).find(|pod| !pod.host_network)?;
-    let name = pod.name.as_deref().unwrap_or("a pod");
+    let name = pod.full_name().map_or_else(|| "a pod".to_owned(), |name| format!("pod {name}"));
     let summary = format!(
         "the network namespace of {name} is gone, or has lost its address: nobody on this node has {target} any more"
     );
-    let remediation =
-        "Delete the pod, so that its sandbox is made again. The container runtime's log says why it is gone";
+    let text = "Delete the pod, so that its sandbox is made again. The container runtime's log says why it is gone";
+    let remediation = Remediation::from(text).run([runtime_log()]).run(delete(case));
     let evidence = vec![no_address(case, time)];
     Some(Finding::failure(Cause::PodLinkDown, evidence, summary, remediation).resting_on(&[Hook::KfreeSkb]))
 }
@@ -290,10 +290,24 @@ fn removed(case: &Case<'_>, time: u64, at: u64, change: &LinkChange) -> Finding 
         "the kernel removed the links{place}, as it does when the last process of a network namespace has ended: nobody on this node has {target} any more"
     );
     let evidence = vec![culprit::evidence(at, change), no_address(case, time)];
-    Finding::failure(Cause::PodLinkDown, evidence, summary, FIND_END).resting_on(&[Hook::KfreeSkb])
+    Finding::failure(Cause::PodLinkDown, evidence, summary, find_end(case)).resting_on(&[Hook::KfreeSkb])
 }
 
-const FIND_END: &str = "Find why the pod ended, if it was not deleted: the logs of the container runtime and the kubelet say it. If the pod is to run, delete it, so that its sandbox is made again";
+fn find_end(case: &Case<'_>) -> Remediation {
+    let text = "Find why the pod ended, if it was not deleted: the logs of the container runtime and the kubelet say it. If the pod is to run, delete it, so that its sandbox is made again";
+    Remediation::from(text).run([runtime_log()]).run(delete(case))
+}
+
+fn runtime_log() -> Command {
+    Command::on_node("journalctl -u kubelet -u containerd -u crio --since=-10min")
+}
+
+/// The command that deletes the pod with the target's address, if its name is known.
+fn delete(case: &Case<'_>) -> Option<Command> {
+    let pod = case.node.pods.only_at(case.attempt.flow.dst.ip()).filter(|pod| !pod.host_network)?;
+    let (namespace, name) = (shell::word(pod.namespace.as_deref())?, shell::word(pod.name.as_deref())?);
+    Some(Command::in_cluster(format!("kubectl delete pod -n {namespace} {name}")))
+}
 
 fn no_address(case: &Case<'_>, time: u64) -> Evidence {
     let target = case.attempt.flow.dst.ip();
@@ -333,8 +347,10 @@ fn no_route(case: &Case<'_>) -> Option<Finding> {
         let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up });
         evidence.push(evidence_of("rtnetlink", lost.time, text, fields));
     }
-    let state = if prefix(link).is_some() { "is down, and the route went with it" } else { "is down" };
-    let found = finding(case, evidence, netns, (link.ifindex, &link.name), state);
+    let mut found = finding(case, evidence, netns, (link.ifindex, &link.name), "is down");
+    if prefix(link).is_some() {
+        found.summary += "; the route went with it";
+    }
     Some(found.with_confidence(Confidence::Likely))
 }
 
@@ -478,6 +494,10 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
         let found = finding(case, vec![of_drop(time, drop)], change.netns, link, "is down");
         return Some(found.with_confidence(Confidence::Likely));
     }
+    if let Some(port) = port_down(case, netns, device.ifindex) {
+        let found = finding(case, vec![of_drop(time, drop)], netns, (port.ifindex, &port.name), "is down");
+        return Some(found.with_confidence(Confidence::Likely));
+    }
     let state = if pod_link_is_up(case) { "has no port that takes it" } else { "has no port that is up" };
     let found = finding(case, vec![of_drop(time, drop)], netns, (device.ifindex, &device.name), state);
     let bridge = shell::link(&device.name);
@@ -492,6 +512,14 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
     }
     let remediation = if device.up { attach } else { found.remediation.clone() };
     Some(Finding { remediation, ..found.with_confidence(Confidence::Likely) })
+}
+
+/// The port of this bridge that a veth joins with the pod's own bridge, if it is down.
+fn port_down<'a>(case: &Case<'a>, netns: Netns, bridge: u32) -> Option<&'a LinkState> {
+    let master = |ifindex| case.node.links.by_index(netns, ifindex)?.master;
+    let own = master(asymmetric_route::own_end(case)?).filter(|own| *own != bridge)?;
+    let leads = |port: &&LinkState| port.master == Some(bridge) && port.peer_ifindex.and_then(master) == Some(own);
+    case.node.links.get(&netns)?.iter().find(|port| !port.up && leads(port))
 }
 
 /// About a period of a probe: later attempts have an inspection. A link that was set down long before may be another one
@@ -537,24 +565,48 @@ fn finding(
     }
     let by = match change {
         Some(_) if is_removal => REMOVED.to_owned(),
-        Some(_) => format!(" (set down by {})", culprit::name(culprit.as_ref())),
+        Some(_) => format!(", set down by {}", culprit::name(culprit.as_ref())),
         None => String::new(),
     };
     let (dst, place) = (case.attempt.flow.dst, in_namespace(case, Some(netns)));
     let summary = format!("{device}{place} {state}{by}: {dst} cannot be reached over it");
-    // The node's own address is no pod's.
-    let or_delete = match case.node.has_pod(dst.ip()) || !case.node.is_a_node(netns) {
-        true => ", or delete the pod, so that its sandbox is made again",
-        false => "",
+    let after = match (change, &culprit) {
+        (Some((_, change)), Some(culprit)) => culprit::fix(case.node, change, culprit),
+        (Some(_), None) => culprit::FIX_BY_KERNEL.to_owned(),
+        (None, _) => String::new(),
     };
-    let after = if change.is_some() && culprit.is_none() { culprit::FIX_BY_KERNEL } else { "" };
-    let text = format!(
-        "Set {device} up{place}{or_delete}{after}. Routes and IPv6 addresses went with the link, and may not come back by themselves"
-    );
-    let up = run_in(case, Some(netns), format!("ip link set {} up", shell::link(device)));
-    let fix = if is_removal { FIND_END.into() } else { Remediation::from(text).run([up]) };
+    let fix = if is_removal { find_end(case) } else { set_up(case, netns, (ifindex, device), &after) };
     let found = Finding::failure(Cause::PodLinkDown, evidence, summary, fix).with_culprit(culprit);
     Finding { decided_at, ..found }.rests_on_lost_packet()
+}
+
+/// What went with the link does not come back with it: routes over gateways and IPv6 addresses. Nothing but a new sandbox
+/// gives all of that back to a pod.
+fn set_up(case: &Case<'_>, netns: Netns, (ifindex, device): (u32, &str), after: &str) -> Remediation {
+    let (dst, place) = (case.attempt.flow.dst.ip(), in_namespace(case, Some(netns)));
+    let link = shell::link(device);
+    let run = |command: String| run_in(case, Some(netns), command);
+    let up = run(format!("ip link set {link} up"));
+    if !case.node.is_a_node(netns) {
+        let fix = format!("Delete the pod, so that its sandbox is made again{after}");
+        if dst.is_ipv6() {
+            let text = format!("{fix}. With {device} up again its IPv6 addresses and routes are still missing");
+            return Remediation::from(text).run(delete(case));
+        }
+        let text = format!(
+            "{fix}. Or set {device} up{place} (the last command), and restore its default route, which went with it (`ip route`)"
+        );
+        return Remediation::from(text).run(delete(case)).run([run("ip route".to_owned()), up]);
+    }
+    let add = |it: Prefix| run(format!("ip addr replace {}/{} dev {link}", it.addr, it.len));
+    let addresses: Vec<Command> = case.node.links.lost_addresses(netns, ifindex).map(add).collect();
+    let restore = if addresses.is_empty() { "" } else { ", and give it back its IPv6 addresses" };
+    // The node's own address is no pod's.
+    let or_delete = if case.node.has_pod(dst) { ", or delete the pod, so that its sandbox is made again" } else { "" };
+    let text = format!(
+        "Set {device} up{place}{restore}{or_delete}{after}. Routes over gateways do not come back with the link"
+    );
+    Remediation::from(text).run([up]).run(addresses)
 }
 
 const REMOVED: &str = " (the kernel removed it, as the last process of a network namespace had ended)";

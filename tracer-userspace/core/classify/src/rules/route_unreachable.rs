@@ -62,7 +62,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let culprit = set_down.and_then(|(time, change)| culprit::culprit_of(case.node, time, change));
     let by = set_down.map(|(_, change)| {
         let who = culprit::name(culprit.as_ref());
-        format!("; {} there was set down before (by {who}), and routes go with it", change.name)
+        format!("; {who} had set down {} there before, and routes go with it", change.name)
     });
     let (state, fix) = match refusing_route(back.errno) {
         Some(action) => {
@@ -82,7 +82,8 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
         }
     };
     let summary = format!("{state} ({error}): {lost}{}", by.unwrap_or_default());
-    let remediation = fix.run([run_in(case, Some(netns), format!("ip route get {}", back.to))]);
+    let remediation =
+        fix.run([run_in(case, Some(netns), format!("ip route get {} from {}", back.to, case.attempt.flow.dst.ip()))]);
     let before = set_down.map(|(time, change)| culprit::evidence(time, change)).into_iter();
     let evidence = before.chain(filtered.map(|(time, drop)| of_drop(time, drop))).chain([evidence]).collect();
     let found = Finding::likely(Cause::RouteUnreachable, evidence, summary, remediation).with_culprit(culprit);
@@ -260,7 +261,7 @@ mod tests {
         };
         let flapped = decided("eth0", true, false);
         assert_eq!(flapped.verdict.cause.name(), "route_unreachable");
-        assert_has(&flapped.verdict.summary, &["eth0 there was set down before (by pid"]);
+        assert_has(&flapped.verdict.summary, &[" had set down eth0 there before, and routes go with it"]);
         assert!(flapped.culprit.is_some_and(|it| it.op == "link_down"));
         assert!(decided("eth0", false, false).culprit.is_none() && decided("eth0", true, true).culprit.is_none());
         assert!(decided("net1", true, false).culprit.is_none(), "no route of the pod's own link went with it");

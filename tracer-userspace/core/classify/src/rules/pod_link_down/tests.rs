@@ -145,7 +145,7 @@ fn a_pod_that_has_lost_its_link_does_not_answer() {
     for confirmed in [None, Some(8_000)] {
         let verdict = decided(true, confirmed);
         assert_eq!((verdict.cause.name(), verdict.confidence), ("pod_link_down", Confidence::Likely));
-        assert_has(&verdict.summary, &["eth0", "is gone or down (set down by pid"]);
+        assert_has(&verdict.summary, &["eth0", "is gone or down, set down by "]);
         assert_has(&verdict.remediation, &["Delete the pod", "then find out why"]);
     }
     assert_eq!(decided(true, Some(100)).cause.name(), "unexplained", "somebody answered since");
@@ -178,9 +178,9 @@ fn a_link_that_the_kernel_set_down_has_no_culprit() {
     assert_has(&summary, &["the kernel removed the links in pod default/web, as it does when the last process"]);
     assert_starts(&fix, "Find why the pod ended, if it was not deleted");
     let (summary, _) = decided(&[(2, "eth0")], true);
-    assert_has(&summary, &["the network namespace of web is gone"]);
+    assert_has(&summary, &["the network namespace of pod default/web is gone"]);
     let (summary, fix) = decided(&[(2, "eth0")], false);
-    assert_has(&summary, &["eth0 in pod default/web is gone or down (set down by a worker of the kernel)"]);
+    assert_has(&summary, &["eth0 in pod default/web is gone or down, set down by a worker of the kernel"]);
     assert_has(&fix, &["Delete the pod, so that its sandbox is made again; then find out why the kernel", "dmesg"]);
 }
 
@@ -190,8 +190,11 @@ fn a_network_card_that_its_driver_reset_is_no_removed_namespace() {
     let mut stream = Stream::new().http_readiness().pod_in(POD).link_set_by_kernel(POD, 2, "eth0").clone();
     stream.connect().drop_on(SYN, "NOT_SPECIFIED", POD, Some(Device { up: false, ..device(2, "eth0") }));
     let record = stream.gives_up().verdicts().remove(0);
-    assert_has(&record.verdict.summary, &["is down (set down by a worker of the kernel)"]);
-    assert_has(&record.verdict.remediation, &["Set eth0 up", "the driver of a network card reset it"]);
+    assert_has(&record.verdict.summary, &["is down, set down by a worker of the kernel"]);
+    assert_has(
+        &record.verdict.remediation,
+        &["Delete the pod", "the driver of a network card reset it", "ip link set eth0 up"],
+    );
     assert!(record.culprit.is_none());
 }
 
@@ -321,7 +324,7 @@ fn the_nodes_end_is_named_if_it_is_down() {
         stream.gives_up().verdict()
     };
     let set = noted(true, true);
-    assert_starts(&set.summary, "veth7 on the node is down (set down by");
+    assert_starts(&set.summary, "veth7 on the node is down, set down by ");
     let unknown = noted(false, true);
     assert_starts(&unknown.summary, "eth0 in ");
     assert_starts(&unknown.remediation, "Set the other end of eth0 up: ");
@@ -489,6 +492,46 @@ fn cni0(up: bool) -> LinkState {
     LinkState { up, prefixes: vec![24], ..link(3, "cni0", &["10.88.0.1"]) }
 }
 
+/// The pod is behind br1, which a veth joins with cni0.
+#[test]
+fn the_port_to_a_second_bridge_is_named_if_it_is_down() {
+    let verdict = |up: bool| {
+        let port = |ifindex, name, master, peer| LinkState {
+            up: up || ifindex != 5,
+            master: Some(master),
+            peer_ifindex: Some(peer),
+            ..link(ifindex, name, &[])
+        };
+        let mut stream = Stream::new();
+        let ports = [port(4, "j1", 6, 5), port(5, "j0", 3, 4), port(7, "veth7", 6, 2)];
+        stream.node_links([cni0(true), link(6, "br1", &[])].into_iter().chain(ports).collect());
+        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "cni0"))).wait_ms(200);
+        stream.inspection(|it| it.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, true) }]);
+        stream.gives_up().verdict()
+    };
+    let down = verdict(false);
+    assert_starts(&down.summary, "j0 on the node is down: ");
+    assert_ends(&down.remediation, ": ip link set j0 up");
+    assert_starts(&verdict(true).summary, "cni0 on the node has no port that takes it");
+}
+
+/// The kernel removes the IPv6 addresses of a link that goes down.
+#[test]
+fn the_lost_addresses_of_a_bridge_are_given_back() {
+    let bridge = |up: bool, addrs: &[&str]| LinkState { up, prefixes: vec![64; addrs.len()], ..link(3, "cni0", addrs) };
+    let fix = |read_again: bool| {
+        let mut stream = Stream::to("[fd00:10:88::2]:8080");
+        stream.node_links(vec![bridge(true, &["fe80::1", "fd00:10:88::1"])]).link_set(NODE, 3, "cni0", false);
+        if read_again {
+            stream.wait_ms(1_000).node_links(vec![bridge(false, &[])]);
+        }
+        stream.wait_ms(5).connect_failed(libc::ENETUNREACH).verdict().remediation
+    };
+    for read_again in [false, true] {
+        assert_ends(&fix(read_again), ": ip link set cni0 up; ip addr replace fd00:10:88::1/64 dev cni0");
+    }
+}
+
 /// The default route takes the packets for the pods.
 #[test]
 fn a_bridge_that_is_down_counts_beside_a_default_route() {
@@ -501,7 +544,7 @@ fn a_bridge_that_is_down_counts_beside_a_default_route() {
     };
     let verdict = reported(Some(3), false);
     assert_eq!((verdict.cause.name(), verdict.confidence), ("pod_link_down", Confidence::Likely));
-    assert_has(&verdict.summary, &["cni0 on the node is down, and the route went with it"]);
+    assert_has(&verdict.summary, &["cni0 on the node is down: ", "; the route went with it"]);
     for (pod_bridge, up) in [(Some(3), true), (Some(4), false), (None, false)] {
         assert_eq!(reported(pod_bridge, up).cause.name(), "unexplained", "{pod_bridge:?} {up}");
     }
