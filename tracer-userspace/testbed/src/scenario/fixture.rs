@@ -395,7 +395,9 @@ fn changes(fix: &Remediation) -> Vec<String> {
         "sysctl -w",
     ];
     let is_placeholder = |word: &str| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase());
-    let has_placeholder = |run: &str| run.replace(FREE_ADDRESS, "").split([' ', ',', '=', '/']).any(|it| it.split('-').all(is_placeholder));
+    let has_placeholder = |run: &str| {
+        run.replace(FREE_ADDRESS, "").split([' ', ',', '=', '/']).any(|it| it.split('-').all(is_placeholder))
+    };
     let is_change = |it: &&Command| {
         it.place == Place::Node && VERBS.iter().any(|verb| it.run.contains(verb)) && !has_placeholder(&it.run)
     };
