@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tracer_model::record::Cause;
