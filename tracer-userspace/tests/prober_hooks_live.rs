@@ -243,14 +243,14 @@ fn a_flood_of_new_names_leaves_the_verdicts_of_others() {
         flooded.path().display()
     );
     let _flood = Killed(Command::new("bash").args(["-c", &script]).spawn().unwrap());
-    let is_loss = |record: &Value| record["event"] == "loss";
+    let is_loss = |record: &Value| record["type"] == "loss";
     let loss = soon("a loss", || tracer.records.recv_timeout(QUIET).ok().filter(is_loss));
-    assert_eq!(loss["loss"]["where"], "prober", "{loss}");
+    assert_eq!(loss["where"], "prober", "{loss}");
     tracer.expect_refusal(&mut kubelet, 9);
     let mut another = Prober::named(KUBELET, late.path());
     tracer.expect_refusal(&mut another, 11);
     let lost = tracer.end().into_iter().filter(is_loss);
-    assert!(lost.clone().all(|it| it["loss"]["where"] == "prober"), "{:?}", lost.collect::<Vec<_>>());
+    assert!(lost.clone().all(|it| it["where"] == "prober"), "{:?}", lost.collect::<Vec<_>>());
 }
 
 #[test]
