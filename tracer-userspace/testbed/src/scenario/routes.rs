@@ -425,7 +425,7 @@ fn refused_elsewhere(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.add(&Route::to_host(target.ip()).over(&link))
     })?;
     fixture.mentions(&["was answered with ICMP port unreachable, and no hook saw a sender on this node"]);
-    fixture.fails_without_probe(Kind::Http, target, Ending::Error)
+    fixture.fails_without_probe(Kind::Http, target, Ending::Refused)
 }
 
 /// As [`router_refuses`], and it answers nothing.
