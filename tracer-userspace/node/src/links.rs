@@ -421,6 +421,7 @@ mod tests {
             state: LinkState { ifindex, master, ..LinkState::default() },
             kind: Some(kind.to_owned()),
             lladdr: None,
+            lower: None,
         };
         let masters = [(1, "bridge"), (2, "openvswitch"), (3, "vrf")].map(|(ifindex, kind)| link(ifindex, kind, None));
         let mut links: Vec<Link> =

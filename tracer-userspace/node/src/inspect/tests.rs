@@ -68,7 +68,7 @@ fn unread_bytes_of_a_connection_are_reported() {
 fn this_process_serves_its_own_listener() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let addr = listener.local_addr().expect("its address");
-    let inodes = listeners(addr, false).expect("sock_diag").into_iter().map(|(_, inode)| inode).collect();
+    let inodes = listeners(addr, None, false).expect("sock_diag").into_iter().map(|(_, inode)| inode).collect();
     let sockets = Sockets { listeners: inodes, ..Sockets::default() };
     let own = std::process::id();
     let netns = super::super::procfs::netns_of(own).expect("own namespace");
