@@ -300,7 +300,7 @@ impl Stream {
             flow,
             actor,
             reason: None,
-            netns: Some(POD),
+            netns: Some(if flow.src.ip().is_loopback() { NODE } else { POD }),
             answered,
             state,
             no_socket,

@@ -465,7 +465,7 @@ mod tests {
 
     /// Seen beside a real kubelet: from the second run on, the fix was to find out why the container ends.
     #[test]
-    fn a_refused_post_start_handler_is_told_to_correct_its_port() {
+    fn the_fix_of_a_refused_post_start_handler_is_its_port() {
         let verdict = refused_in_run(2, 3, |stream| {
             _ = stream.http_readiness().lifecycle(LifecycleEvent::PostStart, 9090).again_to(8, "10.88.0.2:9090");
         });

@@ -185,7 +185,7 @@ impl Reader {
         Some(self.tables.len() - 1)
     }
 
-    /// Notes a table whose chains do nothing. Other tables are known by their chains.
+    /// Notes a table without effect (dormant). Other tables are known by their chains.
     fn add_table(&mut self, message: &[u8]) -> Option<()> {
         let (family, attrs) = (*message.first()?, message.get(NFGENMSG..)?);
         (number(attrs, NFTA_TABLE_FLAGS)? & NFT_TABLE_F_DORMANT != 0).then_some(())?;

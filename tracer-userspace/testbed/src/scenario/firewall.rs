@@ -26,7 +26,7 @@ pub(super) const ALL: &[Scenario] = &[
         .in_pod(Iptables("*mangle\n-A PREROUTING -p tcp --dport 8080 -j TPROXY --on-port 15006\nCOMMIT\n"))
         .needs(&[Need::TransparentProxy])
         .names(&["listens on its port 15006 with IP_TRANSPARENT"]),
-    // As an intrusion prevention system whose process has died.
+    // As after the end of an intrusion prevention system's process.
     drops("firewall_drop_queue_without_reader")
         .in_pod(Iptables("*filter\n-A INPUT -p tcp --dport 8080 -j NFQUEUE --queue-num 7\nCOMMIT\n"))
         .names(&["(NFQUEUE), and no process reads that queue, or it is full"]),

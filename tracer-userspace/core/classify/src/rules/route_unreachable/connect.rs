@@ -21,7 +21,7 @@ pub(super) fn by_connect(case: &Case<'_>) -> Option<Finding> {
             format!("{dst} is a broadcast address of {}{place}: the kernel connects to no such address", link.name);
         return Some(found(summary, other_address(case, link)));
     }
-    let may_be_rule = !dst.is_loopback() && !is_link_local(dst);
+    let may_be_rule = !dst.is_loopback() && !is_link_local(dst) && failed.errno != libc::EADDRNOTAVAIL;
     let by_rule = refusing_rule(failed.errno).filter(|_| may_be_rule);
     let rule = by_rule.map(|action| format!(", or an `ip rule` there is `{action}`")).unwrap_or_default();
     let fix = match refusing_route(failed.errno).filter(|_| may_be_rule) {

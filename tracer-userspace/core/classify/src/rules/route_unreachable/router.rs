@@ -424,9 +424,9 @@ mod tests {
             &reported(false, 0, false).summary,
             &["no route ", ", or an `ip rule` there is `unreachable`: ICMP"],
         );
-        let mut refused = Stream::new().connect().drop(SYN, "IP_INNOROUTES", POD).icmp_in(POD, 3, 1).clone();
+        let mut refused = Stream::new().connect().drop(SYN, "IP_INNOROUTES", POD).clone();
         refused.last_drop().device = Some(device(2, "eth0"));
-        let verdict = refused.gives_up().verdict();
+        let verdict = refused.icmp_in(POD, 3, 1).gives_up().verdict();
         assert_has(&verdict.summary, &[" to 10.88.0.2 is `unreachable`: ICMP type 3 code 1"]);
         assert_has(
             &verdict.remediation,
@@ -507,7 +507,7 @@ mod tests {
         };
         let verdict = decided("IP_INNOROUTES", |_| ());
         assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Proven));
-        assert_has(&verdict.summary, &["back to 10.88.0.1: ", "about the SYN-ACK of 10.88.0.2:8080"]);
+        assert_has(&verdict.summary, &["back to 10.88.0.1, or ", "about the SYN-ACK of 10.88.0.2:8080"]);
         let lost = decided("IP_INADDRERRORS", |stream| stream.last_icmp().netns = Some(NODE));
         assert_eq!(lost.cause.name(), "unexplained", "the prober's namespace has lost the address");
         let about_other = decided("IP_INADDRERRORS", |stream| stream.last_icmp().flow.dst.set_port(1));
