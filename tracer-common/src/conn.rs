@@ -130,7 +130,7 @@ pub struct State {
     pub own_context: u8,
     pub reserved: [u8; 5],
     /// Microseconds since the last segment of either side (`tcp_sock.tcp_mstamp`), [`crate::ABSENT32`] if unknown.
-    /// While nothing was received: since the last acknowledged data was sent (`tcp_sock.rack.mstamp`).
+    /// While nothing was received: since data was acknowledged (`tcp_sock.rack`).
     pub quiet_us: u32,
 }
 

@@ -53,7 +53,8 @@ pub trait Listener {
 
 /// The queue without room, by the checks of `tcp_conn_request`. It checks `sk_acceptq_is_full` (more than the maximum).
 /// Without cookies it also checks `inet_csk_reqsk_queue_is_full` and three quarters of `tcp_max_syn_backlog`.
-/// As many half-open handshakes as the backlog fill it only before 6.14, or before a fix in the stable series.
+/// Until 6.13, as many half-open handshakes as the backlog fill it, and later one more. Stable kernels may have the later
+/// rule.
 #[inline(always)]
 pub fn full(waiting: u32, backlog: u32, half_open: u32, listener: &impl Listener) -> Option<Queue> {
     if waiting > backlog {
@@ -67,7 +68,7 @@ pub fn full(waiting: u32, backlog: u32, half_open: u32, listener: &impl Listener
     (over && cookies == 0).then_some(Queue::HalfOpen)
 }
 
-/// The SYN of a tracked connection met a listener with a full queue: the kernel drops it, or see [`full`].
+/// The SYN of a tracked connection met a listener with a full queue: the kernel drops it (exceptions: [`full`]).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct QueueFull {

@@ -45,6 +45,7 @@ offsets! {
     tcp_bytes_acked: "tcp_sock" . "bytes_acked";
     tcp_mstamp: "tcp_sock" . "tcp_mstamp";
     tcp_rack_mstamp: "tcp_sock" . "rack.mstamp";
+    tcp_rack_rtt_us: "tcp_sock" . "rack.rtt_us";
     sk_ack_backlog: "sock" . "sk_ack_backlog";
     sk_max_ack_backlog: "sock" . "sk_max_ack_backlog";
     icsk_qlen: "inet_connection_sock" . "icsk_accept_queue.qlen";

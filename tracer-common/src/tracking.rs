@@ -38,7 +38,7 @@ impl Flow {
     /// Whether its socket is open, or was closed so recently that no other process has its port.
     #[inline(always)]
     pub const fn is_usable(&self, now: u64) -> bool {
-        // Userspace forgets an attempt two seconds after its end.
+        // Userspace forgets most attempts two seconds after their end.
         const LINGER_NS: u64 = 3_000_000_000;
         self.ended_ns == 0 || now.saturating_sub(self.ended_ns) < LINGER_NS
     }

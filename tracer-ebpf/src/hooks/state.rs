@@ -236,11 +236,14 @@ pub fn change(hook: Hook, sk: Sock, conn: &Conn, (old, new): (u8, u8)) {
 /// Time since the last segment in either direction. A close changes the state before it sends the FIN
 /// (`tcp_close_state`).
 ///
-/// While nothing was received, it is the time since the last data was sent: keepalive segments of the peer do not count.
+/// While nothing was received, it is the time since data was acknowledged: keepalive segments of the peer do not count.
 #[inline(always)]
 fn quiet_us(sk: Sock) -> Option<u32> {
-    let sent = if sk.bytes_received() == Some(0) { sk.last_sent_us() } else { 0 };
-    let last = if sent != 0 { sent } else { sk.last_segment_us()? };
+    let acknowledged = if sk.bytes_received() == Some(0) { sk.last_acknowledged_us() } else { None };
+    let last = match acknowledged {
+        Some(last) => last,
+        None => sk.last_segment_us()?,
+    };
     let since = (monotonic_ns() / 1000).saturating_sub(last);
     u32::try_from(since).ok()
 }

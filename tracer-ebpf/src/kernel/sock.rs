@@ -138,11 +138,13 @@ impl Sock {
         read(self.0, global!(OFFS.tcp_mstamp))
     }
 
-    /// When the newest segment with data (or the SYN) that the peer has acknowledged was sent, in the same clock
-    /// (`tcp_rack_advance`); 0 if it is not known, or if a peer does not support SACK.
+    /// When the peer acknowledged the newest data (or the SYN), in the same clock (`tcp_rack_advance`); absent if it is
+    /// not known, or if a peer does not support SACK.
     #[inline(always)]
-    pub fn last_sent_us(self) -> u64 {
-        read_or_zero(self.0, global!(OFFS.tcp_rack_mstamp))
+    pub fn last_acknowledged_us(self) -> Option<u64> {
+        let sent: u64 = read_or_zero(self.0, global!(OFFS.tcp_rack_mstamp));
+        let rtt: u32 = read(self.0, global!(OFFS.tcp_rack_rtt_us))?;
+        if sent == 0 { None } else { Some(sent + u64::from(rtt)) }
     }
 
     /// Connections that wait to be accepted, and the limit.

@@ -199,9 +199,12 @@ pub(super) fn other_end(link: &LinkState) -> Option<Link> {
 /// Whether a veth joins these two bridges of the calling thread's namespace.
 pub(super) fn are_joined(one: u32, other: u32) -> io::Result<bool> {
     let links = consistent(dump)?;
-    let master = |ifindex| links.iter().find(|link| link.state.ifindex == ifindex).and_then(|link| link.state.master);
-    let ports = links.iter().filter(|link| link.state.master == Some(one));
-    Ok(ports.filter_map(|port| port.state.peer_ifindex).any(|end| master(end) == Some(other)))
+    let of = |bridge| links.iter().map(|link| &link.state).filter(move |link| link.master == Some(bridge));
+    // The index of an end in another namespace may be that of another link here.
+    let is_pair = |port: &LinkState, end: &LinkState| {
+        port.peer_ifindex == Some(end.ifindex) && end.peer_ifindex == Some(port.ifindex)
+    };
+    Ok(of(one).any(|port| of(other).any(|end| is_pair(port, end))))
 }
 
 /// The link-layer addresses of the links of the calling thread's namespace.

@@ -19,6 +19,9 @@ const AFTER_MS: [u64; 7] = [0, 5, 20, 100, 500, 2_000, 10_000];
 /// How many sockets wait for each look. A new one drops the oldest.
 const MAX: usize = 256;
 
+/// The longest pause after the looks at one time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
 /// Sockets that have bound a port, by the number of looks so far. Each queue has the order of their time.
 type Waiting = [VecDeque<(Instant, Listen)>; AFTER_MS.len()];
 
@@ -26,19 +29,21 @@ type Waiting = [VecDeque<(Instant, Listen)>; AFTER_MS.len()];
 pub(super) fn check(bound: Receiver<Listen>, tx: &Sender<ObservationKind>) {
     let (mut waiting, mut namespaces) = (Waiting::default(), Namespaces::default());
     loop {
-        match next(&bound, &waiting) {
-            Ok(socket) => begin(&mut waiting, Instant::now(), socket),
-            Err(RecvTimeoutError::Timeout) => {}
+        let first = match next(&bound, &waiting) {
+            Ok(socket) => Some(socket),
+            Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
-        }
+        };
         let used = thread_cpu_ns();
+        first.into_iter().chain(bound.try_iter()).for_each(|socket| begin(&mut waiting, Instant::now(), socket));
         for socket in look(&mut waiting, Instant::now(), |socket| is_listening(socket, &mut namespaces)) {
             if tx.blocking_send(ObservationKind::Listen(socket)).is_err() {
                 return;
             }
         }
-        // A pod can bind ports all the time, and have any number of open files to look through.
-        std::thread::sleep(Duration::from_nanos(thread_cpu_ns().saturating_sub(used)) * PAUSES);
+        // A pod can bind ports all the time, and have any number of open files to look through. Others wait, too.
+        let pause = Duration::from_nanos(thread_cpu_ns().saturating_sub(used)) * PAUSES;
+        std::thread::sleep(pause.min(LONGEST_PAUSE));
     }
 }
 

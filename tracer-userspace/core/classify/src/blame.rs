@@ -16,10 +16,10 @@ const NAMED: usize = 3;
 /// Rules that were read this long before the drop prove nothing: rules change, and namespace numbers are used again.
 const STALE_NS: u64 = 1_000_000_000;
 
-/// Follows a sentence, if all rules were read and none can have dropped the packet.
 /// nftables frees a packet in its chain only for a rule (`nft_do_chain`).
 const RULE_IS_GONE: &str = "; an nftables rule did it, and none that was read there fits: most likely it is gone since, or an element of its set";
 const NO_BRIDGE_RULE_FITS: &str = "; no rule that was read there fits; a rule of ebtables-legacy, which tracer does not read, a program or module at a netfilter hook, or a rule that is gone did it";
+/// Follows a sentence, if all rules were read and none can have dropped the packet.
 const NO_RULE_FITS: &str = "; no rule that was read there fits; connection tracking, IPVS, a program or module at a netfilter hook, or a rule that is gone did it";
 
 /// The rules that can have dropped this packet; `None` if the rules of its namespace were not read at that time.

@@ -16,8 +16,8 @@ pub(super) fn taken_and_silent(case: &Case<'_>) -> Option<u64> {
     (taken && attempt.failed_by_itself() && !is_lost && !gave_up_early(case)).then_some(ended)
 }
 
-/// When the request was sent, if that was in the second half of the connection. Without the time of its sending, it is
-/// that of the last segment: on a slow path the acknowledgement takes as long as the handshake.
+/// When the target acknowledged the request, if the connection was silent after that and this was in its second half.
+/// On a slow path, the acknowledgement of a request that was sent at once takes as long as the handshake.
 pub(super) fn sent_request_late(case: &Case<'_>) -> Option<u64> {
     let attempt = case.attempt;
     let ((ended, _), established, last) = (attempt.ended?, attempt.established_at()?, attempt.last.as_ref()?);
@@ -40,8 +40,7 @@ pub(super) fn round_trip_ns(case: &Case<'_>) -> Option<u64> {
     Some(established.saturating_sub(sent_again.unwrap_or(attempt.started)))
 }
 
-/// Go sends a first keepalive segment after 15 s (net.defaultTCPKeepAliveIdle): the last segment, where only that is
-/// known, may be that one.
+/// Go sends a first keepalive segment after 15 s (net.defaultTCPKeepAliveIdle): the last segment may be that one.
 const FIRST_KEEPALIVE_NS: u64 = 15_000_000_000;
 
 /// A kubelet's timer starts before its connect. A busy kubelet connects this much later.

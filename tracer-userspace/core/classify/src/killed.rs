@@ -12,6 +12,7 @@ use super::phrases::ms;
 use super::rules::closed_without_answer::{ENDED, listeners_ended};
 use super::rules::connection_refused::last_listener;
 use super::rules::mid_stream_rst;
+use super::rules::mid_stream_rst::destroyer;
 use tracer_common::names::Hook;
 use tracer_model::event::Actor;
 use tracer_model::record::{Cause, Command, Confidence, Remediation, Scope};
@@ -32,7 +33,9 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
     let until = case.attempt.ended.map_or(finding.decided_at, |(ended, _)| ended);
     let victim = match finding.cause {
         Cause::ClosedWithoutAnswer => closer(case, until),
-        Cause::MidStreamRst if case.attempt.resets_sent().next().is_some() => closer(case, until),
+        Cause::MidStreamRst if case.attempt.resets_sent().next().is_some() && destroyer(case).is_none() => {
+            closer(case, until)
+        }
         // Unless the container's status has shown the same.
         Cause::ConnectionRefused if !finding.remediation.text.starts_with(MORE_MEMORY) => listener(case),
         _ => None,

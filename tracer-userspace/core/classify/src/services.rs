@@ -168,9 +168,7 @@ fn restart_proxy() -> Remediation {
 }
 
 fn show_proxies() -> [Command; 1] {
-    [Command::in_cluster(
-        "kubectl get pods -n kube-system -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE -o wide",
-    )]
+    [Command::in_cluster("kubectl get pods -n kube-system -l k8s-app=kube-proxy -o wide")]
 }
 
 /// Somebody removed the rules, and no packet shows whether those of this Service are back.

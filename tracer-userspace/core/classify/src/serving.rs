@@ -248,7 +248,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding, is_late: bool) {
     if let Some((first, command)) = unblock(case, reading, connection) {
         finding.change_fix(|fix| fix.reword(|text| format!("{first}. If it is only slow: {text}")).run(command));
     }
-    let slow = if finding.cause == Cause::TlsHandshakeSlow { UNANSWERED } else { slow };
+    let slow = if finding.cause == Cause::TlsHandshakeSlow && slow == SLOW { UNANSWERED } else { slow };
     let known = || holder.and_then(blocked).or_else(|| waits_for(case)).map(|why| format!(": {why}"));
     let why = || known().unwrap_or_else(|| slow.to_owned());
     finding.summary += &match (connection.accepted, connection.unread) {

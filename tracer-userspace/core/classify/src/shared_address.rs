@@ -28,7 +28,7 @@ const EITHER: &str = "either may be";
 fn listed(case: &Case<'_>) -> Option<(String, String, Remediation)> {
     let [first, second, ..] = &holders(case)[..] else { return None };
     let reached = match reached(case)?.and_then(|netns| case.node.pods.in_netns(netns)) {
-        Some(pod) if case.matched.probed_pod().is_none_or(|probed| std::ptr::eq(probed, pod)) => return None,
+        Some(pod) if case.matched.possible_pods().iter().all(|probed| std::ptr::eq(*probed, pod)) => return None,
         Some(pod) => format!("pod {} is", pod.full_name()?),
         None => EITHER.to_owned(),
     };
@@ -45,8 +45,12 @@ fn reached(case: &Case<'_>) -> Option<Option<Netns>> {
     let refused =
         attempt.resets_sent().find(|(_, it)| it.flow.src.ip() == attempt.flow.dst.ip()).and_then(|(_, it)| it.netns);
     let accepted = || connection(case).and_then(|_| inspected(case)?.1.netns);
-    let is_reached = attempt.established.is_some() || attempt.reset_received().is_some() || refused.is_some();
-    is_reached.then(|| refused.or_else(accepted))
+    // What was lost in a namespace with a pod had come there.
+    let lost = attempt.drops().filter_map(|(_, it)| it.netns).chain(attempt.icmp().filter_map(|(_, it)| it.netns));
+    let lost = { lost }.find(|netns| Some(*netns) != attempt.netns && case.node.pods.in_netns(*netns).is_some());
+    let at = refused.or(lost);
+    let is_reached = attempt.established.is_some() || attempt.reset_received().is_some() || at.is_some();
+    is_reached.then(|| at.or_else(accepted))
 }
 
 /// Two namespaces in which the address was read a moment ago, if no address translation led it elsewhere. A

@@ -131,8 +131,8 @@ pub struct State {
     pub bytes_acked: Option<u64>,
     /// The change happened in the connecting process's own context (a close, not a segment).
     pub own_context: bool,
-    /// Nanoseconds since the last segment of either side, to the microsecond. While nothing was received: since the last
-    /// acknowledged data was sent; in older recordings, since its acknowledgement or a keepalive segment.
+    /// Nanoseconds since the last segment of either side, to the microsecond. While nothing was received: since data was
+    /// acknowledged. In older recordings, a keepalive segment counts, too.
     pub quiet_ns: Option<u64>,
 }
 

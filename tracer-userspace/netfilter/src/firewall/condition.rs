@@ -123,7 +123,7 @@ impl Elements {
         self.or_catch_all(some)
     }
 
-    /// The kernel gives the range from the lowest to the highest value no end. Not each program marks it as open.
+    /// The kernel gives the range from the lowest to the highest value no end. Not every program marks it as open.
     pub(super) fn may_hold_all(&self) -> bool {
         let is_zero = |it: &Element| !it.key.is_empty() && it.key.iter().all(|byte| *byte == 0);
         matches!(self.0.as_slice(), [only] if only.last.is_none() && !only.ends && is_zero(only))

@@ -172,8 +172,8 @@ pub(super) fn parse_rule(family: u8, attrs: &[u8]) -> Option<Parsed> {
         parser.add(attribute(expression, 1).map(bytes_of)?, data);
     }
     if parser.counted != parser.conditions() {
-        // The counter comes before a condition, and counts packets that do not meet it.
-        parser.rule.packets = None;
+        // The counter comes before a condition, and counts packets that do not meet it. It still shows that none came.
+        parser.rule.packets = parser.rule.packets.filter(|it| *it == 0);
     }
     if let Some(comment) = attribute(attrs, NFTA_RULE_USERDATA).and_then(comment) {
         parser.rule.comment = Some(comment);

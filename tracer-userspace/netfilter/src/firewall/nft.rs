@@ -41,14 +41,24 @@ const MAX_MAPS: usize = 1 << 14;
 /// The CPU time for verdict maps: for each request the kernel searches the list of all sets of the table (`nft_set_lookup`).
 const MAPS_CPU_NS: u64 = 2_000_000_000;
 
-/// Reads the tables of the network namespace of the calling thread.
+/// Reads the tables of the network namespace of the calling thread. If the rules change meanwhile, it reads once more. On a
+/// busy node they may change each time: then what it has found counts as a part of the rules.
 pub(super) fn read() -> Tables {
-    consistent(read_once).map_err(|source| NetfilterError::Nft { what: "the nftables rules", source })
+    let mut is_first = true;
+    let read = || {
+        let (tables, truncated, changed) = read_once()?;
+        match changed && std::mem::take(&mut is_first) {
+            true => Err(io::ErrorKind::Interrupted.into()),
+            false => Ok((tables, truncated || changed)),
+        }
+    };
+    consistent(read).map_err(|source| NetfilterError::Nft { what: "the nftables rules", source })
 }
 
-fn read_once() -> io::Result<(Vec<Table>, bool)> {
+/// The tables, whether rules are missing, and whether the rules changed meanwhile.
+fn read_once() -> io::Result<(Vec<Table>, bool, bool)> {
     let mut reader = Reader::default();
-    let Some(mut netlink) = open()? else { return Ok((Vec::new(), false)) };
+    let Some(mut netlink) = open()? else { return Ok((Vec::new(), false, false)) };
     let mut all = |reader: &mut Reader, message, add: fn(&mut Reader, &[u8]) -> Option<()>| {
         // Family 0 selects all families.
         dump(&mut netlink, message, 0, &[], |answer| {
@@ -59,15 +69,13 @@ fn read_once() -> io::Result<(Vec<Table>, bool)> {
     all(&mut reader, NFT_MSG_GETTABLE, Reader::add_table)?;
     all(&mut reader, NFT_MSG_GETCHAIN, Reader::add_chain)?;
     if reader.tables.is_empty() {
-        return Ok((Vec::new(), reader.room.full));
+        return Ok((Vec::new(), reader.room.full, false));
     }
     all(&mut reader, NFT_MSG_GETRULE, Reader::add_rule)?;
     reader.read_maps(&mut netlink)?;
     reader.read_sets(&mut netlink)?;
-    if reader.generation.changed {
-        return Err(io::ErrorKind::Interrupted.into());
-    }
-    Ok((reader.finish(), reader.truncated || reader.room.full))
+    let (tables, changed) = (reader.finish(), reader.generation.changed);
+    Ok((tables, reader.truncated || reader.room.full, changed))
 }
 
 /// The generation of the rules: a transaction may change them between two dumps.

@@ -294,9 +294,12 @@ impl Fixture<'_> {
         if commands.is_empty() {
             return Ok(());
         }
-        let free = self.node.unused_address(self.family, 0).ip().to_string();
+        if commands.iter().any(|command| command.contains(FREE_ADDRESS)) {
+            let free = self.node.unused_address(self.family, 0).ip().to_string();
+            commands.iter_mut().for_each(|command| *command = command.replace(FREE_ADDRESS, &free));
+        }
         for command in &commands {
-            self.node.node.run("sh", &["-c", &command.replace(FREE_ADDRESS, &free)], "")?;
+            self.node.node.run("sh", &["-c", command], "")?;
         }
         // Another attempt may still wait for a link-layer address, and the next one would fail with it.
         let again = ProbeRequest::new(probe.kind, probe.dst, 2 * self.options.probe_timeout);
@@ -384,13 +387,14 @@ const FREE_ADDRESS: &str = "FREE-ADDRESS";
 /// The commands that change the node and have no other placeholder.
 fn changes(fix: &Remediation) -> Vec<String> {
     const VERBS: &[&str] = &[
-        "ip link set",
-        "ip link add",
-        "ip addr add",
-        "ip addr del",
-        "ip neigh del",
-        "ip route add",
-        "ip route replace",
+        "link set",
+        "link add",
+        "addr add",
+        "addr replace",
+        "addr del",
+        "neigh del",
+        "route add",
+        "route replace",
         "kill -CONT",
         "sysctl -w",
     ];

@@ -2,6 +2,7 @@
 
 use super::*;
 use tracer_model::event::Container;
+use tracer_model::shell;
 
 /// Any process of the node may have the port of a pod on its network, and it is not known that it is the pod's.
 pub(super) fn unknown_on_node(case: &Case<'_>, read: Option<&Acceptor>) -> Option<String> {
@@ -29,7 +30,7 @@ pub(super) fn led_past(case: &Case<'_>) -> Option<String> {
     let is_other_up = covering.any(|link| link.up);
     (!is_other_up).then(|| {
         let name = &down.name;
-        format!("{name}, the link to {dst}, is down: most likely another host answered, over another route (ip link set {name} up)")
+        format!("{name}, the link to {dst}, is down: most likely another host answered, over another route (ip link set {} up)", shell::link(name))
     })
 }
 

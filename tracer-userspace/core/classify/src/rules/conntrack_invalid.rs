@@ -24,7 +24,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         ("The last one makes tracking accept packets out of window", vec![tolerant])
     };
     let text = format!(
-        "Let both directions of {} pass the same connection tracking (no asymmetric route, no notrack for one direction). The first command shows the rule. {last}",
+        "Let both directions of {} pass the same connection tracking (no asymmetric route, no notrack for one direction). The first commands show the rule. {last}",
         case.attempt.flow.dst
     );
     let remediation = Remediation::from(text).run(blocked.show_rules(case)).run(commands);

@@ -27,7 +27,7 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
         let (what, look) = (blocked.to_allow(case), blocked.show_rules(case));
         match untracked.clone() {
             Some((_, find)) => Remediation::from(format!(
-                "Change the rule that exempts it from connection tracking (the first commands), or the rule in the {hook} chain that drops it (the last one)"
+                "Change the rule that exempts it from connection tracking (the first commands), or the rule in the {hook} chain that drops it (the last ones)"
             ))
             .run(find)
             .run(look),

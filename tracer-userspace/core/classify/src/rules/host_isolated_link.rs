@@ -36,7 +36,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         let (address, route) = match target {
             IpAddr::V4(_) => (None, format!("ip route replace {target} dev shim0")),
             IpAddr::V6(_) => (
-                Some("ip addr add FREE-ADDRESS/128 dev shim0".to_owned()),
+                Some("ip addr add FREE-ADDRESS/128 dev shim0 nodad".to_owned()),
                 format!("ip -6 route replace {target} dev shim0 src FREE-ADDRESS"),
             ),
         };
@@ -128,7 +128,8 @@ mod tests {
             reading.neighbour = Some(NeighbourState { addr: reading.target.ip(), ..neighbour("incomplete") });
         });
         let fix = stream.gives_up().verdict().remediation;
-        let last = "ip addr add FREE-ADDRESS/128 dev shim0; ip -6 route replace fd00::2 dev shim0 src FREE-ADDRESS";
+        let last =
+            "ip addr add FREE-ADDRESS/128 dev shim0 nodad; ip -6 route replace fd00::2 dev shim0 src FREE-ADDRESS";
         assert_ends(&fix, last);
     }
 

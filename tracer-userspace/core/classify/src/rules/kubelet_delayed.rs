@@ -13,7 +13,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     request_left_too_little_time(case).or_else(|| unread(case))
 }
 
-/// The request was sent late: less than half of the time since the handshake was left for its answer.
+/// The target acknowledged the request late: less than half of the time since the handshake was left for its answer.
 fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     let ended = taken_and_silent(case)?;
     // Without a spec or a kubelet outcome, it may have closed for another reason.
@@ -24,10 +24,10 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
         .map(|(from, to)| ms(to.saturating_sub(from)));
     let dst = attempt.flow.dst;
     let summary = format!(
-        "the kubelet sent its request late: {dst} was reached in {reached}, and the first bytes went out {idle} later; that was {left} before the kubelet closed at its timeout{}",
+        "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout{}",
         budget(case)
     );
-    let text = "the request was sent".to_owned();
+    let text = "the request was acknowledged".to_owned();
     let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
     let evidence = evidence_of(Hook::InetSockSetState.name(), asked, text, fields);
     let state = of_state(ended, attempt.last.as_ref()?);

@@ -100,17 +100,7 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
         }
     );
     let fix = sent.map_or(unseen_fix, |(_, reset)| fix_of(reset, listener_end.is_some()));
-    let mut remediation = remediation_of(case, fix, sent);
-    if let Some(text) = other_protocol(case).filter(|_| fix == Fix::Unread && !partial) {
-        remediation.text += text;
-        remediation.text += OR_PROXIED;
-        remediation.commands.push(shows_certificate(attempt.flow.dst));
-    }
-    let remediation = match fix {
-        Fix::Destroyed => remediation,
-        Fix::Ended => with_logs(case, remediation),
-        _ => with_log(case, remediation),
-    };
+    let remediation = with_protocol_and_log(case, fix, remediation_of(case, fix, sent), partial);
     let found = Finding::failure(Cause::MidStreamRst, evidence, summary, remediation);
     let unsure = partial && !cut || sent.is_some_and(|(_, reset)| may_be_by_timer(reset));
     let found = if unsure { found.with_confidence(Confidence::Likely) } else { found };
@@ -119,6 +109,20 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
     let mut found = Finding { waits_for_listener: fix == Fix::Unread, ..of_collision(case, sent, found) };
     found.evidence.extend(listener_end.map(|(time, listen)| of_listener(*time, listen)));
     Some(if lacks_hook { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
+}
+
+/// Adds that the port may speak another protocol, and the log of the process that ended or sent the RST.
+fn with_protocol_and_log(case: &Case<'_>, fix: Fix, mut remediation: Remediation, partial: bool) -> Remediation {
+    if let Some(text) = other_protocol(case).filter(|_| fix == Fix::Unread && !partial) {
+        remediation.text += text;
+        remediation.text += OR_PROXIED;
+        remediation.commands.push(shows_certificate(case.attempt.flow.dst));
+    }
+    match fix {
+        Fix::Destroyed => remediation,
+        Fix::Ended => with_logs(case, remediation),
+        _ => with_log(case, remediation),
+    }
 }
 
 /// The RST of a listener answers a segment of a connection that it does not have. If the source port is a NodePort, the

@@ -173,7 +173,7 @@ fn translation(case: &Case<'_>, drop: &PacketDrop, fix: Remediation) -> (String,
     };
     let show = [entry("-L"), entry("-D"), "nft list ruleset".to_owned(), "iptables-save -t nat".to_owned()];
     let fix = fix.reword(|text| {
-        format!("Correct the NAT rule that has {to}. If no rule has it, delete the old conntrack entry (the second command). Only if {to} is right: {text}")
+        format!("Correct the NAT rule that has {to}. If no rule has it, delete the old conntrack entry (conntrack -D, as below). Only if {to} is right: {text}")
     });
     (words, fix.run(show.map(|command| run_in(case, case.attempt.netns, command))))
 }

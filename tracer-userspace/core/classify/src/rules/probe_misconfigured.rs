@@ -24,7 +24,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The fix of a probe that is redirected.
-const PATH: &str = "Set httpGet.path to a page that answers 200 itself (the command shows where each leads)";
+const PATH: &str = "Set httpGet.path to a page that answers 200 itself (curl -sSI shows where each leads)";
 
 /// Shows where the answer of this port leads.
 fn show_redirect(case: &Case<'_>, dst: SocketAddr) -> Command {
@@ -136,6 +136,7 @@ fn redirect_to_tls(case: &Case<'_>) -> Option<Finding> {
         attempt.flow.dst
     );
     let fix = format!("{PATH}, or correct the redirect, which must name a port that speaks TLS: {FORWARDED}");
+    let fix = Remediation::from(fix).run([show_redirect(case, attempt.flow.dst)]);
     let reading =
         redirected.map(of_redirect).into_iter().chain([of_state(ended, attempt.last.as_ref()?), of_outcome(outcome)]);
     let found = Finding::failure(Cause::ProbeMisconfigured, reading.collect(), summary, fix);

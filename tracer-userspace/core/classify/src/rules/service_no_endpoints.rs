@@ -232,12 +232,14 @@ fn by_silence(case: &Case<'_>) -> Option<Finding> {
         decided_at: ended,
         ..Finding::failure(Cause::ServiceNoEndpoints, Vec::new(), summary, remediation).resting_on(&[Hook::KfreeSkb])
     };
-    let observed = match case.attempt.errno() {
-        Some(errno) => format!("the SYN failed with {}, and no hook saw why", errno_text(errno)),
-        None => "the SYN had no answer".to_owned(),
+    // ICMP port unreachable from a load balancer, or the answer of a data plane that no hook saw.
+    let is_refused = case.attempt.errno() == Some(libc::ECONNREFUSED);
+    let (observed, confidence) = match is_refused {
+        true => ("the SYN was refused, and no hook saw a sender on this node", Confidence::Likely),
+        false => ("the SYN had no answer", Confidence::Possible),
     };
-    let found = silent.then(|| finding(case, None, Lacking::Everywhere, &observed, make))?;
-    Some(found.with_confidence(Confidence::Possible))
+    let found = silent.then(|| finding(case, None, Lacking::Everywhere, observed, make))?;
+    Some(found.with_confidence(confidence))
 }
 
 const NO_PORT: &str = "Use a port that the Service has, or add the port to it";
