@@ -49,7 +49,9 @@ pub(super) fn blame<'a>(case: &Case<'a>, time: u64, drop: &PacketDrop, verdict: 
         Some(BRIDGE) => NO_BRIDGE_RULE_FITS,
         _ => NO_RULE_FITS,
     };
-    let rules = reached.into_iter().map(|(_, rule)| rule).collect();
+    let mut rules: Vec<_> = reached.into_iter().map(|(_, rule)| rule).collect();
+    // A rule that had taken nothing when it was read is named last: the reading may be older than the drop.
+    rules.sort_by_key(|rule| rule.packets == Some(0));
     Some(Blame { rules, complete, by_rule, nameless: is_nameless(drop), take_all, if_none, reading })
 }
 

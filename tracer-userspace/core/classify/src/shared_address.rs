@@ -46,8 +46,8 @@ fn reached(case: &Case<'_>) -> Option<Option<Netns>> {
         attempt.resets_sent().find(|(_, it)| it.flow.src.ip() == attempt.flow.dst.ip()).and_then(|(_, it)| it.netns);
     let accepted = || connection(case).and_then(|_| inspected(case)?.1.netns);
     // What was lost in a namespace with a pod had come there.
-    let lost = attempt.drops().filter_map(|(_, it)| it.netns).chain(attempt.icmp().filter_map(|(_, it)| it.netns));
-    let lost = { lost }.find(|netns| Some(*netns) != attempt.netns && case.node.pods.in_netns(*netns).is_some());
+    let mut lost = attempt.drops().filter_map(|(_, it)| it.netns).chain(attempt.icmp().filter_map(|(_, it)| it.netns));
+    let lost = lost.find(|netns| Some(*netns) != attempt.netns && case.node.pods.in_netns(*netns).is_some());
     let at = refused.or(lost);
     let is_reached = attempt.established.is_some() || attempt.reset_received().is_some() || at.is_some();
     is_reached.then(|| at.or_else(accepted))

@@ -122,6 +122,21 @@ mod tests {
         assert_lacks(&words, &["IP_TRANSPARENT"]);
     }
 
+    /// As KUBE-FIREWALL, which drops packets with a mark only.
+    #[test]
+    fn a_rule_that_had_counted_nothing_is_named_last() {
+        let counted = |chain: &str, packets| FirewallRule {
+            exact: false,
+            packets: Some(packets),
+            ..rule(chain, RuleVerdict::Drop)
+        };
+        let mut stream = Stream::new().push(firewall(POD, vec![counted("idle", 0), counted("busy", 7)])).clone();
+        let verdict = stream.wait_ms(900).connect().filtered(SYN, POD).gives_up().verdict();
+        assert_has(&verdict.summary, &["it is one of these: ", "chain inet t busy; ", "chain inet t idle"]);
+        let shown: Vec<_> = verdict.remediation.commands.iter().map(|it| it.run.as_str()).collect();
+        assert!(shown[0].ends_with("nft -a list chain inet t busy") && shown[1].ends_with(" idle"), "{shown:?}");
+    }
+
     /// As ufw's: the rules of its chains log the packet and let it pass.
     #[test]
     fn a_policy_is_what_no_rule_accepts() {
