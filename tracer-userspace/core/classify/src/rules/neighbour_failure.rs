@@ -273,14 +273,36 @@ fn unresolved_back(case: &Case<'_>) -> Option<Finding> {
     let (to, place) = (case.attempt.flow.src.ip(), in_namespace(case, Some(netns)));
     let text = format!("the neighbour entry of {}{place} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex, "netns": netns });
-    let next = gateway(case, to).map_or_else(|| to.to_string(), |gateway| describe_gateway(gateway, to));
+    let translated = is_translated_source(case, entry);
+    let next = match gateway(case, to) {
+        Some(source) if translated => format!("{source}, the source that an address translation gave the SYN"),
+        Some(gateway) => describe_gateway(gateway, to),
+        None => to.to_string(),
+    };
     let summary = format!(
         "the kernel{place} cannot resolve the link-layer address of {next}: {}, and the answer to the SYN waits for it",
         describe_state(entry)
     );
-    let (evidence, fix) =
-        (vec![evidence_of("rtnetlink", time, text, fields)], fix(case, Some(netns), to, Why::NoAnswer, true));
+    let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
+    let fix = match translated {
+        true => correct_source(case, entry.addr),
+        false => fix(case, Some(netns), to, Why::NoAnswer, true),
+    };
     Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
+}
+
+/// The target reaches the prober's address without a gateway, and looks for another address: that of conntrack.
+fn is_translated_source(case: &Case<'_>, entry: &NeighbourState) -> bool {
+    let (own, target) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.ip());
+    let link = inspected(case).and_then(|(_, reading)| reading.link_with(target));
+    entry.addr != own && link.is_some_and(|link| link.covers(own))
+}
+
+fn correct_source(case: &Case<'_>, source: IpAddr) -> Remediation {
+    Remediation::from(format!(
+        "Correct the rule that gives connections to the pod the source {source} (SNAT, MASQUERADE): nobody answers for that address"
+    ))
+    .run(["iptables-save -t nat", "nft list ruleset"].map(|show| run_in(case, case.attempt.netns, show)))
 }
 
 /// Nothing else that was read keeps the target from sending an answer.
@@ -591,6 +613,17 @@ mod tests {
         assert_has(
             &verdict.remediation,
             &["the gateway does not answer", "proxy_arp", "-quit) ip neigh show 169.254.1.1"],
+        );
+        let mut translated = Stream::new();
+        translated.connect().wait_ms(200).inspection(|reading| {
+            reading.links = vec![LinkState { prefixes: vec![16], ..link(2, "eth0", &["10.88.0.2"]) }];
+            reading.neighbour_back = Some(NeighbourState { addr: address("10.88.99.98"), ..neighbour("incomplete") });
+        });
+        let verdict = translated.gives_up().verdict();
+        assert_has(&verdict.summary, &["10.88.99.98, the source that an address translation gave the SYN: it sent"]);
+        assert_starts(
+            &verdict.remediation,
+            "Correct the rule that gives connections to the pod the source 10.88.99.98",
         );
         let on_link = waiting("10.88.0.1").gives_up().verdict();
         assert_has(&on_link.summary, &["the link-layer address of 10.88.0.1: it sent requests"]);
