@@ -17,7 +17,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         let down = dropped(case).or_else(|| by_inspection(case).filter(|_| is_cut_off(case)));
         return down.or_else(|| detached_meanwhile(case));
     }
-    let down = dropped(case).or_else(|| by_inspection(case)).or_else(|| no_route(case));
+    let down = dropped(case).or_else(|| by_inspection(case)).or_else(|| known_down(case)).or_else(|| no_route(case));
     down.or_else(|| detached(case)).or_else(|| no_port(case))
 }
 
@@ -72,6 +72,27 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     inspections(case).find_map(|(time, reading)| by_reading(case, time, reading))
+}
+
+/// No inspection came in time, and nobody answered for the target's link-layer address. An earlier inspection shows which
+/// link the target has. It was set down and is not up again, or the node's end of it is down.
+fn known_down(case: &Case<'_>) -> Option<Finding> {
+    let (from, dst) = (case.attempt.netns?, case.attempt.flow.dst);
+    let is_read = inspected(case).is_some_and(|(_, reading)| reading.netns.is_some());
+    if is_read || !case.settled || !is_lost_below_ip(case) {
+        return None;
+    }
+    let unresolved = |drop: &PacketDrop| neighbour_failure::is_unresolved(drop) && drop.flow.dst == dst;
+    let (time, drop) = drops(case).find(|(_, drop)| unresolved(drop))?;
+    let lives = |reading: &Inspection| reading.netns.is_some_and(|netns| !case.node.has_ended(netns));
+    let (_, reading) = case.node.targets.inspections(from, dst).find(|(_, reading)| lives(reading))?;
+    let link = reading.link_with(dst.ip()).filter(|_| is_behind_a_link(case, reading))?;
+    let end = node_link(case, link)
+        .and_then(|(node, index)| Some((node, case.node.links.by_index(node, index).filter(|end| !end.up)?)));
+    let own = || reading.netns.filter(|netns| case.node.links.down(*netns, link.ifindex).is_some()).zip(Some(link));
+    let (netns, down) = end.or_else(own)?;
+    let found = finding(case, vec![of_drop(time, drop)], netns, (down.ifindex, &down.name), "is down");
+    Some(found.with_confidence(Confidence::Likely))
 }
 
 fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Finding> {

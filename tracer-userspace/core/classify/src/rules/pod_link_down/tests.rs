@@ -692,3 +692,19 @@ fn after_a_loss_what_was_seen_goes_before_a_conclusion_from_silence() {
     assert_eq!(decided(0), ("pod_link_down", Confidence::Likely));
     assert_eq!(decided(1), ("neighbour_failure", Confidence::Possible));
 }
+
+/// Seen beside a real kubelet: a SYN to a failed entry ends at once, so no inspection comes in time.
+#[test]
+fn a_link_that_an_earlier_inspection_found_is_down_still() {
+    let second = |up: bool| {
+        let mut stream = Stream::new().http_readiness().clone();
+        stream.node_links(vec![LinkState { up: false, ..link(7, "veth7", &[]) }]).connect().wait_ms(200);
+        stream.inspection(|it| it.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }]).gives_up();
+        stream.wait_ms(3_000).node_links(vec![LinkState { up, ..link(7, "veth7", &[]) }]).again(8).connect();
+        stream.drop_on(SYN, "NEIGH_FAILED", NODE, Some(device(3, "cni0"))).gives_up().last_verdict()
+    };
+    let down = second(false);
+    assert_eq!((down.cause, down.confidence), (Cause::PodLinkDown, Confidence::Likely));
+    assert_starts(&down.summary, "veth7 on the node is down");
+    assert_eq!(second(true).cause, Cause::NeighbourFailure);
+}
