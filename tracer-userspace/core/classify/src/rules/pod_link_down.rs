@@ -79,18 +79,16 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
 fn known_down(case: &Case<'_>) -> Option<Finding> {
     let (from, dst) = (case.attempt.netns?, case.attempt.flow.dst);
     let is_read = inspected(case).is_some_and(|(_, reading)| reading.netns.is_some());
-    if is_read || !case.settled || !is_lost_below_ip(case) {
+    let unresolved = |drop: &PacketDrop| neighbour_failure::is_unresolved(drop) && drop.flow.dst == dst;
+    if is_read || !drops(case).all(|(_, drop)| unresolved(drop)) {
         return None;
     }
-    let unresolved = |drop: &PacketDrop| neighbour_failure::is_unresolved(drop) && drop.flow.dst == dst;
-    let (time, drop) = drops(case).find(|(_, drop)| unresolved(drop))?;
+    let (time, drop) = drops(case).next()?;
     let lives = |reading: &Inspection| reading.netns.is_some_and(|netns| !case.node.has_ended(netns));
     let (_, reading) = case.node.targets.inspections(from, dst).find(|(_, reading)| lives(reading))?;
     let link = reading.link_with(dst.ip()).filter(|_| is_behind_a_link(case, reading))?;
-    let end = node_link(case, link)
-        .and_then(|(node, index)| Some((node, case.node.links.by_index(node, index).filter(|end| !end.up)?)));
     let own = || reading.netns.filter(|netns| case.node.links.down(*netns, link.ifindex).is_some()).zip(Some(link));
-    let (netns, down) = end.or_else(own)?;
+    let (netns, down) = peer_down(case, link).or_else(own)?;
     let found = finding(case, vec![of_drop(time, drop)], netns, (down.ifindex, &down.name), "is down");
     Some(found.with_confidence(Confidence::Likely))
 }
