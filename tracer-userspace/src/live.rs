@@ -15,7 +15,7 @@ use crate::pipeline::{Attached, EventSource, LiveConfig};
 use tracer_bpf::decode::decode;
 use tracer_bpf::ebpf::{self, HiddenFunctions, Loaded};
 use tracer_bpf::observe::{observe, task};
-use tracer_model::event::{HookStatus, Listen, Observation, ObservationKind, PortPressure, Start};
+use tracer_model::event::{HookStatus, Listen, Loss, Observation, ObservationKind, PortPressure, Start};
 use tracer_model::query::Query;
 use tracer_node::clock;
 use tracer_node::ports::are_many_in_use;
@@ -40,6 +40,8 @@ pub struct Kernel {
     prober_pid: Option<u32>,
     /// The memory of the start was returned.
     tidied: bool,
+    /// How many new names of probers the kernel had held back at the last look.
+    probers_held: u64,
     /// Events by the number of the hook that wrote them.
     events: BTreeMap<u16, u64>,
 }
@@ -72,6 +74,7 @@ pub fn attach(config: &LiveConfig, api: &Background, supervisor: &Supervisor) ->
         ports_since: clock::boot_ns(),
         prober_pid: snapshot.probers.first().map(|prober| prober.pid),
         tidied: false,
+        probers_held: 0,
         events: BTreeMap::new(),
     };
     let attached = attached(kernel, &snapshot, log, changes);
@@ -258,6 +261,7 @@ impl EventSource for Kernel {
     }
 
     fn retry_hooks(&mut self) -> Vec<HookStatus> {
+        self.watch_held_probers();
         let before = self.loaded.status.hooks.clone();
         let mut is_new = false;
         self.warn_of_lost_hooks(|loaded| is_new = loaded.retry_module_hooks() | loaded.retry_prober_sockets());
@@ -276,6 +280,15 @@ impl Kernel {
         if self.prober_pid.is_none_or(|pid| pid != prober && !tracer_sources::procfs::is_alive(pid)) {
             self.prober_pid = Some(prober);
             self.refresh.notify_one();
+        }
+    }
+
+    /// The kernel held back that processes got the name of a prober: looks for them.
+    fn watch_held_probers(&mut self) {
+        let lost = self.loaded.lost();
+        let held = lost.into_iter().find(|(place, _)| *place == Loss::PROBER).map_or(0, |(_, count)| count);
+        if std::mem::replace(&mut self.probers_held, held) != held {
+            self.loaded.watch_sockets(pids(&tracer_sources::procfs::find_probers(&self.probers)));
         }
     }
 

@@ -235,7 +235,7 @@ fn means(place: &str) -> &'static str {
         Loss::NAMESPACE => {
             "some processes that entered a namespace are not reported; the confidence of verdicts is not affected"
         }
-        Loss::PROBER => "a cgroup renames processes to a prober too often; a new prober there may not be followed",
+        Loss::PROBER => "a cgroup renames processes to a prober too often; a new prober is followed some seconds late",
         Loss::ATTEMPTS => "too many connections are open at once: no verdict on the oldest can come",
         Loss::OUTCOMES => {
             "failures that only the kubelet reported have no verdict: its lines came late, or too many at once"

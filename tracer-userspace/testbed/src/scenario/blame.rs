@@ -41,19 +41,22 @@ pub(super) const ALL: &[Scenario] = &[
         .in_pod(Nft("table inet panic { flags dormant;
            chain in { type filter hook input priority -10; policy drop; }; }
            table inet b { chain in { type filter hook input priority 10; tcp dport 8080 drop comment \"mine\"; }; }"))
-        .names(&["; it is the rule with handle", "\"mine\" in chain inet b in"]),
+        .names(&["; it is the rule with handle", "\"mine\" in chain inet b in"])
+        .own(),
     // The name of a link has 16 bytes in the key. The first chain accepts.
     drops("blame_beside_joint_key")
         .in_pod(Nft("table inet a { chain in { type filter hook input priority 0;
            iifname . tcp dport { \"eth0\" . 8080 } accept; meta l4proto tcp drop comment \"others\"; }; }
            table inet b { chain in { type filter hook input priority 10; tcp dport 8080 drop comment \"mine\"; }; }"))
-        .names(&["; it is one of these: ", "\"mine\" in chain inet b in"]),
+        .names(&["; it is one of these: ", "\"mine\" in chain inet b in"])
+        .own(),
     // The kernel keeps the range of all addresses as one element without an end.
     drops("blame_beside_range_of_all")
         .in_pod(Nft("table inet a { set trusted { type ipv4_addr; flags interval; elements = { 0.0.0.0/0 }; }
            chain in { type filter hook input priority 0; policy drop; ip saddr @trusted accept; }; }
            table inet b { chain in { type filter hook input priority 10; tcp dport 8080 drop comment \"mine\"; }; }"))
-        .names(&["; it is the rule with handle", "\"mine\" in chain inet b in"]),
+        .names(&["; it is the rule with handle", "\"mine\" in chain inet b in"])
+        .own(),
     Scenario::new("blame_beside_verdict_maps", DROP, beside_maps).needs(&[Need::Nft]),
     Scenario::new("blame_counters", DROP, counters).needs(&[Need::Nft]),
     drops("blame_ufw").in_pod(Iptables(UFW)).names(&["chain ufw-user-input of table filter", "made by ufw"]),

@@ -29,7 +29,8 @@ pub(super) const ALL: &[Scenario] = &[
     // As after the end of an intrusion prevention system's process.
     drops("firewall_drop_queue_without_reader")
         .in_pod(Iptables("*filter\n-A INPUT -p tcp --dport 8080 -j NFQUEUE --queue-num 7\nCOMMIT\n"))
-        .names(&["(NFQUEUE), and no process reads that queue, or it is full"]),
+        .names(&["(NFQUEUE), and no process reads that queue, or it is full"])
+        .own(),
     rejects("firewall_reject_iptables_reset", Ending::Refused).in_pod(Iptables(RESET)),
     rejects("firewall_reject_legacy_reset", Ending::Refused).in_pod(Legacy(RESET)),
     rejects("firewall_reject_pod_nft_reset", Ending::Refused)

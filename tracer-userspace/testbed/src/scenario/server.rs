@@ -50,7 +50,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::probed("mid_stream_rst_at_accept", RST, "rst-at-accept", Ending::Reset),
     Scenario::probed("mid_stream_rst_in_the_middle", RST, "bodyless-rst", Ending::Reset),
     Scenario::probed("slow_response", SLOW, "hang", Ending::Timeout).on_every_kernel().and_v6_on_every_kernel(),
-    Scenario::new("slow_response_keepalive", SLOW, keeps_alive),
+    Scenario::new("slow_response_keepalive", SLOW, keeps_alive).own(),
     Scenario::probed("slow_response_partial", SLOW, "bodyless", Ending::Timeout),
     Scenario::probed("slow_response_partial_deferred", SLOW, "deferred-bodyless", Ending::Timeout),
     Scenario::probed("slow_response_partial_failure", SLOW, "bodyless-503", Ending::Timeout)
