@@ -29,9 +29,11 @@ pub(super) const ALL: &[Scenario] = &[
     .own()
     .needs(&[Need::Freezer])
     .and_v6(),
-    Scenario::new("connection_refused_host_network_port", REFUSED, |s| on_node(s, "[::]:10257", "on port 10257"))
-        .own()
-        .needs(&[Need::Freezer]),
+    Scenario::new("connection_refused_host_network_port", REFUSED, |s| {
+        on_node(s, "[::]:10257", "of the pod listens on port 10257 instead")
+    })
+    .own()
+    .needs(&[Need::Freezer]),
     Scenario::probed("connection_refused_after_end", REFUSED, "http", Ending::Refused).succeeds_first().fault(stop),
     Scenario::new("connection_refused_beside_commands", REFUSED, beside_commands).knows(Knows::Log).and_v6(),
     Scenario::new("connection_refused_beside_redirect", REFUSED, beside_redirect).knows(Knows::Log),
