@@ -314,7 +314,7 @@ impl Scenario {
         self.own()
     }
 
-    /// Its server never answers, whatever the fix does.
+    /// The fix is not tried: the server never answers, or a late answer would change the verdict.
     const fn unfixable(mut self) -> Self {
         self.is_fixable = false;
         self

@@ -45,7 +45,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_detached", LINK, detached).own().needs(&[Need::RealProcessor]).and_v6(),
     Scenario::new("pod_link_down_detached_unresolved", LINK, detached_unresolved).own(),
     Scenario::new("pod_link_down_detached_before_answer", LINK, detached_before_answer).own(),
-    Scenario::new("pod_link_down_other_bridge", LINK, other_bridge).own(),
+    Scenario::new("pod_link_down_other_bridge", LINK, other_bridge).own().unfixable(),
     Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
     Scenario::new("host_isolated_link", ISOLATED, |s| isolated(s, Part::Macvlan)).needs(&[Need::Macvlan]).and_v6(),
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
