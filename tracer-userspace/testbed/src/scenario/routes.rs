@@ -207,7 +207,7 @@ fn flapped_link(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.down(&end)?;
         ip.up(&end)
     })?;
-    fixture.mentions(&["its own route went with", &end, "which was set down"]);
+    fixture.mentions(&["its own route went with", &end, "set down"]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
