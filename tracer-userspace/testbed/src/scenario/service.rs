@@ -216,7 +216,7 @@ fn unknown_address(fixture: &mut Fixture<'_>) -> Result<()> {
     let service = cluster_ip(fixture)?;
     proxy_tables_1_36(fixture, service.ip())?;
     let gone = SocketAddr::from(([10, 96, 0, 99], service.port()));
-    fixture.mentions(&["no Service has the ClusterIP 10.96.0.99: kube-proxy's rule"]);
+    fixture.mentions(&["no Service has the ClusterIP 10.96.0.99 in the rules of this node: kube-proxy's rule"]);
     fixture.fails_without_probe(Kind::Http, gone, Ending::Timeout)
 }
 
