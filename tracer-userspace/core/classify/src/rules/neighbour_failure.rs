@@ -275,7 +275,9 @@ fn unresolved_back(case: &Case<'_>) -> Option<Finding> {
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex, "netns": netns });
     let translated = is_translated_source(case, entry);
     let next = match gateway(case, to) {
-        Some(source) if translated => format!("{source}, the source that an address translation gave the SYN"),
+        Some(source) if translated => {
+            format!("{source}, most likely the source that an address translation gave the SYN")
+        }
         Some(gateway) => describe_gateway(gateway, to),
         None => to.to_string(),
     };
@@ -291,11 +293,14 @@ fn unresolved_back(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
 }
 
-/// The target reaches the prober's address without a gateway, and looks for another address: that of conntrack.
+/// The target looks for another address than the prober's, and both are in the subnet of its link: it needs no gateway.
+/// Most likely conntrack has that source.
 fn is_translated_source(case: &Case<'_>, entry: &NeighbourState) -> bool {
     let (own, target) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.ip());
     let link = inspected(case).and_then(|(_, reading)| reading.link_with(target));
-    entry.addr != own && link.is_some_and(|link| link.covers(own))
+    let is_link_local = matches!(entry.addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+    let is_beside = |link: &LinkState| link.covers(own) && link.covers(entry.addr);
+    entry.addr != own && !is_link_local && link.is_some_and(is_beside)
 }
 
 fn correct_source(case: &Case<'_>, source: IpAddr) -> Remediation {
@@ -614,13 +619,17 @@ mod tests {
             &verdict.remediation,
             &["the gateway does not answer", "proxy_arp", "-quit) ip neigh show 169.254.1.1"],
         );
-        let mut translated = Stream::new();
-        translated.connect().wait_ms(200).inspection(|reading| {
-            reading.links = vec![LinkState { prefixes: vec![16], ..link(2, "eth0", &["10.88.0.2"]) }];
-            reading.neighbour_back = Some(NeighbourState { addr: address("10.88.99.98"), ..neighbour("incomplete") });
-        });
-        let verdict = translated.gives_up().verdict();
-        assert_has(&verdict.summary, &["10.88.99.98, the source that an address translation gave the SYN: it sent"]);
+        let on_subnet = |addr: &str| {
+            let mut stream = Stream::new();
+            stream.connect().wait_ms(200).inspection(|reading| {
+                reading.links = vec![LinkState { prefixes: vec![16], ..link(2, "eth0", &["10.88.0.2"]) }];
+                reading.neighbour_back = Some(NeighbourState { addr: address(addr), ..neighbour("incomplete") });
+            });
+            stream.gives_up().verdict()
+        };
+        assert_has(&on_subnet("169.254.1.1").summary, &["169.254.1.1 (the gateway to 10.88.0.1)"]);
+        let verdict = on_subnet("10.88.99.98");
+        assert_has(&verdict.summary, &["10.88.99.98, most likely the source that an address translation gave"]);
         assert_starts(
             &verdict.remediation,
             "Correct the rule that gives connections to the pod the source 10.88.99.98",
