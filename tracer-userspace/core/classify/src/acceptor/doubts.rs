@@ -1,7 +1,7 @@
 //! Why it may not be known which process accepted, or which probe it was.
 
 use super::*;
-use tracer_model::event::Container;
+use tracer_model::event::{Container, LinkState};
 use tracer_model::shell;
 
 /// Any process of the node may have the port of a pod on its network, and it is not known that it is the pod's.
@@ -20,13 +20,14 @@ pub(super) fn unknown_on_node(case: &Case<'_>, read: Option<&Acceptor>) -> Optio
     listed.is_none().then(|| format!("{} has that port", names(case, read)))
 }
 
-/// The link to the pod is down, and the prober connected from another address than that link's: over a wider route,
-/// such as the default one.
+/// The link to the pod was set down, and the prober connected from another address than that link's: over a wider route,
+/// such as the default one. A bridge that was down before tracer started may be left over from another CNI.
 pub(super) fn led_past(case: &Case<'_>) -> Option<String> {
     let (netns, flow) = (case.attempt.netns?, case.attempt.flow);
     let (dst, links) = (flow.dst.ip(), case.node.links.get(&netns)?);
     let mut covering = links.iter().filter(|link| link.covers(dst) && case.node.has_pod(dst));
-    let down = covering.next().filter(|link| !link.up && !link.addrs.contains(&flow.src.ip()))?;
+    let was_set_down = |link: &LinkState| !link.up && case.node.links.down(netns, link.ifindex).is_some();
+    let down = covering.next().filter(|link| was_set_down(link) && !link.addrs.contains(&flow.src.ip()))?;
     let is_other_up = covering.any(|link| link.up);
     (!is_other_up).then(|| {
         let name = &down.name;
@@ -97,16 +98,20 @@ mod tests {
     /// Seen beside a real kubelet: the default route takes the packets for the pods, and a proxy behind it answers.
     #[test]
     fn an_answer_over_another_route_is_most_likely_not_the_pods() {
-        let decided = |up: bool, addr: &str| {
+        let decided = |seen: bool, up: bool, addr: &str| {
             let mut stream = Stream::new().http_readiness().clone();
+            if seen {
+                stream.link_set(NODE, 3, "cni0", up);
+            }
             let bridge = LinkState { up, prefixes: vec![16], ..link(3, "cni0", &[addr]) };
             stream.node_links(vec![bridge]).connect().established().answers(404).wait_ms(600).tick();
             let verdict = stream.last_verdict();
             (verdict.confidence, verdict.summary.contains("cni0, the link to 10.88.0.2, is down"))
         };
-        assert_eq!(decided(false, "10.88.0.254"), (Confidence::Likely, true));
-        assert_eq!(decided(false, "10.88.0.1"), (Confidence::Proven, false));
-        assert_eq!(decided(true, "10.88.0.254"), (Confidence::Proven, false));
+        assert_eq!(decided(true, false, "10.88.0.254"), (Confidence::Likely, true));
+        assert_eq!(decided(true, false, "10.88.0.1"), (Confidence::Proven, false));
+        assert_eq!(decided(true, true, "10.88.0.254"), (Confidence::Proven, false));
+        assert_eq!(decided(false, false, "10.88.0.254"), (Confidence::Proven, false), "of another CNI");
     }
 
     /// A rolling update, or two replicas: which of the two was probed is not known.
