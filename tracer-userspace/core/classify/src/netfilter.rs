@@ -467,8 +467,9 @@ impl Blocked<'_> {
     fn may_be_by_no_rule(&self, case: &Case<'_>) -> bool {
         self.may_be_by_ipvs(case)
             || match &self.blame {
-                Some(blame) => !blame.rules.is_empty() && (!blame.by_rule || (blame.nameless && self.answer.is_none())),
-                None => self.drop.is_some_and(|(_, drop)| may_be_by_tracking(drop)),
+                Some(blame) if !blame.rules.is_empty() => !blame.by_rule || (blame.nameless && self.answer.is_none()),
+                Some(blame) if blame.by_rule => false,
+                _ => self.drop.is_some_and(|(_, drop)| may_be_by_tracking(drop)),
             }
     }
 

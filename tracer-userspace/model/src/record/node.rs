@@ -12,7 +12,7 @@ use crate::event::ProxyMode;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeBody {
     /// `link_down`, `link_up`, `netns_enter`, `firewall_drop_began` (seen at watched connections; again after five
-    /// minutes without), `node_ports_changed`, `port_pressure`, `rules_flushed`.
+    /// minutes without), `node_ports_changed`, `port_pressure`, `rules_flushed`, `clock_step`.
     pub event: String,
     /// One sentence with the names and numbers of this event.
     pub summary: String,

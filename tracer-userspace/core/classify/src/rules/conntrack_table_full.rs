@@ -195,7 +195,7 @@ mod tests {
                 (it.conntrack, it.problems) = (Some(conntrack(96, drop)), vec!["ip_tables: EPERM".into()]);
             })
         };
-        assert_eq!(stream(&[unread(3)]).causes(), ["firewall_drop"]);
+        assert_eq!(stream(&[unread(3)]).decided(), ("firewall_drop", Confidence::Likely), "the table may have done it");
         assert_eq!(stream(&[table(96, 3, Vec::new())]).causes(), ["conntrack_table_full"]);
         assert_eq!(stream(&[unread(3), unread(4)]).causes(), ["conntrack_table_full"], "it counted");
     }
