@@ -191,10 +191,10 @@ impl Core {
         let key = ProbeKey::of(attempt.flow.dst, named)?;
         // The attempt before the redirect is the one that counts.
         let matched = Matched::new(attempt, &self.node);
-        let is_late = || attempt.kubelet().is_none() && matched.timed_out_after_ns().is_some();
+        let is_after_timeout = || attempt.kubelet().is_none() && matched.timed_out_after_ns().is_some();
         let is_uncounted = matched.redirected_from().is_some()
             || matched.other_reason().is_some()
-            || finding.cause == Cause::AppStatusFailure && is_late();
+            || finding.cause == Cause::AppStatusFailure && is_after_timeout();
         if is_uncounted || may_be_ignored(attempt, &matched, finding.cause) {
             return None;
         }
@@ -210,10 +210,14 @@ impl Core {
             self.failures.uncount(&before, attempt);
         }
         let is_unknown = self.failures.is_unknown(&key, attempt);
+        // The order of the attempts counts, not that of their verdicts.
+        let earlier = self.held_before(attempt, &key);
+        let is_late = self.failures.in_a_row.get(&key).is_some_and(|row| attempt.started < row.last);
+        let later = if is_late { self.verdicts.counted_after(conn, &key) } else { 0 };
         // The verdict on this failure may have been held until then.
         let succeeded = self.failures.succeeded.get(&key).copied().filter(|at| *at > attempt.started);
         let in_a_row = self.failures.in_a_row.or_default(key);
-        if is_new && !is_retry && attempt.started < in_a_row.last {
+        if is_new && !is_retry && is_late {
             // Its verdict was held: a later failure was counted before.
             if succeeded.is_some_and(|at| at < in_a_row.last) {
                 return Some(1);
@@ -230,10 +234,26 @@ impl Core {
         if is_unknown {
             return None;
         }
-        let count = if in_a_row.is_over(attempt.started) { 1 } else { in_a_row.count.max(1) };
+        let of_row = || (in_a_row.count + earlier).saturating_sub(later).max(1);
+        let count = if in_a_row.is_over(attempt.started) { 1 } else { of_row() };
         let count = kept.unwrap_or(count);
         self.verdicts.keep_count(conn, count);
         Some(count)
+    }
+
+    /// Failures of this probe that began before this attempt, after its last success, and have no verdict yet: they wait
+    /// for an answer.
+    fn held_before(&self, attempt: &Attempt, key: &ProbeKey) -> u32 {
+        let since = self.failures.succeeded.get(key).copied().unwrap_or_default();
+        let is_earlier = |it: &&Attempt| {
+            (since..attempt.started).contains(&it.started)
+                && (it.flow.dst, it.actor.pid) == (attempt.flow.dst, attempt.actor.pid)
+                && it.ended.is_some()
+                && !self.verdicts.is_counted(it.conn)
+                && !self.is_grpc_retry(it)
+                && ProbeKey::of(it.flow.dst, &Matched::new(it, &self.node).name()).as_ref() == Some(key)
+        };
+        self.waiting.held().filter_map(|conn| self.correlator.get(conn)).filter(is_earlier).count() as u32
     }
 
     /// The attempt was counted as a failure, and is none: its verdict was dropped, or became noise.
@@ -507,6 +527,17 @@ mod tests {
         assert_eq!(stream.in_a_row(), [None, None, Some(1)]);
         restarted.wait_ms(2_000).again(102).connect().prober_with_pid(4_321).established().answers(503).wait_ms(1);
         assert_eq!(restarted.in_a_row(), [None, None, Some(1)], "another kubelet");
+    }
+
+    /// The verdict on an answer waits until it is read who accepted. The next attempt is refused, which needs no reading.
+    #[test]
+    fn a_verdict_that_waits_is_counted_in_the_order_of_the_attempts() {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).unread().clone();
+        refuse(&mut stream);
+        stream.again(101).connect().established().answers(503).wait_ms(20);
+        stream.again(102).connect().refused().wait_ms(20).tick().wait_ms(600).tick();
+        let numbers: Vec<_> = stream.causes().into_iter().zip(stream.in_a_row().into_iter().flatten()).collect();
+        assert_eq!(numbers, [("connection_refused", 1), ("connection_refused", 3), ("app_status_failure", 2)]);
     }
 
     /// Failures in a row of each probe, at the end.

@@ -124,6 +124,12 @@ impl Verdicts {
         counted.into_iter().for_each(|(_, kept)| *kept = Some(count));
     }
 
+    /// How many attempts after this one are counted as failures of this probe.
+    pub(super) fn counted_after(&self, conn: ConnId, probe: &ProbeKey) -> u32 {
+        let later = self.by_attempt.range(ConnId(conn.0 + 1)..).filter_map(|(_, it)| it.counted.as_ref());
+        later.filter(|(counted, _)| counted == probe).count() as u32
+    }
+
     /// Counts the attempt no more; returns as a failure of which probe it was counted.
     pub(super) fn take_counted(&mut self, conn: ConnId) -> Option<ProbeKey> {
         self.by_attempt.get_mut(&conn)?.counted.take().map(|(probe, _)| probe)

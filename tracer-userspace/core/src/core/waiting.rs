@@ -124,6 +124,11 @@ impl Waiting {
         self.held.get(&conn).is_some_and(|held| matches!(held.answer, Answer::Pod(..)))
     }
 
+    /// The attempts with a verdict that waits for an answer.
+    pub(super) fn held(&self) -> impl Iterator<Item = ConnId> {
+        self.held.keys().copied()
+    }
+
     /// The verdict is decided again: it waits for that only if the new finding says so.
     pub(super) fn forget_past_end(&mut self, conn: ConnId) {
         if self.is_past_end(conn) {
