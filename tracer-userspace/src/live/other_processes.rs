@@ -27,6 +27,7 @@ pub(super) struct OtherProcesses {
     of_kubelets: BTreeSet<u64>,
     all_connections: bool,
     runs_in_pod: fn(u32) -> Option<bool>,
+    is_root: fn(u32) -> bool,
 }
 
 impl OtherProcesses {
@@ -36,7 +37,8 @@ impl OtherProcesses {
         let outside = kubelets.filter(|prober| procfs::runs_in_pod(prober.pid) == Some(false));
         let nodes = outside.filter_map(|prober| prober.netns).take(MAX_NODES).collect();
         let (known, found, of_kubelets) = Default::default();
-        Self { nodes, known, found, of_kubelets, all_connections, runs_in_pod: procfs::runs_in_pod }
+        let (runs_in_pod, is_root) = (procfs::runs_in_pod, procfs::is_root);
+        Self { nodes, known, found, of_kubelets, all_connections, runs_in_pod, is_root }
     }
 
     /// Takes the cgroups that were found since the last call.
@@ -61,9 +63,6 @@ impl OtherProcesses {
             return false;
         }
         let in_pod = self.is_in_pod(actor);
-        if in_pod == Some(false) {
-            self.note_kubelet(actor);
-        }
         // The cgroup of an exited process is unknown. Then its network namespace decides: most pods have their own.
         let elsewhere = || actor.netns.is_some_and(|netns| !self.nodes.contains(&netns));
         let is_other = !self.nodes.is_empty() && in_pod.unwrap_or_else(elsewhere);
@@ -73,6 +72,7 @@ impl OtherProcesses {
         is_other
     }
 
+    /// A kubelet outside of pods makes those inside no probers.
     fn note_kubelet(&mut self, actor: &Actor) {
         if let Some(netns) = actor.netns.filter(|_| self.nodes.len() < MAX_NODES) {
             self.nodes.insert(netns);
@@ -89,6 +89,10 @@ impl OtherProcesses {
         }
         let in_pod = (self.runs_in_pod)(actor.pid)?;
         self.known.insert(key, in_pod);
+        // Any user can give a process the name.
+        if !in_pod && (self.is_root)(actor.pid) {
+            self.note_kubelet(actor);
+        }
         Some(in_pod)
     }
 }
@@ -106,7 +110,7 @@ mod tests {
     /// Process 10, which is in the node's namespace, makes the stream's attempts.
     fn beside(nodes: &[Netns], all_connections: bool, runs_in_pod: fn(u32) -> Option<bool>) -> OtherProcesses {
         let nodes = nodes.iter().copied().collect();
-        OtherProcesses { nodes, runs_in_pod, ..OtherProcesses::beside(&[], all_connections) }
+        OtherProcesses { nodes, runs_in_pod, is_root: |_| true, ..OtherProcesses::beside(&[], all_connections) }
     }
 
     fn judged(other_processes: &mut OtherProcesses) -> Option<bool> {
@@ -176,6 +180,16 @@ mod tests {
         other_processes.runs_in_pod = |_| Some(false);
         assert!(!other_processes.is_other(&kubelet));
         assert_eq!(judged(&mut other_processes), None);
+    }
+
+    /// The nodes run inside of pods. A user of the machine gives a process a kubelet's name.
+    #[test]
+    fn a_process_that_root_does_not_run_is_no_kubelet_of_the_node() {
+        let mut other_processes = beside(&[], false, |_| Some(false));
+        other_processes.is_root = |_| false;
+        assert!(!other_processes.is_other(&Actor { pid: 11, ..tracer_core::testing::prober() }));
+        other_processes.runs_in_pod = |_| Some(true);
+        assert_eq!(judged(&mut other_processes), Some(true));
     }
 
     /// `--prober kubelet --prober curl`
