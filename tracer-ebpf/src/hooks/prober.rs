@@ -107,6 +107,9 @@ pub fn cgroup_attach_task(ctx: RawTracePointContext) -> i32 {
 }
 
 /// Any process can rename itself at any rate. `comm`: the name that the task does not have yet.
+///
+/// A move is charged to the process that moves the other one: it decides how often. The cgroup of the moved process is the
+/// new one already, so a process that is moved around would have new tokens each time.
 #[inline(always)]
 fn report(hook: Hook, task: Task, comm: Option<[u8; COMM_LEN]>) {
     if !limit::allows(Limited::Prober) {
