@@ -164,6 +164,14 @@ pub struct Retransmit {
     pub reserved: [u8; 2],
 }
 
+/// Events of the connection are held back: it has too many.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Held {
+    pub header: Header,
+    pub conn: u64,
+}
+
 numbered! {
     /// What the first bytes of an answer are.
     pub enum AnswerKind {

@@ -75,6 +75,7 @@ events! {
     Prober = 17: actor::Prober, 64;
     PodConnect = 18: conn::PodConnect, 48;
     OomKill = 19: actor::OomKill, 160;
+    Held = 20: conn::Held, 24;
 }
 
 /// An event, which must fill the record (rings pad lengths, programs do not).

@@ -6,6 +6,14 @@
 //!
 //! Each budget is a token bucket in one number: the time until which the tokens are used up (the generic cell rate algorithm,
 //! ITU-T I.371).
+//!
+//! The events of one tracked connection have budgets as well: its packets come from others, which may send any number. The first
+//! events of each sort always pass, so a flood hides no other event of the connection.
+
+use crate::{
+    events::Kind,
+    packet::{FLAG_FIN, FLAG_PSH, FLAG_RST, FLAG_SYN},
+};
 
 /// The limited kinds of events. The numbers are part of a map's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +27,8 @@ pub enum Limited {
     Listen = 3,
     /// Processes that get the name of a prober, and probers that move.
     Prober = 4,
+    /// Links that are set up or down.
+    Link = 5,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +36,25 @@ pub struct Limit {
     pub burst: u64,
     /// Nanoseconds between two events, in the long run.
     pub every_ns: u64,
+}
+
+/// Events of one connection: as many at once as userspace keeps of an attempt.
+pub const CONNECTION: Limit = Limit { burst: 48, every_ns: 1_000_000_000 / 16 };
+/// Events of one connection that are alike ([`sort`]), beyond these.
+pub const ALIKE: Limit = Limit { burst: 2, every_ns: 1_000_000_000 };
+/// Reports that events of one connection are held back.
+pub const HELD: Limit = Limit { burst: 1, every_ns: 1_000_000_000 };
+
+/// The sort of an event of a connection: events of one sort differ in nothing that decides. Never 0 or 1.
+///
+/// `port`: the source port of the packet, which shows its direction. `place`: what else distinguishes events of this kind.
+#[inline(always)]
+pub const fn sort(kind: Kind, netns: u32, port: u16, flags: u8, place: u64) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    // A sender can set the other flags at will.
+    let flags = flags & (FLAG_FIN | FLAG_SYN | FLAG_RST | FLAG_PSH);
+    let packet = (port as u64) << 32 | (kind as u64) << 16 | flags as u64;
+    (packet.wrapping_mul(ODD) ^ (netns as u64) << 32 ^ place) | 2
 }
 
 /// Failed connects of one pod with a failed probe. One of each destination would be enough.
@@ -41,6 +70,8 @@ impl Limited {
             Self::Listen => Limit { burst: 64, every_ns: 1_000_000_000 / 512 },
             // Each makes userspace read the process's cgroup and all mounts, some milliseconds.
             Self::Prober => Limit { burst: 8, every_ns: 1_000_000_000 },
+            // A pod that starts and ends sets five links up or down. Each makes the program read an environment.
+            Self::Link => Limit { burst: 4, every_ns: 1_000_000_000 / 64 },
         }
     }
 
@@ -55,6 +86,7 @@ impl Limited {
             Self::Namespace => Limit { burst: 512, ..own },
             Self::Listen => Limit { burst: 1536, ..own },
             Self::Prober => Limit { burst: 16, ..own },
+            Self::Link => Limit { burst: 128, ..own },
         }
     }
 }
@@ -72,10 +104,14 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{events::Event, listen::Listen, netns::NetnsOp, netns::NetnsOpen};
+    extern crate std;
 
-    const ALL: [Limited; 4] = [Limited::Open, Limited::Namespace, Limited::Listen, Limited::Prober];
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::{drop::PacketDrop, events::Event, link::Link, listen::Listen, netns::NetnsOp, netns::NetnsOpen};
+
+    const ALL: [Limited; 5] = [Limited::Open, Limited::Namespace, Limited::Listen, Limited::Prober, Limited::Link];
     const SECOND: u64 = 1_000_000_000;
 
     /// How many of `count` events within `time` are taken.
@@ -125,7 +161,7 @@ mod tests {
     #[test]
     fn many_starting_pods_stay_within_the_limit() {
         let boot = 3600 * SECOND;
-        for (what, of_a_pod) in [(Limited::Open, 30), (Limited::Namespace, 19)] {
+        for (what, of_a_pod) in [(Limited::Open, 30), (Limited::Namespace, 19), (Limited::Link, 5)] {
             let mut node = Node::default();
             assert_eq!(node.reported(what, 0, 40 * of_a_pod, boot, SECOND), 40 * of_a_pod);
             assert_eq!(node.reported(what, 0, 600 * of_a_pod, boot + 2 * SECOND, 60 * SECOND), 600 * of_a_pod);
@@ -141,8 +177,9 @@ mod tests {
             // `BPF_RINGBUF_HDR_SZ`
             reported * (size_of::<T>() as u64 + 8)
         }
-        let all = bytes::<NetnsOpen>(Limited::Open) + bytes::<NetnsOp>(Limited::Namespace);
-        assert!(all + bytes::<Listen>(Limited::Listen) < (1 << 20) * 4 / 5);
+        let of_namespaces = bytes::<NetnsOpen>(Limited::Open) + bytes::<NetnsOp>(Limited::Namespace);
+        let all = of_namespaces + bytes::<Listen>(Limited::Listen) + bytes::<Link>(Limited::Link);
+        assert!(all < (1 << 20) * 4 / 5, "{all}");
     }
 
     #[test]
@@ -151,6 +188,29 @@ mod tests {
             let (mut node, boot, own) = (Node::default(), 3600 * SECOND, what.own());
             (0..CONTAINERS).for_each(|cgroup| _ = node.reported(what, cgroup, 10_000, boot, SECOND / 1000));
             assert_eq!(node.reported(what, CONTAINERS, own.burst, boot + SECOND / 1000, SECOND / 1000), own.burst);
+        }
+    }
+
+    /// Drops with all flags at many places, and then one of another sort.
+    #[test]
+    fn a_flood_in_one_connection_hides_no_event_of_another_sort() {
+        let (now, netns) = (3600 * SECOND, 4_026_531_840);
+        let (mut whole, mut sorts) = (0, BTreeMap::new());
+        let mut passes = |sort| take(&mut whole, CONNECTION, now) || take(sorts.entry(sort).or_insert(0), ALIKE, now);
+        let mut passed = 0;
+        for n in 0..100_000_u64 {
+            passed +=
+                u64::from(passes(sort(Kind::Drop, netns, 8080, n as u8, 0xffff_ffff_8100_0000 + n / 256 % 4 * 640)));
+        }
+        assert_eq!(passed, CONNECTION.burst + 4 * 16 * ALIKE.burst);
+        assert!(passed * (size_of::<PacketDrop>() as u64 + 8) < (1 << 20) / 16);
+        for other in [
+            sort(Kind::Drop, netns, 40000, FLAG_SYN, 0xffff_ffff_8100_0000),
+            sort(Kind::Drop, netns + 1, 8080, FLAG_SYN, 0xffff_ffff_8100_0000),
+            sort(Kind::ResetSent, netns, 8080, FLAG_SYN, 0xffff_ffff_8100_0000),
+            sort(Kind::Drop, netns, 8080, FLAG_SYN, 0xffff_ffff_8100_0004),
+        ] {
+            assert!(passes(other), "{other:x}");
         }
     }
 

@@ -4,9 +4,11 @@ use crate::tuple::{Tuple, map_v4};
 
 const IPPROTO_TCP: u8 = 6;
 
+pub const FLAG_FIN: u8 = 0x01;
 /// `th_flags` (byte 13 of the TCP header): the segment begins a connection.
 pub const FLAG_SYN: u8 = 0x02;
 pub const FLAG_RST: u8 = 0x04;
+pub const FLAG_PSH: u8 = 0x08;
 pub const FLAG_ACK: u8 = 0x10;
 
 /// The bytes of a packet from its IP header on.

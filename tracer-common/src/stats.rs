@@ -6,7 +6,8 @@ pub enum Counter {
     /// Events that did not fit into the ring.
     RingFull = 0,
     // 1 was the number of failed reads of kernel memory.
-    /// Connections that did not fit into a map, or lost their place to another.
+    /// Connections for which the kernel refused an entry, and connects that lost their place to another without a port.
+    /// Maps are LRU: a full one drops its oldest entry, which nothing counts.
     MapFull = 2,
     // 3 was the number of events that were written.
     /// Starts and stops of listening that were not reported, because a cgroup made too many.
@@ -15,6 +16,10 @@ pub enum Counter {
     NamespaceHeld = 5,
     /// New names and moves of probers that were not reported, because a cgroup made too many.
     ProberHeld = 6,
+    /// Changes of links that were not reported, because a cgroup made too many.
+    LinkHeld = 7,
+    /// Events of one connection that were not reported, because it had too many.
+    ConnectionHeld = 8,
 }
 
-pub const COUNTERS: u32 = 7;
+pub const COUNTERS: u32 = 9;

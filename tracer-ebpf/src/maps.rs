@@ -172,19 +172,24 @@ pub static OPENED: LruHashMap<u32, u8> = LruHashMap::with_max_entries(1024, 0);
 #[map]
 pub static EXEC: LruHashMap<u32, [u8; EXE_LEN]> = LruHashMap::with_max_entries(4096, 0);
 
-/// The owner of events of one kind that are limited together.
+/// Events that are limited together.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct LimitKey {
-    /// 0: all cgroups together.
-    pub cgroup: u64,
-    /// A `tracer_common::limit::Limited`.
+    /// The cgroup or the connection that they are of. 0: all cgroups together.
+    pub owner: u64,
+    /// Of a cgroup a `tracer_common::limit::Limited`. Of a connection 0 for all, 1 for the reports that events are held
+    /// back, or a `tracer_common::limit::sort`.
     pub what: u64,
 }
 
-/// The state of each token bucket: see `tracer_common::limit`.
+/// The token buckets of cgroups: see `tracer_common::limit`.
 #[map]
 pub static LIMITS: LruHashMap<LimitKey, u64> = LruHashMap::with_max_entries(1024, 0);
+
+/// The token buckets of connections. Only packets that are dropped, sent again or refused take an entry.
+#[map]
+pub static CONN_LIMITS: LruHashMap<LimitKey, u64> = LruHashMap::with_max_entries(4096, 0);
 
 /// When a device was last reported as going down, by the address of its `struct net_device`.
 #[map]

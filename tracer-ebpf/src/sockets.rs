@@ -72,7 +72,8 @@ fn may_be_tracked(sk: Sock) -> bool {
     LIVE.get(live_bucket(sk.0)).is_none_or(|live| *live != 0)
 }
 
-/// Adds a socket, or replaces the entry of an earlier one. False if the map is full.
+/// Adds a socket, or replaces the entry of an earlier one. False if the kernel refuses that: this CPU is changing the same
+/// bucket of the map.
 ///
 /// `LIVE` is never too low: it is increased before the insert, and decreased only after a removal that succeeded.
 /// Replacing an entry does not change it.

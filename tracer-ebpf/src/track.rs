@@ -109,7 +109,7 @@ fn remember(sk: Sock, conn: &Conn) {
         unsafe { *is_target = 1 };
     }
     let waits = Pending { sk: sk.0, conn: conn.conn };
-    // Without room, these inserts fail with the next one.
+    // If the kernel refuses these, only packets with a translated address are not found.
     let _ = DESTS.insert(any_port(&conn.tuple), waits, 0);
     let _ = DESTS.insert(source(&conn.tuple), waits, 0);
     if !sockets::insert(sk, conn) | DESTS.insert(destination(&conn.tuple), waits, 0).is_err() {

@@ -8,11 +8,16 @@ mod common;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
+use std::thread::{self, JoinHandle};
 use std::{iter, time::Duration};
 
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, sendto, socket};
 use serde_json::Value;
 use tracer_bpf::ebpf::{self, LoadOptions, ProberHooksWhen};
 use tracer_common::{names::Hook, ports::PortUse};
@@ -34,6 +39,39 @@ fn new_cgroup(name: &str) -> Cgroup {
     Cgroup::create(name).unwrap().expect("cgroup v2")
 }
 
+/// Sends segments of this connection over loopback, from port to port, until it is dropped. Their checksum is wrong, so the
+/// kernel drops each.
+struct Flood {
+    ends: Arc<AtomicBool>,
+    sender: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    fn start(from: u16, to: u16) -> Self {
+        let socket = socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Raw).unwrap();
+        // Addresses, ports, and a segment of 20 bytes with ACK.
+        let mut segment = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1];
+        segment.extend([from.to_be_bytes(), to.to_be_bytes()].concat());
+        segment.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0xba, 0xd0, 0, 0]);
+        let to = SockaddrIn::new(127, 0, 0, 1, 0);
+        let ends = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&ends);
+        let sender = thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                sendto(socket.as_raw_fd(), &segment, &to, MsgFlags::empty()).unwrap();
+            }
+        });
+        Self { ends, sender: Some(sender) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.sender.take().map(JoinHandle::join);
+    }
+}
+
 /// A process that connects to each port that the test sends it.
 struct Prober(Killed);
 
@@ -49,7 +87,7 @@ impl Prober {
     fn run(bash: &mut Command, name: &str, cgroup: &Path) -> Self {
         let script = format!(
             "echo $$ > {}/cgroup.procs; printf {name} > /proc/$$/comm; echo; \
-             while read -r port; do true 3<>/dev/tcp/127.0.0.1/$port; done",
+             while read -r port how; do ${{how:-true}} 3<>/dev/tcp/127.0.0.1/$port; done",
             cgroup.display()
         );
         bash.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -64,6 +102,11 @@ impl Prober {
 
     fn connect(&mut self, port: u16) {
         writeln!(self.0.stdin.as_ref().unwrap(), "{port}").unwrap();
+    }
+
+    /// Connects and keeps the connection: the shell waits for its next line.
+    fn connect_and_wait(&mut self, port: u16) {
+        writeln!(self.0.stdin.as_ref().unwrap(), "{port} read").unwrap();
     }
 }
 
@@ -251,6 +294,38 @@ fn a_flood_of_new_names_leaves_the_verdicts_of_others() {
     tracer.expect_refusal(&mut another, 11);
     let lost = tracer.end().into_iter().filter(is_loss);
     assert!(lost.clone().all(|it| it["where"] == "prober"), "{:?}", lost.collect::<Vec<_>>());
+}
+
+/// Whoever can send segments to a probe's socket can make the kernel drop any number of them.
+#[test]
+#[ignore = "needs root"]
+fn a_flood_in_one_connection_leaves_the_verdicts_on_others() {
+    let cgroup = new_cgroup("segments");
+    let (mut flooded, mut other) = (Prober::start(&cgroup), Prober::start(&cgroup));
+    // The events of the flood would fill the ring.
+    let tracer = Tracer::start(&["--prober", PROBER, "--ring-kib", "64"]);
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    flooded.connect_and_wait(server.local_addr().unwrap().port());
+    let (_accepted, client) = server.accept().unwrap();
+    let _flood = Flood::start(server.local_addr().unwrap().port(), client.port());
+    let is_loss = |record: &Value| record["type"] == "loss";
+    let loss = soon("a loss", || tracer.records.recv_timeout(QUIET).ok().filter(is_loss));
+    assert_eq!(loss["where"], "connection", "{loss}");
+    tracer.expect_refusal(&mut other, 9);
+    assert!(tracer.end().iter().all(|it| it["where"] != "ring"));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_flood_of_links_that_are_set_down_leaves_the_verdicts() {
+    let cgroup = new_cgroup("links");
+    let mut prober = Prober::start(&cgroup);
+    let tracer = Tracer::start(&["--prober", PROBER]);
+    let script = r"exec ip -batch <(yes $'link set lo up\nlink set lo down')";
+    let _flood = Killed(Command::new("unshare").args(["--net", "bash", "-c", script]).spawn().unwrap());
+    let is_loss = |record: &Value| record["type"] == "loss" && record["where"] == "link";
+    soon("a loss", || tracer.records.recv_timeout(QUIET).ok().filter(is_loss));
+    tracer.expect_refusal(&mut prober, 9);
 }
 
 #[test]

@@ -6,6 +6,8 @@ use aya_ebpf::{macros::cgroup_skb, programs::SkBuffContext};
 use tracer_common::{
     answer::{BAD_REQUEST, classify, is_success, mentions_tls},
     conn::{ANSWER_AFTER_REQUEST, ANSWER_MENTIONS_TLS, ANSWER_WITHOUT_REQUEST, Answer},
+    events::Kind,
+    limit::sort,
     names::Hook,
     packet::{Bytes as _, payload},
 };
@@ -14,7 +16,7 @@ use crate::{
     emit::{Urgency, emit_as},
     hooks::tls::{Contents, PASS, sock},
     kernel::Sock,
-    sockets,
+    limit, sockets,
 };
 
 /// A packet arrives at a socket of a prober. The context begins at the IP header.
@@ -39,6 +41,10 @@ fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
         return;
     }
     let (kind, status) = classify(&contents, at);
+    // A segment that TCP does not take leaves the count at 0, however many come.
+    if !limit::allows_of(conn, sort(Kind::Answer, 0, 0, 0, (kind as u64) << 2), Hook::CgroupAnswer) {
+        return;
+    }
     let request = match sk.bytes_sent() {
         Some(0) => ANSWER_WITHOUT_REQUEST,
         Some(_) => ANSWER_AFTER_REQUEST,

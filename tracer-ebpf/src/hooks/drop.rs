@@ -10,6 +10,8 @@ use tracer_common::{
     ABSENT32,
     conn::Via,
     drop::{PacketDrop, STACK_DEPTH},
+    events::Kind,
+    limit::sort,
     names::Hook,
     packet::{FLAG_RST, FLAG_SYN, Packet},
 };
@@ -19,6 +21,7 @@ use crate::{
     emit::{Urgency, emit_as},
     flows,
     kernel::{Skb, Task, parse},
+    limit,
     maps::global,
     sockets,
     track::{self, Match},
@@ -56,6 +59,11 @@ fn try_kfree_skb(ctx: &RawTracePointContext, reason: u32) {
         return;
     }
     let Some(found) = find(skb, &packet) else { return };
+    let netns = skb.netns();
+    let sort = sort(Kind::Drop, netns, packet.tuple.sport, packet.flags, location ^ u64::from(reason) << 40);
+    if !limit::allows_of(found.conn, sort, Hook::KfreeSkb) {
+        return;
+    }
     emit_as::<PacketDrop>(urgency(&packet), Hook::KfreeSkb, |event| {
         event.conn = found.conn;
         event.via = found.via as u16;
@@ -63,7 +71,7 @@ fn try_kfree_skb(ctx: &RawTracePointContext, reason: u32) {
         event.tcp_flags = packet.flags;
         event.location = location;
         event.reason = reason;
-        event.netns = skb.netns();
+        event.netns = netns;
         event.nfct = skb.nfct();
         describe_device(skb, event);
         event.pid_tgid = bpf_get_current_pid_tgid();

@@ -1,12 +1,12 @@
 //! ICMP errors that this host sends about packets of tracked connections.
 
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
-use tracer_common::{names::Hook, netfilter::Icmp, packet::Packet};
+use tracer_common::{events::Kind, limit::sort, names::Hook, netfilter::Icmp, packet::Packet};
 
 use crate::{
     emit::emit,
     kernel::{Skb, parse},
-    track,
+    limit, track,
 };
 
 /// An ICMP error is sent about `skb`.
@@ -41,10 +41,15 @@ fn try_icmp_send(hook: Hook, skb: Skb, icmp_type: u64, code: u64) {
         return;
     }
     let Some(found) = track::of_tracked_packet(skb, &packet) else { return };
+    let netns = skb.netns();
+    let sort = sort(Kind::Icmp, netns, packet.tuple.sport, packet.flags, icmp_type << 32 | code << 2);
+    if !limit::allows_of(found.conn, sort, hook) {
+        return;
+    }
     emit::<Icmp>(hook, |event| {
         event.conn = found.conn;
         event.tuple = packet.tuple;
-        event.netns = skb.netns();
+        event.netns = netns;
         event.icmp_type = icmp_type as u8;
         event.code = code as u8;
         event.tcp_flags = packet.flags;

@@ -4,6 +4,8 @@
 
 use aya_ebpf::{macros::kprobe, programs::ProbeContext};
 use tracer_common::{
+    events::Kind,
+    limit::sort,
     names::Hook,
     netfilter::{Ipvs, IpvsOp},
     packet::Packet,
@@ -12,7 +14,7 @@ use tracer_common::{
 use crate::{
     emit::emit,
     kernel::{Skb, parse},
-    track,
+    limit, track,
 };
 
 /// A packet of an IPVS connection is about to be translated and sent to its backend.
@@ -50,11 +52,16 @@ fn try_ipvs(hook: Hook, skb: Skb, op: IpvsOp) {
         return;
     }
     let Some(found) = track::by_packet(&packet.tuple) else { return };
+    let netns = skb.netns();
+    let sort = sort(Kind::Ipvs, netns, packet.tuple.sport, packet.flags, (op as u64) << 2);
+    if !limit::allows_of(found.conn, sort, hook) {
+        return;
+    }
     emit::<Ipvs>(hook, |event| {
         event.conn = found.conn;
         event.via = found.via as u8;
         event.tuple = packet.tuple;
-        event.netns = skb.netns();
+        event.netns = netns;
         event.op = op as u16;
         event.tcp_flags = packet.flags;
     });

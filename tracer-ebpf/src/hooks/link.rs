@@ -3,6 +3,7 @@
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{
     ABSENT32,
+    limit::Limited,
     link::{EXE_LEN, IFF_UP, Link, is_going_down},
     names::Hook,
 };
@@ -11,6 +12,7 @@ use crate::{
     actor,
     emit::{emit, now},
     kernel::{Dev, binprm_path, qdisc_dev, read_into},
+    limit,
     maps::{EXEC, LINK_DOWN},
 };
 
@@ -66,6 +68,10 @@ fn try_qdisc_reset(dev: Dev) {
 
 #[inline(always)]
 fn report(hook: Hook, dev: Dev, new_flags: u32) {
+    // In a namespace of its own, any process can set links up and down as often as it likes.
+    if !limit::allows(Limited::Link) {
+        return;
+    }
     emit::<Link>(hook, |event| {
         actor::fill(&mut event.actor);
         actor::fill_ancestors(&mut event.ancestors);

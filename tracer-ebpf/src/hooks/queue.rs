@@ -2,6 +2,8 @@
 //! them.
 
 use tracer_common::{
+    events::Kind,
+    limit::sort,
     listen::{Listener, QueueFull, SynLimits, full},
     names::Hook,
     packet::Packet,
@@ -10,6 +12,7 @@ use tracer_common::{
 use crate::{
     emit::emit,
     kernel::{Net, Skb, Sock, parse, read},
+    limit,
     maps::global,
     track,
 };
@@ -38,6 +41,10 @@ fn try_conn_request(sk: Sock, skb: Skb) {
         return;
     }
     let Some(found) = track::by_packet(&packet.tuple) else { return };
+    let sort = sort(Kind::QueueFull, 0, 0, 0, (queue as u64) << 2);
+    if !limit::allows_of(found.conn, sort, Hook::TcpConnRequest) {
+        return;
+    }
     emit::<QueueFull>(Hook::TcpConnRequest, |event| {
         event.conn = found.conn;
         event.waiting = waiting;

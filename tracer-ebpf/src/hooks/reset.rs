@@ -4,6 +4,8 @@ use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{
     ABSENT32, ABSENT64,
     conn::Via,
+    events::Kind,
+    limit::sort,
     names::Hook,
     packet::Packet,
     reset::{ResetReceived, ResetSent},
@@ -14,7 +16,7 @@ use crate::{
     actor,
     emit::emit,
     kernel::{Skb, Sock, parse},
-    sockets,
+    limit, sockets,
     track::{self, Match},
 };
 
@@ -85,14 +87,19 @@ fn try_send_reset(hook: Hook, sk: Sock, skb: Skb, reason: u32) {
 #[inline(always)]
 fn report(hook: Hook, sk: Sock, skb: Skb, reason: u32, packet: &Packet, found: &Match) {
     let active = !skb.exists();
+    let (netns, state) = if sk.exists() { (sk.net().inum(), sk.state()) } else { (skb.netns(), 0) };
+    let sort = sort(Kind::ResetSent, netns, packet.tuple.sport, packet.flags, u64::from(state) << 2);
+    if !limit::allows_of(found.conn, sort, hook) {
+        return;
+    }
     emit::<ResetSent>(hook, |event| {
         event.conn = found.conn;
         event.via = found.via as u16;
         event.tuple = packet.tuple;
         event.reason = reason;
-        event.netns = if sk.exists() { sk.net().inum() } else { skb.netns() };
+        event.netns = netns;
         event.answered_flags = packet.flags;
-        event.state = if sk.exists() { sk.state() } else { 0 };
+        event.state = state;
         event.no_socket = u8::from(!sk.exists());
         event.active = u8::from(active);
         if active {

@@ -4,7 +4,8 @@ use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 use tracer_common::{
     ABSENT_ERRNO, ABSENT32, ABSENT64,
     conn::{self, Connect, Retransmit, State},
-    limit::Limited,
+    events::Kind,
+    limit::{Limited, sort},
     listen::{Change, Listen},
     names::Hook,
     state,
@@ -319,11 +320,7 @@ fn report_retransmit(sk: Sock, conn: &Conn, payload: u32) {
     if tuple.sport != 0 && !flows::knows(&tuple, conn.conn) {
         flows::remember(&tuple, conn.conn);
     }
-    emit::<Retransmit>(Hook::TcpRetransmit, |event| {
-        event.conn = conn.conn;
-        event.payload = payload;
-        event.state = sk.state();
-    });
+    emit_retransmit(sk, conn.conn, payload, false);
 }
 
 /// The target retransmits a segment of its answer. Segments without payload are skipped.
@@ -334,10 +331,20 @@ fn report_target_retransmit(sk: Sock, payload: u32) {
         return;
     }
     let Some(found) = track::by_packet(&tuple) else { return };
+    emit_retransmit(sk, found.conn, payload, true);
+}
+
+#[inline(always)]
+fn emit_retransmit(sk: Sock, conn: u64, payload: u32, by_target: bool) {
+    let state = sk.state();
+    let sort = sort(Kind::Retransmit, 0, u16::from(by_target), 0, u64::from(state) << 2);
+    if !limit::allows_of(conn, sort, Hook::TcpRetransmit) {
+        return;
+    }
     emit::<Retransmit>(Hook::TcpRetransmit, |event| {
-        event.conn = found.conn;
+        event.conn = conn;
         event.payload = payload;
-        event.state = sk.state();
-        event.by_target = 1;
+        event.state = state;
+        event.by_target = u8::from(by_target);
     });
 }

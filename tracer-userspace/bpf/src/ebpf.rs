@@ -196,8 +196,8 @@ fn start_prober_sockets(
 }
 
 impl Loaded {
-    /// Losses since the start, by place: events that did not fit into the ring, connections that did not fit into a map, and
-    /// events above the limit of a cgroup.
+    /// Losses since the start, by place: events that did not fit into the ring, connections without an entry in a map, and
+    /// events above the limit of a cgroup or of their connection.
     pub fn lost(&self) -> Vec<(&'static str, u64)> {
         let counters = [
             (Loss::RING, Counter::RingFull),
@@ -205,6 +205,8 @@ impl Loaded {
             (Loss::LISTEN, Counter::ListenHeld),
             (Loss::NAMESPACE, Counter::NamespaceHeld),
             (Loss::PROBER, Counter::ProberHeld),
+            (Loss::LINK, Counter::LinkHeld),
+            (Loss::CONNECTION, Counter::ConnectionHeld),
         ];
         counters.into_iter().map(|(place, counter)| (place, self.counter(counter))).collect()
     }

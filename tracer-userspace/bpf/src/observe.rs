@@ -17,8 +17,8 @@ use tracer_common::{
 
 use crate::ebpf::KernelNames;
 use tracer_model::event::{
-    Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Flow, Icmp, Ipvs, IpvsOp, LinkChange,
-    Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, ObservationKind, PacketDrop,
+    Actor, Ancestor, Answer, AnswerKind, ConnId, Connect, ConnectFailed, Device, Flow, Held, Icmp, Ipvs, IpvsOp,
+    LinkChange, Listen, ListenQueue, Netns, NetnsOp, NetnsOpKind, NetnsOpen, Observation, ObservationKind, PacketDrop,
     PodConnectFailed, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, Tracked,
     Via,
 };
@@ -55,6 +55,7 @@ pub fn observe(event: &KernelEvent, names: &mut KernelNames, probers: &[String])
             udp: e.udp != 0,
             errno: e.errno,
         }),
+        KernelEvent::Held(e) => ObservationKind::Held(Held { conn: ConnId(e.conn) }),
         KernelEvent::OomKill(e) if !is_killed(e, names) => return None,
         KernelEvent::OomKill(e) => ObservationKind::OomKill(task(&e.victim)),
         KernelEvent::Prober(_) => return None,

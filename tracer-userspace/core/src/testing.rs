@@ -418,6 +418,12 @@ impl Stream {
         self.again(conn)
     }
 
+    /// Later events of the connection are held back.
+    pub fn held(&mut self) -> &mut Self {
+        let conn = self.conn;
+        self.push(ObservationKind::Held(Held { conn }))
+    }
+
     pub fn lost(&mut self, count: u64) -> &mut Self {
         self.lost_in("ring", count)
     }

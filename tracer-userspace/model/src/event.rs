@@ -27,8 +27,8 @@ pub use cluster::{
     Service, ServiceName, ServicePort, Services, Workload,
 };
 pub use conn::{
-    Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Listen, PodConnectFailed, QueueFull, ResetReceived, ResetSent,
-    Retransmit, State, TcpFlags, TcpState, TlsHello,
+    Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Held, Listen, PodConnectFailed, QueueFull, ResetReceived,
+    ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello,
 };
 pub use finding::{FindingBody, Status};
 pub use firewall::path;
@@ -102,6 +102,8 @@ pub enum ObservationKind {
     Answer(Answer),
     /// The SYN of a tracked socket reached a listener with a full queue.
     QueueFull(QueueFull),
+    /// Events of a tracked connection are held back: it has too many. The first ones of each sort are never held back.
+    Held(Held),
     Listen(Listen),
     TlsHello(TlsHello),
     NetnsOp(NetnsOp),
@@ -189,7 +191,8 @@ impl ObservationKind {
             | Self::Icmp(Icmp { conn, .. })
             | Self::Ipvs(Ipvs { conn, .. })
             | Self::Answer(Answer { conn, .. })
-            | Self::QueueFull(QueueFull { conn, .. }) => Origin::Connection(*conn),
+            | Self::QueueFull(QueueFull { conn, .. })
+            | Self::Held(Held { conn }) => Origin::Connection(*conn),
             Self::ConnectFailed(_)
             | Self::PodConnectFailed(_)
             | Self::Listen(_)
@@ -344,7 +347,9 @@ pub struct Loss {
 impl Loss {
     /// Events that did not fit into the ring.
     pub const RING: &str = "ring";
-    /// Connections that had no room in a map of the kernel programs, or were pushed out of it.
+    /// Connections without an entry in a map of the kernel programs. The kernel refused it, or more connects to one target
+    /// waited for their port than have a place. A full map drops its oldest entry without a word: long before, `attempts`
+    /// counts.
     pub const MAP: &str = "map";
     /// Events that were lost because the kernel skipped their program.
     pub const PROGRAM: &str = "program";
@@ -355,26 +360,34 @@ impl Loss {
     pub const NAMESPACE: &str = "namespace";
     /// New names and moves of probers, if one cgroup makes too many.
     pub const PROBER: &str = "prober";
+    /// Changes of links, if one cgroup makes too many.
+    pub const LINK: &str = "link";
+    /// Events of a connection that has too many: repeated drops, retransmissions, RSTs and errors.
+    pub const CONNECTION: &str = "connection";
     /// Attempts that were dropped because too many were open at once.
     pub const ATTEMPTS: &str = "attempts";
     /// Kubelet outcomes that fit no attempt, if too many come at once or too late.
     pub const OUTCOMES: &str = "outcomes";
 
-    pub const PLACES: [&str; 8] = [
+    pub const PLACES: [&str; 10] = [
         Self::RING,
         Self::MAP,
         Self::PROGRAM,
         Self::LISTEN,
         Self::NAMESPACE,
         Self::PROBER,
+        Self::LINK,
+        Self::CONNECTION,
         Self::ATTEMPTS,
         Self::OUTCOMES,
     ];
 
-    /// The lost events may have belonged to an attempt. Events that one cgroup makes too often do not count, as a pod
-    /// must not lower the confidence of verdicts on its node.
+    /// The lost events may have belonged to an attempt. Events that one cgroup makes too often do not count, nor those of
+    /// a connection that has too many, which knows itself ([`Held`]): a pod must not lower the confidence of verdicts on
+    /// its node.
     pub fn concerns_attempts(&self) -> bool {
-        ![Self::LISTEN, Self::NAMESPACE, Self::PROBER].contains(&self.where_.as_str())
+        const HELD: [&str; 5] = [Loss::LISTEN, Loss::NAMESPACE, Loss::PROBER, Loss::LINK, Loss::CONNECTION];
+        !HELD.contains(&self.where_.as_str())
     }
 
     /// The number of events in these losses.

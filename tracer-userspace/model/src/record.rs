@@ -128,12 +128,14 @@ const fn is_zero(count: &u64) -> bool {
 /// The body of a `loss` record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LossBody {
-    /// `ring` (it was full), `map` (a map of the kernel had no room for a connection), `program` (the kernel skipped a
-    /// run), `listen` (one cgroup opened and closed listeners too often to report each), `namespace` (the same for
-    /// entering network namespaces, or the kernel skipped a run), `prober` (the same for processes that take the name
-    /// of a prober), `attempts` (too many were open at once: the oldest got no verdict), `outcomes` (tracer read
-    /// failures too late, or too many at once), `output` (nobody read the records, or their file could not be written),
-    /// `events` (the cluster API did not take explanations) or `otlp` (the endpoint did not take records).
+    /// `ring` (it was full), `map` (the kernel refused an entry for a connection, or too many connects to one target
+    /// began at once), `program` (the kernel skipped a run), `listen` (one cgroup opened and closed listeners too often
+    /// to report each), `namespace` (the same for entering network namespaces, or the kernel skipped a run), `prober`
+    /// (the same for processes that take the name of a prober), `link` (the same for links that are set up and down),
+    /// `connection` (one connection had too many drops, retransmissions, RSTs or errors to report each), `attempts`
+    /// (too many were open at once: the oldest got no verdict), `outcomes` (tracer read failures too late, or too many
+    /// at once), `output` (nobody read the records, or their file could not be written), `events` (the cluster API did
+    /// not take explanations) or `otlp` (the endpoint did not take records).
     #[serde(rename = "where")]
     pub where_: String,
     /// How many events.

@@ -7,7 +7,7 @@
 use aya::{EbpfLoader, util::nr_cpus};
 
 /// Every LRU map of the object with its entries, as in `tracer-ebpf/src/maps.rs`.
-const MAPS: [(&str, u32); 12] = [
+const MAPS: [(&str, u32); 13] = [
     ("CONNS", 8192),
     ("FLOWS", 16384),
     ("PENDING", 8192),
@@ -18,6 +18,7 @@ const MAPS: [(&str, u32); 12] = [
     ("OPENED", 1024),
     ("EXEC", 4096),
     ("LIMITS", 1024),
+    ("CONN_LIMITS", 4096),
     ("LINK_DOWN", 256),
     ("PORTS", 4096),
 ];

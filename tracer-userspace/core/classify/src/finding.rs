@@ -220,6 +220,10 @@ impl Finding {
         if !self.missing_hooks.is_empty() || self.lost_events > 0 {
             self.confidence = self.confidence.lowered();
         }
+        // A flood of its own packets may hide one more of a sort that was seen.
+        if self.by_absence && case.attempt.is_held {
+            self.confidence = self.confidence.lowered();
+        }
         // Only the time shows that an answer which had begun was not complete.
         if case.attempt.kubelet().is_none() && case.matched.rest_lost_since().is_some() {
             self.confidence = self.confidence.min(Confidence::Likely);

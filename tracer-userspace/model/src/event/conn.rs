@@ -268,6 +268,12 @@ pub struct ResetReceived {
     pub unread: Option<u32>,
 }
 
+/// Events of a tracked connection are held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    pub conn: ConnId,
+}
+
 /// TCP flags, byte 13 of the header (RFC 9293 3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -236,6 +236,10 @@ fn means(place: &str) -> &'static str {
             "some processes that entered a namespace are not reported; the confidence of verdicts is not affected"
         }
         Loss::PROBER => "a cgroup renames processes to a prober too often; a new prober is followed some seconds late",
+        Loss::LINK => "a cgroup sets links up and down too often; who set a link is less often known",
+        Loss::CONNECTION => {
+            "a connection has too many drops, retransmissions or RSTs to report each; the first ones are"
+        }
         Loss::ATTEMPTS => "too many connections are open at once: no verdict on the oldest can come",
         Loss::OUTCOMES => {
             "failures that only the kubelet reported have no verdict: its lines came late, or too many at once"

@@ -67,6 +67,8 @@ pub struct Attempt {
     pub retransmits: (u32, u32),
     /// When the last segment after the handshake was retransmitted.
     pub sent_again: Option<u64>,
+    /// Events like some that were seen are held back: the connection has too many.
+    pub is_held: bool,
     /// When to inspect the target, if the attempt still waits then.
     pub inspect_at: u64,
     /// The attempt is kept at least until this time.
@@ -121,6 +123,7 @@ impl Attempt {
             for_other_hosts: Vec::new(),
             retransmits: (0, 0),
             sent_again: None,
+            is_held: false,
             inspect_at: 0,
             kept_until: 0,
             over_at: None,
@@ -178,6 +181,7 @@ impl Attempt {
             ObservationKind::Drop(d) => self.learn_direction(d.flow, d.via),
             ObservationKind::ResetSent(r) => self.learn_direction(r.flow, r.via),
             ObservationKind::Icmp(i) => self.learn_direction(i.flow, Via::Flow),
+            ObservationKind::Held(_) => self.is_held = true,
             ObservationKind::Ipvs(i) => self.learn_direction(i.flow, i.via),
             // A connect() that failed before SYN_SENT has no state change that ends the attempt.
             ObservationKind::ConnectFailed(f) if f.conn.is_none() => {

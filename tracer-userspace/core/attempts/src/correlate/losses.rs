@@ -10,7 +10,7 @@ const MAX: usize = 512;
 /// these losses must not push out the earlier ones.
 const JOINED_NS: u64 = 1_000_000_000;
 /// How many of the last losses are searched for the one before: there are fewer places.
-const RECENT: usize = 8;
+const RECENT: usize = 16;
 
 /// The last losses.
 #[derive(Debug, Default)]
