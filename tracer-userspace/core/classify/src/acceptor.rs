@@ -60,10 +60,11 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
         .or_else(|| beside(case, acceptor?));
     let Some(other) = other else {
         finding.scope = detour(case, FRESH_NS).map(|it| it.scope()).or(finding.scope);
-        let has_holders = |time, it: &PodSockets| time >= case.attempt.started && !it.holders.is_empty();
-        let is_read =
-            acceptor.is_some() || last.is_some_and(|(time, it)| it.redirect.is_some() || has_holders(time, it));
-        finding.lacks_acceptor = !is_read && must_be_read(case, finding);
+        // Another pod may have got the address since an older reading.
+        let shows = |time, it: &PodSockets| {
+            time >= case.attempt.started && (it.acceptor.is_some() || it.redirect.is_some() || !it.holders.is_empty())
+        };
+        finding.lacks_acceptor = !last.is_some_and(|(time, it)| shows(time, it)) && must_be_read(case, finding);
         let shared = shared_by_pods(case, acceptor);
         if let Some((_, first)) = &shared {
             finding.remediation.text.insert_str(0, first);

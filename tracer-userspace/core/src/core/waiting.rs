@@ -444,6 +444,20 @@ mod tests {
         }
     }
 
+    /// Another pod has got the address since.
+    #[test]
+    fn an_older_reading_does_not_show_who_accepted() {
+        let own = |it: &mut PodSockets| {
+            it.acceptor = Some(Acceptor { to: None, netns: POD, processes: Vec::new() });
+        };
+        let mut stream = Stream::new().http_readiness().pod_in(POD).unread().pod_sockets(own).clone();
+        stream.wait_ms(10_000).connect().established().answers(503);
+        assert!(stream.wait_ms(5).tick().verdicts_before_the_end().is_empty());
+        let verdict = stream.wait_ms(20).pod_sockets(|it| it.holders = vec![Netns(7), POD]).verdict();
+        assert_eq!(verdict.confidence, Confidence::Likely);
+        assert_has(&verdict.summary, &["both have 10.88.0.2"]);
+    }
+
     #[test]
     fn an_answer_long_after_the_refusal_still_names_the_cause() {
         let unread = ("firewall_reject", Confidence::Likely);
