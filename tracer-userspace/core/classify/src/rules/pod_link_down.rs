@@ -198,7 +198,9 @@ fn node_link(case: &Case<'_>, link: &LinkState) -> Option<(Netns, u32)> {
 fn peer_down<'a>(case: &Case<'a>, link: &LinkState) -> Option<(Netns, &'a LinkState)> {
     let (node, index) = node_link(case, link).filter(|_| link.up)?;
     let is_down = |l: &&LinkState| !l.up || case.node.links.down(node, l.ifindex).is_some();
-    let peer = case.node.links.by_index(node, index).filter(is_down)?;
+    // The other end may be in another namespace, where the index is that of another link.
+    let is_pair = |l: &&LinkState| link.peer_ifindex.is_none() || l.peer_ifindex == Some(link.ifindex);
+    let peer = case.node.links.by_index(node, index).filter(is_pair).filter(is_down)?;
     Some((node, peer))
 }
 

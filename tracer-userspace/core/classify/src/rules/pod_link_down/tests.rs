@@ -313,8 +313,8 @@ fn the_state_of_the_targets_link_decides_and_a_good_link_does_not() {
 /// The pod's end is up, and has no carrier.
 #[test]
 fn the_nodes_end_is_named_if_it_is_down() {
-    let noted = |set_down: bool, up: bool| {
-        let veth = LinkState { up, ..link(7, "veth7", &[]) };
+    let noted_beside = |set_down: bool, up: bool, other_end: u32| {
+        let veth = LinkState { up, peer_ifindex: Some(other_end), ..link(7, "veth7", &[]) };
         let mut stream = Stream::new().links(true, &["10.88.0.1"]).connect().clone();
         if set_down {
             stream.link_set(NODE, 7, "veth7", false);
@@ -323,12 +323,14 @@ fn the_nodes_end_is_named_if_it_is_down() {
         stream.inspection(|reading| reading.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }]);
         stream.gives_up().verdict()
     };
+    let noted = |set_down, up| noted_beside(set_down, up, 2);
     let set = noted(true, true);
     assert_starts(&set.summary, "veth7 on the node is down, set down by ");
     let unknown = noted(false, true);
     assert_starts(&unknown.summary, "eth0 in ");
     assert_starts(&unknown.remediation, "Set the other end of eth0 up: ");
     assert_ends(&unknown.remediation, " ip link show eth0");
+    assert_starts(&noted_beside(false, false, 9).summary, "eth0 in ");
     let verdict = noted(false, false);
     assert_starts(&verdict.summary, "veth7 on the node is down: ");
     assert_ends(&verdict.remediation, ": ip link set veth7 up");
@@ -695,11 +697,12 @@ fn after_a_loss_what_was_seen_goes_before_a_conclusion_from_silence() {
 /// Seen beside a real kubelet: a SYN to a failed entry ends at once, so no inspection comes in time.
 #[test]
 fn a_link_that_an_earlier_inspection_found_is_down_still() {
+    let veth = |up| LinkState { up, peer_ifindex: Some(2), ..link(7, "veth7", &[]) };
     let second = |up: bool| {
         let mut stream = Stream::new().http_readiness().clone();
-        stream.node_links(vec![LinkState { up: false, ..link(7, "veth7", &[]) }]).connect().wait_ms(200);
+        stream.node_links(vec![veth(false)]).connect().wait_ms(200);
         stream.inspection(|it| it.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }]).gives_up();
-        stream.wait_ms(3_000).node_links(vec![LinkState { up, ..link(7, "veth7", &[]) }]).again(8).connect();
+        stream.wait_ms(3_000).node_links(vec![veth(up)]).again(8).connect();
         // The node reports it to its own socket, too.
         stream.drop_on(SYN, "NEIGH_FAILED", NODE, Some(device(3, "cni0"))).icmp_in(NODE, 3, 1).gives_up().last_verdict()
     };
