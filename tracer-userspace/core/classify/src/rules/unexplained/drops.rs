@@ -106,7 +106,9 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         by_reason(case, drop)
     };
     // Without a device, or without a reason in most functions, the meaning is a guess: no command shows more.
-    let is_known = (drop.reason.is_some() || is_telling(case, drop)) && drop.device.is_some();
+    // A packet of this namespace has no device yet where its route discards it.
+    let has_place = drop.device.is_some() || dropped_in(drop) == Some("dst_discard_out");
+    let is_known = (drop.reason.is_some() || is_telling(case, drop)) && has_place;
     if is_known { explained } else { Explanation::of(explained.meaning) }
 }
 
@@ -245,6 +247,14 @@ fn by_bridge(drop: &PacketDrop, reason: &str) -> Explanation {
             "Find what blocks the port, such as a loop that spanning tree has found or a CNI agent. Only if there is no loop: set its state to 3, so that it forwards (bridge link set dev PORT state 3)",
             [format!("bridge -d link show dev {}", device(drop))],
         ),
+        // `br_handle_frame_finish`, net/bridge/br_input.c
+        "br_handle_frame_finish" => Explanation::of(
+            "; the bridge does not pass it on: a port of it is locked (802.1X), isolated, or does not forward",
+        )
+        .fix(
+            "Find the port that is locked, isolated or not forwarding (the command), and what made it so",
+            ["bridge -d link".to_owned()],
+        ),
         // `br_forward`, net/bridge/br_forward.c
         _ => Explanation::of(
             "; the bridge may not send it through its port (disabled, blocked by spanning tree, or of another VLAN)",
@@ -319,6 +329,7 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
                 .fix(ADDRESS, address(drop))
         }
         Some(place @ "br_dev_xmit") => by_bridge(drop, place),
+        Some(place @ "br_handle_frame_finish") if src != dst => by_bridge(drop, place),
         // `is_skb_forwardable`, include/linux/netdevice.h
         _ if is_at_other_end(case, drop) => Explanation::of(
             "; the other end of that link does not take it: it is down, or its MTU is smaller than the packet",
@@ -457,6 +468,17 @@ mod tests {
         assert_has(&ipvs.remediation, &["ipvsadm -Ln --stats", "ipvsadm -Lnc", "net.ipv4.vs.drop_packet"]);
         assert_lacks(&other.summary, &["IPVS"]);
         assert_starts(&other.remediation, "Find a rule that sets a mark");
+    }
+
+    #[test]
+    fn a_packet_without_a_device_and_one_at_a_bridge_port_have_a_fix() {
+        let fix = |place: &str, port: Option<Device>| {
+            let mut stream = Stream::new().connect().drop_in(SYN, "NOT_SPECIFIED", NODE, place).clone();
+            stream.last_drop().device = port;
+            stream.gives_up().verdict().remediation
+        };
+        assert_has(&fix("dst_discard_out", None), &["ip xfrm state"]);
+        assert_has(&fix("br_handle_frame_finish", Some(device(4, "v2"))), &["locked", ": bridge -d link"]);
     }
 
     /// Security groups for pods on AWS: amazon-vpc-cni-k8s#1212.
