@@ -1,22 +1,43 @@
 //! A bridge that does not know the port of an address floods the packet to all of its ports. What drops a copy at the
-//! port of another pod has no part in the failure.
+//! port of another pod has no part in the failure. Nor has what drops a packet in a namespace that is not on the way.
 
 use super::evidence::netfilter_hook;
 use super::programs::place_of;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_model::event::{LinkState, PacketDrop, ProgramPlace};
+use tracer_model::event::{LinkState, Netns, PacketDrop, ProgramPlace};
 
-/// The packet was dropped on the link of another pod.
+/// The packet was dropped on the link of another pod, or in a namespace that is not on the way.
 pub(super) fn is_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
-    let Some(own) = is_copied(attempt, drop).then(|| own_link(attempt, node)).flatten() else { return false };
+    let Some((_, own)) = is_copied(attempt, drop).then(|| own_link(attempt, node)).flatten() else { return false };
     let is_at_end = pod_link(attempt, node, drop).is_some_and(|link| link.ifindex != own.ifindex);
-    is_at_end || is_in_other_pod(attempt, node, drop)
+    is_at_end || is_in_other_pod(attempt, node, drop) || is_astray(attempt, node, drop)
 }
 
-/// The packet was dropped on the link of a pod, and it is not known whether that is the target.
+/// The packet was dropped in a third namespace, while the target's link joins its namespace with the prober's. A wrong
+/// route led it there.
+pub(super) fn is_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
+    let Some((target, _)) = is_copied(attempt, drop).then(|| own_link(attempt, node)).flatten() else { return false };
+    let dst = attempt.flow.dst.ip();
+    let is_third = |netns: &Netns| *netns != target && Some(*netns) != attempt.netns;
+    let has_address = |netns| node.pods.in_netns(netns).is_some_and(|pod| pod.addrs.contains(&dst));
+    let is_forwarded = netfilter_hook(drop) != Some("INPUT") && drop.reason.as_deref() != Some("NO_SOCKET");
+    is_forwarded && drop.netns.filter(is_third).is_some_and(|netns| !has_address(netns))
+}
+
+/// The packet was dropped on the link of a pod, or another namespace forwarded it, and it is not known whether that is
+/// the way to the target.
 pub(super) fn may_be_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
-    is_copied(attempt, drop) && pod_link(attempt, node, drop).is_some() && own_link(attempt, node).is_none()
+    let is_open = || pod_link(attempt, node, drop).is_some() || may_be_astray(attempt, node, drop);
+    is_copied(attempt, drop) && own_link(attempt, node).is_none() && is_open()
+}
+
+/// No reading shows yet where the pod is.
+fn may_be_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
+    let dst = attempt.flow.dst;
+    let mut readings = attempt.netns.into_iter().flat_map(|from| node.targets.inspections(from, dst));
+    let is_forwarded = netfilter_hook(drop) == Some("FORWARD") && drop.netns != attempt.netns;
+    is_forwarded && node.has_pod(dst.ip()) && readings.all(|(_, it)| it.netns.is_none())
 }
 
 /// A packet to the target as it was sent: an address translation may lead another one to another pod.
@@ -24,8 +45,8 @@ fn is_copied(attempt: &Attempt, drop: &PacketDrop) -> bool {
     attempt.leads_out(drop.flow) && drop.flow.dst == attempt.flow.dst
 }
 
-/// The node's end of the target's link.
-fn own_link<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a LinkState> {
+/// The target's namespace, and the prober's end of its link.
+fn own_link<'a>(attempt: &Attempt, node: &'a Node) -> Option<(Netns, &'a LinkState)> {
     let (from, dst) = (attempt.netns?, attempt.flow.dst);
     let mut readings = node.targets.inspections(from, dst);
     let (_, reading) =
@@ -35,7 +56,8 @@ fn own_link<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a LinkState> {
     let mut linked = reading.links.iter().filter(|link| link.peer_ifindex.is_some());
     let only = || linked.next().filter(|_| linked.next().is_none());
     let link = own.or_else(only)?;
-    node.links.by_index(from, link.peer_ifindex?).filter(|end| end.peer_ifindex == Some(link.ifindex))
+    let end = node.links.by_index(from, link.peer_ifindex?).filter(|end| end.peer_ifindex == Some(link.ifindex))?;
+    Some((reading.netns?, end))
 }
 
 /// The link over which the packet was to leave for the namespace of a pod, if it was dropped below IP.
@@ -71,16 +93,16 @@ mod tests {
         let mut stream = Stream::new();
         stream.node_links(vec![link(2, "cni0", &["10.88.0.1"]), port(4, "v2"), port(5, "v3")]);
         if read {
-            inspect(&mut stream);
+            inspect(&mut stream, None);
         }
         stream.connect();
         stream
     }
 
     /// The pod is behind v2.
-    fn inspect(stream: &mut Stream) {
+    fn inspect(stream: &mut Stream, stray_route: Option<StrayRoute>) {
         let own = LinkState { peer_ifindex: Some(4), ..link(2, "eth0", &["10.88.0.2"]) };
-        stream.inspection(|reading| reading.links = vec![own]);
+        stream.inspection(|reading| (reading.links, reading.stray_route) = (vec![own], stray_route));
     }
 
     fn decided(read: bool, fill: impl FnOnce(&mut PacketDrop)) -> (&'static str, Confidence) {
@@ -107,6 +129,28 @@ mod tests {
         }
     }
 
+    /// The route to the pod is gone. The default route leads to a router, which is a namespace of this machine (kind).
+    #[test]
+    fn a_drop_in_a_namespace_that_is_not_on_the_way_decides_nothing() {
+        let forward = || vec![FirewallRule { hooks: vec!["FORWARD".into()], ..rule("forward", RuleVerdict::Drop) }];
+        let decided = |read: bool, netns: Netns, device: &str| {
+            let mut stream = on_bridge(read);
+            stream.http_readiness().filtered_at(SYN, netns, "ip_forward");
+            stream.push(firewall(netns, forward())).wait_ms(200);
+            inspect(&mut stream, (device != "v2").then(|| stray(device, "v2", 254)));
+            stream.gives_up().all_decided()
+        };
+        for read in [true, false] {
+            assert_eq!(decided(read, Netns(900), "eth0"), [("asymmetric_route", Confidence::Likely)], "{read}");
+            assert_eq!(decided(read, NODE, "v2"), [("firewall_drop", Confidence::Proven)], "{read}");
+        }
+        let mut behind_router = on_bridge(false);
+        behind_router.http_readiness().filtered_at(SYN, Netns(900), "ip_forward");
+        behind_router.push(firewall(Netns(900), forward())).wait_ms(200);
+        behind_router.inspection(|reading| reading.links = vec![link(2, "eth0", &["10.88.0.2"])]);
+        assert_eq!(behind_router.gives_up().all_decided(), [("firewall_drop", Confidence::Proven)]);
+    }
+
     /// No hook shows which stack sent the RST.
     #[test]
     fn a_rst_after_the_drop_of_a_copy_is_no_answer_of_the_rule() {
@@ -125,7 +169,7 @@ mod tests {
         stream.drop_with(SYN, NODE, |drop| by_rule(drop, device(5, "v3")));
         let deny = FirewallRule { hooks: vec!["BRIDGE".into()], ..rule("ports", RuleVerdict::Drop) };
         stream.push(firewall(NODE, vec![deny])).wait_ms(200);
-        inspect(&mut stream);
+        inspect(&mut stream, None);
         assert_eq!(stream.gives_up().decided().0, "unexplained");
     }
 

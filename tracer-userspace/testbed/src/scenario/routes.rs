@@ -79,11 +79,12 @@ pub(super) const ALL: &[Scenario] = &[
         .own(),
     Scenario::new("asymmetric_route_bridge_address_silent", ASYMMETRIC, bridge_address_silent).own(),
     Scenario::new("asymmetric_route_flapped_link", ASYMMETRIC, flapped_link).own(),
-    Scenario::new("unexplained_stray_route", UNEXPLAINED, stray_route).own(),
+    Scenario::new("asymmetric_route_stray", ASYMMETRIC, stray_route).own(),
+    Scenario::new("asymmetric_route_router_drops", ASYMMETRIC, stray_route_filtered).own().needs(&[Need::Nft]),
     Scenario::new("asymmetric_route_refused", ASYMMETRIC, stray_route_refused).own(),
     Scenario::new("unexplained_lost_address", UNEXPLAINED, lost_address).own(),
     Scenario::new("connection_refused_marked", Some(Cause::ConnectionRefused), marked_local).own().needs(&[Need::Nft]),
-    Scenario::new("unexplained_stray_route_idle_bridge", UNEXPLAINED, beside_idle_bridge).own(),
+    Scenario::new("asymmetric_route_stray_idle_bridge", ASYMMETRIC, beside_idle_bridge).own(),
     Scenario::probed("rp_filter_drop", RP_FILTER, "http", Ending::Timeout)
         .fault(|s, pod| answer_over_second_link(s, pod, &[("ipv4/conf/all/rp_filter", "1")]))
         .own()
@@ -140,6 +141,26 @@ fn stray_route(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.succeeds(Kind::Http, pod)?;
     let (uplink, outside) = fixture.node.uplink()?;
     outside.ip(|ip| ip.set_mac("eth0", NODE_MAC))?;
+    fixture.node.node.ip(|ip| {
+        ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
+        ip.add(&Route::to_host(pod.ip()).via(OUTSIDE).over(&uplink).onlink())
+    })?;
+    fixture.mentions(&["leads out of", &uplink]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// As [`stray_route`], and a firewall of that router drops the SYN.
+fn stray_route_filtered(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    let (uplink, outside) = fixture.node.uplink()?;
+    outside.ip(|ip| {
+        ip.set_mac("eth0", NODE_MAC)?;
+        ip.bridge("br1", None)?;
+        ip.up("br1")?;
+        ip.add(&Route::to([10, 88, 0, 0], 24).over("br1"))
+    })?;
+    outside.nft("table inet f { chain forwarded { type filter hook forward priority 0; policy drop; }; }\n")?;
     fixture.node.node.ip(|ip| {
         ip.neighbour(OUTSIDE, NODE_MAC, &uplink)?;
         ip.add(&Route::to_host(pod.ip()).via(OUTSIDE).over(&uplink).onlink())

@@ -1,6 +1,7 @@
 //! A routing rule of the node sends the SYN out of another device than the pod's, or a route of the pod its answer.
 
 use super::super::culprit;
+use super::super::flooded;
 use super::super::flushed::removed_own_route;
 use super::*;
 use std::net::IpAddr;
@@ -9,14 +10,19 @@ use tracer_model::event::{
     Icmp, Inspection, LinkState, NeighbourState, Netns, PacketDrop, Prefix, RoutingRule, StrayRoute,
 };
 
-/// A route of the node leads to another device than the pod's, and nothing shows that the SYN reached the pod.
+/// At the end of an attempt, the last reading of [`stray_route_so_far`].
 pub(super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
-    let over = case.attempt.ended.is_some() && case.attempt.established.is_none() && in_handshake(case);
+    stray_route_so_far(case).filter(|_| case.attempt.ended.is_some())
+}
+
+/// A route of the node leads to another device than the pod's, and nothing shows that the SYN reached the pod.
+pub(super) fn stray_route_so_far<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
+    let connects = case.attempt.established.is_none() && in_handshake(case);
     let astray = |(time, reading): (u64, &'a Inspection)| {
         let stray = reading.stray_route.as_ref().filter(|_| reading.netns.is_some() && !has_arrived(case, reading))?;
         (case.settled || is_stuck(case, stray, case.attempt.netns)).then_some((time, stray))
     };
-    inspections(case).filter(|_| over).find_map(astray)
+    inspections(case).filter(|_| connects).find_map(astray)
 }
 
 /// Nobody answered at the device that the route leads to: a consequence of that route. The kernel drops the packet after
@@ -58,8 +64,11 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
     }
     let bridge = read.and_then(|(_, stray)| stray.pod_bridge);
     let Some(lost) = lost_route(case, read, bridge) else {
-        // Without a router that refused, the CNI may take the packets at that device.
-        refused()?;
+        // Without a router that refused or dropped it, the CNI may take the packets at that device.
+        let dropped = case.attempt.drops().find(|(_, drop)| flooded::is_astray(case.attempt, case.node, drop));
+        let dropped = dropped.map(|(time, drop)| of_drop(time, drop));
+        (refused().is_some() || dropped.is_some()).then_some(())?;
+        let evidence = dropped.into_iter().chain(evidence).collect();
         let fix = Remediation::from(
             "The pod's own route is missing, or something else took the pods' subnet, such as a VPN or docker0: correct that route of the node",
         )

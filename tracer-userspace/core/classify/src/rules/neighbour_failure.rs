@@ -31,7 +31,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// The target's own kernel does not answer for the address, and no other host need do so.
 fn note_address(case: &Case<'_>, found: Finding) -> Finding {
-    let nearer = missing_address(case).or_else(|| undetected(case)).or_else(|| stray_route(case));
+    let nearer = missing_address(case).or_else(|| undetected(case)).or_else(|| stray_route(case, true));
     match nearer.or_else(|| rerouted(case)) {
         None => note_qdisc(case, found),
         nearer => note(found, nearer),
@@ -368,6 +368,21 @@ mod tests {
         );
         assert_has(&marked.remediation, &["ip route get 10.88.0.2 from 10.88.0.1 mark MARK"]);
         assert_lacks(&noted(device(3, "cni0")).summary, &["mark"]);
+    }
+
+    /// The route to a pod without a bridge leads to the link of another pod.
+    #[test]
+    fn a_route_to_another_link_is_named_while_its_entry_is_incomplete() {
+        let mut stream = Stream::new();
+        stream.node_links(vec![link(7, "cali2", &[]), link(8, "cali3", &[])]).connect().wait_ms(200);
+        stream.inspection(|reading| {
+            reading.neighbour = Some(NeighbourState { ifindex: 8, ..neighbour("incomplete") });
+            reading.stray_route = Some(stray("cali3", "cali2", 254));
+        });
+        let verdict = stream.gives_up().verdict();
+        assert_eq!((verdict.cause.name(), verdict.confidence), ("neighbour_failure", Confidence::Likely));
+        assert_has(&verdict.summary, &["leads out of cali3, while the pod is behind cali2"]);
+        assert_starts(&verdict.remediation, "On the node, the pod's own route is missing");
     }
 
     /// The pod's link has a queue of its own.

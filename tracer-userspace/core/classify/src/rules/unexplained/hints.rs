@@ -45,9 +45,9 @@ fn name(pod: &Pod) -> String {
 }
 
 /// The node's route to the pod leads out of another device than the pod's. That is right where a CNI takes the packet
-/// there.
-pub(in super::super) fn stray_route(case: &Case<'_>) -> Option<(String, Remediation)> {
-    let (_, stray) = asymmetric_route::stray_route(case)?;
+/// there, unless the kernel asks there for the pod's link-layer address.
+pub(in super::super) fn stray_route(case: &Case<'_>, is_asked: bool) -> Option<(String, Remediation)> {
+    let (_, stray) = asymmetric_route::stray_route_so_far(case)?;
     let (flow, device) = (case.attempt.flow, &stray.device);
     let (src, dst) = (flow.src.ip(), flow.dst.ip());
     let words =
@@ -59,9 +59,14 @@ pub(in super::super) fn stray_route(case: &Case<'_>) -> Option<(String, Remediat
         }
         false => "",
     };
-    let fix = Remediation::from(format!(
-        "{through_vpc}If the CNI takes packets to its pods at {device} (as Cilium does at cilium_host), the route is right. If not, the pod's own route is missing, or something else took the pods' subnet, such as a VPN or docker0: correct that route"
-    ))
+    let wrong = "the pod's own route is missing, or something else took the pods' subnet, such as a VPN or docker0: correct that route";
+    let fix = Remediation::from(if is_asked {
+        format!("{through_vpc}On the node, {wrong}. Or restart the CNI's agent that should have made it")
+    } else {
+        format!(
+            "{through_vpc}If the CNI takes packets to its pods at {device} (as Cilium does at cilium_host), the route is right. If not, {wrong}"
+        )
+    })
     .run([format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
         .map(|command| run_in(case, case.attempt.netns, command)));
     Some((words, fix))
