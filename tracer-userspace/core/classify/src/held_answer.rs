@@ -20,7 +20,7 @@ pub(super) fn target_end_gone(case: &Case<'_>) -> bool {
 /// A clause if the failed attempt may have been answered: no acknowledgement came, or the target's address has gone.
 /// The link that was set down meanwhile is named.
 pub(super) fn held_answer(case: &Case<'_>) -> Option<String> {
-    case.matched.unanswered_since()?;
+    case.attempt.established.and(case.matched.unanswered_since())?;
     let rest = if case.attempt.received().is_some_and(|n| n > 0) { " of the rest" } else { "" };
     let unacknowledged = connection(case).and_then(|it| it.unacknowledged).filter(|bytes| *bytes > 0);
     let no_address = lost_address(case).map(|place| format!("then no {place} had the target's address"));
@@ -133,6 +133,18 @@ pub(super) fn is_nowhere(case: &Case<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+
+    /// IPv6 was switched off in the pod after an earlier attempt.
+    #[test]
+    fn no_answer_is_held_before_the_handshake_is_over() {
+        let mut stream = Stream::to("[fd00:10:88::2]:8080").http_readiness().connect().established().clone();
+        stream.inspection(|it| it.links = vec![link(2, "eth0", &["fd00:10:88::2"])]).answers(200);
+        stream.wait_ms(1_000).again(8).connect().drop_in(SYN, "IPV6DISABLED", POD, "ip6_rcv_core");
+        stream.wait_ms(200).inspection(|it| it.links = vec![link(2, "eth0", &[])]).gives_up();
+        let verdict = stream.last_verdict();
+        assert_has(&verdict.summary, &["(no answer to the SYN, "]);
+        assert_lacks(&verdict.summary, &["established"]);
+    }
 
     /// conntrack was flushed: the answer went to another pod, which reset it. The prober sees nothing of that.
     #[test]
