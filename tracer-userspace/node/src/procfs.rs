@@ -6,7 +6,6 @@
 use std::borrow::Cow;
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::cgroup::{self, PodProcess};
@@ -158,9 +157,14 @@ pub fn is_alive(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap_or(true)
 }
 
-/// Whether root runs the process, as it runs the kubelet.
+/// Whether root runs the process, as it runs the kubelet. The owner of its folder would not show that: it is root for any
+/// process that makes itself undumpable.
 pub fn is_root(pid: u32) -> bool {
-    fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == 0)
+    let mut small = SmallFile::default();
+    let status = small.read(&format!("/proc/{pid}/status"));
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    // Real, effective, saved, of the file system.
+    ids.and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")
 }
 
 /// The namespace of the node: a prober's namespace, preferably that of a prober in our own namespace. Without a prober
@@ -262,6 +266,12 @@ mod tests {
         let own = probers.iter().find(|prober| prober.pid == std::process::id()).expect("ourselves");
         assert_eq!(own.comm, name);
         assert!(own.netns.is_some());
+    }
+
+    #[test]
+    fn root_is_known_by_the_effective_user() {
+        assert_eq!(is_root(std::process::id()), nix::unistd::geteuid().is_root());
+        assert!(is_root(1) && !is_root(u32::MAX));
     }
 
     #[test]
