@@ -75,7 +75,9 @@ impl Stream {
     }
 
     pub fn to(dst: &str) -> Self {
-        let flow = Flow { src: address("10.88.0.1:40000"), dst: address(dst) };
+        let (src, dst): (SocketAddr, SocketAddr) = (address("10.88.0.1:40000"), address(dst));
+        let src = if dst.ip().is_loopback() { SocketAddr::new(dst.ip(), src.port()) } else { src };
+        let flow = Flow { src, dst };
         let mut stream = Self { observations: Vec::new(), now: 1_000_000_000, flow, conn: ConnId(7), unread: false };
         stream.push(ObservationKind::Start(Box::new(start())));
         stream
@@ -94,6 +96,11 @@ impl Stream {
         self.now += 1_000;
         self.observations.push(Observation { time_boot_ns: self.now, kind });
         self
+    }
+
+    /// From the prober to the target.
+    pub const fn flow(&self) -> Flow {
+        self.flow
     }
 
     pub fn tick(&mut self) -> &mut Self {

@@ -43,12 +43,14 @@ pub struct ProbeRequest {
     pub keeps_connecting: bool,
     /// How long it waits after it connected, like a kubelet without CPU time.
     pub idle_ms: u64,
+    /// The same after it sent its first bytes.
+    pub stalls_ms: u64,
 }
 
 impl ProbeRequest {
     /// A probe of a current kubelet.
     pub const fn new(kind: Kind, dst: SocketAddr, timeout: Duration) -> Self {
-        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, keeps_connecting: false, idle_ms: 0 }
+        Self { dst, kind, timeout_ms: timeout.as_millis() as u64, keeps_connecting: false, idle_ms: 0, stalls_ms: 0 }
     }
 }
 
@@ -116,7 +118,8 @@ impl ProbeTry {
     fn run(&mut self, what: &ProbeRequest) -> io::Result<Option<u16>> {
         let stream = self.connect(what)?;
         thread::sleep(Duration::from_millis(what.idle_ms));
-        let mut stream = Timed { stream, deadline: self.deadline };
+        let stall = Duration::from_millis(what.stalls_ms);
+        let mut stream = Timed { stream, deadline: self.deadline, stall };
         match what.kind {
             Kind::Tcp => Ok(None),
             Kind::Http => http::get(&mut stream, what.dst).map(Some),
@@ -164,7 +167,7 @@ fn wait(stream: &TcpStream, flags: PollFlags, deadline: Instant) -> io::Result<(
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::new(ErrorKind::TimedOut, "context deadline exceeded"));
+            return Err(timed_out());
         }
         let mut fds = [PollFd::new(stream.as_fd(), flags)];
         let millis = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
@@ -176,16 +179,26 @@ fn wait(stream: &TcpStream, flags: PollFlags, deadline: Instant) -> io::Result<(
     }
 }
 
+fn timed_out() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, "context deadline exceeded")
+}
+
 /// A non-blocking stream that blocks until a deadline.
 #[derive(Debug)]
 pub struct Timed {
     stream: TcpStream,
     deadline: Instant,
+    /// How long it waits after the next write.
+    stall: Duration,
 }
 
 impl Timed {
     fn until<T>(&mut self, flags: PollFlags, mut step: impl FnMut(&mut TcpStream) -> io::Result<T>) -> io::Result<T> {
         loop {
+            // As Go does, which reads nothing after its deadline.
+            if Instant::now() >= self.deadline {
+                return Err(timed_out());
+            }
             match step(&mut self.stream) {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => wait(&self.stream, flags, self.deadline)?,
                 done => return done,
@@ -207,7 +220,9 @@ impl Read for Timed {
 
 impl Write for Timed {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.until(PollFlags::POLLOUT, |s| s.write(buf))
+        let written = self.until(PollFlags::POLLOUT, |s| s.write(buf))?;
+        thread::sleep(std::mem::take(&mut self.stall));
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -74,6 +74,8 @@ pub(super) const ALL: &[Scenario] = &[
         .needs(&[Need::CpuQuota]),
     Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).and_v6(),
     Scenario::new("kubelet_delayed_tls", DELAYED, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
+    Scenario::new("kubelet_delayed_unread", DELAYED, |s| reads_nothing(s, "http", Kind::Http, HTTP)),
+    Scenario::new("kubelet_delayed_unread_tls", DELAYED, |s| reads_nothing(s, "tls", Kind::Https, TLS)),
     Scenario::new("kubelet_delayed_slow_path", SLOW, slow_path).own().needs(&[Need::Tap]).and_v6(),
     Scenario::probed("tls_handshake_slow", TLS_SLOW, "tls-hang", Ending::Timeout).https().on_every_kernel().and_v6(),
     Scenario::probed("tls_handshake_slow_by_url", TLS_SLOW, "tls-hang", Ending::Timeout)
@@ -256,6 +258,15 @@ fn sends_request_late(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u
     let probe = ProbeRequest::new(kind, pod, fixture.options.probe_timeout);
     let claim = fixture.expected_verdict()?;
     fixture.request(ProbeRequest { idle_ms: probe.timeout_ms / 5 * 4, ..probe }, &[Ending::Timeout], claim)
+}
+
+/// The prober has no CPU time between its first bytes and its timeout. The server has answered by then.
+fn reads_nothing(fixture: &mut Fixture<'_>, mode: &str, kind: Kind, port: u16) -> Result<()> {
+    let pod = fixture.serving(mode, port)?;
+    let probe = ProbeRequest::new(kind, pod, fixture.options.probe_timeout);
+    let claim = fixture.expected_verdict()?;
+    fixture.mentions(&["lay in the prober's socket for "]);
+    fixture.request(ProbeRequest { stalls_ms: probe.timeout_ms + 20, ..probe }, &[Ending::Timeout], claim)
 }
 
 /// The server sends keepalive segments until the prober closes, and no answer.

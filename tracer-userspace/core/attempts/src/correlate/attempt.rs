@@ -165,6 +165,7 @@ impl Attempt {
     pub fn observe(&mut self, observation: &Observation) {
         if self.given_up && !matches!(observation.kind, ObservationKind::KubeletProbe(_))
             || self.is_of_other_connection(&observation.kind)
+            || self.is_at_other_loopback(&observation.kind)
         {
             return;
         }
@@ -206,6 +207,19 @@ impl Attempt {
         };
         let (own, its) = (self.flow.src.port(), flow.src.port());
         own != 0 && its != 0 && own != its
+    }
+
+    /// A packet between loopback addresses stays in its network namespace. Another namespace may have the same ports.
+    fn is_at_other_loopback(&self, kind: &ObservationKind) -> bool {
+        let (netns, [src, dst]) = match kind {
+            ObservationKind::Drop(it) => (it.netns, [it.flow.src, it.flow.dst]),
+            ObservationKind::ResetSent(it) => (it.netns, [it.flow.src, it.flow.dst]),
+            ObservationKind::Icmp(it) => (it.netns, [it.flow.src, it.flow.dst]),
+            ObservationKind::QueueFull(it) => (it.netns, [self.flow.dst; 2]),
+            _ => return false,
+        };
+        let stays = src.ip().is_loopback() && dst.ip().is_loopback();
+        stays && netns.zip(self.netns).is_some_and(|(at, own)| at != own)
     }
 
     /// Hundreds of retransmissions and their drops must not keep out the RST that decides.
@@ -364,6 +378,14 @@ impl Attempt {
         self.quiet_ns().is_some()
     }
 
+    /// The prober closed with data in its socket that it had not read. The kernel then ends the connection at once, with
+    /// a RST (`__tcp_close`, net/ipv4/tcp.c). How long the data had been there, if that is known.
+    pub fn closed_unread(&self) -> Option<Option<u64>> {
+        let last = self.last.as_ref().filter(|last| last.errno == Some(0) && last.received().is_some_and(|n| n > 0))?;
+        let is_at_once = last.new == TcpState::Close && matches!(last.old, TcpState::Established | TcpState::CloseWait);
+        is_at_once.then_some(last.quiet_ns)
+    }
+
     /// Since when nothing of the target's data arrived, although it sent some, until this attempt ended.
     pub fn answer_lost_since(&self) -> Option<u64> {
         let (ended, _) = self.ended?;
@@ -430,6 +452,11 @@ impl Attempt {
     /// sent data.
     pub fn sent_nothing(&self) -> bool {
         matches!(self.ended, Some((_, End::ClosedByProber | End::ClosedByServer))) && self.sent() == Some(0)
+    }
+
+    /// Its target, and its end: what happens later says nothing about it.
+    pub fn until_end(&self) -> (std::net::IpAddr, u64) {
+        (self.flow.dst.ip(), self.ended.map_or(u64::MAX, |(end, _)| end))
     }
 
     /// Nanoseconds from connect to the end; `None` while it is open.

@@ -162,7 +162,7 @@ impl<'a> Matched<'a> {
     }
 
     /// The attempt ended when a probe that it can be had timed out.
-    pub(super) fn has_timed_out(&self) -> bool {
+    pub fn has_timed_out(&self) -> bool {
         self.ended_after_all() || self.ended_at_a_timeout()
     }
 

@@ -10,7 +10,33 @@ use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 const PROMPT_NS: u64 = 20_000_000;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
-    request_left_too_little_time(case).or_else(|| unread(case))
+    request_left_too_little_time(case).or_else(|| left_unread(case)).or_else(|| unread(case))
+}
+
+/// What the target had sent lay in the prober's socket until the prober closed that, and the prober still had time for it.
+/// Whatever the protocol is, a client that waits for bytes and runs reads them.
+fn left_unread(case: &Case<'_>) -> Option<Finding> {
+    let attempt = case.attempt;
+    let lay = attempt.closed_unread()?.filter(|lay| *lay >= LATE_NS)?;
+    let ((ended, _), lasted) = (attempt.ended?, attempt.lasted()?);
+    if !is_timeout(case) && !case.matched.has_timed_out() {
+        return None;
+    }
+    let bytes = attempt.received()?;
+    let summary = format!(
+        "{} of {} lay in the prober's socket for {}; the kubelet closed after {}{} without reading them",
+        counted(bytes, "byte"),
+        attempt.flow.dst,
+        ms(lay),
+        ms(lasted),
+        budget(case),
+    );
+    let state = attempt.last.as_ref().map(|state| of_state(ended, state));
+    let own = attempt.resets_sent().find(|(_, it)| it.flow.src == attempt.flow.src);
+    let own = own.map(|(time, reset)| of_reset_sent(time, reset));
+    let outcome = attempt.kubelet().map(|(_, reported)| of_outcome(reported));
+    let evidence = state.into_iter().chain(own).chain(outcome).collect();
+    Some(Finding::likely(Cause::KubeletDelayed, evidence, summary, fix()))
 }
 
 /// The target acknowledged the request late: less than half of the time since the handshake was left for its answer.
@@ -65,7 +91,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
             ))?
         }
         None => {
-            let unread = timeout_s.is_some() && case.attempt.received().is_some_and(|n| n > 0);
+            let unread = timeout_s.is_some() && case.attempt.closed_unread().is_some();
             let late = lasted > timeout.saturating_add(LATE_NS);
             (unread && late).then_some(("when it was closed".to_owned(), Confidence::Possible, None))?
         }
@@ -147,15 +173,34 @@ mod tests {
         assert_eq!(decided(false, AnswerKind::Http, Some(200)), ["kubelet_delayed"]);
     }
 
+    /// The kubelet had no CPU time after its ClientHello, or after its request. A socket with unread data ends at once.
+    #[test]
+    fn bytes_that_lay_in_the_socket_until_the_close_were_not_read_in_time() {
+        let decided = |https: bool, new: TcpState, lay_ms: u64| {
+            let mut stream = Stream::new().http_readiness_over_tls(https).connect().established().wait_ms(10).clone();
+            let (kind, status) = if https { (AnswerKind::Tls, None) } else { (AnswerKind::Http, Some(200)) };
+            stream.answer(kind, status).wait_ms(1_290).state(TcpState::Established, new, 0, (280, 281, 900));
+            stream.last_state().quiet_ns = Some(lay_ms * 1_000_000);
+            stream.kubelet(ProbeOutput::Timeout).settles().last_decided()
+        };
+        let delayed = ("kubelet_delayed", Confidence::Likely);
+        for https in [true, false] {
+            assert_eq!(decided(https, TcpState::Close, 1_290), delayed, "{https}");
+            assert_ne!(decided(https, TcpState::Close, 5), delayed, "they came just then");
+        }
+        assert_eq!(decided(true, TcpState::FinWait1, 1_290).0, "slow_response", "it had read all that came");
+    }
+
     #[test]
     fn an_unread_answer_of_unknown_time_needs_a_late_close() {
-        let closed_after = |ms: u64| {
+        let closed_after = |ms: u64, new: TcpState| {
             let mut stream = Stream::new().http_readiness().connect().established().wait_ms(ms).clone();
-            stream.state(TcpState::CloseWait, TcpState::Close, 0, (100, 101, 201)).kubelet(ProbeOutput::Timeout);
+            stream.state(TcpState::CloseWait, new, 0, (100, 101, 201)).kubelet(ProbeOutput::Timeout);
             stream.causes()
         };
-        assert_eq!(closed_after(1700), ["kubelet_delayed"]);
-        assert_eq!(closed_after(1001), ["unexplained"], "closed in time: the answer may have come in parts");
+        assert_eq!(closed_after(1700, TcpState::Close), ["kubelet_delayed"]);
+        assert_eq!(closed_after(1700, TcpState::LastAck), ["unexplained"], "nothing was unread");
+        assert_eq!(closed_after(1001, TcpState::Close), ["unexplained"], "closed in time: it may have come in parts");
     }
 
     /// The server sent its status line, and then waited for its database. Such a server has not closed.

@@ -58,10 +58,8 @@ pub(in super::super) fn add_lost_reset(case: &Case<'_>, found: &mut Finding) {
 /// A RST without a socket in answer to this attempt's SYN.
 fn by_reset(case: &Case<'_>) -> Option<Refused> {
     let dst = case.attempt.flow.dst;
-    let (time, reset) = case
-        .attempt
-        .resets_sent()
-        .find(|(_, r)| r.no_socket && r.answered.is_syn() && r.flow.src == dst && is_of_attempt(case, r.netns))?;
+    let (time, reset) =
+        case.attempt.resets_sent().find(|(_, r)| r.no_socket && r.answered.is_syn() && r.flow.src == dst)?;
     Some(Refused { evidence: vec![of_reset_sent(time, reset)], netns: reset.netns, confidence: Confidence::Proven })
 }
 
@@ -103,13 +101,7 @@ fn had_listener(case: &Case<'_>, before: u64) -> bool {
 /// SYNs to the target that were dropped.
 fn dropped_syns<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)> {
     let dst = case.attempt.flow.dst;
-    case.attempt.drops().filter(move |(_, d)| d.flags.is_syn() && d.flow.dst == dst && is_of_attempt(case, d.netns))
-}
-
-/// A packet to a loopback address stays in its network namespace. One of another namespace may have the same ports.
-fn is_of_attempt(case: &Case<'_>, netns: Option<Netns>) -> bool {
-    let attempt = case.attempt;
-    !attempt.flow.dst.ip().is_loopback() || netns.is_none() || attempt.netns.is_none() || netns == attempt.netns
+    case.attempt.drops().filter(move |(_, d)| d.flags.is_syn() && d.flow.dst == dst)
 }
 
 /// The pod with this address in the list of pods. An address that was read in a namespace does not count: a pod that
