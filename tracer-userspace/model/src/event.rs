@@ -32,7 +32,7 @@ pub use conn::{
 };
 pub use finding::{FindingBody, Status};
 pub use firewall::path;
-pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Prefix, RuleVerdict, When};
+pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Limit, Prefix, RuleVerdict, When};
 pub use flush::{BULK, FlushedRules, RemovedRoute, Remover, RulesFlushed};
 pub use inspection::{
     Inspection, LinkQdisc, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, RoutingRule,

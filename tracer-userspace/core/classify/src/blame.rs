@@ -9,7 +9,7 @@ use super::evidence::{BRIDGE, dropped_in, evidence_of, is_nameless, netfilter_ho
 use super::owner::{self, Owner, owner_of};
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::path::{Packet, Takers};
-use tracer_model::event::{Backend, Firewall, FirewallRule, PacketDrop, RuleVerdict, Tracked};
+use tracer_model::event::{Backend, Firewall, FirewallRule, Limit, PacketDrop, RuleVerdict, Tracked};
 use tracer_model::record::Evidence;
 
 const NAMED: usize = 3;
@@ -246,7 +246,7 @@ impl Blame<'_> {
     pub(super) fn words(&self) -> String {
         let named = self.named();
         let more = if self.complete { "" } else { " or one that was not read" };
-        match (self.rules.len(), self.certain()) {
+        let words = match (self.rules.len(), self.certain()) {
             (0, _) if self.complete => self.if_none.to_owned(),
             (0, _) => String::new(),
             (_, Some(rule)) if rule.policy => format!("; it is {}: no rule accepts the packet", self.described(rule)),
@@ -254,7 +254,33 @@ impl Blame<'_> {
             (1, None) => format!("; it is probably {named}"),
             (count, None) if count <= NAMED => format!("; it is one of these: {named}{more}"),
             (count, None) => format!("; it is one of {count} rules, the first of them {named}{more}"),
-        }
+        };
+        let what = match self.limit() {
+            None => return words,
+            Some(Limit::Rate) => "a limit of the rate",
+            Some(Limit::Connections) => "a limit of connections",
+            Some(Limit::Share) => "chance, or a count of packets,",
+        };
+        format!("{words}; {what} decides which packets it takes: only some attempts fail")
+    }
+
+    /// What decides which packets the candidates take.
+    fn limit(&self) -> Option<Limit> {
+        let limit = self.rules.first()?.limit?;
+        self.all(|rule| rule.limit == Some(limit)).then_some(limit)
+    }
+
+    /// The fix for rules that limit.
+    pub(super) fn raise_limit(&self) -> Option<&'static str> {
+        Some(match self.limit()? {
+            Limit::Rate => "Raise the rate that the rule allows, or let the kubelet's probes pass before it",
+            Limit::Connections => {
+                "Raise the number of connections that the rule allows, or find who holds so many. Or let the kubelet's probes pass before it"
+            }
+            Limit::Share => {
+                "Remove the rule if it is left over from a test of packet loss, or let the kubelet's probes pass before it"
+            }
+        })
     }
 
     pub(super) fn named(&self) -> String {
@@ -297,7 +323,7 @@ impl Blame<'_> {
             "base_chain": rule.base.as_ref().filter(|base| **base != rule.chain), "backend": rule.backend,
             "verdict": rule.verdict, "policy": rule.policy.then_some(true), "comment": rule.comment,
             "handle": rule.handle.filter(|_| !legacy), "rule_number": rule.handle.filter(|_| legacy),
-            "packets": rule.packets, "owner": self.owner_of(rule).map(|owner| owner.name),
+            "limit": rule.limit, "packets": rule.packets, "owner": self.owner_of(rule).map(|owner| owner.name),
             "proxy_port": rule.proxy_port, "candidates": (self.rules.len() > 1).then_some(self.rules.len()),
         });
         evidence_of("netfilter", self.reading.at, text, fields)

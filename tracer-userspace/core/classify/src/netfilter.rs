@@ -441,6 +441,10 @@ impl Blocked<'_> {
         }
         if !self.is_by_no_rule() {
             let fix = self.own_fix(case).or_else(|| self.by_owner(case)).unwrap_or_else(by_rule);
+            let fix = match self.blame.as_ref().and_then(Blame::raise_limit) {
+                Some(raise) => fix.reword(|text| format!("{raise}. Otherwise: {text}")),
+                None => fix,
+            };
             if !self.may_be_by_ipvs(case) {
                 return fix;
             }

@@ -30,6 +30,7 @@ pub fn rule(chain: &str, verdict: RuleVerdict) -> FirewallRule {
         exact: true,
         first: false,
         priority: Some(0),
+        limit: None,
         packets: None,
         proxy_port: None,
     }

@@ -127,6 +127,18 @@ pub enum RuleVerdict {
     Reject,
 }
 
+/// Why a rule takes only a part of the packets that meet its other conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// A rate (`limit`, hashlimit).
+    Rate,
+    /// A number of connections (`ct count`, connlimit).
+    Connections,
+    /// Chance, or each n-th packet (`numgen`, statistic).
+    Share,
+}
+
 /// One rule, or the policy of a base chain.
 #[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,6 +172,9 @@ pub struct FirewallRule {
     pub first: bool,
     /// Priority of its base chain, if there is only one.
     pub priority: Option<i32>,
+    /// A limit decides which packets it takes: its own, that of the way to it, or that of a rule before it that lets the
+    /// other packets pass.
+    pub limit: Option<Limit>,
     /// Packets it counted, if it has a counter.
     pub packets: Option<u64>,
     /// The port of its transparent proxy (TPROXY; 0: the packet's own port). Such a rule drops a packet only if no

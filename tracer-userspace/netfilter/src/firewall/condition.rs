@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::ruleset::{Element, Elements, Key, Rule, Table, Test};
 use tracer_model::event::path::{Asks, state};
-use tracer_model::event::{Flow, When};
+use tracer_model::event::{Flow, Limit, When};
 
 impl Key {
     /// The bytes of this field in the packets of a flow; absent: they do not follow from the flow.
@@ -18,7 +18,7 @@ impl Key {
             Self::DestinationPort => port(flow.dst),
             Self::SourceAddress(size) => octets(flow.src.ip(), size),
             Self::DestinationAddress(size) => octets(flow.dst.ip(), size),
-            Self::ConntrackState | Self::TcpFlags | Self::ReversePath | Self::Other => None,
+            Self::ConntrackState | Self::TcpFlags | Self::ReversePath | Self::Share | Self::Other => None,
         }
     }
 }
@@ -38,6 +38,21 @@ impl Rule {
         self.rest.is_empty()
     }
 
+    /// The limit that decides which packets it takes.
+    pub(super) fn limit(&self) -> Option<Limit> {
+        self.rest.iter().find_map(|test| match test {
+            Test::Limit(limit) => Some(*limit),
+            _ => None,
+        })
+    }
+
+    /// The same if the first packet of this flow meets all other conditions.
+    pub(super) fn limit_of(&self, flow: Flow, table: &Table) -> Option<Limit> {
+        let is_known = !self.rest.iter().any(|test| matches!(test, Test::Unknown));
+        let begins = |asks: Asks| asks.states & state::NEW != 0;
+        self.limit().filter(|_| is_known && self.asks(flow, table).is_some_and(begins))
+    }
+
     /// The conditions that remain for a packet of this flow; absent: no packet of it can match.
     pub(super) fn asks(&self, flow: Flow, table: &Table) -> Option<Asks> {
         let mut asks = of_when(self.when, flow)?;
@@ -53,7 +68,7 @@ impl Rule {
                     Some(elements) => add_set_condition(&mut asks, elements.has(keys, flow), *inverted)?,
                     None => asks.unknown = true,
                 },
-                Test::Unknown => asks.unknown = true,
+                Test::Limit(_) | Test::Unknown => asks.unknown = true,
             }
         }
         (asks.states != 0).then_some(asks)

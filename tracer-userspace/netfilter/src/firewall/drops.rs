@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::path::path;
 use super::ruleset::{Chain, Place, Rule, Table, Then};
-use tracer_model::event::{Firewall, FirewallRule, Flow, RuleVerdict, When};
+use tracer_model::event::{Firewall, FirewallRule, Flow, Limit, RuleVerdict, When};
 
 /// The limit of rules in an answer. If there are more, only those that can match the queried flow are kept.
 const MAX_RULES: usize = 1024;
@@ -22,6 +22,7 @@ struct Reach {
     when: When,
     exact: bool,
     base: Option<usize>,
+    limit: Option<Limit>,
 }
 
 const HOOKS: [&str; 8] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING", "INGRESS", "EGRESS", "BRIDGE"];
@@ -106,11 +107,12 @@ impl Table {
         let walk = ChainWalk { table: self, number, steps, reach, index };
         let mut bases: Vec<usize> = (0..self.chains.len()).filter(|at| self.chains[*at].base.is_some()).collect();
         bases.sort_by_key(|at| self.chains[*at].base.as_ref().map(|base| base.priority));
-        let mut walked = Walked { visited: vec![false; self.chains.len()], accepted_before: false };
+        let mut walked = Walked { visited: vec![false; self.chains.len()], accepted_before: false, limits: Vec::new() };
         for base in bases {
             walked.accepted_before = false;
+            walked.limits.clear();
             walk.visit(base, 0, &mut walked, into);
-            walk.policy(base, into);
+            walk.policy(base, &walked, into);
         }
         into.truncated |= steps.ran_out();
     }
@@ -127,10 +129,11 @@ impl Table {
         let mut waiting: Vec<usize> = (0..reach.len()).filter(|at| reach[*at].is_some()).collect();
         while let Some(at) = waiting.pop() {
             let Some(from) = reach[at] else { continue };
-            self.each_edge(at, steps, &mut |when, exact, target| {
+            self.each_edge(at, steps, &mut |rule, when, exact, target| {
                 let Some(&target) = index.get(target) else { return };
                 let (when, whole) = from.when.and(when);
-                let edge = Reach { when, exact: from.exact && exact && whole && jumps[target] == 1, ..from };
+                let exact = from.exact && exact && whole && jumps[target] == 1;
+                let edge = Reach { when, exact, limit: rule.limit().or(from.limit), ..from };
                 let merged = reach[target].map_or(edge, |known| merge(known, edge));
                 if reach[target] != Some(merged) {
                     reach[target] = Some(merged);
@@ -145,7 +148,7 @@ impl Table {
     fn count_jumps(&self, steps: &Steps, index: &HashMap<&str, usize>) -> Vec<u32> {
         let mut jumps = vec![0; self.chains.len()];
         for at in 0..self.chains.len() {
-            self.each_edge(at, steps, &mut |_, _, target| {
+            self.each_edge(at, steps, &mut |_, _, _, target| {
                 if let Some(&target) = index.get(target) {
                     jumps[target] += 1;
                 }
@@ -154,10 +157,10 @@ impl Table {
         jumps
     }
 
-    fn each_edge(&self, chain: usize, steps: &Steps, each: &mut impl FnMut(When, bool, &str)) {
+    fn each_edge(&self, chain: usize, steps: &Steps, each: &mut impl FnMut(&Rule, When, bool, &str)) {
         self.each_step(chain, steps, &mut |_, rule, when, exact| {
             if let Then::Jump(target) | Then::Goto(target) = &rule.then {
-                each(when, exact, target);
+                each(rule, when, exact, target);
             }
         });
     }
@@ -187,7 +190,7 @@ type Within = (usize, Option<usize>);
 
 fn start(at: usize, chain: &Chain) -> Option<Reach> {
     let base = chain.base.as_ref()?;
-    Some(Reach { hooks: bit(base.hook), when: When::default(), exact: true, base: Some(at) })
+    Some(Reach { hooks: bit(base.hook), when: When::default(), exact: true, base: Some(at), limit: None })
 }
 
 fn merge(left: Reach, right: Reach) -> Reach {
@@ -196,6 +199,7 @@ fn merge(left: Reach, right: Reach) -> Reach {
         when: left.when.common(right.when),
         exact: left.exact && right.exact,
         base: left.base.filter(|base| right.base == Some(*base)),
+        limit: left.limit.filter(|limit| right.limit == Some(*limit)),
     }
 }
 
@@ -211,6 +215,14 @@ struct Walked {
     visited: Vec<bool>,
     /// Whether an earlier rule of this base chain may have accepted the packet.
     accepted_before: bool,
+    /// The limits of the rules that let the packet pass before, each with the chain that it leaves: none for the base chain.
+    limits: Vec<(Option<usize>, Limit)>,
+}
+
+impl Walked {
+    fn limit(&self) -> Option<Limit> {
+        self.limits.last().map(|(_, limit)| *limit)
+    }
 }
 
 impl ChainWalk<'_> {
@@ -235,9 +247,14 @@ impl ChainWalk<'_> {
                 self.add(place(at), RuleVerdict::Drop, (rule, when, false), walked, into);
                 walked.accepted_before = true;
             }
-            Then::Accept => walked.accepted_before = true,
-            Then::Nothing | Then::Return | Then::Map(..) => {}
+            Then::Accept => {
+                walked.accepted_before = true;
+                walked.limits.extend(rule.limit_of(into.flow, self.table).map(|limit| (None, limit)));
+            }
+            Then::Return => walked.limits.extend(rule.limit_of(into.flow, self.table).map(|it| (Some(chain), it))),
+            Then::Nothing | Then::Map(..) => {}
         });
+        walked.limits.retain(|(of, _)| *of != Some(chain));
     }
 
     fn add(&self, place: Place, verdict: RuleVerdict, own: (&Rule, When, bool), walked: &Walked, into: &mut Rules) {
@@ -249,18 +266,24 @@ impl ChainWalk<'_> {
             when,
             exact: reach.exact && exact && whole,
             first: !walked.accepted_before,
+            limit: rule.limit().or(reach.limit).or_else(|| walked.limit()),
             packets: rule.packets,
             proxy_port: if let Then::Proxy(port) = rule.then { Some(port) } else { None },
             ..self.blank(place.chain, reach, verdict)
         });
     }
 
-    fn policy(&self, chain: usize, into: &mut Rules) {
+    fn policy(&self, chain: usize, walked: &Walked, into: &mut Rules) {
         let (Some(base), Some(reach)) = (&self.table.chains[chain].base, self.reach[chain]) else { return };
         if base.drops {
             let blank = || self.blank(chain, reach, RuleVerdict::Drop);
             let place = Place { table: self.number, chain, rule: None, element: None };
-            into.add(place, reach.when, || FirewallRule { policy: true, packets: base.packets, ..blank() });
+            into.add(place, reach.when, || FirewallRule {
+                policy: true,
+                packets: base.packets,
+                limit: walked.limit(),
+                ..blank()
+            });
         }
     }
 
@@ -281,6 +304,7 @@ impl ChainWalk<'_> {
             exact: false,
             first: false,
             priority: reach.base.and_then(|base| self.table.chains[base].base.as_ref()).map(|base| base.priority),
+            limit: None,
             packets: None,
             proxy_port: None,
         }

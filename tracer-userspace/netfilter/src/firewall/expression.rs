@@ -12,10 +12,10 @@ use super::super::nft::{
     NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_VERDICT_CHAIN, comment, number,
 };
 use super::ruleset::{Key, Rule, Test, Then};
-use super::xtables::{self, add_match};
+use super::xtables::{self, add_match, limit};
 use tracer_model::event::path::FlagTest;
 use tracer_model::event::path::state::{INVALID, NEW};
-use tracer_model::event::{Prefix, When};
+use tracer_model::event::{Limit, Prefix, When};
 use tracer_node::netlink::{attribute, attributes, field, text};
 
 const NFTA_RULE_HANDLE: u16 = 3;
@@ -31,6 +31,7 @@ const NFT_FIB_RESULT_OIFNAME: c_int = 2;
 const NFT_FIB_OF_SOURCE: c_int = 1;
 const NFTA_COUNTER_PACKETS: u16 = 2;
 const NFTA_DYNSET_SET_NAME: u16 = 1;
+const NFTA_DYNSET_EXPR: u16 = 7;
 const IP6: u8 = 10;
 
 impl Key {
@@ -51,7 +52,7 @@ impl Key {
             Self::SourcePort | Self::DestinationPort => Some(2),
             Self::SourceAddress(size) | Self::DestinationAddress(size) => Some(size),
             Self::ConntrackState => Some(4),
-            Self::ReversePath | Self::Other => None,
+            Self::ReversePath | Self::Share | Self::Other => None,
         }
     }
 
@@ -86,6 +87,7 @@ impl Key {
     /// The test for a comparison that `When` cannot express.
     fn test(self, operator: Option<c_int>, value: &[u8], mask: Option<&[u8]>) -> Test {
         match (self, operator, mask) {
+            (Self::Share, ..) => Test::Limit(Limit::Share),
             (Self::ConntrackState, ..) => states(operator, value, mask).map_or(Test::Unknown, Test::State),
             (key, Some(operator), None) if key.is_ordered() => range_of(key, operator, value),
             _ => Test::Unknown,
@@ -226,16 +228,18 @@ impl Parser {
             b"log" | b"notrack" | b"last" => {}
             b"nat" | b"masq" | b"redir" | b"queue" | b"fwd" | b"synproxy" => self.rule.then = Then::Accept,
             b"fib" => self.load(fib(data)),
-            b"rt" | b"socket" | b"hash" | b"numgen" | b"exthdr" | b"osf" | b"xfrm" | b"tunnel" | b"ct" => {
+            b"numgen" => self.load(Key::Share),
+            b"rt" | b"socket" | b"hash" | b"exthdr" | b"osf" | b"xfrm" | b"tunnel" | b"ct" => {
                 self.load(Key::Other);
             }
             b"dynset" => {
                 self.writes = attribute(data, NFTA_DYNSET_SET_NAME).map(text);
-                self.rule.rest.push(Test::Unknown);
+                let own = attribute(data, NFTA_DYNSET_EXPR).and_then(|it| attribute(it, 1)).map(bytes_of);
+                self.rule.rest.push(own.map_or(Test::Unknown, limit));
             }
-            // Conditions that tracer does not model: limits, quotas. Also flow_offload: the rule ends there for each packet that
-            // cannot be offloaded, such as a SYN (`nft_flow_offload_eval`).
-            _ => self.rule.rest.push(Test::Unknown),
+            // Limits, and conditions that tracer does not model: quotas. Also flow_offload: the rule ends there for each
+            // packet that cannot be offloaded, such as a SYN (`nft_flow_offload_eval`).
+            _ => self.rule.rest.push(limit(name)),
         }
     }
 
@@ -328,7 +332,7 @@ impl Parser {
             (Some(from), Some(to), Some(operator @ (NFT_CMP_EQ | NFT_CMP_NEQ))) if key.is_ordered() && !masked => {
                 Test::Range { key, from, to, inverted: operator == NFT_CMP_NEQ }
             }
-            _ => Test::Unknown,
+            _ => key.test(None, &[], None),
         };
         self.rule.rest.push(test);
     }

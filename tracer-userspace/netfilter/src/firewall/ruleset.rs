@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use tracer_model::event::path::FlagTest;
-use tracer_model::event::{Backend, When};
+use tracer_model::event::{Backend, Limit, When};
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -99,6 +99,7 @@ pub(crate) enum Test {
         set: String,
         inverted: bool,
     },
+    Limit(Limit),
     /// A condition that tracer does not model.
     Unknown,
 }
@@ -109,7 +110,7 @@ impl Test {
         match self {
             Self::Range { from, to, .. } => from.len() + to.len(),
             Self::Set { keys, set, .. } => size_of_val(keys.as_slice()) + set.len(),
-            Self::State(_) | Self::Flags(_) | Self::Unknown => 0,
+            Self::State(_) | Self::Flags(_) | Self::Limit(_) | Self::Unknown => 0,
         }
     }
 }
@@ -151,6 +152,8 @@ pub(crate) enum Key {
     TcpFlags,
     /// The link of the route back to the source; 0 if there is none.
     ReversePath,
+    /// A number by chance, or one of each n packets.
+    Share,
     Other,
 }
 

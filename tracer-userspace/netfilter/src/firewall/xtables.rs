@@ -2,9 +2,9 @@
 
 use super::super::TCP;
 use super::ruleset::{Key, Rule, Test, Then};
-use tracer_model::event::When;
 use tracer_model::event::path::FlagTest;
 use tracer_model::event::path::state::{INVALID, NEW, UNTRACKED};
+use tracer_model::event::{Limit, When};
 use tracer_node::netlink::{field, text};
 
 /// `XT_TCP_INV_*`, linux/netfilter/xt_tcpudp.h
@@ -38,7 +38,17 @@ pub(super) fn add_match(rule: &mut Rule, name: &[u8], info: &[u8]) {
         _ => None,
     };
     if understood.is_none() {
-        rule.rest.push(Test::Unknown);
+        rule.rest.push(limit(name));
+    }
+}
+
+/// The condition of a match of x_tables, or of an expression of nf_tables, that limits.
+pub(super) fn limit(name: &[u8]) -> Test {
+    match name {
+        b"limit" | b"hashlimit" => Test::Limit(Limit::Rate),
+        b"connlimit" => Test::Limit(Limit::Connections),
+        b"statistic" => Test::Limit(Limit::Share),
+        _ => Test::Unknown,
     }
 }
 

@@ -78,6 +78,10 @@ pub(super) const ALL: &[Scenario] = &[
     rejects("firewall_reject_node_reset", Ending::Refused)
         .on_node(Nft("table ip hostfw { chain out { type filter hook output priority 0; \
          ip daddr {ip} tcp dport 8080 reject with tcp reset; }; }")),
+    Scenario::new("firewall_drop_limit", DROP, limited).needs(&[Need::Nft]),
+    drops("firewall_drop_share")
+        .in_pod(Input("tcp dport 8080 numgen inc mod 1000 < 999 drop;"))
+        .names(&["chance, or a count of packets, decides which packets it takes: only some attempts fail"]),
     Scenario::new("firewall_drop_own_port", DROP, own_port).needs(&[Need::Nft]),
     Scenario::new("firewall_drop_on_lo", DROP, on_lo).needs(&[Need::Nft]),
     // As with gRPC's usual port 50051: the port of the target is above the source port.
@@ -107,6 +111,15 @@ fn tls_answer(fixture: &mut Fixture<'_>) -> Result<()> {
         fixture.wait_for_request(pod)?;
         fixture.node.node.input_rule(&format!("tcp sport {TLS} ip saddr {} drop;", pod.ip()))
     })
+}
+
+/// A rule against floods of SYNs: the first probe succeeds.
+fn limited(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    fixture.input_rule(pod, "tcp dport 8080 tcp flags syn limit rate over 1/hour burst 1 packets drop;")?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.mentions(&["a limit of the rate decides which packets it takes: only some attempts fail"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// A rule for the pod's own port of the bridge: it drops no copy for another pod.

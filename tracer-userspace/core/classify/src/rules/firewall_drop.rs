@@ -573,4 +573,44 @@ mod tests {
         let deny = FirewallRule { hooks: vec!["POSTROUTING".into()], ..rule("out", RuleVerdict::Drop) };
         assert_eq!(decided(5_000, vec![deny]).cause.name(), "firewall_drop");
     }
+
+    /// As `limit rate over 5/second drop`.
+    #[test]
+    fn a_rule_that_limits_fails_only_some_attempts() {
+        let decided = |limits: &[Option<Limit>]| {
+            let limited = |limit: &Option<Limit>| FirewallRule {
+                exact: false,
+                limit: *limit,
+                ..rule("INPUT", RuleVerdict::Drop)
+            };
+            let mut stream = Stream::new();
+            stream.connect().filtered(SYN, POD).push(firewall(POD, limits.iter().map(limited).collect()));
+            let verdict = stream.gives_up().verdict();
+            assert_eq!(verdict.cause.name(), "firewall_drop");
+            verdict
+        };
+        for (limit, words, fix) in [
+            (Limit::Rate, "a limit of the rate decides", "Raise the rate that the rule allows"),
+            (Limit::Connections, "a limit of connections decides", "Raise the number of connections"),
+            (Limit::Share, "chance, or a count of packets, decides", "left over from a test of packet loss"),
+        ] {
+            let limited = decided(&[Some(limit)]);
+            assert_has(&limited.summary, &[words, "only some attempts fail"]);
+            assert_has(&limited.remediation, &[fix, "probes pass before it. Otherwise: Allow "]);
+        }
+        for others in [&[None][..], &[Some(Limit::Rate), None]] {
+            assert_lacks(&decided(others).summary, &["only some attempts"]);
+        }
+    }
+
+    /// A connection from the same port to the same port of the pod's own loopback.
+    #[test]
+    fn a_drop_on_the_loopback_of_another_namespace_is_not_the_attempts() {
+        let cause = |netns| {
+            let mut stream = Stream::to("127.0.0.1:8080");
+            stream.connect().filtered(SYN, netns).push(firewall(netns, vec![rule("INPUT", RuleVerdict::Drop)]));
+            stream.gives_up().verdict().cause.name()
+        };
+        assert_eq!([NODE, POD].map(cause), ["firewall_drop", "unexplained"]);
+    }
 }

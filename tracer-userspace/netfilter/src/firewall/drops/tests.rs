@@ -1,5 +1,5 @@
 use super::super::add_tables;
-use super::super::ruleset::{Base, Key};
+use super::super::ruleset::{Base, Key, Test};
 use super::*;
 use tracer_model::event::path::Packet;
 use tracer_model::event::{Netns, TcpFlags};
@@ -188,4 +188,29 @@ fn no_rule_is_reported_with_too_many_conditions_when_the_steps_run_out() {
     assert_eq!((rules.found.len(), rules.truncated), (20, true), "of 40 for each of three walks");
     table(vec![base("in", "INPUT", drops(1))]).flatten(&steps, &mut rules);
     assert_eq!(rules.found.len(), 20, "the ways of the next table are not known");
+}
+
+/// As `-m limit --limit 25/second -j RETURN`, and then `-j DROP`.
+#[test]
+fn a_limit_decides_what_is_left_for_the_rules_after_it() {
+    let limited = |dport, then| Rule { rest: vec![Test::Limit(Limit::Rate)], ..rule(dport, then) };
+    let drop = || rule(None, Then::Drop);
+    let limits = |rules: Vec<Rule>, chain_rules: Vec<Rule>| -> Vec<Option<Limit>> {
+        let found = flat(&table(vec![base("in", "INPUT", rules), chain("syn", chain_rules)]));
+        found.rules.iter().map(|rule| rule.limit).collect()
+    };
+    let (some, to_chain) = (Some(Limit::Rate), || Then::Jump("syn".into()));
+    assert_eq!(limits(vec![limited(None, Then::Drop), drop()], vec![]), [some, None], "its own");
+    assert_eq!(limits(vec![limited(Some(8080), Then::Accept), drop()], vec![]), [some]);
+    assert_eq!(limits(vec![limited(Some(22), Then::Accept), drop()], vec![]), [None], "another port's");
+    assert_eq!(limits(vec![limited(None, to_chain())], vec![drop()]), [some], "that of the way to it");
+    assert_eq!(limits(vec![limited(None, to_chain()), rule(None, to_chain())], vec![drop()]), [None]);
+    let chain_rules = vec![limited(None, Then::Return), drop()];
+    assert_eq!(limits(vec![rule(None, to_chain()), drop()], chain_rules), [some, None], "the chain is left");
+    let mut policy = base("in", "INPUT", vec![limited(None, Then::Accept)]);
+    policy.base.iter_mut().for_each(|base| base.drops = true);
+    assert_eq!(flat(&table(vec![policy])).rules[0].limit, some);
+    let mut unknown = limited(None, Then::Accept);
+    unknown.rest.push(Test::Unknown);
+    assert_eq!(limits(vec![unknown, drop()], vec![]), [None], "it may be for other packets");
 }

@@ -142,3 +142,18 @@ fn a_reverse_path_check_is_recognised() {
     assert!(reported(1, source, 0) && reported(2, source, 0));
     assert!(!reported(1, source, 1) && !reported(1, destination, 0) && !reported(3, source, 0));
 }
+
+/// `limit rate over 5/second`, `ct count over 20`, `numgen random mod 10 < 3`, and a meter.
+#[test]
+fn a_limit_is_told_from_other_conditions() {
+    let limit = |expressions: &[Vec<u8>]| rule(expressions).limit();
+    let numgen = || expression(b"numgen\0", &[]);
+    assert_eq!(limit(&[expression(b"limit\0", &[])]), Some(Limit::Rate));
+    assert_eq!(limit(&[expression(b"connlimit\0", &[])]), Some(Limit::Connections));
+    assert_eq!(limit(&[numgen(), cmp(NFT_CMP_LT, &3_u32.to_be_bytes())]), Some(Limit::Share));
+    assert_eq!(limit(&[numgen(), expression(b"range\0", &[])]), Some(Limit::Share));
+    let meter = |of: &[u8]| expression(b"dynset\0", &[(NFTA_DYNSET_EXPR, nla(1, of))]);
+    assert_eq!(limit(&[meter(b"limit\0")]), Some(Limit::Rate));
+    let others = [meter(b"counter\0"), expression(b"quota\0", &[]), payload(TRANSPORT_HEADER, 2, 2)];
+    assert_eq!(others.map(|other| limit(&[other])), [None; 3]);
+}
