@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use tracer_common::ports::{DESTINATION_BITS, DESTINATION_WORDS, PortUse};
 use tracer_common::{ABSENT32, actor::COMM_LEN};
 
+use super::enter::in_netns;
 use super::netlink::text;
 use super::{cgroup, procfs, settings::local_port_range};
 use tracer_model::event::{Netns, PortPressure, PortUser};
@@ -32,7 +34,9 @@ pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) ->
         let text = procfs::read_text(format!("/proc/{}/cgroup", user.pid)).unwrap_or_default();
         user.pod_uid = cgroup::pod_process(&text).map(|process| process.uid);
     }
-    PortPressure { window_ns, partial: false, regular: false, in_use, time_wait, users }
+    let inside = pid.map_or_else(|| "/proc/self/ns/net".to_owned(), |pid| format!("/proc/{pid}/ns/net"));
+    let local_port_range = in_netns(Path::new(&inside), local_port_range).ok().flatten();
+    PortPressure { window_ns, partial: false, regular: false, in_use, time_wait, local_port_range, users }
 }
 
 /// The TCP sockets in use and in TIME_WAIT, in the namespace of this process.

@@ -20,6 +20,8 @@ pub struct PortPressure {
     /// TCP sockets of the node's namespace that are in use.
     pub in_use: Option<u64>,
     pub time_wait: Option<u64>,
+    /// `net.ipv4.ip_local_port_range` of the node's namespace at that moment; absent in older recordings.
+    pub local_port_range: Option<(u16, u16)>,
     /// The processes that connected, most connects first; their number is limited.
     pub users: Vec<PortUser>,
 }

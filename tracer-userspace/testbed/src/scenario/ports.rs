@@ -34,7 +34,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::probed("ephemeral_ports_exhausted", EXHAUSTED, "http", Ending::Error)
         .succeeds_first()
         .fault(churn)
-        .names(&["churner"])
+        .names(&["no source port of 40000 to 40003 is free", "churner"])
         .own()
         .on_every_kernel()
         .and_v6(),

@@ -138,7 +138,10 @@ impl Node {
             ObservationKind::Listen(listen) => self.observe_listen(time, listen),
             ObservationKind::Firewall(firewall) => self.firewalls.observe(time, firewall),
             ObservationKind::Findings(findings) => self.checked = Some((time, (**findings).clone())),
-            ObservationKind::PortPressure(pressure) => self.ports = Some((**pressure).clone()),
+            ObservationKind::PortPressure(pressure) => {
+                self.settings.local_port_range = pressure.local_port_range.or(self.settings.local_port_range);
+                self.ports = Some((**pressure).clone());
+            }
             ObservationKind::Loss(loss) => self.losses.observe(loss),
             ObservationKind::HooksAttached(attached) => {
                 let hooks = Hook::ALL.iter().filter(|hook| attached.hooks.iter().any(|name| name == hook.name()));

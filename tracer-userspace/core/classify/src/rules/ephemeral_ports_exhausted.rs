@@ -192,4 +192,16 @@ mod tests {
         stream.observations.pop();
         assert_eq!(stream.settles().decided(), ("ephemeral_ports_exhausted", Confidence::Likely));
     }
+
+    /// tracer reads the settings every few seconds, and the range again with the users of the ports.
+    #[test]
+    fn the_range_is_that_of_the_moment() {
+        let range = NodeSettings { local_port_range: Some((32_768, 60_999)), ..NodeSettings::default() };
+        let mut stream = Stream::new();
+        stream.push(ObservationKind::NodeSettings(range)).connect().no_port(libc::EADDRNOTAVAIL);
+        let ObservationKind::PortPressure(mut pressure) = pressure() else { panic!("the users of the ports") };
+        pressure.local_port_range = Some((40_000, 40_003));
+        let summary = stream.push(ObservationKind::PortPressure(pressure)).verdict().summary;
+        assert_has(&summary, &["no source port of 40000 to 40003 is free"]);
+    }
 }
