@@ -224,10 +224,10 @@ impl Core {
                 if let Some(netns) = attempt.netns.filter(|_| state.new == TcpState::Established) {
                     let node = self.node.netns().filter(|_| self.node.pods.in_netns(netns).is_some());
                     self.node.flushes.observe_reached(netns, node, attempt.flow.dst.ip());
-                    self.node.links.observe_reached(netns, attempt.flow.dst.ip());
+                    self.node.links.observe_reached(observation.time_boot_ns, netns, attempt.flow.dst.ip());
                     if let Some(pod) = self.node.netns_of_addr(netns, attempt.flow.dst.ip()).filter(|pod| *pod != netns)
                     {
-                        self.node.links.observe_reached(pod, attempt.flow.src.ip());
+                        self.node.links.observe_reached(observation.time_boot_ns, pod, attempt.flow.src.ip());
                     }
                 }
                 let due = waits_for_answer(attempt, &self.node).map(|since| since.saturating_add(PATIENCE_NS));

@@ -1,5 +1,6 @@
 //! What rules ask about an attempt.
 
+use super::SETTLE_NS;
 use super::blocked::Blocks;
 use super::evidence::{dropped_in, may_be_at_socket, netfilter_hook};
 use super::flooded;
@@ -186,6 +187,11 @@ fn decides(attempt: &Attempt, since: u64, time: u64, drop: &PacketDrop) -> bool 
     let way = |it: &PacketDrop| (it.netns, it.flow, it.flags, it.reason.clone(), netfilter_hook(it));
     let again = || attempt.drops().any(|(at, it)| is_since(at, since) && way(it) == way(drop));
     if attempt.established.is_some() { !of_handshake } else { is_since(time, since) || again() }
+}
+
+/// Before the attempt ended, or at that moment. What comes later shows only that the way is free then.
+pub(super) fn in_time(case: &Case<'_>, time: u64) -> bool {
+    case.attempt.ended.is_none_or(|(ended, _)| time <= ended.saturating_add(SETTLE_NS))
 }
 
 /// What dropped an earlier SYN, or the answer to it, is gone: the last SYN was not dropped there.

@@ -49,9 +49,9 @@ use serde_json::json;
 
 use super::blocked::{Blame, Blocked};
 use super::case::{
-    ANSWER_NS, Case, ICMP_HOOKS, REFUSAL_HOOKS, drops, earlier_drop_is_gone, has_handshake, in_handshake, inspected,
-    inspections, is_at_other_link, is_deferred, is_of_handshake, is_second_syn, is_sent_elsewhere, is_unanswered,
-    outbound, runs, shares_node, silent,
+    ANSWER_NS, Case, ICMP_HOOKS, REFUSAL_HOOKS, drops, earlier_drop_is_gone, has_handshake, in_handshake, in_time,
+    inspected, inspections, is_at_other_link, is_deferred, is_of_handshake, is_second_syn, is_sent_elsewhere,
+    is_unanswered, outbound, runs, shares_node, silent,
 };
 use super::evidence::{
     dropped_in, errno_text, evidence_of, is_at_socket, is_netfilter, netfilter_hook, of_drop, of_icmp, of_ipvs,

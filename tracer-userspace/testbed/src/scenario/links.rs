@@ -45,7 +45,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_detached", LINK, detached).own().needs(&[Need::RealProcessor]).and_v6(),
     Scenario::new("pod_link_down_detached_unresolved", LINK, detached_unresolved).own(),
     Scenario::new("pod_link_down_detached_before_answer", LINK, detached_before_answer).own(),
-    Scenario::new("pod_link_down_other_bridge", LINK, other_bridge).own().unfixable(),
+    Scenario::new("pod_link_down_other_bridge", LINK, other_bridge).own(),
+    Scenario::new("pod_link_down_address_removed", LINK, address_removed).own(),
     Scenario::new("pod_link_down_namespace_gone", LINK, namespace_gone).on_every_kernel(),
     Scenario::new("host_isolated_link", ISOLATED, |s| isolated(s, Part::Macvlan)).needs(&[Need::Macvlan]).and_v6(),
     Scenario::new("host_isolated_link_ipvlan", ISOLATED, |s| isolated(s, Part::Ipvlan)).needs(&[Need::Ipvlan]),
@@ -124,6 +125,16 @@ fn removed(fixture: &mut Fixture<'_>) -> Result<()> {
     (0..5).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
     fixture.mentions(&["eth0 in ", "is gone or down, set down by "]);
     fixture.inside(pod)?.ip(|ip| ip.delete("eth0"))?;
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// As [`link_down`], by a process that takes the address from the link. The link stays up.
+fn address_removed(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = fixture.serving("slow:300", HTTP)?;
+    (0..5).try_for_each(|_| fixture.succeeds(Kind::Http, pod))?;
+    fixture.mentions(&["eth0 in ", "has lost the address "]);
+    fixture.inside(pod)?.ip(|ip| ip.remove_address(pod.ip(), 24, "eth0"))?;
+    fixture.gets_no_answer(Kind::Http, pod)?;
     fixture.gets_no_answer(Kind::Http, pod)
 }
 

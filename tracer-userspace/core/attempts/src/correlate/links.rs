@@ -1,6 +1,6 @@
 //! The links of namespaces, and the processes that set them up or down.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use tracer_model::event::{LinkChange, LinkState, Links, Netns, Prefix};
@@ -34,8 +34,8 @@ pub struct KnownLinks {
     /// The IPv6 subnets that a link had when it went down. The kernel removes them then (`addrconf_ifdown`,
     /// net/ipv6/addrconf.c).
     lost: Recent<(Netns, u32), Vec<Prefix>, MAX_CHANGES>,
-    /// What took routes, each with the targets that were reached later: for these it was repaired, or it did no harm.
-    lost_routes: Recent<Netns, VecDeque<(LostRoutes, BTreeSet<IpAddr>)>, MAX_LOSERS>,
+    /// What took routes, each with the targets that were reached later, and when: for these it was repaired, or it did no harm.
+    lost_routes: Recent<Netns, VecDeque<(LostRoutes, BTreeMap<IpAddr, u64>)>, MAX_LOSERS>,
     /// The addresses that no link of a namespace has any more, and when that was read first.
     lost_addrs: Recent<(Netns, IpAddr), u64, MAX_CHANGES>,
 }
@@ -139,21 +139,27 @@ impl KnownLinks {
             let oldest = kept.iter().position(is_alike);
             oldest.and_then(|at| kept.remove(at));
         }
-        kept.push_back((lost, BTreeSet::new()));
+        kept.push_back((lost, BTreeMap::new()));
     }
 
     /// A connection from this namespace to this target was established.
-    pub fn observe_reached(&mut self, netns: Netns, target: IpAddr) {
+    pub fn observe_reached(&mut self, time: u64, netns: Netns, target: IpAddr) {
         let lost = self.lost_routes.get_mut(&netns).into_iter().flatten();
         for (_, reached) in lost.filter(|(_, reached)| reached.len() < MAX_REACHED) {
-            reached.insert(target);
+            reached.entry(target).or_insert(time);
         }
     }
 
-    /// What took routes of a namespace before `time`, and may still keep packets from the target; the last one first.
-    pub fn lost_routes(&self, netns: Netns, time: u64, target: IpAddr) -> impl Iterator<Item = &LostRoutes> {
+    /// What took routes of a namespace before `time`, and kept packets from the target until `over`; the last one first.
+    pub fn lost_routes(
+        &self,
+        netns: Netns,
+        time: u64,
+        (target, over): (IpAddr, u64),
+    ) -> impl Iterator<Item = &LostRoutes> {
         let all = self.lost_routes.get(&netns).into_iter().flatten().rev();
-        all.filter(move |(it, reached)| it.time <= time && !reached.contains(&target)).map(|(it, _)| it)
+        let keeps = move |reached: &BTreeMap<IpAddr, u64>| reached.get(&target).is_none_or(|at| *at > over);
+        all.filter(move |(it, reached)| it.time <= time && keeps(reached)).map(|(it, _)| it)
     }
 
     /// Keeps a change. Hundreds of pods' links come and go, so a full table drops the node's own loopback last.
@@ -274,7 +280,7 @@ mod tests {
         for time in 2..2_000 {
             links.observe_change(time, &link_change(POD, 2, "eth0", time % 2 == 1), Some(NODE));
         }
-        let count = |netns| links.lost_routes(netns, 2_000, address("10.88.0.2")).count();
+        let count = |netns| links.lost_routes(netns, 2_000, (address("10.88.0.2"), 2_000)).count();
         assert_eq!((count(NODE), count(POD)), (1, MAX_LOST_ROUTES));
     }
 
@@ -291,7 +297,7 @@ mod tests {
             if let Some(last) = last {
                 links.observe(6, &table(last));
             }
-            links.lost_routes(NODE, 9, address("10.88.0.2")).map(|lost| lost.time).collect()
+            links.lost_routes(NODE, 9, (address("10.88.0.2"), 9)).map(|lost| lost.time).collect()
         };
         assert_eq!(kept(None), [4]);
         assert!(kept(Some(vec![bridge()])).is_empty(), "the port is gone");
@@ -310,7 +316,7 @@ mod tests {
         links.observe(1, &read(Some(3)));
         links.observe_change(2, &link_change(NODE, 3, "cni0", false), Some(NODE));
         links.observe(3, &read(None));
-        let kept: Vec<_> = links.lost_routes(NODE, 9, address("10.88.0.2")).collect();
+        let kept: Vec<_> = links.lost_routes(NODE, 9, (address("10.88.0.2"), 9)).collect();
         assert_eq!(kept.len(), MAX_LOST_ROUTES + 1);
         assert!(kept.iter().any(|it| matches!(it.why, LostBy::SetDown(_))));
     }

@@ -123,7 +123,7 @@ fn lost_route<'a>(case: &Case<'a>, read: Option<(u64, &StrayRoute)>, bridge: Opt
         // The route to the bridge is still there.
         LostBy::Bridge(_) => false,
     };
-    let mut lost = case.node.links.lost_routes(netns, until, dst);
+    let mut lost = case.node.links.lost_routes(netns, until, case.attempt.until_end());
     // Without a reading of the route, another link may have the subnet.
     lost.find(is_lost).filter(|_| stray.is_some() || !links.iter().any(|link| link.up && link.covers(dst)))
 }
@@ -267,10 +267,11 @@ fn before(stray: &StrayRoute) -> (String, String) {
 /// Something shows that the SYN reached the pod in spite of that rule.
 fn has_arrived(case: &Case<'_>, reading: &Inspection) -> bool {
     let attempt = case.attempt;
-    let is_answered = attempt.reset_received().is_some() || attempt.resets_sent().next().is_some();
+    let is_answered = attempt.reset_received().is_some() || attempt.resets_sent().any(|(at, _)| in_time(case, at));
+    let arrives = |drop: &PacketDrop| drop.flags.is_syn_ack() || drop.netns == reading.netns;
     is_answered
-        || drops(case).any(|(_, drop)| drop.flags.is_syn_ack() || drop.netns == reading.netns)
-        || attempt.icmp().any(|(_, icmp)| icmp.netns == reading.netns)
+        || drops(case).any(|(at, drop)| in_time(case, at) && arrives(drop))
+        || attempt.icmp().any(|(at, icmp)| in_time(case, at) && icmp.netns == reading.netns)
         || is_queue_full(case)
 }
 

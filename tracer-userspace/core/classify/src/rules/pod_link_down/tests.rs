@@ -437,7 +437,7 @@ fn an_ipv6_address_is_lost_with_the_link_that_held_it() {
         stream.inspection(|reading| reading.links = vec![link(4, "", &[IPV6])]);
     };
     assert_eq!(named_links(held, false), ["eth0"]);
-    assert_eq!(named_links(held, true), ["-"], "the address was removed");
+    assert_eq!(named_links(held, true), ["eth0"], "the address was removed");
 }
 
 /// tracer started when the link was down already.
@@ -625,7 +625,12 @@ fn a_link_that_left_its_bridge_is_named_with_the_time() {
             reading.stray_route = Some(StrayRoute { detached, pod_bridge: now, ..stray("cni0", "veth7", 254) });
             reading.links = vec![LinkState { prefixes: vec![24], ..eth0(true, true) }];
         });
-        stream.gives_up().settles().last_verdict()
+        let (before, flow) = (stream.gives_up().settles().last_verdict(), stream.flow());
+        // The port is back, and the SYN that had waited for the link-layer address leaves. Its answer comes too late.
+        stream.wait_ms(50).again(9).connect().established().answers(200).back_to(if reached { 8 } else { 7 });
+        stream.reset_sent_on(flow, SYN_ACK, true, None).last_reset_sent().netns = Some(NODE);
+        assert_eq!(stream.settles().last_verdict(), before);
+        before
     };
     let moved = reported(Some(3), Some(4), false);
     assert_eq!((moved.cause.name(), moved.confidence), ("pod_link_down", Confidence::Likely));
@@ -710,4 +715,37 @@ fn a_link_that_an_earlier_inspection_found_is_down_still() {
     assert_eq!((down.cause, down.confidence), (Cause::PodLinkDown, Confidence::Likely));
     assert_starts(&down.summary, "veth7 on the node is down");
     assert_eq!(second(true).cause, Cause::NeighbourFailure);
+}
+
+/// `ip addr del` in the pod, or a CNI plugin's DEL for an earlier sandbox.
+#[test]
+fn a_link_that_has_lost_the_address_is_named() {
+    let with = |listens: bool, had: bool, answered_ms_ago: u64, netns: Netns| {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+        if listens {
+            stream.listens(POD, 8080, true);
+        }
+        if had {
+            stream.connect().wait_ms(200).inspection(|reading| reading.links = vec![eth0(true, true)]);
+            stream.established().answers(200).wait_ms(5_000).again(8);
+        }
+        stream.connect().drop_on(SYN, "IP_INADDRERRORS", netns, Some(device(2, "eth0"))).wait_ms(200).inspection(
+            |reading| {
+                reading.netns = Some(netns);
+                reading.links = vec![LinkState { addrs: vec![], prefixes: vec![], ..eth0(true, true) }];
+                let confirmed_ms_ago = Some(answered_ms_ago);
+                reading.neighbour = Some(NeighbourState { confirmed_ms_ago, ..neighbour("reachable") });
+            },
+        );
+        stream.gives_up().settles().last_verdict()
+    };
+    let reported = |had, answered_ms_ago, netns| with(false, had, answered_ms_ago, netns);
+    assert_eq!(with(true, false, 5_000, POD).cause.name(), "pod_link_down", "no stack of its own listens there");
+    let lost = reported(true, 5_000, POD);
+    assert_eq!((lost.cause.name(), lost.confidence), ("pod_link_down", Confidence::Likely));
+    assert_has(&lost.summary, &["eth0 in ", " has lost the address 10.88.0.2"]);
+    assert_has(&lost.remediation, &["Delete the pod", "ip addr show dev eth0"]);
+    assert_ne!(reported(false, 5_000, POD).cause.name(), "pod_link_down", "it may never have had it (gVisor)");
+    assert_ne!(reported(true, 100, POD).cause.name(), "pod_link_down", "somebody answers for it");
+    assert_ne!(reported(true, 5_000, Netns(900)).cause.name(), "pod_link_down", "another namespace");
 }
