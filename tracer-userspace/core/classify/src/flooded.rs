@@ -5,39 +5,47 @@ use super::evidence::netfilter_hook;
 use super::programs::place_of;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_model::event::{LinkState, Netns, PacketDrop, ProgramPlace};
+use tracer_model::event::{Inspection, LinkState, PacketDrop, ProgramPlace};
 
 /// The packet was dropped on the link of another pod, or in a namespace that is not on the way.
 pub(super) fn is_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
-    let Some((_, own)) = is_copied(attempt, drop).then(|| own_link(attempt, node)).flatten() else { return false };
+    if is_astray(attempt, node, drop) {
+        return true;
+    }
+    let Some(own) = is_copied(attempt, drop).then(|| own_link(attempt, node)).flatten() else { return false };
     let is_at_end = pod_link(attempt, node, drop).is_some_and(|link| link.ifindex != own.ifindex);
-    is_at_end || is_in_other_pod(attempt, node, drop) || is_astray(attempt, node, drop)
-}
-
-/// The packet was dropped in a third namespace, while the target's link joins its namespace with the prober's. A wrong
-/// route led it there.
-pub(super) fn is_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
-    let Some((target, _)) = is_copied(attempt, drop).then(|| own_link(attempt, node)).flatten() else { return false };
-    let dst = attempt.flow.dst.ip();
-    let is_third = |netns: &Netns| *netns != target && Some(*netns) != attempt.netns;
-    let has_address = |netns| node.pods.in_netns(netns).is_some_and(|pod| pod.addrs.contains(&dst));
-    let is_forwarded = netfilter_hook(drop) != Some("INPUT") && drop.reason.as_deref() != Some("NO_SOCKET");
-    is_forwarded && drop.netns.filter(is_third).is_some_and(|netns| !has_address(netns))
+    is_at_end || is_in_other_pod(attempt, node, drop)
 }
 
 /// The packet was dropped on the link of a pod, or another namespace forwarded it, and it is not known whether that is
 /// the way to the target.
 pub(super) fn may_be_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
-    let is_open = || pod_link(attempt, node, drop).is_some() || may_be_astray(attempt, node, drop);
-    is_copied(attempt, drop) && own_link(attempt, node).is_none() && is_open()
+    let by_bridge = || pod_link(attempt, node, drop).is_some() && own_link(attempt, node).is_none();
+    is_copied(attempt, drop) && (by_bridge() || may_be_astray(attempt, node, drop))
 }
 
-/// No reading shows yet where the pod is.
+/// A third namespace dropped the packet, and the prober's route leads to another link than the target's. A gateway that
+/// leads to the target is on that link.
+pub(super) fn is_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
+    let dst = attempt.flow.dst.ip();
+    let has_address = |netns| node.pods.in_netns(netns).is_some_and(|pod| pod.addrs.contains(&dst));
+    let is_forwarded = netfilter_hook(drop) != Some("INPUT") && drop.reason.as_deref() != Some("NO_SOCKET");
+    let Some(netns) = drop.netns.filter(|netns| is_forwarded && Some(*netns) != attempt.netns) else { return false };
+    let last = readings(attempt, node).next();
+    let leads_astray = last.is_some_and(|it| it.netns != Some(netns) && it.stray_route.is_some());
+    is_copied(attempt, drop) && leads_astray && !has_address(netns)
+}
+
+/// No reading shows yet where the prober's route leads.
 fn may_be_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
-    let dst = attempt.flow.dst;
-    let mut readings = attempt.netns.into_iter().flat_map(|from| node.targets.inspections(from, dst));
     let is_forwarded = netfilter_hook(drop) == Some("FORWARD") && drop.netns != attempt.netns;
-    is_forwarded && node.has_pod(dst.ip()) && readings.all(|(_, it)| it.netns.is_none())
+    is_forwarded && node.has_pod(attempt.flow.dst.ip()) && readings(attempt, node).next().is_none()
+}
+
+/// The readings of the target's namespace while the attempt waited, latest first.
+fn readings<'a>(attempt: &'a Attempt, node: &'a Node) -> impl Iterator<Item = &'a Inspection> {
+    let all = attempt.netns.into_iter().flat_map(|from| node.targets.inspections(from, attempt.flow.dst));
+    all.filter(|(time, it)| attempt.overlaps(*time) && it.netns.is_some()).map(|(_, it)| it)
 }
 
 /// A packet to the target as it was sent: an address translation may lead another one to another pod.
@@ -45,8 +53,8 @@ fn is_copied(attempt: &Attempt, drop: &PacketDrop) -> bool {
     attempt.leads_out(drop.flow) && drop.flow.dst == attempt.flow.dst
 }
 
-/// The target's namespace, and the prober's end of its link.
-fn own_link<'a>(attempt: &Attempt, node: &'a Node) -> Option<(Netns, &'a LinkState)> {
+/// The node's end of the target's link.
+fn own_link<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a LinkState> {
     let (from, dst) = (attempt.netns?, attempt.flow.dst);
     let mut readings = node.targets.inspections(from, dst);
     let (_, reading) =
@@ -56,8 +64,7 @@ fn own_link<'a>(attempt: &Attempt, node: &'a Node) -> Option<(Netns, &'a LinkSta
     let mut linked = reading.links.iter().filter(|link| link.peer_ifindex.is_some());
     let only = || linked.next().filter(|_| linked.next().is_none());
     let link = own.or_else(only)?;
-    let end = node.links.by_index(from, link.peer_ifindex?).filter(|end| end.peer_ifindex == Some(link.ifindex))?;
-    Some((reading.netns?, end))
+    node.links.by_index(from, link.peer_ifindex?).filter(|end| end.peer_ifindex == Some(link.ifindex))
 }
 
 /// The link over which the packet was to leave for the namespace of a pod, if it was dropped below IP.
@@ -144,11 +151,10 @@ mod tests {
             assert_eq!(decided(read, Netns(900), "eth0"), [("asymmetric_route", Confidence::Likely)], "{read}");
             assert_eq!(decided(read, NODE, "v2"), [("firewall_drop", Confidence::Proven)], "{read}");
         }
-        let mut behind_router = on_bridge(false);
-        behind_router.http_readiness().filtered_at(SYN, Netns(900), "ip_forward");
-        behind_router.push(firewall(Netns(900), forward())).wait_ms(200);
-        behind_router.inspection(|reading| reading.links = vec![link(2, "eth0", &["10.88.0.2"])]);
-        assert_eq!(behind_router.gives_up().all_decided(), [("firewall_drop", Confidence::Proven)]);
+        // The route leads over a gateway on the pod's own bridge.
+        for read in [true, false] {
+            assert_eq!(decided(read, Netns(900), "v2"), [("firewall_drop", Confidence::Proven)], "{read}");
+        }
     }
 
     /// No hook shows which stack sent the RST.

@@ -338,6 +338,14 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             "Compare the MTU of the two ends of that link, and set both to the same value. If the other end is down, set it up",
             [format!("ip -d link show dev {}", device(drop))],
         ),
+        // `ip6_rcv_core`, net/ipv6/ip6_input.c: the device has no `inet6_dev`.
+        Some("ip6_rcv_core") => Explanation::of(
+            "; that device has no IPv6, and lost its IPv6 addresses: most likely its MTU is below 1280",
+        )
+        .fix(
+            "Set the MTU of that device to 1280 or more. A pod gets its addresses back when it is deleted and made again",
+            [format!("ip link show dev {}", device(drop))],
+        ),
         // `ip_error`, net/ipv4/route.c
         Some("ip_error") => Explanation::of(
             "; a rule or route of that namespace refuses what comes in by that device (ip rule, ip route)",
@@ -478,6 +486,7 @@ mod tests {
             stream.gives_up().verdict().remediation
         };
         assert_has(&fix("dst_discard_out", None), &["ip xfrm state"]);
+        assert_has(&fix("ip6_rcv_core", Some(device(2, "eth0"))), &["1280", ": ip link show dev eth0"]);
         assert_has(&fix("br_handle_frame_finish", Some(device(4, "v2"))), &["locked", ": bridge -d link"]);
     }
 
