@@ -145,7 +145,7 @@ fn a_reverse_path_check_is_recognised() {
 
 /// `limit rate over 5/second`, `ct count over 20`, `numgen random mod 10 < 3`, and a meter.
 #[test]
-fn a_limit_is_no_other_condition() {
+fn a_limit_differs_from_other_conditions() {
     let limit = |expressions: &[Vec<u8>]| rule(expressions).limit();
     let numgen = || expression(b"numgen\0", &[]);
     assert_eq!(limit(&[expression(b"limit\0", &[])]), Some(Limit::Rate));
