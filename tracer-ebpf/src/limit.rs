@@ -36,8 +36,6 @@ pub fn allows(what: Limited) -> bool {
 
 /// Whether another event of this sort (`tracer_common::limit::sort`) of this connection may be emitted. Refused events are
 /// counted, and the connection's attempt learns of it.
-///
-/// A function of its own: its keys take no place on the stack of the programs.
 #[inline(never)]
 pub fn allows_of(conn: u64, sort: u64, hook: Hook) -> bool {
     let now = now();

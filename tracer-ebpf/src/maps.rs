@@ -187,7 +187,7 @@ pub struct LimitKey {
 #[map]
 pub static LIMITS: LruHashMap<LimitKey, u64> = LruHashMap::with_max_entries(1024, 0);
 
-/// The token buckets of connections. Only packets that are dropped, sent again or refused take an entry.
+/// The token buckets of connections.
 #[map]
 pub static CONN_LIMITS: LruHashMap<LimitKey, u64> = LruHashMap::with_max_entries(4096, 0);
 

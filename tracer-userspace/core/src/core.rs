@@ -223,7 +223,7 @@ impl Core {
             ObservationKind::State(state) => {
                 if let Some(netns) = attempt.netns.filter(|_| state.new == TcpState::Established) {
                     let node = self.node.netns().filter(|_| self.node.pods.in_netns(netns).is_some());
-                    self.node.flushes.observe_reached(netns, node, attempt.flow.dst.ip());
+                    self.node.flushes.observe_reached(observation.time_boot_ns, netns, node, attempt.flow.dst.ip());
                     self.node.links.observe_reached(observation.time_boot_ns, netns, attempt.flow.dst.ip());
                     if let Some(pod) = self.node.netns_of_addr(netns, attempt.flow.dst.ip()).filter(|pod| *pod != netns)
                     {
@@ -287,9 +287,9 @@ impl Core {
         let streak = streak.map(|s| next(s, before.is_some() || self.is_grpc_retry(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
         let is_refused = || attempt.resets_sent().next().is_some() || attempt.ended.is_some();
-        let (established, counted) = (attempt.established.is_some(), self.verdicts.is_counted(conn));
+        let established = attempt.established.is_some();
         let probed = attempt.prober && (established || is_refused());
-        let failing = probed.then(|| self.failures.failing(attempt, &self.node, counted)).flatten();
+        let failing = probed.then(|| self.failures.failing(attempt, &self.node, &self.verdicts)).flatten();
         let ended_by = (probed && !established).then(|| self.failures.ended_by(attempt, &self.node)).flatten();
         let case = Case::new(attempt, &self.node, matches!(when, When::Settled(_)), streak).after(failing, ended_by);
         let found = classify(&case);

@@ -34,6 +34,8 @@ impl OtherProcesses {
     /// Starts with the probers that already run.
     pub(super) fn beside(probers: &[Prober], all_connections: bool) -> Self {
         let kubelets = probers.iter().filter(|prober| is_kubelet_name(&prober.comm));
+        // Any user can give a process the name.
+        let kubelets = kubelets.filter(|prober| procfs::is_root(prober.pid));
         let outside = kubelets.filter(|prober| procfs::runs_in_pod(prober.pid) == Some(false));
         let nodes = outside.filter_map(|prober| prober.netns).take(MAX_NODES).collect();
         let (known, found, of_kubelets) = Default::default();

@@ -23,7 +23,7 @@ const MAPS: [(&str, u32); 13] = [
     ("PORTS", 4096),
 ];
 /// The maps with an entry for each connection.
-const OF_CONNECTIONS: [&str; 4] = ["CONNS", "FLOWS", "PENDING", "DESTS"];
+const OF_CONNECTIONS: [&str; 5] = ["CONNS", "FLOWS", "PENDING", "DESTS", "CONN_LIMITS"];
 /// Their entries if the connections of all processes are tracked.
 const FLOWS_ALL: u32 = 1 << 17;
 /// How many nodes one CPU reserves.

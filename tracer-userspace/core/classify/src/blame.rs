@@ -249,7 +249,9 @@ impl Blame<'_> {
         let words = match (self.rules.len(), self.certain()) {
             (0, _) if self.complete => self.if_none.to_owned(),
             (0, _) => String::new(),
-            (_, Some(rule)) if rule.policy => format!("; it is {}: no rule accepts the packet", self.described(rule)),
+            (_, Some(rule)) if rule.policy && rule.limit.is_none() => {
+                format!("; it is {}: no rule accepts the packet", self.described(rule))
+            }
             (_, Some(rule)) => format!("; it is {}", self.described(rule)),
             (1, None) => format!("; it is probably {named}"),
             (count, None) if count <= NAMED => format!("; it is one of these: {named}{more}"),
@@ -273,9 +275,9 @@ impl Blame<'_> {
     /// The fix for rules that limit.
     pub(super) fn raise_limit(&self) -> Option<&'static str> {
         Some(match self.limit()? {
-            Limit::Rate => "Raise the rate that the rule allows, or let the kubelet's probes pass before it",
+            Limit::Rate => "Raise the rate that the limit allows, or let the kubelet's probes pass before it",
             Limit::Connections => {
-                "Raise the number of connections that the rule allows, or find who holds so many. Or let the kubelet's probes pass before it"
+                "Raise the number of connections that the limit allows, or find who holds so many. Or let the kubelet's probes pass before it"
             }
             Limit::Share => {
                 "Remove the rule if it is left over from a test of packet loss, or let the kubelet's probes pass before it"

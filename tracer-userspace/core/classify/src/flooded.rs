@@ -5,7 +5,7 @@ use super::evidence::netfilter_hook;
 use super::programs::place_of;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_model::event::{Inspection, LinkState, PacketDrop, ProgramPlace};
+use tracer_model::event::{Inspection, LinkState, PacketDrop, ProgramPlace, StrayRoute};
 
 /// The packet was dropped on the link of another pod, or in a namespace that is not on the way.
 pub(super) fn is_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
@@ -18,9 +18,9 @@ pub(super) fn is_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop
 }
 
 /// The packet was dropped on the link of a pod, or another namespace forwarded it, and it is not known whether that is
-/// the way to the target.
-pub(super) fn may_be_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
-    let by_bridge = || pod_link(attempt, node, drop).is_some() && own_link(attempt, node).is_none();
+/// the way to the target. What answered a copy (`answered`) ended the attempt.
+pub(super) fn may_be_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop, answered: bool) -> bool {
+    let by_bridge = || !answered && pod_link(attempt, node, drop).is_some() && own_link(attempt, node).is_none();
     is_copied(attempt, drop) && (by_bridge() || may_be_astray(attempt, node, drop))
 }
 
@@ -31,9 +31,17 @@ pub(super) fn is_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bo
     let has_address = |netns| node.pods.in_netns(netns).is_some_and(|pod| pod.addrs.contains(&dst));
     let is_forwarded = netfilter_hook(drop) != Some("INPUT") && drop.reason.as_deref() != Some("NO_SOCKET");
     let Some(netns) = drop.netns.filter(|netns| is_forwarded && Some(*netns) != attempt.netns) else { return false };
-    let last = readings(attempt, node).next();
-    let leads_astray = last.is_some_and(|it| it.netns != Some(netns) && it.stray_route.is_some());
-    is_copied(attempt, drop) && leads_astray && !has_address(netns)
+    let last = readings(attempt, node).next().filter(|it| it.netns != Some(netns));
+    let leads_astray =
+        last.and_then(|it| it.stray_route.as_ref()).is_some_and(|stray| !has_worked(attempt, node, stray));
+    is_copied(attempt, drop) && attempt.established.is_none() && leads_astray && !has_address(netns)
+}
+
+/// A probe has succeeded over that route.
+fn has_worked(attempt: &Attempt, node: &Node, stray: &StrayRoute) -> bool {
+    let dst = attempt.flow.dst;
+    let mut all = attempt.netns.into_iter().flat_map(|from| node.targets.inspections(from, dst));
+    all.any(|(at, it)| it.stray_route.as_ref() == Some(stray) && node.has_succeeded_since(dst, at))
 }
 
 /// No reading shows yet where the prober's route leads.
@@ -151,6 +159,14 @@ mod tests {
             assert_eq!(decided(read, Netns(900), "eth0"), [("asymmetric_route", Confidence::Likely)], "{read}");
             assert_eq!(decided(read, NODE, "v2"), [("firewall_drop", Confidence::Proven)], "{read}");
         }
+        // The router forwards to the pod, as earlier probes show.
+        let mut worked = on_bridge(false);
+        worked.http_readiness().established();
+        inspect(&mut worked, Some(stray("eth0", "v2", 254)));
+        worked.answers(200).wait_ms(5_000).again(8).connect().established().answers(200).wait_ms(5_000).again(9);
+        worked.connect().filtered_at(SYN, Netns(900), "ip_forward").push(firewall(Netns(900), forward())).wait_ms(200);
+        inspect(&mut worked, Some(stray("eth0", "v2", 254)));
+        assert_eq!(worked.gives_up().last_decided(), ("firewall_drop", Confidence::Proven));
         // The route leads over a gateway on the pod's own bridge.
         for read in [true, false] {
             assert_eq!(decided(read, Netns(900), "v2"), [("firewall_drop", Confidence::Proven)], "{read}");

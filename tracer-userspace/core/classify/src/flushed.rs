@@ -92,7 +92,11 @@ fn removals_of<'a>(
     let is_recent = |flush: &&RulesFlushed| attempt.started.saturating_sub(flush.since_boot_ns) < RECENT_NS;
     // A pod's packets are translated in the namespace of its node.
     let places = [attempt.netns, node.netns()].into_iter().flatten();
-    let recent = places.flat_map(move |netns| node.flushes.before(netns, attempt.started, reached)).filter(is_recent);
+    let recent = places
+        .flat_map(move |netns| {
+            node.flushes.before(netns, attempt.started, reached.map(|target| (target, attempt.over())))
+        })
+        .filter(is_recent);
     recent.filter(
         move |flush| matches!(&flush.rules, FlushedRules::Nftables { family, table, .. } if is_of_proxy(family, table)),
     )
@@ -102,7 +106,7 @@ fn removals_of<'a>(
 fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
     let (attempt, flow) = (case.attempt, case.attempt.flow);
     let applied = |it: &&RemovedRoute| it.applied_to(flow.src.ip(), flow.dst.ip());
-    let mut before = case.node.flushes.before(attempt.netns?, attempt.started, flow.dst.ip());
+    let mut before = case.node.flushes.before(attempt.netns?, attempt.started, (flow.dst.ip(), attempt.over()));
     match cause {
         Cause::RouteUnreachable => {
             let (_, failed) = attempt.connect_failed_at()?;
@@ -136,7 +140,7 @@ fn is_of_this_pod(case: &Case<'_>, flush: &RulesFlushed) -> bool {
 /// The bulk removal that took the route to the target alone. A wider one applies since, such as the default route.
 pub(super) fn removed_own_route<'a>(case: &Case<'a>) -> Option<&'a RulesFlushed> {
     let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
-    let mut before = case.node.flushes.before(attempt.netns?, attempt.started, dst);
+    let mut before = case.node.flushes.before(attempt.netns?, attempt.started, (dst, attempt.over()));
     before.find(|flush| {
         let FlushedRules::Routes(routes) = &flush.rules else { return false };
         is_of_this_pod(case, flush) && routes.iter().any(|it| it.leads_only_to(dst))

@@ -110,7 +110,9 @@ pub(super) fn link_set_down<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)
         LostBy::SetDown(_) | LostBy::Addresses(_) | LostBy::Bridge(_) => None,
     };
     let own = last_down_of_pod(case).filter(|(at, _)| in_time(*at));
-    own.or_else(|| case.node.links.lost_routes(from, u64::MAX, attempt.until_end()).find_map(other_end))
+    own.or_else(|| {
+        case.node.links.lost_routes(from, u64::MAX, (attempt.flow.dst.ip(), attempt.over())).find_map(other_end)
+    })
 }
 
 /// A clause if one namespace had the target's address earlier in this attempt, and another one later. `true`: in the

@@ -479,8 +479,8 @@ impl Blocked<'_> {
 
     /// A bridge may have flooded the packet, and the rule may have dropped the copy for another pod.
     pub(super) fn may_be_flooded(&self, case: &Case<'_>) -> bool {
-        let is_copy = |drop| may_be_at_other_link(case.attempt, case.node, drop);
-        self.answer.is_none() && self.drop.is_some_and(|(_, drop)| is_copy(drop))
+        let answered = self.answer.is_some();
+        self.drop.is_some_and(|(_, drop)| may_be_at_other_link(case.attempt, case.node, drop, answered))
     }
 
     /// A failure by a rule of the firewall; less sure if no rule surely did it, or if IPVS is in use and its hook

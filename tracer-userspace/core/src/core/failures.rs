@@ -6,6 +6,7 @@ use super::Core;
 use super::probe_key::ProbeKey;
 use super::records::finding_record;
 use super::refusals::Refusals;
+use super::verdicts::Verdicts;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{Matched, Named};
@@ -81,15 +82,19 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// Failures in a row of the attempt's probe, with this attempt. `counted`: it is counted already.
-    pub(super) fn failing(&self, attempt: &Attempt, node: &Node, counted: bool) -> Option<Failing> {
+    /// Failures in a row of the attempt's probe, with this attempt.
+    pub(super) fn failing(&self, attempt: &Attempt, node: &Node, verdicts: &Verdicts) -> Option<Failing> {
+        let counted = verdicts.is_counted(attempt.conn);
         let named = Matched::new(attempt, node).name();
         let key = ProbeKey::of(attempt.flow.dst, &named)?;
         let threshold = named.probe.as_ref().and_then(|probe| probe.failure_threshold);
         let is_over = |row: &&InARow| !counted && threshold.is_some_and(|threshold| row.count >= threshold);
         let is_its = |row: &&InARow| row.prober == attempt.actor.pid && !row.is_over(attempt.started) && !is_over(row);
         let row = self.in_a_row.get(&key).filter(is_its);
-        let count = row.map_or(1, |row| row.count + u32::from(!counted));
+        let count = row.map_or(1, |row| {
+            let later = if attempt.started < row.last { verdicts.counted_after(attempt.conn, &key) } else { 0 };
+            (row.count + u32::from(!counted)).saturating_sub(later).max(1)
+        });
         let since = row.map_or(attempt.started, |row| row.since);
         Some(Failing { count, since, succeeded: self.succeeded.get(&key).copied() })
     }
@@ -179,6 +184,16 @@ impl Failures {
     }
 }
 
+/// The kubelet may not count the attempt as a failure of its probe. Of a redirect, the attempt before it is the one that
+/// counts.
+fn may_be_uncounted(attempt: &Attempt, matched: &Matched<'_>, cause: Cause) -> bool {
+    let is_after_timeout = || attempt.kubelet().is_none() && matched.timed_out_after_ns().is_some();
+    matched.redirected_from().is_some()
+        || matched.other_reason().is_some()
+        || cause == Cause::AppStatusFailure && is_after_timeout()
+        || may_be_ignored(attempt, matched, cause)
+}
+
 impl Core {
     /// Failures in a row of this probe, with this attempt. `None` if the attempt may be no probe, if the kubelet may not
     /// count it, or if several probes fit and the kubelet did not name one: their failures would be added up.
@@ -189,13 +204,8 @@ impl Core {
         }
         let attempt = self.correlator.get(conn)?;
         let key = ProbeKey::of(attempt.flow.dst, named)?;
-        // The attempt before the redirect is the one that counts.
         let matched = Matched::new(attempt, &self.node);
-        let is_after_timeout = || attempt.kubelet().is_none() && matched.timed_out_after_ns().is_some();
-        let is_uncounted = matched.redirected_from().is_some()
-            || matched.other_reason().is_some()
-            || finding.cause == Cause::AppStatusFailure && is_after_timeout();
-        if is_uncounted || may_be_ignored(attempt, &matched, finding.cause) {
+        if may_be_uncounted(attempt, &matched, finding.cause) {
             return None;
         }
         let success_gap_ns = success_gap_ns(attempt, named, &matched)?;
@@ -246,12 +256,14 @@ impl Core {
     fn held_before(&self, attempt: &Attempt, key: &ProbeKey) -> u32 {
         let since = self.failures.succeeded.get(key).copied().unwrap_or_default();
         let is_earlier = |it: &&Attempt| {
-            (since..attempt.started).contains(&it.started)
+            let matched = Matched::new(it, &self.node);
+            (since < it.started && it.started < attempt.started)
                 && (it.flow.dst, it.actor.pid) == (attempt.flow.dst, attempt.actor.pid)
                 && it.ended.is_some()
-                && !self.verdicts.is_counted(it.conn)
+                && self.verdicts.of(it.conn).is_none()
                 && !self.is_grpc_retry(it)
-                && ProbeKey::of(it.flow.dst, &Matched::new(it, &self.node).name()).as_ref() == Some(key)
+                && !may_be_uncounted(it, &matched, Cause::Unexplained)
+                && ProbeKey::of(it.flow.dst, &matched.name()).as_ref() == Some(key)
         };
         self.waiting.held().filter_map(|conn| self.correlator.get(conn)).filter(is_earlier).count() as u32
     }

@@ -1,6 +1,7 @@
 //! The verdict on each attempt: the last decision, whether it waits to be emitted, and what was emitted.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::Core;
 use super::probe_key::ProbeKey;
@@ -126,8 +127,9 @@ impl Verdicts {
 
     /// How many attempts after this one are counted as failures of this probe.
     pub(super) fn counted_after(&self, conn: ConnId, probe: &ProbeKey) -> u32 {
-        let later = self.by_attempt.range(ConnId(conn.0 + 1)..).filter_map(|(_, it)| it.counted.as_ref());
-        later.filter(|(counted, _)| counted == probe).count() as u32
+        let later = self.by_attempt.range((Bound::Excluded(conn), Bound::Unbounded)).map(|(_, it)| it);
+        let is_counted = |it: &&AttemptVerdict| it.counted.as_ref().is_some_and(|(counted, _)| counted == probe);
+        later.filter(|it| !it.decided.is_retry).filter(is_counted).count() as u32
     }
 
     /// Counts the attempt no more; returns as a failure of which probe it was counted.

@@ -242,7 +242,7 @@ impl Core {
     }
 
     /// Holds a verdict about the process back until it is read who accepted: an address translation, or a second pod with
-    /// the address, may have led the attempt to another one. On the node's network an older reading does not show that.
+    /// the address, may have led the attempt to another one. An older reading does not show that.
     fn hold_for_pod(&mut self, conn: ConnId, finding: &Finding, when: When) -> bool {
         let (When::Seen(now) | When::Settled(now)) = when;
         let by_server = |it: &Attempt| match finding.cause {

@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::ruleset::{Element, Elements, Key, Rule, Table, Test};
 use tracer_model::event::path::{Asks, state};
-use tracer_model::event::{Flow, Limit, When};
+use tracer_model::event::{Flow, Limit, TcpFlags, When};
+
+const SYN: TcpFlags = TcpFlags(0x02);
 
 impl Key {
     /// The bytes of this field in the packets of a flow; absent: they do not follow from the flow.
@@ -48,9 +50,14 @@ impl Rule {
 
     /// The same if the first packet of this flow meets all other conditions.
     pub(super) fn limit_of(&self, flow: Flow, table: &Table) -> Option<Limit> {
+        self.limit().filter(|_| self.takes_first_of(flow, table))
+    }
+
+    /// Whether the SYN of this flow surely meets all conditions but a limit.
+    pub(super) fn takes_first_of(&self, flow: Flow, table: &Table) -> bool {
         let is_known = !self.rest.iter().any(|test| matches!(test, Test::Unknown));
-        let begins = |asks: Asks| asks.states & state::NEW != 0;
-        self.limit().filter(|_| is_known && self.asks(flow, table).is_some_and(begins))
+        let met = |asks: Asks| asks.met_by(state::NEW, SYN) != Some(false);
+        is_known && self.asks(flow, table).is_some_and(met)
     }
 
     /// The conditions that remain for a packet of this flow; absent: no packet of it can match.

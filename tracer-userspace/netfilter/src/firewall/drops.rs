@@ -240,7 +240,11 @@ impl ChainWalk<'_> {
             Then::Reject => self.add(place(at), RuleVerdict::Reject, (rule, when, exact), walked, into),
             Then::Jump(target) | Then::Goto(target) => {
                 if let Some(&target) = self.index.get(target.as_str()) {
+                    let before = walked.limits.len();
                     self.visit(target, depth + 1, walked, into);
+                    if !rule.takes_first_of(into.flow, self.table) {
+                        walked.limits.truncate(before);
+                    }
                 }
             }
             Then::Proxy(_) => {

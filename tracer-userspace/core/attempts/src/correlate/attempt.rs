@@ -454,9 +454,9 @@ impl Attempt {
         matches!(self.ended, Some((_, End::ClosedByProber | End::ClosedByServer))) && self.sent() == Some(0)
     }
 
-    /// Its target, and its end: what happens later says nothing about it.
-    pub fn until_end(&self) -> (std::net::IpAddr, u64) {
-        (self.flow.dst.ip(), self.ended.map_or(u64::MAX, |(end, _)| end))
+    /// Its end, if it is over. What happens later says nothing about it.
+    pub fn over(&self) -> u64 {
+        self.ended.map_or(u64::MAX, |(end, _)| end)
     }
 
     /// Nanoseconds from connect to the end; `None` while it is open.

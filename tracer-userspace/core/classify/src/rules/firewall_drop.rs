@@ -590,7 +590,7 @@ mod tests {
             verdict
         };
         for (limit, words, fix) in [
-            (Limit::Rate, "a limit of the rate decides", "Raise the rate that the rule allows"),
+            (Limit::Rate, "a limit of the rate decides", "Raise the rate that the limit allows"),
             (Limit::Connections, "a limit of connections decides", "Raise the number of connections"),
             (Limit::Share, "chance, or a count of packets, decides", "left over from a test of packet loss"),
         ] {

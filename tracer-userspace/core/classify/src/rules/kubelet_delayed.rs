@@ -19,9 +19,12 @@ fn left_unread(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let lay = attempt.closed_unread()?.filter(|lay| *lay >= LATE_NS)?;
     let ((ended, _), lasted) = (attempt.ended?, attempt.lasted()?);
-    if !is_timeout(case) && !case.matched.has_timed_out() {
-        return None;
-    }
+    // A probe that sends nothing waits for no bytes.
+    let timed_out = is_timeout(case) || attempt.sent().is_some_and(|n| n > 0) && case.matched.has_timed_out();
+    let own = attempt.resets_sent().find(|(_, it)| it.flow.src == attempt.flow.src);
+    // A socket with SO_LINGER 0 ends like that, too.
+    let by_unread = own.and_then(|(_, it)| it.reason.as_deref()).is_none_or(|reason| reason == "TCP_ABORT_ON_CLOSE");
+    (timed_out && by_unread).then_some(())?;
     let bytes = attempt.received()?;
     let summary = format!(
         "{} of {} lay in the prober's socket for {}; the kubelet closed after {}{} without reading them",
@@ -32,7 +35,6 @@ fn left_unread(case: &Case<'_>) -> Option<Finding> {
         budget(case),
     );
     let state = attempt.last.as_ref().map(|state| of_state(ended, state));
-    let own = attempt.resets_sent().find(|(_, it)| it.flow.src == attempt.flow.src);
     let own = own.map(|(time, reset)| of_reset_sent(time, reset));
     let outcome = attempt.kubelet().map(|(_, reported)| of_outcome(reported));
     let evidence = state.into_iter().chain(own).chain(outcome).collect();
@@ -189,6 +191,15 @@ mod tests {
             assert_ne!(decided(https, TcpState::Close, 5), delayed, "they came just then");
         }
         assert_eq!(decided(true, TcpState::FinWait1, 1_290).0, "slow_response", "it had read all that came");
+    }
+
+    /// SSH greets, and the kubelet had no CPU time before it closed. A tcpSocket probe reads nothing.
+    #[test]
+    fn a_greeting_that_a_tcp_probe_leaves_unread_is_no_failure() {
+        let mut stream = Stream::new().tcp_readiness().connect().established().wait_ms(1_300).clone();
+        stream.state(TcpState::Established, TcpState::Close, 0, (0, 1, 24));
+        stream.last_state().quiet_ns = Some(1_290_000_000);
+        assert_ne!(stream.settles().causes(), ["kubelet_delayed"]);
     }
 
     #[test]

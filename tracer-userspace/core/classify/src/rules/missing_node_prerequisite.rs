@@ -85,7 +85,7 @@ fn reason_of(drop: &PacketDrop) -> Option<Reason> {
 
 /// The value of the setting. Tracer reads it only in the namespace of the last prober.
 fn value<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a str> {
-    let read = case.node.settings.sysctls.get(setting(drop)).map(String::as_str);
+    let read = case.node.settings.sysctls.get(forwarding_setting(drop)).map(String::as_str);
     read.filter(|_| drop.netns == case.node.netns())
 }
 
@@ -93,10 +93,10 @@ fn value<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a str> {
 /// setting to all devices.
 fn setting_clause(case: &Case<'_>, drop: &PacketDrop) -> String {
     let own = if drop.flow.dst.is_ipv4() && forwards(case, drop) { ": it is the device's own setting" } else { "" };
-    value(case, drop).map(|value| format!(" ({} = {value}{own})", setting(drop))).unwrap_or_default()
+    value(case, drop).map(|value| format!(" ({} = {value}{own})", forwarding_setting(drop))).unwrap_or_default()
 }
 
-const fn setting(drop: &PacketDrop) -> &'static str {
+pub(super) const fn forwarding_setting(drop: &PacketDrop) -> &'static str {
     if drop.flow.dst.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }
 }
 
@@ -107,7 +107,7 @@ const KEEP_THE_ROUTE: &str = " Forwarding removes an IPv6 default route that cam
 /// A write that does not change `ip_forward` changes no device (`devinet_sysctl_forward`): then only the device's own
 /// setting helps.
 fn forwarding_fix(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
-    let name = setting(drop);
+    let name = forwarding_setting(drop);
     let set = |name: &str| format!("sysctl -w {name}=1");
     let device = drop.device.as_ref().map_or_else(|| "DEVICE".to_owned(), |d| shell::link_setting(&d.name));
     let own = format!("net.ipv4.conf.{device}.forwarding");

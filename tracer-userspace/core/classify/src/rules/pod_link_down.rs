@@ -275,7 +275,10 @@ fn without_address(case: &Case<'_>) -> Option<Finding> {
     let held = case.node.targets.holder(from, target).map(|(netns, ifindex)| (netns, Some(ifindex)));
     // A stack of the pod's own has no listener in the kernel.
     let listens = |netns: &Netns| case.node.listeners.open_at(*netns, attempt.flow.dst).is_some();
-    let by_listener = || drops(case).filter(|(_, drop)| lacks(drop)).find_map(|(_, drop)| drop.netns.filter(listens));
+    // A wrong route may have led the SYN to another pod that listens on that port.
+    let is_own = |netns: &Netns| case.node.pods.in_netns(*netns).is_none_or(|pod| pod.addrs.contains(&target));
+    let at_listener = |drop: &PacketDrop| drop.netns.filter(|netns| listens(netns) && is_own(netns));
+    let by_listener = || drops(case).filter(|(_, drop)| lacks(drop)).find_map(|(_, drop)| at_listener(drop));
     let held = held.or_else(|| Some((by_listener()?, None)));
     let (netns, ifindex) = held.filter(|(netns, _)| case.settled && is_pod(*netns))?;
     let is_there = |drop: &PacketDrop| drop.netns == Some(netns) && drop.flow.dst == attempt.flow.dst;
@@ -517,7 +520,7 @@ fn detached_meanwhile(case: &Case<'_>) -> Option<Finding> {
     let (waits, (ended, _)) = (attempt.established_at()?, attempt.ended?);
     held_answer(case).filter(|_| case.settled && is_lost_below_ip(case))?;
     let end = case.node.links.by_index(netns, asymmetric_route::own_end(case)?)?;
-    let mut lost = case.node.links.lost_routes(netns, ended, attempt.until_end());
+    let mut lost = case.node.links.lost_routes(netns, ended, (attempt.flow.dst.ip(), attempt.over()));
     let (at, from) = lost.find_map(|it| match it.why {
         LostBy::Bridge(from) if it.ifindex == end.ifindex && it.time >= waits => Some((it.time, from)),
         _ => None,
@@ -545,7 +548,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// When the links were read for the first time after that end had left that bridge, if no connection to the target was
 /// established since.
 fn left_bridge(case: &Case<'_>, netns: Netns, end: u32, bridge: u32) -> Option<u64> {
-    let mut lost = case.node.links.lost_routes(netns, u64::MAX, case.attempt.until_end());
+    let mut lost = case.node.links.lost_routes(netns, u64::MAX, (case.attempt.flow.dst.ip(), case.attempt.over()));
     let is_it = |it: &&LostRoutes| it.ifindex == end && matches!(it.why, LostBy::Bridge(from) if from == bridge);
     lost.find(is_it).map(|it| it.time)
 }

@@ -108,7 +108,7 @@ impl Default for Asks {
 impl Asks {
     /// Whether a packet with this state and these flags meets the conditions; `None` if tracer does not understand them
     /// all.
-    fn met_by(&self, state: u8, flags: TcpFlags) -> Option<bool> {
+    pub fn met_by(&self, state: u8, flags: TcpFlags) -> Option<bool> {
         let has = |it: &FlagTest| (flags.0 & it.mask == it.value) != it.inverted;
         if self.states & state == 0 || !self.flags.iter().all(has) {
             return Some(false);

@@ -1,7 +1,7 @@
 use super::super::add_tables;
 use super::super::ruleset::{Base, Key, Test};
 use super::*;
-use tracer_model::event::path::Packet;
+use tracer_model::event::path::{FlagTest, Packet};
 use tracer_model::event::{Netns, TcpFlags};
 use tracer_testing::address;
 
@@ -205,6 +205,12 @@ fn a_limit_decides_what_is_left_for_the_rules_after_it() {
     assert_eq!(limits(vec![limited(Some(22), Then::Accept), drop()], vec![]), [None], "another port's");
     assert_eq!(limits(vec![limited(None, to_chain())], vec![drop()]), [some], "that of the way to it");
     assert_eq!(limits(vec![limited(None, to_chain()), rule(None, to_chain())], vec![drop()]), [None]);
+    assert_eq!(limits(vec![rule(None, to_chain()), drop()], vec![limited(None, Then::Accept)]), [some]);
+    let of_ssh = limits(vec![rule(Some(22), to_chain()), drop()], vec![limited(None, Then::Accept)]);
+    assert_eq!(of_ssh, [None], "the chain is another port's");
+    let of_resets = FlagTest { mask: 0x17, value: 0x04, inverted: false };
+    let flagged = Rule { rest: vec![Test::Flags(of_resets), Test::Limit(Limit::Rate)], ..rule(None, Then::Accept) };
+    assert_eq!(limits(vec![flagged, drop()], vec![]), [None], "no SYN has these flags");
     let chain_rules = vec![limited(None, Then::Return), drop()];
     assert_eq!(limits(vec![rule(None, to_chain()), drop()], chain_rules), [some, None], "the chain is left");
     let mut policy = base("in", "INPUT", vec![limited(None, Then::Accept)]);

@@ -2,6 +2,7 @@
 
 use super::super::super::evidence::is_nameless;
 use super::super::super::netfilter;
+use super::super::missing_node_prerequisite::forwarding_setting;
 use super::super::mtu_blackhole::{is_at_other_end, show_other_end};
 use super::super::network_policy_drop::ovs_reason;
 use super::super::nodeport_ephemeral_collision::is_out_of_window;
@@ -91,11 +92,11 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         )
     } else if is_in_wrong_namespace(case, drop) {
         Explanation::of(
-            "; another namespace has that address, and this one does not forward (net.ipv4.ip_forward is 0, or a stale neighbour entry led it here)",
+            "; another namespace has that address, and this one does not forward (its forwarding is off, or a stale neighbour entry led it here)",
         )
         .fix(
-            "Correct the route or the neighbour entry that led it there. Only if it should pass through that namespace, set net.ipv4.ip_forward to 1 there",
-            ["sysctl net.ipv4.ip_forward".to_owned(), format!("ip route get {dst}")],
+            "Correct the route or the neighbour entry that led it there. Only if it should pass through that namespace, switch forwarding on there",
+            [format!("sysctl {}", forwarding_setting(drop)), format!("ip route get {dst}")],
         )
     } else if has_prober_address(case, drop) {
         Explanation::of("; that namespace has the sender's address, too, and takes no packet from it").fix(
