@@ -25,6 +25,9 @@ pub const FLAG_LAG_NS: u64 = 500_000_000;
 /// The number of every namespace's own loopback device (include/net/flow.h, `LOOPBACK_IFINDEX`).
 pub const LOOPBACK: u32 = 1;
 
+/// When each target was reached first.
+type Reached = BTreeMap<IpAddr, u64>;
+
 /// The links of namespaces.
 #[derive(Debug, Default)]
 pub struct KnownLinks {
@@ -35,7 +38,7 @@ pub struct KnownLinks {
     /// net/ipv6/addrconf.c).
     lost: Recent<(Netns, u32), Vec<Prefix>, MAX_CHANGES>,
     /// What took routes, each with the targets that were reached later, and when: for these it was repaired, or it did no harm.
-    lost_routes: Recent<Netns, VecDeque<(LostRoutes, BTreeMap<IpAddr, u64>)>, MAX_LOSERS>,
+    lost_routes: Recent<Netns, VecDeque<(LostRoutes, Reached)>, MAX_LOSERS>,
     /// The addresses that no link of a namespace has any more, and when that was read first.
     lost_addrs: Recent<(Netns, IpAddr), u64, MAX_CHANGES>,
 }
@@ -139,7 +142,7 @@ impl KnownLinks {
             let oldest = kept.iter().position(is_alike);
             oldest.and_then(|at| kept.remove(at));
         }
-        kept.push_back((lost, BTreeMap::new()));
+        kept.push_back((lost, Reached::new()));
     }
 
     /// A connection from this namespace to this target was established.
@@ -158,7 +161,7 @@ impl KnownLinks {
         (target, over): (IpAddr, u64),
     ) -> impl Iterator<Item = &LostRoutes> {
         let all = self.lost_routes.get(&netns).into_iter().flatten().rev();
-        let keeps = move |reached: &BTreeMap<IpAddr, u64>| reached.get(&target).is_none_or(|at| *at > over);
+        let keeps = move |reached: &Reached| reached.get(&target).is_none_or(|at| *at > over);
         all.filter(move |(it, reached)| it.time <= time && keeps(reached)).map(|(it, _)| it)
     }
 

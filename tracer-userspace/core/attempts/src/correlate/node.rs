@@ -138,10 +138,7 @@ impl Node {
             ObservationKind::Listen(listen) => self.observe_listen(time, listen),
             ObservationKind::Firewall(firewall) => self.firewalls.observe(time, firewall),
             ObservationKind::Findings(findings) => self.checked = Some((time, (**findings).clone())),
-            ObservationKind::PortPressure(pressure) => {
-                self.settings.local_port_range = pressure.local_port_range.or(self.settings.local_port_range);
-                self.ports = Some((**pressure).clone());
-            }
+            ObservationKind::PortPressure(pressure) => self.observe_ports(pressure),
             ObservationKind::Loss(loss) => self.losses.observe(loss),
             ObservationKind::HooksAttached(attached) => {
                 let hooks = Hook::ALL.iter().filter(|hook| attached.hooks.iter().any(|name| name == hook.name()));
@@ -164,6 +161,11 @@ impl Node {
         if self.pods.have_handler_on(dst.port()) || self.pods.is_api_server(dst) || api_server() {
             self.recent_connects.add(dst, time);
         }
+    }
+
+    fn observe_ports(&mut self, pressure: &PortPressure) {
+        self.settings.local_port_range = pressure.local_port_range.or(self.settings.local_port_range);
+        self.ports = Some(pressure.clone());
     }
 
     fn observe_listen(&mut self, time: u64, listen: &Listen) {
