@@ -42,7 +42,11 @@ fn try_answer(ctx: &SkBuffContext, sk: Sock, conn: u64) {
     }
     let (kind, status) = classify(&contents, at);
     // A segment that TCP does not take leaves the count at 0, however many come.
-    if !limit::allows_of(conn, sort(Kind::Answer, 0, 0, 0, (kind as u64) << 2 | u64::from(status) << 16), Hook::CgroupAnswer) {
+    if !limit::allows_of(
+        conn,
+        sort(Kind::Answer, 0, 0, 0, (kind as u64) << 2 | u64::from(status) << 16),
+        Hook::CgroupAnswer,
+    ) {
         return;
     }
     let request = match sk.bytes_sent() {
