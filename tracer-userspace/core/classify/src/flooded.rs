@@ -5,7 +5,7 @@ use super::evidence::netfilter_hook;
 use super::programs::place_of;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
-use tracer_model::event::{Inspection, LinkState, PacketDrop, ProgramPlace, StrayRoute};
+use tracer_model::event::{Inspection, LinkState, Netns, PacketDrop, ProgramPlace, StrayRoute};
 
 /// The packet was dropped on the link of another pod, or in a namespace that is not on the way.
 pub(super) fn is_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
@@ -30,11 +30,17 @@ pub(super) fn is_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bo
     let dst = attempt.flow.dst.ip();
     let has_address = |netns| node.pods.in_netns(netns).is_some_and(|pod| pod.addrs.contains(&dst));
     let is_forwarded = netfilter_hook(drop) != Some("INPUT") && drop.reason.as_deref() != Some("NO_SOCKET");
-    let Some(netns) = drop.netns.filter(|netns| is_forwarded && Some(*netns) != attempt.netns) else { return false };
+    let Some(netns) = third_namespace(attempt, node, drop).filter(|_| is_forwarded) else { return false };
     let last = readings(attempt, node).next().filter(|it| it.netns != Some(netns));
     let leads_astray =
         last.and_then(|it| it.stray_route.as_ref()).is_some_and(|stray| !has_worked(attempt, node, stray));
     is_copied(attempt, drop) && attempt.established.is_none() && leads_astray && !has_address(netns)
+}
+
+/// The namespace that dropped the packet, if it is neither the prober's nor a node's. A node forwards for its pods and for
+/// other nodes.
+fn third_namespace(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> Option<Netns> {
+    drop.netns.filter(|netns| Some(*netns) != attempt.netns && !node.is_a_node(*netns))
 }
 
 /// A probe has succeeded over that route.
@@ -46,7 +52,7 @@ fn has_worked(attempt: &Attempt, node: &Node, stray: &StrayRoute) -> bool {
 
 /// No reading shows yet where the prober's route leads.
 fn may_be_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
-    let is_forwarded = netfilter_hook(drop) == Some("FORWARD") && drop.netns != attempt.netns;
+    let is_forwarded = netfilter_hook(drop) == Some("FORWARD") && third_namespace(attempt, node, drop).is_some();
     is_forwarded && node.has_pod(attempt.flow.dst.ip()) && readings(attempt, node).next().is_none()
 }
 
@@ -167,6 +173,12 @@ mod tests {
         worked.connect().filtered_at(SYN, Netns(900), "ip_forward").push(firewall(Netns(900), forward())).wait_ms(200);
         inspect(&mut worked, Some(stray("eth0", "v2", 254)));
         assert_eq!(worked.gives_up().last_decided(), ("firewall_drop", Confidence::Proven));
+        // A node forwards what comes from other nodes.
+        let links = vec![link(2, "eth0", &["10.99.0.1"])];
+        let mut of_node = on_bridge(false);
+        of_node.push(ObservationKind::Links(Links { netns: Netns(900), cookie: None, links })).http_readiness();
+        of_node.filtered_at(SYN, Netns(900), "ip_forward").push(firewall(Netns(900), forward()));
+        assert_eq!(of_node.gives_up().last_decided(), ("firewall_drop", Confidence::Proven));
         // The route leads over a gateway on the pod's own bridge.
         for read in [true, false] {
             assert_eq!(decided(read, Netns(900), "v2"), [("firewall_drop", Confidence::Proven)], "{read}");
