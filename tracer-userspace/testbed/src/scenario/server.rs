@@ -72,10 +72,10 @@ pub(super) const ALL: &[Scenario] = &[
         .fault(|s, pod| s.pod_of(pod)?.join(Cgroup::throttled_above("throttled")?))
         .also(Cause::CpuThrottled)
         .needs(&[Need::CpuQuota]),
-    Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).and_v6(),
-    Scenario::new("kubelet_delayed_tls", DELAYED, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)),
-    Scenario::new("kubelet_delayed_unread", DELAYED, |s| reads_nothing(s, "http", Kind::Http, HTTP)),
-    Scenario::new("kubelet_delayed_unread_tls", DELAYED, |s| reads_nothing(s, "tls", Kind::Https, TLS)),
+    Scenario::new("kubelet_delayed", DELAYED, |s| sends_request_late(s, "hang", Kind::Http, HTTP)).own().and_v6(),
+    Scenario::new("kubelet_delayed_tls", DELAYED, |s| sends_request_late(s, "tls-hang", Kind::Https, TLS)).own(),
+    Scenario::new("kubelet_delayed_unread", DELAYED, |s| reads_nothing(s, "http", Kind::Http, HTTP)).own(),
+    Scenario::new("kubelet_delayed_unread_tls", DELAYED, |s| reads_nothing(s, "tls", Kind::Https, TLS)).own(),
     Scenario::new("kubelet_delayed_slow_path", SLOW, slow_path).own().needs(&[Need::Tap]).and_v6(),
     Scenario::probed("tls_handshake_slow", TLS_SLOW, "tls-hang", Ending::Timeout).https().on_every_kernel().and_v6(),
     Scenario::probed("tls_handshake_slow_by_url", TLS_SLOW, "tls-hang", Ending::Timeout)
