@@ -94,7 +94,7 @@ fn removals_of<'a>(
     let places = [attempt.netns, node.netns()].into_iter().flatten();
     let recent = places
         .flat_map(move |netns| {
-            node.flushes.before(netns, attempt.started, reached.map(|target| (target, attempt.over())))
+            node.flushes.before(netns, attempt.started, reached.map(|target| (target, attempt.until())))
         })
         .filter(is_recent);
     recent.filter(
@@ -106,7 +106,7 @@ fn removals_of<'a>(
 fn removed_route<'a>(case: &Case<'a>, cause: Cause) -> Option<&'a RulesFlushed> {
     let (attempt, flow) = (case.attempt, case.attempt.flow);
     let applied = |it: &&RemovedRoute| it.applied_to(flow.src.ip(), flow.dst.ip());
-    let mut before = case.node.flushes.before(attempt.netns?, attempt.started, (flow.dst.ip(), attempt.over()));
+    let mut before = case.node.flushes.before(attempt.netns?, attempt.started, (flow.dst.ip(), attempt.until()));
     match cause {
         Cause::RouteUnreachable => {
             let (_, failed) = attempt.connect_failed_at()?;
@@ -140,7 +140,7 @@ fn is_of_this_pod(case: &Case<'_>, flush: &RulesFlushed) -> bool {
 /// The bulk removal that took the route to the target alone. A wider one applies since, such as the default route.
 pub(super) fn removed_own_route<'a>(case: &Case<'a>) -> Option<&'a RulesFlushed> {
     let (attempt, dst) = (case.attempt, case.attempt.flow.dst.ip());
-    let mut before = case.node.flushes.before(attempt.netns?, attempt.started, (dst, attempt.over()));
+    let mut before = case.node.flushes.before(attempt.netns?, attempt.started, (dst, attempt.until()));
     before.find(|flush| {
         let FlushedRules::Routes(routes) = &flush.rules else { return false };
         is_of_this_pod(case, flush) && routes.iter().any(|it| it.leads_only_to(dst))

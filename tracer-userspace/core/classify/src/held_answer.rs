@@ -111,7 +111,7 @@ pub(super) fn link_set_down<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)
     };
     let own = last_down_of_pod(case).filter(|(at, _)| in_time(*at));
     own.or_else(|| {
-        case.node.links.lost_routes(from, u64::MAX, (attempt.flow.dst.ip(), attempt.over())).find_map(other_end)
+        case.node.links.lost_routes(from, u64::MAX, (attempt.flow.dst.ip(), attempt.until())).find_map(other_end)
     })
 }
 

@@ -256,16 +256,19 @@ impl Core {
     fn held_before(&self, attempt: &Attempt, key: &ProbeKey) -> u32 {
         let since = self.failures.succeeded.get(key).copied().unwrap_or_default();
         let is_earlier = |it: &&Attempt| {
-            let matched = Matched::new(it, &self.node);
             (since < it.started && it.started < attempt.started)
                 && (it.flow.dst, it.actor.pid) == (attempt.flow.dst, attempt.actor.pid)
                 && it.ended.is_some()
                 && self.verdicts.of(it.conn).is_none()
                 && !self.is_grpc_retry(it)
-                && !may_be_uncounted(it, &matched, Cause::Unexplained)
+        };
+        let is_counted = |it: &&Attempt| {
+            let matched = Matched::new(it, &self.node);
+            !may_be_uncounted(it, &matched, Cause::Unexplained)
                 && ProbeKey::of(it.flow.dst, &matched.name()).as_ref() == Some(key)
         };
-        self.waiting.held().filter_map(|conn| self.correlator.get(conn)).filter(is_earlier).count() as u32
+        self.waiting.held().filter_map(|conn| self.correlator.get(conn)).filter(is_earlier).filter(is_counted).count()
+            as u32
     }
 
     /// The attempt was counted as a failure, and is none: its verdict was dropped, or became noise.

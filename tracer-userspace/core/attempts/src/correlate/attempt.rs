@@ -455,7 +455,7 @@ impl Attempt {
     }
 
     /// Its end, if it is over. What happens later says nothing about it.
-    pub fn over(&self) -> u64 {
+    pub fn until(&self) -> u64 {
         self.ended.map_or(u64::MAX, |(end, _)| end)
     }
 

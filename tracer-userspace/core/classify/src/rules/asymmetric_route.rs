@@ -123,7 +123,7 @@ fn lost_route<'a>(case: &Case<'a>, read: Option<(u64, &StrayRoute)>, bridge: Opt
         // The route to the bridge is still there.
         LostBy::Bridge(_) => false,
     };
-    let mut lost = case.node.links.lost_routes(netns, until, (case.attempt.flow.dst.ip(), case.attempt.over()));
+    let mut lost = case.node.links.lost_routes(netns, until, (dst, case.attempt.until()));
     // Without a reading of the route, another link may have the subnet.
     lost.find(is_lost).filter(|_| stray.is_some() || !links.iter().any(|link| link.up && link.covers(dst)))
 }

@@ -520,7 +520,7 @@ fn detached_meanwhile(case: &Case<'_>) -> Option<Finding> {
     let (waits, (ended, _)) = (attempt.established_at()?, attempt.ended?);
     held_answer(case).filter(|_| case.settled && is_lost_below_ip(case))?;
     let end = case.node.links.by_index(netns, asymmetric_route::own_end(case)?)?;
-    let mut lost = case.node.links.lost_routes(netns, ended, (attempt.flow.dst.ip(), attempt.over()));
+    let mut lost = case.node.links.lost_routes(netns, ended, (attempt.flow.dst.ip(), attempt.until()));
     let (at, from) = lost.find_map(|it| match it.why {
         LostBy::Bridge(from) if it.ifindex == end.ifindex && it.time >= waits => Some((it.time, from)),
         _ => None,
@@ -548,7 +548,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// When the links were read for the first time after that end had left that bridge, if no connection to the target was
 /// established since.
 fn left_bridge(case: &Case<'_>, netns: Netns, end: u32, bridge: u32) -> Option<u64> {
-    let mut lost = case.node.links.lost_routes(netns, u64::MAX, (case.attempt.flow.dst.ip(), case.attempt.over()));
+    let mut lost = case.node.links.lost_routes(netns, u64::MAX, (case.attempt.flow.dst.ip(), case.attempt.until()));
     let is_it = |it: &&LostRoutes| it.ifindex == end && matches!(it.why, LostBy::Bridge(from) if from == bridge);
     lost.find(is_it).map(|it| it.time)
 }

@@ -54,7 +54,7 @@ fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     };
     // Routes over the pod's other links do not lead back to the prober.
     let own = reading.link_with(case.attempt.flow.dst.ip());
-    let mut of_pod = case.node.links.lost_routes(netns, case.attempt.started, (back.to, case.attempt.over()));
+    let mut of_pod = case.node.links.lost_routes(netns, case.attempt.started, (back.to, case.attempt.until()));
     let set_down = of_pod.find_map(|it| match &it.why {
         LostBy::SetDown(change) if own.is_some_and(|own| own.ifindex == it.ifindex) => Some((it.time, change)),
         LostBy::SetDown(_) | LostBy::Addresses(_) | LostBy::Bridge(_) => None,
