@@ -1,4 +1,4 @@
-//! The table of events. Kinds, sizes and the decoding of bytes follow it.
+//! The table of events. Kinds and the decoding of bytes follow it.
 
 use crate::{actor, conn, drop, header::Header, link, listen, netfilter, netns, reset};
 
@@ -16,9 +16,9 @@ pub unsafe trait Event: Copy + 'static {
     const KIND: Kind;
 }
 
-/// Declares the events: kind, number, struct, size in bytes.
+/// Declares the events: kind, number, struct.
 macro_rules! events {
-    ($($kind:ident = $number:literal: $event:ty, $size:literal;)*) => {
+    ($($kind:ident = $number:literal: $event:ty;)*) => {
         numbered! {
             /// The kind of an event. Numbers are never reused.
             pub enum Kind { $($kind = $number,)* }
@@ -30,7 +30,7 @@ macro_rules! events {
 
         impl KernelEvent {
             /// Each kind and its size.
-            pub const SIZES: &'static [(Kind, usize)] = &[$((Kind::$kind, $size),)*];
+            pub const SIZES: &'static [(Kind, usize)] = &[$((Kind::$kind, size_of::<$event>()),)*];
 
             /// Decodes the bytes of an event. `None` if it has another size.
             pub fn of(kind: Kind, bytes: &[u8]) -> Option<Self> {
@@ -43,11 +43,9 @@ macro_rules! events {
         }
 
         $(
-            // The error names both sizes.
-            const _: [(); $size] = [(); size_of::<$event>()];
             const _: () = assert!(align_of::<$event>() == 8);
             const _: () = assert!(core::mem::offset_of!($event, header) == 0);
-            // SAFETY: integers and byte arrays only, header first, sizes asserted above.
+            // SAFETY: integers and byte arrays only, header first. The writer sets the whole record to 0 before it fills it.
             unsafe impl Event for $event {
                 const KIND: Kind = Kind::$kind;
             }
@@ -56,26 +54,26 @@ macro_rules! events {
 }
 
 events! {
-    Connect = 1: conn::Connect, 120;
-    State = 2: conn::State, 104;
-    ConnectResult = 3: conn::ConnectResult, 120;
-    Retransmit = 4: conn::Retransmit, 32;
-    ResetSent = 5: reset::ResetSent, 128;
-    ResetReceived = 6: reset::ResetReceived, 80;
-    Drop = 7: drop::PacketDrop, 240;
-    Listen = 8: listen::Listen, 88;
-    TlsHello = 9: listen::TlsHello, 40;
-    NetnsOp = 10: netns::NetnsOp, 192;
-    NetnsOpen = 11: netns::NetnsOpen, 160;
-    Link = 12: link::Link, 440;
-    Icmp = 13: netfilter::Icmp, 72;
-    Ipvs = 14: netfilter::Ipvs, 72;
-    Answer = 15: conn::Answer, 32;
-    QueueFull = 16: listen::QueueFull, 48;
-    Prober = 17: actor::Prober, 64;
-    PodConnect = 18: conn::PodConnect, 48;
-    OomKill = 19: actor::OomKill, 160;
-    Held = 20: conn::Held, 24;
+    Connect = 1: conn::Connect;
+    State = 2: conn::State;
+    ConnectResult = 3: conn::ConnectResult;
+    Retransmit = 4: conn::Retransmit;
+    ResetSent = 5: reset::ResetSent;
+    ResetReceived = 6: reset::ResetReceived;
+    Drop = 7: drop::PacketDrop;
+    Listen = 8: listen::Listen;
+    TlsHello = 9: listen::TlsHello;
+    NetnsOp = 10: netns::NetnsOp;
+    NetnsOpen = 11: netns::NetnsOpen;
+    Link = 12: link::Link;
+    Icmp = 13: netfilter::Icmp;
+    Ipvs = 14: netfilter::Ipvs;
+    Answer = 15: conn::Answer;
+    QueueFull = 16: listen::QueueFull;
+    Prober = 17: actor::Prober;
+    PodConnect = 18: conn::PodConnect;
+    OomKill = 19: actor::OomKill;
+    Held = 20: conn::Held;
 }
 
 /// An event, which must fill the record (rings pad lengths, programs do not).
