@@ -134,8 +134,8 @@ pub struct LossBody {
     /// (the same for processes that take the name of a prober), `link` (the same for links that are set up and down),
     /// `connection` (one connection had too many drops, retransmissions, RSTs or errors to report each), `attempts`
     /// (too many were open at once: the oldest got no verdict), `outcomes` (tracer read failures too late, or too many
-    /// at once), `output` (nobody read the records, or their file could not be written), `events` (the cluster API did
-    /// not take explanations) or `otlp` (the endpoint did not take records).
+    /// at once), `output` (nobody read the records, or their file could not be written), or the name of a sink that did
+    /// not take them, such as `events` (the cluster API) or `otlp`.
     #[serde(rename = "where")]
     pub where_: String,
     /// How many events.
