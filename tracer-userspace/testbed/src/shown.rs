@@ -76,7 +76,8 @@ mod tests {
                 &Cause::ExecFailed,
                 &Cause::KubeletClientError,
                 &Cause::CniNotReady
-            ]
+            ],
+            "the others need a scenario: see CONTRIBUTING.md"
         );
         assert!(scenarios.iter().any(|s| shows(s, None)));
     }
