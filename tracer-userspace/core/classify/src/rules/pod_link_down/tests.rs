@@ -1,6 +1,6 @@
 use tracer_core::testing::*;
 
-fn eth0(up: bool, running: bool) -> LinkState {
+pub(super) fn eth0(up: bool, running: bool) -> LinkState {
     LinkState { up, running: Some(running), ..link(2, "eth0", &["10.88.0.2"]) }
 }
 
@@ -715,37 +715,4 @@ fn a_link_that_an_earlier_inspection_found_is_down_still() {
     assert_eq!((down.cause, down.confidence), (Cause::PodLinkDown, Confidence::Likely));
     assert_starts(&down.summary, "veth7 on the node is down");
     assert_eq!(second(true).cause, Cause::NeighbourFailure);
-}
-
-/// `ip addr del` in the pod, or a CNI plugin's DEL for an earlier sandbox.
-#[test]
-fn a_link_that_has_lost_the_address_is_named() {
-    let with = |listens: bool, had: bool, answered_ms_ago: u64, netns: Netns| {
-        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
-        if listens {
-            stream.listens(POD, 8080, true);
-        }
-        if had {
-            stream.connect().wait_ms(200).inspection(|reading| reading.links = vec![eth0(true, true)]);
-            stream.established().answers(200).wait_ms(5_000).again(8);
-        }
-        stream.connect().drop_on(SYN, "IP_INADDRERRORS", netns, Some(device(2, "eth0"))).wait_ms(200).inspection(
-            |reading| {
-                reading.netns = Some(netns);
-                reading.links = vec![LinkState { addrs: vec![], prefixes: vec![], ..eth0(true, true) }];
-                let confirmed_ms_ago = Some(answered_ms_ago);
-                reading.neighbour = Some(NeighbourState { confirmed_ms_ago, ..neighbour("reachable") });
-            },
-        );
-        stream.gives_up().settles().last_verdict()
-    };
-    let reported = |had, answered_ms_ago, netns| with(false, had, answered_ms_ago, netns);
-    assert_eq!(with(true, false, 5_000, POD).cause.name(), "pod_link_down", "no stack of its own listens there");
-    let lost = reported(true, 5_000, POD);
-    assert_eq!((lost.cause.name(), lost.confidence), ("pod_link_down", Confidence::Likely));
-    assert_has(&lost.summary, &["eth0 in ", " has lost the address 10.88.0.2"]);
-    assert_has(&lost.remediation, &["Delete the pod", "ip addr show dev eth0"]);
-    assert_ne!(reported(false, 5_000, POD).cause.name(), "pod_link_down", "it may never have had it (gVisor)");
-    assert_ne!(reported(true, 100, POD).cause.name(), "pod_link_down", "somebody answers for it");
-    assert_ne!(reported(true, 5_000, Netns(900)).cause.name(), "pod_link_down", "another namespace");
 }
