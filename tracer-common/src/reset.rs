@@ -26,7 +26,9 @@ pub struct ResetSent {
     pub active: u8,
     /// A [`crate::conn::Via`].
     pub via: u16,
-    pub reserved: u16,
+    /// Of an active one: 1 if the socket had data that its process had not read, 2 if it had none, 0 if that is unknown.
+    pub unread: u8,
+    pub reserved: u8,
 }
 
 #[derive(Clone, Copy, Debug)]

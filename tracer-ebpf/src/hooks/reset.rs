@@ -70,22 +70,26 @@ fn try_send_unseen_reset(hook: Hook, sk: Sock, skb: Skb) {
     if (!sk.exists() || sk.state() == TIME_WAIT)
         && let Some(found) = find_answered(sk, skb, &mut packet)
     {
-        report(hook, sk, skb, ABSENT32, &packet, &found);
+        report(hook, sk, skb, (ABSENT32, 0), &packet, &found);
     }
 }
 
 #[inline(always)]
 fn try_send_reset(hook: Hook, sk: Sock, skb: Skb, reason: u32) {
     let mut packet = Packet::EMPTY;
-    let found = if skb.exists() { find_answered(sk, skb, &mut packet) } else { find_aborted(sk, &mut packet) };
+    let (found, unread) = if skb.exists() {
+        (find_answered(sk, skb, &mut packet), 0)
+    } else {
+        (find_aborted(sk, &mut packet), sk.unread().map_or(0, |bytes| if bytes > 0 { 1 } else { 2 }))
+    };
     if let Some(found) = found {
-        report(hook, sk, skb, reason, &packet, &found);
+        report(hook, sk, skb, (reason, unread), &packet, &found);
     }
 }
 
 /// `packet` has the tuple in the direction of the RST: the functions below set it.
 #[inline(always)]
-fn report(hook: Hook, sk: Sock, skb: Skb, reason: u32, packet: &Packet, found: &Match) {
+fn report(hook: Hook, sk: Sock, skb: Skb, (reason, unread): (u32, u8), packet: &Packet, found: &Match) {
     let active = !skb.exists();
     let (netns, state) = if sk.exists() { (sk.net().inum(), sk.state()) } else { (skb.netns(), 0) };
     let sort = sort(Kind::ResetSent, netns, packet.tuple.sport, packet.flags, u64::from(state) << 2);
@@ -102,6 +106,7 @@ fn report(hook: Hook, sk: Sock, skb: Skb, reason: u32, packet: &Packet, found: &
         event.state = state;
         event.no_socket = u8::from(!sk.exists());
         event.active = u8::from(active);
+        event.unread = unread;
         if active {
             actor::fill(&mut event.actor);
         }

@@ -157,6 +157,7 @@ fn reset_sent(e: &reset::ResetSent, names: &KernelNames) -> Option<ResetSent> {
         answered: TcpFlags(e.answered_flags),
         state: (e.no_socket == 0).then(|| tcp_state(e.state)),
         no_socket: e.no_socket != 0,
+        unread: (e.unread != 0).then_some(e.unread == 1),
         via: Via::from_number(e.via)?,
         hook: Hook::from_number(e.header.hook)?,
     })

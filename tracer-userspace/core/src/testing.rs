@@ -311,6 +311,7 @@ impl Stream {
             answered,
             state,
             no_socket,
+            unread: None,
             via: Via::Flow,
             hook,
         }))

@@ -178,13 +178,6 @@ impl<'a> Matched<'a> {
         self.possible_probes().iter().any(|spec| spec.handler == Handler::Grpc && spec.speaks.is_some())
     }
 
-    /// A probe that it can be speaks HTTP in TLS, and the port has not answered in TLS before.
-    pub fn may_find_no_tls(&self) -> bool {
-        let in_tls = |spec: &&ProbeSpec| spec.handler == Handler::Http && spec.scheme.as_deref() == Some("https");
-        let may_be_tls = self.possible_probes().iter().any(in_tls) || self.reported_scheme() == Some("https");
-        may_be_tls && self.node.tls.spoken(self.attempt.flow.dst).tls.is_none()
-    }
-
     /// The probes that this attempt can be one of.
     pub fn possible_probes(&self) -> Vec<&'a ProbeSpec> {
         self.matching_probes().iter().map(|(.., spec)| *spec).collect()

@@ -45,7 +45,7 @@ pub(super) fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
     let why = reset.reason.as_deref().map(|r| format!(", reason {r}")).unwrap_or_default();
     let text = format!("RST {} sent by {from}{why}", reset.flow);
     let fields = json!({
-        "reason": reset.reason, "netns": reset.netns, "no_socket": reset.no_socket,
+        "reason": reset.reason, "netns": reset.netns, "no_socket": reset.no_socket, "unread": reset.unread,
         "answered": (reset.answered.0 != 0).then(|| reset.answered.name()), "via": reset.via,
     });
     evidence_of(reset.hook.name(), time, text, fields)

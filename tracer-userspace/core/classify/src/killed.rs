@@ -97,7 +97,7 @@ fn closers(case: &Case<'_>, until: u64) -> Vec<u32> {
 
 /// The one that closed, if that is known; else the last one of the pod's network that is of no other container than the
 /// listener. On the node's network others are of other pods.
-fn closer<'a>(case: &Case<'a>, until: u64) -> Option<(u64, &'a Actor)> {
+pub(super) fn closer<'a>(case: &Case<'a>, until: u64) -> Option<(u64, &'a Actor)> {
     let (attempt, node) = (case.attempt, case.node);
     let target = node.netns_of_addr(attempt.netns?, attempt.flow.dst.ip());
     let of_pod = target.filter(|netns| !node.is_a_node(*netns));

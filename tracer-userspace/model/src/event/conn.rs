@@ -250,6 +250,8 @@ pub struct ResetSent {
     pub state: Option<TcpState>,
     /// The stack found no socket.
     pub no_socket: bool,
+    /// The socket had data that its process had not read, when that closed it; absent in older recordings.
+    pub unread: Option<bool>,
     pub via: Via,
     pub hook: Hook,
 }

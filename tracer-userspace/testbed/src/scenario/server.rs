@@ -44,7 +44,6 @@ pub(super) const ALL: &[Scenario] = &[
     .needs(&[Need::PacketSocket])
     .on_every_kernel(),
     Scenario::probed("mid_stream_rst", RST, "rst", Ending::Reset).on_every_kernel().and_v6_on_every_kernel(),
-    Scenario::probed("mid_stream_rst_unread", RST, "rst-unread", Ending::Reset),
     Scenario::probed("mid_stream_rst_exit", RST, "exit-unread", Ending::Reset)
         .names(&["at the same time: it exited, crashed or was stopped"])
         .own(),
@@ -90,6 +89,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting).needs(&[Need::PacketSocket]),
     Scenario::probed("closed_without_answer", CLOSED, "eof", Ending::Eof).on_every_kernel().and_v6(),
     Scenario::probed("closed_without_answer_exit", CLOSED, "exit", Ending::Eof),
+    Scenario::probed("closed_without_answer_unread", CLOSED, "rst-unread", Ending::Reset)
+        .names(&["closed it with unread data"]),
     Scenario::new("closed_without_answer_at_accept", CLOSED, closed_before_request).and_v6(),
     // The request needs more memory than the container may have.
     Scenario::probed("closed_without_answer_oom", CLOSED, "greedy", Ending::Eof)

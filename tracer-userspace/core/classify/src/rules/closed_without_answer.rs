@@ -2,7 +2,7 @@
 
 use super::super::sidecar;
 use super::app_status_failure::{GRPC_IN_PLAIN, shows_certificate, tls_client};
-use super::mid_stream_rst::{OR_SPEAKS_TLS, has_unread, is_close};
+use super::mid_stream_rst::{closed_unread, culprit, is_close, sender, with_unread};
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::tls_handshake_slow::{doubt_of_https, or_plain_http};
 use super::*;
@@ -16,7 +16,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (ended, end @ (End::ClosedByServer | End::Reset)) = attempt.ended? else { return None };
     let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);
     let before_request = case.matched.sent_no_request();
-    if !case.settled {
+    let by_unread = end == End::Reset && closed_unread(case).is_some();
+    if !case.settled && !by_unread {
         return None;
     }
     let by_server = end == End::ClosedByServer;
@@ -26,7 +27,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     }
     // What the prober sent after the server's FIN was answered with a RST (`tcp_reset`: EPIPE in CLOSE_WAIT).
     let reset_after = by_server && attempt.errno() == Some(libc::EPIPE);
-    let closed = by_server && (attempt.errno().is_none() || reset_after);
+    let closed = by_server && (attempt.errno().is_none() || reset_after) || by_unread;
     // A gRPC server that closes sends a RST if it has unread data, else a FIN. Both count: the difference is chance.
     let grpc = is_unanswered_grpc(case) && (closed || is_close(case));
     let failed = attempt.failed_by_itself() || before_request;
@@ -39,12 +40,13 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let after = ms(ended.saturating_sub(established));
     // The server's FIN acknowledges all that had come before it; the SYN counts one in bytes_acked.
     let took_none = !before_request && by_server && state.bytes_acked.is_some_and(|acked| acked <= 1);
-    let what = match (before_request, took_none) {
-        (true, _) => format!("closed the connection {after} after it was established, before a request was sent"),
-        (_, true) => "closed the connection before it took the request".to_owned(),
-        // A close with unread data: the process had not read all of the request.
-        _ if has_unread(case) => {
-            format!("closed the connection with unread data after {after}, without a byte of an answer")
+    let unread = with_unread(case).filter(|_| !by_server);
+    let what = match (before_request, took_none, unread) {
+        (true, ..) => format!("closed the connection {after} after it was established, before a request was sent"),
+        (_, true, _) => "closed the connection before it took the request".to_owned(),
+        (.., Some((_, reset))) => {
+            let who = sender(case, reset, None);
+            format!("closed the connection after {after} without a byte of an answer; {who}")
         }
         _ => format!("took the request and closed the connection after {after} without a byte of an answer"),
     };
@@ -60,7 +62,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{} {what}{how}{or}", attempt.flow.dst);
     let mut evidence = vec![of_state(ended, state)];
     evidence.extend(listener_end.map(|(at, end)| of_listener(*at, end)));
-    let by_rst = grpc || reset_after;
+    let by_rst = grpc || reset_after || by_unread;
     evidence.extend(attempt.reset_received().filter(|_| by_rst).map(|(at, reset)| of_reset_received(at, reset)));
     evidence.extend(attempt.resets_sent().filter(|_| by_rst).map(|(at, reset)| of_reset_sent(at, reset)));
     let fix = match (may_be_tls, not_tls) {
@@ -74,6 +76,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     };
     let found = Finding::failure(Cause::ClosedWithoutAnswer, evidence, summary, fix);
     let found = if before_request { found.with_confidence(Confidence::Likely) } else { found };
+    let found = found.with_culprit(unread.and_then(|(time, reset)| culprit(case, time, reset)));
     // If the listener ended, the process that listens closed the connection, and not a sidecar.
     let found = if process_ended { found } else { sidecar::add_close(case, found) };
     Some(Finding { decided_at: ended, waits_for_listener: !process_ended, ..found })
@@ -91,6 +94,11 @@ fn or_in_tls(case: &Case<'_>) -> Remediation {
     let or = |text: &str| format!("{}. If the port speaks TLS: {GRPC_IN_PLAIN}", text.trim_end_matches('.'));
     fix.reword(or).run([tls_client(case.attempt.flow.dst, " -alpn h2")])
 }
+
+/// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello. A server that has read all
+/// of it closes with a FIN.
+const OR_SPEAKS_TLS: &str =
+    ". Or the port speaks TLS, and its server closes connections with plain HTTP. Then set the probe's scheme to HTTPS";
 
 /// What a healthy server does with a request that it does not want.
 const ON_PURPOSE: &str = ". Some servers close on purpose: one that does not know the Host of the probe (nginx: return 444), or one that expects the PROXY protocol. Then change the probe";
@@ -288,6 +296,83 @@ mod tests {
         let (cause, _, summary) = decided(Stream::https_readiness, (307, 301), true);
         assert_eq!(cause, "closed_without_answer");
         assert_has(&summary, &["took the request and closed"]);
+    }
+
+    /// A close: the process had not read all of the request.
+    fn closes_unread(stream: &mut Stream, fill: impl FnOnce(&mut ResetSent)) -> Option<VerdictBody> {
+        stream.connect().established().wait_ms(5).reset_sent(TcpFlags(0), false, Some("app"));
+        let sent = stream.last_reset_sent();
+        sent.reason = Some("TCP_ABORT_ON_CLOSE".to_owned());
+        fill(sent);
+        stream.resets((100, 101, 0)).wait_ms(60).tick().verdicts().pop()
+    }
+
+    /// Whether the request lay unread when the process closed is chance.
+    #[test]
+    fn a_close_with_unread_data_is_a_close() {
+        let decided = |fill: fn(&mut ResetSent)| {
+            let mut stream = Stream::new().http_readiness().clone();
+            let found = closes_unread(&mut stream, fill).expect("a verdict");
+            assert_eq!(stream.all_decided().len(), 1, "no other verdict before");
+            (found.verdict.cause.name(), found.verdict.confidence, found.culprit.is_some(), found.verdict)
+        };
+        let (cause, confidence, is_named, verdict) = decided(|_| ());
+        assert_eq!((cause, confidence, is_named), ("closed_without_answer", Confidence::Proven, true));
+        assert_has(&verdict.summary, &[" closed the connection after 5"]);
+        assert_ends(&verdict.summary, " without a byte of an answer; app (pid 99) closed it with unread data");
+        assert_has(&verdict.remediation, &["Or the port speaks TLS", "PROXY protocol", "openssl s_client"]);
+        let counters: fn(&mut ResetSent) = |it| (it.reason, it.unread) = (None, Some(true));
+        assert_eq!(decided(counters).0, "closed_without_answer", "before Linux 6.12");
+        let others: [fn(&mut ResetSent); 5] = [
+            |it| it.reason = Some("TCP_STATE".to_owned()),
+            |it| it.reason = None,
+            |it| (it.reason, it.unread) = (None, Some(false)),
+            |it| (it.reason, it.unread, it.state) = (None, Some(true), Some(TcpState::Established)),
+            |it| (it.reason, it.unread) = (Some("TCP_STATE".to_owned()), Some(true)),
+        ];
+        assert_eq!(others.map(|fill| decided(fill).0), ["mid_stream_rst"; 5]);
+    }
+
+    /// The kernel's worker that delivers the RST may be faster than the hook, and slower than the listener's end.
+    #[test]
+    fn a_process_that_ended_with_unread_data_is_not_one_that_closes() {
+        for order in [[0, 1, 2], [2, 0, 1], [1, 0, 2], [1, 2, 0]] {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).listens(POD, 8080, true).wait_ms(500).clone();
+            stream.connect().established().wait_ms(5);
+            for step in order {
+                match step {
+                    0 => _ = stream.listens(POD, 8080, false),
+                    1 => {
+                        stream.reset_sent(TcpFlags(0), false, Some("app"));
+                        stream.last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".to_owned());
+                    }
+                    _ => _ = stream.resets((100, 101, 0)),
+                }
+            }
+            assert_eq!(stream.wait_ms(600).tick().causes(), ["mid_stream_rst"], "{order:?}");
+        }
+    }
+
+    #[test]
+    fn a_probe_that_only_connects_needs_no_answer() {
+        let mut stream = Stream::new().tcp_readiness().connect().established().wait_ms(5).clone();
+        stream.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".into());
+        assert!(stream.resets((0, 1, 0)).wait_ms(600).tick().causes().is_empty());
+    }
+
+    /// OpenSSL closes after a few bytes of a plain HTTP request, and a server without TLS after those of a ClientHello.
+    #[test]
+    fn a_server_that_does_not_read_the_request_may_speak_the_other_protocol() {
+        let decided = |probed: fn(&mut Stream) -> &mut Stream| {
+            let mut stream = Stream::new();
+            closes_unread(probed(&mut stream), |_| ()).expect("a verdict").verdict
+        };
+        let https = decided(Stream::https_readiness);
+        assert_ends(&https.summary, "; perhaps the port does not speak TLS: no HTTPS probe was answered there");
+        assert_has(&https.remediation, &["scheme to HTTP", "openssl s_client"]);
+        assert_lacks(&decided(|stream| stream).remediation, &["TLS"]);
+        let answered = decided(|it| it.http_readiness().connect().established().answers(200).wait_ms(9_000).again(8));
+        assert_lacks(&answered.remediation, &["TLS"]);
     }
 
     /// Two pods listen on the same port. One of them ends.

@@ -2,13 +2,14 @@
 
 mod sender;
 
+pub(super) use self::sender::sender;
 pub(in super::super) use self::sender::{closer, is_own_close};
-use self::sender::{is_destroyed, is_without_room, listener_end, may_be_by_timer, sender};
+use self::sender::{is_destroyed, is_without_room, left_unread, listener_end, may_be_by_timer};
+use super::super::killed;
 use super::super::services::node_ports_at;
 use super::super::serving::show_translation;
 use super::super::sidecar;
 use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
-use super::app_status_failure::shows_certificate;
 use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use super::unexplained::find_taken_port;
 use super::*;
@@ -68,8 +69,10 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
     if payload.is_none() || closed_before || only_connects || (partial && reported.is_none() && !cut) {
         return None;
     }
+    // Until the end is observed, another rule waits for it.
+    let is_cut_off = closed_unread(case).is_some() && (attempt.ended.is_some() || !case.settled);
     let is_misconfigured = plain_to_tls(case).is_some() || (is_unanswered_grpc(case) && is_close(case));
-    if case.matched.is_no_answer() || is_misconfigured {
+    if case.matched.is_no_answer() || is_misconfigured || is_cut_off {
         return None;
     }
     // On a loopback path the RST is delivered before the hook reports its sender.
@@ -100,7 +103,12 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
         }
     );
     let fix = sent.map_or(unseen_fix, |(_, reset)| fix_of(reset, listener_end.is_some()));
-    let remediation = with_protocol_and_log(case, fix, remediation_of(case, fix, sent), partial);
+    let remediation = remediation_of(case, fix, sent);
+    let remediation = match fix {
+        Fix::Destroyed => remediation,
+        Fix::Ended => with_logs(case, remediation),
+        _ => with_log(case, remediation),
+    };
     let found = Finding::failure(Cause::MidStreamRst, evidence, summary, remediation);
     let unsure = partial && !cut || sent.is_some_and(|(_, reset)| may_be_by_timer(reset));
     let found = if unsure { found.with_confidence(Confidence::Likely) } else { found };
@@ -109,20 +117,6 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
     let mut found = Finding { waits_for_listener: fix == Fix::Unread, ..of_collision(case, sent, found) };
     found.evidence.extend(listener_end.map(|(time, listen)| of_listener(*time, listen)));
     Some(if lacks_hook { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
-}
-
-/// Adds that the port may speak another protocol, and the log of the process that ended or sent the RST.
-fn with_protocol_and_log(case: &Case<'_>, fix: Fix, mut remediation: Remediation, partial: bool) -> Remediation {
-    if let Some(text) = other_protocol(case).filter(|_| fix == Fix::Unread && !partial) {
-        remediation.text += text;
-        remediation.text += OR_PROXIED;
-        remediation.commands.push(shows_certificate(case.attempt.flow.dst));
-    }
-    match fix {
-        Fix::Destroyed => remediation,
-        Fix::Ended => with_logs(case, remediation),
-        _ => with_log(case, remediation),
-    }
 }
 
 /// The RST of a listener answers a segment of a connection that it does not have. If the source port is a NodePort, the
@@ -152,7 +146,7 @@ pub(super) fn is_close(case: &Case<'_>) -> bool {
     }
     let is_ended = |time, reset| listener_end(case, time, reset).is_some();
     let is_process = |(time, reset)| fix_of(reset, is_ended(time, reset)) == Fix::Process;
-    has_unread(case) || of_target(attempt).is_some_and(is_process)
+    with_unread(case).is_some() || of_target(attempt).is_some_and(is_process)
 }
 
 /// The RST of the target's end.
@@ -160,27 +154,21 @@ fn of_target(attempt: &Attempt) -> Option<(u64, &ResetSent)> {
     attempt.resets_sent().find(|(_, reset)| reset.flow.src == attempt.flow.dst)
 }
 
-/// The target closed with unread data.
-pub(super) fn has_unread(case: &Case<'_>) -> bool {
-    of_target(case.attempt).is_some_and(|(_, it)| it.reason.as_deref() == Some("TCP_ABORT_ON_CLOSE"))
+/// The RST with which the target's kernel answers a close with unread data.
+pub(super) fn with_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)> {
+    of_target(case.attempt).filter(|(_, reset)| left_unread(reset))
 }
 
-/// OpenSSL stops reading a request as soon as its first bytes show that it is no ClientHello. A server that has read all
-/// of it closes with a FIN.
-pub(super) const OR_SPEAKS_TLS: &str =
-    ". Or the port speaks TLS, and its server closes connections with plain HTTP. Then set the probe's scheme to HTTPS";
-
-fn other_protocol(case: &Case<'_>) -> Option<&'static str> {
-    let in_tls = case.matched.may_find_no_tls().then_some(OR_SPEAKS_NO_TLS);
-    if case.matched.may_find_no_http() { Some(OR_SPEAKS_TLS) } else { in_tls }
+/// A process that runs on closed the connection with unread data, and without a byte of an answer. It is chance whether
+/// it had read all that had come: then its kernel sends a FIN.
+pub(super) fn closed_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)> {
+    let attempt = case.attempt;
+    let (at, received) = attempt.reset_received().filter(|(_, it)| it.state == TcpState::Established)?;
+    let (time, reset) = with_unread(case)?;
+    let is_silent = received.bytes_received == Some(0) && attempt.established_at().is_some();
+    let has_ended = || listener_end(case, time, reset).is_some() || killed::closer(case, at).is_some();
+    (is_silent && !case.matched.only_connects() && !has_ended()).then_some((time, reset))
 }
-
-/// A server that expects a request of another protocol stops reading the ClientHello in the same way.
-const OR_SPEAKS_NO_TLS: &str =
-    ". Or the port may not speak TLS (the command then shows no certificate). Then set the probe's scheme to HTTP";
-
-/// Such a server closes as soon as the first bytes are no header of that protocol.
-const OR_PROXIED: &str = ". Or it expects the PROXY protocol. Then probe another port of it";
 
 const SENDER_ELSEWHERE: &str =
     "a process behind an address translation (a proxy or the application), or a device on the way, sent it";
@@ -218,7 +206,7 @@ fn fix_of(reset: &ResetSent, is_ended: bool) -> Fix {
         _ if closer(reset).is_none() => Fix::Stack,
         _ if is_destroyed(reset) => Fix::Destroyed,
         _ if is_ended => Fix::Ended,
-        Some("TCP_ABORT_ON_CLOSE") => Fix::Unread,
+        _ if left_unread(reset) => Fix::Unread,
         Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Fix::Linger,
         _ => Fix::Process,
     }
@@ -247,7 +235,7 @@ fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) ->
     text.into()
 }
 
-fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
+pub(super) fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
     let netns = reset.netns.map(|inum| enrich::netns_ref(inum, case.node));
     let closer = closer(reset).filter(|_| !may_be_by_timer(reset))?;
     Some(Culprit::of(closer, "reset", netns, time))
@@ -308,9 +296,6 @@ mod tests {
         assert_has(&summary, &["closed it with SO_LINGER 0"]);
         assert_has(&fix, &["SO_LINGER 0"]);
         assert_lacks(&fix, &["read", "killed"]);
-        let (_, unread) = decided(Some("TCP_ABORT_ON_CLOSE"), Some("app"));
-        assert_has(&unread, &["without having read"]);
-        assert_lacks(&unread, &["LINGER"]);
         assert_has(&decided(None, Some("app")).1, &["does not show which"]);
         assert_has(&decided(None, None).1, &["the target's end of the connection"]);
     }
@@ -334,27 +319,6 @@ mod tests {
         );
         let other = reported(40_001);
         assert_eq!((other.scope, other.verdict.confidence), (Some(Scope::Application), Confidence::Proven));
-    }
-
-    /// OpenSSL closes after a few bytes of a plain HTTP request.
-    #[test]
-    fn a_server_that_does_not_read_the_request_may_speak_the_other_protocol() {
-        let fix = |probed: fn(&mut Stream) -> &mut Stream| {
-            let mut stream = Stream::new();
-            probed(&mut stream).connect().established().reset_received(TcpState::Established, 0);
-            stream.reset_sent(TcpFlags(0), false, Some("app"));
-            stream.last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".to_owned());
-            stream.verdict().remediation
-        };
-        assert_has(
-            &fix(Stream::http_readiness),
-            &["Or the port speaks TLS", "PROXY protocol", "openssl s_client -connect 10.88.0.2:8080"],
-        );
-        let https = fix(Stream::https_readiness);
-        assert_has(&https, &["Or the port may not speak TLS", "scheme to HTTP", "openssl s_client"]);
-        assert_lacks(&fix(|stream| stream), &["TLS"]);
-        let answered = fix(|it| it.http_readiness().connect().established().answers(200).wait_ms(9_000).again(8));
-        assert_lacks(&answered, &["TLS"]);
     }
 
     /// On a 5.10 kernel where no program can attach to a function. The process may have been gone when the request

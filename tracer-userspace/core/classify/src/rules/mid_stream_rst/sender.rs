@@ -5,7 +5,7 @@ use super::*;
 use tracer_model::event::Listen;
 
 /// `ended`: its listener ended at the same time.
-pub(super) fn sender(case: &Case<'_>, reset: &ResetSent, ended: Option<&(u64, Listen)>) -> String {
+pub(in super::super) fn sender(case: &Case<'_>, reset: &ResetSent, ended: Option<&(u64, Listen)>) -> String {
     if is_without_room(reset) {
         return text_without_room(case, reset);
     }
@@ -51,6 +51,14 @@ pub(super) fn may_be_by_timer(reset: &ResetSent) -> bool {
 fn text_destroyed(reset: &ResetSent, actor: &Actor) -> String {
     let or_timer = if may_be_by_timer(reset) { ", or its kernel gave it up" } else { "" };
     format!("{actor} destroyed its socket (SOCK_DESTROY){or_timer}")
+}
+
+/// A process closed it, and had not read all that had come. Before 6.12 only the socket's counters show that.
+pub(super) fn left_unread(reset: &ResetSent) -> bool {
+    match reset.reason.as_deref() {
+        Some(reason) => reason == "TCP_ABORT_ON_CLOSE",
+        None => reset.unread == Some(true) && closer(reset).is_some() && !is_destroyed(reset),
+    }
 }
 
 /// With `tcp_abort_on_overflow` a listener resets a handshake if its last segment finds no room (`listen_overflow` in
@@ -111,7 +119,7 @@ pub(in super::super::super) fn is_own_close(case: &Case<'_>, time: u64, reset: &
 /// How the socket was closed, by the kernel's reason (include/net/rstreason.h, 6.12 and later; both seen on 6.18).
 fn close_text(reset: &ResetSent) -> String {
     match reset.reason.as_deref() {
-        Some("TCP_ABORT_ON_CLOSE") => " closed it with unread data".to_owned(),
+        _ if left_unread(reset) => " closed it with unread data".to_owned(),
         Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => " closed it with SO_LINGER 0".to_owned(),
         Some(other) => format!(", kernel reason {other}"),
         None => String::new(),
@@ -281,15 +289,14 @@ mod tests {
         };
         for after in [&[false][..], &[false, true]] {
             let ended = decided(&[], after);
+            assert_eq!(ended.cause, Cause::MidStreamRst);
             assert_has(&ended.summary, &["closed it with unread data, and its listener ended at the same time"]);
             assert_has(&ended.remediation, &[" ended: read its log of that moment"]);
             assert_lacks(&ended.remediation, &["TLS"]);
             assert_eq!(ended.evidence.len(), 3);
         }
         for before in [&[][..], &[false, true]] {
-            let other = decided(before, &[]);
-            assert_lacks(&other.summary, &["listener"]);
-            assert_has(&other.remediation, &["Or the port speaks TLS"]);
+            assert_eq!(decided(before, &[]).cause, Cause::ClosedWithoutAnswer);
         }
     }
 }
