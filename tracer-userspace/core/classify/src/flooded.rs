@@ -52,8 +52,16 @@ fn has_worked(attempt: &Attempt, node: &Node, stray: &StrayRoute) -> bool {
 
 /// No reading shows yet where the prober's route leads.
 fn may_be_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
-    let is_forwarded = netfilter_hook(drop) == Some("FORWARD") && third_namespace(attempt, node, drop).is_some();
-    is_forwarded && node.has_pod(attempt.flow.dst.ip()) && readings(attempt, node).next().is_none()
+    let is_target = || attempt.netns.and_then(|from| node.netns_of_addr(from, attempt.flow.dst.ip())) == drop.netns;
+    let may_be_forwarded = match netfilter_hook(drop) {
+        Some("FORWARD" | "POSTROUTING") => true,
+        Some("PREROUTING") => !is_target(),
+        _ => false,
+    };
+    may_be_forwarded
+        && third_namespace(attempt, node, drop).is_some()
+        && node.has_pod(attempt.flow.dst.ip())
+        && readings(attempt, node).next().is_none()
 }
 
 /// The readings of the target's namespace while the attempt waited, latest first.
@@ -183,6 +191,19 @@ mod tests {
         for read in [true, false] {
             assert_eq!(decided(read, Netns(900), "v2"), [("firewall_drop", Confidence::Proven)], "{read}");
         }
+    }
+
+    /// It drops before its own routing, so nothing shows whether it forwards. The pod's own namespace may be known.
+    #[test]
+    fn a_drop_on_arrival_in_a_namespace_that_may_be_a_router_is_only_likely() {
+        let decided = |netns: Netns| {
+            let mut stream = on_bridge(false);
+            stream.http_readiness().pod_in(POD).filtered_at(SYN, netns, "ip_rcv");
+            let arrival = FirewallRule { hooks: vec!["PREROUTING".into()], ..rule("pre", RuleVerdict::Drop) };
+            stream.push(firewall(netns, vec![arrival])).gives_up().decided()
+        };
+        assert_eq!(decided(Netns(900)), ("firewall_drop", Confidence::Likely));
+        assert_eq!(decided(POD), ("firewall_drop", Confidence::Proven));
     }
 
     /// No hook shows which stack sent the RST.
