@@ -16,7 +16,7 @@ use super::netlink::{Netlink, address, attribute, family, field, octets, push};
 use super::procfs::{every_pid, netns_of, read_text};
 use super::servers::{OF_NODE, OF_POD, comm, holder_of, holders};
 use super::sock_diag::{LISTEN, TcpSocket, dump};
-use super::{addresses, cgroup};
+use super::{addresses, cgroup, policy};
 use tracer_model::event::{
     AcceptingProcess, Acceptor, Listener, ListenerAt, MOST_ELSEWHERE, MOST_UNANSWERED, Netns, PodSockets, Redirect,
     UnansweredConnect,
@@ -115,8 +115,13 @@ fn acceptor(
         .enter(|| {
             let to = redirected(query.target, peer);
             let at = to.unwrap_or(query.target).ip();
-            // A packet to the namespace's own address has the same address as its source.
-            (to, at.is_loopback() || at == peer.ip() || addresses::has(at))
+            // A packet to the namespace's own address has the same address as its source. With a local route, no link
+            // needs to have the address, and the source may be another one.
+            let is_kept = || {
+                policy::route(peer, SocketAddr::new(at, query.target.port()))
+                    .is_ok_and(|it| it.is_some_and(|it| it.is_local))
+            };
+            (to, at.is_loopback() || at == peer.ip() || addresses::has(at) || is_kept())
         })
         .ok()?;
     let target = to.unwrap_or(query.target);

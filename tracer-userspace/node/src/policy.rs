@@ -122,6 +122,8 @@ pub(super) struct Route {
     /// Its device.
     pub(super) ifindex: u32,
     pub(super) gateway: Option<IpAddr>,
+    /// It is of type local: the packets stay in the namespace.
+    pub(super) is_local: bool,
     /// The table in which it was found.
     table: u32,
 }
@@ -131,7 +133,8 @@ fn parse_route(message: &[u8]) -> Option<Route> {
     let rest = message.get(RTMSG..)?;
     // A gateway of the other family comes after two bytes with the family (`struct rtvia`).
     let gateway = attribute(rest, RTA_GATEWAY).or_else(|| attribute(rest, RTA_VIA)?.get(2..)).and_then(address);
-    Some(Route { ifindex: number(rest, RTA_OIF)?, gateway, table: table(message, RTA_TABLE)? })
+    let is_local = message.get(7) == Some(&libc::RTN_LOCAL);
+    Some(Route { ifindex: number(rest, RTA_OIF)?, gateway, is_local, table: table(message, RTA_TABLE)? })
 }
 
 /// The table of a route or a rule: their headers are alike, and have no room for numbers above 255.
@@ -257,7 +260,7 @@ mod tests {
                     assert!(own.is_ipv6(), "without IPv6 there is no such route: {route:?}");
                     continue;
                 };
-                assert_eq!((route.ifindex, route.gateway), (1, None));
+                assert_eq!((route.ifindex, route.gateway, route.is_local), (1, None, true));
                 // Without further rules the kernel keeps the tables local and main in one (`fib_trie_unmerge`,
                 // net/ipv4/fib_trie.c).
                 assert!((253..=255).contains(&route.table), "{route:?}");
@@ -269,10 +272,11 @@ mod tests {
     fn a_route_has_a_device_and_may_have_a_gateway_of_either_family() {
         let parsed = |gateway: &[u8]| {
             let device = [8, 0, 4, 0, 2, 0, 0, 0];
-            parse_route(&[&[0; RTMSG], device.as_slice(), gateway].concat()).map(|it| (it.ifindex, it.gateway))
+            let route = parse_route(&[&[0; RTMSG], device.as_slice(), gateway].concat());
+            route.map(|it| (it.ifindex, it.gateway, it.is_local))
         };
-        let over = |gateway: &str| Some((2, Some(gateway.parse().expect("an address"))));
-        assert_eq!(parsed(&[]), Some((2, None)));
+        let over = |gateway: &str| Some((2, Some(gateway.parse().expect("an address")), false));
+        assert_eq!(parsed(&[]), Some((2, None, false)));
         assert_eq!(parsed(&[8, 0, 5, 0, 10, 0, 0, 1]), over("10.0.0.1"));
         let via = [&[22, 0, 18, 0, 10, 0, 0xfe, 0x80], [0; 13].as_slice(), &[1, 0, 0]].concat();
         assert_eq!(parsed(&via), over("fe80::1"));

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use tracer_model::record::Cause;
 
+use super::neighbours::node_of;
 use super::{Fixture, Scenario};
+use crate::ip::{Route, RouteType};
 use crate::pods::{ELSEWHERE, HTTP};
 use crate::probe::{Ending, Kind};
 
@@ -14,6 +16,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("port_taken_by_silent_listener", Some(Cause::PortTaken), |s| port_taken(s, "hang", Ending::Timeout)),
     Scenario::new("app_status_failure_other_host", STATUS, other_host).own(),
     Scenario::new("app_status_failure_of_node", STATUS, |s| on_node(s, "503", Ending::Status)).own().and_v6(),
+    Scenario::new("app_status_failure_local_route", STATUS, |s| local_route(s, "503", Ending::Status)).own().and_v6(),
     Scenario::new("slow_response_of_node", Some(Cause::SlowResponse), |s| on_node(s, "hang", Ending::Timeout)).own(),
     Scenario::new("closed_without_answer_of_node", Some(Cause::ClosedWithoutAnswer), |s| {
         on_node(s, "eof", Ending::Eof)
@@ -48,3 +51,17 @@ fn on_node(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
     fixture.mentions(&["of the node accepted the connection, and not pod", "the node itself has"]);
     fixture.fails(Kind::Http, pod, how)
 }
+
+/// A local route for the address of the healthy pod is left over, and another process serves the port. No link has the
+/// address, and the source is another one.
+fn local_route(fixture: &mut Fixture<'_>, mode: &str, how: Ending) -> Result<()> {
+    let pod = fixture.serving("http", HTTP)?;
+    let route = Route::to_host(pod.ip()).kind(RouteType::Local).over("lo").source(node_of(pod)).in_table(LOCAL);
+    fixture.node.node.ip(|ip| ip.add(&route))?;
+    fixture.node.serve(fixture.options, &[mode, &format!("[::]:{HTTP}")])?;
+    fixture.mentions(&["of the node accepted the connection, and not pod", "(by a local route: no link has it)"]);
+    fixture.fails(Kind::Http, pod, how)
+}
+
+/// The table of local addresses (`ip route show table local`).
+const LOCAL: u8 = 255;

@@ -214,6 +214,17 @@ mod tests {
         }
     }
 
+    /// Seen with IPv6: the source of a connection over a local route is another address of the node.
+    #[test]
+    fn a_local_route_to_the_pods_address_leads_to_a_process_of_the_node() {
+        let routed = |stream: &mut Stream| _ = stream.links(true, &["10.88.0.1"]).http_readiness().pod_in(POD);
+        let record = reported(routed, NODE, None, &[process("nginx", None, None)]);
+        assert_eq!((record.verdict.confidence, record.scope), (Confidence::Likely, Some(Scope::Node)));
+        let words = "nginx (pid 77) of the node accepted the connection, and not pod default/web: the node itself has 10.88.0.2, too (by a local route: no link has it)";
+        assert_has(&record.verdict.summary, &[words]);
+        assert_has(&record.verdict.remediation, &["ip route show table all type local"]);
+    }
+
     /// Without a reading the addresses decide.
     #[test]
     fn a_connection_to_the_own_address_is_not_the_pods() {
