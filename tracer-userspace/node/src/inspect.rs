@@ -139,7 +139,7 @@ fn inspect_namespace(
         back = to.and_then(|to| neighbours(peer.map(|_| target), to).ok()?.0);
         inspection.neighbour_back =
             back.as_ref().map(|entry| entry.state.clone()).filter(NeighbourState::is_unresolved);
-        back = back.take_if(|entry| link == Some(entry.state.ifindex) && source == Some(entry.state.addr));
+        back = back.take_if(|entry| link == Some(entry.state.ifindex));
         inspection.no_way_back = source.and_then(|to| no_way_back(target, to));
         if let Some((link, seen)) = link_of_pod(inspection).cloned().zip(seen) {
             // If the target's address is on another kind of link, such as `lo`, the way back may be any.
@@ -148,10 +148,23 @@ fn inspect_namespace(
         }
         Sockets::of(listeners, inspection, seen).of_peer(peer)
     });
-    let device = inspection.neighbour.as_ref().map(|entry| entry.ifindex);
-    let wrong = back.zip(device).map(|(entry, device)| from.enter(|| wrong_neighbour(&entry, device)));
+    let wrong = back.map(|entry| {
+        let is_gateway = source != Some(entry.state.addr);
+        from.enter(|| wrong_neighbour(&entry, receiver(inspection, is_gateway)?))
+    });
     inspection.wrong_neighbour_back = wrong.and_then(|wrong| wrong.ok().flatten());
     looked.unwrap_or_default()
+}
+
+/// The device of the calling thread's namespace at which frames from the target arrive: the other end of its link, if
+/// that is a port of no bridge. Else a gateway of the target may be another host, and frames for the source arrive at the
+/// device of the route to the target.
+fn receiver(inspection: &Inspection, is_gateway: bool) -> Option<u32> {
+    let end = link_of_pod(inspection).and_then(links::other_end).map(|end| end.state);
+    match end.filter(|end| end.master.is_none()) {
+        Some(end) => Some(end.ifindex),
+        None => inspection.neighbour.as_ref().filter(|_| !is_gateway).map(|entry| entry.ifindex),
+    }
 }
 
 /// The target's link with its address, if that is a pod's.

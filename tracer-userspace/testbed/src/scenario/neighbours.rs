@@ -32,6 +32,10 @@ pub(super) const ALL: &[Scenario] = &[
         .own()
         .needs(&[Need::RealProcessor])
         .and_v6(),
+    Scenario::new("neighbour_failure_gateway_entry_back", NEIGHBOUR, gateway_entry_back)
+        .own()
+        .needs(&[Need::RealProcessor])
+        .unfixable(),
     Scenario::new("neighbour_failure_gateway", NEIGHBOUR, wrong_gateway).own(),
     Scenario::new("neighbour_failure_way_back", NEIGHBOUR, gateway_back).and_v6(),
     Scenario::new("neighbour_failure_duplicate_v6", NEIGHBOUR, duplicate).v6(),
@@ -117,6 +121,15 @@ fn wrong_gateway(fixture: &mut Fixture<'_>) -> Result<()> {
 fn own_route_gone(fixture: &mut Fixture<'_>) -> Result<()> {
     // Without a port that is up, the bridge loses its carrier, and the kernel forgets its neighbours at some moment.
     fixture.serving("http", HTTP)?;
+    let (pod, end) = with_own_route(fixture)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.node.node.ip(|ip| ip.remove(&Route::to_host(pod.ip()).over(&end)))?;
+    fixture.gets_no_answer(Kind::Http, pod)
+}
+
+/// A pod with an address of its own and a route of its own, as Calico and the AWS VPC CNI make it, and the node's end of
+/// its link.
+pub(super) fn with_own_route(fixture: &mut Fixture<'_>) -> Result<(SocketAddr, String)> {
     let pod = fixture.serving("http", HTTP)?;
     let IpAddr::V4(address) = pod.ip() else { bail!("IPv4 only") };
     let end = format!("v{}", fixture.pod_of(pod)?.index);
@@ -125,14 +138,29 @@ fn own_route_gone(fixture: &mut Fixture<'_>) -> Result<()> {
         ip.address(address, 32, "eth0")?;
         ip.add(&Route::to_host(BRIDGE).over("eth0"))
     })?;
-    let own = Route::to_host(address).over(&end);
     fixture.node.node.ip(|ip| {
         ip.detach(&end)?;
-        ip.add(&own)
+        ip.add(&Route::to_host(address).over(&end))
+    })?;
+    Ok((pod, end))
+}
+
+/// The pod has an entry of its gateway, as the AWS VPC CNI and Azure CNI make it. Then the node's end of its link gets
+/// another link-layer address, as systemd gives it one (MACAddressPolicy=persistent).
+fn gateway_entry_back(fixture: &mut Fixture<'_>) -> Result<()> {
+    const GATEWAY: [u8; 4] = [169, 254, 1, 1];
+    const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+    let (pod, end) = with_own_route(fixture)?;
+    fixture.node.node.ip(|ip| ip.set_mac(&end, NODE_MAC))?;
+    fixture.inside(pod)?.ip(|ip| {
+        ip.remove(&Route::to_host(BRIDGE).over("eth0"))?;
+        ip.neighbour(GATEWAY, NODE_MAC, "eth0")?;
+        ip.add(&Route::to_host(BRIDGE).via(GATEWAY).over("eth0").onlink())
     })?;
     fixture.succeeds(Kind::Http, pod)?;
-    fixture.node.node.ip(|ip| ip.remove(&own))?;
-    fixture.gets_no_answer(Kind::Http, pod)
+    fixture.node.node.ip(|ip| ip.set_mac(&end, OTHER_MAC))?;
+    fixture.mentions(&["the sender's neighbour entry of 169.254.1.1 is wrong"]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// The pod's route back leads over a gateway that nobody answers for, as Calico's does without proxy_arp.

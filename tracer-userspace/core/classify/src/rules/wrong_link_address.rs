@@ -23,17 +23,20 @@ fn by_frame(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     // An answer after the end is late.
     let in_time = |time: u64| attempt.ended.is_none_or(|(ended, _)| time <= ended);
-    let mut frames = attempt.for_other_hosts.iter().filter(|(time, _)| silent(case) && in_time(*time));
+    // The target's socket has taken the first SYN, and drops the next one.
+    let is_silent = !is_answered(case) && drops(case).all(|(_, drop)| is_second_syn(case, drop));
+    let mut frames = attempt.for_other_hosts.iter().filter(|(time, _)| is_silent && in_time(*time));
     let (time, drop) = frames.find(|(_, drop)| is_at_destination(case, drop) && !may_be_copy(case, drop))?;
-    let (to, place, device) = (drop.flow.dst.ip(), in_namespace(case, drop.netns), device(drop));
+    let (place, device) = (in_namespace(case, drop.netns), device(drop));
+    let (to, of) = next_hop(case, drop);
     let summary = format!(
-        "the {} {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {to} is wrong",
+        "the {} {} arrived{place} in a frame for another link-layer address than that of {device}: the sender's neighbour entry of {of} is wrong",
         drop.flags.name(),
         drop.flow
     );
     let show = drop.device.as_ref().map_or_else(String::new, |_| format!(" {}", shell::link(&device)));
     let fix = Remediation::from(format!(
-        "Compare the link's address with that of {to} in the sender's `ip neigh`. Delete the entry, {CORRECT}"
+        "Compare the link's address with that of {of} in the sender's `ip neigh`. Delete the entry, {CORRECT}"
     ))
     .run([run_in(case, drop.netns, format!("ip link show{show}"))])
     .run(
@@ -42,6 +45,21 @@ fn by_frame(case: &Case<'_>) -> Option<Finding> {
             .flat_map(|sender| [show_entry(case, sender, to), delete_entry(case, sender, to)]),
     );
     Some(Finding::likely(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix).rests_on_lost_packet())
+}
+
+/// The address that the sender needed the link-layer address of, and its description. The answer may go to a gateway, as
+/// with Calico, the AWS VPC CNI and Azure CNI.
+fn next_hop(case: &Case<'_>, drop: &PacketDrop) -> (IpAddr, String) {
+    let to = drop.flow.dst.ip();
+    let reading = inspected(case).filter(|_| drop.flow.src == case.attempt.flow.dst).map(|(_, reading)| reading);
+    if let Some(entry) = reading.and_then(|reading| reading.wrong_neighbour_back.as_ref()) {
+        return (entry.addr, entry.addr.to_string());
+    }
+    let link = reading.and_then(|reading| reading.link_with(case.attempt.flow.dst.ip()));
+    match link.is_some_and(|link| !link.covers(to)) {
+        true => (to, format!("{to}, or of the gateway to it,")),
+        false => (to, to.to_string()),
+    }
 }
 
 /// The namespace that sent the packet, if it is known.
@@ -55,14 +73,15 @@ fn show_entry(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Command {
     run_in(case, Some(netns), format!("ip neigh show {addr}"))
 }
 
-/// The command that deletes it. Its device is in the output of the other command if the links that were read there do
-/// not decide it.
+/// The command that deletes it. Its device is in the output of the other command if what was read does not decide it.
 fn delete_entry(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Command {
-    let inspected = inspected(case).filter(|(_, reading)| reading.netns == Some(netns));
-    let read = || inspected.map(|(_, reading)| reading.links.as_slice());
-    let links = case.node.links.get(&netns).or_else(read).into_iter().flatten();
-    let fits: Vec<_> = links.filter(|link| link.covers(addr)).collect();
-    let link = if let [link] = fits[..] { shell::link(&link.name) } else { "DEVICE" };
+    let target = case.attempt.flow.dst.ip();
+    let link = inspected(case).and_then(|(_, reading)| match &reading.neighbour {
+        _ if reading.netns == Some(netns) => reading.link_with(target),
+        Some(entry) if reading.from == netns => case.node.links.by_index(netns, entry.ifindex),
+        _ => None,
+    });
+    let link = link.map_or("DEVICE", |link| shell::link(&link.name));
     run_in(case, Some(netns), format!("ip neigh del {addr} dev {link}"))
 }
 
@@ -77,9 +96,8 @@ fn by_entry(case: &Case<'_>) -> Option<Finding> {
     let there = there.map(|entry| (entry, from, pod, "the SYN"));
     let back = || reading.wrong_neighbour_back.as_ref().map(|entry| (entry, pod, from, "the answer to the SYN"));
     let (entry, sender, receiver, packet) = there.or_else(back)?;
-    let attempt = case.attempt;
-    let is_answered = attempt.icmp().next().is_some() || attempt.reset_received().is_some();
-    if is_answered || !may_answer(case) || !drops(case).all(|(_, drop)| is_of_stray_frame(case, drop, from, pod)) {
+    if is_answered(case) || !may_answer(case) || !drops(case).all(|(_, drop)| is_of_stray_frame(case, drop, from, pod))
+    {
         return None;
     }
     let (addr, lladdr, link, own) = (entry.addr, &entry.lladdr, &entry.link, &entry.link_lladdr);
@@ -94,6 +112,10 @@ fn by_entry(case: &Case<'_>) -> Option<Finding> {
     ]);
     let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
     Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
+}
+
+fn is_answered(case: &Case<'_>) -> bool {
+    case.attempt.icmp().next().is_some() || case.attempt.reset_received().is_some()
 }
 
 /// The host that got the frame dropped the packet, or the bridge had no port for it. Or the pod's answer was lost like
@@ -184,6 +206,33 @@ mod tests {
     fn wrong(addr: &str, link: &str) -> Option<WrongNeighbour> {
         let [lladdr, link_lladdr] = ["02:00:00:00:00:99", "0a:58:0a:58:00:01"].map(str::to_owned);
         Some(WrongNeighbour { addr: address(addr), lladdr, link: link.into(), link_lladdr })
+    }
+
+    /// Seen on 6.18, as Calico and the AWS VPC CNI route: the pod's entry of its gateway was wrong, and its kernel dropped
+    /// the second SYN.
+    #[test]
+    fn the_entry_of_the_pods_gateway_is_named() {
+        let verdict = |entry: Option<&str>, prefix: u8, dropped_in: &str| {
+            let own = LinkState { prefixes: vec![prefix], peer_ifindex: Some(3), ..link(2, "eth0", &["10.88.0.2"]) };
+            let mut stream = read(|reading| {
+                reading.links = vec![own];
+                reading.neighbour = Some(NeighbourState { ifindex: 3, ..neighbour("reachable") });
+                reading.wrong_neighbour_back = entry.and_then(|addr| wrong(addr, "cali7"));
+            });
+            stream.drop_on(SYN_ACK, "OTHERHOST", NODE, Some(device(3, "cali7"))).wait_ms(800).syn_again();
+            stream.drop_with(SYN, POD, |drop| {
+                (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some(dropped_in.into()));
+            });
+            stream.gives_up().verdict()
+        };
+        let read = verdict(Some("169.254.1.1"), 32, "tcp_v4_rcv");
+        assert_eq!((read.cause, read.confidence), (Cause::NeighbourFailure, Confidence::Likely));
+        assert_ends(&read.summary, "than that of cali7: the sender's neighbour entry of 169.254.1.1 is wrong");
+        assert_ends(&read.remediation, "ip neigh del 169.254.1.1 dev eth0");
+        let unread = verdict(None, 32, "tcp_v4_rcv");
+        assert_ends(&unread.summary, "the sender's neighbour entry of 10.88.0.1, or of the gateway to it, is wrong");
+        assert_ends(&verdict(None, 24, "tcp_v4_rcv").summary, "the sender's neighbour entry of 10.88.0.1 is wrong");
+        assert_ne!(verdict(None, 32, "ip_rcv_finish").cause, Cause::NeighbourFailure, "something else lost the SYN");
     }
 
     /// Another pod has that link-layer address, or nobody.
