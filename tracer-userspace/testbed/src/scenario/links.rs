@@ -10,6 +10,7 @@ use nix::sys::socket::sockopt::RcvBuf;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket};
 use tracer_model::record::Cause;
 
+use super::neighbours::with_own_route;
 use super::{Fixture, Need, Scenario};
 use crate::ip::{Mac, Part, Route, RouteType};
 use crate::node::{Family, NODE, OUTSIDE};
@@ -31,6 +32,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_eth0_captured", LINK, link_down_captured).own().needs(&[Need::PacketSocket]),
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
     Scenario::new("pod_link_down_veth_until_the_end", LINK, up_after_the_end).own(),
+    Scenario::new("pod_link_down_own_route", LINK, down_with_own_route).own(),
     Scenario::new("pod_link_down_removed", LINK, removed),
     Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
     Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
@@ -88,6 +90,17 @@ fn on_uplink(fixture: &mut Fixture<'_>, part: Part) -> Result<(SocketAddr, Strin
     let pod = fixture.node.pod_at(index)?;
     pod.serve(fixture.options, &["http", &format!("[::]:{HTTP}")])?;
     Ok((pod.addr(fixture.family, HTTP), uplink))
+}
+
+/// The node's end of the link of a pod without a bridge is down, and the pod's route went with it.
+fn down_with_own_route(fixture: &mut Fixture<'_>) -> Result<()> {
+    // Without a port that is up, the bridge loses its carrier, and with it the route to its subnet.
+    fixture.serving("http", HTTP)?;
+    let (pod, end) = with_own_route(fixture)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.node.node.ip(|ip| ip.down(&end))?;
+    fixture.mentions(&[&end, " on the node is down, set down by "]);
+    fixture.fails(Kind::Http, pod, Ending::Timeout)
 }
 
 /// One end of the pod's veth pair is down.

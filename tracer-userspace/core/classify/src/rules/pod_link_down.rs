@@ -10,7 +10,7 @@ use super::super::programs::place_of;
 use super::*;
 use std::net::IpAddr;
 
-use tracer_attempts::correlate::links::{FLAG_LAG_NS, LostBy, LostRoutes};
+use tracer_attempts::correlate::links::{FLAG_LAG_NS, LostBy};
 use tracer_model::event::{
     Inspection, LinkChange, LinkState, ListenQueue, NeighbourState, Netns, PacketDrop, ParentLink, Pod, Prefix,
 };
@@ -420,19 +420,25 @@ fn detached(case: &Case<'_>) -> Option<Finding> {
     let links = case.node.links.get(&netns)?;
     let named = |name: &str| links.iter().find(|link| link.name == name);
     let (bridge, end) = (named(&stray.device)?, named(&stray.pod_device)?);
-    let left = left_bridge(case, netns, end.ifindex, bridge.ifindex);
+    let left = left_bridge(case, netns, end.ifindex, Some(bridge.ifindex));
+    let left = left.or_else(|| left_bridge(case, netns, end.ifindex, None).filter(|_| stray.detached));
     let pod = inspected(case)?.1.links.iter().find_map(|link| link.subnets().find(|own| own.addr == dst))?;
     let is_in_subnet = bridge.addrs.iter().any(|addr| *addr != dst && pod.holds(*addr));
     let is_link_local = |addr: &IpAddr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
     let has_moved = left.is_some() && stray.pod_bridge.is_some();
+    // A veth may join that one with the bridge of the route.
+    let from = left.and_then(|(_, from)| case.node.links.by_index(netns, from)).unwrap_or(bridge);
     if !(stray.detached || has_moved) || !is_in_subnet || !end.addrs.iter().all(is_link_local) {
         return None;
     }
-    let (device, to) = (&stray.pod_device, &stray.device);
+    let (device, to) = (&stray.pod_device, &from.name);
     let fields = json!({ "device": to, "pod_device": device });
-    let text = format!("{device} is not attached to {to}, to which the route to {dst} leads");
+    let text = match from.ifindex == bridge.ifindex {
+        true => format!("{device} is not attached to {to}, to which the route to {dst} leads"),
+        false => format!("{device} is not attached to {to}, and the route to {dst} leads to {}", bridge.name),
+    };
     let mut evidence = vec![evidence_of("rtnetlink", time, text, fields.clone())];
-    let words = left.map(|at| {
+    let words = left.map(|(at, _)| {
         evidence.insert(0, evidence_of("rtnetlink", at, format!("{device} has left {to}"), fields));
         let now = stray.pod_bridge.and_then(|other| case.node.links.by_index(netns, other));
         let now = now.map_or_else(String::new, |other| format!(", and is a port of {} now", other.name));
@@ -493,12 +499,14 @@ fn detached_meanwhile(case: &Case<'_>) -> Option<Finding> {
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// When the links were read for the first time after that end had left that bridge, if no connection to the target was
-/// established since.
-fn left_bridge(case: &Case<'_>, netns: Netns, end: u32, bridge: u32) -> Option<u64> {
+/// When the links were read for the first time after that end had left that bridge, or any, and which one, if no
+/// connection to the target was established since.
+fn left_bridge(case: &Case<'_>, netns: Netns, end: u32, bridge: Option<u32>) -> Option<(u64, u32)> {
     let mut lost = case.node.links.lost_routes(netns, u64::MAX, (case.attempt.flow.dst.ip(), case.attempt.until()));
-    let is_it = |it: &&LostRoutes| it.ifindex == end && matches!(it.why, LostBy::Bridge(from) if from == bridge);
-    lost.find(is_it).map(|it| it.time)
+    lost.find_map(|it| match it.why {
+        LostBy::Bridge(from) if it.ifindex == end && bridge.is_none_or(|it| it == from) => Some((it.time, from)),
+        _ => None,
+    })
 }
 
 /// The bridge had no port that is up to send the packet to (`br_dev_xmit`, 6.12 and later). It floods packets to
@@ -629,10 +637,29 @@ fn set_up(case: &Case<'_>, netns: Netns, (ifindex, device): (u32, &str), after: 
     let restore = if addresses.is_empty() { "" } else { ", and give it back its IPv6 addresses" };
     // The node's own address is no pod's.
     let or_delete = if case.node.has_pod(dst) { ", or delete the pod, so that its sandbox is made again" } else { "" };
+    let own = own_route(case, netns, ifindex).map(|link| run(format!("ip route replace {dst} dev {link}")));
+    let of_pod = if own.is_some() { ", and restore the pod's own route (the last command)" } else { "" };
     let text = format!(
-        "Set {device} up{place}{restore}{or_delete}{after}. Routes over gateways do not come back with the link"
+        "Set {device} up{place}{restore}{of_pod}{or_delete}{after}. Routes that were added do not come back with the link"
     );
-    Remediation::from(text).run([up]).run(addresses)
+    Remediation::from(text).run([up]).run(addresses).run(own)
+}
+
+/// The node's end of the pod's link, if only a route of the pod's own leads there, which went with it: it is a port of no
+/// bridge, and the pod's address has no subnet (Calico, AWS VPC CNI). Cilium and Open vSwitch send packets there without
+/// such a route.
+fn own_route<'a>(case: &Case<'a>, netns: Netns, ifindex: u32) -> Option<&'a str> {
+    let dst = case.attempt.flow.dst.ip();
+    let link = inspected(case)?.1.link_with(dst).filter(|link| link.peer_ifindex == Some(ifindex))?;
+    let whole = if dst.is_ipv4() { 32 } else { 128 };
+    let has_subnet = !link.subnets().any(|own| own.addr == dst && own.len == whole);
+    let is_dataplane = |link: &LinkState| matches!(link.name.as_str(), "cilium_host" | "ovs-system");
+    let mut links = case.node.links.get(&netns)?.iter();
+    if has_subnet || links.clone().any(is_dataplane) {
+        return None;
+    }
+    let end = links.find(|link| link.ifindex == ifindex).filter(|end| end.master.is_none())?;
+    Some(shell::link(&end.name))
 }
 
 const REMOVED: &str = " (the kernel removed it, as the last process of a network namespace had ended)";

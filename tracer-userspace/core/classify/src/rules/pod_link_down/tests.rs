@@ -337,6 +337,29 @@ fn the_nodes_end_is_named_if_it_is_down() {
     assert_ends(&verdict.evidence[0].text, "no carrier: its other end is down");
 }
 
+/// Calico and the AWS VPC CNI have no bridge: the pod's route goes with the node's end of its link.
+#[test]
+fn a_pods_own_route_is_given_back_with_the_nodes_end() {
+    let fix = |master: Option<u32>, prefix: u8, other: &str| {
+        let veth = LinkState { up: false, peer_ifindex: Some(2), master, ..link(7, "cali7", &["fe80::1"]) };
+        let mut stream = Stream::new().connect().clone();
+        stream.node_links(vec![veth, link(8, other, &["10.88.0.1"])]).wait_ms(200);
+        let prefixes = vec![prefix];
+        stream.inspection(|it| {
+            it.links = vec![LinkState { peer_ifindex: Some(7), prefixes, ..eth0(true, false) }];
+        });
+        stream.gives_up().verdict().remediation
+    };
+    let routed = fix(None, 32, "eth0");
+    assert_has(&routed.text, &["Set cali7 up on the node, and restore the pod's own route (the last command)"]);
+    assert_ends(&routed, ": ip link set cali7 up; ip route replace 10.88.0.2 dev cali7");
+    for (master, prefix, other) in
+        [(Some(3), 32, "eth0"), (None, 24, "eth0"), (None, 32, "cilium_host"), (None, 32, "ovs-system")]
+    {
+        assert_ends(&fix(master, prefix, other), ": ip link set cali7 up");
+    }
+}
+
 /// A macvlan of the node's eth1 has no carrier while that is down. The device under an inner VLAN is the pod's own, and
 /// its number says nothing about the node's links.
 #[test]
@@ -641,6 +664,11 @@ fn a_link_that_left_its_bridge_is_named_with_the_time() {
     assert_has(&moved.evidence[0].text, &["veth7 has left cni0"]);
     assert_ends(&moved.remediation, "ip link set veth7 master cni0 up");
     assert_ends(&reported(Some(3), None, false).summary, "; it left cni0 9 s before the attempt");
+    // A veth joins the bridges, and the route leads to the other one.
+    let joined = reported(Some(4), None, false);
+    assert_has(&joined.summary, &["is not attached to br1", "; it left br1 9 s before the attempt"]);
+    assert_has(&joined.evidence[1].text, &["is not attached to br1, and the route to 10.88.0.2 leads to cni0"]);
+    assert_ends(&joined.remediation, "ip link set veth7 master br1 up");
     assert_lacks(&reported(None, None, false).summary, &["it left"]);
     for (before, now, reached) in [(Some(4), Some(4), false), (None, Some(4), false), (Some(3), Some(4), true)] {
         assert_eq!(reported(before, now, reached).cause.name(), "unexplained", "{before:?} {now:?} {reached}");
