@@ -25,7 +25,10 @@ pub(super) fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let by_rule = refusing_rule(failed.errno).filter(|_| may_be_rule);
     let rule = by_rule.map(|action| format!(", or an `ip rule` there is `{action}`")).unwrap_or_default();
     let fix = match refusing_route(failed.errno).filter(|_| may_be_rule) {
-        Some(_) => fix(case).reword(|_| REMOVE.to_owned()).run(refusing(case, case.attempt.netns, dst)),
+        Some(_) => {
+            let text = if case.node.has_pod(dst) { OWN_ROUTE_MISSING } else { REMOVE };
+            fix(case).reword(|_| text.to_owned()).run(refusing(case, case.attempt.netns, dst))
+        }
         None if by_rule.is_some() => {
             fix(case).reword(|text| format!("{text}. If `ip rule` shows a rule that refuses, correct what made it"))
         }
@@ -39,6 +42,9 @@ pub(super) fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let fix = fix.reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
     Some(found(summary, fix).with_confidence(Confidence::Likely))
 }
+
+/// The pod is on this node, so that a wider route for the node's block of addresses only refuses if the pod's own is gone.
+const OWN_ROUTE_MISSING: &str = "The pod is on this node: if the route that refuses is for a whole subnet, leave it (Calico has one for its block). Then the pod's own route is missing, which goes with the node's end of its link: look for links that are down, and restart the CNI's agent, which makes routes again, or delete the pod. If the route is for this address alone, remove it";
 
 /// What an error of connect() means.
 struct Meaning {
@@ -179,6 +185,23 @@ mod tests {
             assert_eq!(shown, refuses, "`ip route get` repeats the error only");
         }
         assert_lacks(&Stream::new().connect_failed(libc::EHOSTUNREACH).verdict().summary, &["ip rule"]);
+    }
+
+    /// Calico refuses the rest of its block of addresses. Its kubelet reports "connect: invalid argument".
+    #[test]
+    fn the_route_of_a_block_stays_where_a_pods_own_is_missing() {
+        let fix = |host: bool| {
+            let mut stream = Stream::new().http_readiness().clone();
+            if host {
+                stream.on_host_network();
+            }
+            stream.connect_failed(libc::EINVAL).verdict().remediation
+        };
+        assert_starts(
+            &fix(false),
+            "The pod is on this node: if the route that refuses is for a whole subnet, leave it",
+        );
+        assert_starts(&fix(true), "Remove the route or rule that refuses");
     }
 
     #[test]
