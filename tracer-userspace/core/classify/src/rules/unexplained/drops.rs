@@ -167,6 +167,11 @@ fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         Some(place @ ("NO_TX_TARGET" | "BRIDGE_INGRESS_STP_STATE")) => by_bridge(drop, place),
         Some("IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
         Some("IP_INADDRERRORS") => Explanation::of(NO_ADDRESS).fix(LOST_ADDRESS, address(drop)),
+        // `ip_route_input_slow` and `ip_route_output_key_hash_rcu`, net/ipv4/route.c
+        Some("IP_INVALID_SOURCE") if drop.flow.src.ip().is_unspecified() => Explanation::of(
+            "; it has no source address: no link of the sender's namespace has an address that the kernel may use",
+        )
+        .fix("Find what took the node's address away (`ip addr`, its DHCP client or agent), and restore it", []),
         Some("IPV6DISABLED") => Explanation::of(
             "; IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
         )
@@ -281,7 +286,7 @@ fn unanswered(drop: &PacketDrop) -> Explanation {
     .fix(
         "Compare the pod's neighbour entry for the prober, or for its gateway, with the link-layer address of the node's link. Delete the entry if they differ. If not, look at the tc filters and queues of both ends of the pod's link: a filter may redirect the answer, and a queue may hold it",
         [
-            format!("ip neigh show {}", drop.flow.src.ip()),
+            "ip neigh".to_owned(),
             queue(device(drop)),
             format!("tc filter show dev {} ingress", device(drop)),
             format!("tc filter show dev {} egress", device(drop)),
@@ -551,13 +556,20 @@ mod tests {
             &noted("IP_LOCAL_SOURCE", "ip_rcv_finish_core"),
             &["has the sender's address, too", "ip addr show to 10.88.0.1"],
         );
+        let mut nowhere = Stream::new().connect().clone();
+        nowhere.drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.flow.src) = (Some("IP_INVALID_SOURCE".into()), address("0.0.0.0:40000"));
+        });
+        let nowhere = nowhere.gives_up().verdict();
+        assert_has(&nowhere.summary, &["it has no source address"]);
+        assert_starts(&nowhere.remediation, "Find what took the node's address away");
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
         assert_lacks(&noted("NOT_SPECIFIED", "tcp_v4_rcv"), &["SYN-ACK"]);
         let mut again = Stream::new().connect().wait_ms(200).inspection(|_| ()).wait_ms(800).syn_again().clone();
         again.drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv").last_drop().device = Some(device(7, "eth0"));
         let again = again.gives_up().verdict();
         assert_has(&again.summary, &["its SYN-ACK does not arrive"]);
-        assert_has(&again.remediation, &["ip neigh show 10.88.0.1", "tc -s qdisc show dev eth0"]);
+        assert_has(&again.remediation, &["ip neigh; ", "tc -s qdisc show dev eth0"]);
         let port = noted("BRIDGE_INGRESS_STP_STATE", "br_handle_frame");
         assert_has(&port, &["the bridge takes nothing from that port", "bridge -d link show dev eth0"]);
         assert_has(&port, &["Only if there is no loop: set its state to 3"]);
