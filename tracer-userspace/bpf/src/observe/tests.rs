@@ -128,6 +128,8 @@ fn a_reset_without_a_socket_has_no_state() {
     let bare = reset(|e| (e.no_socket, e.active, e.reason, e.netns) = (1, 1, ABSENT32, ABSENT32));
     assert_eq!((bare.state, bare.no_socket, bare.reason, bare.netns), (None, true, None, None));
     assert!(bare.actor.is_some());
+    let unread = [0, 1, 2].map(|number| reset(|e| e.unread = number).unread);
+    assert_eq!(unread, [None, Some(true), Some(false)]);
 }
 
 #[test]

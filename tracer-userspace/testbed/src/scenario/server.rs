@@ -48,7 +48,8 @@ pub(super) const ALL: &[Scenario] = &[
         .names(&["at the same time: it exited, crashed or was stopped"])
         .own(),
     Scenario::new("mid_stream_rst_destroyed", RST, destroyed).own().needs(&[Need::SocketDestroy]),
-    Scenario::probed("mid_stream_rst_at_accept", RST, "rst-at-accept", Ending::Reset),
+    // Before the request comes: a RST with unread data is a close.
+    Scenario::probed("mid_stream_rst_at_accept", RST, "rst-at-accept", Ending::Reset).probe(Kind::LateHttp, SLOW_START),
     Scenario::probed("mid_stream_rst_in_the_middle", RST, "bodyless-rst", Ending::Reset),
     Scenario::probed("slow_response", SLOW, "hang", Ending::Timeout).on_every_kernel().and_v6_on_every_kernel(),
     Scenario::new("slow_response_keepalive", SLOW, keeps_alive).own(),
