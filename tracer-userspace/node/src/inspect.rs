@@ -157,8 +157,8 @@ fn inspect_namespace(
 }
 
 /// The device of the calling thread's namespace at which frames from the target arrive: the other end of its link, if
-/// that is a port of no bridge. Else a gateway of the target may be another host, and frames for the source arrive at the
-/// device of the route to the target.
+/// that is a port of no bridge. Else a gateway of the target may be another host, and frames for the source arrive at
+/// the device of the route to the target.
 fn receiver(inspection: &Inspection, is_gateway: bool) -> Option<u32> {
     let end = link_of_pod(inspection).and_then(links::other_end).map(|end| end.state);
     match end.filter(|end| end.master.is_none()) {

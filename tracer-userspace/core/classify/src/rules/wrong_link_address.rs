@@ -39,26 +39,25 @@ fn by_frame(case: &Case<'_>) -> Option<Finding> {
         "Compare the link's address with that of {of} in the sender's `ip neigh`. Delete the entry, {CORRECT}"
     ))
     .run([run_in(case, drop.netns, format!("ip link show{show}"))])
-    .run(
-        sender(case, drop)
-            .into_iter()
-            .flat_map(|sender| [show_entry(case, sender, to), delete_entry(case, sender, to)]),
-    );
+    .run(sender(case, drop).into_iter().flat_map(|sender| match to {
+        Some(to) => vec![show_entry(case, sender, to), delete_entry(case, sender, to)],
+        None => vec![run_in(case, Some(sender), "ip neigh".to_owned())],
+    }));
     Some(Finding::likely(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix).rests_on_lost_packet())
 }
 
-/// The address that the sender needed the link-layer address of, and its description. The answer may go to a gateway, as
-/// with Calico, the AWS VPC CNI and Azure CNI.
-fn next_hop(case: &Case<'_>, drop: &PacketDrop) -> (IpAddr, String) {
+/// The address that the sender needed the link-layer address of, if it is known, and its description. The answer may go
+/// to a gateway, as with Calico, the AWS VPC CNI and Azure CNI.
+fn next_hop(case: &Case<'_>, drop: &PacketDrop) -> (Option<IpAddr>, String) {
     let to = drop.flow.dst.ip();
     let reading = inspected(case).filter(|_| drop.flow.src == case.attempt.flow.dst).map(|(_, reading)| reading);
     if let Some(entry) = reading.and_then(|reading| reading.wrong_neighbour_back.as_ref()) {
-        return (entry.addr, entry.addr.to_string());
+        return (Some(entry.addr), entry.addr.to_string());
     }
     let link = reading.and_then(|reading| reading.link_with(case.attempt.flow.dst.ip()));
     match link.is_some_and(|link| !link.covers(to)) {
-        true => (to, format!("{to}, or of the gateway to it,")),
-        false => (to, to.to_string()),
+        true => (None, format!("{to}, or of the gateway to it,")),
+        false => (Some(to), to.to_string()),
     }
 }
 
@@ -208,8 +207,8 @@ mod tests {
         Some(WrongNeighbour { addr: address(addr), lladdr, link: link.into(), link_lladdr })
     }
 
-    /// Seen on 6.18, as Calico and the AWS VPC CNI route: the pod's entry of its gateway was wrong, and its kernel dropped
-    /// the second SYN.
+    /// Seen on 6.18, as Calico and the AWS VPC CNI route: the pod's entry of its gateway was wrong, and its kernel
+    /// dropped the second SYN.
     #[test]
     fn the_entry_of_the_pods_gateway_is_named() {
         let verdict = |entry: Option<&str>, prefix: u8, dropped_in: &str| {
@@ -231,6 +230,7 @@ mod tests {
         assert_ends(&read.remediation, "ip neigh del 169.254.1.1 dev eth0");
         let unread = verdict(None, 32, "tcp_v4_rcv");
         assert_ends(&unread.summary, "the sender's neighbour entry of 10.88.0.1, or of the gateway to it, is wrong");
+        assert_ends(&unread.remediation, " ip neigh");
         assert_ends(&verdict(None, 24, "tcp_v4_rcv").summary, "the sender's neighbour entry of 10.88.0.1 is wrong");
         assert_ne!(verdict(None, 32, "ip_rcv_finish").cause, Cause::NeighbourFailure, "something else lost the SYN");
     }

@@ -43,7 +43,7 @@ pub(super) fn by_connect(case: &Case<'_>) -> Option<Finding> {
     Some(found(summary, fix).with_confidence(Confidence::Likely))
 }
 
-/// The pod is on this node, so that a wider route for the node's block of addresses only refuses if the pod's own is gone.
+/// The route for the node's block of addresses refuses packets to a pod of this node only if the pod's own is gone.
 const OWN_ROUTE_MISSING: &str = "The pod is on this node: if the route that refuses is for a whole subnet, leave it (Calico has one for its block). Then the pod's own route is missing, which goes with the node's end of its link: look for links that are down, and restart the CNI's agent, which makes routes again, or delete the pod. If the route is for this address alone, remove it";
 
 /// What an error of connect() means.
