@@ -10,7 +10,7 @@ use nix::sys::socket::sockopt::RcvBuf;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket};
 use tracer_model::record::Cause;
 
-use super::neighbours::with_own_route;
+use super::neighbours::{behind_second_bridge, with_own_route};
 use super::{Fixture, Need, Scenario};
 use crate::ip::{Mac, Part, Route, RouteType};
 use crate::node::{Family, NODE, OUTSIDE};
@@ -33,6 +33,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("pod_link_down_veth", LINK, |s| link_down(s, "veth")),
     Scenario::new("pod_link_down_veth_until_the_end", LINK, up_after_the_end).own(),
     Scenario::new("pod_link_down_own_route", LINK, down_with_own_route).own(),
+    Scenario::new("pod_link_down_between_bridges", LINK, down_between_bridges).own(),
     Scenario::new("pod_link_down_removed", LINK, removed),
     Scenario::new("pod_link_down_eth0_before_answer", LINK, |s| down_before_answer(s, "eth0")),
     Scenario::new("pod_link_down_veth_before_answer", LINK, |s| down_before_answer(s, "veth")),
@@ -101,6 +102,19 @@ fn down_with_own_route(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.node.node.ip(|ip| ip.down(&end))?;
     fixture.mentions(&[&end, " on the node is down, set down by "]);
     fixture.fails(Kind::Http, pod, Ending::Timeout)
+}
+
+/// The veth between the node's bridge and that of the pod is down. The node has to resolve the pod's address again.
+fn down_between_bridges(fixture: &mut Fixture<'_>) -> Result<()> {
+    fixture.serving("http", HTTP)?;
+    let pod = behind_second_bridge(fixture)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.node.node.ip(|ip| {
+        ip.down("j1")?;
+        ip.forget_neighbours("cni0")
+    })?;
+    fixture.mentions(&["j1 on the node is down, set down by "]);
+    fixture.gets_no_answer(Kind::Http, pod)
 }
 
 /// One end of the pod's veth pair is down.

@@ -58,6 +58,20 @@ fn deaf(fixture: &mut Fixture<'_>) -> Result<()> {
 
 /// As [`deaf`], behind a bridge that a veth joins with the node's own. It was down for a moment, and the route is right.
 fn deaf_behind_second_bridge(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = behind_second_bridge(fixture)?;
+    fixture.succeeds(Kind::Http, pod)?;
+    fixture.inside(pod)?.ip(|ip| ip.disable_arp("eth0"))?;
+    fixture.node.node.ip(|ip| {
+        ip.down("br1")?;
+        ip.up("br1")?;
+        ip.forget_neighbours("cni0")
+    })?;
+    fixture.mentions(&["nobody answered"]);
+    fixture.fails(Kind::Http, pod, Ending::Error)
+}
+
+/// A pod behind bridge `br1`, of which the end `j1` of a veth leads to the node's own bridge.
+pub(super) fn behind_second_bridge(fixture: &mut Fixture<'_>) -> Result<SocketAddr> {
     let pod = fixture.serving("http", HTTP)?;
     let end = format!("v{}", fixture.pod_of(pod)?.index);
     let node = fixture.node.node.as_fd().try_clone_to_owned()?;
@@ -69,15 +83,7 @@ fn deaf_behind_second_bridge(fixture: &mut Fixture<'_>) -> Result<()> {
             .try_for_each(|(port, to)| ip.set_master(port, to))?;
         ["br1", "j0", "j1"].into_iter().try_for_each(|link| ip.up(link))
     })?;
-    fixture.succeeds(Kind::Http, pod)?;
-    fixture.inside(pod)?.ip(|ip| ip.disable_arp("eth0"))?;
-    fixture.node.node.ip(|ip| {
-        ip.down("br1")?;
-        ip.up("br1")?;
-        ip.forget_neighbours("cni0")
-    })?;
-    fixture.mentions(&["nobody answered"]);
-    fixture.fails(Kind::Http, pod, Ending::Error)
+    Ok(pod)
 }
 
 /// The node's neighbour entry for the pod has a wrong link-layer address.
@@ -127,8 +133,7 @@ fn own_route_gone(fixture: &mut Fixture<'_>) -> Result<()> {
     fixture.gets_no_answer(Kind::Http, pod)
 }
 
-/// A pod with an address of its own and a route of its own, as Calico and the AWS VPC CNI make it, and the node's end of
-/// its link.
+/// A pod with an address and a route of its own, as Calico and the AWS VPC CNI make it, and the node's end of its link.
 pub(super) fn with_own_route(fixture: &mut Fixture<'_>) -> Result<(SocketAddr, String)> {
     let pod = fixture.serving("http", HTTP)?;
     let IpAddr::V4(address) = pod.ip() else { bail!("IPv4 only") };

@@ -21,7 +21,8 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return down.or_else(|| detached_meanwhile(case));
     }
     let down = dropped(case).or_else(|| by_inspection(case)).or_else(|| known_down(case)).or_else(|| no_route(case));
-    down.or_else(|| detached(case)).or_else(|| no_port(case)).or_else(|| without_address(case))
+    let down = down.or_else(|| detached(case)).or_else(|| no_port(case)).or_else(|| between_bridges(case));
+    down.or_else(|| without_address(case))
 }
 
 /// After the handshake, the request or its answer was lost, or no answer could come.
@@ -548,12 +549,28 @@ fn no_port(case: &Case<'_>) -> Option<Finding> {
     Some(Finding { remediation, ..found.with_confidence(Confidence::Likely) })
 }
 
-/// The port of this bridge that a veth joins with the pod's own bridge, if it is down.
+/// The end of a veth between this bridge and the pod's own bridge that is down, unless another one joins them.
 fn port_down<'a>(case: &Case<'a>, netns: Netns, bridge: u32) -> Option<&'a LinkState> {
-    let master = |ifindex| case.node.links.by_index(netns, ifindex)?.master;
-    let own = master(asymmetric_route::own_end(case)?).filter(|own| *own != bridge)?;
-    let leads = |port: &&LinkState| port.master == Some(bridge) && port.peer_ifindex.and_then(master) == Some(own);
-    case.node.links.get(&netns)?.iter().find(|port| !port.up && leads(port))
+    let link = |ifindex| case.node.links.by_index(netns, ifindex);
+    let own = link(asymmetric_route::own_end(case)?)?.master.filter(|own| *own != bridge)?;
+    let mut found = None;
+    for port in case.node.links.get(&netns)?.iter().filter(|port| port.master == Some(bridge)) {
+        let Some(peer) = port.peer_ifindex.and_then(link).filter(|peer| peer.master == Some(own)) else { continue };
+        found = Some([port, peer].into_iter().find(|end| !end.up)?);
+    }
+    found
+}
+
+/// Nobody answers for the target's address on a bridge, and the link to the pod's own bridge is down.
+fn between_bridges(case: &Case<'_>) -> Option<Finding> {
+    let (time, reading) = inspected(case).filter(|_| case.settled && is_lost_below_ip(case))?;
+    let entry = reading.unresolved_target()?;
+    let port = port_down(case, reading.from, entry.ifindex)?;
+    let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
+    let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
+    let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
+    let found = finding(case, evidence, reading.from, (port.ifindex, &port.name), "is down");
+    Some(found.with_confidence(Confidence::Likely))
 }
 
 /// About a period of a probe: later attempts have an inspection. A link that was set down long before may be another one
@@ -645,9 +662,9 @@ fn set_up(case: &Case<'_>, netns: Netns, (ifindex, device): (u32, &str), after: 
     Remediation::from(text).run([up]).run(addresses).run(own)
 }
 
-/// The node's end of the pod's link, if only a route of the pod's own leads there, which went with it: it is a port of no
-/// bridge, and the pod's address has no subnet (Calico, AWS VPC CNI). Cilium and Open vSwitch send packets there without
-/// such a route.
+/// The node's end of the pod's link, if only a route of the pod's own leads there, which went with it: it is a port of
+/// no bridge, and the pod's address has no subnet (Calico, AWS VPC CNI). Cilium and Open vSwitch send packets there
+/// without such a route.
 fn own_route<'a>(case: &Case<'a>, netns: Netns, ifindex: u32) -> Option<&'a str> {
     let dst = case.attempt.flow.dst.ip();
     let link = inspected(case)?.1.link_with(dst).filter(|link| link.peer_ifindex == Some(ifindex))?;

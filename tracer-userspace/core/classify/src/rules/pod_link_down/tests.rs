@@ -520,9 +520,9 @@ fn cni0(up: bool) -> LinkState {
 /// The pod is behind br1, which a veth joins with cni0.
 #[test]
 fn the_port_to_a_second_bridge_is_named_if_it_is_down() {
-    let verdict = |up: bool| {
+    let verdict = |down: u32, dropped: bool| {
         let port = |ifindex, name, master, peer| LinkState {
-            up: up || ifindex != 5,
+            up: ifindex != down,
             master: Some(master),
             peer_ifindex: Some(peer),
             ..link(ifindex, name, &[])
@@ -530,14 +530,25 @@ fn the_port_to_a_second_bridge_is_named_if_it_is_down() {
         let mut stream = Stream::new();
         let ports = [port(4, "j1", 6, 5), port(5, "j0", 3, 4), port(7, "veth7", 6, 2)];
         stream.node_links([cni0(true), link(6, "br1", &[])].into_iter().chain(ports).collect());
-        stream.connect().drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "cni0"))).wait_ms(200);
-        stream.inspection(|it| it.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, true) }]);
+        stream.connect();
+        if dropped {
+            stream.drop_on(SYN, "NO_TX_TARGET", NODE, Some(device(3, "cni0")));
+        }
+        stream.wait_ms(200).inspection(|it| {
+            it.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, true) }];
+            it.neighbour = (!dropped).then(|| NeighbourState { ifindex: 3, ..neighbour("incomplete") });
+        });
         stream.gives_up().verdict()
     };
-    let down = verdict(false);
-    assert_starts(&down.summary, "j0 on the node is down: ");
-    assert_ends(&down.remediation, ": ip link set j0 up");
-    assert_starts(&verdict(true).summary, "cni0 on the node has no port that takes it");
+    for (ifindex, name) in [(5, "j0"), (4, "j1")] {
+        for dropped in [true, false] {
+            let down = verdict(ifindex, dropped);
+            assert_starts(&down.summary, &format!("{name} on the node is down: "));
+            assert_ends(&down.remediation, &format!(": ip link set {name} up"));
+        }
+    }
+    assert_starts(&verdict(0, true).summary, "cni0 on the node has no port that takes it");
+    assert_eq!(verdict(0, false).cause.name(), "neighbour_failure");
 }
 
 /// The kernel removes the IPv6 addresses of a link that goes down.
