@@ -5,6 +5,7 @@ use super::blocked::Blocks;
 use super::evidence::{dropped_in, may_be_at_socket, netfilter_hook};
 use super::flooded;
 use super::netfilter::runs_ipvs;
+use super::rules::neighbour_failure::is_unresolved;
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
@@ -181,7 +182,9 @@ fn decides(attempt: &Attempt, since: u64, time: u64, drop: &PacketDrop) -> bool 
     let is_home = drop.flags.is_syn_ack() && drop.netns == attempt.netns;
     let is_late = is_home && attempt.ended.is_some_and(|(ended, _)| time > ended);
     let of_handshake = drop.flags.is_syn() || drop.flags.is_syn_ack();
-    if is_late || is_deferred(attempt, drop) {
+    // A SYN that had waited for a link-layer address goes on after the end.
+    let is_after = || attempt.gave_up_connecting(time) && !is_unresolved(drop);
+    if is_late || is_after() || is_deferred(attempt, drop) {
         return false;
     }
     let way = |it: &PacketDrop| (it.netns, it.flow, it.flags, it.reason.clone(), netfilter_hook(it));

@@ -6,7 +6,7 @@ use super::allow::{SHOW_FIREWALLD, allow_command};
 use super::blame::{blame, is_before_tracking, may_be_by_tracking};
 use super::blocked::{Blame, Blocked};
 use super::case::{
-    ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, is_at_other_link, is_sent_elsewhere, may_decide, outbound,
+    ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, in_time, is_at_other_link, is_sent_elsewhere, may_decide, outbound,
 };
 use super::evidence::{
     BRIDGE, at_hook, dropped_in, is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state,
@@ -71,10 +71,12 @@ fn dropped_syn<'a>(case: &Case<'a>, answered: u64) -> Option<Seen<'a>> {
 /// netfilter.
 fn by_icmp<'a>(case: &Case<'a>) -> Option<Blocked<'a>> {
     let (time, icmp, drop) =
-        case.attempt.icmp().filter(|(_, i)| i.flags.is_syn() && is_unreachable(i)).find_map(|(time, icmp)| {
-            let drop = dropped_syn(case, time);
-            (is_port_unreachable(icmp) || drop.is_some()).then_some((time, icmp, drop))
-        })?;
+        case.attempt.icmp().filter(|(at, i)| i.flags.is_syn() && is_unreachable(i) && in_time(case, *at)).find_map(
+            |(time, icmp)| {
+                let drop = dropped_syn(case, time);
+                (is_port_unreachable(icmp) || drop.is_some()).then_some((time, icmp, drop))
+            },
+        )?;
     let blocked = answered(case, drop, of_icmp(time, icmp), RejectAnswer::of(icmp));
     Some(Blocked { netns: icmp.netns.or(blocked.netns), ..blocked })
 }

@@ -20,7 +20,7 @@ mod mesh_redirect;
 pub(super) mod mid_stream_rst;
 mod missing_node_prerequisite;
 mod mtu_blackhole;
-mod neighbour_failure;
+pub(super) mod neighbour_failure;
 pub(super) mod network_policy_drop;
 mod nodeport_ephemeral_collision;
 mod not_listening_yet;

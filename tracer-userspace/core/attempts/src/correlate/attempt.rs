@@ -164,6 +164,7 @@ impl Attempt {
     /// Takes in an observation of this attempt.
     pub fn observe(&mut self, observation: &Observation) {
         if self.given_up && !matches!(observation.kind, ObservationKind::KubeletProbe(_))
+            || self.is_of_late_packet(observation)
             || self.is_of_other_connection(&observation.kind)
             || self.is_at_other_loopback(&observation.kind)
         {
@@ -195,6 +196,23 @@ impl Attempt {
             ObservationKind::Drop(drop) if drop.is_copy() => self.keep_copy(observation.time_boot_ns, drop),
             _ => self.keep(observation),
         }
+    }
+
+    /// The prober gave up before its SYN got to the target. The SYN had waited on the way, as for a link-layer address.
+    /// How the target takes it later says nothing about the attempt.
+    fn is_of_late_packet(&self, observation: &Observation) -> bool {
+        let is_at_target = match &observation.kind {
+            ObservationKind::ResetSent(reset) => reset.answered.is_syn() && reset.flow.src == self.flow.dst,
+            ObservationKind::QueueFull(_) => true,
+            _ => false,
+        };
+        is_at_target && self.gave_up_connecting(observation.time_boot_ns)
+    }
+
+    /// By that time, the prober had closed its socket without a connection and without an error.
+    pub fn gave_up_connecting(&self, by: u64) -> bool {
+        let is_before = |end: u64| end.saturating_add(AT_ONCE_NS) < by;
+        matches!(self.ended, Some((end, End::NotEstablished)) if is_before(end)) && self.errno().is_none()
     }
 
     /// The observation is of another connection on the same socket: the end of this one and the begin of that were

@@ -204,7 +204,7 @@ fn reason(drop: &PacketDrop) -> Option<Why> {
 }
 
 /// Nobody answered for the link-layer address that this packet needs.
-pub(super) fn is_unresolved(drop: &PacketDrop) -> bool {
+pub(in super::super) fn is_unresolved(drop: &PacketDrop) -> bool {
     reason(drop) == Some(Why::NoAnswer)
 }
 
@@ -350,6 +350,26 @@ fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr)
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+
+    /// It had waited for the link-layer address, and the prober had given up.
+    #[test]
+    fn what_a_late_syn_meets_is_no_cause() {
+        let reported = |meets: fn(&mut Stream)| {
+            let mut stream = Stream::new().http_readiness().connect().wait_ms(200).clone();
+            stream.inspection(|reading| reading.neighbour = Some(neighbour("incomplete")));
+            meets(stream.wait_ms(880).gives_up().wait_ms(900));
+            stream.settles().wait_ms(50).tick().causes()
+        };
+        let rejected = |stream: &mut Stream| _ = stream.filtered(SYN, POD).icmp_in(POD, 3, 3);
+        let full = |stream: &mut Stream| _ = stream.queue_full(ListenQueue::Accept);
+        let filtered = |stream: &mut Stream| {
+            stream.filtered(SYN, POD).push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)]));
+        };
+        let refused = |stream: &mut Stream| _ = stream.reset_sent(SYN, true, None);
+        for meets in [filtered as fn(&mut Stream), rejected, refused, full] {
+            assert_eq!(reported(meets), ["neighbour_failure"]);
+        }
+    }
 
     /// A rule sets a mark, and the route for that mark leads to a VPN.
     #[test]
