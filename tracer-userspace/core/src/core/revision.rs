@@ -85,6 +85,9 @@ fn is_reported(attempt: &Attempt) -> bool {
 /// A later finding replaces an earlier one if it names a nearer cause or another outcome, or if the earlier cause is no
 /// longer right. `is_named`: no spec names the probe's protocol, and the kubelet outcome does.
 pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause], is_named: bool) -> bool {
+    if is_read_again(before, finding) {
+        return false;
+    }
     let by_protocol = matches!(finding.cause, Cause::TlsHandshakeSlow | Cause::ProbeMisconfigured);
     let is_known_now = is_named && by_protocol && finding.cause < before.cause;
     let changed = finding.outcome != before.outcome || is_nearer(before, finding) || is_known_now;
@@ -92,6 +95,14 @@ pub(super) fn changes(before: Decided, finding: &Finding, also: &[Cause], is_nam
         || is_confirmed(before, finding)
         || is_overtaken(before, finding, also)
         || is_superseded(before, finding, also)
+}
+
+/// It is about the same packet, and only the rules were read again. Those may be newer than the packet.
+fn is_read_again(before: Decided, finding: &Finding) -> bool {
+    let by_rule = |it| matches!(it, Cause::FirewallDrop | Cause::FirewallReject | Cause::NetworkPolicyDrop);
+    let is_same = (before.decided_at, before.outcome) == (finding.decided_at, finding.outcome);
+    let is_covered = before.read_for.is_some() && before.read_for == finding.waits_for;
+    by_rule(before.cause) && by_rule(finding.cause) && is_same && is_covered
 }
 
 /// The rules of the firewall have been read since then, and one of them rejects this packet.
@@ -188,6 +199,20 @@ mod tests {
             (it.verdict.cause.name(), it.verdict.outcome, it.verdict.confidence)
         };
         stream.verdicts().iter().map(of).collect()
+    }
+
+    /// The ruleset is replaced after the drop, and read again for another packet.
+    #[test]
+    fn a_rule_that_was_read_later_is_not_blamed_for_an_earlier_packet() {
+        let reported = |first: &[&str]| {
+            let mut stream = Stream::new().http_readiness().connect().filtered(SYN, POD).clone();
+            let read = |chain: &&str| firewall(POD, vec![rule(chain, RuleVerdict::Drop)]);
+            first.iter().map(read).for_each(|it| _ = stream.wait_ms(20).push(it));
+            stream.wait_ms(980).tick().push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
+            stream.gives_up().settles().wait_ms(1_500).tick().causes()
+        };
+        assert_eq!(reported(&["INPUT"]), ["firewall_drop"]);
+        assert_eq!(reported(&[]), ["network_policy_drop"]);
     }
 
     /// The kernel skipped the program at the change to ESTABLISHED.

@@ -47,6 +47,8 @@ pub(super) struct Decided {
     pub(super) decided_at: u64,
     /// The namespace of the rule that stopped it.
     pub(super) place: Option<Netns>,
+    /// The dropped packet, if the rules had been read since: its namespace and its time.
+    pub(super) read_for: Option<(Netns, u64)>,
     /// The connection was not established when it was decided.
     pub(super) in_handshake: bool,
     /// The cause is right only until an answer comes.
@@ -240,12 +242,14 @@ impl Core {
         }
         let Finding { cause, outcome, confidence, decided_at, rests_on_lost_packet, lacks_programs, .. } = *finding;
         let place = finding.waits_for.map(|(netns, _)| netns);
+        let read_for = finding.waits_for.filter(|(netns, time)| self.node.firewalls.covers(*netns, *time));
         let decided = Decided {
             cause,
             outcome,
             confidence,
             decided_at,
             place,
+            read_for,
             in_handshake,
             rests_on_lost_packet,
             revised,
@@ -277,6 +281,7 @@ mod tests {
         confidence: Confidence::Proven,
         decided_at: 0,
         place: None,
+        read_for: None,
         in_handshake: true,
         rests_on_lost_packet: false,
         revised: false,
