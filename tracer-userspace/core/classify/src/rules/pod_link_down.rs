@@ -91,8 +91,12 @@ fn known_down(case: &Case<'_>) -> Option<Finding> {
     let lives = |reading: &Inspection| reading.netns.is_some_and(|netns| !case.node.has_ended(netns));
     let (_, reading) = case.node.targets.inspections(from, dst).find(|(_, reading)| lives(reading))?;
     let link = reading.link_with(dst.ip()).filter(|_| is_behind_a_link(case, reading))?;
-    let own = || reading.netns.filter(|netns| case.node.links.down(*netns, link.ifindex).is_some()).zip(Some(link));
-    let (netns, down) = peer_down(case, link).or_else(own)?;
+    let set_down = |of: &(Netns, &LinkState)| Some(case.node.links.down(of.0, of.1.ifindex)?.0);
+    // Not every kernel shows that a link was set up again.
+    let just_now = |of: &_| set_down(of).is_some_and(|at| time < at.saturating_add(FLAG_LAG_NS));
+    let peer = peer_down(case, link).filter(|it| !it.1.up || just_now(it));
+    let is_own = |it: &_| just_now(it) || set_down(it).is_some() && !has_carrier(case, link);
+    let (netns, down) = peer.or_else(|| reading.netns.zip(Some(link)).filter(is_own))?;
     let found = finding(case, vec![of_drop(time, drop)], netns, (down.ifindex, &down.name), "is down");
     Some(found.with_confidence(Confidence::Likely))
 }
@@ -197,6 +201,12 @@ fn node_link(case: &Case<'_>, link: &LinkState) -> Option<(Netns, u32)> {
     let is_of_node = |parent: &&ParentLink| parent.is_of_prober && case.attempt.netns == Some(node);
     let parent = || Some(link.parent.as_ref().filter(is_of_node)?.ifindex);
     Some((node, link.peer_ifindex.or_else(parent)?))
+}
+
+/// The node's end of this link has a carrier: then this one is up.
+fn has_carrier(case: &Case<'_>, link: &LinkState) -> bool {
+    let other = node_link(case, link).and_then(|(node, index)| case.node.links.by_index(node, index));
+    other.is_some_and(|it| it.peer_ifindex == Some(link.ifindex) && it.up && it.running == Some(true))
 }
 
 /// That link of the node, if it is down. tracer observes the change a moment before the flag is off, so a reading in

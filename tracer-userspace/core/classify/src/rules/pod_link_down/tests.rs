@@ -755,3 +755,25 @@ fn a_link_that_an_earlier_inspection_found_is_down_still() {
     assert_starts(&down.summary, "veth7 on the node is down");
     assert_eq!(second(true).cause, Cause::NeighbourFailure);
 }
+
+/// Not every kernel shows that a link was set up again. The node's end shows it.
+#[test]
+fn a_link_that_was_set_up_again_unobserved_is_no_cause() {
+    let veth = |up, running| LinkState { up, running: Some(running), peer_ifindex: Some(2), ..link(7, "veth7", &[]) };
+    let second = |(netns, ifindex): (Netns, u32), (up, running), ago_ms| {
+        let mut stream =
+            Stream::new().http_readiness().node_links(vec![veth(true, true)]).connect().wait_ms(200).clone();
+        stream.inspection(|it| it.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, true) }]);
+        stream.established().answers(200).wait_ms(5_000).link_set(netns, ifindex, "eth0", false);
+        stream.wait_ms(5).node_links(vec![veth(up, running)]).wait_ms(ago_ms).again(8).connect();
+        let drop = stream.drop_on(SYN, "NEIGH_FAILED", NODE, Some(device(3, "cni0"))).icmp_in(NODE, 3, 1);
+        drop.gives_up().last_verdict().cause.name()
+    };
+    let (pods, nodes) = ((POD, 2), (NODE, 7));
+    assert_eq!(second(pods, (true, false), 6_000), "pod_link_down");
+    assert_eq!(second(nodes, (false, false), 6_000), "pod_link_down");
+    for of in [pods, nodes] {
+        assert_eq!(second(of, (true, true), 6_000), "neighbour_failure", "{of:?}");
+        assert_eq!(second(of, (true, true), 100), "pod_link_down", "its flag may still be on: {of:?}");
+    }
+}
