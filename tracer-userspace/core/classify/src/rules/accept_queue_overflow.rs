@@ -99,7 +99,9 @@ const SAME_SEGMENT_NS: u64 = 100_000_000;
 /// The listener with the most waiting connections among those that were full at the inspection.
 /// Full means more than the maximum (`sk_acceptq_is_full`, include/net/sock.h).
 pub(super) fn fullest_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection, &'a ListenerState)> {
-    inspections(case).find_map(|(time, reading)| {
+    // The kernel counts each SYN that it drops for this (`tcp_conn_request`, net/ipv4/tcp_input.c).
+    let has_dropped = |reading: &Inspection| reading.values.get("ListenOverflows") != Some(&0);
+    inspections(case).filter(|(_, reading)| has_dropped(reading)).find_map(|(time, reading)| {
         let full = listeners(case, reading).into_iter().filter(|listener| listener.waiting > listener.backlog);
         Some((time, reading, full.max_by_key(|listener| listener.waiting)?))
     })
@@ -169,8 +171,13 @@ mod tests {
     use tracer_core::testing::*;
 
     fn inspected(queues: &[(u32, u32)]) -> Stream {
+        overflowed(queues, 1)
+    }
+
+    fn overflowed(queues: &[(u32, u32)], times: u64) -> Stream {
         let mut stream = Stream::new();
         stream.connect().wait_ms(200).inspection(|reading| {
+            reading.values.insert("ListenOverflows".into(), times);
             reading.listeners = Some(queues.iter().map(|(waiting, backlog)| listener(*waiting, *backlog)).collect());
         });
         stream.gives_up();
@@ -188,6 +195,13 @@ mod tests {
     fn one_full_listener_of_several_is_enough() {
         assert_eq!(inspected(&[(0, 1), (2, 1)]).causes(), ["accept_queue_overflow"]);
         assert_eq!(inspected(&[(0, 1), (1, 1)]).causes(), ["unexplained"]);
+    }
+
+    /// Other connections filled it, and this SYN was lost on its way.
+    #[test]
+    fn a_full_queue_that_never_dropped_a_syn_is_no_cause() {
+        assert_eq!(overflowed(&[(2, 1)], 0).causes(), ["unexplained"]);
+        assert_eq!(overflowed(&[(2, 1)], 1).causes(), ["accept_queue_overflow"]);
     }
 
     /// That the queue is read a moment later is why it is only likely.
