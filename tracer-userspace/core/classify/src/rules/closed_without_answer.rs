@@ -6,7 +6,7 @@ use super::mid_stream_rst::{closed_unread, culprit, is_close, sender, with_unrea
 use super::probe_misconfigured::is_unanswered_grpc;
 use super::tls_handshake_slow::{doubt_of_https, or_plain_http};
 use super::*;
-use tracer_model::event::{KubeletProbe, Listen, ProbeOutput, State};
+use tracer_model::event::{KubeletProbe, Listen, ProbeOutput, ResetSent, State};
 
 /// The listener ended for the same reason as the connection if less time than this is between the two ends.
 const TOGETHER_NS: u64 = 1_000_000_000;
@@ -44,10 +44,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let what = match (before_request, took_none, unread) {
         (true, ..) => format!("closed the connection {after} after it was established, before a request was sent"),
         (_, true, _) => "closed the connection before it took the request".to_owned(),
-        (.., Some((_, reset))) => {
-            let who = sender(case, reset, None);
-            format!("closed the connection after {after} without a byte of an answer; {who}")
-        }
+        (.., Some((_, reset))) => unread_text(case, &after, reset),
         _ => format!("took the request and closed the connection after {after} without a byte of an answer"),
     };
     // Whoever closes before it has read anything does so whatever the protocol is.
@@ -80,6 +77,10 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // If the listener ended, the process that listens closed the connection, and not a sidecar.
     let found = if process_ended { found } else { sidecar::add_close(case, found) };
     Some(Finding { decided_at: ended, waits_for_listener: !process_ended, ..found })
+}
+
+fn unread_text(case: &Case<'_>, after: &str, reset: &ResetSent) -> String {
+    format!("closed the connection after {after} without a byte of an answer; {}", sender(case, reset, None))
 }
 
 /// The log of a process that ended is that of the run before.
