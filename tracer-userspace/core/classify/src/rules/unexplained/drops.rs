@@ -170,8 +170,7 @@ fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         // `ip_route_input_slow` and `ip_route_output_key_hash_rcu`, net/ipv4/route.c
         Some("IP_INVALID_SOURCE") if drop.flow.src.ip().is_unspecified() => Explanation::of(
             "; it has no source address: no link of the sender's namespace has an address that the kernel may use",
-        )
-        .fix("Find what took the node's address away (`ip addr`, its DHCP client or agent), and restore it", []),
+        ),
         Some("IPV6DISABLED") => Explanation::of(
             "; IPv6 is switched off there (net.ipv6.conf.*.disable_ipv6), and the address with it",
         )
@@ -562,7 +561,6 @@ mod tests {
         });
         let nowhere = nowhere.gives_up().verdict();
         assert_has(&nowhere.summary, &["it has no source address"]);
-        assert_starts(&nowhere.remediation, "Find what took the node's address away");
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
         assert_lacks(&noted("NOT_SPECIFIED", "tcp_v4_rcv"), &["SYN-ACK"]);
         let mut again = Stream::new().connect().wait_ms(200).inspection(|_| ()).wait_ms(800).syn_again().clone();
