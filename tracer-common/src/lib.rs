@@ -1,9 +1,9 @@
 //! The types that the eBPF programs and userspace share. Also decisions of the programs that need no kernel: plain functions that
 //! are tested on the host.
 //!
-//! Every type is `repr(C)`, has its size and offsets asserted at compile time on the host and for
-//! the BPF target, and carries numbers that are written out and never reused. A value that the
-//! running kernel cannot give is [`ABSENT32`] or [`ABSENT64`], never zero.
+//! Every type is `repr(C)`. The compiler checks that each event begins with its header and is aligned to 8 bytes. Numbers
+//! are written out and never reused. A value that the running kernel cannot give is [`ABSENT32`] or [`ABSENT64`], never
+//! zero.
 #![no_std]
 
 /// Declares an enum with its numbers on the wire, and the conversion from a number. With the feature `serde`, recordings have the

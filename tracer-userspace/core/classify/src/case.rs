@@ -182,8 +182,8 @@ fn decides(attempt: &Attempt, since: u64, time: u64, drop: &PacketDrop) -> bool 
     let is_home = drop.flags.is_syn_ack() && drop.netns == attempt.netns;
     let is_late = is_home && attempt.ended.is_some_and(|(ended, _)| time > ended);
     let of_handshake = drop.flags.is_syn() || drop.flags.is_syn_ack();
-    // A SYN that had waited for a link-layer address goes on after the end.
-    let is_after = || attempt.gave_up_connecting(time) && !is_unresolved(drop);
+    // A SYN that waited for a link-layer address is sent after the end. A process may refuse one late (NFQUEUE).
+    let is_after = || attempt.gave_up_connecting(time) && !is_unresolved(drop) && drop.refused_by.is_none();
     if is_late || is_after() || is_deferred(attempt, drop) {
         return false;
     }

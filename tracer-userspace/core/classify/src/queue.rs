@@ -82,6 +82,18 @@ mod tests {
         stream.gives_up().verdict()
     }
 
+    /// The prober has given up by then.
+    #[test]
+    fn a_queue_that_refuses_late_is_the_cause() {
+        let mut stream = Stream::new().connect().gives_up().wait_ms(200).clone();
+        stream.drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.location) = (Some("NOT_SPECIFIED".into()), Some("nfqnl_reinject".into()));
+            drop.refused_by =
+                Some(Actor { comm: "suricata".into(), ..Stream::new().connect().last_connect().actor.clone() });
+        });
+        assert_eq!(stream.settles().last_verdict().cause, Cause::FirewallDrop);
+    }
+
     #[test]
     fn the_process_behind_a_queue_is_named() {
         for agent in super::ENFORCERS.map(refused_by) {

@@ -231,7 +231,7 @@ impl Core {
     /// Remembers a verdict, and what later verdicts need of it: a failed connect, a port without TLS.
     pub(super) fn remember(&mut self, conn: ConnId, finding: &Finding, revised: bool) {
         let attempt = self.correlator.get(conn);
-        let in_handshake = attempt.is_some_and(|it| it.established.is_none());
+        let (flow, in_handshake) = (attempt.map(|it| it.flow), attempt.is_some_and(|it| it.established.is_none()));
         let is_retry = attempt.is_some_and(|it| self.is_grpc_retry(it));
         let without_tls = attempt.filter(|it| Matched::new(it, &self.node).is_without_tls()).map(|it| it.flow.dst);
         if self.verdicts.of(conn).is_none() && finding.outcome == Outcome::Failure {
@@ -242,7 +242,11 @@ impl Core {
         }
         let Finding { cause, outcome, confidence, decided_at, rests_on_lost_packet, lacks_programs, .. } = *finding;
         let place = finding.waits_for.map(|(netns, _)| netns);
-        let read_for = finding.waits_for.filter(|(netns, time)| self.node.firewalls.covers(*netns, *time));
+        let is_read = |netns: Netns, time: u64| {
+            let reading = self.node.firewalls.reading(netns).filter(|reading| reading.covers(time));
+            flow.zip(reading).is_some_and(|(flow, reading)| reading.firewall.is_complete_for(flow))
+        };
+        let read_for = finding.waits_for.filter(|(netns, time)| is_read(*netns, *time));
         let decided = Decided {
             cause,
             outcome,

@@ -48,7 +48,7 @@ pub(super) const ALL: &[Scenario] = &[
         .names(&["at the same time: it exited, crashed or was stopped"])
         .own(),
     Scenario::new("mid_stream_rst_destroyed", RST, destroyed).own().needs(&[Need::SocketDestroy]),
-    // Before the request comes: a RST with unread data is a close.
+    // It closes before the request comes. With unread data it would be `closed_without_answer`.
     Scenario::probed("mid_stream_rst_at_accept", RST, "rst-at-accept", Ending::Reset).probe(Kind::LateHttp, SLOW_START),
     Scenario::probed("mid_stream_rst_in_the_middle", RST, "bodyless-rst", Ending::Reset),
     Scenario::probed("slow_response", SLOW, "hang", Ending::Timeout).on_every_kernel().and_v6_on_every_kernel(),
@@ -91,7 +91,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::probed("closed_without_answer", CLOSED, "eof", Ending::Eof).on_every_kernel().and_v6(),
     Scenario::probed("closed_without_answer_exit", CLOSED, "exit", Ending::Eof),
     Scenario::probed("closed_without_answer_unread", CLOSED, "rst-unread", Ending::Reset)
-        .names(&["closed it with unread data"]),
+        .names(&["closed it with unread data"])
+        .on_every_kernel(),
     Scenario::new("closed_without_answer_at_accept", CLOSED, closed_before_request).and_v6(),
     // The request needs more memory than the container may have.
     Scenario::probed("closed_without_answer_oom", CLOSED, "greedy", Ending::Eof)

@@ -229,7 +229,7 @@ mod tests {
         assert_has(&https.remediation, &["set the probe's scheme to HTTP", "openssl s_client"]);
         let in_plain = closed(Stream::http_readiness);
         assert_lacks(&in_plain.summary, &["TLS"]);
-        assert_has(&in_plain.remediation, &["down. Or the port speaks TLS", "openssl s_client"]);
+        assert_has(&in_plain.remediation, &[". Or the port speaks TLS", "openssl s_client"]);
         assert_has(&in_plain.remediation, &["return 444", "PROXY protocol"]);
         assert_lacks(&https.remediation, &["scheme to HTTPS"]);
         let mut before = Stream::new().http_readiness().connect().established().answers(200).wait_ms(9_000).clone();
@@ -332,6 +332,17 @@ mod tests {
             |it| (it.reason, it.unread) = (Some("TCP_STATE".to_owned()), Some(true)),
         ];
         assert_eq!(others.map(|fill| decided(fill).0), ["mid_stream_rst"; 5]);
+        // The kernel does not give the error of the socket.
+        let mut unclear = Stream::new().http_readiness().connect().established().wait_ms(5).clone();
+        unclear.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason =
+            Some("TCP_ABORT_ON_CLOSE".into());
+        unclear.reset_received(TcpState::Established, 0).state(
+            TcpState::Established,
+            TcpState::Close,
+            0,
+            (100, 101, 0),
+        );
+        assert_eq!(unclear.wait_ms(60).tick().causes(), ["mid_stream_rst"]);
     }
 
     /// The kernel's worker that delivers the RST may be faster than the hook, and slower than the listener's end.

@@ -49,7 +49,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::likely(Cause::HostIsolatedLink, evidence, summary, fix).rests_on_lost_packet())
 }
 
-const MACVLAN: &str = "Give the node a macvlan of its own beside the pods', and a route over it. If it has one already (`ip -d link show type macvlan`), set that up and restore the route. The pods' links must have the mode bridge: `ip -d link` in the pod shows it.";
+const MACVLAN: &str = "Give the node a macvlan of its own beside the pods', and a route over it. If it has one already (`ip -d link show type macvlan`), set that link up and restore its route instead. The pods' links must have the mode bridge: `ip -d link` in the pod shows it.";
 
 /// A device answers ARP requests for each local address, but neighbour solicitations only for its own.
 const FREE_ADDRESS: &str = " FREE-ADDRESS is an address of the pods' subnet that nobody has.";

@@ -69,8 +69,8 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
     if payload.is_none() || closed_before || only_connects || (partial && reported.is_none() && !cut) {
         return None;
     }
-    // Until the end is observed, another rule waits for it.
-    let is_cut_off = closed_unread(case).is_some() && (attempt.ended.is_some() || !case.settled);
+    // `closed_without_answer` takes it at the end of the socket. Until then, the case may not be settled.
+    let is_cut_off = closed_unread(case).is_some() && attempt.ended.map_or(!case.settled, |(_, end)| end == End::Reset);
     let is_misconfigured = plain_to_tls(case).is_some() || (is_unanswered_grpc(case) && is_close(case));
     if case.matched.is_no_answer() || is_misconfigured || is_cut_off {
         return None;
@@ -159,15 +159,18 @@ pub(super) fn with_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)> {
     of_target(case.attempt).filter(|(_, reset)| left_unread(reset))
 }
 
-/// A process that runs on closed the connection with unread data, and without a byte of an answer. It is chance whether
+/// A process that still runs closed the connection with unread data, and without a byte of an answer. It is chance whether
 /// it had read all that had come: then its kernel sends a FIN.
 pub(super) fn closed_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)> {
     let attempt = case.attempt;
     let (at, received) = attempt.reset_received().filter(|(_, it)| it.state == TcpState::Established)?;
     let (time, reset) = with_unread(case)?;
-    let is_silent = received.bytes_received == Some(0) && attempt.established_at().is_some();
-    let has_ended = || listener_end(case, time, reset).is_some() || killed::closer(case, at).is_some();
-    (is_silent && !case.matched.only_connects() && !has_ended()).then_some((time, reset))
+    // An answer was lost before the close: the prober acknowledged less (RFC 5961 3.2), and that ACK met no socket.
+    let is_challenged = |(time, it): (u64, &ResetSent)| time <= at && it.no_socket && it.flow == reset.flow;
+    let is_silent = received.bytes_received == Some(0) && !attempt.resets_sent().any(is_challenged);
+    let is_own = || is_own_close(case, time, reset) && killed::closer(case, at).is_none();
+    let is_request = attempt.established_at().is_some() && !case.matched.only_connects();
+    (is_silent && is_request && is_own()).then_some((time, reset))
 }
 
 const SENDER_ELSEWHERE: &str =
@@ -208,6 +211,7 @@ fn fix_of(reset: &ResetSent, is_ended: bool) -> Fix {
         _ if is_ended => Fix::Ended,
         _ if left_unread(reset) => Fix::Unread,
         Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Fix::Linger,
+        None if reset.unread == Some(false) => Fix::Linger,
         _ => Fix::Process,
     }
 }
@@ -297,6 +301,10 @@ mod tests {
         assert_has(&fix, &["SO_LINGER 0"]);
         assert_lacks(&fix, &["read", "killed"]);
         assert_has(&decided(None, Some("app")).1, &["does not show which"]);
+        // Before Linux 6.12, the socket's counters show it.
+        let mut read = Stream::new().connect().established().reset_received(TcpState::Established, 0).clone();
+        read.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().unread = Some(false);
+        assert_has(&read.verdict().summary, &["closed it with SO_LINGER 0"]);
         assert_has(&decided(None, None).1, &["the target's end of the connection"]);
     }
 

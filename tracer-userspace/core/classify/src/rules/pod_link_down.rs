@@ -91,7 +91,8 @@ fn known_down(case: &Case<'_>) -> Option<Finding> {
     let lives = |reading: &Inspection| reading.netns.is_some_and(|netns| !case.node.has_ended(netns));
     let (_, reading) = case.node.targets.inspections(from, dst).find(|(_, reading)| lives(reading))?;
     let link = reading.link_with(dst.ip()).filter(|_| is_behind_a_link(case, reading))?;
-    let set_down = |of: &(Netns, &LinkState)| Some(case.node.links.down(of.0, of.1.ifindex)?.0);
+    let set_down =
+        |of: &(Netns, &LinkState)| Some(case.node.links.down(of.0, of.1.ifindex)?.0).filter(|at| *at <= time);
     // Not every kernel shows that a link was set up again.
     let just_now = |of: &_| set_down(of).is_some_and(|at| time < at.saturating_add(FLAG_LAG_NS));
     let peer = peer_down(case, link).filter(|it| !it.1.up || just_now(it));
@@ -565,7 +566,8 @@ fn port_down<'a>(case: &Case<'a>, netns: Netns, bridge: u32) -> Option<&'a LinkS
     let own = link(asymmetric_route::own_end(case)?)?.master.filter(|own| *own != bridge)?;
     let mut found = None;
     for port in case.node.links.get(&netns)?.iter().filter(|port| port.master == Some(bridge)) {
-        let Some(peer) = port.peer_ifindex.and_then(link).filter(|peer| peer.master == Some(own)) else { continue };
+        let is_pair = |peer: &&LinkState| peer.master == Some(own) && peer.peer_ifindex == Some(port.ifindex);
+        let Some(peer) = port.peer_ifindex.and_then(link).filter(is_pair) else { continue };
         found = Some([port, peer].into_iter().find(|end| !end.up)?);
     }
     found
@@ -578,7 +580,9 @@ fn between_bridges(case: &Case<'_>) -> Option<Finding> {
     let port = port_down(case, reading.from, entry.ifindex)?;
     let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
-    let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
+    let down = json!({ "ifindex": port.ifindex, "up": false });
+    let down = evidence_of("rtnetlink", time, format!("{} is down", port.name), down);
+    let evidence = vec![evidence_of("rtnetlink", time, text, fields), down];
     let found = finding(case, evidence, reading.from, (port.ifindex, &port.name), "is down");
     Some(found.with_confidence(Confidence::Likely))
 }
@@ -664,29 +668,30 @@ fn set_up(case: &Case<'_>, netns: Netns, (ifindex, device): (u32, &str), after: 
     let restore = if addresses.is_empty() { "" } else { ", and give it back its IPv6 addresses" };
     // The node's own address is no pod's.
     let or_delete = if case.node.has_pod(dst) { ", or delete the pod, so that its sandbox is made again" } else { "" };
-    let own = own_route(case, netns, ifindex).map(|link| run(format!("ip route replace {dst} dev {link}")));
+    let own = has_own_route(case, netns, ifindex).then(|| run(format!("ip route replace {dst} dev {link}")));
     let of_pod = if own.is_some() { ", and restore the pod's own route (the last command)" } else { "" };
     let text = format!(
-        "Set {device} up{place}{restore}{of_pod}{or_delete}{after}. Routes that were added do not come back with the link"
+        "Set {device} up{place}{restore}{of_pod}{or_delete}{after}. Routes that the CNI or a person added do not come back with the link"
     );
     Remediation::from(text).run([up]).run(addresses).run(own)
 }
 
-/// The node's end of the pod's link, if only a route of the pod's own leads there, which went with it: it is a port of
-/// no bridge, and the pod's address has no subnet (Calico, AWS VPC CNI). Cilium and Open vSwitch send packets there
-/// without such a route.
-fn own_route<'a>(case: &Case<'a>, netns: Netns, ifindex: u32) -> Option<&'a str> {
+/// Only a route of the pod's own leads to the node's end of its link, and it went with that end. That end is a port of no
+/// bridge, and the pod's address has no subnet (Calico, AWS VPC CNI). Cilium and Open vSwitch need no such route. The AWS
+/// VPC CNI has it in another table for the VLAN of a branch interface.
+fn has_own_route(case: &Case<'_>, netns: Netns, ifindex: u32) -> bool {
     let dst = case.attempt.flow.dst.ip();
-    let link = inspected(case)?.1.link_with(dst).filter(|link| link.peer_ifindex == Some(ifindex))?;
     let whole = if dst.is_ipv4() { 32 } else { 128 };
-    let has_subnet = !link.subnets().any(|own| own.addr == dst && own.len == whole);
+    let is_alone = |link: &LinkState| link.subnets().any(|own| own.addr == dst && own.len == whole);
+    let link = inspected(case).and_then(|(_, reading)| reading.link_with(dst)).filter(|link| is_alone(link));
+    let Some((link, links)) = link.zip(case.node.links.get(&netns)) else { return false };
+    let is_end = |end: &LinkState| {
+        let is_pair =
+            end.ifindex == ifindex && (link.peer_ifindex, end.peer_ifindex) == (Some(ifindex), Some(link.ifindex));
+        is_pair && end.master.is_none() && !end.name.starts_with("vlan")
+    };
     let is_dataplane = |link: &LinkState| matches!(link.name.as_str(), "cilium_host" | "ovs-system");
-    let mut links = case.node.links.get(&netns)?.iter();
-    if has_subnet || links.clone().any(is_dataplane) {
-        return None;
-    }
-    let end = links.find(|link| link.ifindex == ifindex).filter(|end| end.master.is_none())?;
-    Some(shell::link(&end.name))
+    links.iter().any(is_end) && !links.iter().any(is_dataplane)
 }
 
 const REMOVED: &str = " (the kernel removed it, as the last process of a network namespace had ended)";

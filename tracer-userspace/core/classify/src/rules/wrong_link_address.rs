@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::neighbour_failure::may_answer;
 use super::*;
-use tracer_model::event::{Netns, PacketDrop};
+use tracer_model::event::{Netns, PacketDrop, WrongNeighbour};
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -36,11 +36,11 @@ fn by_frame(case: &Case<'_>) -> Option<Finding> {
     );
     let show = drop.device.as_ref().map_or_else(String::new, |_| format!(" {}", shell::link(&device)));
     let fix = Remediation::from(format!(
-        "Compare the link's address with that of {of} in the sender's `ip neigh`. Delete the entry, {CORRECT}"
+        "Compare the link's address with that of {of} in the sender's `ip neigh`. Correct the entry, {CORRECT}"
     ))
     .run([run_in(case, drop.netns, format!("ip link show{show}"))])
     .run(sender(case, drop).into_iter().flat_map(|sender| match to {
-        Some(to) => vec![show_entry(case, sender, to), delete_entry(case, sender, to)],
+        Some(to) => vec![show_entry(case, sender, to), correct_entry(case, sender, to)],
         None => vec![run_in(case, Some(sender), "ip neigh".to_owned())],
     }));
     Some(Finding::likely(Cause::NeighbourFailure, vec![of_drop(*time, drop)], summary, fix).rests_on_lost_packet())
@@ -72,16 +72,28 @@ fn show_entry(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Command {
     run_in(case, Some(netns), format!("ip neigh show {addr}"))
 }
 
-/// The command that deletes it. Its device is in the output of the other command if what was read does not decide it.
-fn delete_entry(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Command {
+/// The command that corrects it. Its device is in the output of the other command if what was read does not decide it.
+fn correct_entry(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Command {
     let target = case.attempt.flow.dst.ip();
-    let link = inspected(case).and_then(|(_, reading)| match &reading.neighbour {
-        _ if reading.netns == Some(netns) => reading.link_with(target),
-        Some(entry) if reading.from == netns => case.node.links.by_index(netns, entry.ifindex),
-        _ => None,
+    let link = inspected(case).and_then(|(_, reading)| {
+        if reading.netns == Some(netns) {
+            return reading.link_with(target);
+        }
+        let entry = reading.neighbour.as_ref().filter(|_| reading.from == netns)?;
+        case.node.links.by_index(netns, entry.ifindex)
     });
     let link = link.map_or("DEVICE", |link| shell::link(&link.name));
-    run_in(case, Some(netns), format!("ip neigh del {addr} dev {link}"))
+    // Nothing may answer for a gateway (169.254.1.1 of the AWS VPC CNI): the CNI writes that entry once.
+    let gateway = inspected(case).and_then(|(_, it)| it.wrong_neighbour_back.as_ref());
+    let gateway = gateway.filter(|entry| entry.addr == addr && addr != case.attempt.flow.src.ip());
+    run_in(
+        case,
+        Some(netns),
+        match gateway {
+            Some(entry) => format!("ip neigh replace {addr} lladdr {} dev {link}", entry.link_lladdr),
+            None => format!("ip neigh del {addr} dev {link}"),
+        },
+    )
 }
 
 const CORRECT: &str = "or restart the CNI's agent that wrote it. Where systemd gives veths another address after the CNI (MACAddressPolicy=persistent), set MACAddressPolicy=none for them in a .link file of /etc/systemd/network";
@@ -93,7 +105,11 @@ fn by_entry(case: &Case<'_>) -> Option<Finding> {
     let (from, pod) = (reading.from, reading.netns?);
     let there = reading.wrong_neighbour.as_ref().filter(|_| reading.stray_route.is_none());
     let there = there.map(|entry| (entry, from, pod, "the SYN"));
-    let back = || reading.wrong_neighbour_back.as_ref().map(|entry| (entry, pod, from, "the answer to the SYN"));
+    // Some dataplanes answer for a gateway with an address that no link has (a virtual router).
+    let is_met =
+        |entry: &&WrongNeighbour| entry.addr == case.attempt.flow.src.ip() || !case.attempt.for_other_hosts.is_empty();
+    let back = || reading.wrong_neighbour_back.as_ref().filter(is_met);
+    let back = || back().map(|entry| (entry, pod, from, "the answer to the SYN"));
     let (entry, sender, receiver, packet) = there.or_else(back)?;
     if is_answered(case) || !may_answer(case) || !drops(case).all(|(_, drop)| is_of_stray_frame(case, drop, from, pod))
     {
@@ -104,10 +120,10 @@ fn by_entry(case: &Case<'_>) -> Option<Finding> {
     let text = format!("the neighbour entry of {addr}{at} has {lladdr}, and {link}{place} has {own}");
     let fields = json!({ "addr": addr, "lladdr": lladdr, "link": link, "link_lladdr": own, "netns": sender });
     let summary = format!("{text}: {packet} goes to another host, or to none");
-    let fix = Remediation::from(format!("Delete the entry of {addr}{at} (the last command), {CORRECT}")).run([
+    let fix = Remediation::from(format!("Correct the entry of {addr}{at} (the last command), {CORRECT}")).run([
         show_entry(case, sender, addr),
         run_in(case, Some(receiver), format!("ip link show {}", shell::link(link))),
-        delete_entry(case, sender, addr),
+        correct_entry(case, sender, addr),
     ]);
     let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
     Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
@@ -227,7 +243,7 @@ mod tests {
         let read = verdict(Some("169.254.1.1"), 32, "tcp_v4_rcv");
         assert_eq!((read.cause, read.confidence), (Cause::NeighbourFailure, Confidence::Likely));
         assert_ends(&read.summary, "than that of cali7: the sender's neighbour entry of 169.254.1.1 is wrong");
-        assert_ends(&read.remediation, "ip neigh del 169.254.1.1 dev eth0");
+        assert_ends(&read.remediation, "ip neigh replace 169.254.1.1 lladdr 0a:58:0a:58:00:01 dev eth0");
         let unread = verdict(None, 32, "tcp_v4_rcv");
         assert_ends(&unread.summary, "the sender's neighbour entry of 10.88.0.1, or of the gateway to it, is wrong");
         assert_ends(&unread.remediation, " ip neigh");
@@ -270,6 +286,8 @@ mod tests {
         let verdict = back().gives_up().verdict();
         assert_eq!(verdict.cause, Cause::NeighbourFailure);
         assert_has(&verdict.summary, &["and cni0 on the node has", "the answer to the SYN goes to another host"]);
+        let mut virtual_router = read(|reading| reading.wrong_neighbour_back = wrong("169.254.1.1", "tap3"));
+        assert_eq!(virtual_router.gives_up().causes(), ["unexplained"], "no frame shows it");
         let mut unsent = back();
         assert_eq!(unsent.drop(SYN_ACK, "NO_TX_TARGET", NODE).gives_up().causes(), ["neighbour_failure"]);
         let mut older = back();

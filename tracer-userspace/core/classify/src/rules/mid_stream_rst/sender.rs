@@ -122,6 +122,7 @@ fn close_text(reset: &ResetSent) -> String {
         _ if left_unread(reset) => " closed it with unread data".to_owned(),
         Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => " closed it with SO_LINGER 0".to_owned(),
         Some(other) => format!(", kernel reason {other}"),
+        None if reset.unread == Some(false) && closer(reset).is_some() => " closed it with SO_LINGER 0".to_owned(),
         None => String::new(),
     }
 }

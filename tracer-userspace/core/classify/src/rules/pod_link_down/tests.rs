@@ -528,7 +528,10 @@ fn the_port_to_a_second_bridge_is_named_if_it_is_down() {
             ..link(ifindex, name, &[])
         };
         let mut stream = Stream::new();
+        // In the namespace of the pod behind veth9, 8 is another link.
+        let others = [port(8, "eth1", 6, 99), port(9, "veth9", 3, 8)];
         let ports = [port(4, "j1", 6, 5), port(5, "j0", 3, 4), port(7, "veth7", 6, 2)];
+        let ports = others.into_iter().chain(ports);
         stream.node_links([cni0(true), link(6, "br1", &[])].into_iter().chain(ports).collect());
         stream.connect();
         if dropped {
@@ -771,9 +774,16 @@ fn a_link_that_was_set_up_again_unobserved_is_no_cause() {
     };
     let (pods, nodes) = ((POD, 2), (NODE, 7));
     assert_eq!(second(pods, (true, false), 6_000), "pod_link_down");
+    assert_eq!(second((POD, 9), (true, false), 6_000), "neighbour_failure", "another link");
     assert_eq!(second(nodes, (false, false), 6_000), "pod_link_down");
     for of in [pods, nodes] {
         assert_eq!(second(of, (true, true), 6_000), "neighbour_failure", "{of:?}");
         assert_eq!(second(of, (true, true), 100), "pod_link_down", "its flag may still be on: {of:?}");
     }
+    // The CNI's DEL for a pod that ends comes after the failure.
+    let mut later = Stream::new().http_readiness().node_links(vec![veth(true, true)]).connect().wait_ms(200).clone();
+    later.inspection(|it| it.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, true) }]);
+    later.established().answers(200).wait_ms(5_000).again(8).connect();
+    later.drop_on(SYN, "NEIGH_FAILED", NODE, Some(device(3, "cni0"))).wait_ms(300).link_set(POD, 2, "eth0", false);
+    assert_eq!(later.icmp_in(NODE, 3, 1).gives_up().last_verdict().cause.name(), "neighbour_failure");
 }

@@ -44,7 +44,7 @@ pub(super) fn by_connect(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The route for the node's block of addresses refuses packets to a pod of this node only if the pod's own is gone.
-const OWN_ROUTE_MISSING: &str = "The pod is on this node: if the route that refuses is for a whole subnet, leave it (Calico has one for its block). Then the pod's own route is missing, which goes with the node's end of its link: look for links that are down, and restart the CNI's agent, which makes routes again, or delete the pod. If the route is for this address alone, remove it";
+const OWN_ROUTE_MISSING: &str = "The pod is on this node. If the route that refuses is for a whole subnet, leave it (Calico has one for its block): the pod's own route is missing. It goes when the node's end of the pod's link goes down. Set that link up if it is down, and restart the CNI's agent, which makes the route again. Or delete the pod. If the route is for this address alone, or an `ip rule` refuses, remove that";
 
 /// What an error of connect() means.
 struct Meaning {
@@ -199,7 +199,7 @@ mod tests {
         };
         assert_starts(
             &fix(false),
-            "The pod is on this node: if the route that refuses is for a whole subnet, leave it",
+            "The pod is on this node. If the route that refuses is for a whole subnet, leave it",
         );
         assert_starts(&fix(true), "Remove the route or rule that refuses");
     }

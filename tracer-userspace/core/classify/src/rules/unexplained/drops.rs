@@ -528,6 +528,16 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_without_a_source_address_is_explained() {
+        let mut nowhere = Stream::new().connect().clone();
+        nowhere.drop_with(SYN, POD, |drop| {
+            (drop.reason, drop.flow.src) = (Some("IP_INVALID_SOURCE".into()), address("0.0.0.0:40000"));
+        });
+        let nowhere = nowhere.gives_up().verdict();
+        assert_has(&nowhere.summary, &["it has no source address"]);
+    }
+
+    #[test]
     fn the_meaning_of_a_reason_is_explained() {
         let noted = |reason: &str, place: &str| {
             let mut stream = Stream::new();
@@ -555,12 +565,6 @@ mod tests {
             &noted("IP_LOCAL_SOURCE", "ip_rcv_finish_core"),
             &["has the sender's address, too", "ip addr show to 10.88.0.1"],
         );
-        let mut nowhere = Stream::new().connect().clone();
-        nowhere.drop_with(SYN, POD, |drop| {
-            (drop.reason, drop.flow.src) = (Some("IP_INVALID_SOURCE".into()), address("0.0.0.0:40000"));
-        });
-        let nowhere = nowhere.gives_up().verdict();
-        assert_has(&nowhere.summary, &["it has no source address"]);
         assert_has(&noted("NOT_SPECIFIED", "br_dev_xmit"), &["blocked by spanning tree"]);
         assert_lacks(&noted("NOT_SPECIFIED", "tcp_v4_rcv"), &["SYN-ACK"]);
         let mut again = Stream::new().connect().wait_ms(200).inspection(|_| ()).wait_ms(800).syn_again().clone();
