@@ -88,7 +88,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("unexplained", Some(Cause::Unexplained), |s| stopped_by_appliance(s, "mute", Ending::Timeout))
         .needs(&[Need::PacketSocket]),
     Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting).needs(&[Need::PacketSocket]),
-    Scenario::probed("closed_without_answer", CLOSED, "eof", Ending::Eof).on_every_kernel().and_v6(),
+    Scenario::probed("closed_without_answer", CLOSED, "eof", Ending::Eof).and_v6(),
     Scenario::probed("closed_without_answer_exit", CLOSED, "exit", Ending::Eof),
     Scenario::probed("closed_without_answer_unread", CLOSED, "rst-unread", Ending::Reset)
         .names(&["closed it with unread data"])
