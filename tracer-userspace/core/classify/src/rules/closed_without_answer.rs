@@ -332,6 +332,11 @@ mod tests {
             |it| (it.reason, it.unread) = (Some("TCP_STATE".to_owned()), Some(true)),
         ];
         assert_eq!(others.map(|fill| decided(fill).0), ["mid_stream_rst"; 5]);
+        // The prober's ACK was answered first: it had lost an answer.
+        let mut lost = Stream::new().http_readiness().connect().established().wait_ms(5).clone();
+        lost.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason = Some("TCP_ABORT_ON_CLOSE".into());
+        lost.reset_sent(TcpFlags(0x10), false, None).resets((100, 101, 0));
+        assert_eq!(lost.wait_ms(60).tick().causes(), ["mid_stream_rst"]);
         // The kernel does not give the error of the socket.
         let mut unclear = Stream::new().http_readiness().connect().established().wait_ms(5).clone();
         unclear.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().reason =
