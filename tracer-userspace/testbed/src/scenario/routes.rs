@@ -101,6 +101,15 @@ pub(super) const ALL: &[Scenario] = &[
         .succeeds_first()
         .fault(|s, pod| second_network(s, pod, "1"))
         .own(),
+    // Nor does it answer ARP requests.
+    Scenario::probed("rp_filter_drop_unanswered", RP_FILTER, "http", Ending::Timeout)
+        .succeeds_first()
+        .fault(|s, pod| {
+            second_network(s, pod, "1")?;
+            s.node.node.ip(|ip| ip.forget_neighbours("cni0"))
+        })
+        .names(&["answers no ARP request"])
+        .own(),
     // A loose filter passes it.
     Scenario::probed("rp_filter_loose", None, "http", Ending::Ok)
         .fault(|s, pod| answer_over_second_link(s, pod, &[("ipv4/conf/all/rp_filter", "2")]))

@@ -223,7 +223,7 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// An attempt began after that route was read, and succeeded: the gateway there can lead back to the prober.
-fn has_worked(case: &Case<'_>, stray: &StrayRoute) -> bool {
+pub(super) fn has_worked(case: &Case<'_>, stray: &StrayRoute) -> bool {
     let (from, dst) = (case.attempt.netns, case.attempt.flow.dst);
     let mut readings = from.into_iter().flat_map(|from| case.node.targets.inspections(from, dst));
     readings.any(|(at, it)| it.stray_way_back.as_ref() == Some(stray) && case.node.has_succeeded_since(dst, at))

@@ -3,10 +3,16 @@
 use std::net::IpAddr;
 
 use super::super::serving::INSPECTION_NS;
+use super::asymmetric_route::has_worked;
+use super::neighbour_failure::is_unresolved;
 use super::*;
 use tracer_model::event::{Inspection, LinkState, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+    by_drop(case).or_else(|| unanswered(case))
+}
+
+fn by_drop(case: &Case<'_>) -> Option<Finding> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
     let (time, drop, confidence) = drops.find_map(|(time, d)| Some((time, d, is_rp_filter(case, d)?)))?;
     if may_lack_route(case, drop) {
@@ -20,12 +26,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     );
     let (text, set) = match setting(case, drop) {
         Some((set, why)) => match way_back(case, drop) {
-            Some(leads) => {
-                let text = format!(
-                    "Fix the route to {src}, which leads out of {leads}. Loosening the filter of {device} helps only if the answer can go back over {leads}"
-                );
-                (text, None)
-            }
+            Some(leads) => (fix_route(src, leads, device), None),
             None => (format!("Fix the route to {src}, or loosen the filter of {device}: {why}"), Some(set)),
         },
         None => (format!("Add a route to {src}: the filter of {device} is loose (2), and drops what has none"), None),
@@ -37,6 +38,41 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // The attempt ended before it was read whether there is a route back.
     let most = if is_unread(case, drop) { Confidence::Likely } else { Confidence::Proven };
     Some(found.with_confidence(confidence.min(most)).rests_on_lost_packet())
+}
+
+fn fix_route(to: IpAddr, leads: &str, device: &str) -> String {
+    format!(
+        "Fix the route to {to}, which leads out of {leads}. Loosening the filter of {device} helps only if the answer can go back over {leads}"
+    )
+}
+
+/// The strict filter of the pod's link keeps its kernel from answering ARP requests, too (`arp_process`, net/ipv4/arp.c,
+/// asks for a route back to the sender). So no SYN leaves if the prober has no neighbour entry.
+fn unanswered(case: &Case<'_>) -> Option<Finding> {
+    let (time, reading) = inspected(case).filter(|_| case.settled && in_handshake(case))?;
+    let (entry, stray) = reading.unresolved_target().zip(reading.stray_way_back.as_ref())?;
+    let netns = reading.netns.filter(|netns| entry.addr.is_ipv4() && !case.node.is_a_node(*netns))?;
+    let link = reading.link_with(entry.addr).filter(|link| link.up && link.name == stray.pod_device)?;
+    let of_all = reading.values.get("all.rp_filter").copied();
+    let is_local = reading.links.iter().any(|link| link.loopback && link.name == stray.device);
+    let is_lost = case.attempt.reset_received().is_none() && drops(case).all(|(_, drop)| is_unresolved(drop));
+    if link.rp_filter.map(u64::from).max(of_all) != Some(1) || is_local || !is_lost || has_worked(case, stray) {
+        return None;
+    }
+    let (src, place, (device, leads)) =
+        (case.attempt.flow.src.ip(), in_namespace(case, Some(netns)), (&link.name, &stray.device));
+    let text = format!(
+        "the reverse-path filter of {device}{place} is strict, and the route back to {src} leads out of {leads}"
+    );
+    let fields = json!({ "device": leads, "netns": netns, "pod_device": device, "rp_filter": 1, "to": src });
+    let summary = format!(
+        "nobody answers for the link-layer address of {}: {text}, so its kernel answers no ARP request",
+        entry.addr
+    );
+    let show = [format!("ip route get {src}"), format!("ip route show table all match {src}")];
+    let fix = Remediation::from(fix_route(src, leads, device)).run(show.map(|it| run_in(case, Some(netns), it)));
+    let evidence = vec![evidence_of("inspection", time, text, fields)];
+    Some(Finding::likely(Cause::RpFilterDrop, evidence, summary, fix).rests_on_lost_packet())
 }
 
 /// Without any route back, the filter drops the packet whatever its value (`__fib_validate_source`: `last_resort`), and
@@ -269,6 +305,30 @@ mod tests {
         );
         assert_lacks(&fix("net1"), &["sysctl"]);
         assert_has(&fix(""), &["Fix the route to 10.88.0.1, or loosen the filter of veth7", "rp_filter=2"]);
+    }
+
+    /// Seen on 6.18, after the node's neighbour entry had expired.
+    #[test]
+    fn a_strict_filter_answers_no_arp_request() {
+        let decided = |leads: &str, filter: u32, state: &str| {
+            let mut stream = Stream::new().http_readiness().connect().wait_ms(200).clone();
+            stream.inspection(|reading| {
+                let lo = LinkState { loopback: true, ..link(1, "lo", &["127.0.0.1"]) };
+                reading.links = filtering(link(2, "eth0", &["10.88.0.2"]), filter);
+                reading.links.push(lo);
+                reading.stray_way_back = Some(stray(leads, "eth0", 254));
+                reading.neighbour = Some(neighbour(state));
+            });
+            stream.gives_up().settles().last_verdict()
+        };
+        let found = decided("net1", 1, "failed");
+        assert_eq!((found.cause.name(), found.confidence), ("rp_filter_drop", Confidence::Likely));
+        assert_has(&found.summary, &["filter of eth0 in", "leads out of net1, so its kernel answers no ARP request"]);
+        assert_has(&found.remediation, &["Fix the route to 10.88.0.1, which leads out of net1"]);
+        let others = [("lo", 1, "failed"), ("net1", 2, "failed"), ("net1", 0, "failed"), ("net1", 1, "reachable")];
+        for (leads, filter, state) in others {
+            assert_ne!(decided(leads, filter, state).cause.name(), "rp_filter_drop", "{leads} {filter} {state}");
+        }
     }
 
     /// Without any route back, the cause would be `route_unreachable`.
