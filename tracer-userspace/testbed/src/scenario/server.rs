@@ -87,7 +87,10 @@ pub(super) const ALL: &[Scenario] = &[
     // A network appliance drops the SYN silently. There is no evidence.
     Scenario::new("unexplained", Some(Cause::Unexplained), |s| stopped_by_appliance(s, "mute", Ending::Timeout))
         .needs(&[Need::PacketSocket]),
-    Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting).needs(&[Need::PacketSocket]),
+    // Its SYNs go on after the pod is gone.
+    Scenario::new("unexplained_dials_on", Some(Cause::Unexplained), keeps_connecting)
+        .own()
+        .needs(&[Need::PacketSocket]),
     Scenario::probed("closed_without_answer", CLOSED, "eof", Ending::Eof).and_v6(),
     Scenario::probed("closed_without_answer_exit", CLOSED, "exit", Ending::Eof),
     Scenario::probed("closed_without_answer_unread", CLOSED, "rst-unread", Ending::Reset)
