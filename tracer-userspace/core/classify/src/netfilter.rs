@@ -351,6 +351,13 @@ impl Blocked<'_> {
         netfilter_hook(drop) == Some("OUTPUT") && self.blame.as_ref().is_some_and(no_rule)
     }
 
+    /// No rules were read, and an address translation had sent it elsewhere. The route that the kernel looks up then may
+    /// have refused it.
+    fn is_unread_translation(&self, case: &Case<'_>) -> bool {
+        let is_rerouted = |drop: &PacketDrop| netfilter_hook(drop) == Some("OUTPUT") && is_sent_elsewhere(case, drop);
+        self.blame.is_none() && self.answer.is_none() && self.drop.is_some_and(|(_, drop)| is_rerouted(drop))
+    }
+
     /// No rule dropped the SYN at POSTROUTING. What is left there is connection tracking, which could not enter it: the
     /// source NAT found no free port, or another packet took its port first (`__nf_conntrack_confirm`,
     /// net/netfilter/nf_conntrack_core.c; insert_failed).
@@ -496,7 +503,8 @@ impl Blocked<'_> {
     ) -> Finding {
         let no_rule = self.is_by_no_rule() || self.may_be_ipvs(case);
         // The rule may have rejected the packet, and the kernel held its answer back.
-        let unsure = self.may_be_by_no_rule(case) || self.may_be_flooded(case) || self.is_by_gone_rule();
+        let by_rule = !self.may_be_by_no_rule(case) && !self.is_unread_translation(case) && !self.is_by_gone_rule();
+        let unsure = !by_rule || self.may_be_flooded(case);
         let found = self.finding(case, cause, summary, remediation);
         if !no_rule {
             let most = if unsure { Confidence::Likely } else { Confidence::Proven };

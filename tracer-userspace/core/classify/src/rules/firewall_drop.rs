@@ -514,6 +514,14 @@ mod tests {
         let legacy = |to, packets| decided(to, Backend::IptablesLegacy, packets).cause.name();
         assert_eq!(legacy("10.66.0.5:80", Some(1)), "firewall_drop");
         assert_eq!(legacy("10.96.0.9:8080", Some(0)), "firewall_drop", "the route stays");
+        // Until the rules are read, the route may have refused it.
+        let unread = |to: &str| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.connect().filtered_at(SYN, NODE, "__ip_local_out").last_drop().flow.dst = address(to);
+            stream.gives_up().last_decided()
+        };
+        assert_eq!(unread("10.66.0.5:80"), ("firewall_drop", Confidence::Likely));
+        assert_eq!(unread("10.96.0.9:8080"), ("firewall_drop", Confidence::Proven));
     }
 
     /// The rule has a condition that tracer does not understand: a mark, a set or a device.
