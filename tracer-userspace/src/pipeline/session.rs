@@ -21,8 +21,6 @@ use tracer_terminal::status_line::StatusLine;
 
 /// The most events that one read takes, so that the loop handles signals even on a busy node.
 const DRAIN_MAX: usize = 1 << 13;
-/// The limit of reads in a row to empty the ring: together they take more than a ring holds.
-const DRAINS_MAX: usize = 16;
 /// After a read of this many events, the loop pauses. While unread events are in the ring, the kernel sends no wake-ups, and
 /// wake-ups cost most.
 const BUSY: usize = 32;
@@ -46,6 +44,8 @@ pub(super) struct Session<S> {
     engine: Engine,
     recorder: Option<Recorder<File>>,
     batch: Vec<Observation>,
+    /// The time of the oldest event of the last read.
+    read_from_ns: u64,
     lost: Losses,
     missed: Losses,
     daemon: bool,
@@ -74,6 +74,7 @@ impl<S: EventSource> Session<S> {
             engine,
             recorder,
             batch: Vec::new(),
+            read_from_ns: 0,
             lost: Losses::since(now),
             missed: Losses::since(now),
             daemon,
@@ -144,13 +145,20 @@ impl<S: EventSource> Session<S> {
         unread: bool,
     ) -> Result<Wake, Error> {
         let deadline = self.engine.next_deadline();
+        let other = async {
+            tokio::select! {
+                () = std::future::ready(()), if unread => Ok(Wake::Events),
+                ready = self.events.readable() => ready.map(|()| Wake::Events).map_err(no_ring),
+                kind = self.changes.recv(), if self.changes_open => Ok(Wake::ObservationKind(kind.map(Box::new))),
+                fired = timers.next(deadline) => fired.map_err(no_timer),
+            }
+        };
+        // What ends the run goes first: on a busy node there are always events.
         tokio::select! {
-            () = std::future::ready(()), if unread => Ok(Wake::Events),
-            ready = self.events.readable() => ready.map(|()| Wake::Events).map_err(no_ring),
-            kind = self.changes.recv(), if self.changes_open => Ok(Wake::ObservationKind(kind.map(Box::new))),
-            fired = timers.next(deadline) => fired.map_err(no_timer),
+            biased;
             request = signals.next() => Ok(Wake::Request(request)),
             Some(part) = panics.recv() => Ok(Wake::Panicked(part)),
+            wake = other => wake,
         }
     }
 
@@ -211,7 +219,7 @@ impl<S: EventSource> Session<S> {
         None
     }
 
-    /// Processes the events of the ring in the order of time.
+    /// Processes the events of the ring in the order of time. Returns how many there were.
     fn take_events(&mut self) -> usize {
         let mut batch = std::mem::take(&mut self.batch);
         let taken = self.events.drain(DRAIN_MAX, &mut batch);
@@ -224,6 +232,7 @@ impl<S: EventSource> Session<S> {
             }
         }
         batch.sort_by_key(|observation| observation.time_boot_ns);
+        self.read_from_ns = batch.first().map_or(0, |oldest| oldest.time_boot_ns);
         for (n, observation) in batch.drain(..).enumerate() {
             self.push(&observation);
             // A large batch takes time: `tracer health` must not report that the loop hangs.
@@ -342,13 +351,10 @@ impl<S: EventSource> Session<S> {
         self.push(&Observation { time_boot_ns, kind });
     }
 
-    /// Empties the ring.
+    /// Processes what is in the ring. On a busy node more comes meanwhile, and is left there.
     fn drain(&mut self) {
-        for _ in 0..DRAINS_MAX {
-            if self.take_events() < DRAIN_MAX {
-                break;
-            }
-        }
+        let now = clock::boot_ns();
+        while self.take_events() == DRAIN_MAX && self.read_from_ns <= now {}
     }
 
     fn push(&mut self, observation: &Observation) {

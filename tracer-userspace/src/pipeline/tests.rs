@@ -1,4 +1,7 @@
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::*;
@@ -17,6 +20,8 @@ struct Memory {
     answer: Option<ObservationKind>,
     /// The ring breaks when all events are read.
     breaks: bool,
+    /// New events come as fast as they are read.
+    endless: bool,
 }
 
 impl EventSource for Memory {
@@ -24,14 +29,18 @@ impl EventSource for Memory {
         if let Some(answer) = self.answer.take() {
             self.answers.try_send(answer).unwrap();
         }
-        match self.batches.is_empty() {
+        match self.batches.is_empty() && !self.endless {
             true if self.breaks => Err(io::ErrorKind::BrokenPipe.into()),
             true => std::future::pending().await,
             false => Ok(()),
         }
     }
 
-    fn drain(&mut self, _max: usize, into: &mut Vec<Observation>) -> usize {
+    fn drain(&mut self, max: usize, into: &mut Vec<Observation>) -> usize {
+        if self.endless {
+            into.resize(max, retransmit(LATER));
+            return max;
+        }
         let Some(batch) = self.batches.pop_front() else { return 0 };
         into.extend_from_slice(&batch);
         batch.len()
@@ -49,6 +58,9 @@ impl EventSource for Memory {
     }
 }
 
+/// After any reading of the clock.
+const LATER: u64 = u64::MAX / 2;
+
 fn retransmit(time_boot_ns: u64) -> Observation {
     Observation {
         time_boot_ns,
@@ -64,7 +76,14 @@ fn retransmit(time_boot_ns: u64) -> Observation {
 fn attached(batches: Vec<Vec<Observation>>, lost: u64) -> (Attached<Memory>, mpsc::Sender<ObservationKind>) {
     let (sender, changes) = mpsc::channel(8);
     let attached = Attached {
-        events: Memory { batches: batches.into(), lost, answers: sender.clone(), answer: None, breaks: false },
+        events: Memory {
+            batches: batches.into(),
+            lost,
+            answers: sender.clone(),
+            answer: None,
+            breaks: false,
+            endless: false,
+        },
         since_boot_ns: clock::boot_ns(),
         start: Start {
             hooks: vec![HookStatus { hook: "kfree_skb".into(), program_type: "raw_tracepoint".into() }],
@@ -221,4 +240,25 @@ fn a_part_that_panics_ends_the_run() {
         let records = std::fs::read_to_string(scratch.path("out")).unwrap();
         assert!(records.lines().last().unwrap().contains(r#""reason":"panic""#), "{part}: {records}");
     }
+}
+
+/// On a busy node, events come faster than tracer reads them.
+#[test]
+fn a_run_ends_though_there_are_always_events() {
+    let scratch = Scratch::new();
+    let config = LiveConfig { record: None, ..config(&scratch) };
+    let (mut attached, _sender) = attached(vec![], 0);
+    attached.events.endless = true;
+    let ended = run(&config, |_, _, supervisor| {
+        let task = AssertUnwindSafe(|| {
+            pin!(supervisor.task("task", async { panic!("on purpose") })).poll(&mut Context::from_waker(Waker::noop()))
+        });
+        assert!(catch_unwind(task).is_err());
+        Ok(attached)
+    });
+    assert_eq!(ended.unwrap_err().exit_code(), 101);
+    let records = std::fs::read_to_string(scratch.path("out")).unwrap();
+    let stop: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
+    // One read after the wake-up, one at the end.
+    assert_eq!((&stop["type"], &stop["events"]), (&"stop".into(), &(2 * (1 << 13)).into()));
 }
