@@ -2,7 +2,7 @@
 
 use super::finding::{Finding, Fix, KEEP, Remediation, Unread};
 use super::{Check, ip_forward};
-use tracer_classify::owner;
+use tracer_case::owner;
 use tracer_model::event::Backend;
 use tracer_model::plural::counted;
 use tracer_model::shell;

@@ -5,21 +5,22 @@ mod beside;
 mod doubts;
 mod elsewhere;
 
+pub(super) use self::elsewhere::{fix_translation, on_its_network};
+
 use serde_json::json;
 
 use self::beside::beside;
 use self::doubts::{led_past, shared_by_pods, shared_port, unknown_on_node};
 use self::elsewhere::elsewhere;
-pub(super) use self::elsewhere::{fix_translation, on_its_network};
-use super::case::{Case, holds_target};
-use super::evidence::{evidence_of, of_state};
-use super::finding::Finding;
-use super::kubectl::with_logs;
-use super::phrases::run_in;
-use super::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
-use super::rules::mid_stream_rst::destroyer;
-use super::serving::connection;
 use tracer_attempts::enrich::is_pod;
+use tracer_case::case::{Case, holds_target};
+use tracer_case::evidence::{evidence_of, of_state};
+use tracer_case::finding::Finding;
+use tracer_case::kubectl::with_logs;
+use tracer_case::phrases::run_in;
+use tracer_case::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
+use tracer_case::reset::destroyer;
+use tracer_case::serving::connection;
 use tracer_model::event::{
     AcceptingProcess, Acceptor, Flow, Observation, ObservationKind, Pod, PodSockets, ResetSent, TcpState,
 };

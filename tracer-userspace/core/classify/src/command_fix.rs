@@ -1,7 +1,7 @@
 //! The fix for a command of an exec probe that failed or could not be run, by the message that the kubelet got.
 
-use super::kubectl;
 use super::not_started::{self, NotStarted};
+use tracer_case::kubectl;
 use tracer_model::event::{KubeletProbe, ProbeOutput};
 use tracer_model::record::{Cause, Command, K8s, Remediation};
 

@@ -3,23 +3,21 @@
 
 use std::net::SocketAddr;
 
-use super::Case;
 use super::command_fix::{
     BY_HAND, fix_at_end, fix_failed, fix_not_run, fix_timeout, has_no_program, is_cancelled, is_without_runtime,
     not_started_for,
 };
-use super::culprit;
-use super::evidence::of_outcome;
-use super::finding::Finding;
-use super::kubectl;
 use super::limits;
 use super::not_started::NotStarted;
-use super::pod_sockets::FRESH_NS;
-use super::rules::app_status_failure::{answer_text, got_no_tls, names_log};
+use crate::rules::app_status_failure::{answer_text, got_no_tls, names_log};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::links::LOOPBACK;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched};
+use tracer_case::evidence::of_outcome;
+use tracer_case::finding::Finding;
+use tracer_case::pod_sockets::FRESH_NS;
+use tracer_case::{Case, culprit, kubectl};
 use tracer_common::names::Hook;
 use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
 use tracer_model::record::{Cause, Confidence, K8s, Outcome, Probe, Process, Remediation, Scope};

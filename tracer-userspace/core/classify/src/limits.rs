@@ -6,12 +6,13 @@
 use serde_json::json;
 
 use super::command_fix::has_no_program;
-use super::evidence::evidence_of;
-use super::finding::Finding;
 use super::kubelet::{container, exec_spec, pod};
 use super::not_started::{self, Limit, NotStarted};
-use super::rules::{cpu_throttled, target_starved};
+use super::rules::target_starved;
 use tracer_attempts::correlate::node::Node;
+use tracer_case::evidence::evidence_of;
+use tracer_case::finding::Finding;
+use tracer_case::throttling;
 use tracer_model::event::{CgroupCounters, ContainerLimits, KubeletProbe, Netns, ProbeOutput};
 use tracer_model::record::{Cause, Evidence};
 
@@ -146,7 +147,7 @@ fn beside_timeout(probe: &KubeletProbe, node: &Node) -> Option<Vec<Finding>> {
     let (time, now) = last(probe, node)?;
     let (began, before) = readings(probe, node)?.find(|(time, _)| (from..=until).contains(time))?;
     let own: Vec<&str> = now.serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_deref()).collect();
-    let throttled = cpu_throttled::between(&own, (began, &before.throttled), (time, &now.throttled));
+    let throttled = throttling::between(&own, (began, &before.throttled), (time, &now.throttled));
     let waited = [(began, &before.serving), (time, &now.serving)];
     let starved = target_starved::beside_command(&waited, throttled.map_or(0, |it| it.micros));
     Some(starved.into_iter().chain(throttled.map(|it| it.finding())).collect())

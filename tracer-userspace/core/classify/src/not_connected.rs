@@ -1,10 +1,10 @@
 //! The kubelet reports that a probe failed before it connected. No hook sees that, so the message alone decides.
 
-use super::evidence::of_outcome;
-use super::finding::Finding;
-use super::kubectl;
 use super::kubelet::{Unattached, container_of, spec};
 use tracer_attempts::correlate::node::Node;
+use tracer_case::evidence::of_outcome;
+use tracer_case::finding::Finding;
+use tracer_case::kubectl;
 use tracer_model::event::{KubeletProbe, ProbeOutput};
 use tracer_model::record::{Cause, Command, Remediation};
 use tracer_model::shell::word;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::evidence::evidence_of;
-use super::finding::Finding;
-use super::kubectl;
 use super::kubelet::{Unattached, container_of, k8s};
 use tracer_attempts::correlate::node::Node;
+use tracer_case::evidence::evidence_of;
+use tracer_case::finding::Finding;
+use tracer_case::kubectl;
 use tracer_model::event::PodRef;
 use tracer_model::plural::duration;
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s};

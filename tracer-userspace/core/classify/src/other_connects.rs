@@ -1,7 +1,7 @@
 //! Notes about attempts that may not be a probe's, or that a redirect of a probe caused.
 
-use super::Case;
-use super::finding::Finding;
+use tracer_case::Case;
+use tracer_case::finding::Finding;
 use tracer_model::record::{Cause, Confidence, Outcome};
 
 /// Adds these notes. What was seen of the connection stays; only whether it was a probe is less sure.

@@ -1,9 +1,9 @@
 //! The probe's `host` is an address of somebody else: what answered there, or refused, was not the pod.
 
-use super::case::Case;
-use super::finding::Finding;
-use super::kubectl;
-use super::rules::probe_misconfigured::REMOVE_HOST;
+use tracer_case::case::Case;
+use tracer_case::finding::Finding;
+use tracer_case::kubectl;
+use tracer_case::wrong_field::REMOVE_HOST;
 use tracer_model::event::Pod;
 use tracer_model::record::{Cause, Confidence, Remediation};
 

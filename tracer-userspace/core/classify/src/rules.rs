@@ -24,12 +24,12 @@ pub(super) mod neighbour_failure;
 pub(super) mod network_policy_drop;
 mod nodeport_ephemeral_collision;
 mod not_listening_yet;
+pub(super) mod other_stack;
 pub(super) mod pod_link_down;
 mod port_taken;
 pub(super) mod probe_misconfigured;
 mod probe_proves_nothing;
 mod redirected;
-pub(super) mod refusal;
 mod route_unreachable;
 mod rp_filter_drop;
 mod service_no_endpoints;
@@ -42,26 +42,25 @@ mod tcp_probe_noise;
 mod tls_eof_noise;
 mod tls_handshake_slow;
 mod unexplained;
-mod wrong_link_address;
 
 // Shared by all rules: each file begins with `use super::*`.
 use serde_json::json;
 
-use super::blocked::{Blame, Blocked};
-use super::case::{
+use tracer_attempts::correlate::attempt::{Attempt, End};
+use tracer_case::blocked::{Blame, Blocked};
+use tracer_case::case::{
     ANSWER_NS, Case, ICMP_HOOKS, REFUSAL_HOOKS, drops, earlier_drop_is_gone, has_handshake, in_handshake, in_time,
     inspected, inspections, is_at_other_link, is_deferred, is_of_handshake, is_second_syn, is_sent_elsewhere,
     is_unanswered, outbound, runs, shares_node, silent,
 };
-use super::evidence::{
+use tracer_case::evidence::{
     dropped_in, errno_text, evidence_of, is_at_socket, is_netfilter, netfilter_hook, of_drop, of_icmp, of_ipvs,
     of_listener, of_outcome, of_reset_received, of_reset_sent, of_state,
 };
-use super::finding::Finding;
-use super::giving_up::{gave_up_early, sent_request_late, taken_and_silent};
-use super::kubectl::{self, with_log, with_logs};
-use super::phrases::{by_subject, client_name, in_namespace, ms, of_namespace, run_in};
-use tracer_attempts::correlate::attempt::{Attempt, End};
+use tracer_case::finding::Finding;
+use tracer_case::giving_up::{gave_up_early, sent_request_late, taken_and_silent};
+use tracer_case::kubectl::{self, with_log, with_logs};
+use tracer_case::phrases::{by_subject, client_name, in_namespace, ms, of_namespace, run_in};
 use tracer_common::names::Hook;
 use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Command, Confidence, Culprit, Evidence, Outcome, Remediation};

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use super::evidence::evidence_of;
-use super::finding::Finding;
 use super::kubelet::{Unattached, container_of, k8s, kubelet, pod};
 use tracer_attempts::correlate::node::Node;
+use tracer_case::evidence::evidence_of;
+use tracer_case::finding::Finding;
 use tracer_model::event::{Pod, SandboxCause, SandboxFailure};
 use tracer_model::record::{Cause, Command, Remediation};
 

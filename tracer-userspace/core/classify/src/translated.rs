@@ -1,8 +1,8 @@
 //! A NAT on the way of the attempt: behind it, packets have another source address, or another target.
 
-use super::Case;
-use super::finding::Finding;
-use super::services::target_service;
+use tracer_case::Case;
+use tracer_case::finding::Finding;
+use tracer_case::services::target_service;
 use tracer_model::event::{Flow, Observation, ObservationKind, PacketDrop, Via};
 use tracer_model::record::{Cause, Confidence};
 

@@ -10,7 +10,7 @@ use super::starts::Starts;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Named;
-use tracer_classify::finding::Finding;
+use tracer_case::finding::Finding;
 use tracer_model::recent::Recent;
 use tracer_model::record::{FindingBody, Status};
 

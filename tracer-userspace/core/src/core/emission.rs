@@ -8,7 +8,7 @@ use super::revision::is_of_later_syn;
 use super::verdicts::Decided;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
-use tracer_classify::finding::Finding;
+use tracer_case::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, ResetSent};
 use tracer_model::record::{Body, Cause, Confidence, Outcome};

@@ -13,7 +13,7 @@ use super::records::withdraw;
 use super::verdicts::Decided;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::{self, Matched};
-use tracer_classify::finding::Finding;
+use tracer_case::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, AnswerKind, ConnId};
 use tracer_model::recent::Recent;

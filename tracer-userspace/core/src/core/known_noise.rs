@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::Core;
-use tracer_classify::finding::Finding;
+use tracer_case::finding::Finding;
 use tracer_model::event::{ConnId, Netns};
 use tracer_model::recent::Recent;
 use tracer_model::record::Cause;

@@ -5,7 +5,7 @@ use super::verdicts::Decided;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
-use tracer_classify::finding::{Finding, Progress};
+use tracer_case::finding::{Finding, Progress};
 use tracer_model::event::ConnId;
 use tracer_model::record::{Cause, Confidence, Outcome, Stage, Trait, Verdict};
 

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use super::Core;
 use super::probe_key::ProbeKey;
 use tracer_attempts::enrich::Matched;
-use tracer_classify::finding::Finding;
+use tracer_case::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Netns, PodRef};
 use tracer_model::recent::Recent;

@@ -2,11 +2,10 @@
 
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
+use tracer_case::flushed;
 use tracer_model::decision::Decision;
 use tracer_model::event::{BULK, FlushedRules, RemovedRoute, RulesFlushed};
 use tracer_model::record::{Body, NodeBody};
-
-use tracer_classify::flushed;
 
 /// Whether the removal is an event of its own, and not just the end of pods.
 pub(crate) fn is_event(flush: &RulesFlushed, node: &Node) -> bool {

@@ -1,15 +1,15 @@
 //! Another process in the right network namespace has the port.
 
-use super::super::kubectl::{and_log, with_logs};
-use super::super::phrases::run_in;
 use super::*;
+use tracer_case::kubectl::{and_log, with_logs};
+use tracer_case::phrases::run_in;
 use tracer_model::event::Container;
 use tracer_model::record::K8s;
 
 /// A process with the right address accepted, and is not the probed container's.
 pub(super) fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
     // The answer is that of the probed container.
-    if super::super::sidecar::asks_another(case) {
+    if tracer_case::sidecar::asks_another(case) {
         return None;
     }
     let probed = case.matched.probed_container().map(|(pod, container)| (pod, Some(container)));

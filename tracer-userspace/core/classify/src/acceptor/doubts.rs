@@ -75,7 +75,7 @@ pub(super) fn shared_port(case: &Case<'_>, read: Option<&Acceptor>) -> Option<St
     let (pod, port) = (case.matched.probed_pod()?, case.attempt.flow.dst.port());
     let asks = |it: &&Container| it.probes.iter().any(|spec| spec.port == port && spec.host.is_none());
     let count = pod.containers.iter().filter(asks).count();
-    if count < 2 || super::super::sidecar::asks_another(case) {
+    if count < 2 || tracer_case::sidecar::asks_another(case) {
         return None;
     }
     let both = format!("{count} containers of the pod have a probe on port {port}");

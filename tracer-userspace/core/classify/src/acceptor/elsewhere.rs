@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
-use super::super::phrases::run_in;
-use super::super::rules::refusal::{listed, own_address};
-use super::super::services::target_service;
 use super::*;
+use crate::rules::other_stack::own_address;
+use tracer_case::phrases::run_in;
+use tracer_case::refusal::listed;
+use tracer_case::services::target_service;
 
 /// The connection arrived in another namespace than the pod's: in the node's own, or in that of another pod. `earlier`:
 /// the translation that was read is of an earlier connection. `own`: the finding's own fix.

@@ -1,14 +1,13 @@
 //! The listener's accept queue is full: the kernel drops the SYN, or the end of the handshake and the request, and sends
 //! no answer.
 
-use super::super::evidence::may_be_at_socket;
-use super::super::serving::{all_blocked, first_name, name, readings};
-use super::refusal::takes;
-use super::target_frozen::halt;
-use super::target_starved::is_blocked;
 use super::*;
-use crate::waits;
-use tracer_model::event::{Inspection, ListenQueue, ListenerState, MOST_LISTENERS, Netns, PacketDrop};
+use tracer_case::accept_queue::{
+    QUEUE_HOOKS, by_reading, dropped_request, fullest_queue, is_overflow, listeners, make_room, of_queue,
+};
+use tracer_case::halt::halt;
+use tracer_case::serving::{all_blocked, name, readings};
+use tracer_model::event::{ListenQueue, MOST_LISTENERS, Netns};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // A server that cannot run fills its queue as well.
@@ -42,14 +41,6 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(by_reading(case)).resting_on(QUEUE_HOOKS))
 }
 
-/// That no packet was dropped, and the one that shows a full queue itself.
-pub(super) const QUEUE_HOOKS: &[Hook] = &[Hook::KfreeSkb, Hook::TcpConnRequest];
-
-/// A queue that was read, a moment later, makes it likely. The missing hook lowers what the finding begins with.
-pub(super) fn by_reading(case: &Case<'_>) -> Confidence {
-    if case.lacks(&[Hook::TcpConnRequest]) { Confidence::Proven } else { Confidence::Likely }
-}
-
 /// The queue had room for the SYN, and then filled up. The prober takes the connection for established.
 fn after_syn(case: &Case<'_>) -> Option<Finding> {
     let (time, drop) = dropped_request(case)?;
@@ -69,67 +60,6 @@ fn after_syn(case: &Case<'_>) -> Option<Finding> {
     Some(if is_overflow(drop) { found } else { found.with_confidence(Confidence::Likely) })
 }
 
-/// The request as the listener dropped it for the last time, since its accept queue was full at the end of the handshake
-/// (`tcp_check_req`, net/ipv4/tcp_minisocks.c). Before 6.15 the drop has no such reason, and only an inspection shows
-/// the full queue.
-pub(super) fn dropped_request<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop)> {
-    let attempt = case.attempt;
-    let (ended, End::ClosedByProber) = attempt.ended? else { return None };
-    let is_unanswered = attempt.failed_by_itself() && attempt.errno().is_none() && attempt.reset_received().is_none();
-    if !case.settled || !is_unanswered || attempt.request_acknowledged() || gave_up_early(case) {
-        return None;
-    }
-    let is_full = fullest_queue(case).is_some();
-    let is_by_queue = |drop: &PacketDrop| is_overflow(drop) || (is_full && may_be_at_socket(drop));
-    let (time, drop) =
-        attempt.drops().filter(|(at, d)| *at <= ended && d.flags.has_data() && outbound(case, d)).last()?;
-    // A later try that left no trace at the listener was lost on the way.
-    let sent_last = attempt.sent_again.filter(|at| *at <= ended).unwrap_or_default();
-    (is_by_queue(drop) && sent_last <= time.saturating_add(SAME_SEGMENT_NS)).then_some((time, drop))
-}
-
-fn is_overflow(drop: &PacketDrop) -> bool {
-    drop.reason.as_deref() == Some("TCP_LISTEN_OVERFLOW")
-}
-
-/// How long after the drop of a segment the event of its sending may come. TCP sends a segment again after 200 ms at the
-/// earliest (`TCP_RTO_MIN`).
-const SAME_SEGMENT_NS: u64 = 100_000_000;
-
-/// The listener with the most waiting connections among those that were full at the inspection.
-/// Full means more than the maximum (`sk_acceptq_is_full`, include/net/sock.h).
-pub(super) fn fullest_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection, &'a ListenerState)> {
-    // The kernel counts each SYN that it drops for this (`tcp_conn_request`, net/ipv4/tcp_input.c).
-    let has_dropped = |reading: &Inspection| reading.values.get("ListenOverflows") != Some(&0);
-    inspections(case).filter(|(_, reading)| has_dropped(reading)).find_map(|(time, reading)| {
-        let full = listeners(case, reading).into_iter().filter(|listener| listener.waiting > listener.backlog);
-        Some((time, reading, full.max_by_key(|listener| listener.waiting)?))
-    })
-}
-
-/// The listeners that can get this attempt's SYN, by the inspection: one, or several with SO_REUSEPORT.
-pub(in super::super) fn listeners<'a>(case: &Case<'_>, reading: &'a Inspection) -> Vec<&'a ListenerState> {
-    let target = case.attempt.flow.dst.ip();
-    let fits = |l: &&ListenerState| takes(l.addr.ip(), target);
-    reading.listeners.iter().flatten().filter(fits).collect()
-}
-
-/// Evidence of the queue of a listener, by an inspection.
-pub(super) fn of_queue(time: u64, listener: &ListenerState) -> Evidence {
-    let text = format!(
-        "the listener {} has {} connections waiting to be accepted, of {} allowed{}",
-        listener.addr,
-        listener.waiting,
-        listener.backlog,
-        listener.half_open.map(|half_open| format!(", and {half_open} half open")).unwrap_or_default()
-    );
-    let mut fields = json!({ "waiting": listener.waiting, "backlog": listener.backlog });
-    if let Some(half_open) = listener.half_open {
-        fields["half_open"] = half_open.into();
-    }
-    evidence_of("sock_diag", time, text, fields)
-}
-
 fn finding(case: &Case<'_>, evidence: Evidence, (waiting, backlog): (u32, u32), netns: Option<Netns>) -> Finding {
     let dst = case.attempt.flow.dst;
     let summary = format!(
@@ -144,25 +74,6 @@ fn describe_halt(case: &Case<'_>) -> Option<String> {
     let (_, reading) = readings(case).last().copied()?;
     let halted = || Some(format!("{} {}", name(&reading.processes), halt(reading, None)?.description()));
     Some(format!("; at one reading, {}", halted().or_else(|| all_blocked(reading))?))
-}
-
-pub(super) fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
-    let own = "in the pod's securityContext.sysctls (the kubelet must allow it)";
-    let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { own };
-    let port = case.attempt.flow.dst.port();
-    let listeners = format!("ss -ltn 'sport = :{port}'");
-    let blocked = readings(case).last().filter(|(_, reading)| is_blocked(reading)).map(|(_, reading)| *reading);
-    let text = match blocked {
-        Some(reading) => format!(
-            "Find what {} waits for in the kernel: until then it accepts nothing, and a longer backlog only fills later",
-            first_name(reading)
-        ),
-        None => format!(
-            "Let the process on port {port} accept faster. Or raise its listen backlog and net.core.somaxconn {place}, and restart it. The queue is full if Recv-Q is above Send-Q"
-        ),
-    };
-    let show = if netns.is_some() { run_in(case, netns, listeners) } else { Command::in_pod(listeners) };
-    Remediation::from(text).run(blocked.and_then(|it| waits::show(&it.processes))).run([show])
 }
 
 #[cfg(test)]

@@ -2,11 +2,10 @@
 
 use std::net::SocketAddr;
 
-use super::super::sidecar;
-use super::super::wrong_field::wrong_field;
-use super::probe_misconfigured::REMOVE_HOST;
 use super::*;
 use tracer_attempts::enrich::{self, Protocol};
+use tracer_case::sidecar;
+use tracer_case::wrong_field::{GRPC_IN_PLAIN, REMOVE_HOST, wrong_field};
 use tracer_model::event::{Answer, AnswerKind, KubeletProbe, Pod, ProbeOutput};
 
 pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on something that the pod cannot reach. Read the application's log of that moment";
@@ -32,9 +31,6 @@ const NO_HTTPS: &str = "The probe uses HTTPS, and the port speaks something else
 
 const NEITHER_TLS_NOR_HTTP: &str =
     "The probe uses HTTPS, and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
-
-/// The fix if a gRPC probe meets a port that speaks TLS.
-pub(super) const GRPC_IN_PLAIN: &str = "a gRPC probe speaks no TLS (grpc.mode: TLS is alpha in Kubernetes 1.37). Serve the health service on a port without TLS, or use tcpSocket, or exec with a client that speaks TLS (grpc_health_probe -tls)";
 
 const REFUSAL: &str = "a fatal alert that refuses the TLS handshake";
 /// The kubelet offers the defaults of Go (crypto/tls), without a certificate.
@@ -216,12 +212,6 @@ pub(in super::super) fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -
         ProbeOutput::NotHttp => Some(("something that is not HTTP".to_owned(), NO_HTTP)),
         _ => None,
     }
-}
-
-/// The status of the answer, as tracer or the kubelet read it.
-pub(in super::super) fn status_of(case: &Case<'_>) -> Option<u16> {
-    let read = case.attempt.answer().filter(|(_, it)| it.kind == AnswerKind::Http).and_then(|(_, it)| it.status);
-    read.or_else(|| case.attempt.kubelet()?.1.reason.status())
 }
 
 /// A status as text, and its fix.

@@ -1,22 +1,23 @@
 //! A routing rule of the node sends the SYN out of another device than the pod's, or a route of the pod its answer.
 
-use super::super::culprit;
-use super::super::flooded;
-use super::super::flushed::removed_own_route;
-use super::*;
 use std::net::IpAddr;
+
+use super::*;
 use tracer_attempts::correlate::links::{LostBy, LostRoutes};
+use tracer_case::flushed::removed_own_route;
+use tracer_case::routes::{has_worked, own_end};
+use tracer_case::{culprit, drop_reason, flooded};
 use tracer_model::event::{
     Icmp, Inspection, LinkState, NeighbourState, Netns, PacketDrop, Prefix, RoutingRule, StrayRoute,
 };
 
 /// At the end of an attempt, the last reading of [`stray_route_so_far`].
-pub(super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
+pub(in super::super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
     stray_route_so_far(case).filter(|_| case.attempt.ended.is_some())
 }
 
 /// A route of the node leads to another device than the pod's, and nothing shows that the SYN reached the pod.
-pub(super) fn stray_route_so_far<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
+pub(in super::super) fn stray_route_so_far<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
     let connects = case.attempt.established.is_none() && in_handshake(case);
     let astray = |(time, reading): (u64, &'a Inspection)| {
         let stray = reading.stray_route.as_ref().filter(|_| reading.netns.is_some() && !has_arrived(case, reading))?;
@@ -33,7 +34,7 @@ fn is_stuck(case: &Case<'_>, stray: &StrayRoute, netns: Option<Netns>) -> bool {
 
 fn is_stuck_there(drop: &PacketDrop, stray: &StrayRoute, netns: Option<Netns>) -> bool {
     let is_there = drop.device.as_ref().is_some_and(|device| device.name == stray.device) && drop.netns == netns;
-    is_there && neighbour_failure::is_unresolved(drop)
+    is_there && drop_reason::is_unresolved(drop)
 }
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -128,12 +129,6 @@ fn lost_route<'a>(case: &Case<'a>, read: Option<(u64, &StrayRoute)>, bridge: Opt
     lost.find(is_lost).filter(|_| stray.is_some() || !links.iter().any(|link| link.up && link.covers(dst)))
 }
 
-/// The node's end of the link behind which the pod is, as the last inspection found it.
-pub(in super::super) fn own_end(case: &Case<'_>) -> Option<u32> {
-    let mut readings = case.node.targets.inspections(case.attempt.netns?, case.attempt.flow.dst);
-    readings.find_map(|(_, reading)| reading.link_with(dst(case))?.peer_ifindex)
-}
-
 /// A router refused the SYN at once, before an inspection, though the target is a pod of this node behind a link of its
 /// own.
 fn refused_astray(case: &Case<'_>) -> Option<Finding> {
@@ -220,13 +215,6 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let lost = if is_stuck { "nobody answers there for its next hop" } else { "the answer to the SYN may not arrive" };
     let summary = format!("{leads}: {lost}");
     Some(Finding::likely(Cause::AsymmetricRoute, evidence, summary, fix).rests_on_lost_packet())
-}
-
-/// An attempt began after that route was read, and succeeded: the gateway there can lead back to the prober.
-pub(super) fn has_worked(case: &Case<'_>, stray: &StrayRoute) -> bool {
-    let (from, dst) = (case.attempt.netns, case.attempt.flow.dst);
-    let mut readings = from.into_iter().flat_map(|from| case.node.targets.inspections(from, dst));
-    readings.any(|(at, it)| it.stray_way_back.as_ref() == Some(stray) && case.node.has_succeeded_since(dst, at))
 }
 
 fn of_syn(case: &Case<'_>) -> Option<Finding> {

@@ -1,15 +1,14 @@
 //! The server acknowledged the request and closed the connection without a byte of an answer.
 
-use super::super::sidecar;
-use super::app_status_failure::{GRPC_IN_PLAIN, shows_certificate, tls_client};
-use super::mid_stream_rst::{closed_unread, culprit, is_close, sender, with_unread};
-use super::probe_misconfigured::is_unanswered_grpc;
-use super::tls_handshake_slow::{doubt_of_https, or_plain_http};
 use super::*;
-use tracer_model::event::{KubeletProbe, Listen, ProbeOutput, ResetSent, State};
-
-/// The listener ended for the same reason as the connection if less time than this is between the two ends.
-const TOGETHER_NS: u64 = 1_000_000_000;
+use crate::rules::app_status_failure::{shows_certificate, tls_client};
+use crate::rules::probe_misconfigured::is_unanswered_grpc;
+use crate::rules::tls_handshake_slow::{doubt_of_https, or_plain_http};
+use tracer_case::ended::{listener_ended, process_ended_text};
+use tracer_case::reset::{closed_unread, culprit, is_close, sender, with_unread};
+use tracer_case::sidecar;
+use tracer_case::wrong_field::GRPC_IN_PLAIN;
+use tracer_model::event::{KubeletProbe, ProbeOutput, ResetSent, State};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -107,25 +106,6 @@ const ON_PURPOSE: &str = ". Some servers close on purpose: one that does not kno
 /// A server sends GOAWAY before it ends a connection in order, or after an error of its client (RFC 9113 6.8).
 const GOES_AWAY: &str = "The server, or a proxy in front of it, ended the connection by itself: it shuts down, or limits the age of connections or what they carry. LastStreamID 0 in the kubelet's message: it did not take the request. An ErrCode other than NO_ERROR: it rejects what its client sent. Read its log of that moment";
 
-pub(super) fn process_ended_text(case: &Case<'_>, end: &(u64, Listen)) -> String {
-    format!(", and its listener ended at the same time{}", why_ended(case, end))
-}
-
-/// Unless more is known.
-pub(in super::super) const ENDED: &str = ": it exited, crashed or was stopped";
-
-/// A process that hands its port over to another one stops to listen, and may run on.
-pub(super) fn why_ended(case: &Case<'_>, end: &(u64, Listen)) -> String {
-    match case.node.successor(end, case.attempt.flow.dst) {
-        None => ENDED.to_owned(),
-        Some((began, next)) => format!(
-            ": it exited, crashed, was stopped, or handed the port over to {}, which began to listen there {} before",
-            next.actor,
-            ms(end.0.saturating_sub(*began))
-        ),
-    }
-}
-
 /// An HTTP/2 server sends its first frame as soon as a client is connected (RFC 9113 3.4).
 const NOT_GRPC: &str = "; a gRPC server sends a frame at once, unless it fails: perhaps the port speaks TLS";
 
@@ -160,22 +140,6 @@ fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletP
 /// A sockmap program puts the payload into the queue of the other socket (`tcp_bpf_sendmsg`, net/ipv4/tcp_bpf.c). The
 /// byte counters of both sockets do not see it: after a healthy request and answer they have counted only the FIN.
 const REDIRECTED: &str = "; or payload is redirected between sockets on this node (a sockmap program: bpftool prog show), and the byte counters do not see requests and answers";
-
-/// The listener of that port ended at about the time of the close.
-pub(super) fn listener_ended<'a>(case: &Case<'a>, ended: u64) -> Option<&'a (u64, Listen)> {
-    listeners_ended(case, ended).min_by_key(|(at, _)| at.abs_diff(ended))
-}
-
-/// The listeners of that port that ended at about the time of the close.
-pub(in super::super) fn listeners_ended<'a>(
-    case: &Case<'a>,
-    ended: u64,
-) -> impl Iterator<Item = &'a (u64, Listen)> + use<'a> {
-    let (node, attempt) = (case.node, case.attempt);
-    let target = attempt.netns.and_then(|from| node.netns_of_addr(from, attempt.flow.dst.ip()));
-    let ends = target.into_iter().flat_map(move |netns| node.listener_ends(netns, attempt));
-    ends.filter(move |(at, _)| at.abs_diff(ended) < TOGETHER_NS)
-}
 
 #[cfg(test)]
 mod tests {

@@ -5,17 +5,16 @@ mod former;
 use std::net::IpAddr;
 
 use self::former::Former;
-use super::super::EndedByProbe;
-use super::super::flushed::add_lost_node_port;
-use super::super::history;
-use super::super::pod_sockets;
-use super::super::services::{lost_node_port, unserved_node_port};
-use super::super::shared_address::FIX;
-use super::super::sidecar;
-use super::not_listening_yet::may_be_startup_probe;
-use super::refusal::{Refused, by_any_stack, by_other_stack, is_on_its_way, pod_elsewhere, serves};
+use super::other_stack::by_other_stack;
 use super::*;
-use tracer_model::event::{Listen, Loss, Netns};
+use tracer_case::ended::last_listener;
+use tracer_case::flushed::add_lost_node_port;
+use tracer_case::refusal::{Refused, by_any_stack, is_on_its_way, pod_elsewhere, serves};
+use tracer_case::services::{lost_node_port, unserved_node_port};
+use tracer_case::shared_address::FIX;
+use tracer_case::startup_probe::may_be_startup_probe;
+use tracer_case::{EndedByProbe, history, pod_sockets, sidecar};
+use tracer_model::event::{Listen, Netns};
 use tracer_model::record::Trait;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -195,19 +194,6 @@ fn earlier_listener<'a>(case: &Case<'a>, netns: Netns, refused: &[Evidence]) -> 
     let at = refused.iter().map(|it| it.time_boot_ns).max()?;
     let (time, listen) = last_listener(case, netns)?;
     (*time < at && serves(listen, case.attempt.flow.dst.ip())).then(|| (*time, listen, at - time))
-}
-
-/// The last process that began or stopped to listen on the port. Absent if an event was lost since that may have
-/// reported the end of its namespace (another pod can have the number then), or the end of the listener.
-pub(in super::super) fn last_listener<'a>(case: &Case<'a>, netns: Netns) -> Option<&'a (u64, Listen)> {
-    let last = case.node.listeners.last(netns, case.attempt.flow.dst.port())?;
-    let of_namespace = [Loss::RING, Loss::NAMESPACE];
-    let of_listener = [Loss::PROGRAM, Loss::LISTEN].as_slice();
-    let may_be = |loss: &Loss| {
-        let place = loss.where_.as_str();
-        of_namespace.contains(&place) || last.1.begins && of_listener.contains(&place)
-    };
-    (!case.node.losses.between(last.0, case.attempt.started).any(may_be)).then_some(last)
 }
 
 /// The pod with the address is in another namespace. It is not known whether a process listens there.

@@ -1,8 +1,8 @@
 //! A rule dropped or rejected the packet because connection tracking found it invalid.
 
-use super::super::blame::is_before_tracking;
-use super::super::netfilter::blocked;
 use super::*;
+use tracer_case::blame::is_before_tracking;
+use tracer_case::netfilter::blocked;
 use tracer_model::event::{FirewallRule, Tracked};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

@@ -1,10 +1,10 @@
 //! The table of connection tracking had no room for the SYN.
 
-use super::super::blame::may_be_by_tracking;
-use super::super::evidence::is_nameless;
-use super::super::netfilter::dropped;
 use super::*;
 use tracer_attempts::correlate::firewalls::Reading;
+use tracer_case::blame::may_be_by_tracking;
+use tracer_case::evidence::is_nameless;
+use tracer_case::netfilter::dropped;
 use tracer_model::event::{Conntrack, PacketDrop};
 use tracer_model::plural::were;
 

@@ -3,10 +3,11 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::super::pod_sockets::{self, FRESH_NS};
-use super::super::services::service_named;
 use super::*;
 use tracer_attempts::correlate::pod_connects::FailedConnects;
+use tracer_case::pod_sockets::{self, FRESH_NS};
+use tracer_case::services::service_named;
+use tracer_case::wrong_field::status_of;
 use tracer_model::event::UnansweredConnect;
 use tracer_model::shell::word;
 
@@ -157,7 +158,7 @@ fn may_explain(case: &Case<'_>) -> bool {
         closed_without_answer::find,
     ];
     // Such a status is about the request itself.
-    let is_refused = app_status_failure::status_of(case).is_some_and(|it| (400..500).contains(&it) && it != 429);
+    let is_refused = status_of(case).is_some_and(|it| (400..500).contains(&it) && it != 429);
     !is_refused && failures.iter().any(|find| find(case).is_some_and(|it| it.confidence > Confidence::Possible))
 }
 

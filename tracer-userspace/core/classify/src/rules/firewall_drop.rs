@@ -1,9 +1,9 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
-use super::super::evidence::BRIDGE;
-use super::super::netfilter::{BY_IPVS, dropped};
-use super::super::queue;
 use super::*;
+use tracer_case::evidence::BRIDGE;
+use tracer_case::netfilter::{BY_IPVS, dropped};
+use tracer_case::queue;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_rule(case).or_else(|| queue::by_process(case)).or_else(|| queue::without_reader(case))

@@ -1,9 +1,9 @@
 //! A netfilter rule answered a packet of this flow with a RST or an ICMP error.
 
-use super::super::blocked::Blocked;
-use super::super::netfilter::rejected;
-use super::super::reject_answer::RejectAnswer;
 use super::*;
+use tracer_case::blocked::Blocked;
+use tracer_case::netfilter::rejected;
+use tracer_case::reject_answer::RejectAnswer;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_rule(case).or_else(|| from_elsewhere(case))

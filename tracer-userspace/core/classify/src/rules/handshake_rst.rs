@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use super::super::pod_sockets::{FRESH_NS, last_reading};
-use super::super::services::{find_translation, service_at, target_service};
 use super::*;
-use tracer_model::event::{Ipvs, IpvsOp, Netns, PacketDrop, TcpState};
+use tracer_case::pod_sockets::{FRESH_NS, last_reading};
+use tracer_case::services::{find_translation, sent_by_ipvs, service_at, target_service};
+use tracer_model::event::{Netns, PacketDrop, TcpState};
 
 /// If these hooks report nothing, no socket of this node sent a RST, and no packet was dropped.
 const RST_AND_DROP_HOOKS: &[Hook] = &[Hook::TcpSendReset, Hook::KfreeSkb];
@@ -104,12 +104,6 @@ fn none_ready(case: &Case<'_>) -> &'static str {
         Some(ready) if ready.is_empty() => ", which has no ready endpoint",
         _ => "",
     }
-}
-
-/// IPVS sent the SYN of this attempt to a backend.
-pub(super) fn sent_by_ipvs<'a>(case: &Case<'a>) -> Option<(u64, &'a Ipvs)> {
-    let attempt = case.attempt;
-    attempt.ipvs().find(|(_, it)| it.op == IpvsOp::Translate && it.flags.is_syn() && it.flow == attempt.flow)
 }
 
 /// Where an address translation sent an attempt shortly before, and the namespace that has it. conntrack keeps nothing

@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use super::neighbour_failure::is_unresolved;
 use super::*;
+use tracer_case::drop_reason::is_unresolved;
 use tracer_model::event::{Inspection, LinkState, ParentLink};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

@@ -1,9 +1,9 @@
 //! The kubelet itself was late. It did not read an answer that was in its socket in time, or it sent its request when
 //! most of its time was over.
 
-use super::super::giving_up::{budget, is_timeout};
 use super::*;
 use tracer_attempts::enrich::LATE_NS;
+use tracer_case::giving_up::{budget, is_timeout};
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
 /// A kubelet that closes this soon after its timeout ran then: it would have read a complete answer.

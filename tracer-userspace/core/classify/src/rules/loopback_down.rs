@@ -1,8 +1,8 @@
 //! `lo` of the attempt's namespace is down, and the route to the target leads over it.
 
-use super::super::netfilter::is_needed;
 use super::*;
-use crate::{culprit, culprit_of};
+use tracer_case::culprit::{self, culprit_of};
+use tracer_case::netfilter::is_needed;
 use tracer_model::event::{Netns, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

@@ -1,7 +1,7 @@
 //! The pod's own address translation sent the attempt to a proxy, and the proxy closed it, not the application.
 
-use super::super::pod_sockets::{FRESH_NS, detour};
 use super::*;
+use tracer_case::pod_sockets::{FRESH_NS, detour};
 
 /// Only a close or a reset counts. The proxy may have forwarded an HTTP answer of the application: see `sidecar.rs`.
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

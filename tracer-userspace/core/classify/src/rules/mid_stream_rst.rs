@@ -1,20 +1,17 @@
 //! A RST after the connection was established and before any answer.
 
-mod sender;
-
-pub(super) use self::sender::sender;
-pub(in super::super) use self::sender::{closer, is_own_close};
-use self::sender::{is_destroyed, is_without_room, left_unread, listener_end, may_be_by_timer};
-use super::super::killed;
-use super::super::services::node_ports_at;
-use super::super::serving::show_translation;
-use super::super::sidecar;
-use super::accept_queue_overflow::{fullest_queue, make_room, of_queue};
-use super::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
-use super::unexplained::find_taken_port;
 use super::*;
+use crate::rules::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use tracer_attempts::enrich;
-use tracer_model::event::{Actor, ProbeOutput, ResetSent, TcpState};
+use tracer_case::accept_queue::{fullest_queue, make_room, of_queue};
+use tracer_case::reset::{
+    Fix, closed_unread, culprit, destroyer, fix_of, is_close, is_without_room, listener_end, may_be_by_timer,
+    of_target, sender,
+};
+use tracer_case::services::{find_taken_port, node_ports_at};
+use tracer_case::serving::show_translation;
+use tracer_case::sidecar;
+use tracer_model::event::{ProbeOutput, ResetSent, TcpState};
 use tracer_model::record::Scope;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -36,15 +33,6 @@ fn by_destroyer(case: &Case<'_>) -> Option<Finding> {
     let netns = reset.netns.map(|inum| enrich::netns_ref(inum, case.node));
     let found = found.with_culprit(Some(Culprit::of(actor, "reset", netns, time)));
     Some(Finding { scope: Some(Scope::Node), ..found })
-}
-
-/// The RST of the prober's own end, and who destroyed that.
-pub(in super::super) fn destroyer<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent, &'a Actor)> {
-    let attempt = case.attempt;
-    let is_aborted = attempt.errno() == Some(libc::ECONNABORTED) && attempt.failed_by_itself();
-    let own = |reset: &ResetSent| reset.flow.src == attempt.flow.src && is_destroyed(reset);
-    let (time, reset) = attempt.resets_sent().find(|(_, it)| is_aborted && own(it))?;
-    Some((time, reset, closer(reset).filter(|actor| actor.pid != attempt.actor.pid)?))
 }
 
 const DESTROYERS: &str = "a person ran `ss -K`, or the agent of a CNI or a Service proxy ends connections";
@@ -136,43 +124,6 @@ fn of_collision(case: &Case<'_>, sent: Option<(u64, &ResetSent)>, found: Finding
         .at_most(Confidence::Likely)
 }
 
-/// The target closed the connection: a close with unread data sends a RST, and so does data after a close (RFC 9293
-/// 3.10.4, 3.10.7.1). A RST is no close if a queue had no room, the listener had not accepted, or SO_LINGER 0 was set.
-pub(super) fn is_close(case: &Case<'_>) -> bool {
-    let attempt = case.attempt;
-    let Some((_, received)) = attempt.reset_received() else { return false };
-    if received.state == TcpState::CloseWait {
-        return true;
-    }
-    let is_ended = |time, reset| listener_end(case, time, reset).is_some();
-    let is_process = |(time, reset)| fix_of(reset, is_ended(time, reset)) == Fix::Process;
-    with_unread(case).is_some() || of_target(attempt).is_some_and(is_process)
-}
-
-/// The RST of the target's end.
-fn of_target(attempt: &Attempt) -> Option<(u64, &ResetSent)> {
-    attempt.resets_sent().find(|(_, reset)| reset.flow.src == attempt.flow.dst)
-}
-
-/// The RST with which the target's kernel answers a close with unread data.
-pub(super) fn with_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)> {
-    of_target(case.attempt).filter(|(_, reset)| left_unread(reset))
-}
-
-/// A process closed the connection with unread data and without a byte of an answer, and still runs. It is chance
-/// whether it had read all that had come: then its kernel sends a FIN.
-pub(super) fn closed_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)> {
-    let attempt = case.attempt;
-    let (at, received) = attempt.reset_received().filter(|(_, it)| it.state == TcpState::Established)?;
-    let (time, reset) = with_unread(case)?;
-    // An answer was lost before the close: the prober acknowledged less (RFC 5961 3.2), and its ACK was answered, too.
-    let is_challenged = |(time, it): (u64, &ResetSent)| time <= at && it.actor.is_none() && it.flow == reset.flow;
-    let is_silent = received.bytes_received == Some(0) && !attempt.resets_sent().any(is_challenged);
-    let is_own = || is_own_close(case, time, reset) && killed::closer(case, at).is_none();
-    let is_request = attempt.established_at().is_some() && !case.matched.only_connects();
-    (is_silent && is_request && is_own()).then_some((time, reset))
-}
-
 const SENDER_ELSEWHERE: &str =
     "a process behind an address translation (a proxy or the application), or a device on the way, sent it";
 
@@ -181,40 +132,6 @@ const SENDER_UNKNOWN: &str =
 
 /// Documentation/networking/ip-sysctl.rst. Without it, `inet_csk_listen_stop` resets what waits in the queue.
 const HANDED_OVER: &str = ". If it handed the port over (a reload): let it accept and answer what waits in its queue before it closes its listener. Or set net.ipv4.tcp_migrate_req to 1 in the pod (Linux 5.14 and later): the kernel then gives what waits to the other listener";
-
-/// Which fix applies, by what is known about the sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fix {
-    /// The sender is not on this node, or is behind an address translation.
-    Outside,
-    /// Its listener ended.
-    Ended,
-    /// Data was left unread.
-    Unread,
-    /// SO_LINGER 0.
-    Linger,
-    /// A process destroyed the socket.
-    Destroyed,
-    /// A process closed the connection, and the kernel does not show how.
-    Process,
-    /// The listener had no room for the connection.
-    Room,
-    /// The target's kernel, outside of any process.
-    Stack,
-}
-
-fn fix_of(reset: &ResetSent, is_ended: bool) -> Fix {
-    match reset.reason.as_deref() {
-        _ if is_without_room(reset) => Fix::Room,
-        _ if closer(reset).is_none() => Fix::Stack,
-        _ if is_destroyed(reset) => Fix::Destroyed,
-        _ if is_ended => Fix::Ended,
-        _ if left_unread(reset) => Fix::Unread,
-        Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Fix::Linger,
-        None if reset.unread == Some(false) => Fix::Linger,
-        _ => Fix::Process,
-    }
-}
 
 fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) -> Remediation {
     let reset = sent.map(|(_, reset)| reset);
@@ -237,12 +154,6 @@ fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) ->
         Fix::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before. Or an address translation mixed in packets of another connection".to_owned(),
     };
     text.into()
-}
-
-pub(super) fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
-    let netns = reset.netns.map(|inum| enrich::netns_ref(inum, case.node));
-    let closer = closer(reset).filter(|_| !may_be_by_timer(reset))?;
-    Some(Culprit::of(closer, "reset", netns, time))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! A setting of the node stops the traffic of pods: the node does not forward, or a base chain drops packets that no
 //! rule accepted. In the second case the cause is `firewall_drop`, and this cause stands in `also`.
 
-use super::super::netfilter::dropped;
 use super::*;
+use tracer_case::drop_reason::forwarding_setting;
+use tracer_case::netfilter::dropped;
 use tracer_model::event::PacketDrop;
 use tracer_model::record::Status;
 
@@ -94,10 +95,6 @@ fn value<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a str> {
 fn setting_clause(case: &Case<'_>, drop: &PacketDrop) -> String {
     let own = if drop.flow.dst.is_ipv4() && forwards(case, drop) { ": it is the device's own setting" } else { "" };
     value(case, drop).map(|value| format!(" ({} = {value}{own})", forwarding_setting(drop))).unwrap_or_default()
-}
-
-pub(super) const fn forwarding_setting(drop: &PacketDrop) -> &'static str {
-    if drop.flow.dst.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }
 }
 
 /// When forwarding is switched on, the kernel drops the default routes that came from router advertisements

@@ -1,7 +1,8 @@
 //! Full-size segments do not get through.
 
 use super::*;
-use tracer_model::event::{Flow, Icmp, LinkState, PacketDrop, Retransmit, TcpState};
+use tracer_case::links::{is_at_other_end, show_other_end};
+use tracer_model::event::{Flow, Icmp, PacketDrop, Retransmit, TcpState};
 
 /// A segment with at least this much payload, in bytes, is large. TCP's default segment size is 536 (RFC 9293 3.7.1).
 const LARGE_PAYLOAD: u32 = 1000;
@@ -62,29 +63,6 @@ fn at_other_end(case: &Case<'_>) -> Option<Finding> {
     let show = [run_in(case, drop.netns, format!("ip link show dev {}", shell::link(name)))];
     let fix = Remediation::from(text).run(show).run(show_other_end(case, drop));
     Some(Finding::likely(Cause::MtuBlackhole, vec![of_drop(time, drop)], summary, fix).rests_on_lost_packet())
-}
-
-/// The two ends of a veth are in different namespaces: the links of the one that did not drop the packet.
-pub(super) fn show_other_end(case: &Case<'_>, drop: &PacketDrop) -> Option<Command> {
-    let pod = inspected(case).and_then(|(_, reading)| reading.netns);
-    let other = [case.attempt.netns, pod].into_iter().flatten().find(|netns| Some(*netns) != drop.netns)?;
-    Some(run_in(case, Some(other), "ip link"))
-}
-
-/// The receiving end of a veth did not take the packet. A macvlan or ipvlan hands its packets to its parent so, too.
-pub(super) fn is_at_other_end(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let place = dropped_in(drop);
-    let is_unspecified = drop.reason.as_deref().is_none_or(|reason| reason == "NOT_SPECIFIED");
-    let is_refused = matches!(place, Some("__dev_forward_skb2" | "__dev_forward_skb" | "____dev_forward_skb"));
-    is_unspecified && is_refused && !has_parent(case, drop)
-}
-
-fn has_parent(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    let is_its = |link: &LinkState| drop.device.as_ref().is_some_and(|device| device.ifindex == link.ifindex);
-    let from = case.attempt.netns.into_iter();
-    let readings = from.flat_map(|from| case.node.targets.inspections(from, case.attempt.flow.dst));
-    let mut of_netns = readings.filter(|(_, it)| it.netns.is_some() && it.netns == drop.netns);
-    of_netns.any(|(_, it)| it.links.iter().any(|link| is_its(link) && link.parent.is_some()))
 }
 
 /// Large segments were sent again several times: by the prober (its request) or by the target (its answer). An answer is

@@ -1,24 +1,18 @@
 //! The link-layer address of the target, or of the gateway, could not be resolved.
 
 mod fix;
+mod wrong_link_address;
 
 use std::net::IpAddr;
 
 use self::fix::{fix, restore_own_address};
-use super::super::services::stale_endpoint;
-use super::asymmetric_route::{is_queue_full, own_end};
-use super::handshake_rst::sent_by_ipvs;
-use super::route_unreachable::lacks_loopback;
-use super::unexplained::{missing_address, stray_route, unusual_qdisc};
 use super::*;
+use crate::hints::{missing_address, stray_route, unusual_qdisc};
+use crate::rules::asymmetric_route::is_queue_full;
+use tracer_case::drop_reason::{Why, is_unresolved, reason};
+use tracer_case::routes::{lacks_loopback, own_end};
+use tracer_case::services::{sent_by_ipvs, stale_endpoint};
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
-
-/// Why the neighbour entry is missing.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
-    NoAnswer,
-    TableFull,
-}
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     // Without its loopback address, the node sends the packet to the default gateway.
@@ -26,7 +20,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_address(case, found));
-    found.or_else(|| unresolved_back(case)).or_else(|| super::wrong_link_address::find(case))
+    found.or_else(|| unresolved_back(case)).or_else(|| wrong_link_address::find(case))
 }
 
 /// The target's own kernel does not answer for the address, and no other host need do so.
@@ -187,25 +181,6 @@ fn may_have_link_down(case: &Case<'_>, drop: &PacketDrop, why: Why) -> bool {
 fn note_unread_link(found: Finding) -> Finding {
     let summary = found.summary.clone() + "; tracer has not read the pod's own link, which may be down";
     Finding { summary, ..found.with_confidence(Confidence::Likely) }
-}
-
-/// Kernels since 6.0 give these drop reasons. Older ones show the function that freed the packet: these free it for
-/// this only. IPv6 names no reason up to 6.18 at least (`ndisc_error_report`, net/ipv6/ndisc.c).
-fn reason(drop: &PacketDrop) -> Option<Why> {
-    match (drop.reason.as_deref(), dropped_in(drop)) {
-        (Some("NEIGH_FAILED" | "NEIGH_DEAD"), _) => Some(Why::NoAnswer),
-        (Some("NEIGH_CREATEFAIL"), _) => Some(Why::TableFull),
-        (None | Some("NOT_SPECIFIED"), Some("neigh_invalidate" | "arp_error_report" | "ndisc_error_report")) => {
-            Some(Why::NoAnswer)
-        }
-        (None, Some("ip_finish_output2" | "ip6_finish_output2")) => Some(Why::TableFull),
-        _ => None,
-    }
-}
-
-/// Nobody answered for the link-layer address that this packet needs.
-pub(in super::super) fn is_unresolved(drop: &PacketDrop) -> bool {
-    reason(drop) == Some(Why::NoAnswer)
 }
 
 fn on_device(drop: &PacketDrop) -> String {

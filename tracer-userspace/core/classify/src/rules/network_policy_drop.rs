@@ -1,32 +1,16 @@
 //! The enforcement of network policies stopped the packets: a chain of the CNI, or a tc, XDP or cgroup program.
 
-use super::super::netfilter::{blocked, is_missed};
-use super::super::owner::own_fix;
-use super::super::programs::{Programs, SHOW_DROPS, place_of};
-use super::super::queue;
 use super::*;
-use tracer_model::event::{PacketDrop, ProgramPlace};
+use tracer_case::netfilter::blocked;
+use tracer_case::owner::own_fix;
+use tracer_case::programs::{
+    CGROUP_EGRESS, FLOWS, NETKIT, Programs, SHOW_DROPS, SOCKET_FILTER, dropped, list_own_policies, list_policies,
+    ovs_reason,
+};
+use tracer_case::queue;
+use tracer_model::event::PacketDrop;
 
 const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
-
-pub(in super::super) fn list_policies() -> Command {
-    Command::in_cluster("kubectl get networkpolicy -A")
-}
-
-/// Lists the policies that this software enforces besides those of Kubernetes.
-pub(in super::super) fn list_own_policies(owner: &str) -> Option<Command> {
-    let kinds = match owner {
-        "calico" => CALICO,
-        "cilium" => "ciliumnetworkpolicies,ciliumclusterwidenetworkpolicies",
-        "antrea" => "networkpolicies.crd.antrea.io,clusternetworkpolicies.crd.antrea.io",
-        "kindnet" | "kube-network-policies" => "adminnetworkpolicies,baselineadminnetworkpolicies",
-        _ => return None,
-    };
-    Some(Command::in_cluster(format!("kubectl get {kinds} -A")))
-}
-
-/// The policies of a host endpoint apply to the node and its hostNetwork pods.
-const CALICO: &str = "networkpolicies.crd.projectcalico.org,globalnetworkpolicies.crd.projectcalico.org,hostendpoints.crd.projectcalico.org";
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_chain(case).or_else(|| by_program(case)).or_else(|| queue::by_policy(case, ALLOW)).or_else(|| by_connect(case))
@@ -139,8 +123,6 @@ fn show_program(case: &Case<'_>, drop: &PacketDrop) -> Vec<Command> {
     }
 }
 
-/// A program at the sender's cgroup or one above it (`__cgroup_bpf_run_filter_skb`, kernel/bpf/cgroup.c).
-const CGROUP_EGRESS: &str = "BPF_CGROUP_EGRESS";
 const UNIT: &str = "Find the program at the prober's cgroup, or one above it. systemd attaches one to a unit with IPAddressDeny=: let its IPAddressAllow= have the pods' addresses";
 const SERVER_CGROUP: &str = "Find the program at the cgroup of the target's server, or one above it: its container, its pod or a slice. systemd attaches one to a slice or unit with IPAddressDeny=: let its IPAddressAllow= have the probers' addresses";
 const fn at_cgroup(of_prober: bool) -> &'static str {
@@ -150,10 +132,6 @@ const fn at_cgroup(of_prober: bool) -> &'static str {
 const SHOW_CGROUP_PROGRAMS: [&str; 2] =
     ["bpftool cgroup tree", "systemctl show kubelet -p IPAddressDeny -p IPAddressAllow"];
 
-/// Unless the kernel's `sk_filter` gives more exact reasons, `sk_filter_trim_cap` (net/core/filter.c) gives this one
-/// for all that it refuses: packets from the memory reserves, and refusals of a cgroup program, a security module
-/// (`security_sock_rcv_skb`) or a filter of the socket.
-const SOCKET_FILTER: &str = "SOCKET_FILTER";
 const OTHER_SOCKET_FILTERS: &str = "A filter of the socket, SELinux and a lack of memory drop so, too";
 /// Show the cgroup programs and the filters of sockets. Without any: a lack of memory (the counter grows), and SELinux.
 const SHOW_SOCKET_FILTER: [&str; 4] =
@@ -174,56 +152,12 @@ const NO_NETWORK_POLICY: &str =
     "; it is an error, or a policy of another kind (a NetworkPolicy lets a node reach its own pods)";
 const MONITOR: &str = "Find the dataplane's own reason for the drop; with Cilium, run the first command in its pod on this node (metric cilium_drop_count_total by reason)";
 
-/// The number that Open vSwitch gives its reasons (`enum ovs_drop_reason`, net/openvswitch/drop.h, 6.7 and later).
-pub(super) fn ovs_reason(drop: &PacketDrop) -> Option<u32> {
-    drop.reason.as_deref()?.strip_prefix("OPENVSWITCH:")?.parse().ok()
-}
-
-/// `OVS_DROP_LAST_ACTION` (no action sends the packet on) and `OVS_DROP_EXPLICIT` (a drop action): flows drop the
-/// packet on purpose, or no flow is there for it. The other reasons are errors and limits.
-const BY_FLOWS: [u32; 2] = [1, 3];
-const FLOWS: &str = "Find the flow that drops it, on this node (Antrea: in its agent's container antrea-ovs; OpenShift: on the host). ovs-appctl ofproto/trace names the rule (a policy, SpoofGuard, a port that has no flows yet)";
-
-/// The first needed packet that a program dropped: when, the drop and the program.
-pub(in super::super) fn dropped<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, &'static str)> {
-    let missed = |time, drop: &PacketDrop| case.attempt.established.is_some() && is_missed(case, time, drop);
-    let needed = |time: u64, drop: &PacketDrop| is_of_handshake(case, time, drop) || missed(time, drop);
-    case.attempt.drops().find_map(|(time, drop)| {
-        let program = program_of(drop)?;
-        needed(time, drop).then_some((time, drop, program))
-    })
-}
-
 /// "a tc program or filter (ingress) on eth0 in network namespace 4026532000 drops the SYN 1.2.3.4:5 -> 6.7.8.9:80".
 pub(super) fn describe_drop(case: &Case<'_>, drop: &PacketDrop, program: &str) -> String {
     let device = drop.device.as_ref().map(|device| format!(" on {}", device.name)).unwrap_or_default();
     let place = in_namespace(case, drop.netns);
     format!("{program}{device}{place} drops the {} {}", drop.flags.name(), drop.flow)
 }
-
-fn program_of(drop: &PacketDrop) -> Option<&'static str> {
-    match (place_of(drop), drop.reason.as_deref()) {
-        (Some(ProgramPlace::TcIngress), Some(_)) => Some("a tc program or filter (ingress)"),
-        (Some(ProgramPlace::TcEgress), Some(_)) => Some("a tc program or filter (egress)"),
-        (Some(ProgramPlace::TcIngress), None) => Some("probably a tc program or filter (ingress)"),
-        (Some(ProgramPlace::TcEgress), None) => Some("probably a tc program or filter (egress)"),
-        (Some(ProgramPlace::Xdp), _) => Some("an XDP program"),
-        (None, Some(CGROUP_EGRESS)) => Some("a cgroup program (egress)"),
-        (None, Some(SOCKET_FILTER)) => Some(SOCKET_FILTERS),
-        (None, Some(_)) if ovs_reason(drop).is_some_and(|number| BY_FLOWS.contains(&number)) => {
-            Some("Open vSwitch, by its flows,")
-        }
-        // It frees a packet that a program refused without a reason, and also what it cannot send since its peer is
-        // down.
-        (None, Some("NOT_SPECIFIED")) if dropped_in(drop) == Some(NETKIT) => Some("a netkit program or policy"),
-        (None, _) => None,
-    }
-}
-
-const SOCKET_FILTERS: &str = "a socket filter or cgroup program (ingress), a security module or a lack of memory";
-
-/// drivers/net/netkit.c
-const NETKIT: &str = "netkit_xmit";
 
 /// A program at cgroup/connect may have refused connect(). Only the error is known, which others give, too.
 fn by_connect(case: &Case<'_>) -> Option<Finding> {

@@ -10,11 +10,11 @@ use std::net::SocketAddr;
 
 use self::overlap::describe_overlap;
 use self::reservation::{remediation, reserve_port};
-
-use super::super::blocked::Blame;
-use super::super::netfilter::{blocked, takes_requests_of_ipvs};
-use super::service_no_endpoints::service_of;
 use super::*;
+use crate::rules::service_no_endpoints::service_of;
+use tracer_case::blocked::Blame;
+use tracer_case::drop_reason::is_out_of_window;
+use tracer_case::netfilter::{blocked, takes_requests_of_ipvs};
 use tracer_model::event::{Ipvs, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, TcpState, Via};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -95,11 +95,6 @@ fn half_open(case: &Case<'_>, port: &NodePort) -> Option<Finding> {
         let found = finding(case, Some(port), HALF_OPEN, vec![of_drop(first.0, first.1)]);
         Finding { decided_at: ended, ..found.with_confidence(Confidence::Likely) }
     })
-}
-
-/// Of a SYN: the target still has another connection from its port. From 6.15 on `tcp_check_req` gives these reasons.
-pub(super) fn is_out_of_window(drop: &PacketDrop) -> bool {
-    matches!(drop.reason.as_deref(), Some("TCP_OVERWINDOW" | "TCP_RFC7323_PAWS")) && drop.flags.is_syn()
 }
 
 const HALF_OPEN: &str =

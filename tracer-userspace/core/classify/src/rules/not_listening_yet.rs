@@ -1,8 +1,10 @@
 //! The target refused during its start: a process began to listen on that port later, or has not begun yet.
 
-use super::super::{history, lifecycle, pod_sockets, sidecar};
-use super::refusal::{Refused, refused};
+use super::other_stack::refused;
 use super::*;
+use tracer_case::refusal::Refused;
+use tracer_case::startup_probe::may_be_startup_probe;
+use tracer_case::{history, lifecycle, pod_sockets, sidecar};
 use tracer_model::event::{Listen, Netns, ProbeType};
 
 /// How long a start may take before "not yet" is no longer an explanation.
@@ -154,11 +156,6 @@ fn is_readiness_only(case: &Case<'_>) -> bool {
     let all = pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|it| &it.probes);
     let mut of_port = all.filter(|spec| spec.port == port);
     of_port.all(|spec| spec.probe_type == ProbeType::Readiness)
-}
-
-/// The attempt may be the startup probe of its container, so that the container has one.
-pub(super) fn may_be_startup_probe(case: &Case<'_>) -> bool {
-    case.matched.possible_probes().iter().any(|spec| spec.probe_type == ProbeType::Startup)
 }
 
 #[cfg(test)]

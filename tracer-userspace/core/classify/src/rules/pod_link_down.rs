@@ -3,20 +3,19 @@
 mod bridge;
 mod without_address;
 
-pub(super) use self::bridge::is_wrong_bridge;
-use self::bridge::{between_bridges, detached, detached_meanwhile, no_port};
-use self::without_address::without_address;
-use super::super::culprit;
-use super::super::held_answer::{held_answer, in_second_half};
-use super::super::netfilter::is_needed;
-use super::super::programs::place_of;
-use super::*;
 use std::net::IpAddr;
 
+use self::bridge::{between_bridges, detached, detached_meanwhile, no_port};
+use self::without_address::without_address;
+use super::*;
 use tracer_attempts::correlate::links::{FLAG_LAG_NS, LostBy};
-use tracer_model::event::{
-    Inspection, LinkChange, LinkState, ListenQueue, NeighbourState, Netns, PacketDrop, ParentLink, Pod, Prefix,
-};
+use tracer_case::giving_up::was_down_for_long;
+use tracer_case::held_answer::held_answer;
+use tracer_case::links::{broken_link, is_behind_a_link, last_down_of_pod, node_link};
+use tracer_case::netfilter::is_needed;
+use tracer_case::programs::place_of;
+use tracer_case::{culprit, drop_reason};
+use tracer_model::event::{Inspection, LinkChange, LinkState, NeighbourState, Netns, PacketDrop, Pod, Prefix};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -35,31 +34,6 @@ fn is_cut_off(case: &Case<'_>) -> bool {
     let sent_again = || attempt.retransmitted().any(|(time, segment)| segment.by_target && in_time(time));
     let dropped = || drops(case).any(|(time, drop)| is_needed(case, time, drop));
     held_answer(case).is_some() || attempt.failed_by_itself() && sent_again() || dropped() || was_down_for_long(case)
-}
-
-/// The prober waited in vain, and for more than half of that time the target's link was down: no answer could come then.
-pub(in super::super) fn was_down_for_long(case: &Case<'_>) -> bool {
-    let attempt = case.attempt;
-    let is_early = |time: u64| in_second_half(case, time) == Some(false);
-    let broken = |reading: &Inspection| broken_link(reading, case).is_some() && is_behind_a_link(case, reading);
-    let Some((_, last)) = inspected(case).filter(|(_, reading)| broken(reading)) else { return false };
-    let early = || {
-        let all = attempt.netns.into_iter().flat_map(|from| case.node.targets.inspections(from, attempt.flow.dst));
-        all.filter(|(time, _)| attempt.overlaps(*time) && is_early(*time)).any(|(_, reading)| broken(reading))
-    };
-    matches!(attempt.ended, Some((_, End::ClosedByProber)))
-        && attempt.failed_by_itself()
-        && !gave_up_early(case)
-        && (went_down(case, last).is_some_and(is_early) || early())
-}
-
-/// When the target's link, or its other end on the node, was set down.
-fn went_down(case: &Case<'_>, reading: &Inspection) -> Option<u64> {
-    let (link, _) = broken_link(reading, case)?;
-    let own = reading.netns.map(|netns| (netns, link.ifindex));
-    own.into_iter()
-        .chain(node_link(case, link))
-        .find_map(|(netns, ifindex)| Some(case.node.links.down(netns, ifindex)?.0))
 }
 
 /// A packet that this attempt needed was dropped on a device that is down. After the end, the kernel may still drop a
@@ -86,7 +60,7 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
 fn known_down(case: &Case<'_>) -> Option<Finding> {
     let (from, dst) = (case.attempt.netns?, case.attempt.flow.dst);
     let is_read = inspected(case).is_some_and(|(_, reading)| reading.netns.is_some());
-    let unresolved = |drop: &PacketDrop| neighbour_failure::is_unresolved(drop) && drop.flow.dst == dst;
+    let unresolved = |drop: &PacketDrop| drop_reason::is_unresolved(drop) && drop.flow.dst == dst;
     if is_read || !drops(case).all(|(_, drop)| unresolved(drop)) {
         return None;
     }
@@ -133,16 +107,6 @@ fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Findin
     Some(found.with_confidence(Confidence::Likely))
 }
 
-/// The target is behind a link. A packet to an address of the prober's own or a node's namespace goes over `lo`,
-/// whatever the state of the link that holds it: the local table goes first, and keeps the address of a link that is
-/// down. A packet that IPVS took went elsewhere, and a packet that met a listener arrived.
-fn is_behind_a_link(case: &Case<'_>, reading: &Inspection) -> bool {
-    let own = |netns: Netns| netns == reading.from || case.node.is_a_node(netns);
-    let met = |queue| case.attempt.queue_full(queue).is_some();
-    let arrived = case.attempt.ipvs().next().is_some() || met(ListenQueue::Accept) || met(ListenQueue::HalfOpen);
-    !arrived && !reading.netns.is_some_and(own)
-}
-
 /// The packets of the last SYN were lost below IP at most: neither netfilter nor a socket or a router refused one. A
 /// device without carrier has a queue that drops all packets (`noop_enqueue`, net/sched/sch_generic.c).
 fn is_lost_below_ip(case: &Case<'_>) -> bool {
@@ -152,7 +116,7 @@ fn is_lost_below_ip(case: &Case<'_>) -> bool {
     // Before 5.17 only the place of a drop shows it.
     let is_elsewhere = |d: &PacketDrop| {
         let by_socket = d.flags.is_syn() && is_at_socket(d);
-        rp_filter_drop::may_be_filter(d) || by_socket || route_unreachable::is_routing(d) || place_of(d).is_some()
+        drop_reason::may_be_filter(d) || by_socket || drop_reason::is_routing(d) || place_of(d).is_some()
     };
     let is_below = |d: &PacketDrop| d.reason.as_deref().map_or_else(|| !is_elsewhere(d), may_be);
     let below = |d: &PacketDrop| is_below(d) && !is_netfilter(d);
@@ -160,52 +124,6 @@ fn is_lost_below_ip(case: &Case<'_>) -> bool {
     drops(case).all(|(at, d)| below(d) || !in_time(case, at))
         && !attempt.icmp().any(|(at, _)| in_time(case, at))
         && attempt.reset_received().is_none()
-}
-
-/// The link that holds the target's address, if it is down or has no carrier.
-fn broken_link<'a>(reading: &'a Inspection, case: &Case<'_>) -> Option<(&'a LinkState, &'static str)> {
-    let target = case.attempt.flow.dst.ip();
-    let holds = |l: &&LinkState| l.addrs.contains(&target);
-    let mut links = reading.links.iter().filter(|l| !l.loopback);
-    let link = links.clone().find(holds).or_else(|| links.find(|link| has_lost_target(link, reading, case)))?;
-    match (link.up, link.running) {
-        (false, _) => Some((link, "is down")),
-        (true, Some(false)) => Some((link, without_carrier(link))),
-        _ => None,
-    }
-}
-
-/// Why a link has no carrier. Only a veth has another end.
-fn without_carrier(link: &LinkState) -> &'static str {
-    match link.kind.as_deref() {
-        Some("bridge") => "has no carrier: it is a bridge, and none of its ports is up",
-        Some("bond" | "team") => "has no carrier: it is a bond, and none of its links is up",
-        None if link.peer_ifindex.is_some() => "has no carrier: its other end is down",
-        _ => "has no carrier",
-    }
-}
-
-/// The kernel removes IPv6 addresses when their link goes down. This link is down, and held the address when it was
-/// last read. If that is not known, the link was set down, or is the only one. Others may never have been up: tunl0,
-/// ip6tnl0 and the like are made in every namespace.
-fn has_lost_target(link: &LinkState, reading: &Inspection, case: &Case<'_>) -> bool {
-    let (Some(netns), target) = (reading.netns, case.attempt.flow.dst.ip()) else { return false };
-    let held = match case.node.targets.holder(reading.from, target).filter(|(place, _)| *place == netns) {
-        Some((_, ifindex)) => ifindex == link.ifindex,
-        None => {
-            case.node.links.down(netns, link.ifindex).is_some()
-                || reading.links.iter().filter(|l| !l.loopback).count() == 1
-        }
-    };
-    target.is_ipv6() && !link.up && held
-}
-
-/// The link of the node that gives this one its carrier: its other end, or the parent of a macvlan or ipvlan.
-fn node_link(case: &Case<'_>, link: &LinkState) -> Option<(Netns, u32)> {
-    let node = case.node.netns()?;
-    let is_of_node = |parent: &&ParentLink| parent.is_of_prober && case.attempt.netns == Some(node);
-    let parent = || Some(link.parent.as_ref().filter(is_of_node)?.ifindex);
-    Some((node, link.peer_ifindex.or_else(parent)?))
 }
 
 /// The node's end of this link has a carrier: then this one is up.
@@ -283,20 +201,6 @@ fn confirmed_at(time: u64, entry: &NeighbourState) -> Option<u64> {
 
 /// How much later than the neighbour entry the reading with it may be.
 const READING_NS: u64 = 1_000_000_000;
-
-/// The link of the target's pod that was set down last, if only one pod has the address. If a reading found the address
-/// on one of the pod's links, no other link counts.
-pub(in super::super) fn last_down_of_pod<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)> {
-    let target = case.attempt.flow.dst.ip();
-    let mut pods = case.node.pods.at(target).filter(|pod| !pod.host_network);
-    let (netns, is_only) = (case.node.pods.last_netns(pods.next()?)?, pods.next().is_none());
-    let holder = case.attempt.netns.and_then(|from| case.node.targets.holder(from, target));
-    let down = match holder.filter(|(of, _)| *of == netns) {
-        Some((_, ifindex)) => case.node.links.down(netns, ifindex),
-        None => case.node.links.last_down(netns),
-    };
-    down.filter(|_| is_only).map(|(at, change)| (*at, change))
-}
 
 /// A pod of this node is listed with the address, but no namespace of this node has it, and no namespace of that pod is
 /// known to exist. Nobody on the link answers for the address either: a pod with a network stack of its own (gVisor)

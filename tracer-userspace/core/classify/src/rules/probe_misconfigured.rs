@@ -2,16 +2,17 @@
 
 use std::net::SocketAddr;
 
-use super::super::wrong_field::{SCHEME, wrong_field};
-use super::app_status_failure::{GRPC_IN_PLAIN, failed_answer};
-use super::closed_without_answer::listener_ended;
-use super::connection_refused::last_listener;
-use super::mid_stream_rst::is_close;
-use super::refusal::{Refused, by_any_stack, refused, serves};
-use super::tls_eof_noise::listener_speaks_tls;
+use super::other_stack::refused;
 use super::*;
+use crate::rules::app_status_failure::failed_answer;
+use crate::rules::other_stack::by_loopback_host;
+use crate::rules::tls_eof_noise::listener_speaks_tls;
 use tracer_attempts::correlate::attempt::Redirected;
-use tracer_model::event::{Netns, ProbeOutput};
+use tracer_case::ended::listener_ended;
+use tracer_case::refusal::{Refused, by_any_stack};
+use tracer_case::reset::is_close;
+use tracer_case::wrong_field::{GRPC_IN_PLAIN, SCHEME, wrong_field};
+use tracer_model::event::ProbeOutput;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let by_refusal = || by_any_stack(case).and_then(|refused| by_loopback_host(case, &refused, refused.netns?));
@@ -60,35 +61,6 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
         [evidence_of(Hook::CgroupSkb.name(), time, text, fields)].into_iter().chain(outcome.map(of_outcome)).collect();
     let confidence = if outcome.is_some() { Confidence::Proven } else { Confidence::Likely };
     Some(Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix).with_confidence(confidence))
-}
-
-/// The fix of a probe with a `host` that is not its pod.
-pub(in super::super) const REMOVE_HOST: &str = "Remove `host` from the probe: the kubelet then asks the pod's own address. A virtual host goes into httpGet.httpHeaders, {name: Host, value: NAME}";
-
-/// The node's own loopback address refused, which the probe's `host` names: the pod did not get the SYN. A hostPort
-/// that leads to the pod would have let the pod refuse.
-pub(super) fn by_loopback_host(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
-    let pod = case.matched.pod_of_loopback_host().filter(|_| case.attempt.netns == Some(netns))?;
-    let dst = case.attempt.flow.dst;
-    let last = pod.netns.and_then(|own| last_listener(case, own));
-    let at = refused.evidence.iter().map(|e| e.time_boot_ns).max()?;
-    let own =
-        last.filter(|(began, listen)| *began < at && listen.begins && pod.addrs.iter().any(|it| serves(listen, *it)));
-    let listens = own.map(|(_, listen)| format!("; {} listens on port {} in the pod", listen.actor, dst.port()));
-    let summary = format!(
-        "the probe's host {} is the loopback address of the node, and not of pod {}: nobody listens on {dst}{}{}",
-        dst.ip(),
-        pod.full_name()?,
-        in_namespace(case, Some(netns)),
-        listens.unwrap_or_default()
-    );
-    let evidence = own.map(|(began, listen)| of_listener(*began, listen)).into_iter().chain(refused.evidence.clone());
-    let fix = format!(
-        "{REMOVE_HOST}. If the probe is to ask a process of the node, let that one listen on port {}",
-        dst.port()
-    );
-    let found = Finding::failure(Cause::ProbeMisconfigured, evidence.collect(), summary, fix);
-    Some(found.with_confidence(if own.is_some() { refused.confidence } else { Confidence::Likely }))
 }
 
 /// The answer redirected the probe to a port of the pod on which nobody listens, and which no probe asks.

@@ -1,8 +1,8 @@
 //! A tcpSocket attempt that succeeded at a proxy: it does so whether or not the application works.
 
-use super::super::pod_sockets::{REDIRECT_NS, detour};
-use super::tls_eof_noise::touched;
 use super::*;
+use crate::rules::tls_eof_noise::touched;
+use tracer_case::pod_sockets::{REDIRECT_NS, detour};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let ended = touched(case)?;

@@ -4,10 +4,9 @@
 use std::net::SocketAddr;
 
 use super::super::acceptor::{fix_translation, on_its_network};
-use super::super::services::{show_rules, target_service};
-use super::handshake_rst::sent_by_ipvs;
-use super::refusal::pod_elsewhere;
 use super::*;
+use tracer_case::refusal::pod_elsewhere;
+use tracer_case::services::{sent_by_ipvs, show_rules, target_service};
 use tracer_model::event::{Flow, Netns, PacketDrop};
 use tracer_model::record::Scope;
 

@@ -3,19 +3,21 @@
 mod connect;
 mod router;
 
+pub(super) use self::router::by_router;
+
 use std::net::IpAddr;
 
 use self::connect::by_connect;
 use self::router::by_router_back;
-pub(super) use self::router::{by_router, is_blackhole, is_routing};
-use super::super::culprit;
-use super::super::held_answer::held_answer;
-use super::asymmetric_route::{is_astray, is_queue_full};
-use super::neighbour_failure::note;
-use super::rp_filter_drop::may_be_filter;
-use super::unexplained::missing_address;
 use super::*;
+use crate::hints::missing_address;
+use crate::rules::asymmetric_route::{is_astray, is_queue_full};
+use crate::rules::neighbour_failure::note;
 use tracer_attempts::correlate::links::LostBy;
+use tracer_case::culprit;
+use tracer_case::drop_reason::may_be_filter;
+use tracer_case::held_answer::held_answer;
+use tracer_case::routes::lacks_loopback;
 use tracer_model::event::{Netns, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -103,16 +105,6 @@ fn without_loopback(case: &Case<'_>) -> Option<Finding> {
     let summary = format!("{text}: the SYN to {dst} did not go over lo, but left by another route");
     let evidence = evidence_of("rtnetlink", time, text, json!({ "address": dst }));
     Some(Finding::likely(Cause::RouteUnreachable, vec![evidence], summary, fix(case)))
-}
-
-/// No link of the attempt's namespace has a loopback address of the target's family, and `lo` is up.
-pub(super) fn lacks_loopback(case: &Case<'_>) -> bool {
-    let dst = case.attempt.flow.dst.ip();
-    let Some(links) = case.attempt.netns.and_then(|netns| case.node.links.get(&netns)) else { return false };
-    let is_own = |addr: &IpAddr| addr.is_loopback() && addr.is_ipv4() == dst.is_ipv4();
-    dst.is_loopback()
-        && links.iter().any(|link| link.loopback && link.up)
-        && !links.iter().any(|link| link.addrs.iter().any(is_own))
 }
 
 /// The action of an `ip rule` that gives this error (`fib4_rule_action`, net/ipv4/fib_rules.c; the same for IPv6).

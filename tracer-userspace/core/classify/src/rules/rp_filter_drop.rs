@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::super::serving::INSPECTION_NS;
-use super::asymmetric_route::has_worked;
-use super::neighbour_failure::is_unresolved;
 use super::*;
+use tracer_case::drop_reason::{is_unresolved, may_be_filter};
+use tracer_case::routes::has_worked;
+use tracer_case::serving::INSPECTION_NS;
 use tracer_model::event::{Inspection, LinkState, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -90,14 +90,6 @@ fn is_unread(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let began = case.attempt.started.saturating_add(INSPECTION_NS);
     let shows = |(time, reading): (u64, &Inspection)| reading.netns.is_some() && time > began;
     drop.netns != case.attempt.netns && !inspections(case).any(shows)
-}
-
-/// The filter may have dropped the packet. Before 5.17 only the function is known.
-pub(super) fn may_be_filter(drop: &PacketDrop) -> bool {
-    match (drop.reason.as_deref(), drop.location.as_deref()) {
-        (Some(reason), _) => reason == "IP_RPFILTER",
-        (None, place) => place.is_some_and(|place| place.starts_with("ip_rcv_finish_core")),
-    }
 }
 
 /// The command that lets the packet pass, and the reason for its value; `None` if the filter is loose already.

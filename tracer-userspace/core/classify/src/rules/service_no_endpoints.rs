@@ -3,14 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::super::blocked::{Blame, Blocked};
-use super::super::netfilter::{self, IPVS_LINK, is_port_unreachable};
-use super::super::owner::{IPVS_FILTER, is_cluster_ips_check, is_of_kube_proxy, is_of_no_service};
-use super::super::services::{
+use super::*;
+use tracer_case::blocked::{Blame, Blocked};
+use tracer_case::netfilter::{self, IPVS_LINK, is_port_unreachable};
+use tracer_case::owner::{IPVS_FILTER, is_cluster_ips_check, is_of_kube_proxy, is_of_no_service};
+use tracer_case::services::{
     BEHIND, is_of_node, name_of, node_port_service, node_ports_at, own_link, proxy_is_behind, service_at,
 };
-use super::super::startup_probe;
-use super::*;
+use tracer_case::{programs, startup_probe};
 use tracer_model::event::{
     FirewallRule, IpvsOp, Netns, NodePort, NodePorts, PacketDrop, Pod, ProbeType, ProxyMode, Service, ServiceName,
 };
@@ -191,7 +191,7 @@ fn by_list(case: &Case<'_>) -> Option<Finding> {
 fn by_program(case: &Case<'_>) -> Option<Finding> {
     empty_service(case)?;
     let to_it = |drop: &PacketDrop| drop.flags.is_syn() && drop.flow.dst == case.attempt.flow.dst;
-    let (time, drop, program) = network_policy_drop::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
+    let (time, drop, program) = programs::dropped(case).filter(|(_, drop, ..)| to_it(drop))?;
     let observed =
         format!("{}, because of that or of a policy", network_policy_drop::describe_drop(case, drop, program));
     let evidence = vec![of_drop(time, drop)];

@@ -3,11 +3,10 @@
 mod unfinished;
 
 use self::unfinished::{closed_at_timeout, endless_answer, unfinished};
-use super::super::giving_up::{budget, prober_late, round_trip_ns};
-use super::super::serving;
-use super::super::sidecar;
-use super::cpu_throttled::throttling;
 use super::*;
+use tracer_case::giving_up::{budget, prober_late, round_trip_ns};
+use tracer_case::throttling::throttling;
+use tracer_case::{serving, sidecar};
 use tracer_model::event::TcpState;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

@@ -1,8 +1,9 @@
 //! The liveness or startup budget ended before the container listened.
 
-use super::super::{Streak, history, pod_sockets, sidecar, startup_probe};
-use super::refusal::{Refused, refused};
+use super::other_stack::refused;
 use super::*;
+use tracer_case::refusal::Refused;
+use tracer_case::{Streak, history, pod_sockets, sidecar, startup_probe};
 use tracer_model::event::{Container, LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 
 /// Attempts come at whole periods; the kubelet jitters the first one.

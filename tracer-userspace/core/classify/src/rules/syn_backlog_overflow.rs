@@ -1,7 +1,7 @@
 //! The listener's queue of half-open connections is full, and SYN cookies are off.
 
-use super::accept_queue_overflow::{QUEUE_HOOKS, by_reading, listeners, of_queue};
 use super::*;
+use tracer_case::accept_queue::{QUEUE_HOOKS, by_reading, listeners, of_queue};
 use tracer_model::event::{ListenQueue, Netns};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

@@ -1,10 +1,10 @@
 //! Established, and TLS was not finished before the timeout.
 
-use super::super::giving_up::budget;
-use super::super::serving;
-use super::app_status_failure::shows_certificate;
-use super::slow_response::{Wait, measure_wait};
 use super::*;
+use crate::rules::app_status_failure::shows_certificate;
+use crate::rules::slow_response::{Wait, measure_wait};
+use tracer_case::giving_up::budget;
+use tracer_case::serving;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Wait { reached, waited, late, is_late, evidence } =

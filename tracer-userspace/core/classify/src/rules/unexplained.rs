@@ -2,17 +2,15 @@
 
 mod drops;
 mod end;
-mod hints;
 mod service;
 
 use self::end::{is_lost_at_home, is_syn_lost};
-pub(super) use self::hints::{missing_address, stray_route, unusual_qdisc};
-pub(super) use self::service::by_endpoint;
-use super::super::culprit;
-use super::super::evidence::of_inspection;
-use super::super::held_answer::{held_answer, link_set_down, lost_address, target_end_gone};
-use super::super::services::find_translation;
 use super::*;
+use crate::hints::{missing_address, stray_route, unusual_qdisc};
+use tracer_case::culprit;
+use tracer_case::evidence::of_inspection;
+use tracer_case::held_answer::{held_answer, link_set_down, lost_address, target_end_gone};
+use tracer_case::services::{find_taken_port, find_translation};
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -147,20 +145,6 @@ fn restore_address(case: &Case<'_>) -> Remediation {
         (text.to_owned(), inspected(case).map_or(from, |(_, reading)| reading.netns))
     };
     Remediation::from(text).run(netns.map(|_| run_in(case, netns, format!("ip addr show to {addr}"))))
-}
-
-/// The target's end was closed by a packet that the prober did not send. A translation took it for another connection.
-pub(super) fn find_taken_port(case: &Case<'_>) -> Remediation {
-    let port = case.attempt.flow.src.port();
-    let text = format!(
-        "Check whether {port}, the source port of the connection, is a NodePort or a hostPort. If so, an answer that conntrack no longer knows is sent to that port's pod: reserve those ports (net.ipv4.ip_local_reserved_ports), and find what flushes conntrack"
-    );
-    let show = [
-        "nft list ruleset".to_owned(),
-        "iptables-save -t nat".to_owned(),
-        format!("conntrack -L -p tcp --dport {port}"),
-    ];
-    Remediation::from(text).run(show.map(|command| run_in(case, case.attempt.netns, command)))
 }
 
 /// The packet of the attempt that was lost.

@@ -1,7 +1,7 @@
 //! The last process that began or stopped to listen there before the refusal.
 
-use super::super::super::kubectl::and_log;
 use super::*;
+use tracer_case::kubectl::and_log;
 use tracer_model::event::{Container, ProbeSpec, Runs};
 use tracer_model::record::K8s;
 

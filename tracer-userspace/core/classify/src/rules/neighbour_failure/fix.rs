@@ -1,9 +1,11 @@
 //! What to do about a link-layer address that nobody answers for, or that finds no room in the table.
 
-use super::super::super::phrases::of_family;
-use super::super::*;
-use super::{Why, entry_back, gateway};
 use std::net::IpAddr;
+
+use super::super::*;
+use super::{entry_back, gateway};
+use tracer_case::drop_reason::Why;
+use tracer_case::phrases::of_family;
 use tracer_model::event::{LinkState, Netns};
 
 pub(super) fn restore_own_address(case: &Case<'_>, netns: Netns, addr: IpAddr) -> Remediation {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::ephemeral_ports_exhausted::{busiest_users, range_here};
 use super::super::{Case, counted};
+use crate::rules::ephemeral_ports_exhausted::{busiest_users, range_here};
 use tracer_model::event::port_ranges::preferred;
 
 /// How many NodePorts lie in the range of source ports, which share of connects picks one of them, and who connects most.

@@ -1,6 +1,7 @@
 //! The pod has lost its address, and its link is up.
 
 use super::*;
+use tracer_case::drop_reason;
 
 /// The kernel tells when somebody last answered in ticks of 10 ms.
 const TICKS_NS: u64 = 50_000_000;
@@ -29,7 +30,7 @@ pub(super) fn without_address(case: &Case<'_>) -> Option<Finding> {
     let is_there = |drop: &PacketDrop| drop.netns == Some(netns) && drop.flow.dst == attempt.flow.dst;
     let refused = |drop: &PacketDrop| lacks(drop) && is_there(drop);
     let is_of_it = |drop: &PacketDrop| {
-        refused(drop) || is_there(drop) && route_unreachable::is_routing(drop) || neighbour_failure::is_unresolved(drop)
+        refused(drop) || is_there(drop) && drop_reason::is_routing(drop) || drop_reason::is_unresolved(drop)
     };
     let last = inspected(case);
     let answers = |entry: &NeighbourState| {

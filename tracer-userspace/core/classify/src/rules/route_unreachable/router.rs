@@ -1,11 +1,10 @@
 //! A router on the way refused the SYN or its answer.
 
-use super::super::super::case::holds_target;
-use super::super::super::reject_answer::RejectAnswer;
-use super::super::super::services::{is_past_proxy, stale_endpoint, target_service, untranslated};
-use super::super::neighbour_failure::is_unresolved;
-use super::super::unexplained::by_endpoint;
 use super::*;
+use tracer_case::case::holds_target;
+use tracer_case::drop_reason::{is_blackhole, is_routing};
+use tracer_case::reject_answer::RejectAnswer;
+use tracer_case::services::{by_endpoint, is_past_proxy, stale_endpoint, target_service, untranslated};
 use tracer_model::event::{Flow, Icmp};
 use tracer_model::record::Scope;
 
@@ -169,13 +168,6 @@ fn show_routes(case: &Case<'_>, netns: Option<Netns>, to: IpAddr, text: &str) ->
     Remediation::from(text).run(refusing(case, netns, to)).run([run_in(case, netns, "ip rule")])
 }
 
-/// A blackhole route of IPv6 (`ip6_rt_init_dst_reject`, net/ipv6/route.c). The same function drops what the namespace
-/// itself sends, and then no device is known yet.
-pub(in super::super) fn is_blackhole(drop: &PacketDrop) -> bool {
-    let place = dropped_in(drop);
-    drop.flow.dst.is_ipv6() && place == Some("dst_discard_out") && drop.device.is_some()
-}
-
 /// A router of this node had no route for the SYN-ACK.
 pub(super) fn by_router_back(case: &Case<'_>) -> Option<Finding> {
     by_icmp_about_answer(case).or_else(|| by_drop_of_answer(case))
@@ -267,22 +259,6 @@ fn is_wireguard(drop: &PacketDrop) -> bool {
 fn at_wireguard<'a>(case: &Case<'a>) -> Option<&'a str> {
     let (_, drop) = drops(case).find(|(_, it)| it.flags.is_syn() && is_wireguard(it))?;
     Some(drop.device.as_ref().map_or("a link", |it| it.name.as_str()))
-}
-
-/// The routing code dropped the packet, along with its ICMP error. The drop reason shows that. Without one, the function
-/// does: tunnels (`ip_tunnel_xmit`) also answer with host unreachable, for a peer that is down.
-pub(in super::super) fn is_routing(drop: &PacketDrop) -> bool {
-    let place = dropped_in(drop);
-    let by_reason = match drop.reason.as_deref() {
-        // IP_INHDR: the time to live expired (`ip_forward`).
-        Some("IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "IP_INHDR") => true,
-        Some("NOT_SPECIFIED") => {
-            matches!(place, None | Some("ip_error" | "ip6_pkt_drop" | "ip_forward" | "ip6_forward"))
-        }
-        Some(_) => false,
-        None => matches!(place, Some("ip_error" | "ip6_pkt_drop")),
-    };
-    is_blackhole(drop) || by_reason && !is_netfilter(drop) && !is_unresolved(drop)
 }
 
 /// Network, host, protocol unreachable or administratively prohibited, but not port unreachable (RFC 792, RFC 4443).

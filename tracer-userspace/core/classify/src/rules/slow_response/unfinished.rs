@@ -1,10 +1,10 @@
 //! The target began to answer, and the prober closed before it had the whole answer.
 
-use super::super::super::giving_up::{budget, closed_at_a_second, closed_late, timeout_ns};
-use super::super::app_status_failure::failed_answer;
 use super::super::*;
 use super::fix;
+use crate::rules::app_status_failure::failed_answer;
 use tracer_attempts::enrich::BEFORE_TIMEOUT_NS;
+use tracer_case::giving_up::{budget, closed_at_a_second, closed_late, timeout_ns};
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
 /// The target sent bytes that tracer cannot read, and the prober closed at its timeout. The kubelet may have read a

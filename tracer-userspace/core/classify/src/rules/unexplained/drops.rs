@@ -1,14 +1,11 @@
 //! What a dropped packet means that no cause stands for, and what to do about it.
 
-use super::super::super::evidence::is_nameless;
-use super::super::super::netfilter;
-use super::super::missing_node_prerequisite::forwarding_setting;
-use super::super::mtu_blackhole::{is_at_other_end, show_other_end};
-use super::super::network_policy_drop::ovs_reason;
-use super::super::nodeport_ephemeral_collision::is_out_of_window;
-use super::super::pod_link_down::is_wrong_bridge;
-use super::super::route_unreachable::is_blackhole;
 use super::super::*;
+use tracer_case::drop_reason::{forwarding_setting, is_blackhole, is_out_of_window};
+use tracer_case::evidence::is_nameless;
+use tracer_case::links::{is_at_other_end, is_wrong_bridge, show_other_end};
+use tracer_case::netfilter;
+use tracer_case::programs::ovs_reason;
 use tracer_model::event::PacketDrop;
 
 /// Why the kernel dropped a packet, in words that follow its name. `fix` and the commands that show more may be empty.

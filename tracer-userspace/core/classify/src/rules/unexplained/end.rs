@@ -1,8 +1,8 @@
 //! How an attempt ended that nothing explains, in words.
 
-use super::super::super::SETTLE_NS;
-use super::super::super::held_answer::held_answer;
 use super::super::*;
+use tracer_case::SETTLE_NS;
+use tracer_case::held_answer::held_answer;
 
 /// In brackets, after the time that the attempt took.
 pub(super) fn describe(case: &Case<'_>, end: End) -> String {

@@ -1,10 +1,9 @@
 //! A target that is a Service: what became of its packets is known only as far as tracer recognizes them.
 
-use super::super::super::services::{is_past_proxy, service_at, show_ipvs, target_service, untranslated};
-use super::super::route_unreachable::is_routing;
 use super::super::*;
-use std::net::IpAddr;
-use tracer_model::event::{Flow, PacketDrop};
+use tracer_case::drop_reason::is_routing;
+use tracer_case::services::{by_endpoint, is_hairpin, is_past_proxy, is_sent_back, target_service, untranslated};
+use tracer_model::event::PacketDrop;
 
 /// Behind a Service, tracer does not recognize a packet of this attempt after the handshake, or if its source was
 /// translated, too.
@@ -41,52 +40,6 @@ pub(super) fn fix(case: &Case<'_>, lost: Option<&PacketDrop>) -> Option<Remediat
     let dst = case.attempt.flow.dst;
     let is_behind = |drop: &PacketDrop| ![drop.flow.src, drop.flow.dst].contains(&dst);
     target_service(case).filter(|_| lost.is_none_or(is_behind)).map(|name| by_endpoint(case, &name))
-}
-
-pub(in super::super) fn by_endpoint(case: &Case<'_>, service: &str) -> Remediation {
-    let dst = case.attempt.flow.dst;
-    let entries = format!("conntrack -L -p tcp -d {} --dport {}", dst.ip(), dst.port());
-    if is_hairpin(case) {
-        let text = "Let the bridge send the pod its own packets back (hairpinMode of the CNI's bridge plugin), and let kube-proxy masquerade them";
-        return Remediation::from(text).run(["bridge -d link", &entries].map(Command::on_node));
-    }
-    // The rules of a NodePort have no address.
-    let has_addr = service_at(case, dst).is_some_and(|service| service.has_addr(dst.ip()));
-    let key = if has_addr { dst.ip().to_string() } else { dst.port().to_string() };
-    let text = format!(
-        "Connect to each endpoint of Service {service} by itself: the verdict on that connection names the cause. If all of them answer, see whether the rules of this node have {key}. If they do, the translation of the answers is lost: br_netfilter is off, or a rule sets notrack or a zone"
-    );
-    let show = [
-        format!("nft list ruleset | grep -F {key}"),
-        format!("iptables-save -t nat | grep -F {key}"),
-        entries,
-        "sysctl net.bridge.bridge-nf-call-iptables net.bridge.bridge-nf-call-ip6tables".to_owned(),
-        "iptables-save -t raw".to_owned(),
-    ];
-    Remediation::from(text)
-        .run(kubectl::endpoints(Some(service)))
-        .run(show_ipvs(case, dst.ip()).chain(show).map(|command| run_in(case, case.node.netns(), command)))
-}
-
-/// A translation had given the packet the address of the client, a pod, as its target, too.
-fn is_sent_back(case: &Case<'_>, drop: &PacketDrop) -> bool {
-    drop.flow.src.ip() == drop.flow.dst.ip() && is_sent_elsewhere(case, drop) && !is_from_node(case)
-}
-
-fn is_from_node(case: &Case<'_>) -> bool {
-    case.attempt.netns.is_some_and(|netns| case.node.is_a_node(netns))
-}
-
-/// The client itself is the endpoint, or the only ready one: a pod with its own network.
-fn is_hairpin(case: &Case<'_>) -> bool {
-    if case.attempt.drops().any(|(_, drop)| is_sent_back(case, drop)) {
-        return true;
-    }
-    let Flow { src, dst } = case.attempt.flow;
-    let of_family = |addr: &&IpAddr| addr.is_ipv4() == dst.is_ipv4();
-    let ready = service_at(case, dst).and_then(|service| service.ready_endpoints.as_ref());
-    let mut ready = ready.into_iter().flatten().filter(of_family);
-    ready.next() == Some(&src.ip()) && ready.next().is_none() && !is_from_node(case)
 }
 
 #[cfg(test)]

@@ -1,0 +1,70 @@
+//! What a dropped packet shows by itself: why the kernel dropped it.
+
+use crate::evidence::{dropped_in, is_netfilter};
+use tracer_model::event::PacketDrop;
+
+/// A blackhole route of IPv6 (`ip6_rt_init_dst_reject`, net/ipv6/route.c). The same function drops what the namespace
+/// itself sends, and then no device is known yet.
+pub fn is_blackhole(drop: &PacketDrop) -> bool {
+    let place = dropped_in(drop);
+    drop.flow.dst.is_ipv6() && place == Some("dst_discard_out") && drop.device.is_some()
+}
+
+/// The routing code dropped the packet, along with its ICMP error. The drop reason shows that. Without one, the function
+/// does: tunnels (`ip_tunnel_xmit`) also answer with host unreachable, for a peer that is down.
+pub fn is_routing(drop: &PacketDrop) -> bool {
+    let place = dropped_in(drop);
+    let by_reason = match drop.reason.as_deref() {
+        // IP_INHDR: the time to live expired (`ip_forward`).
+        Some("IP_INNOROUTES" | "IP_OUTNOROUTES" | "IP_INADDRERRORS" | "IP_INHDR") => true,
+        Some("NOT_SPECIFIED") => {
+            matches!(place, None | Some("ip_error" | "ip6_pkt_drop" | "ip_forward" | "ip6_forward"))
+        }
+        Some(_) => false,
+        None => matches!(place, Some("ip_error" | "ip6_pkt_drop")),
+    };
+    is_blackhole(drop) || by_reason && !is_netfilter(drop) && !is_unresolved(drop)
+}
+
+/// The filter may have dropped the packet. Before 5.17 only the function is known.
+pub fn may_be_filter(drop: &PacketDrop) -> bool {
+    match (drop.reason.as_deref(), drop.location.as_deref()) {
+        (Some(reason), _) => reason == "IP_RPFILTER",
+        (None, place) => place.is_some_and(|place| place.starts_with("ip_rcv_finish_core")),
+    }
+}
+
+/// Of a SYN: the target still has another connection from its port. From 6.15 on `tcp_check_req` gives these reasons.
+pub fn is_out_of_window(drop: &PacketDrop) -> bool {
+    matches!(drop.reason.as_deref(), Some("TCP_OVERWINDOW" | "TCP_RFC7323_PAWS")) && drop.flags.is_syn()
+}
+
+/// Why the neighbour entry is missing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    NoAnswer,
+    TableFull,
+}
+
+/// Kernels since 6.0 give these drop reasons. Older ones show the function that freed the packet: these free it for
+/// this only. IPv6 names no reason up to 6.18 at least (`ndisc_error_report`, net/ipv6/ndisc.c).
+pub fn reason(drop: &PacketDrop) -> Option<Why> {
+    match (drop.reason.as_deref(), dropped_in(drop)) {
+        (Some("NEIGH_FAILED" | "NEIGH_DEAD"), _) => Some(Why::NoAnswer),
+        (Some("NEIGH_CREATEFAIL"), _) => Some(Why::TableFull),
+        (None | Some("NOT_SPECIFIED"), Some("neigh_invalidate" | "arp_error_report" | "ndisc_error_report")) => {
+            Some(Why::NoAnswer)
+        }
+        (None, Some("ip_finish_output2" | "ip6_finish_output2")) => Some(Why::TableFull),
+        _ => None,
+    }
+}
+
+/// Nobody answered for the link-layer address that this packet needs.
+pub fn is_unresolved(drop: &PacketDrop) -> bool {
+    reason(drop) == Some(Why::NoAnswer)
+}
+
+pub const fn forwarding_setting(drop: &PacketDrop) -> &'static str {
+    if drop.flow.dst.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }
+}

@@ -1,0 +1,51 @@
+//! What the rules ask about one attempt. A [`Case`] is the attempt with what is known of its target and of the node.
+//! Each file answers one kind of question from it: what a dropped packet shows, who sent the RST, which link is down.
+//! A rule, in `tracer-classify`, combines the answers into a [`Finding`](finding::Finding). The bans of
+//! `core/clippy.toml` hold here, too.
+
+pub mod accept_queue;
+pub mod allow;
+pub mod blame;
+pub mod blocked;
+pub mod case;
+pub mod culprit;
+pub mod drop_reason;
+pub mod ended;
+pub mod evidence;
+pub mod finding;
+pub mod flooded;
+pub mod flushed;
+pub mod giving_up;
+pub mod halt;
+pub mod held_answer;
+pub mod history;
+pub mod killed;
+pub mod kubectl;
+pub mod lifecycle;
+pub mod links;
+pub mod netfilter;
+pub mod owner;
+pub mod phrases;
+pub mod pod_sockets;
+pub mod programs;
+pub mod queue;
+pub mod refusal;
+pub mod reject_answer;
+pub mod reset;
+pub mod routes;
+pub mod services;
+pub mod serving;
+pub mod shared_address;
+pub mod sidecar;
+pub mod stall;
+pub mod startup_probe;
+pub mod throttling;
+pub mod unread_server;
+pub mod waits;
+pub mod wrong_field;
+
+pub use case::{Case, EndedByProbe, Failing, Streak};
+
+/// How long to wait for the companions of an ambiguous event. The kernel makes them in the same softirq run,
+/// microseconds apart; at worst a preempted CPU separates them.
+pub const SETTLE_NS: u64 = 2_000_000;
