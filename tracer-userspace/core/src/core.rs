@@ -44,7 +44,7 @@ use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_case::finding::Finding;
 use tracer_case::halt::is_halted;
-use tracer_case::stall::is_blocked;
+use tracer_case::serving::is_blocked;
 use tracer_case::{Case, SETTLE_NS, Streak};
 use tracer_classify::classify;
 use tracer_model::decision::Decision;

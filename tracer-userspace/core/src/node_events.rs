@@ -8,10 +8,10 @@ mod node_ports;
 mod port_pressure;
 pub(crate) mod rules_flushed;
 
+use crate::kubelet::not_run::ClockStep;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_case::culprit::{BY_KERNEL, culprit_of, is_elsewhere, is_plugin};
-use tracer_classify::not_run::ClockStep;
 use tracer_model::decision::Decision;
 use tracer_model::event::{LinkChange, LinkState, NetnsOp, NetnsOpKind, Observation, ObservationKind};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};

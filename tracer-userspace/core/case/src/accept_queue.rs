@@ -2,12 +2,11 @@
 
 use serde_json::json;
 
-use crate::case::{Case, inspections, outbound};
+use crate::case::{Case, inspected, inspections, outbound};
 use crate::evidence::{evidence_of, may_be_at_socket};
 use crate::giving_up::gave_up_early;
 use crate::phrases::run_in;
-use crate::serving::{first_name, readings};
-use crate::stall::is_blocked;
+use crate::serving::{first_name, is_blocked, readings};
 use crate::waits;
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::correlate::listeners::takes;
@@ -101,4 +100,11 @@ pub fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
     };
     let show = if netns.is_some() { run_in(case, netns, listeners) } else { Command::in_pod(listeners) };
     Remediation::from(text).run(blocked.and_then(|it| waits::show(&it.processes))).run([show])
+}
+
+/// How many sockets listen for the target, if there are several, and their namespace.
+pub fn queues(case: &Case<'_>) -> Option<(Option<Netns>, usize)> {
+    let (_, reading) = inspected(case)?;
+    let count = listeners(case, reading).len();
+    (count > 1).then_some((reading.netns, count))
 }

@@ -2,7 +2,6 @@
 
 use super::blocked::Blocks;
 use super::evidence::{dropped_in, may_be_at_socket, netfilter_hook};
-use super::netfilter::runs_ipvs;
 use super::{SETTLE_NS, flooded};
 use crate::drop_reason::is_unresolved;
 use tracer_attempts::correlate::attempt::{Attempt, End};
@@ -10,7 +9,8 @@ use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_common::names::Hook;
 use tracer_model::event::{
-    Inspection, Netns, Observation, ObservationKind, PacketDrop, ProbeType, ResetSent, Runs, TcpState,
+    Inspection, Netns, NodePorts, Observation, ObservationKind, PacketDrop, ProbeType, ProxyMode, ResetSent, Runs,
+    TcpState,
 };
 use tracer_model::record::Cause;
 
@@ -304,4 +304,14 @@ pub fn holds_target(case: &Case<'_>, netns: Netns) -> bool {
     let delivered = |d: &PacketDrop| d.netns == Some(netns) && d.flow.dst == dst && local(d);
     let refused = |r: &ResetSent| r.netns == Some(netns) && r.no_socket && r.flow.src == dst;
     read() || case.attempt.drops().any(|(_, d)| delivered(d)) || case.attempt.resets_sent().any(|(_, r)| refused(r))
+}
+
+/// The link to which kube-proxy gives the addresses of all Services (pkg/proxy/ipvs, `defaultDummyDevice`).
+pub const IPVS_LINK: &str = "kube-ipvs0";
+
+/// kube-proxy keeps Services of this node in IPVS.
+pub fn runs_ipvs(case: &Case<'_>) -> bool {
+    let device = |netns| case.node.links.get(&netns).is_some_and(|links| links.iter().any(|l| l.name == IPVS_LINK));
+    let has_some = |table: &NodePorts| !table.ports.is_empty() || !table.without_backend.is_empty();
+    case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
 }

@@ -1,7 +1,7 @@
 //! What a dropped packet shows by itself: why the kernel dropped it.
 
 use crate::evidence::{dropped_in, is_netfilter};
-use tracer_model::event::PacketDrop;
+use tracer_model::event::{PacketDrop, ProgramPlace};
 
 /// A blackhole route of IPv6 (`ip6_rt_init_dst_reject`, net/ipv6/route.c). The same function drops what the namespace
 /// itself sends, and then no device is known yet.
@@ -67,4 +67,24 @@ pub fn is_unresolved(drop: &PacketDrop) -> bool {
 
 pub const fn forwarding_setting(drop: &PacketDrop) -> &'static str {
     if drop.flow.dst.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }
+}
+
+/// drivers/net/veth.c (`veth_xdp_rcv_skb`) and net/core/dev.c: free only packets that a program refused, or for which
+/// they find no memory. The compiler may make a function part of its caller.
+const XDP: [&str; 5] = ["veth_xdp_rcv_skb", "veth_xdp_rcv", "veth_poll", "netif_receive_generic_xdp", "do_xdp_generic"];
+
+/// Where on its device the program runs that dropped the packet. The kernel's drop reason decides. On kernels without
+/// reasons the function that freed the packet does, if it frees little else.
+///
+/// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only packets that no
+/// protocol takes. `sch_handle_egress` is part of `__dev_queue_xmit`, which frees no other packet itself.
+pub fn place_of(drop: &PacketDrop) -> Option<ProgramPlace> {
+    match (drop.reason.as_deref(), dropped_in(drop)) {
+        (Some("TC_INGRESS"), _) | (None, Some("__netif_receive_skb_core")) => Some(ProgramPlace::TcIngress),
+        (Some("TC_EGRESS"), _) | (None, Some("__dev_queue_xmit")) => Some(ProgramPlace::TcEgress),
+        (Some("XDP"), _) => Some(ProgramPlace::Xdp),
+        // These free a packet that a program refused without a reason.
+        (None | Some("NOT_SPECIFIED"), Some(function)) if XDP.contains(&function) => Some(ProgramPlace::Xdp),
+        _ => None,
+    }
 }

@@ -1,10 +1,7 @@
 //! The result of a rule, and what weakens it.
 
 use crate::SETTLE_NS;
-use crate::case::{Case, earlier_drop_is_gone};
-use crate::reset::is_own_close;
-use crate::serving::connection;
-use tracer_attempts::correlate::attempt::End;
+use crate::case::Case;
 use tracer_common::names::Hook;
 use tracer_model::event::{Loss, Netns, ServiceName};
 use tracer_model::plural::were;
@@ -21,27 +18,6 @@ pub enum Progress {
     Connected,
     /// And a process has accepted the connection.
     Accepted,
-}
-
-impl Progress {
-    pub fn of(case: &Case<'_>, found: &Finding) -> Self {
-        match case.attempt.is_past_handshake(found.decided_at) {
-            true if is_accepted(case) => Self::Accepted,
-            true => Self::Connected,
-            false if earlier_drop_is_gone(case) && found.lost_events == 0 => Self::LaterSyn,
-            false => Self::None,
-        }
-    }
-}
-
-/// A process has read, answered or closed the connection, or holds it.
-fn is_accepted(case: &Case<'_>) -> bool {
-    let attempt = case.attempt;
-    let is_closed = matches!(attempt.ended, Some((_, End::ClosedByServer)));
-    let is_reset =
-        || attempt.resets_sent().any(|(at, it)| it.flow.src == attempt.flow.dst && is_own_close(case, at, it));
-    let is_held = || connection(case).is_some_and(|it| it.accepted);
-    is_closed || attempt.received().is_some_and(|n| n > 0) || is_held() || is_reset()
 }
 
 /// What a rule found.

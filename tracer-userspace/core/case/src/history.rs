@@ -9,6 +9,8 @@ use super::case::{Case, runs};
 use super::evidence::evidence_of;
 use super::finding::Finding;
 use super::{killed, kubectl, lifecycle, sidecar};
+use crate::killed::MORE_MEMORY;
+use crate::phrases::name_of;
 use crate::programs;
 use tracer_model::event::{Container, Ended, ProbeSpec, ProbeType, Runs, Waiting};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Remediation, Trait};
@@ -111,8 +113,6 @@ pub fn find_own_end(case: &Case<'_>) -> Remediation {
 
 const OWN_END: &str =
     "Find in the log of the last run why the container ends by itself: no probe ended it. A startupProbe does not help";
-
-pub const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
 
 /// A clause for a run before that ended as the kubelet ends a run which has spent its budget.
 pub fn last_run_spent_budget(case: &Case<'_>) -> Option<String> {
@@ -294,11 +294,6 @@ fn budget_clause(case: &Case<'_>, last: &Ended) -> String {
         format!(", as the kubelet ends a container that has used up its {kind} budget ({earliest} to {budget} s, and the grace period)")
     });
     clause.unwrap_or_default()
-}
-
-/// "container app"
-pub fn name_of(container: &Container) -> String {
-    container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"))
 }
 
 #[cfg(test)]

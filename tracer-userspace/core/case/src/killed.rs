@@ -6,7 +6,6 @@ use serde_json::json;
 use super::Case;
 use super::evidence::evidence_of;
 use super::finding::Finding;
-use super::history::MORE_MEMORY;
 use super::kubectl::with_logs;
 use super::phrases::ms;
 use crate::ended::{ENDED, last_listener, listeners_ended};
@@ -121,6 +120,8 @@ fn listener<'a>(case: &Case<'a>) -> Option<(u64, &'a Actor)> {
     let found = killed.find(|(_, victim)| is_recent && victim.pid == last.actor.pid)?;
     case.matched.run_began(attempt.started).is_none_or(|began| began <= found.0).then_some(found)
 }
+
+pub const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! What the rules ask about one attempt. A [`Case`] is the attempt with what is known of its target and of the node.
+//! The second part of the pure core is what the rules ask about one attempt. A [`Case`] is the attempt with what is known of its target and of the node.
 //! Each file answers one kind of question from it: what a dropped packet shows, who sent the RST, which link is down.
 //! A rule, in `tracer-classify`, combines the answers into a [`Finding`](finding::Finding). The bans of
 //! `core/clippy.toml` hold here, too.
@@ -19,15 +19,19 @@ pub mod giving_up;
 pub mod halt;
 pub mod held_answer;
 pub mod history;
+pub mod ignored;
 pub mod killed;
 pub mod kubectl;
 pub mod lifecycle;
 pub mod links;
 pub mod netfilter;
+pub mod other_connects;
+pub mod other_host;
 pub mod owner;
 pub mod phrases;
 pub mod pod_sockets;
 pub mod programs;
+pub mod progress;
 pub mod queue;
 pub mod refusal;
 pub mod reject_answer;
@@ -40,6 +44,7 @@ pub mod sidecar;
 pub mod stall;
 pub mod startup_probe;
 pub mod throttling;
+pub mod translated;
 pub mod unread_server;
 pub mod waits;
 pub mod wrong_field;

@@ -2,9 +2,10 @@
 
 use serde_json::json;
 
+use super::Case;
 use super::evidence::evidence_of;
 use super::finding::Finding;
-use super::{Case, history};
+use crate::phrases;
 use tracer_attempts::enrich::HandlerMatch;
 use tracer_model::event::LifecycleEvent;
 use tracer_model::record::{Evidence, Outcome};
@@ -37,7 +38,7 @@ pub fn is_only_handlers(case: &Case<'_>) -> bool {
 /// "container app's preStop handler"
 fn named(handlers: &[HandlerMatch<'_>]) -> String {
     let name = |(_, container, handler): &HandlerMatch<'_>| {
-        format!("{}'s {} handler", history::name_of(container), handler.event.name())
+        format!("{}'s {} handler", phrases::name_of(container), handler.event.name())
     };
     handlers.iter().map(name).collect::<Vec<_>>().join(" and ")
 }

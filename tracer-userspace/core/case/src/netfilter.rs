@@ -16,9 +16,10 @@ use super::flooded::may_be_at_other_link;
 use super::owner::{FIREWALLD, PANIC, own_fix};
 use super::phrases::{in_namespace, run_in};
 use super::reject_answer::RejectAnswer;
+use crate::case::runs_ipvs;
 use tracer_common::names::Hook;
 use tracer_model::event::{
-    FirewallRule, Icmp, NodePorts, PacketDrop, ProxyMode, ResetReceived, RuleVerdict, TcpFlags, TcpState, Tracked,
+    FirewallRule, Icmp, PacketDrop, ProxyMode, ResetReceived, RuleVerdict, TcpFlags, TcpState, Tracked,
 };
 use tracer_model::record::{Cause, Command, Confidence, Evidence, Remediation};
 
@@ -232,16 +233,6 @@ const ANSWER_HOOKS: &[Hook] = &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::Icm
 
 /// These hooks, and the one that shows drops of IPVS.
 const ANSWER_AND_IPVS_HOOKS: &[Hook] = &[Hook::TcpReceiveReset, Hook::IcmpSend, Hook::Icmp6Send, Hook::IpvsLeave];
-
-/// The link to which kube-proxy gives the addresses of all Services (pkg/proxy/ipvs, `defaultDummyDevice`).
-pub const IPVS_LINK: &str = "kube-ipvs0";
-
-/// kube-proxy keeps Services of this node in IPVS.
-pub fn runs_ipvs(case: &Case<'_>) -> bool {
-    let device = |netns| case.node.links.get(&netns).is_some_and(|links| links.iter().any(|l| l.name == IPVS_LINK));
-    let has_some = |table: &NodePorts| !table.ports.is_empty() || !table.without_backend.is_empty();
-    case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)
-}
 
 /// IPVS may have dropped the packet: it does so at its hooks for requests (`ip_vs_ops4`), and that looks like a rule.
 /// The packet goes to a virtual service, or may do so: of those with backends, only the ones on an address of the node

@@ -6,7 +6,7 @@ use super::case::{Case, holds_target};
 use super::evidence::evidence_of;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
-use tracer_model::event::Netns;
+use tracer_model::event::{Container, Netns};
 use tracer_model::record::{Command, Evidence, Subject};
 
 /// " on the node", " in pod default/web", " in network namespace 4026532000".
@@ -85,4 +85,9 @@ const IN_IPV6: [(&str, &str); 3] =
 /// Milliseconds with one decimal.
 pub fn ms(ns: u64) -> String {
     format!("{:.1} ms", ns as f64 / 1e6)
+}
+
+/// "container app"
+pub fn name_of(container: &Container) -> String {
+    container.name.as_ref().map_or_else(|| "the container".into(), |name| format!("container {name}"))
 }

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::case::Case;
 use super::evidence::{dropped_in, evidence_of};
 use crate::case::is_of_handshake;
+use crate::drop_reason::place_of;
 use crate::netfilter::is_missed;
 use tracer_model::event::{DeviceProgram, PacketDrop, ProgramPlace};
 use tracer_model::record::{Command, Evidence};
@@ -12,26 +13,6 @@ use tracer_model::shell;
 
 /// How much older than a drop a reading may be. The core issues the same query again only after this time.
 pub const PROGRAMS_NS: u64 = 1_000_000_000;
-
-/// drivers/net/veth.c (`veth_xdp_rcv_skb`) and net/core/dev.c: free only packets that a program refused, or for which
-/// they find no memory. The compiler may make a function part of its caller.
-const XDP: [&str; 5] = ["veth_xdp_rcv_skb", "veth_xdp_rcv", "veth_poll", "netif_receive_generic_xdp", "do_xdp_generic"];
-
-/// Where on its device the program runs that dropped the packet. The kernel's drop reason decides. On kernels without
-/// reasons the function that freed the packet does, if it frees little else.
-///
-/// 5.10: `sch_handle_ingress` is part of `__netif_receive_skb_core`, which otherwise frees only packets that no
-/// protocol takes. `sch_handle_egress` is part of `__dev_queue_xmit`, which frees no other packet itself.
-pub fn place_of(drop: &PacketDrop) -> Option<ProgramPlace> {
-    match (drop.reason.as_deref(), dropped_in(drop)) {
-        (Some("TC_INGRESS"), _) | (None, Some("__netif_receive_skb_core")) => Some(ProgramPlace::TcIngress),
-        (Some("TC_EGRESS"), _) | (None, Some("__dev_queue_xmit")) => Some(ProgramPlace::TcEgress),
-        (Some("XDP"), _) => Some(ProgramPlace::Xdp),
-        // These free a packet that a program refused without a reason.
-        (None | Some("NOT_SPECIFIED"), Some(function)) if XDP.contains(&function) => Some(ProgramPlace::Xdp),
-        _ => None,
-    }
-}
 
 /// The programs at the place of a drop, as they were read.
 pub struct Programs<'a> {

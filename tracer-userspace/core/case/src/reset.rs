@@ -3,7 +3,6 @@
 use crate::accept_queue::fullest_queue;
 use crate::case::Case;
 use crate::ended::{process_ended_text, why_ended};
-use crate::killed;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::event::{Actor, Listen, ResetSent, TcpState};
@@ -162,20 +161,6 @@ pub fn of_target(attempt: &Attempt) -> Option<(u64, &ResetSent)> {
 /// The RST with which the target's kernel answers a close with unread data.
 pub fn with_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)> {
     of_target(case.attempt).filter(|(_, reset)| left_unread(reset))
-}
-
-/// A process closed the connection with unread data and without a byte of an answer, and still runs. It is chance
-/// whether it had read all that had come: then its kernel sends a FIN.
-pub fn closed_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)> {
-    let attempt = case.attempt;
-    let (at, received) = attempt.reset_received().filter(|(_, it)| it.state == TcpState::Established)?;
-    let (time, reset) = with_unread(case)?;
-    // An answer was lost before the close: the prober acknowledged less (RFC 5961 3.2), and its ACK was answered, too.
-    let is_challenged = |(time, it): (u64, &ResetSent)| time <= at && it.actor.is_none() && it.flow == reset.flow;
-    let is_silent = received.bytes_received == Some(0) && !attempt.resets_sent().any(is_challenged);
-    let is_own = || is_own_close(case, time, reset) && killed::closer(case, at).is_none();
-    let is_request = attempt.established_at().is_some() && !case.matched.only_connects();
-    (is_silent && is_request && is_own()).then_some((time, reset))
 }
 
 pub fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {

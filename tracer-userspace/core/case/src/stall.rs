@@ -12,12 +12,6 @@ use tracer_model::shell;
 /// The least time between the first and the last reading.
 pub const MIN_SPAN_NS: u64 = 200_000_000;
 
-/// All threads of the server are in state D. One reading does not show for how long.
-pub fn is_blocked(reading: &Serving) -> bool {
-    let blocked = |it: &ServerProcess| !it.tasks.incomplete && it.tasks.count > 0 && it.tasks.blocked == it.tasks.count;
-    !reading.processes.is_empty() && reading.processes.iter().all(blocked)
-}
-
 /// What a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::rules::*;
 use tracer_case::case::{Case, inspections};
+use tracer_case::finding::Finding;
 use tracer_case::phrases::{in_namespace, run_in};
 use tracer_case::services::target_service;
 use tracer_model::event::{Inspection, LinkQdisc, Netns, Pod};
@@ -133,6 +134,14 @@ fn is_usual(qdisc: &LinkQdisc, of: &Inspection, others: &[&Inspection]) -> bool 
 /// All other kinds are queues.
 fn holds_filters(qdisc: &LinkQdisc) -> bool {
     matches!(qdisc.kind.as_str(), "filters" | "clsact" | "ingress")
+}
+
+/// Adds the words, and replaces the fix.
+pub(super) fn note(found: Finding, nearer: Option<(String, Remediation)>) -> Finding {
+    match nearer {
+        Some((words, remediation)) => Finding { summary: found.summary + &words, remediation, ..found },
+        None => found,
+    }
 }
 
 #[cfg(test)]

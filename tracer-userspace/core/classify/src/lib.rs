@@ -1,24 +1,21 @@
-//! The second part of the pure core gives an attempt its cause: ordered rules look at it and at what is known of the
+//! The third part of the pure core gives an attempt its cause: ordered rules look at it and at what is known of the
 //! node, the nearest cause first. A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests
 //! below it. What it asks of the case is in `tracer-case`. ARCHITECTURE.md says how to add one. The bans of
 //! `core/clippy.toml` hold here, too.
 
 mod acceptor;
-mod command_fix;
 mod hints;
-pub mod kubelet;
-pub mod limits;
-pub mod not_connected;
-pub mod not_run;
-mod not_started;
-mod other_connects;
-mod other_host;
 mod rules;
-pub mod sandbox;
-mod translated;
+mod slow_server;
 
-use tracer_case::finding::{Finding, Progress};
-use tracer_case::{Case, flushed, history, killed, lifecycle, refusal, services, shared_address};
+pub use rules::app_status_failure::{answer_text, got_no_tls, names_log};
+pub use rules::target_starved::beside_command;
+use tracer_case::finding::Finding;
+use tracer_case::progress::progress;
+use tracer_case::{
+    Case, flushed, history, ignored, killed, lifecycle, other_connects, other_host, refusal, services, shared_address,
+    translated,
+};
 use tracer_model::record::{Cause, Confidence};
 
 /// The cause of an attempt, as far as it is decided, and the other causes that hold on evidence of their own.
@@ -30,7 +27,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     let tied = tied.or_else(|| findings.iter().position(is_tied)).unwrap_or_default();
     let mut first = (tied < findings.len()).then(|| findings.remove(tied))?.weakened(case);
     refusal::add_lost_reset(case, &mut first);
-    first.progress = Progress::of(case, &first);
+    first.progress = progress(case, &first);
     findings.retain(|f| f.cause != Cause::Unexplained && f.adds_to(&first));
     if acceptor::add(case, &mut first) {
         findings.retain(|f| !f.rests_on_acceptor());
@@ -49,7 +46,7 @@ pub fn classify(case: &Case<'_>) -> Option<(Finding, Vec<Cause>)> {
     other_host::add(case, &mut first);
     services::add(case, &mut first);
     translated::add(case, &mut first);
-    kubelet::add_ignored(case, &mut first);
+    ignored::add_ignored(case, &mut first);
     findings.into_iter().for_each(|other| first.join(other));
     Some((first, also))
 }

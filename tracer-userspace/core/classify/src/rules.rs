@@ -31,6 +31,7 @@ pub(super) mod probe_misconfigured;
 mod probe_proves_nothing;
 mod redirected;
 mod route_unreachable;
+mod router;
 mod rp_filter_drop;
 mod service_no_endpoints;
 mod slow_response;
@@ -68,7 +69,7 @@ use tracer_model::shell;
 
 type Rule = fn(&Case<'_>) -> Option<Finding>;
 
-/// The rule of a cause. Absent for a cause that is found without an attempt (`kubelet.rs`, `sandbox.rs`, `not_run.rs`).
+/// The rule of a cause. Absent for a cause that is found without an attempt (`kubelet` in `tracer-core`).
 pub(super) const fn rule_of(cause: Cause) -> Option<Rule> {
     Some(match cause {
         Cause::NodeportEphemeralCollision => nodeport_ephemeral_collision::find,

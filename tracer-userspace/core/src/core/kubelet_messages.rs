@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use super::records::unattached;
+use crate::kubelet::sandbox;
 use tracer_attempts::correlate::node::Node;
-use tracer_classify::sandbox;
 use tracer_model::decision::Decision;
 use tracer_model::event::{KubeletProbe, PodRef, SandboxCause, SandboxFailure};
 use tracer_model::recent::Recent;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::records::unattached;
+use crate::kubelet::not_run::{self, ClockStep};
 use crate::node_events;
 use tracer_attempts::correlate::node::Node;
-use tracer_classify::not_run::{self, ClockStep};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Container, Observation, ObservationKind, Pod, PodRef, ProbeType};
 use tracer_model::record::Body;

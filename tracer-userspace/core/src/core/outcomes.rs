@@ -6,13 +6,12 @@
 
 use super::records::{kubelet_outcome, unattached};
 use super::{Core, When};
+use crate::kubelet::{self, Unattached, not_connected};
 use tracer_attempts::correlate::KEEP_AFTER_END_NS;
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::enrich::{Matched, is_no_frame, is_pod};
 use tracer_case::SETTLE_NS;
 use tracer_case::finding::Finding;
-use tracer_classify::kubelet::{self, Unattached};
-use tracer_classify::not_connected;
 use tracer_model::decision::Decision;
 use tracer_model::event::{AnswerKind, ConnId, KubeletProbe, Observation, Pod, ProbeOutput};
 

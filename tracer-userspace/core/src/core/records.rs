@@ -1,12 +1,12 @@
 //! Makes records of decisions.
 
 use super::verdicts::Decided;
+use crate::kubelet::Unattached;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{Matched, Named};
 use tracer_case::evidence::of_state;
 use tracer_case::finding::Finding;
-use tracer_classify::kubelet::Unattached;
 use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, ConnId, KubeletProbe, Loss};
 use tracer_model::record::{

@@ -133,7 +133,7 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// By its words, Go's TLS client got something else than TLS. A client that reads no HTTP within TLS says `malformed HTTP`.
-pub(in super::super) fn got_no_tls(reported: &KubeletProbe) -> bool {
+pub fn got_no_tls(reported: &KubeletProbe) -> bool {
     const IN_PLAIN: [&str; 2] =
         ["server gave HTTP response to HTTPS client", "first record does not look like a TLS handshake"];
     reported.output.as_deref().is_some_and(|output| IN_PLAIN.iter().any(|words| output.contains(words)))
@@ -160,7 +160,7 @@ fn timed_out_in_server(case: &Case<'_>, reported: &KubeletProbe) -> bool {
 }
 
 /// The application's log shows why.
-pub(in super::super) fn names_log(fix: &str) -> bool {
+pub fn names_log(fix: &str) -> bool {
     let of_handler =
         matches!(fix, HANDLER | NO_SUCH_PATH | NOT_ALLOWED | NO_GET | RATE_LIMITED | BAD_STATUS_LINE | NO_STATUS_LINE);
     of_handler || matches!(fix, BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED | STREAM_RESET)
@@ -189,7 +189,7 @@ pub(super) fn tls_client(dst: SocketAddr, flags: &str) -> Command {
 
 /// The answer by the kubelet outcome, as text, and its fix. `None` if the outcome tells nothing about an answer.
 /// With scheme `https`, `NotHttp` means that the port speaks no TLS, or something else than HTTP in it.
-pub(in super::super) fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -> Option<(String, &'static str)> {
+pub fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -> Option<(String, &'static str)> {
     match reason {
         ProbeOutput::Status(status) => Some(status_text(status)),
         ProbeOutput::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),

@@ -135,7 +135,7 @@ fn refused_astray(case: &Case<'_>) -> Option<Finding> {
     let netns = case.attempt.netns?;
     let own = [Some(netns), case.node.netns_of_addr(netns, dst(case))];
     let by_own = || case.attempt.icmp().any(|(_, icmp)| own.contains(&icmp.netns));
-    let router = route_unreachable::by_router(case).filter(|_| !by_own() && case.node.has_pod(dst(case)))?;
+    let router = router::by_router(case).filter(|_| !by_own() && case.node.has_pod(dst(case)))?;
     // The pod is behind a gateway, and that may be the router: another network namespace of this node.
     let mut readings = case.node.targets.inspections(netns, case.attempt.flow.dst);
     let is_by_gateway = |it: &Inspection| it.netns.is_some() && it.stray_route.is_none() && it.gateway().is_some();

@@ -5,10 +5,10 @@ use crate::rules::app_status_failure::{shows_certificate, tls_client};
 use crate::rules::probe_misconfigured::is_unanswered_grpc;
 use crate::rules::tls_handshake_slow::{doubt_of_https, or_plain_http};
 use tracer_case::ended::{listener_ended, process_ended_text};
-use tracer_case::reset::{closed_unread, culprit, is_close, sender, with_unread};
-use tracer_case::sidecar;
+use tracer_case::reset::{culprit, is_close, is_own_close, sender, with_unread};
 use tracer_case::wrong_field::GRPC_IN_PLAIN;
-use tracer_model::event::{KubeletProbe, ProbeOutput, ResetSent, State};
+use tracer_case::{killed, sidecar};
+use tracer_model::event::{KubeletProbe, ProbeOutput, ResetSent, State, TcpState};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
@@ -140,6 +140,20 @@ fn cut_answer(case: &Case<'_>, (ended, state): (u64, &State), outcome: &KubeletP
 /// A sockmap program puts the payload into the queue of the other socket (`tcp_bpf_sendmsg`, net/ipv4/tcp_bpf.c). The
 /// byte counters of both sockets do not see it: after a healthy request and answer they have counted only the FIN.
 const REDIRECTED: &str = "; or payload is redirected between sockets on this node (a sockmap program: bpftool prog show), and the byte counters do not see requests and answers";
+
+/// A process closed the connection with unread data and without a byte of an answer, and still runs. It is chance
+/// whether it had read all that had come: then its kernel sends a FIN.
+pub(super) fn closed_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)> {
+    let attempt = case.attempt;
+    let (at, received) = attempt.reset_received().filter(|(_, it)| it.state == TcpState::Established)?;
+    let (time, reset) = with_unread(case)?;
+    // An answer was lost before the close: the prober acknowledged less (RFC 5961 3.2), and its ACK was answered, too.
+    let is_challenged = |(time, it): (u64, &ResetSent)| time <= at && it.actor.is_none() && it.flow == reset.flow;
+    let is_silent = received.bytes_received == Some(0) && !attempt.resets_sent().any(is_challenged);
+    let is_own = || is_own_close(case, time, reset) && killed::closer(case, at).is_none();
+    let is_request = attempt.established_at().is_some() && !case.matched.only_connects();
+    (is_silent && is_request && is_own()).then_some((time, reset))
+}
 
 #[cfg(test)]
 mod tests {

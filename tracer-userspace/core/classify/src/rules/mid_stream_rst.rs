@@ -1,12 +1,12 @@
 //! A RST after the connection was established and before any answer.
 
+use super::closed_without_answer::closed_unread;
 use super::*;
 use crate::rules::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use tracer_attempts::enrich;
 use tracer_case::accept_queue::{fullest_queue, make_room, of_queue};
 use tracer_case::reset::{
-    Fix, closed_unread, culprit, destroyer, fix_of, is_close, is_without_room, listener_end, may_be_by_timer,
-    of_target, sender,
+    Fix, culprit, destroyer, fix_of, is_close, is_without_room, listener_end, may_be_by_timer, of_target, sender,
 };
 use tracer_case::services::{find_taken_port, node_ports_at};
 use tracer_case::serving::show_translation;

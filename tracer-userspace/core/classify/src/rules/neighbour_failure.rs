@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use self::fix::{fix, restore_own_address};
 use super::*;
-use crate::hints::{missing_address, stray_route, unusual_qdisc};
+use crate::hints::{missing_address, note, stray_route, unusual_qdisc};
 use crate::rules::asymmetric_route::is_queue_full;
 use tracer_case::drop_reason::{Why, is_unresolved, reason};
 use tracer_case::routes::{lacks_loopback, own_end};
@@ -75,14 +75,6 @@ fn rerouted(case: &Case<'_>) -> Option<(String, Remediation)> {
         "iptables-save -t mangle".to_owned(),
     ];
     Some((words, fix.run(show.map(|command| run_in(case, Some(netns), command)))))
-}
-
-/// Adds the words, and replaces the fix.
-pub(super) fn note(found: Finding, nearer: Option<(String, Remediation)>) -> Finding {
-    match nearer {
-        Some((words, remediation)) => Finding { summary: found.summary + &words, remediation, ..found },
-        None => found,
-    }
 }
 
 /// The pod's kernel does not answer for its IPv6 address: duplicate address detection was not over, or found another host

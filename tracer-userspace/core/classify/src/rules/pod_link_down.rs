@@ -9,12 +9,12 @@ use self::bridge::{between_bridges, detached, detached_meanwhile, no_port};
 use self::without_address::without_address;
 use super::*;
 use tracer_attempts::correlate::links::{FLAG_LAG_NS, LostBy};
+use tracer_case::culprit;
+use tracer_case::drop_reason::{self, place_of};
 use tracer_case::giving_up::was_down_for_long;
 use tracer_case::held_answer::held_answer;
 use tracer_case::links::{broken_link, is_behind_a_link, last_down_of_pod, node_link};
 use tracer_case::netfilter::is_needed;
-use tracer_case::programs::place_of;
-use tracer_case::{culprit, drop_reason};
 use tracer_model::event::{Inspection, LinkChange, LinkState, NeighbourState, Netns, PacketDrop, Pod, Prefix};
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -327,7 +327,7 @@ fn astray(case: &Case<'_>) -> Option<LostRoute> {
 /// A router to which a wider route leads refused the SYN to a pod of this node. Its answer ends the attempt before an
 /// inspection can find that route.
 fn refused_elsewhere(case: &Case<'_>) -> Option<LostRoute> {
-    let found = route_unreachable::by_router(case).filter(|_| case.node.has_pod(case.attempt.flow.dst.ip()))?;
+    let found = router::by_router(case).filter(|_| case.node.has_pod(case.attempt.flow.dst.ip()))?;
     Some(LostRoute { time: found.decided_at, evidence: found.evidence, link: None })
 }
 

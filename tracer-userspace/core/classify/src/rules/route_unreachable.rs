@@ -1,24 +1,20 @@
 //! There is no route to the target, or the route refuses.
 
 mod connect;
-mod router;
-
-pub(super) use self::router::by_router;
 
 use std::net::IpAddr;
 
 use self::connect::by_connect;
-use self::router::by_router_back;
 use super::*;
-use crate::hints::missing_address;
+use crate::hints::{missing_address, note};
 use crate::rules::asymmetric_route::{is_astray, is_queue_full};
-use crate::rules::neighbour_failure::note;
+use crate::rules::router::{REMOVE, by_router, by_router_back, fix, refusing};
 use tracer_attempts::correlate::links::LostBy;
 use tracer_case::culprit;
 use tracer_case::drop_reason::may_be_filter;
 use tracer_case::held_answer::held_answer;
 use tracer_case::routes::lacks_loopback;
-use tracer_model::event::{Netns, PacketDrop};
+use tracer_model::event::PacketDrop;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
@@ -125,34 +121,6 @@ const fn refusing_route(errno: i32) -> Option<&'static str> {
         libc::EINVAL => Some("blackhole"),
         _ => None,
     }
-}
-
-/// Calico has such a route for its block of addresses. It refuses if the pod's own route is missing.
-const REMOVE: &str = "Remove the route or rule that refuses, or correct what made it. If the route is for a whole subnet, the target's own route may be missing instead: restart the CNI agent that should have made it";
-
-/// The routes for this address in all tables: `ip route get` repeats the error only.
-fn refusing(case: &Case<'_>, netns: Option<Netns>, to: IpAddr) -> [Command; 1] {
-    [run_in(case, netns, format!("ip route show table all match {to}"))]
-}
-
-fn fix(case: &Case<'_>) -> Remediation {
-    let (to, netns) = (case.attempt.flow.dst, case.attempt.netns);
-    let dst = to.ip();
-    // Rules can be for ports.
-    let route = run_in(case, netns, format!("ip route get {dst} ipproto tcp dport {}", to.port()));
-    if dst.is_loopback() {
-        let add = if dst.is_ipv4() { "ip addr add 127.0.0.1/8 dev lo" } else { "ip addr add ::1/128 dev lo" };
-        let add = run_in(case, netns, add);
-        let text = "lo has lost its address: restore it (the last command)";
-        if dst.is_ipv4() {
-            return Remediation::from(text).run([route, add]);
-        }
-        let text =
-            format!("{text}. With an MTU of lo below 1280, or disable_ipv6, it cannot have one: correct that first");
-        let show = run_in(case, netns, "ip link show lo".to_owned());
-        return Remediation::from(text).run([route, show, add]);
-    }
-    Remediation::from("Add or correct the route, or restart the CNI agent that should have made it").run([route])
 }
 
 #[cfg(test)]

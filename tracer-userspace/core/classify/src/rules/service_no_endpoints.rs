@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::*;
 use tracer_case::blocked::{Blame, Blocked};
-use tracer_case::netfilter::{self, IPVS_LINK, is_port_unreachable};
+use tracer_case::case::IPVS_LINK;
+use tracer_case::netfilter::{self, is_port_unreachable};
 use tracer_case::owner::{IPVS_FILTER, is_cluster_ips_check, is_of_kube_proxy, is_of_no_service};
 use tracer_case::services::{
     BEHIND, is_of_node, name_of, node_port_service, node_ports_at, own_link, proxy_is_behind, service_at,

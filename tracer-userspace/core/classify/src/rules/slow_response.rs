@@ -4,9 +4,10 @@ mod unfinished;
 
 use self::unfinished::{closed_at_timeout, endless_answer, unfinished};
 use super::*;
+use crate::slow_server;
 use tracer_case::giving_up::{budget, prober_late, round_trip_ns};
+use tracer_case::sidecar;
 use tracer_case::throttling::throttling;
-use tracer_case::{serving, sidecar};
 use tracer_model::event::TcpState;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -22,7 +23,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
         budget(case)
     );
     let mut found = Finding::failure(Cause::SlowResponse, vec![evidence], summary, fix(case));
-    serving::add(case, &mut found, is_late);
+    slow_server::add(case, &mut found, is_late);
     if late.starts_with(PATH_SLOW) {
         found.change_fix(|fix| fix.reword(|text| format!("{text}{OR_FASTER}")));
     }

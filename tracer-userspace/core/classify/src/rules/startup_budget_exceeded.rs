@@ -3,7 +3,7 @@
 use super::other_stack::refused;
 use super::*;
 use tracer_case::refusal::Refused;
-use tracer_case::{Streak, history, pod_sockets, sidecar, startup_probe};
+use tracer_case::{Streak, history, phrases, pod_sockets, sidecar, startup_probe};
 use tracer_model::event::{Container, LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 
 /// Attempts come at whole periods; the kubelet jitters the first one.
@@ -173,7 +173,7 @@ fn runs_on(case: &Case<'_>, streak: Streak, entered: u64, at: u64) -> Option<Evi
     let (time, _) = readings.find(|(time, _)| *time > entered && *time <= at)?;
     let text = format!(
         "{} ran on: its processes were there {} after the last process had entered its network namespace",
-        history::name_of(container),
+        phrases::name_of(container),
         ms(time - entered)
     );
     Some(evidence_of("cgroup", time, text, json!({ "container_id": container.id })))

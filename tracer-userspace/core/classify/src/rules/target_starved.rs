@@ -49,7 +49,7 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
 
 /// The same of a container in which a command did not end in time, by two readings. Goes to `also`. Meanwhile the
 /// cgroup was throttled for so long.
-pub(in super::super) fn beside_command(readings: &[(u64, &Serving)], throttled_us: u64) -> Option<Finding> {
+pub fn beside_command(readings: &[(u64, &Serving)], throttled_us: u64) -> Option<Finding> {
     let (stall, reading) = stall(readings, None).filter(|(stall, _)| !stall.is_throttling(throttled_us))?;
     let (words, fix) = (format!("{}{}", stall.describe(), stall.on_node()), stall.resource.fix(&reading.processes));
     Some(Finding::likely(Cause::TargetStarved, vec![stall.evidence(reading)], words, fix))

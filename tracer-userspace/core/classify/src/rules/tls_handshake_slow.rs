@@ -3,6 +3,7 @@
 use super::*;
 use crate::rules::app_status_failure::shows_certificate;
 use crate::rules::slow_response::{Wait, measure_wait};
+use crate::slow_server;
 use tracer_case::giving_up::budget;
 use tracer_case::serving;
 
@@ -22,7 +23,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let remediation = if doubt.is_empty() { remediation } else { or_plain_http(case, remediation) };
     let mut found = Finding::failure(Cause::TlsHandshakeSlow, vec![evidence], summary, remediation);
-    serving::add(case, &mut found, is_late);
+    slow_server::add(case, &mut found, is_late);
     let is_sure = late.is_empty() && doubt.is_empty();
     Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
 }

@@ -1,11 +1,11 @@
 //! Notes about attempts that may not be a probe's, or that a redirect of a probe caused.
 
-use tracer_case::Case;
-use tracer_case::finding::Finding;
+use crate::Case;
+use crate::finding::Finding;
 use tracer_model::record::{Cause, Confidence, Outcome};
 
 /// Adds these notes. What was seen of the connection stays; only whether it was a probe is less sure.
-pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+pub fn add(case: &Case<'_>, finding: &mut Finding) {
     if finding.outcome != Outcome::Failure {
         return;
     }

@@ -6,13 +6,13 @@
 use serde_json::json;
 
 use super::command_fix::has_no_program;
-use super::kubelet::{container, exec_spec, pod};
 use super::not_started::{self, Limit, NotStarted};
-use super::rules::target_starved;
+use super::{container, exec_spec, pod};
 use tracer_attempts::correlate::node::Node;
 use tracer_case::evidence::evidence_of;
 use tracer_case::finding::Finding;
 use tracer_case::throttling;
+use tracer_classify::beside_command;
 use tracer_model::event::{CgroupCounters, ContainerLimits, KubeletProbe, Netns, ProbeOutput};
 use tracer_model::record::{Cause, Evidence};
 
@@ -26,14 +26,14 @@ const LEAD_NS: u64 = 300_000_000;
 const ROOM: u64 = 16;
 
 /// The container of which the limits can explain this outcome: a namespace with its processes, and its id.
-pub fn container_to_read(probe: &KubeletProbe, node: &Node) -> Option<(Netns, String)> {
+pub(crate) fn container_to_read(probe: &KubeletProbe, node: &Node) -> Option<(Netns, String)> {
     let may_explain = probe.reason == ProbeOutput::CommandTimeout || !limits(probe).is_empty();
     let id = container(probe, node).filter(|_| may_explain)?.id.clone()?;
     Some((pod(&probe.pod, node)?.netns?, id))
 }
 
 /// When to read the container before the next attempt of a command that did not end in time.
-pub fn before_next(probe: &KubeletProbe, node: &Node) -> Option<u64> {
+pub(crate) fn before_next(probe: &KubeletProbe, node: &Node) -> Option<u64> {
     let spec = exec_spec(probe, node).filter(|_| probe.reason == ProbeOutput::CommandTimeout)?;
     let pause_ns = u64::from(spec.period_s.saturating_sub(spec.timeout_s)).saturating_mul(1_000_000_000);
     // Without a pause, the reading of this failure is one from before the next attempt.
@@ -78,7 +78,7 @@ fn readings<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<impl Iterator<It
 }
 
 /// Whether the container was read after this outcome.
-pub fn is_read(probe: &KubeletProbe, node: &Node) -> bool {
+pub(crate) fn is_read(probe: &KubeletProbe, node: &Node) -> bool {
     last(probe, node).is_some()
 }
 
@@ -149,14 +149,14 @@ fn beside_timeout(probe: &KubeletProbe, node: &Node) -> Option<Vec<Finding>> {
     let own: Vec<&str> = now.serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_deref()).collect();
     let throttled = throttling::between(&own, (began, &before.throttled), (time, &now.throttled));
     let waited = [(began, &before.serving), (time, &now.serving)];
-    let starved = target_starved::beside_command(&waited, throttled.map_or(0, |it| it.micros));
+    let starved = beside_command(&waited, throttled.map_or(0, |it| it.micros));
     Some(starved.into_iter().chain(throttled.map(|it| it.finding())).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_core::testing::*;
+    use crate::testing::*;
 
     const ID: &str = "cd4a88148bc949c0c449662096047adfa27666add64545f2f3c6caa4f6facb30";
     const RUNC: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: ";

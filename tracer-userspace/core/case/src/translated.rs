@@ -1,14 +1,14 @@
 //! A NAT on the way of the attempt: behind it, packets have another source address, or another target.
 
-use tracer_case::Case;
-use tracer_case::finding::Finding;
-use tracer_case::services::target_service;
+use crate::Case;
+use crate::finding::Finding;
+use crate::services::target_service;
 use tracer_model::event::{Flow, Observation, ObservationKind, PacketDrop, Via};
 use tracer_model::record::{Cause, Confidence};
 
 /// Notes the translation. Only ports and one of the addresses tie such a packet to this attempt: the finding is likely at
 /// most.
-pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+pub fn add(case: &Case<'_>, finding: &mut Finding) {
     let decides = |reading: &&Observation| finding.evidence.iter().any(|it| it.time_boot_ns == reading.time_boot_ns);
     let deciding: Vec<_> = case.attempt.observations.iter().filter(decides).map(|it| &it.kind).collect();
     if let Some(client) = deciding.iter().find_map(|kind| case.attempt.translated_in(kind)) {

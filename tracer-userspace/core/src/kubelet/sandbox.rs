@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::kubelet::{Unattached, container_of, k8s, kubelet, pod};
+use super::{Unattached, container_of, k8s, kubelet, pod};
 use tracer_attempts::correlate::node::Node;
 use tracer_case::evidence::evidence_of;
 use tracer_case::finding::Finding;
@@ -11,7 +11,7 @@ use tracer_model::record::{Cause, Command, Remediation};
 
 /// Whether the failure concerns this pod. The kubelet reports a runtime without network for every pod that it syncs,
 /// also for running pods that have their network.
-pub fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
+pub(crate) fn concerns(failure: &SandboxFailure, node: &Node) -> bool {
     let has_network = |pod: &Pod| !pod.addrs.is_empty() || pod.netns.is_some();
     let of_all = failure.words.starts_with("network is not ready");
     !(of_all && pod(&failure.pod, node).is_some_and(has_network))
@@ -73,7 +73,7 @@ fn words_of_plugin(failure: &SandboxFailure) -> Option<String> {
 }
 
 /// The verdict on a pod without network.
-pub fn verdict(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
+pub(crate) fn verdict(failure: &SandboxFailure, node: &Node) -> (Finding, Unattached) {
     let (why, fix): (_, Remediation) = match failure.cause {
         SandboxCause::SubnetFile => (
             "flannel has not written its subnet file yet",

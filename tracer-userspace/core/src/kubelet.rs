@@ -1,30 +1,36 @@
 //! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt. No event of the
 //! kernel shows these, so the verdicts are likely at most.
 
+mod command_fix;
+pub(crate) mod limits;
+pub(crate) mod not_connected;
+pub(crate) mod not_run;
+mod not_started;
+pub(crate) mod sandbox;
+
 use std::net::SocketAddr;
 
-use super::command_fix::{
+use self::command_fix::{
     BY_HAND, fix_at_end, fix_failed, fix_not_run, fix_timeout, has_no_program, is_cancelled, is_without_runtime,
     not_started_for,
 };
-use super::limits;
-use super::not_started::NotStarted;
-use crate::rules::app_status_failure::{answer_text, got_no_tls, names_log};
-use tracer_attempts::correlate::attempt::Attempt;
+use self::not_started::NotStarted;
 use tracer_attempts::correlate::links::LOOPBACK;
 use tracer_attempts::correlate::node::Node;
-use tracer_attempts::enrich::{self, Matched};
+use tracer_attempts::enrich;
 use tracer_case::evidence::of_outcome;
 use tracer_case::finding::Finding;
+use tracer_case::ignored::unchanged;
 use tracer_case::pod_sockets::FRESH_NS;
-use tracer_case::{Case, culprit, kubectl};
+use tracer_case::{culprit, kubectl};
+use tracer_classify::{answer_text, got_no_tls, names_log};
 use tracer_common::names::Hook;
 use tracer_model::event::{Container, ExecSpec, Handler, KubeletProbe, Pod, PodRef, ProbeOutput, ProbeSpec, ProbeType};
 use tracer_model::record::{Cause, Confidence, K8s, Outcome, Probe, Process, Remediation, Scope};
 
 /// The subject of a verdict that has no connection.
 #[derive(Clone, Debug)]
-pub struct Unattached {
+pub(crate) struct Unattached {
     pub probe: Option<Probe>,
     /// The pod.
     pub k8s: K8s,
@@ -34,7 +40,7 @@ pub struct Unattached {
 
 impl Unattached {
     /// The probe of this message, as far as it is known.
-    pub(super) fn of(probe: &KubeletProbe, node: &Node) -> Self {
+    fn of(probe: &KubeletProbe, node: &Node) -> Self {
         let agreed = spec(probe, node).and_then(|spec| Probe::agreed(&[spec]));
         let unknown = || Probe { probe_type: Some(probe.probe_type), ..Probe::default() };
         Self {
@@ -47,13 +53,13 @@ impl Unattached {
 
 /// The kubelet outcome of a command, without what the command printed. An error carries no output of a command, so its
 /// words stay (pkg/probe/exec).
-pub fn of_command(probe: &KubeletProbe) -> KubeletProbe {
+pub(crate) fn of_command(probe: &KubeletProbe) -> KubeletProbe {
     let own = probe.reason.is_of_command() || !probe.is_counted();
     KubeletProbe { output: probe.output.clone().filter(|_| own), ..probe.clone() }
 }
 
 /// The verdict on a failed exec probe, and what else held; `None` if it is no exec probe, or may be none.
-pub fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Vec<Cause>, Unattached)> {
+pub(crate) fn command(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Vec<Cause>, Unattached)> {
     let container = container(probe, node);
     let spec = exec_spec(probe, node);
     // A command may print what looks like an unknown message. Without a spec, only the words of the runtime show one.
@@ -102,12 +108,12 @@ fn add_loopback(probe: &KubeletProbe, node: &Node, found: &mut Finding) {
 
 /// A command printed this text, or nothing. tracer knows the kubelet's messages about probes that connect: of a command,
 /// the kubelet prints only the output.
-pub fn is_printed(probe: &KubeletProbe, node: &Node) -> bool {
+pub(crate) fn is_printed(probe: &KubeletProbe, node: &Node) -> bool {
     probe.reason.may_be_printed() && probe.dst.is_none() && spec(probe, node).is_none()
 }
 
 /// The verdict on a failure that no attempt explains, or one of `connections` that all seemed to succeed.
-pub fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
+pub(crate) fn unmatched(probe: &KubeletProbe, connections: usize, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let without_specs = container(probe, node).is_none_or(|it| it.probes.is_empty() && it.exec.is_empty());
     if is_printed(probe, node) && without_specs {
@@ -168,7 +174,7 @@ fn may_begin_before_tracer(probe: &KubeletProbe, node: &Node) -> bool {
 }
 
 /// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
-pub fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
+pub(crate) fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let scheme = spec(probe, node).and_then(|spec| spec.scheme.as_deref());
     let (text, fix) = answer_text(probe.reason, scheme)?;
     let named = Unattached::of(probe, node);
@@ -191,23 +197,23 @@ fn has_answered_in_tls(probe: &KubeletProbe, node: &Node) -> bool {
 }
 
 /// The container that the message names, if it is known.
-pub(super) fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
+fn container<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a Container> {
     let pod = pod(&probe.pod, node)?;
     pod.containers.iter().find(|it| it.name == probe.container)
 }
 
 /// The spec of a probe that runs a command, if it is known.
-pub(super) fn exec_spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ExecSpec> {
+fn exec_spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ExecSpec> {
     container(probe, node)?.exec.iter().find(|spec| spec.probe_type == probe.probe_type)
 }
 
 /// The spec of a probe that connects, if it is known.
-pub(super) fn spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ProbeSpec> {
+fn spec<'a>(probe: &KubeletProbe, node: &'a Node) -> Option<&'a ProbeSpec> {
     container(probe, node)?.probes.iter().find(|spec| spec.probe_type == probe.probe_type)
 }
 
 /// The pod of this name, if it is known. Without a uid, the name may be that of an ended pod and of the next one.
-pub fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
+pub(crate) fn pod<'a>(named: &PodRef, node: &'a Node) -> Option<&'a Pod> {
     let mut fitting = node.pods.iter().filter(|pod| enrich::is_pod(pod, named));
     fitting.next().filter(|_| fitting.next().is_none())
 }
@@ -307,44 +313,8 @@ fn had_just_ended(container: &Container, probe: &KubeletProbe) -> bool {
     ended.is_some_and(|ended| ended.abs_diff(probe.written_boot_ns) <= WITHIN_NS)
 }
 
-/// What the ignored result leaves unchanged.
-const fn unchanged(probe_type: ProbeType) -> &'static str {
-    match probe_type {
-        ProbeType::Readiness => "the container's readiness stays as it was",
-        ProbeType::Liveness => "the container is not restarted for it",
-        ProbeType::Startup => "the container is neither started nor restarted by it",
-    }
-}
-
-/// Notes that the kubelet ignored the result of the attempt. It changes neither cause nor confidence.
-pub(super) fn add_ignored(case: &Case<'_>, finding: &mut Finding) {
-    if !may_be_ignored(case.attempt, &case.matched, finding.cause) {
-        return;
-    }
-    finding.summary += "; the kubelet ignores this result";
-    match case.attempt.kubelet() {
-        Some((_, reported)) => {
-            finding.summary += ": ";
-            finding.summary += unchanged(reported.probe_type);
-        }
-        None => finding.summary += " if it had read the head of the answer",
-    }
-}
-
-/// The kubelet ignored the result, or has not reported it and may have: an answer over HTTP began, and the kubelet calls
-/// it an error if it cannot read the whole body (`DoHTTPProbe`, pkg/probe/http).
-pub fn may_be_ignored(attempt: &Attempt, matched: &Matched<'_>, cause: Cause) -> bool {
-    if let Some((_, reported)) = attempt.kubelet() {
-        return !reported.is_counted();
-    }
-    let has_status = attempt.answer().is_some_and(|(_, answer)| answer.status.is_some());
-    let is_unfinished =
-        matches!(cause, Cause::SlowResponse | Cause::MidStreamRst) || matched.rest_lost_since().is_some();
-    attempt.prober && is_unfinished && has_status && matched.expects_http() == Some(true)
-}
-
 /// " of container app of pod default/web", as far as that is known.
-pub(super) fn container_of(k8s: &K8s) -> String {
+fn container_of(k8s: &K8s) -> String {
     let container = k8s.container_name.as_ref().map(|name| format!(" of container {name}"));
     let pod = k8s.full_name().map(|name| format!(" of pod {name}"));
     container.into_iter().chain(pod).collect()
@@ -367,7 +337,7 @@ fn without_output(probe: &KubeletProbe, spec: Option<&ExecSpec>, k8s: &K8s) -> F
 }
 
 /// The names of a pod: those that the message has, and else the known ones.
-pub(super) fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8s {
+fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8s {
     let known = pod(named, node);
     let or_known =
         |reported: &Option<String>, get: fn(&Pod) -> &Option<String>| reported.clone().or_else(|| get(known?).clone());
@@ -380,13 +350,13 @@ pub(super) fn k8s(named: &PodRef, container: Option<&String>, node: &Node) -> K8
     }
 }
 
-pub(super) fn kubelet(pid: Option<u32>) -> Option<Process> {
+fn kubelet(pid: Option<u32>) -> Option<Process> {
     pid.map(|pid| Process { pid, comm: "kubelet".to_owned() })
 }
 
 #[cfg(test)]
 mod tests {
-    use tracer_core::testing::*;
+    use crate::testing::*;
 
     const MISSING: &str = "rpc error: code = Unknown desc = failed to exec in container: failed to start exec \"9\": OCI runtime exec failed: exec failed: unable to start container process: exec: \"curl\": executable file not found in $PATH: unknown";
     const CANCELED: &str = "rpc error: code = Canceled desc = context canceled";

@@ -1,11 +1,13 @@
 //! A router on the way refused the SYN or its answer.
 
+use std::net::IpAddr;
+
 use super::*;
 use tracer_case::case::holds_target;
 use tracer_case::drop_reason::{is_blackhole, is_routing};
 use tracer_case::reject_answer::RejectAnswer;
 use tracer_case::services::{by_endpoint, is_past_proxy, stale_endpoint, target_service, untranslated};
-use tracer_model::event::{Flow, Icmp};
+use tracer_model::event::{Flow, Icmp, Netns, PacketDrop};
 use tracer_model::record::Scope;
 
 /// Time exceeded in transit (RFC 792, RFC 4443).
@@ -14,7 +16,7 @@ const fn is_time_exceeded(icmp: &Icmp) -> bool {
 }
 
 /// A router refused the SYN.
-pub(in super::super) fn by_router(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn by_router(case: &Case<'_>) -> Option<Finding> {
     by_icmp(case).or_else(|| by_drop(case)).or_else(|| by_error(case))
 }
 
@@ -277,6 +279,34 @@ fn may_be_unresolved(case: &Case<'_>, icmp: &Icmp) -> bool {
 /// RFC 792 and RFC 1812 (codes 9, 10 and 13), RFC 4443. The kernel's routing sends it for a `prohibit` route only.
 const fn is_prohibited(icmp: &Icmp) -> bool {
     if icmp.v6 { icmp.code == 1 } else { matches!(icmp.code, 9 | 10 | 13) }
+}
+
+/// Calico has such a route for its block of addresses. It refuses if the pod's own route is missing.
+pub(super) const REMOVE: &str = "Remove the route or rule that refuses, or correct what made it. If the route is for a whole subnet, the target's own route may be missing instead: restart the CNI agent that should have made it";
+
+/// The routes for this address in all tables: `ip route get` repeats the error only.
+pub(super) fn refusing(case: &Case<'_>, netns: Option<Netns>, to: IpAddr) -> [Command; 1] {
+    [run_in(case, netns, format!("ip route show table all match {to}"))]
+}
+
+pub(super) fn fix(case: &Case<'_>) -> Remediation {
+    let (to, netns) = (case.attempt.flow.dst, case.attempt.netns);
+    let dst = to.ip();
+    // Rules can be for ports.
+    let route = run_in(case, netns, format!("ip route get {dst} ipproto tcp dport {}", to.port()));
+    if dst.is_loopback() {
+        let add = if dst.is_ipv4() { "ip addr add 127.0.0.1/8 dev lo" } else { "ip addr add ::1/128 dev lo" };
+        let add = run_in(case, netns, add);
+        let text = "lo has lost its address: restore it (the last command)";
+        if dst.is_ipv4() {
+            return Remediation::from(text).run([route, add]);
+        }
+        let text =
+            format!("{text}. With an MTU of lo below 1280, or disable_ipv6, it cannot have one: correct that first");
+        let show = run_in(case, netns, "ip link show lo".to_owned());
+        return Remediation::from(text).run([route, show, add]);
+    }
+    Remediation::from("Add or correct the route, or restart the CNI agent that should have made it").run([route])
 }
 
 #[cfg(test)]

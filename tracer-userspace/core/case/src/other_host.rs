@@ -1,14 +1,14 @@
 //! The probe's `host` is an address of somebody else: what answered there, or refused, was not the pod.
 
-use tracer_case::case::Case;
-use tracer_case::finding::Finding;
-use tracer_case::kubectl;
-use tracer_case::wrong_field::REMOVE_HOST;
+use crate::case::Case;
+use crate::finding::Finding;
+use crate::kubectl;
+use crate::wrong_field::REMOVE_HOST;
 use tracer_model::event::Pod;
 use tracer_model::record::{Cause, Confidence, Remediation};
 
 /// Notes that the probe's `host` is no address of its pod, of the node, or of a Service that tracer knows.
-pub(super) fn add(case: &Case<'_>, finding: &mut Finding) {
+pub fn add(case: &Case<'_>, finding: &mut Finding) {
     use Cause::{AppStatusFailure, ClosedWithoutAnswer, ConnectionRefused, MidStreamRst, SlowResponse};
     let by_target = [AppStatusFailure, ClosedWithoutAnswer, ConnectionRefused, MidStreamRst, SlowResponse];
     let rests_on_target = by_target.contains(&finding.cause);

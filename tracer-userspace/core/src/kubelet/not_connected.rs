@@ -1,6 +1,6 @@
 //! The kubelet reports that a probe failed before it connected. No hook sees that, so the message alone decides.
 
-use super::kubelet::{Unattached, container_of, spec};
+use super::{Unattached, container_of, spec};
 use tracer_attempts::correlate::node::Node;
 use tracer_case::evidence::of_outcome;
 use tracer_case::finding::Finding;
@@ -11,7 +11,7 @@ use tracer_model::shell::word;
 
 /// Why the kubelet could not connect to the pod, in its own words: for a proxy, the look-up of a name (`dial tcp:
 /// lookup: …`) or the socket (`dial tcp ADDRESS: socket: …`). A TCP connection to a resolver has an attempt of its own.
-pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
+pub(crate) fn not_connected(probe: &KubeletProbe) -> Option<&str> {
     if probe.reason == ProbeOutput::NoSuchPort {
         return probe.output.as_deref();
     }
@@ -28,7 +28,7 @@ pub fn not_connected(probe: &KubeletProbe) -> Option<&str> {
 }
 
 /// The verdict on such a message. `None` without a spec: a command may print the same words.
-pub fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
+pub(crate) fn verdict(probe: &KubeletProbe, node: &Node) -> Option<(Finding, Unattached)> {
     let why = not_connected(probe)?;
     if probe.reason == ProbeOutput::NoSuchPort {
         return Some(no_such_port(probe, node));
@@ -57,7 +57,7 @@ fn no_such_port(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
 }
 
 /// The verdict on a probe for which the kubelet connected, but not to the pod: to a proxy, for example.
-pub fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
+pub(crate) fn untried(probe: &KubeletProbe, node: &Node) -> (Finding, Unattached) {
     let named = Unattached::of(probe, node);
     let (kind, container_of) = (probe.probe_type, container_of(&named.k8s));
     let words = probe.output.as_deref().unwrap_or_default();
@@ -102,7 +102,7 @@ fn fix(why: &str, host: Option<&str>, pid: Option<u32>) -> Remediation {
 
 #[cfg(test)]
 mod tests {
-    use tracer_core::testing::*;
+    use crate::testing::*;
 
     const NO_FILES: &str = r#"Get "http://10.88.0.2:8080": dial tcp 10.88.0.2:8080: socket: too many open files"#;
     const PROXY: &str =

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::kubelet::{Unattached, container_of, k8s};
+use super::{Unattached, container_of, k8s};
 use tracer_attempts::correlate::node::Node;
 use tracer_case::evidence::evidence_of;
 use tracer_case::finding::Finding;
@@ -16,7 +16,7 @@ use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s};
 
 /// A step of the wall clock.
 #[derive(Clone, Copy, Debug)]
-pub struct ClockStep {
+pub(crate) struct ClockStep {
     /// CLOCK_BOOTTIME nanoseconds.
     pub time_boot_ns: u64,
     /// How far the clock went forward; negative: back.
@@ -25,7 +25,7 @@ pub struct ClockStep {
 
 impl ClockStep {
     /// "set back by 2 h 3 min"
-    pub fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         let by = duration(Duration::from_nanos(self.by_ns.unsigned_abs()));
         format!("set {} by {by}", if self.by_ns < 0 { "back" } else { "forward" })
     }
@@ -38,7 +38,7 @@ impl ClockStep {
 
 /// Containers of a pod that start in the future by the wall clock, while no attempt of their probes is seen.
 #[derive(Clone, Debug)]
-pub struct NotRun<'a> {
+pub(crate) struct NotRun<'a> {
     pub pod: &'a PodRef,
     /// Names of the containers.
     pub containers: Vec<&'a str>,
@@ -52,7 +52,7 @@ pub struct NotRun<'a> {
     pub lost: u64,
 }
 
-pub fn verdict(not_run: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached) {
+pub(crate) fn verdict(not_run: &NotRun<'_>, node: &Node, now: u64) -> (Finding, Unattached) {
     let only = match not_run.containers[..] {
         [one] => Some(one.to_owned()),
         _ => None,
