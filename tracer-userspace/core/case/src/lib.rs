@@ -1,7 +1,7 @@
-//! The second part of the pure core is what the rules ask about one attempt. A [`Case`] is the attempt with what is known of its target and of the node.
-//! Each file answers one kind of question from it: what a dropped packet shows, who sent the RST, which link is down.
-//! A rule, in `tracer-classify`, combines the answers into a [`Finding`](finding::Finding). The bans of
-//! `core/clippy.toml` hold here, too.
+//! The second part of the pure core is what the rules ask about one attempt. A [`Case`] is the attempt with what is
+//! known of its target and of the node. Each file answers one kind of question from it: what a dropped packet shows, who
+//! sent the RST, which link is down. A rule, in `tracer-classify`, combines the answers into a
+//! [`Finding`](finding::Finding). The bans of `core/clippy.toml` hold here, too.
 
 pub mod accept_queue;
 pub mod allow;
