@@ -3,8 +3,7 @@
 use super::case::{Case, inspected};
 use super::phrases::in_namespace;
 use super::serving::{connection, readings};
-use crate::links::last_down_of_pod;
-use crate::routes::own_end;
+use crate::links::{last_down_of_pod, own_end};
 use tracer_attempts::correlate::links::{LostBy, LostRoutes};
 use tracer_model::event::{Inspection, LinkChange, Netns};
 use tracer_model::plural::counted;

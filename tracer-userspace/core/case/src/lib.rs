@@ -36,7 +36,6 @@ pub mod queue;
 pub mod refusal;
 pub mod reject_answer;
 pub mod reset;
-pub mod routes;
 pub mod services;
 pub mod serving;
 pub mod shared_address;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::*;
 use tracer_attempts::correlate::links::{LostBy, LostRoutes};
 use tracer_case::flushed::removed_own_route;
-use tracer_case::routes::{has_worked, own_end};
+use tracer_case::links::{has_worked, own_end};
 use tracer_case::{culprit, drop_reason, flooded};
 use tracer_model::event::{
     Icmp, Inspection, LinkState, NeighbourState, Netns, PacketDrop, Prefix, RoutingRule, StrayRoute,

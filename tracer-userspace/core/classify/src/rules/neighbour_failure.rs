@@ -10,7 +10,7 @@ use super::*;
 use crate::hints::{missing_address, note, stray_route, unusual_qdisc};
 use crate::rules::asymmetric_route::is_queue_full;
 use tracer_case::drop_reason::{Why, is_unresolved, reason};
-use tracer_case::routes::{lacks_loopback, own_end};
+use tracer_case::links::{lacks_loopback, own_end};
 use tracer_case::services::{sent_by_ipvs, stale_endpoint};
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 

@@ -13,7 +13,7 @@ use tracer_attempts::correlate::links::LostBy;
 use tracer_case::culprit;
 use tracer_case::drop_reason::may_be_filter;
 use tracer_case::held_answer::held_answer;
-use tracer_case::routes::lacks_loopback;
+use tracer_case::links::lacks_loopback;
 use tracer_model::event::PacketDrop;
 
 pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::*;
 use tracer_case::drop_reason::{is_unresolved, may_be_filter};
-use tracer_case::routes::has_worked;
+use tracer_case::links::has_worked;
 use tracer_case::serving::INSPECTION_NS;
 use tracer_model::event::{Inspection, LinkState, PacketDrop};
 
