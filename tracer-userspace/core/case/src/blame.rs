@@ -94,7 +94,7 @@ pub fn is_before_tracking(rule: &FirewallRule) -> bool {
 
 /// Whether the packet may have lacked a connection tracking entry. At these hooks connection tracking gives a packet an
 /// entry or drops it (`nf_conntrack_in`); only an invalid packet goes on without one.
-pub fn may_lack_entry(drop: &PacketDrop) -> bool {
+fn may_lack_entry(drop: &PacketDrop) -> bool {
     drop.tracked.is_none_or(|it| it == Tracked::No)
         && matches!(netfilter_hook(drop), None | Some("PREROUTING" | "OUTPUT"))
 }

@@ -50,7 +50,7 @@ pub fn is_elsewhere(change: &LinkChange) -> bool {
 }
 
 /// A worker of the kernel changed the link: it removes the namespace, or the driver resets or loses its device.
-pub fn is_by_kernel(change: &LinkChange) -> bool {
+fn is_by_kernel(change: &LinkChange) -> bool {
     let is_of_kernel = change.ancestors.first().is_some_and(|it| it.comm == "kthreadd");
     is_of_kernel && change.actor.comm.starts_with("kworker/")
 }

@@ -133,7 +133,7 @@ pub fn errno_text(errno: i32) -> String {
 }
 
 /// The kernel's own name of a state.
-pub fn state_name(state: TcpState) -> &'static str {
+fn state_name(state: TcpState) -> &'static str {
     match state {
         TcpState::Established => "ESTABLISHED",
         TcpState::SynSent => "SYN_SENT",

@@ -43,7 +43,7 @@ fn is_open(reset: &ResetSent) -> bool {
 }
 
 /// Any process with the right can destroy a socket (`tcp_abort`).
-pub fn is_destroyed(reset: &ResetSent) -> bool {
+fn is_destroyed(reset: &ResetSent) -> bool {
     is_open(reset) && closer(reset).is_some()
 }
 

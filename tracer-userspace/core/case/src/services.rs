@@ -49,7 +49,7 @@ pub fn service_at<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
 }
 
 /// The Service with an address of the node as an external one: in `externalIPs`, or of its load balancer (as in k3s).
-pub fn service_with_node_address<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
+fn service_with_node_address<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
     let addr = dst.ip();
     service_at(case, dst).filter(|service| service.external_ips.contains(&addr) && own_link(case, addr).is_some())
 }
@@ -185,7 +185,7 @@ fn show_rules_for(case: &Case<'_>, addr: IpAddr) -> impl Iterator<Item = Command
 }
 
 /// In IPVS mode, and if kube-proxy has left that mode without `--cleanup`.
-pub fn show_ipvs(case: &Case<'_>, addr: IpAddr) -> impl Iterator<Item = String> + use<> {
+fn show_ipvs(case: &Case<'_>, addr: IpAddr) -> impl Iterator<Item = String> + use<> {
     let show = runs_ipvs(case).then(|| ["ipvsadm -Ln".to_owned(), format!("ip addr show to {addr}")]);
     show.into_iter().flatten()
 }
@@ -307,6 +307,6 @@ pub fn is_sent_back(case: &Case<'_>, drop: &PacketDrop) -> bool {
     drop.flow.src.ip() == drop.flow.dst.ip() && is_sent_elsewhere(case, drop) && !is_from_node(case)
 }
 
-pub fn is_from_node(case: &Case<'_>) -> bool {
+fn is_from_node(case: &Case<'_>) -> bool {
     case.attempt.netns.is_some_and(|netns| case.node.is_a_node(netns))
 }
