@@ -300,6 +300,28 @@ fn a_pods_own_route_is_given_back_with_the_nodes_end() {
     }
 }
 
+/// The SYN was dropped at another link of the node: one of another pod, or one that only has the number of the other
+/// end. The AWS VPC CNI keeps the route of a link named so in a table of its VLAN.
+#[test]
+fn a_pods_own_route_is_given_to_no_other_link() {
+    let fix = |(ifindex, name): (u32, &str), peer: Option<u32>| {
+        let end = LinkState { up: false, peer_ifindex: peer, ..link(ifindex, name, &["fe80::1"]) };
+        let mut stream = Stream::new().connect().clone();
+        stream.node_links(vec![end, link(8, "eth0", &["10.88.0.1"])]).wait_ms(200);
+        stream.inspection(|it| {
+            it.links = vec![LinkState { peer_ifindex: Some(7), prefixes: vec![32], ..eth0(true, true) }];
+        });
+        let down = Device { up: false, ..device(ifindex, name) };
+        stream.drop_on(SYN, "QDISC_DROP", NODE, Some(down)).gives_up().verdict().remediation
+    };
+    assert_ends(&fix((7, "cali7"), Some(2)), ": ip link set cali7 up; ip route replace 10.88.0.2 dev cali7");
+    for (end, peer) in
+        [((9, "cali9"), Some(2)), ((7, "cali7"), Some(9)), ((7, "dummy7"), None), ((7, "vlan7"), Some(2))]
+    {
+        assert_ends(&fix(end, peer), &format!(": ip link set {} up", end.1));
+    }
+}
+
 /// A macvlan of the node's eth1 has no carrier while that is down. The device under an inner VLAN is the pod's own, and
 /// its number says nothing about the node's links.
 #[test]
