@@ -321,9 +321,11 @@ mod tests {
     /// It had waited for the link-layer address, and the prober had given up.
     #[test]
     fn what_a_late_syn_meets_is_no_cause() {
-        let reported = |meets: fn(&mut Stream)| {
+        let reported = |is_read: bool, meets: fn(&mut Stream)| {
             let mut stream = Stream::new().http_readiness().connect().wait_ms(200).clone();
-            stream.inspection(|reading| reading.neighbour = Some(neighbour("incomplete")));
+            if is_read {
+                stream.inspection(|reading| reading.neighbour = Some(neighbour("incomplete")));
+            }
             meets(stream.wait_ms(880).gives_up().wait_ms(900));
             stream.settles().wait_ms(50).tick().causes()
         };
@@ -334,7 +336,8 @@ mod tests {
         };
         let refused = |stream: &mut Stream| _ = stream.reset_sent(SYN, true, None);
         for meets in [filtered as fn(&mut Stream), rejected, refused, full] {
-            assert_eq!(reported(meets), ["neighbour_failure"]);
+            assert_eq!(reported(true, meets), ["neighbour_failure"]);
+            assert_eq!(reported(false, meets), ["unexplained"]);
         }
     }
 
