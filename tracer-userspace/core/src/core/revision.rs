@@ -204,15 +204,24 @@ mod tests {
     /// The ruleset is replaced after the drop, and read again for another packet.
     #[test]
     fn a_rule_that_was_read_later_is_not_blamed_for_an_earlier_packet() {
-        let reported = |first: &[&str]| {
+        let reported = |dst: &str, first: &[&str]| {
             let mut stream = Stream::new().http_readiness().connect().filtered(SYN, POD).clone();
-            let read = |chain: &&str| firewall(POD, vec![rule(chain, RuleVerdict::Drop)]);
-            first.iter().map(read).for_each(|it| _ = stream.wait_ms(20).push(it));
-            stream.wait_ms(980).tick().push(firewall(POD, vec![rule("cali-fw-cali1234", RuleVerdict::Drop)]));
+            stream.last_drop().flow.dst = address(dst);
+            // Only the rules for that packet are read.
+            let of_packet = Flow { src: address("10.88.0.1:0"), dst: address(dst) };
+            let rules = |chain: &str| {
+                let rules = vec![rule(chain, RuleVerdict::Drop)];
+                firewall_with(POD, rules, |it| it.only_for = Some(of_packet))
+            };
+            first.iter().for_each(|chain| _ = stream.wait_ms(20).push(rules(chain)));
+            stream.wait_ms(980).tick().push(rules("cali-fw-cali1234"));
             stream.gives_up().settles().wait_ms(1_500).tick().causes()
         };
-        assert_eq!(reported(&["INPUT"]), ["firewall_drop"]);
-        assert_eq!(reported(&[]), ["network_policy_drop"]);
+        // The second address is behind a translation.
+        for dst in ["10.88.0.2:8080", "10.88.0.9:80"] {
+            assert_eq!(reported(dst, &["INPUT"]), ["firewall_drop"], "{dst}");
+            assert_eq!(reported(dst, &[]), ["network_policy_drop"], "{dst}");
+        }
     }
 
     /// The kernel skipped the program at the change to ESTABLISHED.

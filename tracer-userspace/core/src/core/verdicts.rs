@@ -231,7 +231,12 @@ impl Core {
     /// Remembers a verdict, and what later verdicts need of it: a failed connect, a port without TLS.
     pub(super) fn remember(&mut self, conn: ConnId, finding: &Finding, revised: bool) {
         let attempt = self.correlator.get(conn);
-        let (flow, in_handshake) = (attempt.map(|it| it.flow), attempt.is_some_and(|it| it.established.is_none()));
+        // The rules are read for the flow of the dropped packet. A translation may have changed it.
+        let dropped = finding.waits_for.zip(attempt).and_then(|((netns, time), attempt)| {
+            attempt.drops().find(|(at, drop)| (drop.netns, *at) == (Some(netns), time))
+        });
+        let flow = dropped.map(|(_, drop)| drop.flow).or(attempt.map(|it| it.flow));
+        let in_handshake = attempt.is_some_and(|it| it.established.is_none());
         let is_retry = attempt.is_some_and(|it| self.is_grpc_retry(it));
         let without_tls = attempt.filter(|it| Matched::new(it, &self.node).is_without_tls()).map(|it| it.flow.dst);
         if self.verdicts.of(conn).is_none() && finding.outcome == Outcome::Failure {
