@@ -11,6 +11,7 @@ use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_case::drop_reason::place_of;
 use tracer_case::evidence::is_netfilter;
+use tracer_case::halt::is_halted;
 use tracer_case::pod_sockets::REDIRECT_NS;
 use tracer_case::programs::PROGRAMS_NS;
 use tracer_model::event::{ConnId, Netns, Observation, ObservationKind, PacketDrop, Pod, ServiceName, TcpState};
@@ -187,13 +188,22 @@ impl Core {
             self.schedule_inspection(conn, Some(due));
         }
         let waits = |a: &&Attempt| a.ended.is_none() && (a.established.is_none() || again.is_some());
-        let awaited = if again.is_some() { Awaited::Answer } else { Awaited::Handshake };
         let waiting = self.correlator.get(conn).filter(waits);
+        let is_urgent = again.is_none() || waiting.is_some_and(|attempt| is_halted_once(attempt, &self.node));
+        let awaited = if is_urgent { Awaited::Handshake } else { Awaited::Answer };
         let query = waiting.and_then(|a| Some(target(a.netns?, a.flow.dst, &self.node, awaited, Some(a.flow.src))));
         if let Some(query) = query {
             self.query(Query::Target(query), now);
         }
     }
+}
+
+/// The last reading found the target's server halted, and the one before it did not. One reading proves nothing, and
+/// beside many targets that wait the next one would come too late.
+fn is_halted_once(attempt: &Attempt, node: &Node) -> bool {
+    let readings = attempt.netns.into_iter().flat_map(|from| node.targets.servings(from, attempt.flow.dst).rev());
+    let mut halted = readings.map(|(_, server)| is_halted(server));
+    halted.next() == Some(true) && halted.next() != Some(true)
 }
 
 /// The key under which a query counts as the same. After the end of an attempt the pod is read, whatever the peer was.
@@ -406,6 +416,31 @@ mod tests {
             asked
         };
         assert_eq!((asks(|_| ()), asks(|stream| _ = stream.syn_again())), (1, 2));
+    }
+
+    /// Beside many targets that wait for an answer, the second reading of a server would come after the attempt.
+    #[test]
+    fn the_second_reading_of_a_halted_server_is_urgent() {
+        let asked = |stopped: [u32; 3]| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).connect().established().clone();
+            for stopped in stopped {
+                let mut server = server_process(7, 2);
+                server.tasks.stopped = stopped;
+                stream.wait_ms(299).tick().serving(Serving { processes: vec![server], ..Serving::default() });
+            }
+            let mut core = Core::default();
+            let mut asked = Vec::new();
+            for it in &stream.observations {
+                core.push(it, &mut Vec::new());
+                asked.extend(core.take_queries().into_iter().filter_map(|query| match query {
+                    Query::Target(query) if query.awaited != Awaited::Nothing => Some(query.awaited),
+                    _ => None,
+                }));
+            }
+            asked
+        };
+        assert_eq!(asked([0; 3]), [Awaited::Answer; 3]);
+        assert_eq!(asked([2; 3]), [Awaited::Answer, Awaited::Handshake, Awaited::Answer]);
     }
 
     #[test]
