@@ -1,5 +1,6 @@
 //! What the core keeps from one attempt to the next: failures in a row.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use super::Core;
@@ -15,10 +16,12 @@ use tracer_case::ignored::may_be_ignored;
 use tracer_case::{EndedByProbe, Failing};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Answer, AnswerKind, ConnId, ProbeType};
-use tracer_model::recent::Recent;
+use tracer_model::recent::{Recent, remember};
 use tracer_model::record::{Cause, Outcome};
 
 pub(super) const MAX_COUNTERS: usize = 4096;
+/// Successes kept of each probe: a few attempts may end while a verdict is held.
+const MAX_SUCCESSES: usize = 4;
 /// The kubelet follows a redirect within this time, if the probe's timeout is not known.
 const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
 /// How long after its last failed probe a container may end: the default of `terminationGracePeriodSeconds`, and until
@@ -74,8 +77,8 @@ impl InARow {
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     in_a_row: Recent<ProbeKey, InARow, MAX_COUNTERS>,
-    /// When the last attempt of each probe that succeeded began.
-    succeeded: Recent<ProbeKey, u64, MAX_COUNTERS>,
+    /// When the last attempts of each probe that succeeded began.
+    succeeded: Recent<ProbeKey, VecDeque<u64>, MAX_COUNTERS>,
     /// When the last attempt of each probe began that only the kubelet knew how to count, and that kubelet's process.
     uncounted: Recent<ProbeKey, (u64, u32), MAX_COUNTERS>,
     pub(super) refusals: Refusals,
@@ -96,7 +99,17 @@ impl Failures {
             (row.count + u32::from(!counted)).saturating_sub(later).max(1)
         });
         let since = row.map_or(attempt.started, |row| row.since);
-        Some(Failing { count, since, succeeded: self.succeeded.get(&key).copied() })
+        Some(Failing { count, since, succeeded: self.successes(&key).max() })
+    }
+
+    /// When the last attempts of this probe that succeeded began.
+    fn successes(&self, key: &ProbeKey) -> impl Iterator<Item = u64> {
+        self.succeeded.get(key).into_iter().flatten().copied()
+    }
+
+    /// When the last one of these began before that time; 0: none did.
+    fn succeeded_before(&self, key: &ProbeKey, time: u64) -> u64 {
+        self.successes(key).filter(|at| *at < time).max().unwrap_or_default()
     }
 
     /// The startup or liveness probe of the attempt's container for which the kubelet ended its last run: the failures
@@ -124,7 +137,7 @@ impl Failures {
     pub(super) fn end(&mut self, attempt: &Attempt, named: &Named) {
         self.refusals.end(attempt.flow.dst);
         let Some(key) = ProbeKey::of(attempt.flow.dst, named) else { return };
-        self.succeeded.insert(key.clone(), attempt.started);
+        remember(MAX_SUCCESSES, self.succeeded.or_default(key.clone()), attempt.started);
         self.end_row(key, attempt);
     }
 
@@ -164,7 +177,7 @@ impl Failures {
 
     /// Since the last success before this attempt, this kubelet counted what tracer could not. It counts in memory.
     fn is_unknown(&self, key: &ProbeKey, attempt: &Attempt) -> bool {
-        let succeeded = self.succeeded.get(key).copied().unwrap_or_default();
+        let succeeded = self.succeeded_before(key, attempt.started);
         let uncounted = self.uncounted.get(key).filter(|(_, prober)| *prober == attempt.actor.pid);
         uncounted.is_some_and(|(at, _)| (succeeded..attempt.started).contains(at))
     }
@@ -225,7 +238,7 @@ impl Core {
         let is_late = self.failures.in_a_row.get(&key).is_some_and(|row| attempt.started < row.last);
         let later = if is_late { self.verdicts.counted_after(conn, &key) } else { 0 };
         // The verdict on this failure may have been held until then.
-        let succeeded = self.failures.succeeded.get(&key).copied().filter(|at| *at > attempt.started);
+        let succeeded = self.failures.successes(&key).filter(|at| *at > attempt.started).min();
         let in_a_row = self.failures.in_a_row.or_default(key);
         if is_new && !is_retry && is_late {
             // Its verdict was held: a later failure was counted before.
@@ -254,7 +267,7 @@ impl Core {
     /// Failures of this probe that began before this attempt, after its last success, and have no verdict yet: they wait
     /// for an answer.
     fn held_before(&self, attempt: &Attempt, key: &ProbeKey) -> u32 {
-        let since = self.failures.succeeded.get(key).copied().unwrap_or_default();
+        let since = self.failures.succeeded_before(key, attempt.started);
         let is_earlier = |it: &&Attempt| {
             (since < it.started && it.started < attempt.started)
                 && (it.flow.dst, it.actor.pid) == (attempt.flow.dst, attempt.actor.pid)
@@ -469,13 +482,18 @@ mod tests {
     /// attempt of the probe begins at once.
     #[test]
     fn a_success_that_comes_before_the_verdict_on_a_failure_is_after_it() {
-        let mut stream = Stream::new().links(true, &["10.88.0.2"]).http_readiness().on_host_network().clone();
-        for (conn, status) in [(100, 500), (101, 500), (102, 200), (103, 500), (104, 500)] {
-            answered(&mut stream, conn, status);
-            let rest = if conn == 101 || conn == 102 { 20 } else { 400 };
-            (0..rest).for_each(|_| _ = stream.wait_ms(5).tick());
-        }
-        assert_eq!(stream.in_a_row(), [1, 2, 1, 2].map(Some));
+        let in_a_row = |answers: &[(u16, u64)]| {
+            let mut stream = Stream::new().links(true, &["10.88.0.2"]).http_readiness().on_host_network().clone();
+            for (conn, (status, ticks)) in (100..).zip(answers) {
+                answered(&mut stream, conn, *status);
+                (0..*ticks).for_each(|_| _ = stream.wait_ms(5).tick());
+            }
+            stream.in_a_row()
+        };
+        let answers = [(500, 400), (500, 20), (200, 20), (500, 400), (500, 400)];
+        assert_eq!(in_a_row(&answers), [1, 2, 1, 2].map(Some));
+        let twice = [(500, 4), (200, 4), (500, 4), (200, 400), (500, 400)];
+        assert_eq!(in_a_row(&twice), [1, 1, 1].map(Some), "each success ends a row");
     }
 
     #[test]
