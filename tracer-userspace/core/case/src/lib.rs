@@ -24,6 +24,7 @@ pub mod killed;
 pub mod kubectl;
 pub mod lifecycle;
 pub mod links;
+pub mod neighbour;
 pub mod netfilter;
 pub mod other_connects;
 pub mod other_host;

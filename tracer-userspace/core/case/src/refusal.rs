@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use crate::case::{ANSWER_NS, Case, REFUSAL_HOOKS, inspections};
 use crate::evidence::{is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use crate::finding::Finding;
+use crate::neighbour::waiting_reset;
 use crate::netfilter::{dropper, lost_reset};
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use tracer_model::record::{Cause, Confidence, Evidence};
@@ -40,16 +41,22 @@ pub fn is_on_its_way(case: &Case<'_>) -> bool {
     !case.settled && case.attempt.reset_received().is_none() && case.attempt.ended.is_none()
 }
 
-/// If the RST of a refusal was dropped on its way: says so. The prober sends its SYN again, and a process may listen then.
+/// If the RST of a refusal was dropped or waits on its way: says so. The prober sends its SYN again, and a process may
+/// listen then.
 pub fn add_lost_reset(case: &Case<'_>, found: &mut Finding) {
     use Cause::{ConnectionRefused, NotListeningYet, PortTaken, ProbeMisconfigured, StartupBudgetExceeded};
     let by_refusal = [ConnectionRefused, NotListeningYet, PortTaken, ProbeMisconfigured, StartupBudgetExceeded];
-    if !by_refusal.contains(&found.cause) || case.attempt.reset_received().is_some() || by_any_stack(case).is_none() {
+    if !by_refusal.contains(&found.cause) || case.attempt.reset_received().is_some() {
         return;
     }
-    let Some((time, drop)) = lost_reset(case) else { return };
-    found.summary += &format!("; {} drops the RST of the refusal: the prober gets no answer", dropper(case, drop));
-    found.evidence.push(of_drop(time, drop));
+    let Some(refused) = by_any_stack(case) else { return };
+    let dropped = lost_reset(case)
+        .map(|(time, drop)| (of_drop(time, drop), format!("{} drops the RST of the refusal", dropper(case, drop))));
+    let Some((evidence, lost)) = dropped.or_else(|| waiting_reset(case, refused.netns?)) else {
+        return;
+    };
+    found.summary += &format!("; {lost}: the prober gets no answer");
+    found.evidence.push(evidence);
     found.rests_on_lost_packet = true;
 }
 

@@ -32,14 +32,15 @@ enum Until {
     Time(u64),
 }
 
-/// A pending verdict is replaced by one of the same cause with a higher confidence, with the names of programs, or about
-/// a rule that stopped a later SYN in another namespace. Otherwise the first one stays: its evidence was read closest to
-/// the failure, such as the counters of rules.
+/// A pending verdict is replaced by one of the same cause with a higher confidence, with the names of programs, or with
+/// what became of the answer. Or it is about a rule that stopped a later SYN in another namespace. Otherwise the first
+/// one stays: its evidence was read closest to the failure, such as the counters of rules.
 pub(super) fn refreshes(before: &Decided, finding: &Finding) -> bool {
     let same = (before.cause, before.outcome) == (finding.cause, finding.outcome);
     let elsewhere = finding.waits_for.is_some_and(|(netns, _)| before.place.is_some_and(|place| place != netns));
     let named = before.lacks_programs && !finding.lacks_programs;
-    same && (finding.confidence > before.confidence || named || elsewhere && is_of_later_syn(*before, finding))
+    let lost = !before.rests_on_lost_packet && finding.rests_on_lost_packet;
+    same && (finding.confidence > before.confidence || named || lost || elsewhere && is_of_later_syn(*before, finding))
 }
 
 impl Core {

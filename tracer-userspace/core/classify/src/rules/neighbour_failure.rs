@@ -11,6 +11,7 @@ use crate::hints::{missing_address, note, stray_route, unusual_qdisc};
 use crate::rules::asymmetric_route::is_queue_full;
 use tracer_case::drop_reason::{Why, is_unresolved, reason};
 use tracer_case::links::{lacks_loopback, own_end};
+use tracer_case::neighbour::{describe_state, entry_back, of_entry_back};
 use tracer_case::services::{sent_by_ipvs, stale_endpoint};
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 
@@ -188,12 +189,6 @@ fn gateway(case: &Case<'_>, to: IpAddr) -> Option<IpAddr> {
     inspections(case).filter(|(_, reading)| reading.target.ip() == to).find_map(|(_, reading)| reading.gateway())
 }
 
-/// The entry that the target's answer waits for, with the target's namespace and the time at which it was read.
-fn entry_back<'a>(case: &Case<'a>) -> Option<(u64, Netns, &'a NeighbourState)> {
-    let (time, reading) = inspected(case)?;
-    Some((time, reading.netns?, reading.neighbour_back.as_ref()?))
-}
-
 fn describe_gateway(gateway: IpAddr, target: IpAddr) -> String {
     format!("{gateway} (the gateway to {target})")
 }
@@ -238,8 +233,6 @@ fn unresolved_back(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let (to, place) = (case.attempt.flow.src.ip(), in_namespace(case, Some(netns)));
-    let text = format!("the neighbour entry of {}{place} is {}", entry.addr, entry.state);
-    let fields = json!({ "state": entry.state, "ifindex": entry.ifindex, "netns": netns });
     let translated = is_translated_source(case, entry);
     let next = match gateway(case, to) {
         Some(source) if translated => {
@@ -252,7 +245,7 @@ fn unresolved_back(case: &Case<'_>) -> Option<Finding> {
         "the kernel{place} cannot resolve the link-layer address of {next}: {}, and the answer to the SYN waits for it",
         describe_state(entry)
     );
-    let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
+    let evidence = vec![of_entry_back(case, time, netns, entry)];
     let fix = match translated {
         true => correct_source(case, entry.addr),
         false => fix(case, Some(netns), to, Why::NoAnswer, true),
@@ -284,10 +277,6 @@ pub(super) fn may_answer(case: &Case<'_>) -> bool {
 
 const NODE_OWNS_ADDRESS: &str =
     ". It is the node's own address, but packets to it leave the node: its rule or route in table local is gone";
-
-fn describe_state(entry: &NeighbourState) -> &'static str {
-    if entry.state == "failed" { "nobody answered" } else { "it sent requests, and nobody answered" }
-}
 
 /// The neighbour table holds as many entries as gc_thresh3 allows.
 fn is_full(reading: &Inspection) -> bool {

@@ -172,6 +172,28 @@ pub(in super::super) fn by_loopback_host(case: &Case<'_>, refused: &Refused, net
 mod tests {
     use tracer_core::testing::*;
 
+    /// The RST waits in the pod for the prober's link-layer address. The kernel drops it after three seconds.
+    #[test]
+    fn a_refusal_whose_answer_waits_for_a_link_layer_address_is_described() {
+        let summary = |fill: fn(&mut Stream)| {
+            let mut stream = Stream::new().connect().drop(SYN, "NO_SOCKET", POD).reset_sent(SYN, true, None).clone();
+            stream.settles().wait_ms(200);
+            fill(&mut stream);
+            let verdict = stream.settles().gives_up().verdict();
+            assert_eq!((verdict.cause.name(), verdict.confidence), ("connection_refused", Confidence::Proven));
+            verdict.summary
+        };
+        fn back(stream: &mut Stream, state: &str) {
+            let entry = NeighbourState { addr: address("10.88.0.1"), ..neighbour(state) };
+            stream.inspection(|reading| reading.neighbour_back = Some(entry));
+        }
+        let dropped = |stream: &mut Stream| _ = stream.wait_ms(2_800).drop_back(TcpFlags(0x14), "NEIGH_FAILED");
+        assert_ends(&summary(dropped), " drops the RST of the refusal: the prober gets no answer");
+        let waits = "waits for the link-layer address of 10.88.0.1: the prober gets no answer";
+        assert_ends(&summary(|stream| back(stream, "incomplete")), waits);
+        assert_lacks(&summary(|stream| back(stream, "stale")), &["no answer"]);
+    }
+
     /// cozystack#3615: the route to the pod was `local`. The pod's healthy process was killed again and again.
     #[test]
     fn a_refusal_by_the_node_itself_is_not_the_pods() {

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use super::super::*;
-use super::{entry_back, gateway};
+use super::gateway;
 use tracer_case::drop_reason::Why;
+use tracer_case::neighbour::entry_back;
 use tracer_case::phrases::of_family;
 use tracer_model::event::{LinkState, Netns};
 
