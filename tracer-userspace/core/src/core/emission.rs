@@ -88,6 +88,7 @@ impl Core {
         if let (Some(attempt), Body::Verdict(body)) = (self.correlator.get(conn), &mut record.body) {
             if let Some(decided) = decided {
                 decided.note_late_handshake(attempt, &mut body.verdict);
+                decided.note_missing_syn(attempt, &self.node, &mut body.verdict);
             }
             body.kubelet = body.kubelet.take().or_else(|| attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
             let time = record.time_boot_ns.max(attempt.ended.map_or(0, |(end, _)| end));

@@ -2,12 +2,16 @@
 
 use super::Core;
 use super::verdicts::Decided;
-use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_case::finding::{Finding, Progress};
+use tracer_common::names::Hook;
 use tracer_model::event::ConnId;
 use tracer_model::record::{Cause, Confidence, Outcome, Stage, Trait, Verdict};
+
+/// A SYN without an answer is sent again after one second (`TCP_TIMEOUT_INIT`), and later on a busy node.
+const SYN_DUE_NS: u64 = 1_500_000_000;
 
 impl Decided {
     /// The handshake was classified as a failure, but a retransmitted SYN got through, and nothing shows that it was
@@ -44,6 +48,29 @@ impl Decided {
                 "; a later SYN got through {after_ms:.1} ms after the first, when most of the time had gone into the handshake"
             );
             verdict.confidence = verdict.confidence.min(Confidence::Likely);
+        }
+    }
+
+    /// The prober gave up after a SYN was due that its kernel did not send. The kernel has no route by then, or the SYN
+    /// before still waits in a queue (`__tcp_retransmit_skb`, net/ipv4/tcp_output.c). What stopped that may be gone.
+    /// If a link or a route was missing before, that explains both.
+    pub(super) fn note_missing_syn(&self, attempt: &Attempt, node: &Node, verdict: &mut Verdict) {
+        let of_syn = self.in_handshake && self.rests_on_lost_packet && self.outcome == Outcome::Failure;
+        let of_route = self.cause.has(Trait::EndsWithNetwork) || self.cause == Cause::LoopbackDown;
+        let proven = verdict.confidence == Confidence::Proven && of_syn && !of_route;
+        let Some((ended, End::NotEstablished)) = attempt.ended.filter(|_| proven) else { return };
+        let is_unseen = attempt.is_held
+            || node.lost_between(attempt.started, ended) > 0
+            || !node.missing_at(&[Hook::TcpRetransmit], attempt.started, |_| true).is_empty();
+        let last = attempt.last_packet(ended).unwrap_or(attempt.started).saturating_sub(attempt.started);
+        // The time between two SYNs doubles, or stays a second (`tcp_syn_linear_timeouts`).
+        let due = last.saturating_mul(2).saturating_add(SYN_DUE_NS);
+        if !is_unseen && ended > attempt.started.saturating_add(due) {
+            verdict.summary += &format!(
+                "; the prober's kernel sent no SYN after {:.1} ms, when one was due: another fault may be the cause since, such as a missing route",
+                last as f64 / 1e6
+            );
+            verdict.confidence = Confidence::Likely;
         }
     }
 }
@@ -231,6 +258,37 @@ mod tests {
         loopback(&mut stream);
         stream.wait_ms(1_000).syn_again().closes(LIVES);
         assert_eq!(outcomes(&stream).pop().map(|it| it.1), Some(Outcome::Noise));
+    }
+
+    /// The rule is gone, and then the route: the kernel sends no SYN again, and no event shows that.
+    #[test]
+    fn a_cause_that_is_older_than_a_missing_syn_is_less_sure() {
+        let decided = |fill: fn(&mut Stream), ends_ms: u64| {
+            let mut stream = Stream::new();
+            let began = stream.connect().now();
+            stream.filtered(SYN, POD).push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).settles();
+            fill(&mut stream);
+            stream.wait_ms(ends_ms - 1_000 - (stream.now() - began) / 1_000_000).gives_up();
+            let verdict = stream.settles().verdict();
+            assert_eq!(verdict.cause.name(), "firewall_drop");
+            (verdict.confidence, verdict.summary.contains("the prober's kernel sent no SYN after"))
+        };
+        let again = |stream: &mut Stream| _ = stream.wait_ms(995).syn_again().filtered(SYN, POD);
+        let (proven, likely) = ((Confidence::Proven, false), (Confidence::Likely, true));
+        assert_eq!(decided(|_| (), 1_400), proven);
+        assert_eq!(decided(|_| (), 1_700), likely);
+        assert_eq!(decided(again, 3_400), proven, "the next one is due after three seconds");
+        assert_eq!(decided(again, 3_800), likely);
+        assert_eq!(decided(|stream| _ = stream.missing(Hook::TcpRetransmit), 3_800), proven);
+        assert_eq!(decided(|stream| _ = stream.held(), 3_800), proven);
+    }
+
+    /// The SYN leaves by a route that goes with the link.
+    #[test]
+    fn a_link_that_is_down_explains_that_no_syn_is_sent() {
+        let down = Device { up: false, ..device(7, "cali7") };
+        let stream = Stream::new().connect().drop_on(SYN, "QDISC_DROP", NODE, Some(down)).wait_ms(2_900).clone();
+        assert_eq!(stream.clone().gives_up().decided(), ("pod_link_down", Confidence::Proven));
     }
 
     /// Without the time of the handshake, tracer does not know how long the target had for its answer.

@@ -529,6 +529,15 @@ impl Attempt {
         self.retransmitted().filter(move |(_, segment)| is_syn(segment)).map(|(time, _)| time)
     }
 
+    /// When a packet of this connection was last observed by that time.
+    pub fn last_packet(&self, by: u64) -> Option<u64> {
+        use ObservationKind::{Drop, Icmp, Ipvs, QueueFull, ResetSent, Retransmit};
+        let is_packet =
+            |kind: &_| matches!(kind, Drop(_) | Icmp(_) | Ipvs(_) | QueueFull(_) | ResetSent(_) | Retransmit(_));
+        let packets = self.observations.iter().filter(|it| it.time_boot_ns <= by && is_packet(&it.kind));
+        packets.map(|it| it.time_boot_ns).max()
+    }
+
     /// Segments that either side retransmitted.
     pub fn retransmitted(&self) -> impl Iterator<Item = (u64, &Retransmit)> {
         observations_of!(self, Retransmit)
