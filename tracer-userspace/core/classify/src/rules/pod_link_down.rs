@@ -72,7 +72,7 @@ fn known_down(case: &Case<'_>) -> Option<Finding> {
     let is_later = |of: &_| set_down(of).is_some_and(|at| at > time);
     // Not every kernel shows that a link was set up again.
     let just_now = |of: &_| set_down(of).is_some_and(|at| time < at.saturating_add(FLAG_LAG_NS));
-    let peer = peer_down(case, link).filter(|it| !is_later(it) && (!it.1.up || just_now(it)));
+    let peer = peer_down(case, time, link).filter(|it| !is_later(it));
     let is_own = |it: &_| just_now(it) || set_down(it).is_some() && !has_carrier(case, link);
     let own = || reading.netns.zip(Some(link)).filter(|it| !is_later(it) && is_own(it));
     let (netns, down) = peer.or_else(own)?;
@@ -93,7 +93,7 @@ fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Findin
             let text = format!("link {} of the target's namespace {state}", link.name);
             let fields = json!({ "ifindex": link.ifindex, "name": link.name, "up": link.up, "running": link.running });
             let evidence = vec![evidence_of("rtnetlink", time, text, fields)];
-            match peer_down(case, link) {
+            match peer_down(case, time, link) {
                 Some((node, peer)) => finding(case, evidence, node, (peer.ifindex, &peer.name), "is down"),
                 None => {
                     let found = finding(case, evidence, netns, (link.ifindex, &link.name), state);
@@ -133,10 +133,11 @@ fn has_carrier(case: &Case<'_>, link: &LinkState) -> bool {
 }
 
 /// That link of the node, if it is down. tracer observes the change a moment before the flag is off, so a reading in
-/// between has the old flag.
-fn peer_down<'a>(case: &Case<'a>, link: &LinkState) -> Option<(Netns, &'a LinkState)> {
+/// between has the old flag. Not every kernel shows that a link was set up again: a later reading does.
+fn peer_down<'a>(case: &Case<'a>, time: u64, link: &LinkState) -> Option<(Netns, &'a LinkState)> {
     let (node, index) = node_link(case, link).filter(|_| link.up)?;
-    let is_down = |l: &&LinkState| !l.up || case.node.links.down(node, l.ifindex).is_some();
+    let just_now = |at: u64| time < at.saturating_add(FLAG_LAG_NS);
+    let is_down = |l: &&LinkState| !l.up || case.node.links.down(node, l.ifindex).is_some_and(|(at, _)| just_now(*at));
     // The other end may be in another namespace, where the index is that of another link.
     let is_pair = |l: &&LinkState| link.peer_ifindex.is_none() || l.peer_ifindex == Some(link.ifindex);
     let peer = case.node.links.by_index(node, index).filter(is_pair).filter(is_down)?;

@@ -250,6 +250,21 @@ fn the_state_of_the_targets_link_decides_and_a_good_link_does_not() {
     assert_eq!(causes_with(eth0(false, false), |_| {}, NODE), ["unexplained"], "a node's own address");
 }
 
+/// Seen on 6.18 with a macvlan: its parent was set down and up again, and then lost its carrier.
+#[test]
+fn who_set_a_link_down_that_is_up_again_is_no_culprit() {
+    let record = |since_ms| {
+        let veth = LinkState { running: Some(false), peer_ifindex: Some(2), ..link(7, "veth7", &[]) };
+        let mut stream = Stream::new().links(true, &["10.88.0.1"]).link_set(NODE, 7, "veth7", false).clone();
+        stream.wait_ms(since_ms).node_links(vec![veth]).connect().wait_ms(200);
+        stream.inspection(|reading| reading.links = vec![LinkState { peer_ifindex: Some(7), ..eth0(true, false) }]);
+        stream.gives_up().verdicts().remove(0)
+    };
+    let (later, at_once) = (record(5_000), record(10));
+    assert_starts(&later.verdict.summary, "eth0 in ");
+    assert!(later.culprit.is_none() && at_once.culprit.is_some());
+}
+
 /// The pod's end is up, and has no carrier.
 #[test]
 fn the_nodes_end_is_named_if_it_is_down() {
