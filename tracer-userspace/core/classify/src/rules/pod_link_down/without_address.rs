@@ -40,7 +40,12 @@ pub(super) fn without_address(case: &Case<'_>) -> Option<Finding> {
     let is_answered = last.and_then(|(_, it)| it.neighbour.as_ref()).is_some_and(answers)
         || attempt.reset_received().is_some()
         || attempt.icmp().any(|(at, icmp)| in_time(at) && icmp.netns != Some(netns));
-    if is_answered || !drops(case).all(|(at, drop)| is_of_it(drop) || !in_time(at)) {
+    // An `ip rule` before that of the local table may refuse what the namespace itself should take.
+    let first = || drops(case).find(|(_, drop)| refused(drop)).map(|(at, _)| at);
+    let has_it = last.is_some_and(|(time, it)| {
+        it.netns == Some(netns) && it.link_with(target).is_some() && first().is_some_and(|at| at <= time)
+    });
+    if has_it || is_answered || !drops(case).all(|(at, drop)| is_of_it(drop) || !in_time(at)) {
         return None;
     }
     let here = last.filter(|(_, it)| it.netns == Some(netns) && it.link_with(target).is_none());
@@ -94,5 +99,24 @@ mod tests {
         assert_ne!(reported(false, 5_000, POD).cause.name(), "pod_link_down", "it may never have had it (gVisor)");
         assert_ne!(reported(true, 100, POD).cause.name(), "pod_link_down", "somebody answers for it");
         assert_ne!(reported(true, 5_000, Netns(900)).cause.name(), "pod_link_down", "another namespace");
+    }
+
+    /// Seen on 6.18: a rule of priority 1 led the marked SYN past the local table, to a blackhole.
+    #[test]
+    fn an_address_that_is_read_after_the_drop_is_not_lost() {
+        let cause = |read_ms: u64| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).listens(POD, 8080, true).connect().clone();
+            let dropped =
+                |stream: &mut Stream| _ = stream.drop_on(SYN, "IP_INADDRERRORS", POD, Some(device(2, "eth0")));
+            if read_ms == 0 {
+                stream.inspection(|reading| reading.links = vec![eth0(true, true)]).wait_ms(5);
+            }
+            dropped(&mut stream);
+            if read_ms > 0 {
+                stream.wait_ms(read_ms).inspection(|reading| reading.links = vec![eth0(true, true)]);
+            }
+            stream.gives_up().settles().last_verdict().cause.name()
+        };
+        assert_eq!((cause(0), cause(200)), ("pod_link_down", "unexplained"));
     }
 }
