@@ -157,12 +157,18 @@ fn is_at_destination(case: &Case<'_>, drop: &PacketDrop) -> bool {
     drop.netns.is_some() && drop.netns == to
 }
 
-/// The answer arrived on another device than the one that the node's route to the target leads over, or one of the two
-/// is not known. A process that forwards frames itself (AF_PACKET) reads them there, and the kernel gets a copy.
+/// The packet arrived on another device than the one that it was sent to, or one of the two is not known: for an answer
+/// that of the node's route to the target, for a SYN the link with the target's address. A process that forwards frames
+/// itself (AF_PACKET) reads them there, and the kernel gets a copy. A bridge floods a copy to a pod's second link. A rule
+/// that redirects (nftables `fwd`, mirred) leads the frame to any link, such as `lo`.
 fn may_be_copy(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let device = drop.device.as_ref().map(|device| device.ifindex);
+    if drop.netns != case.attempt.netns {
+        let own = inspected(case).and_then(|(_, reading)| reading.link_with(case.attempt.flow.dst.ip()));
+        return own.is_some_and(|link| device.is_some_and(|at| at != link.ifindex));
+    }
     let mut routes = inspections(case).filter_map(|(_, reading)| Some(reading.neighbour.as_ref()?.ifindex));
-    drop.netns == case.attempt.netns && !routes.any(|route| device == Some(route))
+    !routes.any(|route| device == Some(route))
 }
 
 fn device(drop: &PacketDrop) -> String {
@@ -191,6 +197,16 @@ mod tests {
         for (ifindex, route) in [(Some(3), route.clone()), (None, route), (Some(2), None)] {
             assert_eq!(verdict(ifindex, route).cause, Cause::Unexplained);
         }
+    }
+
+    /// Seen with `fwd to "lo"` of nftables at ingress.
+    #[test]
+    fn a_frame_on_another_link_of_the_pod_than_that_with_the_address_proves_nothing() {
+        let verdict = |ifindex| {
+            let mut stream = read(|reading| reading.links = vec![link(2, "eth0", &["10.88.0.2"])]);
+            stream.drop_on(SYN, "OTHERHOST", POD, Some(device(ifindex, "any"))).syn_again().gives_up().verdict()
+        };
+        assert_eq!([2, 1].map(|at| verdict(at).cause), [Cause::NeighbourFailure, Cause::Unexplained]);
     }
 
     #[test]
