@@ -5,7 +5,6 @@ mod doctor;
 mod flags;
 mod help;
 mod message;
-mod namespace;
 mod overview;
 pub mod pages;
 mod unknown_variables;

@@ -13,9 +13,7 @@ use super::target::Target;
 use tracer_model::record::Cause;
 use tracer_output::explain;
 use tracer_output::sink::choices;
-use tracer_terminal::typed::duration::duration;
-use tracer_terminal::typed::size::size;
-use tracer_terminal::typed::{Parsed, help_columns, with_variable, without_empty, without_usage};
+use tracer_terminal::typed::{Parsed, duration, help_columns, size, with_variable, without_empty, without_usage};
 
 /// The default image of `attach`: that of this release.
 const IMAGE: &str = concat!("tracer:", env!("CARGO_PKG_VERSION"));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tracer_model::record::{Block, Cause, Section};
 use tracer_terminal::screen::{Screen, unbroken_code};
-use tracer_terminal::typed::nearest;
+use tracer_terminal::typed;
 
 /// The pages of these causes; without causes, the list of all.
 pub fn text(causes: &[Cause], markdown: bool, screen: Screen) -> String {
@@ -82,7 +82,7 @@ pub fn index_markdown() -> String {
 }
 
 pub fn nearest(name: &str) -> Option<&'static str> {
-    nearest::nearest(name, Cause::ALL.iter().map(|cause| cause.name()))
+    typed::nearest(name, Cause::ALL.iter().map(|cause| cause.name()))
 }
 
 #[cfg(test)]

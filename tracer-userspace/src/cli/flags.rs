@@ -17,7 +17,7 @@ pub struct LiveFlags {
     #[command(flatten)]
     pub records: RecordFlags,
     /// Stop after this time, such as 30s, 5m or 1h30m
-    #[arg(long, value_name = "TIME", value_parser = super::duration::duration, help_heading = "Stop conditions")]
+    #[arg(long, value_name = "TIME", value_parser = super::duration, help_heading = "Stop conditions")]
     pub duration: Option<Duration>,
     #[command(flatten)]
     pub probers: ProberFlag,
@@ -102,7 +102,7 @@ pub struct FileFlag {
 #[command(next_help_heading = "Output")]
 pub struct RotationFlags {
     /// Rotate --output-file before it grows beyond this size, such as 64MiB: PATH becomes PATH.1, PATH.1 becomes PATH.2
-    #[arg(long, value_name = "SIZE", value_parser = super::size::size)]
+    #[arg(long, value_name = "SIZE", value_parser = super::size)]
     pub output_max_size: Option<u64>,
     /// Keep this many rotated files [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -219,7 +219,7 @@ pub struct SourceFlags {
     #[arg(long)]
     pub no_api: bool,
     /// Read the kubelet's Events of this namespace (`*`: all) from the API, where its log cannot be read; repeatable. Each node then makes the API server scan all Events there
-    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = super::namespace::namespace)]
+    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = namespace)]
     pub api_events: Vec<Namespace>,
 }
 
@@ -249,7 +249,7 @@ pub(super) fn name_of_list() -> impl TypedValueParser<Value = String> {
 
 /// A time, or 0 for none.
 fn interval(text: &str) -> Result<Duration, String> {
-    if ["0", "0s"].contains(&text.trim()) { Ok(Duration::ZERO) } else { super::duration::duration(text) }
+    if ["0", "0s"].contains(&text.trim()) { Ok(Duration::ZERO) } else { super::duration(text) }
 }
 
 /// The kernel accepts only a power of two of whole pages.
@@ -259,5 +259,35 @@ fn ring_size(text: &str) -> Result<u32, String> {
         Ok(kib)
     } else {
         Err("not a power of two from 4 on".into())
+    }
+}
+
+/// Accepts only names that the API allows (RFC 1123 labels), because the name becomes a part of an API path.
+fn namespace(text: &str) -> Result<Namespace, String> {
+    let text = text.trim();
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_label = text.len() <= 63
+        && text.chars().all(|c| plain(c) || c == '-')
+        && text.starts_with(plain)
+        && text.ends_with(plain);
+    match text {
+        "*" => Ok(Namespace::All),
+        name if is_label => Ok(Namespace::Named(name.to_owned())),
+        _ => Err("write the name of a namespace, or `*` for all of them".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_valid_names_of_namespaces_are_accepted() {
+        assert_eq!(namespace("shop-1"), Ok(Namespace::Named("shop-1".into())));
+        assert_eq!(namespace(" shop-1 "), Ok(Namespace::Named("shop-1".into())), "one of a list");
+        assert_eq!(namespace("*"), Ok(Namespace::All));
+        for wrong in ["", "-a", "a-", "A", "a/b", "a?b", "**", "..", &"a".repeat(64)] {
+            assert!(namespace(wrong).is_err(), "{wrong}");
+        }
     }
 }

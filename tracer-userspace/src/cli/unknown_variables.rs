@@ -36,7 +36,7 @@ fn known() -> BTreeSet<String> {
 fn warning(name: &str, known: &BTreeSet<String>) -> String {
     let without_prefix = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_lowercase();
     let names: Vec<(String, &String)> = known.iter().map(|name| (without_prefix(name), name)).collect();
-    let near = nearest::nearest(&without_prefix(name), names.iter().map(|(bare, _)| bare.as_str()));
+    let near = nearest(&without_prefix(name), names.iter().map(|(bare, _)| bare.as_str()));
     let near = names.iter().find(|(bare, _)| Some(bare.as_str()) == near);
     let hint = near.map(|(_, name)| format!("; did you mean {name}?")).unwrap_or_default();
     format!("{name} is set, but no flag has this variable{hint}")

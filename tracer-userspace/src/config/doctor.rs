@@ -46,7 +46,7 @@ fn known(name: &str) -> Result<&'static str, Error> {
     if let Some(known) = names.iter().find(|known| **known == name.to_lowercase().replace('-', "_")) {
         return Ok(known);
     }
-    let nearest = nearest::nearest(name, names.iter().copied());
+    let nearest = nearest(name, names.iter().copied());
     let nearest = nearest.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
     Err(Error::Usage(format!("--check `{name}`: no such check; {nearest}known: {}", names.join(", "))))
 }
