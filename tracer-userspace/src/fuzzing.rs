@@ -11,7 +11,10 @@
 //!
 //! An input that fails becomes a file in `fuzz/seeds/TARGET/`, named after the problem.
 
-mod ring;
+use tracer_bpf::decode::decode;
+use tracer_bpf::ebpf::KernelNames;
+use tracer_bpf::observe::observe;
+use tracer_model::fuzzing::check_recorded;
 
 pub use crate::replay::fuzzing::recording;
 pub use tracer_kubectl::fuzzing::podlog;
@@ -36,6 +39,20 @@ pub const TARGETS: &[Target] = &[
     Target { name: "podlog", run: podlog },
     Target { name: "proc", run: proc },
     Target { name: "recording", run: recording },
-    Target { name: "ring", run: ring::ring },
+    Target { name: "ring", run: ring },
     Target { name: "xtables", run: xtables },
 ];
+
+/// Parses records of the ring, one after another, each after its length (four bytes, little-endian).
+fn ring(mut bytes: &[u8]) {
+    let (mut names, probers) = (KernelNames::default(), ["kubelet".to_owned()]);
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let (record, rest) = rest.split_at(rest.len().min(u32::from_le_bytes(*length) as usize));
+        if let Ok(event) = decode(record)
+            && let Some(observation) = observe(&event, &mut names, &probers)
+        {
+            check_recorded(observation.kind);
+        }
+        bytes = rest;
+    }
+}

@@ -2,7 +2,6 @@
 //! in the order of time, and through the recorder if there is one.
 
 mod alarm;
-mod config;
 mod losses;
 mod session;
 #[cfg(test)]
@@ -11,24 +10,51 @@ mod wake;
 
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-pub use self::config::LiveConfig;
 use crate::engine::{AtStart, Engine};
 use crate::instance;
 use crate::pipeline::session::{Panics, Session};
 use crate::record_file::{self, Recorder};
 use crate::shutdown::Signals;
+use tracer_bpf::ebpf::LoadOptions;
 use tracer_model::event::{HookStatus, Observation, ObservationKind, Pod, PortPressure, Start};
 use tracer_model::query::Query;
 use tracer_node::clock;
-use tracer_output::serve;
+use tracer_output::serve::{self, Serve};
 use tracer_output::sink::metrics::HookCount;
-use tracer_output::sink::{Sink, leftover};
-use tracer_sources::{Background, Supervisor};
+use tracer_output::sink::{Destinations, Sink, SinkConfig, leftover};
+use tracer_sources::cluster::ClusterConfig;
+use tracer_sources::{Background, NamedLog, Supervisor};
 use tracer_terminal::error::{self, Error, os_message};
 use tracer_terminal::status_line::StatusLine;
+
+/// The configuration of `tracer attach`, `run` or `record`.
+#[derive(Clone, Debug, Default)]
+pub struct LiveConfig {
+    pub output: SinkConfig,
+    /// Whether this is the daemon, of which a node has one.
+    pub daemon: bool,
+    /// The endpoints of the daemon; other commands have none.
+    pub serve: Option<Serve>,
+    pub record: Option<PathBuf>,
+    /// End after this time.
+    pub duration: Option<Duration>,
+    pub load: LoadOptions,
+    pub pods: Option<PathBuf>,
+    pub services: Option<PathBuf>,
+    pub kubelet_log: Option<NamedLog>,
+    /// Absent if the cluster API is not used.
+    pub cluster: Option<ClusterConfig>,
+    /// A warning about a flag that needs the cluster API without access to it; reported at the start.
+    pub unavailable_source: Option<String>,
+    /// The destinations of the daemon; other commands have none.
+    pub destinations: Destinations,
+    pub node_name: String,
+}
 
 /// Where live events come from: the kernel's ring, or a test.
 pub trait EventSource {

@@ -2,7 +2,6 @@
 
 mod cluster;
 mod config;
-mod destination;
 mod destinations;
 pub mod filter;
 pub mod findings;
@@ -23,8 +22,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 pub use self::config::{Format, SinkConfig, choices};
-pub use self::destination::Destination;
-pub use self::destinations::{DestinationFlags, Destinations};
+pub use self::destinations::{Destination, DestinationFlags, Destinations};
 use crate::sink::metrics::{HookCount, Metrics};
 use crate::sink::output::Output;
 use crate::sink::pretty::Pretty;

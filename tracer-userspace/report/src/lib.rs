@@ -18,14 +18,13 @@ mod faults;
 mod input;
 mod line;
 mod page;
-mod progress;
 mod show;
 mod tally;
 mod target;
 
-use tracer_terminal::error;
-
 use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressStyle};
 
 pub use self::line::Fields;
 pub use self::show::{ShowConfig, show};
@@ -35,7 +34,12 @@ use self::input::{Input, Problem};
 use self::tally::Tally;
 use self::target::Target;
 use tracer_output::sink::filter::Filter;
-use tracer_terminal::error::Error;
+use tracer_terminal::error::{self, Error};
+
+/// If the size is known: the share that is read and the remaining time. It is cut to the terminal's width.
+const BAR: &str = "{bytes}/{total_bytes} [{wide_bar}] {eta}";
+/// The size of a pipe is not known.
+const COUNT: &str = "{spinner} {bytes} read, {bytes_per_sec}";
 
 #[derive(Clone, Debug)]
 pub struct ReportConfig {
@@ -95,7 +99,7 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     let inputs = input::open("report FILE", &config.files)?;
     let target = Target::new(config.output_file.as_deref(), &inputs)?;
     let names = inputs.iter().map(|input| input.name.clone()).collect();
-    let bar = progress::bar(&inputs);
+    let bar = progress(&inputs);
     let mut page = Collector { target, tally: Tally::new(config.filter.clone()), faults: Faults::default(), names };
     for input in inputs {
         let input = Input { source: Box::new(bar.wrap_read(input.source)), ..input };
@@ -106,6 +110,15 @@ pub fn report(config: &ReportConfig) -> Result<u8, Error> {
     let missing = page.write()?;
     hidden.iter().chain(&missing).for_each(|line| error::warn(line));
     Ok(if incomplete { 2 } else { 0 })
+}
+
+/// The progress of reading on stderr, if that is a terminal.
+fn progress(inputs: &[Input]) -> ProgressBar {
+    let total = inputs.iter().map(|input| input.size).sum::<Option<u64>>();
+    let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+    let template = if total.is_some() { BAR } else { COUNT };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.with_style(style.progress_chars("=> "))
 }
 
 fn no_record(command: &str, names: &[String], faults: &Faults) -> Error {

@@ -9,7 +9,6 @@
 //! report    the rows of a selftest
 //! node      a node namespace with a bridge and pods; everything is removed on drop
 //! helper    the processes of a node: prober, pods, container runtime, CNI plugin, untracked client
-//! roles     what each of these processes does
 //! probe     one probe attempt, made as the kubelet makes it
 //! prober    the process that makes attempts, and how scenarios talk to it
 //! server    what a pod does: answers, hangs, resets, speaks TLS, acts as a middlebox
@@ -43,7 +42,6 @@ pub mod prober;
 pub mod proc;
 mod program;
 mod report;
-mod roles;
 pub mod row;
 pub mod runner;
 pub mod scenario;

@@ -1,13 +1,41 @@
 //! Where decisions and records go besides the output.
 
+use std::fmt::Debug;
+
 use clap::Args;
 
 use super::Sink;
 use super::cluster::{ClusterFlags, ClusterOutput, ClusterSink};
 use super::otlp::{OtlpConfig, OtlpFlags, OtlpSink};
+use tracer_model::decision::Decision;
+use tracer_model::record::Record;
 use tracer_sources::Background;
 use tracer_sources::cluster::Access;
 use tracer_terminal::error::{self, Error};
+
+/// Only `finish` may wait.
+pub trait Destination: Debug + Send {
+    /// Its name in `loss` records and in the metric of dropped records.
+    fn name(&self) -> &'static str;
+
+    /// Takes each decision. `is_printed`: the filters let it pass.
+    fn take_decision(&self, _decision: &Decision, _is_printed: bool) {}
+
+    /// Takes each printed record.
+    fn take_record(&self, _record: &Record) {}
+
+    /// What it dropped since the start.
+    fn dropped(&self) -> u64;
+
+    /// What it dropped since the last call, and may be reported now.
+    fn take_dropped(&mut self) -> u64;
+
+    /// The run ends; the `stop` record follows.
+    fn end(&mut self) {}
+
+    /// Delivers what is queued. Gives whether every record arrived.
+    fn finish(&mut self) -> bool;
+}
 
 /// The flags of all destinations, in the order of the help.
 #[derive(Debug, Args)]

@@ -4,12 +4,12 @@
 //! The names are in the contract and in `docs/metrics.md`; they are never reused.
 
 mod pods;
-mod text;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use prometheus_client::encoding;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -17,11 +17,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
 use self::pods::{Of, Pods};
-pub use self::text::text;
 use tracer_model::decision::Decision;
 use tracer_model::event::Loss;
-use tracer_model::record::{AttemptBody, Body, Cause, K8s, Outcome, Probe, Severity, VerdictBody};
-use tracer_model::record::{FindingBody, Status};
+use tracer_model::record::{AttemptBody, Body, Cause, FindingBody, K8s, Outcome, Probe, Severity, Status, VerdictBody};
 
 /// Names and values of one series.
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
@@ -193,6 +191,38 @@ fn probe(probe: Option<&Probe>) -> [(&'static str, Cow<'static, str>); 2] {
 #[expect(clippy::cast_precision_loss, reason = "a latency is far below 2^52 ns")]
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
+}
+
+/// The metrics as text: the Prometheus text format 0.0.4, which every scraper reads.
+pub fn text(registry: &Registry) -> String {
+    let mut open_metrics = String::new();
+    // Writing to a string does not fail.
+    let _ = encoding::text::encode(&mut open_metrics, registry);
+    classic(&open_metrics)
+}
+
+/// Converts OpenMetrics. It names a counter's family without `_total`, and ends with `# EOF`. The older format gives the
+/// family the name of its samples, and has no end mark.
+fn classic(open_metrics: &str) -> String {
+    let mut out = String::with_capacity(open_metrics.len() + 256);
+    let mut help = None;
+    for line in open_metrics.lines().filter(|line| *line != "# EOF") {
+        if line.starts_with("# HELP ") {
+            help = line.strip_prefix("# HELP ");
+            continue;
+        }
+        let suffix = if line.ends_with(" counter") { "_total" } else { "" };
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            if let Some((_, says)) = help.take().and_then(|help| help.split_once(' ')) {
+                out.push_str(&format!("# HELP {name}{suffix} {says}\n"));
+            }
+            out.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
+        } else {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out
 }
 
 #[cfg(test)]
