@@ -40,11 +40,11 @@ fn analyse(config: &ReplayConfig) -> Result<u8, Error> {
     let mut engine = Engine::new(sink, header.at_start, None);
     let ending = pass(&mut reader, &mut engine);
     engine.sink().output().finish();
-    if reader.skipped() > 0 {
+    if reader.skipped > 0 {
         error::warn(&format!(
             "replay {}: {} of a kind that this tracer ({}) does not know: skipped",
             config.file.display(),
-            plural::counted(reader.skipped(), "observation"),
+            plural::counted(reader.skipped, "observation"),
             env!("CARGO_PKG_VERSION"),
         ));
     }
@@ -81,7 +81,7 @@ enum Ending {
 fn pass(reader: &mut Reader, engine: &mut Engine) -> Ending {
     let ending = feed(reader, engine);
     // Without `start` the time is not known, and no run began.
-    if reader.observations() > 0 && !matches!(ending, Ending::Headless(_)) {
+    if reader.observations > 0 && !matches!(ending, Ending::Headless(_)) {
         finish(engine, &ending, reader);
     }
     ending
@@ -96,7 +96,7 @@ fn feed(reader: &mut Reader, engine: &mut Engine) -> Ending {
             Err(error) => return Ending::Unreadable(error),
         };
         // Only the first observation must be `start`.
-        match (reader.observations() == 1, matches!(observation.kind, ObservationKind::Start(_))) {
+        match (reader.observations == 1, matches!(observation.kind, ObservationKind::Start(_))) {
             (true, true) | (false, false) => {}
             (true, false) => {
                 let problem = "the first observation is not `start`: the recording's head is missing";
@@ -115,7 +115,7 @@ fn feed(reader: &mut Reader, engine: &mut Engine) -> Ending {
 
 /// Prints the last decisions and the `stop` record.
 fn finish(engine: &mut Engine, ending: &Ending, reader: &Reader) {
-    let (last, line) = (reader.last_time_boot_ns(), reader.line());
+    let (last, line) = (reader.last_time_boot_ns, reader.line);
     let (time, reason) = match ending {
         Ending::End(time) => (*time, "end_of_stream".to_owned()),
         Ending::Enough => (last, "until_failure".to_owned()),

@@ -126,12 +126,12 @@ impl Sink {
 
     /// When held verdicts are due, CLOCK_BOOTTIME nanoseconds.
     pub const fn next_deadline(&self) -> Option<u64> {
-        self.repeats.due()
+        self.repeats.due
     }
 
     /// An observation has this time: prints the held verdicts that are due.
     pub fn advance(&mut self, time_boot_ns: u64) {
-        if self.repeats.due().is_some_and(|due| due <= time_boot_ns) {
+        if self.repeats.due.is_some_and(|due| due <= time_boot_ns) {
             let due = self.repeats.release(time_boot_ns);
             due.into_iter().for_each(|group| self.print_group(group));
         }

@@ -119,7 +119,7 @@ impl Tally {
 
     /// The number of all attempts, if it is known.
     pub(crate) fn attempts(&self) -> Option<u64> {
-        let is_counted = self.stops > 0 && self.stops == self.runs.total() && !self.hits.filter.is_set();
+        let is_counted = self.stops > 0 && self.stops == self.runs.total && !self.hits.filter.is_set();
         Some(self.attempts_by_record)
             .filter(|&attempts| attempts > 0)
             .or_else(|| is_counted.then_some(self.attempts_by_stop))

@@ -175,10 +175,10 @@ impl TargetInspector {
                 self.put(inspect);
             }
             let now = Instant::now();
-            if let Some(inspect) = self.queue.pop(self.pace.next() <= now || self.queue.count_others() <= FEW) {
+            if let Some(inspect) = self.queue.pop(self.pace.next <= now || self.queue.count_others() <= FEW) {
                 return Some(inspect);
             }
-            let pause = self.pace.next().saturating_duration_since(now);
+            let pause = self.pace.next.saturating_duration_since(now);
             match self.asked.recv_timeout(if self.queue.is_empty() { Duration::MAX } else { pause }) {
                 Ok(inspect) => self.put(inspect),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -17,7 +17,8 @@ const AHEAD: Duration = Duration::from_secs(5);
 pub(crate) struct ReadingPace {
     /// Until then the time for readings is used up.
     used: Instant,
-    next: Instant,
+    /// The earliest time of the next reading.
+    pub(super) next: Instant,
     /// Between two readings.
     pause: Duration,
 }
@@ -31,11 +32,6 @@ impl ReadingPace {
     /// The same limit, without a pause between readings: for small readings.
     pub(super) const fn without_pause(now: Instant) -> Self {
         Self { used: now, next: now, pause: Duration::ZERO }
-    }
-
-    /// The earliest time of the next reading.
-    pub(super) const fn next(&self) -> Instant {
-        self.next
     }
 
     /// Records a reading that took this much CPU time.
@@ -56,10 +52,10 @@ mod tests {
         let began = Instant::now();
         let mut pace = ReadingPace::new(began);
         let mut counts = vec![0; minutes];
-        while let Some(count) = counts.get_mut((pace.next().duration_since(began).as_secs() / 60) as usize) {
+        while let Some(count) = counts.get_mut((pace.next.duration_since(began).as_secs() / 60) as usize) {
             *count += 1;
             let took = Duration::from_millis(took_ms);
-            pace.read(pace.next() + took, took);
+            pace.read(pace.next + took, took);
         }
         counts
     }
@@ -77,7 +73,7 @@ mod tests {
         let began = Instant::now();
         let mut pace = ReadingPace::without_pause(began);
         let count = (1..).take_while(|_| {
-            let now = pace.next() + Duration::from_millis(1);
+            let now = pace.next + Duration::from_millis(1);
             pace.read(now, Duration::from_millis(1));
             now.duration_since(began) < Duration::from_secs(10)
         });
@@ -91,7 +87,7 @@ mod tests {
         let mut pace = ReadingPace::without_pause(began);
         let took = Duration::from_millis(100);
         (1..=600).for_each(|n| pace.read(began + n * took, took));
-        assert_eq!(pace.next(), began + 600 * took + took * TIMES);
+        assert_eq!(pace.next, began + 600 * took + took * TIMES);
     }
 
     #[test]
@@ -99,9 +95,9 @@ mod tests {
         let began = Instant::now();
         let mut pace = ReadingPace::new(began);
         for n in 1..=4_u32 {
-            let now = pace.next();
+            let now = pace.next;
             pace.read(now, Duration::from_millis(150));
-            assert_eq!(pace.next(), now + AT_MOST_EVERY, "after {n} readings");
+            assert_eq!(pace.next, now + AT_MOST_EVERY, "after {n} readings");
         }
     }
 }

@@ -152,7 +152,7 @@ impl Watcher {
     }
 
     fn read_node_settled(&mut self) {
-        self.node_due = self.node_due.min(self.pace.next().max(Instant::now() + SETTLE));
+        self.node_due = self.node_due.min(self.pace.next.max(Instant::now() + SETTLE));
     }
 
     fn read_due(&mut self) -> Result<(), Closed> {
@@ -197,7 +197,7 @@ impl Watcher {
     /// Reads the node as soon as the pace allows: NodePorts are named after Services, which a controller may write at any
     /// rate.
     fn read_node_soon(&mut self) {
-        self.node_due = self.node_due.min(self.pace.next());
+        self.node_due = self.node_due.min(self.pace.next);
     }
 
     fn sleep(&self, woken: &UnixStream) -> Result<(), Closed> {
@@ -300,7 +300,7 @@ impl Watcher {
         let view = read_node(&self.config, &mut self.listed);
         let now = Instant::now();
         self.pace.read(now, Duration::from_nanos(thread_cpu_ns().saturating_sub(used)));
-        self.node_due = self.listed.kubelet.again.map_or(now + NODE_EVERY, |again| again.max(self.pace.next()));
+        self.node_due = self.listed.kubelet.again.map_or(now + NODE_EVERY, |again| again.max(self.pace.next));
         self.warn(view.problems);
         self.follow(view.node);
         if self.links.is_none() {

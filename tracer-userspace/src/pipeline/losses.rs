@@ -5,18 +5,14 @@ use tracer_model::event::Loss;
 /// The counters at the last reading, by place.
 pub(super) struct Losses {
     counts: Vec<(&'static str, u64)>,
-    checked_ns: u64,
+    /// When the counters were last read.
+    pub(super) checked_ns: u64,
 }
 
 impl Losses {
     /// All counters are zero at this time.
     pub(super) const fn since(now: u64) -> Self {
         Self { counts: Vec::new(), checked_ns: now }
-    }
-
-    /// When the counters were last read.
-    pub(super) const fn checked_ns(&self) -> u64 {
-        self.checked_ns
     }
 
     /// What was lost since the last reading; `counts` are the counters now.

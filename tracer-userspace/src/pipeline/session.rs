@@ -227,7 +227,7 @@ impl<S: EventSource> Session<S> {
             // Before the batch: its verdicts must know what was lost.
             self.check_loss();
             // Once a second, also while the ring is never empty.
-            if clock::boot_ns().saturating_sub(self.missed.checked_ns()) >= MISSED_NS {
+            if clock::boot_ns().saturating_sub(self.missed.checked_ns) >= MISSED_NS {
                 self.check_missed();
             }
         }

@@ -29,11 +29,13 @@ pub(super) enum Item {
 pub(super) struct Reader {
     input: Box<dyn BufRead>,
     name: String,
-    line: usize,
+    /// The number of the last line, from 1.
+    pub(super) line: usize,
     bytes: Vec<u8>,
-    observations: u64,
-    skipped: u64,
-    last_time_boot_ns: u64,
+    pub(super) observations: u64,
+    /// How many observations have a kind that this version does not know.
+    pub(super) skipped: u64,
+    pub(super) last_time_boot_ns: u64,
 }
 
 impl Reader {
@@ -55,24 +57,6 @@ impl Reader {
             Self { input, name, line: 0, bytes: Vec::new(), observations: 0, skipped: 0, last_time_boot_ns: 0 };
         let header = reader.header()?;
         Ok((reader, header))
-    }
-
-    pub(super) const fn observations(&self) -> u64 {
-        self.observations
-    }
-
-    /// How many observations have a kind that this version does not know.
-    pub(super) const fn skipped(&self) -> u64 {
-        self.skipped
-    }
-
-    /// The number of the last line, from 1.
-    pub(super) const fn line(&self) -> usize {
-        self.line
-    }
-
-    pub(super) const fn last_time_boot_ns(&self) -> u64 {
-        self.last_time_boot_ns
     }
 
     pub(super) fn error(&self, problem: impl Into<String>) -> Error {

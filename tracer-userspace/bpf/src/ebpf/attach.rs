@@ -111,7 +111,7 @@ impl Walk {
     }
 
     fn is_given_up(&self, program_type: ProgramType) -> bool {
-        self.given_up.iter().any(|refusal| refusal.program_type() == program_type)
+        self.given_up.iter().any(|refusal| refusal.program_type == program_type)
     }
 
     /// Tries to attach a hook that is not attached. Returns whether it is attached now.
@@ -297,14 +297,14 @@ impl Walk {
 
     /// Gives up a program type if the refusal holds for all its programs.
     fn give_up_if_general(&mut self, refusal: &Refusal) {
-        if self.is_given_up(refusal.program_type()) {
+        if self.is_given_up(refusal.program_type) {
             return;
         }
-        match refusal.program_type() {
+        match refusal.program_type {
             ProgramType::Fentry if refusal.is_policy() || refusal.is_without_trampolines() => {
                 self.given_up.push(refusal.clone())
             }
-            ProgramType::Kprobe if refusal.stage() == Stage::Attach && !refusal.is_missing_function() => {
+            ProgramType::Kprobe if refusal.stage == Stage::Attach && !refusal.is_missing_function() => {
                 self.given_up.push(refusal.clone());
             }
             _ => {}
@@ -312,7 +312,7 @@ impl Walk {
     }
 
     fn attach_variant(&mut self, ebpf: &mut Ebpf, variant: &Variant) -> Result<(), Refusal> {
-        if let Some(refusal) = self.given_up.iter().find(|r| r.program_type() == variant.program_type) {
+        if let Some(refusal) = self.given_up.iter().find(|r| r.program_type == variant.program_type) {
             return Err(refusal.clone());
         }
         // All first: if the kernel refuses one, none is attached beside those of the next program type.

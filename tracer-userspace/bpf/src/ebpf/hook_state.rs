@@ -86,7 +86,7 @@ fn status_of(walk: &Walk, row: &'static Row) -> HookStatus {
 
 impl Tried {
     fn new(refusal: &Refusal, any_attached: bool) -> Self {
-        let program_type = refusal.program_type();
+        let program_type = refusal.program_type;
         let text = refusal.explain(any_attached);
         let reason = text.strip_prefix(program_type.name()).unwrap_or(&text).trim_start_matches([':', ' ']).to_owned();
         let (needs, fix) = (refusal.needs(any_attached), refusal.fix());

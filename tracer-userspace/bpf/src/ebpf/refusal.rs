@@ -28,8 +28,8 @@ pub(super) enum Stage {
 /// One failed try.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
-    program_type: ProgramType,
-    stage: Stage,
+    pub(super) program_type: ProgramType,
+    pub(super) stage: Stage,
     target: &'static str,
     errno: Option<i32>,
     kind: Kind,
@@ -131,14 +131,6 @@ impl Refusal {
             Kind::Silenced(switch) => Some(switch.fix),
             _ => None,
         }
-    }
-
-    pub(super) const fn stage(&self) -> Stage {
-        self.stage
-    }
-
-    pub(super) const fn program_type(&self) -> ProgramType {
-        self.program_type
     }
 
     pub(super) fn needs(&self, any_attached: bool) -> Option<&'static str> {

@@ -23,7 +23,7 @@ pub(super) struct Repeats {
     interval_ns: u64,
     series: BTreeMap<Vec<u8>, Series>,
     /// When the first group is due.
-    due: Option<u64>,
+    pub(super) due: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -51,11 +51,6 @@ impl Repeats {
     pub(super) fn new(interval: Duration) -> Self {
         let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         Self { interval_ns, series: BTreeMap::new(), due: None }
-    }
-
-    /// When the first group must be released.
-    pub(super) const fn due(&self) -> Option<u64> {
-        self.due
     }
 
     /// Takes the first verdict of an attempt. Gives it back if it must be printed now, else holds it. Appends groups that
@@ -304,7 +299,7 @@ mod tests {
     fn after_a_pause_verdicts_are_printed_at_once_again() {
         let mut repeats = after_a_minute(Duration::from_mins(1));
         assert!(holds(&mut repeats, failure(6, 60)));
-        assert_eq!((counts(&repeats.release(110 * S)), repeats.due()), (vec![(1, 60, 60)], None));
+        assert_eq!((counts(&repeats.release(110 * S)), repeats.due), (vec![(1, 60, 60)], None));
         for n in 0..6 {
             assert!(!holds(&mut repeats, failure(7 + n, 121 + n * 10)));
         }

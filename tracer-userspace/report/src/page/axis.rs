@@ -26,10 +26,10 @@ pub(super) struct Axis {
 
 impl Axis {
     pub(super) fn new(scale: &Scale) -> Self {
-        let span = scale.span().unwrap_or_default();
-        let first = span.0 >> scale.shift();
-        let columns = ((span.1 >> scale.shift()) - first + 1).max(LEAST);
-        Self { first, columns, shift: scale.shift(), span }
+        let span = scale.span.unwrap_or_default();
+        let first = span.0 >> scale.shift;
+        let columns = ((span.1 >> scale.shift) - first + 1).max(LEAST);
+        Self { first, columns, shift: scale.shift, span }
     }
 
     /// Length of the time in view, µs.

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 pub(crate) struct Ends<T, const EACH: usize> {
     first: Vec<T>,
     last: VecDeque<T>,
-    total: u64,
+    /// How many items there were.
+    pub(crate) total: u64,
 }
 
 impl<T, const EACH: usize> Default for Ends<T, EACH> {
@@ -38,11 +39,6 @@ impl<T, const EACH: usize> Ends<T, EACH> {
         self.first.iter_mut().chain(&mut self.last).rev().find(|item| is_it(item))
     }
 
-    /// How many items there were.
-    pub(crate) const fn total(&self) -> u64 {
-        self.total
-    }
-
     pub(crate) fn skipped(&self) -> u64 {
         self.total - (self.first.len() + self.last.len()) as u64
     }
@@ -57,6 +53,6 @@ mod tests {
         let mut ends = Ends::<_, 2>::default();
         (0..7).for_each(|n| ends.push(n));
         assert_eq!(ends.iter().copied().collect::<Vec<_>>(), [0, 1, 5, 6]);
-        assert_eq!((ends.total(), ends.skipped(), ends.newest_mut(|n| n % 2 == 1).copied()), (7, 3, Some(5)));
+        assert_eq!((ends.total, ends.skipped(), ends.newest_mut(|n| n % 2 == 1).copied()), (7, 3, Some(5)));
     }
 }

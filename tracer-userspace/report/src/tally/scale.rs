@@ -10,8 +10,10 @@ const NARROWEST: u32 = 10;
 /// The time in view, in microseconds, and how wide a column is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
-    span: Option<(i64, i64)>,
-    shift: u32,
+    /// First and last moment.
+    pub(crate) span: Option<(i64, i64)>,
+    /// A column is 2^shift µs wide.
+    pub(crate) shift: u32,
 }
 
 impl Default for Scale {
@@ -28,16 +30,6 @@ impl Scale {
         while (to >> self.shift) - (from >> self.shift) >= COLUMNS {
             self.shift += 1;
         }
-    }
-
-    /// First and last moment.
-    pub(crate) const fn span(&self) -> Option<(i64, i64)> {
-        self.span
-    }
-
-    /// A column is 2^shift µs wide.
-    pub(crate) const fn shift(&self) -> u32 {
-        self.shift
     }
 }
 

@@ -165,7 +165,7 @@ impl Keeper {
             Some((before, at)) if is_same(before) => *at + self.rates.heartbeat,
             Some((_, at)) => *at + self.rates.gap,
         };
-        due.max(self.outage.until().unwrap_or(due))
+        due.max(self.outage.until.unwrap_or(due))
     }
 
     async fn write(&mut self, condition: Condition) {

@@ -83,7 +83,7 @@ impl Explainer {
 
     fn due(&self) -> Option<Instant> {
         let (due, _) = self.tally.next()?;
-        let allowed = self.bucket.ready().max(self.outage.until().unwrap_or(due));
+        let allowed = self.bucket.ready().max(self.outage.until.unwrap_or(due));
         Some(due.max(allowed))
     }
 
@@ -129,7 +129,7 @@ impl Explainer {
     async fn flush(&mut self) {
         while let Some(key) = self.tally.next().map(|(_, key)| key.clone()) {
             let now = Instant::now();
-            if self.bucket.ready() > now || self.outage.until().is_some_and(|until| until > now) {
+            if self.bucket.ready() > now || self.outage.until.is_some_and(|until| until > now) {
                 return;
             }
             self.send(&key).await;

@@ -14,7 +14,8 @@ pub(super) struct Outage {
     /// The shortest wait if a permission is missing.
     refused: Duration,
     failures: u32,
-    until: Option<Instant>,
+    /// The next retry comes at this time or later.
+    pub(super) until: Option<Instant>,
     /// The warning that was logged: `false` for an outage, `true` for a missing permission.
     reported: Option<bool>,
 }
@@ -22,11 +23,6 @@ pub(super) struct Outage {
 impl Outage {
     pub(super) const fn new(what: &'static str, pace: Pace, refused: Duration) -> Self {
         Self { what, pace, refused, failures: 0, until: None, reported: None }
-    }
-
-    /// The next retry comes at this time or later.
-    pub(super) const fn until(&self) -> Option<Instant> {
-        self.until
     }
 
     pub(super) fn failed(&mut self, failure: &Failure, now: Instant) {
