@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use nix::errno::Errno;
 
+use crate::server::frame::checksum;
+
 /// Longer than any frame.
 const MAX_FRAME: usize = 1 << 16;
 
@@ -67,13 +69,6 @@ fn port_unreachable(frame: &[u8]) -> Option<Vec<u8>> {
     let sum = checksum(&ip);
     ip[10..12].copy_from_slice(&sum);
     Some([&ethernet[6..12], &ethernet[..6], &ethernet[12..], &ip, &icmp].concat())
-}
-
-/// RFC 1071. The length is even.
-fn checksum(bytes: &[u8]) -> [u8; 2] {
-    let sum: u32 = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
 }
 
 fn carry(from: Arc<File>, to: Arc<File>, delay: Duration) {

@@ -55,19 +55,20 @@ fn packet(src: [u8; 4], dst: [u8; 4], segment: &[u8]) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0];
     ip.extend_from_slice(&src);
     ip.extend_from_slice(&dst);
-    let sum = checksum(&ip).to_be_bytes();
+    let sum = checksum(&ip);
     ip[10..12].copy_from_slice(&sum);
     let pseudo = [&src[..], &dst, &[0, 6, 0, 20], segment].concat();
     let mut segment = segment.to_vec();
-    segment[16..18].copy_from_slice(&checksum(&pseudo).to_be_bytes());
+    segment[16..18].copy_from_slice(&checksum(&pseudo));
     ip.extend_from_slice(&segment);
     ip
 }
 
-fn checksum(bytes: &[u8]) -> u16 {
-    let sum: u32 = bytes.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(c.get(1).copied().unwrap_or(0))).sum();
+/// RFC 1071. The length is even.
+pub(crate) fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let sum: u32 = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
-    !((folded & 0xffff) + (folded >> 16)) as u16
+    (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
 }
 
 #[cfg(test)]
@@ -77,9 +78,9 @@ mod tests {
     #[test]
     fn the_checksum_over_a_finished_packet_is_zero() {
         let ip = packet([10, 88, 0, 2], [10, 88, 0, 1], &segment(&[0; 20], 7));
-        assert_eq!(checksum(&ip[..20]), 0);
+        assert_eq!(checksum(&ip[..20]), [0; 2]);
         let pseudo = [&[10, 88, 0, 2, 10, 88, 0, 1, 0, 6, 0, 20][..], &ip[20..]].concat();
-        assert_eq!(checksum(&pseudo), 0);
+        assert_eq!(checksum(&pseudo), [0; 2]);
     }
 
     #[test]
