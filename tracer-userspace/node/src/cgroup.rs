@@ -5,6 +5,7 @@
 //! prepend components, cgroup namespaces prepend `/../`. Static pods have a uid without dashes.
 
 use super::cgroups::has;
+use super::procfs::read_text;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodProcess {
@@ -18,6 +19,11 @@ pub fn pod_process(text: &str) -> Option<PodProcess> {
     let lines = || text.lines().filter_map(hierarchy);
     let preferred = lines().filter(|(controllers, _)| controllers.is_empty() || has(controllers, "memory"));
     preferred.chain(lines()).find_map(|(_, path)| pod_of_path(path))
+}
+
+/// The pod and container of a process.
+pub(super) fn of_process(pid: u32) -> Option<PodProcess> {
+    pod_process(&read_text(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
 /// The id of a container in the text of `/proc/<pid>/cgroup`, whether or not a pod is named there. Without cgroups for

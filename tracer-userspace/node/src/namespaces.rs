@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::enter::{NetnsError, in_netns};
-use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of, read_text};
+use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of};
 use super::room::Room;
 use super::{addresses, cgroup, links};
 use tracer_model::event::Netns;
@@ -280,7 +280,7 @@ impl Found {
     fn add_of_process(&mut self, pid: u32, at: Namespace) {
         self.hidden |= at == Namespace::Hidden;
         if let Namespace::At(netns) = at {
-            self.add(netns, || pod_of(pid), || PathBuf::from(format!("/proc/{pid}/ns/net")));
+            self.add(netns, || Some(cgroup::of_process(pid)?.uid), || PathBuf::from(format!("/proc/{pid}/ns/net")));
             if self.paths.contains_key(&netns) && self.processes < MAX_PROCESSES {
                 self.processes += 1;
                 self.pids.entry(netns).or_default().push(pid);
@@ -310,10 +310,6 @@ pub(super) fn named(folders: &[&str]) -> impl Iterator<Item = (Netns, PathBuf)> 
         let file = fs::metadata(&path).ok().filter(|file| Some(file.dev()) == device)?;
         Some((Netns(u32::try_from(file.ino()).ok()?), path))
     })
-}
-
-fn pod_of(pid: u32) -> Option<String> {
-    cgroup::pod_process(&read_text(format!("/proc/{pid}/cgroup")).ok()?).map(|pod| pod.uid)
 }
 
 #[cfg(test)]

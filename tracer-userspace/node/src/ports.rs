@@ -31,8 +31,7 @@ pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) ->
     let home = pid.map_or_else(|| procfs::netns_of(std::process::id()), procfs::netns_of);
     let mut users = joined(counted, home);
     for user in &mut users {
-        let text = procfs::read_text(format!("/proc/{}/cgroup", user.pid)).unwrap_or_default();
-        user.pod_uid = cgroup::pod_process(&text).map(|process| process.uid);
+        user.pod_uid = cgroup::of_process(user.pid).map(|process| process.uid);
     }
     let inside = pid.map_or_else(|| "/proc/self/ns/net".to_owned(), |pid| format!("/proc/{pid}/ns/net"));
     let local_port_range = in_netns(Path::new(&inside), local_port_range).ok().flatten();

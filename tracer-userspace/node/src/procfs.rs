@@ -147,8 +147,7 @@ pub fn probers(processes: &[Process]) -> Vec<Prober> {
 
 /// Whether a process runs in a pod; `None` if it has ended.
 pub fn runs_in_pod(pid: u32) -> Option<bool> {
-    let mut small = SmallFile::default();
-    let in_pod = cgroup::pod_process(&small.read(&format!("/proc/{pid}/cgroup"))).is_some();
+    let in_pod = cgroup::of_process(pid).is_some();
     // A process that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).
     (namespace_of(pid) != Namespace::Gone).then_some(in_pod)
 }
