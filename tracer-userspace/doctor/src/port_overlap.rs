@@ -10,6 +10,7 @@ use super::view::View;
 use super::{Check, Draft, listener_overlap};
 use tracer_model::event::{NodePort, NodePorts, ProxyMode};
 use tracer_model::plural::duration;
+use tracer_node::inspect::counters;
 
 pub(super) const CHECK: Check = Check {
     name: "port_overlap",
@@ -33,14 +34,8 @@ fn check(view: &View) -> Result<Finding, Unread> {
 /// How many connects the network namespace has made since its creation.
 fn active_opens(view: &View) -> Result<u64, Unread> {
     let text = view.net("snmp")?;
-    value_of(&text, "Tcp:", "ActiveOpens").ok_or_else(|| Unread::new("/proc/net/snmp has no TcpActiveOpens", ""))
-}
-
-/// Finds a value by its name. The first line with the prefix has the names, the second one the numbers.
-fn value_of(text: &str, prefix: &str, name: &str) -> Option<u64> {
-    let mut lines = text.lines().filter(|line| line.starts_with(prefix));
-    let at = lines.next()?.split_whitespace().position(|word| word == name)?;
-    lines.next()?.split_whitespace().nth(at)?.parse().ok()
+    let found = counters(&text, "Tcp:", &["ActiveOpens"]).into_values().next();
+    found.ok_or_else(|| Unread::new("/proc/net/snmp has no TcpActiveOpens", ""))
 }
 
 /// `rate`: how many connects were made in how many seconds.
@@ -242,12 +237,5 @@ mod tests {
         let findings = [tree.finding(&CHECK), tree.finding(&listener_overlap::CHECK)];
         let all = "sysctl -w net.ipv4.ip_local_reserved_ports=8080,10250,30000-32767";
         assert_eq!(findings.each_ref().map(fix), [all; 2]);
-    }
-
-    #[test]
-    fn counters_are_found_by_their_name() {
-        let text = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm ActiveOpens\nTcp: 1 4711\n";
-        assert_eq!(value_of(text, "Tcp:", "ActiveOpens"), Some(4711));
-        assert_eq!(value_of("", "Tcp:", "ActiveOpens"), None);
     }
 }

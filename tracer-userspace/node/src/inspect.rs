@@ -308,7 +308,7 @@ fn inspect_target_namespace(
     let inodes = found.iter().flatten().map(|(_, inode)| *inode).collect();
     inspection.listeners = found.map(|found| found.into_iter().map(|(listener, _)| listener).collect());
     let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
-    inspection.values.extend(counters(&text));
+    inspection.values.extend(counters(&text, "TcpExt:", COUNTERS));
     inodes
 }
 
@@ -346,13 +346,13 @@ fn setting(path: &str) -> Option<u64> {
     sysctl(path)?.parse().ok()
 }
 
-/// Parses [`COUNTERS`] in `/proc/net/netstat`. Its lines come in pairs: names, then values.
-pub fn counters(netstat: &str) -> BTreeMap<String, u64> {
-    let mut lines = netstat.lines().filter(|line| line.starts_with("TcpExt:"));
+/// These counters in `/proc/net/netstat` or `/proc/net/snmp`. Lines of one kind come in pairs: names, then values.
+pub fn counters(text: &str, kind: &str, wanted: &[&str]) -> BTreeMap<String, u64> {
+    let mut lines = text.lines().filter(|line| line.starts_with(kind));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return BTreeMap::new() };
     let pairs = names.split_whitespace().zip(values.split_whitespace());
-    let wanted = pairs.filter(|(name, _)| COUNTERS.contains(name));
-    wanted.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+    let found = pairs.filter(|(name, _)| wanted.contains(name));
+    found.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
 }
 
 /// A listener and its inode.

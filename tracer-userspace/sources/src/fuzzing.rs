@@ -26,6 +26,7 @@ pub fn proc(bytes: &[u8]) {
         let _ = mounts.folder(&text, hierarchy);
     }
     tracer_netfilter::fuzzing::proc(bytes, &text);
-    let _ = (inspect::counters(&text), ports::sockstat(&text), throttle::parse(&text, "c"));
+    let _ =
+        (inspect::counters(&text, "TcpExt:", &["ListenDrops"]), ports::sockstat(&text), throttle::parse(&text, "c"));
     let _ = (settings::parse_range(&text), settings::parse_ranges(&text));
 }

@@ -6,10 +6,10 @@ use tracer_model::event::{LinkState, Netns};
 #[test]
 fn counters_are_found_by_their_names() {
     let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 0 7 9\nIpExt: InNoRoutes\nIpExt: 3\n";
-    let found = counters(text);
+    let found = counters(text, "TcpExt:", COUNTERS);
     assert_eq!((found.get("ListenOverflows"), found.get("ListenDrops")), (Some(&7), Some(&9)));
     assert_eq!(found.len(), 2);
-    assert!(counters("").is_empty());
+    assert!(counters("", "TcpExt:", COUNTERS).is_empty());
 }
 
 /// Flannel's entries for other nodes are permanent, Cilium's are learned by a program.
