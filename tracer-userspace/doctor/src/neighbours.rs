@@ -3,6 +3,7 @@
 use super::Check;
 use super::finding::{Draft, Finding, Fix, Unread};
 use super::view::View;
+use tracer_node::procfs::of_each_cpu;
 
 pub(super) const CHECK: Check = Check {
     name: "neighbours",
@@ -47,17 +48,10 @@ fn check(view: &View, family: &str, file: &str) -> Finding {
     }
 }
 
-/// Parses a line of names and a line of hexadecimal numbers for each CPU. `entries` is the same on all lines.
+/// `entries`, which is the same for each CPU, and the sum of `table_fulls`.
 fn parse(text: &str) -> Option<(u64, Option<u64>)> {
-    let mut lines = text.lines();
-    let names: Vec<&str> = lines.next()?.split_whitespace().collect();
-    let rows: Vec<Vec<u64>> = lines
-        .map(|line| line.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap_or(0)).collect())
-        .collect();
-    let column = |name| names.iter().position(|it| *it == name);
-    let entries = *rows.first()?.get(column("entries")?)?;
-    let fulls = column("table_fulls").map(|at| rows.iter().filter_map(|row| row.get(at)).sum());
-    Some((entries, fulls))
+    let counts = |wanted| of_each_cpu(text).filter(move |(name, _)| *name == wanted).map(|(_, count)| count);
+    Some((counts("entries").next()?, counts("table_fulls").reduce(u64::saturating_add)))
 }
 
 /// The kernel's own `gc_thresh3`.

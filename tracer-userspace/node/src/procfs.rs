@@ -98,6 +98,14 @@ pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// The counters in a file of `/proc/net/stat`: a line of names, then a line of hexadecimal numbers for each CPU.
+pub fn of_each_cpu(text: &str) -> impl Iterator<Item = (&str, u64)> {
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+    let number = |word| u64::from_str_radix(word, 16).unwrap_or_default();
+    lines.flat_map(move |line| names.clone().into_iter().zip(line.split_whitespace().map(number)))
+}
+
 /// Reads files of `/proc` into one buffer. Their size is not known before, and a node has thousands of them.
 struct SmallFile([u8; 16 << 10]);
 

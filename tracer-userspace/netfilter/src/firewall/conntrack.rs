@@ -3,6 +3,7 @@
 use std::fs;
 
 use tracer_model::event::Conntrack;
+use tracer_node::procfs::of_each_cpu;
 use tracer_node::settings::sysctl;
 
 const STATISTICS: &str = "/proc/thread-self/net/stat/nf_conntrack";
@@ -15,21 +16,16 @@ pub(super) fn read() -> Option<Conntrack> {
     Some(add_statistics(table, &fs::read_to_string(STATISTICS).unwrap_or_default()))
 }
 
-/// Adds the statistics: a line of names, then a line of hexadecimal numbers for each CPU.
+/// Adds the statistics of all CPUs.
 pub(super) fn add_statistics(mut table: Conntrack, text: &str) -> Conntrack {
-    let mut lines = text.lines();
-    let names: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
-    for line in lines {
-        for (name, value) in names.iter().zip(line.split_whitespace()) {
-            let value = u64::from_str_radix(value, 16).unwrap_or_default();
-            let sum = match *name {
-                "drop" => &mut table.drop,
-                "early_drop" => &mut table.early_drop,
-                "invalid" => &mut table.invalid,
-                _ => continue,
-            };
-            *sum = sum.saturating_add(value);
-        }
+    for (name, value) in of_each_cpu(text) {
+        let sum = match name {
+            "drop" => &mut table.drop,
+            "early_drop" => &mut table.early_drop,
+            "invalid" => &mut table.invalid,
+            _ => continue,
+        };
+        *sum = sum.saturating_add(value);
     }
     table
 }
