@@ -283,17 +283,9 @@ mod tests {
     }
 
     #[test]
-    fn help_lists_only_flags_of_the_command() {
-        let help = |command: &str| match parse(["tracer", command, "--help"].map(OsString::from)) {
-            Parsed::Text(text) => text,
-            other => panic!("{other:?}"),
-        };
-        let (attach, replay) = (help("attach"), help("replay"));
-        assert!(attach.contains("--duration") && attach.contains("--cause"), "{attach}");
-        assert!(!replay.contains("--duration") && replay.contains("--cause"), "{replay}");
-        assert!(!help("schema").contains("--output"));
+    fn help_fits_a_terminal() {
         for name in definition::names() {
-            let text = help(&name);
+            let Parsed::Text(text) = parse(["tracer", &name, "--help"].map(OsString::from)) else { panic!("{name}") };
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         }
     }

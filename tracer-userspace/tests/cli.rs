@@ -19,7 +19,6 @@ fn wrong_usage_is_one_line() {
     refuses(&["attach", "--duration", "30"], &["--duration", "30s"]);
     refuses(&["attach", "--cause", "lookback_down"], &["lookback_down", "loopback_down"]);
     refuses(&["attach", "--prober", "a-name-beyond-the-kernel"], &["--prober", "15", "write `a-name-beyond-t`"]);
-    refuses(&["replay", "x", "--pods", "y"], &["--pods", "replay"]);
     refuses(&["explain", "nodeport_colision"], &["nodeport_ephemeral_collision"]);
     refuses(&["explain", "nosuch"], &["`nosuch`: no such cause (`tracer explain` lists all)"]);
     refuses(&["record", "-"], &["record FILE"]);
@@ -29,21 +28,17 @@ fn wrong_usage_is_one_line() {
         &["selftest", "--cause", "conection_refused"],
         &["conection_refused", "did you mean `connection_refused`?"],
     );
-    refuses(&["selftest", "--pods", "x"], &["--pods", "selftest"]);
     refuses(&["attach", "--no-api", "--kubeconfig", "/proc/self/exe"], &["--no-api and --kubeconfig exclude"]);
     for command in ["show", "report", "attach"] {
         refuses(&[command, "--output-file", "-"], &["--output-file", "stdout"]);
     }
-    refuses(&["run", "--metrics-listen", "localhost:http"], &["--metrics-listen", "localhost:9464"]);
 }
 
 #[test]
 fn without_a_command_there_is_an_overview() {
     let output = ran(&[]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
-    let overview = text(&output.stdout);
-    assert!(overview.contains("\nWatch a node:\n  attach ") && overview.contains("\nExamples:\n"), "{overview}");
-    assert!(overview.lines().count() < 35, "one screen: {overview}");
+    assert!(text(&output.stdout).lines().count() < 35, "one screen: {output:?}");
     assert_eq!(ran(&["version"]).stdout, ran(&["--version"]).stdout);
     assert!(text(&ran(&["--version"]).stdout).starts_with("tracer "));
 }
@@ -114,9 +109,6 @@ fn a_wrong_value_of_a_variable_is_wrong_usage() {
     }
     let output = tracer().args(["attach", "--duration", "later"]).env("TRACER_DURATION", "5m").output().unwrap();
     reports_one_line(&output, 2, &["'--duration <TIME>'", "later"]);
-    for flag in ["--cause", "--prober"] {
-        refuses(&["attach", flag, ""], &[flag, "an empty name"]);
-    }
     let dir = Scratch::new();
     let mut command = tracer();
     for name in ["OUTPUT", "OUTPUT_FILE", "NAMESPACE", "CAUSE", "DURATION", "ATTEMPTS", "PROBER", "PODS", "COMPARE"] {

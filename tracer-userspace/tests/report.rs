@@ -92,8 +92,6 @@ fn an_unreadable_input_is_refused() {
     refuses(&[&dir.file("empty", ""), "--output-file", &page], &["empty: no record of tracer"]);
     assert!(!fs::exists(&page).unwrap());
     refuses(&[], &["stdin: no record of tracer"]);
-    refuses(&[&records, "--until-failure"], &["--until-failure has no meaning for `tracer report`"]);
-    refuses(&[&records, "--pods", "x"], &["--pods has no meaning"]);
     refuses(&[&records, "--cause", "nonsense"], &["--cause `nonsense`"]);
 }
 
