@@ -83,7 +83,6 @@ impl Renderer {
     }
 }
 
-/// `deploy/`.
 pub(crate) fn place() -> PathBuf {
     sh::root().join("deploy")
 }

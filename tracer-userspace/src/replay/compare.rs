@@ -12,8 +12,7 @@ use serde_json::Value;
 use tracer_model::record::Record;
 use tracer_output::sink::filter::Filter;
 use tracer_output::sink::ndjson;
-use tracer_terminal::error::Error;
-use tracer_terminal::error::json_problem;
+use tracer_terminal::error::{Error, json_problem};
 
 /// Fields that differ between runs.
 const RUN_SPECIFIC: &[&str] = &["seq", "time", "timing"];

@@ -69,7 +69,6 @@ pub enum Ending {
     Timeout,
     /// The server closed before the answer was complete.
     Eof,
-    /// Any other error.
     Error,
 }
 

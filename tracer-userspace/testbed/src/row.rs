@@ -38,7 +38,6 @@ pub struct Row {
     pub reason: Option<String>,
     /// How long it took.
     pub ms: u64,
-    /// The verdicts about its attempts.
     pub reported: Vec<AttemptVerdicts>,
     #[serde(skip)]
     pub proof: Option<Proof>,

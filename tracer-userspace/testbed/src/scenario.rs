@@ -38,7 +38,6 @@ mod two_causes;
 pub use fixture::{Fixture, Until};
 pub use needs::Need;
 
-/// The node of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A node that other scenarios use, too. The tracer is attached before the first one.

@@ -55,7 +55,6 @@ fn lacking(scenario: &Scenario) -> Option<String> {
     scenario.needs.iter().find_map(|need| need.lacking())
 }
 
-/// Whether a scenario shows a cause, as its cause or in `also`.
 fn shows(scenario: &Scenario, cause: Option<Cause>) -> bool {
     scenario.cause == cause || (cause.is_some() && scenario.also == cause)
 }

@@ -74,7 +74,6 @@ fn write(path: &Path, content: &str) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// The flag with the path of a file, if there is one.
 pub(super) fn flag<'a>(name: &'a str, file: Option<&'a Path>) -> impl Iterator<Item = &'a OsStr> {
     file.into_iter().flat_map(move |file| [OsStr::new(name), file.as_os_str()])
 }

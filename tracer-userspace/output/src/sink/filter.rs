@@ -163,7 +163,6 @@ impl FilterHits {
         fits_pod && fits_cause
     }
 
-    /// Takes any record.
     pub fn record(&mut self, body: &Body) {
         if let Some((k8s, cause, also)) = filtered_fields(body) {
             self.attempt(k8s, cause, also);

@@ -29,7 +29,6 @@ const MAX_ENDPOINTS: usize = 10_000;
 /// The queries of the core for the endpoints of Services.
 pub type Queries = mpsc::Sender<ServiceName>;
 
-/// What answers them.
 #[derive(Debug)]
 pub(super) struct Answering {
     queries: mpsc::Receiver<ServiceName>,

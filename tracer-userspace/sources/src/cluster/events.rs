@@ -104,7 +104,6 @@ pub(crate) struct SentEvents {
 }
 
 impl SentEvents {
-    /// The new Events of a view, as observations.
     pub(crate) fn new_of(&mut self, view: &View) -> Vec<ObservationKind> {
         let to_wall_ns = clock::boot_to_wall_ns();
         let wall_ns = i64::try_from(clock::boot_ns()).unwrap_or(i64::MAX).saturating_add(to_wall_ns);

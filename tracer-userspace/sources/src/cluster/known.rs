@@ -31,7 +31,6 @@ impl<W: Watched> Known<W> {
         true
     }
 
-    /// Removes an object, and returns whether it was known.
     pub(super) fn remove(&mut self, object: &W) -> bool {
         self.objects.remove(&key(object.metadata())).is_some()
     }

@@ -29,7 +29,6 @@ pub struct Fixture<'a> {
     pub options: &'a Options,
     pub node: &'a mut TestNode,
     pub prober: &'a mut Prober,
-    /// The cause of the scenario.
     pub cause: Option<Cause>,
     pub family: Family,
     pub case: Case,

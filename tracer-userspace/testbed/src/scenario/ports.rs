@@ -169,7 +169,6 @@ fn bind_server(inside: &Netns, pod: SocketAddr) -> Result<nix::Result<()>> {
     inside.enter(|| Ok(bind(reuseaddr_socket(pod)?.as_raw_fd(), &SockaddrStorage::from(pod))))
 }
 
-/// Makes a socket with SO_REUSEADDR.
 fn reuseaddr_socket(address: SocketAddr) -> Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let made = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;

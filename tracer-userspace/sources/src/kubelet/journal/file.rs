@@ -45,7 +45,6 @@ pub(super) enum Fault {
     Broken(u64),
 }
 
-/// What the header of the file has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     compact: bool,
