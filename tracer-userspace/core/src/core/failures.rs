@@ -483,7 +483,8 @@ mod tests {
     #[test]
     fn a_success_that_comes_before_the_verdict_on_a_failure_is_after_it() {
         let in_a_row = |answers: &[(u16, u64)]| {
-            let mut stream = Stream::new().links(true, &["10.88.0.2"]).http_readiness().on_host_network().unread().clone();
+            let mut stream =
+                Stream::new().links(true, &["10.88.0.2"]).http_readiness().on_host_network().unread().clone();
             for (conn, (status, ticks)) in (100..).zip(answers) {
                 answered(&mut stream, conn, *status);
                 (0..*ticks).for_each(|_| _ = stream.wait_ms(5).tick());

@@ -174,7 +174,7 @@ mod tests {
 
     /// The RST waits in the pod for the prober's link-layer address. The kernel drops it after three seconds.
     #[test]
-    fn a_refusal_whose_answer_waits_for_a_link_layer_address_is_described() {
+    fn a_refusal_with_an_answer_that_waits_for_an_address_is_described() {
         let summary = |fill: fn(&mut Stream)| {
             let mut stream = Stream::new().connect().drop(SYN, "NO_SOCKET", POD).reset_sent(SYN, true, None).clone();
             stream.settles().wait_ms(200);
