@@ -6,7 +6,7 @@ use tracer_case::evidence::is_nameless;
 use tracer_case::links::{is_at_other_end, is_wrong_bridge, show_other_end};
 use tracer_case::netfilter;
 use tracer_case::programs::ovs_reason;
-use tracer_model::event::PacketDrop;
+use tracer_model::event::{Inspection, PacketDrop};
 
 /// Why the kernel dropped a packet, in words that follow its name. `fix` and the commands that show more may be empty.
 #[derive(Default)]
@@ -163,6 +163,8 @@ fn by_reason(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         .fix("Correct the IPsec policy, or what makes it", ["ip xfrm policy".to_owned()]),
         Some(place @ ("NO_TX_TARGET" | "BRIDGE_INGRESS_STP_STATE")) => by_bridge(drop, place),
         Some("IP_OUTNOROUTES") => Explanation::of("; that namespace has no route for it"),
+        // An `ip rule` may come before that of the local table.
+        Some("IP_INADDRERRORS") if holds_address(case, drop) => refused_by_rule(drop),
         Some("IP_INADDRERRORS") => Explanation::of(NO_ADDRESS).fix(LOST_ADDRESS, address(drop)),
         // `ip_route_input_slow` and `ip_route_output_key_hash_rcu`, net/ipv4/route.c
         Some("IP_INVALID_SOURCE") if drop.flow.src.ip().is_unspecified() => Explanation::of(
@@ -349,13 +351,7 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
             [format!("ip link show dev {}", device(drop))],
         ),
         // `ip_error`, net/ipv4/route.c
-        Some("ip_error") => Explanation::of(
-            "; a rule or route of that namespace refuses what comes in by that device (ip rule, ip route)",
-        )
-        .fix(
-            "Find the rule or route that refuses it, and correct it",
-            [format!("ip route get {dst} from {src} iif {}", device(drop))],
-        ),
+        Some("ip_error") => refused_by_rule(drop),
         // `nf_reinject`, net/netfilter/nf_queue.c; net/netfilter/nfnetlink_queue.c. Where a process refused it, a rule says
         // so.
         Some("nf_reinject" | "nfqnl_reinject") => Explanation::of(
@@ -387,6 +383,20 @@ fn is_telling(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let place = dropped_in(drop);
     let at_socket = matches!(place, Some("tcp_v4_rcv" | "tcp_v6_rcv")) && drop.flags.is_syn();
     at_socket || matches!(place, Some("ip_error" | "ip6_pkt_drop" | "br_dev_xmit" | "dst_discard_out"))
+}
+
+/// A link of the pod has the address, by the last reading.
+fn holds_address(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let holds = |reading: &Inspection| reading.netns == drop.netns && reading.link_with(drop.flow.dst.ip()).is_some();
+    drop.netns.is_some() && inspected(case).is_some_and(|(_, reading)| holds(reading))
+}
+
+fn refused_by_rule(drop: &PacketDrop) -> Explanation {
+    let (src, dst) = (drop.flow.src.ip(), drop.flow.dst.ip());
+    Explanation::of("; a rule or route of that namespace refuses what comes in by that device (ip rule, ip route)").fix(
+        "Find the rule or route that refuses it, and correct it",
+        [format!("ip route get {dst} from {src} iif {}", device(drop))],
+    )
 }
 
 const ADDRESS: &str = "If that namespace should have the address, restore it, or delete the pod, so that its sandbox is made again. If not, add the route that is missing there";
@@ -583,6 +593,9 @@ mod tests {
             stream.connect().drop(SYN, "IP_INADDRERRORS", Netns(7)).wait_ms(200);
             stream.inspection(|reading| reading.netns = holder).gives_up().verdict().summary
         };
+        let mut held = Stream::new().connect().drop(SYN, "IP_INADDRERRORS", POD).wait_ms(200).clone();
+        held.inspection(|reading| reading.links = vec![link(2, "eth0", &["10.88.0.2"])]);
+        assert_has(&held.gives_up().verdict().summary, &["a rule or route of that namespace refuses"]);
         assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
         let mut slow = Stream::new();
         slow.http_readiness().connect().wait_ms(900).syn_again().drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv");
