@@ -10,7 +10,7 @@ pub(super) use self::elsewhere::{fix_translation, on_its_network};
 use serde_json::json;
 
 use self::beside::beside;
-use self::doubts::{led_past, shared_by_pods, shared_port, unknown_on_node};
+use self::doubts::{held_beside, led_past, shared_by_pods, shared_port, unknown_on_node};
 use self::elsewhere::elsewhere;
 use tracer_attempts::enrich::is_pod;
 use tracer_case::case::{Case, holds_target};
@@ -20,7 +20,7 @@ use tracer_case::kubectl::with_logs;
 use tracer_case::phrases::run_in;
 use tracer_case::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
 use tracer_case::reset::destroyer;
-use tracer_case::serving::connection;
+use tracer_case::serving::{connection, readings};
 use tracer_model::event::{
     AcceptingProcess, Acceptor, Flow, Observation, ObservationKind, Pod, PodSockets, ResetSent, TcpState,
 };
@@ -66,7 +66,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
             time >= case.attempt.started && (it.acceptor.is_some() || it.redirect.is_some() || !it.holders.is_empty())
         };
         finding.lacks_acceptor = !last.is_some_and(|(time, it)| shows(time, it)) && must_be_read(case, finding);
-        let shared = shared_by_pods(case, acceptor);
+        let shared = shared_by_pods(case, acceptor).or_else(|| held_beside(case));
         if let Some((_, first)) = &shared {
             finding.remediation.text.insert_str(0, first);
         }

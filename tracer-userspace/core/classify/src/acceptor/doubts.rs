@@ -1,6 +1,7 @@
 //! Why it may not be known which process accepted, or which probe it was.
 
 use super::*;
+use tracer_case::sidecar;
 use tracer_model::event::{Container, LinkState};
 use tracer_model::shell;
 
@@ -58,6 +59,23 @@ pub(super) fn shared_by_pods(case: &Case<'_>, read: Option<&Acceptor>) -> Option
     })
 }
 
+/// By the last reading, a process of another container of the pod has the connection, although the probed one listens.
+/// The same as of [`shared_by_pods`].
+pub(super) fn held_beside(case: &Case<'_>) -> Option<(String, String)> {
+    let (pod, probed) = case.matched.probed_container()?;
+    let pid = connection(case)?.pid.filter(|_| !sidecar::asks_another(case))?;
+    let readings = readings(case);
+    let mut processes = readings.iter().rev().flat_map(|(_, reading)| &reading.processes);
+    let (holder, folder) = processes.find_map(|it| Some((it, it.cpu_cgroup.as_deref().filter(|_| it.pid == pid)?)))?;
+    let is_of = |it: &&Container| it.id.as_deref().is_some_and(|id| !id.is_empty() && folder.contains(id));
+    let name = pod.containers.iter().find(is_of).filter(|it| it.id != probed.id)?.name.as_deref()?;
+    let who = format!("{} (pid {pid}) of container {name}", holder.comm);
+    Some((
+        format!("{who} has the connection: a transparent proxy (TPROXY) or a program at sk_lookup led it there"),
+        format!("Read the log of container {name}: it may wait for the application. If that is slow: "),
+    ))
+}
+
 /// What to do about two pods that want the same port of the node.
 fn one_server(pods: &[&Pod]) -> String {
     let fix = match pods.iter().find(|pod| pod.deleting).and_then(|pod| pod.full_name()) {
@@ -112,6 +130,30 @@ mod tests {
         assert_eq!(decided(true, false, "10.88.0.1"), (Confidence::Proven, false));
         assert_eq!(decided(true, true, "10.88.0.254"), (Confidence::Proven, false));
         assert_eq!(decided(false, false, "10.88.0.254"), (Confidence::Proven, false), "of another CNI");
+    }
+
+    /// Seen on 6.18 with TPROXY of nftables: both containers listen, and envoy took the connection.
+    #[test]
+    fn a_silent_proxy_that_has_the_connection_is_not_the_application() {
+        let decided = |folder: &str| {
+            let mut stream = Stream::new().http_readiness().container_id("c1").clone();
+            let proxy = Container { name: Some("istio-proxy".into()), id: Some("c2".into()), ..Container::default() };
+            stream.last_pods().pods[0].containers.push(proxy);
+            stream.connect().established().wait_ms(500);
+            let cpu_cgroup = Some(folder.to_owned());
+            let holder = ServerProcess { comm: "envoy".into(), cpu_cgroup, ..server_process(9, 1) };
+            let connection = Some(ServedConnection { pid: Some(9), ..served(0, true) });
+            stream.serving(Serving { processes: vec![holder], connection, ..Serving::default() });
+            stream.wait_ms(500).closes((100, 101, 0)).wait_ms(600).tick().verdict()
+        };
+        let by_proxy = decided("/kubepods/cri-containerd-c2.scope");
+        assert_eq!((by_proxy.cause, by_proxy.confidence), (Cause::SlowResponse, Confidence::Likely));
+        assert_has(&by_proxy.summary, &["envoy (pid 9) of container istio-proxy has the connection"]);
+        assert_has(
+            &by_proxy.remediation,
+            &["Read the log of container istio-proxy: it may wait for the application. If that is slow: "],
+        );
+        assert_lacks(&decided("/kubepods/cri-containerd-c1.scope").summary, &["of container"]);
     }
 
     /// A rolling update, or two replicas: which of the two was probed is not known.
