@@ -72,9 +72,13 @@ fn explain(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
     let explained = if is_early_demux(case, drop) {
         forwarded(case, drop)
     } else if is_on_wrong_bridge(case, drop) {
-        Explanation::of("; that bridge has other addresses, since a route or a mark led the SYN to a wrong device").fix(
-            "Find the route or the mark that leads there, and correct it",
-            [format!("ip route get {dst} from {src}")],
+        // A VXLAN device without an entry for the link-layer address gives the same reason (`vxlan_xmit`).
+        Explanation::of(
+            "; that device has other addresses and no port for it: a route or a mark led the SYN to a wrong device, or the FDB of a VXLAN lacks the node that has the pod",
+        )
+        .fix(
+            "Find the route or the mark that leads there, and correct it. If a VXLAN of the CNI is right, restart the agent that writes its FDB",
+            [format!("ip route get {dst} from {src}"), format!("bridge fdb show dev {}", device(drop))],
         )
     } else if is_second_syn(case, drop) && case.attempt.established.is_some() {
         Explanation::of("; the target had taken an earlier SYN, and its SYN-ACK was lost or came late")
@@ -436,7 +440,7 @@ fn has_address(case: &Case<'_>, drop: &PacketDrop) -> bool {
     drop.netns.is_none_or(|netns| case.node.links.get(&netns).is_none() || case.node.owns(netns, dst))
 }
 
-/// The SYN to a pod of this node came to a bridge with other addresses, which has no port for it.
+/// The SYN to a pod came to a bridge or a VXLAN with other addresses, which has no port for it.
 fn is_on_wrong_bridge(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let is_here = case.node.has_pod(drop.flow.dst.ip()) && outbound(case, drop);
     is_here && drop.reason.as_deref() == Some("NO_TX_TARGET") && is_wrong_bridge(case, drop)

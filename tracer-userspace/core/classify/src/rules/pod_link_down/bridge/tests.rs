@@ -50,7 +50,7 @@ fn a_bridge_with_other_addresses_is_no_link_of_the_pod() {
     let (own, other) = (noted("10.88.0.1"), noted("10.89.0.1"));
     assert_eq!((own.cause.name(), other.cause.name()), ("pod_link_down", "unexplained"));
     assert_has(&own.remediation, &["Attach the pod's link to br0 again", "ip link show master br0"]);
-    assert_has(&other.summary, &["that bridge has other addresses"]);
+    assert_has(&other.summary, &["that device has other addresses"]);
     assert_has(&other.remediation, &["ip route get 10.88.0.2 from 10.88.0.1"]);
 }
 
