@@ -1,5 +1,6 @@
-//! Verdicts that rest on the kubelet's messages alone: exec probes, and probes without an attempt. No event of the
-//! kernel shows these, so the verdicts are likely at most.
+//! Verdicts that rest on the kubelet's messages alone: exec probes, probes without an attempt, probes that the kubelet
+//! does not run, and sandboxes without a network. No event of the kernel shows these, so the verdicts are likely at
+//! most.
 
 mod command_fix;
 pub(crate) mod limits;

@@ -14,7 +14,7 @@ use tracer_common::names::Hook;
 use tracer_model::event::{Inspection, ListenerState, Netns, PacketDrop};
 use tracer_model::record::{Command, Confidence, Evidence, Remediation};
 
-/// That no packet was dropped, and the one that shows a full queue itself.
+/// Hooks that show a dropped packet and a full queue: a reading of the queue is weaker without them.
 pub const QUEUE_HOOKS: &[Hook] = &[Hook::KfreeSkb, Hook::TcpConnRequest];
 
 /// A queue that was read, a moment later, makes it likely. The missing hook lowers what the finding begins with.
@@ -41,6 +41,7 @@ pub fn dropped_request<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop)> {
     (is_by_queue(drop) && sent_last <= time.saturating_add(SAME_SEGMENT_NS)).then_some((time, drop))
 }
 
+/// The kernel dropped the packet because the accept queue was full, by its reason.
 pub fn is_overflow(drop: &PacketDrop) -> bool {
     drop.reason.as_deref() == Some("TCP_LISTEN_OVERFLOW")
 }
@@ -83,6 +84,7 @@ pub fn of_queue(time: u64, listener: &ListenerState) -> Evidence {
     evidence_of("sock_diag", time, text, fields)
 }
 
+/// The fix for a full accept queue in this namespace.
 pub fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
     let own = "in the pod's securityContext.sysctls (the kubelet must allow it)";
     let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { own };

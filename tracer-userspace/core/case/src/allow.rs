@@ -1,6 +1,6 @@
 //! Commands of ufw and firewalld that let a flow pass: both drop the rules of other commands when they reload.
 
-use super::owner::Owner;
+use crate::owner::Owner;
 use tracer_model::event::{FirewallRule, Flow};
 use tracer_model::shell;
 

@@ -3,10 +3,10 @@
 
 use serde_json::json;
 
-use super::Case;
-use super::blocked::Blame;
-use super::evidence::{BRIDGE, dropped_in, evidence_of, is_nameless, netfilter_hook};
-use super::owner::{self, Owner, owner_of};
+use crate::Case;
+use crate::blocked::Blame;
+use crate::evidence::{BRIDGE, dropped_in, evidence_of, is_nameless, netfilter_hook};
+use crate::owner::{self, Owner, owner_of};
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::path::{Packet, Takers};
 use tracer_model::event::{Backend, Firewall, FirewallRule, Limit, PacketDrop, RuleVerdict, Tracked};
@@ -138,7 +138,7 @@ fn frees_in_chain(case: &Case<'_>) -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(7))
 }
 
-/// Leaves out the rules that come after a rule which takes every such packet.
+/// Removes the rules that come after a rule which takes every such packet.
 fn reachable(mut candidates: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
     if candidates.iter().any(|(_, rule)| owner::is_endpoints_check(rule)) {
         candidates.retain(|(_, rule)| !owner::is_cluster_ips_check(rule));

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use super::reject_answer::RejectAnswer;
+use crate::reject_answer::RejectAnswer;
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::{FirewallRule, Netns, PacketDrop};
 use tracer_model::record::Evidence;

@@ -1,9 +1,9 @@
-//! What rules ask about an attempt.
+//! The input of the rules, and what most of them ask first: which packets decide, and how far the attempt got.
 
-use super::blocked::Blocks;
-use super::evidence::{dropped_in, may_be_at_socket, netfilter_hook};
-use super::{SETTLE_NS, flooded};
+use crate::blocked::Blocks;
 use crate::drop_reason::is_unresolved;
+use crate::evidence::{dropped_in, may_be_at_socket, netfilter_hook};
+use crate::{SETTLE_NS, flooded};
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
@@ -22,6 +22,7 @@ pub const ANSWER_NS: u64 = 500_000_000;
 #[derive(Debug)]
 pub struct Case<'a> {
     pub attempt: &'a Attempt,
+    /// What was observed of the node until now.
     pub node: &'a Node,
     /// The probes that the attempt can be.
     pub matched: Matched<'a>,
@@ -34,11 +35,12 @@ pub struct Case<'a> {
     pub failing: Option<Failing>,
     /// The probe for which the kubelet ended the last run of the container.
     pub ended_by: Option<EndedByProbe>,
+    /// How netfilter stopped the attempt, kept after the first question.
     pub blocks: Blocks<'a>,
 }
 
 impl<'a> Case<'a> {
-    /// See the fields.
+    /// The case of an attempt before any failure is known; `settled` and `streak` are those of the fields.
     pub fn new(attempt: &'a Attempt, node: &'a Node, settled: bool, streak: Option<Streak>) -> Self {
         Self {
             attempt,

@@ -26,8 +26,8 @@ pub fn is_routing(drop: &PacketDrop) -> bool {
     is_blackhole(drop) || by_reason && !is_netfilter(drop) && !is_unresolved(drop)
 }
 
-/// The filter may have dropped the packet. Before 5.17 only the function is known.
-pub fn may_be_filter(drop: &PacketDrop) -> bool {
+/// The reverse path filter (rp_filter) may have dropped the packet. Before 5.17 only the function is known.
+pub fn may_be_rp_filter(drop: &PacketDrop) -> bool {
     match (drop.reason.as_deref(), drop.location.as_deref()) {
         (Some(reason), _) => reason == "IP_RPFILTER",
         (None, place) => place.is_some_and(|place| place.starts_with("ip_rcv_finish_core")),
@@ -41,30 +41,31 @@ pub fn is_out_of_window(drop: &PacketDrop) -> bool {
 
 /// Why the neighbour entry is missing.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum MissingEntry {
     NoAnswer,
     TableFull,
 }
 
 /// Kernels since 6.0 give these drop reasons. Older ones show the function that freed the packet: these free it for
 /// this only. IPv6 names no reason up to 6.18 at least (`ndisc_error_report`, net/ipv6/ndisc.c).
-pub fn reason(drop: &PacketDrop) -> Option<Why> {
+pub fn missing_entry(drop: &PacketDrop) -> Option<MissingEntry> {
     match (drop.reason.as_deref(), dropped_in(drop)) {
-        (Some("NEIGH_FAILED" | "NEIGH_DEAD"), _) => Some(Why::NoAnswer),
-        (Some("NEIGH_CREATEFAIL"), _) => Some(Why::TableFull),
+        (Some("NEIGH_FAILED" | "NEIGH_DEAD"), _) => Some(MissingEntry::NoAnswer),
+        (Some("NEIGH_CREATEFAIL"), _) => Some(MissingEntry::TableFull),
         (None | Some("NOT_SPECIFIED"), Some("neigh_invalidate" | "arp_error_report" | "ndisc_error_report")) => {
-            Some(Why::NoAnswer)
+            Some(MissingEntry::NoAnswer)
         }
-        (None, Some("ip_finish_output2" | "ip6_finish_output2")) => Some(Why::TableFull),
+        (None, Some("ip_finish_output2" | "ip6_finish_output2")) => Some(MissingEntry::TableFull),
         _ => None,
     }
 }
 
 /// Nobody answered for the link-layer address that this packet needs.
 pub fn is_unresolved(drop: &PacketDrop) -> bool {
-    reason(drop) == Some(Why::NoAnswer)
+    missing_entry(drop) == Some(MissingEntry::NoAnswer)
 }
 
+/// The setting without which a namespace does not forward packets of this family.
 pub const fn forwarding_setting(drop: &PacketDrop) -> &'static str {
     if drop.flow.dst.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }
 }

@@ -1,12 +1,13 @@
-//! The end of the listener, and what it says of its process.
+//! The end of the listener, and what it shows about its process.
 
 use crate::case::Case;
 use crate::phrases::ms;
 use tracer_model::event::{Listen, Loss, Netns};
 
-/// Unless more is known.
+/// Why a listener ended, unless more is known: follows the sentence.
 pub const ENDED: &str = ": it exited, crashed or was stopped";
 
+/// A clause about a listener that ended together with the connection.
 pub fn process_ended_text(case: &Case<'_>, end: &(u64, Listen)) -> String {
     format!(", and its listener ended at the same time{}", why_ended(case, end))
 }

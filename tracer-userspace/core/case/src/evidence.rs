@@ -1,16 +1,17 @@
-//! Observations in words and numbers, for the `evidence` of a verdict.
+//! Observations in words and numbers, for the `evidence` of a verdict, and where the kernel dropped a packet.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::reject_answer::RejectAnswer;
+use crate::reject_answer::RejectAnswer;
 use tracer_common::names::Hook;
 use tracer_model::event::{
     Icmp, Inspection, Ipvs, IpvsOp, KubeletProbe, Listen, PacketDrop, ResetReceived, ResetSent, State, TcpState,
 };
 use tracer_model::record::Evidence;
 
+/// One row of evidence, without the fields that are null.
 pub fn evidence_of(hook: &str, time_boot_ns: u64, text: String, fields: Value) -> Evidence {
     let fields = match fields {
         Value::Object(map) => map.into_iter().filter(|(_, v)| !v.is_null()).collect(),
@@ -19,6 +20,7 @@ pub fn evidence_of(hook: &str, time_boot_ns: u64, text: String, fields: Value) -
     Evidence { hook: hook.to_owned(), time_boot_ns, text, fields }
 }
 
+/// A dropped packet, as evidence.
 pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
     let unknown = if is_nameless(drop) { HIDDEN } else { "no reason given by this kernel" };
     let why = drop.reason.as_deref().or(drop.location.as_deref()).unwrap_or(unknown);
@@ -32,6 +34,7 @@ pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
     evidence_of(Hook::KfreeSkb.name(), time, text, fields)
 }
 
+/// A RST that a stack of this node sent, and who sent it, as evidence.
 pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
     // A process that closes its socket sets the state to CLOSE before.
     let open = reset.state.filter(|state| reset.actor.is_some() && *state != TcpState::Close);
@@ -51,12 +54,14 @@ pub fn of_reset_sent(time: u64, reset: &ResetSent) -> Evidence {
     evidence_of(reset.hook.name(), time, text, fields)
 }
 
+/// A RST that the prober's socket received, as evidence.
 pub fn of_reset_received(time: u64, reset: &ResetReceived) -> Evidence {
     let text = format!("RST from {} received in {}", reset.flow.dst, state_name(reset.state));
     let fields = json!({ "state": reset.state, "bytes_received": reset.bytes_received });
     evidence_of(Hook::TcpReceiveReset.name(), time, text, fields)
 }
 
+/// An ICMP error that this node sent, as evidence.
 pub fn of_icmp(time: u64, icmp: &Icmp) -> Evidence {
     let text = format!("{} sent about the {} {}", RejectAnswer::of(icmp), icmp.flags.name(), icmp.flow);
     let fields = json!({ "type": icmp.icmp_type, "code": icmp.code, "netns": icmp.netns });

@@ -238,6 +238,7 @@ impl Finding {
         });
     }
 
+    /// Replaces the fix by one that is made from it.
     pub fn change_fix(&mut self, change: impl FnOnce(Remediation) -> Remediation) {
         self.remediation = change(std::mem::take(&mut self.remediation));
     }

@@ -1,15 +1,15 @@
 //! A bridge that does not know the port of an address floods the packet to all of its ports. What drops a copy at the
 //! port of another pod has no part in the failure. Nor has what drops a packet in a namespace that is not on the way.
 
-use super::drop_reason::place_of;
-use super::evidence::netfilter_hook;
+use crate::drop_reason::place_of;
+use crate::evidence::netfilter_hook;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::{Inspection, LinkState, Netns, PacketDrop, ProgramPlace, StrayRoute};
 
 /// The packet was dropped on the link of another pod, or in a namespace that is not on the way.
 pub fn is_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
-    if is_astray(attempt, node, drop) {
+    if is_dropped_astray(attempt, node, drop) {
         return true;
     }
     let Some(own) = is_copied(attempt, drop).then(|| own_link(attempt, node)).flatten() else { return false };
@@ -26,14 +26,14 @@ pub fn may_be_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop, a
 
 /// A third namespace dropped the packet, and the prober's route leads to another link than the target's. A gateway that
 /// leads to the target is on that link.
-pub fn is_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
+pub fn is_dropped_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
     let dst = attempt.flow.dst.ip();
     let has_address = |netns| node.pods.in_netns(netns).is_some_and(|pod| pod.addrs.contains(&dst));
     let is_forwarded = netfilter_hook(drop) != Some("INPUT") && drop.reason.as_deref() != Some("NO_SOCKET");
     let Some(netns) = third_namespace(attempt, node, drop).filter(|_| is_forwarded) else { return false };
     let last = readings(attempt, node).next().filter(|it| it.netns != Some(netns));
     let leads_astray =
-        last.and_then(|it| it.stray_route.as_ref()).is_some_and(|stray| !has_worked(attempt, node, stray));
+        last.and_then(|it| it.stray_route.as_ref()).is_some_and(|stray| !way_has_worked(attempt, node, stray));
     is_copied(attempt, drop) && attempt.established.is_none() && leads_astray && !has_address(netns)
 }
 
@@ -44,7 +44,7 @@ fn third_namespace(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> Option<
 }
 
 /// A probe has succeeded over that route.
-fn has_worked(attempt: &Attempt, node: &Node, stray: &StrayRoute) -> bool {
+fn way_has_worked(attempt: &Attempt, node: &Node, stray: &StrayRoute) -> bool {
     let dst = attempt.flow.dst;
     let mut all = attempt.netns.into_iter().flat_map(|from| node.targets.inspections(from, dst));
     all.any(|(at, it)| it.stray_route.as_ref() == Some(stray) && node.has_succeeded_since(dst, at))

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use serde_json::json;
 
-use super::case::{Case, drops, inspected, is_sent_elsewhere};
-use super::evidence::evidence_of;
-use super::finding::Finding;
-use super::services::restart_proxy_first;
+use crate::case::{Case, drops, inspected, is_sent_elsewhere};
+use crate::evidence::evidence_of;
+use crate::finding::Finding;
+use crate::services::restart_proxy_first;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::correlate::node_ports::LostNodePorts;
 use tracer_attempts::enrich::netns_ref;

@@ -1,9 +1,8 @@
 //! When the prober gave up on a target, and whether it was late or early itself.
 
-use super::Case;
-use super::held_answer::held_answer;
+use crate::Case;
 use crate::case::inspected;
-use crate::held_answer::in_second_half;
+use crate::held_answer::{held_answer, in_second_half};
 use crate::links::{broken_link, is_behind_a_link, went_down};
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::enrich::LATE_NS;
@@ -73,6 +72,7 @@ pub fn closed_at_a_second(case: &Case<'_>) -> bool {
     is_at && is_kubelet(case) && case.matched.possible_probes().is_empty()
 }
 
+/// The kubelet reports a timeout.
 pub fn is_timeout(case: &Case<'_>) -> bool {
     case.attempt
         .kubelet()
@@ -109,7 +109,7 @@ const CLOSED_SOON: &str =
     "; the prober closed the connection before the timeout was over: it had connected late, or was stopped";
 
 /// The timeout of the probe in words, if it is known.
-pub fn budget(case: &Case<'_>) -> String {
+pub fn timeout_clause(case: &Case<'_>) -> String {
     case.matched.timeout_s().map(|s| format!(" (timeoutSeconds {s})")).unwrap_or_default()
 }
 

@@ -14,7 +14,7 @@ use tracer_model::event::{ListenQueue, ServerProcess, Serving};
 use tracer_model::record::{Command, Evidence, Remediation};
 use tracer_model::shell;
 
-/// The server was halted while the prober waited.
+/// A part of the attempt in which the server was halted.
 pub struct Pause<'a> {
     pub halt: Halt<'a>,
     pub servers: &'a [ServerProcess],
@@ -23,6 +23,7 @@ pub struct Pause<'a> {
     pub last: u64,
 }
 
+/// How long the server was halted before the end, by pairs of readings between which it did not run.
 pub fn pause<'a>(case: &Case<'a>) -> Option<Pause<'a>> {
     let (ended, _) = case.attempt.ended?;
     let (mut readings, _) = readings_of_taker(case);
@@ -62,6 +63,7 @@ pub struct Silence {
     pub until: Option<u64>,
 }
 
+/// What shows that the target is silent: a full accept queue, a dropped request, or a request without an answer.
 pub fn silence(case: &Case<'_>) -> Option<Silence> {
     if in_handshake(case) {
         let (time, _, listener) = fullest_queue(case)?;
@@ -126,6 +128,7 @@ pub fn is_halted(reading: &Serving) -> bool {
     halt(reading, reading.connection.as_ref().and_then(|it| it.pid)).is_some()
 }
 
+/// What keeps this process from running; `None` if a thread can run, or if not all threads were read.
 pub fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
     let tasks = &process.tasks;
     let all = |halted: u32| tasks.count > 0 && halted == tasks.count && !tasks.incomplete;
@@ -138,6 +141,7 @@ pub fn halt_of(process: &ServerProcess) -> Option<Halt<'_>> {
 }
 
 impl Halt<'_> {
+    /// "is frozen by its cgroup": follows the name of the process.
     pub fn description(self) -> Cow<'static, str> {
         match self {
             Self::Frozen(_, None) => "is frozen by its cgroup".into(),
@@ -157,7 +161,8 @@ impl Halt<'_> {
         }
     }
 
-    pub const fn find_who(self) -> &'static str {
+    /// How to find the culprit, in words.
+    pub const fn find_culprit(self) -> &'static str {
         match self {
             Self::Frozen(_, None) => {
                 "find who paused it: a checkpoint, a backup, a debugger or a person (ctr tasks pause, docker pause)"
@@ -168,6 +173,7 @@ impl Halt<'_> {
         }
     }
 
+    /// How to let these processes run again.
     pub fn fix(self, case: &Case<'_>, processes: &[ServerProcess]) -> Remediation {
         let pids = processes.iter().map(|it| it.pid.to_string()).collect::<Vec<_>>().join(" ");
         match self {
@@ -182,20 +188,20 @@ impl Halt<'_> {
                 if above.is_some() {
                     let text = format!(
                         "Thaw that cgroup. Then {}. Resuming the container does not help. If the process stays frozen, a cgroup further up is frozen, too",
-                        self.find_who()
+                        self.find_culprit()
                     );
                     return Remediation::from(text).run([Command::on_node(thaw)]);
                 }
                 let text = format!(
                     "Resume the container by its runtime, or by its cgroup. If that does not help, a cgroup above it is frozen, too. Then {}",
-                    self.find_who()
+                    self.find_culprit()
                 );
                 let probed = case.matched.probed_container().and_then(|(_, container)| container.id.clone());
                 let container = shell::plain(probed.as_deref().unwrap_or_default(), "CONTAINER-ID");
                 Remediation::from(text)
                     .run([format!("ctr -n k8s.io tasks resume {container}"), thaw].map(Command::on_node))
             }
-            Self::Stopped => Remediation::from(format!("Resume the process. Then {}", self.find_who()))
+            Self::Stopped => Remediation::from(format!("Resume the process. Then {}", self.find_culprit()))
                 .run([Command::on_node(format!("kill -CONT {pids}"))]),
             Self::Traced => {
                 let first = processes.first().map(|it| it.pid).unwrap_or_default();

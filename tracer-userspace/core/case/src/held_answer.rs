@@ -1,9 +1,9 @@
 //! Whether the target may have answered an attempt that got nothing: its answer could not leave, or went elsewhere.
 
-use super::case::{Case, inspected};
-use super::phrases::in_namespace;
-use super::serving::{connection, readings};
-use crate::links::{last_down_of_pod, own_end};
+use crate::case::{Case, inspected};
+use crate::links::{last_down_of_pod, node_end};
+use crate::phrases::in_namespace;
+use crate::serving::{connection, readings};
 use tracer_attempts::correlate::links::{LostBy, LostRoutes};
 use tracer_model::event::{Inspection, LinkChange, Netns};
 use tracer_model::plural::counted;
@@ -103,7 +103,7 @@ pub fn link_set_down<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)> {
     let established = attempt.established_at()?;
     let ended = attempt.ended.map_or(u64::MAX, |(ended, _)| ended);
     let in_time = |at: u64| (established..=ended).contains(&at);
-    let end = || own_end(case);
+    let end = || node_end(case);
     let other_end = |it: &'a LostRoutes| match &it.why {
         LostBy::SetDown(change) if in_time(it.time) && Some(it.ifindex) == end() => Some((it.time, &**change)),
         LostBy::SetDown(_) | LostBy::Addresses(_) | LostBy::Bridge(_) => None,

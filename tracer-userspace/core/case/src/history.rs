@@ -5,13 +5,12 @@
 
 use serde_json::json;
 
-use super::case::{Case, runs};
-use super::evidence::evidence_of;
-use super::finding::Finding;
-use super::{killed, kubectl, lifecycle, sidecar};
-use crate::killed::MORE_MEMORY;
+use crate::case::{Case, runs};
+use crate::evidence::evidence_of;
+use crate::finding::Finding;
+use crate::killed::{self, MORE_MEMORY};
 use crate::phrases::name_of;
-use crate::programs;
+use crate::{kubectl, lifecycle, programs, sidecar};
 use tracer_model::event::{Container, Ended, ProbeSpec, ProbeType, Runs, Waiting};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Remediation, Trait};
 

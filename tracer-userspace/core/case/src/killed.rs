@@ -3,17 +3,18 @@
 
 use serde_json::json;
 
-use super::Case;
-use super::evidence::evidence_of;
-use super::finding::Finding;
-use super::kubectl::with_logs;
-use super::phrases::ms;
+use crate::Case;
 use crate::ended::{ENDED, last_listener, listeners_ended};
+use crate::evidence::evidence_of;
+use crate::finding::Finding;
+use crate::kubectl::with_logs;
+use crate::phrases::ms;
 use crate::reset::{self, destroyer};
 use tracer_common::names::Hook;
 use tracer_model::event::Actor;
 use tracer_model::record::{Cause, Command, Confidence, Remediation, Scope};
 
+/// The fix for a server that the kernel killed for lack of memory, by its own event.
 pub const FIX: &str = "Raise the container's memory limit, or let it use less memory. memory.current, memory.max and memory.events of its cgroup show its use and its kills. If dmesg says CONSTRAINT_NONE, the node itself had no memory left: then no limit helps, but fewer pods, or their memory requests";
 
 /// A process that is killed closes its listener within this time, however much memory it had.
@@ -92,8 +93,8 @@ fn closers(case: &Case<'_>, until: u64) -> Vec<u32> {
     }
 }
 
-/// The one that closed, if that is known; else the last one of the pod's network that is of no other container than the
-/// listener. On the node's network others are of other pods.
+/// The killed process that closed the connection, if it is known who closed. Else the last process killed in the pod's
+/// network that may be of the listener's container. On the node's network others are of other pods.
 pub fn closer<'a>(case: &Case<'a>, until: u64) -> Option<(u64, &'a Actor)> {
     let (attempt, node) = (case.attempt, case.node);
     let target = node.netns_of_addr(attempt.netns?, attempt.flow.dst.ip());
@@ -121,6 +122,7 @@ fn listener<'a>(case: &Case<'a>) -> Option<(u64, &'a Actor)> {
     case.matched.run_began(attempt.started).is_none_or(|began| began <= found.0).then_some(found)
 }
 
+/// The fix for a container that was OOM-killed, by its status.
 pub const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::case::{Case, runs};
+use crate::case::{Case, runs};
 use tracer_model::event::ProbeType;
 use tracer_model::record::{Command, K8s, Remediation};
 use tracer_model::shell::word;

@@ -1,7 +1,17 @@
 //! The second part of the pure core is what the rules ask about one attempt. A [`Case`] is the attempt with what is
-//! known of its target and of the node. Each file answers one kind of question from it: what a dropped packet shows, who
-//! sent the RST, which link is down. A rule, in `tracer-classify`, combines the answers into a
-//! [`Finding`](finding::Finding). The bans of `core/clippy.toml` hold here, too.
+//! known of its target and of the node. Each file is one subject:
+//!
+//! - the case and the result: `case`, `finding`, `progress`, `evidence`, `phrases`, `kubectl`
+//! - a dropped packet: `drop_reason`, `flooded`, `programs`, `queue`
+//! - netfilter: `netfilter`, `blocked`, `blame`, `owner`, `allow`, `reject_answer`, `translated`, `services`
+//! - a refusal or a RST: `refusal`, `reset`, `ended`
+//! - links and routes: `links`, `culprit`, `neighbour`, `flushed`, `held_answer`
+//! - the server: `serving`, `accept_queue`, `halt`, `stall`, `throttling`, `waits`, `unread_server`, `killed`
+//! - the pod: `pod_sockets`, `sidecar`, `shared_address`, `history`, `startup_probe`, `lifecycle`, `other_host`
+//! - the prober: `giving_up`, `ignored`, `other_connects`, `wrong_field`
+//!
+//! A rule, in `tracer-classify`, combines them into a [`Finding`](finding::Finding). A function `add` notes its subject
+//! in a finding that exists. The bans of `core/clippy.toml` hold here, too.
 
 pub mod accept_queue;
 pub mod allow;

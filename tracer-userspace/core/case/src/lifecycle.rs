@@ -2,10 +2,9 @@
 
 use serde_json::json;
 
-use super::Case;
-use super::evidence::evidence_of;
-use super::finding::Finding;
-use crate::phrases;
+use crate::evidence::evidence_of;
+use crate::finding::Finding;
+use crate::{Case, phrases};
 use tracer_attempts::enrich::HandlerMatch;
 use tracer_model::event::LifecycleEvent;
 use tracer_model::record::{Evidence, Outcome};

@@ -118,13 +118,13 @@ pub fn node_link(case: &Case<'_>, link: &LinkState) -> Option<(Netns, u32)> {
 }
 
 /// The node's end of the link behind which the pod is, as the last inspection found it.
-pub fn own_end(case: &Case<'_>) -> Option<u32> {
+pub fn node_end(case: &Case<'_>) -> Option<u32> {
     let mut readings = case.node.targets.inspections(case.attempt.netns?, case.attempt.flow.dst);
     readings.find_map(|(_, reading)| reading.link_with(case.attempt.flow.dst.ip())?.peer_ifindex)
 }
 
 /// An attempt began after that route was read, and succeeded: the gateway there can lead back to the prober.
-pub fn has_worked(case: &Case<'_>, stray: &StrayRoute) -> bool {
+pub fn way_back_has_worked(case: &Case<'_>, stray: &StrayRoute) -> bool {
     let (from, dst) = (case.attempt.netns, case.attempt.flow.dst);
     let mut readings = from.into_iter().flat_map(|from| case.node.targets.inspections(from, dst));
     readings.any(|(at, it)| it.stray_way_back.as_ref() == Some(stray) && case.node.has_succeeded_since(dst, at))

@@ -14,6 +14,7 @@ pub fn entry_back<'a>(case: &Case<'a>) -> Option<(u64, Netns, &'a NeighbourState
     Some((time, reading.netns?, reading.neighbour_back.as_ref()?))
 }
 
+/// The entry that the answer waits for, as evidence.
 pub fn of_entry_back(case: &Case<'_>, time: u64, netns: Netns, entry: &NeighbourState) -> Evidence {
     let text = format!("the neighbour entry of {}{} is {}", entry.addr, in_namespace(case, Some(netns)), entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex, "netns": netns });
@@ -29,6 +30,7 @@ pub fn waiting_reset(case: &Case<'_>, refused: Netns) -> Option<(Evidence, Strin
     Some((of_entry_back(case, time, netns, entry), words))
 }
 
+/// What the state of an entry without an address shows.
 pub fn describe_state(entry: &NeighbourState) -> &'static str {
     if entry.state == "failed" { "nobody answered" } else { "it sent requests, and nobody answered" }
 }

@@ -2,21 +2,21 @@
 
 use std::net::IpAddr;
 
-use super::allow::{SHOW_FIREWALLD, allow_command};
-use super::blame::{blame, is_before_tracking, may_be_by_tracking};
-use super::blocked::{Blame, Blocked};
-use super::case::{
+use crate::allow::{SHOW_FIREWALLD, allow_command};
+use crate::blame::{blame, is_before_tracking, may_be_by_tracking};
+use crate::blocked::{Blame, Blocked};
+use crate::case::{
     ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, in_time, is_at_other_link, is_sent_elsewhere, may_decide, outbound,
+    runs_ipvs,
 };
-use super::evidence::{
+use crate::evidence::{
     BRIDGE, at_hook, dropped_in, is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state,
 };
-use super::finding::Finding;
-use super::flooded::may_be_at_other_link;
-use super::owner::{FIREWALLD, PANIC, own_fix};
-use super::phrases::{in_namespace, run_in};
-use super::reject_answer::RejectAnswer;
-use crate::case::runs_ipvs;
+use crate::finding::Finding;
+use crate::flooded::may_be_at_other_link;
+use crate::owner::{FIREWALLD, PANIC, own_fix};
+use crate::phrases::{in_namespace, run_in};
+use crate::reject_answer::RejectAnswer;
 use tracer_common::names::Hook;
 use tracer_model::event::{
     FirewallRule, Icmp, PacketDrop, ProxyMode, ResetReceived, RuleVerdict, TcpFlags, TcpState, Tracked,
@@ -29,6 +29,7 @@ const UNTRACKED: &str =
 /// As [`ANSWER_NS`], for a request: TCP retransmits a segment after 200 ms at the earliest (`TCP_RTO_MIN`).
 const REQUEST_ANSWER_NS: u64 = 100_000_000;
 
+/// How netfilter stopped the attempt: by an answer, else by a silent drop.
 pub fn blocked<'c, 'a>(case: &'c Case<'a>) -> Option<&'c Blocked<'a>> {
     rejected(case).or_else(|| dropped(case))
 }
@@ -256,6 +257,7 @@ pub fn takes_requests_of_ipvs(drop: &PacketDrop) -> bool {
 
 /// Follows a sentence, if IPVS may have dropped the packet (`ip_vs_in_hook`, net/netfilter/ipvs/ip_vs_core.c).
 pub const BY_IPVS: &str = "; or IPVS did: for a connection to a backend that is gone (expire_nodest_conn is 0), for an old conntrack entry, or by its defence (drop_packet)";
+/// What to do if IPVS may have dropped the packet.
 pub const ASK_IPVS: &str = "See whether IPVS has an entry of this source port for a backend that is gone (ipvsadm -Lnc): if so, set net.ipv4.vs.expire_nodest_conn to 1. If net.ipv4.vs.drop_packet is not 0, set it to 0";
 pub const SHOW_BY_IPVS: [&str; 3] = [
     "ipvsadm -Ln --stats",
@@ -275,6 +277,7 @@ const fn is_unreachable(icmp: &Icmp) -> bool {
     icmp.icmp_type == if icmp.v6 { 1 } else { 3 }
 }
 
+/// The ICMP error has the code of port unreachable. The stack never sends that for TCP.
 pub const fn is_port_unreachable(icmp: &Icmp) -> bool {
     icmp.code == if icmp.v6 { 4 } else { 3 }
 }

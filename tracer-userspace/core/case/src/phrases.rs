@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::case::{Case, holds_target};
-use super::evidence::evidence_of;
+use crate::case::{Case, holds_target};
+use crate::evidence::evidence_of;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich;
 use tracer_model::event::{Container, Netns};

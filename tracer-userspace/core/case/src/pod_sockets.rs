@@ -4,9 +4,9 @@ use std::net::{Ipv6Addr, SocketAddr};
 
 use serde_json::json;
 
-use super::case::Case;
-use super::evidence::evidence_of;
-use super::phrases::of_family;
+use crate::case::Case;
+use crate::evidence::evidence_of;
+use crate::phrases::of_family;
 use tracer_model::event::{Listener, ListenerAt, Loss, Netns, PodSockets};
 use tracer_model::record::{Cause, Command, Evidence, Remediation, Scope};
 

@@ -2,10 +2,9 @@
 
 use serde_json::json;
 
-use super::case::Case;
-use super::evidence::{dropped_in, evidence_of};
-use crate::case::is_of_handshake;
+use crate::case::{Case, is_of_handshake};
 use crate::drop_reason::place_of;
+use crate::evidence::{dropped_in, evidence_of};
 use crate::netfilter::is_missed;
 use tracer_model::event::{DeviceProgram, PacketDrop, ProgramPlace};
 use tracer_model::record::{Command, Evidence};
@@ -120,8 +119,10 @@ impl Owner {
 }
 
 const AWS_LOG: &str = "/var/log/aws-routed-eni/network-policy-agent.log";
+/// Prints the packets that Cilium drops, with its reasons.
 pub const SHOW_DROPS: &str = "cilium-dbg monitor --type drop";
 
+/// Lists the policies of Kubernetes itself.
 pub fn list_policies() -> Command {
     Command::in_cluster("kubectl get networkpolicy -A")
 }
@@ -184,6 +185,7 @@ pub fn ovs_reason(drop: &PacketDrop) -> Option<u32> {
 /// packet on purpose, or no flow is there for it. The other reasons are errors and limits.
 const BY_FLOWS: [u32; 2] = [1, 3];
 
+/// What to do about a packet that Open vSwitch dropped by its flows.
 pub const FLOWS: &str = "Find the flow that drops it, on this node (Antrea: in its agent's container antrea-ovs; OpenShift: on the host). ovs-appctl ofproto/trace names the rule (a policy, SpoofGuard, a port that has no flows yet)";
 
 /// A program at the sender's cgroup or one above it (`__cgroup_bpf_run_filter_skb`, kernel/bpf/cgroup.c).

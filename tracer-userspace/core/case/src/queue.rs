@@ -1,10 +1,10 @@
 //! A rule gave a packet of the attempt to a process (NFQUEUE), and that process refused it, or no process was there.
 
-use super::case::Case;
-use super::evidence::{dropped_in, of_drop};
-use super::finding::Finding;
-use super::netfilter::is_needed;
-use super::phrases::{in_namespace, run_in};
+use crate::case::Case;
+use crate::evidence::{dropped_in, of_drop};
+use crate::finding::Finding;
+use crate::netfilter::is_needed;
+use crate::phrases::{in_namespace, run_in};
 use crate::programs::list_policies;
 use tracer_model::event::{Actor, PacketDrop};
 use tracer_model::record::{Cause, Command, Remediation};

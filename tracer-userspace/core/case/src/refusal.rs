@@ -1,7 +1,5 @@
 //! The evidence that nobody listens: a stack found no socket for the SYN and refused it.
 
-pub use tracer_attempts::correlate::listeners::takes;
-
 use std::net::IpAddr;
 
 use crate::case::{ANSWER_NS, Case, REFUSAL_HOOKS, inspections};
@@ -9,6 +7,7 @@ use crate::evidence::{is_at_socket, of_drop, of_reset_received, of_reset_sent};
 use crate::finding::Finding;
 use crate::neighbour::waiting_reset;
 use crate::netfilter::{dropper, lost_reset};
+use tracer_attempts::correlate::listeners::takes;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use tracer_model::record::{Cause, Confidence, Evidence};
 
@@ -41,7 +40,7 @@ pub fn is_on_its_way(case: &Case<'_>) -> bool {
     !case.settled && case.attempt.reset_received().is_none() && case.attempt.ended.is_none()
 }
 
-/// If the RST of a refusal was dropped or waits on its way: says so. The prober sends its SYN again, and a process may
+/// If the RST of a refusal was dropped or waits on its way: notes it. The prober sends its SYN again, and a process may
 /// listen then.
 pub fn add_lost_reset(case: &Case<'_>, found: &mut Finding) {
     use Cause::{ConnectionRefused, NotListeningYet, PortTaken, ProbeMisconfigured, StartupBudgetExceeded};

@@ -8,7 +8,7 @@ use tracer_attempts::enrich;
 use tracer_model::event::{Actor, Listen, ResetSent, TcpState};
 use tracer_model::record::Culprit;
 
-/// `ended`: its listener ended at the same time.
+/// A clause that names the sender of the RST and how it closed. `ended`: its listener ended at the same time.
 pub fn sender(case: &Case<'_>, reset: &ResetSent, ended: Option<&(u64, Listen)>) -> String {
     if is_without_room(reset) {
         return text_without_room(case, reset);
@@ -149,7 +149,7 @@ pub fn is_close(case: &Case<'_>) -> bool {
         return true;
     }
     let is_ended = |time, reset| listener_end(case, time, reset).is_some();
-    let is_process = |(time, reset)| fix_of(reset, is_ended(time, reset)) == Fix::Process;
+    let is_process = |(time, reset)| origin_of(reset, is_ended(time, reset)) == Origin::Process;
     with_unread(case).is_some() || of_target(attempt).is_some_and(is_process)
 }
 
@@ -163,15 +163,16 @@ pub fn with_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)> {
     of_target(case.attempt).filter(|(_, reset)| left_unread(reset))
 }
 
+/// The process that closed or destroyed the socket; `None` if that is unknown, or a timer may have done it.
 pub fn culprit(case: &Case<'_>, time: u64, reset: &ResetSent) -> Option<Culprit> {
     let netns = reset.netns.map(|inum| enrich::netns_ref(inum, case.node));
     let closer = closer(reset).filter(|_| !may_be_by_timer(reset))?;
     Some(Culprit::of(closer, "reset", netns, time))
 }
 
-/// Which fix applies, by what is known about the sender.
+/// How the RST came about, as far as that decides the fix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fix {
+pub enum Origin {
     /// The sender is not on this node, or is behind an address translation.
     Outside,
     /// Its listener ended.
@@ -190,16 +191,17 @@ pub enum Fix {
     Stack,
 }
 
-pub fn fix_of(reset: &ResetSent, is_ended: bool) -> Fix {
+/// How this RST came about. `is_ended`: the listener of its sender ended at the same time.
+pub fn origin_of(reset: &ResetSent, is_ended: bool) -> Origin {
     match reset.reason.as_deref() {
-        _ if is_without_room(reset) => Fix::Room,
-        _ if closer(reset).is_none() => Fix::Stack,
-        _ if is_destroyed(reset) => Fix::Destroyed,
-        _ if is_ended => Fix::Ended,
-        _ if left_unread(reset) => Fix::Unread,
-        Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Fix::Linger,
-        None if reset.unread == Some(false) => Fix::Linger,
-        _ => Fix::Process,
+        _ if is_without_room(reset) => Origin::Room,
+        _ if closer(reset).is_none() => Origin::Stack,
+        _ if is_destroyed(reset) => Origin::Destroyed,
+        _ if is_ended => Origin::Ended,
+        _ if left_unread(reset) => Origin::Unread,
+        Some("TCP_STATE" | "TCP_ABORT_ON_LINGER") => Origin::Linger,
+        None if reset.unread == Some(false) => Origin::Linger,
+        _ => Origin::Process,
     }
 }
 

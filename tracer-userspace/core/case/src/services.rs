@@ -2,11 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::case::Case;
-use super::finding::Finding;
-use super::kubectl;
-use super::phrases::run_in;
-use crate::case::{IPVS_LINK, is_sent_elsewhere, runs_ipvs};
+use crate::case::{Case, IPVS_LINK, is_sent_elsewhere, runs_ipvs};
+use crate::finding::Finding;
+use crate::kubectl;
+use crate::phrases::run_in;
 use tracer_attempts::correlate::node_ports::LostNodePorts;
 use tracer_model::event::{Flow, Ipvs, IpvsOp, Netns, NodePort, PacketDrop, ProxyMode, Service};
 use tracer_model::record::{Cause, Command, Remediation};
@@ -34,10 +33,12 @@ pub fn service_named(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
     service_at(case, dst).map(name_of).or_else(by_rule)
 }
 
+/// `namespace/name` of this Service.
 pub fn name_of(service: &Service) -> String {
     format!("{}/{}", service.namespace, service.name)
 }
 
+/// The Service with this address and port: by an address of its own, else by a NodePort on an address of the node.
 pub fn service_at<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a Service> {
     let at_own_address =
         |service: &&Service| service.has_addr(dst.ip()) && service.ports.iter().any(|port| port.port == dst.port());
@@ -76,14 +77,17 @@ pub fn own_link<'a>(case: &Case<'a>, addr: IpAddr) -> Option<&'a str> {
     links.find(|link| link.name != IPVS_LINK && link.addrs.contains(&addr)).map(|link| link.name.as_str())
 }
 
+/// The node's own namespace has this address.
 pub fn is_of_node(case: &Case<'_>, addr: IpAddr) -> bool {
     case.node.netns().is_some_and(|netns| case.node.owns(netns, addr))
 }
 
+/// `namespace/name` of the Service with this NodePort, by the rules of the node.
 pub fn node_port_service(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
     node_ports_at(case, dst).find_map(|port| case.node.service_of(port))
 }
 
+/// The NodePorts that the rules of the node have for this address of the node.
 pub fn node_ports_at<'a>(case: &Case<'a>, dst: SocketAddr) -> impl Iterator<Item = &'a NodePort> {
     let of_node = is_of_node(case, dst.ip());
     case.node.node_ports.all().map(|(_, port)| port).filter(move |port| of_node && port.port == dst.port())
@@ -190,6 +194,7 @@ fn show_ipvs(case: &Case<'_>, addr: IpAddr) -> impl Iterator<Item = String> + us
     show.into_iter().flatten()
 }
 
+/// Commands that show the rules of the Service proxy with this address or port.
 pub fn show_rules(key: &str) -> [String; 2] {
     [format!("iptables-save -t nat | grep -F {key}"), format!("nft list ruleset | grep -F {key}")]
 }
@@ -243,6 +248,7 @@ pub fn proxy_is_behind() -> Remediation {
     .run(show_proxies())
 }
 
+/// Follows "find out why kube-proxy".
 pub const BEHIND: &str = "is behind or stands still (its logs, and kubeproxy_sync_proxy_rules_last_timestamp_seconds)";
 
 /// IPVS sent the SYN of this attempt to a backend.
@@ -251,6 +257,7 @@ pub fn sent_by_ipvs<'a>(case: &Case<'a>) -> Option<(u64, &'a Ipvs)> {
     attempt.ipvs().find(|(_, it)| it.op == IpvsOp::Translate && it.flags.is_syn() && it.flow == attempt.flow)
 }
 
+/// The fix if it is not known which endpoint of a Service fails.
 pub fn by_endpoint(case: &Case<'_>, service: &str) -> Remediation {
     let dst = case.attempt.flow.dst;
     let entries = format!("conntrack -L -p tcp -d {} --dport {}", dst.ip(), dst.port());

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::case::Case;
-use super::phrases::run_in;
-use super::waits;
+use crate::case::Case;
+use crate::phrases::run_in;
+use crate::waits;
 use tracer_model::event::{RedirectedTo, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::Command;

@@ -1,10 +1,10 @@
 //! Two pods of this node have the target's address: the probed one may not be the one that was reached.
 
-use super::case::{Case, inspected};
-use super::finding::Finding;
-use super::phrases::run_in;
-use super::pod_sockets::{FRESH_NS, last_reading};
-use super::serving::connection;
+use crate::case::{Case, inspected};
+use crate::finding::Finding;
+use crate::phrases::run_in;
+use crate::pod_sockets::{FRESH_NS, last_reading};
+use crate::serving::connection;
 use tracer_model::event::{Netns, Pod};
 use tracer_model::record::{Command, Confidence, Outcome, Remediation};
 

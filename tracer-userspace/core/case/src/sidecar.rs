@@ -1,9 +1,9 @@
 //! A proxy in the pod may have answered instead of the application: the status is proven, but not who sent it.
 
-use super::finding::Finding;
-use super::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
-use super::services::{external_service, node_ports_at};
-use super::{Case, kubectl};
+use crate::finding::Finding;
+use crate::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
+use crate::services::{external_service, node_ports_at};
+use crate::{Case, kubectl};
 use tracer_model::event::{Acceptor, Container, Pod, PodSockets, ProxyMode};
 use tracer_model::record::{Cause, Command, Confidence, K8s, Remediation};
 

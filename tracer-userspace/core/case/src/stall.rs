@@ -109,6 +109,7 @@ pub fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(S
     (for_ns >= of_ns / 2).then_some((stall, *last))
 }
 
+/// The pressure of the whole node, in place of a cgroup.
 pub const NODE: &str = "node";
 
 /// Less of it, per cent, is usual on a shared host.
@@ -243,6 +244,7 @@ impl Resource {
         }
     }
 
+    /// What to do about tasks that wait for this.
     pub fn fix(self, servers: &[ServerProcess]) -> Remediation {
         let pods = || Command::in_cluster("kubectl top pod -A");
         match self {
@@ -280,17 +282,19 @@ pub fn show_throttling(servers: &[ServerProcess]) -> Option<Command> {
     Some(Command::on_node(format!("cat {}/cpu.stat", shell::cgroup(cgroup))))
 }
 
+/// Seconds with two decimals.
 pub fn seconds(ns: u64) -> String {
     format!("{:.2} s", ns as f64 / 1e9)
 }
 
 impl Stall<'_> {
     /// The tasks could not run since their CPU limit was used up. The kernel counts that as pressure, too (throttled tasks
-    /// stay runnable), but no neighbour is to blame: `cpu_throttled` says it.
+    /// stay runnable), but no neighbour is to blame: that is the cause `cpu_throttled`.
     pub fn is_throttling(&self, throttled_us: u64) -> bool {
         self.resource == Resource::Cpu && throttled_us.saturating_mul(1000) >= self.for_ns / 2
     }
 
+    /// "for 1.90 s of 2.00 s: they waited for a processor", with what the tasks did.
     pub fn describe(&self) -> String {
         let place = self.blocked_in.filter(|_| self.resource == Resource::Io).map(|it| format!(" ({it})"));
         format!(
@@ -303,6 +307,7 @@ impl Stall<'_> {
         )
     }
 
+    /// How much tasks of the node waited meanwhile, as a clause.
     pub fn on_node(&self) -> String {
         let waited = self.node.map(|it| {
             format!("; on the node tasks waited for {} {} % of that time", self.resource.words(), it.min(100))

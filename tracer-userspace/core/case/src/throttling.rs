@@ -27,6 +27,7 @@ pub struct Throttling<'a> {
 }
 
 impl Throttling<'_> {
+    /// The finding of the cause `cpu_throttled`.
     pub fn finding(&self) -> Finding {
         let Self { cgroup, is_above, time, times, micros } = *self;
         let text = format!("{cgroup} was throttled {}, during the attempt", self.how_much());
@@ -56,6 +57,7 @@ impl Throttling<'_> {
 /// Less than this share of the time explains no silence.
 const LEAST_SHARE: u64 = 10;
 
+/// The throttling of the server while it had the request, if it was long enough to explain the silence.
 pub fn throttling<'a>(case: &Case<'a>) -> Option<Throttling<'a>> {
     let ended = taken_and_silent(case)?;
     let (attempt, targets) = (case.attempt, &case.node.targets);

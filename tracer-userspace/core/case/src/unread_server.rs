@@ -1,10 +1,10 @@
 //! A server of which tracer has too few readings to show whether it could run: other targets waited for one, too, or
 //! tracer itself got no CPU time.
 
-use super::case::{Case, inspected};
-use super::finding::Finding;
-use super::giving_up::sent_request_late;
-use super::serving::{connection, readings};
+use crate::case::{Case, inspected};
+use crate::finding::Finding;
+use crate::giving_up::sent_request_late;
+use crate::serving::{connection, readings};
 use crate::stall::{MIN_SPAN_NS, NODE, show_throttling};
 use tracer_model::event::{Pressure, Serving};
 use tracer_model::record::{Command, Confidence, Remediation};

@@ -1,6 +1,6 @@
 //! The field of the probe that is wrong, by the answer of the server.
 
-use super::Case;
+use crate::Case;
 use tracer_model::event::AnswerKind;
 use tracer_model::record::Confidence;
 

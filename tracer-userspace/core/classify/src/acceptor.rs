@@ -66,7 +66,11 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
             time >= case.attempt.started && (it.acceptor.is_some() || it.redirect.is_some() || !it.holders.is_empty())
         };
         finding.lacks_acceptor = !last.is_some_and(|(time, it)| shows(time, it)) && must_be_read(case, finding);
-        let shared = shared_by_pods(case, acceptor).or_else(|| held_beside(case));
+        let shared = shared_by_pods(case, acceptor).or_else(|| {
+            let held = held_beside(case)?;
+            finding.scope = Some(Scope::Pod);
+            Some(held)
+        });
         if let Some((_, first)) = &shared {
             finding.remediation.text.insert_str(0, first);
         }

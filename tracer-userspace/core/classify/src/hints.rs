@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::rules::*;
+use crate::rules::asymmetric_route;
 use tracer_case::case::{Case, inspections};
 use tracer_case::finding::Finding;
 use tracer_case::phrases::{in_namespace, run_in};

@@ -1,6 +1,7 @@
 //! The third part of the pure core gives an attempt its cause: ordered rules look at it and at what is known of the
 //! node, the nearest cause first. A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests
-//! below it. What it asks of the case is in `tracer-case`. ARCHITECTURE.md says how to add one. The bans of
+//! below it. What it asks of the case is in `tracer-case`. `acceptor` corrects the finding if another process accepted;
+//! `hints` and `slow_server` add words that several rules share. ARCHITECTURE.md says how to add a rule. The bans of
 //! `core/clippy.toml` hold here, too.
 
 mod acceptor;
@@ -9,7 +10,6 @@ mod rules;
 mod slow_server;
 
 pub use rules::app_status_failure::{answer_text, got_no_tls, names_log};
-pub use rules::target_starved::beside_command;
 use tracer_case::finding::Finding;
 use tracer_case::progress::progress;
 use tracer_case::{

@@ -1,13 +1,14 @@
-//! The rules: one file for each cause that an attempt can have. `rule_of` maps a cause to its rule.
+//! The rules: one file for each cause that an attempt can have. `rule_of` maps a cause to its rule. `other_stack` and
+//! `router` are no causes: they hold what several rules share.
 
-pub(super) mod accept_queue_overflow;
+mod accept_queue_overflow;
 pub(super) mod app_status_failure;
 pub(super) mod asymmetric_route;
-pub(super) mod closed_without_answer;
-pub(super) mod connection_refused;
+mod closed_without_answer;
+mod connection_refused;
 mod conntrack_invalid;
 mod conntrack_table_full;
-pub(super) mod cpu_throttled;
+mod cpu_throttled;
 mod dependency_unreachable;
 mod ephemeral_ports_exhausted;
 mod firewall_drop;
@@ -17,17 +18,17 @@ mod host_isolated_link;
 mod kubelet_delayed;
 mod loopback_down;
 mod mesh_redirect;
-pub(super) mod mid_stream_rst;
+mod mid_stream_rst;
 mod missing_node_prerequisite;
 mod mtu_blackhole;
-pub(super) mod neighbour_failure;
-pub(super) mod network_policy_drop;
+mod neighbour_failure;
+mod network_policy_drop;
 mod nodeport_ephemeral_collision;
 mod not_listening_yet;
 pub(super) mod other_stack;
-pub(super) mod pod_link_down;
+mod pod_link_down;
 mod port_taken;
-pub(super) mod probe_misconfigured;
+mod probe_misconfigured;
 mod probe_proves_nothing;
 mod redirected;
 mod route_unreachable;
@@ -37,8 +38,8 @@ mod service_no_endpoints;
 mod slow_response;
 pub(super) mod startup_budget_exceeded;
 mod syn_backlog_overflow;
-pub(super) mod target_frozen;
-pub(super) mod target_starved;
+mod target_frozen;
+mod target_starved;
 mod tcp_probe_noise;
 mod tls_eof_noise;
 mod tls_handshake_slow;

@@ -118,7 +118,7 @@ fn add_pause(case: &Case<'_>, finding: &mut Finding) -> bool {
     finding.confidence = finding.confidence.min(Confidence::Likely);
     finding.summary += &format!("; {} of that time", pause.words());
     finding.evidence.push(pause.evidence());
-    let first = format!("If the process runs again, {}", pause.halt.find_who());
+    let first = format!("If the process runs again, {}", pause.halt.find_culprit());
     finding.change_fix(|fix| fix.reword(|text| format!("{first}. If that does not help: {text}")));
     true
 }

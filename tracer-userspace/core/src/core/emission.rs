@@ -11,7 +11,7 @@ use tracer_attempts::enrich::Matched;
 use tracer_case::finding::Finding;
 use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, ResetSent};
-use tracer_model::record::{Body, Cause, Confidence, Outcome};
+use tracer_model::record::{Body, Cause, Confidence, Outcome, Trait};
 
 /// If one address of `localhost` refuses, the prober tries the other one at once. A busy prober takes up to this long.
 const OTHER_ADDRESS_NS: u64 = 100_000_000;
@@ -39,20 +39,25 @@ pub(super) fn refreshes(before: &Decided, finding: &Finding) -> bool {
     let same = (before.cause, before.outcome) == (finding.cause, finding.outcome);
     let elsewhere = finding.waits_for.is_some_and(|(netns, _)| before.place.is_some_and(|place| place != netns));
     let named = before.lacks_programs && !finding.lacks_programs;
-    let lost = !before.rests_on_lost_packet && finding.rests_on_lost_packet;
+    let lost = finding.cause.has(Trait::Refusal)
+        && finding.confidence >= before.confidence
+        && before.rests_on_lost_packet != finding.rests_on_lost_packet;
     same && (finding.confidence > before.confidence || named || lost || elsewhere && is_of_later_syn(*before, finding))
 }
 
 impl Core {
     /// Emits a verdict, now or when the attempt can no longer succeed.
-    pub(super) fn emit(&mut self, conn: ConnId, record: Decision, out: &mut Vec<Decision>) {
+    pub(super) fn emit(&mut self, conn: ConnId, mut record: Decision, out: &mut Vec<Decision>) {
         if self.verdicts.is_superseded(conn) {
             return;
         }
         let is_failure = matches!(&record.body, Body::Verdict(body) if body.verdict.outcome == Outcome::Failure);
         let is_first = !self.verdicts.is_emitted(conn);
         let until = self.may_succeed_until(conn, record.time_boot_ns).filter(|_| is_failure && is_first);
-        let Some(until) = until else { return self.verdicts.emit(conn, record, out) };
+        let Some(until) = until else {
+            self.note_end(conn, &mut record);
+            return self.verdicts.emit(conn, record, out);
+        };
         if let Until::Time(time) = until {
             self.waiting.schedule(time, conn);
         }
@@ -84,17 +89,22 @@ impl Core {
             return self.uncount_failure(conn);
         }
         self.lower_if_unseen(conn, &mut record, now);
-        let decided = self.verdicts.of(conn);
+        self.note_end(conn, &mut record);
         if let (Some(attempt), Body::Verdict(body)) = (self.correlator.get(conn), &mut record.body) {
-            if let Some(decided) = decided {
-                decided.note_late_handshake(attempt, &mut body.verdict);
-                decided.note_missing_syn(attempt, &self.node, &mut body.verdict);
-            }
             body.kubelet = body.kubelet.take().or_else(|| attempt.kubelet().map(|(_, probe)| kubelet_outcome(probe)));
             let time = record.time_boot_ns.max(attempt.ended.map_or(0, |(end, _)| end));
             set_time(&mut record, time, attempt);
         }
         self.verdicts.emit(conn, record, out);
+    }
+
+    /// Notes what the end of the attempt shows about a cause that stopped an earlier SYN.
+    fn note_end(&self, conn: ConnId, record: &mut Decision) {
+        let both = self.correlator.get(conn).zip(self.verdicts.of(conn));
+        if let (Some((attempt, decided)), Body::Verdict(body)) = (both, &mut record.body) {
+            decided.note_late_handshake(attempt, &mut body.verdict);
+            decided.note_missing_syn(attempt, &self.node, &mut body.verdict);
+        }
     }
 
     /// Lowers the confidence if events were lost since the decision and no end was seen: a later SYN may have got

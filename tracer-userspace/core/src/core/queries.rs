@@ -202,7 +202,7 @@ impl Core {
 /// beside many targets that wait the next one would come too late.
 fn is_halted_once(attempt: &Attempt, node: &Node) -> bool {
     let readings = attempt.netns.into_iter().flat_map(|from| node.targets.servings(from, attempt.flow.dst).rev());
-    let mut halted = readings.map(|(_, server)| is_halted(server));
+    let mut halted = readings.map(|(_, it)| is_halted(it.redirect.as_deref().map_or(it, |to| &to.serving)));
     halted.next() == Some(true) && halted.next() != Some(true)
 }
 

@@ -58,13 +58,21 @@ impl Decided {
         let of_syn = self.in_handshake && self.rests_on_lost_packet && self.outcome == Outcome::Failure;
         let of_route = self.cause.has(Trait::EndsWithNetwork) || self.cause == Cause::LoopbackDown;
         let proven = verdict.confidence == Confidence::Proven && of_syn && !of_route;
-        let Some((ended, End::NotEstablished)) = attempt.ended.filter(|_| proven) else { return };
+        let ended = match attempt.ended {
+            Some((at, End::NotEstablished)) => Some(at),
+            // The kubelet may report the failure before its socket is closed.
+            None if attempt.established.is_none() => attempt.kubelet().map(|(_, it)| it.written_boot_ns),
+            _ => None,
+        };
+        let Some(ended) = ended.filter(|_| proven) else { return };
         let is_unseen = attempt.is_held
+            || attempt.is_full()
             || node.lost_between(attempt.started, ended) > 0
             || !node.missing_at(&[Hook::TcpRetransmit], attempt.started, |_| true).is_empty();
         let last = attempt.last_packet(ended).unwrap_or(attempt.started).saturating_sub(attempt.started);
         // The time between two SYNs doubles, or stays a second (`tcp_syn_linear_timeouts`).
-        let due = last.saturating_mul(2).saturating_add(SYN_DUE_NS);
+        // A timer fires up to an eighth late (kernel/time/timer.c).
+        let due = last.saturating_mul(2).saturating_add(last / 8).saturating_add(SYN_DUE_NS);
         if !is_unseen && ended > attempt.started.saturating_add(due) {
             verdict.summary += &format!(
                 "; the prober's kernel sent no SYN after {:.1} ms, when one was due: another fault may be the cause since, such as a missing route",
@@ -281,6 +289,17 @@ mod tests {
         assert_eq!(decided(again, 3_800), likely);
         assert_eq!(decided(|stream| _ = stream.missing(Hook::TcpRetransmit), 3_800), proven);
         assert_eq!(decided(|stream| _ = stream.held(), 3_800), proven);
+    }
+
+    #[test]
+    fn the_kubelets_outcome_does_not_make_such_a_cause_sure_again() {
+        let mut stream = Stream::new().http_readiness().clone();
+        stream.last_pods().pods[0].containers[0].probes[0].timeout_s = 2;
+        stream.connect().filtered(SYN, POD).push(firewall(POD, vec![rule("INPUT", RuleVerdict::Drop)])).settles();
+        stream.wait_ms(995).gives_up().settles().kubelet(ProbeOutput::Timeout).settles();
+        let all = stream.verdicts();
+        let is_noted = |it: &Verdict| it.confidence == Confidence::Likely && it.summary.contains("sent no SYN");
+        assert!(!all.is_empty() && all.iter().all(|it| is_noted(&it.verdict)), "{all:?}");
     }
 
     /// The SYN leaves by a route that goes with the link.

@@ -11,9 +11,9 @@ use super::{container, exec_spec, pod};
 use tracer_attempts::correlate::node::Node;
 use tracer_case::evidence::evidence_of;
 use tracer_case::finding::Finding;
+use tracer_case::stall::stall;
 use tracer_case::throttling;
-use tracer_classify::beside_command;
-use tracer_model::event::{CgroupCounters, ContainerLimits, KubeletProbe, Netns, ProbeOutput};
+use tracer_model::event::{CgroupCounters, ContainerLimits, KubeletProbe, Netns, ProbeOutput, Serving};
 use tracer_model::record::{Cause, Evidence};
 
 /// The time of a line is turned into boot time, which is not exact.
@@ -149,8 +149,16 @@ fn beside_timeout(probe: &KubeletProbe, node: &Node) -> Option<Vec<Finding>> {
     let own: Vec<&str> = now.serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_deref()).collect();
     let throttled = throttling::between(&own, (began, &before.throttled), (time, &now.throttled));
     let waited = [(began, &before.serving), (time, &now.serving)];
-    let starved = beside_command(&waited, throttled.map_or(0, |it| it.micros));
+    let starved = starved(&waited, throttled.map_or(0, |it| it.micros));
     Some(starved.into_iter().chain(throttled.map(|it| it.finding())).collect())
+}
+
+/// What kept the tasks of the container from running while its command did not end, by two readings. `throttled_us`: for
+/// so long its CPU limit throttled it.
+fn starved(readings: &[(u64, &Serving)], throttled_us: u64) -> Option<Finding> {
+    let (stall, reading) = stall(readings, None).filter(|(stall, _)| !stall.is_throttling(throttled_us))?;
+    let (words, fix) = (format!("{}{}", stall.describe(), stall.on_node()), stall.resource.fix(&reading.processes));
+    Some(Finding::likely(Cause::TargetStarved, vec![stall.evidence(reading)], words, fix))
 }
 
 #[cfg(test)]

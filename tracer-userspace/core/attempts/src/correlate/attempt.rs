@@ -529,6 +529,11 @@ impl Attempt {
         self.retransmitted().filter(move |(_, segment)| is_syn(segment)).map(|(time, _)| time)
     }
 
+    /// It keeps no more observations that resemble earlier ones.
+    pub fn is_full(&self) -> bool {
+        self.observations.len() >= MAX_OBSERVATIONS
+    }
+
     /// When a packet of this connection was last observed by that time.
     pub fn last_packet(&self, by: u64) -> Option<u64> {
         use ObservationKind::{Drop, Icmp, Ipvs, QueueFull, ResetSent, Retransmit};

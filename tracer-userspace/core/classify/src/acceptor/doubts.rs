@@ -59,8 +59,7 @@ pub(super) fn shared_by_pods(case: &Case<'_>, read: Option<&Acceptor>) -> Option
     })
 }
 
-/// By the last reading, a process of another container of the pod has the connection, although the probed one listens.
-/// The same as of [`shared_by_pods`].
+/// By the last reading, a process of another container of the pod has the connection. The same as of [`shared_by_pods`].
 pub(super) fn held_beside(case: &Case<'_>) -> Option<(String, String)> {
     let (pod, probed) = case.matched.probed_container()?;
     let pid = connection(case)?.pid.filter(|_| !sidecar::asks_another(case))?;
@@ -71,8 +70,10 @@ pub(super) fn held_beside(case: &Case<'_>) -> Option<(String, String)> {
     let name = pod.containers.iter().find(is_of).filter(|it| it.id != probed.id)?.name.as_deref()?;
     let who = format!("{} (pid {pid}) of container {name}", holder.comm);
     Some((
-        format!("{who} has the connection: a transparent proxy (TPROXY) or a program at sk_lookup led it there"),
-        format!("Read the log of container {name}: it may wait for the application. If that is slow: "),
+        format!(
+            "{who} has the connection, and not the probed container: it listens there, or is a transparent proxy (TPROXY)"
+        ),
+        format!("Read the log of container {name} first. If it only passed on what the application did: "),
     ))
 }
 
@@ -132,7 +133,7 @@ mod tests {
         assert_eq!(decided(false, false, "10.88.0.254"), (Confidence::Proven, false), "of another CNI");
     }
 
-    /// Seen on 6.18 with TPROXY of nftables: both containers listen, and envoy took the connection.
+    /// Seen on 6.18 with TPROXY of nftables: envoy took the connection.
     #[test]
     fn a_silent_proxy_that_has_the_connection_is_not_the_application() {
         let decided = |folder: &str| {
@@ -144,16 +145,22 @@ mod tests {
             let holder = ServerProcess { comm: "envoy".into(), cpu_cgroup, ..server_process(9, 1) };
             let connection = Some(ServedConnection { pid: Some(9), ..served(0, true) });
             stream.serving(Serving { processes: vec![holder], connection, ..Serving::default() });
-            stream.wait_ms(500).closes((100, 101, 0)).wait_ms(600).tick().verdict()
+            stream.wait_ms(500).closes((100, 101, 0)).wait_ms(600).tick().verdicts().pop().unwrap()
         };
         let by_proxy = decided("/kubepods/cri-containerd-c2.scope");
+        let scope = by_proxy.scope;
+        let by_proxy = by_proxy.verdict;
         assert_eq!((by_proxy.cause, by_proxy.confidence), (Cause::SlowResponse, Confidence::Likely));
-        assert_has(&by_proxy.summary, &["envoy (pid 9) of container istio-proxy has the connection"]);
+        assert_eq!(scope, Some(Scope::Pod));
+        assert_has(
+            &by_proxy.summary,
+            &["envoy (pid 9) of container istio-proxy has the connection, and not the probed container"],
+        );
         assert_has(
             &by_proxy.remediation,
-            &["Read the log of container istio-proxy: it may wait for the application. If that is slow: "],
+            &["Read the log of container istio-proxy first. If it only passed on what the application did: "],
         );
-        assert_lacks(&decided("/kubepods/cri-containerd-c1.scope").summary, &["of container"]);
+        assert_lacks(&decided("/kubepods/cri-containerd-c1.scope").verdict.summary, &["of container"]);
     }
 
     /// A rolling update, or two replicas: which of the two was probed is not known.

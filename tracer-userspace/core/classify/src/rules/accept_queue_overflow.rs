@@ -9,7 +9,7 @@ use tracer_case::halt::halt;
 use tracer_case::serving::{all_blocked, name, readings};
 use tracer_model::event::{ListenQueue, MOST_LISTENERS, Netns};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     // A server that cannot run fills its queue as well.
     if target_starved::is_cause(case) {
         return None;

@@ -52,7 +52,7 @@ const NOT_ACCEPTED: &str = "Correct what the kubelet's message names in the answ
 /// Go checks this although the kubelet does not verify who signed the certificate.
 const TLS_NOT_ACCEPTED: &str = "Correct what the kubelet's message names: the server's certificate, or its TLS version or cipher. Go's TLS client, which the kubelet uses, rejects it; other clients may accept it. Or use tcpSocket or exec";
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     failed_answer(case).filter(|found| found.cause == Cause::AppStatusFailure && wrong_field(case).is_none())
 }
 

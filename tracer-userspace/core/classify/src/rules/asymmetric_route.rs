@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::*;
 use tracer_attempts::correlate::links::{LostBy, LostRoutes};
 use tracer_case::flushed::removed_own_route;
-use tracer_case::links::{has_worked, own_end};
+use tracer_case::links::{node_end, way_back_has_worked};
 use tracer_case::{culprit, drop_reason, flooded};
 use tracer_model::event::{
     Icmp, Inspection, LinkState, NeighbourState, Netns, PacketDrop, Prefix, RoutingRule, StrayRoute,
@@ -37,7 +37,7 @@ fn is_stuck_there(drop: &PacketDrop, stray: &StrayRoute, netns: Option<Netns>) -
     is_there && drop_reason::is_unresolved(drop)
 }
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     of_syn(case).or_else(|| of_removed(case)).or_else(|| of_answer(case))
 }
 
@@ -66,7 +66,7 @@ fn of_removed(case: &Case<'_>) -> Option<Finding> {
     let bridge = read.and_then(|(_, stray)| stray.pod_bridge);
     let Some(lost) = lost_route(case, read, bridge) else {
         // Without a router that refused or dropped it, the CNI may take the packets at that device.
-        let dropped = case.attempt.drops().find(|(_, drop)| flooded::is_astray(case.attempt, case.node, drop));
+        let dropped = case.attempt.drops().find(|(_, drop)| flooded::is_dropped_astray(case.attempt, case.node, drop));
         let dropped = dropped.map(|(time, drop)| of_drop(time, drop));
         (refused().is_some() || dropped.is_some()).then_some(())?;
         let evidence = dropped.into_iter().chain(evidence).collect();
@@ -113,7 +113,7 @@ fn lost_route<'a>(case: &Case<'a>, read: Option<(u64, &StrayRoute)>, bridge: Opt
     let links = case.node.links.get(&netns)?;
     let end = match stray {
         Some(stray) => links.iter().find(|link| link.name == stray.pod_device).map(|link| link.ifindex),
-        None => own_end(case),
+        None => node_end(case),
     };
     let is_lost = |lost: &&LostRoutes| match &lost.why {
         // A route leads to the bridge and not to its port.
@@ -144,7 +144,7 @@ fn refused_astray(case: &Case<'_>) -> Option<Finding> {
     }
     // A pod with AWS security groups is reached through the VPC, and its link is named so by the VPC CNI.
     let is_way = |end: &&LinkState| end.up && !end.name.starts_with("vlan");
-    case.node.links.by_index(netns, own_end(case)?).filter(is_way).map(|_| router)
+    case.node.links.by_index(netns, node_end(case)?).filter(is_way).map(|_| router)
 }
 
 /// The SYN went to a router though the pod is on this node: what the router does with it is no cause.
@@ -186,7 +186,7 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let netns = reading.netns.filter(|netns| !case.node.is_a_node(*netns))?;
     let stray = reading.stray_way_back.as_ref()?;
     let is_stuck = is_stuck(case, stray, Some(netns));
-    if !case.settled && !is_stuck || is_stuck && has_worked(case, stray) {
+    if !case.settled && !is_stuck || is_stuck && way_back_has_worked(case, stray) {
         return None;
     }
     let is_unresolved = reading.neighbour.as_ref().is_some_and(NeighbourState::is_unresolved);

@@ -10,7 +10,7 @@ use tracer_case::wrong_field::GRPC_IN_PLAIN;
 use tracer_case::{killed, sidecar};
 use tracer_model::event::{KubeletProbe, ProbeOutput, ResetSent, State, TcpState};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, end @ (End::ClosedByServer | End::Reset)) = attempt.ended? else { return None };
     let (established, state) = (attempt.established_at()?, attempt.last.as_ref()?);

@@ -17,7 +17,7 @@ use tracer_case::{EndedByProbe, history, pod_sockets, sidecar};
 use tracer_model::event::{Listen, Netns};
 use tracer_model::record::Trait;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Some(refused) = by_any_stack(case) else {
         return redirected::find(case).filter(|_| !is_on_its_way(case));
     };

@@ -5,7 +5,7 @@ use tracer_case::blame::is_before_tracking;
 use tracer_case::netfilter::blocked;
 use tracer_model::event::{FirewallRule, Tracked};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let blocked = blocked(case)?;
     blocked.drop.filter(|(_, drop)| drop.tracked == Some(Tracked::No))?;
     // Before connection tracking every packet counts as invalid (`nft_ct_get_eval`, `conntrack_mt`): the rule is wrong.

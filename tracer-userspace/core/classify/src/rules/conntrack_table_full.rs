@@ -11,7 +11,7 @@ use tracer_model::plural::were;
 /// If the reading before the drop is older than this, the table's counter may have risen at another time.
 const RECENT_NS: u64 = 5_000_000_000;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let blocked = dropped(case)?;
     let (time, drop) = blocked.drop.filter(|(_, drop)| may_be_by_tracking(drop))?;
     let reading = case.node.firewalls.reading(drop.netns?)?;

@@ -3,7 +3,7 @@
 use super::*;
 use tracer_case::throttling::throttling;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     throttling(case).map(|it| it.finding())
 }
 

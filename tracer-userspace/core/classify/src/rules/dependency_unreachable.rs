@@ -17,7 +17,7 @@ const MOST_NAMED: usize = 3;
 /// default period of a probe and a margin, as tracer reads the pod's sockets after each failure.
 const RECENT_NS: u64 = 15_000_000_000;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let silent = unanswered(case);
     let failed: Vec<Unreachable> =
         failing(case).into_iter().filter(|it| silent.iter().all(|silent| silent.dst != it.dst)).collect();

@@ -5,7 +5,7 @@ use tracer_model::event::{PortPressure, PortUser};
 
 /// Waits until the case is settled: tracer queries the users of the ports when the connect fails, and the answer comes
 /// a moment later.
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (evidence, confidence) = by_connect(case.attempt).or_else(|| by_state(case))?;
     if !case.settled {
         return None;

@@ -5,7 +5,7 @@ use tracer_case::evidence::BRIDGE;
 use tracer_case::netfilter::{BY_IPVS, dropped};
 use tracer_case::queue;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_rule(case).or_else(|| queue::by_process(case)).or_else(|| queue::without_reader(case))
 }
 

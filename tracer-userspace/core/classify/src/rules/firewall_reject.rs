@@ -5,7 +5,7 @@ use tracer_case::blocked::Blocked;
 use tracer_case::netfilter::rejected;
 use tracer_case::reject_answer::RejectAnswer;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_rule(case).or_else(|| from_elsewhere(case))
 }
 

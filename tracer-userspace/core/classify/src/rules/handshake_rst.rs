@@ -10,7 +10,7 @@ use tracer_model::event::{Netns, PacketDrop, TcpState};
 /// If these hooks report nothing, no socket of this node sent a RST, and no packet was dropped.
 const RST_AND_DROP_HOOKS: &[Hook] = &[Hook::TcpSendReset, Hook::KfreeSkb];
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.established.is_some() {
         return None;
     }

@@ -7,7 +7,7 @@ use super::*;
 use tracer_case::drop_reason::is_unresolved;
 use tracer_model::event::{Inspection, LinkState, ParentLink};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (time, reading) = inspected(case).filter(|_| in_handshake(case))?;
     let (link, parent) = link_and_parent(reading, case)?;
     let (ifindex, unresolved) = unresolved(case, time, reading)?;

@@ -3,13 +3,13 @@
 
 use super::*;
 use tracer_attempts::enrich::LATE_NS;
-use tracer_case::giving_up::{budget, is_timeout};
+use tracer_case::giving_up::{is_timeout, timeout_clause};
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
 /// A kubelet that closes this soon after its timeout ran then: it would have read a complete answer.
 const PROMPT_NS: u64 = 20_000_000;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     request_left_too_little_time(case).or_else(|| left_unread(case)).or_else(|| unread(case))
 }
 
@@ -32,7 +32,7 @@ fn left_unread(case: &Case<'_>) -> Option<Finding> {
         attempt.flow.dst,
         ms(lay),
         ms(lasted),
-        budget(case),
+        timeout_clause(case),
     );
     let state = attempt.last.as_ref().map(|state| of_state(ended, state));
     let own = own.map(|(time, reset)| of_reset_sent(time, reset));
@@ -53,7 +53,7 @@ fn request_left_too_little_time(case: &Case<'_>) -> Option<Finding> {
     let dst = attempt.flow.dst;
     let summary = format!(
         "the kubelet sent its request late: {dst} was reached in {reached}, and acknowledged the first bytes {idle} later; that was {left} before the kubelet closed at its timeout{}",
-        budget(case)
+        timeout_clause(case)
     );
     let text = "the request was acknowledged".to_owned();
     let fields = json!({ "quiet_ms": ended.saturating_sub(asked) / 1_000_000 });
@@ -101,7 +101,7 @@ fn unread(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "the answer of {} was in the prober's socket {when}; the kubelet timed out{} and closed after {} without reading it",
         case.attempt.flow.dst,
-        budget(case),
+        timeout_clause(case),
         ms(lasted),
     );
     let state = case.attempt.last.as_ref().map(|state| of_state(closed, state));

@@ -5,7 +5,7 @@ use tracer_case::culprit::{self, culprit_of};
 use tracer_case::netfilter::is_needed;
 use tracer_model::event::{Netns, PacketDrop};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let netns = case.attempt.netns?;
     dropped(case, netns).or_else(|| unanswered(case, netns))
 }

@@ -4,7 +4,7 @@ use super::*;
 use tracer_case::pod_sockets::{FRESH_NS, detour};
 
 /// Only a close or a reset counts. The proxy may have forwarded an HTTP answer of the application: see `sidecar.rs`.
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let detour = detour(case, FRESH_NS)?;
     let reset = mid_stream_rst::by_target(case);
     let what = if reset.is_some() { "reset the connection" } else { "closed the connection without an answer" };

@@ -6,7 +6,7 @@ use crate::rules::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use tracer_attempts::enrich;
 use tracer_case::accept_queue::{fullest_queue, make_room, of_queue};
 use tracer_case::reset::{
-    Fix, culprit, destroyer, fix_of, is_close, is_without_room, listener_end, may_be_by_timer, of_target, sender,
+    Origin, culprit, destroyer, is_close, is_without_room, listener_end, may_be_by_timer, of_target, origin_of, sender,
 };
 use tracer_case::services::{find_taken_port, node_ports_at};
 use tracer_case::serving::show_translation;
@@ -14,7 +14,7 @@ use tracer_case::sidecar;
 use tracer_model::event::{ProbeOutput, ResetSent, TcpState};
 use tracer_model::record::Scope;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_destroyer(case).or_else(|| by_target(case))
 }
 
@@ -74,27 +74,26 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
     let without_room = sent.filter(|(_, reset)| is_without_room(reset)).and_then(|_| fullest_queue(case));
     evidence.extend(without_room.map(|(time, _, listener)| of_queue(time, listener)));
     let lacks_hook = sent.is_none() && case.lacks(REFUSAL_HOOKS);
-    let (unseen, unseen_fix) = if lacks_hook { (SENDER_UNKNOWN, Fix::Stack) } else { (SENDER_ELSEWHERE, Fix::Outside) };
+    let (unseen, unseen_fix) =
+        if lacks_hook { (SENDER_UNKNOWN, Origin::Stack) } else { (SENDER_ELSEWHERE, Origin::Outside) };
     let listener_end = sent.and_then(|(time, reset)| listener_end(case, time, reset));
     let who = sent.map_or_else(|| unseen.to_owned(), |(_, reset)| sender(case, reset, listener_end));
+    let after = attempt.established_at().map(|established| ms(at.saturating_sub(established)));
     let summary = format!(
         "{} reset the connection{} after it was established, {}; {who}",
         attempt.flow.dst,
-        attempt
-            .established_at()
-            .map(|established| format!(" {}", ms(at.saturating_sub(established))))
-            .unwrap_or_default(),
+        after.map(|after| format!(" {after}")).unwrap_or_default(),
         match (partial, has_handshake(case)) {
             (true, true) => "before its answer was complete",
             (true, false) => "in the middle of its answer",
             (false, _) => "before any answer",
         }
     );
-    let fix = sent.map_or(unseen_fix, |(_, reset)| fix_of(reset, listener_end.is_some()));
+    let fix = sent.map_or(unseen_fix, |(_, reset)| origin_of(reset, listener_end.is_some()));
     let remediation = remediation_of(case, fix, sent);
     let remediation = match fix {
-        Fix::Destroyed => remediation,
-        Fix::Ended => with_logs(case, remediation),
+        Origin::Destroyed => remediation,
+        Origin::Ended => with_logs(case, remediation),
         _ => with_log(case, remediation),
     };
     let found = Finding::failure(Cause::MidStreamRst, evidence, summary, remediation);
@@ -102,7 +101,7 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
     let found = if unsure { found.with_confidence(Confidence::Likely) } else { found };
     let found =
         sidecar::add_node_port(case, found).with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
-    let mut found = Finding { waits_for_listener: fix == Fix::Unread, ..of_collision(case, sent, found) };
+    let mut found = Finding { waits_for_listener: fix == Origin::Unread, ..of_collision(case, sent, found) };
     found.evidence.extend(listener_end.map(|(time, listen)| of_listener(*time, listen)));
     Some(if lacks_hook { Finding { rests_on: REFUSAL_HOOKS, ..found } } else { found })
 }
@@ -133,7 +132,7 @@ const SENDER_UNKNOWN: &str =
 /// Documentation/networking/ip-sysctl.rst. Without it, `inet_csk_listen_stop` resets what waits in the queue.
 const HANDED_OVER: &str = ". If it handed the port over (a reload): let it accept and answer what waits in its queue before it closes its listener. Or set net.ipv4.tcp_migrate_req to 1 in the pod (Linux 5.14 and later): the kernel then gives what waits to the other listener";
 
-fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) -> Remediation {
+fn remediation_of(case: &Case<'_>, fix: Origin, sent: Option<(u64, &ResetSent)>) -> Remediation {
     let reset = sent.map(|(_, reset)| reset);
     let end = sent.and_then(|(time, reset)| listener_end(case, time, reset));
     let successor = end.and_then(|end| case.node.successor(end, case.attempt.flow.dst));
@@ -141,17 +140,17 @@ fn remediation_of(case: &Case<'_>, fix: Fix, sent: Option<(u64, &ResetSent)>) ->
     let who = reset.and_then(|reset| reset.actor.as_ref());
     let who = who.map_or_else(|| "the target".to_owned(), ToString::to_string);
     let text = match fix {
-        Fix::Outside => {
+        Origin::Outside => {
             let text = "Find who sent it: the source of the answer in the connection's conntrack entry. Then read the log of that process, proxy or load balancer";
             return Remediation::from(text).run(show_translation(case));
         }
-        Fix::Ended => format!("Find why {who} ended: read its log of that moment, and how the container's run ended{handed_over}"),
-        Fix::Unread => format!("Find why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or the end of the process"),
-        Fix::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then resets the connection and loses data that was not sent. Let it close normally, after its answer"),
-        Fix::Destroyed => format!("Find why {who} destroys sockets of the target: {DESTROYERS}"),
-        Fix::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not show which"),
-        Fix::Room => return make_room(case, reset.and_then(|reset| reset.netns)),
-        Fix::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before. Or an address translation mixed in packets of another connection".to_owned(),
+        Origin::Ended => format!("Find why {who} ended: read its log of that moment, and how the container's run ended{handed_over}"),
+        Origin::Unread => format!("Find why {who} closes connections without having read what was sent: a handler that gives up early, a limit, or the end of the process"),
+        Origin::Linger => format!("Find why {who} closes this connection with SO_LINGER 0: TCP then resets the connection and loses data that was not sent. Let it close normally, after its answer"),
+        Origin::Destroyed => format!("Find why {who} destroys sockets of the target: {DESTROYERS}"),
+        Origin::Process => format!("Find why {who} closed the connection at that moment: with unread data, with SO_LINGER 0, or because it ended; this kernel does not show which"),
+        Origin::Room => return make_room(case, reset.and_then(|reset| reset.netns)),
+        Origin::Stack => "Find what happened to the target's end of the connection: its process ended or closed it before. Or an address translation mixed in packets of another connection".to_owned(),
     };
     text.into()
 }

@@ -7,7 +7,7 @@ use tracer_case::netfilter::dropped;
 use tracer_model::event::PacketDrop;
 use tracer_model::record::Status;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.established.is_some() {
         return None;
     }

@@ -9,7 +9,7 @@ const LARGE_PAYLOAD: u32 = 1000;
 /// This many retransmissions without an acknowledgement are more than a chance loss.
 const MIN_RETRANSMITS: usize = 2;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     case.attempt.established?;
     too_big(case).or_else(|| at_other_end(case)).or_else(|| sent_again(case))
 }

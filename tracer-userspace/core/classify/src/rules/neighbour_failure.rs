@@ -9,13 +9,13 @@ use self::fix::{fix, restore_own_address};
 use super::*;
 use crate::hints::{missing_address, note, stray_route, unusual_qdisc};
 use crate::rules::asymmetric_route::is_queue_full;
-use tracer_case::drop_reason::{Why, is_unresolved, reason};
-use tracer_case::links::{lacks_loopback, own_end};
+use tracer_case::drop_reason::{MissingEntry, is_unresolved, missing_entry};
+use tracer_case::links::{lacks_loopback, node_end};
 use tracer_case::neighbour::{describe_state, entry_back, of_entry_back};
 use tracer_case::services::{sent_by_ipvs, stale_endpoint};
 use tracer_model::event::{Inspection, LinkState, NeighbourState, Netns, PacketDrop};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     // Without its loopback address, the node sends the packet to the default gateway.
     if !in_handshake(case) || lacks_loopback(case) {
         return None;
@@ -36,7 +36,7 @@ fn note_address(case: &Case<'_>, found: Finding) -> Finding {
 /// A filter or a queue on the way may keep the request for the target's link-layer address, or the answer.
 fn note_qdisc(case: &Case<'_>, found: Finding) -> Finding {
     let is_of_target = match unresolved_drop(case) {
-        Some((_, drop, why)) => why == Why::NoAnswer && drop.flow.dst.ip() == case.attempt.flow.dst.ip(),
+        Some((_, drop, why)) => why == MissingEntry::NoAnswer && drop.flow.dst.ip() == case.attempt.flow.dst.ip(),
         None => !inspected(case).is_some_and(|(_, reading)| is_full(reading)),
     };
     let Some((words, fix)) = unusual_qdisc(case).filter(|_| is_of_target) else { return found };
@@ -61,7 +61,7 @@ fn rerouted(case: &Case<'_>) -> Option<(String, Remediation)> {
     };
     let has_others = |link: &LinkState| link.addrs.iter().any(is_for_others) && !link.covers(dst);
     case.node.links.by_index(netns, device.ifindex).filter(|link| has_others(link))?;
-    let own = links.iter().find(has_subnet).filter(|_| own_end(case) != Some(device.ifindex))?;
+    let own = links.iter().find(has_subnet).filter(|_| node_end(case) != Some(device.ifindex))?;
     let words = format!(
         "; a pod of this node has that address, and {} has its subnet: most likely a mark (ip rule, fwmark) led the SYN out of {}",
         own.name, device.name
@@ -109,21 +109,21 @@ fn undetected(case: &Case<'_>) -> Option<(String, Remediation)> {
 }
 
 /// The first packet of this attempt that the kernel dropped because it could not resolve the link-layer address.
-fn unresolved_drop<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, Why)> {
+fn unresolved_drop<'a>(case: &Case<'a>) -> Option<(u64, &'a PacketDrop, MissingEntry)> {
     let mut drops = case.attempt.drops().filter(|(time, drop)| is_of_handshake(case, *time, drop));
-    drops.find_map(|(time, drop)| Some((time, drop, reason(drop)?)))
+    drops.find_map(|(time, drop)| Some((time, drop, missing_entry(drop)?)))
 }
 
 fn dropped(case: &Case<'_>) -> Option<Finding> {
     let (time, drop, why) = unresolved_drop(case)?;
     let (next, place) = (drop.flow.dst.ip(), in_namespace(case, drop.netns));
     let summary = match why {
-        Why::NoAnswer => {
+        MissingEntry::NoAnswer => {
             let next_hop = gateway(case, next)
                 .map_or_else(|| format!("{next} (or of the gateway to it)"), |gateway| describe_gateway(gateway, next));
             format!("nobody answered for the link-layer address of {next_hop}{}{place}", on_device(drop))
         }
-        Why::TableFull => {
+        MissingEntry::TableFull => {
             format!("the neighbour table is full: no entry could be made for {next}{}{place}", on_device(drop))
         }
     };
@@ -166,9 +166,12 @@ fn translation(case: &Case<'_>, drop: &PacketDrop, fix: Remediation) -> (String,
 }
 
 /// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.
-fn may_have_link_down(case: &Case<'_>, drop: &PacketDrop, why: Why) -> bool {
+fn may_have_link_down(case: &Case<'_>, drop: &PacketDrop, why: MissingEntry) -> bool {
     let is_read = inspected(case).is_some_and(|(_, reading)| reading.netns.is_some());
-    why == Why::NoAnswer && !is_read && drop.flow.dst == case.attempt.flow.dst && case.node.has_pod(drop.flow.dst.ip())
+    why == MissingEntry::NoAnswer
+        && !is_read
+        && drop.flow.dst == case.attempt.flow.dst
+        && case.node.has_pod(drop.flow.dst.ip())
 }
 
 fn note_unread_link(found: Finding) -> Finding {
@@ -205,7 +208,7 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
     let target = reading.target.ip();
     let text = format!("the neighbour entry of {} is {}", entry.addr, entry.state);
     let fields = json!({ "state": entry.state, "ifindex": entry.ifindex });
-    let why = if is_full(reading) { Why::TableFull } else { Why::NoAnswer };
+    let why = if is_full(reading) { MissingEntry::TableFull } else { MissingEntry::NoAnswer };
     let link = case.node.links.by_index(reading.from, entry.ifindex);
     let on = link.map(|link| format!(" on {}", link.name)).unwrap_or_default();
     let summary = format!(
@@ -248,7 +251,7 @@ fn unresolved_back(case: &Case<'_>) -> Option<Finding> {
     let evidence = vec![of_entry_back(case, time, netns, entry)];
     let fix = match translated {
         true => correct_source(case, entry.addr),
-        false => fix(case, Some(netns), to, Why::NoAnswer, true),
+        false => fix(case, Some(netns), to, MissingEntry::NoAnswer, true),
     };
     Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
 }

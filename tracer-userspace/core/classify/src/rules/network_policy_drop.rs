@@ -12,7 +12,7 @@ use tracer_model::event::PacketDrop;
 
 const ALLOW: &str = "allow the node's address (probes come from it), or the client, on that port";
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_chain(case).or_else(|| by_program(case)).or_else(|| queue::by_policy(case, ALLOW)).or_else(|| by_connect(case))
 }
 

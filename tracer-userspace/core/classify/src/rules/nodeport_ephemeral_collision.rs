@@ -17,7 +17,7 @@ use tracer_case::drop_reason::is_out_of_window;
 use tracer_case::netfilter::{blocked, takes_requests_of_ipvs};
 use tracer_model::event::{Ipvs, IpvsOp, NodePort, NodePorts, PacketDrop, ProxyMode, TcpState, Via};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     if attempt.flow.src.port() == 0 || !in_handshake(case) {
         return None;

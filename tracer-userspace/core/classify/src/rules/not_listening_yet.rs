@@ -10,7 +10,7 @@ use tracer_model::event::{Listen, Netns, ProbeType};
 /// How long a start may take before "not yet" is no longer an explanation.
 const START_NS: u64 = 120_000_000_000;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { evidence, netns, confidence } = refused(case)?;
     let (netns, at) = (netns?, evidence.iter().map(|e| e.time_boot_ns).max()?);
     let dst = case.attempt.flow.dst;

@@ -17,7 +17,7 @@ use tracer_case::links::{broken_link, is_behind_a_link, last_down_of_pod, node_l
 use tracer_case::netfilter::is_needed;
 use tracer_model::event::{Inspection, LinkChange, LinkState, NeighbourState, Netns, PacketDrop, Pod, Prefix};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         let down = dropped(case).or_else(|| by_inspection(case).filter(|_| is_cut_off(case)));
         return down.or_else(|| detached_meanwhile(case));
@@ -116,7 +116,7 @@ fn is_lost_below_ip(case: &Case<'_>) -> bool {
     // Before 5.17 only the place of a drop shows it.
     let is_elsewhere = |d: &PacketDrop| {
         let by_socket = d.flags.is_syn() && is_at_socket(d);
-        drop_reason::may_be_filter(d) || by_socket || drop_reason::is_routing(d) || place_of(d).is_some()
+        drop_reason::may_be_rp_filter(d) || by_socket || drop_reason::is_routing(d) || place_of(d).is_some()
     };
     let is_below = |d: &PacketDrop| d.reason.as_deref().map_or_else(|| !is_elsewhere(d), may_be);
     let below = |d: &PacketDrop| is_below(d) && !is_netfilter(d);
@@ -136,7 +136,7 @@ fn has_carrier(case: &Case<'_>, link: &LinkState) -> bool {
 /// between has the old flag. Not every kernel shows that a link was set up again: a later reading does.
 fn peer_down<'a>(case: &Case<'a>, time: u64, link: &LinkState) -> Option<(Netns, &'a LinkState)> {
     let (node, index) = node_link(case, link).filter(|_| link.up)?;
-    let just_now = |at: u64| time < at.saturating_add(FLAG_LAG_NS);
+    let just_now = |at: u64| (at..at.saturating_add(FLAG_LAG_NS)).contains(&time);
     let is_down = |l: &&LinkState| !l.up || case.node.links.down(node, l.ifindex).is_some_and(|(at, _)| just_now(*at));
     // The other end may be in another namespace, where the index is that of another link.
     let is_pair = |l: &&LinkState| link.peer_ifindex.is_none() || l.peer_ifindex == Some(link.ifindex);

@@ -9,7 +9,7 @@ use tracer_model::event::{Netns, PortHolder, PortHolders};
 /// How long a reading of the holders of a port counts for later attempts: more than the usual period of a probe.
 const RECENT_NS: u64 = 60_000_000_000;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { mut evidence, netns, confidence } = refused(case)?;
     let (netns, at) = (netns?, evidence.iter().map(|it| it.time_boot_ns).max()?);
     let dst = case.attempt.flow.dst;

@@ -14,7 +14,7 @@ use tracer_case::reset::is_close;
 use tracer_case::wrong_field::{GRPC_IN_PLAIN, SCHEME, wrong_field};
 use tracer_model::event::ProbeOutput;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let by_refusal = || by_any_stack(case).and_then(|refused| by_loopback_host(case, &refused, refused.netns?));
     redirect_loop(case)
         .or_else(by_refusal)

@@ -4,7 +4,7 @@ use super::*;
 use crate::rules::tls_eof_noise::touched;
 use tracer_case::pod_sockets::{REDIRECT_NS, detour};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let ended = touched(case)?;
     let detour = detour(case, REDIRECT_NS)?;
     let dst = case.attempt.flow.dst;

@@ -3,8 +3,8 @@
 
 use std::net::SocketAddr;
 
-use super::super::acceptor::{fix_translation, on_its_network};
 use super::*;
+use crate::acceptor::{fix_translation, on_its_network};
 use tracer_case::refusal::pod_elsewhere;
 use tracer_case::services::{sent_by_ipvs, show_rules, target_service};
 use tracer_model::event::{Flow, Netns, PacketDrop};

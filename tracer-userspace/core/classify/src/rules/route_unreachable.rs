@@ -11,12 +11,12 @@ use crate::rules::asymmetric_route::{is_astray, is_queue_full};
 use crate::rules::router::{REMOVE, by_router, by_router_back, fix, refusing};
 use tracer_attempts::correlate::links::LostBy;
 use tracer_case::culprit;
-use tracer_case::drop_reason::may_be_filter;
+use tracer_case::drop_reason::may_be_rp_filter;
 use tracer_case::held_answer::held_answer;
 use tracer_case::links::lacks_loopback;
 use tracer_model::event::PacketDrop;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return held_answer(case).and_then(|_| no_way_back(case));
     }
@@ -32,7 +32,7 @@ pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
 fn no_way_back(case: &Case<'_>) -> Option<Finding> {
     let mut without = inspections(case).filter_map(|(time, it)| Some((time, it, it.netns?, it.no_way_back?)));
     let (time, reading, netns, back) = without.next()?;
-    let is_filtered = |drop: &PacketDrop| drop.netns == Some(netns) && may_be_filter(drop);
+    let is_filtered = |drop: &PacketDrop| drop.netns == Some(netns) && may_be_rp_filter(drop);
     let is_explained = is_queue_full(case) || !drops(case).all(|(_, drop)| is_filtered(drop));
     if !case.settled || !got_no_answer(case) || is_explained {
         return None;

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use super::*;
-use tracer_case::drop_reason::{is_unresolved, may_be_filter};
-use tracer_case::links::has_worked;
+use tracer_case::drop_reason::{is_unresolved, may_be_rp_filter};
+use tracer_case::links::way_back_has_worked;
 use tracer_case::serving::INSPECTION_NS;
 use tracer_model::event::{Inspection, LinkState, PacketDrop};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     by_drop(case).or_else(|| unanswered(case))
 }
 
@@ -56,7 +56,8 @@ fn unanswered(case: &Case<'_>) -> Option<Finding> {
     let of_all = reading.values.get("all.rp_filter").copied();
     let is_local = reading.links.iter().any(|link| link.loopback && link.name == stray.device);
     let is_lost = case.attempt.reset_received().is_none() && drops(case).all(|(_, drop)| is_unresolved(drop));
-    if link.rp_filter.map(u64::from).max(of_all) != Some(1) || is_local || !is_lost || has_worked(case, stray) {
+    if link.rp_filter.map(u64::from).max(of_all) != Some(1) || is_local || !is_lost || way_back_has_worked(case, stray)
+    {
         return None;
     }
     let (src, place, (device, leads)) =
@@ -139,7 +140,7 @@ fn way_back<'a>(case: &Case<'a>, drop: &PacketDrop) -> Option<&'a str> {
 /// Judges by the kernel's reason. The function drops for a few rarer reasons, too (martian addresses). So it counts only
 /// where the filter drops packets of an asymmetric route.
 fn is_rp_filter(case: &Case<'_>, drop: &PacketDrop) -> Option<Confidence> {
-    if !may_be_filter(drop) {
+    if !may_be_rp_filter(drop) {
         return None;
     }
     match drop.reason {

@@ -16,7 +16,7 @@ use tracer_model::event::{
     FirewallRule, IpvsOp, Netns, NodePort, NodePorts, PacketDrop, Pod, ProbeType, ProxyMode, Service, ServiceName,
 };
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }

@@ -5,12 +5,12 @@ mod unfinished;
 use self::unfinished::{closed_at_timeout, endless_answer, unfinished};
 use super::*;
 use crate::slow_server;
-use tracer_case::giving_up::{budget, prober_late, round_trip_ns};
+use tracer_case::giving_up::{prober_late, round_trip_ns, timeout_clause};
 use tracer_case::sidecar;
 use tracer_case::throttling::throttling;
 use tracer_model::event::TcpState;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let found = silent(case).or_else(|| unfinished(case)).or_else(|| closed_at_timeout(case))?;
     Some(sidecar::add_node_port(case, found))
 }
@@ -20,7 +20,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     let summary = format!(
         "{} was reached in {reached} and acknowledged the request; no byte of an answer in {waited}{}{late}",
         case.attempt.flow.dst,
-        budget(case)
+        timeout_clause(case)
     );
     let mut found = Finding::failure(Cause::SlowResponse, vec![evidence], summary, fix(case));
     slow_server::add(case, &mut found, is_late);

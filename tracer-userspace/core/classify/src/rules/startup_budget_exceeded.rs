@@ -12,7 +12,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// How long a container may take to end: the default of `terminationGracePeriodSeconds`.
 const GRACE_NS: u64 = 30 * SECOND_NS;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { evidence, netns, confidence: refusal } = refused(case)?;
     // The container that does not listen is then not the one with the budget.
     if sidecar::asked_by_pilot_agent(case).is_some() {

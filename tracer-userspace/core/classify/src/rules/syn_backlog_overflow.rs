@@ -4,7 +4,7 @@ use super::*;
 use tracer_case::accept_queue::{QUEUE_HOOKS, by_reading, listeners, of_queue};
 use tracer_model::event::{ListenQueue, Netns};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return None;
     }

@@ -7,7 +7,7 @@ use tracer_case::halt::{
 };
 use tracer_case::serving::{name, other_port, other_queue, own_connection, readings_of_taker};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     until_the_end(case).or_else(|| for_most_of_the_time(case))
 }
 
@@ -61,7 +61,7 @@ fn for_most_of_the_time(case: &Case<'_>) -> Option<Finding> {
         ms(waited),
         client_name(case.attempt)
     );
-    let fix = Remediation::from(format!("If the process runs again, {}", pause.halt.find_who()));
+    let fix = Remediation::from(format!("If the process runs again, {}", pause.halt.find_culprit()));
     let evidence = vec![pause.evidence(), end];
     Some(Finding::likely(Cause::TargetFrozen, evidence, summary, fix).rests_on_lost_packet())
 }

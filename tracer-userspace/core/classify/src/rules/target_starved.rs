@@ -6,11 +6,10 @@ use tracer_case::serving::{connection, name};
 use tracer_case::stall::stall;
 use tracer_case::throttling::throttling;
 use tracer_case::unread_server::watch;
-use tracer_model::event::Serving;
 
 /// The rule. If the server had read the request, or may have slept, `slow_response` goes first, and this cause is in
 /// `also`.
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     starved(case, |_, _| true)
 }
 
@@ -45,14 +44,6 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     let evidence = std::iter::once(stall.evidence(reading)).chain(unread.then_some(end)).collect();
     let found = Finding::likely(Cause::TargetStarved, evidence, summary, stall.resource.fix(&reading.processes));
     Some(if is_taken { found } else { found.rests_on_lost_packet() })
-}
-
-/// The same of a container in which a command did not end in time, by two readings. Goes to `also`. Meanwhile the
-/// cgroup was throttled for so long.
-pub fn beside_command(readings: &[(u64, &Serving)], throttled_us: u64) -> Option<Finding> {
-    let (stall, reading) = stall(readings, None).filter(|(stall, _)| !stall.is_throttling(throttled_us))?;
-    let (words, fix) = (format!("{}{}", stall.describe(), stall.on_node()), stall.resource.fix(&reading.processes));
-    Some(Finding::likely(Cause::TargetStarved, vec![stall.evidence(reading)], words, fix))
 }
 
 #[cfg(test)]

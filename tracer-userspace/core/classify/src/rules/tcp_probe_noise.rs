@@ -4,7 +4,7 @@
 use super::*;
 use tracer_model::event::{Handler, State, TcpState};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let (ended, _) = attempt.ended.filter(|(_, end)| *end == End::ClosedByProber)?;
     let probes = case.matched.possible_probes();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let ended = touched(case)?;
     let (tls, confidence) = listener_speaks_tls(case)?;

@@ -4,17 +4,17 @@ use super::*;
 use crate::rules::app_status_failure::shows_certificate;
 use crate::rules::slow_response::{Wait, measure_wait};
 use crate::slow_server;
-use tracer_case::giving_up::budget;
+use tracer_case::giving_up::timeout_clause;
 use tracer_case::serving;
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Wait { reached, waited, late, is_late, evidence } =
         measure_wait(case).filter(|_| speaks_tls(case) && !is_untaken(case))?;
     let doubt = doubt(case);
     let summary = format!(
         "{} was reached in {reached} and took the ClientHello; no byte came back in {waited}{}{late}{doubt}",
         case.attempt.flow.dst,
-        budget(case)
+        timeout_clause(case)
     );
     let remediation: Remediation = by_subject(case, Cause::TlsHandshakeSlow.fix(), |client| {
         format!(

@@ -13,7 +13,7 @@ use tracer_case::held_answer::{held_answer, link_set_down, lost_address, target_
 use tracer_case::services::{find_taken_port, find_translation};
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 
-pub(in super::super) fn find(case: &Case<'_>) -> Option<Finding> {
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let (ended, end) = case.attempt.ended?;
     let is_reported = case.attempt.kubelet().is_some();
     let is_failure = is_reported || case.matched.failed() && !end::is_cancelled(case);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::super::*;
 use super::gateway;
-use tracer_case::drop_reason::Why;
+use tracer_case::drop_reason::MissingEntry;
 use tracer_case::neighbour::entry_back;
 use tracer_case::phrases::of_family;
 use tracer_model::event::{LinkState, Netns};
@@ -56,10 +56,16 @@ fn restore_lost_address(case: &Case<'_>, target: IpAddr) -> Option<Remediation> 
 
 /// Checks the route first: the target may be behind another link. `is_back`: the packet that needs the link-layer address
 /// goes back to the prober.
-pub(super) fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Why, is_back: bool) -> Remediation {
+pub(super) fn fix(
+    case: &Case<'_>,
+    netns: Option<Netns>,
+    target: IpAddr,
+    why: MissingEntry,
+    is_back: bool,
+) -> Remediation {
     let family = if target.is_ipv4() { "ipv4" } else { "ipv6" };
     match why {
-        Why::NoAnswer => {
+        MissingEntry::NoAnswer => {
             let gateway = gateway(case, target);
             let next = gateway.unwrap_or(target);
             let mut show = [format!("ip route get {target}"), format!("ip neigh show {next}")]
@@ -100,7 +106,7 @@ pub(super) fn fix(case: &Case<'_>, netns: Option<Netns>, target: IpAddr, why: Wh
             ))
             .run(show)
         }
-        Why::TableFull => Remediation::from(format!(
+        MissingEntry::TableFull => Remediation::from(format!(
             "Raise net.{family}.neigh.default.gc_thresh1, gc_thresh2 and gc_thresh3 above the number of pods and peers that this node talks to. All network namespaces share the table, and only the node's own has these settings"
         ))
         .run([Command::on_node("ip neigh | wc -l"), Command::on_node(format!("sysctl -a -r net.{family}.neigh.default.gc_thresh"))]),

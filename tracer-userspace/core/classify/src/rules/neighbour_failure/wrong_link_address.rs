@@ -157,15 +157,17 @@ fn is_at_destination(case: &Case<'_>, drop: &PacketDrop) -> bool {
     drop.netns.is_some() && drop.netns == to
 }
 
-/// The packet arrived on another device than the one that it was sent to, or one of the two is not known: for an answer
-/// that of the node's route to the target, for a SYN the link with the target's address. A process that forwards frames
+/// The packet arrived on another device than the one that it was sent to. For an answer that is the device of the node's
+/// route to the target, and an unknown one counts as another. For a SYN it is the link with the target's address. A process that forwards frames
 /// itself (AF_PACKET) reads them there, and the kernel gets a copy. A bridge floods a copy to a pod's second link. A rule
 /// that redirects (nftables `fwd`, mirred) leads the frame to any link, such as `lo`.
 fn may_be_copy(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let device = drop.device.as_ref().map(|device| device.ifindex);
     if drop.netns != case.attempt.netns {
-        let own = inspected(case).and_then(|(_, reading)| reading.link_with(case.attempt.flow.dst.ip()));
-        return own.is_some_and(|link| device.is_some_and(|at| at != link.ifindex));
+        let read = inspected(case).filter(|(_, reading)| reading.netns == drop.netns);
+        let own = read.and_then(|(_, reading)| reading.link_with(case.attempt.flow.dst.ip()));
+        let is_elsewhere = own.is_some_and(|link| !link.loopback && device.is_some_and(|at| at != link.ifindex));
+        return is_elsewhere || drop.device.as_ref().is_some_and(|at| at.loopback);
     }
     let mut routes = inspections(case).filter_map(|(_, reading)| Some(reading.neighbour.as_ref()?.ifindex));
     !routes.any(|route| device == Some(route))

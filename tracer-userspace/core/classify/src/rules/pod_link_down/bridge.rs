@@ -66,7 +66,7 @@ pub(super) fn detached_meanwhile(case: &Case<'_>) -> Option<Finding> {
     let (attempt, netns) = (case.attempt, case.attempt.netns?);
     let (waits, (ended, _)) = (attempt.established_at()?, attempt.ended?);
     held_answer(case).filter(|_| case.settled && is_lost_below_ip(case))?;
-    let end = case.node.links.by_index(netns, links::own_end(case)?)?;
+    let end = case.node.links.by_index(netns, links::node_end(case)?)?;
     let mut lost = case.node.links.lost_routes(netns, ended, (attempt.flow.dst.ip(), attempt.until()));
     let (at, from) = lost.find_map(|it| match it.why {
         LostBy::Bridge(from) if it.ifindex == end.ifindex && it.time >= waits => Some((it.time, from)),
@@ -144,7 +144,7 @@ pub(super) fn no_port(case: &Case<'_>) -> Option<Finding> {
 /// The end of a veth between this bridge and the pod's own bridge that is down, unless another one joins them.
 fn port_down<'a>(case: &Case<'a>, netns: Netns, bridge: u32) -> Option<&'a LinkState> {
     let link = |ifindex| case.node.links.by_index(netns, ifindex);
-    let own = link(links::own_end(case)?)?.master.filter(|own| *own != bridge)?;
+    let own = link(links::node_end(case)?)?.master.filter(|own| *own != bridge)?;
     let mut found = None;
     for port in case.node.links.get(&netns)?.iter().filter(|port| port.master == Some(bridge)) {
         let is_pair = |peer: &&LinkState| peer.master == Some(own) && peer.peer_ifindex == Some(port.ifindex);

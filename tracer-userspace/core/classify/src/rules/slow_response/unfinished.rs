@@ -4,7 +4,7 @@ use super::super::*;
 use super::fix;
 use crate::rules::app_status_failure::failed_answer;
 use tracer_attempts::enrich::BEFORE_TIMEOUT_NS;
-use tracer_case::giving_up::{budget, closed_at_a_second, closed_late, timeout_ns};
+use tracer_case::giving_up::{closed_at_a_second, closed_late, timeout_clause, timeout_ns};
 use tracer_model::event::{Answer, AnswerKind, ProbeOutput};
 
 /// The target sent bytes that tracer cannot read, and the prober closed at its timeout. The kubelet may have read a
@@ -27,7 +27,7 @@ pub(super) fn closed_at_timeout(case: &Case<'_>) -> Option<Finding> {
         "{} {began}, and the prober closed after {}, at its timeout{}: a prober that has its answer closes at once",
         attempt.flow.dst,
         ms(elapsed),
-        budget(case)
+        timeout_clause(case)
     );
     let evidence = vec![of_state(ended, attempt.last.as_ref()?)];
     Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)).rests_on_lost_packet())
@@ -100,7 +100,7 @@ pub(super) fn unfinished(case: &Case<'_>) -> Option<Finding> {
     if attempt.received().is_none_or(|n| n == 0) || gave_up_early(case) || has_other_cause {
         return None;
     }
-    let summary = format!("{} {what}{}", attempt.flow.dst, budget(case));
+    let summary = format!("{} {what}{}", attempt.flow.dst, timeout_clause(case));
     let state = attempt.last.as_ref().map(|state| of_state(ended, state));
     let evidence = state.into_iter().chain([of_outcome(reported)]).collect();
     Some(Finding::likely(Cause::SlowResponse, evidence, summary, fix(case)))

@@ -389,10 +389,12 @@ fn is_telling(case: &Case<'_>, drop: &PacketDrop) -> bool {
     at_socket || matches!(place, Some("ip_error" | "ip6_pkt_drop" | "br_dev_xmit" | "dst_discard_out"))
 }
 
-/// A link of the pod has the address, by the last reading.
+/// A link of the pod has the address, by a reading after the drop.
 fn holds_address(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let holds = |reading: &Inspection| reading.netns == drop.netns && reading.link_with(drop.flow.dst.ip()).is_some();
-    drop.netns.is_some() && inspected(case).is_some_and(|(_, reading)| holds(reading))
+    let dropped = case.attempt.drops().find(|(_, it)| std::ptr::eq(*it, drop)).map(|(at, _)| at);
+    let after = inspected(case).filter(|(time, _)| dropped.is_some_and(|at| at <= *time));
+    drop.netns.is_some() && after.is_some_and(|(_, reading)| holds(reading))
 }
 
 fn refused_by_rule(drop: &PacketDrop) -> Explanation {
@@ -549,6 +551,13 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_that_its_own_namespace_refuses_is_refused_by_a_rule() {
+        let mut held = Stream::new().connect().drop(SYN, "IP_INADDRERRORS", POD).wait_ms(200).clone();
+        held.inspection(|reading| reading.links = vec![link(2, "eth0", &["10.88.0.2"])]);
+        assert_has(&held.gives_up().verdict().summary, &["a rule or route of that namespace refuses"]);
+    }
+
+    #[test]
     fn the_meaning_of_a_reason_is_explained() {
         let noted = |reason: &str, place: &str| {
             let mut stream = Stream::new();
@@ -597,9 +606,6 @@ mod tests {
             stream.connect().drop(SYN, "IP_INADDRERRORS", Netns(7)).wait_ms(200);
             stream.inspection(|reading| reading.netns = holder).gives_up().verdict().summary
         };
-        let mut held = Stream::new().connect().drop(SYN, "IP_INADDRERRORS", POD).wait_ms(200).clone();
-        held.inspection(|reading| reading.links = vec![link(2, "eth0", &["10.88.0.2"])]);
-        assert_has(&held.gives_up().verdict().summary, &["a rule or route of that namespace refuses"]);
         assert_has(&on_its_way(Some(POD)), &["another namespace has that address, and this one does not forward"]);
         let mut slow = Stream::new();
         slow.http_readiness().connect().wait_ms(900).syn_again().drop_in(SYN, "NOT_SPECIFIED", POD, "tcp_v4_rcv");
