@@ -158,9 +158,9 @@ fn is_at_destination(case: &Case<'_>, drop: &PacketDrop) -> bool {
 }
 
 /// The packet arrived on another device than the one that it was sent to. For an answer that is the device of the node's
-/// route to the target, and an unknown one counts as another. For a SYN it is the link with the target's address. A process that forwards frames
-/// itself (AF_PACKET) reads them there, and the kernel gets a copy. A bridge floods a copy to a pod's second link. A rule
-/// that redirects (nftables `fwd`, mirred) leads the frame to any link, such as `lo`.
+/// route to the target, and an unknown one counts as another. For a SYN it is the link with the target's address. A
+/// process that forwards frames itself (AF_PACKET) reads them there, and the kernel gets a copy. A bridge floods a copy
+/// to a pod's second link. A rule that redirects (nftables `fwd`, mirred) leads the frame to any link, such as `lo`.
 fn may_be_copy(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let device = drop.device.as_ref().map(|device| device.ifindex);
     if drop.netns != case.attempt.netns {
