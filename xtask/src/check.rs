@@ -1,5 +1,6 @@
 //! `cargo xtask check`: the checks of CI. All of them run, and the end names those that failed.
 
+mod circles;
 mod commands;
 mod links;
 mod lints;
@@ -28,6 +29,7 @@ const CHECKS: &[Check] = &[
     ("licences", lints::licences),
     ("workflows", lints::workflows),
     ("links", links::check),
+    ("circles", circles::check),
     ("commands", commands::check),
     ("manifests", manifests::check),
     ("privileges", privileges::check),
