@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use crate::case::{Case, inspected, inspections, outbound};
-use crate::evidence::{evidence_of, may_be_at_socket};
+use crate::drop_reason::may_be_at_socket;
+use crate::evidence::evidence_of;
 use crate::giving_up::gave_up_early;
 use crate::phrases::run_in;
 use crate::serving::{first_name, is_blocked, readings};

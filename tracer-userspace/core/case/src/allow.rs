@@ -5,7 +5,7 @@ use tracer_model::event::{FirewallRule, Flow};
 use tracer_model::shell;
 
 /// The command of `owner` that allows this flow at this hook; `None` if it has none that comes before this rule.
-pub fn allow_command(owner: Owner, rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
+pub(crate) fn allow_command(owner: Owner, rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     match owner.name {
         "ufw" => ufw(rule, hook, flow),
         "firewalld" => firewalld(rule, hook, flow),
@@ -49,7 +49,7 @@ fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
 }
 
 /// Commands that show what firewalld enforces, where no command of its own can be named.
-pub const SHOW_FIREWALLD: [&str; 2] = ["firewall-cmd --get-active-policies", "firewall-cmd --list-all-policies"];
+pub(crate) const SHOW_FIREWALLD: [&str; 2] = ["firewall-cmd --get-active-policies", "firewall-cmd --list-all-policies"];
 
 /// Suffixes of the chains that come before the last one of a zone.
 const SUFFIXES: [&str; 5] = ["_pre", "_log", "_deny", "_allow", "_post"];

@@ -5,7 +5,8 @@ use serde_json::json;
 
 use crate::Case;
 use crate::blocked::Blame;
-use crate::evidence::{BRIDGE, dropped_in, evidence_of, is_nameless, netfilter_hook};
+use crate::drop_reason::{BRIDGE, dropped_in, is_nameless, netfilter_hook};
+use crate::evidence::evidence_of;
 use crate::owner::{self, Owner, owner_of};
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_model::event::path::{Packet, Takers};
@@ -183,7 +184,7 @@ impl Blame<'_> {
     }
 
     /// Whether there is such a rule and it takes every such packet.
-    pub fn certainly_takes(&self) -> bool {
+    pub(crate) fn certainly_takes(&self) -> bool {
         self.certain().is_some_and(|rule| rule.exact || self.take_all)
     }
 
@@ -205,7 +206,7 @@ impl Blame<'_> {
     }
 
     /// A rule dropped the packet, and none of those that were read fits.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.complete && self.rules.is_empty() && self.by_rule
     }
 
@@ -273,7 +274,7 @@ impl Blame<'_> {
     }
 
     /// The fix for rules that limit.
-    pub fn raise_limit(&self) -> Option<&'static str> {
+    pub(crate) fn raise_limit(&self) -> Option<&'static str> {
         Some(match self.limit()? {
             Limit::Rate => "Raise the rate that the limit allows, or let the kubelet's probes pass before it",
             Limit::Connections => {

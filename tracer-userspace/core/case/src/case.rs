@@ -2,7 +2,7 @@
 
 use crate::blocked::Blocks;
 use crate::drop_reason::is_unresolved;
-use crate::evidence::{dropped_in, may_be_at_socket, netfilter_hook};
+use crate::drop_reason::{dropped_in, may_be_at_socket, netfilter_hook};
 use crate::{SETTLE_NS, flooded};
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;
@@ -168,7 +168,7 @@ pub fn drops<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a PacketDrop)>
 }
 
 /// While it connects: the last SYN, or its answer, was dropped in the same way. What dropped only an earlier one is gone.
-pub fn may_decide(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
+pub(crate) fn may_decide(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     decides(case.attempt, last_syn(case.attempt), time, drop) && !is_at_other_link(case, drop)
 }
 
@@ -259,7 +259,7 @@ pub fn inspected<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection)> {
 /// why the attempt ends without an answer.
 pub fn inspections<'a>(case: &Case<'a>) -> impl Iterator<Item = (u64, &'a Inspection)> + use<'a> {
     let (attempt, node) = (case.attempt, case.node);
-    let all = attempt.netns.into_iter().flat_map(move |from| node.targets.inspections(from, attempt.flow.dst));
+    let all = node.targets.inspections(attempt);
     let most = if attempt.established.is_none() { usize::MAX } else { 1 };
     all.filter(move |(time, _)| attempt.overlaps(*time)).take(most)
 }
@@ -312,7 +312,7 @@ pub fn holds_target(case: &Case<'_>, netns: Netns) -> bool {
 pub const IPVS_LINK: &str = "kube-ipvs0";
 
 /// kube-proxy keeps Services of this node in IPVS.
-pub fn runs_ipvs(case: &Case<'_>) -> bool {
+pub(crate) fn runs_ipvs(case: &Case<'_>) -> bool {
     let device = |netns| case.node.links.get(&netns).is_some_and(|links| links.iter().any(|l| l.name == IPVS_LINK));
     let has_some = |table: &NodePorts| !table.ports.is_empty() || !table.without_backend.is_empty();
     case.node.node_ports.of(ProxyMode::Ipvs).is_some_and(has_some) || case.node.netns().is_some_and(device)

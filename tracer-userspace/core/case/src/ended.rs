@@ -13,7 +13,7 @@ pub fn process_ended_text(case: &Case<'_>, end: &(u64, Listen)) -> String {
 }
 
 /// A process that hands its port over to another one stops to listen, and may run on.
-pub fn why_ended(case: &Case<'_>, end: &(u64, Listen)) -> String {
+pub(crate) fn why_ended(case: &Case<'_>, end: &(u64, Listen)) -> String {
     match case.node.successor(end, case.attempt.flow.dst) {
         None => ENDED.to_owned(),
         Some((began, next)) => format!(
@@ -33,7 +33,7 @@ pub fn listener_ended<'a>(case: &Case<'a>, ended: u64) -> Option<&'a (u64, Liste
 }
 
 /// The listeners of that port that ended at about the time of the close.
-pub fn listeners_ended<'a>(case: &Case<'a>, ended: u64) -> impl Iterator<Item = &'a (u64, Listen)> + use<'a> {
+pub(crate) fn listeners_ended<'a>(case: &Case<'a>, ended: u64) -> impl Iterator<Item = &'a (u64, Listen)> + use<'a> {
     let (node, attempt) = (case.node, case.attempt);
     let target = attempt.netns.and_then(|from| node.netns_of_addr(from, attempt.flow.dst.ip()));
     let ends = target.into_iter().flat_map(move |netns| node.listener_ends(netns, attempt));

@@ -1,9 +1,10 @@
-//! Observations in words and numbers, for the `evidence` of a verdict, and where the kernel dropped a packet.
+//! Observations in words and numbers, for the `evidence` of a verdict.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::drop_reason::{is_nameless, netfilter_hook};
 use crate::reject_answer::RejectAnswer;
 use tracer_common::names::Hook;
 use tracer_model::event::{
@@ -19,6 +20,8 @@ pub fn evidence_of(hook: &str, time_boot_ns: u64, text: String, fields: Value) -
     };
     Evidence { hook: hook.to_owned(), time_boot_ns, text, fields }
 }
+
+const HIDDEN: &str = "no reason given by this kernel, which also hides the function (kernel.kptr_restrict)";
 
 /// A dropped packet, as evidence.
 pub fn of_drop(time: u64, drop: &PacketDrop) -> Evidence {
@@ -156,79 +159,6 @@ fn state_name(state: TcpState) -> &'static str {
     }
 }
 
-/// Functions that free a packet only because netfilter decided so. 5.10 gives no reason, but its place is
-/// unambiguous (`net/netfilter/core.c` `nf_hook_slow`; from 6.1 nftables frees inside the chain).
-const NETFILTER_FUNCTIONS: [&str; 2] = ["nf_hook_slow", "nft_do_chain"];
-
-/// Netfilter dropped it. 5.17 has reasons, but none for netfilter.
-pub fn is_netfilter(drop: &PacketDrop) -> bool {
-    match (drop.reason.as_deref(), dropped_in(drop)) {
-        (Some("NOT_SPECIFIED"), Some(function)) => function == NETFILTER_FUNCTIONS[0],
-        (Some(reason), _) => reason == "NETFILTER_DROP",
-        (None, Some(function)) => NETFILTER_FUNCTIONS.contains(&function),
-        (None, None) => false,
-    }
-}
-
-/// The packet was freed in the receive function of TCP, and the kernel gives no reason. That function frees packets
-/// without a socket, and others (`tcp_v4_rcv`, net/ipv4/tcp_ipv4.c, v5.10).
-pub fn is_at_socket(drop: &PacketDrop) -> bool {
-    matches!(drop.reason.as_deref(), None | Some("NOT_SPECIFIED"))
-        && matches!(dropped_in(drop), Some("tcp_v4_rcv" | "tcp_v6_rcv"))
-}
-
-/// The same, also if the kernel hides the function.
-pub fn may_be_at_socket(drop: &PacketDrop) -> bool {
-    is_at_socket(drop) || (is_nameless(drop) && drop.reason.as_deref() == Some("NOT_SPECIFIED"))
-}
-
-/// The kernel hides its functions (`kernel.kptr_restrict`): none in the stack has a name.
-pub fn is_nameless(drop: &PacketDrop) -> bool {
-    drop.location.is_none() && !drop.stack.is_empty() && drop.stack.iter().all(|function| function == "?")
-}
-
-const HIDDEN: &str = "no reason given by this kernel, which also hides the function (kernel.kptr_restrict)";
-
-/// The function that dropped the packet.
-pub fn dropped_in(drop: &PacketDrop) -> Option<&str> {
-    drop.location.as_deref().map(plain)
-}
-
-/// A function's name without what the compiler appended (`.constprop.0`, `.isra.0`).
-fn plain(function: &str) -> &str {
-    function.split('.').next().unwrap_or_default()
-}
-
-/// " at INPUT"; nothing if the stack does not show the hook.
-pub fn at_hook(drop: &PacketDrop) -> String {
-    match netfilter_hook(drop) {
-        Some(BRIDGE) => " in the bridge family".to_owned(),
-        hook => hook.map(|hook| format!(" at {hook}")).unwrap_or_default(),
-    }
-}
-
-/// Stands for all hooks of the bridge family.
-pub const BRIDGE: &str = "BRIDGE";
-
-/// The netfilter hook a packet was dropped in, by the function that called into netfilter.
-pub fn netfilter_hook(drop: &PacketDrop) -> Option<&'static str> {
-    drop.stack.iter().find_map(|frame| match plain(frame) {
-        "ip_local_deliver" | "ip6_input" => Some("INPUT"),
-        "__ip_local_out" | "ip_local_out" | "__ip6_local_out" | "ip6_local_out" | "ip6_xmit" => Some("OUTPUT"),
-        "ip_forward" | "ip6_forward" => Some("FORWARD"),
-        "ip_rcv" | "ipv6_rcv" | "ip_sublist_rcv" | "ip6_sublist_rcv" => Some("PREROUTING"),
-        "ip_output" | "ip6_output" | "ip_mc_output" => Some("POSTROUTING"),
-        // br_netfilter shows bridged packets to the hooks of IP.
-        "br_nf_pre_routing" | "br_nf_pre_routing_ipv6" => Some("PREROUTING"),
-        "br_nf_forward_ip" | "br_nf_forward" => Some("FORWARD"),
-        "br_nf_post_routing" => Some("POSTROUTING"),
-        "__netif_receive_skb_core" => Some("INGRESS"),
-        "__dev_queue_xmit" => Some("EGRESS"),
-        frame if frame.starts_with("br_") => Some(BRIDGE),
-        _ => None,
-    })
-}
-
 /// What the kubelet reported of a probe, as evidence.
 pub fn of_outcome(probe: &KubeletProbe) -> Evidence {
     let output = probe.output.as_ref().map_or_else(String::new, |it| format!(": {it}"));
@@ -254,20 +184,6 @@ mod tests {
     fn an_address_of_two_namespaces_is_not_reported_as_absent() {
         assert_ends(&text_of(|_| ()), "no network namespace of this node has its address");
         assert_has(&text_of(|reading| reading.ambiguous = true), &["not known which"]);
-    }
-
-    #[test]
-    fn the_place_shows_netfilter_where_the_reason_does_not() {
-        let netfilter = |reason: Option<&str>, place: &str| {
-            let mut stream = Stream::new().connect().clone();
-            stream.drop_with(SYN, NODE, |it| {
-                (it.reason, it.location) = (reason.map(str::to_owned), Some(place.to_owned()));
-            });
-            stream.observations.iter().any(|it| matches!(&it.kind, ObservationKind::Drop(drop) if is_netfilter(drop)))
-        };
-        assert!(netfilter(None, "nf_hook_slow") && netfilter(None, "nft_do_chain"), "5.10");
-        assert!(netfilter(Some("NOT_SPECIFIED"), "nf_hook_slow"), "5.17");
-        assert!(!netfilter(Some("NOT_SPECIFIED"), "tcp_v4_rcv") && !netfilter(Some("NO_SOCKET"), "nf_hook_slow"));
     }
 
     #[test]

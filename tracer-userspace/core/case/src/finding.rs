@@ -134,7 +134,7 @@ impl Finding {
 
     /// The same, see [`Finding::packet_seen`]. Not if the attempt ended with an answer: its event was lost.
     #[must_use]
-    pub fn of_seen_packet(mut self, case: &Case<'_>) -> Self {
+    pub(crate) fn of_seen_packet(mut self, case: &Case<'_>) -> Self {
         self.packet_seen = matches!(case.attempt.errno(), None | Some(libc::ETIMEDOUT));
         self
     }

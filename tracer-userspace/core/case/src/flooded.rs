@@ -1,8 +1,8 @@
 //! A bridge that does not know the port of an address floods the packet to all of its ports. What drops a copy at the
 //! port of another pod has no part in the failure. Nor has what drops a packet in a namespace that is not on the way.
 
+use crate::drop_reason::netfilter_hook;
 use crate::drop_reason::place_of;
-use crate::evidence::netfilter_hook;
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::{Inspection, LinkState, Netns, PacketDrop, ProgramPlace, StrayRoute};
@@ -19,7 +19,7 @@ pub fn is_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bo
 
 /// The packet was dropped on the link of a pod, or another namespace forwarded it, and it is not known whether that is
 /// the way to the target. What answered a copy (`answered`) ended the attempt.
-pub fn may_be_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop, answered: bool) -> bool {
+pub(crate) fn may_be_at_other_link(attempt: &Attempt, node: &Node, drop: &PacketDrop, answered: bool) -> bool {
     let by_bridge = || !answered && pod_link(attempt, node, drop).is_some() && own_link(attempt, node).is_none();
     is_copied(attempt, drop) && (by_bridge() || may_be_astray(attempt, node, drop))
 }
@@ -46,7 +46,7 @@ fn third_namespace(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> Option<
 /// A probe has succeeded over that route.
 fn way_has_worked(attempt: &Attempt, node: &Node, stray: &StrayRoute) -> bool {
     let dst = attempt.flow.dst;
-    let mut all = attempt.netns.into_iter().flat_map(|from| node.targets.inspections(from, dst));
+    let mut all = node.targets.inspections(attempt);
     all.any(|(at, it)| it.stray_route.as_ref() == Some(stray) && node.has_succeeded_since(dst, at))
 }
 
@@ -66,7 +66,7 @@ fn may_be_astray(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> bool {
 
 /// The readings of the target's namespace while the attempt waited, latest first.
 fn readings<'a>(attempt: &'a Attempt, node: &'a Node) -> impl Iterator<Item = &'a Inspection> {
-    let all = attempt.netns.into_iter().flat_map(|from| node.targets.inspections(from, attempt.flow.dst));
+    let all = node.targets.inspections(attempt);
     all.filter(|(time, it)| attempt.overlaps(*time) && it.netns.is_some()).map(|(_, it)| it)
 }
 
@@ -78,7 +78,7 @@ fn is_copied(attempt: &Attempt, drop: &PacketDrop) -> bool {
 /// The node's end of the target's link.
 fn own_link<'a>(attempt: &Attempt, node: &'a Node) -> Option<&'a LinkState> {
     let (from, dst) = (attempt.netns?, attempt.flow.dst);
-    let mut readings = node.targets.inspections(from, dst);
+    let mut readings = node.targets.inspections(attempt);
     let (_, reading) =
         readings.find(|(_, it)| it.netns.is_some_and(|netns| netns != from && !node.has_ended(netns)))?;
     // IPv6 addresses are lost with their link.

@@ -120,7 +120,7 @@ pub fn was_down_for_long(case: &Case<'_>) -> bool {
     let broken = |reading: &Inspection| broken_link(reading, case).is_some() && is_behind_a_link(case, reading);
     let Some((_, last)) = inspected(case).filter(|(_, reading)| broken(reading)) else { return false };
     let early = || {
-        let all = attempt.netns.into_iter().flat_map(|from| case.node.targets.inspections(from, attempt.flow.dst));
+        let all = case.node.targets.inspections(attempt);
         all.filter(|(time, _)| attempt.overlaps(*time) && is_early(*time)).any(|(_, reading)| broken(reading))
     };
     matches!(attempt.ended, Some((_, End::ClosedByProber)))

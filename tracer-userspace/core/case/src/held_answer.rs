@@ -75,7 +75,7 @@ fn lost(case: &Case<'_>) -> Option<(bool, String)> {
     }
     let (time, last) = inspected(case)?;
     let has_it = |it: &Inspection| it.links.is_empty() || it.link_with(dst).is_some();
-    let mut all = case.node.targets.inspections(from, flow.dst).filter(|(time, _)| case.attempt.overlaps(*time));
+    let mut all = case.node.targets.inspections(case.attempt).filter(|(time, _)| case.attempt.overlaps(*time));
     let was_there = all.any(|(time, it)| is_late(time) && it.netns.is_some() && has_it(it));
     if was_there && time > ended {
         return None;

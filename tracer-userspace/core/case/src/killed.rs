@@ -123,7 +123,7 @@ fn listener<'a>(case: &Case<'a>) -> Option<(u64, &'a Actor)> {
 }
 
 /// The fix for a container that was OOM-killed, by its status.
-pub const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
+pub(crate) const MORE_MEMORY: &str = "Raise the memory limit of the container, or find what fills its memory (Last State OOMKilled in the pod's status). A probe or a startupProbe does not help";
 
 #[cfg(test)]
 mod tests {

@@ -4,9 +4,9 @@
 //! - the case and the result: `case`, `finding`, `progress`, `evidence`, `phrases`, `kubectl`
 //! - a dropped packet: `drop_reason`, `flooded`, `programs`, `queue`
 //! - netfilter: `netfilter`, `blocked`, `blame`, `owner`, `allow`, `reject_answer`, `translated`, `services`
-//! - a refusal or a RST: `refusal`, `reset`, `ended`
-//! - links and routes: `links`, `culprit`, `neighbour`, `flushed`, `held_answer`
-//! - the server: `serving`, `accept_queue`, `halt`, `stall`, `throttling`, `waits`, `unread_server`, `killed`
+//! - a refusal or a RST: `refusal`, `other_stack`, `reset`, `ended`
+//! - links and routes: `links`, `culprit`, `neighbour`, `router`, `flushed`, `held_answer`
+//! - the server: `answer`, `serving`, `accept_queue`, `halt`, `stall`, `throttling`, `waits`, `unread_server`, `killed`
 //! - the pod: `pod_sockets`, `sidecar`, `shared_address`, `history`, `startup_probe`, `lifecycle`, `other_host`
 //! - the prober: `giving_up`, `ignored`, `other_connects`, `wrong_field`
 //!
@@ -15,6 +15,7 @@
 
 pub mod accept_queue;
 pub mod allow;
+pub mod answer;
 pub mod blame;
 pub mod blocked;
 pub mod case;
@@ -38,6 +39,7 @@ pub mod neighbour;
 pub mod netfilter;
 pub mod other_connects;
 pub mod other_host;
+pub mod other_stack;
 pub mod owner;
 pub mod phrases;
 pub mod pod_sockets;
@@ -47,6 +49,7 @@ pub mod queue;
 pub mod refusal;
 pub mod reject_answer;
 pub mod reset;
+pub mod router;
 pub mod services;
 pub mod serving;
 pub mod shared_address;

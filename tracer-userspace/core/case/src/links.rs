@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::case::{Case, inspected};
-use crate::evidence::dropped_in;
+use crate::drop_reason::dropped_in;
 use crate::phrases::run_in;
 use tracer_model::event::{Inspection, LinkChange, LinkState, ListenQueue, Netns, PacketDrop, ParentLink, StrayRoute};
 use tracer_model::record::Command;
@@ -39,9 +39,8 @@ pub fn is_at_other_end(case: &Case<'_>, drop: &PacketDrop) -> bool {
 
 fn has_parent(case: &Case<'_>, drop: &PacketDrop) -> bool {
     let is_its = |link: &LinkState| drop.device.as_ref().is_some_and(|device| device.ifindex == link.ifindex);
-    let from = case.attempt.netns.into_iter();
-    let readings = from.flat_map(|from| case.node.targets.inspections(from, case.attempt.flow.dst));
-    let mut of_netns = readings.filter(|(_, it)| it.netns.is_some() && it.netns == drop.netns);
+    let mut of_netns =
+        case.node.targets.inspections(case.attempt).filter(|(_, it)| it.netns.is_some() && it.netns == drop.netns);
     of_netns.any(|(_, it)| it.links.iter().any(|link| is_its(link) && link.parent.is_some()))
 }
 
@@ -76,7 +75,7 @@ pub fn broken_link<'a>(reading: &'a Inspection, case: &Case<'_>) -> Option<(&'a 
 }
 
 /// When the target's link, or its other end on the node, was set down.
-pub fn went_down(case: &Case<'_>, reading: &Inspection) -> Option<u64> {
+pub(crate) fn went_down(case: &Case<'_>, reading: &Inspection) -> Option<u64> {
     let (link, _) = broken_link(reading, case)?;
     let own = reading.netns.map(|netns| (netns, link.ifindex));
     own.into_iter()
@@ -119,14 +118,14 @@ pub fn node_link(case: &Case<'_>, link: &LinkState) -> Option<(Netns, u32)> {
 
 /// The node's end of the link behind which the pod is, as the last inspection found it.
 pub fn node_end(case: &Case<'_>) -> Option<u32> {
-    let mut readings = case.node.targets.inspections(case.attempt.netns?, case.attempt.flow.dst);
+    let mut readings = case.node.targets.inspections(case.attempt);
     readings.find_map(|(_, reading)| reading.link_with(case.attempt.flow.dst.ip())?.peer_ifindex)
 }
 
 /// An attempt began after that route was read, and succeeded: the gateway there can lead back to the prober.
 pub fn way_back_has_worked(case: &Case<'_>, stray: &StrayRoute) -> bool {
-    let (from, dst) = (case.attempt.netns, case.attempt.flow.dst);
-    let mut readings = from.into_iter().flat_map(|from| case.node.targets.inspections(from, dst));
+    let dst = case.attempt.flow.dst;
+    let mut readings = case.node.targets.inspections(case.attempt);
     readings.any(|(at, it)| it.stray_way_back.as_ref() == Some(stray) && case.node.has_succeeded_since(dst, at))
 }
 

@@ -22,7 +22,7 @@ pub fn of_entry_back(case: &Case<'_>, time: u64, netns: Netns, entry: &Neighbour
 }
 
 /// The RST of a refusal in this namespace waits for that link-layer address.
-pub fn waiting_reset(case: &Case<'_>, refused: Netns) -> Option<(Evidence, String)> {
+pub(crate) fn waiting_reset(case: &Case<'_>, refused: Netns) -> Option<(Evidence, String)> {
     let (time, netns, entry) =
         entry_back(case).filter(|(_, netns, entry)| *netns == refused && entry.state == "incomplete")?;
     let place = in_namespace(case, Some(netns));

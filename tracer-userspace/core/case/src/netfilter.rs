@@ -9,9 +9,8 @@ use crate::case::{
     ANSWER_NS, Case, REFUSAL_HOOKS, in_handshake, in_time, is_at_other_link, is_sent_elsewhere, may_decide, outbound,
     runs_ipvs,
 };
-use crate::evidence::{
-    BRIDGE, at_hook, dropped_in, is_netfilter, netfilter_hook, of_drop, of_icmp, of_reset_received, of_state,
-};
+use crate::drop_reason::{BRIDGE, at_hook, dropped_in, is_netfilter, netfilter_hook};
+use crate::evidence::{of_drop, of_icmp, of_reset_received, of_state};
 use crate::finding::Finding;
 use crate::flooded::may_be_at_other_link;
 use crate::owner::{FIREWALLD, PANIC, own_fix};
@@ -186,13 +185,13 @@ fn failed_at_once(case: &Case<'_>) -> bool {
 }
 
 /// A RST that answers the SYN, and that was dropped on its way to the prober.
-pub fn lost_reset<'a>(case: &Case<'a>) -> Option<Seen<'a>> {
+pub(crate) fn lost_reset<'a>(case: &Case<'a>) -> Option<Seen<'a>> {
     let mut drops = case.attempt.drops().filter(|_| in_handshake(case));
     drops.find(|(_, drop)| drop.flags.is_rst() && !outbound(case, drop))
 }
 
 /// "netfilter at INPUT on the node".
-pub fn dropper(case: &Case<'_>, drop: &PacketDrop) -> String {
+pub(crate) fn dropper(case: &Case<'_>, drop: &PacketDrop) -> String {
     let who = if is_netfilter(drop) { format!("netfilter{}", at_hook(drop)) } else { "the kernel".to_owned() };
     format!("{who}{}", in_namespace(case, drop.netns))
 }
@@ -221,7 +220,7 @@ pub fn is_needed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
 /// The attempt failed, and the packet that was dropped after the handshake never got through. A request that was
 /// acknowledged or answered did get through. So did a bare acknowledgement if the prober then sent again. A later drop
 /// may be of the answer.
-pub fn is_missed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
+pub(crate) fn is_missed(case: &Case<'_>, time: u64, drop: &PacketDrop) -> bool {
     let attempt = case.attempt;
     let was_repeated = || drop.flags.may_be_bare() && attempt.sent_again > Some(time);
     let got_through = attempt.request_taken() && (outbound(case, drop) || was_repeated());

@@ -18,7 +18,7 @@ const fn enforcer(name: &'static str) -> Owner {
     Owner { name, policy: true }
 }
 
-pub const FIREWALLD: Owner = owner("firewalld");
+pub(crate) const FIREWALLD: Owner = owner("firewalld");
 const KUBE_PROXY: Owner = owner("kube-proxy");
 
 /// By the beginning of the chain's name.
@@ -87,7 +87,7 @@ pub fn is_of_kube_proxy(rule: &FirewallRule) -> bool {
 
 /// The rule rejects a Service without endpoints. kube-proxy looks it up by address, protocol and port, before it
 /// rejects the rest of its ClusterIPs (pkg/proxy/nftables, `setupNFTables`).
-pub fn is_endpoints_check(rule: &FirewallRule) -> bool {
+pub(crate) fn is_endpoints_check(rule: &FirewallRule) -> bool {
     let chains = ["service-endpoints-check", "nodeport-endpoints-check"];
     is_nft_proxy(rule) && chains.contains(&rule.chain.as_str()) && rule.when.dport.is_some()
 }

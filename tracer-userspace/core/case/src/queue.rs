@@ -1,7 +1,8 @@
 //! A rule gave a packet of the attempt to a process (NFQUEUE), and that process refused it, or no process was there.
 
 use crate::case::Case;
-use crate::evidence::{dropped_in, of_drop};
+use crate::drop_reason::dropped_in;
+use crate::evidence::of_drop;
 use crate::finding::Finding;
 use crate::netfilter::is_needed;
 use crate::phrases::{in_namespace, run_in};

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use crate::case::{ANSWER_NS, Case, REFUSAL_HOOKS, inspections};
-use crate::evidence::{is_at_socket, of_drop, of_reset_received, of_reset_sent};
+use crate::drop_reason::is_at_socket;
+use crate::evidence::{of_drop, of_reset_received, of_reset_sent};
 use crate::finding::Finding;
 use crate::neighbour::waiting_reset;
 use crate::netfilter::{dropper, lost_reset};

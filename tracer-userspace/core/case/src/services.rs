@@ -56,7 +56,7 @@ fn service_with_node_address<'a>(case: &Case<'a>, dst: SocketAddr) -> Option<&'a
 }
 
 /// The name of such a Service, by the rules of this node or the list of Services.
-pub fn external_service(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
+pub(crate) fn external_service(case: &Case<'_>, dst: SocketAddr) -> Option<String> {
     let by_rule = case.node.node_ports.external_at(dst).map(str::to_owned);
     by_rule.or_else(|| service_with_node_address(case, dst).map(name_of))
 }
@@ -176,7 +176,7 @@ fn show_proxies() -> [Command; 1] {
 }
 
 /// Somebody removed the rules, and no packet shows whether those of this Service are back.
-pub fn restart_proxy_first(case: &Case<'_>, fix: Remediation) -> Remediation {
+pub(crate) fn restart_proxy_first(case: &Case<'_>, fix: Remediation) -> Remediation {
     let dst = case.attempt.flow.dst.ip();
     fix.reword(|text| format!("If the rules for {dst} are still missing, {RESTART}. Else: {text}"))
         .run(show_rules_for(case, dst))

@@ -102,7 +102,7 @@ pub fn asks_another(case: &Case<'_>) -> bool {
 }
 
 /// The container of Istio's agent, if it answers this probe.
-pub fn agent_of<'a>(case: &Case<'a>) -> Option<&'a Container> {
+pub(crate) fn agent_of<'a>(case: &Case<'a>) -> Option<&'a Container> {
     asked_by_pilot_agent(case)?;
     let (pod, _) = case.matched.probed_container()?;
     pod.containers.iter().find(|it| is_named(it, ISTIO_PROXY))

@@ -10,7 +10,7 @@ use tracer_model::record::{Command, Evidence, Remediation};
 use tracer_model::shell;
 
 /// The least time between the first and the last reading.
-pub const MIN_SPAN_NS: u64 = 200_000_000;
+pub(crate) const MIN_SPAN_NS: u64 = 200_000_000;
 
 /// What a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,7 +277,7 @@ impl Resource {
 }
 
 /// Shows nr_throttled of the cgroup of these processes, if it is known.
-pub fn show_throttling(servers: &[ServerProcess]) -> Option<Command> {
+pub(crate) fn show_throttling(servers: &[ServerProcess]) -> Option<Command> {
     let cgroup = servers.iter().find_map(|it| it.cpu_cgroup.as_deref())?;
     Some(Command::on_node(format!("cat {}/cpu.stat", shell::cgroup(cgroup))))
 }

@@ -69,7 +69,7 @@ pub fn throttling<'a>(case: &Case<'a>) -> Option<Throttling<'a>> {
         return between(&cgroups_of_server(case), first, last);
     }
     // The readings of throttling may be of an earlier pod with this address.
-    let mut inspections = targets.inspections(attempt.netns?, attempt.flow.dst);
+    let mut inspections = targets.inspections(attempt);
     let (_, known) = inspections.find(|(_, reading)| !reading.throttled.is_empty())?;
     let known: Vec<&str> = known.throttled.iter().map(|it| it.cgroup.as_str()).collect();
     let mut all: Vec<_> = targets.all_throttling().filter(in_time).collect();

@@ -80,7 +80,7 @@ const OF_FILE_SYSTEM: &[&str] = &[
 const OF_VFORK: &[&str] = &["kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"];
 
 /// A thread in this function waits for a disk or a file system.
-pub fn is_of_file_system(function: &str) -> bool {
+pub(crate) fn is_of_file_system(function: &str) -> bool {
     let name = function.trim_start_matches('_');
     OF_FILE_SYSTEM.iter().any(|begin| name.starts_with(begin))
 }

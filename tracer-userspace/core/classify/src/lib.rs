@@ -9,7 +9,6 @@ mod hints;
 mod rules;
 mod slow_server;
 
-pub use rules::app_status_failure::{answer_text, got_no_tls, names_log};
 use tracer_case::finding::Finding;
 use tracer_case::progress::progress;
 use tracer_case::{

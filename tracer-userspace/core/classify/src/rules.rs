@@ -1,8 +1,7 @@
-//! The rules: one file for each cause that an attempt can have. `rule_of` maps a cause to its rule. `other_stack` and
-//! `router` are no causes: they hold what several rules share.
+//! The rules: one file for each cause that an attempt can have. `rule_of` maps a cause to its rule.
 
 mod accept_queue_overflow;
-pub(super) mod app_status_failure;
+mod app_status_failure;
 pub(super) mod asymmetric_route;
 mod closed_without_answer;
 mod connection_refused;
@@ -25,14 +24,12 @@ mod neighbour_failure;
 mod network_policy_drop;
 mod nodeport_ephemeral_collision;
 mod not_listening_yet;
-pub(super) mod other_stack;
 mod pod_link_down;
 mod port_taken;
 mod probe_misconfigured;
 mod probe_proves_nothing;
 mod redirected;
 mod route_unreachable;
-mod router;
 mod rp_filter_drop;
 mod service_no_endpoints;
 mod slow_response;
@@ -55,9 +52,10 @@ use tracer_case::case::{
     inspected, inspections, is_at_other_link, is_deferred, is_of_handshake, is_second_syn, is_sent_elsewhere,
     is_unanswered, outbound, runs, shares_node, silent,
 };
+use tracer_case::drop_reason::{dropped_in, is_at_socket, is_netfilter, netfilter_hook};
 use tracer_case::evidence::{
-    dropped_in, errno_text, evidence_of, is_at_socket, is_netfilter, netfilter_hook, of_drop, of_icmp, of_ipvs,
-    of_listener, of_outcome, of_reset_received, of_reset_sent, of_state,
+    errno_text, evidence_of, of_drop, of_icmp, of_ipvs, of_listener, of_outcome, of_reset_received, of_reset_sent,
+    of_state,
 };
 use tracer_case::finding::Finding;
 use tracer_case::giving_up::{gave_up_early, sent_request_late, taken_and_silent};

@@ -2,7 +2,7 @@
 
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{describe_netns, netns_ref};
-use tracer_case::evidence::{at_hook, is_netfilter, netfilter_hook};
+use tracer_case::drop_reason::{at_hook, is_netfilter, netfilter_hook};
 use tracer_model::decision::Decision;
 use tracer_model::event::{Netns, Observation, ObservationKind, PacketDrop};
 use tracer_model::recent::Recent;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
+use super::attempt::Attempt;
 use tracer_model::event::{ContainerLimits, Inspection, Netns, PodSockets, Serving, Throttled};
 use tracer_model::recent::{Recent, remember};
 
@@ -116,8 +117,14 @@ impl Targets {
         self.moves.get(&(from, addr)).copied()
     }
 
-    /// The last inspections of a target, latest first.
-    pub fn inspections(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &Inspection)> {
+    /// The last inspections of an attempt's target, latest first. They may be older than the attempt.
+    pub fn inspections(&self, attempt: &Attempt) -> impl Iterator<Item = (u64, &Inspection)> + use<'_> {
+        let target = attempt.flow.dst;
+        attempt.netns.into_iter().flat_map(move |from| self.inspections_from(from, target))
+    }
+
+    /// The last inspections of a target as that namespace sees it, latest first.
+    pub(super) fn inspections_from(&self, from: Netns, target: SocketAddr) -> impl Iterator<Item = (u64, &Inspection)> {
         self.inspections.get(&(from, target)).into_iter().flatten().rev().map(|(time, reading)| (*time, reading))
     }
 
@@ -194,9 +201,9 @@ mod tests {
         targets.observe(35, &Inspection { throttled: Vec::new(), ..reading(1, None) });
         let times: Vec<u64> = targets.throttling(NODE, target(1)).map(|(time, _)| time).collect();
         assert_eq!(times, (3..=34).collect::<Vec<_>>(), "nothing was read at 35");
-        let times: Vec<u64> = targets.inspections(NODE, target(1)).map(|(time, _)| time).collect();
+        let times: Vec<u64> = targets.inspections_from(NODE, target(1)).map(|(time, _)| time).collect();
         assert_eq!(times, [35, 34, 33, 32]);
-        assert!(targets.inspections(POD, target(1)).next().is_none(), "as another namespace sees it");
+        assert!(targets.inspections_from(POD, target(1)).next().is_none(), "as another namespace sees it");
     }
 
     /// A server of 16 processes in the cgroup of a container, as kubelet and containerd name it.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::*;
-use crate::rules::other_stack::own_address;
+use tracer_case::other_stack::own_address;
 use tracer_case::phrases::run_in;
 use tracer_case::refusal::listed;
 use tracer_case::services::target_service;

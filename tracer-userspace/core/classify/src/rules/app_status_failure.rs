@@ -1,56 +1,22 @@
 //! The application answered with a failure.
 
-use std::net::SocketAddr;
-
 use super::*;
 use tracer_attempts::enrich::{self, Protocol};
+use tracer_case::answer::{
+    BAD_REQUEST, BAD_REQUEST_OR_PROTOCOL, BAD_STATUS_LINE, NO_HTTP, NO_STATUS_LINE, REFUSAL, RPC_FAILED, TLS_REFUSED,
+    answer_text, got_no_tls, shows_certificate, status_text, with_fix,
+};
 use tracer_case::sidecar;
 use tracer_case::wrong_field::{GRPC_IN_PLAIN, REMOVE_HOST, wrong_field};
 use tracer_model::event::{Answer, AnswerKind, KubeletProbe, Pod, ProbeOutput};
 
-pub(in super::super) const HANDLER: &str = "The network from the kubelet to the pod works. Find what the health handler checks: it may depend on something that the pod cannot reach. Read the application's log of that moment";
-pub(in super::super) const NO_SUCH_PATH: &str = "The network from the kubelet to the pod works, and the application does not serve what the probe asks for: correct the probe's path or its Host header, or let the application serve that path. Read the application's log of that moment";
-/// Django's ALLOWED_HOSTS, and servers that know their hosts only.
-pub(in super::super) const BAD_REQUEST: &str = "The network from the kubelet to the pod works, and the application rejects the request itself. It may not accept the pod's address as Host: set httpGet.httpHeaders of the probe to a Host that it serves, {name: Host, value: NAME}. Or correct the probe's path or port. Read the application's log of that moment";
-/// The same where the probe is not known. Servers of plain HTTP answer a ClientHello, or the preface of HTTP/2, with 400.
-const BAD_REQUEST_OR_PROTOCOL: &str = "The network from the kubelet to the pod works, and the application rejects the request itself. If the probe uses HTTPS, set its scheme to HTTP, since the port answers in plain HTTP; for gRPC, set its port to one that speaks gRPC. If it uses HTTP, the application may not accept the pod's address as Host: set httpGet.httpHeaders of the probe to a Host that it serves, {name: Host, value: NAME}. Or correct the probe's path or port. Read the application's log of that moment";
-/// 401 and 403.
-const NOT_ALLOWED: &str = "The network from the kubelet to the pod works, and the application does not allow the probe's request: the kubelet sends no credentials. Let it serve the health path without them, or set httpGet.httpHeaders of the probe to what it accepts. Read the application's log of that moment";
-/// 405.
-const NO_GET: &str = "The network from the kubelet to the pod works, and the application does not allow GET on the probe's path: the kubelet has no other method. Correct the probe's path, or let the application answer GET there. Read the application's log of that moment";
-/// 429.
-const RATE_LIMITED: &str = "The network from the kubelet to the pod works, and the application limits the rate of requests: exempt the health path from the limit, or raise the limit or the probe's periodSeconds. Read the application's log of that moment";
 const HTTP2_FRAME: &str = "a frame of HTTP/2, as gRPC servers send it: the port does not speak HTTP/1";
 const MALFORMED: &str =
     "a status line that the kubelet's client rejects: it has no version of two digits, or no status of three digits";
-const BAD_STATUS_LINE: &str = "Let the server begin its answer with a valid status line, as \"HTTP/1.1 200 OK\". Or correct the probe's port, or use tcpSocket";
-const NO_HTTP: &str = "The probe uses HTTP, and the port speaks something else: correct the probe's port or scheme, or use tcpSocket or grpc";
 const SPEAKS_FIRST: &str = "something that is not HTTP, before the probe had sent its request: the server speaks first, as SMTP, SSH, FTP, MySQL and many gRPC servers do";
 const NOT_AN_HTTP_PORT: &str = "Correct the probe's port, or use tcpSocket, or grpc for a gRPC server: the server on this port does not speak HTTP/1";
-const NO_HTTPS: &str = "The probe uses HTTPS, and the port speaks something else: set its scheme to HTTP if the port speaks plain HTTP, correct the port, or use tcpSocket or grpc";
-
 const NEITHER_TLS_NOR_HTTP: &str =
     "The probe uses HTTPS, and the port speaks something else: correct the probe's port, or use tcpSocket or grpc";
-
-const REFUSAL: &str = "a fatal alert that refuses the TLS handshake";
-/// The kubelet offers the defaults of Go (crypto/tls), without a certificate.
-const TLS_REFUSED: &str = "The server's log says why. Let the server accept what the kubelet offers: TLS 1.2 and 1.3, Go's secure ciphers, no server name for an address, no client certificate. Or probe another port, or use tcpSocket or exec";
-
-const NO_HEALTH_SERVICE: &str =
-    "Register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";
-
-const NOT_FOUND: &str = "Set the probe's grpc.service to a name that the server's health service knows (empty: the whole server), or register that name there";
-
-const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without credentials: the kubelet's gRPC probes carry none. Or use tcpSocket, or exec with a client that has credentials";
-
-const RPC_FAILED: &str = "The network from the kubelet to the pod works. Find what ends the health rpc with this status: the server's Check handler, an interceptor, or a server that shuts down. Or the port speaks HTTP/2 without gRPC. Read the application's log of that moment";
-
-const STREAM_RESET: &str = "The network from the kubelet to the pod works. Find what resets the stream of the request: a handler that fails, a proxy in front of it, a limit of streams or of their rate, or a server that shuts down. The kubelet's message has the code. Read the application's log of that moment";
-
-const NOT_ACCEPTED: &str = "Correct what the kubelet's message names in the answer. Go's HTTP client, which the kubelet uses, rejects it; other clients may accept it";
-
-/// Go checks this although the kubelet does not verify who signed the certificate.
-const TLS_NOT_ACCEPTED: &str = "Correct what the kubelet's message names: the server's certificate, or its TLS version or cipher. Go's TLS client, which the kubelet uses, rejects it; other clients may accept it. Or use tcpSocket or exec";
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     failed_answer(case).filter(|found| found.cause == Cause::AppStatusFailure && wrong_field(case).is_none())
@@ -111,8 +77,6 @@ fn may_be_alert(case: &Case<'_>) -> bool {
 /// The length of the header of a TLS record (RFC 8446 5.1).
 const RECORD_HEADER: u16 = 5;
 
-const NO_STATUS_LINE: &str = "If the port speaks no HTTP: correct the probe's port, or use tcpSocket. Else find why the server gave up its answer. Read the application's log of that moment";
-
 const MAYBE_TLS: &str = "Most likely the port speaks TLS and the probe uses plain HTTP: set the probe's scheme to HTTPS. Else correct its port, or use tcpSocket";
 
 /// The kubelet outcome tells what no hook can read: answers over HTTPS and gRPC.
@@ -130,13 +94,6 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     let misfit = got_no_tls(reported) && case.matched.may_have_wrong_protocol() || short();
     let found = Finding::failure(cause(misfit), vec![of_outcome(reported)], summary, with_fix(case, fix));
     Some(sidecar::add(case, reported.reason.status(), found.with_confidence(Confidence::Likely)))
-}
-
-/// By its words, Go's TLS client got something else than TLS. A client that reads no HTTP within TLS says `malformed HTTP`.
-pub fn got_no_tls(reported: &KubeletProbe) -> bool {
-    const IN_PLAIN: [&str; 2] =
-        ["server gave HTTP response to HTTPS client", "first record does not look like a TLS handshake"];
-    reported.output.as_deref().is_some_and(|output| IN_PLAIN.iter().any(|words| output.contains(words)))
 }
 
 /// The health rpc failed on a connection that worked until the prober itself closed it. After a lost connection the
@@ -157,74 +114,6 @@ fn rpc_failure(case: &Case<'_>, reported: &KubeletProbe) -> Option<(String, &'st
 fn timed_out_in_server(case: &Case<'_>, reported: &KubeletProbe) -> bool {
     let is_first = || case.matched.grpc_timeouts_ns().is_some_and(|(_, longest)| longest <= 1_000_000_000);
     reported.is_rpc_timeout() && gave_up_early(case) && is_first()
-}
-
-/// The application's log shows why.
-pub fn names_log(fix: &str) -> bool {
-    let of_handler =
-        matches!(fix, HANDLER | NO_SUCH_PATH | NOT_ALLOWED | NO_GET | RATE_LIMITED | BAD_STATUS_LINE | NO_STATUS_LINE);
-    of_handler || matches!(fix, BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED | STREAM_RESET)
-}
-
-/// Adds the application's log, unless the port speaks another protocol: the log does not show that.
-fn with_fix(case: &Case<'_>, fix: &str) -> Remediation {
-    match fix {
-        _ if names_log(fix) => with_log(case, fix),
-        TLS_REFUSED | TLS_NOT_ACCEPTED => with_log(case, fix).run([shows_certificate(case.attempt.flow.dst)]),
-        _ => fix.into(),
-    }
-}
-
-/// The command shows a certificate if the port speaks TLS. A port that speaks none may wait for more, and so does the
-/// command.
-pub(super) fn shows_certificate(dst: SocketAddr) -> Command {
-    tls_client(dst, "")
-}
-
-/// The brackets of an IPv6 address are a pattern for zsh.
-pub(super) fn tls_client(dst: SocketAddr, flags: &str) -> Command {
-    let dst = if dst.is_ipv6() { format!("'{dst}'") } else { dst.to_string() };
-    Command::on_node(format!("timeout 5 openssl s_client -connect {dst}{flags} </dev/null"))
-}
-
-/// The answer by the kubelet outcome, as text, and its fix. `None` if the outcome tells nothing about an answer.
-/// With scheme `https`, `NotHttp` means that the port speaks no TLS, or something else than HTTP in it.
-pub fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -> Option<(String, &'static str)> {
-    match reason {
-        ProbeOutput::Status(status) => Some(status_text(status)),
-        ProbeOutput::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),
-        ProbeOutput::NoHealthService => Some(("that it has no gRPC health service".to_owned(), NO_HEALTH_SERVICE)),
-        ProbeOutput::HealthNotFound => Some(("that it does not know the service asked about".to_owned(), NOT_FOUND)),
-        ProbeOutput::RpcDenied => {
-            Some(("that it refuses the health rpc to a caller without credentials".to_owned(), DENIED))
-        }
-        ProbeOutput::StreamReset => {
-            Some(("an error of HTTP/2 that ends the request (RST_STREAM)".to_owned(), STREAM_RESET))
-        }
-        ProbeOutput::InvalidAnswer => Some(("HTTP that the kubelet's client rejects".to_owned(), NOT_ACCEPTED)),
-        ProbeOutput::InvalidTls => {
-            Some(("a TLS handshake that the kubelet's client rejects".to_owned(), TLS_NOT_ACCEPTED))
-        }
-        ProbeOutput::TlsRefused => Some((REFUSAL.to_owned(), TLS_REFUSED)),
-        ProbeOutput::NotHttp if scheme == Some("https") => {
-            Some(("something that is not HTTP over TLS".to_owned(), NO_HTTPS))
-        }
-        ProbeOutput::NotHttp => Some(("something that is not HTTP".to_owned(), NO_HTTP)),
-        _ => None,
-    }
-}
-
-/// A status as text, and its fix.
-fn status_text(status: u16) -> (String, &'static str) {
-    let fix = match status {
-        400 => BAD_REQUEST,
-        401 | 403 => NOT_ALLOWED,
-        404 => NO_SUCH_PATH,
-        405 => NO_GET,
-        429 => RATE_LIMITED,
-        _ => HANDLER,
-    };
-    (format!("HTTP status {status}"), fix)
 }
 
 fn by_answer(case: &Case<'_>) -> Option<Finding> {

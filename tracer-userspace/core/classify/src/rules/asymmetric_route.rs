@@ -6,6 +6,7 @@ use super::*;
 use tracer_attempts::correlate::links::{LostBy, LostRoutes};
 use tracer_case::flushed::removed_own_route;
 use tracer_case::links::{node_end, way_back_has_worked};
+use tracer_case::router::by_router;
 use tracer_case::{culprit, drop_reason, flooded};
 use tracer_model::event::{
     Icmp, Inspection, LinkState, NeighbourState, Netns, PacketDrop, Prefix, RoutingRule, StrayRoute,
@@ -135,9 +136,9 @@ fn refused_astray(case: &Case<'_>) -> Option<Finding> {
     let netns = case.attempt.netns?;
     let own = [Some(netns), case.node.netns_of_addr(netns, dst(case))];
     let by_own = || case.attempt.icmp().any(|(_, icmp)| own.contains(&icmp.netns));
-    let router = router::by_router(case).filter(|_| !by_own() && case.node.has_pod(dst(case)))?;
+    let router = by_router(case).filter(|_| !by_own() && case.node.has_pod(dst(case)))?;
     // The pod is behind a gateway, and that may be the router: another network namespace of this node.
-    let mut readings = case.node.targets.inspections(netns, case.attempt.flow.dst);
+    let mut readings = case.node.targets.inspections(case.attempt);
     let is_by_gateway = |it: &Inspection| it.netns.is_some() && it.stray_route.is_none() && it.gateway().is_some();
     if readings.any(|(_, reading)| is_by_gateway(reading)) {
         return None;

@@ -1,9 +1,9 @@
 //! The server acknowledged the request and closed the connection without a byte of an answer.
 
 use super::*;
-use crate::rules::app_status_failure::{shows_certificate, tls_client};
 use crate::rules::probe_misconfigured::is_unanswered_grpc;
 use crate::rules::tls_handshake_slow::{doubt_of_https, or_plain_http};
+use tracer_case::answer::{shows_certificate, tls_client};
 use tracer_case::ended::{listener_ended, process_ended_text};
 use tracer_case::reset::{culprit, is_close, is_own_close, sender, with_unread};
 use tracer_case::wrong_field::GRPC_IN_PLAIN;

@@ -5,10 +5,10 @@ mod former;
 use std::net::IpAddr;
 
 use self::former::Former;
-use super::other_stack::by_other_stack;
 use super::*;
 use tracer_case::ended::last_listener;
 use tracer_case::flushed::add_lost_node_port;
+use tracer_case::other_stack::by_other_stack;
 use tracer_case::refusal::{Refused, by_any_stack, is_on_its_way, pod_elsewhere, serves};
 use tracer_case::services::{lost_node_port, unserved_node_port};
 use tracer_case::shared_address::FIX;

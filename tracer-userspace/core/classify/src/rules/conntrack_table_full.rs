@@ -3,7 +3,7 @@
 use super::*;
 use tracer_attempts::correlate::firewalls::Reading;
 use tracer_case::blame::may_be_by_tracking;
-use tracer_case::evidence::is_nameless;
+use tracer_case::drop_reason::is_nameless;
 use tracer_case::netfilter::dropped;
 use tracer_model::event::{Conntrack, PacketDrop};
 use tracer_model::plural::were;

@@ -1,7 +1,7 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
 use super::*;
-use tracer_case::evidence::BRIDGE;
+use tracer_case::drop_reason::BRIDGE;
 use tracer_case::netfilter::{BY_IPVS, dropped};
 use tracer_case::queue;
 

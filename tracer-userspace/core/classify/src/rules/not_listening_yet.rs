@@ -1,7 +1,7 @@
 //! The target refused during its start: a process began to listen on that port later, or has not begun yet.
 
-use super::other_stack::refused;
 use super::*;
+use tracer_case::other_stack::refused;
 use tracer_case::refusal::Refused;
 use tracer_case::startup_probe::may_be_startup_probe;
 use tracer_case::{history, lifecycle, pod_sockets, sidecar};

@@ -15,6 +15,7 @@ use tracer_case::giving_up::was_down_for_long;
 use tracer_case::held_answer::held_answer;
 use tracer_case::links::{broken_link, is_behind_a_link, last_down_of_pod, node_link};
 use tracer_case::netfilter::is_needed;
+use tracer_case::router::by_router;
 use tracer_model::event::{Inspection, LinkChange, LinkState, NeighbourState, Netns, PacketDrop, Pod, Prefix};
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -58,7 +59,7 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
 /// No inspection came in time, and nobody answered for the target's link-layer address. An earlier inspection shows which
 /// link the target has. It was set down and is not up again, or the node's end of it is down.
 fn known_down(case: &Case<'_>) -> Option<Finding> {
-    let (from, dst) = (case.attempt.netns?, case.attempt.flow.dst);
+    let dst = case.attempt.flow.dst;
     let is_read = inspected(case).is_some_and(|(_, reading)| reading.netns.is_some());
     let unresolved = |drop: &PacketDrop| drop_reason::is_unresolved(drop) && drop.flow.dst == dst;
     if is_read || !drops(case).all(|(_, drop)| unresolved(drop)) {
@@ -66,7 +67,7 @@ fn known_down(case: &Case<'_>) -> Option<Finding> {
     }
     let (time, drop) = drops(case).next()?;
     let lives = |reading: &Inspection| reading.netns.is_some_and(|netns| !case.node.has_ended(netns));
-    let (_, reading) = case.node.targets.inspections(from, dst).find(|(_, reading)| lives(reading))?;
+    let (_, reading) = case.node.targets.inspections(case.attempt).find(|(_, reading)| lives(reading))?;
     let link = reading.link_with(dst.ip()).filter(|_| is_behind_a_link(case, reading))?;
     let set_down = |of: &(Netns, &LinkState)| Some(case.node.links.down(of.0, of.1.ifindex)?.0);
     let is_later = |of: &_| set_down(of).is_some_and(|at| at > time);
@@ -328,7 +329,7 @@ fn astray(case: &Case<'_>) -> Option<LostRoute> {
 /// A router to which a wider route leads refused the SYN to a pod of this node. Its answer ends the attempt before an
 /// inspection can find that route.
 fn refused_elsewhere(case: &Case<'_>) -> Option<LostRoute> {
-    let found = router::by_router(case).filter(|_| case.node.has_pod(case.attempt.flow.dst.ip()))?;
+    let found = by_router(case).filter(|_| case.node.has_pod(case.attempt.flow.dst.ip()))?;
     Some(LostRoute { time: found.decided_at, evidence: found.evidence, link: None })
 }
 

@@ -1,8 +1,8 @@
 //! The target refused, because the port is the local port of a client connection: no server can bind it. `acceptor.rs`
 //! has the other way to it: a process that listens on the port answered instead of the server.
 
-use super::other_stack::refused;
 use super::*;
+use tracer_case::other_stack::refused;
 use tracer_case::refusal::Refused;
 use tracer_model::event::{Netns, PortHolder, PortHolders};
 

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use super::other_stack::refused;
 use super::*;
 use crate::rules::app_status_failure::failed_answer;
-use crate::rules::other_stack::by_loopback_host;
 use crate::rules::tls_eof_noise::listener_speaks_tls;
 use tracer_attempts::correlate::attempt::Redirected;
 use tracer_case::ended::listener_ended;
+use tracer_case::other_stack::by_loopback_host;
+use tracer_case::other_stack::refused;
 use tracer_case::refusal::{Refused, by_any_stack};
 use tracer_case::reset::is_close;
 use tracer_case::wrong_field::{GRPC_IN_PLAIN, SCHEME, wrong_field};

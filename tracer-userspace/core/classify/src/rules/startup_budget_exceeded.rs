@@ -1,7 +1,7 @@
 //! The liveness or startup budget ended before the container listened.
 
-use super::other_stack::refused;
 use super::*;
+use tracer_case::other_stack::refused;
 use tracer_case::refusal::Refused;
 use tracer_case::{Streak, history, phrases, pod_sockets, sidecar, startup_probe};
 use tracer_model::event::{Container, LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};

@@ -1,9 +1,9 @@
 //! Established, and TLS was not finished before the timeout.
 
 use super::*;
-use crate::rules::app_status_failure::shows_certificate;
 use crate::rules::slow_response::{Wait, measure_wait};
 use crate::slow_server;
+use tracer_case::answer::shows_certificate;
 use tracer_case::giving_up::timeout_clause;
 use tracer_case::serving;
 

@@ -44,7 +44,7 @@ fn nothing_of_an_ended_namespace_is_known_of_the_next_one_with_its_number() {
             node.links.down(POD, 2).is_some(),
             node.netns_of_addr(NODE, addr.ip()) == Some(POD),
             node.pods.in_netns(POD).is_some(),
-            node.targets.inspections(NODE, address("10.88.0.2:8080")).next().is_some(),
+            node.targets.inspections_from(NODE, address("10.88.0.2:8080")).next().is_some(),
             node.pod_sockets(NODE, address("10.88.0.2:8080")).is_some(),
             node.tls.hello(Some(POD), addr).is_some(),
         ]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::*;
-use crate::rules::router::{REMOVE, fix, refusing};
+use tracer_case::router::{REMOVE, fix, refusing};
 use tracer_model::event::{ConnectFailed, LinkState, Prefix, is_kubelet_name};
 
 /// `connect(2)` failed before any SYN. The rule waits until the case is settled: the observation that a link went down,

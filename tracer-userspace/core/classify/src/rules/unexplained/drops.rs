@@ -1,8 +1,8 @@
 //! What a dropped packet means that no cause stands for, and what to do about it.
 
 use super::super::*;
+use tracer_case::drop_reason::is_nameless;
 use tracer_case::drop_reason::{forwarding_setting, is_blackhole, is_out_of_window};
-use tracer_case::evidence::is_nameless;
 use tracer_case::links::{is_at_other_end, is_wrong_bridge, show_other_end};
 use tracer_case::netfilter;
 use tracer_case::programs::ovs_reason;

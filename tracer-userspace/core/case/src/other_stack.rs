@@ -1,14 +1,19 @@
 //! A refusal by another stack than the target's: of the node, or of another namespace with its address.
 
-use super::*;
-use tracer_case::ended::last_listener;
-use tracer_case::refusal::{Refused, by_any_stack, listed, pod_elsewhere, serves};
-use tracer_case::shared_address::FIX;
-use tracer_case::wrong_field::REMOVE_HOST;
+use crate::case::Case;
+use crate::ended::last_listener;
+use crate::evidence::of_listener;
+use crate::finding::Finding;
+use crate::phrases::{in_namespace, run_in};
+use crate::refusal::{Refused, by_any_stack, listed, pod_elsewhere, serves};
+use crate::shared_address::FIX;
+use crate::wrong_field::REMOVE_HOST;
 use tracer_model::event::{Netns, Pod};
+use tracer_model::record::{Cause, Command, Confidence, Remediation};
+use tracer_model::shell;
 
 /// Another stack has the pod's address, too, and refused. The pod did not get the SYN.
-pub(in super::super) fn by_other_stack(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
+pub fn by_other_stack(case: &Case<'_>, refused: &Refused) -> Option<Finding> {
     let netns = refused.netns?;
     let by_namespace = || by_other_namespace(case, refused, netns).or_else(|| by_other_pod(case, refused, netns));
     let by_node = || by_the_node(case, refused, netns);
@@ -64,7 +69,7 @@ fn by_the_node(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Findi
 }
 
 /// The node has the address of a pod, too: " (on lo)", and what to do.
-pub(in super::super) fn own_address(case: &Case<'_>, netns: Netns) -> (String, Remediation) {
+pub fn own_address(case: &Case<'_>, netns: Netns) -> (String, Remediation) {
     let addr = case.attempt.flow.dst.ip();
     let mut links = case.node.links.get(&netns).into_iter().flatten();
     let found = links.find_map(|link| Some((link, link.addrs.iter().position(|own| *own == addr)?)));
@@ -138,13 +143,13 @@ fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Optio
 }
 
 /// The refusal, if the target itself refused and not another stack with its address.
-pub(in super::super) fn refused(case: &Case<'_>) -> Option<Refused> {
+pub fn refused(case: &Case<'_>) -> Option<Refused> {
     by_any_stack(case).filter(|it| by_other_stack(case, it).is_none())
 }
 
 /// The node's own loopback address refused, which the probe's `host` names: the pod did not get the SYN. A hostPort
 /// that leads to the pod would have let the pod refuse.
-pub(in super::super) fn by_loopback_host(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
+pub fn by_loopback_host(case: &Case<'_>, refused: &Refused, netns: Netns) -> Option<Finding> {
     let pod = case.matched.pod_of_loopback_host().filter(|_| case.attempt.netns == Some(netns))?;
     let dst = case.attempt.flow.dst;
     let last = pod.netns.and_then(|own| last_listener(case, own));

@@ -2,13 +2,17 @@
 
 use std::net::IpAddr;
 
-use super::*;
-use tracer_case::case::holds_target;
-use tracer_case::drop_reason::{is_blackhole, is_routing};
-use tracer_case::reject_answer::RejectAnswer;
-use tracer_case::services::{by_endpoint, is_past_proxy, stale_endpoint, target_service, untranslated};
+use crate::case::{Case, drops, holds_target, is_of_handshake};
+use crate::drop_reason::{dropped_in, is_blackhole, is_routing};
+use crate::evidence::{errno_text, of_drop, of_icmp, of_state};
+use crate::finding::Finding;
+use crate::phrases::{in_namespace, run_in};
+use crate::reject_answer::RejectAnswer;
+use crate::services::{by_endpoint, is_past_proxy, stale_endpoint, target_service, untranslated};
+use tracer_common::names::Hook;
 use tracer_model::event::{Flow, Icmp, Netns, PacketDrop};
-use tracer_model::record::Scope;
+use tracer_model::record::{Cause, Command, Confidence, Evidence, Remediation, Scope};
+use tracer_model::shell;
 
 /// Time exceeded in transit (RFC 792, RFC 4443).
 const fn is_time_exceeded(icmp: &Icmp) -> bool {
@@ -16,7 +20,7 @@ const fn is_time_exceeded(icmp: &Icmp) -> bool {
 }
 
 /// A router refused the SYN.
-pub(super) fn by_router(case: &Case<'_>) -> Option<Finding> {
+pub fn by_router(case: &Case<'_>) -> Option<Finding> {
     by_icmp(case).or_else(|| by_drop(case)).or_else(|| by_error(case))
 }
 
@@ -171,7 +175,7 @@ fn show_routes(case: &Case<'_>, netns: Option<Netns>, to: IpAddr, text: &str) ->
 }
 
 /// A router of this node had no route for the SYN-ACK.
-pub(super) fn by_router_back(case: &Case<'_>) -> Option<Finding> {
+pub fn by_router_back(case: &Case<'_>) -> Option<Finding> {
     by_icmp_about_answer(case).or_else(|| by_drop_of_answer(case))
 }
 
@@ -282,14 +286,14 @@ const fn is_prohibited(icmp: &Icmp) -> bool {
 }
 
 /// Calico has such a route for its block of addresses. It refuses if the pod's own route is missing.
-pub(super) const REMOVE: &str = "Remove the route or rule that refuses, or correct what made it. If the route is for a whole subnet, the target's own route may be missing instead: restart the CNI agent that should have made it";
+pub const REMOVE: &str = "Remove the route or rule that refuses, or correct what made it. If the route is for a whole subnet, the target's own route may be missing instead: restart the CNI agent that should have made it";
 
 /// The routes for this address in all tables: `ip route get` repeats the error only.
-pub(super) fn refusing(case: &Case<'_>, netns: Option<Netns>, to: IpAddr) -> [Command; 1] {
+pub fn refusing(case: &Case<'_>, netns: Option<Netns>, to: IpAddr) -> [Command; 1] {
     [run_in(case, netns, format!("ip route show table all match {to}"))]
 }
 
-pub(super) fn fix(case: &Case<'_>) -> Remediation {
+pub fn fix(case: &Case<'_>) -> Remediation {
     let (to, netns) = (case.attempt.flow.dst, case.attempt.netns);
     let dst = to.ip();
     // Rules can be for ports.
