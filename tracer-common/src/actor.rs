@@ -1,7 +1,7 @@
 //! The task that caused an event. Only events in the context of that task have it (connect, listen, setns, unshare, an active
 //! reset, a link change), never events in softirq context.
 
-use crate::{drop::STACK_DEPTH, header::Header};
+use crate::{STACK_DEPTH, header::Header};
 
 /// Length of a `comm`, kernel `TASK_COMM_LEN`.
 pub const COMM_LEN: usize = 16;

@@ -1,6 +1,6 @@
 //! A packet of a tracked connection was dropped.
 
-use crate::{actor::COMM_LEN, header::Header, link::IFNAME_LEN, tuple::Tuple};
+use crate::{STACK_DEPTH, actor::COMM_LEN, header::Header, link::IFNAME_LEN, tuple::Tuple};
 
 /// `kfree_skb` of a packet of a tracked flow.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,3 @@ pub struct PacketDrop {
     /// `comm` of that process, NUL padded.
     pub comm: [u8; COMM_LEN],
 }
-
-/// Frames in [`PacketDrop::stack`].
-pub const STACK_DEPTH: usize = 12;

@@ -50,6 +50,9 @@ pub mod tracking;
 pub mod tuple;
 pub mod waiting;
 
+/// Frames of a kernel stack in an event.
+pub const STACK_DEPTH: usize = 12;
+
 /// A 32-bit field that the running kernel does not have.
 pub const ABSENT32: u32 = u32::MAX;
 /// A 64-bit field that the running kernel does not have.

@@ -1,4 +1,4 @@
-//! One file per hook family. `ports` has no program: `state` calls it.
+//! One file per hook family.
 //!
 //! Each program is named after the kernel function that it is attached to. If there are several program types for one
 //! hook, the name begins with the type, and they share one body.
@@ -43,3 +43,21 @@ mod queue;
 mod reset;
 mod state;
 mod tls;
+
+use aya_ebpf::programs::SockContext;
+
+use crate::kernel::{IPPROTO_TCP, Sock};
+
+/// A program on a cgroup returns it: the kernel continues.
+const ALLOW: i32 = 1;
+
+#[inline(always)]
+fn is_tcp(ctx: &SockContext) -> bool {
+    unsafe { (*ctx.sock).protocol == u32::from(IPPROTO_TCP) }
+}
+
+/// The context is the address of the socket.
+#[inline(always)]
+fn sock(ctx: &SockContext) -> Sock {
+    Sock(ctx.sock as u64)
+}

@@ -21,7 +21,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 use serde_json::Value;
 use tracer_bpf::ebpf::{self, LoadOptions, ProberHooksWhen};
 use tracer_common::{names::Hook, ports::PortUse};
-use tracer_testbed::node::cgroup::{self, Cgroup};
+use tracer_testbed::cgroup::{self, Cgroup};
 
 use common::{Killed, Signal, printed, signal, soon, tracer};
 use tracer_testing::TestFile;

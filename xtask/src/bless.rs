@@ -5,7 +5,6 @@
 //! generated, too.
 //! Snapshots of tests are not: `cargo insta` updates them.
 
-pub(crate) mod causes;
 mod evidence;
 
 use std::collections::BTreeMap;
@@ -15,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anstyle_svg::{Term, WIN10_CONSOLE};
 use anyhow::{Context as _, Result, bail};
 
-use crate::{deploy, sh, tracer};
+use crate::{causes, deploy, sh, tracer};
 
 /// Contents of generated files.
 type Files = BTreeMap<PathBuf, String>;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::bless::causes;
+use crate::causes;
 use crate::{packages, sh};
 
 /// A way to deploy. kustomize and the chart must render the same for it.

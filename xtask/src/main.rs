@@ -2,6 +2,7 @@
 
 mod bless;
 mod build;
+mod causes;
 mod check;
 mod deploy;
 mod dist;

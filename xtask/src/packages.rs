@@ -4,10 +4,28 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::sh;
-use crate::vm::kernels;
+
+/// Directories that the guest covers with an empty file system.
+const HIDDEN: &[&str] = &["/var/cache", "/var/tmp", "/var/log", "/run", "/dev", "/sys", "/proc"];
+
+/// The folder for kernels and other downloads. It is outside the working tree, so that other clones use it, too.
+pub(crate) fn cache(what: &str) -> Result<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let user = || std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    let root = nix::unistd::geteuid().is_root();
+    let cache = match std::env::var_os("TRACER_VM_CACHE") {
+        Some(chosen) => PathBuf::from(chosen),
+        None if root => PathBuf::from("/var/lib/tracer-xtask"),
+        None => user().context("neither HOME nor XDG_CACHE_HOME is set")?.join("tracer-xtask"),
+    };
+    if HIDDEN.iter().any(|hidden| cache.starts_with(hidden)) || !cache.is_absolute() {
+        bail!("{} cannot hold {what}: a guest does not see it; set TRACER_VM_CACHE", cache.display());
+    }
+    Ok(cache.join(what))
+}
 
 /// The program `path` (without a leading slash). If it is not installed, it comes from this Debian package, unpacked in
 /// `target/tools`.
@@ -33,7 +51,7 @@ pub(crate) fn find(path: &str, package: &str) -> Result<Option<PathBuf>> {
 /// The folder of the packages of ufw, firewalld and rsyslog, for all working trees. Tests install them into their own
 /// root (`common/root.rs` of the tests).
 pub(crate) fn test_packages() -> Result<PathBuf> {
-    kernels::cache("packages")
+    cache("packages")
 }
 
 /// Fetches these packages, and their dependencies that the machine lacks. Only root runs their tests.
@@ -128,7 +146,7 @@ const PACKAGERS: [&[&str]; 2] =
 
 /// The folder of these programs, for all working trees.
 pub(crate) fn packagers() -> Result<PathBuf> {
-    let tree = kernels::cache("packagers")?;
+    let tree = cache("packagers")?;
     let install =
         |words: &&[&str]| sh::run(sh::cargo(&["install", "--locked", "--quiet", "--root"]).arg(&tree).args(*words));
     sh::step("installing the packagers", || PACKAGERS.iter().try_for_each(install))?;

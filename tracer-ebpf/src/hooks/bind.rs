@@ -6,13 +6,10 @@
 use aya_ebpf::{macros::cgroup_sock, programs::SockContext};
 use tracer_common::{listen::Change, names::Hook, state};
 
-use crate::{
-    hooks::state::{listen, report_listener},
-    kernel::{IPPROTO_TCP, Sock},
+use super::{
+    ALLOW, is_tcp, sock,
+    state::{listen, report_listener},
 };
-
-/// The kernel continues.
-pub const ALLOW: i32 = 1;
 
 /// A process binds a port. It may listen there soon: userspace looks.
 #[cgroup_sock(post_bind4)]
@@ -49,15 +46,4 @@ fn bound(ctx: &SockContext) {
 fn is_mptcp(ctx: &SockContext) -> bool {
     const IPPROTO_MPTCP: u32 = 262;
     unsafe { (*ctx.sock).protocol == IPPROTO_MPTCP }
-}
-
-#[inline(always)]
-pub fn is_tcp(ctx: &SockContext) -> bool {
-    unsafe { (*ctx.sock).protocol == u32::from(IPPROTO_TCP) }
-}
-
-/// The context is the address of the socket.
-#[inline(always)]
-pub fn sock(ctx: &SockContext) -> Sock {
-    Sock(ctx.sock as u64)
 }

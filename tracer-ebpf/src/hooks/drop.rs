@@ -7,9 +7,9 @@ use aya_ebpf::{
     programs::RawTracePointContext,
 };
 use tracer_common::{
-    ABSENT32,
+    ABSENT32, STACK_DEPTH,
     conn::Via,
-    drop::{PacketDrop, STACK_DEPTH},
+    drop::PacketDrop,
     events::Kind,
     limit::sort,
     names::Hook,

@@ -4,9 +4,8 @@ use aya_ebpf::{
     EbpfContext as _, helpers::generated::bpf_get_stack, macros::raw_tracepoint, programs::RawTracePointContext,
 };
 use tracer_common::{
-    ABSENT32, ABSENT64,
+    ABSENT32, ABSENT64, STACK_DEPTH,
     actor::{COMM_LEN, OomKill},
-    drop::STACK_DEPTH,
     names::Hook,
 };
 

@@ -12,10 +12,10 @@ use tracer_common::{
     state,
 };
 
+use super::{ALLOW, is_tcp, sock};
 use crate::{
     actor,
     atomic::add,
-    hooks::bind::{ALLOW, is_tcp, sock},
     kernel::{AF_INET, IPPROTO_TCP, Sock, Task, read},
     maps::{NOEXIST, PORT_SLOTS, PORTS, global},
 };

@@ -223,7 +223,7 @@ impl Loaded {
     /// Returns the memory of the start to the kernel, and reads the kernel's symbols for the first drop. This takes 50 ms of a CPU,
     /// which the start needs.
     pub fn tidy(&mut self) {
-        prepare::trim();
+        names::trim();
         self.names.read_ahead();
     }
 

@@ -22,6 +22,8 @@ mod unmatched;
 mod verdicts;
 mod waiting;
 
+use std::collections::BTreeSet;
+
 use self::budgets::Budgets;
 use self::emission::refreshes;
 use self::failures::Failures;
@@ -51,6 +53,9 @@ use tracer_model::decision::Decision;
 use tracer_model::event::{ConnId, Observation, ObservationKind, TcpState};
 use tracer_model::query::Query;
 use tracer_model::record::{Cause, Outcome};
+
+/// The most targets or probes for which a count is kept.
+const MAX_COUNTERS: usize = 4096;
 
 /// The moment at which the rules look at an attempt.
 #[derive(Clone, Copy, Debug)]
@@ -371,4 +376,15 @@ fn is_ambiguous(observation: &Observation, attempt: &Attempt, failed: bool) -> b
         ObservationKind::State(state) => failed && (state.old == TcpState::SynSent || attempt.ended.is_some()),
         _ => false,
     }
+}
+
+/// The earliest that is due.
+fn take_due<T: Ord>(times: &mut BTreeSet<(u64, T)>, now: u64) -> Option<(u64, T)> {
+    times.first().filter(|(time, _)| *time <= now)?;
+    times.pop_first()
+}
+
+/// When the earliest is due.
+fn first_due<T: Ord>(times: &BTreeSet<(u64, T)>) -> Option<u64> {
+    times.first().map(|(time, _)| *time)
 }

@@ -7,7 +7,8 @@ use super::{Finding, Options, Status, exit_code, lacking_prober, run};
 use tracer_model::record::{Body, Record};
 use tracer_node::clock;
 use tracer_output::sink::output::Output;
-use tracer_output::sink::{Format, SinkConfig, findings, record};
+use tracer_output::sink::pretty::findings;
+use tracer_output::sink::{Format, SinkConfig, record};
 use tracer_terminal::error::{self, Error};
 use tracer_terminal::screen::Screen;
 

@@ -22,4 +22,5 @@ pub mod plural;
 pub mod query;
 pub mod recent;
 pub mod record;
+mod remediation;
 pub mod shell;

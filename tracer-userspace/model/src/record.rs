@@ -7,7 +7,6 @@ mod cause;
 mod names;
 mod node;
 mod page;
-mod remediation;
 mod sentence;
 mod verdict;
 
@@ -18,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
 pub use crate::event::{FindingBody, Status, Workload};
+pub use crate::remediation::{Command, Place, Remediation};
 pub use cause::{Cause, Scope, Severity, Stage, Trait};
 pub use names::{Culprit, Endpoint, K8s, NetnsRef, Probe, Process};
 pub use node::{LinkRef, NodeBody, NodePortRef, NodePortsBody, PortUserBody, PortsBody};
 pub use page::{Block, Section};
-pub use remediation::{Command, Place, Remediation};
 pub use verdict::{
     AttemptBody, Confidence, Evidence, KubeletOutcome, Outcome, Phases, Repeated, Subject, Timing, Verdict, VerdictBody,
 };

@@ -4,10 +4,9 @@
 //! Each backend is read into a [`ruleset`]. Then tracer follows the chains from their hooks.
 
 mod condition;
-mod conntrack;
+pub(crate) mod conntrack;
 mod drops;
 mod expression;
-pub mod fuzzing;
 pub(crate) mod legacy;
 pub(crate) mod nft;
 mod nft_elements;
@@ -67,7 +66,7 @@ fn read_tables() -> (Vec<Table>, bool, Vec<NetfilterError>) {
 }
 
 /// Adds what these tables can do to a packet of this flow.
-fn add_tables(tables: &[Table], flow: Flow, firewall: &mut Firewall) {
+pub(crate) fn add_tables(tables: &[Table], flow: Flow, firewall: &mut Firewall) {
     let (steps, mut rules) = (Steps::new(), Rules::new(flow));
     tables.iter().for_each(|table| table.flatten(&steps, &mut rules));
     rules.write_to(tables, firewall);

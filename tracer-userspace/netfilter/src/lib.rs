@@ -7,6 +7,7 @@
 
 pub mod firewall;
 pub mod flushes;
+pub mod fuzzing;
 mod ipvs;
 mod legacy;
 mod nft;
@@ -16,7 +17,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-pub use firewall::fuzzing;
 pub use firewall::survey::{Survey, SurveyChain, SurveyTable, survey};
 
 use node_ports::{of_iptables, of_nftables};

@@ -4,9 +4,6 @@
 //! (systemd driver), `…-pod<uid>.slice:cri-containerd:<id>` (kubelet on systemd, containerd not). Nested nodes
 //! prepend components, cgroup namespaces prepend `/../`. Static pods have a uid without dashes.
 
-use super::cgroups::has;
-use super::procfs::read_text;
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodProcess {
     pub uid: String,
@@ -19,11 +16,6 @@ pub fn pod_process(text: &str) -> Option<PodProcess> {
     let lines = || text.lines().filter_map(hierarchy);
     let preferred = lines().filter(|(controllers, _)| controllers.is_empty() || has(controllers, "memory"));
     preferred.chain(lines()).find_map(|(_, path)| pod_of_path(path))
-}
-
-/// The pod and container of a process.
-pub(super) fn of_process(pid: u32) -> Option<PodProcess> {
-    pod_process(&read_text(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
 /// The id of a container in the text of `/proc/<pid>/cgroup`, whether or not a pod is named there. Without cgroups for
@@ -41,6 +33,10 @@ pub fn is_within(text: &str, uid: &str) -> bool {
 /// `4:cpu,cpuacct:/kubepods/…` or `0::/kubepods.slice/…`: controllers and path.
 pub(super) fn hierarchy(line: &str) -> Option<(&str, &str)> {
     line.split_once(':')?.1.split_once(':')
+}
+
+pub(super) fn has(list: &str, controller: &str) -> bool {
+    list.split(',').any(|it| it == controller)
 }
 
 fn pod_of_path(path: &str) -> Option<PodProcess> {

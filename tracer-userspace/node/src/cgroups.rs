@@ -126,15 +126,21 @@ const CONTROLLERS: [(&str, Hierarchy); 4] = [
 /// The path of a process in one hierarchy, from the text of `/proc/PID/cgroup`.
 pub(crate) fn path_in(text: &str, hierarchy: Hierarchy) -> Option<&str> {
     let controller = CONTROLLERS.iter().find(|(_, of)| *of == hierarchy).map(|(name, _)| *name);
-    let fits = |controllers: &str| controller.map_or(controllers.is_empty(), |name| has(controllers, name));
+    let fits = |controllers: &str| controller.map_or(controllers.is_empty(), |name| cgroup::has(controllers, name));
     let mut lines = text.lines().filter_map(cgroup::hierarchy);
     lines.find(|(controllers, _)| fits(controllers)).map(|(_, path)| path)
+}
+
+/// The folder of a cgroup other than the root: the root is never frozen or throttled, and has no pressure files.
+pub(super) fn below_the_root(cgroups: &str, hierarchy: Hierarchy, mounts: &Mounts) -> Option<PathBuf> {
+    path_in(cgroups, hierarchy).filter(|path| *path != "/")?;
+    mounts.folder(cgroups, hierarchy).ok()
 }
 
 /// Whether a hierarchy of version 1 has a controller for sockets, from the text of `/proc/PID/cgroup`.
 pub fn has_socket_controller(text: &str) -> bool {
     let all = || text.lines().filter_map(cgroup::hierarchy);
-    all().any(|(controllers, _)| has(controllers, "net_cls") || has(controllers, "net_prio"))
+    all().any(|(controllers, _)| cgroup::has(controllers, "net_cls") || cgroup::has(controllers, "net_prio"))
 }
 
 /// Whether a process is in the root of a hierarchy. Before anybody mounts version 2, the kernel does not name it
@@ -151,17 +157,13 @@ fn mount(line: &str) -> Option<Mount> {
         "cgroup2" => Hierarchy::Unified,
         "cgroup" => {
             let options = kind.nth(1)?;
-            CONTROLLERS.into_iter().find(|(controller, _)| has(options, controller))?.1
+            CONTROLLERS.into_iter().find(|(controller, _)| cgroup::has(options, controller))?.1
         }
         _ => return None,
     };
     let mut fields = mount.split(' ').skip(3);
     let (root, at) = (VisiblePath::of(fields.next()?), PathBuf::from(fields.next()?));
     Some(Mount { hierarchy, root, at, ours: OnceCell::new() })
-}
-
-pub(super) fn has(list: &str, controller: &str) -> bool {
-    list.split(',').any(|it| it == controller)
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::cgroup::{container_of, pod_process};
+use super::cgroups::below_the_root;
 use super::namespaces::{Namespaces, SLOW_AGE};
 use super::procfs::read_text;
-use super::servers::{below_the_root, states};
+use super::servers::states;
 use super::throttle::{self, value};
 use crate::cgroups::{Hierarchy, Mounts};
 use tracer_model::event::{CgroupCounters, ContainerLimits, Netns};

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::enter::{NetnsError, in_netns};
-use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of};
+use super::procfs::{MAX_PROCESSES, Namespace, every_pid, namespace_of, pod_of_process};
 use super::room::Room;
-use super::{addresses, cgroup, links};
+use super::{addresses, links};
 use tracer_model::event::Netns;
 use tracer_model::query::{Awaited, TargetQuery};
 use tracer_model::recent::Recent;
@@ -280,7 +280,7 @@ impl Found {
     fn add_of_process(&mut self, pid: u32, at: Namespace) {
         self.hidden |= at == Namespace::Hidden;
         if let Namespace::At(netns) = at {
-            self.add(netns, || Some(cgroup::of_process(pid)?.uid), || PathBuf::from(format!("/proc/{pid}/ns/net")));
+            self.add(netns, || Some(pod_of_process(pid)?.uid), || PathBuf::from(format!("/proc/{pid}/ns/net")));
             if self.paths.contains_key(&netns) && self.processes < MAX_PROCESSES {
                 self.processes += 1;
                 self.pids.entry(netns).or_default().push(pid);

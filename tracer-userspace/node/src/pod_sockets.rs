@@ -12,7 +12,7 @@ use nix::net::if_::if_indextoname;
 use super::enter::in_netns;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, family, field, octets, push};
-use super::procfs::{every_pid, netns_of, read_text};
+use super::procfs::{every_pid, netns_of, pod_of_process, read_text};
 use super::servers::{OF_NODE, OF_POD, comm, holder_of, holders};
 use super::sock_diag::{LISTEN, TcpSocket, dump};
 use super::{addresses, cgroup, policy};
@@ -79,7 +79,7 @@ fn read_of_pod_on_node(query: &TargetQuery, from: &Place, namespaces: &mut Names
         (accepts, if accepts.is_none() { other_listeners(target) } else { Vec::new() })
     };
     let (accepts, found) = from.enter(read).ok()?;
-    let is_of_pod = |pid: &u32| cgroup::of_process(*pid).is_some_and(|it| it.uid == *pod);
+    let is_of_pod = |pid: &u32| pod_of_process(*pid).is_some_and(|it| it.uid == *pod);
     let own: Vec<u32> = namespaces.pids(netns, max_age(query.awaited)).iter().copied().filter(is_of_pod).collect();
     let elsewhere = held_by(found, &own, netns);
     Some(PodSockets { accepts, elsewhere, pod: Some(pod.clone()), ..PodSockets::nothing(netns, target, Some(netns)) })
@@ -90,7 +90,7 @@ fn held_by(listeners: Vec<(TcpSocket, Option<String>)>, pids: &[u32], netns: Net
     let held = holders(&listeners.iter().map(|(socket, _)| socket.inode).collect(), pids, netns, &OF_NODE).held;
     let found = listeners.into_iter().filter_map(|(socket, device)| {
         let pid = *held.iter().find(|(_, held)| held.contains(&socket.inode))?.0;
-        let container = cgroup::of_process(pid).and_then(|it| it.container);
+        let container = pod_of_process(pid).and_then(|it| it.container);
         Some(ListenerAt { addr: socket.local, device, server: Listener { pid, comm: comm(pid)? }, container })
     });
     found.take(MOST_ELSEWHERE).collect()

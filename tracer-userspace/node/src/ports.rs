@@ -9,7 +9,7 @@ use tracer_common::{ABSENT32, actor::COMM_LEN};
 
 use super::enter::in_netns;
 use super::netlink::text;
-use super::{cgroup, procfs, settings::local_port_range};
+use super::{procfs, settings::local_port_range};
 use tracer_model::event::{Netns, PortPressure, PortUser};
 
 /// How many users are reported: this many in the node's namespace, and as many in other namespaces.
@@ -31,7 +31,7 @@ pub fn pressure(counted: &[(u32, PortUse)], window_ns: u64, pid: Option<u32>) ->
     let home = pid.map_or_else(|| procfs::netns_of(std::process::id()), procfs::netns_of);
     let mut users = joined(counted, home);
     for user in &mut users {
-        user.pod_uid = cgroup::of_process(user.pid).map(|process| process.uid);
+        user.pod_uid = procfs::pod_of_process(user.pid).map(|process| process.uid);
     }
     let inside = pid.map_or_else(|| "/proc/self/ns/net".to_owned(), |pid| format!("/proc/{pid}/ns/net"));
     let local_port_range = in_netns(Path::new(&inside), local_port_range).ok().flatten();

@@ -92,6 +92,11 @@ fn prober_name(pid: u32, names: &[String], small: &mut SmallFile) -> Option<Stri
     names.iter().find(|name| *name == comm.trim_end_matches('\n')).cloned()
 }
 
+/// The pod and container of a process.
+pub(super) fn pod_of_process(pid: u32) -> Option<PodProcess> {
+    cgroup::pod_process(&read_text(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
 /// The text of a file. Names of processes, cgroups and mounts may have any bytes: the kernel cuts a process's name after
 /// 15, and so within a letter.
 pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
@@ -155,7 +160,7 @@ pub fn probers(processes: &[Process]) -> Vec<Prober> {
 
 /// Whether a process runs in a pod; `None` if it has ended.
 pub fn runs_in_pod(pid: u32) -> Option<bool> {
-    let in_pod = cgroup::of_process(pid).is_some();
+    let in_pod = pod_of_process(pid).is_some();
     // A process that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).
     (namespace_of(pid) != Namespace::Gone).then_some(in_pod)
 }

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::procfs::{netns_of, read_text};
 use super::throttle;
-use crate::cgroups::{Hierarchy, Mounts, path_in};
+use crate::cgroups::{Hierarchy, Mounts, below_the_root};
 use tracer_model::event::{Netns, Pressure, ServerProcess, ServerTasks, Serving};
 
 /// How many server processes are reported: a server has a few workers.
@@ -167,12 +167,6 @@ fn frozen(cgroups: &str, mounts: &Mounts) -> Option<(String, Option<String>)> {
     };
     file_with(Hierarchy::Unified, "cgroup.events", "frozen 1", "cgroup.freeze")
         .or_else(|| file_with(Hierarchy::Freezer, "freezer.state", "FROZEN", "freezer.self_freezing"))
-}
-
-/// The folder of a cgroup other than the root: the root is never frozen or throttled, and has no pressure files.
-pub(super) fn below_the_root(cgroups: &str, hierarchy: Hierarchy, mounts: &Mounts) -> Option<PathBuf> {
-    path_in(cgroups, hierarchy).filter(|path| *path != "/")?;
-    mounts.folder(cgroups, hierarchy).ok()
 }
 
 /// The files are `cpu.pressure` of a cgroup, and `cpu` of the node.

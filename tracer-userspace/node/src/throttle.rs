@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::cgroups::below_the_root;
 use super::namespaces::Namespaces;
 use super::procfs::{netns_of, read_text};
-use super::servers::below_the_root;
 use crate::cgroups::{Hierarchy, Mounts};
 use tracer_model::event::{Netns, Throttled};
 use tracer_model::recent::Recent;

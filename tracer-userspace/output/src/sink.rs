@@ -4,7 +4,6 @@ mod cluster;
 mod config;
 mod destinations;
 pub mod filter;
-pub mod findings;
 pub mod leftover;
 pub mod metrics;
 pub mod ndjson;

@@ -1,9 +1,21 @@
 //! Input that could not be read. The page lists the first lines of each file and counts the rest; stderr gets one line.
 
-use super::input::Problem;
+use tracer_terminal::error::Error;
 
 /// Lines of one file that are reported one by one.
 const DETAILED_LINES: u64 = 10;
+
+/// What is wrong with a line.
+#[derive(Debug)]
+pub(super) enum Problem {
+    Line(String),
+    /// The line is skipped, and this is no fault.
+    Note(String),
+    /// The rest of the file cannot be read.
+    File(String),
+    /// No file can be read.
+    Command(Error),
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Faults {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::container_log::Unwrap;
-use super::faults::Faults;
+use super::faults::{Faults, Problem};
 use super::line;
 use tracer_model::lines::Lines;
 use tracer_terminal::error::{Error, os_message};
@@ -71,18 +71,6 @@ fn begin(file: &File) -> Option<i64> {
     let mut unwrap = Unwrap::default();
     let mut lines = head[..end].split(|&byte| byte == b'\n');
     lines.find_map(|line| unwrap.take(line).and_then(|record| line::time_of(&record)))
-}
-
-/// What is wrong with a line.
-#[derive(Debug)]
-pub(super) enum Problem {
-    Line(String),
-    /// The line is skipped, and this is no fault.
-    Note(String),
-    /// The rest of the file cannot be read.
-    File(String),
-    /// No file can be read.
-    Command(Error),
 }
 
 impl Input {

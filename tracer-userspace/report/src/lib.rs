@@ -30,7 +30,8 @@ pub use self::line::Fields;
 pub use self::show::{ShowConfig, show};
 
 use self::faults::Faults;
-use self::input::{Input, Problem};
+use self::faults::Problem;
+use self::input::Input;
 use self::tally::Tally;
 use self::target::Target;
 use tracer_output::sink::filter::Filter;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::input::Problem;
+use super::faults::Problem;
 use tracer_model::record::{
     Body, Cause, Confidence, Culprit, Endpoint, K8s, Outcome, Process, Record, Repeated, SCHEMA,
 };

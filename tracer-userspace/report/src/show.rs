@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::faults::Faults;
-use super::input::{self, Problem};
+use super::faults::Problem;
+use super::input;
 use super::{is_compressed, is_recording, line, no_record};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Body, Outcome, Record, SCHEMA};

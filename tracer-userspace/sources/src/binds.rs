@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::Sender;
 
-use super::inquire::PAUSES;
 use tracer_model::event::{Listen, ObservationKind};
 use tracer_node::clock::thread_cpu_ns;
 use tracer_node::listening::is_listening;
@@ -25,8 +24,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Sockets that have bound a port, by the number of looks so far. Each queue has the order of their time.
 type Waiting = [VecDeque<(Instant, Listen)>; AFTER_MS.len()];
 
-/// Takes sockets that have just bound a port, and reports whether they listen.
-pub(super) fn check(bound: Receiver<Listen>, tx: &Sender<ObservationKind>) {
+/// Takes sockets that have just bound a port, and reports whether they listen. After a look comes a pause of so many
+/// times its length.
+pub(super) fn check(bound: Receiver<Listen>, tx: &Sender<ObservationKind>, pauses: u32) {
     let (mut waiting, mut namespaces) = (Waiting::default(), Namespaces::default());
     loop {
         let first = match next(&bound, &waiting) {
@@ -42,7 +42,7 @@ pub(super) fn check(bound: Receiver<Listen>, tx: &Sender<ObservationKind>) {
             }
         }
         // A pod can bind ports all the time, and have any number of open files to look through. Others wait, too.
-        let pause = Duration::from_nanos(thread_cpu_ns().saturating_sub(used)) * PAUSES;
+        let pause = Duration::from_nanos(thread_cpu_ns().saturating_sub(used)) * pauses;
         std::thread::sleep(pause.min(LONGEST_PAUSE));
     }
 }

@@ -50,7 +50,7 @@ impl QueryThreads {
             programs: start(supervisor, "programs", &tx, |asked, tx| {
                 read_each(&asked, tx, PAUSES, programs::read, DevicePrograms);
             }),
-            binds: start(supervisor, "binds", &tx, binds::check),
+            binds: start(supervisor, "binds", &tx, |bound, tx| binds::check(bound, tx, PAUSES)),
             limits: start(supervisor, "limits", &tx, |asked, tx| read_each(&asked, tx, PAUSES, limits::read, Limits)),
             firewalls: start(supervisor, "firewalls", &tx, |asked, tx| {
                 read_each(&asked, tx, 0, read_firewall, Firewall)
@@ -110,7 +110,7 @@ fn start<T: Send + 'static>(
 
 /// A pause of ten times a read's length: pods that start can cause any number of refusals, and a policy any number of
 /// drops.
-pub(super) const PAUSES: u32 = 10;
+const PAUSES: u32 = 10;
 
 /// After each read comes a pause of so many times its length.
 fn read_each<Q, A>(

@@ -19,6 +19,7 @@ mod verbosity;
 mod words;
 
 use std::convert::Infallible;
+use std::fmt::Debug;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -228,6 +229,18 @@ fn is_socket(descriptor: &Path) -> bool {
 fn journal_of(kubelets: &[u32]) -> Option<PathBuf> {
     let roots = kubelets.iter().map(|pid| PathBuf::from(format!("/proc/{pid}/root")));
     roots.chain(["/".into()]).find_map(|root| journal::below(&root))
+}
+
+/// Reads a log of one kind.
+trait LogReader: Debug {
+    /// Reads the new lines; ends early if `take` returns false.
+    fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()>;
+
+    /// How far it was read.
+    fn at(&self) -> u64;
+
+    /// Continues at this place.
+    fn resume(&mut self, at: u64);
 }
 
 #[cfg(test)]

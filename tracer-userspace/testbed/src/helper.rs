@@ -6,10 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::{Parser as _, ValueEnum};
-
-use super::load::Load;
-use super::{load, plugin, prober, server};
+use clap::ValueEnum;
 
 /// This program, even if its file was replaced or removed.
 pub const ITSELF: &str = "/proc/self/exe";
@@ -40,20 +37,6 @@ impl Role {
             Self::Crio => "crio",
             Self::Loopback => "loopback",
             Self::Load => "load",
-        }
-    }
-
-    /// Runs until the process is ended.
-    pub fn run(self, args: &[String]) -> Result<()> {
-        match self {
-            Self::Kubelet => prober::serve(),
-            // Whoever starts a pod reads its stdout.
-            Self::Pod => server::run(args).inspect_err(|error| println!("{error:#}")),
-            Self::Crio => plugin::runtime(),
-            Self::Loopback => plugin::run(args.first().map(String::as_str)),
-            Self::Load => {
-                load::run(&Load::try_parse_from(std::iter::once("load").chain(args.iter().map(String::as_str)))?)
-            }
         }
     }
 }

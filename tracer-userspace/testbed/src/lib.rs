@@ -17,8 +17,10 @@
 //! ip        links, addresses, routes and rules, over netlink
 //! load      the untracked client
 //! scenario  each failure and near miss: setup, fault and expectation
+//! cgroup    the cgroups of probers and pods
 //! check     compares records with the expectations
 //! api       a cluster API on loopback, for the tracer under test
+//! wait      waits for a state of the kernel
 //! watcher   the tracer under test and its records
 //! runner    runs scenarios
 //! row       the result of a scenario
@@ -26,6 +28,7 @@
 
 mod allowed;
 pub mod api;
+pub mod cgroup;
 pub mod check;
 pub mod command;
 mod guard;
@@ -47,4 +50,27 @@ pub mod runner;
 pub mod scenario;
 pub mod server;
 mod shown;
+mod wait;
 pub mod watcher;
+
+use anyhow::Result;
+use clap::Parser as _;
+
+use helper::Role;
+use load::Load;
+
+impl Role {
+    /// Runs until the process is ended.
+    pub fn run(self, args: &[String]) -> Result<()> {
+        match self {
+            Self::Kubelet => prober::serve(),
+            // Whoever starts a pod reads its stdout.
+            Self::Pod => server::run(args).inspect_err(|error| println!("{error:#}")),
+            Self::Crio => plugin::runtime(),
+            Self::Loopback => plugin::run(args.first().map(String::as_str)),
+            Self::Load => {
+                load::run(&Load::try_parse_from(std::iter::once("load").chain(args.iter().map(String::as_str)))?)
+            }
+        }
+    }
+}

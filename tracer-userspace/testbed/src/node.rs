@@ -13,16 +13,15 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::cgroup::{Cgroup, Freezer, Undo};
 use crate::helper::Role;
 use crate::ip::{Mac, Part, Route, RouteType};
 use crate::net::{Netns, is_installed, own_name};
 use crate::options::Options;
 use crate::proc::Proc;
 use crate::server::REQUEST_READ;
-use cgroup::{Cgroup, Freezer, Undo};
-pub(crate) use link::until;
+use crate::wait::until;
 
-pub mod cgroup;
 pub mod hung;
 pub mod ipvs;
 pub(crate) mod link;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::Cgroup;
 use crate::helper::Role;
 use crate::net::Netns;
-use crate::node::cgroup::Cgroup;
 use crate::options::Options;
 use crate::probe::{Ending, Outcome, ProbeRequest, probe};
 use crate::proc::Proc;

@@ -132,7 +132,7 @@ fn draft(cause: Option<Cause>) -> FindingBody {
 
 #[cfg(test)]
 mod tests {
-    use super::super::row::Proof;
+    use super::super::check::Proof;
     use super::super::scenario::all;
     use super::*;
     use tracer_model::record::Confidence;

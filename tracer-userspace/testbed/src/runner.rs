@@ -10,10 +10,11 @@ use serde::Serialize;
 use tracer_model::record::{Body, Record};
 
 use crate::api;
+use crate::check::Done;
 use crate::node::TestNode;
 use crate::options::Options;
 use crate::prober::Prober;
-use crate::row::{Done, Row, RowOutcome};
+use crate::row::{Row, RowOutcome};
 use crate::scenario::{Fixture, Knows, Node, Scenario, Until};
 use crate::watcher::{self, Session, Tracer, check_complete};
 

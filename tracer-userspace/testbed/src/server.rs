@@ -18,7 +18,7 @@ use nix::sys::socket::{Backlog, setsockopt, sockopt};
 use nix::unistd::fork;
 use rustls::{ServerConfig, ServerConnection};
 
-use crate::node::cgroup;
+use crate::cgroup;
 
 pub mod appliance;
 pub mod frame;

@@ -5,9 +5,9 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use crate::sh;
+use crate::{packages, sh};
 
 /// A kernel that tests run under.
 #[derive(Debug)]
@@ -59,32 +59,13 @@ pub(crate) struct Kernel {
     pub(crate) image: PathBuf,
 }
 
-/// Directories that the guest covers with an empty file system.
-const HIDDEN: &[&str] = &["/var/cache", "/var/tmp", "/var/log", "/run", "/dev", "/sys", "/proc"];
-
 pub(crate) fn find(name: &str) -> Result<&'static Release> {
     let names = || RELEASES.iter().map(|release| release.name).collect::<Vec<_>>().join(", ");
     RELEASES.iter().find(|release| release.name == name).with_context(|| format!("the kernels are {}", names()))
 }
 
-/// The folder for kernels and other downloads. It is outside the working tree, so that other clones use it, too.
-pub(crate) fn cache(what: &str) -> Result<PathBuf> {
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let user = || std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    let root = nix::unistd::geteuid().is_root();
-    let cache = match std::env::var_os("TRACER_VM_CACHE") {
-        Some(chosen) => PathBuf::from(chosen),
-        None if root => PathBuf::from("/var/lib/tracer-xtask"),
-        None => user().context("neither HOME nor XDG_CACHE_HOME is set")?.join("tracer-xtask"),
-    };
-    if HIDDEN.iter().any(|hidden| cache.starts_with(hidden)) || !cache.is_absolute() {
-        bail!("{} cannot hold {what}: a guest does not see it; set TRACER_VM_CACHE", cache.display());
-    }
-    Ok(cache.join(what))
-}
-
 pub(crate) fn cached(release: &Release) -> Result<Option<Kernel>> {
-    let tree = cache("kernels")?.join(release.kept);
+    let tree = packages::cache("kernels")?.join(release.kept);
     let Ok(version) = fs::read_to_string(tree.join("VERSION")) else { return Ok(None) };
     let version = version.trim().to_owned();
     let image = tree.join("boot").join(format!("vmlinuz-{version}"));
@@ -93,7 +74,7 @@ pub(crate) fn cached(release: &Release) -> Result<Option<Kernel>> {
 
 /// The kernel of a release. Fetches it if necessary.
 pub(crate) fn ensure(release: &Release, refresh: bool) -> Result<Kernel> {
-    let cache = cache("kernels")?;
+    let cache = packages::cache("kernels")?;
     fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
     let lock = File::create(cache.join(format!("{}.lock", release.kept)))?;
     lock.lock().context("cannot lock the cache of kernels")?;

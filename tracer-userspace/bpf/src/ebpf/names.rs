@@ -254,7 +254,7 @@ impl Symbols {
     fn read() -> Self {
         let Some(text) = kallsyms() else { return Self::parse(&b""[..]) };
         let symbols = Self::parse(text);
-        super::prepare::trim();
+        trim();
         symbols
     }
 
@@ -297,6 +297,15 @@ impl Symbols {
         let (start, name) = *self.entries.get(after.checked_sub(1)?)?;
         let end = self.entries.get(after).map_or(self.names.len(), |(_, next)| *next as usize);
         (address - start < MAX_FUNCTION).then(|| self.names.get(name as usize..end)).flatten()
+    }
+}
+
+/// Returns the memory of BTF parsing (20 MB) to the kernel.
+pub(super) fn trim() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointers, may be called at any time.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

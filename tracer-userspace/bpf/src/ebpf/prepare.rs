@@ -200,15 +200,6 @@ pub(super) fn share_heap() {
     }
 }
 
-/// Returns the memory of BTF parsing (20 MB) to the kernel.
-pub(super) fn trim() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes no pointers, may be called at any time.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

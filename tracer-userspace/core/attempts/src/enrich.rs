@@ -16,7 +16,7 @@ pub use lifecycle::HandlerMatch;
 pub use matching::is_pod;
 use matching::{only_pod, outcome_was_logged, single_container};
 pub use other_connects::has_api_server;
-pub use protocols::{BEFORE_TIMEOUT_NS, LATE_NS, Protocol, is_beginning, is_no_frame};
+pub use protocols::{BEFORE_TIMEOUT_NS, LATE_NS, Protocol, is_beginning};
 use targets::{Match, PodContainer};
 use tracer_model::event::{Container, Handler, Netns, Pod, PodRef, ProbeSpec, ProbeType};
 use tracer_model::record::{Endpoint, K8s, NetnsRef, Probe, Process, Subject};

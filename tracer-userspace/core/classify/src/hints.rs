@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use crate::rules::asymmetric_route;
 use tracer_case::case::{Case, inspections};
 use tracer_case::finding::Finding;
 use tracer_case::phrases::{in_namespace, run_in};
@@ -48,34 +47,6 @@ fn by_probe(case: &Case<'_>, addr: IpAddr) -> Option<(String, Remediation)> {
 
 fn name(pod: &Pod) -> String {
     pod.full_name().unwrap_or_else(|| "a pod".to_owned())
-}
-
-/// The node's route to the pod leads out of another device than the pod's. That is right where a CNI takes the packet
-/// there, unless the kernel asks there for the pod's link-layer address.
-pub(super) fn stray_route(case: &Case<'_>, is_asked: bool) -> Option<(String, Remediation)> {
-    let (_, stray) = asymmetric_route::stray_route_so_far(case)?;
-    let (flow, device) = (case.attempt.flow, &stray.device);
-    let (src, dst) = (flow.src.ip(), flow.dst.ip());
-    let words =
-        format!("; the node's route to {dst} leads out of {device}, while the pod is behind {}", stray.pod_device);
-    // The VPC CNI of AWS names the links of such pods so. The node's routes do not lead to them.
-    let through_vpc = match stray.pod_device.starts_with("vlan") {
-        true => {
-            "If the pod has AWS security groups of its own, its probes go through the VPC: the groups must admit the node on that port. "
-        }
-        false => "",
-    };
-    let wrong = "the pod's own route is missing, or something else took the pods' subnet, such as a VPN or docker0: correct that route";
-    let fix = Remediation::from(if is_asked {
-        format!("{through_vpc}On the node, {wrong}. Or restart the CNI's agent that should have made it")
-    } else {
-        format!(
-            "{through_vpc}If the CNI takes packets to its pods at {device} (as Cilium does at cilium_host), the route is right. If not, {wrong}"
-        )
-    })
-    .run([format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
-        .map(|command| run_in(case, case.attempt.netns, command)));
-    Some((words, fix))
 }
 
 /// A link on the way to the pod has filters or a queue of its own, and what these do with a packet leaves no trace.

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use super::Core;
 use super::probe_key::ProbeKey;
 use super::records::finding_record;
 use super::refusals::Refusals;
 use super::verdicts::Verdicts;
+use super::{Core, MAX_COUNTERS};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{Matched, Named};
@@ -19,7 +19,6 @@ use tracer_model::event::{Answer, AnswerKind, ConnId, ProbeType};
 use tracer_model::recent::{Recent, remember};
 use tracer_model::record::{Cause, Outcome};
 
-pub(super) const MAX_COUNTERS: usize = 4096;
 /// Successes kept of each probe: a few attempts may end while a verdict is held.
 const MAX_SUCCESSES: usize = 4;
 /// The kubelet follows a redirect within this time, if the probe's timeout is not known.

@@ -7,10 +7,9 @@
 
 use std::net::SocketAddr;
 
-use super::Core;
-use super::failures::MAX_COUNTERS;
 use super::records::withdraw;
 use super::verdicts::Decided;
+use super::{Core, MAX_COUNTERS};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::{self, Matched};
 use tracer_case::finding::Finding;
@@ -145,7 +144,7 @@ impl Core {
 
 /// The server sent no HTTP/2, and the kubelet has reported no failure.
 fn is_unheard(attempt: &Attempt) -> bool {
-    let is_other = |it: &Answer| it.kind == AnswerKind::Http || it.kind.is_tls() || enrich::is_no_frame(it);
+    let is_other = |it: &Answer| it.kind == AnswerKind::Http || it.kind.is_tls() || it.is_no_frame();
     let in_another = attempt.answer().is_some_and(|(_, it)| is_other(it));
     (in_another || attempt.received().is_none_or(|n| n == 0)) && attempt.kubelet().is_none()
 }

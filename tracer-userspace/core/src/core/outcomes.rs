@@ -9,7 +9,7 @@ use super::{Core, When};
 use crate::kubelet::{self, Unattached, not_connected};
 use tracer_attempts::correlate::KEEP_AFTER_END_NS;
 use tracer_attempts::correlate::attempt::{Attempt, End};
-use tracer_attempts::enrich::{Matched, is_no_frame, is_pod};
+use tracer_attempts::enrich::{Matched, is_pod};
 use tracer_case::SETTLE_NS;
 use tracer_case::finding::Finding;
 use tracer_model::decision::Decision;
@@ -253,7 +253,7 @@ fn is_open_too_long(attempt: &Attempt, probe: &KubeletProbe, timeout_ns: Option<
 fn contradicts(attempt: &Attempt, probe: &KubeletProbe, grpc_in_tls: bool) -> bool {
     let Some((_, answer)) = attempt.answer() else { return false };
     let ProbeOutput::Status(read) = probe.reason else {
-        let is_other = answer.kind == AnswerKind::Http || is_no_frame(answer);
+        let is_other = answer.kind == AnswerKind::Http || answer.is_no_frame();
         return probe.is_answered_in_grpc() && (is_other || answer.kind.is_tls() && !grpc_in_tls);
     };
     let is_other = answer.status.is_some_and(|status| status != read);

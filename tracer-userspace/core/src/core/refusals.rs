@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use super::Core;
-use super::failures::MAX_COUNTERS;
+use super::{Core, MAX_COUNTERS};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{self, Matched};

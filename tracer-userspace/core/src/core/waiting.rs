@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use super::failures::MAX_COUNTERS;
 use super::queries::{self, accepted_on_node};
 use super::timeouts::REPLACED_NS;
-use super::{Core, When};
+use super::{Core, MAX_COUNTERS, When, first_due, take_due};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::enrich::Matched;
 use tracer_case::SETTLE_NS;
@@ -179,15 +178,6 @@ impl Waiting {
     pub(super) fn forget_refused(&mut self, netns: Netns) {
         self.refused.retain(|(at, _), _| *at != netns);
     }
-}
-
-pub(super) fn take_due<T: Ord>(times: &mut BTreeSet<(u64, T)>, now: u64) -> Option<(u64, T)> {
-    times.first().filter(|(time, _)| *time <= now)?;
-    times.pop_first()
-}
-
-pub(super) fn first_due<T: Ord>(times: &BTreeSet<(u64, T)>) -> Option<u64> {
-    times.first().map(|(time, _)| *time)
 }
 
 impl Core {

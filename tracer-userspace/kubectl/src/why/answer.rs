@@ -9,8 +9,8 @@ use super::collected::{Collected, Effect, Failure, OfPod};
 use tracer_model::event::KubeletResult;
 use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Remediation, VerdictBody};
-use tracer_output::sink::findings;
 use tracer_output::sink::plain::date_and_time;
+use tracer_output::sink::pretty::findings;
 use tracer_terminal::screen::Screen;
 
 /// A probe that keeps failing has a record at least this often: `--repeat-interval` is a minute by default.

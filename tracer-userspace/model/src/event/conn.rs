@@ -203,6 +203,15 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// The length of the header of an HTTP/2 frame (RFC 9113 4.1). No answer over HTTP/2 or TLS is shorter.
+    pub const FRAME: u64 = 9;
+
+    /// The bytes are no frame with which a server of HTTP/2 begins, nor cut within one. Older recordings without the
+    /// length call such a frame `Other`, too.
+    pub fn is_no_frame(&self) -> bool {
+        self.kind == AnswerKind::Other && self.len.is_some_and(|len| u64::from(len) >= Self::FRAME)
+    }
+
     /// An interim answer (`100 Continue`, `103 Early Hints`): the next one counts (RFC 9110 15.2). Go's client
     /// continues to read after each of them, except `101 Switching Protocols`, which is final.
     pub fn is_interim(&self) -> bool {

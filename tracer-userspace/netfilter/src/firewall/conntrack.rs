@@ -17,7 +17,7 @@ pub(super) fn read() -> Option<Conntrack> {
 }
 
 /// Adds the statistics of all CPUs.
-pub(super) fn add_statistics(mut table: Conntrack, text: &str) -> Conntrack {
+pub(crate) fn add_statistics(mut table: Conntrack, text: &str) -> Conntrack {
     for (name, value) in of_each_cpu(text) {
         let sum = match name {
             "drop" => &mut table.drop,

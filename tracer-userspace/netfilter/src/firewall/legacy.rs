@@ -62,7 +62,7 @@ struct Places<'a> {
     policies: HashMap<usize, usize>,
 }
 
-pub(super) fn parse(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8]) -> Table {
+pub(crate) fn parse(layout: &Layout, table_name: &str, info: &[u8], bytes: &[u8]) -> Table {
     parse_chains(layout, table_name, info, bytes, |_| true)
 }
 

@@ -134,7 +134,7 @@ fn read_for_each_family(
 }
 
 /// Parses the kernel's answers, for a fuzz target. Each map gets all elements.
-pub(super) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
+pub(crate) fn tables_of(answers: &[u8]) -> (Vec<Table>, bool) {
     let each = |of: i32, take: &mut dyn FnMut(&[u8])| {
         messages(Some(answers), &mut |message| match message {
             Some(it) if i32::from(it.kind & 0xff) == of => take(it.payload),

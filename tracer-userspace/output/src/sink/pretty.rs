@@ -2,6 +2,7 @@
 
 mod about;
 mod above;
+pub mod findings;
 mod summary;
 mod tally;
 #[cfg(test)]
@@ -9,7 +10,6 @@ mod tests;
 mod verdict;
 
 pub use verdict::doubts;
-pub(super) use verdict::fix_rows;
 
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ pub use self::about::{About, describe_culprit};
 use self::above::Above;
 use self::summary::{Summary, without_failure};
 use crate::sink::filter::{Filter, FilterHits};
-use crate::sink::findings;
 use crate::sink::plain;
 use tracer_common::names::Hook;
 use tracer_model::event::{Loss, Pod};

@@ -7,8 +7,8 @@ use super::verdict;
 use super::view::{Cell, Row, View, WITH_EVIDENCE, confidence_text};
 use super::words::{at, clock, count, date, number, safe};
 use tracer_model::record::{FindingBody, Status};
-use tracer_output::sink::findings;
 use tracer_output::sink::pretty::describe_culprit;
+use tracer_output::sink::pretty::findings;
 
 /// Lines that are shown unfolded.
 const OPEN: usize = 20;

@@ -16,7 +16,7 @@ use super::journal::Journal;
 use super::line::Now;
 use super::process::open_file;
 use super::text::TextFile;
-use super::{KubeletLog, Place};
+use super::{KubeletLog, LogReader, Place};
 use tracer_model::event::ObservationKind;
 use tracer_node::clock;
 
@@ -49,17 +49,6 @@ struct Open {
     identity: (u64, u64),
     changes: Inotify,
     reader: Box<dyn LogReader + Send>,
-}
-
-pub(super) trait LogReader: Debug {
-    /// Reads the new lines; ends early if `take` returns false.
-    fn read(&mut self, take: &mut dyn FnMut(&str) -> bool) -> io::Result<()>;
-
-    /// How far it was read.
-    fn at(&self) -> u64;
-
-    /// Continues at this place.
-    fn resume(&mut self, at: u64);
 }
 
 impl LogFollower {

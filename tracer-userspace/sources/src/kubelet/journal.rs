@@ -18,7 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use self::ahead::Ahead;
 use self::entry::{JournalEntry, OtherFields};
 use self::file::{Fault, Header, Object, ReadAt};
-use super::follow::LogReader;
+use super::LogReader;
 
 /// Where journald keeps its files: on disk, or until the next boot.
 const PLACES: &[&str] = &["var/log/journal", "run/log/journal"];

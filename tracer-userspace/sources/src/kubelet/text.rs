@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::SystemTime;
 
-use super::follow::LogReader;
+use super::LogReader;
 use crate::sent::Closed;
 use tracer_model::lines::Lines;
 

@@ -2,17 +2,13 @@
 //! returns. A packet sent before that is dropped, and retransmitted after a second.
 
 use std::net::Ipv6Addr;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use nix::net::if_::InterfaceFlags;
 
 use crate::ip;
 use crate::net::Netns;
-
-/// Generous, also for an emulated processor.
-const PATIENCE: Duration = Duration::from_secs(90);
+use crate::wait::until;
 
 /// Waits until these devices are running.
 ///
@@ -47,17 +43,6 @@ pub(crate) fn wait_until_duplicate(ns: &Netns, address: Ipv6Addr) -> Result<()> 
             Ok(flags.is_some_and(|flags| flags & libc::IFA_F_DADFAILED != 0))
         })
     })
-}
-
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !done()? {
-        if Instant::now() > deadline {
-            bail!("waited {PATIENCE:?} until {what}");
-        }
-        sleep(Duration::from_millis(1));
-    }
-    Ok(())
 }
 
 fn is_running(device: &str) -> Result<bool> {

@@ -31,7 +31,7 @@ pub fn remove_cgroups_of(pid: u32) {
 }
 
 fn remove_cgroups_if(has_ended: impl Fn(&str) -> bool) {
-    for root in super::cgroup::roots() {
+    for root in crate::cgroup::roots() {
         for name in names(&root).into_iter().filter(|name| has_ended(name)) {
             let group = root.join(name);
             for below in names(&group) {

@@ -12,7 +12,8 @@ use tracer_model::record::{Body, Cause, Command, Place, Record, Remediation};
 use tracer_node::clock::boot_ns;
 
 use super::Case;
-use crate::check::{self, Attempt, Claim, Expected};
+use crate::check::{self, Attempt, Claim, Done, Expected};
+use crate::ip::Mac;
 use crate::net::Netns;
 use crate::node::{Family, NODE, NODE6, Pod, TestNode};
 use crate::options::{Options, is_emulated};
@@ -20,7 +21,9 @@ use crate::pods::{HOST, TLS};
 use crate::probe::{Ending, Kind, Outcome, ProbeRequest};
 use crate::prober::{Prober, VOLLEY_THREADS, shown};
 use crate::proc::Proc;
-use crate::row::Done;
+
+/// A link-layer address that no link of the testbed has by itself.
+pub(super) const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
 
 /// A condition for the tracer's records.
 pub type Until<'a> = dyn FnMut(&[Record]) -> bool + 'a;

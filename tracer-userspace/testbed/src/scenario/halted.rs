@@ -11,7 +11,7 @@ use super::inside::{PROXY, meshed};
 use super::needs::TPROXY;
 use super::queue::{fails_with_full_queue, fill_in_handshake};
 use super::{Fixture, Need, Scenario};
-use crate::node::cgroup::{Cgroup, Freezer};
+use crate::cgroup::{Cgroup, Freezer};
 use crate::node::hung::Hung;
 use crate::pods::{HTTP, UNLISTED_TLS};
 use crate::probe::{Ending, Kind};

@@ -10,15 +10,15 @@ use anyhow::{Context as _, Result};
 use nix::sys::socket::{Shutdown, shutdown};
 use tracer_model::record::{Cause, Outcome};
 
-use super::links::NODE_MAC;
+use super::fixture::NODE_MAC;
 use super::queue::send_syn;
 use super::service::cluster_ip;
 use super::{Fixture, Need, Scenario};
 use crate::check::{Attempt, Claim, Expected, unmet};
-use crate::node::until;
 use crate::options::is_emulated;
 use crate::pods::HTTP;
 use crate::probe::{Ending, Kind, ProbeRequest};
+use crate::wait::until;
 
 const DEPENDENCY: Cause = Cause::DependencyUnreachable;
 const REDIRECT: Option<Cause> = Some(Cause::MeshRedirect);

@@ -10,16 +10,15 @@ use nix::sys::socket::sockopt::RcvBuf;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket};
 use tracer_model::record::Cause;
 
+use super::fixture::NODE_MAC;
 use super::neighbours::{behind_second_bridge, with_own_route};
 use super::{Fixture, Need, Scenario};
-use crate::ip::{Mac, Part, Route, RouteType};
+use crate::ip::{Part, Route, RouteType};
 use crate::node::{Family, NODE, OUTSIDE};
 use crate::options::is_emulated;
 use crate::pods::{HTTP, PATIENT};
 use crate::probe::{Ending, Kind};
 
-/// A link-layer address that no link of the testbed has by itself.
-pub(super) const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
 const LINK: Option<Cause> = Some(Cause::PodLinkDown);
 const ISOLATED: Option<Cause> = Some(Cause::HostIsolatedLink);
 const MTU: Option<Cause> = Some(Cause::MtuBlackhole);

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use anyhow::{Result, ensure};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
+use crate::cgroup::{Cgroup, Freezer, enable_limits, has_pressure};
 use crate::net::{Netns, finish, is_installed, own_name};
-use crate::node::cgroup::{Cgroup, Freezer, enable_limits, has_pressure};
 use crate::node::{hung, tap};
 use crate::options::is_emulated;
 use tracer_bpf::ebpf::hooks::ProgramType;

@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::{Result, bail};
 use tracer_model::record::Cause;
 
-use super::links::NODE_MAC;
+use super::fixture::NODE_MAC;
 use super::{Fixture, Need, Scenario};
 use crate::ip::Route;
 use crate::node::link::wait_until_duplicate;

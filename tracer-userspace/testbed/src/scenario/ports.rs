@@ -17,11 +17,12 @@ use super::{Fixture, Need, Scenario};
 use crate::helper::Role;
 use crate::ip::Route;
 use crate::net::Netns;
-use crate::node::{BRIDGE, BRIDGE6, Family, until};
+use crate::node::{BRIDGE, BRIDGE6, Family};
 use crate::pods::{HOST, HTTP};
 use crate::probe::{Ending, Kind};
 use crate::proc::Proc;
 use crate::server::CONNECTED;
+use crate::wait::until;
 
 const EXHAUSTED: Option<Cause> = Some(Cause::EphemeralPortsExhausted);
 const ROUTE: Option<Cause> = Some(Cause::RouteUnreachable);

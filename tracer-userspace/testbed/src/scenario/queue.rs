@@ -10,9 +10,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, conne
 use tracer_model::record::Cause;
 
 use super::{Fixture, Need, Scenario};
-use crate::node::{BRIDGE, BRIDGE_MAC, until};
+use crate::node::{BRIDGE, BRIDGE_MAC};
 use crate::pods::HTTP;
 use crate::probe::{Ending, Kind};
+use crate::wait::until;
 
 const ACCEPT: Option<Cause> = Some(Cause::AcceptQueueOverflow);
 const HALF_OPEN: Option<Cause> = Some(Cause::SynBacklogOverflow);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tracer_model::record::Cause;
 
-use super::links::NODE_MAC;
+use super::fixture::NODE_MAC;
 use super::neighbours::node_of;
 use super::{Fault, Fixture, Need, Scenario};
 use crate::check::Attempt;

@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use tracer_model::record::Cause;
 
 use super::{Fixture, Knows, Need, Scenario};
+use crate::cgroup::Cgroup;
 use crate::check::Claim;
 use crate::node::Family;
-use crate::node::cgroup::Cgroup;
 use crate::pods::{GRPC, HOST, HTTP, LOOPBACK_HOST, SLOW_START, TLS, UNLISTED_TLS, host_uid};
 use crate::probe::{Ending, Kind, ProbeRequest};
 

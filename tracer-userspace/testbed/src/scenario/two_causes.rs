@@ -9,9 +9,9 @@ use nix::sys::signal::{Signal, kill};
 use tracer_model::record::{Cause, Outcome};
 
 use super::{Fixture, Need, Scenario};
-use crate::node::until;
 use crate::pods::{HOST, HTTP, PATIENT, PATIENT_TIMEOUT_S};
 use crate::probe::{Ending, Kind, ProbeRequest};
+use crate::wait::until;
 
 const REFUSED: Option<Cause> = Some(Cause::ConnectionRefused);
 

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use crate::enrich::is_no_frame;
 use tracer_model::event::{
     Actor, Answer, AnswerKind, ConnId, ConnectFailed, Flow, Icmp, Ipvs, KubeletProbe, ListenQueue, Netns, Observation,
     ObservationKind, PacketDrop, QueueFull, ResetReceived, ResetSent, Retransmit, State, TcpState, Via,
@@ -557,7 +556,7 @@ impl Attempt {
             AnswerKind::Http => 0,
             AnswerKind::Tls | AnswerKind::Http2 => 1,
             // An alert may arrive before the TLS server's first flight.
-            AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert if !is_no_frame(answer) => 2,
+            AnswerKind::Other | AnswerKind::Short | AnswerKind::Alert if !answer.is_no_frame() => 2,
             _ => 3,
         })
     }

@@ -1,10 +1,9 @@
 //! Whether an attempt failed, by the needs of the probes that it can be: a connection, a request, an answer in time.
 
 use super::Matched;
-use super::protocols::FRAME;
 use crate::correlate::attempt::{End, WAITED_NS};
 use tracer_common::names::Hook;
-use tracer_model::event::{Handler, ProbeOutput, TcpState};
+use tracer_model::event::{Answer, Handler, ProbeOutput, TcpState};
 
 impl<'a> Matched<'a> {
     /// The attempt was connected only after every probe that it can be had timed out, and carried no data.
@@ -108,7 +107,7 @@ impl<'a> Matched<'a> {
         }
         let least = match self.expects_http() {
             Some(true) if self.possible_handlers().is_empty() => STATUS_LINE,
-            None if self.is_unlisted() && end != End::ClosedByProber && !self.may_be_client() => FRAME,
+            None if self.is_unlisted() && end != End::ClosedByProber && !self.may_be_client() => Answer::FRAME,
             _ => return false,
         };
         received.is_some_and(|n| n < least)

@@ -46,7 +46,7 @@ impl<'a> Matched<'a> {
         let differs = match probe_protocol {
             Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Http2 | AnswerKind::Other),
             Protocol::Grpc | Protocol::Http2 => {
-                answer.kind == AnswerKind::Http || answer.kind.is_tls() || is_no_frame(answer)
+                answer.kind == AnswerKind::Http || answer.kind.is_tls() || answer.is_no_frame()
             }
         };
         differs.then_some(probe_protocol)
@@ -76,7 +76,7 @@ impl<'a> Matched<'a> {
     pub fn is_answered_in_http2(&self) -> bool {
         let asked = matches!(self.probe_protocol(), Some(Protocol::Grpc | Protocol::Http2));
         let may_be = |answer: &Answer| match answer.kind {
-            AnswerKind::Other => !is_no_frame(answer),
+            AnswerKind::Other => !answer.is_no_frame(),
             kind => kind == AnswerKind::Http2,
         };
         let read = self.attempt.answer().is_none_or(|(_, answer)| may_be(answer));
@@ -206,19 +206,10 @@ impl<'a> Matched<'a> {
     }
 }
 
-/// The bytes are no frame with which a server of HTTP/2 begins, nor cut within one. Older recordings without the length
-/// call such a frame `Other`, too.
-pub fn is_no_frame(answer: &Answer) -> bool {
-    answer.kind == AnswerKind::Other && answer.len.is_some_and(|len| u64::from(len) >= FRAME)
-}
-
-/// The length of the header of an HTTP/2 frame (RFC 9113 4.1). No answer over HTTP/2 or TLS is shorter.
-pub(super) const FRAME: u64 = 9;
-
 /// The length of a TLS alert: in plain, and encrypted in TLS 1.3, with its content type and the tag (RFC 8446 5.2).
 const ALERTS: [u64; 2] = [7, 24];
 /// The length of the shortest HTTP answer within TLS 1.3: HEADERS of HTTP/2 with one indexed field.
-const ANSWER_IN_TLS: u64 = 5 + FRAME + 1 + 1 + 16;
+const ANSWER_IN_TLS: u64 = 5 + Answer::FRAME + 1 + 1 + 16;
 
 fn protocol_of(spec: &ProbeSpec) -> Option<Protocol> {
     match (spec.handler, spec.speaks) {

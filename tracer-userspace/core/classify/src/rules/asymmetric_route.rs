@@ -18,7 +18,7 @@ pub(in super::super) fn stray_route<'a>(case: &Case<'a>) -> Option<(u64, &'a Str
 }
 
 /// A route of the node leads to another device than the pod's, and nothing shows that the SYN reached the pod.
-pub(in super::super) fn stray_route_so_far<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
+fn stray_route_so_far<'a>(case: &Case<'a>) -> Option<(u64, &'a StrayRoute)> {
     let connects = case.attempt.established.is_none() && in_handshake(case);
     let astray = |(time, reading): (u64, &'a Inspection)| {
         let stray = reading.stray_route.as_ref().filter(|_| reading.netns.is_some() && !has_arrived(case, reading))?;
@@ -262,6 +262,34 @@ fn has_arrived(case: &Case<'_>, reading: &Inspection) -> bool {
         || drops(case).any(|(at, drop)| in_time(case, at) && arrives(drop))
         || attempt.icmp().any(|(at, icmp)| in_time(case, at) && icmp.netns == reading.netns)
         || is_queue_full(case)
+}
+
+/// For other causes: the node's route to the pod leads out of another device than the pod's. That is right where a CNI takes the packet
+/// there, unless the kernel asks there for the pod's link-layer address.
+pub(super) fn hint(case: &Case<'_>, is_asked: bool) -> Option<(String, Remediation)> {
+    let (_, stray) = stray_route_so_far(case)?;
+    let (flow, device) = (case.attempt.flow, &stray.device);
+    let (src, dst) = (flow.src.ip(), flow.dst.ip());
+    let words =
+        format!("; the node's route to {dst} leads out of {device}, while the pod is behind {}", stray.pod_device);
+    // The VPC CNI of AWS names the links of such pods so. The node's routes do not lead to them.
+    let through_vpc = match stray.pod_device.starts_with("vlan") {
+        true => {
+            "If the pod has AWS security groups of its own, its probes go through the VPC: the groups must admit the node on that port. "
+        }
+        false => "",
+    };
+    let wrong = "the pod's own route is missing, or something else took the pods' subnet, such as a VPN or docker0: correct that route";
+    let fix = Remediation::from(if is_asked {
+        format!("{through_vpc}On the node, {wrong}. Or restart the CNI's agent that should have made it")
+    } else {
+        format!(
+            "{through_vpc}If the CNI takes packets to its pods at {device} (as Cilium does at cilium_host), the route is right. If not, {wrong}"
+        )
+    })
+    .run([format!("ip route get {dst} from {src}"), format!("ip route show to match {dst}")]
+        .map(|command| run_in(case, case.attempt.netns, command)));
+    Some((words, fix))
 }
 
 pub(super) fn is_queue_full(case: &Case<'_>) -> bool {

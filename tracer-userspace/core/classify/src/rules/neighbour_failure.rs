@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use self::fix::{fix, restore_own_address};
 use super::*;
-use crate::hints::{missing_address, note, stray_route, unusual_qdisc};
+use crate::hints::{missing_address, note, unusual_qdisc};
 use crate::rules::asymmetric_route::is_queue_full;
 use tracer_case::drop_reason::{MissingEntry, is_unresolved, missing_entry};
 use tracer_case::links::{lacks_loopback, node_end};
@@ -26,7 +26,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
 
 /// The target's own kernel does not answer for the address, and no other host need do so.
 fn note_address(case: &Case<'_>, found: Finding) -> Finding {
-    let nearer = missing_address(case).or_else(|| undetected(case)).or_else(|| stray_route(case, true));
+    let nearer = missing_address(case).or_else(|| undetected(case)).or_else(|| asymmetric_route::hint(case, true));
     match nearer.or_else(|| rerouted(case)) {
         None => note_qdisc(case, found),
         nearer => note(found, nearer),

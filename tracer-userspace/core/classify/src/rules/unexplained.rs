@@ -6,7 +6,7 @@ mod service;
 
 use self::end::{is_lost_at_home, is_syn_lost};
 use super::*;
-use crate::hints::{missing_address, stray_route, unusual_qdisc};
+use crate::hints::{missing_address, unusual_qdisc};
 use tracer_case::culprit;
 use tracer_case::evidence::of_inspection;
 use tracer_case::held_answer::{held_answer, link_set_down, lost_address, target_end_gone};
@@ -55,7 +55,7 @@ fn summary(case: &Case<'_>, end: End, lost: &Lost<'_>) -> String {
     // What explains all of it comes first.
     let missing = missing_address(case).map(|(words, _)| words);
     let begin = missing.as_ref().map(|words| format!("{}; ", words.trim_start_matches("; "))).unwrap_or_default();
-    let hint = || stray_route(case, false).or_else(|| qdisc(case, lost)).map(|(words, _)| words);
+    let hint = || asymmetric_route::hint(case, false).or_else(|| qdisc(case, lost)).map(|(words, _)| words);
     let last = missing.is_none().then(hint).flatten().unwrap_or_default();
     let first = untranslated.unwrap_or_default();
     format!("{begin}the attempt to {dst} failed after {lasted} ({how}); {first}{why}{later}{last}")
@@ -74,7 +74,7 @@ fn describe_way(case: &Case<'_>) -> Option<String> {
 /// What is nearest to the failure comes first.
 fn fix(case: &Case<'_>, lost: &Lost<'_>) -> Remediation {
     let by_proxy = lost.drop.and_then(|drop| service::past_proxy(case, drop)).map(|(_, fix)| fix);
-    let stray = stray_route(case, false);
+    let stray = asymmetric_route::hint(case, false);
     // A packet that had left the node, or came back from a router, is a consequence of the node's own route.
     let is_on_node = |drop: &PacketDrop| drop.netns == case.attempt.netns && !service::came_back(drop);
     let deciding = lost.current.filter(|drop| stray.is_none() || is_on_node(drop));

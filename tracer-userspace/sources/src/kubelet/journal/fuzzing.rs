@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
-use super::super::follow::LogReader as _;
+use super::super::LogReader as _;
 use super::Journal;
 use super::entry::MAX_MESSAGE;
 use super::file::ReadAt;

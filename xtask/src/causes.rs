@@ -11,7 +11,7 @@ const ALERTS: [(&str, &[Scope]); 3] = [
 ];
 
 /// The contents of the documentation, with a line for each cause.
-pub(super) fn in_contents(summary: &str) -> String {
+pub(crate) fn in_contents(summary: &str) -> String {
     let mut out = Vec::new();
     for line in summary.lines().filter(|line| !line.starts_with("  - ") || !line.contains("(causes/")) {
         out.push(line.to_owned());
@@ -31,7 +31,7 @@ pub(crate) fn in_alerts(rules: &str) -> Result<String> {
 }
 
 /// The runbook, with a row for the causes of each alert. Causes of one alert with the same text share a row.
-pub(super) fn in_runbook(runbook: &str) -> Result<String> {
+pub(crate) fn in_runbook(runbook: &str) -> Result<String> {
     ALERTS.iter().try_fold(runbook.to_owned(), |text, (alert, scopes)| {
         let mut rows: Vec<(String, &str)> = Vec::new();
         for cause in causes_of(scopes) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::pretty::fix_rows;
+use super::verdict::fix_rows;
 use tracer_model::record::{FindingBody, Status};
 use tracer_terminal::screen::{Screen, Style, safe};
 

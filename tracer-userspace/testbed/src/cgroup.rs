@@ -6,8 +6,8 @@ use std::{fs, io};
 
 use anyhow::{Context, Result};
 
-use super::link::until;
 use crate::net::own_name;
+use crate::wait::until;
 use tracer_node::cgroups::{Hierarchy, Mounts};
 
 /// A cgroup below the root. Removed on drop, after its processes must have ended.

@@ -1,8 +1,8 @@
 //! Fuzz targets for the parsers of the kernel's tables.
 
-use super::super::{flushes, ipvs, legacy as xtables, node_ports};
-use super::ruleset::Table;
-use super::{add_tables, conntrack, legacy, nft};
+use super::firewall::ruleset::Table;
+use super::firewall::{add_tables, conntrack, legacy, nft};
+use super::{flushes, ipvs, legacy as xtables, node_ports};
 use tracer_model::event::{Conntrack, Firewall, Flow, LinkState, Netns, ObservationKind};
 use tracer_model::fuzzing::check_recorded;
 use tracer_node::links::Link;
