@@ -1,15 +1,18 @@
 //! A refusal by another stack than the target's: of the node, or of another namespace with its address.
 
+use serde_json::json;
+
 use crate::case::Case;
 use crate::ended::last_listener;
-use crate::evidence::of_listener;
+use crate::evidence::{evidence_of, of_listener};
 use crate::finding::Finding;
 use crate::phrases::{in_namespace, run_in};
+use crate::pod_sockets::accepting_beside;
 use crate::refusal::{Refused, by_any_stack, listed, pod_elsewhere, serves};
 use crate::shared_address::FIX;
 use crate::wrong_field::REMOVE_HOST;
 use tracer_model::event::{Netns, Pod};
-use tracer_model::record::{Cause, Command, Confidence, Remediation};
+use tracer_model::record::{Cause, Command, Confidence, Evidence, Remediation};
 use tracer_model::shell;
 
 /// Another stack has the pod's address, too, and refused. The pod did not get the SYN.
@@ -124,11 +127,16 @@ fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Optio
     let (addr, port) = (dst.ip(), dst.port());
     let (pod, own) = pod_elsewhere(case, netns)?;
     let at = refused.evidence.iter().map(|e| e.time_boot_ns).max()?;
-    let (began, listen) = case.node.listeners.open_at(own, dst).filter(|(began, _)| *began < at)?;
+    let (who, listens) = case
+        .node
+        .listeners
+        .open_at(own, dst)
+        .filter(|(began, _)| *began < at)
+        .map(|(began, listen)| (listen.actor.to_string(), of_listener(*began, listen)))
+        .or_else(|| older_listener(case, own, netns, at))?;
     let summary = format!(
-        "nobody listens on port {port}{}, which also has {addr}, the address of pod {pod}: the kernel answered the SYN with a RST; {} listens there in the pod's own network namespace {}, and did not get the SYN",
+        "nobody listens on port {port}{}, which also has {addr}, the address of pod {pod}: the kernel answered the SYN with a RST; {who} listens there in the pod's own network namespace {}, and did not get the SYN",
         in_namespace(case, Some(netns)),
-        listen.actor,
         own.0
     );
     let way = [format!("ip route get {addr}"), format!("ip neigh show {addr}")];
@@ -138,8 +146,19 @@ fn by_other_namespace(case: &Case<'_>, refused: &Refused, netns: Netns) -> Optio
     ))
     .run(way.map(|command| run_in(case, case.attempt.netns, command)))
     .run(["lsns -t net", "crictl pods"].map(Command::on_node));
-    let evidence = [&[of_listener(*began, listen)], refused.evidence.as_slice()].concat();
+    let evidence = [&[listens], refused.evidence.as_slice()].concat();
     Some(Finding::likely(Cause::ConnectionRefused, evidence, summary, remediation))
+}
+
+/// A process that has listened in the pod's namespace since before tracer began, as a reading found it.
+fn older_listener(case: &Case<'_>, own: Netns, other: Netns, at: u64) -> Option<(String, Evidence)> {
+    let (time, addr) = accepting_beside(case, own, other, at)?;
+    let text = format!(
+        "a process listens on {addr} in network namespace {}, which has {} too",
+        own.0,
+        case.attempt.flow.dst.ip()
+    );
+    Some(("a process".to_owned(), evidence_of("sock_diag", time, text, json!({ "netns": own }))))
 }
 
 /// The refusal, if the target itself refused and not another stack with its address.

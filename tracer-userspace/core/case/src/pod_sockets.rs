@@ -77,6 +77,14 @@ pub fn accepting(case: &Case<'_>, netns: Netns, at: u64) -> Option<(u64, SocketA
     reading.accepts.filter(|_| is_same).map(|addr| (time, addr))
 }
 
+/// The same if a reading after `at` found the target's address in that other namespace, too. A sandbox that was made
+/// again takes the address over from the earlier one.
+pub fn accepting_beside(case: &Case<'_>, netns: Netns, other: Netns, at: u64) -> Option<(u64, SocketAddr)> {
+    let (_, reading) = last_reading(case, FRESH_NS)?;
+    let have_it = [netns, other].iter().all(|it| reading.holders.contains(it));
+    accepting(case, netns, at).filter(|(time, _)| have_it && *time > at)
+}
+
 /// When the sockets of the namespace were last read after `began`, and whether this listener was among them.
 pub fn still_listens(case: &Case<'_>, netns: Netns, began: u64, addr: SocketAddr) -> Option<(u64, bool)> {
     let (time, reading, listeners) = elsewhere(case, netns).filter(|(time, ..)| *time > began)?;

@@ -2,7 +2,7 @@
 
 use super::*;
 use tracer_case::other_stack::refused;
-use tracer_case::refusal::Refused;
+use tracer_case::refusal::{Refused, pod_elsewhere};
 use tracer_case::startup_probe::may_be_startup_probe;
 use tracer_case::{history, lifecycle, pod_sockets, sidecar};
 use tracer_model::event::{Listen, Netns, ProbeType};
@@ -30,7 +30,9 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
             never.then(|| not_yet(case, evidence, at, netns)).flatten()
         }),
     };
-    found.map(|found| found.at_most(confidence))
+    // A second namespace with the pod's address may have refused: the reading after the failure shows who has it.
+    let lacks_acceptor = pod_elsewhere(case, netns).is_some();
+    found.map(|found| Finding { lacks_acceptor, ..found.at_most(confidence) })
 }
 
 /// The container was started a moment ago, and nobody has begun to listen on the port since. An earlier listener was of
@@ -342,6 +344,33 @@ mod tests {
         assert_eq!(listens_later(true, 0), ("not_listening_yet", Confidence::Proven));
         assert_eq!(listens_later(false, 0), ("not_listening_yet", Confidence::Likely));
         assert_eq!(listens_later(true, 1), ("not_listening_yet", Confidence::Likely), "it may have listened before");
+    }
+
+    /// Seen on a node: a second namespace got the pod's address. The pod had listened since before tracer began.
+    #[test]
+    fn a_young_namespace_beside_the_pods_is_not_its_start() {
+        let other = Netns(7);
+        let cause = |holders: &[Netns], accepts: Option<&str>| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).netns_made(other).wait_ms(200).clone();
+            stream.connect().reset_sent(SYN, true, None).last_reset_sent().netns = Some(other);
+            stream.reset_received(TcpState::SynSent, 0);
+            stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0)).wait_ms(7).pod_sockets(
+                |reading| {
+                    (reading.holders, reading.accepts) = (holders.to_vec(), accepts.map(address));
+                },
+            );
+            stream.wait_ms(600).tick().verdict()
+        };
+        let (both, any) = ([POD, other], Some("0.0.0.0:8080"));
+        let beside = cause(&both, any);
+        assert_eq!((beside.cause, beside.confidence), (Cause::ConnectionRefused, Confidence::Likely));
+        assert_has(
+            &beside.summary,
+            &["; a process listens there in the pod's own network namespace 2, and did not get"],
+        );
+        assert_lacks(&beside.remediation, &["startupProbe"]);
+        assert_eq!(cause(&both, None).cause, Cause::NotListeningYet, "nobody listens in the pod's either");
+        assert_eq!(cause(&[], any).cause, Cause::NotListeningYet, "the sandbox was made again");
     }
 
     /// As the entrypoint of a database does while it prepares.
