@@ -8,15 +8,19 @@ use crate::phrases::run_in;
 use tracer_model::event::{Inspection, LinkChange, LinkState, ListenQueue, Netns, PacketDrop, ParentLink, StrayRoute};
 use tracer_model::record::Command;
 
-/// The link of the target's pod that was set down last, if only one pod has the address. If a reading found the address
-/// on one of the pod's links, no other link counts.
+/// The link of the target's pod that was set down last, if only one pod has the address. If a reading found the address,
+/// or another one of the pod, on one of its links, no other link counts.
 pub fn last_down_of_pod<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)> {
     let target = case.attempt.flow.dst.ip();
     let mut pods = case.node.pods.at(target).filter(|pod| !pod.host_network);
-    let (netns, is_only) = (case.node.pods.last_netns(pods.next()?)?, pods.next().is_none());
-    let holder = case.attempt.netns.and_then(|from| case.node.targets.holder(from, target));
-    let down = match holder.filter(|(of, _)| *of == netns) {
-        Some((_, ifindex)) => case.node.links.down(netns, ifindex),
+    let pod = pods.next()?;
+    let (netns, is_only) = (case.node.pods.last_netns(pod)?, pods.next().is_none());
+    let held = |addr: &IpAddr| case.node.targets.holder(case.attempt.netns?, *addr).filter(|(of, _)| *of == netns);
+    let is_up = |link: &&LinkState| link.up && link.addrs.iter().any(|addr| pod.addrs.contains(addr));
+    let read = || inspected(case).filter(|(_, it)| it.netns == Some(netns))?.1.links.iter().find(is_up);
+    let link = [target].iter().chain(&pod.addrs).find_map(held).map(|(_, ifindex)| ifindex);
+    let down = match link.or_else(|| Some(read()?.ifindex)) {
+        Some(ifindex) => case.node.links.down(netns, ifindex),
         None => case.node.links.last_down(netns),
     };
     down.filter(|_| is_only).map(|(at, change)| (*at, change))

@@ -633,3 +633,25 @@ fn a_link_that_was_set_up_again_unobserved_is_no_cause() {
         assert_eq!(later.gives_up().last_verdict().cause.name(), "neighbour_failure", "{netns:?}");
     }
 }
+
+/// Seen on 6.18: net1 was removed, and later IPv6 was switched off on eth0 (`disable_ipv6`).
+#[test]
+fn another_link_of_the_pod_that_went_before_is_no_cause() {
+    let decided = |is_read: bool, has_links: bool| {
+        let mut stream = Stream::to("[fd00:10:88::2]:8080").http_readiness().clone();
+        let pod = &mut stream.last_pods().pods[0];
+        (pod.netns, pod.addrs) = (Some(POD), vec![address("10.88.0.2"), address("fd00:10:88::2")]);
+        if is_read {
+            stream.again_to(6, "10.88.0.2:8080").connect().inspection(|it| it.links = vec![eth0(true, true)]);
+            stream.established().answers(200).again_to(7, "[fd00:10:88::2]:8080");
+        }
+        stream.wait_ms(1_000).link_set(POD, 4, "net1", false).wait_ms(1_000).connect().wait_ms(200);
+        stream.inspection(|it| {
+            (it.netns, it.links) = if has_links { (Some(POD), vec![eth0(true, true)]) } else { (None, vec![]) };
+            it.neighbour = Some(NeighbourState { addr: address("fd00:10:88::2"), ..neighbour("incomplete") });
+        });
+        stream.gives_up().last_verdict().cause.name()
+    };
+    assert_eq!((decided(true, false), decided(false, true)), ("neighbour_failure", "neighbour_failure"));
+    assert_eq!(decided(false, false), "pod_link_down", "its links are not known");
+}
