@@ -3,7 +3,9 @@
 use std::fmt::Display;
 
 use crate::case::{Case, runs};
-use tracer_model::event::ProbeType;
+use crate::pod_sockets::{FRESH_NS, last_reading};
+use crate::serving;
+use tracer_model::event::{AcceptingProcess, Actor, Container, Pod, ProbeType};
 use tracer_model::record::{Command, K8s, Remediation};
 use tracer_model::shell::word;
 
@@ -36,6 +38,31 @@ fn with_log_of(case: &Case<'_>, restarted: bool, fix: Remediation) -> Remediatio
         Some(k8s) => and_log(&k8s, restarted, fix),
         None => fix,
     }
+}
+
+/// The same for the process that closed the connection: the log of its container. In a pod of several containers that
+/// is not always the probed one: a transparent proxy (TPROXY) takes connections to the application's port.
+pub fn with_log_of_closer(case: &Case<'_>, closer: Option<&Actor>, ended: bool, fix: Remediation) -> Remediation {
+    let probed = case.matched.probed_container().filter(|(pod, _)| pod.containers.len() > 1).zip(closer);
+    let Some(((pod, probed), closer)) = probed else {
+        return if ended { with_logs(case, fix) } else { with_log(case, fix) };
+    };
+    match serving::container_of_process(case, pod, closer.pid).or_else(|| accepting_container(case, pod, closer)) {
+        Some(own) if own.id == probed.id => with_log_of_closer(case, None, ended, fix),
+        Some(other) => {
+            let k8s = K8s { container_name: other.name.clone(), ..case.matched.name().k8s.unwrap_or_default() };
+            and_log(&k8s, ended, fix)
+        }
+        None => fix,
+    }
+}
+
+/// The container of the process that accepts the target's connections, if it is this one or has its name: a worker.
+fn accepting_container<'a>(case: &Case<'_>, pod: &'a Pod, process: &Actor) -> Option<&'a Container> {
+    let acceptor = last_reading(case, FRESH_NS)?.1.acceptor.as_ref()?;
+    let is_it = |it: &&AcceptingProcess| it.server.pid == process.pid || it.server.comm == process.comm;
+    let id = acceptor.processes.iter().find(is_it)?.container.as_ref()?;
+    pod.containers.iter().find(|it| it.id.as_ref() == Some(id))
 }
 
 /// A fix with the log of this container.

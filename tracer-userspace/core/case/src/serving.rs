@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::case::Case;
 use crate::phrases::run_in;
 use crate::waits;
-use tracer_model::event::{RedirectedTo, ServedConnection, ServerProcess, Serving};
+use tracer_model::event::{Container, Pod, RedirectedTo, ServedConnection, ServerProcess, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::Command;
 
@@ -40,6 +40,15 @@ pub fn own_connection<'a>(case: &Case<'a>, readings: &[(u64, &'a Serving)]) -> O
     let own =
         |(_, reading): &(u64, &'a Serving)| reading.connection.as_ref().filter(|it| it.peer == case.attempt.flow.src);
     readings.iter().rev().find_map(own)
+}
+
+/// The container of this process, by the cgroup in the last reading that has it.
+pub fn container_of_process<'a>(case: &Case<'_>, pod: &'a Pod, pid: u32) -> Option<&'a Container> {
+    let readings = readings(case);
+    let mut processes = readings.iter().rev().flat_map(|(_, reading)| &reading.processes);
+    let folder = processes.find_map(|it| it.cpu_cgroup.as_deref().filter(|_| it.pid == pid))?;
+    let is_of = |it: &&Container| it.id.as_deref().is_some_and(|id| !id.is_empty() && folder.contains(id));
+    pod.containers.iter().find(is_of)
 }
 
 /// "nginx (pid 7)", "nginx (pid 7) and 2 others"

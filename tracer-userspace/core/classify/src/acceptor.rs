@@ -20,7 +20,7 @@ use tracer_case::kubectl::with_logs;
 use tracer_case::phrases::run_in;
 use tracer_case::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
 use tracer_case::reset::destroyer;
-use tracer_case::serving::{connection, readings};
+use tracer_case::serving::{connection, container_of_process, readings};
 use tracer_model::event::{
     AcceptingProcess, Acceptor, Flow, Observation, ObservationKind, Pod, PodSockets, ResetSent, TcpState,
 };

@@ -63,11 +63,10 @@ pub(super) fn shared_by_pods(case: &Case<'_>, read: Option<&Acceptor>) -> Option
 pub(super) fn held_beside(case: &Case<'_>) -> Option<(String, String)> {
     let (pod, probed) = case.matched.probed_container()?;
     let pid = connection(case)?.pid.filter(|_| !sidecar::asks_another(case))?;
+    let name = container_of_process(case, pod, pid).filter(|it| it.id != probed.id)?.name.as_deref()?;
     let readings = readings(case);
     let mut processes = readings.iter().rev().flat_map(|(_, reading)| &reading.processes);
-    let (holder, folder) = processes.find_map(|it| Some((it, it.cpu_cgroup.as_deref().filter(|_| it.pid == pid)?)))?;
-    let is_of = |it: &&Container| it.id.as_deref().is_some_and(|id| !id.is_empty() && folder.contains(id));
-    let name = pod.containers.iter().find(is_of).filter(|it| it.id != probed.id)?.name.as_deref()?;
+    let holder = processes.find(|it| it.pid == pid)?;
     let who = format!("{} (pid {pid}) of container {name}", holder.comm);
     Some((
         format!(

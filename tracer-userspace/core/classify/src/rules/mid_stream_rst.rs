@@ -5,8 +5,10 @@ use super::*;
 use crate::rules::probe_misconfigured::{is_unanswered_grpc, plain_to_tls};
 use tracer_attempts::enrich;
 use tracer_case::accept_queue::{fullest_queue, make_room, of_queue};
+use tracer_case::kubectl::with_log_of_closer;
 use tracer_case::reset::{
-    Origin, culprit, destroyer, is_close, is_without_room, listener_end, may_be_by_timer, of_target, origin_of, sender,
+    Origin, closer, culprit, destroyer, is_close, is_without_room, listener_end, may_be_by_timer, of_target, origin_of,
+    sender,
 };
 use tracer_case::services::{find_taken_port, node_ports_at};
 use tracer_case::serving::show_translation;
@@ -93,8 +95,7 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
     let remediation = remediation_of(case, fix, sent);
     let remediation = match fix {
         Origin::Destroyed => remediation,
-        Origin::Ended => with_logs(case, remediation),
-        _ => with_log(case, remediation),
+        _ => with_log_of_closer(case, sent.and_then(|(_, it)| closer(it)), fix == Origin::Ended, remediation),
     };
     let found = Finding::failure(Cause::MidStreamRst, evidence, summary, remediation);
     let unsure = partial && !cut || sent.is_some_and(|(_, reset)| may_be_by_timer(reset));
@@ -216,6 +217,28 @@ mod tests {
         read.reset_sent(TcpFlags(0), false, Some("app")).last_reset_sent().unread = Some(false);
         assert_has(&read.verdict().summary, &["closed it with SO_LINGER 0"]);
         assert_has(&decided(None, None).1, &["the target's end of the connection"]);
+    }
+
+    /// Seen on 6.18: envoy took the connection by TPROXY and reset it, and the application listens on that port.
+    #[test]
+    fn the_log_is_that_of_the_container_which_closed() {
+        let fix = |closer: &str, folder: Option<&str>| {
+            let mut stream = Stream::new().http_readiness().container_id("c1").container_too("istio-proxy").clone();
+            stream.last_pods().pods[0].containers[1].id = Some("c2".into());
+            stream.connect().established().wait_ms(300);
+            let processes = folder.map(|it| ServerProcess { cpu_cgroup: Some(it.into()), ..server_process(99, 1) });
+            stream.serving(Serving { processes: processes.into_iter().collect(), ..Serving::default() });
+            stream.reset_sent(TcpFlags(0), false, Some(closer)).resets((100, 101, 0));
+            let server = Listener { pid: 8, comm: "app".into() };
+            let processes = vec![AcceptingProcess { server, pod_uid: None, container: Some("c1".into()) }];
+            let acceptor = Some(Acceptor { to: None, netns: POD, processes });
+            let verdict = stream.wait_ms(5).pod_sockets(|it| it.acceptor = acceptor).wait_ms(600).tick().verdict();
+            assert_eq!(verdict.cause, Cause::MidStreamRst);
+            verdict.remediation
+        };
+        assert_has(&fix("app", None), &["kubectl logs -n default web -c app "]);
+        assert_lacks(&fix("envoy", None), &["kubectl logs"]);
+        assert_has(&fix("envoy", Some("/kubepods/cri-containerd-c2.scope")), &["logs -n default web -c istio-proxy "]);
     }
 
     /// kube-proxy's rules for the NodePort took packets that conntrack did not know.
