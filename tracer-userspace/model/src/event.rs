@@ -35,8 +35,8 @@ pub use firewall::path;
 pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Limit, Prefix, RuleVerdict, When};
 pub use flush::{BULK, FlushedRules, RemovedRoute, Remover, RulesFlushed};
 pub use inspection::{
-    Inspection, LinkQdisc, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, RoutingRule,
-    StrayRoute, Throttled, WrongNeighbour,
+    Inspection, LinkQdisc, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, RedirectedListeners,
+    RoutingRule, StrayRoute, Throttled, WrongNeighbour,
 };
 pub use kubelet::{
     KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeOutput, SandboxCause, SandboxFailure, WITH_API_SERVER,

@@ -25,8 +25,8 @@ use super::throttle::{self, Throttling};
 use crate::cgroups::Mounts;
 use tracer_common::state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, LAST_ACK};
 use tracer_model::event::{
-    Inspection, LinkQdisc, LinkState, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack, RedirectedTo,
-    ServedConnection, Serving, StrayRoute, WrongNeighbour,
+    Inspection, LinkQdisc, LinkState, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack,
+    RedirectedListeners, RedirectedTo, ServedConnection, Serving, StrayRoute, WrongNeighbour,
 };
 use tracer_model::query::{Awaited, TargetQuery};
 
@@ -69,7 +69,8 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
             let listeners = inspect_target_namespace(&mut inspection, query.peer, None);
             Sockets::of(listeners, &inspection, query.peer)
         });
-        if let Some((sockets, _)) = sockets.ok().zip(query.peer) {
+        if let Some((mut sockets, _)) = sockets.ok().zip(query.peer) {
+            inspection.redirect = sockets.queue.take();
             let mut find = |ago| {
                 let pids = namespaces.pids(from.netns, ago);
                 serving(&sockets, pids, from.netns, &servers::OF_NODE, throttling.mounts())
@@ -87,7 +88,8 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
     }
     match namespaces.owner(query, from) {
         Owner::One(netns, path) => {
-            let sockets = inspect_namespace(&mut inspection, netns, &path, from, query.peer, entry);
+            let mut sockets = inspect_namespace(&mut inspection, netns, &path, from, query.peer, entry);
+            inspection.redirect = sockets.queue.take();
             inspection.throttled = throttling.of(netns, namespaces);
             inspection.stray_route = query.peer.and_then(|peer| stray_route(&inspection, peer, from));
             if let Some(link) = query.peer.and_then(|_| link_of_pod(&inspection)).cloned() {
@@ -212,6 +214,8 @@ struct Sockets {
     no_connection_of: Option<SocketAddr>,
     /// Where the namespace's own address translation sent the connection, and the sockets there.
     redirect: Option<(SocketAddr, Box<Self>)>,
+    /// The same before that listener has a connection: its queue may be full.
+    queue: Option<Box<RedirectedListeners>>,
 }
 
 impl Sockets {
@@ -222,8 +226,10 @@ impl Sockets {
         let is_none = |socket: &io::Result<_>| matches!(socket, Ok(None)) && inspection.listeners.is_some();
         let no_connection_of = found.as_ref().filter(|(_, socket)| is_none(socket)).map(|(peer, _)| *peer);
         let connection = found.and_then(|(peer, socket)| connection(peer, socket.ok()??));
-        let redirect = no_connection_of.and_then(|peer| Self::redirected(inspection.target, peer));
-        let mut sockets = Self { listeners, connection, no_connection_of, redirect };
+        let to = no_connection_of.and_then(|peer| Some((redirected(inspection.target, peer)?, peer)));
+        let redirect = to.and_then(|(to, peer)| Self::redirected(to, peer));
+        let queue = to.and_then(|(to, peer)| redirected_queue(to, peer)).map(Box::new);
+        let mut sockets = Self { listeners, connection, no_connection_of, redirect, queue };
         if inspection.listeners.iter().flatten().all(|listener| listener.waiting == 0) {
             sockets.find_queue(inspection.target);
         }
@@ -240,8 +246,7 @@ impl Sockets {
     }
 
     /// The sockets to which an address translation of the calling thread's namespace leads, such as those of a sidecar.
-    fn redirected(target: SocketAddr, peer: SocketAddr) -> Option<(SocketAddr, Box<Self>)> {
-        let to = redirected(target, peer)?;
+    fn redirected(to: SocketAddr, peer: SocketAddr) -> Option<(SocketAddr, Box<Self>)> {
         let connection = Some(connection(peer, sock_diag::find(to, peer).ok()??)?);
         let listeners = listening(to).iter().map(|it| it.inode).collect();
         Some((to, Box::new(Self { listeners, connection, ..Self::default() })))
@@ -265,6 +270,13 @@ impl Sockets {
             self.listeners = queues.iter().map(|(_, inode)| *inode).collect();
         }
     }
+}
+
+/// The listeners at this address of the calling thread's namespace, if none has a connection from `peer` yet.
+fn redirected_queue(to: SocketAddr, peer: SocketAddr) -> Option<RedirectedListeners> {
+    let is_waiting = owns(to.ip()) && matches!(sock_diag::find(to, peer), Ok(None));
+    let found = is_waiting.then(|| listeners(to, None, false).ok()).flatten()?;
+    Some(RedirectedListeners { to, listeners: found.into_iter().map(|(listener, _)| listener).collect() })
 }
 
 /// The processes that hold these sockets.

@@ -1,5 +1,7 @@
 //! The queue of connections that wait for the server to accept them.
 
+use std::net::SocketAddr;
+
 use serde_json::json;
 
 use crate::case::{Case, inspected, inspections, outbound};
@@ -12,7 +14,7 @@ use crate::waits;
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::correlate::listeners::takes;
 use tracer_common::names::Hook;
-use tracer_model::event::{Inspection, ListenerState, Netns, PacketDrop};
+use tracer_model::event::{Inspection, ListenerState, Netns, PacketDrop, Serving};
 use tracer_model::record::{Command, Confidence, Evidence, Remediation};
 
 /// Hooks that show a dropped packet and a full queue: a reading of the queue is weaker without them.
@@ -62,8 +64,24 @@ pub fn fullest_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection, &'a Li
     })
 }
 
-/// The listeners that can get this attempt's SYN, by the inspection: one, or several with SO_REUSEPORT.
+/// The same of the listeners to which an address translation of the target's namespace sends the attempt, with their
+/// address.
+pub fn redirected_queue<'a>(case: &Case<'a>) -> Option<(u64, &'a Inspection, SocketAddr, &'a ListenerState)> {
+    let has_dropped = |reading: &Inspection| reading.values.get("ListenOverflows") != Some(&0);
+    inspections(case).filter(|(_, reading)| has_dropped(reading)).find_map(|(time, reading)| {
+        let redirect = reading.redirect.as_ref()?;
+        let takes = |it: &&ListenerState| takes(it.addr.ip(), redirect.to.ip()) && it.waiting > it.backlog;
+        let full = redirect.listeners.iter().filter(takes).max_by_key(|it| it.waiting)?;
+        Some((time, reading, redirect.to, full))
+    })
+}
+
+/// The listeners on the target's port that can get this attempt's SYN, by the inspection: one, or several with
+/// SO_REUSEPORT.
 pub fn listeners<'a>(case: &Case<'_>, reading: &'a Inspection) -> Vec<&'a ListenerState> {
+    if reading.redirect.is_some() {
+        return Vec::new();
+    }
     let target = case.attempt.flow.dst.ip();
     let fits = |l: &&ListenerState| takes(l.addr.ip(), target);
     reading.listeners.iter().flatten().filter(fits).collect()
@@ -87,11 +105,15 @@ pub fn of_queue(time: u64, listener: &ListenerState) -> Evidence {
 
 /// The fix for a full accept queue in this namespace.
 pub fn make_room(case: &Case<'_>, netns: Option<Netns>) -> Remediation {
+    let blocked = readings(case).last().filter(|(_, reading)| is_blocked(reading)).map(|(_, reading)| *reading);
+    make_room_on(case, netns, case.attempt.flow.dst.port(), blocked)
+}
+
+/// The same on this port. `blocked`: its server, if that waits in the kernel.
+pub fn make_room_on(case: &Case<'_>, netns: Option<Netns>, port: u16, blocked: Option<&Serving>) -> Remediation {
     let own = "in the pod's securityContext.sysctls (the kubelet must allow it)";
     let place = if netns.is_some() && netns == case.node.netns() { "on the node" } else { own };
-    let port = case.attempt.flow.dst.port();
     let listeners = format!("ss -ltn 'sport = :{port}'");
-    let blocked = readings(case).last().filter(|(_, reading)| is_blocked(reading)).map(|(_, reading)| *reading);
     let text = match blocked {
         Some(reading) => format!(
             "Find what {} waits for in the kernel: until then it accepts nothing, and a longer backlog only fills later",

@@ -36,6 +36,8 @@ pub struct Inspection {
     pub links: Vec<LinkState>,
     /// Sockets that listen on the port, [`MOST_LISTENERS`] at most; absent: could not be read.
     pub listeners: Option<Vec<ListenerState>>,
+    /// Where connection tracking of the target's namespace sends the attempt, which has no connection there yet.
+    pub redirect: Option<Box<RedirectedListeners>>,
     /// How often the cgroups of its processes were throttled since they were made.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub throttled: Vec<Throttled>,
@@ -81,6 +83,7 @@ impl Inspection {
             tentative: false,
             links: Vec::new(),
             listeners: None,
+            redirect: None,
             throttled: Vec::new(),
             serving: None,
             neighbour: None,
@@ -108,6 +111,15 @@ pub struct ListenerState {
     pub backlog: u32,
     /// Half-open connections. Counted only if SYN cookies are off: otherwise their number does not matter.
     pub half_open: Option<u32>,
+}
+
+/// Where an address translation of the target's namespace sends connections to the target, such as to a sidecar.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RedirectedListeners {
+    /// An address of that namespace.
+    pub to: SocketAddr,
+    /// Sockets that listen on that port, [`MOST_LISTENERS`] at most.
+    pub listeners: Vec<ListenerState>,
 }
 
 /// The failed connect to an address.

@@ -3,7 +3,8 @@
 
 use super::*;
 use tracer_case::accept_queue::{
-    QUEUE_HOOKS, by_reading, dropped_request, fullest_queue, is_overflow, listeners, make_room, of_queue,
+    QUEUE_HOOKS, by_reading, dropped_request, fullest_queue, is_overflow, listeners, make_room, make_room_on, of_queue,
+    redirected_queue,
 };
 use tracer_case::halt::halt;
 use tracer_case::serving::{all_blocked, name, readings};
@@ -17,7 +18,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) {
         return after_syn(case);
     }
-    by_hook(case).or_else(|| by_inspection(case))
+    by_hook(case).or_else(|| by_inspection(case)).or_else(|| redirected(case))
 }
 
 /// A hook saw that this attempt's SYN arrived at a full queue.
@@ -39,6 +40,22 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
         found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
     }
     Some(found.with_confidence(by_reading(case)).resting_on(QUEUE_HOOKS))
+}
+
+/// An inspection found the queue full of the listener to which the pod's own address translation sends the attempt, such
+/// as that of a sidecar.
+fn redirected(case: &Case<'_>) -> Option<Finding> {
+    let (time, reading, to, listener) = redirected_queue(case).filter(|_| case.settled && silent(case))?;
+    let summary = format!(
+        "{to}{}, where an address translation sends {}, listens, but its accept queue is full ({} waiting, {} allowed): the kernel drops the SYN silently",
+        in_namespace(case, reading.netns),
+        case.attempt.flow.dst,
+        listener.waiting,
+        listener.backlog
+    );
+    let fix = make_room_on(case, reading.netns, to.port(), None);
+    let found = Finding::failure(Cause::AcceptQueueOverflow, vec![of_queue(time, listener)], summary, fix);
+    Some(found.rests_on_lost_packet().with_confidence(by_reading(case)).resting_on(QUEUE_HOOKS))
 }
 
 /// The queue had room for the SYN, and then filled up. The prober takes the connection for established.
@@ -106,6 +123,44 @@ mod tests {
     fn one_full_listener_of_several_is_enough() {
         assert_eq!(inspected(&[(0, 1), (2, 1)]).causes(), ["accept_queue_overflow"]);
         assert_eq!(inspected(&[(0, 1), (1, 1)]).causes(), ["unexplained"]);
+    }
+
+    /// Istio: the pod's rules send all ports to envoy, which accepts nothing.
+    #[test]
+    fn a_full_queue_of_the_listener_behind_a_redirect_is_named() {
+        let verdict = |(waiting, backlog), redirected: bool, times: u64| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).connect().wait_ms(200).clone();
+            stream.inspection(|reading| {
+                reading.values.insert("ListenOverflows".into(), times);
+                reading.listeners = Some(vec![listener(if redirected { 0 } else { waiting }, backlog)]);
+                let envoy = ListenerState { addr: address("0.0.0.0:15006"), ..listener(waiting, backlog) };
+                let redirect = RedirectedListeners { to: address("10.88.0.2:15006"), listeners: vec![envoy] };
+                reading.redirect = Some(redirect.into()).filter(|_| redirected);
+            });
+            stream.gives_up().verdict()
+        };
+        let full = verdict((2, 1), true, 1);
+        assert_eq!((full.cause, full.confidence), (Cause::AcceptQueueOverflow, Confidence::Likely));
+        let words =
+            "10.88.0.2:15006 in pod default/web, where an address translation sends 10.88.0.2:8080, listens, but";
+        assert_starts(&full.summary, words);
+        assert_has(&full.remediation, &["Let the process on port 15006 accept faster", "ss -ltn 'sport = :15006'"]);
+        assert_eq!(verdict((1, 1), true, 1).cause, Cause::Unexplained, "it has room");
+        assert_eq!(verdict((2, 1), true, 0).cause, Cause::Unexplained, "it has dropped nothing");
+    }
+
+    /// The application's own queue does not matter then.
+    #[test]
+    fn a_full_queue_of_a_listener_that_a_redirect_passes_over_is_no_cause() {
+        let mut stream = inspected(&[(2, 1)]);
+        assert_eq!(stream.causes(), ["accept_queue_overflow"]);
+        stream = Stream::new().connect().wait_ms(200).clone();
+        stream.inspection(|reading| {
+            reading.listeners = Some(vec![listener(2, 1)]);
+            let redirect = RedirectedListeners { to: address("10.88.0.2:15006"), listeners: vec![listener(0, 1)] };
+            reading.redirect = Some(redirect.into());
+        });
+        assert_eq!(stream.gives_up().causes(), ["unexplained"]);
     }
 
     /// Other connections filled it, and this SYN was lost on its way.
