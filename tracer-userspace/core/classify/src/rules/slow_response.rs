@@ -25,7 +25,7 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
     let mut found = Finding::failure(Cause::SlowResponse, vec![evidence], summary, fix(case));
     slow_server::add(case, &mut found, is_late);
     if late.starts_with(PATH_SLOW) {
-        found.change_fix(|fix| fix.reword(|text| format!("{text}{OR_FASTER}")));
+        found.change_fix(|fix| fix.reword(|text| format!("{}{OR_FASTER}", text.trim_end_matches('.'))));
     }
     found.summary += &throttling(case).map(|it| format!("; {}", it.words())).unwrap_or_default();
     Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
@@ -171,6 +171,7 @@ mod tests {
             let mut stream = Stream::new().http_readiness().connect().wait_ms(handshake_ms).established().clone();
             stream.wait_ms(1_000 - handshake_ms).closes_quiet((100, 101, 0), quiet_ms * 1_000_000);
             let verdict = stream.verdict();
+            assert_lacks(&verdict.remediation, &[".."]);
             (verdict.cause.name(), verdict.confidence, verdict.summary.ends_with(&super::PATH_SLOW[2..]))
         };
         assert_eq!(decided(400, 200), ("slow_response", Confidence::Likely, true));

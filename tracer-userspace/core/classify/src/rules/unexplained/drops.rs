@@ -1,9 +1,8 @@
 //! What a dropped packet means that no cause stands for, and what to do about it.
 
 use super::super::*;
-use tracer_case::drop_reason::is_nameless;
-use tracer_case::drop_reason::{forwarding_setting, is_blackhole, is_out_of_window};
-use tracer_case::links::{is_at_other_end, is_wrong_bridge, show_other_end};
+use tracer_case::drop_reason::{forwarding_setting, is_blackhole, is_nameless, is_out_of_window};
+use tracer_case::links::{is_at_other_end, is_wrong_bridge, node_end, show_other_end};
 use tracer_case::netfilter;
 use tracer_case::programs::ovs_reason;
 use tracer_model::event::{Inspection, PacketDrop};
@@ -40,7 +39,9 @@ pub(super) fn describe(case: &Case<'_>, drop: &PacketDrop) -> String {
 /// How to fix it, and the commands that show more.
 pub(super) fn fix(case: &Case<'_>, drop: &PacketDrop) -> Option<Remediation> {
     let Explanation { fix, show, .. } = explain(case, drop);
-    let mut show: Vec<Command> = show.into_iter().map(|command| run_in(case, drop.netns, command)).collect();
+    // What sent the packet back is in the pod.
+    let pod = inspected(case).filter(|_| came_back(case, drop)).and_then(|(_, reading)| reading.netns);
+    let mut show: Vec<Command> = show.into_iter().map(|command| run_in(case, pod.or(drop.netns), command)).collect();
     if is_at_other_end(case, drop) {
         show.extend(show_other_end(case, drop));
     }
@@ -337,6 +338,13 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
                 .fix(ADDRESS, address(drop))
         }
         Some(place @ "br_dev_xmit") => by_bridge(drop, place),
+        Some("br_handle_frame_finish") if came_back(case, drop) => Explanation::of(
+            "; it came back from the pod's link: most likely a program or filter there sends packets back (XDP_TX, a redirect of tc)",
+        )
+        .fix(
+            "Find the program or filter on the pod's link that sends packets back, and what attached it",
+            ["bpftool net", "tc filter show"].map(str::to_owned),
+        ),
         Some(place @ "br_handle_frame_finish") if src != dst => by_bridge(drop, place),
         // `is_skb_forwardable`, include/linux/netdevice.h
         _ if is_at_other_end(case, drop) => Explanation::of(
@@ -377,6 +385,13 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         }
         _ => Explanation::default(),
     }
+}
+
+/// The prober's SYN came to the node's bridge by the port that leads to the target: it had been there.
+fn came_back(case: &Case<'_>, drop: &PacketDrop) -> bool {
+    let port = drop.device.as_ref().filter(|_| drop.netns == case.attempt.netns).map(|device| device.ifindex);
+    let in_bridge = dropped_in(drop) == Some("br_handle_frame_finish");
+    in_bridge && drop.flags.is_syn() && port.is_some() && port == node_end(case)
 }
 
 /// The function says why it dropped the packet, also on a kernel that gives no reason.
@@ -506,6 +521,25 @@ mod tests {
         assert_has(&fix("dst_discard_out", None), &["ip xfrm state"]);
         assert_has(&fix("ip6_rcv_core", Some(device(2, "eth0"))), &["1280", ": ip link show dev eth0"]);
         assert_has(&fix("br_handle_frame_finish", Some(device(4, "v2"))), &["locked", ": bridge -d link"]);
+    }
+
+    /// Seen on 6.18: an XDP program in the pod returned XDP_TX.
+    #[test]
+    fn a_packet_that_comes_back_from_the_pod_met_no_locked_port() {
+        let verdict = |port: u32| {
+            let place = "br_handle_frame_finish";
+            let mut stream = Stream::new().connect().drop_in(SYN, "NOT_SPECIFIED", NODE, place).clone();
+            stream.last_drop().device = Some(device(port, "v2"));
+            let own = LinkState { peer_ifindex: Some(4), ..link(2, "eth0", &["10.88.0.2"]) };
+            stream.wait_ms(200).inspection(|it| it.links = vec![own]).gives_up().verdict()
+        };
+        let back = verdict(4);
+        assert_has(&back.summary, &["; it came back from the pod's link: "]);
+        assert_has(&back.remediation, &["inum 2 -print -quit) bpftool net"]);
+        for text in [back.summary, back.remediation.to_string()] {
+            assert_lacks(&text, &["locked"]);
+        }
+        assert_has(&verdict(5).summary, &["a port of it is locked"]);
     }
 
     /// Security groups for pods on AWS: amazon-vpc-cni-k8s#1212.
