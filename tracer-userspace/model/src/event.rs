@@ -36,7 +36,7 @@ pub use firewall::{Backend, Conntrack, Except, Firewall, FirewallRule, Limit, Pr
 pub use flush::{BULK, FlushedRules, RemovedRoute, Remover, RulesFlushed};
 pub use inspection::{
     Inspection, LinkQdisc, ListenerState, MOST_LINKS, MOST_LISTENERS, NeighbourState, NoWayBack, RedirectedListeners,
-    RoutingRule, StrayRoute, Throttled, WrongNeighbour,
+    RoutingRule, StrayRoute, Throttled, TranslatedTarget, WrongNeighbour,
 };
 pub use kubelet::{
     KNOWN_PROBERS, KubeletProbe, KubeletResult, PodRef, ProbeOutput, SandboxCause, SandboxFailure, WITH_API_SERVER,

@@ -26,7 +26,7 @@ use crate::cgroups::Mounts;
 use tracer_common::state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, LAST_ACK};
 use tracer_model::event::{
     Inspection, LinkQdisc, LinkState, ListenerState, MOST_LISTENERS, NeighbourState, Netns, NoWayBack,
-    RedirectedListeners, RedirectedTo, ServedConnection, Serving, StrayRoute, WrongNeighbour,
+    RedirectedListeners, RedirectedTo, ServedConnection, Serving, StrayRoute, TranslatedTarget, WrongNeighbour,
 };
 use tracer_model::query::{Awaited, TargetQuery};
 
@@ -114,8 +114,8 @@ fn without_ipvs_address(inspection: Inspection) -> Inspection {
     if holders.peek().is_none() || !holders.all(|link| link.name == links::IPVS_DEVICE) {
         return inspection;
     }
-    let Inspection { neighbour, node_values, .. } = inspection;
-    Inspection { neighbour, node_values, ..Inspection::nothing(inspection.from, inspection.target) }
+    let Inspection { neighbour, translated, node_values, .. } = inspection;
+    Inspection { neighbour, translated, node_values, ..Inspection::nothing(inspection.from, inspection.target) }
 }
 
 fn inspect_namespace(
@@ -350,8 +350,16 @@ fn no_way_back(own: SocketAddr, to: IpAddr) -> Option<NoWayBack> {
 fn inspect_node(inspection: &mut Inspection, peer: Option<SocketAddr>) -> Option<Neighbour> {
     let (entry, count) = neighbours(peer, inspection.target).unwrap_or_default();
     inspection.neighbour = entry.as_ref().map(|entry| entry.state.clone());
+    inspection.translated = peer.and_then(|peer| translated(inspection.target, peer)).map(Box::new);
     inspection.node_values.insert("neighbours".to_owned(), count);
     entry.filter(|entry| entry.state.addr == inspection.target.ip())
+}
+
+/// Where connection tracking of the calling thread's namespace sends the attempt, if nobody has answered for that address.
+fn translated(target: SocketAddr, peer: SocketAddr) -> Option<TranslatedTarget> {
+    let to = redirected(target, peer).filter(|to| to.ip() != target.ip())?;
+    let entry = neighbours(Some(peer), to).ok()?.0.map(|entry| entry.state);
+    entry.filter(NeighbourState::is_unresolved).map(|neighbour| TranslatedTarget { to, neighbour })
 }
 
 fn setting(path: &str) -> Option<u64> {
@@ -455,24 +463,27 @@ fn others_waiting(
 
 /// The neighbour entry that a packet from the calling thread's namespace needs: that of the gateway, if there is one. Also
 /// the number of entries of its family that the limit counts. `from`: the connection's own end, if it is known. Each device
-/// has its own entries: only the entry on the route's device counts.
+/// has its own entries: only the entry on the route's device counts. The route to a link-local address depends on the
+/// device, which is not known: its entry counts if only one device has one.
 fn neighbours(from: Option<SocketAddr>, to: SocketAddr) -> io::Result<(Option<Neighbour>, u64)> {
     // Rules can match the ports.
     let known = from.filter(|from| !from.ip().is_unspecified());
     let own = known.and_then(|from| policy::route(from, to).ok());
-    let route = own.unwrap_or_else(|| policy::route_to(to).ok().flatten());
+    let is_link_local = matches!(to.ip(), IpAddr::V6(addr) if addr.is_unicast_link_local());
+    let route = own.unwrap_or_else(|| policy::route_to(to).ok().flatten()).filter(|_| !is_link_local);
     let next = route.and_then(|route| route.gateway).unwrap_or(to.ip());
     let mut request = [0; NDMSG];
     request[0] = family(next);
     consistent(|| {
-        let (mut found, mut count) = (None, 0);
+        let (mut found, mut count) = (Vec::new(), 0);
         Netlink::open(NETLINK_ROUTE)?.dump(RTM_GETNEIGH, &request, |message| {
             count += u64::from(is_limited(message));
             let is_on_route = |ifindex| route.is_none_or(|route| route.ifindex == ifindex);
             let fits = |entry: &Neighbour| entry.state.addr == next && is_on_route(entry.state.ifindex);
-            found = found.take().or_else(|| parse_neighbour(message).filter(fits));
+            found.extend(parse_neighbour(message).filter(fits));
         })?;
-        Ok((found, count))
+        let is_sure = found.len() == 1 || !is_link_local;
+        Ok((found.into_iter().next().filter(|_| is_sure), count))
     })
 }
 

@@ -45,6 +45,9 @@ pub struct Inspection {
     pub serving: Option<Box<Serving>>,
     /// The neighbour entry of the target in the namespace `from`, or that of its gateway, on the device of its route.
     pub neighbour: Option<NeighbourState>,
+    /// Where an address translation of the namespace `from` sends the attempt, if nobody has answered for the neighbour
+    /// entry that it needs then.
+    pub translated: Option<Box<TranslatedTarget>>,
     /// The neighbour entry that the target's namespace needs for packets to the client, if nobody has answered for it.
     pub neighbour_back: Option<NeighbourState>,
     /// The neighbour entry of the target in the namespace `from`, if it has the link-layer address of no link of the
@@ -87,6 +90,7 @@ impl Inspection {
             throttled: Vec::new(),
             serving: None,
             neighbour: None,
+            translated: None,
             neighbour_back: None,
             wrong_neighbour: None,
             wrong_neighbour_back: None,
@@ -120,6 +124,14 @@ pub struct RedirectedListeners {
     pub to: SocketAddr,
     /// Sockets that listen on that port, [`MOST_LISTENERS`] at most.
     pub listeners: Vec<ListenerState>,
+}
+
+/// Another address to which packets for the target are sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TranslatedTarget {
+    pub to: SocketAddr,
+    /// The neighbour entry of that address, or of the gateway to it, on the device of its route.
+    pub neighbour: NeighbourState,
 }
 
 /// The failed connect to an address.

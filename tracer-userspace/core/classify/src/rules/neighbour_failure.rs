@@ -3,7 +3,7 @@
 mod fix;
 mod wrong_link_address;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use self::fix::{fix, restore_own_address};
 use super::*;
@@ -20,7 +20,9 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     if !in_handshake(case) || lacks_loopback(case) {
         return None;
     }
-    let found = dropped(case).or_else(|| unresolved(case)).map(|found| note_address(case, found));
+    let note = |found| note_address(case, found);
+    let found = dropped(case).map(note).or_else(|| unresolved_elsewhere(case));
+    let found = found.or_else(|| unresolved(case).map(note));
     found.or_else(|| unresolved_back(case)).or_else(|| wrong_link_address::find(case))
 }
 
@@ -131,7 +133,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
         drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
     let remediation = fix(case, drop.netns, next, why, !outbound(case, drop));
     let (translated, remediation) = match is_sent_elsewhere(case, drop) {
-        true => translation(case, drop, remediation),
+        true => translation(case, drop.flow.dst, remediation),
         false => (String::new(), remediation),
     };
     let summary = summary + &over.unwrap_or_default() + &translated;
@@ -141,20 +143,20 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
 
 /// A Service, a NAT rule, or an entry of conntrack that is left over, sent the SYN to another address than the prober
 /// connected to. What translated it comes first.
-fn translation(case: &Case<'_>, drop: &PacketDrop, fix: Remediation) -> (String, Remediation) {
-    let (src, dst, to) = (case.attempt.flow.src, case.attempt.flow.dst, drop.flow.dst.ip());
+fn translation(case: &Case<'_>, at: SocketAddr, fix: Remediation) -> (String, Remediation) {
+    let (src, dst, to) = (case.attempt.flow.src, case.attempt.flow.dst, at.ip());
     if let Some(by_service) = stale_endpoint(case, to, fix.clone()) {
         return by_service;
     }
     if sent_by_ipvs(case).is_some() {
-        let words = format!("; IPVS sent {dst} on to its backend {}", drop.flow.dst);
+        let words = format!("; IPVS sent {dst} on to its backend {}", at);
         let fix = fix.reword(|text| {
             format!("Find why virtual service {dst} of IPVS still has the backend {to} (kube-proxy is behind, or the service is left over), and remove it. Only if {to} is right: {text}")
         });
         let show = [format!("ipvsadm -Ln -t {dst}"), "ipvsadm -Lnc".to_owned()];
         return (words, fix.run(show.map(|command| run_in(case, case.node.netns(), command))));
     }
-    let words = format!("; a NAT rule, or an old conntrack entry, translated {dst} to {}", drop.flow.dst);
+    let words = format!("; a NAT rule, or an old conntrack entry, translated {dst} to {}", at);
     let entry = |act: &str| {
         format!("conntrack {act} -p tcp -s {} --sport {} -d {} --dport {}", src.ip(), src.port(), dst.ip(), dst.port())
     };
@@ -225,6 +227,23 @@ fn unresolved(case: &Case<'_>) -> Option<Finding> {
         Finding::likely(Cause::NeighbourFailure, vec![evidence_of("rtnetlink", time, text, fields)], summary, fix)
             .resting_on(&[Hook::KfreeSkb]),
     )
+}
+
+/// The same of the address to which an address translation sent the SYN, such as a rule for a pod that is gone.
+fn unresolved_elsewhere(case: &Case<'_>) -> Option<Finding> {
+    let (time, reading) = inspected(case).filter(|_| case.settled && silent(case))?;
+    let (to, entry) = reading.translated.as_ref().map(|it| (it.to, &it.neighbour))?;
+    let text =
+        format!("{} is sent on to {to}, and the neighbour entry of {} is {}", reading.target, entry.addr, entry.state);
+    let fields = json!({ "state": entry.state, "ifindex": entry.ifindex, "to": to });
+    let link = case.node.links.by_index(reading.from, entry.ifindex);
+    let on = link.map(|link| format!(" on {}", link.name)).unwrap_or_default();
+    let next = if entry.addr == to.ip() { entry.addr.to_string() } else { describe_gateway(entry.addr, to.ip()) };
+    let (words, fix) = translation(case, to, fix(case, None, to.ip(), MissingEntry::NoAnswer, false));
+    let summary =
+        format!("the node cannot resolve the link-layer address of {next}{on}: {}{words}", describe_state(entry));
+    let evidence = vec![evidence_of("conntrack", time, text, fields)];
+    Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
 }
 
 /// The target's answer waits for the link-layer address of the prober, or of the gateway to it. The kernel asks for three
@@ -309,6 +328,33 @@ fn describe_overlap(case: &Case<'_>, netns: Netns, ifindex: u32, target: IpAddr)
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+
+    /// Seen on 6.18: a rule at OUTPUT sends the pod's address to that of a pod that is gone.
+    #[test]
+    fn an_address_behind_a_translation_that_nobody_has_is_named() {
+        let verdict = |is_silent: bool| {
+            let mut stream = Stream::new().http_readiness().connect().wait_ms(200).clone();
+            let failed = neighbour("failed");
+            stream.inspection(|reading| {
+                let neighbour = NeighbourState { addr: address("10.88.0.99"), ..neighbour("incomplete") };
+                reading.translated = Some(TranslatedTarget { to: address("10.88.0.99:8080"), neighbour }.into());
+                reading.neighbour = Some(NeighbourState { addr: address("10.88.0.2"), ..failed });
+            });
+            if !is_silent {
+                stream.wait_ms(100).filtered(SYN, POD);
+            }
+            stream.gives_up().verdict()
+        };
+        let dead = verdict(true);
+        assert_eq!((dead.cause, dead.confidence), (Cause::NeighbourFailure, Confidence::Likely));
+        assert_starts(&dead.summary, "the node cannot resolve the link-layer address of 10.88.0.99: it sent requests");
+        assert_has(
+            &dead.summary,
+            &["; a NAT rule, or an old conntrack entry, translated 10.88.0.2:8080 to 10.88.0.99:8080"],
+        );
+        assert_has(&dead.remediation, &["Correct the NAT rule that has 10.88.0.99", "iptables-save -t nat"]);
+        assert_eq!(verdict(false).cause, Cause::FirewallDrop);
+    }
 
     /// It had waited for the link-layer address, and the prober had given up.
     #[test]
