@@ -128,7 +128,9 @@ pub struct State {
     pub new: u8,
     /// 1 if this is a close, and the current task belongs to the thread group that connected.
     pub own_context: u8,
-    pub reserved: [u8; 5],
+    /// 1 if the process has written bytes that were not sent: the peer's window is closed. Not known: 0.
+    pub unsent: u8,
+    pub reserved: [u8; 4],
     /// Microseconds since the last segment of either side (`tcp_sock.tcp_mstamp`), [`crate::ABSENT32`] if unknown.
     /// While nothing was received: since data was acknowledged (`tcp_sock.rack`).
     pub quiet_us: u32,

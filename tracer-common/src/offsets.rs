@@ -43,6 +43,8 @@ offsets! {
     tcp_copied_seq: "tcp_sock" . "copied_seq";
     tcp_bytes_sent: "tcp_sock" . "bytes_sent";
     tcp_bytes_acked: "tcp_sock" . "bytes_acked";
+    tcp_write_seq: "tcp_sock" . "write_seq";
+    tcp_snd_nxt: "tcp_sock" . "snd_nxt";
     tcp_mstamp: "tcp_sock" . "tcp_mstamp";
     tcp_rack_mstamp: "tcp_sock" . "rack.mstamp";
     tcp_rack_rtt_us: "tcp_sock" . "rack.rtt_us";

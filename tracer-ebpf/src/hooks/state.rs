@@ -229,6 +229,7 @@ pub fn change(hook: Hook, sk: Sock, conn: &Conn, (old, new): (u8, u8)) {
         event.errno = errno;
         event.old = old;
         event.new = new;
+        event.unsent = u8::from(sk.has_unsent());
         event.own_context = u8::from(state::is_close(old, new, Some(errno)) && Task::current().tgid() == conn.tgid);
         event.quiet_us = quiet_us(sk).unwrap_or(ABSENT32);
     });
@@ -251,7 +252,7 @@ fn quiet_us(sk: Sock) -> Option<u32> {
 
 #[inline(always)]
 fn urgency(sk: Sock, conn: &Conn, (old, new): (u8, u8), errno: i32) -> Urgency {
-    let is_content = || conn.answered != 0 || sk.bytes_sent() == Some(0);
+    let is_content = || conn.answered != 0 || sk.bytes_sent() == Some(0) && !sk.has_unsent();
     if state::goes_well(old, new, Some(errno), is_content) { Urgency::Later } else { Urgency::Now }
 }
 

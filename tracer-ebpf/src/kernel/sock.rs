@@ -132,6 +132,14 @@ impl Sock {
         read(self.0, global!(OFFS.tcp_bytes_acked))
     }
 
+    /// Whether the process has written bytes that were not sent yet, if that is known.
+    #[inline(always)]
+    pub fn has_unsent(self) -> bool {
+        let next: u32 = read_or_zero(self.0, global!(OFFS.tcp_snd_nxt));
+        let written: u32 = read_or_zero(self.0, global!(OFFS.tcp_write_seq));
+        next != 0 && written != 0 && next != written
+    }
+
     /// When the last segment was sent or received, in microseconds of CLOCK_MONOTONIC (`tcp_mstamp_refresh`).
     #[inline(always)]
     pub fn last_segment_us(self) -> Option<u64> {

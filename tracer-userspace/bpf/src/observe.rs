@@ -99,6 +99,7 @@ fn state(e: &conn::State) -> State {
         bytes_sent: present64(e.bytes_sent),
         bytes_acked: present64(e.bytes_acked),
         own_context: e.own_context != 0,
+        unsent: e.unsent != 0,
         quiet_ns: present32(e.quiet_us).map(|us| u64::from(us) * 1000),
     }
 }

@@ -158,6 +158,7 @@ impl Stream {
             bytes_sent: Some(sent),
             bytes_acked: Some(acked),
             own_context: false,
+            unsent: false,
             quiet_ns: None,
         }))
     }

@@ -131,6 +131,10 @@ pub struct State {
     pub bytes_acked: Option<u64>,
     /// The change happened in the connecting process's own context (a close, not a segment).
     pub own_context: bool,
+    /// The process had written bytes that were not sent: the peer's window was closed. In older recordings this is not
+    /// known.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub unsent: bool,
     /// Nanoseconds since the last segment of either side, to the microsecond. While nothing was received: since data was
     /// acknowledged. In older recordings, a keepalive segment counts, too.
     pub quiet_ns: Option<u64>,

@@ -471,6 +471,11 @@ impl Attempt {
         matches!(self.ended, Some((_, End::ClosedByProber | End::ClosedByServer))) && self.sent() == Some(0)
     }
 
+    /// It ended with bytes of a request that the prober had written, and that were never sent.
+    pub fn request_unsent(&self) -> bool {
+        self.sent_nothing() && self.last.as_ref().is_some_and(|last| last.unsent)
+    }
+
     /// Its end, if it is over. What happens later says nothing about it.
     pub fn until(&self) -> u64 {
         self.ended.map_or(u64::MAX, |(end, _)| end)

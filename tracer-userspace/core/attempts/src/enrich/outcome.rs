@@ -139,6 +139,19 @@ const MOST_REDIRECTS: u32 = 10;
 mod tests {
     use tracer_core::testing::*;
 
+    /// Behind SYNPROXY without a server, the window stays closed. A tcpSocket probe of the port writes nothing.
+    #[test]
+    fn a_request_that_could_not_be_sent_is_of_no_tcp_probe() {
+        let decided = |unsent: bool| {
+            let mut stream = Stream::new().tcp_readiness().http_liveness_too().connect().established().clone();
+            stream.wait_ms(1_005).own(|it| it.closes((0, 1, 0)).last_state().unsent = unsent).settles().verdicts()
+        };
+        assert!(decided(false).is_empty());
+        let verdict = decided(true).remove(0).verdict;
+        assert_eq!(verdict.cause, Cause::Unexplained);
+        assert_has(&verdict.summary, &["could send no byte of its request: the target opened no window"]);
+    }
+
     /// A list of pods from a file lacks the newest pod.
     #[test]
     fn a_short_answer_of_a_pod_without_specs_beside_a_listed_one() {

@@ -46,8 +46,9 @@ impl<'a> Matched<'a> {
 
 /// The probes that send a request or not, as the attempt did. All probes, while the attempt is not over.
 pub(super) fn behaving<'a>(all: &[Match<'a>], attempt: &Attempt) -> Vec<Match<'a>> {
-    let silent = attempt.sent_nothing();
-    let is_known = silent || attempt.sent().is_some_and(|n| n > 0);
+    let unsent = attempt.request_unsent();
+    let silent = attempt.sent_nothing() && !unsent;
+    let is_known = silent || unsent || attempt.sent().is_some_and(|n| n > 0);
     let is_alike = |spec: &ProbeSpec| !is_known || (spec.handler == Handler::Tcp) == silent;
     all.iter().copied().filter(|(.., spec)| is_alike(spec)).collect()
 }

@@ -13,6 +13,11 @@ pub(super) fn describe(case: &Case<'_>, end: End) -> String {
         DISAGREES.to_owned()
     } else if let Some(words) = held_answer(case) {
         format!("{}; {words}", describe_request(attempt))
+    } else if attempt.request_unsent() {
+        let who = client_name(attempt);
+        format!(
+            "established, and {who} could send no byte of its request: the target opened no window, as SYNPROXY without a server behind it"
+        )
     } else if case.matched.timed_out_before_request() {
         let who = client_name(attempt);
         format!(
