@@ -13,7 +13,7 @@ use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
 use tracer_case::culprit::{BY_KERNEL, culprit_of, is_elsewhere, is_plugin};
 use tracer_model::decision::Decision;
-use tracer_model::event::{LinkChange, LinkState, NetnsOp, NetnsOpKind, Observation, ObservationKind};
+use tracer_model::event::{LinkChange, LinkState, NetnsOp, NetnsOpKind, Observation, ObservationKind, process_name};
 use tracer_model::record::{Body, Culprit, LinkRef, NodeBody};
 
 /// The node events that this observation shows; `node` is what was known before it.
@@ -49,7 +49,7 @@ fn link_changed(time: u64, change: &LinkChange, node: &Node) -> Option<NodeBody>
             let by_path =
                 culprit.netns_path.as_ref().map(|path| format!(", which entered the namespace after opening {path}"));
             let elsewhere = is_elsewhere(change).then(|| ", which was in another network namespace".to_owned());
-            format!("{} (pid {}){}", culprit.comm, culprit.pid, by_path.or(elsewhere).unwrap_or_default())
+            process_name(&culprit.comm, culprit.pid) + &by_path.or(elsewhere).unwrap_or_default()
         }
         None if !change.up && is_one_of_pair(change, node) => {
             format!("{BY_KERNEL}, perhaps because the network namespace of its other end has ended")

@@ -28,7 +28,7 @@ pub use cluster::{
 };
 pub use conn::{
     Actor, Answer, ConnId, Connect, ConnectFailed, Flow, Held, Listen, PodConnectFailed, QueueFull, ResetReceived,
-    ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello,
+    ResetSent, Retransmit, State, TcpFlags, TcpState, TlsHello, process_name,
 };
 pub use finding::{FindingBody, Status};
 pub use firewall::path;

@@ -5,7 +5,7 @@ use serde_json::json;
 use tracer_attempts::correlate::links::LOOPBACK;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::netns_ref;
-use tracer_model::event::LinkChange;
+use tracer_model::event::{LinkChange, process_name};
 use tracer_model::record::{Culprit, Evidence};
 
 /// The process that changed a link; `None` if the kernel did it [by itself](is_by_kernel). The path is the last one by
@@ -31,7 +31,7 @@ pub fn culprit_of(node: &Node, time: u64, change: &LinkChange) -> Option<Culprit
 
 /// "ip (pid 7)"
 pub fn name(culprit: Option<&Culprit>) -> String {
-    culprit.map_or_else(|| BY_KERNEL.to_owned(), |it| format!("{} (pid {})", it.comm, it.pid))
+    culprit.map_or_else(|| BY_KERNEL.to_owned(), |it| process_name(&it.comm, it.pid))
 }
 
 /// Who changed a link if no process did.
@@ -112,7 +112,7 @@ pub fn fix(node: &Node, change: &LinkChange, culprit: &Culprit) -> String {
             "; then find out in the log of the container runtime which namespace (CNI_NETNS) the network plugin {process} got: tracer did not see how it entered this one"
         );
     }
-    let parent = culprit.ancestors.first().map(|it| format!(", started by {} (pid {})", it.comm, it.pid));
+    let parent = culprit.ancestors.first().map(|it| format!(", started by {}", process_name(&it.comm, it.pid)));
     format!("; then find out why {process} (pid {}{}) set it down", culprit.pid, parent.unwrap_or_default())
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn why_ended(case: &Case<'_>, end: &(u64, Listen)) -> String {
 }
 
 /// The listener ended for the same reason as the connection if less time than this is between the two ends.
-const TOGETHER_NS: u64 = 1_000_000_000;
+const SAME_END_NS: u64 = 1_000_000_000;
 
 /// The listener of that port ended at about the time of the close.
 pub fn listener_ended<'a>(case: &Case<'a>, ended: u64) -> Option<&'a (u64, Listen)> {
@@ -37,7 +37,7 @@ pub(crate) fn listeners_ended<'a>(case: &Case<'a>, ended: u64) -> impl Iterator<
     let (node, attempt) = (case.node, case.attempt);
     let target = attempt.netns.and_then(|from| node.netns_of_addr(from, attempt.flow.dst.ip()));
     let ends = target.into_iter().flat_map(move |netns| node.listener_ends(netns, attempt));
-    ends.filter(move |(at, _)| at.abs_diff(ended) < TOGETHER_NS)
+    ends.filter(move |(at, _)| at.abs_diff(ended) < SAME_END_NS)
 }
 
 /// The last process that began or stopped to listen on the port. Absent if an event was lost since that may have

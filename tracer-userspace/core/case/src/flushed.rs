@@ -11,7 +11,7 @@ use crate::services::restart_proxy_first;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::correlate::node_ports::LostNodePorts;
 use tracer_attempts::enrich::netns_ref;
-use tracer_model::event::{FlushedRules, ProxyMode, RemovedRoute, RulesFlushed};
+use tracer_model::event::{FlushedRules, ProxyMode, RemovedRoute, RulesFlushed, process_name};
 use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Culprit};
 
@@ -150,7 +150,7 @@ pub fn removed_own_route<'a>(case: &Case<'a>) -> Option<&'a RulesFlushed> {
 /// `systemd-networkd (pid 412) removed 14 ip rules`
 pub fn sentence(flush: &RulesFlushed) -> String {
     let process = match &flush.by {
-        Some(by) => format!("{} (pid {})", by.comm, by.pid),
+        Some(by) => process_name(&by.comm, by.pid),
         None => "a process that was not seen".to_owned(),
     };
     let version = if flush.rules.of_routing().iter().any(|it| it.v6) { "IPv6 " } else { "" };

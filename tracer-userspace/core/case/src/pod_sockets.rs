@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::case::Case;
 use crate::evidence::evidence_of;
 use crate::phrases::of_family;
-use tracer_model::event::{Listener, ListenerAt, Loss, Netns, PodSockets};
+use tracer_model::event::{Listener, ListenerAt, Loss, Netns, PodSockets, process_name};
 use tracer_model::record::{Cause, Command, Evidence, Remediation, Scope};
 
 /// An older reading does not show why an attempt failed.
@@ -220,5 +220,5 @@ fn show_exemption(case: &Case<'_>) -> [String; 2] {
 }
 
 fn name(listener: &Listener) -> String {
-    format!("{} (pid {})", listener.comm, listener.pid)
+    process_name(&listener.comm, listener.pid)
 }

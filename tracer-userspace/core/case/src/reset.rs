@@ -4,6 +4,7 @@ use crate::accept_queue::fullest_queue;
 use crate::case::Case;
 use crate::ended::{process_ended_text, why_ended};
 use tracer_attempts::correlate::attempt::Attempt;
+use tracer_attempts::correlate::listeners::TOGETHER_NS;
 use tracer_attempts::enrich;
 use tracer_model::event::{Actor, Listen, ResetSent, TcpState};
 use tracer_model::record::Culprit;
@@ -95,12 +96,8 @@ const ENDED_BEFORE_ACCEPT: &str = " closed its listener before it had accepted t
 /// Without a kernel reason (before 6.12) the process may also have accepted the connection and left data unread.
 const ENDED_WITH_RST: &str = " closed its listener at the same time";
 
-/// The listener ended together with the RST if less time than this is between them. One call does both
-/// (`inet_csk_listen_stop`).
-const TOGETHER_NS: u64 = 100_000_000;
-
 /// The end of the listener of the process that sent the RST, at the same time. A listener that closes resets the
-/// connections in its queue; the kernel gives the same reason as for SO_LINGER 0. A process that ends resets those that it
+/// connections in its queue in one call (`inet_csk_listen_stop`); the kernel gives the same reason as for SO_LINGER 0. A process that ends resets those that it
 /// has not read, too.
 pub fn listener_end<'a>(case: &Case<'a>, time: u64, reset: &ResetSent) -> Option<&'a (u64, Listen)> {
     let actor = closer(reset).filter(|_| !is_destroyed(reset))?;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::case::Case;
 use crate::phrases::run_in;
 use crate::waits;
-use tracer_model::event::{Container, Pod, RedirectedTo, ServedConnection, ServerProcess, Serving};
+use tracer_model::event::{Container, Pod, RedirectedTo, ServedConnection, ServerProcess, Serving, process_name};
 use tracer_model::plural::counted;
 use tracer_model::record::Command;
 
@@ -56,7 +56,7 @@ pub fn name(processes: &[ServerProcess]) -> String {
     let Some(first) = processes.first() else { return "its process".to_owned() };
     let others = processes.len() - 1;
     let others = if others > 0 { format!(" and {}", counted(others as u64, "other")) } else { String::new() };
-    format!("{} (pid {}){others}", first.comm, first.pid)
+    process_name(&first.comm, first.pid) + &others
 }
 
 /// A clause about threads in state D, which nothing but the kernel can wake.

@@ -22,7 +22,7 @@ use tracer_case::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
 use tracer_case::reset::destroyer;
 use tracer_case::serving::{connection, container_of_process, readings};
 use tracer_model::event::{
-    AcceptingProcess, Acceptor, Flow, Observation, ObservationKind, Pod, PodSockets, ResetSent, TcpState,
+    AcceptingProcess, Acceptor, Flow, Observation, ObservationKind, Pod, PodSockets, ResetSent, TcpState, process_name,
 };
 use tracer_model::record::{Cause, Confidence, Remediation, Scope, Stage};
 
@@ -193,7 +193,7 @@ fn names(case: &Case<'_>, acceptor: &Acceptor) -> String {
             None => format!(" of pod {uid}"),
         },
     };
-    let name = |it: &AcceptingProcess| format!("{} (pid {}){}", it.server.comm, it.server.pid, of(it));
+    let name = |it: &AcceptingProcess| process_name(&it.server.comm, it.server.pid) + &of(it);
     acceptor.processes.iter().map(name).collect::<Vec<_>>().join(" and ")
 }
 

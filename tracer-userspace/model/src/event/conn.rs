@@ -46,11 +46,15 @@ pub struct Actor {
     pub cgroup_memory: Option<u64>,
 }
 
-/// "nginx (pid 7)"
 impl std::fmt::Display for Actor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} (pid {})", self.comm, self.pid)
+        f.write_str(&process_name(&self.comm, self.pid))
     }
+}
+
+/// "nginx (pid 7)"
+pub fn process_name(comm: &str, pid: u32) -> String {
+    format!("{comm} (pid {pid})")
 }
 
 /// Source and destination of a packet or a connection. Port 0: not chosen yet.

@@ -11,7 +11,7 @@ const MAX: usize = 4096;
 /// Ends kept of a port and address. With SO_REUSEPORT, each worker may have a listener of its own.
 const MAX_ENDS: usize = 16;
 /// A process that ends closes all its listeners within this time.
-const TOGETHER_NS: u64 = 100_000_000;
+pub const TOGETHER_NS: u64 = 100_000_000;
 /// A process that hands its port over stops to listen within this time.
 const HANDOVER_NS: u64 = 60_000_000_000;
 

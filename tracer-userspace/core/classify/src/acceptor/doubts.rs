@@ -67,7 +67,7 @@ pub(super) fn held_beside(case: &Case<'_>) -> Option<(String, String)> {
     let readings = readings(case);
     let mut processes = readings.iter().rev().flat_map(|(_, reading)| &reading.processes);
     let holder = processes.find(|it| it.pid == pid)?;
-    let who = format!("{} (pid {pid}) of container {name}", holder.comm);
+    let who = format!("{} of container {name}", process_name(&holder.comm, pid));
     Some((
         format!(
             "{who} has the connection, and not the probed container: it listens there, or is a transparent proxy (TPROXY)"

@@ -3,7 +3,7 @@
 use super::*;
 use tracer_case::culprit::{self, culprit_of};
 use tracer_case::netfilter::is_needed;
-use tracer_model::event::{Netns, PacketDrop};
+use tracer_model::event::{Netns, PacketDrop, process_name};
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let netns = case.attempt.netns?;
@@ -57,7 +57,7 @@ fn finding(case: &Case<'_>, netns: Netns, first: Evidence, confidence: Confidenc
 
 fn describe(culprit: &Culprit) -> String {
     let parent =
-        culprit.ancestors.first().map(|a| format!(", child of {} (pid {})", a.comm, a.pid)).unwrap_or_default();
+        culprit.ancestors.first().map(|a| format!(", child of {}", process_name(&a.comm, a.pid))).unwrap_or_default();
     let path = culprit
         .netns_path
         .as_ref()
