@@ -46,7 +46,6 @@ const MOST_PROCESSES: usize = 16;
 pub struct TablesWatch {
     rules: Netlink,
     processes: Netlink,
-    node: NodeNetns,
     removals: Removals,
 }
 
@@ -56,9 +55,7 @@ impl TablesWatch {
         let subscribe = || Netlink::subscribe(NETLINK_NETFILTER, &[NFNLGRP_NFTABLES as u32]);
         let both = || -> io::Result<_> { Ok((subscribe()?, subscribe()?.only(kind(NFT_MSG_NEWGEN))?)) };
         match node.enter(both)? {
-            Ok((rules, processes)) => {
-                Ok(Some(Self { rules, processes, node: node.clone(), removals: Removals::default() }))
-            }
+            Ok((rules, processes)) => Ok(Some(Self { rules, processes, removals: Removals::default() })),
             Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(None),
             Err(error) => Err(NetfilterError::Flushes(error)),
         }
@@ -77,20 +74,20 @@ impl TablesWatch {
     }
 
     /// The tables that were flushed, if their rules did not come back.
-    pub fn take(&mut self) -> Vec<RulesFlushed> {
+    pub fn take(&mut self, node: &NodeNetns) -> Vec<RulesFlushed> {
         let over = self.removals.take(Instant::now()).into_iter();
         over.filter(|(_, removal)| removal.lost() >= BULK)
-            .filter_map(|(table, removal)| self.flushed(table, removal))
+            .filter_map(|(table, removal)| self.flushed(node, table, removal))
             .collect()
     }
 
     /// Absent also if the table cannot be read.
-    fn flushed(&self, table: Name, removal: Removal) -> Option<RulesFlushed> {
-        let read = self.node.enter(|| removal.flushed(&table, &mut Netlink::open(NETLINK_NETFILTER)?));
+    fn flushed(&self, node: &NodeNetns, table: Name, removal: Removal) -> Option<RulesFlushed> {
+        let read = node.enter(|| removal.flushed(&table, &mut Netlink::open(NETLINK_NETFILTER)?));
         let (count, replaced) = read.ok()?.ok()??;
         let (family, table) = (family_name(table.0)?.to_owned(), table.1);
         Some(RulesFlushed {
-            netns: self.node.netns,
+            netns: node.netns,
             since_boot_ns: removal.burst.since_boot_ns,
             count,
             incomplete: removal.incomplete,

@@ -57,7 +57,6 @@ impl Burst {
 /// Listens for changes of the routing rules and routes of a namespace.
 pub struct RoutingWatch {
     socket: Netlink,
-    node: NodeNetns,
     removals: Removals,
 }
 
@@ -66,12 +65,12 @@ impl RoutingWatch {
     pub fn open(node: &NodeNetns) -> Result<Self, LinkError> {
         let groups = [RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE];
         let socket = node.enter(|| Netlink::subscribe(NETLINK_ROUTE, &groups))?.map_err(LinkError::Flushes)?;
-        Ok(Self { socket, node: node.clone(), removals: Removals::default() })
+        Ok(Self { socket, removals: Removals::default() })
     }
 
-    /// Reads the reports that have arrived. Never blocks.
-    pub fn read_reports(&mut self) {
-        let (now, node) = (Instant::now(), &self.node);
+    /// Reads the reports that have arrived in the namespace of this node. Never blocks.
+    pub fn read_reports(&mut self, node: &NodeNetns) {
+        let now = Instant::now();
         self.socket.drain(|message| self.removals.see(message, now, |port| of_port(port, node)));
     }
 
@@ -81,8 +80,8 @@ impl RoutingWatch {
     }
 
     /// The rules and routes that were removed in bulk and not added again.
-    pub fn take(&mut self) -> Vec<RulesFlushed> {
-        self.removals.take(self.node.netns, Instant::now())
+    pub fn take(&mut self, node: &NodeNetns) -> Vec<RulesFlushed> {
+        self.removals.take(node.netns, Instant::now())
     }
 
     /// For `poll(2)`.

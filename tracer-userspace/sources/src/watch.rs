@@ -323,9 +323,7 @@ impl Watcher {
         if netns(&self.node) != netns(&node) {
             self.links = node.as_ref().and_then(|node| or_warn(LinkWatch::open(node)));
         }
-        if self.flushes.netns != netns(&node) {
-            self.flushes = node.as_ref().map(Flushes::open).unwrap_or_default();
-        }
+        self.flushes.follow(node.as_ref());
         self.node = node;
     }
 
