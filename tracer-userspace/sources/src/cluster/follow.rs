@@ -37,6 +37,10 @@ pub(super) struct ResourceFollower<W: Watched> {
     lists: bool,
     /// Where the next watch begins. If absent, all objects must be read again.
     position: Option<String>,
+    /// Whether the last session began with a list.
+    listed: bool,
+    /// The position that the server no longer knows: its cache may be read if it is not older.
+    forgotten: Option<String>,
     /// Whether to bypass the server's cache: it gave a position that it did not know itself.
     consistent: bool,
     /// Failures in a row.
@@ -57,6 +61,8 @@ impl<W: Watched> ResourceFollower<W> {
             known: Known::default(),
             lists: W::FROM_NOW,
             position: None,
+            listed: false,
+            forgotten: None,
             consistent: false,
             failures: 0,
             garbled: false,
@@ -93,7 +99,7 @@ impl<W: Watched> ResourceFollower<W> {
                 return Duration::ZERO;
             }
             Err(Failure::Gone) => {
-                self.position = None;
+                self.forgotten = self.position.take().filter(|_| !self.listed);
                 self.consistent = true;
             }
             Err(ref failure) => {
@@ -106,7 +112,8 @@ impl<W: Watched> ResourceFollower<W> {
     }
 
     async fn session(&mut self) -> Result<(), Failure> {
-        if self.position.is_none() && self.lists {
+        self.listed = self.position.is_none() && self.lists;
+        if self.listed {
             self.list().await?;
         }
         self.watch().await
@@ -114,7 +121,8 @@ impl<W: Watched> ResourceFollower<W> {
 
     async fn list(&mut self) -> Result<(), Failure> {
         let asked = self.asked("list", false);
-        let body = self.open(asked, self.list_query()).await?;
+        let query = self.list_query();
+        let body = self.open(asked, query).await?;
         let list = whole(body, self.pace.answer).await?;
         let (position, objects) = list_of::<W>(&list)?;
         let mut fresh = Known::default();
@@ -242,11 +250,13 @@ impl<W: Watched> ResourceFollower<W> {
     }
 
     /// Asks for the server's cache (`0`) at first: lists from etcd for 15,000 nodes would read every pod for each node.
-    fn list_query(&self) -> String {
+    /// After a restart of the server all of them ask again at once. One try with a forgotten position reads its cache, too.
+    fn list_query(&mut self) -> String {
+        let forgotten = self.forgotten.take();
         match self.consistent {
             // Only the position is wanted, so ask for one object: that costs the server least.
             _ if W::FROM_NOW => "limit=1".into(),
-            true => self.scope.selected::<W>(String::new()),
+            true => self.scope.selected::<W>(forgotten.map(|at| format!("resourceVersion={at}")).unwrap_or_default()),
             false => self.scope.selected::<W>("resourceVersion=0".into()),
         }
     }

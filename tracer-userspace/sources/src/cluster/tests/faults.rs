@@ -32,6 +32,23 @@ async fn a_forgotten_position_is_read_again_and_what_is_gone_is_gone() {
     assert_eq!(log.lines(), Vec::<String>::new());
 }
 
+/// After a restart of the server all nodes ask at once.
+#[tokio::test(flavor = "local")]
+async fn a_forgotten_position_is_read_from_the_cache_if_that_is_not_older() {
+    let (mut api, mut followed) = Followed::pods().await;
+    api.next().await.answer("400 Bad Request", "{}").await;
+    api.next().await.answer("200 OK", &list(4, &[pod("a", 1, "10.0.0.1")])).await;
+    followed.until_names(&["a"]).await;
+    api.next().await.stream().await.end().await;
+    api.next().await.answer("410 Gone", "{}").await;
+    let asked = api.next().await;
+    assert!(!asked.is_watch() && asked.has("resourceVersion=4"), "{:?}", asked.query);
+    asked.answer("410 Gone", "{}").await;
+    let asked = api.next().await;
+    let is_position = |it: &String| it.starts_with("resourceVersion");
+    assert!(!asked.is_watch() && !asked.query.iter().any(is_position), "{:?}", asked.query);
+}
+
 #[tokio::test(flavor = "local")]
 async fn refused_permissions_are_named_and_what_was_known_stays() {
     let log = Log::new();
