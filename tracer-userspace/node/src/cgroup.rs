@@ -45,8 +45,8 @@ fn pod_of_path(path: &str) -> Option<PodProcess> {
     let at = components.iter().rposition(|component| pod_uid(component).is_some())?;
     let uid = pod_uid(components[at])?;
     let below = components.split_off(at + 1);
-    // CRI-O's monitor lives in the node's network namespace, not in the pod's.
-    if below.iter().any(|component| component.starts_with("crio-conmon-")) {
+    // CRI-O's monitor lives in the node's network namespace, not in the pod's. A container may name its own cgroups so.
+    if below.first().is_some_and(|component| component.starts_with("crio-conmon-")) {
         return None;
     }
     Some(PodProcess { uid, container: below.into_iter().find_map(container_id) })
@@ -151,6 +151,7 @@ mod tests {
         }
         assert_eq!(pod_process(""), None);
         assert_eq!(pod_of("0::/kubepods.slice/kubepods-podUNDER.slice/crio-conmon-ID.scope\n"), None);
+        check("0::/kubepods.slice/kubepods-podUNDER.slice/crio-ID.scope/crio-conmon-x\n", UID);
     }
 
     #[test]

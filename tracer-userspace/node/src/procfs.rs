@@ -162,7 +162,7 @@ pub fn probers(processes: &[Process]) -> Vec<Prober> {
 pub fn runs_in_pod(pid: u32) -> Option<bool> {
     let in_pod = pod_of_process(pid).is_some();
     // A process that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).
-    (namespace_of(pid) != Namespace::Gone).then_some(in_pod)
+    (in_pod || namespace_of(pid) != Namespace::Gone).then_some(in_pod)
 }
 
 pub fn is_alive(pid: u32) -> bool {
