@@ -259,6 +259,21 @@ mod tests {
         assert_eq!(other.confidence, Confidence::Proven);
     }
 
+    /// Any process may make a namespace with the node's address, and send RSTs there.
+    #[test]
+    fn a_refusal_of_an_address_by_itself_counts_only_in_the_same_namespace() {
+        let causes = |netns: Netns| {
+            let mut stream = Stream::new().connect().clone();
+            let own = stream.last_connect().flow.dst.ip();
+            stream.last_connect().flow.src.set_ip(own);
+            let flow = stream.last_connect().flow.reversed();
+            stream.reset_sent_on(flow, SYN, true, None).last_reset_sent().netns = Some(netns);
+            stream.wait_ms(1_000).gives_up().causes()
+        };
+        assert_eq!(causes(NODE), ["connection_refused"]);
+        assert_eq!(causes(POD), ["unexplained"]);
+    }
+
     const LEFT_OVER: Netns = Netns(7);
 
     /// Refused in a namespace that no pod of the list is in, `count` times in a row.

@@ -165,7 +165,7 @@ impl Attempt {
         if self.given_up && !matches!(observation.kind, ObservationKind::KubeletProbe(_))
             || self.is_of_late_packet(observation)
             || self.is_of_other_connection(&observation.kind)
-            || self.is_at_other_loopback(&observation.kind)
+            || self.is_in_other_namespace(&observation.kind)
         {
             return;
         }
@@ -226,8 +226,9 @@ impl Attempt {
         own != 0 && its != 0 && own != its
     }
 
-    /// A packet between loopback addresses stays in its network namespace. Another namespace may have the same ports.
-    fn is_at_other_loopback(&self, kind: &ObservationKind) -> bool {
+    /// A packet between loopback addresses, or from an address to itself, stays in its network namespace. Another
+    /// namespace may have the same addresses and ports.
+    fn is_in_other_namespace(&self, kind: &ObservationKind) -> bool {
         let (netns, [src, dst]) = match kind {
             ObservationKind::Drop(it) => (it.netns, [it.flow.src, it.flow.dst]),
             ObservationKind::ResetSent(it) => (it.netns, [it.flow.src, it.flow.dst]),
@@ -235,7 +236,9 @@ impl Attempt {
             ObservationKind::QueueFull(it) => (it.netns, [self.flow.dst; 2]),
             _ => return false,
         };
-        let stays = src.ip().is_loopback() && dst.ip().is_loopback();
+        let to_itself = |[src, dst]: [SocketAddr; 2]| src.ip() == dst.ip();
+        let stays = src.ip().is_loopback() && dst.ip().is_loopback()
+            || to_itself([src, dst]) && to_itself([self.flow.src, self.flow.dst]);
         stays && netns.zip(self.netns).is_some_and(|(at, own)| at != own)
     }
 
