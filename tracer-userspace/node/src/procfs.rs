@@ -144,14 +144,32 @@ pub fn named(names: &[String]) -> Vec<Process> {
     pids.into_iter().map(|pid| read_process(pid, names, &mut small)).collect()
 }
 
-/// The probers among these processes; those in pods come last. A kubelet in a pod does not count if another kubelet
-/// runs outside of pods. A process with another given name always counts.
+/// The probers among these processes; those in pods come last. A kubelet in a pod counts if [it can be the
+/// node's](can_be_of_node) and no other kubelet runs outside of pods. A process with another given name always counts.
 pub fn probers(processes: &[Process]) -> Vec<Prober> {
+    probers_beside(processes, &own_cgroups())
+}
+
+/// The text of `/proc/self/cgroup`.
+pub fn own_cgroups() -> String {
+    read_text("/proc/self/cgroup").unwrap_or_default()
+}
+
+/// A process in a pod can only pretend to be the node's kubelet. The exception is a node that runs inside this pod: then
+/// tracer (`own`: our cgroups) is in it, too.
+pub fn can_be_of_node(process: &Process, own: &str) -> bool {
+    process.pod.as_ref().is_none_or(|pod| cgroup::is_within(own, &pod.uid))
+}
+
+fn probers_beside(processes: &[Process], own: &str) -> Vec<Prober> {
+    let can_be =
+        |process: &&Process| !process.prober.as_deref().is_some_and(is_kubelet_name) || can_be_of_node(process, own);
     let to_prober = |process: &Process| {
         let comm = process.prober.clone()?;
         Some((process.pod.is_some(), Prober { pid: process.pid, comm, netns: process.netns }))
     };
-    let (in_pods, others): (Vec<_>, Vec<_>) = processes.iter().filter_map(to_prober).partition(|(in_pod, _)| *in_pod);
+    let (in_pods, others): (Vec<_>, Vec<_>) =
+        processes.iter().filter(can_be).filter_map(to_prober).partition(|(in_pod, _)| *in_pod);
     let is_kubelet = |(_, prober): &(bool, Prober)| is_kubelet_name(&prober.comm);
     let has_kubelet = others.iter().any(is_kubelet);
     let in_pods = in_pods.into_iter().filter(|it| !(has_kubelet && is_kubelet(it)));
@@ -245,19 +263,25 @@ mod tests {
         child.wait().expect("its end");
     }
 
+    const UID: &str = "5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e11";
+
     #[test]
     fn a_kubelet_in_a_pod_is_skipped_beside_one_outside_but_other_given_names_count() {
         let process = |pid, name: &str, in_pod: bool| Process {
             pid,
             netns: None,
             prober: Some(name.into()),
-            pod: in_pod.then(|| PodProcess { uid: "u".into(), container: None }),
+            pod: in_pod.then(|| PodProcess { uid: UID.into(), container: None }),
         };
-        let found = |all: &[Process]| probers(all).iter().map(|prober| prober.pid).collect::<Vec<_>>();
+        let beside = |own: &str, all: &[Process]| -> Vec<u32> {
+            probers_beside(all, own).iter().map(|prober| prober.pid).collect()
+        };
+        let found = |all: &[Process]| beside(&format!("0::/kubepods/pod{UID}/tracer\n"), all);
         let (fake, agent) = (|| process(7, "kubelet", true), || process(8, "my-agent", true));
         assert_eq!(found(&[fake(), agent(), process(9, "k3s", false)]), [9, 8]);
         assert_eq!(found(&[fake(), agent(), process(9, "curl", false)]), [9, 7, 8], "a node inside a pod");
         assert_eq!(found(&[fake(), agent()]), [7, 8]);
+        assert_eq!(beside("0::/system.slice/tracer.service\n", &[fake(), agent()]), [8], "the kubelet restarts");
     }
 
     #[test]

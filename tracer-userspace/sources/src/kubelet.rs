@@ -33,7 +33,6 @@ pub use self::journal::within as journal_in;
 pub use self::verbosity::{KubeletLogging, KubeletLoggingError};
 use super::background::Supervisor;
 use tracer_model::event::{ObservationKind, is_kubelet_name};
-use tracer_node::cgroup;
 use tracer_node::procfs::{self, Process};
 use tracer_terminal::error::os_message;
 
@@ -190,15 +189,13 @@ fn not_followed(target: &io::Result<PathBuf>) -> String {
 
 /// Processes of these names that can be the node's kubelet.
 fn kubelets(names: &[String]) -> Vec<u32> {
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = procfs::own_cgroups();
     procfs::named(names).into_iter().filter(|it| can_be(it, &own) && procfs::is_root(it.pid)).map(|it| it.pid).collect()
 }
 
-/// Whether a process can be the node's kubelet, by its name and its pod. A process in a pod can only pretend, and
-/// tracer does not trust its log. The exception is a node that runs inside this pod: then tracer (`own`: our cgroups)
-/// is in it, too.
+/// Whether a process can be the node's kubelet, by its name and its pod. tracer trusts the log of no other.
 fn can_be(process: &Process, own: &str) -> bool {
-    process.prober.is_some() && process.pod.as_ref().is_none_or(|pod| cgroup::is_within(own, &pod.uid))
+    process.prober.is_some() && procfs::can_be_of_node(process, own)
 }
 
 /// The first log of these kubelets that can be followed.
