@@ -163,7 +163,8 @@ impl Tally {
             return;
         }
         self.scale.see(us);
-        self.attempts_by_record += 1;
+        // One that was open when tracer ended is no attempt of which all are reported.
+        self.attempts_by_record += u64::from(fields.outcome != Some(Outcome::Open));
         if fields.outcome == Some(Outcome::Success) {
             self.pods.pass(fields.pod(), us, &self.scale);
         }

@@ -95,6 +95,13 @@ fn attempts_that_passed_are_counted_by_pod() {
     assert_eq!(tally.pods.into_pods().map(|(_, pod)| pod.passed).sum::<u64>(), 2);
 }
 
+/// Without `--attempts` only those have a record that were open at the end.
+#[test]
+fn an_attempt_that_was_open_at_the_end_is_no_count_of_all() {
+    let open = tally(Filter::default(), &[attempt(1, "cart", "open")]);
+    assert_eq!((open.attempts_by_record, open.attempts()), (0, None));
+}
+
 #[test]
 fn port_usages_beyond_the_limit_are_counted() {
     let pressure = |n: u64| {
