@@ -5,7 +5,7 @@ use std::fmt::Display;
 use crate::case::{Case, runs};
 use crate::pod_sockets::{FRESH_NS, last_reading};
 use crate::serving;
-use tracer_model::event::{AcceptingProcess, Actor, Container, Pod, ProbeType};
+use tracer_model::event::{AcceptingProcess, Acceptor, Actor, Container, Pod, ProbeType};
 use tracer_model::record::{Command, K8s, Remediation};
 use tracer_model::shell::word;
 
@@ -44,24 +44,28 @@ fn with_log_of(case: &Case<'_>, restarted: bool, fix: Remediation) -> Remediatio
 /// is not always the probed one: a transparent proxy (TPROXY) takes connections to the application's port.
 pub fn with_log_of_closer(case: &Case<'_>, closer: Option<&Actor>, ended: bool, fix: Remediation) -> Remediation {
     let probed = case.matched.probed_container().filter(|(pod, _)| pod.containers.len() > 1).zip(closer);
-    let Some(((pod, probed), closer)) = probed else {
-        return if ended { with_logs(case, fix) } else { with_log(case, fix) };
-    };
+    let usual = |fix: Remediation| if ended { with_logs(case, fix) } else { with_log(case, fix) };
+    let Some(((pod, probed), closer)) = probed else { return usual(fix) };
     match serving::container_of_process(case, pod, closer.pid).or_else(|| accepting_container(case, pod, closer)) {
-        Some(own) if own.id == probed.id => with_log_of_closer(case, None, ended, fix),
+        Some(own) if own.id == probed.id => usual(fix),
         Some(other) => {
             let k8s = K8s { container_name: other.name.clone(), ..case.matched.name().k8s.unwrap_or_default() };
             and_log(&k8s, ended, fix)
         }
-        None => fix,
+        // It was read who listens there, and that is another process.
+        None if acceptor(case).is_some_and(|it| it.processes.iter().any(|it| it.container.is_some())) => fix,
+        None => usual(fix),
     }
+}
+
+fn acceptor<'a>(case: &Case<'a>) -> Option<&'a Acceptor> {
+    last_reading(case, FRESH_NS)?.1.acceptor.as_ref()
 }
 
 /// The container of the process that accepts the target's connections, if it is this one or has its name: a worker.
 fn accepting_container<'a>(case: &Case<'_>, pod: &'a Pod, process: &Actor) -> Option<&'a Container> {
-    let acceptor = last_reading(case, FRESH_NS)?.1.acceptor.as_ref()?;
     let is_it = |it: &&AcceptingProcess| it.server.pid == process.pid || it.server.comm == process.comm;
-    let id = acceptor.processes.iter().find(is_it)?.container.as_ref()?;
+    let id = acceptor(case)?.processes.iter().find(is_it)?.container.as_ref()?;
     pod.containers.iter().find(|it| it.id.as_ref() == Some(id))
 }
 
