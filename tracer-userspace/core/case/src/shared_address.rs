@@ -4,6 +4,7 @@ use crate::case::{Case, inspected};
 use crate::finding::Finding;
 use crate::phrases::run_in;
 use crate::pod_sockets::{FRESH_NS, last_reading};
+use crate::refusal::pod_elsewhere;
 use crate::serving::connection;
 use tracer_model::event::{Netns, Pod};
 use tracer_model::record::{Command, Confidence, Outcome, Remediation};
@@ -58,6 +59,11 @@ fn reached(case: &Case<'_>) -> Option<Option<Netns>> {
 fn read(case: &Case<'_>, finding: &Finding) -> Option<(String, String, Remediation)> {
     let (_, reading) = last_reading(case, FRESH_NS)?;
     let [first, second, ..] = reading.holders[..] else { return None };
+    // A refusal in another namespace than the pod's is that of its own rule, which names both.
+    let mut refusals = case.attempt.resets_sent().filter(|(_, it)| it.no_socket).filter_map(|(_, it)| it.netns);
+    if refusals.any(|netns| pod_elsewhere(case, netns).is_some()) {
+        return None;
+    }
     if !finding.rests_on_acceptor() || reading.acceptor.is_some() || reading.redirect.is_some() {
         return None;
     }

@@ -368,6 +368,7 @@ mod tests {
             &beside.summary,
             &["; a process listens there in the pod's own network namespace 2, and did not get"],
         );
+        assert_lacks(&beside.summary, &["either may be"]);
         assert_lacks(&beside.remediation, &["startupProbe"]);
         assert_eq!(cause(&both, None).cause, Cause::NotListeningYet, "nobody listens in the pod's either");
         assert_eq!(cause(&[], any).cause, Cause::NotListeningYet, "the sandbox was made again");
