@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use tracer_model::record::Cause;
 
+use super::inside::{PROXY, meshed};
 use super::{Fixture, Need, Scenario};
 use crate::node::{BRIDGE, BRIDGE_MAC};
 use crate::pods::HTTP;
@@ -22,6 +23,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("accept_queue_overflow", ACCEPT, accept_queue).smoke().and_v6_on_every_kernel(),
     Scenario::new("accept_queue_overflow_after_lo_was_down", ACCEPT, after_lo_was_down).own(),
     Scenario::new("accept_queue_overflow_in_handshake", ACCEPT, fills_in_handshake).needs(&[Need::RealProcessor]),
+    Scenario::new("accept_queue_overflow_redirected", ACCEPT, behind_redirect).own().needs(&[Need::NftNat]),
     Scenario::new("accept_queue_aborts", Some(Cause::MidStreamRst), aborts).needs(&[Need::RealProcessor]),
     Scenario::new("syn_backlog_overflow", HALF_OPEN, syn_backlog)
         .needs(&[Need::Nft])
@@ -54,6 +56,14 @@ fn after_lo_was_down(fixture: &mut Fixture<'_>) -> Result<()> {
     (fixture.watch)()?;
     fixture.node.node.ip(|ip| ip.down("lo").and_then(|()| ip.up("lo")))?;
     fails_with_full_queue(fixture, target)
+}
+
+/// As Istio's usual mode does it: the pod redirects the port to a proxy, which never accepts. The application would.
+fn behind_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
+    let pod = meshed(fixture, "backlog:1")?;
+    let proxy = SocketAddr::new(pod.ip(), PROXY);
+    fixture.mentions(&[&proxy.to_string(), &format!("where an address translation sends {pod}, listens, but")]);
+    fails_with_full_queue(fixture, pod)
 }
 
 /// The listener drops the last segment of the handshake, and then the request.
