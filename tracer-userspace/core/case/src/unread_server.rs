@@ -197,7 +197,7 @@ mod tests {
         let busy = reported(98);
         assert_eq!((busy.cause.name(), busy.confidence), ("slow_response", Confidence::Likely));
         // Each event is a microsecond later than the one before.
-        assert_ends(&busy.summary, "waited at once; on the node tasks waited for a processor 97 % of that time");
-        assert_ends(&reported(40).summary, "waited at once");
+        assert_ends(&busy.summary, "no CPU time either; on the node tasks waited for a processor 97 % of that time");
+        assert_ends(&reported(40).summary, "no CPU time either");
     }
 }

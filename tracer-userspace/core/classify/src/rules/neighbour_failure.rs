@@ -343,7 +343,7 @@ mod tests {
             if !is_silent {
                 stream.wait_ms(100).filtered(SYN, POD);
             }
-            stream.gives_up().verdict()
+            stream.gives_up().last_verdict()
         };
         let dead = verdict(true);
         assert_eq!((dead.cause, dead.confidence), (Cause::NeighbourFailure, Confidence::Likely));
