@@ -67,7 +67,11 @@ pub(crate) fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T>
 /// A command that runs in the root of the tree, without stdin.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    command.current_dir(root()).stdin(Stdio::null());
+    // A copy of this program on another machine has no tree.
+    if root().is_dir() {
+        command.current_dir(root());
+    }
+    command.stdin(Stdio::null());
     command
 }
 
