@@ -355,7 +355,7 @@ fn inspect_node(inspection: &mut Inspection, peer: Option<SocketAddr>) -> Option
     entry.filter(|entry| entry.state.addr == inspection.target.ip())
 }
 
-/// Where connection tracking of the calling thread's namespace sends the attempt, if nobody has answered for that address.
+/// Where connection tracking of the calling thread's namespace sends the attempt, if nobody answers for that address.
 fn translated(target: SocketAddr, peer: SocketAddr) -> Option<TranslatedTarget> {
     let to = redirected(target, peer).filter(|to| to.ip() != target.ip())?;
     let entry = neighbours(Some(peer), to).ok()?.0.map(|entry| entry.state);

@@ -8,8 +8,8 @@ use crate::phrases::run_in;
 use tracer_model::event::{Inspection, LinkChange, LinkState, ListenQueue, Netns, PacketDrop, ParentLink, StrayRoute};
 use tracer_model::record::Command;
 
-/// The link of the target's pod that was set down last, if only one pod has the address. If a reading found the address,
-/// or another one of the pod, on one of its links, no other link counts.
+/// The link of the target's pod that was set down last, if only one pod has the address. If a reading found that
+/// address, or another one of the pod, on one of its links, no other link counts.
 pub fn last_down_of_pod<'a>(case: &Case<'a>) -> Option<(u64, &'a LinkChange)> {
     let target = case.attempt.flow.dst.ip();
     let mut pods = case.node.pods.at(target).filter(|pod| !pod.host_network);

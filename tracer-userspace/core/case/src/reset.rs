@@ -97,8 +97,8 @@ const ENDED_BEFORE_ACCEPT: &str = " closed its listener before it had accepted t
 const ENDED_WITH_RST: &str = " closed its listener at the same time";
 
 /// The end of the listener of the process that sent the RST, at the same time. A listener that closes resets the
-/// connections in its queue in one call (`inet_csk_listen_stop`); the kernel gives the same reason as for SO_LINGER 0. A process that ends resets those that it
-/// has not read, too.
+/// connections in its queue in one call (`inet_csk_listen_stop`). The kernel gives the same reason as for SO_LINGER 0. A
+/// process that ends resets those that it has not read, too.
 pub fn listener_end<'a>(case: &Case<'a>, time: u64, reset: &ResetSent) -> Option<&'a (u64, Listen)> {
     let actor = closer(reset).filter(|_| !is_destroyed(reset))?;
     let fits = |at: u64| match reset.reason.as_deref() {

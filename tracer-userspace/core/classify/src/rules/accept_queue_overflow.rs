@@ -42,8 +42,8 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
     Some(found.with_confidence(by_reading(case)).resting_on(QUEUE_HOOKS))
 }
 
-/// An inspection found the queue full of the listener to which the pod's own address translation sends the attempt, such
-/// as that of a sidecar.
+/// The pod's own address translation sends the attempt to another listener, such as that of a sidecar. An inspection
+/// found the queue of that one full.
 fn redirected(case: &Case<'_>) -> Option<Finding> {
     let (time, reading, to, listener) = redirected_queue(case).filter(|_| case.settled && silent(case))?;
     let summary = format!(
