@@ -96,6 +96,25 @@ fn held_by(listeners: Vec<(TcpSocket, Option<String>)>, pids: &[u32], netns: Net
     found.take(MOST_ELSEWHERE).collect()
 }
 
+/// The same of all processes in the namespace. If nobody holds a listener on `port` by a search that is `ago` old,
+/// tracer searches again: a process that began to listen a moment ago may be missing in it.
+fn held_by_anyone(
+    listeners: Vec<(TcpSocket, Option<String>)>,
+    port: u16,
+    ago: Duration,
+    netns: Netns,
+    namespaces: &mut Namespaces,
+) -> Vec<ListenerAt> {
+    let wanted = listeners.iter().filter(|(it, _)| it.local.port() == port).count().min(MOST_ELSEWHERE);
+    if listeners.is_empty() {
+        return Vec::new();
+    }
+    let mut find = |ago| held_by(listeners.clone(), namespaces.pids(netns, ago), netns);
+    let found = find(ago);
+    let held = found.iter().filter(|it| it.addr.port() == port).count();
+    if held < wanted { find(Duration::ZERO) } else { found }
+}
+
 /// Finds who accepts the connection from `peer`, as the prober's namespace sends it. `is_shared`: several namespaces have
 /// the target's address.
 fn acceptor(
@@ -174,8 +193,7 @@ fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Names
         (unanswered(), to.map(|to| (to, inodes(listening(to)), inodes(passed_over))), accepts, elsewhere)
     })
     .ok()?;
-    let pids = if elsewhere.is_empty() { &[] } else { namespaces.pids(netns, max_age(query.awaited)) };
-    let elsewhere = held_by(elsewhere, pids, netns);
+    let elsewhere = held_by_anyone(elsewhere, target.port(), max_age(query.awaited), netns, namespaces);
     let redirect = redirect.map(|(to, server, passed_over)| {
         let sockets: BTreeSet<u64> = server.iter().chain(&passed_over).copied().collect();
         let mut find = |ago| holders(&sockets, namespaces.pids(netns, ago), netns, &OF_POD).held;
@@ -330,6 +348,9 @@ fn parse_reply(message: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+    use std::process::{Command, Stdio};
+
     use super::*;
     use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, listen, setsockopt, socket, sockopt};
     use tracer_testing::address;
@@ -398,6 +419,25 @@ mod tests {
         let at = SocketAddr::new([10, 88, 0, 2].into(), listener.local_addr().expect("its address").port());
         assert!(listening(at).iter().all(|it| it.device != 0));
         assert_eq!(other_listeners(at).first().and_then(|(_, device)| device.clone()).as_deref(), Some("lo"));
+    }
+
+    /// Seen in a run: a server that had listened for IPv6 only, for 0.15 s, was taken for one that had stopped.
+    #[test]
+    fn a_listener_of_a_new_process_is_found_by_another_search() {
+        let netns = netns_of(std::process::id()).expect("own namespace");
+        let mut namespaces = Namespaces::default();
+        assert!(!namespaces.pids(netns, Duration::ZERO).is_empty());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let at = listener.local_addr().expect("its address");
+        let input = Stdio::from(OwnedFd::from(listener));
+        let mut holder = Command::new("sleep").arg("60").stdin(input).spawn().expect("a process with the listener");
+        let found = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), at.port()));
+        let mut find = |port| held_by_anyone(found.clone(), port, Duration::from_secs(60), netns, &mut namespaces);
+        let is_found = |found: Vec<ListenerAt>| found.iter().any(|it| (it.addr, it.server.pid) == (at, holder.id()));
+        let by_older = is_found(find(1));
+        let by_newer = is_found(find(at.port()));
+        holder.kill().and_then(|()| holder.wait()).expect("the process ends");
+        assert_eq!((by_older, by_newer), (false, true));
     }
 
     /// nginx listens in this way.
