@@ -61,7 +61,8 @@ fn rows(view: &View, details: &[CauseDetails], first: usize, groups: &[GroupView
                         td { a href={"#cause-" (letter(place))} { (chip(place)) " " code { (group.group.cause.name()) } } }
                         td {
                             (group.group.cause.title())
-                            @if let Some((fix, _)) = details[place].fixes.first() {
+                            @if let [(fix, pods), others @ ..] = details[place].fixes.as_slice() {
+                                @if !others.is_empty() { p.of { (pod_names(pods)) " (" (others.len()) " more below):" } }
                                 p.remedy.quiet { (inline(&fix.text)) }
                             }
                         }
