@@ -8,6 +8,8 @@ use crate::evidence::{of_drop, of_reset_received, of_reset_sent};
 use crate::finding::Finding;
 use crate::neighbour::waiting_reset;
 use crate::netfilter::{dropper, lost_reset};
+use crate::phrases::run_in;
+use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::correlate::listeners::takes;
 use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
 use tracer_model::record::{Cause, Confidence, Evidence};
@@ -41,8 +43,8 @@ pub fn is_on_its_way(case: &Case<'_>) -> bool {
     !case.settled && case.attempt.reset_received().is_none() && case.attempt.ended.is_none()
 }
 
-/// If the RST of a refusal was dropped or waits on its way: notes it. The prober sends its SYN again, and a process may
-/// listen then.
+/// If the RST of a refusal did not reach the prober: notes it, and why if that is known. The prober sends its SYN again,
+/// and a process may listen then.
 pub fn add_lost_reset(case: &Case<'_>, found: &mut Finding) {
     use Cause::{ConnectionRefused, NotListeningYet, PortTaken, ProbeMisconfigured, StartupBudgetExceeded};
     let by_refusal = [ConnectionRefused, NotListeningYet, PortTaken, ProbeMisconfigured, StartupBudgetExceeded];
@@ -52,12 +54,33 @@ pub fn add_lost_reset(case: &Case<'_>, found: &mut Finding) {
     let Some(refused) = by_any_stack(case) else { return };
     let dropped = lost_reset(case)
         .map(|(time, drop)| (of_drop(time, drop), format!("{} drops the RST of the refusal", dropper(case, drop))));
-    let Some((evidence, lost)) = dropped.or_else(|| waiting_reset(case, refused.netns?)) else {
+    if let Some((evidence, lost)) = dropped.or_else(|| waiting_reset(case, refused.netns?)) {
+        found.summary += &format!("; {lost}: the prober gets no answer");
+        found.evidence.push(evidence);
+    } else if is_unanswered(case, &refused) {
+        found.summary += NO_RESET;
+        let (src, dst) = (case.attempt.flow.src.ip(), case.attempt.flow.dst.ip());
+        let show = [format!("ip route get {src} from {dst}"), "ip neigh".to_owned()];
+        let show = show.map(|command| run_in(case, refused.netns, command));
+        found.change_fix(|fix| fix.reword(|text| format!("{text}. {FIND_RESET}")).run(show));
+    } else {
         return;
-    };
-    found.summary += &format!("; {lost}: the prober gets no answer");
-    found.evidence.push(evidence);
+    }
     found.rests_on_lost_packet = true;
+}
+
+const NO_RESET: &str = "; that RST did not reach the prober, which gave up without an answer: something on the way back loses it, and may lose other answers, too";
+
+const FIND_RESET: &str = "Find what loses the answers, too: the target's route to the prober, its neighbour entry, or a filter on the way back";
+
+/// The prober gave up long after the refusal, and its socket had got no error: a RST gives it one.
+fn is_unanswered(case: &Case<'_>, refused: &Refused) -> bool {
+    let attempt = case.attempt;
+    let Some((ended, End::NotEstablished)) = attempt.ended else { return false };
+    let at = refused.evidence.iter().map(|it| it.time_boot_ns).min();
+    let is_late = at.is_some_and(|at| ended >= at.saturating_add(ANSWER_NS));
+    let no_error = attempt.last.as_ref().and_then(|it| it.errno) == Some(0) && attempt.errno().is_none();
+    is_late && no_error && attempt.icmp().next().is_none()
 }
 
 /// A RST without a socket in answer to this attempt's SYN.

@@ -233,6 +233,28 @@ mod tests {
         assert_eq!(fails.causes(), ["connection_refused"]);
     }
 
+    /// Seen in a run: nobody listened in the pod, and its route to the prober was `unreachable`.
+    #[test]
+    fn a_refusal_that_vanishes_has_two_faults() {
+        let summary = |fill: fn(&mut Stream), ms: u64| {
+            let mut stream = Stream::new().http_readiness().connect().reset_sent(SYN, true, None).clone();
+            fill(stream.wait_ms(ms));
+            (stream.settles().verdict().summary, stream.verdict().remediation)
+        };
+        let (words, fix) = (["; that RST did not reach the prober"], ["Find what loses the answers, too"]);
+        let lost = summary(|stream| _ = stream.gives_up(), 0);
+        assert_has(&lost.0, &words);
+        assert_has(&lost.1, &fix);
+        assert_has(&lost.1, &["ip route get 10.88.0.1 from 10.88.0.2"]);
+        let arrives = summary(|stream| _ = stream.reset_received(TcpState::SynSent, 0), 0);
+        let error = summary(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0)), 900);
+        let at_once = summary(|stream| _ = stream.state(TcpState::SynSent, TcpState::Close, 0, (0, 0, 0)), 1);
+        for (summary, fix_of) in [arrives, error, at_once] {
+            assert_lacks(&summary, &words);
+            assert_lacks(&fix_of, &fix);
+        }
+    }
+
     /// kube-proxy serves a NodePort at some addresses of the node only.
     #[test]
     fn a_node_port_that_is_not_served_at_the_address_is_named() {
