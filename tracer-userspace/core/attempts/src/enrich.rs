@@ -183,6 +183,11 @@ impl<'a> Matched<'a> {
         self.matching_probes().iter().map(|(.., spec)| *spec).collect()
     }
 
+    /// The same, with their pods.
+    pub fn possible_probes_of_pods(&self) -> impl Iterator<Item = (&'a Pod, &'a ProbeSpec)> {
+        self.matching_probes().iter().map(|(pod, _, spec)| (*pod, *spec))
+    }
+
     /// The probe that can restart the container during its start, if the attempt can be that probe and no lifecycle
     /// handler.
     pub fn start_probe(&self) -> Option<&'a ProbeSpec> {

@@ -4,12 +4,15 @@ use crate::finding::Finding;
 use crate::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
 use crate::services::{external_service, node_ports_at};
 use crate::{Case, kubectl};
-use tracer_model::event::{Acceptor, Container, Pod, PodSockets, ProxyMode};
+use tracer_model::event::{Acceptor, Container, Pod, PodSockets, ProbeSpec, ProxyMode};
 use tracer_model::record::{Cause, Command, Confidence, K8s, Remediation};
 
 /// Istio rewrites httpGet, tcpSocket and grpc probes to paths of its agent, `/app-health/CONTAINER/readyz`. The agent
-/// asks the application, and answers 500 if it cannot (`handleAppProbe`, pilot/cmd/pilot-agent/status).
+/// asks the application, and answers 500 if it cannot (`handleAppProbe`, pilot/cmd/pilot-agent/status). Lifecycle
+/// handlers have paths below `/app-lifecycle/`.
 const PILOT_AGENT: &str = "/app-health/";
+/// What follows the container in such a path (`FormatProberURL`, pkg/kube/inject in Istio).
+const AGENT_ENDS: &[&str] = &["livez", "readyz", "startupz"];
 const ISTIO_PROXY: &str = "istio-proxy";
 /// Containers of proxies through which connections from outside may go.
 const PROXIES: &[&str] = &[ISTIO_PROXY, "linkerd-proxy", QUEUE_PROXY];
@@ -110,12 +113,17 @@ pub(crate) fn agent_of<'a>(case: &Case<'a>) -> Option<&'a Container> {
 
 /// The container that Istio's agent asks for this probe.
 pub fn asked_by_pilot_agent(case: &Case<'_>) -> Option<String> {
-    let probes = case.matched.possible_probes();
-    let paths = probes.iter().filter_map(|spec| spec.path.as_deref()?.strip_prefix(PILOT_AGENT));
-    let mut containers: Vec<&str> = paths.filter_map(|rest| rest.split('/').next()).collect();
+    let asked = |(pod, spec)| asked_in(pod, spec);
+    let mut containers: Vec<&str> = case.matched.possible_probes_of_pods().filter_map(asked).collect();
     containers.sort_unstable();
     containers.dedup();
     (!containers.is_empty()).then(|| containers.join(" or "))
+}
+
+/// The container in the path of such a probe. An application without Istio's agent may use the same path.
+fn asked_in<'a>(pod: &Pod, spec: &'a ProbeSpec) -> Option<&'a str> {
+    let (container, end) = spec.path.as_deref()?.strip_prefix(PILOT_AGENT)?.split_once('/')?;
+    (AGENT_ENDS.contains(&end) && has(pod, container) && has(pod, ISTIO_PROXY)).then_some(container)
 }
 
 /// The address translation of the pod sent the probe to another process, which answered for itself or the application.
@@ -214,26 +222,37 @@ mod tests {
 
     #[test]
     fn pilot_agent_may_have_answered_for_the_application() {
-        let verdict = answered(Stream::new().http_readiness_at("/app-health/shop/readyz"), 500);
+        let verdict = answered(Stream::new().asked_by_pilot_agent(), 500);
         assert_eq!(verdict.confidence, Confidence::Likely);
         assert_has(&verdict.summary, &["HTTP status 500; pilot-agent"]);
-        assert_ends(&verdict.summary, "answered for container shop, and may not have reached it");
+        assert_ends(&verdict.summary, "answered for container app, and may not have reached it");
         assert_has(&verdict.remediation, &["it did not). If it did: The network from the kubelet to the pod works"]);
-        let own = answered(Stream::new().http_readiness_at("/app-healthz"), 500);
-        assert_eq!(own.confidence, Confidence::Proven);
+    }
+
+    /// `/app-health/shop/readyz` can be a path of the application itself.
+    #[test]
+    fn only_a_path_as_istio_writes_it_is_of_its_agent() {
+        let confidence = |path: &str, other: &str| {
+            answered(Stream::new().http_readiness_at(path).container_too(other), 500).confidence
+        };
+        for path in ["/app-health/app/readyz", "/app-health/istio-proxy/livez", "/app-health/app/startupz"] {
+            assert_eq!(confidence(path, "istio-proxy"), Confidence::Likely, "{path}");
+            assert_eq!(confidence(path, "sidecar"), Confidence::Proven, "{path} without Istio's agent");
+        }
+        for path in ["/app-healthz", "/app-health/app", "/app-health/v2/readyz", "/app-health/app/db/readyz"] {
+            assert_eq!(confidence(path, "istio-proxy"), Confidence::Proven, "{path}");
+        }
     }
 
     #[test]
     fn an_agent_that_does_not_listen_is_not_the_application() {
-        let refused = |path| {
-            let mut stream = Stream::new();
-            stream.http_readiness_at(path).connect().refused().verdict()
-        };
-        let (agent, own) = (refused("/app-health/shop/readyz"), refused("/readyz"));
+        let refused = |stream: &mut Stream| stream.connect().refused().verdict();
+        let agent = refused(Stream::new().asked_by_pilot_agent());
+        let own = refused(Stream::new().http_readiness_at("/app-health/app/readyz"));
         assert_eq!([agent.cause.name(), own.cause.name()], ["connection_refused"; 2]);
         assert_has(
             &agent.summary,
-            &["where Istio's agent (container istio-proxy) answers the probes of container shop"],
+            &["where Istio's agent (container istio-proxy) answers the probes of container app"],
         );
         assert_has(&agent.remediation, &["-n default web -c istio-proxy --previous"]);
         assert_lacks(&agent.remediation, &["correct the probe's port"]);
@@ -243,14 +262,14 @@ mod tests {
     #[test]
     fn an_agent_that_is_silent_waits_for_the_application() {
         let mut stream = Stream::new();
-        stream.http_readiness_at("/app-health/shop/readyz").connect().established().wait_ms(500);
+        stream.asked_by_pilot_agent().connect().established().wait_ms(500);
         let agent = ServerProcess { comm: "pilot-agent".into(), ..server_process(7, 0) };
         let connection = Some(ServedConnection { pid: Some(7), ..served(0, true) });
         stream.serving(Serving { processes: vec![agent], connection, ..Serving::default() });
         let verdict = stream.wait_ms(500).closes((100, 101, 0)).verdict();
         assert_eq!(verdict.cause.name(), "slow_response");
         let words =
-            "; pilot-agent (pid 7) had read it: as Istio's agent it asks container shop, and waits for its answer";
+            "; pilot-agent (pid 7) had read it: as Istio's agent it asks container app, and waits for its answer";
         assert_ends(&verdict.summary, words);
     }
 

@@ -85,6 +85,11 @@ impl Stream {
         self.probed(ProbeSpec { path, ..self.http_probe() })
     }
 
+    /// Istio has rewritten the readiness probe, and its agent is in the pod.
+    pub fn asked_by_pilot_agent(&mut self) -> &mut Self {
+        self.http_readiness_at("/app-health/app/readyz").container_too("istio-proxy")
+    }
+
     /// The target's address belongs to this pod now.
     pub fn http_readiness_of(&mut self, pod: &str) -> &mut Self {
         self.pod_probed(pod, self.http_probe())

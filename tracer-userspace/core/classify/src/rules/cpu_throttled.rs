@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(slow_as(APP, 7, Some(APP)).also, [Cause::CpuThrottled]);
         assert!(slow_as("/kubepods/sidecar", 30, Some(APP)).also.is_empty());
         let mut by_agent = Stream::new();
-        by_agent.http_readiness_at("/app-health/shop/readyz");
+        by_agent.asked_by_pilot_agent();
         assert_eq!(slow_in(&mut by_agent, APP, 30, Some("/kubepods/agent")).also, [Cause::CpuThrottled]);
     }
 
