@@ -11,7 +11,7 @@ use crate::finding::Finding;
 use crate::killed::{self, MORE_MEMORY};
 use crate::phrases::name_of;
 use crate::{kubectl, lifecycle, programs, sidecar};
-use tracer_model::event::{Container, Ended, ProbeSpec, ProbeType, Runs, Waiting};
+use tracer_model::event::{Container, Ended, ExecSpec, ProbeSpec, ProbeType, Runs, Waiting};
 use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, Remediation, Trait};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -49,7 +49,7 @@ pub fn out_of_memory(case: &Case<'_>, at: u64) -> Option<String> {
 pub fn ended_by_itself(case: &Case<'_>, at: u64) -> Option<String> {
     let is_handlers = lifecycle::is_only_handlers(case);
     let (container, runs, last) =
-        ended_in_start(case, at).filter(|(container, _, last)| !is_handlers && is_own_end(container, last))?;
+        ended_in_start(case, at).filter(|(container, runs, last)| !is_handlers && is_own_end(container, runs, last))?;
     let handler = if container.has_post_start() { ", or after its postStart handler failed," } else { "" };
     Some(format!(
         "; {} ended by itself{}{handler} with {}, and {}",
@@ -77,12 +77,18 @@ fn ago(last: &Ended, at: u64) -> String {
 
 /// The process crashed, or it ended before any probe can have ended it. A process may end with any exit code if the
 /// kubelet asks it to (SIGTERM).
-fn is_own_end(container: &Container, last: &Ended) -> bool {
+///
+/// The kubelet counts the failures in a row over the runs of a container (`worker.doProbe`,
+/// pkg/kubelet/prober/worker.go). After a run that crashed, one more failure can be enough.
+fn is_own_end(container: &Container, runs: &Runs, last: &Ended) -> bool {
+    let is_first = was_first(runs);
     let restarts = |kind: ProbeType| kind != ProbeType::Readiness;
-    let probes = container.probes.iter().filter(|it| restarts(it.probe_type)).map(ProbeSpec::earliest_restart_s);
+    let probes = container.probes.iter().filter(|it| restarts(it.probe_type));
+    let probes = probes.map(|it| if is_first { it.earliest_restart_s() } else { it.initial_delay_s });
     // The model has no initialDelaySeconds of a command.
     let commands = container.exec.iter().filter(|it| restarts(it.probe_type));
-    let commands = commands.map(|it| it.period_s.saturating_mul(it.failure_threshold.saturating_sub(1)));
+    let failures = |it: &ExecSpec| if is_first { it.failure_threshold.saturating_sub(1) } else { 0 };
+    let commands = commands.map(|it| it.period_s.saturating_mul(failures(it)));
     let earliest = probes.chain(commands).min().map(|s| u64::from(s) * SECOND_NS);
     match last.exit_code {
         137 | 143 => false,
@@ -91,6 +97,11 @@ fn is_own_end(container: &Container, last: &Ended) -> bool {
             !last.is_out_of_memory() && last.ran_ns().is_some_and(|ran| earliest.is_none_or(|it| ran + SECOND_NS <= it))
         }
     }
+}
+
+/// The run that ended was the container's first. While the next one waits, its restart is not counted yet.
+const fn was_first(runs: &Runs) -> bool {
+    runs.restarts == 0 || runs.restarts == 1 && runs.started_boot_ns.is_some()
 }
 
 /// The fix for a container that was OOM-killed.
@@ -404,11 +415,21 @@ mod tests {
 
     /// A container with a readiness probe, which ends no run. It was started again 2 s ago.
     fn refused_in_run(exit_code: i32, ran_s: u64, probed: fn(&mut Stream)) -> Verdict {
+        refused_in((7, true), exit_code, ran_s, probed)
+    }
+
+    /// The same after that many restarts. If it does not run, it waits for the next one.
+    fn refused_in(
+        (restarts, runs): (u32, bool),
+        exit_code: i32,
+        ran_s: u64,
+        probed: impl FnOnce(&mut Stream),
+    ) -> Verdict {
         let mut stream = Stream::new().wait_ms(600_000).netns_made(POD).clone();
         probed(&mut stream);
-        let runs = ended(&mut stream, ran_s, exit_code, "Error");
-        let started_boot_ns = Some(stream.seconds_ago(2));
-        stream.runs(Runs { started_boot_ns, ..runs }).connect().reset_sent(SYN, true, None).verdict()
+        let last = ended(&mut stream, ran_s, exit_code, "Error");
+        let started_boot_ns = runs.then(|| stream.seconds_ago(2));
+        stream.runs(Runs { restarts, started_boot_ns, ..last }).connect().reset_sent(SYN, true, None).verdict()
     }
 
     /// A wrong configuration, a missing secret. No probe can end it that early.
@@ -431,9 +452,21 @@ mod tests {
     #[test]
     fn a_run_that_a_probe_can_have_ended_did_not_end_by_itself() {
         let liveness: fn(&mut Stream) = |stream| _ = stream.liveness(2, 3);
-        let cause = |exit_code, ran_s| refused_in_run(exit_code, ran_s, liveness).cause.name();
+        let cause = |exit_code, ran_s| refused_in((1, true), exit_code, ran_s, liveness).cause.name();
         assert_eq!((cause(1, 3), cause(1, 4)), ("connection_refused", "not_listening_yet"));
         assert_eq!((cause(139, 4), cause(0, 6)), ("connection_refused", "not_listening_yet"));
+    }
+
+    /// kubernetes#46371: the kubelet keeps the count of failures from one run to the next.
+    #[test]
+    fn after_a_run_that_left_failures_the_first_probe_can_end_the_next_one() {
+        let blamed = |restarts: u32, running: bool, initial_delay_s: u32| {
+            let liveness = |stream: &mut Stream| _ = stream.liveness_after(initial_delay_s, 10, 3);
+            refused_in((restarts, running), 1, 3, liveness).summary.contains("ended by itself")
+        };
+        assert!(blamed(1, true, 0), "the first run ended");
+        assert!(!blamed(2, true, 0) && !blamed(1, false, 0), "the second run ended");
+        assert!(blamed(2, true, 4), "before the first probe");
     }
 
     /// Its handler asks a port where nobody listens, or its command fails: the kubelet ends each run at once.
