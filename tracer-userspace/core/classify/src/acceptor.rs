@@ -1,5 +1,5 @@
 //! Another process than the probed container's accepted the connection: then its answer, its silence or its close says
-//! nothing about the application.
+//! nothing about the application. The same goes for a process with a full accept queue.
 
 mod beside;
 mod doubts;
@@ -49,7 +49,9 @@ enum Place {
 /// then, and is likely at most, unless the prober's own socket shows it.
 pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
     let by_destroyer = || finding.cause == Cause::MidStreamRst && destroyer(case).is_some();
-    if case.attempt.established.is_none() || !finding.rests_on_acceptor() || by_destroyer() {
+    let is_accepted = case.attempt.established.is_some();
+    let is_met = is_accepted || finding.cause == Cause::AcceptQueueOverflow;
+    if !is_met || !finding.rests_on_acceptor() || by_destroyer() {
         return false;
     }
     let last = last_reading(case, FRESH_NS);
@@ -76,7 +78,7 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding) -> bool {
         }
         let words = shared
             .map(|(words, _)| words)
-            .or_else(|| led_past(case))
+            .or_else(|| led_past(case).filter(|_| is_accepted))
             .or_else(|| unknown_on_node(case, acceptor))
             .or_else(|| shared_port(case, acceptor));
         if let Some(words) = words {
@@ -120,6 +122,11 @@ fn accepts<'a>(case: &Case<'a>, time: u64, reading: &'a PodSockets) -> Option<&'
     let at = acceptor.to.unwrap_or(case.attempt.flow.dst);
     let is_current = time >= case.attempt.started || !case.node.listeners.changed_since(acceptor.netns, at, time);
     is_current.then_some(acceptor)
+}
+
+/// What the process did with the connection: it accepted, or its accept queue is full.
+fn done_by(case: &Case<'_>) -> &'static str {
+    if case.attempt.established.is_some() { "accepted the connection" } else { "has the full accept queue" }
 }
 
 /// The pod that the kubelet names accepted. The `host` of its probe can be an address of the node, which a hostPort

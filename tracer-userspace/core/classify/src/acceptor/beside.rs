@@ -26,7 +26,7 @@ pub(super) fn beside(case: &Case<'_>, acceptor: &Acceptor) -> Option<Other> {
     let who = names(case, acceptor);
     let name = pod.full_name().map(|_| names_of(pods, " or "))?;
     let this = container.and_then(|it| it.name.as_deref()).map(|it| format!("container {it} of ")).unwrap_or_default();
-    let has_port = format!("{who} has port {port} and accepted the connection, and not {this}pod {name}");
+    let has_port = format!("{who} has port {port} and {}, and not {this}pod {name}", done_by(case));
     // A probe may be meant for another container of the pod, such as one that reports for all of them.
     let sidecar = |it: &AcceptingProcess| sidecar(pod, container?, it);
     if processes.iter().all(|it| sidecar(it).is_some()) {

@@ -97,7 +97,8 @@ pub(super) fn shared_port(case: &Case<'_>, read: Option<&Acceptor>) -> Option<St
         return None;
     }
     let both = format!("{count} containers of the pod have a probe on port {port}");
-    let is_unanswered = case.attempt.answer().is_none() && case.attempt.received() == Some(0);
+    let is_silent = case.attempt.answer().is_none() && case.attempt.received() == Some(0);
+    let is_unanswered = case.attempt.established.is_none() || is_silent;
     match (read.filter(|it| !it.processes.is_empty()), case.matched.probed_container()) {
         (Some(_), Some(_)) => None,
         (Some(read), None) => {

@@ -33,7 +33,7 @@ pub(super) fn elsewhere(case: &Case<'_>, read: Option<&Acceptor>, earlier: bool,
     };
     let pod = pod.and_then(Pod::full_name);
     let instead = pod.as_ref().map(|pod| format!(", and not pod {pod}")).unwrap_or_default();
-    let accepted = format!("{who} accepted the connection{instead}");
+    let accepted = format!("{who} {}{instead}", done_by(case));
     let other = |scope, words, fix| Some(Other { cause: None, scope, words, place: Place::First, fix });
     if let Some(to) = read.and_then(|it| it.to) {
         let fix = fix_translation(case, pod.as_deref(), to, (!earlier).then_some("request"));

@@ -7,6 +7,7 @@ use tracer_case::accept_queue::{
     redirected_queue,
 };
 use tracer_case::halt::halt;
+use tracer_case::refusal::pod_elsewhere;
 use tracer_case::serving::{all_blocked, name, readings};
 use tracer_model::event::{ListenQueue, MOST_LISTENERS, Netns};
 
@@ -27,7 +28,7 @@ fn by_hook(case: &Case<'_>) -> Option<Finding> {
     let text = format!("the SYN met a listener with {} connections waiting, of {} allowed", met.waiting, met.backlog);
     let fields = json!({ "waiting": met.waiting, "backlog": met.backlog, "netns": met.netns });
     let evidence = evidence_of(Hook::TcpConnRequest.name(), time, text, fields);
-    Some(finding(case, evidence, (met.waiting, met.backlog), met.netns))
+    Some(doubt(case, met.netns, finding(case, evidence, (met.waiting, met.backlog), met.netns)))
 }
 
 /// An inspection found the queue full while the attempt waited.
@@ -39,7 +40,16 @@ fn by_inspection(case: &Case<'_>) -> Option<Finding> {
         let at_least = if listeners.len() < MOST_LISTENERS { "" } else { "at least " };
         found.summary += &format!("; it is one of {at_least}{} listeners on that port (SO_REUSEPORT)", listeners.len());
     }
-    Some(found.with_confidence(by_reading(case)).resting_on(QUEUE_HOOKS))
+    let found = found.with_confidence(by_reading(case)).resting_on(QUEUE_HOOKS);
+    Some(doubt(case, reading.netns, found))
+}
+
+/// Another namespace than the pod's has the queue: that of a process with the same address.
+fn doubt(case: &Case<'_>, netns: Option<Netns>, found: Finding) -> Finding {
+    let Some((pod, _)) = netns.and_then(|netns| pod_elsewhere(case, netns)) else { return found };
+    let place = in_namespace(case, netns);
+    let summary = format!("{}; that queue is{place}, and pod {pod} is in another network namespace", found.summary);
+    Finding { summary, ..found }.at_most(Confidence::Likely)
 }
 
 /// The pod's own address translation sends the attempt to another listener, such as that of a sidecar. An inspection
@@ -74,7 +84,8 @@ fn after_syn(case: &Case<'_>) -> Option<Finding> {
     evidence.extend(queue.map(|(time, _, listener)| of_queue(time, listener)));
     evidence.extend(case.attempt.last.as_ref().map(|state| of_state(ended, state)));
     let found = Finding::failure(Cause::AcceptQueueOverflow, evidence, summary, make_room(case, drop.netns));
-    Some(if is_overflow(drop) { found } else { found.with_confidence(Confidence::Likely) })
+    let found = if is_overflow(drop) { found } else { found.with_confidence(Confidence::Likely) };
+    Some(doubt(case, drop.netns, found))
 }
 
 fn finding(case: &Case<'_>, evidence: Evidence, (waiting, backlog): (u32, u32), netns: Option<Netns>) -> Finding {
@@ -196,6 +207,57 @@ mod tests {
         stream.inspection(|reading| reading.listeners = Some(vec![listener(2, 1)]));
         stream.wait_ms(700).again(9).connect().wait_ms(200).inspection(|_| ()).back_to(7).gives_up();
         assert_eq!(stream.causes(), ["accept_queue_overflow"]);
+    }
+
+    fn met(fill: impl FnOnce(&mut Stream)) -> Verdict {
+        let mut stream = Stream::new();
+        fill(&mut stream);
+        stream.connect().queue_full(ListenQueue::Accept).gives_up().settles().verdict()
+    }
+
+    /// Any process of the node can have the port of a pod on its network.
+    #[test]
+    fn a_full_queue_on_the_nodes_network_is_of_who_has_the_port() {
+        let on_node = |by: &[(&str, Option<&str>)]| {
+            met(|stream| {
+                stream.links(true, &["10.88.0.2"]).http_readiness().on_host_network().container_id("c1");
+                stream.last_pods().pods[0].uid = Some("u1".into());
+                if by.is_empty() {
+                    return;
+                }
+                let process = |(comm, pod): &(&str, Option<&str>)| AcceptingProcess {
+                    server: Listener { pid: 77, comm: (*comm).into() },
+                    pod_uid: pod.map(Into::into),
+                    container: pod.map(|_| "c1".into()),
+                };
+                let processes = by.iter().map(process).collect();
+                let acceptor = Acceptor { to: None, netns: NODE, processes };
+                stream.pod_sockets(|reading| reading.acceptor = Some(acceptor)).wait_ms(5_000);
+            })
+        };
+        let unread = on_node(&[]);
+        assert_eq!((unread.cause, unread.confidence), (Cause::AcceptQueueOverflow, Confidence::Likely));
+        assert_ends(&unread.summary, "; tracer could not read which process of the node has that port");
+        let own = on_node(&[("app", Some("u1"))]);
+        assert_eq!((own.cause, own.confidence), (Cause::AcceptQueueOverflow, Confidence::Proven));
+        let other = on_node(&[("python", None)]);
+        assert_eq!((other.cause, other.confidence), (Cause::PortTaken, Confidence::Likely));
+        assert_starts(
+            &other.summary,
+            "python (pid 77) of the node has port 8080 and has the full accept queue, and not",
+        );
+    }
+
+    #[test]
+    fn a_full_queue_that_may_be_of_another_container_or_pod_is_likely() {
+        let own = met(|stream| _ = stream.http_readiness().pod_in(POD));
+        assert_eq!(own.confidence, Confidence::Proven);
+        let shared = met(|stream| _ = stream.http_readiness().pod_in(POD).probed_container_too("other"));
+        assert_eq!((shared.cause, shared.confidence), (Cause::AcceptQueueOverflow, Confidence::Likely));
+        assert_has(&shared.summary, &["2 containers of the pod have a probe on port 8080"]);
+        let elsewhere = met(|stream| _ = stream.http_readiness().pod_in(Netns(900)));
+        assert_eq!((elsewhere.cause, elsewhere.confidence), (Cause::AcceptQueueOverflow, Confidence::Likely));
+        assert_ends(&elsewhere.summary, "and pod default/web is in another network namespace");
     }
 
     #[test]
