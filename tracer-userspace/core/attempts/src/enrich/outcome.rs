@@ -44,9 +44,36 @@ impl<'a> Matched<'a> {
         silent && all_tcp && self.possible_handlers().is_empty()
     }
 
+    /// The same, also if no probes are known. Whether the attempt sent a request shows at its end only.
+    pub fn may_only_connect(&self) -> bool {
+        self.only_connects() || self.sent_nothing_before_end() && self.may_be_any_probe()
+    }
+
+    /// The attempt can be a tcpSocket probe or another one, and nothing was sent.
+    pub fn is_perhaps_tcp(&self) -> bool {
+        self.sent_nothing_before_end() && self.may_be_tcp()
+    }
+
+    /// A probe that it can be is a tcpSocket probe, or no probes are known.
+    pub fn may_be_tcp(&self) -> bool {
+        self.may_be_any_probe() || self.possible_probes().iter().any(|spec| spec.handler == Handler::Tcp)
+    }
+
+    fn may_be_any_probe(&self) -> bool {
+        let has_none = || self.possible_probes().is_empty() && self.possible_handlers().is_empty();
+        self.attempt.prober && self.is_unlisted() && has_none()
+    }
+
+    /// The attempt is over, and nothing was sent. There is no outcome of the kubelet.
+    fn sent_nothing_before_end(&self) -> bool {
+        let is_unsent = || self.attempt.last.as_ref().is_some_and(|last| last.unsent);
+        let is_unreported = self.attempt.ended.is_some() && self.attempt.kubelet().is_none();
+        is_unreported && self.attempt.sent() == Some(0) && !is_unsent()
+    }
+
     /// A tcpSocket probe was reset after its handshake: neither a failure nor a success.
     fn is_reset_after_connect(&self) -> bool {
-        matches!(self.attempt.ended, Some((_, End::Reset))) && self.only_connects()
+        matches!(self.attempt.ended, Some((_, End::Reset))) && self.may_only_connect()
     }
 
     /// The server closed the connection of a gRPC probe, which the kubelet closes itself as soon as it has its answer.

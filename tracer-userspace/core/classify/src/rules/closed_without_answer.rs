@@ -151,7 +151,7 @@ pub(super) fn closed_unread<'a>(case: &Case<'a>) -> Option<(u64, &'a ResetSent)>
     let is_challenged = |(time, it): (u64, &ResetSent)| time <= at && it.actor.is_none() && it.flow == reset.flow;
     let is_silent = received.bytes_received == Some(0) && !attempt.resets_sent().any(is_challenged);
     let is_own = || is_own_close(case, time, reset) && killed::closer(case, at).is_none();
-    let is_request = attempt.established_at().is_some() && !case.matched.only_connects();
+    let is_request = attempt.established_at().is_some() && !case.matched.may_only_connect();
     (is_silent && is_request && is_own()).then_some((time, reset))
 }
 

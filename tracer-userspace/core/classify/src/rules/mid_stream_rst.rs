@@ -53,7 +53,9 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
         .kubelet()
         .map(|(_, reported)| reported)
         .filter(|reported| partial && reported.reason == ProbeOutput::Network);
-    let only_connects = case.matched.only_connects();
+    // Whether a request was sent shows at the end of the socket, which follows at once.
+    let is_open = attempt.ended.is_none() && !case.settled && case.matched.may_be_tcp();
+    let only_connects = case.matched.may_only_connect() || is_open;
     // The RST counts as well if the prober still waited for the rest of the answer.
     let cut = partial && case.matched.is_cut_short();
     if payload.is_none() || closed_before || only_connects || (partial && reported.is_none() && !cut) {
@@ -100,6 +102,7 @@ pub(super) fn by_target(case: &Case<'_>) -> Option<Finding> {
     let found = Finding::failure(Cause::MidStreamRst, evidence, summary, remediation);
     let unsure = partial && !cut || sent.is_some_and(|(_, reset)| may_be_by_timer(reset));
     let found = if unsure { found.with_confidence(Confidence::Likely) } else { found };
+    let found = if case.matched.is_perhaps_tcp() { or_succeeded(found) } else { found };
     let found =
         sidecar::add_node_port(case, found).with_culprit(sent.and_then(|(time, reset)| culprit(case, time, reset)));
     let mut found = Finding { waits_for_listener: fix == Origin::Unread, ..of_collision(case, sent, found) };
@@ -122,6 +125,13 @@ fn of_collision(case: &Case<'_>, sent: Option<(u64, &ResetSent)>, found: Finding
     );
     Finding { summary, remediation: find_taken_port(case), scope: Some(Scope::Node), ..found }
         .at_most(Confidence::Likely)
+}
+
+/// Of the probes of that port, one sends no request. If it was that one, it had succeeded.
+fn or_succeeded(found: Finding) -> Finding {
+    let summary =
+        format!("{}; it had sent nothing: if it was the tcpSocket probe of that port, it succeeded", found.summary);
+    Finding { summary, ..found }.at_most(Confidence::Likely)
 }
 
 const SENDER_ELSEWHERE: &str =
@@ -175,6 +185,27 @@ mod tests {
         assert_eq!(seen.culprit.map(|it| it.comm).as_deref(), Some("app"));
         let unseen = reset(Stream::new().connect().reset_received(TcpState::Established, 0));
         assert_has(&unseen.verdict.summary, &["reset the connection after it was established"]);
+    }
+
+    /// The kubelet's `net.Dialer` has returned by then, and the probe has succeeded.
+    #[test]
+    fn a_rst_after_a_mere_connect_is_no_sure_failure_if_it_may_be_a_tcp_probe() {
+        let decided = |known: fn(&mut Stream), sent: u64| {
+            let mut stream = Stream::new();
+            known(&mut stream);
+            stream.connect().established().wait_ms(5).reset_sent(TcpFlags(0), false, Some("app"));
+            stream.resets((sent, sent + 1, 0)).wait_ms(600).tick().all_decided()
+        };
+        let both: fn(&mut Stream) = |stream| _ = stream.tcp_readiness().http_liveness_too();
+        let http: fn(&mut Stream) = |stream| _ = stream.http_readiness();
+        let unlisted: fn(&mut Stream) = |_| ();
+        let proven = ("mid_stream_rst", Confidence::Proven);
+        assert!(decided(unlisted, 0).is_empty());
+        assert_eq!(decided(both, 0), [("mid_stream_rst", Confidence::Likely)]);
+        assert_eq!(decided(http, 0), [proven]);
+        for known in [both, http, unlisted] {
+            assert_eq!(decided(known, 100), [proven]);
+        }
     }
 
     /// `ss -K` on the node, and Cilium when it ends connections.
