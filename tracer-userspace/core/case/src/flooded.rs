@@ -44,7 +44,7 @@ fn third_namespace(attempt: &Attempt, node: &Node, drop: &PacketDrop) -> Option<
 }
 
 /// A probe has succeeded over that route.
-fn way_has_worked(attempt: &Attempt, node: &Node, stray: &StrayRoute) -> bool {
+pub fn way_has_worked(attempt: &Attempt, node: &Node, stray: &StrayRoute) -> bool {
     let dst = attempt.flow.dst;
     let mut all = node.targets.inspections(attempt);
     all.any(|(at, it)| it.stray_route.as_ref() == Some(stray) && node.has_succeeded_since(dst, at))

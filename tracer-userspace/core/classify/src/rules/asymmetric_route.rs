@@ -187,7 +187,7 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
     let netns = reading.netns.filter(|netns| !case.node.is_a_node(*netns))?;
     let stray = reading.stray_way_back.as_ref()?;
     let is_stuck = is_stuck(case, stray, Some(netns));
-    if !case.settled && !is_stuck || is_stuck && way_back_has_worked(case, stray) {
+    if !case.settled && !is_stuck || way_back_has_worked(case, stray) {
         return None;
     }
     let is_unresolved = reading.neighbour.as_ref().is_some_and(NeighbourState::is_unresolved);
@@ -219,7 +219,8 @@ fn of_answer(case: &Case<'_>) -> Option<Finding> {
 }
 
 fn of_syn(case: &Case<'_>) -> Option<Finding> {
-    let (time, stray) = stray_route(case).filter(|(_, stray)| stray.is_by_rule())?;
+    let has_worked = |stray| flooded::way_has_worked(case.attempt, case.node, stray);
+    let (time, stray) = stray_route(case).filter(|(_, stray)| stray.is_by_rule() && !has_worked(stray))?;
     let flow = case.attempt.flow;
     let (rule, leads) = (rule(stray), format!("out of {}, while the pod is behind {}", stray.device, stray.pod_device));
     let summary = format!("{rule} sends packets from {} to {} {leads}", flow.src.ip(), flow.dst.ip());
@@ -487,6 +488,25 @@ mod tests {
         let (unknown, fix) = decided(false);
         assert_eq!(unknown, ("asymmetric_route", Confidence::Likely));
         assert_has(&fix, &["needs a route over eth0. If that route has worked before, see whether its gateway"]);
+    }
+
+    /// A silent SYN shows no fault of a way that has always led to the pod, and back.
+    #[test]
+    fn a_stray_route_that_has_worked_is_no_cause_of_silence() {
+        let ways: [fn(&mut Inspection); 2] =
+            [|it| it.stray_route = Some(by_rule()), |it| it.stray_way_back = Some(stray("net1", "eth0", 254))];
+        for way in ways {
+            let decided = |worked: bool| {
+                let mut stream = Stream::new();
+                if worked {
+                    stream.connect().established().inspection(way).answers(200).wait_ms(5_000).again(8);
+                    stream.connect().established().answers(200).wait_ms(5_000).again(9);
+                }
+                stream.connect().wait_ms(200).inspection(way).gives_up().settles().last_decided()
+            };
+            assert_eq!(decided(false), ("asymmetric_route", Confidence::Likely));
+            assert_eq!(decided(true).0, "unexplained");
+        }
     }
 
     /// Cilium's routes lead to cilium_host, where a program redirects the packet: such a route decides nothing.
