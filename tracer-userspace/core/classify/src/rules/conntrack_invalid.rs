@@ -15,18 +15,28 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let confidence = if blame.certain().is_some() { Confidence::Proven } else { Confidence::Likely };
     let summary =
         format!("connection tracking found the packet invalid, and a rule{}{}", blocked.action(case), blocked.words());
-    // A SYN-ACK begins no entry, however tolerant tracking is (`tcp_new`, net/netfilter/nf_conntrack_proto_tcp.c).
-    let (last, commands) = if blocked.drop.is_some_and(|(_, drop)| drop.flags.is_syn_ack()) {
-        let last = "The others show rules that exempt the SYN from tracking (notrack). If they show none, look for an asymmetric route";
-        (last, blocked.find_notrack(case).to_vec())
-    } else {
-        let tolerant = run_in(case, blocked.netns, "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1");
-        ("The last one makes tracking accept packets out of window", vec![tolerant])
-    };
-    let text = format!(
-        "Let both directions of {} pass the same connection tracking (no asymmetric route, no notrack for one direction). The first commands show the rule. {last}",
-        case.attempt.flow.dst
+    let run = |command: &str| run_in(case, blocked.netns, command);
+    let dst = case.attempt.flow.dst;
+    let both = format!(
+        "Let both directions of {dst} pass the same connection tracking (no asymmetric route, no notrack for one direction). The first commands show the rule"
     );
+    let flags = blocked.drop.map(|(_, drop)| drop.flags).unwrap_or_default();
+    let (text, commands) = if flags.is_syn_ack() {
+        // A SYN-ACK begins no entry, however tolerant tracking is (`tcp_new`, net/netfilter/nf_conntrack_proto_tcp.c).
+        let last = "The others show rules that exempt the SYN from tracking (notrack). If they show none, look for an asymmetric route";
+        (format!("{both}. {last}"), blocked.find_notrack(case).to_vec())
+    } else if flags.is_syn() {
+        // A SYN needs no entry, and its window is not checked (`tcp_error` and `nf_conntrack_tcp_packet`, same file).
+        let text = format!(
+            "Find why tracking takes the SYN to {dst} for invalid. Its checksum is wrong: correct the checksum offload of the link that it came over. Tracking checks that only if nf_conntrack_checksum (the last command) is 1. Or an old entry of the same ports does not fit: delete it. The first commands show the rule, and conntrack -S counts such packets (invalid)"
+        );
+        (text, ["conntrack -S", "sysctl net.netfilter.nf_conntrack_checksum"].map(run).to_vec())
+    } else {
+        let last = "If nf_conntrack_tcp_loose is 0, tracking takes no connection without an entry, such as after a flush: set it to 1. If it is 1, the last command makes tracking accept packets out of window";
+        let settings =
+            ["sysctl net.netfilter.nf_conntrack_tcp_loose", "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1"];
+        (format!("{both}. {last}"), settings.map(run).to_vec())
+    };
     let remediation = Remediation::from(text).run(blocked.show_rules(case)).run(commands);
     Some(blocked.finding(case, Cause::ConntrackInvalid, summary, remediation).with_confidence(confidence))
 }
@@ -87,7 +97,22 @@ mod tests {
         request.last_drop().tracked = Some(Tracked::No);
         let request = request.push(rules()).wait_ms(1000).closes((100, 1, 0)).settles().verdict();
         assert_eq!(request.cause.name(), "conntrack_invalid");
-        assert_has(&request.remediation, &["be_liberal=1"]);
+        assert_has(&request.remediation, &["If nf_conntrack_tcp_loose is 0", "set it to 1", "be_liberal=1"]);
+        let commands: Vec<_> = request.remediation.commands.iter().map(|it| it.run.as_str()).collect();
+        let place = |word: &str| commands.iter().position(|it| it.contains(word));
+        assert!(place("tcp_loose") < place("be_liberal"), "{commands:?}");
+    }
+
+    /// No window of a SYN is checked.
+    #[test]
+    fn a_syn_is_invalid_by_its_checksum_or_by_an_old_entry() {
+        let mut stream = Stream::new().connect().filtered(SYN, NODE).clone();
+        stream.last_drop().tracked = Some(Tracked::No);
+        let verdict = stream.push(firewall(NODE, vec![invalid()])).gives_up().verdict();
+        assert_eq!(verdict.cause.name(), "conntrack_invalid");
+        let fix = &verdict.remediation;
+        assert_has(fix, &["Its checksum is wrong", "an old entry", "conntrack -S", "nf_conntrack_checksum"]);
+        assert_lacks(fix, &["be_liberal", "tcp_loose", "notrack"]);
     }
 
     /// `ct state invalid` in a chain of priority raw fits every packet: none has an entry there yet.
