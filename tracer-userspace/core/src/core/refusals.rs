@@ -106,12 +106,17 @@ impl Core {
 
     fn note_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
         let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
-        if !finding.cause.has(Trait::NoListener) || attempt.established.is_some() {
+        // A redirect can lead to a port on which nobody listens yet.
+        let is_redirect = finding.cause == Cause::ProbeMisconfigured;
+        if !(finding.cause.has(Trait::NoListener) || is_redirect) || attempt.established.is_some() {
             return;
         }
-        let is_retry = self.is_grpc_retry(attempt);
-        self.failures.refusals.refused(attempt, &self.node, is_retry);
-        if let Some(netns) = refused_in(attempt).filter(|_| finding.cause == Cause::ConnectionRefused) {
+        if !is_redirect {
+            let is_retry = self.is_grpc_retry(attempt);
+            self.failures.refusals.refused(attempt, &self.node, is_retry);
+        }
+        let may_listen = is_redirect || finding.cause == Cause::ConnectionRefused;
+        if let Some(netns) = refused_in(attempt).filter(|_| may_listen) {
             self.waiting.wait_for_listener(netns, attempt.flow.dst.port(), conn);
             self.correlator.keep(conn, attempt.started.saturating_add(KEEP_REFUSED_NS));
         }

@@ -85,6 +85,11 @@ fn started(case: &Case<'_>, at: u64, netns: Netns) -> Option<u64> {
 }
 
 /// A process began to listen on the port after the refusal, and none had before. Without a start that tracer saw, one
+/// At that time, the run of the container, or the namespace, was young.
+pub(super) fn is_starting(case: &Case<'_>, at: u64, netns: Netns) -> bool {
+    started(case, at, netns).is_some_and(|started| at.saturating_sub(started) < START_NS)
+}
+
 /// may have listened before tracer did.
 fn listens_later(
     case: &Case<'_>,
@@ -150,7 +155,8 @@ const READINESS_ONLY: &str = "Nothing, if it listens soon: the pod gets no traff
 
 /// No probe of the port can restart a container. Without a list of pods: the probe that the kubelet names cannot.
 fn is_readiness_only(case: &Case<'_>) -> bool {
-    let (probes, port) = (case.matched.possible_probes(), case.attempt.flow.dst.port());
+    let probes = case.matched.possible_probes();
+    let port = case.matched.redirected_from().unwrap_or_else(|| case.attempt.flow.dst.port());
     if probes.is_empty() {
         return case.attempt.kubelet().is_some_and(|(_, it)| it.probe_type == ProbeType::Readiness);
     }

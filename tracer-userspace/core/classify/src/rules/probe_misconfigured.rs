@@ -63,14 +63,20 @@ fn redirect_loop(case: &Case<'_>) -> Option<Finding> {
     Some(Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix).with_confidence(confidence))
 }
 
-/// The answer redirected the probe to a port of the pod on which nobody listens, and which no probe asks.
+/// The answer redirected the probe to a port of the pod on which nobody has listened, and which no probe asks. During
+/// the start, a process may listen there a moment later.
 fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     let attempt = case.attempt;
     let from = case.matched.redirected_from().or_else(|| case.matched.may_be_redirected_from())?;
-    let Refused { evidence, confidence, .. } = refused(case)?;
+    let Refused { evidence, netns, confidence } = refused(case)?;
+    let dst = attempt.flow.dst;
+    if netns.is_some_and(|netns| case.node.listeners.knows(netns, dst)) {
+        return None;
+    }
+    let at = evidence.iter().map(|it| it.time_boot_ns).max()?;
+    let may_listen_later = netns.is_some_and(|netns| not_listening_yet::is_starting(case, at, netns));
     let redirected = attempt.redirected.filter(|it| it.first.port() == from);
     let status = redirected.map(|it| format!(" (status {})", it.status)).unwrap_or_default();
-    let dst = attempt.flow.dst;
     let summary = format!(
         "the probe asks port {from}; the answer{status} redirected it to port {}: nobody listens on {dst}",
         dst.port()
@@ -82,11 +88,11 @@ fn dead_redirect(case: &Case<'_>) -> Option<Finding> {
     let answered = redirected.map(of_redirect);
     let named = case.matched.is_named_redirect();
     let outcome = attempt.kubelet().map(|(_, it)| of_outcome(it)).filter(|_| named);
-    let both = answered.is_some() && named;
+    let is_sure = answered.is_some() && named && !may_listen_later;
     let evidence = answered.into_iter().chain(evidence).chain(outcome).collect();
     let fix = Remediation::from(fix).run([show_redirect(case, SocketAddr::new(dst.ip(), from))]);
     let found = Finding::failure(Cause::ProbeMisconfigured, evidence, summary, fix);
-    Some(found.with_confidence(if both { confidence } else { confidence.min(Confidence::Likely) }))
+    Some(found.with_confidence(if is_sure { confidence } else { confidence.min(Confidence::Likely) }))
 }
 
 /// The answer redirected the probe to https:// on the port that had just answered in plain HTTP.
@@ -246,6 +252,25 @@ mod tests {
         assert_lacks(&verdict.remediation, &["make the process listen"]);
         stream.kubelet_at_target(ProbeOutput::Network);
         assert_eq!(stream.all_decided().last(), Some(&SURE));
+    }
+
+    /// Spring, Keycloak and Vault open the port for HTTP seconds before the one for HTTPS.
+    #[test]
+    fn a_redirect_to_a_port_that_listens_later_is_likely_and_revised() {
+        let dead = |old_ms: u64, before: fn(&mut Stream)| {
+            let mut stream = Stream::new().http_readiness().netns_made(POD).listens(POD, 8080, true).clone();
+            before(&mut stream);
+            answered(stream.wait_ms(old_ms), 302).again_to(8, "10.88.0.2:8443").connect().refused().wait_ms(5);
+            stream.kubelet_at_target(ProbeOutput::Network).clone()
+        };
+        let mut starting = dead(1_000, |_| ());
+        assert_eq!(starting.all_decided().last(), Some(&LIKELY));
+        starting.wait_ms(3_000).listens(POD, 8443, true);
+        assert_eq!(starting.last_decided().0, "not_listening_yet");
+        assert_has(&starting.last_verdict().summary, &["the probe asks port 8080 and was redirected here"]);
+        assert_eq!(dead(180_000, |_| ()).all_decided().last(), Some(&SURE));
+        let stopped = dead(180_000, |stream| _ = stream.listens(POD, 8443, true).wait_ms(9).listens(POD, 8443, false));
+        assert!(stopped.causes().iter().all(|it| *it == "connection_refused"), "{:?}", stopped.causes());
     }
 
     #[test]
