@@ -1,6 +1,7 @@
 //! The target refused during its start: a process began to listen on that port later, or has not begun yet.
 
 use super::*;
+use crate::rules::startup_budget_exceeded::runs_on;
 use tracer_case::other_stack::refused;
 use tracer_case::refusal::{Refused, pod_elsewhere};
 use tracer_case::startup_probe::may_be_startup_probe;
@@ -84,12 +85,12 @@ fn started(case: &Case<'_>, at: u64, netns: Netns) -> Option<u64> {
     run_started.or_else(|| case.node.namespaces.made(netns))
 }
 
-/// A process began to listen on the port after the refusal, and none had before. Without a start that tracer saw, one
 /// At that time, the run of the container, or the namespace, was young.
 pub(super) fn is_starting(case: &Case<'_>, at: u64, netns: Netns) -> bool {
     started(case, at, netns).is_some_and(|started| at.saturating_sub(started) < START_NS)
 }
 
+/// A process began to listen on the port after the refusal, and none had before. Without a start that tracer saw, one
 /// may have listened before tracer did.
 fn listens_later(
     case: &Case<'_>,
@@ -110,9 +111,31 @@ fn listens_later(
     let since = case.node.since();
     let seen = started(case, at, netns).filter(|started| *started >= since);
     let is_known = seen.is_some() || case.matched.probe_type() == Some(ProbeType::Startup);
-    let found = finding(case, evidence, summary);
-    let found = if is_known { found } else { found.with_confidence(Confidence::Likely) };
+    let doubt = doubt(case, at, began, listen, netns);
+    let is_sure = is_known && doubt.is_empty() && !shares_node(case);
+    let found = finding(case, evidence, summary + &doubt);
+    let found = if is_sure { found } else { found.with_confidence(Confidence::Likely) };
     found.unless_a_listener_was_lost(case, seen.unwrap_or(since), at)
+}
+
+/// A clause if the listener may not be the one that the attempt came too early for: it is of a later run of a container
+/// that crashed, whose status comes a second or more later. Or it takes no IPv4, which the event of a listener does not
+/// show.
+fn doubt(case: &Case<'_>, at: u64, began: u64, listen: &Listen, netns: Netns) -> String {
+    let ran_on = |entered: &u64| case.streak.is_some_and(|streak| runs_on(case, streak, *entered, began).is_some());
+    let entered = case.node.namespaces.entered(netns, at, began).filter(|it| !shares_node(case) && !ran_on(it));
+    if let Some(entered) = entered {
+        return format!(
+            "; a process entered its network namespace {} before that: if the container crashed and was started again, the listener is of its new run",
+            ms(began - entered)
+        );
+    }
+    let (bound, dst) = (listen.addr.ip(), case.attempt.flow.dst.ip());
+    let is_dual = bound.is_unspecified() && bound.is_ipv6() && dst.is_ipv4();
+    if is_dual && pod_sockets::accepting(case, netns, at).is_none() {
+        return format!("; it may listen only for IPv6, as it listens on {}", listen.addr);
+    }
+    String::new()
 }
 
 /// The namespace is young and nobody has listened there since it was made.
@@ -378,6 +401,33 @@ mod tests {
         assert_lacks(&beside.remediation, &["startupProbe"]);
         assert_eq!(cause(&both, None).cause, Cause::NotListeningYet, "nobody listens in the pod's either");
         assert_eq!(cause(&[], any).cause, Cause::NotListeningYet, "the sandbox was made again");
+    }
+
+    /// A crash and an immediate restart: the status comes later. Or the socket may have IPV6_V6ONLY set, or it is of
+    /// another process of the node.
+    #[test]
+    fn a_listener_that_may_be_of_another_run_or_family_is_likely() {
+        let listens_later = |id: bool, between: fn(&mut Stream), bound: &str| {
+            let mut stream = Stream::new().http_readiness().netns_made(POD).listens(POD, 9090, true).clone();
+            if id {
+                stream.container_id("one");
+            }
+            stream.wait_ms(500).connect().refused().wait_ms(500);
+            between(&mut stream);
+            let verdict = stream.wait_ms(100).listens_on(POD, address(bound), true).last_verdict();
+            assert_eq!(verdict.cause, Cause::NotListeningYet);
+            (verdict.confidence, verdict.summary)
+        };
+        let plain = listens_later(false, |_| (), "0.0.0.0:8080");
+        assert_eq!(plain.0, Confidence::Proven);
+        let entered = listens_later(true, |stream| _ = stream.netns_entered(POD), "0.0.0.0:8080");
+        assert_eq!(entered.0, Confidence::Likely);
+        assert_has(&entered.1, &["; a process entered its network namespace 100.0 ms before that: if the container"]);
+        let six = listens_later(false, |_| (), "[::]:8080");
+        assert_eq!(six.0, Confidence::Likely);
+        assert_ends(&six.1, "; it may listen only for IPv6, as it listens on [::]:8080");
+        let on_node = listens_later(false, |stream| _ = stream.on_host_network(), "0.0.0.0:8080");
+        assert_eq!(on_node.0, Confidence::Likely);
     }
 
     /// As the entrypoint of a database does while it prepares.

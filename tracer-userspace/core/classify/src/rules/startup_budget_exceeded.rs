@@ -167,7 +167,7 @@ impl ContainerStart {
 
 /// The container that had the first refusal still had processes after the last entry: the runtime gives each run another
 /// id. So that process entered for another reason.
-fn runs_on(case: &Case<'_>, streak: Streak, entered: u64, at: u64) -> Option<Evidence> {
+pub(super) fn runs_on(case: &Case<'_>, streak: Streak, entered: u64, at: u64) -> Option<Evidence> {
     let (_, container) = case.matched.probed_container().filter(|_| streak.one_run)?;
     let mut readings = case.node.targets.limits(container.id.as_deref()?);
     let (time, _) = readings.find(|(time, _)| *time > entered && *time <= at)?;
