@@ -9,8 +9,11 @@ use tracer_model::record::{Cause, Confidence, Remediation};
 
 /// Notes that the probe's `host` is no address of its pod, of the node, or of a Service that tracer knows.
 pub fn add(case: &Case<'_>, finding: &mut Finding) {
-    use Cause::{AppStatusFailure, ClosedWithoutAnswer, ConnectionRefused, MidStreamRst, SlowResponse};
-    let by_target = [AppStatusFailure, ClosedWithoutAnswer, ConnectionRefused, MidStreamRst, SlowResponse];
+    use Cause::{
+        AppStatusFailure, ClosedWithoutAnswer, ConnectionRefused, MidStreamRst, SlowResponse, TlsHandshakeSlow,
+    };
+    let by_target =
+        [AppStatusFailure, ClosedWithoutAnswer, ConnectionRefused, MidStreamRst, SlowResponse, TlsHandshakeSlow];
     let rests_on_target = by_target.contains(&finding.cause);
     let (Some(from), dst) = (case.attempt.netns, case.attempt.flow.dst.ip()) else { return };
     let Some(name) = case.matched.pod_of_other_host().filter(|_| rests_on_target).and_then(Pod::full_name) else {

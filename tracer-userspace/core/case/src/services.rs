@@ -12,8 +12,9 @@ use tracer_model::record::{Cause, Command, Remediation};
 
 /// Names the Service of which an endpoint got the connection. At an address of the node, a process may have got it.
 pub fn add(case: &Case<'_>, finding: &mut Finding) {
-    use Cause::{AppStatusFailure, ClosedWithoutAnswer, MidStreamRst, SlowResponse};
-    let by_endpoint = [AppStatusFailure, ClosedWithoutAnswer, MidStreamRst, SlowResponse].contains(&finding.cause);
+    use Cause::{AppStatusFailure, ClosedWithoutAnswer, MidStreamRst, SlowResponse, TlsHandshakeSlow};
+    let all = [AppStatusFailure, ClosedWithoutAnswer, MidStreamRst, SlowResponse, TlsHandshakeSlow];
+    let by_endpoint = all.contains(&finding.cause);
     let dst = case.attempt.flow.dst;
     let service = service_at(case, dst).filter(|_| by_endpoint && !is_of_node(case, dst.ip()));
     if let Some(name) = service.map(name_of) {

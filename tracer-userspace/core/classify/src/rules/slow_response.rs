@@ -6,8 +6,9 @@ use self::unfinished::{closed_at_timeout, endless_answer, unfinished};
 use super::*;
 use crate::slow_server;
 use tracer_case::giving_up::{prober_late, round_trip_ns, timeout_clause};
-use tracer_case::sidecar;
+use tracer_case::services::target_service;
 use tracer_case::throttling::throttling;
+use tracer_case::{serving, sidecar};
 use tracer_model::event::TcpState;
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -28,7 +29,20 @@ fn silent(case: &Case<'_>) -> Option<Finding> {
         found.change_fix(|fix| fix.reword(|text| format!("{}{OR_FASTER}", text.trim_end_matches('.'))));
     }
     found.summary += &throttling(case).map(|it| format!("; {}", it.words())).unwrap_or_default();
-    Some(if late.is_empty() { found } else { found.with_confidence(Confidence::Likely) })
+    let found = may_be_lost_elsewhere(case, found);
+    Some(if late.is_empty() { found } else { found.at_most(Confidence::Likely) })
+}
+
+/// If the target is a Service, or no pod of the node's list: an answer that is lost on another node looks the same.
+pub(super) fn may_be_lost_elsewhere(case: &Case<'_>, mut found: Finding) -> Finding {
+    let (node, attempt) = (case.node, case.attempt);
+    let is_here = || node.netns_of_addr(attempt.netns?, attempt.flow.dst.ip());
+    let is_known = node.pods.have_specs() || target_service(case).is_some();
+    if !is_known || node.is_at_pod(attempt) || is_here().is_some() || serving::connection(case).is_some() {
+        return found;
+    }
+    found.summary += "; or its answer is lost beyond this node";
+    found.at_most(Confidence::Likely)
 }
 
 fn fix(case: &Case<'_>) -> Remediation {

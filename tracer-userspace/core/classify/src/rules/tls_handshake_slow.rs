@@ -1,7 +1,7 @@
 //! Established, and TLS was not finished before the timeout.
 
 use super::*;
-use crate::rules::slow_response::{Wait, measure_wait};
+use crate::rules::slow_response::{Wait, may_be_lost_elsewhere, measure_wait};
 use crate::slow_server;
 use tracer_case::answer::shows_certificate;
 use tracer_case::giving_up::timeout_clause;
@@ -25,7 +25,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let mut found = Finding::failure(Cause::TlsHandshakeSlow, vec![evidence], summary, remediation);
     slow_server::add(case, &mut found, is_late);
     let is_sure = late.is_empty() && doubt.is_empty();
-    Some(if is_sure { found } else { found.with_confidence(Confidence::Likely) })
+    let found = may_be_lost_elsewhere(case, found);
+    Some(if is_sure { found } else { found.at_most(Confidence::Likely) })
 }
 
 /// The kernel acknowledged the ClientHello, and no process took it.
@@ -90,6 +91,35 @@ mod tests {
         assert_eq!(answered.confidence, Confidence::Proven);
         assert_lacks(&answered.summary, &["does not speak"]);
         assert_lacks(&answered.remediation, &["openssl"]);
+    }
+
+    /// A probe with a `host`, or a Service with endpoints on other nodes.
+    #[test]
+    fn an_answer_that_is_lost_beyond_the_node_looks_the_same() {
+        let silent = |dst: &str, https: bool| {
+            let mut stream = Stream::to(dst).links(true, &["10.88.0.1"]).clone();
+            let probed = if https { stream.https_readiness() } else { stream.http_readiness() };
+            let pod = &mut probed.last_pods().pods[0];
+            pod.addrs = vec![address("10.88.0.2")];
+            let probe = &mut pod.containers[0].probes[0];
+            (probe.port, probe.host) = (8443, dst.strip_suffix(":8443").map(Into::into));
+            stream.service(8443, |it| it.cluster_ips = vec![address("10.96.0.9")]);
+            if https {
+                stream.connect().established().answer(AnswerKind::Tls, None).closes((280, 281, 900)).wait_ms(100);
+            }
+            stream.again(8).connect().established().wait_ms(1_001).closes((280, 281, 0)).settles();
+            let verdict = stream.last_verdict();
+            (verdict.cause.name(), verdict.confidence, verdict.summary)
+        };
+        let lost = "; or its answer is lost beyond this node";
+        for (https, cause) in [(true, "tls_handshake_slow"), (false, "slow_response")] {
+            let elsewhere = silent("10.96.0.9:8443", https);
+            assert_eq!((elsewhere.0, elsewhere.1), (cause, Confidence::Likely));
+            assert_has(&elsewhere.2, &[lost, "; 10.96.0.9:8443 is Service shop/cart"]);
+            let own = silent("10.88.0.2:8443", https);
+            assert_eq!((own.0, own.1), (cause, Confidence::Proven));
+            assert_lacks(&own.2, &[lost]);
+        }
     }
 
     /// The kernel acknowledges what lies in the queue of a listener.
