@@ -4,17 +4,26 @@ use crate::case::Case;
 use tracer_model::event::{Handler, ProbeProtocol, ProbeSpec, ProbeType};
 
 /// `startupProbe: {…} (allows 60 s)`: the same request in the same period as this probe, for at least `seconds`. tracer
-/// does not know headers, a query or the name of a gRPC service.
+/// does not know headers, a query or the name of a gRPC service: a sentence says what to copy.
 pub fn that_allows(seconds: f64, like: &ProbeSpec) -> String {
     let period = like.period_s.max(1);
     let twice = f64::from(like.failure_threshold) * 2.0;
     let threshold = (seconds / f64::from(period)).ceil().max(twice) as u32;
     format!(
-        "startupProbe: {{{}, periodSeconds: {period}, failureThreshold: {threshold}{}}} (allows {} s)",
+        "startupProbe: {{{}, periodSeconds: {period}, failureThreshold: {threshold}{}}} (allows {} s){}",
         handler(like),
         if like.timeout_s > 1 { format!(", timeoutSeconds: {}", like.timeout_s) } else { String::new() },
-        period.saturating_mul(threshold)
+        period.saturating_mul(threshold),
+        to_copy(like.handler)
     )
+}
+
+const fn to_copy(handler: Handler) -> &'static str {
+    match handler {
+        Handler::Http => ". Copy httpHeaders and the query of the path from the present probe, if it has them",
+        Handler::Grpc => ". Copy grpc.service from the present probe, if it has one",
+        Handler::Tcp | Handler::Exec => "",
+    }
 }
 
 fn handler(spec: &ProbeSpec) -> String {
@@ -78,7 +87,8 @@ mod tests {
         let probe = value["startupProbe"].clone();
         let number = |name: &str| probe[name].as_u64().expect("a number");
         let allowed = number("periodSeconds") * number("failureThreshold");
-        assert!(allowed as f64 >= seconds && allows == format!("{allowed} s)"), "{text}");
+        let rest = allows.strip_prefix(&format!("{allowed} s)")).expect("what it allows");
+        assert!(allowed as f64 >= seconds && rest == to_copy(like.handler), "{text}");
         probe
     }
 
@@ -93,5 +103,13 @@ mod tests {
         let tcp = ProbeSpec { host: Some("127.0.0.1".into()), ..like(Handler::Tcp, None, None) };
         assert_eq!(pasted(1.0, &tcp)["tcpSocket"], json!({"port": 8443, "host": "127.0.0.1"}));
         assert_eq!(pasted(1.0, &like(Handler::Grpc, None, None))["grpc"], json!({"port": 8443}));
+    }
+
+    #[test]
+    fn what_tracer_does_not_know_is_to_be_copied() {
+        let text = |handler| that_allows(1.0, &like(handler, None, None));
+        assert!(text(Handler::Http).contains(". Copy httpHeaders and the query of the path"));
+        assert!(text(Handler::Grpc).contains(". Copy grpc.service"));
+        assert!(text(Handler::Tcp).ends_with(" s)") && text(Handler::Exec).ends_with(" s)"));
     }
 }

@@ -201,7 +201,7 @@ mod tests {
         let fix = reported[0].remediation.clone().unwrap_or_default().text;
         assert_eq!(
             fix,
-            "give it a startup probe: startupProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, failureThreshold: 9} (allows 90 s)"
+            "give it a startup probe: startupProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, failureThreshold: 9} (allows 90 s). Copy httpHeaders and the query of the path from the present probe, if it has them"
         );
         assert_eq!(reported[0].fields["budget_s"], 30);
     }

@@ -266,7 +266,7 @@ fn a_start_that_the_status_shows_is_proven_and_begins_there() {
     assert_has(&last.summary, &["is not listening after 2 s in"]);
     assert_has(&last.summary, &["the run before ended in the same way, after 3 s"]);
     assert_eq!(last.evidence[0].hook, "container_status");
-    assert_ends(&last.remediation, "failureThreshold: 30} (allows 30 s)");
+    assert_has(&last.remediation, &["failureThreshold: 30} (allows 30 s). Copy httpHeaders"]);
 }
 
 /// The kernel killed the run before, or it exited by itself, at the time at which its budget was over.
