@@ -133,7 +133,7 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
         drop.device.as_ref().zip(drop.netns).map(|(device, netns)| describe_overlap(case, netns, device.ifindex, next));
     let remediation = fix(case, drop.netns, next, why, !outbound(case, drop));
     let (translated, remediation) = match is_sent_elsewhere(case, drop) {
-        true => translation(case, drop.flow.dst, remediation),
+        true => translation(case, drop.netns, drop.flow.dst, remediation),
         false => (String::new(), remediation),
     };
     let summary = summary + &over.unwrap_or_default() + &translated;
@@ -142,8 +142,8 @@ fn dropped(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// A Service, a NAT rule, or an entry of conntrack that is left over, sent the SYN to another address than the prober
-/// connected to. What translated it comes first.
-fn translation(case: &Case<'_>, at: SocketAddr, fix: Remediation) -> (String, Remediation) {
+/// connected to. What translated it comes first: `place` is the namespace in which the translated SYN was.
+fn translation(case: &Case<'_>, place: Option<Netns>, at: SocketAddr, fix: Remediation) -> (String, Remediation) {
     let (src, dst, to) = (case.attempt.flow.src, case.attempt.flow.dst, at.ip());
     if let Some(by_service) = stale_endpoint(case, to, fix.clone()) {
         return by_service;
@@ -164,7 +164,7 @@ fn translation(case: &Case<'_>, at: SocketAddr, fix: Remediation) -> (String, Re
     let fix = fix.reword(|text| {
         format!("Correct the NAT rule that has {to}. If no rule has it, delete the old conntrack entry (conntrack -D, as below). Only if {to} is right: {text}")
     });
-    (words, fix.run(show.map(|command| run_in(case, case.attempt.netns, command))))
+    (words, fix.run(show.map(|command| run_in(case, place, command))))
 }
 
 /// A pod of this node with its link down does not answer either. Only an inspection shows that, and none came in time.
@@ -239,7 +239,8 @@ fn unresolved_elsewhere(case: &Case<'_>) -> Option<Finding> {
     let link = case.node.links.by_index(reading.from, entry.ifindex);
     let on = link.map(|link| format!(" on {}", link.name)).unwrap_or_default();
     let next = if entry.addr == to.ip() { entry.addr.to_string() } else { describe_gateway(entry.addr, to.ip()) };
-    let (words, fix) = translation(case, to, fix(case, None, to.ip(), MissingEntry::NoAnswer, false));
+    let (words, fix) =
+        translation(case, Some(reading.from), to, fix(case, None, to.ip(), MissingEntry::NoAnswer, false));
     let summary =
         format!("the node cannot resolve the link-layer address of {next}{on}: {}{words}", describe_state(entry));
     let evidence = vec![evidence_of("conntrack", time, text, fields)];
@@ -585,6 +586,19 @@ mod tests {
         assert_starts(&verdict.remediation, "Find why virtual service 10.96.0.9:80 of IPVS still has the backend");
         assert_has(&verdict.remediation, &["ipvsadm -Ln -t 10.96.0.9:80", "ipvsadm -Lnc"]);
         assert_lacks(&verdict.remediation, &["NAT rule", "iptables"]);
+    }
+
+    /// The client is a pod: the node translates what it sends.
+    #[test]
+    fn the_commands_about_a_translation_run_where_the_packet_was_dropped() {
+        let mut stream = Stream::new();
+        stream.connect().last_connect().netns = Netns(7);
+        stream.drop_with(SYN, NODE, |drop| {
+            drop.reason = Some("NEIGH_FAILED".into());
+            drop.flow.dst = address("10.88.0.77:8081");
+        });
+        let fix = stream.verdict().remediation;
+        assert!(fix.commands.iter().any(|it| it.run.starts_with("conntrack -L -p tcp -s 10.88.0.1")), "{fix:?}");
     }
 
     /// The backend of a Service or a hostPort is gone.

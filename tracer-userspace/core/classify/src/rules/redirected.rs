@@ -52,21 +52,26 @@ fn fix_rule(case: &Case<'_>, netns: Option<Netns>, target: SocketAddr) -> Remedi
         target.port(),
         case.attempt.flow.dst
     );
-    // The rule is in the pod (a sidecar's), or where the client is (the node's chain OUTPUT).
-    let elsewhere = case.attempt.netns.filter(|own| Some(*own) != netns);
-    let places = std::iter::once(netns).chain(elsewhere.map(Some));
+    // The rule is in the pod (a sidecar's), where the client is (chain OUTPUT), or where the node forwards the packet.
+    let mut places = vec![netns];
+    for place in [case.attempt.netns, case.node.netns()] {
+        if place.is_some() && !places.contains(&place) {
+            places.push(place);
+        }
+    }
     let rules = ["iptables-save -t nat", "nft list ruleset"];
-    Remediation::from(text).run(places.flat_map(|place| rules.map(|command| run_in(case, place, command))))
+    Remediation::from(text).run(places.into_iter().flat_map(|place| rules.map(|command| run_in(case, place, command))))
 }
 
-/// A rule where the client is changed the address: the lists of Services lack it, or are not known.
+/// A rule of the node changed the address: the lists of Services lack it, or are not known.
 fn fix_target_port(case: &Case<'_>, target: SocketAddr) -> Remediation {
     let ip = case.attempt.flow.dst.ip();
     let text = format!(
         "If {ip} is a Service, correct its targetPort, or let its pod listen on {}. Else correct the rule that sends it there",
         target.port()
     );
-    let rules = show_rules(&ip.to_string()).map(|show| run_in(case, case.attempt.netns, show));
+    let on_node = case.attempt.netns.filter(|from| case.node.is_a_node(*from)).or_else(|| case.node.netns());
+    let rules = show_rules(&ip.to_string()).map(|show| run_in(case, on_node, show));
     Remediation::from(text).run([kubectl::services_with(ip)]).run(rules)
 }
 
@@ -159,6 +164,22 @@ mod tests {
         assert_starts(&fix, "If 10.96.0.9 is a Service, correct its targetPort, or let its pod listen on 8081");
         assert_eq!(fix.commands[0].run, "kubectl get services -A -o wide | grep -wF 10.96.0.9");
         assert_lacks(&fix, &["sidecar", "nsenter"]);
+    }
+
+    /// kube-proxy translates in the node's namespace what a pod sends.
+    #[test]
+    fn the_rules_that_changed_the_packet_of_a_pod_are_the_nodes() {
+        let shown = |to: &str| {
+            let mut stream = Stream::to("10.96.0.9:80");
+            stream.connect().last_connect().netns = Netns(7);
+            let endpoint = Flow { dst: address(to), ..redirected() };
+            stream.reset_sent_on(endpoint.reversed(), SYN, true, None).last_reset_sent().via = Via::Translated;
+            stream.verdict().remediation.commands.into_iter().map(|it| it.run).collect::<Vec<_>>()
+        };
+        let other = shown("10.88.0.2:8081");
+        assert!(other.iter().all(|it| !it.starts_with("nsenter")), "{other:?}");
+        let same = shown("10.96.0.9:8081");
+        assert!(same.iter().any(|it| it == "iptables-save -t nat"), "{same:?}");
     }
 
     /// Seen on 6.12: nobody listens at the backend of a virtual service, which is no rule.
