@@ -151,11 +151,13 @@ impl Core {
 
     /// A verdict by the kubelet outcome alone: one of several connections without a failure in the kernel had an answer
     /// with a failure. `None` for an Event if one of them failed, or may have failed and be dropped: that was reported.
+    /// `None` while one of them is open: a busy kubelet writes its line before it closes the socket.
     fn answer_of_several(&self, probe: &KubeletProbe, now: u64) -> Option<(Finding, Unattached)> {
         let fitting = self.fitting(probe);
         let reported = fitting.iter().any(|a| self.has_failed(a));
         let late = now > probe.written_boot_ns.saturating_add(KEEP_AFTER_END_NS);
-        let is_new = fitting.len() > 1 && !(probe.is_event() && (reported || late));
+        let have_ended = fitting.iter().all(|a| a.ended.is_some());
+        let is_new = fitting.len() > 1 && have_ended && !(probe.is_event() && (reported || late));
         is_new.then(|| kubelet::answer(probe, fitting.len(), &self.node)).flatten()
     }
 
@@ -311,6 +313,20 @@ mod tests {
     }
 
     /// Liveness and readiness on one port in the same second: one fails, the other does not.
+    /// Liveness and readiness on one port, both with status 503. A busy kubelet writes its lines before it closes the
+    /// sockets.
+    #[test]
+    fn outcomes_before_the_end_of_their_attempts_give_one_verdict_each() {
+        let mut stream = Stream::new();
+        stream.http_readiness().http_liveness_too();
+        stream.connect().established().answer(AnswerKind::Http, Some(503)).wait_ms(1);
+        stream.again(9).connect().established().answer(AnswerKind::Http, Some(503)).wait_ms(1);
+        stream.kubelet_of(ProbeType::Readiness, ProbeOutput::Status(503));
+        stream.kubelet_of(ProbeType::Liveness, ProbeOutput::Status(503));
+        stream.wait_ms(100).closes((100, 101, 200)).back_to(7).closes((100, 101, 200)).wait_ms(2_000).tick();
+        assert_eq!(stream.causes(), ["app_status_failure", "app_status_failure"]);
+    }
+
     #[test]
     fn an_outcome_is_joined_to_the_failed_attempt_not_to_the_healthy_one() {
         let healthy = |stream: &mut Stream| {
