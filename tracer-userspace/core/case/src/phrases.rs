@@ -79,8 +79,12 @@ pub fn of_family(case: &Case<'_>, command: String) -> String {
 }
 
 /// How commands for IPv4 begin, and how those for IPv6 do.
-const IN_IPV6: [(&str, &str); 3] =
-    [("ip rule", "ip -6 rule"), ("ip route show", "ip -6 route show"), ("iptables-save", "ip6tables-save")];
+const IN_IPV6: [(&str, &str); 4] = [
+    ("ip rule", "ip -6 rule"),
+    ("ip route show", "ip -6 route show"),
+    ("iptables-save", "ip6tables-save"),
+    ("conntrack -L -p tcp", "conntrack -L -f ipv6 -p tcp"),
+];
 
 /// Milliseconds with one decimal.
 pub fn ms(ns: u64) -> String {

@@ -1,6 +1,7 @@
 //! A proxy in the pod may have answered instead of the application: the status is proven, but not who sent it.
 
 use crate::finding::Finding;
+use crate::phrases::of_family;
 use crate::pod_sockets::{FRESH_NS, detour, is_of_this, last_reading};
 use crate::services::{external_service, node_ports_at};
 use crate::{Case, kubectl};
@@ -142,7 +143,7 @@ fn by_detour(case: &Case<'_>) -> Option<Answerer> {
 
 /// An endpoint of a Service may have got the connection. Not if it was read who accepted it.
 fn by_node_port(case: &Case<'_>) -> Option<Answerer> {
-    let (what, service) = service_with_port(case)?;
+    let ((what, service), dst) = (service_with_port(case)?, case.attempt.flow.dst);
     let accepts = |it: &Acceptor| it.to.is_some() || !it.processes.is_empty();
     let is_read =
         |(time, it): (u64, &PodSockets)| it.acceptor.as_ref().is_some_and(accepts) && is_of_this(case, time, it);
@@ -154,7 +155,7 @@ fn by_node_port(case: &Case<'_>) -> Option<Answerer> {
             "{what} of {service}: kube-proxy may have sent the connection to an endpoint of it, and not to the process that listens on the node"
         ),
         check: "Give the pod or the Service another port. Or check whether the pod got the connection (the source of the answer in its conntrack entry)".to_owned(),
-        commands: vec![Command::on_node(format!("conntrack -L -p tcp --dport {}", case.attempt.flow.dst.port()))],
+        commands: vec![Command::on_node(of_family(case, format!("conntrack -L -p tcp --dport {}", dst.port())))],
     })
 }
 

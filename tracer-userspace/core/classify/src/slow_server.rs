@@ -253,4 +253,17 @@ mod tests {
         assert_eq!(other.confidence, Confidence::Proven, "the reading was for another attempt");
         assert_eq!(silent(50, "10.88.0.1:40000").confidence, Confidence::Proven, "it may be from before the handshake");
     }
+
+    /// Old conntrack tools list IPv4 only without an option.
+    #[test]
+    fn the_entries_of_ipv6_are_listed() {
+        let mut stream = Stream::to("[fd00::2]:8080").links(true, &["10.88.0.1"]).connect().established().clone();
+        stream.wait_ms(500).serving(Serving {
+            processes: vec![server_process(7, 1)],
+            no_connection_of: Some(address("10.88.0.1:40000")),
+            ..Serving::default()
+        });
+        let verdict = stream.wait_ms(501).closes((100, 101, 0)).wait_ms(5).tick().verdict();
+        assert_has(&verdict.remediation, &["conntrack -L -f ipv6 -p tcp --dport 8080"]);
+    }
 }
