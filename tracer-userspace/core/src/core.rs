@@ -283,7 +283,9 @@ impl Core {
             return;
         }
         let finding = self.lower_if_open(conn, finding);
+        let counted = self.is_counted_refusal(conn);
         self.remember(conn, &finding, before.is_some() && !pending);
+        self.remember_refusal(conn, &finding, counted);
         self.emit_verdict(conn, finding, also, before.is_some(), out);
     }
 
@@ -292,7 +294,7 @@ impl Core {
         let attempt = self.correlator.get(conn)?;
         let before = self.verdicts.of(conn);
         let streak = self.failures.refusals.streak(attempt, &self.node);
-        let streak = streak.map(|s| next(s, before.is_some() || self.is_grpc_retry(attempt)));
+        let streak = streak.map(|s| next(s, self.is_counted_refusal(conn) || self.is_grpc_retry(attempt)));
         let streak = streak.or(Some(Streak::of_one(attempt.started)));
         let is_refused = || attempt.resets_sent().next().is_some() || attempt.ended.is_some();
         let established = attempt.established.is_some();
@@ -323,7 +325,6 @@ impl Core {
         if !again && let Some(attempt) = self.correlator.get(conn) {
             self.budgets.failed(attempt, &self.node, &finding);
         }
-        self.remember_refusal(conn, &finding, again);
         let mut record = verdict_record(conn, finding, also, named, count, kubelet_outcome);
         if let Some(attempt) = self.correlator.get(conn) {
             let time = record.time_boot_ns;

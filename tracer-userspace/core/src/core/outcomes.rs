@@ -207,6 +207,7 @@ impl Core {
             self.decide(conn, When::Settled(now), out);
             return;
         }
+        self.remember_refusal(conn, &finding, true);
         self.emit_verdict(conn, finding, also, true, out);
     }
 }
@@ -312,7 +313,6 @@ mod tests {
         assert_eq!(stream.joined(), [(7, ProbeOutput::Timeout), (9, ProbeOutput::Status(503))]);
     }
 
-    /// Liveness and readiness on one port in the same second: one fails, the other does not.
     /// Liveness and readiness on one port, both with status 503. A busy kubelet writes its lines before it closes the
     /// sockets.
     #[test]
@@ -327,6 +327,7 @@ mod tests {
         assert_eq!(stream.causes(), ["app_status_failure", "app_status_failure"]);
     }
 
+    /// Liveness and readiness on one port in the same second: one fails, the other does not.
     #[test]
     fn an_outcome_is_joined_to_the_failed_attempt_not_to_the_healthy_one() {
         let healthy = |stream: &mut Stream| {

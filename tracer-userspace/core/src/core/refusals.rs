@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use super::verdicts::Decided;
 use super::{Core, MAX_COUNTERS};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
@@ -95,8 +96,8 @@ impl Refusals {
 
 impl Core {
     /// Keeps a refused attempt: if a process begins to listen there, the refusal only came too early.
-    pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
-        self.note_refusal(conn, finding, again);
+    pub(super) fn remember_refusal(&mut self, conn: ConnId, finding: &Finding, counted: bool) {
+        self.note_refusal(conn, finding, counted);
         if finding.cause == Cause::StartupBudgetExceeded
             && let Some(attempt) = self.correlator.get(conn)
         {
@@ -104,8 +105,14 @@ impl Core {
         }
     }
 
-    fn note_refusal(&mut self, conn: ConnId, finding: &Finding, again: bool) {
-        let Some(attempt) = self.correlator.get(conn).filter(|_| !again) else { return };
+    /// The attempt counts in the streak already, or it was reported as another failure.
+    pub(super) fn is_counted_refusal(&self, conn: ConnId) -> bool {
+        let is_refusal = |it: Decided| it.cause.has(Trait::NoListener);
+        self.verdicts.is_emitted(conn) || self.verdicts.of(conn).is_some_and(is_refusal)
+    }
+
+    fn note_refusal(&mut self, conn: ConnId, finding: &Finding, counted: bool) {
+        let Some(attempt) = self.correlator.get(conn).filter(|_| !counted) else { return };
         // A redirect can lead to a port on which nobody listens yet.
         let is_redirect = finding.cause == Cause::ProbeMisconfigured;
         if !(finding.cause.has(Trait::NoListener) || is_redirect) || attempt.established.is_some() {

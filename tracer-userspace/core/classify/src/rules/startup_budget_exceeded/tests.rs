@@ -19,6 +19,18 @@ fn the_refusal_that_reaches_the_threshold_spends_the_budget() {
     assert_ends(&of_job.verdicts()[2].verdict.summary, "does not start it again (restartPolicy Never)");
 }
 
+/// Something on the way drops the first SYN of each attempt. The second SYN is refused.
+#[test]
+fn a_refusal_after_a_dropped_syn_counts() {
+    let mut stream = Stream::new().liveness(2, 3).clone();
+    stream.last_pods().pods[0].containers[0].probes[0].timeout_s = 2;
+    stream.netns_made(POD);
+    for conn in 100..103 {
+        stream.again(conn).connect().drop(SYN, "QDISC_DROP", NODE).wait_ms(1_000).syn_again().refused().wait_ms(1_000);
+    }
+    assert_eq!(stream.causes(), ["not_listening_yet", "not_listening_yet", "startup_budget_exceeded"]);
+}
+
 /// A connection may be one of the API server in the same process, so the verdict is likely only.
 #[test]
 fn with_an_api_server_in_the_process_the_budget_is_reported_too() {
