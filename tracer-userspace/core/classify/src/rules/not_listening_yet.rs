@@ -119,7 +119,7 @@ fn listens_later(
 }
 
 /// A clause if the listener may not be the one that the attempt came too early for: it is of a later run of a container
-/// that crashed, whose status comes a second or more later. Or it takes no IPv4, which the event of a listener does not
+/// that crashed: its status comes a second or more later. Or it takes no IPv4, which the event of a listener does not
 /// show.
 fn doubt(case: &Case<'_>, at: u64, began: u64, listen: &Listen, netns: Netns) -> String {
     let ran_on = |entered: &u64| case.streak.is_some_and(|streak| runs_on(case, streak, *entered, began).is_some());
