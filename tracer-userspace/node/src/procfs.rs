@@ -176,7 +176,7 @@ fn probers_beside(processes: &[Process], own: &str) -> Vec<Prober> {
     others.into_iter().chain(in_pods.collect::<Vec<_>>()).map(|(_, prober)| prober).collect()
 }
 
-/// Whether a process runs in a pod; `None` if it has ended.
+/// Whether a process runs in a pod; `None` if it has ended, and its cgroup does not tell.
 pub fn runs_in_pod(pid: u32) -> Option<bool> {
     let in_pod = pod_of_process(pid).is_some();
     // A process that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).

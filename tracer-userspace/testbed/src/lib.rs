@@ -7,6 +7,10 @@
 //! guard     the parent process: it removes what a selftest leaves behind
 //! shown     chooses the scenario that shows a cause
 //! report    the rows of a selftest
+//! options   the settings of a run: timeouts, names, how helpers are started
+//! net       network namespaces
+//! proc      child processes
+//! pods      the list of pods for `--pods`
 //! node      a node namespace with a bridge and pods; everything is removed on drop
 //! helper    the processes of a node: prober, pods, container runtime, CNI plugin, untracked client
 //! probe     one probe attempt, made as the kubelet makes it

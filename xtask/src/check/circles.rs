@@ -65,9 +65,9 @@ fn uses_by_folder(code: &BTreeMap<Module, String>) -> BTreeMap<Module, Uses> {
 /// The module that a path names. A path that begins with a plain name can be one if all names of `super` are imported.
 fn resolve(module: &Module, path: &[&str], code: &BTreeMap<Module, String>) -> Option<Module> {
     let supers = path.iter().take_while(|name| **name == "super").count();
-    let base = match path.first()? {
-        &"crate" => &[],
-        &"super" => &module[..module.len().saturating_sub(supers)],
+    let base = match *path.first()? {
+        "crate" => &[],
+        "super" => &module[..module.len().saturating_sub(supers)],
         _ if code[module].contains("use super::*;") => &module[..module.len() - 1],
         _ => return None,
     };

@@ -12,7 +12,7 @@ use tracer_node::procfs::NodeNetns;
 /// The subscriptions. One that cannot be made is left out, with a warning.
 #[derive(Default)]
 pub(super) struct Flushes {
-    /// Whose rules and routes they are.
+    /// The node of the rules and routes.
     node: Option<NodeNetns>,
     routing: Option<RoutingWatch>,
     tables: Option<TablesWatch>,

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use nix::sys::socket::{Shutdown, shutdown};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, SockaddrStorage, connect, shutdown, socket};
 use tracer_model::record::{Cause, Outcome};
 
 use super::fixture::NODE_MAC;
-use super::queue::send_syn;
 use super::service::cluster_ip;
 use super::{Fixture, Need, Scenario};
 use crate::check::{Attempt, Claim, Expected, unmet};
@@ -230,6 +230,16 @@ pub(super) fn redirect(fixture: &mut Fixture<'_>, pod: SocketAddr, port: u16) ->
     let chain = format!("type nat hook prerouting priority -100; tcp dport {port} redirect to :{PROXY};");
     let family = if pod.is_ipv4() { "ip" } else { "ip6" };
     fixture.inside(pod)?.nft(&format!("table {family} mesh {{ chain inbound {{ {chain} }}; }}\n"))
+}
+
+/// Sends a SYN, and does not wait for the answer.
+pub(super) fn send_syn(dst: SocketAddr) -> Result<OwnedFd> {
+    let family = if dst.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
+    match connect(fd.as_raw_fd(), &SockaddrStorage::from(dst)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(fd),
+        Err(errno) => Err(errno).context("begin a connection"),
+    }
 }
 
 /// Adds a pod with a healthy application, and a proxy of this mode that gets its probes.

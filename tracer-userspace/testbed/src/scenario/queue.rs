@@ -2,14 +2,12 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result};
-use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use tracer_model::record::Cause;
 
-use super::inside::{PROXY, meshed};
+use super::inside::{PROXY, meshed, send_syn};
 use super::{Fixture, Need, Scenario};
 use crate::node::{BRIDGE, BRIDGE_MAC};
 use crate::pods::HTTP;
@@ -62,7 +60,7 @@ fn after_lo_was_down(fixture: &mut Fixture<'_>) -> Result<()> {
 fn behind_redirect(fixture: &mut Fixture<'_>) -> Result<()> {
     let pod = meshed(fixture, "backlog:1")?;
     let proxy = SocketAddr::new(pod.ip(), PROXY);
-    fixture.mentions(&[&proxy.to_string(), &format!("where an address translation sends {pod}, listens, but")]);
+    fixture.mentions(&[&format!("an address translation sends {pod} to {proxy}")]);
     fails_with_full_queue(fixture, pod)
 }
 
@@ -127,14 +125,4 @@ fn half_open(fixture: &mut Fixture<'_>, cookies: &str) -> Result<(SocketAddr, Ve
     client.ns.input_rule("tcp flags & (syn|ack) == syn|ack drop;")?;
     let sockets = client.ns.enter(|| (0..16).map(|_| send_syn(pod)).collect::<Result<Vec<_>>>())?;
     Ok((pod, sockets))
-}
-
-/// Sends a SYN, and does not wait for the answer.
-pub(super) fn send_syn(dst: SocketAddr) -> Result<OwnedFd> {
-    let family = if dst.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
-    match connect(fd.as_raw_fd(), &SockaddrStorage::from(dst)) {
-        Ok(()) | Err(Errno::EINPROGRESS) => Ok(fd),
-        Err(errno) => Err(errno).context("begin a connection"),
-    }
 }

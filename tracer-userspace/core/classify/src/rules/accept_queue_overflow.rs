@@ -59,16 +59,17 @@ fn doubt(case: &Case<'_>, netns: Option<Netns>, found: Finding) -> Finding {
 /// found the queue of that one full.
 fn redirected(case: &Case<'_>) -> Option<Finding> {
     let (time, reading, to, listener) = redirected_queue(case).filter(|_| case.settled && silent(case))?;
+    let (dst, place) = (case.attempt.flow.dst, in_namespace(case, reading.netns));
     let summary = format!(
-        "{to}{}, where an address translation sends {}, listens, but its accept queue is full ({} waiting, {} allowed): the kernel drops the SYN silently",
-        in_namespace(case, reading.netns),
-        case.attempt.flow.dst,
-        listener.waiting,
-        listener.backlog
+        "an address translation sends {dst} to {to}{place}; the accept queue there is full ({} waiting, {} allowed): the kernel drops the SYN silently; its process was not read, and may be halted",
+        listener.waiting, listener.backlog
     );
     let fix = make_room_on(case, reading.netns, to.port(), None);
     let found = Finding::failure(Cause::AcceptQueueOverflow, vec![of_queue(time, listener)], summary, fix);
-    Some(found.rests_on_lost_packet().with_confidence(by_reading(case)).resting_on(QUEUE_HOOKS))
+    // With SO_REUSEPORT, the SYN may have met another listener.
+    let has_room = reading.redirect.iter().flat_map(|it| &it.listeners).any(|it| it.waiting <= it.backlog);
+    let confidence = if has_room { Confidence::Possible } else { by_reading(case) };
+    Some(found.rests_on_lost_packet().with_confidence(confidence).resting_on(QUEUE_HOOKS))
 }
 
 /// The queue had room for the SYN, and then filled up. The prober takes the connection for established.
@@ -164,8 +165,7 @@ mod tests {
         };
         let full = verdict((2, 1), true, 1);
         assert_eq!((full.cause, full.confidence), (Cause::AcceptQueueOverflow, Confidence::Likely));
-        let words =
-            "10.88.0.2:15006 in pod default/web, where an address translation sends 10.88.0.2:8080, listens, but";
+        let words = "an address translation sends 10.88.0.2:8080 to 10.88.0.2:15006 in pod default/web; the accept";
         assert_starts(&full.summary, words);
         assert_has(&full.remediation, &["Let the process on port 15006 accept faster", "ss -ltn 'sport = :15006'"]);
         assert_eq!(verdict((1, 1), true, 1).cause, Cause::Unexplained, "it has room");

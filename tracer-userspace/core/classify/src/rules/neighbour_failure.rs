@@ -241,8 +241,12 @@ fn unresolved_elsewhere(case: &Case<'_>) -> Option<Finding> {
     let next = if entry.addr == to.ip() { entry.addr.to_string() } else { describe_gateway(entry.addr, to.ip()) };
     let (words, fix) =
         translation(case, Some(reading.from), to, fix(case, None, to.ip(), MissingEntry::NoAnswer, false));
-    let summary =
-        format!("the node cannot resolve the link-layer address of {next}{on}: {}{words}", describe_state(entry));
+    let unread =
+        if case.node.has_pod(to.ip()) { "; the link of the pod there was not read, and may be down" } else { "" };
+    let summary = format!(
+        "the node cannot resolve the link-layer address of {next}{on}: {}{words}{unread}",
+        describe_state(entry)
+    );
     let evidence = vec![evidence_of("conntrack", time, text, fields)];
     Some(Finding::likely(Cause::NeighbourFailure, evidence, summary, fix).resting_on(&[Hook::KfreeSkb]))
 }

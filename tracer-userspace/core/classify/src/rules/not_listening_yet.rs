@@ -111,7 +111,7 @@ fn listens_later(
     let since = case.node.since();
     let seen = started(case, at, netns).filter(|started| *started >= since);
     let is_known = seen.is_some() || case.matched.probe_type() == Some(ProbeType::Startup);
-    let doubt = doubt(case, at, began, listen, netns);
+    let doubt = doubt(case, at, began, netns);
     let is_sure = is_known && doubt.is_empty() && !shares_node(case);
     let found = finding(case, evidence, summary + &doubt);
     let found = if is_sure { found } else { found.with_confidence(Confidence::Likely) };
@@ -119,9 +119,8 @@ fn listens_later(
 }
 
 /// A clause if the listener may not be the one that the attempt came too early for: it is of a later run of a container
-/// that crashed: its status comes a second or more later. Or it takes no IPv4, which the event of a listener does not
-/// show.
-fn doubt(case: &Case<'_>, at: u64, began: u64, listen: &Listen, netns: Netns) -> String {
+/// that crashed: its status comes a second or more later.
+fn doubt(case: &Case<'_>, at: u64, began: u64, netns: Netns) -> String {
     let ran_on = |entered: &u64| case.streak.is_some_and(|streak| runs_on(case, streak, *entered, began).is_some());
     let entered = case.node.namespaces.entered(netns, at, began).filter(|it| !shares_node(case) && !ran_on(it));
     if let Some(entered) = entered {
@@ -129,11 +128,6 @@ fn doubt(case: &Case<'_>, at: u64, began: u64, listen: &Listen, netns: Netns) ->
             "; a process entered its network namespace {} before that: if the container crashed and was started again, the listener is of its new run",
             ms(began - entered)
         );
-    }
-    let (bound, dst) = (listen.addr.ip(), case.attempt.flow.dst.ip());
-    let is_dual = bound.is_unspecified() && bound.is_ipv6() && dst.is_ipv4();
-    if is_dual && pod_sockets::accepting(case, netns, at).is_none() {
-        return format!("; it may listen only for IPv6, as it listens on {}", listen.addr);
     }
     String::new()
 }
@@ -403,10 +397,9 @@ mod tests {
         assert_eq!(cause(&[], any).cause, Cause::NotListeningYet, "the sandbox was made again");
     }
 
-    /// A crash and an immediate restart: the status comes later. Or the socket may have IPV6_V6ONLY set, or it is of
-    /// another process of the node.
+    /// A crash and an immediate restart: the status comes later. Or the socket is of another process of the node.
     #[test]
-    fn a_listener_that_may_be_of_another_run_or_family_is_likely() {
+    fn a_listener_that_may_be_of_another_run_or_process_is_likely() {
         let listens_later = |id: bool, between: fn(&mut Stream), bound: &str| {
             let mut stream = Stream::new().http_readiness().netns_made(POD).listens(POD, 9090, true).clone();
             if id {
@@ -423,9 +416,6 @@ mod tests {
         let entered = listens_later(true, |stream| _ = stream.netns_entered(POD), "0.0.0.0:8080");
         assert_eq!(entered.0, Confidence::Likely);
         assert_has(&entered.1, &["; a process entered its network namespace 100.0 ms before that: if the container"]);
-        let six = listens_later(false, |_| (), "[::]:8080");
-        assert_eq!(six.0, Confidence::Likely);
-        assert_ends(&six.1, "; it may listen only for IPv6, as it listens on [::]:8080");
         let on_node = listens_later(false, |stream| _ = stream.on_host_network(), "0.0.0.0:8080");
         assert_eq!(on_node.0, Confidence::Likely);
     }

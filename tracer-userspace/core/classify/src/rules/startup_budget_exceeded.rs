@@ -2,7 +2,7 @@
 
 use super::*;
 use tracer_case::other_stack::refused;
-use tracer_case::refusal::Refused;
+use tracer_case::refusal::{Refused, pod_elsewhere};
 use tracer_case::{Streak, history, phrases, pod_sockets, sidecar, startup_probe};
 use tracer_model::event::{Container, LifecycleEvent, Netns, ProbeSpec, ProbeType, Runs, Waiting};
 
@@ -43,7 +43,10 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         (true, false) => found.with_confidence(Confidence::Likely),
         (true, true) => found,
     };
-    Some(found.at_most(refusal).unless_a_listener_was_lost(case, since, at))
+    // A second namespace with the pod's address may have refused: the reading after the failure shows who has it.
+    let lacks_acceptor = pod_elsewhere(case, netns).is_some();
+    let found = found.at_most(refusal).unless_a_listener_was_lost(case, since, at);
+    Some(Finding { lacks_acceptor, ..found })
 }
 
 /// The process listens, and its start probe has failed since the start: it answers 404 or 503, or nothing, until it is

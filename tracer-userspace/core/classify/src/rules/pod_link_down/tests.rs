@@ -235,7 +235,7 @@ fn no_answer_comes_over_a_link_that_is_down() {
         }
         stream.wait_ms(201).closes((100, 101, 0)).settles().all_decided()
     };
-    let (found, slow) = (("pod_link_down", Confidence::Likely), ("slow_response", Confidence::Likely));
+    let (found, slow) = (("pod_link_down", Confidence::Likely), ("slow_response", Confidence::Proven));
     assert_eq!((decided(300, true), decided(300, false)), (vec![found], vec![found]));
     assert_eq!(decided(700, false), [slow], "the handler had most of the time");
     assert_eq!(decided(900, false), [slow]);

@@ -343,7 +343,7 @@ fn by_place(case: &Case<'_>, drop: &PacketDrop) -> Explanation {
         )
         .fix(
             "Find the program or filter on the pod's link that sends packets back, and what attached it",
-            ["bpftool net", "tc filter show"].map(str::to_owned),
+            ["bpftool net", "tc -s qdisc", "ip -d link"].map(str::to_owned),
         ),
         Some(place @ "br_handle_frame_finish") if src != dst => by_bridge(drop, place),
         // `is_skb_forwardable`, include/linux/netdevice.h
