@@ -201,6 +201,17 @@ impl Stream {
         self.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0))
     }
 
+    /// The same by the stack of this namespace.
+    pub fn refused_in(&mut self, netns: Netns) -> &mut Self {
+        self.refused();
+        let sent = self.observations.iter_mut().rev().find_map(|it| match &mut it.kind {
+            ObservationKind::ResetSent(reset) => Some(reset),
+            _ => None,
+        });
+        sent.expect("a RST").netns = Some(netns);
+        self
+    }
+
     /// The established connection is answered with this HTTP status.
     pub fn answers(&mut self, status: u16) -> &mut Self {
         self.answer(AnswerKind::Http, Some(status)).closes((100, 101, 200))

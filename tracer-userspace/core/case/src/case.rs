@@ -1,8 +1,7 @@
 //! The input of the rules, and what most of them ask first: which packets decide, and how far the attempt got.
 
 use crate::blocked::Blocks;
-use crate::drop_reason::is_unresolved;
-use crate::drop_reason::{dropped_in, may_be_at_socket, netfilter_hook};
+use crate::drop_reason::{dropped_in, is_unresolved, may_be_at_socket, netfilter_hook};
 use crate::{SETTLE_NS, flooded};
 use tracer_attempts::correlate::attempt::{Attempt, End};
 use tracer_attempts::correlate::node::Node;

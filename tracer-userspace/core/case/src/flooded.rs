@@ -1,8 +1,7 @@
 //! A bridge that does not know the port of an address floods the packet to all of its ports. What drops a copy at the
 //! port of another pod has no part in the failure. Nor has what drops a packet in a namespace that is not on the way.
 
-use crate::drop_reason::netfilter_hook;
-use crate::drop_reason::place_of;
+use crate::drop_reason::{netfilter_hook, place_of};
 use tracer_attempts::correlate::attempt::Attempt;
 use tracer_attempts::correlate::node::Node;
 use tracer_model::event::{Inspection, LinkState, Netns, PacketDrop, ProgramPlace, StrayRoute};

@@ -3,8 +3,7 @@
 use serde_json::json;
 
 use crate::case::{Case, is_of_handshake};
-use crate::drop_reason::dropped_in;
-use crate::drop_reason::place_of;
+use crate::drop_reason::{dropped_in, place_of};
 use crate::evidence::evidence_of;
 use crate::netfilter::is_missed;
 use tracer_model::event::{DeviceProgram, PacketDrop, ProgramPlace};

@@ -69,7 +69,7 @@ pub fn add_lost_reset(case: &Case<'_>, found: &mut Finding) {
     found.rests_on_lost_packet = true;
 }
 
-const NO_RESET: &str = "; that RST did not reach the prober, which gave up without an answer: something on the way back loses it, and may lose other answers, too";
+const NO_RESET: &str = "; that RST did not reach the prober, which gave up without an answer; something on the way back loses it, and may lose other answers";
 
 const FIND_RESET: &str = "Find what loses the answers, too: the target's route to the prober, its neighbour entry, or a filter on the way back";
 

@@ -150,12 +150,7 @@ mod tests {
 
     fn refused_at(port: u16) -> Stream {
         let mut stream = Stream::to(&format!("10.88.0.1:{port}")).links(true, &["10.88.0.1"]).connect().clone();
-        stream.refused();
-        for observation in &mut stream.observations {
-            if let ObservationKind::ResetSent(reset) = &mut observation.kind {
-                reset.netns = Some(NODE);
-            }
-        }
+        stream.refused_in(NODE);
         stream
     }
 

@@ -265,8 +265,8 @@ fn has_arrived(case: &Case<'_>, reading: &Inspection) -> bool {
         || is_queue_full(case)
 }
 
-/// For other causes: the node's route to the pod leads out of another device than the pod's. That is right where a CNI takes the packet
-/// there, unless the kernel asks there for the pod's link-layer address.
+/// For other causes: the node's route to the pod leads out of another device than the pod's. That is right where a CNI
+/// takes the packet there, unless the kernel asks there for the pod's link-layer address.
 pub(super) fn hint(case: &Case<'_>, is_asked: bool) -> Option<(String, Remediation)> {
     let (_, stray) = stray_route_so_far(case)?;
     let (flow, device) = (case.attempt.flow, &stray.device);

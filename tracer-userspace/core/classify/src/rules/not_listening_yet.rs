@@ -375,13 +375,9 @@ mod tests {
         let other = Netns(7);
         let cause = |holders: &[Netns], accepts: Option<&str>| {
             let mut stream = Stream::new().http_readiness().pod_in(POD).netns_made(other).wait_ms(200).clone();
-            stream.connect().reset_sent(SYN, true, None).last_reset_sent().netns = Some(other);
-            stream.reset_received(TcpState::SynSent, 0);
-            stream.state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0)).wait_ms(7).pod_sockets(
-                |reading| {
-                    (reading.holders, reading.accepts) = (holders.to_vec(), accepts.map(address));
-                },
-            );
+            stream.connect().refused_in(other).wait_ms(7).pod_sockets(|reading| {
+                (reading.holders, reading.accepts) = (holders.to_vec(), accepts.map(address));
+            });
             stream.wait_ms(600).tick().verdict()
         };
         let (both, any) = ([POD, other], Some("0.0.0.0:8080"));

@@ -412,3 +412,25 @@ fn the_containers_own_listener_ends_its_start() {
     assert_eq!(spent("one").as_deref(), Some("connection_refused"));
     assert_eq!(spent("another").as_deref(), Some("startup_budget_exceeded"));
 }
+
+/// A second namespace got the pod's address, and refuses. The pod has listened since before tracer began.
+#[test]
+fn a_start_of_another_namespace_is_not_the_pods() {
+    let other = Netns(7);
+    let causes = |holders: &[Netns]| {
+        let mut stream = Stream::new().liveness(1, 3).netns_made(other).pod_in(POD).clone();
+        for conn in 100..103 {
+            let accepts = Some(address("0.0.0.0:8080"));
+            stream
+                .again(conn)
+                .connect()
+                .refused_in(other)
+                .wait_ms(7)
+                .pod_sockets(|reading| (reading.holders, reading.accepts) = (holders.to_vec(), accepts));
+            stream.wait_ms(993).tick();
+        }
+        stream.causes()
+    };
+    assert_eq!(causes(&[POD, other]), ["connection_refused"; 3]);
+    assert_eq!(causes(&[]).last(), Some(&"startup_budget_exceeded"), "the sandbox was made again");
+}
