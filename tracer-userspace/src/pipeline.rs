@@ -186,6 +186,7 @@ fn start(config: &LiveConfig, attached: Start) -> Start {
         node_name: config.node_name.clone(),
         boot_to_wall_ns: clock::steady_boot_to_wall_ns(),
         asks_for_endpoints: config.cluster.as_ref().is_some_and(|cluster| cluster.endpoints),
+        reads_servers: true,
         probers: config.load.probers.clone(),
         all_connections: config.load.all_connections,
         ..attached

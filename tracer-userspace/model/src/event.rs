@@ -251,6 +251,9 @@ pub struct Start {
     /// The cluster API is asked for the endpoints of a Service where a verdict needs them.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub asks_for_endpoints: bool,
+    /// The servers of targets are read while attempts wait for them. Unknown in older recordings.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub reads_servers: bool,
     /// Connections of processes with these names are probe attempts.
     pub probers: Vec<String>,
     /// Every process's connections are tracked.

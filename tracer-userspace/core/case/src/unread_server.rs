@@ -37,7 +37,7 @@ fn is_unread(case: &Case<'_>, ended: u64) -> bool {
     let span = readings.first().zip(readings.last()).map_or(0, |((first, _), (last, _))| last.saturating_sub(*first));
     let is_found = inspected(case).is_none_or(|(_, reading)| reading.netns.is_some() || reading.ambiguous);
     let is_watched = case.attempt.prober && case.node.is_at_pod(case.attempt) && is_found;
-    is_watched && span < least.max(MIN_SPAN_NS) && case.node.targets.all_servings().next().is_some()
+    is_watched && span < least.max(MIN_SPAN_NS) && case.node.reads_servers()
 }
 
 /// Makes a slow server likely if it may have been starved. Returns whether it may.
@@ -105,6 +105,20 @@ mod tests {
         }
         assert_eq!(decided(&[200, 850], true).0, Confidence::Proven);
         assert_eq!(decided(&[], false).0, Confidence::Proven, "a target elsewhere is never read");
+    }
+
+    /// tracer got no CPU time either. An older recording does not say whether servers were read.
+    #[test]
+    fn no_server_of_the_node_was_read() {
+        let confidence = |reads_servers: bool| {
+            let mut stream = Stream::new().http_readiness().clone();
+            stream.start().reads_servers = reads_servers;
+            let verdict =
+                stream.connect().established().wait_ms(1_000).closes((100, 101, 0)).wait_ms(5).tick().verdict();
+            (verdict.cause.name(), verdict.confidence)
+        };
+        assert_eq!(confidence(true), ("slow_response", Confidence::Likely));
+        assert_eq!(confidence(false), ("slow_response", Confidence::Proven));
     }
 
     #[test]

@@ -288,6 +288,11 @@ impl Node {
         self.has_pod(dst.ip()) || is_own()
     }
 
+    /// tracer reads the servers of targets: it says so, or it has read one.
+    pub fn reads_servers(&self) -> bool {
+        self.start.as_ref().is_some_and(|start| start.reads_servers) || self.targets.all_servings().next().is_some()
+    }
+
     /// The last reading of the sockets of a target's pod, unless the pod has ended since. Without a hook for the end of
     /// namespaces, the list of pods shows if another pod has the address now. For an address of the prober's own, the
     /// namespace that was read is that of the process that accepts: an address translation may lead to any.
