@@ -116,7 +116,7 @@ impl Node {
                 self.links.observe_change(time, change, self.netns);
             }
             ObservationKind::NodePorts(ports) => self.node_ports.observe(time, ports),
-            ObservationKind::Pods(pods) => self.pods.replace(&pods.pods),
+            ObservationKind::Pods(pods) => self.pods.replace(time, &pods.pods),
             ObservationKind::KubeletProbe(probe) => self.pods.observe_reported(&probe.pod),
             ObservationKind::Services(services) => self.services.clone_from(&services.services),
             ObservationKind::ServiceEndpoints(service) => self.endpoints.observe(time, service),

@@ -29,12 +29,19 @@ pub struct KnownPods {
     /// The pods that were seen with a network namespace of their own, by uid, and the last one; `None`: another one has
     /// its number now.
     ran: Recent<String, Option<Netns>, MAX_REPORTED>,
+    /// When a list first showed that a pod is being deleted, by uid.
+    deleting: Recent<String, u64, MAX_REPORTED>,
 }
 
 impl KnownPods {
-    pub(super) fn replace(&mut self, pods: &[Pod]) {
+    pub(super) fn replace(&mut self, time: u64, pods: &[Pod]) {
         if self.update(pods) {
             self.add_reported_names();
+            for uid in self.all.iter().filter(|pod| pod.deleting).filter_map(|pod| pod.uid.as_ref()) {
+                if self.deleting.get(uid).is_none() {
+                    self.deleting.insert(uid.clone(), time);
+                }
+            }
             for pod in self.all.iter().filter(|pod| pod.netns.is_some() && !pod.host_network) {
                 pod.uid.iter().for_each(|uid| self.ran.insert(uid.clone(), pod.netns));
             }
@@ -87,8 +94,8 @@ impl KnownPods {
     }
 
     fn index(&mut self) {
-        let Self { all, reported, ran, .. } = std::mem::take(self);
-        *self = Self { all, reported, ran, ..Self::default() };
+        let Self { all, reported, ran, deleting, .. } = std::mem::take(self);
+        *self = Self { all, reported, ran, deleting, ..Self::default() };
         for (place, pod) in self.all.iter().enumerate() {
             pod.addrs.iter().for_each(|addr| add_place(&mut self.by_addr, *addr, place));
             hosts(pod).filter_map(|host| host.parse().ok()).for_each(|addr| add_place(&mut self.by_host, addr, place));
@@ -104,6 +111,11 @@ impl KnownPods {
         let containers = self.all.iter().flat_map(|pod| &pod.containers);
         self.handler_ports = containers.flat_map(|it| &it.lifecycle).map(|handler| handler.port).collect();
         self.have_specs = self.all.iter().any(Pod::has_specs);
+    }
+
+    /// The pod was being deleted at that time.
+    pub fn was_deleting(&self, pod: &Pod, at: u64) -> bool {
+        pod.deleting && pod.uid.as_ref().and_then(|uid| self.deleting.get(uid)).is_some_and(|since| *since <= at)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Pod> {
@@ -247,7 +259,7 @@ mod tests {
         let named = [by_host("by host", "10.88.0.1"), by_host("by name", "localhost"), by_host("other", "10.88.0.2")];
         let mut pods = [pod("a", "10.88.0.1", 1), pod("c", "10.88.0.1", 3), pod("d", "10.88.0.4", 4)];
         pods[1].addrs.push(pods[0].addrs[0]);
-        known.replace(&[named.as_slice(), &pods].concat());
+        known.replace(0, &[named.as_slice(), &pods].concat());
         let addr = address("10.88.0.1");
         assert_eq!(names(known.at(addr)), ["a", "c"]);
         assert_eq!(names(known.targeting(addr)), ["by host", "by name", "a", "c"]);
@@ -260,7 +272,7 @@ mod tests {
         let (addr, nameless) = (address("10.88.0.1"), Pod { name: None, ..pod("", "10.88.0.1", 3) });
         let of = |pods: &[Pod]| {
             let mut known = KnownPods::default();
-            known.replace(pods);
+            known.replace(0, pods);
             (known.only_at(addr).map(|pod| pod.name.clone().unwrap_or_default()), known.netns_at(addr))
         };
         let (a, b) = (pod("a", "10.88.0.1", 1), pod("b", "10.88.0.1", 2));
@@ -281,9 +293,9 @@ mod tests {
         let at_after = |has_run: bool, pods: &[Pod]| {
             let mut known = KnownPods::default();
             if has_run {
-                known.replace(&[with_uid("old", 1)]);
+                known.replace(0, &[with_uid("old", 1)]);
             }
-            known.replace(pods);
+            known.replace(0, pods);
             names(known.targeting(address("10.88.0.1"))).join(" ")
         };
         let (new, running) = (with_uid("new", 2), with_uid("old", 1));
@@ -303,12 +315,12 @@ mod tests {
             |uid: &str| PodRef { namespace: Some("shop".into()), name: Some("db-0".into()), uid: Some(uid.into()) };
         let mut known = KnownPods::default();
         let full_name = |known: &KnownPods| known.only_at(address("10.88.0.1")).and_then(Pod::full_name);
-        known.replace(std::slice::from_ref(&nameless));
+        known.replace(0, std::slice::from_ref(&nameless));
         known.observe_reported(&named("y"));
         assert_eq!(full_name(&known).as_deref(), Some("x"));
         known.observe_reported(&named("x"));
         assert_eq!(full_name(&known).as_deref(), Some("shop/db-0"));
-        known.replace(&[nameless, pod("b", "10.88.0.2", 2)]);
+        known.replace(0, &[nameless, pod("b", "10.88.0.2", 2)]);
         assert_eq!(full_name(&known).as_deref(), Some("shop/db-0"), "the next list of the cgroups has no names either");
     }
 
@@ -318,10 +330,10 @@ mod tests {
         let handler = LifecycleHandler { event, scheme, port: 9000, host: Some("10.88.0.1".into()), path };
         let container = Container { lifecycle: vec![handler], ..Container::default() };
         let mut known = KnownPods::default();
-        known.replace(&[Pod { containers: vec![container], ..pod("a", "10.88.0.9", 9) }, pod("b", "10.88.0.1", 1)]);
+        known.replace(0, &[Pod { containers: vec![container], ..pod("a", "10.88.0.9", 9) }, pod("b", "10.88.0.1", 1)]);
         assert_eq!(names(known.targeting(address("10.88.0.1"))), ["a", "b"]);
         assert!(known.have_handler_on(9000) && !known.have_handler_on(80) && known.have_specs());
-        known.replace(&[]);
+        known.replace(0, &[]);
         assert!(!known.have_handler_on(9000));
     }
 
@@ -344,7 +356,7 @@ mod tests {
         let lists: Vec<Vec<Pod>> = lists.iter().map(|list| list.iter().map(|pod| (*pod).clone()).collect()).collect();
         let known = |lists: &[&[Pod]]| {
             let mut known = KnownPods::default();
-            lists.iter().for_each(|list| known.replace(list));
+            lists.iter().for_each(|list| known.replace(0, list));
             format!("{known:?}")
         };
         for (before, now) in lists.iter().flat_map(|before| lists.iter().map(move |now| (before, now))) {
@@ -355,7 +367,7 @@ mod tests {
     #[test]
     fn a_pod_on_the_hosts_network_is_not_found_by_namespace() {
         let mut known = KnownPods::default();
-        known.replace(&[Pod { host_network: true, ..pod("proxy", "10.0.0.1", 1) }]);
+        known.replace(0, &[Pod { host_network: true, ..pod("proxy", "10.0.0.1", 1) }]);
         assert!(known.in_netns(Netns(1)).is_none());
     }
 
@@ -365,7 +377,8 @@ mod tests {
             let probes = vec![http_probe(6443)];
             let container = Container { name: Some(container.into()), probes, ..Container::default() };
             let mut known = KnownPods::default();
-            known.replace(&[Pod { host_network: true, containers: vec![container], ..pod(pod_name, "10.0.0.1", 1) }]);
+            known
+                .replace(0, &[Pod { host_network: true, containers: vec![container], ..pod(pod_name, "10.0.0.1", 1) }]);
             known
         };
         let at = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));

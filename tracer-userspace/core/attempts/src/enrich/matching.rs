@@ -6,6 +6,9 @@ use super::targets::{Match, PodContainer, behaving};
 use crate::correlate::attempt::Attempt;
 use tracer_model::event::{Container, Handler, KubeletProbe, Pod, PodRef, ProbeSpec, ProbeType, State};
 
+/// How late the status of a container may come.
+const STATUS_LATE_NS: u64 = 10_000_000_000;
+
 impl<'a> Matched<'a> {
     /// Several probes fit the target and the behaviour of the attempt.
     pub fn is_one_of_several(&self) -> bool {
@@ -33,14 +36,29 @@ impl<'a> Matched<'a> {
         narrowed(self.running(all), |it| self.ended_at_timeout_of(it))
     }
 
-    /// Of these probes, those that the kubelet runs now.
+    /// Of these probes, those that the kubelet runs now (`worker.doProbe`, pkg/kubelet/prober/worker.go).
     fn running(&self, all: Vec<Match<'a>>) -> Vec<Match<'a>> {
-        narrowed(all, |it| !self.waits_for_startup(it))
+        narrowed(all, |it| !self.waits_for_startup(it) && !self.has_started(it) && !self.is_ending(it))
     }
 
-    /// The probe does not run yet: the kubelet first waits for the success of the container's startup probe
-    /// (`worker.doProbe`, pkg/kubelet/prober/worker.go). By the status, which comes late, no success may have been seen
-    /// since. Or nobody has listened on that port since the start.
+    /// The startup probe of a container that has started: it never runs again. A status comes late, so a listener that
+    /// began or ended a moment ago may be of a later run.
+    fn has_started(&self, (_, container, spec): &Match<'_>) -> bool {
+        let (dst, at) = (self.attempt.flow.dst, self.attempt.started);
+        let runs = container.runs.as_ref().filter(|runs| runs.started == Some(true));
+        let is_of_run = runs.and_then(|runs| runs.started_boot_ns).is_some_and(|began| began <= at);
+        let netns = self.attempt.netns.and_then(|from| self.node.netns_of_addr(from, dst.ip()));
+        let changed = |netns| self.node.listeners.changed_since(netns, dst, at.saturating_sub(STATUS_LATE_NS));
+        spec.probe_type == ProbeType::Startup && is_of_run && netns.is_some_and(|netns| !changed(netns))
+    }
+
+    /// The pod was being deleted: only its readiness probe runs.
+    fn is_ending(&self, (pod, _, spec): &Match<'_>) -> bool {
+        spec.probe_type != ProbeType::Readiness && self.node.pods.was_deleting(pod, self.attempt.started)
+    }
+
+    /// The probe does not run yet: the kubelet first waits for the success of the container's startup probe. By the
+    /// status, which comes late, no success may have been seen since. Or nobody has listened on that port since the start.
     fn waits_for_startup(&self, (_, container, spec): &Match<'_>) -> bool {
         let (dst, at) = (self.attempt.flow.dst, self.attempt.started);
         let is_startup = |it: &&ProbeSpec| it.probe_type == ProbeType::Startup && it.port == dst.port();
@@ -255,6 +273,37 @@ mod tests {
             stream.wait_ms(10).again(8).connect().established().answers(503);
         };
         assert_eq!(kind(Some(false), after_success), None, "the status is late");
+    }
+
+    /// Its only other probe on the port is the liveness probe.
+    #[test]
+    fn the_startup_probe_of_a_started_container_runs_no_more() {
+        let kind = |started: bool, listens_since_ms: u64| {
+            let mut stream = Stream::new();
+            stream.wait_ms(50_000).http_startup().http_liveness_too().pod_in(POD);
+            let started_boot_ns = Some(stream.seconds_ago(40));
+            stream.runs(Runs { started_boot_ns, started: Some(started), ..Runs::default() });
+            stream.listens(POD, 8080, true).wait_ms(listens_since_ms).connect().established().answers(503);
+            last_type(&stream)
+        };
+        assert_eq!(kind(true, 11_000), Some(ProbeType::Liveness));
+        assert_eq!(kind(true, 9_000), None, "the status may be of the run before");
+        assert_eq!(kind(false, 11_000), Some(ProbeType::Startup));
+    }
+
+    #[test]
+    fn only_the_readiness_probe_runs_while_a_pod_is_being_deleted() {
+        let kind = |deletes: fn(&mut Stream), deletes_later: fn(&mut Stream)| {
+            let mut stream = Stream::new().http_readiness().http_liveness_too().clone();
+            stream.last_pods().pods[0].uid = Some("u".into());
+            deletes(&mut stream);
+            stream.connect().established();
+            deletes_later(&mut stream);
+            stream.answers(503);
+            last_type(&stream)
+        };
+        assert_eq!(kind(|it| _ = it.deleting(), |_| ()), Some(ProbeType::Readiness));
+        assert_eq!(kind(|_| (), |it| _ = it.deleting()), None, "the attempt may be of the liveness probe");
     }
 
     /// The readiness probe waits for 1 s, the liveness probe for 5 s.
