@@ -12,6 +12,8 @@ pub(super) struct KlogHeader {
 
 /// A quarter of an hour, in seconds: the offset of every time zone is a multiple of it.
 const QUARTER_S: u64 = 900;
+/// How far a line may lie ahead of the clock, which may have been set back since.
+const AHEAD_NS: u64 = 2_000_000_000;
 
 /// MicroShift writes its component before the header; `???` if it knows none.
 const COMPONENTS: &[&str] = &["kubelet ", "??? "];
@@ -57,13 +59,12 @@ fn in_quarter(time: &str) -> Option<Duration> {
     Some(Duration::new(seconds % QUARTER_S, micros * 1000))
 }
 
-/// The instant nearest to `now` with this time within a quarter of an hour. Wall clock, nanoseconds.
-pub(super) fn nearest(in_quarter: Duration, now_wall_ns: u64) -> u64 {
+/// The last instant until `now` with this time within a quarter of an hour. Wall clock, nanoseconds.
+pub(super) fn last_with(in_quarter: Duration, now_wall_ns: u64) -> u64 {
     let quarter = QUARTER_S * 1_000_000_000;
     let at = u64::try_from(in_quarter.as_nanos()).unwrap_or_default();
-    let base = now_wall_ns - now_wall_ns % quarter;
-    let candidates = [base.saturating_sub(quarter), base, base.saturating_add(quarter)].map(|it| it.saturating_add(at));
-    candidates.into_iter().min_by_key(|it| it.abs_diff(now_wall_ns)).unwrap_or(now_wall_ns)
+    let latest = now_wall_ns.saturating_add(AHEAD_NS);
+    latest.saturating_sub((latest % quarter + quarter - at % quarter) % quarter)
 }
 
 /// The value of a key among a structured line's pairs, unquoted. It ignores keys inside of values: an error can quote
@@ -158,10 +159,12 @@ mod tests {
     }
 
     #[test]
-    fn a_time_without_date_and_zone_is_the_nearest_one() {
-        let quarter = 900_000_000_000;
-        assert_eq!(nearest(Duration::from_secs(899), 10 * quarter + 1_000_000_000), 10 * quarter - 1_000_000_000);
-        assert_eq!(nearest(Duration::from_secs(1), 10 * quarter - 1), 10 * quarter + 1_000_000_000);
+    fn a_time_without_date_and_zone_is_the_last_one() {
+        let (quarter, second) = (900_000_000_000, 1_000_000_000);
+        assert_eq!(last_with(Duration::from_secs(899), 10 * quarter + second), 10 * quarter - second);
+        assert_eq!(last_with(Duration::from_secs(1), 10 * quarter - 1), 10 * quarter + second, "a step of the clock");
+        // A line that was written ten minutes ago does not become one of five minutes from now.
+        assert_eq!(last_with(Duration::from_secs(0), 10 * quarter + 600 * second), 10 * quarter);
     }
 
     #[test]

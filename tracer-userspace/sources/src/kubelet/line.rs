@@ -6,7 +6,7 @@
 //! always.
 
 use super::entry::{LogEntry, WrittenTime};
-use super::fields::nearest;
+use super::fields::last_with;
 use super::words::{Words, understand};
 use tracer_model::event::{
     KubeletProbe, KubeletResult, ObservationKind, PodRef, ProbeOutput, ProbeType, SandboxCause, SandboxFailure,
@@ -29,7 +29,7 @@ impl Now {
     /// When a line with this time was written, CLOCK_BOOTTIME; at most the time when it was read.
     fn written(self, time: WrittenTime) -> u64 {
         let wall = match time {
-            WrittenTime::InQuarter(at) => nearest(at, self.boot_ns.saturating_add_signed(self.boot_to_wall_ns)),
+            WrittenTime::InQuarter(at) => last_with(at, self.boot_ns.saturating_add_signed(self.boot_to_wall_ns)),
             WrittenTime::Wall(wall) => wall,
         };
         wall.saturating_add_signed(self.boot_to_wall_ns.saturating_neg()).min(self.boot_ns)
