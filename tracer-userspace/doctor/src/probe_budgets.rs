@@ -134,6 +134,7 @@ mod tests {
             period_s: 10,
             failure_threshold: 3,
             initial_delay_s: 0,
+            grace_s: None,
         }
     }
 

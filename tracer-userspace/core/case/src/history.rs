@@ -17,8 +17,6 @@ use tracer_model::record::{Cause, Command, Confidence, Evidence, K8s, Outcome, R
 const SECOND_NS: u64 = 1_000_000_000;
 /// A run that ended longer ago does not explain an attempt that fails now.
 const RECENT_NS: u64 = 3_600 * SECOND_NS;
-/// The kubelet's default for `terminationGracePeriodSeconds`: how long after SIGTERM it sends SIGKILL.
-const GRACE_S: u64 = 30;
 /// Tolerance for the whole seconds of a status and for the steps of the kubelet.
 const SLACK_NS: u64 = 2 * SECOND_NS;
 /// A process that is killed this early may not have listened yet.
@@ -138,7 +136,8 @@ fn is_ended_by_budget(ended: &Ended, spec: &ProbeSpec) -> bool {
     let earliest = spec.earliest_restart_s();
     let killed = matches!(ended.exit_code, 137 | 143) && !ended.is_out_of_memory();
     let seconds = |s: u64| s.saturating_mul(SECOND_NS);
-    let latest = seconds(u64::from(spec.budget_s()) + u64::from(spec.timeout_s) + GRACE_S).saturating_add(SLACK_NS);
+    let spent = seconds(u64::from(spec.budget_s()) + u64::from(spec.timeout_s));
+    let latest = spent.saturating_add(spec.grace_ns()).saturating_add(SLACK_NS);
     let fits = |ran: u64| ran.saturating_add(SECOND_NS) >= seconds(earliest.into()) && ran <= latest;
     killed && earliest > 0 && ended.ran_ns().is_some_and(fits)
 }

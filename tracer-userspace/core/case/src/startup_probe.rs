@@ -77,6 +77,7 @@ mod tests {
             period_s: 10,
             failure_threshold: 3,
             initial_delay_s: 30,
+            grace_s: None,
         }
     }
 

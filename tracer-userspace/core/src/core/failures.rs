@@ -23,9 +23,8 @@ use tracer_model::record::{Cause, Outcome};
 const MAX_SUCCESSES: usize = 4;
 /// The kubelet follows a redirect within this time, if the probe's timeout is not known.
 const LONGEST_REDIRECT_NS: u64 = 1_000_000_000;
-/// How long after its last failed probe a container may end: the default of `terminationGracePeriodSeconds`, and until
-/// the next run the readiness probe may be refused.
-const ENDED_BEFORE_NS: u64 = 40_000_000_000;
+/// How long the readiness probe may be refused after the end of a container until its next run is seen.
+const UNTIL_NEXT_RUN_NS: u64 = 10_000_000_000;
 
 /// Failures in a row of a probe.
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,7 +120,8 @@ impl Failures {
             let dst = SocketAddr::new(attempt.flow.dst.ip(), spec.port);
             let row = self.in_a_row.get(&ProbeKey::of_type(dst, &named, spec.probe_type))?;
             let is_it = row.prober == attempt.actor.pid && row.count >= spec.failure_threshold.max(1);
-            let is_just_before = row.last <= attempt.started && attempt.started - row.last <= ENDED_BEFORE_NS;
+            let longest = spec.grace_ns().saturating_add(UNTIL_NEXT_RUN_NS);
+            let is_just_before = row.last <= attempt.started && attempt.started - row.last <= longest;
             let is_later_run = matched.run_began(attempt.started).is_some_and(|began| began > row.last);
             let succeeded = [dst, attempt.flow.dst].iter().any(|dst| node.has_succeeded_since(*dst, row.last));
             let by = EndedByProbe { probe_type: spec.probe_type, failures: row.count, cause: row.cause?, at: row.last };

@@ -136,6 +136,7 @@ pub fn http_probe(port: u16) -> ProbeSpec {
         period_s: 10,
         failure_threshold: 3,
         initial_delay_s: 0,
+        grace_s: None,
     }
 }
 

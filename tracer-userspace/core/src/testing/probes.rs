@@ -45,6 +45,11 @@ impl Stream {
         self.probed(ProbeSpec { probe_type, initial_delay_s, period_s, failure_threshold, ..self.http_probe() })
     }
 
+    /// `terminationGracePeriodSeconds` of the first probe.
+    pub fn grace_s(&mut self, seconds: u32) -> &mut Self {
+        self.change_pod(|pod| pod.containers[0].probes[0].grace_s = Some(seconds))
+    }
+
     /// The container of the pod has this id now.
     pub fn container_id(&mut self, id: &str) -> &mut Self {
         self.change_pod(|pod| pod.containers[0].id = Some(id.into()))

@@ -219,9 +219,19 @@ pub struct ProbeSpec {
     /// Seconds before the first attempt.
     #[serde(default)]
     pub initial_delay_s: u32,
+    /// Seconds from SIGTERM to SIGKILL when the kubelet restarts the container for this probe; absent: the default.
+    pub grace_s: Option<u32>,
 }
 
 impl ProbeSpec {
+    /// The API's default of `terminationGracePeriodSeconds`.
+    pub const DEFAULT_GRACE_S: u32 = 30;
+
+    /// How long the container may take to end after this probe has failed.
+    pub fn grace_ns(&self) -> u64 {
+        u64::from(self.grace_s.unwrap_or(Self::DEFAULT_GRACE_S)) * 1_000_000_000
+    }
+
     /// Seconds after which the kubelet restarts the container at the latest.
     pub const fn budget_s(&self) -> u32 {
         self.initial_delay_s.saturating_add(self.period_s.saturating_mul(self.failure_threshold))

@@ -43,6 +43,7 @@ objects! {
         node_name: Option<String>,
         host_network: bool,
         restart_policy: Option<String>,
+        termination_grace_period_seconds: Option<i64>,
         init_containers: Vec<Container>,
         containers: Vec<Container>,
     }
@@ -91,6 +92,7 @@ objects! {
         period_seconds: Option<i32>,
         failure_threshold: Option<i32>,
         initial_delay_seconds: Option<i32>,
+        termination_grace_period_seconds: Option<i64>,
         http_get: Option<HttpGet>,
         tcp_socket: Option<TcpSocket>,
         grpc: Option<Grpc>,

@@ -94,7 +94,8 @@ pub(crate) fn pod_of(pod: api::Pod) -> Pod {
     let finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     // Init containers that keep running (sidecars) are probed, too.
     let sidecars = spec.init_containers.into_iter().filter(|it| it.restart_policy.as_deref() == Some("Always"));
-    let containers = sidecars.chain(spec.containers).map(|it| container(it, spec.restart_policy.as_deref(), &status));
+    let (policy, grace) = (spec.restart_policy.as_deref(), spec.termination_grace_period_seconds);
+    let containers = sidecars.chain(spec.containers).map(|it| container(it, policy, grace, &status));
     let not_connected = |it| Container { probes: Vec::new(), lifecycle: Vec::new(), ..it };
     let containers = containers.map(|it| if finished { not_connected(it) } else { it }).collect();
     Pod {
@@ -137,14 +138,14 @@ fn addresses_of(status: &PodStatus, host_network: bool) -> Vec<IpAddr> {
     addresses(status.host_ips.iter().map(|it| &it.ip).chain(&status.host_ip))
 }
 
-/// `policy`: the restart policy of the pod.
-fn container(container: api::Container, policy: Option<&str>, status: &PodStatus) -> Container {
+/// `policy` and `grace`: the pod's restart policy and `terminationGracePeriodSeconds`.
+fn container(container: api::Container, policy: Option<&str>, grace: Option<i64>, status: &PodStatus) -> Container {
     let probes = [
         (ProbeType::Liveness, &container.liveness_probe),
         (ProbeType::Readiness, &container.readiness_probe),
         (ProbeType::Startup, &container.startup_probe),
     ];
-    let spec = |(probe_type, probe): &(_, &Option<Probe>)| probe_spec(*probe_type, probe.as_ref()?, &container);
+    let spec = |(probe_type, probe): &(_, &Option<Probe>)| probe_spec(*probe_type, probe.as_ref()?, grace, &container);
     let exec = |(probe_type, probe): &(_, &Option<Probe>)| exec_spec(*probe_type, probe.as_ref()?);
     let (exec, probes) = (probes.iter().filter_map(exec).collect(), probes.iter().filter_map(spec).collect());
     let lifecycle = lifecycle(&container);
@@ -189,14 +190,21 @@ fn at_least_one(value: Option<i32>, default: u32) -> u32 {
 
 /// The settings of a network probe. An exec probe has none. Nor has one with a port name that no port of the container
 /// has, because the kubelet fails it without a connection.
-fn probe_spec(probe_type: ProbeType, probe: &Probe, container: &api::Container) -> Option<ProbeSpec> {
+fn probe_spec(
+    probe_type: ProbeType,
+    probe: &Probe,
+    grace: Option<i64>,
+    container: &api::Container,
+) -> Option<ProbeSpec> {
     let target = target(probe, container)?;
+    let grace_s = probe.termination_grace_period_seconds.or(grace).and_then(|s| u32::try_from(s).ok());
     Some(ProbeSpec {
         probe_type,
         timeout_s: at_least_one(probe.timeout_seconds, 1),
         period_s: at_least_one(probe.period_seconds, 10),
         failure_threshold: at_least_one(probe.failure_threshold, 3),
         initial_delay_s: seconds(probe.initial_delay_seconds, 0),
+        grace_s: grace_s.filter(|it| *it != ProbeSpec::DEFAULT_GRACE_S && probe_type != ProbeType::Readiness),
         handler: target.handler,
         scheme: target.scheme,
         speaks: target.speaks,

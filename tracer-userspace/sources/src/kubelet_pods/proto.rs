@@ -52,6 +52,7 @@ messages! {
     PodSpec {
         "2" containers: Vec<Container> => [message, repeated],
         "3" restart_policy: Text => [string, optional],
+        "4" termination_grace_period_seconds: Option<i64> => [int64, optional],
         "10" node_name: Text => [string, optional],
         "11" host_network: Option<bool> => [bool, optional],
         "20" init_containers: Vec<Container> => [message, repeated],
@@ -110,6 +111,7 @@ messages! {
         "3" timeout_seconds: Option<i32> => [int32, optional],
         "4" period_seconds: Option<i32> => [int32, optional],
         "6" failure_threshold: Option<i32> => [int32, optional],
+        "7" termination_grace_period_seconds: Option<i64> => [int64, optional],
     }
     Lifecycle {
         "1" post_start: Option<Handler> => [message, optional],

@@ -9,8 +9,6 @@ use tracer_model::event::{Container, LifecycleEvent, Netns, ProbeSpec, ProbeType
 /// Attempts come at whole periods; the kubelet jitters the first one.
 const SLACK_NS: u64 = 500_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// How long a container may take to end: the default of `terminationGracePeriodSeconds`.
-const GRACE_NS: u64 = 30 * SECOND_NS;
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { evidence, netns, confidence: refusal } = refused(case)?;
@@ -195,7 +193,7 @@ fn may_be_restart(ago_ns: u64) -> String {
 /// ended it otherwise.
 fn has_outlived(runs: &Runs, spec: &ProbeSpec, since: u64) -> bool {
     let budget_ns = (u64::from(spec.budget_s()) + u64::from(spec.timeout_s)) * SECOND_NS;
-    let most = budget_ns.saturating_add(GRACE_NS);
+    let most = budget_ns.saturating_add(spec.grace_ns());
     runs.started_boot_ns.is_some_and(|started| since.saturating_sub(started) > most)
 }
 

@@ -23,6 +23,7 @@ fn spec(probe_type: ProbeType, handler: Handler, port: u16, times: (u32, u32, u3
         period_s: times.1,
         failure_threshold: times.2,
         initial_delay_s: 0,
+        grace_s: None,
     }
 }
 
@@ -59,6 +60,7 @@ items:
   metadata: {name: a, namespace: longhorn-system, uid: u-1, creationTimestamp: null, ownerReferences: [{kind: ReplicaSet}]}
   spec:
     hostNetwork: true
+    terminationGracePeriodSeconds: 120
     initContainers:
     - {name: init, readinessProbe: {tcpSocket: {port: 1}}}
     - {name: mesh, restartPolicy: Always, ports: [{name: status, containerPort: 15021}], startupProbe: {tcpSocket: {port: status}}}
@@ -69,7 +71,7 @@ items:
       readinessProbe: {httpGet: {scheme: HTTPS, port: webhook, path: v1/healthz}, initialDelaySeconds: 5}
       startupProbe: {tcpSocket: {port: status}}
     - name: numeric
-      livenessProbe: {tcpSocket: {port: '8080', host: 10.0.0.9}}
+      livenessProbe: {tcpSocket: {port: '8080', host: 10.0.0.9}, terminationGracePeriodSeconds: 60}
       readinessProbe: {httpGet: {port: 80, host: '', path: ''}, timeoutSeconds: 0, terminationGracePeriodSeconds: 5}
       startupProbe: {grpc: {port: 9090, service: readiness}, failureThreshold: 30, periodSeconds: 2}
     - {name: zero, livenessProbe: {grpc: {port: 0}}, readinessProbe: {tcpSocket: {port: '0'}}, startupProbe: {tcpSocket: {port: 99999}}}
@@ -97,15 +99,19 @@ items:
         ..spec(ProbeType::Readiness, Handler::Http, 9502, (1, 10, 3))
     };
     let numeric = [
-        ProbeSpec { host: Some("10.0.0.9".into()), ..spec(ProbeType::Liveness, Handler::Tcp, 8080, (1, 10, 3)) },
+        ProbeSpec {
+            host: Some("10.0.0.9".into()),
+            grace_s: Some(60),
+            ..spec(ProbeType::Liveness, Handler::Tcp, 8080, (1, 10, 3))
+        },
         ProbeSpec {
             scheme: Some("http".into()),
             path: Some("/".into()),
             ..spec(ProbeType::Readiness, Handler::Http, 80, (1, 10, 3))
         },
-        spec(ProbeType::Startup, Handler::Grpc, 9090, (1, 2, 30)),
+        ProbeSpec { grace_s: Some(120), ..spec(ProbeType::Startup, Handler::Grpc, 9090, (1, 2, 30)) },
     ];
-    let mesh = spec(ProbeType::Startup, Handler::Tcp, 15021, (1, 10, 3));
+    let mesh = ProbeSpec { grace_s: Some(120), ..spec(ProbeType::Startup, Handler::Tcp, 15021, (1, 10, 3)) };
     // Nobody connects to port 0 or one above 65535.
     let zero = ("zero", &[][..]);
     assert_eq!(probes, [("mesh", &[mesh][..]), ("manager", &[webhook][..]), ("numeric", &numeric[..]), zero]);

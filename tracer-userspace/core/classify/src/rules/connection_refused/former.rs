@@ -210,6 +210,20 @@ mod tests {
         assert_has(&stopped(2).remediation, &["Find why ", "it crashed"]);
     }
 
+    /// The process closes its port at SIGTERM and ends its work within the grace period.
+    #[test]
+    fn a_process_that_the_kubelet_ends_may_take_its_grace_period() {
+        let summary = |grace_s: u32| {
+            let mut stream = Stream::new();
+            stream.liveness(1, 1).grace_s(grace_s).readiness_too().pod_in(POD).listens(POD, 8080, true);
+            stream.again(100).connect().established().answers(404).wait_ms(1);
+            stream.kubelet_of(ProbeType::Liveness, ProbeOutput::Status(404)).wait_ms(1_000);
+            stream.listens(POD, 8080, false).wait_ms(60_000).again(200).connect().refused().last_verdict().summary
+        };
+        assert_has(&summary(120), &["the kubelet ended its container after 1 failed attempt"]);
+        assert_lacks(&summary(30), &["the kubelet ended"]);
+    }
+
     /// The kernel skips a listener that is bound to another device, or for IPv6 only. `shutdown` ends one without `close`.
     #[test]
     fn a_listener_that_was_not_seen_to_stop_is_read() {
