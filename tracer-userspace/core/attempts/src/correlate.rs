@@ -99,8 +99,8 @@ impl Correlator {
         self.attempts.insert(attempt.conn, attempt);
     }
 
-    /// Drops the attempts that ended longest ago: they have been classified. If nearly all are open, drops the oldest
-    /// one, without a verdict.
+    /// Drops attempts that ended, those of other processes before probes, and those whose verdict waits last. If nearly
+    /// all are open, drops the oldest one, without a verdict.
     fn make_room(&mut self) {
         if self.attempts_until_sweep == 0 {
             let gone = self.forget_ended();
@@ -116,11 +116,11 @@ impl Correlator {
     }
 
     fn forget_ended(&mut self) -> usize {
-        let ended = |a: &Attempt| a.ended.map(|(end, _)| (end, a.conn));
-        let mut ended: Vec<(u64, ConnId)> = self.attempts.values().filter_map(ended).collect();
+        let ended = |a: &Attempt| a.ended.map(|(end, _)| (a.prober, a.kept_until.max(end), a.conn));
+        let mut ended: Vec<(bool, u64, ConnId)> = self.attempts.values().filter_map(ended).collect();
         ended.sort_unstable();
         ended.truncate(MAX_ENDED_GONE);
-        for (_, conn) in &ended {
+        for (.., conn) in &ended {
             self.attempts.remove(conn);
         }
         ended.len()
@@ -235,6 +235,22 @@ mod tests {
         let mut correlator = after(MAX_ATTEMPTS + 9, 9);
         assert_eq!(correlator.open().count(), MAX_ATTEMPTS);
         assert_eq!((correlator.all().count(), correlator.take_forgotten(u64::MAX)), (MAX_ATTEMPTS, None));
+    }
+
+    /// The first one ended before all others, and its verdict waits for an answer.
+    #[test]
+    fn attempts_of_other_processes_push_out_no_probe() {
+        let mut stream = Stream::new();
+        for n in 0..MAX_ATTEMPTS as u64 + 9 {
+            stream.again(100 + n).connect();
+            if n > 0 {
+                stream.by_other_process();
+            }
+            stream.state(TcpState::SynSent, TcpState::Close, 111, (0, 0, 0));
+        }
+        let mut correlator = Correlator::default();
+        stream.observations.iter().for_each(|observation| _ = correlator.push(observation));
+        assert!(correlator.get(ConnId(100)).is_some() && correlator.get(ConnId(101)).is_none());
     }
 
     /// Each inspection makes the rules classify these attempts. Hundreds of ended ones are kept for seconds.
