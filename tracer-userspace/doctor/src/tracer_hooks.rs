@@ -1,6 +1,6 @@
 //! Which hooks this kernel lets tracer attach, and how. The check attaches them for a moment, as `tracer attach` does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use tokio::runtime;
@@ -59,17 +59,14 @@ fn judge(hooks: &[HookStatus]) -> Finding {
     let attached = hooks.iter().filter(|it| matches!(it.hook_state, HookState::Attached(_))).count();
     let draft = CHECK.draft().with("attached", attached).with("missing_hooks", names);
     let draft = draft.with("hooks", hooks.iter().map(fields).collect::<Vec<_>>());
-    let after = |text: &str, names: &str| format!("{text} ({names})");
     if missing.is_empty() {
         return draft.ok(format!("{attached} of {} hooks are attached, and none of the others is needed", hooks.len()));
     }
-    let states = by_text(hooks, state, after);
-    let refused = by_text(hooks, refusals, after);
-    let refused = if refused.is_empty() { refused } else { format!(" Refused: {refused}.") };
-    let lost =
-        by_text(missing.iter().copied(), |it| Some(it.row.lost.to_owned()), |text, names| format!("{names}: {text}"));
+    let lost = distinct(missing.iter().map(|hook| hook.row.lost.to_owned()));
+    let refused = distinct(missing.iter().flat_map(|hook| refusals(hook)));
+    let refused = if refused.is_empty() { refused } else { format!(". The kernel refuses {refused}") };
     let counts = format!("{} of {} hooks are missing", missing.len(), attached + missing.len());
-    let observed = format!("{counts}. Unknown without them: {lost}.{refused} The others: {states}");
+    let observed = format!("{counts}. tracer does not see: {lost}{refused}");
     let needed: BTreeSet<&'static str> = missing.iter().filter_map(|hook| hook.needs()).collect();
     let Some(first) = needed.first() else { return draft.warn(observed, Fix::lasting(fix_of_all(&missing))) };
     let unread = Unread::lacks(observed, first);
@@ -90,43 +87,30 @@ fn judge_hidden(hidden: HiddenFunctions) -> Finding {
     }
 }
 
-/// The program type in use, or why none is needed.
-fn state(hook: &HookStatus) -> Option<String> {
-    let state = match hook.hook_state {
-        HookState::Attached(program_type) => program_type.name(),
-        HookState::Superseded(_) => "not needed",
-        HookState::Covered(_) => "covered by others",
-        HookState::AwaitsModule => "module not loaded",
-        HookState::Missing => return None,
-    };
-    Some(state.to_owned())
-}
-
-/// Each program type that the kernel refused, with its reason. A function of a module that is not loaded is not refused.
-fn refusals(hook: &HookStatus) -> Option<String> {
-    let reasons = hook.tried.iter().map(|tried| format!("{}: {}", tried.program_type.name(), tried.reason));
-    let is_refused = !hook.tried.is_empty() && hook.hook_state != HookState::AwaitsModule;
-    is_refused.then(|| reasons.collect::<Vec<_>>().join(", then "))
-}
-
-/// Lists each text once, with the names of its hooks.
-fn by_text<'a>(
-    hooks: impl IntoIterator<Item = &'a HookStatus>,
-    text: impl Fn(&HookStatus) -> Option<String>,
-    form: impl Fn(&str, &str) -> String,
-) -> String {
-    let mut groups: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for hook in hooks {
-        if let Some(text) = text(hook) {
-            groups.entry(text).or_default().push(hook.row.hook.name());
-        }
+/// What became of the hook.
+const fn state(hook: &HookStatus) -> &'static str {
+    match hook.hook_state {
+        HookState::Attached(_) => "attached",
+        HookState::Superseded(_) => "not_needed",
+        HookState::Covered(_) => "covered",
+        HookState::AwaitsModule => "module_not_loaded",
+        HookState::Missing => "missing",
     }
-    groups.iter().map(|(text, names)| form(text, &names.join(", "))).collect::<Vec<_>>().join("; ")
+}
+
+/// Each program type that the kernel refused, with its reason.
+fn refusals(hook: &HookStatus) -> impl Iterator<Item = String> {
+    hook.tried.iter().map(|tried| format!("{} ({})", tried.program_type.name(), tried.reason))
+}
+
+/// Lists each text once.
+fn distinct(texts: impl Iterator<Item = String>) -> String {
+    Vec::from_iter(texts.collect::<BTreeSet<_>>()).join("; ")
 }
 
 fn fields(hook: &HookStatus) -> Value {
     let tried = hook.tried.iter().map(|it| json!({"program_type": it.program_type.name(), "reason": it.reason}));
-    let mut fields = json!({"hook": hook.row.hook.name(), "tried": tried.collect::<Vec<_>>()});
+    let mut fields = json!({"hook": hook.row.hook.name(), "state": state(hook), "tried": tried.collect::<Vec<_>>()});
     match hook.hook_state {
         HookState::Attached(program_type) => fields["program_type"] = program_type.name().into(),
         HookState::Missing => fields["lost"] = hook.row.lost.into(),
@@ -170,7 +154,7 @@ mod tests {
     use crate::Status;
     use tracer_bpf::ebpf::Tried;
     use tracer_bpf::ebpf::hooks::HOOKS;
-    use tracer_testing::assert_has;
+    use tracer_testing::{assert_ends, assert_has};
 
     /// Every hook is attached but `name`, which is missing after `tried`.
     fn without(name: &str, tried: Tried) -> Vec<HookStatus> {
@@ -193,17 +177,14 @@ mod tests {
         let finding = judge(&without("__put_net", refused(None, None)));
         assert_eq!(finding.status, Status::Warn);
         let found = &finding.observed;
-        let lost = "hooks are missing. Unknown without them: __put_net: when a network namespace ended. Refused: ";
-        assert!(found.contains(lost), "{found}");
-        let others =
-            "fentry: refused by this kernel's policy (__put_net). The others: raw_tracepoint (inet_sock_set_state, ";
-        assert!(found.contains(others), "{found}");
+        let words = "hooks are missing. tracer does not see: when a network namespace ended. The kernel refuses fentry (refused by this kernel's policy)";
+        assert_ends(found, words);
         let hooks = finding.fields["hooks"].as_array().expect("the hooks");
         let of = |name: &str| hooks.iter().find(|hook| hook["hook"] == name).expect("a hook");
         let tried = json!([{"program_type": "fentry", "reason": "refused by this kernel's policy"}]);
         let lost = "when a network namespace ended";
-        assert_eq!(of("__put_net"), &json!({"hook": "__put_net", "tried": tried, "lost": lost}));
-        let attached = json!({"hook": "kfree_skb", "tried": [], "program_type": "raw_tracepoint"});
+        assert_eq!(of("__put_net"), &json!({"hook": "__put_net", "state": "missing", "tried": tried, "lost": lost}));
+        let attached = json!({"hook": "kfree_skb", "state": "attached", "tried": [], "program_type": "raw_tracepoint"});
         assert_eq!(of("kfree_skb"), &attached);
         assert!(fix_of(&finding).contains("CONFIG_KPROBES"));
         let renamed = judge(&without("__put_net", Tried { no_function: true, ..refused(None, None) }));
