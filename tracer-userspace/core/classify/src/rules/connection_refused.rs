@@ -2,9 +2,9 @@
 
 mod former;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use self::former::Former;
+use self::former::{Former, Owner};
 use super::*;
 use tracer_case::ended::last_listener;
 use tracer_case::flushed::add_lost_node_port;
@@ -14,7 +14,7 @@ use tracer_case::services::{lost_node_port, unserved_node_port};
 use tracer_case::shared_address::FIX;
 use tracer_case::startup_probe::may_be_startup_probe;
 use tracer_case::{EndedByProbe, history, pod_sockets, sidecar};
-use tracer_model::event::{Listen, Netns};
+use tracer_model::event::{Handler, Listen, Netns, ProbeSpec};
 use tracer_model::record::Trait;
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -70,6 +70,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         .or_else(|| Some(stopped?.fix_stopped(case, by_probe)))
         .or_else(|| Some(find_refuser(case, accepting?.0)))
         .or_else(|| Some(passed_over?.fix_passed_over(case)))
+        .or_else(|| listen_there(case, netns.filter(|_| held.is_none())?))
         .unwrap_or_else(|| with_log(case, let_listen(case, netns, false)));
     let (by_holder, fix) = with_holder(held, fix, &mut evidence);
     let (place, why) = (in_namespace(case, netns), why.unwrap_or_default());
@@ -118,7 +119,7 @@ fn let_listen(case: &Case<'_>, netns: Option<Netns>, is_passed_over: bool) -> Re
     let dst = case.attempt.flow.dst;
     let place = match is_passed_over {
         true => " on all devices (without SO_BINDTODEVICE), and for IPv4 and IPv6",
-        false => where_to_listen(case, netns, dst.ip()),
+        false => where_to_listen(case, dst.ip()),
     };
     let text = format!("Let the process listen on {}{place}, {}", dst.port(), otherwise(case));
     match netns.and_then(|netns| pod_elsewhere(case, netns)) {
@@ -166,16 +167,40 @@ const PROBE_FIX: &str = "correct the probe's port, or add a startupProbe if it s
 const STARTUP_PROBE_FIX: &str =
     "correct the probe's port, or raise failureThreshold of the startupProbe if it starts slowly";
 
+/// The process listens on that port at another address: the port is right, and it has started.
+fn listen_there(case: &Case<'_>, netns: Netns) -> Option<Remediation> {
+    let dst = case.attempt.flow.dst;
+    let of_probed = |listen: &&Listen| Owner::of(case, listen).is_probed();
+    let seen = listener_on_other_address(case, netns).filter(of_probed).map(|it| it.addr);
+    let bound = seen.or_else(|| pod_sockets::address_elsewhere(case, netns))?;
+    if dst.ip().is_loopback() || pod_elsewhere(case, netns).is_some() {
+        return None;
+    }
+    let all = SocketAddr::new(
+        if dst.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() },
+        dst.port(),
+    );
+    let place = match (bound.ip().is_unspecified(), bound.is_ipv4()) {
+        (true, true) => format!("{all}: a socket on {bound} gets no connections over IPv6"),
+        (true, false) => format!("{all}, too: its socket on {bound} has IPV6_V6ONLY set"),
+        (false, _) => {
+            let own = if case.node.has_pod(dst.ip()) { "the pod's address" } else { "that address" };
+            format!("{all} or on {own}, not only on {bound}")
+        }
+    };
+    let has_host = |probe: &&ProbeSpec| matches!(probe.handler, Handler::Http | Handler::Tcp);
+    let on_node = bound.ip().is_loopback() && case.matched.only_pod_on_node().is_some();
+    let by_host = if on_node && case.matched.possible_probes().iter().all(has_host) {
+        format!(". Or set `host: {}` in the probe: the pod is on the node's network", bound.ip())
+    } else {
+        String::new()
+    };
+    Some(format!("Let the process listen on {place}{by_host}").into())
+}
+
 /// A note for the fix: a listener on 127.0.0.1 gets no connections to another address.
-fn where_to_listen(case: &Case<'_>, netns: Option<Netns>, dst: IpAddr) -> &'static str {
-    let elsewhere = netns.and_then(|netns| {
-        let listener = listener_on_other_address(case, netns).map(|it| it.addr);
-        listener.or_else(|| pod_sockets::address_elsewhere(case, netns))
-    });
-    let on_all = elsewhere.is_some_and(|it| it.ip().is_unspecified() && it.is_ipv4() != dst.is_ipv4());
+fn where_to_listen(case: &Case<'_>, dst: IpAddr) -> &'static str {
     match dst.is_loopback() {
-        _ if on_all && dst.is_ipv6() => " (on [::]: a listener on 0.0.0.0 gets no connections over IPv6)",
-        _ if on_all => " (for IPv4, too: its socket on [::] has IPV6_V6ONLY set)",
         true => "",
         false if case.node.has_pod(dst) => " (on the pod's address, not only 127.0.0.1)",
         false => " (on that address, not only 127.0.0.1)",
@@ -327,9 +352,12 @@ mod tests {
             stream.pod_sockets(|reading| reading.elsewhere = vec![older(bound)]).wait_ms(10).connect().refused();
             stream.verdict().remediation
         };
-        assert_has(&fix(true, "0.0.0.0:8080"), &["on [::]: a listener on 0.0.0.0 gets no"]);
-        assert_has(&fix(false, "[::]:8080"), &["for IPv4, too", "IPV6_V6ONLY"]);
-        assert_has(&fix(false, "127.0.0.1:8080"), &["not only 127.0.0.1"]);
+        let v6 = "Let the process listen on [::]:8080: a socket on 0.0.0.0:8080 gets no connections over IPv6";
+        assert_eq!(fix(true, "0.0.0.0:8080").to_string(), v6);
+        let v4 = "Let the process listen on 0.0.0.0:8080, too: its socket on [::]:8080 has IPV6_V6ONLY set";
+        assert_eq!(fix(false, "[::]:8080").to_string(), v4);
+        let all = "Let the process listen on 0.0.0.0:8080 or on the pod's address, not only on 127.0.0.1:8080";
+        assert_eq!(fix(false, "127.0.0.1:8080").to_string(), all);
     }
 
     #[test]
@@ -373,9 +401,12 @@ mod tests {
         };
         let ipv4 = refused("[fd00::2]:8080", "0.0.0.0:8080");
         assert_has(&ipv4.summary, &["listens on 0.0.0.0:8080 only"]);
-        assert_has(&ipv4.remediation, &["(on [::]: a listener on 0.0.0.0 gets no connections over IPv6)"]);
-        assert_has(&refused("[fd00::2]:8080", "[::1]:8080").remediation, &["(on the pod's address"]);
-        assert_has(&refused("10.88.0.2:8080", "127.0.0.1:8080").remediation, &["not only 127.0.0.1"]);
+        let fix = |to: &str, bound: &str| refused(to, bound).remediation.to_string();
+        assert_ends(&ipv4.remediation, "on [::]:8080: a socket on 0.0.0.0:8080 gets no connections over IPv6");
+        let v6 = "Let the process listen on [::]:8080 or on the pod's address, not only on [::1]:8080";
+        assert_eq!(fix("[fd00::2]:8080", "[::1]:8080"), v6);
+        let v4 = "Let the process listen on 0.0.0.0:8080 or on the pod's address, not only on 127.0.0.1:8080";
+        assert_eq!(fix("10.88.0.2:8080", "127.0.0.1:8080"), v4, "the port is right, and it has started");
     }
 
     #[test]
@@ -481,7 +512,8 @@ mod tests {
         }
         let own = refused(|stream| reads(stream, "own", "127.0.0.1:8080"));
         assert_ends(&own.summary, "; app (pid 7) listens on 127.0.0.1:8080 only");
-        assert_has(&own.remediation, &["listen on 8080 (on that address, not only 127.0.0.1)"]);
+        let fix = "Let the process listen on 0.0.0.0:8080 or on that address, not only on 127.0.0.1:8080. Or set `host: 127.0.0.1` in the probe: the pod is on the node's network";
+        assert_eq!(own.remediation.to_string(), fix);
         let port = refused(|stream| reads(stream, "own", "0.0.0.0:8081"));
         assert_ends(&port.summary, "; app (pid 7) of the pod listens on port 8081 instead");
         let others: [fn(&mut Stream); 3] = [

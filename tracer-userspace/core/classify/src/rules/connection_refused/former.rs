@@ -21,7 +21,7 @@ pub(super) struct Former<'a> {
 
 /// The container of the process.
 #[derive(Clone, Copy)]
-enum Owner<'a> {
+pub(super) enum Owner<'a> {
     /// The probed one, as far as is known.
     Probed,
     /// This other one.
@@ -125,7 +125,7 @@ impl<'a> Former<'a> {
 }
 
 impl<'a> Owner<'a> {
-    fn of(case: &Case<'a>, listen: &Listen) -> Self {
+    pub(super) fn of(case: &Case<'a>, listen: &Listen) -> Self {
         let Some((pod, probed)) = case.matched.probed_container() else { return Self::Probed };
         let is_of_port = |spec: &ProbeSpec| spec.port == listen.addr.port();
         match container_of(case, &pod.containers, listen.actor.pid) {
@@ -137,6 +137,10 @@ impl<'a> Owner<'a> {
                 several => Self::OneOf(several),
             },
         }
+    }
+
+    pub(super) const fn is_probed(self) -> bool {
+        matches!(self, Self::Probed)
     }
 
     /// The fix with the log of that container, or of all.
