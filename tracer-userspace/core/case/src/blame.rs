@@ -267,6 +267,14 @@ impl Blame<'_> {
         format!("{words}; {what} decides which packets it takes: only some attempts fail")
     }
 
+    /// Where a rule that allows the packet belongs, if all candidates are in one chain.
+    pub(crate) fn where_to_allow(&self) -> Option<String> {
+        let chain = chain_of(self.rules.first()?);
+        let rule = self.certain().filter(|rule| !rule.policy && rule.handle.is_some());
+        let before = rule.map(|rule| format!(", before {}", name_of(rule))).unwrap_or_default();
+        self.all(|rule| chain_of(rule) == chain).then(|| format!(" in chain {chain}{before}"))
+    }
+
     /// What decides which packets the candidates take.
     fn limit(&self) -> Option<Limit> {
         let limit = self.rules.first()?.limit?;

@@ -361,7 +361,7 @@ impl Blocked<'_> {
     }
 
     /// "10.88.0.1 -> port 8080" as the rule sees it, or the answers of the target if one of them was dropped.
-    pub fn to_allow(&self, case: &Case<'_>) -> String {
+    fn to_allow(&self, case: &Case<'_>) -> String {
         let (target, client) = (case.attempt.flow.dst, self.client(case));
         match self.drop {
             Some((_, drop)) if !outbound(case, drop) => {
@@ -371,6 +371,16 @@ impl Blocked<'_> {
             }
             drop => format!("{client} -> port {}", drop.map_or(target, |(_, drop)| drop.flow.dst).port()),
         }
+    }
+
+    /// "Allow 10.88.0.1 -> port 8080 in chain inet filter input, before the rule with handle 2".
+    pub fn allow(&self, case: &Case<'_>) -> Remediation {
+        let place = self.blame.as_ref().and_then(Blame::where_to_allow).unwrap_or_else(|| {
+            let hook = self.drop.map(|(_, drop)| at_hook(drop)).unwrap_or_default();
+            let does = if self.answer.is_some() { "rejects" } else { "drops" };
+            format!("{hook} before the rule that {does} it")
+        });
+        format!("Allow {}{place}", self.to_allow(case)).into()
     }
 
     /// The address that the rule sees as the client: it may have been translated before.

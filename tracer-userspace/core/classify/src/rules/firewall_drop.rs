@@ -1,7 +1,6 @@
 //! A netfilter rule dropped a packet that this attempt needs.
 
 use super::*;
-use tracer_case::drop_reason::BRIDGE;
 use tracer_case::netfilter::{BY_IPVS, dropped};
 use tracer_case::queue;
 
@@ -15,23 +14,19 @@ fn by_rule(case: &Case<'_>) -> Option<Finding> {
     if let Some(found) = by_reverse_path(case, blocked).or_else(|| without_proxy(case, blocked)) {
         return Some(found);
     }
-    let hook = match blocked.drop.and_then(|(_, drop)| netfilter_hook(drop)) {
-        Some(BRIDGE) => "bridge",
-        hook => hook.unwrap_or("filter"),
-    };
     let untracked = blocked.untracked(case);
     let how = untracked.as_ref().map(|(words, _)| *words).unwrap_or_default();
     let or_ipvs = if blocked.may_be_by_ipvs(case) { BY_IPVS } else { "" };
     let summary = format!("{}{}{}{how}{or_ipvs}", blocked.subject(case), blocked.action(case), blocked.words());
     let fix = || {
-        let (what, look) = (blocked.to_allow(case), blocked.show_rules(case));
+        let look = blocked.show_rules(case);
         match untracked.clone() {
-            Some((_, find)) => Remediation::from(format!(
-                "Change the rule that exempts it from connection tracking (the first commands), or the rule in the {hook} chain that drops it (the last ones)"
-            ))
+            Some((_, find)) => Remediation::from(
+                "Change the rule that exempts it from connection tracking (the first commands), or the rule that drops it (the last ones)",
+            )
             .run(find)
             .run(look),
-            None => Remediation::from(format!("Allow {what} in the {hook} chain that drops it")).run(look),
+            None => blocked.allow(case).run(look),
         }
     };
     let remediation = blocked.fix(case, fix);
@@ -205,6 +200,38 @@ mod tests {
         }
     }
 
+    /// "INPUT" is the hook, and an nftables chain at that hook has any name.
+    #[test]
+    fn the_fix_names_the_chain_if_it_is_known() {
+        let fix = |rules: Option<Vec<FirewallRule>>| {
+            let mut stream = Stream::new();
+            stream.connect().filtered_at(SYN, POD, "ip_local_deliver").last_drop().location =
+                Some("nft_do_chain".into());
+            rules.into_iter().for_each(|rules| _ = stream.push(firewall(POD, rules)));
+            stream.gives_up().verdict().remediation.text
+        };
+        let [ingress, other] = ["ingress", "other"].map(|chain| FirewallRule {
+            hooks: vec!["INPUT".into()],
+            handle: Some(2),
+            exact: false,
+            ..rule(chain, RuleVerdict::Drop)
+        });
+        let policy = FirewallRule { policy: true, handle: None, ..ingress.clone() };
+        let (what, at_hook) = ("Allow 10.88.0.1 -> port 8080", " at INPUT before the rule that drops it");
+        for (rules, place) in [
+            (Some(vec![ingress.clone()]), " in chain inet t ingress, before the rule with handle 2"),
+            (Some(vec![policy]), " in chain inet t ingress"),
+            (
+                Some(vec![ingress.clone(), FirewallRule { handle: Some(3), ..ingress.clone() }]),
+                " in chain inet t ingress",
+            ),
+            (Some(vec![ingress, other]), at_hook),
+            (None, at_hook),
+        ] {
+            assert_eq!(fix(rules), format!("{what}{place}"));
+        }
+    }
+
     /// Connection tracking translates before the rules of INPUT and FORWARD.
     #[test]
     fn the_port_to_allow_is_the_one_behind_a_translation() {
@@ -304,7 +331,7 @@ mod tests {
     #[test]
     fn the_fix_allows_the_direction_of_the_dropped_packet() {
         let fix = |flags| Stream::new().connect().filtered(flags, NODE).gives_up().verdict().remediation.clone();
-        assert_starts(&fix(SYN), "Allow 10.88.0.1 -> port 8080 in");
+        assert_starts(&fix(SYN), "Allow 10.88.0.1 -> port 8080 before");
         assert_starts(&fix(SYN_ACK), "Allow the answers of 10.88.0.2:8080 to 10.88.0.1 ");
     }
 
@@ -346,8 +373,8 @@ mod tests {
         let ufw = fix(NODE, "ufw-user-input");
         assert!(ufw.commands[0].run == "ufw prepend allow proto tcp from 10.88.0.1 to any port 8080", "{ufw}");
         assert_ends(&ufw, "; nft -a list chain inet t ufw-user-input");
-        assert_starts(&fix(POD, "ufw-user-input"), "Allow 10.88.0.1 -> port 8080 in the INPUT chain");
-        assert_starts(&fix(NODE, "ufw-before-input"), "Allow 10.88.0.1 -> port 8080 in the INPUT chain");
+        assert_starts(&fix(POD, "ufw-user-input"), "Allow 10.88.0.1 -> port 8080 in chain inet t ufw-user-input");
+        assert_starts(&fix(NODE, "ufw-before-input"), "Allow 10.88.0.1 -> port 8080 in chain inet t ufw-before-input");
     }
 
     /// A list of pods does not name the namespaces. A stack that takes the SYN as its own shows the pod's namespace.
@@ -448,7 +475,7 @@ mod tests {
         assert_eq!((nobody.cause.name(), nobody.confidence), ("firewall_drop", Confidence::Likely));
         assert_starts(&nobody.summary, "netfilter on the node");
         assert_has(&nobody.summary, &["no rule that was read there fits"]);
-        assert_lacks(&nobody.remediation, &["chain that drops it"]);
+        assert_lacks(&nobody.remediation, &["Allow "]);
         let rule = reported(vec![rule("INPUT", RuleVerdict::Drop)]);
         assert_eq!(rule.confidence, Confidence::Proven);
         assert_starts(&rule.summary, "a netfilter rule on the node");

@@ -12,10 +12,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
 fn by_rule(case: &Case<'_>) -> Option<Finding> {
     let blocked = rejected(case)?;
     let summary = format!("{}{}{}", blocked.subject(case), blocked.action(case), blocked.words());
-    let allow = || {
-        Remediation::from(format!("Allow {} before the rule that rejects it", blocked.to_allow(case)))
-            .run(blocked.show_rules(case))
-    };
+    let allow = || blocked.allow(case).run(blocked.show_rules(case));
     let remediation = blocked.fix(case, allow);
     let found = blocked.by_firewall(case, Cause::FirewallReject, summary, remediation);
     Some(if may_be_of_service(case, blocked) { note_unread_rules(found) } else { found })
