@@ -1,4 +1,5 @@
-//! A hook of netfilter began to drop packets of watched connections.
+//! A hook of netfilter began to drop or reject packets of watched connections. A rule that rejects drops them, too, and
+//! only its answer tells the two apart.
 
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::{describe_netns, netns_ref};
@@ -43,8 +44,11 @@ fn began(drop: &PacketDrop, node: &Node) -> NodeBody {
     let place = place.unwrap_or_default();
     let first = format!("{} {}", drop.flags.name(), drop.flow);
     NodeBody {
-        event: "firewall_drop_began".to_owned(),
-        summary: format!("netfilter began to drop packets{}{place}, the first of them {first}", at_hook(drop)),
+        event: "firewall_block_began".to_owned(),
+        summary: format!(
+            "netfilter began to drop or reject packets{}{place}, the first of them {first}",
+            at_hook(drop)
+        ),
         netns,
         ..NodeBody::default()
     }
@@ -59,8 +63,8 @@ mod tests {
         let mut stream = Stream::new().connect().filtered(SYN, POD).wait_ms(1000).filtered(SYN, POD).clone();
         let first = stream.node_events();
         assert_eq!(first.len(), 1, "{first:?}");
-        assert_eq!(first[0].event, "firewall_drop_began");
-        assert_starts(&first[0].summary, "netfilter began to drop packets");
+        assert_eq!(first[0].event, "firewall_block_began");
+        assert_starts(&first[0].summary, "netfilter began to drop or reject packets");
         assert!(first[0].summary.contains("SYN ") && first[0].netns.is_some(), "{first:?}");
         stream.wait_ms(400_000).filtered(SYN, POD);
         assert_eq!(stream.node_events().len(), 2);

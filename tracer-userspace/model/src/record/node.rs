@@ -11,7 +11,7 @@ use crate::event::ProxyMode;
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeBody {
-    /// `link_down`, `link_up`, `netns_enter`, `firewall_drop_began` (seen at watched connections; again after five
+    /// `link_down`, `link_up`, `netns_enter`, `firewall_block_began` (seen at watched connections; again after five
     /// minutes without), `node_ports_changed`, `port_pressure`, `rules_flushed`, `clock_step`.
     pub event: String,
     /// One sentence with the names and numbers of this event.
