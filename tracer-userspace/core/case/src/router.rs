@@ -286,7 +286,7 @@ const fn is_prohibited(icmp: &Icmp) -> bool {
 }
 
 /// Calico has such a route for its block of addresses. It refuses if the pod's own route is missing.
-pub const REMOVE: &str = "Remove the route or rule that refuses, or correct what made it. If the route is for a whole subnet, the target's own route may be missing instead: restart the CNI agent that should have made it";
+pub const REMOVE: &str = "Remove the route or rule that refuses, or correct what made it. If it is the route of a whole subnet, the target's own may be missing: restart the CNI agent";
 
 /// The routes for this address in all tables: `ip route get` repeats the error only.
 pub fn refusing(case: &Case<'_>, netns: Option<Netns>, to: IpAddr) -> [Command; 1] {

@@ -45,7 +45,7 @@ pub(super) fn by_connect(case: &Case<'_>) -> Option<Finding> {
 }
 
 /// The route for the node's block of addresses refuses packets to a pod of this node only if the pod's own is gone.
-const OWN_ROUTE_MISSING: &str = "The pod is on this node. If the route that refuses is for a whole subnet, leave it (Calico has one for its block): the pod's own route is missing. It goes when the node's end of the pod's link goes down. Set that link up if it is down, and restart the CNI's agent, which makes the route again. Or delete the pod. If the route is for this address alone, or an `ip rule` refuses, remove that";
+const OWN_ROUTE_MISSING: &str = "If the route that refuses is for a whole subnet (Calico has one for its block), leave it: the pod's own route is missing. Restart the CNI's agent, which makes it again, or delete the pod. Otherwise remove the route or `ip rule` that refuses";
 
 /// What an error of connect() means.
 struct Meaning {
@@ -198,10 +198,12 @@ mod tests {
             }
             stream.connect_failed(libc::EINVAL).verdict().remediation
         };
+        let missing = fix(false);
         assert_starts(
-            &fix(false),
-            "The pod is on this node. If the route that refuses is for a whole subnet, leave it",
+            &missing,
+            "If the route that refuses is for a whole subnet (Calico has one for its block), leave it: the pod's own route is missing",
         );
+        assert!(missing.text.len() < 250, "{missing}");
         assert_starts(&fix(true), "Remove the route or rule that refuses");
     }
 
