@@ -97,26 +97,19 @@ pub fn services_with(word: impl Display) -> Command {
     Command::in_cluster(format!("kubectl get services -A -o wide | grep -wF {word}"))
 }
 
-/// Commands that print the command of a probe and run it as COMMAND: tracer does not keep the command itself. The first
-/// one prints words for bash and zsh, which undo what `js` escapes. Sidecars are init containers.
+/// Commands that print the command of a probe and run it as COMMAND: tracer does not keep the command itself. jq prints
+/// its words as a shell reads them. Sidecars are init containers.
 pub fn exec(k8s: &K8s, probe_type: ProbeType) -> [Command; 2] {
     let probe = match probe_type {
         ProbeType::Liveness => "livenessProbe",
         ProbeType::Readiness => "readinessProbe",
         ProbeType::Startup => "startupProbe",
     };
-    let words =
-        r#"{{range .PROBE.exec.command}}{{printf "$\x27%s\x27 " (js .)}}{{end}}{{println}}"#.replace("PROBE", probe);
-    let words = match word(k8s.container_name.as_deref()) {
-        Some(name) => [r#"{{if eq .name ""#, name, r#""}}"#, &words, "{{end}}"].concat(),
-        None => words,
-    };
-    let both =
-        r#"{{range .spec.containers}}{{template "c" .}}{{end}}{{range .spec.initContainers}}{{template "c" .}}{{end}}"#;
-    let template = [r#"{{define "c"}}"#, &words, "{{end}}", both].concat();
+    let which = word(k8s.container_name.as_deref()).map_or("*".to_owned(), |name| format!("?(@.name=='{name}')"));
+    let path = format!("{{.spec['containers','initContainers'][{which}].{probe}.exec.command}}");
     let (pod, container) = (pod(k8s), container(k8s));
     [
-        Command::in_cluster(format!("kubectl get pod {pod} -o go-template='{template}'")),
+        Command::in_cluster(format!("kubectl get pod {pod} -o jsonpath=\"{path}\" | jq -r @sh")),
         Command::in_cluster(format!("kubectl exec {pod}{container} -- COMMAND; echo $?")),
     ]
 }
@@ -137,12 +130,12 @@ mod tests {
         assert_eq!(
             commands(Some("app"), ProbeType::Readiness),
             [
-                r#"kubectl get pod -n shop cart-0 -o go-template='{{define "c"}}{{if eq .name "app"}}{{range .readinessProbe.exec.command}}{{printf "$\x27%s\x27 " (js .)}}{{end}}{{println}}{{end}}{{end}}{{range .spec.containers}}{{template "c" .}}{{end}}{{range .spec.initContainers}}{{template "c" .}}{{end}}'"#,
+                r#"kubectl get pod -n shop cart-0 -o jsonpath="{.spec['containers','initContainers'][?(@.name=='app')].readinessProbe.exec.command}" | jq -r @sh"#,
                 "kubectl exec -n shop cart-0 -c app -- COMMAND; echo $?",
             ]
         );
         let [without, _] = commands(None, ProbeType::Startup);
-        assert_has(&without, &[r#"'{{define "c"}}{{range .startupProbe.exec.command}}"#]);
+        assert_has(&without, &["[*].startupProbe.exec.command}"]);
     }
 
     /// The name of the Service comes from the comment of a rule.

@@ -98,8 +98,7 @@ pub(super) fn fix_not_run(cause: Cause, obstacle: Option<&NotStarted>, probe: &K
 }
 
 /// How to use the commands of [`kubectl::exec`].
-pub(super) const BY_HAND: &str =
-    "Run the command by hand, in bash or zsh: put what `kubectl get pod` prints in place of COMMAND";
+pub(super) const BY_HAND: &str = "Run the command by hand: put what `kubectl get pod` prints in place of COMMAND";
 
 pub(super) fn fix_failed(obstacle: Option<&NotStarted>, probe: &KubeletProbe, k8s: &K8s) -> Remediation {
     let by_hand = kubectl::exec(k8s, probe.probe_type);
