@@ -108,16 +108,18 @@ fn headline(view: &View) -> String {
     }
 }
 
-/// The worst causes by their titles.
+/// The worst causes by their titles. Those that are over have the time of their last failure.
 fn reasons(view: &View) -> String {
     const NAMED: usize = 3;
     let groups: Vec<_> = view.groups.iter().filter(|it| !it.group.noise).collect();
     let alone = groups.len() == 1;
     let named = groups.iter().take(NAMED).map(|it| {
         let times = if alone { String::new() } else { format!("{} ", number(it.count)) };
+        let until =
+            if it.is_over { format!(" (last at {})", clock(it.span.1, view.axis.length())) } else { String::new() };
         match it.group.cause {
-            Cause::Unexplained => format!("{times}unexplained"),
-            cause => format!("{times}because {}", uncapitalised(cause.title())),
+            Cause::Unexplained => format!("{times}unexplained{until}"),
+            cause => format!("{times}because {}{until}", uncapitalised(cause.title())),
         }
     });
     let others: u64 = groups.iter().skip(NAMED).map(|it| it.count).sum();

@@ -88,6 +88,17 @@ fn the_headline_says_how_many_failed_and_why() {
     }
 }
 
+/// Whoever is on call acts on what fails now. The restarts of an hour ago are over.
+#[test]
+fn the_headline_begins_with_what_is_broken_now() {
+    let over = verdict(1, "loopback_down", "cart", None);
+    let later = TIME.parse::<jiff::Timestamp>().unwrap().as_second() + 600;
+    let now = at(&verdict(2, "connection_refused", "cart", None), later);
+    let (page, _) = page([over, now].join("\n").as_bytes());
+    let headline = "1 because nobody listens on that address and port; 1 because ";
+    assert!(page.contains(headline) && page.contains(" (last at 03:04:05).</h1>"), "{page}");
+}
+
 /// The card of a cause without a failure is folded, because it needs no action.
 #[test]
 fn noise_comes_last_and_folded() {

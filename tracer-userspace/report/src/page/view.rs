@@ -11,6 +11,9 @@ use tracer_model::record::{FindingBody, Status};
 
 /// Pairs of pod and cause that have their evidence on the page.
 pub(super) const WITH_EVIDENCE: usize = 250;
+/// A cause whose last failure is this old is over. Verdicts that go on are printed each minute, and some
+/// probes run no more often.
+const OVER_US: i64 = 300_000_000;
 /// Colours that are distinguished.
 const COLOURS: usize = 8;
 
@@ -40,6 +43,8 @@ pub(super) struct GroupView {
     pub(super) pods: u64,
     pub(super) confidences: [u64; 3],
     pub(super) span: (i64, i64),
+    /// Nothing failed so for the last [`OVER_US`].
+    pub(super) is_over: bool,
 }
 
 pub(super) struct View {
@@ -77,7 +82,7 @@ impl View {
         let nodes = tally.nodes().into_iter().map(str::to_owned).collect();
         let attempts = tally.attempts();
         let pods: Vec<_> = tally.pods.into_pods().collect();
-        let groups = groups(&pods);
+        let groups = groups(&pods, &scale);
         let clean = pods.iter().filter(|(_, pod)| pod.lanes.is_empty()).count() as u64;
         let passed = pods.iter().map(|(_, pod)| pod.passed).sum();
         let with_verdict = pods.into_iter().filter(|(_, pod)| !pod.lanes.is_empty());
@@ -154,10 +159,12 @@ pub(super) fn confidence_text(counts: [u64; 3]) -> String {
 }
 
 /// All causes: failures before noise, then by severity, scope (the node first) and count.
-fn groups(pods: &[(PodKey, Pod)]) -> Vec<GroupView> {
+/// What is broken now comes first, and then what most others depend on.
+fn groups(pods: &[(PodKey, Pod)], scale: &Scale) -> Vec<GroupView> {
     let mut sums: BTreeMap<Group, GroupView> = BTreeMap::new();
     for (&group, lane) in pods.iter().flat_map(|(_, pod)| &pod.lanes) {
-        let none = GroupView { group, count: 0, pods: 0, confidences: [0; 3], span: (i64::MAX, i64::MIN) };
+        let none =
+            GroupView { group, count: 0, pods: 0, confidences: [0; 3], span: (i64::MAX, i64::MIN), is_over: false };
         let sum = sums.entry(group).or_insert(none);
         sum.count += lane.count;
         sum.pods += 1;
@@ -166,10 +173,12 @@ fn groups(pods: &[(PodKey, Pod)]) -> Vec<GroupView> {
         sum.span.1 = lane.last.as_ref().map_or(sum.span.1, |last| sum.span.1.max(last.us));
     }
     let mut groups: Vec<_> = sums.into_values().collect();
+    let end = scale.span.map_or(i64::MIN, |(_, end)| end);
+    groups.iter_mut().for_each(|it| it.is_over = it.span.1 < end.saturating_sub(OVER_US));
     groups.sort_by_key(|it| {
         let cause = it.group.cause;
         let acts = (cause.severity(), cause.scope().is_none(), cause.scope());
-        (it.group.noise, acts, std::cmp::Reverse(it.count), it.span.0)
+        (it.group.noise, it.is_over, acts, std::cmp::Reverse(it.count), it.span.0)
     });
     groups
 }
