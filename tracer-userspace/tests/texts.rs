@@ -7,6 +7,7 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use tracer::engine::{AtStart, Engine};
@@ -131,7 +132,7 @@ fn formats_are_described_as_before() {
 
 /// The metrics of a daemon after the observations of a fixture.
 fn metrics_page() -> String {
-    let (metrics, registry) = Metrics::new(true);
+    let (metrics, registry) = Metrics::new(true, SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000));
     metrics.set_dropped("output", 0);
     let hook = HookCount { hook: "kfree_skb", attached: true, events: 7, runs: Some((7, 0.25)) };
     metrics.set_kernel(&[hook]);

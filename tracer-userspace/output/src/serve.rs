@@ -12,6 +12,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::SystemTime;
 
 use prometheus_client::registry::Registry;
 use tokio::sync::oneshot;
@@ -41,7 +42,8 @@ pub struct Server {
 /// Starts the server, and gives the metrics to fill. If it cannot listen on an address, it retries.
 #[must_use]
 pub fn start(serve: &Serve, background: &Background) -> (Server, Option<Metrics>) {
-    let (metrics, registry) = serve.metrics_listen.map(|_| Metrics::new(serve.metrics_pod_labels)).unzip();
+    let (metrics, registry) =
+        serve.metrics_listen.map(|_| Metrics::new(serve.metrics_pod_labels, SystemTime::now())).unzip();
     let health = Arc::<Health>::default();
     let (end, ended) = oneshot::channel();
     let (config, state) = (serve.clone(), Arc::clone(&health));

@@ -8,6 +8,7 @@ mod pods;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::encoding;
 use prometheus_client::metrics::counter::Counter;
@@ -56,8 +57,9 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// New metrics, and the registry that prints them. `pod_labels` adds `namespace` and `pod` to verdicts and attempts.
-    pub fn new(pod_labels: bool) -> (Self, Arc<Registry>) {
+    /// New metrics of a process that started at this time, and the registry that prints them. `pod_labels` adds
+    /// `namespace` and `pod` to verdicts and attempts.
+    pub fn new(pod_labels: bool, start: SystemTime) -> (Self, Arc<Registry>) {
         let mut registry = Registry::with_prefix("tracer");
         let r = &mut registry;
         let verdicts = "Verdicts on failures and on successes that mislead, by cause; a revision counts where it changes the cause";
@@ -82,6 +84,8 @@ impl Metrics {
         let build: Family<Labels, Gauge> =
             add(r, "build_info", "Always 1, with the version of tracer", Family::default());
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").into())]).set(1);
+        let started: Gauge = add(r, "start_time_seconds", "When tracer started, in Unix time", Gauge::default());
+        started.set(unix_seconds(start));
         for place in Loss::PLACES {
             let _ = metrics.lost.get_or_create(&vec![("where", place.into())]);
         }
@@ -173,6 +177,10 @@ impl Metrics {
 fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
+}
+
+fn unix_seconds(time: SystemTime) -> i64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
 /// A failure, or a success that misleads. A failure that was no failure in the end has the cause of one, and no alert may

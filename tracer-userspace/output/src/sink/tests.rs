@@ -1,7 +1,7 @@
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::sink::cluster::ClusterSink;
@@ -247,7 +247,7 @@ fn records_dropped_by_a_full_disk_are_reported_when_it_has_room_again() {
     let rotation = output::Rotation { max_bytes: 4096, max_files: 1 };
     let (mut sink, written) = Written::by(|it| it.rotation = Some(rotation));
     std::fs::create_dir_all(written.0.path("out.1/inside")).unwrap();
-    let (metrics, registry) = Metrics::new(false);
+    let (metrics, registry) = Metrics::new(false, SystemTime::UNIX_EPOCH);
     sink.count_into(metrics);
     let delivered = Arc::new(AtomicU64::new(0));
     sink.add(Counting(delivered.clone(), 0));
@@ -308,7 +308,7 @@ fn failing(until: u64, replaced: &[(u64, Cause)], edit: impl FnOnce(&mut SinkCon
         config.repeat_interval = Duration::from_mins(1);
         edit(config);
     });
-    let (metrics, registry) = Metrics::new(false);
+    let (metrics, registry) = Metrics::new(false, SystemTime::UNIX_EPOCH);
     sink.count_into(metrics);
     for n in 0..until / 10 {
         sink.advance(second(n * 10));

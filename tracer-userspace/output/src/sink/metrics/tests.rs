@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::sink::tests::{attempt, decided, k8s, verdict, verdict_body};
 use tracer_model::record::{Cause, LossBody, Subject};
@@ -12,7 +14,7 @@ const REFUSED: &str = r#"tracer_verdicts_total{cause="connection_refused",subjec
 
 #[test]
 fn a_verdict_is_counted_by_its_cause_once() {
-    let (mut metrics, registry) = Metrics::new(false);
+    let (mut metrics, registry) = Metrics::new(false, SystemTime::UNIX_EPOCH);
     let mut replaces = None;
     for cause in [Cause::ConnectionRefused, Cause::ConnectionRefused, Cause::NotListeningYet] {
         metrics.count(&Decision { replaces, ..decided(1, verdict(cause)) }, Some(1_002_000_000));
@@ -30,7 +32,7 @@ fn a_verdict_is_counted_by_its_cause_once() {
 
 #[test]
 fn an_attempt_without_an_outcome_is_unknown() {
-    let (mut metrics, registry) = Metrics::new(false);
+    let (mut metrics, registry) = Metrics::new(false, SystemTime::UNIX_EPOCH);
     let Body::Attempt(mut body) = attempt(Subject::Probe, Outcome::Success) else { unreachable!() };
     body.outcome = None;
     metrics.count(&decided(1, Body::Attempt(body)), None);
@@ -40,7 +42,7 @@ fn an_attempt_without_an_outcome_is_unknown() {
 /// The first SYN was lost and the second one got through: the verdict names the cause, and no alert may count it.
 #[test]
 fn a_verdict_on_an_attempt_that_recovered_is_not_counted() {
-    let (mut metrics, registry) = Metrics::new(false);
+    let (mut metrics, registry) = Metrics::new(false, SystemTime::UNIX_EPOCH);
     let mut count = |cause, outcome, replaces| {
         let mut body = verdict_body(cause);
         body.verdict.outcome = outcome;
@@ -58,11 +60,12 @@ fn a_verdict_on_an_attempt_that_recovered_is_not_counted() {
 /// What has a value is in the snapshot of the metrics.
 #[test]
 fn metrics_without_a_value_are_zero_or_absent() {
-    let (mut metrics, registry) = Metrics::new(false);
+    let (mut metrics, registry) = Metrics::new(false, SystemTime::UNIX_EPOCH + Duration::from_millis(1_500));
     metrics.set_kernel(&[HookCount { hook: "icmp_send", ..HookCount::default() }]);
     let now = text(&registry);
     assert_eq!(value(&now, r#"tracer_hook_attached{hook="icmp_send"}"#), "0");
     assert_eq!(value(&now, r#"tracer_events_lost_total{where="ring"}"#), "0");
+    assert_eq!(value(&now, "tracer_start_time_seconds"), "1");
     assert!(!now.contains("tracer_program_run"), "{now}");
     for events in [7, 9] {
         metrics.set_kernel(&[HookCount { hook: "kfree_skb", attached: true, events, runs: Some((3, 0.25)) }]);
@@ -83,7 +86,7 @@ fn about(pod: &str) -> Body {
 
 #[test]
 fn the_number_of_pods_with_labels_is_bounded() {
-    let (mut metrics, registry) = Metrics::new(true);
+    let (mut metrics, registry) = Metrics::new(true, SystemTime::UNIX_EPOCH);
     for n in 0..=pods::MAX as u64 {
         metrics.count(&decided(n, about(&format!("cart-{n}"))), None);
     }
@@ -96,7 +99,7 @@ fn the_number_of_pods_with_labels_is_bounded() {
 #[test]
 fn every_metric_has_a_row_in_its_docs() {
     let docs = include_str!("../../../../../docs/metrics.md");
-    let (mut metrics, registry) = Metrics::new(true);
+    let (mut metrics, registry) = Metrics::new(true, SystemTime::UNIX_EPOCH);
     metrics.count(&decided(1, about("a")), Some(2));
     let hooks = [HookCount { hook: "kfree_skb", attached: true, events: 1, runs: Some((1, 1.0)) }];
     metrics.set_kernel(&hooks);
