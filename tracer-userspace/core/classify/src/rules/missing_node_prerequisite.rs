@@ -99,7 +99,11 @@ fn setting_clause(case: &Case<'_>, drop: &PacketDrop) -> String {
 
 /// When forwarding is switched on, the kernel drops the default routes that came from router advertisements
 /// (`rt6_purge_dflt_routers`). It accepts no new ones unless `accept_ra` is 2.
-const KEEP_THE_ROUTE: &str = " Forwarding removes an IPv6 default route that came from router advertisements. If the first command shows one and accept_ra of its link is 1, set net.ipv6.conf.LINK.accept_ra to 2 first.";
+const KEEP_THE_ROUTE: &str = " Forwarding removes an IPv6 default route that came from router advertisements, unless accept_ra of its link is 2. The first command sets it for such a link: make that permanent, too.";
+
+/// Sets `accept_ra` where it is 1 and the link has such a route. A link that refuses advertisements (0) has its route from
+/// a program, and keeps it.
+const ACCEPT_RA: &str = r#"sh -c 'for l in $(ip -6 route show default proto ra | grep -o "dev [^ ]*" | cut -c5-); do ! grep -qx 1 /proc/sys/net/ipv6/conf/$l/accept_ra || sysctl -w net/ipv6/conf/$l/accept_ra=2; done'"#;
 
 /// A write that does not change `ip_forward` changes no device (`devinet_sysctl_forward`): then only the device's own
 /// setting helps.
@@ -111,13 +115,11 @@ fn forwarding_fix(case: &Case<'_>, drop: &PacketDrop) -> Remediation {
     let usual =
         |names: &str| format!("Set {names} to 1, make it permanent in /etc/sysctl.d, and find what set it to 0.");
     let (text, commands) = match value(case, drop) {
-        _ if drop.flow.dst.is_ipv6() => {
-            (usual(name) + KEEP_THE_ROUTE, vec!["ip -6 route show default proto ra".to_owned(), set(name)])
-        }
+        _ if drop.flow.dst.is_ipv6() => (usual(name) + KEEP_THE_ROUTE, vec![ACCEPT_RA.to_owned(), set(name)]),
         Some("0") => (usual(name), vec![set(name)]),
         Some(_) => (
             format!("Set {own} to 1: {name} was 1 when tracer read it, and then writing it changes nothing. {FIND}"),
-            vec![set(name), set(&own)],
+            vec![set(&own)],
         ),
         None => (format!("{} {FIND}", usual(&format!("{name} and {own}"))), vec![set(name), set(&own)]),
     };
@@ -187,17 +189,18 @@ mod tests {
         assert_has(&fix, &["sysctl -w net.ipv4.ip_forward=1; tracer doctor"]);
         let (summary, fix) = decided("1");
         assert_ends(&summary, "(net.ipv4.ip_forward = 1: it is the device's own setting)");
-        assert_has(&fix, &["ip_forward=1; sysctl -w net.ipv4.conf.eth0/100.forwarding=1; tracer doctor"]);
+        assert_has(&fix, &[": sysctl -w net.ipv4.conf.eth0/100.forwarding=1; tracer doctor"]);
+        assert_lacks(&fix, &["sysctl -w net.ipv4.ip_forward=1"]);
     }
 
     /// Observed: the route disappeared, and the kernel ignored the next advertisement.
     #[test]
     fn the_fix_for_ipv6_keeps_the_default_route() {
         let fix = Stream::to("[fd00::2]:8080").connect().drop(SYN, "IP_INADDRERRORS", NODE).verdict().remediation;
-        assert_has(&fix.text, &["set net.ipv6.conf.LINK.accept_ra to 2 first"]);
+        assert_has(&fix.text, &["unless accept_ra of its link is 2"]);
         let commands: Vec<_> = fix.commands.iter().map(|command| command.run.as_str()).collect();
-        let expected = ["ip -6 route show default proto ra", "sysctl -w net.ipv6.conf.all.forwarding=1"];
-        assert_eq!(commands[..2], expected, "{fix}");
+        assert_has(&commands[0], &["show default proto ra |", "accept_ra=2"]);
+        assert_eq!(commands[1], "sysctl -w net.ipv6.conf.all.forwarding=1", "{fix}");
     }
 
     /// For IPv6 only the setting of the node decides. The kernel gives this reason also to a link-local source.
