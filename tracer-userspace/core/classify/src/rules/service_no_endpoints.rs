@@ -391,8 +391,8 @@ fn fix(case: &Case<'_>, lacking: Lacking, circular: bool, has_none: bool, name: 
             .to_owned(),
         Lacking::Everywhere => "Make an endpoint of the Service ready: find out why its pods are not ready".to_owned(),
         Lacking::InIpvs => {
-            "If IPVS has a backend with a weight above 0, raise its upper threshold (ipvsadm -e with -y), \
-            or add endpoints. Else make an endpoint of the Service ready"
+            "If IPVS has a backend with a weight above 0, raise its upper threshold (ipvsadm -e with -x; \
+            repeat its -m and -w, which are reset otherwise), or add endpoints. Else make an endpoint of the Service ready"
                 .to_owned()
         }
     };

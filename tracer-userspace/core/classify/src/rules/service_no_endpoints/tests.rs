@@ -149,7 +149,10 @@ fn a_backend_at_its_upper_threshold_is_no_lack_of_endpoints() {
         assert_eq!((unsure.cause.name(), unsure.confidence), ("service_no_endpoints", Confidence::Likely));
         assert_has(&unsure.summary, &["has no endpoint for new connections;", "or is at its upper threshold"]);
         assert_lacks(&unsure.summary, &["no ready endpoint"]);
-        assert_has(&unsure.remediation, &["raise its upper threshold", "ipvsadm -Ln --thresholds"]);
+        assert_has(
+            &unsure.remediation,
+            &["raise its upper threshold (ipvsadm -e with -x; repeat its -m and -w", "ipvsadm -Ln --thresholds"],
+        );
     }
     let none = verdict(Some(without_backend(&["10.96.0.9:80"])));
     assert_eq!((none.cause.name(), none.confidence), ("service_no_endpoints", Confidence::Proven));
