@@ -17,8 +17,9 @@ use super::records::each_line;
 use super::target::{PODS, Target};
 use collected::OfPod;
 pub(super) use collected::{Collected, Effect};
+use tracer_model::record::Command;
 use tracer_output::sink::ndjson;
-use tracer_output::sink::pretty::Pretty;
+use tracer_output::sink::pretty::{Pretty, command_rows};
 use tracer_terminal::error;
 use tracer_terminal::screen::Screen;
 
@@ -91,14 +92,18 @@ fn text(api: &Api, args: &Why, daemon: &Daemon, collected: &Collected) -> Vec<u8
     let format = args.output.unwrap_or_else(Format::of_stdout);
     let mut out = Vec::new();
     for of_pod in &collected.pods {
-        let answer = answer::text(of_pod, collected, daemon, api.now());
+        let (answer, commands) = answer::text(of_pod, collected, daemon, api.now());
         if format == Format::Json {
             error::report_line("why", &answer);
+            for Command { place, run } in commands {
+                error::report_line("why", &format!("{} {run}", place.instruction(Some(daemon.node()))));
+            }
             of_pod.kept.iter().for_each(|record| out.extend(ndjson::line(record)));
             continue;
         }
         let mut text = String::new();
         screen.lines(&mut text, "", "  ", &answer);
+        command_rows(&mut text, commands, Some(daemon.node()), screen);
         let mut pretty = Pretty::default().naming_nodes();
         if let Some(earlier) = of_pod.earlier() {
             screen.head(&mut text, &earlier);

@@ -113,7 +113,7 @@ impl Remediation {
     }
 }
 
-/// In one line: the text, then the commands.
+/// In one line, to compare and to search. People get each command on a line of its own, with its place.
 impl std::fmt::Display for Remediation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = if self.commands.is_empty() { &self.text } else { self.text.trim_end_matches('.') };

@@ -8,7 +8,7 @@ use super::super::objects::Pod;
 use super::collected::{Collected, Effect, Failure, OfPod};
 use tracer_model::event::KubeletResult;
 use tracer_model::plural::counted;
-use tracer_model::record::{Cause, Remediation, VerdictBody};
+use tracer_model::record::{Cause, Command, Remediation, VerdictBody};
 use tracer_output::sink::plain::date_and_time;
 use tracer_output::sink::pretty::findings;
 use tracer_terminal::screen::Screen;
@@ -16,24 +16,33 @@ use tracer_terminal::screen::Screen;
 /// A probe that keeps failing has a record at least this often: `--repeat-interval` is a minute by default.
 const RECENT_S: i64 = 180;
 
-/// `cart-0 is not ready: …; fix: …`. Only a probe that decides readiness gives the reason.
-pub(super) fn text(of_pod: &OfPod, collected: &Collected, daemon: &Daemon, now: Timestamp) -> String {
+/// `cart-0 is not ready: …; fix: …`, and the commands that are not in it. Only a probe that decides readiness gives the
+/// reason.
+pub(super) fn text<'a>(
+    of_pod: &'a OfPod,
+    collected: &Collected,
+    daemon: &Daemon,
+    now: Timestamp,
+) -> (String, &'a [Command]) {
     let pod = &of_pod.pod;
     let node = daemon.node();
     let subject = format!("{} on {node} {}", pod.full_name(), state(pod));
     let reason = |body: &VerdictBody| reason(body, node);
     let recent = |effect| of_pod.failure(effect).filter(|it| !pod.is_over() && is_recent(it, now));
     if let Some(failure) = recent(Effect::Unready).filter(|_| !pod.is_ready()) {
-        return format!("{subject}: {}", reason(&failure.body));
+        return (format!("{subject}: {}", reason(&failure.body)), several(&failure.body));
     }
     if let Some(failure) = recent(Effect::Restart) {
         let (when, reason) = (when(failure, now), reason(&failure.body));
-        return format!("{subject}; its liveness probe failed {when}{}: {reason}", restart(&failure.body, pod));
+        let restart = restart(&failure.body, pod);
+        let text = format!("{subject}; its liveness probe failed {when}{restart}: {reason}");
+        return (text, several(&failure.body));
     }
     let probes = [Effect::Unready, Effect::Restart].into_iter().filter_map(|effect| of_pod.failure(effect));
     if let Some(failure) = probes.max_by_key(|it| it.time.parse::<Timestamp>().ok()) {
         let (when, reason) = (when(failure, now), reason(&failure.body));
-        return format!("{subject}; its last probe failure that tracer saw was {when}: {reason}");
+        let text = format!("{subject}; its last probe failure that tracer saw was {when}: {reason}");
+        return (text, several(&failure.body));
     }
     let window = window(collected, daemon);
     let it = collected.container.as_ref().map_or_else(|| "it".to_owned(), |name| format!("container {name}"));
@@ -43,10 +52,12 @@ pub(super) fn text(of_pod: &OfPod, collected: &Collected, daemon: &Daemon, now: 
             1 => "; 1 verdict of the pod is not of this container".to_owned(),
             n => format!("; {n} verdicts of the pod are not of this container"),
         };
-        return format!("{subject}; tracer has no failure of {it} {window}{hidden}");
+        return (format!("{subject}; tracer has no failure of {it} {window}{hidden}"), &[]);
     };
     let (when, reason) = (when(failure, now), reason(&failure.body));
-    format!("{subject}; tracer has no failed probe of {it} {window}; a connection to it failed {when}: {reason}")
+    let text =
+        format!("{subject}; tracer has no failed probe of {it} {window}; a connection to it failed {when}: {reason}");
+    (text, several(&failure.body))
 }
 
 /// The effect of a failed liveness probe. The kubelet ignores a probe that ended in an error. If it did not report the
@@ -83,16 +94,17 @@ fn reason(body: &VerdictBody, node: &str) -> String {
     format!("{} ({}, {}){fix}", verdict.summary.trim_end_matches('.'), verdict.cause, verdict.confidence)
 }
 
-/// The text, then the commands, after where they run: `Set the link up; run on the node node-3: ip link set lo up`
+/// The text, and the command if there is only one: `Set the link up; run on the node node-3: ip link set lo up`
 fn fix(fix: &Remediation, node: &str) -> Option<String> {
-    let text = if fix.commands.is_empty() { &fix.text } else { fix.text.trim_end_matches('.') };
-    let text = Some(text.to_owned()).filter(|text| !text.is_empty());
-    let commands = fix.commands.chunk_by(|a, b| a.place == b.place).filter_map(|commands| {
-        let lines: Vec<_> = commands.iter().map(|it| it.run.as_str()).collect();
-        Some(format!("{} {}", commands.first()?.place.instruction(Some(node)), lines.join("; ")))
-    });
-    let parts: Vec<_> = text.into_iter().chain(commands).collect();
-    (!parts.is_empty()).then(|| parts.join("; "))
+    let text = Some(&fix.text).filter(|text| !text.is_empty());
+    let [Command { place, run }] = &fix.commands[..] else { return text.cloned() };
+    let text = text.map(|text| format!("{}; ", text.trim_end_matches('.'))).unwrap_or_default();
+    Some(format!("{text}{} {run}", place.instruction(Some(node))))
+}
+
+/// Several commands are not in the line: pasted as one, they would run without a look at what the first one shows.
+fn several(body: &VerdictBody) -> &[Command] {
+    Some(&body.verdict.remediation.commands[..]).filter(|commands| commands.len() > 1).unwrap_or_default()
 }
 
 /// Whether the failure is recent. An old failure may not be the reason any more.

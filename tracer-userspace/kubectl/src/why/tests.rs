@@ -193,13 +193,22 @@ async fn of_a_log_of_ten_megabytes_the_newest_verdicts_are_kept() {
 /// The reader is not on the node, and the commands are for it.
 #[tokio::test]
 async fn the_answer_names_the_node_and_where_its_commands_run() {
-    let fix = r#""remediation":{"commands":[{"run":"ip link set lo up","where":"node"},{"run":"kubectl get pods","where":"cluster"}],"text":"Set lo up."}"#;
-    let log = verdict(1, "n1", &now(), "cart-0", "loopback_down")
-        .replace(r#""remediation":{"text":"start the server"}"#, fix);
-    let out = why(log).await;
-    let answer = "fix: Set lo up; run on the node n1: ip link set lo up; run in the cluster: kubectl get pods\n";
-    assert!(out.lines().next().is_some_and(|line| format!("{line}\n").ends_with(answer)), "{out}");
+    let of = async |commands: &str| {
+        let fix = format!(r#""remediation":{{"commands":[{commands}],"text":"Set lo up."}}"#);
+        let log = verdict(1, "n1", &now(), "cart-0", "loopback_down");
+        why(log.replace(r#""remediation":{"text":"start the server"}"#, &fix)).await
+    };
+    let one = r#"{"run":"ip link set lo up","where":"node"}"#;
+    let out = of(one).await;
+    let answer = "fix: Set lo up; run on the node n1: ip link set lo up";
+    assert!(out.lines().next().is_some_and(|line| line.ends_with(answer)), "{out}");
     assert!(out.contains("           run on the node n1:\n             ip link set lo up\n"), "{out}");
+    // Several commands are never in one line.
+    let out = of(&format!(r#"{one},{{"run":"kubectl get pods","where":"cluster"}}"#)).await;
+    let (answer, rows) = out.split_once('\n').expect("lines");
+    assert!(answer.ends_with("fix: Set lo up."), "{out}");
+    let each = "           run on the node n1:\n             ip link set lo up\n           run in the cluster:\n             kubectl get pods\n";
+    assert_starts(&rows, each);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ mod tally;
 mod tests;
 mod verdict;
 
-pub use verdict::doubts;
+pub use verdict::{command_rows, doubts};
 
 use std::time::Duration;
 

@@ -50,7 +50,14 @@ fn about(k8s: &K8s) -> Option<FailedPod> {
 fn message(verdict: &VerdictBody) -> String {
     let verdict = &verdict.verdict;
     let confidence = if verdict.confidence == Confidence::Proven { "" } else { " (likely)" };
-    shortened(format!("{}{confidence}: {}. Fix: {}", verdict.cause.name(), verdict.summary, verdict.remediation))
+    let fix = &verdict.remediation;
+    let text = format!("{}{confidence}: {}. Fix: {}", verdict.cause.name(), verdict.summary, fix.text);
+    let commands: String =
+        fix.commands.iter().map(|it| format!("; {} {}", it.place.instruction(None), it.run)).collect();
+    let whole = text.trim_end_matches('.').to_owned() + &commands;
+    // A command that is cut may do something else.
+    let too_long = !commands.is_empty() && whole.len() > MESSAGE_MAX;
+    shortened(if too_long { text } else { whole })
 }
 
 /// Cuts a text to [`MESSAGE_MAX`].
@@ -66,6 +73,22 @@ pub(super) fn shortened(mut text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::tests::verdict_body;
+    use tracer_model::record::{Command, Remediation};
+
+    #[test]
+    fn commands_are_in_a_note_with_their_places_or_not_at_all() {
+        let of = |run: &str| {
+            let mut body = verdict_body(Cause::LoopbackDown);
+            body.verdict.remediation =
+                Remediation::on_node("Set lo up.", "ip link show").run([Command::in_cluster(run)]);
+            message(&body)
+        };
+        let text = "loopback_down: nobody listens on 10.0.0.9:80. Fix: Set lo up";
+        let short = format!("{text}; run on the node: ip link show; run in the cluster: kubectl get pods");
+        assert_eq!(of("kubectl get pods"), short);
+        assert_eq!(of(&"x".repeat(MESSAGE_MAX)), format!("{text}."));
+    }
 
     #[test]
     fn a_pod_with_an_invalid_name_gets_no_note() {

@@ -4,7 +4,9 @@ use super::about::{About, describe_culprit};
 use super::above::Shown;
 use crate::sink::plain;
 use tracer_model::plural::{counted, were};
-use tracer_model::record::{Confidence, Evidence, Outcome, Record, Remediation, Repeated, Verdict, VerdictBody};
+use tracer_model::record::{
+    Command, Confidence, Evidence, Outcome, Record, Remediation, Repeated, Verdict, VerdictBody,
+};
 use tracer_terminal::screen::{Screen, Style};
 
 /// The whole block, or only its new lines.
@@ -41,7 +43,11 @@ pub(super) fn block(
 /// The text, then each command alone on its line, below where it runs.
 pub(in crate::sink) fn fix_rows(out: &mut String, word: &str, fix: &Remediation, node: Option<&str>, screen: Screen) {
     screen.row(out, word, &fix.text);
-    for commands in fix.commands.chunk_by(|a, b| a.place == b.place) {
+    command_rows(out, &fix.commands, node, screen);
+}
+
+pub fn command_rows(out: &mut String, commands: &[Command], node: Option<&str>, screen: Screen) {
+    for commands in commands.chunk_by(|a, b| a.place == b.place) {
         commands.iter().take(1).for_each(|first| screen.row(out, "", &first.place.instruction(node)));
         commands.iter().for_each(|command| screen.command(out, &command.run));
     }
