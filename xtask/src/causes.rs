@@ -6,7 +6,7 @@ use tracer_model::record::{Cause, Scope, Severity, Trait};
 /// Alerts, and the scopes that raise them. `TracerUnexplained` has the one cause without a scope.
 const ALERTS: [(&str, &[Scope]); 3] = [
     ("TracerNodeNetworkBroken", &[Scope::Node]),
-    ("TracerNodeFault", &[Scope::Network, Scope::Kubelet]),
+    ("TracerNetworkFault", &[Scope::Network, Scope::Kubelet]),
     ("TracerProbeFailures", &[Scope::Pod, Scope::Application]),
 ];
 
