@@ -12,7 +12,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::api::{Api, Log, LogOptions};
-use super::cli::{Attach, Format};
+use super::cli::{Attach, DaemonSet, Format};
+use super::daemon::tracer_of;
 use super::objects::{Pod, Waiting};
 use super::problem::Problem;
 use super::records::{LINE_MAX, Reading};
@@ -37,7 +38,8 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
     let mut signals =
         Signals::new().map_err(|error| Problem::Found(format!("signals: {}", error::os_message(&error))))?;
     let kernel = api.node(&args.node).await?.status.node_info.kernel_version;
-    let pod = api.create_pod(&args.attach_namespace, &pod::of(args, &kernel)?).await?;
+    let image = image(api, args).await?;
+    let pod = api.create_pod(&args.attach_namespace, &pod::of(args, &kernel, &image)?).await?;
     let (node, seconds) = (&args.node, args.duration.as_secs());
     error::report_line("attach", &format!("pod {} runs tracer on {node} for {seconds} s", pod.full_name()));
     let ended = tokio::select! {
@@ -62,6 +64,40 @@ pub(super) async fn attach(api: &Api, args: &Attach, out: &mut dyn Write) -> Res
         ));
     }
     ended.map(|_| code)
+}
+
+/// The image, and the Secrets to pull it with.
+#[derive(Clone, Debug, Default)]
+struct Image {
+    name: String,
+    pull_secrets: Vec<String>,
+}
+
+/// The requested image, else that of the DaemonSet's pods.
+async fn image(api: &Api, args: &Attach) -> Result<Image, Problem> {
+    if let Some(name) = &args.image {
+        return Ok(Image { name: name.clone(), ..Image::default() });
+    }
+    let DaemonSet { namespace, selector } = &args.daemonset;
+    let ask = "name the image of tracer with --image, such as --image REGISTRY/tracer:0.1.0";
+    let pods = api.pods(namespace, selector, None).await;
+    let pods =
+        pods.map_err(|problem| Problem::Found(format!("{ask}; that of the DaemonSet is not known: {problem}")))?;
+    let found = pods.iter().find_map(|pod| Some((&tracer_of(pod)?.image, &pod.spec.image_pull_secrets)));
+    let (name, secrets) = found.filter(|(name, _)| !name.is_empty()).ok_or_else(|| {
+        Problem::Found(format!(
+            "{ask}; no pod of `{selector}` in namespace `{namespace}` has one (--daemonset-namespace)"
+        ))
+    })?;
+    // A pod can use Secrets of its own namespace only.
+    let is_there = *namespace == args.attach_namespace;
+    if !is_there && !secrets.is_empty() {
+        error::warn(&format!(
+            "{name} is pulled without the Secrets of namespace {namespace}; if that fails, add --attach-namespace {namespace}"
+        ));
+    }
+    let pull_secrets = secrets.iter().filter(|_| is_there).map(|it| it.name.clone()).collect();
+    Ok(Image { name: name.clone(), pull_secrets })
 }
 
 /// Waits until tracer runs. Gives its log.

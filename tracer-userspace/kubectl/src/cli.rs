@@ -15,9 +15,6 @@ use tracer_output::explain;
 use tracer_output::sink::choices;
 use tracer_terminal::typed::{Parsed, duration, help_columns, size, with_variable, without_empty, without_usage};
 
-/// The default image of `attach`: that of this release.
-const IMAGE: &str = concat!("tracer:", env!("CARGO_PKG_VERSION"));
-
 /// Names the cause of a failing pod, on any node, from the logs of tracer's DaemonSet.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl tracer", bin_name = "kubectl tracer", version, subcommand_required = true)]
@@ -51,7 +48,7 @@ pub(super) enum Command {
   kubectl tracer top --since 15m -o json | jq '.causes[0]'
   kubectl tracer top node-1 node-2")]
     Top(Top),
-    /// Run tracer on a node for a while, without the DaemonSet
+    /// Run tracer on a node for a while, also where the DaemonSet is not
     #[command(
         after_help = "The pod has the rights of deploy/daemonset.yaml and no token. It is deleted at the end and after Ctrl-C. If the connection is lost, its own deadline ends it.
 
@@ -197,9 +194,9 @@ pub(super) struct Attach {
     /// Make tracer's pod in this namespace; its Pod Security level must be privileged
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     pub(super) attach_namespace: String,
-    /// Run this image
-    #[arg(long, value_name = "IMAGE", default_value = IMAGE)]
-    pub(super) image: String,
+    /// Run this image [default: that of the DaemonSet's pods]
+    #[arg(long, value_name = "IMAGE", value_parser = name)]
+    pub(super) image: Option<String>,
     /// Stop after this time
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     pub(super) duration: Duration,
@@ -208,6 +205,8 @@ pub(super) struct Attach {
     pub(super) output: Option<Format>,
     #[command(flatten)]
     pub(super) access: Access,
+    #[command(flatten)]
+    pub(super) daemonset: DaemonSet,
 }
 
 #[derive(Debug, Args)]
@@ -329,8 +328,8 @@ mod tests {
         assert!(wrong(&["version"]).ends_with("(see `kubectl tracer --help`)"), "{}", wrong(&["version"]));
         let empty = wrong(&["why", "cart-0", "-c", ""]);
         assert!(empty.contains("an empty name"), "{empty}");
-        let other = wrong(&["attach", "n1", "--daemonset-namespace", "x"]);
-        assert!(other.contains("--daemonset-namespace") && other.contains("kubectl tracer attach --help"), "{other}");
+        let other = wrong(&["attach", "n1", "--tail", "3"]);
+        assert!(other.contains("--tail") && other.contains("kubectl tracer attach --help"), "{other}");
         let near = wrong(&["explain", "loopback_dow"]);
         assert!(near.contains("did you mean loopback_down?"), "{near}");
     }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::api::Api;
 use super::cli::DaemonSet;
 use super::clock::ago;
-use super::objects::Pod;
+use super::objects::{Container, Pod};
 use super::problem::Problem;
 use super::records::Reading;
 use tracer_output::sink::plain::date_and_time;
@@ -60,7 +60,7 @@ pub(super) async fn of_node(api: &Api, daemonset: &DaemonSet, node: &str) -> Res
     let daemon = by_node(api.pods(namespace, selector, Some(node)).await?).remove(node);
     let none = || {
         format!(
-            "no tracer runs on {node}: no pod of `{selector}` in namespace `{namespace}` is there; `kubectl tracer attach {node}` does without the DaemonSet"
+            "no tracer runs on {node}: no pod of `{selector}` in namespace `{namespace}` is there (--daemonset-namespace, --daemonset-selector); `kubectl tracer attach {node}` runs it there for a while, with --image if there is no DaemonSet"
         )
     };
     daemon.ok_or_else(|| Problem::Found(none()))
@@ -85,6 +85,11 @@ pub(super) async fn of_nodes(
     Ok((daemons.into_values().collect(), without))
 }
 
+/// The container that runs tracer.
+pub(super) fn tracer_of(pod: &Pod) -> Option<&Container> {
+    pod.spec.containers.iter().find(|it| it.name == "tracer").or(pod.spec.containers.first())
+}
+
 /// Chooses one pod for each node: a ready one if possible, then the oldest. A second `tracer run` on a node ends by itself,
 /// so the others are not the daemon.
 fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Daemon> {
@@ -96,8 +101,7 @@ fn by_node(pods: Vec<Pod>) -> BTreeMap<String, Daemon> {
         pods.sort_by_key(|pod| (pod.is_over(), !pod.is_ready(), pod.metadata.creation_timestamp));
         let others = pods[1..].iter().filter(|pod| !pod.is_over() && pod.is_ready()).map(Pod::full_name).collect();
         let pod = pods.swap_remove(0);
-        let named = pod.spec.containers.iter().find(|it| it.name == "tracer").or(pod.spec.containers.first());
-        let container = named.map_or_else(|| "tracer".to_owned(), |it| it.name.clone());
+        let container = tracer_of(&pod).map_or_else(|| "tracer".to_owned(), |it| it.name.clone());
         (node, Daemon { pod, container, others })
     };
     nodes.into_iter().map(daemon).collect()

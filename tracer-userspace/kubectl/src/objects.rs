@@ -25,8 +25,10 @@ objects! {
         restart_policy: String,
         containers: Vec<Container>,
         init_containers: Vec<Container>,
+        image_pull_secrets: Vec<SecretRef>,
     }
-    Container { name: String, }
+    Container { name: String, image: String, }
+    SecretRef { name: String, }
     PodStatus {
         phase: String,
         message: String,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::cli::Attach;
 use super::super::problem::Problem;
-use super::START;
+use super::{Image, START};
 
 /// The manifest defines the privileges of tracer on a node, so `attach` takes them from there.
 const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/daemonset.yaml"));
@@ -19,7 +19,7 @@ pub(super) const fn deadline(args: &Attach) -> Duration {
 }
 
 /// The pod for this node, with this kernel if that is known.
-pub(super) fn of(args: &Attach, kernel: &str) -> Result<Value, Problem> {
+pub(super) fn of(args: &Attach, kernel: &str, image: &Image) -> Result<Value, Problem> {
     let mut spec = template_spec().ok_or_else(|| Problem::Found("the manifest has no DaemonSet".into()))?;
     // The pod does not use the API, so it gets no account and no token. It gets no priority class, because some clusters
     // require a quota for that; so the kubelet may evict it under pressure.
@@ -42,8 +42,10 @@ pub(super) fn of(args: &Attach, kernel: &str) -> Result<Value, Problem> {
         capabilities.push(json!("SYS_RESOURCE"));
     }
     container.insert("name".into(), json!(CONTAINER));
-    container.insert("image".into(), json!(args.image));
+    container.insert("image".into(), json!(image.name));
     container.insert("args".into(), json!(arguments(args)));
+    let secrets: Vec<_> = image.pull_secrets.iter().map(|name| json!({"name": name})).collect();
+    spec.insert("imagePullSecrets".into(), json!(secrets));
     let labels = json!({"app.kubernetes.io/name": "tracer-attach"});
     // Clusters before 1.30 drop the field for AppArmor, and read this. Later ones want both to be equal.
     let annotations = json!({format!("container.apparmor.security.beta.kubernetes.io/{CONTAINER}"): "unconfined"});
@@ -85,7 +87,8 @@ mod tests {
     fn pod_for(kernel: &str, words: &[&str]) -> Value {
         let cli = Cli::try_parse_from([&["kubectl tracer", "attach"], words].concat()).expect("arguments");
         let Command::Attach(args) = cli.command else { unreachable!() };
-        of(&args, kernel).expect("a pod")
+        let image = Image { name: "x/tracer:1".into(), pull_secrets: vec!["registry".into()] };
+        of(&args, kernel, &image).expect("a pod")
     }
 
     fn pod(words: &[&str]) -> Value {
@@ -94,8 +97,7 @@ mod tests {
 
     #[test]
     fn the_pod_has_the_privileges_of_the_daemon_set_and_no_token() {
-        let (pod, daemon) =
-            (pod(&["n1", "--image", "x/tracer:1", "--duration", "5m"]), template_spec().expect("a template"));
+        let (pod, daemon) = (pod(&["n1", "--duration", "5m"]), template_spec().expect("a template"));
         let spec = &pod["spec"];
         for same in ["hostNetwork", "hostPID", "securityContext", "tolerations", "volumes"] {
             assert!(!daemon[same].is_null(), "{same}");
@@ -109,7 +111,7 @@ mod tests {
         assert!(own["livenessProbe"].is_null() && spec["serviceAccountName"].is_null());
         assert_eq!((&spec["automountServiceAccountToken"], &spec["nodeName"]), (&json!(false), &json!("n1")));
         assert_eq!((&spec["activeDeadlineSeconds"], &spec["restartPolicy"]), (&json!(420), &json!("Never")));
-        assert_eq!(own["image"], "x/tracer:1");
+        assert_eq!((&own["image"], &spec["imagePullSecrets"]), (&json!("x/tracer:1"), &json!([{"name": "registry"}])));
     }
 
     #[test]

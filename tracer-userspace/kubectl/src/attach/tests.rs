@@ -14,11 +14,20 @@ fn pod(phase: &str, state: Value) -> Reply {
     Reply::Json(200, pod)
 }
 
+const DAEMON: &str = "GET /api/v1/namespaces/tracer/pods";
+
+/// The DaemonSet's pods, with this image.
+fn daemon(image: &str) -> Reply {
+    let spec = json!({"containers": [{"name": "tracer", "image": image}], "imagePullSecrets": [{"name": "registry"}]});
+    Reply::Json(200, json!({"items": [{"metadata": {"namespace": "tracer", "name": "tracer-x"}, "spec": spec}]}))
+}
+
 /// A cluster in which the pod can be made, read as `pod`, and deleted.
 fn attaching(pod: Reply) -> Replies {
     let path = "/api/v1/namespaces/kube-system/pods";
     Replies::from([
         ("GET /api/v1/nodes/n1".into(), Reply::Json(200, json!({}))),
+        (DAEMON.into(), daemon("x/tracer:1")),
         (format!("POST {path}"), Reply::Json(201, made())),
         (format!("GET {path}/tracer-attach-x"), pod),
         (format!("DELETE {path}/tracer-attach-x"), Reply::Json(200, json!({}))),
@@ -37,6 +46,8 @@ async fn attach_makes_a_pod_prints_its_log_and_deletes_it() {
     assert!(asked.last().is_some_and(|it| it.starts_with("DELETE")), "{asked:?}");
     assert!(asked.iter().any(|it| it.contains("follow=true")), "{asked:?}");
     let sent = fake.bodies.lock().expect("a list")[0].clone();
+    assert_eq!(sent["spec"]["containers"][0]["image"], "x/tracer:1", "that of the DaemonSet");
+    assert_eq!(sent["spec"]["imagePullSecrets"], json!([]), "the Secret is in another namespace");
     assert_eq!((&sent["spec"]["nodeName"], &sent["spec"]["activeDeadlineSeconds"]), (&json!("n1"), &json!(150)));
 }
 
@@ -69,6 +80,27 @@ async fn a_pod_that_cannot_start_is_deleted_and_the_reason_named() {
     let (code, problem) = ran(&fake, &["attach", "n1"]).await.problem();
     assert!(code == 2 && problem.contains("ErrImagePull: no such image"), "{problem}");
     assert!(fake.asked.lock().expect("a list").iter().any(|it| it.starts_with("DELETE")));
+}
+
+#[tokio::test]
+async fn the_image_is_the_named_one_or_that_of_the_daemon_set() {
+    let path = "POST /api/v1/namespaces/tracer/pods";
+    let sent = async |replies: Replies, words: &[&str]| {
+        let fake = Fake::serve(replies).await;
+        let ran = ran(&fake, &[&["attach", "n1", "--attach-namespace", "tracer"], words].concat()).await;
+        (ran.problem().1, fake.bodies.lock().expect("a list").first().map(|it| it["spec"].clone()))
+    };
+    let mut replies = attaching(Reply::Json(200, json!({})));
+    replies.insert(path.into(), status(409, "stop here"));
+    let spec = sent(replies.clone(), &[]).await.1.expect("a pod");
+    assert_eq!(spec["imagePullSecrets"], json!([{"name": "registry"}]), "the Secret is in this namespace");
+    let spec = sent(replies.clone(), &["--image", "y/tracer:2"]).await.1.expect("a pod");
+    assert_eq!((&spec["containers"][0]["image"], &spec["imagePullSecrets"]), (&json!("y/tracer:2"), &json!([])));
+    for reply in [status(403, "no"), Reply::Json(200, json!({"items": []}))] {
+        replies.insert(DAEMON.into(), reply);
+        let (problem, pod) = sent(replies.clone(), &[]).await;
+        assert!(pod.is_none() && problem.starts_with("name the image of tracer with --image"), "{problem}");
+    }
 }
 
 #[tokio::test]
