@@ -46,6 +46,9 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("metrics.enabled=true,metrics.address=[$(NODE_IP)]", "--metrics-listen=[$(NODE_IP)]:9464"),
     ("metrics.enabled=true,metrics.address=[::]", "--metrics-listen=[::]:9464"),
     ("extraArgs={--attempts}", "- \"--attempts\""),
+    ("extraEnv[0].name=SSL_CERT_FILE,extraEnv[0].value=/ca/root.pem", "- name: SSL_CERT_FILE"),
+    ("extraVolumes[0].name=ca,extraVolumes[0].secret.secretName=root-certificate", "secretName: root-certificate"),
+    ("extraVolumeMounts[0].name=ca,extraVolumeMounts[0].mountPath=/ca", "- mountPath: /ca"),
 ];
 
 pub(crate) fn check() -> Result<()> {
