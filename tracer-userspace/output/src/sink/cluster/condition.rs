@@ -17,7 +17,7 @@ use super::post::{Answer, Change, write};
 use super::rates::Rates;
 use super::{AT_END, wait_out_the_end};
 use tracer_model::decision::Decision;
-use tracer_model::record::{Body, Cause, Confidence, Outcome, Status};
+use tracer_model::record::{Body, Cause, Confidence, Outcome, Status, Subject};
 use tracer_sources::cluster::{Failure, Pace, part};
 
 const TYPE: &str = "TracerNodeFault";
@@ -44,7 +44,8 @@ impl Faults {
             Body::Verdict(body) => {
                 let verdict = &body.verdict;
                 let is_sure = verdict.outcome == Outcome::Failure && verdict.confidence >= Confidence::Likely;
-                let is_fault = is_sure && verdict.cause.is_of_node();
+                // A connection of another process can fail in the namespace of its pod, and then the node has no fault.
+                let is_fault = is_sure && verdict.cause.is_of_node() && body.subject == Subject::Probe;
                 if is_fault {
                     let text = format!("{}: {}", verdict.cause.name(), verdict.summary);
                     self.verdicts.insert(verdict.cause, (now, text));
@@ -207,7 +208,7 @@ fn unknown() -> Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::tests::verdict;
+    use crate::sink::tests::{verdict, verdict_body};
     use tracer_model::record::FindingBody;
 
     #[test]
@@ -218,6 +219,9 @@ mod tests {
         let check = |status| {
             Body::Finding(Box::new(FindingBody { observed: "0".into(), ..FindingBody::new("ip_forward", status) }))
         };
+        let mut of_a_pod = verdict_body(Cause::EphemeralPortsExhausted);
+        of_a_pod.subject = Subject::Connection;
+        assert!(!take(&mut faults, Body::Verdict(of_a_pod.into())), "no probe failed");
         assert_eq!(faults.condition().status, "False");
         assert!(take(&mut faults, check(Status::Fail)) && take(&mut faults, verdict(Cause::LoopbackDown)));
         let condition = faults.condition();
