@@ -69,8 +69,7 @@ impl Problem {
         let message = one_line(&message);
         match code {
             401 => Self::Unauthenticated,
-            // Admission refuses with the same code but another message (Pod Security: "violates PodSecurity").
-            403 if message.is_empty() || message.contains(" cannot ") => Self::Forbidden(missing(&message, right)),
+            403 if message.is_empty() || is_of_rbac(&message) => Self::Forbidden(missing(&message, right)),
             404 => Self::NotFound(what.to_owned()),
             _ => Self::Refused { code, message },
         }
@@ -83,6 +82,14 @@ impl Problem {
             _ => 2,
         }
     }
+}
+
+/// `pods "x" is forbidden: User "jane" cannot get resource …`. Admission refuses with the same code and other words, such
+/// as `violates PodSecurity`, or what the author of a webhook wrote.
+fn is_of_rbac(message: &str) -> bool {
+    let refused =
+        message.split_once("forbidden: User \"").filter(|(before, _)| !before.contains(" denied the request"));
+    refused.is_some_and(|(_, rest)| rest.contains("\" cannot "))
 }
 
 /// Names the missing right, and the account if the server names it.
@@ -112,6 +119,10 @@ mod tests {
         let problem = Problem::of_answer(403, body, &LOGS, "pod x");
         assert_eq!(problem.exit_code(), 2);
         assert!(problem.to_string().contains("violates PodSecurity"), "{problem}");
+        let body =
+            br#"{"message":"admission webhook \"policy\" denied the request: a pod cannot use the host's network"}"#;
+        let problem = Problem::of_answer(403, body, &LOGS, "pod x");
+        assert!(problem.exit_code() == 2 && problem.to_string().contains("host's network"), "{problem}");
     }
 
     #[test]
@@ -135,7 +146,10 @@ mod tests {
         for (words, part) in [
             (&["why", "none"][..], "pod shop/none not found"),
             (&["why", "waits"], "shop/waits is not scheduled, so no node probes it: 0/3 nodes are available"),
-            (&["why", "far"], "no tracer runs on n9"),
+            (
+                &["why", "far"],
+                "is there (--daemonset-namespace, --daemonset-selector); `kubectl tracer attach n9` runs it",
+            ),
             (
                 &["why", "cart-0"],
                 "the log of tracer/tracer-n1 on n1 has records of tracer/2, and this plugin reads tracer/1",
