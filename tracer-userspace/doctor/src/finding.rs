@@ -6,6 +6,7 @@ use std::io;
 use serde_json::Value;
 
 pub use tracer_model::record::{FindingBody as Finding, Remediation, Status};
+use tracer_model::shell;
 use tracer_terminal::error::os_message;
 
 /// Why something could not be read, and what would help.
@@ -101,9 +102,9 @@ impl Fix {
     }
 }
 
-/// The setting of one link. sysctl(8) separates by dots: a dot in a link's name is written as a slash.
+/// The setting of one link, for a command.
 pub fn of_link(family: &str, link: &str, setting: &str) -> String {
-    format!("net.{family}.conf.{}.{setting}", link.replace('.', "/"))
+    format!("net.{family}.conf.{}.{setting}", shell::link_setting(link))
 }
 
 /// Quotes a value for a shell if it contains spaces.

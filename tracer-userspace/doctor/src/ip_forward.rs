@@ -7,6 +7,7 @@ use super::finding::{Draft, Finding, Fix, Remediation, Unread, listed, of_link};
 use super::view::View;
 use super::{Check, default_routes};
 use tracer_model::event::Pod;
+use tracer_model::shell;
 
 pub(super) const CHECK: Check = Check {
     name: "ip_forward",
@@ -74,7 +75,7 @@ fn judge_v4(value: u64, on: Vec<String>, off: Vec<String>, only_v6: bool) -> Fin
 
 /// Pods' links come and go, so the loop continues after a link that is gone.
 fn forward_links(links: &[String]) -> Fix {
-    let links = links.join(" ");
+    let links = links.iter().map(|name| shell::link(name)).collect::<Vec<_>>().join(" ");
     let now = format!("for link in {links}; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done");
     let keep = "find what sets it to 0: `grep -rs forwarding /etc/sysctl.d /etc/sysctl.conf`, IPv4Forwarding= of systemd-networkd";
     Fix::new(Remediation::on_node("Let these links forward", now), keep)
@@ -174,6 +175,8 @@ mod tests {
         let uplink = of("1", ["0", "1"]);
         assert_eq!(uplink.status, Status::Warn);
         assert_eq!(fix(&uplink), "for link in eth0; do echo 1 > \"/proc/sys/net/ipv4/conf/$link/forwarding\"; done");
+        let named = draft("ipv4").warn("", forward_links(&["eth0.7".into(), "a;reboot".into()]));
+        assert!(fix(&named).starts_with("for link in eth0.7 DEVICE; do "), "{}", fix(&named));
         assert_eq!(of("1", ["1", "0"]).status, Status::Ok, "eth1 is no uplink, and its kind is not known");
     }
 
@@ -210,6 +213,7 @@ mod tests {
         assert_eq!(of(&[]), "sysctl -w net.ipv6.conf.all.forwarding=1");
         let both = "sysctl -w net.ipv6.conf.eth0/7.accept_ra=2 && sysctl -w net.ipv6.conf.all.forwarding=1";
         assert_eq!(of(&["eth0.7"]), both);
+        assert!(of(&["$(reboot)"]).starts_with("sysctl -w net.ipv6.conf.DEVICE.accept_ra=2 &&"));
     }
 
     #[test]
