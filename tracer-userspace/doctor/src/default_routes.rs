@@ -109,22 +109,30 @@ fn judge(routes: &[Route]) -> Finding {
             let tied = rest.iter().any(|route| route.metric == best.metric && route.dev != best.dev);
             let how = if tied { "with the same metric" } else { "with different metrics" };
             let observed = format!("{} default routes {how}: {}", routes.len(), list.join("; "));
-            let keep = "name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD; or take the second route out of the network configuration";
+            let keep = "where a route was deleted, take it out of the network configuration, too";
             draft.warn(observed, Fix::new(keep_one(best, rest), keep))
         }
     }
 }
 
-/// The kernel prefers one of two routes with different metrics, so the other can go. In any other case a person decides.
+const NAME_THE_ADDRESS: &str =
+    "Name the node's address and uplink: kubelet `--node-ip`, flannel `--iface`, Calico IP_AUTODETECTION_METHOD.";
+
+/// The kernel prefers one of two routes with different metrics. The other may be for the time when the first uplink fails,
+/// so it goes only if a person says so.
 fn keep_one(best: &Route, rest: &[Route]) -> Remediation {
     match rest {
         [other] if other.dev != best.dev && other.metric != best.metric => {
             let spare = if other.metric > best.metric { other } else { best };
             let command =
                 format!("ip route del default{} dev {} metric {}", spare.via(), shell::link(&spare.dev), spare.metric);
-            Remediation::on_node("Delete the one with the higher metric", command)
+            let text = "Only if that link is no standby uplink: delete the route with the higher metric";
+            Remediation::on_node(format!("{NAME_THE_ADDRESS} {text}"), command)
         }
-        _ => "Decide which of them the node is to use, and delete the others with `ip route del`".into(),
+        _ => format!(
+            "{NAME_THE_ADDRESS} Or decide which of them the node is to use, and delete the others with `ip route del`"
+        )
+        .into(),
     }
 }
 
@@ -181,6 +189,9 @@ mod tests {
         let two = of(&[ETH, WLAN, OTHER]);
         assert_eq!(two.status, Status::Warn);
         assert_eq!(fix(&two), "ip route del default via 10.1.0.1 dev wlan0 metric 600");
+        let text = two.remediation.as_ref().map(|it| it.text.as_str()).unwrap_or_default();
+        let standby = text.find("Only if that link is no standby uplink: delete");
+        assert!(text.starts_with("Name the node's address") && standby.is_some(), "{text}");
         assert_eq!(of(&[WLAN, ETH]).remediation, two.remediation, "the order does not matter");
     }
 
@@ -194,7 +205,7 @@ mod tests {
             assert_eq!((finding.status, finding.fields["routes"].as_u64()), (Status::Warn, Some(rows.len() as u64)));
             let remediation = finding.remediation.expect("a fix");
             assert_eq!(remediation.commands, [], "{rows:?}");
-            assert!(remediation.text.starts_with("Decide which"), "{}", remediation.text);
+            assert!(remediation.text.contains("Or decide which"), "{}", remediation.text);
         }
     }
 }
