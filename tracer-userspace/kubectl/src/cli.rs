@@ -165,9 +165,9 @@ pub(super) struct Why {
 pub(super) struct Top {
     #[command(flatten)]
     pub(super) logs: Logs,
-    /// Print in this format, also in a pipe: the table is for people
-    #[arg(short, long, value_enum, value_name = choices::<Format>(), hide_possible_values = true, default_value = "pretty")]
-    pub(super) output: Format,
+    /// Print in this format [default: pretty on a terminal, else json]
+    #[arg(short, long, value_enum, value_name = choices::<Format>(), hide_possible_values = true)]
+    pub(super) output: Option<Format>,
     #[command(flatten)]
     pub(super) access: Access,
     #[command(flatten)]
@@ -310,6 +310,20 @@ mod tests {
         assert_eq!(args(&["/usr/local/bin/kubectl-tracer", "why", "a"]), Some(2));
         assert_eq!(args(&["tracer", "kubectl", "why", "a"]), Some(2));
         assert_eq!((args(&["tracer", "why", "kubectl"]), args(&["kubectl-tracer"])), (None, Some(0)));
+    }
+
+    /// Pretty on a terminal, else JSON: the same for each command.
+    #[test]
+    fn the_default_format_depends_on_stdout() {
+        for words in [&["why", "cart-0"][..], &["top"], &["attach", "n1"]] {
+            let output = match Cli::try_parse_from([&["kubectl tracer"], words].concat()).expect("arguments").command {
+                Command::Why(why) => why.output,
+                Command::Top(top) => top.output,
+                Command::Attach(attach) => attach.output,
+                other => unreachable!("{other:?}"),
+            };
+            assert_eq!(output, None, "{words:?}");
+        }
     }
 
     #[test]

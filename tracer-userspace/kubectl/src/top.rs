@@ -54,7 +54,7 @@ pub(super) async fn top(api: Api, args: &Top, out: &mut dyn Write) -> Result<u8,
     answers.not_ready.sort();
     answers.skewed.sort();
     let page = Page::new(causes, answers, args.logs.since, api.now());
-    let text = match args.output {
+    let text = match args.output.unwrap_or_else(Format::of_stdout) {
         Format::Pretty => page.text(Screen::of_stdout()),
         Format::Json => page.json(),
     };

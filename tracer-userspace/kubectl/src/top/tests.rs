@@ -17,7 +17,7 @@ async fn a_record_counts_for_the_verdicts_that_it_stands_for() {
     let held = verdict(1, "n1", &now(), "cart-0", "connection_refused").replace(r#""subject":"#, &repeated);
     let revision = revising(1, &verdict(2, "n1", &now(), "cart-0", "loopback_down"));
     let fake = Fake::serve(cluster(&[], &[("n1", [held, revision].concat())])).await;
-    let ran = ran(&fake, &["top"]).await;
+    let ran = ran(&fake, &["top", "-o", "pretty"]).await;
     assert!(ran.out.contains("connection_refused  1 pod on 1 node, 4 failures, "), "{}", ran.out);
     assert!(ran.out.contains("loopback_down  1 pod on 1 node, 1 failure, "), "{}", ran.out);
 }
@@ -43,7 +43,7 @@ async fn top_counts_pods_nodes_culprits_and_workloads() {
     let mut replies = cluster(&[], &logs);
     replies.insert(log_of("n3"), Reply::Silence);
     let fake = Fake::serve(replies).await;
-    let ran = ran(&fake, &["top", "--since", "15m"]).await;
+    let ran = ran(&fake, &["top", "--since", "15m", "-o", "pretty"]).await;
     assert_eq!(ran.ended, Ok(2), "a node is missing");
     let expected = "\
 2 of 3 nodes answered; failures of the last 15 min, times in UTC
@@ -106,13 +106,13 @@ async fn logs_without_a_record_are_named() {
     let replies = cluster(&[], &[("n1", "tracer: warning: x\n".into()), ("n2", String::new())]);
     let (ended, page) = page(replies.clone(), &[]).await;
     assert_eq!((ended, &page["nodes"]["without_records"]), (Ok(0), &json!(["n1", "n2"])));
-    let out = ran(&Fake::serve(replies).await, &["top"]).await.out;
+    let out = ran(&Fake::serve(replies).await, &["top", "-o", "pretty"]).await.out;
     assert!(out.contains("no record in these logs") && !out.contains("no failure"), "{out}");
 
     let other =
         verdict(1, "n1", &now(), "a", "tcp_probe_noise").replace(r#""outcome":"failure""#, r#""outcome":"noise""#);
     let fake = Fake::serve(cluster(&[], &[("n1", other), ("n2", String::new())])).await;
-    let ran_some = ran(&fake, &["top"]).await;
+    let ran_some = ran(&fake, &["top", "-o", "pretty"]).await;
     assert_eq!(ran_some.ended, Ok(0));
     assert!(ran_some.out.contains("no failure on 1 node, and no record of 1 other node\n"), "{}", ran_some.out);
 
