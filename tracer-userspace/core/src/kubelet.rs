@@ -464,7 +464,7 @@ mod tests {
             stream.last_pods().pods[0].containers[0].runs = Some(runs);
             stream.kubelet_error(ProbeType::Readiness, ProbeOutput::CommandNotRun, words);
             let verdict = stream.verdict();
-            (verdict.outcome, verdict.remediation.to_string().starts_with("Nothing, if the container"))
+            (verdict.outcome, verdict.remediation.to_string().starts_with("Do nothing if the container"))
         };
         let gone = SETNS.replace(
             "error executing setns process: exit status 1",

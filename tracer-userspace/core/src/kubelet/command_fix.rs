@@ -55,7 +55,7 @@ fn not_executed(probe: &KubeletProbe) -> Option<&'static str> {
 }
 
 pub(super) fn fix_at_end(probe: &KubeletProbe, k8s: &K8s) -> Remediation {
-    const NOTHING: &str = "Nothing, if the container or its pod is ending.";
+    const NOTHING: &str = "Do nothing if the container or its pod is ending.";
     if is_cancelled(probe) {
         return format!("{NOTHING} Some kubelets (1.35, and 1.36 from 1.36.3 on) run no exec probe while its pod ends. A ready pod then stays ready until it is gone: kubernetes/kubernetes#140881, fixed by #140882").into();
     }

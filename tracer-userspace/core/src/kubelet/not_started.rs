@@ -119,7 +119,7 @@ const CAUSES: &[NotStarted] = &[
         words: &["cgroup.procs: no such file or directory", "cgroup.procs: no such device"],
         cause: Cause::ExecNotRun,
         why: "the container's cgroup is gone",
-        fix: "Nothing, if the container had just ended: its cgroup went with it. If it goes on while the container runs, the cgroup was moved. Then set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime, and delete the pod",
+        fix: "Do nothing if the container had just ended: its cgroup went with it. If it goes on while the container runs, the cgroup was moved. Then set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime, and delete the pod",
         show: &[],
     },
     NotStarted {
