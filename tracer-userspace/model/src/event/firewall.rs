@@ -61,19 +61,20 @@ impl Firewall {
     }
 }
 
-/// The connection table of a namespace.
+/// The connection table of a namespace. A counter is absent where the kernel shows none.
+#[skip_serializing_none]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conntrack {
     /// Entries (`nf_conntrack_count`).
     pub count: u64,
     /// The limit (`nf_conntrack_max`).
     pub max: u64,
-    /// Packets dropped because there was no entry for them (`drop` of `/proc/net/stat/nf_conntrack`, all CPUs).
-    pub drop: u64,
+    /// Packets dropped because there was no entry for them (`drop` of all CPUs).
+    pub drop: Option<u64>,
     /// Entries removed early to make room (`early_drop`).
-    pub early_drop: u64,
+    pub early_drop: Option<u64>,
     /// Packets found invalid (`invalid`).
-    pub invalid: u64,
+    pub invalid: Option<u64>,
 }
 
 impl Conntrack {

@@ -115,10 +115,11 @@ impl Reading {
         self.covers(time) && now.zip(then).is_some_and(|(now, then)| now > then)
     }
 
-    /// The connection table was full, and its drop counter may have risen at that time.
+    /// The connection table was full, and its drop counter may have risen at that time. Without that counter, it may have.
     pub fn lacked_room(&self, time: u64) -> bool {
         let before = self.before_that(time).filter(|_| self.covers(time)).and_then(|before| before.conntrack);
-        let rose = |now: Conntrack| before.is_none_or(|before| now.drop != before.drop);
+        let then = before.and_then(|before| before.drop);
+        let rose = |now: Conntrack| now.drop.zip(then).is_none_or(|(now, then)| now != then);
         self.firewall.conntrack.is_some_and(|now| now.is_full() && rose(now))
     }
 
@@ -264,6 +265,22 @@ mod tests {
     fn a_firewall_that_is_quick_to_read_is_read_at_once_until_the_time_is_used_up() {
         let quick = Firewall { took_ns: 1_000_000, ..firewall(1) };
         let mut firewalls = Firewalls::default();
+    /// `CONFIG_NF_CONNTRACK_PROCFS` is off, and ctnetlink was refused.
+    #[test]
+    fn a_full_table_without_a_counter_may_have_lacked_room() {
+        let lacked_room = |drop: [Option<u64>; 2], count| {
+            let mut firewalls = Firewalls::default();
+            for (began, drop) in [10, 20].into_iter().zip(drop) {
+                let conntrack = Some(Conntrack { count, max: 100, drop, ..Conntrack::default() });
+                firewalls.observe(began + 1, &Firewall { conntrack, began_boot_ns: Some(began), ..firewall(1) });
+            }
+            firewalls.reading(Netns(1)).expect("a reading").lacked_room(15)
+        };
+        assert!(lacked_room([None, None], 100) && lacked_room([Some(7), None], 100));
+        assert!(!lacked_room([None, None], 50));
+        assert!(lacked_room([Some(7), Some(8)], 100) && !lacked_room([Some(7), Some(7)], 100));
+    }
+
         let (mut now, mut at_once, mut queried_at) = (0_u64, 0, 0_u64);
         while now < 1_000_000_000 {
             match firewalls.query(Netns(1), now) {

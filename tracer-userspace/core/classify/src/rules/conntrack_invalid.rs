@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_full_table_lowers_the_confidence_if_the_freeing_function_fits_both() {
         let confidence = |place: &str, count: u64| {
-            let table = Conntrack { count, max: 100, drop: 7, ..Conntrack::default() };
+            let table = Conntrack { count, max: 100, drop: Some(7), ..Conntrack::default() };
             let firewall = firewall_with(NODE, vec![invalid()], |it| it.conntrack = Some(table));
             let verdict = stream(place, Tracked::No, firewall).verdict();
             assert_eq!(verdict.cause.name(), "conntrack_invalid");

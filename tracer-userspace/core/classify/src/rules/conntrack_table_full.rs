@@ -21,15 +21,16 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let by_rule = blame.is_some_and(|blame| blame.by_rule);
     let rules = blame.filter(|blame| !blame.rules.is_empty()).map(Blame::named);
     // A rule that certainly dropped it wins. Else the table's counter rose at the drop, or no rule can have dropped it.
+    // Without a counter the table may have dropped it.
     let no_rule = blame.is_some_and(|blame| is_by_conntrack(blame, drop));
-    (!by_rule && (rose || (no_rule && table.drop > 0))).then_some(())?;
+    (!by_rule && (rose || (no_rule && table.drop != Some(0)))).then_some(())?;
     let less_likely = rules.as_ref().map(|named| format!("; less likely it was {named}")).unwrap_or_default();
+    let counted = table.drop.map(|drop| format!("; {} dropped so far", were(drop, "packet"))).unwrap_or_default();
     let summary = format!(
-        "the connection table is full ({} of {} entries): netfilter{}; {} dropped so far{less_likely}",
+        "the connection table is full ({} of {} entries): netfilter{}{counted}{less_likely}",
         table.count,
         table.max,
         blocked.action(case),
-        were(table.drop, "packet")
     );
     let raise = format!("sysctl -w net.netfilter.nf_conntrack_max={}", table.max.saturating_mul(2));
     let remediation = Remediation::from("Make the connection table larger (a pod cannot), and find what fills it. kube-proxy sets its size at each start: raise conntrack.maxPerCore there")
@@ -56,7 +57,8 @@ fn is_by_conntrack(blame: &Blame<'_>, drop: &PacketDrop) -> bool {
 fn has_counter_risen(reading: &Reading, table: Conntrack, time: u64) -> bool {
     let recent = |at: u64| at <= time && time - at <= RECENT_NS;
     let before = reading.before.as_ref().filter(|before| recent(before.at) && time <= reading.at);
-    before.and_then(|before| before.conntrack).is_some_and(|before| table.drop > before.drop)
+    let then = before.and_then(|before| before.conntrack?.drop);
+    table.drop.zip(then).is_some_and(|(now, then)| now > then)
 }
 
 fn of_table(time: u64, table: Conntrack) -> Evidence {
@@ -74,7 +76,7 @@ mod tests {
     }
 
     fn conntrack(count: u64, drop: u64) -> Conntrack {
-        Conntrack { count, max: 100, drop, ..Conntrack::default() }
+        Conntrack { count, max: 100, drop: Some(drop), ..Conntrack::default() }
     }
 
     fn stream(observations: &[ObservationKind]) -> Stream {
@@ -104,6 +106,23 @@ mod tests {
         let twice = [table(100, 7, Vec::new()), table(100, 8, Vec::new())];
         assert_eq!(reported(&twice), ("conntrack_table_full", Confidence::Proven));
         assert!(stream(&[table(50, 7, Vec::new())]).causes().is_empty(), "it had room, and no rule fits");
+    }
+
+    /// `CONFIG_NF_CONNTRACK_PROCFS` is off, and ctnetlink was refused: a rule may have dropped it as well.
+    #[test]
+    fn a_full_table_without_a_counter_is_likely() {
+        let uncounted = |count, rules: Vec<FirewallRule>| {
+            let table = Conntrack { count, max: 100, ..Conntrack::default() };
+            firewall_with(NODE, rules, |it| it.conntrack = Some(table))
+        };
+        let twice = [uncounted(100, Vec::new()), uncounted(100, Vec::new())];
+        assert_eq!(reported(Some(Tracked::No), &twice), ("conntrack_table_full", Confidence::Likely));
+        assert_lacks(&stream(&twice).verdict().summary, &["dropped so far"]);
+        let exact = || vec![FirewallRule { packets: Some(3), ..rule("OUTPUT", RuleVerdict::Drop) }];
+        let (_, confidence) = reported(Some(Tracked::No), &[uncounted(100, exact())]);
+        assert_eq!(confidence, Confidence::Likely, "the table may have dropped it");
+        let with_room = reported(Some(Tracked::No), &[uncounted(50, exact())]);
+        assert_eq!(with_room, ("firewall_drop", Confidence::Proven));
     }
 
     /// `kernel.kptr_restrict` is 2: neither the function nor the hook is known.
