@@ -52,14 +52,14 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
         return None;
     }
     let device = links::by_index(device).ok()??;
-    if leads_to(&device, &end) {
+    let master = end.state.master.and_then(|master| links::by_index(master).ok()?);
+    if leads_to(&device, &end, master.as_ref()) {
         return None;
     }
-    let detached = end.state.master.is_none() && device.kind.as_deref() == Some("bridge");
+    let is_of = |link: &Link, kind| link.kind.as_deref() == Some(kind);
+    let detached = end.state.master.is_none() && is_of(&device, "bridge");
     // Open vSwitch's own device is a master that is always down.
-    let is_bridge = |link: links::Link| link.kind.as_deref() == Some("bridge");
-    let pod_bridge =
-        end.state.master.filter(|master| links::by_index(*master).is_ok_and(|link| link.is_some_and(is_bridge)));
+    let pod_bridge = master.filter(|master| is_of(master, "bridge")).map(|master| master.state.ifindex);
     let pod_device = end.state.name;
     let stray = StrayRoute { device: device.state.name, pod_device, pod_bridge, detached, table, rule: None };
     let rule = if stray.is_by_rule() { rule(source, target, table).ok().flatten() } else { None };
@@ -67,10 +67,14 @@ pub(super) fn stray_route(source: SocketAddr, target: SocketAddr, link: &LinkSta
 }
 
 /// What the device sends gets to that link, too: it is a VLAN of that link's bridge, or a bridge that a veth joins with it.
-fn leads_to(device: &Link, end: &Link) -> bool {
+/// `master` is that of the link. Flows of Open vSwitch join its own devices with its ports: antrea-gw0, ovn-k8s-mp0, tun0.
+fn leads_to(device: &Link, end: &Link, master: Option<&Link>) -> bool {
     let is_over = |ifindex| device.lower == Some(ifindex);
     let joined = |bridge| links::are_joined(bridge, device.state.ifindex).unwrap_or_default();
-    is_over(end.state.ifindex) || end.state.master.is_some_and(|bridge| is_over(bridge) || joined(bridge))
+    let is_switch = |link: &Link| link.kind.as_deref() == Some("openvswitch");
+    is_over(end.state.ifindex)
+        || is_switch(device) && master.is_some_and(is_switch)
+        || end.state.master.is_some_and(|bridge| is_over(bridge) || joined(bridge))
 }
 
 /// The route of the calling thread's namespace from `own` back to `peer`, if it leads out of another link than `link`,
@@ -266,6 +270,21 @@ mod tests {
                 assert!((253..=255).contains(&route.table), "{route:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_device_of_open_vswitch_leads_to_its_ports() {
+        let link = |ifindex, kind: &str, master| Link {
+            state: LinkState { ifindex, master, ..LinkState::default() },
+            kind: Some(kind.to_owned()),
+            ..Link::default()
+        };
+        let of = |device: &str, master: &str| {
+            let (gateway, end) = (link(900_007, device, None), link(900_008, "veth", Some(900_009)));
+            leads_to(&gateway, &end, Some(&link(900_009, master, None)))
+        };
+        assert!(of("openvswitch", "openvswitch"));
+        assert!(!of("openvswitch", "bridge") && !of("dummy", "openvswitch"));
     }
 
     #[test]

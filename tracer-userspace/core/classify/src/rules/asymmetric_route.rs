@@ -266,9 +266,11 @@ fn has_arrived(case: &Case<'_>, reading: &Inspection) -> bool {
 }
 
 /// For other causes: the node's route to the pod leads out of another device than the pod's. That is right where a CNI
-/// takes the packet there, unless the kernel asks there for the pod's link-layer address.
+/// takes the packet there, unless the kernel asks there for the pod's link-layer address. It is right, too, if it has
+/// worked.
 pub(super) fn hint(case: &Case<'_>, is_asked: bool) -> Option<(String, Remediation)> {
-    let (_, stray) = stray_route_so_far(case)?;
+    let has_worked = |stray| flooded::way_has_worked(case.attempt, case.node, stray);
+    let (_, stray) = stray_route_so_far(case).filter(|(_, stray)| !has_worked(stray))?;
     let (flow, device) = (case.attempt.flow, &stray.device);
     let (src, dst) = (flow.src.ip(), flow.dst.ip());
     let words =

@@ -419,6 +419,28 @@ mod tests {
         assert_starts(&verdict.remediation, "On the node, the pod's own route is missing");
     }
 
+    /// Flows of a switch may lead from that device to the pod.
+    #[test]
+    fn a_route_to_another_link_is_not_named_if_it_has_worked() {
+        let noted = |worked: bool| {
+            let mut stream = Stream::new();
+            let astray = |it: &mut Inspection| it.stray_route = Some(stray("gw0", "veth7", 254));
+            if worked {
+                stream.connect().established().inspection(astray).answers(200).wait_ms(5_000).again(8);
+                stream.connect().established().answers(200).wait_ms(5_000).again(9);
+            }
+            stream.connect().wait_ms(200).inspection(|it| {
+                it.neighbour = Some(neighbour("incomplete"));
+                astray(it);
+            });
+            let verdict = stream.gives_up().last_verdict();
+            assert_eq!(verdict.cause.name(), "neighbour_failure");
+            verdict.remediation.to_string()
+        };
+        assert_starts(&noted(false), "On the node, the pod's own route is missing");
+        assert_lacks(&noted(true), &["the pod's own route is missing"]);
+    }
+
     /// The pod's link has a queue of its own.
     #[test]
     fn a_queue_of_the_target_is_named_only_if_the_target_did_not_answer() {
