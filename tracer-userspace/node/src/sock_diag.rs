@@ -1,6 +1,6 @@
 //! Reads the TCP sockets of the calling thread's namespace (`struct inet_diag_msg`, linux/inet_diag.h).
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -75,10 +75,31 @@ pub(super) fn dump(states: u32, port: u16, mut each: impl FnMut(TcpSocket)) -> i
     dumped.into_iter().collect()
 }
 
-/// Finds a connection by one hash look-up; `None`: no socket has it. `inet_diag_find_one_icsk` then finds the listener,
-/// or nothing.
+/// How many devices may have listeners of their own on a port.
+const MOST_DEVICES: usize = 64;
+
+/// Finds a connection by a hash look-up; `None`: no socket has it. A listener bound to a device (SO_BINDTODEVICE, or a
+/// VRF) hands that on to its connections: they are found with the number of that device only (`inet_match`).
 pub(super) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<TcpSocket>> {
+    if let Some(found) = find_on(0, local, remote)? {
+        return Ok(Some(found));
+    }
+    let mut devices = BTreeSet::new();
+    dump(LISTEN, local.port(), |socket| {
+        if socket.device != 0 && devices.len() <= MOST_DEVICES {
+            devices.insert(socket.device);
+        }
+    })?;
+    if devices.len() > MOST_DEVICES {
+        return Err(io::Error::other("too many devices have listeners on this port"));
+    }
+    devices.into_iter().find_map(|device| find_on(device, local, remote).transpose()).transpose()
+}
+
+/// The same of the connections that are bound to this device; 0: to none. `inet_diag_find_one_icsk` may find a listener.
+fn find_on(device: u32, local: SocketAddr, remote: SocketAddr) -> io::Result<Option<TcpSocket>> {
     let mut request = request(family(local.ip()), u32::MAX, local.port());
+    request[44..48].copy_from_slice(&device.to_ne_bytes());
     request[10..12].copy_from_slice(&remote.port().to_be_bytes());
     for (at, ip) in [(12, local.ip()), (28, remote.ip())] {
         let bytes = octets(ip);
@@ -109,6 +130,23 @@ pub fn listening_ports() -> io::Result<HashSet<u16>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::socket::{setsockopt, sockopt};
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn the_connection_of_a_listener_on_one_device_is_found() {
+        for device in [None, Some("lo")] {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+            device.into_iter().for_each(|it| setsockopt(&listener, sockopt::BindToDevice, &it.into()).expect("a device"));
+            let at = listener.local_addr().expect("its address");
+            let client = TcpStream::connect(at).expect("a connection");
+            let peer = client.local_addr().expect("its address");
+            let found = find(at, peer).expect("an answer").map(|it| (it.local, it.remote));
+            assert_eq!(found, Some((at, peer)), "{device:?}");
+            let other = SocketAddr::new(peer.ip(), 1);
+            assert_eq!(find(at, other).expect("an answer"), None);
+        }
+    }
 
     #[test]
     fn a_connect_is_read_with_its_destination() {
