@@ -70,6 +70,8 @@ pub struct Reading {
     pub firewall: Firewall,
     /// The counters of the reading before.
     pub before: Option<Before>,
+    /// When the answer came that last had other rules than the one before.
+    rewritten: Option<u64>,
 }
 
 /// The counters of the reading before.
@@ -92,7 +94,8 @@ impl Reading {
     /// The rule at this place in the list took no packet at that time: it never counted one, or none since the reading
     /// before.
     ///
-    /// A rule of nftables that is written again has another handle. A rule of the legacy ip_tables keeps its number,
+    /// A rule of nftables that is written again has another handle. If that was after the packet, its counter shows nothing
+    /// of the rule before. A rule of the legacy ip_tables keeps its number,
     /// and its counter begins at zero again (`iptables-restore` without `--counters`). For a short time even an
     /// unchanged rule shows zero. So a legacy rule took no packet only if it counted nothing in both readings.
     pub fn took_none(&self, rule: usize, time: u64) -> bool {
@@ -101,7 +104,7 @@ impl Reading {
         let before = self.before_that(time);
         match (of.packets, before.map(|before| before.packets.get(rule).copied().flatten())) {
             (Some(now), Some(Some(then))) => now == then && (now == 0 || !legacy),
-            (Some(0), None) => !legacy,
+            (Some(0), None) => !legacy && self.rewritten.is_none_or(|at| at < time),
             _ => false,
         }
     }
@@ -145,12 +148,17 @@ impl Firewalls {
         // A stream that begins in the middle can have an answer without a query.
         let entry = self.0.or_default(firewall.netns);
         let began = firewall.began_boot_ns.unwrap_or(now);
-        let before = entry.reading.take().map(|last| before(last, firewall));
+        let last = entry.reading.take();
+        let rewritten = last.as_ref().and_then(|last| {
+            let is_same = same_rules(&last.firewall, firewall) || last.firewall.only_for != firewall.only_for;
+            if is_same { last.rewritten } else { Some(now) }
+        });
+        let before = last.map(|last| before(last, firewall));
         let used = firewall.took_ns.saturating_mul(AGAIN_TIMES);
         entry.spent = entry.spent.max(now).saturating_add(used);
         entry.again = entry.spent.saturating_sub(BURST_NS);
         entry.answered = true;
-        entry.reading = Some(Reading { began, at: now, firewall: firewall.clone(), before });
+        entry.reading = Some(Reading { began, at: now, firewall: firewall.clone(), before, rewritten });
     }
 
     /// The last answer.
@@ -223,6 +231,22 @@ mod tests {
         assert!(firewalls.is_pending(Netns(1), 20) && !firewalls.is_pending(Netns(1), 10));
     }
 
+    /// kube-proxy, a CNI or `nft -f` wrote the rules again after the drop.
+    #[test]
+    fn a_rule_that_was_written_again_may_have_taken_the_packet_before() {
+        let mut firewalls = Firewalls::default();
+        let mut read = |began, handle, packets, dropped| {
+            let of = tracer_core::testing::rule("c", RuleVerdict::Drop);
+            let rules = vec![FirewallRule { handle, packets: Some(packets), ..of }];
+            firewalls.observe(began + 1, &Firewall { rules, began_boot_ns: Some(began), ..firewall(1) });
+            firewalls.reading(Netns(1)).expect("a reading").took_none(0, dropped)
+        };
+        assert!(!read(10, Some(4), 1, 5));
+        assert!(!read(20, Some(9), 0, 5));
+        assert!(!read(30, Some(9), 0, 5));
+        assert!(read(40, Some(9), 0, 25), "it was there at the drop");
+    }
+
     #[test]
     fn a_rule_with_an_equal_counter_took_no_packet() {
         let mut firewalls = Firewalls::default();
@@ -239,6 +263,22 @@ mod tests {
         assert_eq!(read(30, 31, [Some(1), Some(8), None]), [false, false, false]);
         let reading = firewalls.reading(Netns(1)).expect("a reading");
         assert!(!reading.took_none(0, 31), "the packet came after the reading began");
+    }
+
+    /// `CONFIG_NF_CONNTRACK_PROCFS` is off, and ctnetlink was refused.
+    #[test]
+    fn a_full_table_without_a_counter_may_have_lacked_room() {
+        let lacked_room = |drop: [Option<u64>; 2], count| {
+            let mut firewalls = Firewalls::default();
+            for (began, drop) in [10, 20].into_iter().zip(drop) {
+                let conntrack = Some(Conntrack { count, max: 100, drop, ..Conntrack::default() });
+                firewalls.observe(began + 1, &Firewall { conntrack, began_boot_ns: Some(began), ..firewall(1) });
+            }
+            firewalls.reading(Netns(1)).expect("a reading").lacked_room(15)
+        };
+        assert!(lacked_room([None, None], 100) && lacked_room([Some(7), None], 100));
+        assert!(!lacked_room([None, None], 50));
+        assert!(lacked_room([Some(7), Some(8)], 100) && !lacked_room([Some(7), Some(7)], 100));
     }
 
     /// kube-proxy writes its chains again, with counters that begin at zero, whenever a Service changes.
@@ -265,22 +305,6 @@ mod tests {
     fn a_firewall_that_is_quick_to_read_is_read_at_once_until_the_time_is_used_up() {
         let quick = Firewall { took_ns: 1_000_000, ..firewall(1) };
         let mut firewalls = Firewalls::default();
-    /// `CONFIG_NF_CONNTRACK_PROCFS` is off, and ctnetlink was refused.
-    #[test]
-    fn a_full_table_without_a_counter_may_have_lacked_room() {
-        let lacked_room = |drop: [Option<u64>; 2], count| {
-            let mut firewalls = Firewalls::default();
-            for (began, drop) in [10, 20].into_iter().zip(drop) {
-                let conntrack = Some(Conntrack { count, max: 100, drop, ..Conntrack::default() });
-                firewalls.observe(began + 1, &Firewall { conntrack, began_boot_ns: Some(began), ..firewall(1) });
-            }
-            firewalls.reading(Netns(1)).expect("a reading").lacked_room(15)
-        };
-        assert!(lacked_room([None, None], 100) && lacked_room([Some(7), None], 100));
-        assert!(!lacked_room([None, None], 50));
-        assert!(lacked_room([Some(7), Some(8)], 100) && !lacked_room([Some(7), Some(7)], 100));
-    }
-
         let (mut now, mut at_once, mut queried_at) = (0_u64, 0, 0_u64);
         while now < 1_000_000_000 {
             match firewalls.query(Netns(1), now) {
