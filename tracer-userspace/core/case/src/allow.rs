@@ -1,6 +1,6 @@
 //! Commands of ufw and firewalld that let a flow pass: both drop the rules of other commands when they reload.
 
-use crate::owner::Owner;
+use crate::owner::{FIREWALLD, Owner};
 use tracer_model::event::{FirewallRule, Flow};
 use tracer_model::shell;
 
@@ -33,7 +33,10 @@ fn ufw(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
 /// The rules of a zone are for packets to the node; forwarded packets need a policy. The last chain has no suffix.
 fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
     let begins = if hook == "FORWARD" { ["filter_FWD_", "FWD_"] } else { ["filter_IN_", "IN_"] };
-    let zone = begins.iter().find_map(|begin| rule.chain.strip_prefix(begin))?;
+    let known = begins.iter().find_map(|begin| rule.chain.strip_prefix(begin));
+    // Before 1.0 the chain of the hook rejects what the zone has not decided.
+    let is_undecided = || hook == "INPUT" && rule.table == FIREWALLD.name && rule.chain == "filter_INPUT";
+    let zone = known.or_else(|| is_undecided().then_some(ANY_ZONE))?;
     if SUFFIXES.iter().any(|suffix| zone.ends_with(suffix)) || zone.starts_with(POLICY) {
         return None;
     }
@@ -41,12 +44,18 @@ fn firewalld(rule: &FirewallRule, hook: &str, flow: Flow) -> Option<String> {
         return Some("tracer doctor --check base_policy".to_owned());
     }
     let family = if flow.dst.is_ipv6() { "ipv6" } else { "ipv4" };
-    let (from, port, zone) = (flow.src.ip(), flow.dst.port(), shell::plain(zone, "ZONE"));
+    let (from, port, zone) = (flow.src.ip(), flow.dst.port(), shell::plain(zone, ANY_ZONE));
     let what = format!("rule family={family} source address={from} port port={port} protocol=tcp accept");
     // No --reload: it drops all that was opened without --permanent.
     let allow = format!("--zone={zone} --add-rich-rule='{what}'");
     Some(format!("firewall-cmd {allow} && firewall-cmd --permanent {allow}"))
 }
+
+/// Stands for a zone that is not known.
+pub(crate) const ANY_ZONE: &str = "ZONE";
+
+/// The command that shows the zones of firewalld, with their links and sources.
+pub(crate) const SHOW_ZONES: &str = "firewall-cmd --get-active-zones";
 
 /// Commands that show what firewalld enforces, where no command of its own can be named.
 pub(crate) const SHOW_FIREWALLD: [&str; 2] = ["firewall-cmd --get-active-policies", "firewall-cmd --list-all-policies"];
@@ -107,6 +116,9 @@ mod tests {
             "whoever writes rules chooses the names of chains"
         );
         assert_has(&of("filter_FWD_public", "FORWARD"), &["tracer doctor --check base_policy"]);
+        let undecided = FirewallRule { table: "firewalld".into(), ..rule("filter_INPUT", RuleVerdict::Reject) };
+        let allow = allow_command(FIREWALLD, &undecided, "INPUT", flow()).unwrap_or_default();
+        assert_starts(&allow, "firewall-cmd --zone=ZONE --add-rich-rule='");
         assert_eq!(of("filter_IN_public_deny", "INPUT"), "", "the deny rules of the zone come first");
         assert_eq!(of("filter_IN_policy_no-kubelet", "INPUT"), "", "a policy is no zone");
         assert_eq!(of("filter_FWD_policy_no-pods", "FORWARD"), "");

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::allow::{SHOW_FIREWALLD, allow_command};
+use crate::allow::{ANY_ZONE, SHOW_FIREWALLD, SHOW_ZONES, allow_command};
 use crate::blame::{blame, is_before_tracking, may_be_by_tracking};
 use crate::blocked::{Blame, Blocked};
 use crate::case::{
@@ -284,6 +284,9 @@ pub const fn is_port_unreachable(icmp: &Icmp) -> bool {
 /// The end of the fix where a policy of firewalld must allow the flow.
 const BY_POLICY: &str = ". nft cannot change a table that firewalld owns. The first commands show its policies: allow the flow in one of them";
 
+/// The same where one of its zones must.
+const BY_ZONE: &str = ". The first command shows its zones: put the one that has the packet's link or source in place of ZONE";
+
 impl Blocked<'_> {
     /// " at INPUT in pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
     pub fn action(&self, case: &Case<'_>) -> String {
@@ -432,6 +435,9 @@ impl Blocked<'_> {
         let hook = netfilter_hook(drop)?;
         let command = blame.rules.iter().find_map(|rule| allow_command(owner, rule, hook, drop.flow));
         let (more, commands) = match command {
+            Some(command) if command.contains(&format!("--zone={ANY_ZONE} ")) => {
+                (BY_ZONE, vec![SHOW_ZONES.to_owned(), command])
+            }
             Some(command) => ("", vec![command]),
             None if owner == FIREWALLD && !blame.rules.iter().any(|rule| rule.table == PANIC) => {
                 (BY_POLICY, SHOW_FIREWALLD.map(str::to_owned).to_vec())

@@ -106,14 +106,21 @@ mod tests {
     #[test]
     fn firewalld_must_allow_what_its_other_chains_reject() {
         let fix = |table: &str, chain: &str| {
-            let rule = FirewallRule { table: table.into(), ..rule(chain, RuleVerdict::Reject) };
+            let is_input = chain == "filter_INPUT";
+            let hook = if is_input { "INPUT" } else { "OUTPUT" };
+            let rule =
+                FirewallRule { table: table.into(), hooks: vec![hook.into()], ..rule(chain, RuleVerdict::Reject) };
+            let at = if is_input { "ip_local_deliver" } else { "__ip_local_out" };
             let mut stream = Stream::new();
-            stream.links(true, &["127.0.0.1"]).connect().icmp_in(NODE, 3, 13).filtered_at(SYN, NODE, "__ip_local_out");
+            stream.links(true, &["127.0.0.1"]).connect().icmp_in(NODE, 3, 13).filtered_at(SYN, NODE, at);
             stream.push(firewall(NODE, vec![rule])).last_verdict().remediation
         };
         let commands =
             ["Let firewalld allow it", "firewall-cmd --get-active-policies; firewall-cmd --list-all-policies;"];
         assert_has(&fix("firewalld", "filter_OUT_POLICIES"), &commands);
+        let of_zone =
+            ["in place of ZONE", "firewall-cmd --get-active-zones; ", "firewall-cmd --zone=ZONE --add-rich-rule='"];
+        assert_has(&fix("firewalld", "filter_INPUT"), &of_zone);
         assert_lacks(&fix("firewalld_policy_drop", "filter_INPUT"), &["firewall-cmd"]);
         assert_lacks(&fix("mine", "filter_OUT_POLICIES"), &["firewall-cmd"]);
     }
