@@ -57,9 +57,9 @@ impl Place {
 pub enum Owner {
     /// This namespace, and a path to enter it by.
     One(Netns, PathBuf),
-    /// Several namespaces have it, or another namespace than the reported one.
+    /// Several namespaces have it, or another namespace than the reported one, or one that could not be read may have it.
     Unsure,
-    /// No namespace that can be entered has it.
+    /// No namespace has it.
     Nobody,
 }
 
@@ -69,6 +69,8 @@ pub struct Namespaces {
     paths: BTreeMap<Netns, PathBuf>,
     /// The processes in each namespace.
     pids: BTreeMap<Netns, Vec<u32>>,
+    /// The last search did not find all namespaces.
+    incomplete: bool,
     /// When the last search was.
     found: Option<Instant>,
     /// A warning about skipped namespaces was already logged.
@@ -103,13 +105,15 @@ impl Namespaces {
         let (addr, ago, began) = (query.target.ip(), max_age(query.awaited), Instant::now());
         let reported = query.reported.filter(|netns| *netns != from.netns);
         let reported = reported.and_then(|netns| Some((netns, self.path_within(netns, ago)?)));
-        let found = match &reported {
-            Some((netns, path)) if has(path, addr) && is_linked(path, from) => Owner::One(*netns, path.clone()),
+        let (found, unread) = match &reported {
+            Some((netns, path)) if has(path, addr).unwrap_or_default() && is_linked(path, from) => {
+                (Owner::One(*netns, path.clone()), false)
+            }
             _ => {
                 self.refresh_if_older(ago);
                 let reported = reported.map(|(netns, _)| netns);
                 match self.search(addr, from, reported) {
-                    Owner::Nobody => {
+                    (Owner::Nobody, _) => {
                         // An attempt that is over has no second query: search again now.
                         let is_last = query.awaited == Awaited::Nothing;
                         self.refresh_if_older(if is_last { began.elapsed() } else { ago.min(MAX_AGE_IF_MISSING) });
@@ -124,28 +128,36 @@ impl Namespaces {
         {
             self.owners.insert((from.netns, addr), (*netns, identity));
         }
-        found
+        if unread && found == Owner::Nobody { Owner::Unsure } else { found }
     }
 
     /// The namespaces that have the address of this target, if several have it.
     pub(super) fn several_holders(&mut self, query: &TargetQuery, from: &Place) -> Vec<Netns> {
         self.refresh_if_older(max_age(query.awaited));
-        let holders = self.holders(query.target.ip(), from);
+        let (holders, _) = self.holders(query.target.ip(), from);
         if holders.len() > 1 { holders.into_iter().map(|(netns, _)| netns).collect() } else { Vec::new() }
     }
 
-    /// The namespaces that have the address. Nested nodes use the same addresses: if some of them are linked to the
-    /// prober's, only those.
-    fn holders(&self, addr: IpAddr, from: &Place) -> Vec<(Netns, PathBuf)> {
+    /// The namespaces that have the address, and whether one that could not be read may have it. Nested nodes use the same
+    /// addresses: if some of them are linked to the prober's, only those.
+    fn holders(&self, addr: IpAddr, from: &Place) -> (Vec<(Netns, PathBuf)>, bool) {
+        let mut unread = self.incomplete;
         let others = self.paths.iter().filter(|(netns, path)| **netns != from.netns && is_at(**netns, path));
-        let holders = others.filter(|(_, path)| has(path, addr));
-        prefer_linked(holders.map(|(netns, path)| (*netns, path.clone())).collect(), |path| is_linked(path, from))
+        let holders = others.filter(|(netns, path)| {
+            let found = has(path, addr);
+            // Else it has ended meanwhile.
+            unread |= found.is_err() && is_at(**netns, path);
+            found.unwrap_or_default()
+        });
+        let holders = holders.map(|(netns, path)| (*netns, path.clone())).collect();
+        (prefer_linked(holders, |path| is_linked(path, from)), unread)
     }
 
-    fn search(&self, addr: IpAddr, from: &Place, reported: Option<Netns>) -> Owner {
-        match choose(self.holders(addr, from), reported) {
-            Owner::Nobody => self.known_owner(addr, from, reported),
-            found => found,
+    fn search(&self, addr: IpAddr, from: &Place, reported: Option<Netns>) -> (Owner, bool) {
+        let (holders, unread) = self.holders(addr, from);
+        match choose(holders, reported) {
+            Owner::Nobody => (self.known_owner(addr, from, reported), unread),
+            found => (found, unread),
         }
     }
 
@@ -158,6 +170,7 @@ impl Namespaces {
             tracing::warn!("{problem}");
             self.warned = true;
         }
+        self.incomplete = found.is_incomplete();
         self.paths = found.paths;
         self.pids = found.pids;
         self.found = Some(Instant::now());
@@ -199,8 +212,8 @@ fn choose(holders: Vec<(Netns, PathBuf)>, reported: Option<Netns>) -> Owner {
 }
 
 /// Whether the namespace has the address now.
-fn has(path: &Path, addr: IpAddr) -> bool {
-    in_netns(path, || addresses::has(addr)).unwrap_or_default()
+fn has(path: &Path, addr: IpAddr) -> Result<bool, NetnsError> {
+    in_netns(path, || addresses::has(addr))
 }
 
 /// Whether a device connects the two namespaces: the kernel then gives the one a number for the other.
@@ -229,8 +242,7 @@ pub fn all() -> There {
 
 impl From<Found> for There {
     fn from(found: Found) -> Self {
-        let problem = found.room.problem();
-        let incomplete = found.hidden || problem.is_some();
+        let (incomplete, problem) = (found.is_incomplete(), found.room.problem());
         Self { namespaces: found.paths.into_keys().collect(), incomplete, problem }
     }
 }
@@ -268,6 +280,10 @@ struct Found {
 impl Found {
     fn with_room(most: usize) -> Self {
         Self { paths: BTreeMap::new(), pids: BTreeMap::new(), processes: 0, room: Room::of(most), hidden: false }
+    }
+
+    fn is_incomplete(&self) -> bool {
+        self.hidden || self.room.problem().is_some()
     }
 
     /// Keeps the first path into each namespace.
@@ -317,7 +333,7 @@ mod tests {
     use super::super::procfs::netns_of;
     use super::super::room::MAX_OF_POD;
     use super::*;
-    use tracer_testing::address;
+    use tracer_testing::{Scratch, address};
 
     #[test]
     fn our_own_namespace_is_found_through_a_process() {
@@ -396,6 +412,25 @@ mod tests {
         let paths = [(Netns(1), own)].into();
         let mut namespaces = Namespaces { paths, found: Some(Instant::now()), ..Namespaces::default() };
         assert_eq!(namespaces.path_within(Netns(1), SLOW_AGE), None);
+    }
+
+    /// tracer lacks a capability, or left namespaces out.
+    #[test]
+    fn a_namespace_that_cannot_be_read_may_have_the_address() {
+        let scratch = Scratch::new();
+        let file = PathBuf::from(scratch.file("netns", ""));
+        let number = fs::metadata(&file).expect("its state").ino();
+        let unreadable = (Netns(u32::try_from(number).expect("a small number")), file);
+        let (netns, path) = (netns_of(std::process::id()).expect("own namespace"), "/proc/self/ns/net".into());
+        let (target, from) = (address("203.0.113.7:80"), Place { netns, path });
+        let query = TargetQuery { from: netns, target, reported: None, awaited: Awaited::Answer, peer: None, pod: None };
+        let owner = |paths: &[(Netns, PathBuf)], incomplete| {
+            let later = Instant::now().checked_add(SLOW_AGE * 1000);
+            let paths = paths.iter().cloned().collect();
+            Namespaces { paths, incomplete, found: later, ..Namespaces::default() }.owner(&query, &from)
+        };
+        assert_eq!((owner(&[], false), owner(&[], true)), (Owner::Nobody, Owner::Unsure));
+        assert_eq!(owner(&[unreadable], false), Owner::Unsure);
     }
 
     #[test]

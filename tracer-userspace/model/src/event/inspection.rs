@@ -22,7 +22,8 @@ pub struct Inspection {
     pub from: Netns,
     /// The namespace that has its address; absent: none was found on this node.
     pub netns: Option<Netns>,
-    /// Several namespaces have it, or another one than the list of pods says: `netns` is absent.
+    /// Several namespaces have it, or another one than the list of pods says, or one that could not be read may have it:
+    /// `netns` is absent.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub ambiguous: bool,
     /// It has the address and does not use it: duplicate address detection found another host that has it.
