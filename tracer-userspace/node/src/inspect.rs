@@ -348,10 +348,8 @@ fn no_way_back(own: SocketAddr, to: IpAddr) -> Option<NoWayBack> {
 
 /// Inspects the calling thread's namespace, which is the prober's, and returns the target's own neighbour entry.
 fn inspect_node(inspection: &mut Inspection, peer: Option<SocketAddr>) -> Option<Neighbour> {
-    let (entry, count) = neighbours(peer, inspection.target).unwrap_or_default();
-    inspection.neighbour = entry.as_ref().map(|entry| entry.state.clone());
+    let entry = add_neighbours(inspection, neighbours(peer, inspection.target));
     inspection.translated = peer.and_then(|peer| translated(inspection.target, peer)).map(Box::new);
-    inspection.node_values.insert("neighbours".to_owned(), count);
     entry.filter(|entry| entry.state.addr == inspection.target.ip())
 }
 
@@ -363,6 +361,14 @@ fn translated(target: SocketAddr, peer: SocketAddr) -> Option<TranslatedTarget> 
 }
 
 fn setting(path: &str) -> Option<u64> {
+/// Adds what a dump found. If it failed, the number of entries is not known.
+fn add_neighbours(inspection: &mut Inspection, found: io::Result<(Option<Neighbour>, u64)>) -> Option<Neighbour> {
+    let (entry, count) = found.ok()?;
+    inspection.neighbour = entry.as_ref().map(|entry| entry.state.clone());
+    inspection.node_values.insert("neighbours".to_owned(), count);
+    entry
+}
+
     sysctl(path)?.parse().ok()
 }
 

@@ -32,7 +32,7 @@ pub struct Inspection {
     /// It has the address and does not answer for it yet: duplicate address detection was not over.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub tentative: bool,
-    /// Its links, [`MOST_LINKS`] at most.
+    /// Its links, [`MOST_LINKS`] at most. Each namespace has `lo`: empty means that they could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub links: Vec<LinkState>,
     /// Sockets that listen on the port, [`MOST_LISTENERS`] at most; absent: could not be read.

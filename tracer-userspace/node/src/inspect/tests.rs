@@ -12,6 +12,16 @@ fn counters_are_found_by_their_names() {
     assert!(counters("", "TcpExt:", COUNTERS).is_empty());
 }
 
+#[test]
+fn a_failed_dump_of_neighbours_counts_none() {
+    let count = |found| {
+        let mut inspection = Inspection::nothing(Netns(1), ([10, 88, 0, 2], 80).into());
+        let _ = add_neighbours(&mut inspection, found);
+        inspection.node_values.get("neighbours").copied()
+    };
+    assert_eq!((count(Ok((None, 0))), count(Err(io::ErrorKind::Interrupted.into()))), (Some(0), None));
+}
+
 /// Flannel's entries for other nodes are permanent, Cilium's are learned by a program.
 #[test]
 fn only_entries_that_the_limit_counts_are_counted() {

@@ -86,7 +86,8 @@ fn by_reading(case: &Case<'_>, time: u64, reading: &Inspection) -> Option<Findin
         return None;
     }
     let is_last = || inspected(case).is_some_and(|(last, _)| last == time);
-    let has_it = || reading.link_with(reading.target.ip()).is_some();
+    // Without links they were not read.
+    let has_it = || reading.links.is_empty() || reading.link_with(reading.target.ip()).is_some();
     let found = match reading.netns {
         Some(_) if is_last() && !has_it() && broken_link(reading, case).is_none() => lost_link(case, time, reading)?,
         Some(netns) => {

@@ -92,6 +92,22 @@ fn a_pod_that_has_lost_its_link_does_not_answer() {
     assert_eq!(decided(false, Some(8_000)).cause.name(), "unexplained", "its link is there");
 }
 
+/// Each namespace has `lo`: without links, the dump of them failed.
+#[test]
+fn links_that_were_not_read_are_not_gone() {
+    let decided = |links: Vec<LinkState>| {
+        let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+        stream.link_set(POD, 2, "eth0", false).wait_ms(5_000).connect().wait_ms(200).inspection(|reading| {
+            reading.links = links;
+            reading.neighbour = Some(neighbour("incomplete"));
+        });
+        stream.gives_up().last_verdict().cause.name()
+    };
+    let lo = LinkState { loopback: true, ..link(1, "lo", &["127.0.0.1"]) };
+    assert_eq!(decided(vec![lo]), "pod_link_down");
+    assert_ne!(decided(Vec::new()), "pod_link_down");
+}
+
 /// Seen on a node: the pod's last process ended. A worker of the kernel removes the namespace with its `lo`, and is no
 /// culprit. A worker may also reset a network card that the pod has.
 #[test]
