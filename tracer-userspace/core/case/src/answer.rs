@@ -17,8 +17,14 @@ pub const BAD_REQUEST_OR_PROTOCOL: &str = "The network from the kubelet to the p
 const NOT_ALLOWED: &str = "The network from the kubelet to the pod works, and the application does not allow the probe's request: the kubelet sends no credentials. Let it serve the health path without them, or set httpGet.httpHeaders of the probe to what it accepts. Read the application's log of that moment";
 /// 405.
 const NO_GET: &str = "The network from the kubelet to the pod works, and the application does not allow GET on the probe's path: the kubelet has no other method. Correct the probe's path, or let the application answer GET there. Read the application's log of that moment";
+/// 426.
+const UPGRADE_REQUIRED: &str = "The network from the kubelet to the pod works, and the application wants another protocol than HTTP/1.1 on the probe's path; its answer names it in Upgrade. For TLS, set the probe's scheme to HTTPS. For WebSocket or HTTP/2, correct the probe's path or port, or use tcpSocket. Read the application's log of that moment";
 /// 429.
 const RATE_LIMITED: &str = "The network from the kubelet to the pod works, and the application limits the rate of requests: exempt the health path from the limit, or raise the limit or the probe's periodSeconds. Read the application's log of that moment";
+/// 431.
+const LARGE_HEADER: &str = "The network from the kubelet to the pod works, and the header fields of the probe's request are too large for the application: shorten httpGet.httpHeaders of the probe, or raise the server's limit. Read the application's log of that moment";
+/// 505.
+const NO_SUCH_VERSION: &str = "The network from the kubelet to the pod works, and the application does not accept HTTP/1.1, which the kubelet uses: let it accept that version, correct the probe's port, or use tcpSocket. Read the application's log of that moment";
 /// The fix of a malformed status line.
 pub const BAD_STATUS_LINE: &str = "Let the server begin its answer with a valid status line, as \"HTTP/1.1 200 OK\". Or correct the probe's port, or use tcpSocket";
 /// The fix where a probe of plain HTTP got something else.
@@ -46,7 +52,8 @@ pub const NO_STATUS_LINE: &str = "If the port speaks no HTTP: correct the probe'
 pub fn names_log(fix: &str) -> bool {
     let of_handler =
         matches!(fix, HANDLER | NO_SUCH_PATH | NOT_ALLOWED | NO_GET | RATE_LIMITED | BAD_STATUS_LINE | NO_STATUS_LINE);
-    of_handler || matches!(fix, BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED | STREAM_RESET)
+    let of_protocol = matches!(fix, UPGRADE_REQUIRED | LARGE_HEADER | NO_SUCH_VERSION);
+    of_handler || of_protocol || matches!(fix, BAD_REQUEST | BAD_REQUEST_OR_PROTOCOL | RPC_FAILED | STREAM_RESET)
 }
 
 /// Adds the application's log, unless the port speaks another protocol: the log does not show that.
@@ -104,7 +111,10 @@ pub fn status_text(status: u16) -> (String, &'static str) {
         401 | 403 => NOT_ALLOWED,
         404 => NO_SUCH_PATH,
         405 => NO_GET,
+        426 => UPGRADE_REQUIRED,
         429 => RATE_LIMITED,
+        431 => LARGE_HEADER,
+        505 => NO_SUCH_VERSION,
         _ => HANDLER,
     };
     (format!("HTTP status {status}"), fix)

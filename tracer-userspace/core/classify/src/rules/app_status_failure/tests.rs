@@ -586,7 +586,10 @@ fn an_answer_before_the_request_of_an_http_probe_is_a_failure() {
         let mut stream = Stream::new();
         specs(&mut stream).connect().wait_ms(connected_ms).established();
         stream.answer_with(kind, status, |it| it.asked = Some(false)).closes((0, 1, 60)).causes()
+        (426, "wants another protocol than HTTP/1.1"),
     };
+        (431, "shorten httpGet.httpHeaders"),
+        (505, "does not accept HTTP/1.1"),
     let http = Stream::http_readiness;
     assert_eq!(decided(http, AnswerKind::Http, Some(503), 1), ["app_status_failure"]);
     assert_eq!(decided(http, AnswerKind::Http2, None, 1), ["probe_misconfigured"]);
