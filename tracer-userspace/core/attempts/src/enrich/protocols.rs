@@ -35,14 +35,15 @@ impl<'a> Matched<'a> {
 
     /// The protocol of the probe, if the first bytes of the answer are of another one: the probe has failed. Not if the
     /// answer is a success or a redirect, or if the kubelet read a status. Then the request was in the protocol of the
-    /// answer: the port takes both, or a redirect led to `http://`.
+    /// answer: the port takes both, or a redirect led to `http://`. gRPC follows no redirect, and reads no HTTP/1.
     pub fn mismatched_protocol(&self) -> Option<Protocol> {
         let (_, answer) = self.attempt.answer().filter(|(_, it)| is_beginning(self.attempt, it))?;
         let status_read = self.attempt.kubelet().is_some_and(|(_, reported)| reported.reason.status().is_some());
-        if status_read || answer.status.is_some_and(|status| (200..400).contains(&status)) {
+        let probe_protocol = self.probe_protocol()?;
+        let is_accepted = answer.status.is_some_and(|status| (200..400).contains(&status));
+        if status_read || is_accepted && probe_protocol != Protocol::Grpc {
             return None;
         }
-        let probe_protocol = self.probe_protocol()?;
         let differs = match probe_protocol {
             Protocol::Tls => matches!(answer.kind, AnswerKind::Http | AnswerKind::Http2 | AnswerKind::Other),
             Protocol::Grpc | Protocol::Http2 => {

@@ -129,6 +129,7 @@ fn by_answer(case: &Case<'_>) -> Option<Finding> {
     let evidence = evidence_of(Hook::CgroupSkb.name(), time, text, fields);
     let cause = cause(is_misfit(case, answer));
     let found = Finding::failure(cause, vec![evidence], summary, with_fix(case, fix));
+    let found = weaken_if_accepted(answer, found);
     let found = weaken_if_of_node(case, weaken_if_redirected(case, found));
     let found = if is_by_status(case, answer) { of_whole_answer(case, found) } else { found };
     Some(sidecar::add(case, answer.status.filter(|_| answer.kind == AnswerKind::Http), found))
@@ -234,6 +235,15 @@ fn ended_without_request(case: &Case<'_>) -> bool {
 /// length. It is then known when the connection has ended.
 fn awaits_length(attempt: &Attempt, answer: &Answer) -> bool {
     answer.status == Some(400) && answer.len.is_none() && attempt.ended.is_none()
+}
+
+/// Lowers the confidence of a mismatch if the status is a success or a redirect: another client may have asked in HTTP/1.
+fn weaken_if_accepted(answer: &Answer, mut found: Finding) -> Finding {
+    if answer.status.is_some_and(|status| (200..400).contains(&status)) {
+        found.confidence = Confidence::Likely;
+        found.summary += "; unless another client of the prober asked in HTTP/1";
+    }
+    found
 }
 
 /// Lowers the confidence if the port has answered in TLS as well. Then a redirect to `http://` on the same port, which

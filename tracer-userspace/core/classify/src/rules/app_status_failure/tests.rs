@@ -260,7 +260,7 @@ fn asked_and_answered(stream: &mut Stream, kind: AnswerKind, status: Option<u16>
     stream.connect().established().answer(kind, status).closes((300, 301, 103))
 }
 
-/// The status does not matter, unless it is a success: then another client asked in HTTP.
+/// The status does not matter to HTTPS, unless it is a success: then another client asked in HTTP.
 #[test]
 fn an_answer_in_another_protocol_fails_the_probe() {
     let decided = |https: bool, kind, status| {
@@ -287,8 +287,8 @@ fn an_answer_in_another_protocol_fails_the_probe() {
     for (https, kind) in [(true, AnswerKind::Tls), (true, AnswerKind::Short), (false, AnswerKind::Other)] {
         assert_eq!(decided(https, kind, None), None, "{https} {kind:?}");
     }
-    for (https, status) in [(true, 200), (true, 301), (false, 200)] {
-        assert_eq!(decided(https, AnswerKind::Http, Some(status)), None, "another client asked in HTTP");
+    for status in [200, 301] {
+        assert_eq!(decided(true, AnswerKind::Http, Some(status)), None, "another client asked in HTTP");
     }
 }
 
@@ -562,6 +562,19 @@ fn the_kubelet_outcome_tells_a_port_without_tls() {
     assert_eq!(decided(within), ("app_status_failure", Confidence::Likely));
 }
 
+/// The kubelet's client of gRPC reads no HTTP/1, whatever the status is. But another client may have asked in HTTP/1.
+#[test]
+fn an_answer_of_http_1_to_grpc_is_no_success() {
+    for (status, confidence) in [(200, Confidence::Likely), (302, Confidence::Likely), (404, Confidence::Proven)] {
+        let mut stream = Stream::new();
+        stream.grpc_readiness(1).connect().established().answers(status).closes((100, 101, 200)).settles();
+        assert_eq!(stream.last_decided(), ("probe_misconfigured", confidence), "{status}");
+        let summary = stream.last_verdict().summary;
+        assert_has(&summary, &["in answer to gRPC (HTTP/2)"]);
+        assert_eq!(summary.contains("another client"), confidence == Confidence::Likely);
+    }
+}
+
 #[test]
 fn the_fix_fits_the_status() {
     let fix = |status: u16| {
@@ -573,7 +586,10 @@ fn the_fix_fits_the_status() {
         (403, "credentials"),
         (404, "correct the probe's path"),
         (405, "GET"),
+        (426, "wants another protocol than HTTP/1.1"),
         (429, "periodSeconds"),
+        (431, "shorten httpGet.httpHeaders"),
+        (505, "does not accept HTTP/1.1"),
         (503, "Find what the health handler checks"),
     ] {
         assert!(fix(status).contains(words) && fix(status).contains("kubectl logs"), "{status}: {}", fix(status));
@@ -586,10 +602,7 @@ fn an_answer_before_the_request_of_an_http_probe_is_a_failure() {
         let mut stream = Stream::new();
         specs(&mut stream).connect().wait_ms(connected_ms).established();
         stream.answer_with(kind, status, |it| it.asked = Some(false)).closes((0, 1, 60)).causes()
-        (426, "wants another protocol than HTTP/1.1"),
     };
-        (431, "shorten httpGet.httpHeaders"),
-        (505, "does not accept HTTP/1.1"),
     let http = Stream::http_readiness;
     assert_eq!(decided(http, AnswerKind::Http, Some(503), 1), ["app_status_failure"]);
     assert_eq!(decided(http, AnswerKind::Http2, None, 1), ["probe_misconfigured"]);
