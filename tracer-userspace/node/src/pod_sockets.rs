@@ -76,7 +76,7 @@ fn read_of_pod_on_node(query: &TargetQuery, from: &Place, namespaces: &mut Names
     let target = query.target;
     let read = || {
         let accepts = accepting_over_any(&listening(target));
-        (accepts, if accepts.is_none() { other_listeners(target) } else { Vec::new() })
+        (accepts, if accepts.is_none() { other_listeners(target).unwrap_or_default() } else { Vec::new() })
     };
     let (accepts, found) = from.enter(read).ok()?;
     let is_of_pod = |pid: &u32| pod_of_process(*pid).is_some_and(|it| it.uid == *pod);
@@ -96,23 +96,26 @@ fn held_by(listeners: Vec<(TcpSocket, Option<String>)>, pids: &[u32], netns: Net
     found.take(MOST_ELSEWHERE).collect()
 }
 
-/// The same of all processes in the namespace. If nobody holds a listener on `port` by a search that is `ago` old,
-/// tracer searches again: a process that began to listen a moment ago may be missing in it.
+/// The same of all processes in the namespace, and whether a listener on `port` is missing: a process of another namespace
+/// may hold it. If nobody holds a listener on `port` by a search that is `ago` old, tracer searches again: a process that
+/// began to listen a moment ago may be missing in it.
 fn held_by_anyone(
     listeners: Vec<(TcpSocket, Option<String>)>,
     port: u16,
     ago: Duration,
     netns: Netns,
     namespaces: &mut Namespaces,
-) -> Vec<ListenerAt> {
-    let wanted = listeners.iter().filter(|(it, _)| it.local.port() == port).count().min(MOST_ELSEWHERE);
+) -> (Vec<ListenerAt>, bool) {
+    let wanted = listeners.iter().filter(|(it, _)| it.local.port() == port).count();
     if listeners.is_empty() {
-        return Vec::new();
+        return (Vec::new(), false);
     }
+    let held = |found: &[ListenerAt]| found.iter().filter(|it| it.addr.port() == port).count();
     let mut find = |ago| held_by(listeners.clone(), namespaces.pids(netns, ago), netns);
     let found = find(ago);
-    let held = found.iter().filter(|it| it.addr.port() == port).count();
-    if held < wanted { find(Duration::ZERO) } else { found }
+    let found = if held(&found) < wanted.min(MOST_ELSEWHERE) { find(Duration::ZERO) } else { found };
+    let is_missing = held(&found) < wanted;
+    (found, is_missing)
 }
 
 /// Finds who accepts the connection from `peer`, as the prober's namespace sends it. `is_shared`: several namespaces have
@@ -188,12 +191,13 @@ fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Names
         let to = seen.and_then(|peer| redirected(target, peer));
         let passed_over = listening(target);
         let accepts = accepting_over_any(&passed_over).filter(|_| to.is_none());
-        let elsewhere = if to.is_none() && accepts.is_none() { other_listeners(target) } else { Vec::new() };
+        let elsewhere = if to.is_none() && accepts.is_none() { other_listeners(target) } else { Some(Vec::new()) };
         let inodes = |all: Vec<TcpSocket>| all.iter().map(|it| it.inode).collect::<Vec<_>>();
         (unanswered(), to.map(|to| (to, inodes(listening(to)), inodes(passed_over))), accepts, elsewhere)
     })
     .ok()?;
-    let elsewhere = held_by_anyone(elsewhere, target.port(), max_age(query.awaited), netns, namespaces);
+    let find = |all| held_by_anyone(all, target.port(), max_age(query.awaited), netns, namespaces);
+    let (elsewhere, incomplete) = elsewhere.map_or((Vec::new(), true), find);
     let redirect = redirect.map(|(to, server, passed_over)| {
         let sockets: BTreeSet<u64> = server.iter().chain(&passed_over).copied().collect();
         let mut find = |ago| holders(&sockets, namespaces.pids(netns, ago), netns, &OF_POD).held;
@@ -215,6 +219,7 @@ fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Names
         redirect,
         accepts,
         elsewhere,
+        incomplete,
         ..PodSockets::nothing(from.netns, target, Some(netns))
     })
 }
@@ -242,11 +247,13 @@ fn accepting_over_any(listeners: &[TcpSocket]) -> Option<SocketAddr> {
 /// For how many listeners tracer searches the process. The node's network has those of many pods.
 const MAX_OTHER_LISTENERS: usize = 1024;
 
-/// The listeners of the calling thread's namespace, those on the target's port first, each with its only device.
-fn other_listeners(target: SocketAddr) -> Vec<(TcpSocket, Option<String>)> {
-    // An error means only that these listeners stay unknown.
-    let found = first_listeners(target, |each| _ = dump(LISTEN, 0, each));
-    found.into_iter().map(|it| (it, device_name(it.device))).collect()
+/// The listeners of the calling thread's namespace, those on the target's port first, each with its only device. `None`:
+/// they could not be read.
+fn other_listeners(target: SocketAddr) -> Option<Vec<(TcpSocket, Option<String>)>> {
+    let mut dumped = Ok(());
+    let found = first_listeners(target, |each| dumped = dump(LISTEN, 0, each));
+    dumped.ok()?;
+    Some(found.into_iter().map(|it| (it, device_name(it.device))).collect())
 }
 
 /// The same of a dump, [`MAX_OTHER_LISTENERS`] at most. A pod may have a million listeners.
@@ -385,7 +392,8 @@ mod tests {
     fn a_listener_on_the_same_port_of_another_address_comes_first() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let own = listener.local_addr().expect("its address");
-        let first = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), own.port())).first().cloned();
+        let found = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), own.port())).expect("listeners");
+        let first = found.first().cloned();
         assert_eq!(first.map(|(it, device)| (it.local, device)), Some((own, None)));
     }
 
@@ -418,7 +426,8 @@ mod tests {
         setsockopt(&listener, sockopt::BindToDevice, &"lo".into()).expect("a device");
         let at = SocketAddr::new([10, 88, 0, 2].into(), listener.local_addr().expect("its address").port());
         assert!(listening(at).iter().all(|it| it.device != 0));
-        assert_eq!(other_listeners(at).first().and_then(|(_, device)| device.clone()).as_deref(), Some("lo"));
+        let found = other_listeners(at).expect("listeners");
+        assert_eq!(found.first().and_then(|(_, device)| device.as_deref()), Some("lo"));
     }
 
     /// Seen in a run: a server that had listened for IPv6 only, for 0.15 s, was taken for one that had stopped.
@@ -431,13 +440,27 @@ mod tests {
         let at = listener.local_addr().expect("its address");
         let input = Stdio::from(OwnedFd::from(listener));
         let mut holder = Command::new("sleep").arg("60").stdin(input).spawn().expect("a process with the listener");
-        let found = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), at.port()));
+        let found = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), at.port())).expect("listeners");
         let mut find = |port| held_by_anyone(found.clone(), port, Duration::from_secs(60), netns, &mut namespaces);
         let is_found = |found: Vec<ListenerAt>| found.iter().any(|it| (it.addr, it.server.pid) == (at, holder.id()));
-        let by_older = is_found(find(1));
-        let by_newer = is_found(find(at.port()));
+        let by_older = is_found(find(1).0);
+        let by_newer = is_found(find(at.port()).0);
         holder.kill().and_then(|()| holder.wait()).expect("the process ends");
         assert_eq!((by_older, by_newer), (false, true));
+    }
+
+    /// A process of another namespace holds it (ztunnel), or one that cannot be read.
+    #[test]
+    fn a_listener_without_a_known_process_is_missing() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let at = listener.local_addr().expect("its address");
+        let found = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), at.port())).expect("listeners");
+        let mut missing = |netns, port| {
+            held_by_anyone(found.clone(), port, Duration::ZERO, netns, &mut Namespaces::default()).1
+        };
+        let own = netns_of(std::process::id()).expect("own namespace");
+        assert_eq!((missing(own, at.port()), missing(Netns(1), at.port())), (false, true));
+        assert!(!missing(Netns(1), 1), "nobody listens on that port");
     }
 
     /// nginx listens in this way.

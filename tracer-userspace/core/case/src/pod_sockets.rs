@@ -90,7 +90,8 @@ pub fn still_listens(case: &Case<'_>, netns: Netns, began: u64, addr: SocketAddr
     let (time, reading, listeners) = elsewhere(case, netns).filter(|(time, ..)| *time > began)?;
     let listens = reading.accepts.is_some() || listeners.iter().any(|it| it.addr == addr);
     // On the node's network, and behind a redirection, not all listeners are read.
-    let is_whole = !case.node.is_a_node(netns) && reading.redirect.is_none() && reading.holders.is_empty();
+    let is_read = !case.node.is_a_node(netns) && reading.redirect.is_none() && reading.holders.is_empty();
+    let is_whole = is_read && !reading.incomplete;
     (listens || is_whole).then_some((time, listens))
 }
 

@@ -37,6 +37,9 @@ pub struct PodSockets {
     /// [`MOST_ELSEWHERE`] at most, those with the target's port first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub elsewhere: Vec<ListenerAt>,
+    /// `elsewhere` may lack listeners on the target's port: they could not be read, or no process was found that has one.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub incomplete: bool,
     /// The uid in the cgroups of the pod that has all of `elsewhere`, if the namespace is the node's.
     pub pod: Option<String>,
     /// Who accepts connections to the target, as the prober's namespace reaches it; absent: not known.
@@ -58,6 +61,7 @@ impl PodSockets {
             redirect: None,
             accepts: None,
             elsewhere: Vec::new(),
+            incomplete: false,
             pod: None,
             acceptor: None,
             holders: Vec::new(),

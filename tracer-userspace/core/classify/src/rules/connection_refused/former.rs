@@ -263,6 +263,19 @@ mod tests {
         assert!(gone.evidence.iter().any(|it| it.text.contains("no process listens on 0.0.0.0:8080")));
     }
 
+    /// A process of another namespace holds the listener (ztunnel).
+    #[test]
+    fn a_listener_without_a_known_process_may_still_listen() {
+        let summary = |incomplete: bool| {
+            let mut stream = Stream::new().http_readiness().pod_in(POD).clone();
+            stream.listens_on(POD, address("[::]:8080"), true).wait_ms(2_000).connect().refused();
+            stream.wait_ms(10).pod_sockets(|it| it.incomplete = incomplete).settles();
+            stream.last_verdict().summary.clone()
+        };
+        assert_has(&summary(false), &["and has stopped since"]);
+        assert_has(&summary(true), &["it may have stopped since"]);
+    }
+
     /// Seen on 6.18: a BPF program at sk_lookup refuses. In a VRF without tcp_l3mdev_accept it looks the same.
     #[test]
     fn a_listener_that_would_accept_has_not_stopped() {
