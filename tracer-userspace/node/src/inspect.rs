@@ -129,6 +129,8 @@ fn inspect_namespace(
     let target = inspection.target;
     inspection.netns = Some(netns);
     let seen = peer.map(|peer| source_seen(target, peer, from));
+    let is_seen = !matches!(seen, Some(Err(_)));
+    let seen = seen.and_then(Result::ok).or(peer);
     let source = seen.map(|seen| seen.ip()).filter(|own| !own.is_unspecified());
     let source = source.or_else(|| from.enter(|| source_to(target)).ok().flatten());
     let own = File::open(&from.path).ok();
@@ -148,7 +150,10 @@ fn inspect_namespace(
             inspection.stray_way_back = policy::stray_way_back(target, seen, &link);
             inspection.qdiscs = qdiscs(netns, &link);
         }
-        Sockets::of(listeners, inspection, seen).of_peer(peer)
+        let mut sockets = Sockets::of(listeners, inspection, seen).of_peer(peer);
+        // Perhaps the target knows it by another source.
+        sockets.no_connection_of.take_if(|_| !is_seen);
+        sockets
     });
     let wrong = back.map(|entry| {
         let is_gateway = source != Some(entry.state.addr);
@@ -226,7 +231,10 @@ impl Sockets {
         let is_none = |socket: &io::Result<_>| matches!(socket, Ok(None)) && inspection.listeners.is_some();
         let no_connection_of = found.as_ref().filter(|(_, socket)| is_none(socket)).map(|(peer, _)| *peer);
         let connection = found.and_then(|(peer, socket)| connection(peer, socket.ok()??));
-        let to = no_connection_of.and_then(|peer| Some((redirected(inspection.target, peer)?, peer)));
+        let to = no_connection_of.map(|peer| (redirected(inspection.target, peer), peer));
+        // Perhaps the socket of another address has it.
+        let no_connection_of = no_connection_of.filter(|_| !matches!(to, Some((Err(_), _))));
+        let to = to.and_then(|(to, peer)| Some((to.ok()??, peer)));
         let redirect = to.and_then(|(to, peer)| Self::redirected(to, peer));
         let queue = to.and_then(|(to, peer)| redirected_queue(to, peer)).map(Box::new);
         let mut sockets = Self { listeners, connection, no_connection_of, redirect, queue };
@@ -353,14 +361,6 @@ fn inspect_node(inspection: &mut Inspection, peer: Option<SocketAddr>) -> Option
     entry.filter(|entry| entry.state.addr == inspection.target.ip())
 }
 
-/// Where connection tracking of the calling thread's namespace sends the attempt, if nobody answers for that address.
-fn translated(target: SocketAddr, peer: SocketAddr) -> Option<TranslatedTarget> {
-    let to = redirected(target, peer).filter(|to| to.ip() != target.ip())?;
-    let entry = neighbours(Some(peer), to).ok()?.0.map(|entry| entry.state);
-    entry.filter(NeighbourState::is_unresolved).map(|neighbour| TranslatedTarget { to, neighbour })
-}
-
-fn setting(path: &str) -> Option<u64> {
 /// Adds what a dump found. If it failed, the number of entries is not known.
 fn add_neighbours(inspection: &mut Inspection, found: io::Result<(Option<Neighbour>, u64)>) -> Option<Neighbour> {
     let (entry, count) = found.ok()?;
@@ -369,6 +369,14 @@ fn add_neighbours(inspection: &mut Inspection, found: io::Result<(Option<Neighbo
     entry
 }
 
+/// Where connection tracking of the calling thread's namespace sends the attempt, if nobody answers for that address.
+fn translated(target: SocketAddr, peer: SocketAddr) -> Option<TranslatedTarget> {
+    let to = redirected(target, peer).ok()?.filter(|to| to.ip() != target.ip())?;
+    let entry = neighbours(Some(peer), to).ok()?.0.map(|entry| entry.state);
+    entry.filter(NeighbourState::is_unresolved).map(|neighbour| TranslatedTarget { to, neighbour })
+}
+
+fn setting(path: &str) -> Option<u64> {
     sysctl(path)?.parse().ok()
 }
 

@@ -2,6 +2,7 @@
 //! translation in the pod redirected the attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::enter::in_netns;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, family, field, octets, push};
 use super::procfs::{every_pid, netns_of, pod_of_process, read_text};
+use super::settings::sysctl;
 use super::servers::{OF_NODE, OF_POD, comm, holder_of, holders};
 use super::sock_diag::{LISTEN, TcpSocket, dump};
 use super::{addresses, cgroup, policy};
@@ -53,10 +55,11 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces) -> P
         Owner::One(netns, path) => read_in(query, from, Place { netns, path }, namespaces),
         Owner::Unsure | Owner::Nobody => None,
     };
+    let (found, is_known) = found.map_or((None, true), |(found, is_known)| (Some(found), is_known));
     // A proxy to which the pod's own address translation leads is in `redirect`.
     let is_redirected = found.as_ref().is_some_and(|it| it.redirect.is_some());
     let holders = if is_own { Vec::new() } else { namespaces.several_holders(query, from) };
-    let peer = query.peer.filter(|_| !is_redirected);
+    let peer = query.peer.filter(|_| is_known && !is_redirected);
     let acceptor = peer.and_then(|peer| acceptor(query, peer, from, namespaces, !holders.is_empty()));
     let netns = found.as_ref().and_then(|it| it.netns).or(acceptor.as_ref().map(|it| it.netns));
     let netns = netns.or(holders.first().copied());
@@ -119,7 +122,7 @@ fn held_by_anyone(
 }
 
 /// Finds who accepts the connection from `peer`, as the prober's namespace sends it. `is_shared`: several namespaces have
-/// the target's address.
+/// the target's address. `None`: that is not known.
 fn acceptor(
     query: &TargetQuery,
     peer: SocketAddr,
@@ -129,7 +132,7 @@ fn acceptor(
 ) -> Option<Acceptor> {
     let (to, is_local) = from
         .enter(|| {
-            let to = redirected(query.target, peer);
+            let to = redirected(query.target, peer).ok()?;
             let at = to.unwrap_or(query.target).ip();
             // A packet to the namespace's own address has the same address as its source. With a local route, no link
             // needs to have the address, and the source may be another one.
@@ -137,9 +140,9 @@ fn acceptor(
                 policy::route(peer, SocketAddr::new(at, query.target.port()))
                     .is_ok_and(|it| it.is_some_and(|it| it.is_local))
             };
-            (to, at.is_loopback() || at == peer.ip() || addresses::has(at) || is_kept())
+            Some((to, at.is_loopback() || at == peer.ip() || addresses::has(at) || is_kept()))
         })
-        .ok()?;
+        .ok()??;
     let target = to.unwrap_or(query.target);
     let reported = query.reported.filter(|_| to.is_none_or(|to| to.ip() == query.target.ip()));
     let (at, most) = match is_local {
@@ -184,16 +187,23 @@ fn accepting(pid: u32) -> Option<AcceptingProcess> {
     Some(AcceptingProcess { server, pod_uid, container })
 }
 
-fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Namespaces) -> Option<PodSockets> {
+/// The sockets of the pod, and whether it is known where its own address translation sends the attempt.
+fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Namespaces) -> Option<(PodSockets, bool)> {
     let (target, Place { netns, path }) = (query.target, pod);
-    let seen = query.peer.map(|peer| source_seen(target, peer, from));
-    let (unanswered, redirect, accepts, elsewhere) = in_netns(&path, || {
-        let to = seen.and_then(|peer| redirected(target, peer));
+    let seen = query.peer.map(|peer| source_seen(target, peer, from)).transpose();
+    let (unanswered, redirect, accepts, elsewhere, is_known) = in_netns(&path, || {
+        let to = seen.and_then(|seen| seen.map_or(Ok(None), |peer| redirected(target, peer)));
         let passed_over = listening(target);
-        let accepts = accepting_over_any(&passed_over).filter(|_| to.is_none());
-        let elsewhere = if to.is_none() && accepts.is_none() { other_listeners(target) } else { Some(Vec::new()) };
+        let accepts = accepting_over_any(&passed_over).filter(|_| matches!(to, Ok(None)));
+        let elsewhere = match to {
+            Ok(None) if accepts.is_none() => other_listeners(target),
+            Ok(_) => Some(Vec::new()),
+            Err(_) => None,
+        };
         let inodes = |all: Vec<TcpSocket>| all.iter().map(|it| it.inode).collect::<Vec<_>>();
-        (unanswered(), to.map(|to| (to, inodes(listening(to)), inodes(passed_over))), accepts, elsewhere)
+        let is_known = to.is_ok();
+        let redirect = to.ok().flatten().map(|to| (to, inodes(listening(to)), inodes(passed_over)));
+        (unanswered(), redirect, accepts, elsewhere, is_known)
     })
     .ok()?;
     let find = |all| held_by_anyone(all, target.port(), max_age(query.awaited), netns, namespaces);
@@ -214,14 +224,15 @@ fn read_in(query: &TargetQuery, from: &Place, pod: Place, namespaces: &mut Names
         let outside = server.first().filter(|_| is_detour).and_then(|socket| outside(*socket, netns));
         Redirect { to, outside: outside.is_some(), server: inside.or(outside), passed_over }
     });
-    Some(PodSockets {
+    let found = PodSockets {
         unanswered,
         redirect,
         accepts,
         elsewhere,
         incomplete,
         ..PodSockets::nothing(from.netns, target, Some(netns))
-    })
+    };
+    Some((found, is_known))
 }
 
 /// The process of another namespace that holds a socket of this one. A proxy that serves all pods of a node makes its
@@ -305,22 +316,33 @@ fn unanswered() -> Vec<UnansweredConnect> {
 }
 
 /// Where connection tracking of the calling thread's namespace redirected the connection from `peer` to `target`;
-/// `None` if it did not.
-pub(super) fn redirected(target: SocketAddr, peer: SocketAddr) -> Option<SocketAddr> {
-    replies(target, peer).map(|(to, _)| to).filter(|to| *to != target)
+/// `None` if it did not. After an error it may have done so.
+pub(super) fn redirected(target: SocketAddr, peer: SocketAddr) -> io::Result<Option<SocketAddr>> {
+    Ok(replies(target, peer)?.map(|(to, _)| to).filter(|to| *to != target))
 }
 
 /// The source that the target sees of the connection from `peer`. A masquerade of the namespace `from` may change the
 /// address, and the port.
-pub(super) fn source_seen(target: SocketAddr, peer: SocketAddr, from: &Place) -> SocketAddr {
-    from.enter(|| replies(target, peer)).ok().flatten().map_or(peer, |(_, seen)| seen)
+pub(super) fn source_seen(target: SocketAddr, peer: SocketAddr, from: &Place) -> io::Result<SocketAddr> {
+    let found = from.enter(|| replies(target, peer)).map_err(io::Error::other)?;
+    Ok(found?.map_or(peer, |(_, seen)| seen))
 }
 
 /// The source and the destination of the packets that answer this connection.
-fn replies(target: SocketAddr, peer: SocketAddr) -> Option<(SocketAddr, SocketAddr)> {
+fn replies(target: SocketAddr, peer: SocketAddr) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
     let kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET;
-    // ENOENT: the connection is not tracked there, and so its address is not translated.
-    Netlink::open(NETLINK_NETFILTER).ok()?.ask(kind, &request(target, peer), parse_reply).ok()?
+    let asked = || Netlink::open(NETLINK_NETFILTER)?.ask(kind, &request(target, peer), parse_reply);
+    // Without connection tracking no address is translated, and ctnetlink may be missing, too.
+    or_untracked(asked(), || sysctl("netfilter/nf_conntrack_max").is_some())
+}
+
+/// `None` if the connection is not tracked there, and so its address is not translated.
+fn or_untracked<T>(asked: io::Result<Option<T>>, can_track: impl FnOnce() -> bool) -> io::Result<Option<T>> {
+    match asked {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(_) if !can_track() => Ok(None),
+        asked => asked,
+    }
 }
 
 /// Requests the conntrack entry of this tuple (`ctnetlink_get_conntrack`, net/netfilter/nf_conntrack_netlink.c).
@@ -369,6 +391,15 @@ mod tests {
         let query = TargetQuery { from: netns, target, reported: None, awaited: Awaited::Nothing, peer, pod: None };
         let reading = read(&query, &Place { netns, path }, &mut Namespaces::default());
         assert_eq!(reading, PodSockets { peer, ..PodSockets::nothing(netns, target, None) });
+    }
+
+    #[test]
+    fn only_a_connection_that_is_not_tracked_is_surely_not_translated() {
+        let asked = |errno| Err::<Option<u8>, _>(io::Error::from_raw_os_error(errno));
+        let found = |errno, can_track| or_untracked(asked(errno), || can_track).ok();
+        assert_eq!((found(libc::ENOENT, true), found(libc::EPERM, true)), (Some(None), None));
+        assert_eq!(found(libc::EINVAL, false), Some(None), "a kernel without connection tracking");
+        assert_eq!(or_untracked(Ok(Some(7)), || true).ok(), Some(Some(7)));
     }
 
     #[test]
