@@ -8,6 +8,7 @@ use tracer::config::{self, Plan};
 use tracer::{live, pipeline, replay, shutdown};
 use tracer_output::serve;
 use tracer_terminal::error::{self, Error};
+use tracer_terminal::stderr;
 use tracer_terminal::telemetry::{self, Diagnostics};
 
 fn main() -> ExitCode {
@@ -23,13 +24,12 @@ fn main() -> ExitCode {
         Parsed::Text(text) => print(&text),
         Parsed::Wrong(message) => Err(Error::Usage(message)),
     };
-    ended.map_or_else(
-        |error| {
-            error::report(&error);
-            ExitCode::from(error.exit_code())
-        },
-        ExitCode::from,
-    )
+    let code = ended.unwrap_or_else(|error| {
+        error::report(&error);
+        error.exit_code()
+    });
+    stderr::finish();
+    ExitCode::from(code)
 }
 
 /// Runs a command and returns its exit code. If a variable gave a flag its value, an error about the flag names the variable.
@@ -46,7 +46,10 @@ fn warn_of_unknown_variables() {
 
 fn carry_out(cli: Cli) -> Result<u8, Error> {
     match config::plan(cli)? {
-        Plan::Live(config) => pipeline::run(&config, live::attach),
+        Plan::Live(config) => {
+            stderr::start();
+            pipeline::run(&config, live::attach)
+        }
         Plan::Replay(config) => replay::replay(&config),
         Plan::Show(config) => tracer_report::show(&config),
         Plan::Report(config) => tracer_report::report(&config),

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, sendto, socket};
@@ -60,11 +61,14 @@ struct Daemon(Killed);
 
 impl Daemon {
     fn start(node: &Node, args: &[&str]) -> Self {
+        Self::writing_to(File::create(node.path("stderr")).unwrap(), node, args)
+    }
+
+    fn writing_to(stderr: impl Into<Stdio>, node: &Node, args: &[&str]) -> Self {
         let comm = fs::read_to_string("/proc/self/comm").unwrap();
         let mut command = tracer();
         command.args(["run", "--prober", comm.trim()]).args(args);
         command.arg("--health-socket").arg(node.path("health/sock"));
-        let stderr = File::create(node.path("stderr")).unwrap();
         Self(Killed(command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap()))
     }
 
@@ -110,6 +114,20 @@ fn records(path: &Path) -> Vec<Value> {
     // The last line may be incomplete.
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_reader_of_stderr_that_stops_does_not_stop_the_daemon() {
+    let node = Node::new();
+    let (reader, stderr) = std::io::pipe().unwrap();
+    let room = fcntl(&stderr, FcntlArg::F_GETPIPE_SZ).unwrap();
+    (&stderr).write_all(&vec![b'\n'; room as usize]).unwrap();
+    // It warns that nobody may listen there.
+    let daemon = Daemon::writing_to(stderr, &node, &["--metrics-listen", "192.0.2.1:9"]);
+    soon("readiness", || (node.health(&["--ready"]).0 == Some(0)).then_some(()));
+    assert_eq!(daemon.end(), Some(0));
+    drop(reader);
 }
 
 #[test]

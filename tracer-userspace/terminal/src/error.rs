@@ -4,13 +4,13 @@
 //! 101 a defect of tracer, because Rust ends a program that panics with this code.
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use crate::screen::{Screen, columns, is_quiet};
-use crate::status_line;
+use crate::stderr;
 
 #[derive(Debug, Error)]
 pub enum Error {
@@ -167,9 +167,7 @@ pub fn differs(message: &dyn Display) {
 /// Writes one line to stderr, which a terminal wraps, whatever the message contains: `tracer: WORD: …`. The word is the
 /// level, or the command of which this is the result. A closed stderr is no error.
 pub fn report_line(word: &str, message: &dyn Display) {
-    let text = line(word, message);
-    status_line::erase();
-    let _ = io::stderr().write_all(text.as_bytes());
+    stderr::write(line(word, message).as_bytes());
 }
 
 /// `tracer: WORD: …` for stderr.

@@ -3,24 +3,17 @@
 //! A timer draws it from counters that exist anyway. It is erased before anything else is written, so records and warnings
 //! start on an empty line. A bar of a library (indicatif) would hide the cursor and draw from a thread.
 
-use std::io::{self, IsTerminal as _, Write as _};
-use std::os::fd::AsFd as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::screen::{columns, is_quiet};
+use crate::stderr;
 
 pub const PERIOD: Duration = Duration::from_millis(250);
-/// Goes to the first column and clears the line.
-const ERASE: &str = "\r\u{1b}[K";
 /// Columns if the terminal does not report its size.
 const COLUMNS: usize = 80;
-
-/// Whether the line is on the terminal now. It is one value for the process, because the process has one stderr.
-static DRAWN: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -52,15 +45,15 @@ impl StatusLine {
 
     /// Draws a text. A process in the background draws nothing, and nothing is drawn if the write would block.
     pub fn show(&mut self, text: impl FnOnce(usize) -> String) {
-        let stderr = io::stderr();
-        let in_background = tcgetpgrp(&stderr).is_ok_and(|group| group != getpgrp());
-        if in_background || !is_writable(&stderr) {
+        let terminal = io::stderr();
+        let in_background = tcgetpgrp(&terminal).is_ok_and(|group| group != getpgrp());
+        if in_background || !stderr::is_free() {
             return;
         }
         // After the last column some terminals begin the next line.
-        let text = text(columns(&stderr).unwrap_or(COLUMNS).saturating_sub(1));
-        if !DRAWN.swap(true, Ordering::Relaxed) || text != self.text {
-            let _ = stderr.lock().write_all(format!("{ERASE}{text}").as_bytes());
+        let text = text(columns(&terminal).unwrap_or(COLUMNS).saturating_sub(1));
+        if !stderr::is_drawn() || text != self.text {
+            stderr::draw(&text);
             self.text = text;
         }
     }
@@ -68,25 +61,8 @@ impl StatusLine {
 
 impl Drop for StatusLine {
     fn drop(&mut self) {
-        erase();
+        stderr::erase();
     }
-}
-
-pub fn is_drawn() -> bool {
-    DRAWN.load(Ordering::Relaxed)
-}
-
-/// Erases the line if it is on the terminal. Call this before anything is written to stderr.
-pub fn erase() {
-    if DRAWN.swap(false, Ordering::Relaxed) && is_writable(&io::stderr()) {
-        let _ = io::stderr().lock().write_all(ERASE.as_bytes());
-    }
-}
-
-/// Whether a write would not block. It blocks after Ctrl-S.
-fn is_writable(stderr: &io::Stderr) -> bool {
-    let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|n| n > 0)
 }
 
 /// The time and as many counts as there is room for, the most important first.

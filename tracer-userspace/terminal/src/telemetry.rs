@@ -12,7 +12,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::error;
 use crate::screen;
-use crate::status_line;
+use crate::stderr::Lines;
 
 /// The client of the cluster API logs each failed request, but the source already reports an outage once.
 /// `TRACER_LOG=kube_client=…` shows them.
@@ -57,7 +57,7 @@ pub fn start(diagnostics: Diagnostics) {
         .log_internal_errors(false)
         .event_format(Messages)
         .with_env_filter(filter)
-        .with_writer(stderr)
+        .with_writer(|| Lines)
         .try_init();
 }
 
@@ -86,12 +86,6 @@ where
         context.format_fields(Writer::new(&mut text), event)?;
         writer.write_str(&error::line(word, &text))
     }
-}
-
-/// stderr, after the status line is erased.
-fn stderr() -> io::Stderr {
-    status_line::erase();
-    io::stderr()
 }
 
 #[cfg(test)]

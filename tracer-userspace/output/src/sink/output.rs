@@ -23,7 +23,7 @@ use self::target::{chunk_of, open_file, prepare_for_rotation, ready, stdout};
 use tracer_model::plural::were;
 use tracer_terminal::error::{self, Error, os_message};
 use tracer_terminal::screen::columns;
-use tracer_terminal::status_line;
+use tracer_terminal::stderr;
 
 /// Bytes that may wait for a slow reader.
 const BACKLOG: usize = 8 << 20;
@@ -242,8 +242,8 @@ impl Output {
         }
         let end = self.pending.len().min(self.written.saturating_add(self.chunk));
         let end = self.rotation.map_or(end, |rotation| end.min(self.fitting(rotation)));
-        if status_line::is_drawn() && self.file.is_terminal() {
-            status_line::erase();
+        if stderr::is_drawn() && self.file.is_terminal() {
+            stderr::erase();
         }
         match self.file.write(&self.pending[self.written..end]) {
             Ok(0) => self.fail(&io::ErrorKind::WriteZero.into()),
