@@ -8,7 +8,7 @@ mod common;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -225,6 +225,65 @@ fn a_detached_program_is_attached_again_and_other_tracers_keep_theirs() {
     assert!(warned.contains("sock_ops") && warned.contains("somebody detached it"), "{warned}");
     other.expect_refusal(&mut prober, 13);
     assert_eq!(other.warnings(), "");
+}
+
+/// Attaches a program that clears the flags of a socket, also those of other programs, when the kernel calls it with this
+/// operation. It goes away with the cgroup.
+fn clear_flags_at(operation: u32, cgroup: &Cgroup) {
+    const BPF_PROG_LOAD: i32 = 5;
+    const BPF_PROG_ATTACH: i32 = 8;
+    const BPF_PROG_TYPE_SOCK_OPS: u32 = 13;
+    const BPF_CGROUP_SOCK_OPS: u32 = 3;
+    const BPF_F_ALLOW_MULTI: u32 = 2;
+    let instructions = [
+        instruction(0x61, 0x12, 0, 0),         // r2 = ctx->op
+        instruction(0x55, 0x02, 2, operation), // if r2 != operation goto r0
+        instruction(0xb7, 0x02, 0, 0),         // r2 = 0
+        instruction(0x85, 0, 0, 59),           // bpf_sock_ops_cb_flags_set(ctx, r2)
+        instruction(0xb7, 0x00, 0, 1),         // r0 = 1
+        instruction(0x95, 0, 0, 0),            // return r0
+    ];
+    let numbers = [BPF_PROG_TYPE_SOCK_OPS, instructions.len() as u32].map(u32::to_ne_bytes);
+    let pointers = [instructions.as_ptr() as u64, c"GPL".as_ptr() as u64].map(u64::to_ne_bytes);
+    let program = bpf(BPF_PROG_LOAD, &[numbers.concat(), pointers.concat()].concat());
+    // SAFETY: the kernel has just opened it for this process.
+    let program = unsafe { OwnedFd::from_raw_fd(program as i32) };
+    let cgroup = File::open(cgroup.path()).unwrap();
+    let files = [cgroup.as_raw_fd(), program.as_raw_fd()].map(i32::cast_unsigned);
+    let link = [files, [BPF_CGROUP_SOCK_OPS, BPF_F_ALLOW_MULTI]].concat();
+    bpf(BPF_PROG_ATTACH, &link.into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<_>>());
+}
+
+fn instruction(code: u8, registers: u8, offset: u16, constant: u32) -> u64 {
+    u64::from(code) | u64::from(registers) << 8 | u64::from(offset) << 16 | u64::from(constant) << 32
+}
+
+fn bpf(command: i32, attributes: &[u8]) -> i64 {
+    // SAFETY: the kernel reads the attributes, and what they point to, before the call returns.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), attributes.len()) };
+    assert!(done >= 0, "{}", std::io::Error::last_os_error());
+    done
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_program_that_clears_the_flags_of_others_hides_no_state() {
+    const TCP_CONNECT_CB: u32 = 3;
+    const ACTIVE_ESTABLISHED_CB: u32 = 4;
+    let cgroup = new_cgroup("cleared");
+    let mut prober = Prober::start(&cgroup);
+    // The kernel runs the programs of a cgroup in the order in which they were attached.
+    clear_flags_at(ACTIVE_ESTABLISHED_CB, &cgroup);
+    let tracer = Tracer::start(ALWAYS);
+    assert!(tracer.watches_cgroups(), "{}", tracer.start);
+    clear_flags_at(TCP_CONNECT_CB, &cgroup);
+    tracer.expect_refusal(&mut prober, 9);
+    // It closes this connection at once.
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    prober.connect(server.local_addr().unwrap().port());
+    tracer.expect_refusal(&mut prober, 11);
+    let stop = tracer.end().pop().unwrap();
+    assert_eq!(stop["open_attempts"], 0, "{stop}");
 }
 
 #[test]

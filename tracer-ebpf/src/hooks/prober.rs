@@ -3,7 +3,10 @@
 //! No program here changes what the kernel does.
 
 use aya_ebpf::{
-    bindings::{BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB},
+    bindings::{
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_STATE_CB_FLAG,
+        BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_SOCK_OPS_TIMEOUT_INIT,
+    },
     macros::{raw_tracepoint, sock_ops},
     programs::{RawTracePointContext, SockOpsContext},
 };
@@ -32,11 +35,15 @@ const NO_REPLY: u32 = 1;
 /// `TCP_CONNECT_CB` runs in the context of the connecting task, before the SYN is built. The source port is chosen
 /// (`tcp_connect`, net/ipv4/tcp_output.c). `STATE_CB` runs only for sockets that enabled it. `tcp_set_state` calls it
 /// before the state changes.
+///
+/// Another program on the cgroup, or on one above it, may replace the flags that ours has set. The kernel calls twice more
+/// whatever the flags are: `TIMEOUT_INIT` between `TCP_CONNECT_CB` and the SYN, and `ACTIVE_ESTABLISHED_CB`.
 #[sock_ops]
 pub fn sock_ops(ctx: SockOpsContext) -> u32 {
     match ctx.op() {
         BPF_SOCK_OPS_TCP_CONNECT_CB => try_connect(&ctx),
         BPF_SOCK_OPS_STATE_CB => try_state(&ctx),
+        BPF_SOCK_OPS_TIMEOUT_INIT | BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => try_enable_again(&ctx),
         _ => {}
     }
     NO_REPLY
@@ -51,9 +58,21 @@ fn try_connect(ctx: &SockOpsContext) {
     }
     sockets::forget(sk);
     if begin_with_port(sk, Hook::SockOps) {
-        // Keeps the flags that other programs set.
-        let _ = ctx.set_cb_flags((ctx.cb_flags() | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
+        enable_state(ctx);
     }
+}
+
+#[inline(always)]
+fn try_enable_again(ctx: &SockOpsContext) {
+    if ctx.cb_flags() & BPF_SOCK_OPS_STATE_CB_FLAG == 0 && sockets::has_just_begun(sock(ctx)) {
+        enable_state(ctx);
+    }
+}
+
+/// Keeps the flags that other programs set.
+#[inline(always)]
+fn enable_state(ctx: &SockOpsContext) {
+    let _ = ctx.set_cb_flags((ctx.cb_flags() | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
 }
 
 #[inline(always)]
