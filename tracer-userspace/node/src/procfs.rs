@@ -176,11 +176,30 @@ fn probers_beside(processes: &[Process], own: &str) -> Vec<Prober> {
     others.into_iter().chain(in_pods.collect::<Vec<_>>()).map(|(_, prober)| prober).collect()
 }
 
-/// Whether a process runs in a pod; `None` if it has ended, and its cgroup does not tell.
-pub fn runs_in_pod(pid: u32) -> Option<bool> {
-    let in_pod = pod_of_process(pid).is_some();
-    // A process that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).
-    (in_pod || namespace_of(pid) != Namespace::Gone).then_some(in_pod)
+/// Where a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    OutsideOfPods,
+    /// In the pod of this tracer: a node may run inside of it.
+    OwnPod,
+    OtherPod,
+}
+
+/// Where a process runs; `None` if it has ended, and its cgroup does not tell. If only its first thread has ended, another
+/// one tells.
+pub fn place_of(pid: u32) -> Option<Place> {
+    let tasks = || fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    place_at(format!("/proc/{pid}").as_ref()).or_else(|| tasks().find_map(|task| place_at(&task.path())))
+}
+
+fn place_at(task: &Path) -> Option<Place> {
+    let pod = cgroup::pod_process(&read_text(task.join("cgroup")).unwrap_or_default());
+    match pod {
+        Some(pod) if cgroup::is_within(&own_cgroups(), &pod.uid) => Some(Place::OwnPod),
+        Some(_) => Some(Place::OtherPod),
+        // A task that exits is in the root of each cgroup v1 (kernel/cgroup/cgroup.c, proc_cgroup_show).
+        None => (namespace_at(task) != Namespace::Gone).then_some(Place::OutsideOfPods),
+    }
 }
 
 pub fn is_alive(pid: u32) -> bool {
@@ -235,7 +254,11 @@ impl Namespace {
 }
 
 pub(super) fn namespace_of(pid: u32) -> Namespace {
-    match fs::read_link(format!("/proc/{pid}/ns/net")) {
+    namespace_at(format!("/proc/{pid}").as_ref())
+}
+
+fn namespace_at(task: &Path) -> Namespace {
+    match fs::read_link(task.join("ns/net")) {
         Ok(target) => netns_named(&target).map_or(Namespace::Hidden, Namespace::At),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Namespace::Hidden,
         Err(_) => Namespace::Gone,
@@ -261,6 +284,27 @@ mod tests {
         let found = probers(&[read_process(child.id(), &["true".to_owned()], &mut SmallFile::default())]);
         assert!(found.is_empty(), "{found:?}");
         child.wait().expect("its end");
+    }
+
+    /// The process goes on without its first thread, which stays as a zombie.
+    #[test]
+    fn a_process_without_its_first_thread_is_where_the_others_are() {
+        // SAFETY: the child uses nothing but a new thread, and system calls.
+        let child = match unsafe { nix::unistd::fork() }.expect("a child") {
+            nix::unistd::ForkResult::Parent { child } => child,
+            nix::unistd::ForkResult::Child => {
+                std::thread::spawn(|| loop { nix::unistd::pause() });
+                // SAFETY: it ends this thread only, and never returns.
+                unsafe { libc::syscall(libc::SYS_exit, 0) };
+                unreachable!("the thread has ended");
+            }
+        };
+        let pid = child.as_raw().cast_unsigned();
+        tracer_testing::soon("its end", || (namespace_of(pid) == Namespace::Gone).then_some(()));
+        let place = place_of(pid);
+        nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL).expect("its end");
+        nix::sys::wait::waitpid(child, None).expect("its end");
+        assert_eq!((place, place_of(pid)), (Some(Place::OutsideOfPods), None));
     }
 
     const UID: &str = "5d3b1a7c-2f0e-4b8e-9a55-0c6f1c1c8e11";
