@@ -11,6 +11,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt, socket, sockopt::PeerCredentials,
 };
 
+use rustix::thread::{CapabilitySet, Pid, capabilities};
 use tracer_terminal::error::Error;
 
 /// The abstract socket.
@@ -35,24 +36,40 @@ fn lock_socket(name: &str) -> Result<Option<UnixListener>, Error> {
     }
 }
 
-/// The error that names the holder of the socket, if it is a tracer. Any user may bind an abstract name, so other holders are
-/// ignored.
+/// The error that names the holder of the socket, if it may be a daemon. Any process of the node's network namespace may bind an
+/// abstract name, also one of a pod with hostNetwork, so other holders are ignored. A daemon can always be asked who it is: see
+/// [`answer`].
 fn check_holder(name: &str) -> Result<Option<UnixListener>, Error> {
     match credentials(name) {
-        Some(c) if !may_be_daemon(&c) => {
-            tracing::warn!(pid = c.pid(), uid = c.uid(), "another program holds the socket @{name}: ignored");
+        Some(c) if may_be_daemon(&c) => {
+            Err(Error::SecondInstance { pid: Some(c.pid()).filter(|&pid| pid > 0), held: format!("socket @{name}") })
+        }
+        other => {
+            let (pid, uid) = (other.map(|c| c.pid()), other.map(|c| c.uid()));
+            tracing::warn!(pid, uid, "a program that is no daemon holds the socket @{name}: tracer runs without it");
             Ok(None)
         }
-        other => Err(Error::SecondInstance {
-            pid: other.map(|c| c.pid()).filter(|&pid| pid > 0),
-            held: format!("socket @{name}"),
-        }),
+    }
+}
+
+/// Takes the connections of daemons that are refused, so that the queue of the lock is never full. Does not end.
+pub(crate) async fn answer(lock: UnixListener) {
+    let listener = lock.set_nonblocking(true).and_then(|()| tokio::net::UnixListener::from_std(lock));
+    if let Ok(listener) = listener {
+        while listener.accept().await.is_ok() {}
     }
 }
 
 fn may_be_daemon(holder: &UnixCredentials) -> bool {
     let is_allowed_user = holder.uid() == 0 || holder.uid() == nix::unistd::getuid().as_raw();
-    is_allowed_user && may_be_tracer(holder.pid())
+    is_allowed_user && may_be_tracer(holder.pid()) && (can_trace(Pid::from_raw(holder.pid())) || !can_trace(None))
+}
+
+/// Whether a process has the capabilities to attach programs; without a process: this one. CAP_SYS_ADMIN includes the others.
+fn can_trace(pid: Option<Pid>) -> bool {
+    let all = CapabilitySet::BPF | CapabilitySet::PERFMON;
+    let effective = capabilities(pid).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    effective.contains(CapabilitySet::SYS_ADMIN) || effective.contains(all)
 }
 
 /// Whether the process is named `tracer` or as this one. A process of another PID namespace has no name here: it may be one.
@@ -61,7 +78,7 @@ fn may_be_tracer(pid: i32) -> bool {
     name(&pid.to_string()).is_none_or(|comm| comm == b"tracer\n" || Some(comm) == name("self"))
 }
 
-/// The credentials of the listener, if they can be read. If its queue is full, connect() fails with EAGAIN at once.
+/// The credentials of the listener; `None` if it does not listen, or its queue is full. In neither case connect() waits.
 fn credentials(name: &str) -> Option<UnixCredentials> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let peer: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
@@ -97,9 +114,37 @@ mod tests {
         assert!(may_be_tracer(0), "it is in another PID namespace");
     }
 
-    /// The daemon does not accept the connections of refused daemons, so its queue can be full.
+    /// A container with hostNetwork is root, and may give its process any name.
     #[test]
-    fn a_holder_with_a_full_queue_is_reported_at_once() {
+    fn a_process_that_cannot_attach_programs_is_no_daemon() {
+        use std::os::unix::process::CommandExt as _;
+        let directory = tracer_testing::Scratch::new();
+        let program = directory.path("tracer");
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let start = |securebits: libc::c_int| {
+            let mut command = std::process::Command::new(&program);
+            // SAFETY: the call is async-signal-safe. Only root may make it, and only root has what it takes away.
+            unsafe {
+                command.pre_exec(move || {
+                    libc::prctl(libc::PR_SET_SECUREBITS, securebits);
+                    Ok(())
+                })
+            };
+            command.arg("60").spawn().unwrap()
+        };
+        let judged = [0, libc::SECBIT_NOROOT].map(|securebits| {
+            let mut child = start(securebits);
+            let credentials = libc::ucred { pid: child.id().cast_signed(), uid: 0, gid: 0 };
+            let may_be = may_be_daemon(&UnixCredentials::from(credentials));
+            child.kill().and_then(|()| child.wait()).unwrap();
+            may_be
+        });
+        assert_eq!(judged, [true, !can_trace(None)]);
+    }
+
+    /// Nobody can ask such a holder who it is.
+    #[test]
+    fn a_holder_with_a_full_queue_is_ignored_at_once_and_a_daemon_has_none() {
         use std::os::unix::net::UnixStream;
         let name = unique("full");
         let address = SocketAddr::from_abstract_name(&name).unwrap();
@@ -107,8 +152,11 @@ mod tests {
         nix::sys::socket::listen(&first, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
         let _waiting = UnixStream::connect_addr(&address).unwrap();
         let (tx, taken) = std::sync::mpsc::channel();
-        std::thread::spawn(move || tx.send(lock_socket(&name).map(drop).map_err(|error| error.to_string())));
-        let refused = taken.recv_timeout(std::time::Duration::from_secs(10)).unwrap().unwrap_err();
-        assert!(refused.starts_with("another `tracer run` has this node (socket @"), "{refused}");
+        let refused = name.clone();
+        std::thread::spawn(move || tx.send(lock_socket(&refused).unwrap().is_none()));
+        assert_eq!(taken.recv_timeout(std::time::Duration::from_secs(10)), Ok(true));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        std::thread::spawn(move || runtime.block_on(answer(first)));
+        tracer_testing::soon("an answer", || lock_socket(&name).err());
     }
 }

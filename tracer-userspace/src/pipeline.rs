@@ -109,7 +109,7 @@ where
     S: EventSource,
     A: FnOnce(&LiveConfig, &Background, &Supervisor) -> Result<Attached<S>, Error>,
 {
-    let _lock = if config.daemon { instance::lock()? } else { None };
+    let lock = if config.daemon { instance::lock()? } else { None };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -117,6 +117,7 @@ where
     return_large_blocks();
     // The sources' futures need not be `Send`.
     let code = tokio::task::LocalSet::new().block_on(&runtime, async {
+        let _lock = lock.map(|lock| tokio::task::spawn_local(instance::answer(lock)));
         let files = [config.output.file.as_deref(), config.record.as_deref()];
         let (mut session, signals, panics) = leftover::leaving_none(files, || begin(config, attach))?;
         match session.watch(signals, panics, config.duration).await {
