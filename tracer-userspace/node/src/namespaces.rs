@@ -423,7 +423,8 @@ mod tests {
         let unreadable = (Netns(u32::try_from(number).expect("a small number")), file);
         let (netns, path) = (netns_of(std::process::id()).expect("own namespace"), "/proc/self/ns/net".into());
         let (target, from) = (address("203.0.113.7:80"), Place { netns, path });
-        let query = TargetQuery { from: netns, target, reported: None, awaited: Awaited::Answer, peer: None, pod: None };
+        let query =
+            TargetQuery { from: netns, target, reported: None, awaited: Awaited::Answer, peer: None, pod: None };
         let owner = |paths: &[(Netns, PathBuf)], incomplete| {
             let later = Instant::now().checked_add(SLOW_AGE * 1000);
             let paths = paths.iter().cloned().collect();

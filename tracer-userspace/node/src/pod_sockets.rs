@@ -14,8 +14,8 @@ use super::enter::in_netns;
 use super::namespaces::{Namespaces, Owner, Place, max_age};
 use super::netlink::{Netlink, address, attribute, family, field, octets, push};
 use super::procfs::{every_pid, netns_of, pod_of_process, read_text};
-use super::settings::sysctl;
 use super::servers::{OF_NODE, OF_POD, comm, holder_of, holders};
+use super::settings::sysctl;
 use super::sock_diag::{LISTEN, TcpSocket, dump};
 use super::{addresses, cgroup, policy};
 use tracer_model::event::{
@@ -486,9 +486,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let at = listener.local_addr().expect("its address");
         let found = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), at.port())).expect("listeners");
-        let mut missing = |netns, port| {
-            held_by_anyone(found.clone(), port, Duration::ZERO, netns, &mut Namespaces::default()).1
-        };
+        let mut missing =
+            |netns, port| held_by_anyone(found.clone(), port, Duration::ZERO, netns, &mut Namespaces::default()).1;
         let own = netns_of(std::process::id()).expect("own namespace");
         assert_eq!((missing(own, at.port()), missing(Netns(1), at.port())), (false, true));
         assert!(!missing(Netns(1), 1), "nobody listens on that port");

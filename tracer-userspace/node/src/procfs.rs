@@ -202,6 +202,12 @@ fn place_at(task: &Path) -> Option<Place> {
     }
 }
 
+/// Whether `/proc` numbers processes as the kernel does, and its events: tracer is in the initial PID namespace
+/// (`PROC_PID_INIT_INO`, include/linux/proc_ns.h). A node that is a container (kind, k3d) has a namespace of its own.
+pub fn has_kernel_numbers() -> bool {
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link == Path::new("pid:[4026531836]"))
+}
+
 pub fn is_alive(pid: u32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap_or(true)
 }
@@ -293,7 +299,11 @@ mod tests {
         let child = match unsafe { nix::unistd::fork() }.expect("a child") {
             nix::unistd::ForkResult::Parent { child } => child,
             nix::unistd::ForkResult::Child => {
-                std::thread::spawn(|| loop { nix::unistd::pause() });
+                std::thread::spawn(|| {
+                    loop {
+                        nix::unistd::pause()
+                    }
+                });
                 // SAFETY: it ends this thread only, and never returns.
                 unsafe { libc::syscall(libc::SYS_exit, 0) };
                 unreachable!("the thread has ended");

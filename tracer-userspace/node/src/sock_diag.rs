@@ -137,7 +137,9 @@ mod tests {
     fn the_connection_of_a_listener_on_one_device_is_found() {
         for device in [None, Some("lo")] {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
-            device.into_iter().for_each(|it| setsockopt(&listener, sockopt::BindToDevice, &it.into()).expect("a device"));
+            device
+                .into_iter()
+                .for_each(|it| setsockopt(&listener, sockopt::BindToDevice, &it.into()).expect("a device"));
             let at = listener.local_addr().expect("its address");
             let client = TcpStream::connect(at).expect("a connection");
             let peer = client.local_addr().expect("its address");

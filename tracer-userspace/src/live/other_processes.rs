@@ -40,8 +40,9 @@ impl OtherProcesses {
         let outside = kubelets.filter(|prober| procfs::place_of(prober.pid) == Some(Place::OutsideOfPods));
         let nodes = outside.filter_map(|prober| prober.netns).take(MAX_NODES).collect();
         let (known, found, of_kubelets) = Default::default();
-        let (place_of, is_root) = (procfs::place_of, procfs::is_root);
-        Self { nodes, known, found, of_kubelets, all_connections, place_of, is_root }
+        // Else the number of a process in an event is that of another one in `/proc`.
+        let place_of = if procfs::has_kernel_numbers() { procfs::place_of } else { |_| None };
+        Self { nodes, known, found, of_kubelets, all_connections, place_of, is_root: procfs::is_root }
     }
 
     /// Takes the cgroups that were found since the last call.

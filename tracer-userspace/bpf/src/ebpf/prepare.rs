@@ -15,6 +15,7 @@ use tracer_common::{
     conn::cpu_mask,
     offsets::{EnumValues, Offsets, Settings, Types},
 };
+use tracer_node::procfs::has_kernel_numbers;
 
 use super::{
     EbpfError, KernelNames, LoadOptions,
@@ -133,7 +134,8 @@ pub(super) fn load_object(
     let all_connections = u32::from(options.all_connections);
     let cpu_mask = cpu_mask(nr_cpus().unwrap_or(1));
     let prober_hooks = u32::from(prober_hooks);
-    let own_pid = std::process::id();
+    // No process has the number 0.
+    let own_pid = if has_kernel_numbers() { std::process::id() } else { 0 };
     let settings = Global(Settings { own_pid, all_connections, port_first, port_last, cpu_mask, prober_hooks });
     let usual = if options.all_connections { RING_BYTES_ALL } else { RING_BYTES };
     let mut loader: EbpfLoader<'_> = loader.join().unwrap_or_default();

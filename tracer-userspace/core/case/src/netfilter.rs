@@ -285,7 +285,8 @@ pub const fn is_port_unreachable(icmp: &Icmp) -> bool {
 const BY_POLICY: &str = ". nft cannot change a table that firewalld owns. The first commands show its policies: allow the flow in one of them";
 
 /// The same where one of its zones must.
-const BY_ZONE: &str = ". The first command shows its zones: put the one that has the packet's link or source in place of ZONE";
+const BY_ZONE: &str =
+    ". The first command shows its zones: put the one that has the packet's link or source in place of ZONE";
 
 impl Blocked<'_> {
     /// " at INPUT in pod a/b rejected the SYN to 1.2.3.4:80 with a RST".
