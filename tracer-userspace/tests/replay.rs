@@ -13,8 +13,8 @@ use tracer::replay::{self, ReplayConfig};
 use tracer_output::sink::{Format, SinkConfig};
 
 use common::{
-    END, HEADER, Scratch, lines, ran, recorded_file, recording, recording_of, records, refuses, reports_one_line, text,
-    tracer,
+    END, HEADER, Scratch, gzip, lines, ran, recorded_file, recording, recording_of, records, refuses, reports_one_line,
+    text, tracer,
 };
 use serde_json::json;
 use tracer_core::testing::{Stream, assert_has, assert_lacks, assert_starts};
@@ -78,10 +78,14 @@ fn an_observation_of_an_unknown_kind_is_skipped_and_counted() {
 }
 
 #[test]
-fn a_compressed_recording_says_how_to_read_it() {
+fn a_compressed_recording_is_replayed_as_the_others() {
     let dir = Scratch::new();
-    let path = dir.file("incident.gz", [0x1f, 0x8b, 8, 0, b'\n']);
-    refuses(&["replay", &path], &["zcat"]);
+    let whole = ran(&["replay", &dir.file("plain", recording())]);
+    let packed = gzip(recording().as_bytes());
+    let output = ran(&["replay", &dir.file("incident.gz", &packed)]);
+    assert_eq!((output.status.code(), &output.stdout), (Some(0), &whole.stdout), "{}", text(&output.stderr));
+    let cut = ran(&["replay", &dir.file("cut.gz", &packed[..packed.len() / 2])]);
+    reports_one_line(&cut, 2, &["cut.gz"]);
 }
 
 #[test]

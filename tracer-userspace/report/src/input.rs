@@ -9,6 +9,7 @@ use super::container_log::Unwrap;
 use super::faults::{Faults, Problem};
 use super::line;
 use tracer_model::lines::Lines;
+use tracer_output::gzip::{self, Unpacked};
 use tracer_terminal::error::{Error, os_message};
 
 /// The longest line that is read: a verdict with all its evidence has a few KiB.
@@ -67,7 +68,12 @@ fn begin(file: &File) -> Option<i64> {
     use std::os::unix::fs::FileExt as _;
     let mut head = vec![0; 1 << 16];
     let read = file.read_at(&mut head, 0).ok()?;
-    let end = head[..read].iter().rposition(|&byte| byte == b'\n')?;
+    head.truncate(read);
+    let mut unpacked = gzip::unpack(io::Cursor::new(head)).ok()?.source.take(1 << 16);
+    let mut head = Vec::new();
+    // The end of a compressed head is missing.
+    let _ = unpacked.read_to_end(&mut head);
+    let end = head.iter().rposition(|&byte| byte == b'\n')?;
     let mut unwrap = Unwrap::default();
     let mut lines = head[..end].split(|&byte| byte == b'\n');
     lines.find_map(|line| unwrap.take(line).and_then(|record| line::time_of(&record)))
@@ -81,17 +87,25 @@ impl Input {
     /// Gives `take` the number and the bytes of each line, without what a container runtime or kubectl wrote around it, and
     /// reports the lines that it refuses. Gives whether the file was read to its end.
     pub(super) fn each_line(
-        mut self,
+        self,
         faults: &mut Faults,
         mut take: impl FnMut(usize, &[u8]) -> Result<(), Problem>,
     ) -> Result<bool, Error> {
         faults.begin(&self.name);
+        let Unpacked { mut source, was_gzip } = match gzip::unpack(self.source) {
+            Ok(unpacked) => unpacked,
+            Err(error) => {
+                faults.fault(format!("{}:1: {}: skipped", self.name, os_message(&error)));
+                faults.end();
+                return Ok(false);
+            }
+        };
         let (mut lines, mut chunk) = (Lines::new(LINE_MAX), vec![0; CHUNK]);
         let (mut number, mut read) = (0, 0);
         let mut unwrap = Unwrap::default();
         let mut take = |number, line: &[u8]| unwrap.take(line).map_or(Ok(()), |line| take(number, &line));
         let mut ended = loop {
-            let bytes = match self.source.read(&mut chunk) {
+            let bytes = match source.read(&mut chunk) {
                 Ok(length) => &chunk[..length],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
@@ -127,7 +141,7 @@ impl Input {
         if ended.is_ok() && (is_torn || unwrap.is_open()) {
             faults.note(number, "the last line is not whole");
         }
-        let size = self.size.unwrap_or(0);
+        let size = self.size.filter(|_| !was_gzip).unwrap_or(0);
         let is_whole = ended.is_ok() && read >= size;
         match ended {
             Err(Problem::Command(error)) => return Err(error),

@@ -139,15 +139,7 @@ fn read(input: Input, tally: &mut Tally, faults: &mut Faults) -> Result<(), Erro
 
 /// The kind of a file that has no records, by its first line, and how to read that file.
 fn other_kind(first: &[u8]) -> Option<&'static str> {
-    if is_compressed(first) {
-        return Some("compressed: `zcat FILE | tracer report -`");
-    }
     is_recording(first).then_some("a recording, which `tracer replay FILE -o json | tracer report -` makes a page of")
-}
-
-/// Whether this is the begin of a gzip file.
-fn is_compressed(first: &[u8]) -> bool {
-    first.starts_with(&[0x1f, 0x8b])
 }
 
 /// Whether this is the first line of a file that `tracer record` wrote.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::faults::Faults;
 use super::faults::Problem;
 use super::input;
-use super::{is_compressed, is_recording, line, no_record};
+use super::{is_recording, line, no_record};
 use tracer_model::recent::Recent;
 use tracer_model::record::{Body, Outcome, Record, SCHEMA};
 use tracer_output::sink::output::Output;
@@ -82,9 +82,6 @@ impl Shown {
             }
             (_, Err(_)) if number == 1 && is_recording(line) => {
                 Err(Problem::File("a recording: `tracer replay FILE` shows its verdicts".into()))
-            }
-            (_, Err(_)) if number == 1 && is_compressed(line) => {
-                Err(Problem::File(format!("compressed: `zcat {file} | tracer show -`")))
             }
             (_, record) => record.map(|record| self.show(&record, line)),
         }

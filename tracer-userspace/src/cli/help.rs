@@ -55,21 +55,21 @@ Examples:
   tracer record incident.ndjson --until-failure";
 
 pub(super) const REPLAY: &str =
-    "Replays a damaged recording up to the damage. One line on stderr then says where it is, and the exit code is 2.
+    "FILE may be compressed with gzip. Replays a damaged recording up to the damage. One line on stderr then says where it is, and the exit code is 2.
 
 Examples:
   tracer replay incident.ndjson
-  zcat incident.ndjson.gz | tracer replay -
+  tracer replay incident.ndjson.gz
   tracer replay incident.ndjson -o json --compare expected.ndjson";
 
-pub(super) const SHOW: &str = "FILE holds records (NDJSON) of attach, run or replay, or the log of tracer's pod. tracer's own messages in it are skipped, other lines are counted on stderr. Exit code 2: a file has no record or records of another schema version, or cannot be read to its end.
+pub(super) const SHOW: &str = "FILE holds records (NDJSON) of attach, run or replay, or the log of tracer's pod; gzip is read, too. tracer's own messages in it are skipped, other lines are counted on stderr. Exit code 2: a file has no record or records of another schema version, or cannot be read to its end.
 
 Examples:
   tracer show tracer.ndjson
   kubectl -n tracer logs -l app.kubernetes.io/name=tracer --prefix --tail=-1 | tracer show -n shop
   tracer show node-1.ndjson node-2.ndjson --cause loopback_down";
 
-pub(super) const REPORT: &str = "The page needs no network and no scripts. It has the causes with their fixes, a timeline of each pod and node, and the evidence. FILE holds records of attach, run or replay, or the log of tracer's pod. Several files become one page, and may be of any size.
+pub(super) const REPORT: &str = "The page needs no network and no scripts. It has the causes with their fixes, a timeline of each pod and node, and the evidence. FILE holds records of attach, run or replay, or the log of tracer's pod; gzip is read, too. Several files become one page, and may be of any size.
 --output-file replaces an earlier page, and no other file. Exit code 2: some lines could not be read; the page has the others and says so.
 
 Examples:

@@ -10,6 +10,7 @@ use crate::record_file::{End, FORMAT, Header, VERSION};
 use tracer_model::event::{Observation, ObservationKind};
 use tracer_model::plural::counted;
 use tracer_model::record::SCHEMA;
+use tracer_output::gzip;
 use tracer_terminal::error::{Error, json_problem};
 
 /// The longest line that is read. The longest observation is a list of pods.
@@ -39,14 +40,14 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Opens a recording (`-`: stdin) and checks its header.
+    /// Opens a recording (`-`: stdin), which may be compressed with gzip, and checks its header.
     pub(super) fn open(path: &Path) -> Result<(Self, Header), Error> {
-        let input: Box<dyn BufRead> = if path == Path::new("-") {
-            Box::new(io::stdin().lock())
-        } else {
-            let file = File::open(path).map_err(|error| Error::file("replay FILE", path, error))?;
-            Box::new(BufReader::with_capacity(1 << 16, file))
+        let failed = |error| Error::file("replay FILE", path, error);
+        let unpacked = match path == Path::new("-") {
+            true => gzip::unpack(io::stdin()),
+            false => gzip::unpack(File::open(path).map_err(failed)?),
         };
+        let input = Box::new(BufReader::with_capacity(1 << 16, unpacked.map_err(failed)?.source));
         let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
         Self::over(input, name)
     }
@@ -127,9 +128,6 @@ impl Reader {
         self.read_line()?;
         if self.bytes.is_empty() {
             return Err(self.error("empty: not a recording of `tracer record`"));
-        }
-        if self.bytes.starts_with(&[0x1f, 0x8b]) {
-            return Err(self.error(format!("compressed: `zcat {} | tracer replay -`", self.name)));
         }
         let value: Value = serde_json::from_slice(&self.bytes).unwrap_or_default();
         if value["schema"] == SCHEMA || self.bytes.windows(RECORD.len()).any(|window| window == RECORD) {

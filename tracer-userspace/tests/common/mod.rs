@@ -8,7 +8,7 @@ pub(crate) mod root;
 pub(crate) mod snapshots;
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -28,6 +28,13 @@ pub(crate) fn tracer() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tracer"));
     command.env_clear().stdin(Stdio::null());
     command
+}
+
+/// As gzip compresses it.
+pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
 }
 
 pub(crate) fn ran(args: &[&str]) -> process::Output {
