@@ -92,9 +92,11 @@ fn row_finding(cause: Option<Cause>, row: &Row) -> FindingBody {
         RowOutcome::Pass => FindingBody { status: Status::Ok, observed: describe_proof(cause, row), ..finding },
         _ => {
             let observed = row.reason.clone().unwrap_or_default();
-            let remediation =
-                Some(Remediation::on_node("See which hooks are missing", "tracer doctor --check tracer_hooks"));
-            FindingBody { status: Status::Fail, observed, remediation, ..finding }
+            let remediation = match row.was_busy {
+                true => "Run it again when the node is less busy".into(),
+                false => Remediation::on_node("See which hooks are missing", "tracer doctor --check tracer_hooks"),
+            };
+            FindingBody { status: Status::Fail, observed, remediation: Some(remediation), ..finding }
         }
     }
 }
@@ -165,7 +167,11 @@ mod tests {
             row_finding(Some(Cause::FirewallDrop), &row(RowOutcome::Fail, Some("no verdict, expected firewall_drop")));
         assert_eq!(finding.status, Status::Fail);
         assert_eq!(finding.observed, "no verdict, expected firewall_drop");
-        assert!(finding.remediation.is_some());
+        let fix = |was_busy| {
+            let row = Row { was_busy, ..row(RowOutcome::Fail, None) };
+            row_finding(Some(Cause::FirewallDrop), &row).remediation.expect("a fix").text
+        };
+        assert_eq!([false, true].map(fix), ["See which hooks are missing", "Run it again when the node is less busy"]);
     }
 
     #[test]

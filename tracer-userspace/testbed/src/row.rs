@@ -37,6 +37,9 @@ pub struct Row {
     /// How long it took.
     pub ms: u64,
     pub reported: Vec<AttemptVerdicts>,
+    /// The node was too busy: the failure may be none of tracer.
+    #[serde(skip)]
+    pub(crate) was_busy: bool,
     #[serde(skip)]
     pub proof: Option<Proof>,
     #[serde(skip)]
@@ -56,6 +59,7 @@ impl Row {
             reason: None,
             ms: 0,
             reported: Vec::new(),
+            was_busy: false,
             proof: None,
             done: Done::default(),
         }

@@ -234,16 +234,66 @@ fn play(
 
 /// Makes the row of a scenario: runs `work`, unless something is missing on this machine.
 fn row(scenario: &Scenario, work: impl FnOnce(&mut Row) -> Result<()>) -> Row {
-    let began = Instant::now();
+    let (began, before) = (Instant::now(), processor_ticks());
     let mut row = Row::new(scenario);
     if let Some(what) = scenario.needs.iter().find_map(|n| n.lacking()) {
         row.result = RowOutcome::Cannot;
         row.reason = Some(what);
     } else if let Err(error) = work(&mut row) {
-        row.fail(format!("{error:#}"));
+        let busy = before.zip(processor_ticks()).and_then(|(before, after)| describe_busy(before, after));
+        row.was_busy = busy.is_some();
+        row.fail(format!("{error:#}{}", busy.unwrap_or_default()));
     } else if !row.done.measured.is_empty() {
         row.reason = Some(row.done.measured.join("; "));
     }
     row.ms = began.elapsed().as_millis() as u64;
     row
+}
+
+/// Ticks of all processors since the start of the node.
+#[derive(Clone, Copy)]
+struct Ticks {
+    idle: u64,
+    all: u64,
+}
+
+fn processor_ticks() -> Option<Ticks> {
+    parse_ticks(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// Of the text of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq and steal.
+fn parse_ticks(text: &str) -> Option<Ticks> {
+    let numbers = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
+    let ticks = numbers.map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>()?;
+    Some(Ticks { idle: ticks.get(3)? + ticks.get(4)?, all: ticks.iter().sum() })
+}
+
+/// Follows the reason of a failure if hardly any processor was idle: tracer and the probes may have come too late.
+/// Pressure (PSI) would not do: it also counts the scenarios that exhaust a quota.
+fn describe_busy(before: Ticks, after: Ticks) -> Option<String> {
+    const LEAST_PERCENT: u64 = 10;
+    let all = after.all.saturating_sub(before.all);
+    let idle = (after.idle.saturating_sub(before.idle) * 100).checked_div(all)?;
+    (idle < LEAST_PERCENT).then(|| {
+        format!(
+            "; the node may be too busy for this test: its processors were idle in {idle} % of that time (/proc/stat)"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_node_is_named_with_its_idle_time() {
+        let at = |user: u64, idle: u64| {
+            parse_ticks(&format!("cpu  {user} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 0 0 1 0 0 0 0 0 0\n")).expect("ticks")
+        };
+        let words = describe_busy(at(100, 900), at(297, 903)).expect("busy");
+        assert!(words.ends_with("were idle in 1 % of that time (/proc/stat)"), "{words}");
+        assert_eq!(describe_busy(at(100, 900), at(190, 910)), None);
+        assert_eq!(describe_busy(at(100, 900), at(100, 900)), None, "no tick went by");
+        assert!(parse_ticks("").is_none() && parse_ticks("cpu  1 2 3\n").is_none());
+    }
 }
