@@ -40,6 +40,7 @@ pub(super) fn by_connect(case: &Case<'_>) -> Option<Finding> {
     let Some(other) = meaning.other else { return Some(found(format!("{route}{place} for {dst}{rule}"), fix)) };
     let summary = format!("{route}{place} for {dst}{rule}, or {other}; the error came before a SYN was sent: {error}");
     let (check, command) = meaning.check;
+    let command = command.replace("PID", &case.attempt.actor.pid.to_string());
     let fix = fix.reword(|text| format!("{text}. If the route is good, {check}")).run([Command::on_node(command)]);
     Some(found(summary, fix).with_confidence(Confidence::Likely))
 }
@@ -53,7 +54,7 @@ struct Meaning {
     route: &'static str,
     /// What else returns the same error. Absent if nothing does.
     other: Option<&'static str>,
-    /// How to check that, and the command for it.
+    /// How to check that, and the command for it. PID stands for the client's process.
     check: (&'static str, &'static str),
 }
 
@@ -227,6 +228,7 @@ mod tests {
             let verdict = reported(errno, "prober");
             assert_eq!((verdict.cause.name(), verdict.confidence), ("route_unreachable", Confidence::Likely));
             assert_has(&verdict.summary, &[other]);
+            assert_ends(&verdict.remediation, "; strace -f -e trace=bind,connect -p 10");
         }
     }
 
