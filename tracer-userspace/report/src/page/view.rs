@@ -11,8 +11,7 @@ use tracer_model::record::{FindingBody, Status};
 
 /// Pairs of pod and cause that have their evidence on the page.
 pub(super) const WITH_EVIDENCE: usize = 250;
-/// A cause whose last failure is this old is over. Verdicts that go on are printed each minute, and some
-/// probes run no more often.
+/// A cause is over if its last failure is this old. Verdicts that go on are printed each minute.
 const OVER_US: i64 = 300_000_000;
 /// Colours that are distinguished.
 const COLOURS: usize = 8;
