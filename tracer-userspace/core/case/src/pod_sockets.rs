@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::case::Case;
 use crate::evidence::evidence_of;
 use crate::phrases::of_family;
-use tracer_model::event::{Listener, ListenerAt, Loss, Netns, PodSockets, process_name};
+use tracer_model::event::{Container, Listener, ListenerAt, Loss, Netns, PodSockets, process_name};
 use tracer_model::record::{Cause, Command, Evidence, Remediation, Scope};
 
 /// An older reading does not show why an attempt failed.
@@ -50,16 +50,22 @@ pub fn listeners_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Evi
         None if v4 && it.addr.ip() == Ipv6Addr::UNSPECIFIED => "for IPv6 only".to_owned(),
         None => "only".to_owned(),
     };
-    let of = if reading.pod.is_some() { " of the pod" } else { "" };
+    let of_pod = if reading.pod.is_some() { " of the pod" } else { "" };
     let here: Vec<String> = listeners
         .iter()
         .filter(|it| it.addr.port() == port)
         .map(|it| format!("{} listens on {} {}", name(&it.server), it.addr, only(it)))
         .collect();
-    let other = |it: &&ListenerAt| format!("{}{of} listens on port {}", name(&it.server), it.addr.port());
+    let other = |it: &&ListenerAt| {
+        let of = other_container(case, it).and_then(|of| of.name.as_ref()).map(|of| format!(" of container {of}"));
+        let of = of.as_deref().unwrap_or(of_pod);
+        format!("{}{of} listens on port {}", name(&it.server), it.addr.port())
+    };
+    // A process of another container has its own port.
+    let instead = if listeners.iter().all(|it| other_container(case, it).is_some()) { "" } else { " instead" };
     let words = match here.as_slice() {
         [] if listeners.is_empty() => return None,
-        [] => format!("{} instead", listeners.iter().map(other).collect::<Vec<_>>().join(", ")),
+        [] => format!("{}{instead}", listeners.iter().map(other).collect::<Vec<_>>().join(", ")),
         _ => here.join(", "),
     };
     let text = format!("in that network namespace, {words}");
@@ -102,18 +108,22 @@ pub fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
     elsewhere(case, netns).is_some_and(|(.., listeners)| listeners.iter().any(is_own))
 }
 
+/// The container of the pod, not the probed one, whose process listens there. The list of pods can be older than a new
+/// run of the probed container.
+fn other_container<'a>(case: &Case<'a>, listener: &ListenerAt) -> Option<&'a Container> {
+    let ((pod, own), id) = (case.matched.probed_container()?, listener.container.as_ref()?);
+    pod.containers.iter().find(|it| it.id.as_ref() == Some(id)).filter(|_| own.id.as_ref() != Some(id))
+}
+
 /// A process of another container listens on the target's port at another address: a clause, and what to
 /// do about it. A server that binds to all addresses cannot have the port then.
 pub fn other_container_listens(case: &Case<'_>, netns: Netns) -> Option<(String, String)> {
     let (.., listeners) = elsewhere(case, netns)?;
-    let ((pod, own), dst) = (case.matched.probed_container()?, case.attempt.flow.dst);
-    // The list of pods can be older than a new run of the container itself.
-    let is_listed = |id: &String| pod.containers.iter().any(|it| it.id.as_ref() == Some(id));
+    let dst = case.attempt.flow.dst;
     let is_other = |it: &&ListenerAt| {
-        let by_other = it.container.as_ref().is_some_and(|id| own.id.as_ref() != Some(id) && is_listed(id));
         // [::] stands for all addresses of both families.
         let is_of_family = dst.is_ipv6() || it.addr.is_ipv4();
-        by_other && it.addr.port() == dst.port() && is_of_family && it.device.is_none()
+        other_container(case, it).is_some() && it.addr.port() == dst.port() && is_of_family && it.device.is_none()
     };
     let found = listeners.into_iter().find(is_other)?;
     let who = name(&found.server);

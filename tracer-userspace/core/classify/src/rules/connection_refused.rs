@@ -495,6 +495,25 @@ mod tests {
         assert_lacks(&noted(&[], false), &["listen there"]);
     }
 
+    /// Seen with a real kubelet: both containers of the pod ran the same program.
+    #[test]
+    fn a_listener_of_another_container_does_not_listen_on_the_wrong_port() {
+        let noted = |containers: &[&str]| {
+            let mut stream = Stream::new();
+            stream.http_readiness().container_id("own").pod_in(POD).second_container();
+            stream.last_pods().pods[0].containers[1].id = Some("other".into());
+            stream.connect().reset_sent(SYN, true, None).pod_sockets(|reading| {
+                let at = |id: &&str| ListenerAt { container: Some((*id).into()), ..older("0.0.0.0:8081") };
+                reading.elsewhere = containers.iter().map(at).collect();
+            });
+            stream.wait_ms(1_000).again(8).connect().reset_sent(SYN, true, None).last_verdict().summary
+        };
+        let other = "; app (pid 7) of container sidecar listens on port 8081";
+        assert_ends(&noted(&["other"]), other);
+        assert_ends(&noted(&["own"]), "; app (pid 7) listens on port 8081 instead");
+        assert_ends(&noted(&["other", "own"]), &format!("{other}, app (pid 7) listens on port 8081 instead"));
+    }
+
     /// Any process of the node may listen there.
     #[test]
     fn on_the_nodes_network_only_listeners_of_the_probed_pod_are_named() {
