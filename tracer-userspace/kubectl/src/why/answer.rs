@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::super::clock::ago;
 use super::super::daemon::Daemon;
-use super::super::objects::Pod;
+use super::super::objects::{ContainerStatus, Pod};
 use super::collected::{Collected, Effect, Failure, OfPod};
 use tracer_model::event::KubeletResult;
 use tracer_model::plural::counted;
@@ -120,8 +120,12 @@ fn state(pod: &Pod) -> String {
         "Succeeded" | "Failed" => format!("has ended ({})", pod.status.phase),
         _ if pod.is_ready() => "is ready".into(),
         _ => {
-            let restarted = Some(restarts(pod)).filter(|n| *n > 0);
-            let restarted = restarted.map(|n| format!("restarted {}", counted(n.into(), "time")));
+            let restarted = most_restarted(pod).map(|it| {
+                // Another container than this one may have failed.
+                let several = pod.status.container_statuses.len() > 1;
+                let of = if several { format!("container {} ", it.name) } else { String::new() };
+                format!("{of}restarted {}", counted(it.restart_count.into(), "time"))
+            });
             let details: Vec<_> = restarted.into_iter().chain(waiting(pod)).collect();
             let details = if details.is_empty() { String::new() } else { format!(" ({})", details.join("; ")) };
             format!("is not ready{details}")
@@ -129,8 +133,10 @@ fn state(pod: &Pod) -> String {
     }
 }
 
-fn restarts(pod: &Pod) -> u32 {
-    pod.status.container_statuses.iter().map(|it| it.restart_count).max().unwrap_or_default()
+/// The container that was restarted most often, if one was.
+fn most_restarted(pod: &Pod) -> Option<&ContainerStatus> {
+    let restarted = pod.status.container_statuses.iter().filter(|it| it.restart_count > 0);
+    restarted.max_by_key(|it| it.restart_count)
 }
 
 /// Why a container waits to start. The kubelet does not probe it before it runs.
@@ -144,11 +150,13 @@ fn waiting(pod: &Pod) -> Option<String> {
     Some(format!("container {} waits: {}{message}", status.name, waiting.reason))
 }
 
-/// `from … to … UTC in the log of …`
+/// `since … UTC in the log of …, whose last record is of … UTC`. Nothing to report came after that record, if the log is
+/// not cut and tracer runs.
 fn window(collected: &Collected, daemon: &Daemon) -> String {
     match &collected.reading.times {
         Some((first, last)) => {
-            format!("from {} to {} UTC in the log of {}", date_and_time(first), date_and_time(last), daemon.name())
+            let (first, last) = (date_and_time(first), date_and_time(last));
+            format!("since {first} UTC in the log of {}, whose last record is of {last} UTC", daemon.name())
         }
         None => format!("in the log of {}, which has no record", daemon.name()),
     }
@@ -165,7 +173,7 @@ pub(super) fn describe_log(collected: &Collected, daemon: &Daemon, screen: Scree
         let why = "nothing happened there in this time, or tracer writes to a file (--output-file)";
         row("doctor", &format!("nothing is known of the node: {why}"));
     }
-    if restarts(&daemon.pod) > 0 {
+    if most_restarted(&daemon.pod).is_some() {
         let (namespace, name) = (&daemon.pod.metadata.namespace, &daemon.pod.metadata.name);
         let logs = format!("kubectl logs -n {namespace} {name} -p");
         row("before", &format!("tracer was restarted: {logs} has its records of the time before"));

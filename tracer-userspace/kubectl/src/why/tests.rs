@@ -110,7 +110,7 @@ async fn a_container_that_waits_is_named() {
     ]);
     let log = verdict(1, "n1", &now(), "cart-0", "connection_refused");
     let out = why_in(cluster(&[pod], &[("n1", log)])).await;
-    let state = "shop/cart-0 on n1 is not ready (restarted 4 times; \
+    let state = "shop/cart-0 on n1 is not ready (container mail restarted 4 times; \
                  container mail waits: CrashLoopBackOff, its last run ended with exit code 3): nobody listens";
     assert!(out.starts_with(state), "{out}");
 }
@@ -118,7 +118,7 @@ async fn a_container_that_waits_is_named() {
 #[tokio::test]
 async fn a_failed_connection_is_no_failed_probe() {
     let answer = answer_of(&["connection"]).await;
-    assert!(answer.starts_with("shop/cart-0 on n1 is not ready; tracer has no failed probe of it from "), "{answer}");
+    assert!(answer.starts_with("shop/cart-0 on n1 is not ready; tracer has no failed probe of it since "), "{answer}");
     assert!(answer.contains("; a connection to it failed ") && !answer.contains("is not ready: "), "{answer}");
 }
 
@@ -226,7 +226,7 @@ async fn verdicts_of_the_other_containers_are_not_those_of_other_pods() {
     let log: String = (1..=12).map(|seq| verdict(seq, "n1", &now(), "cart-0", "connection_refused")).collect();
     let fake = Fake::serve(cluster(&[two], &[("n1", log)])).await;
     let out = ran(&fake, &["why", "cart-0", "-c", "proxy", "-o", "pretty"]).await.out;
-    let answer = "shop/cart-0 on n1 is not ready; tracer has no failure of container proxy from ";
+    let answer = "shop/cart-0 on n1 is not ready; tracer has no failure of container proxy since ";
     assert!(out.starts_with(answer), "{out}");
     assert_has(&out, &["; 12 verdicts of the pod are not of this container\n"]);
     assert_has(&out, &[": 0 verdicts of other pods and connections\n"]);
