@@ -303,7 +303,8 @@ fn follow(
             if record["type"] == "start" {
                 since = record["time_boot_ns"].as_u64().context("a start without time")?;
                 // Without the API most cases would pass, too, so check that it can be reached.
-                ensure!(!record["sources"].to_string().contains("unreachable"), "{pod}: {}", record["sources"]);
+                let sources = record["sources"].to_string();
+                ensure!(!sources.contains("unreachable"), "{pod} cannot reach the cluster API: {sources}");
             }
             if began_before(&record, since) {
                 continue;
