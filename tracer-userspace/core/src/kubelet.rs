@@ -9,7 +9,7 @@ pub(crate) mod not_run;
 mod not_started;
 pub(crate) mod sandbox;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use self::command_fix::{
     BY_HAND, fix_at_end, fix_failed, fix_not_run, fix_timeout, has_no_program, is_cancelled, is_without_runtime,
@@ -160,10 +160,19 @@ fn reading(connections: usize, probe: &KubeletProbe, node: &Node) -> String {
         0 if pod(&probe.pod, node).is_some_and(|pod| pod.host_network && !pod.has_specs()) => {
             "tracer does not know which connection was its own: the pod shares the node's network".to_owned()
         }
+        0 if has_name_as_host(probe, node) => {
+            "its host is a name: tracer does not know which connection was its own".to_owned()
+        }
         0 => "no connection of it was seen".to_owned(),
         1 => "tracer saw no failure on its connection".to_owned(),
         _ => format!("tracer cannot see which of {connections} connections it was"),
     }
+}
+
+/// Only the kubelet knows the addresses of this name.
+fn has_name_as_host(probe: &KubeletProbe, node: &Node) -> bool {
+    let is_name = |host: &str| host != "localhost" && host.parse::<IpAddr>().is_err();
+    spec(probe, node).and_then(|spec| spec.host.as_deref()).is_some_and(is_name)
 }
 
 /// The probe may have taken all of its timeout, and tracer watches for less. A busy kubelet writes its line later.

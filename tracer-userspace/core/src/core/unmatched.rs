@@ -209,6 +209,18 @@ mod tests {
     }
 
     #[test]
+    fn the_connection_of_a_probe_whose_host_is_a_name_is_not_known() {
+        let summary = |host: &str| {
+            let mut stream = Stream::new().http_readiness().clone();
+            stream.last_pods().pods[0].containers[0].probes[0].host = Some(host.to_owned());
+            stream.wait_ms(2_000).kubelet_messages(ProbeType::Readiness, "Get \"http://backend.corp:8080\": EOF");
+            stream.verdicts().remove(0).verdict.summary
+        };
+        assert_ends(&summary("backend.corp"), "its host is a name: tracer does not know which connection was its own");
+        assert_ends(&summary("203.0.113.7"), "no connection of it was seen");
+    }
+
+    #[test]
     fn an_outcome_soon_after_the_start_may_be_of_an_earlier_attempt() {
         let stream = Stream::new().http_readiness().wait_ms(900).kubelet(ProbeOutput::Timeout).clone();
         assert_ends(&stream.verdict().summary, "no connection of it was seen: it may have begun before tracer did");
