@@ -138,7 +138,11 @@ fn is_ended_by_budget(ended: &Ended, spec: &ProbeSpec) -> bool {
     let seconds = |s: u64| s.saturating_mul(SECOND_NS);
     let spent = seconds(u64::from(spec.budget_s()) + u64::from(spec.timeout_s));
     let latest = spent.saturating_add(spec.grace_ns()).saturating_add(SLACK_NS);
-    let fits = |ran: u64| ran.saturating_add(SECOND_NS) >= seconds(earliest.into()) && ran <= latest;
+    // SIGKILL comes at the end of a longer grace period. Whether it was shorter than the default is not always known.
+    let longer =
+        spec.grace_s.filter(|_| ended.exit_code == 137).map_or(0, |s| s.saturating_sub(ProbeSpec::DEFAULT_GRACE_S));
+    let from = seconds(u64::from(earliest) + u64::from(longer));
+    let fits = |ran: u64| ran.saturating_add(SECOND_NS) >= from && ran <= latest;
     killed && earliest > 0 && ended.ran_ns().is_some_and(fits)
 }
 
@@ -508,6 +512,17 @@ mod tests {
             assert_lacks(&reported, &["the kubelet ends"]);
             assert_lacks(&verdict.remediation, &["memory"]);
         }
+    }
+
+    /// SIGKILL comes 600 s after SIGTERM; somebody else may kill the container before.
+    #[test]
+    fn a_kill_within_a_long_grace_period_is_not_put_down_to_the_budget() {
+        let by_budget = |ran_s: u64, exit_code: i32| {
+            let mut stream = Stream::new().wait_ms(900_000).liveness(10, 3).grace_s(600).clone();
+            let runs = ended(&mut stream, ran_s, exit_code, "Error");
+            row(&stream.runs(runs).connect().reset_sent(SYN, true, None).verdict()).contains("the kubelet ends")
+        };
+        assert_eq!([by_budget(300, 137), by_budget(625, 137), by_budget(300, 143)], [false, true, true]);
     }
 
     #[test]

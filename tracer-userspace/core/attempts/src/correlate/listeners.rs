@@ -124,7 +124,7 @@ impl Listeners {
     }
 
     /// The last ends of listeners that take connections to this target. Others may have begun since.
-    pub(super) fn ends_at(&self, netns: Netns, dst: SocketAddr) -> impl Iterator<Item = &(u64, Listen)> {
+    pub(crate) fn ends_at(&self, netns: Netns, dst: SocketAddr) -> impl Iterator<Item = &(u64, Listen)> {
         self.at(netns, dst).flat_map(|it| &it.ends)
     }
 

@@ -41,15 +41,18 @@ impl<'a> Matched<'a> {
         narrowed(all, |it| !self.waits_for_startup(it) && !self.has_started(it) && !self.is_ending(it))
     }
 
-    /// The startup probe of a container that has started: it never runs again. A status comes late, so a listener that
-    /// began or ended a moment ago may be of a later run.
+    /// The startup probe of a container that has started: it never runs again. A status may be old, or come late: after a
+    /// listener has ended, or a moment after one began, this may be a later run.
     fn has_started(&self, (_, container, spec): &Match<'_>) -> bool {
         let (dst, at) = (self.attempt.flow.dst, self.attempt.started);
         let runs = container.runs.as_ref().filter(|runs| runs.started == Some(true));
-        let is_of_run = runs.and_then(|runs| runs.started_boot_ns).is_some_and(|began| began <= at);
+        let began = runs.and_then(|runs| runs.started_boot_ns).filter(|began| *began <= at);
         let netns = self.attempt.netns.and_then(|from| self.node.netns_of_addr(from, dst.ip()));
-        let changed = |netns| self.node.listeners.changed_since(netns, dst, at.saturating_sub(STATUS_LATE_NS));
-        spec.probe_type == ProbeType::Startup && is_of_run && netns.is_some_and(|netns| !changed(netns))
+        let (Some(began), Some(netns)) = (began, netns) else { return false };
+        let (listeners, lately) = (&self.node.listeners, at.saturating_sub(STATUS_LATE_NS));
+        let changed =
+            listeners.changed_since(netns, dst, lately) || listeners.ends_at(netns, dst).any(|end| end.0 >= began);
+        spec.probe_type == ProbeType::Startup && !changed && self.node.lost_between(began, at) == 0
     }
 
     /// The pod was being deleted: only its readiness probe runs.
@@ -289,6 +292,12 @@ mod tests {
         assert_eq!(kind(true, 11_000), Some(ProbeType::Liveness));
         assert_eq!(kind(true, 9_000), None, "the status may be of the run before");
         assert_eq!(kind(false, 11_000), Some(ProbeType::Startup));
+        let mut old_status = Stream::new();
+        old_status.wait_ms(50_000).http_startup().http_liveness_too().pod_in(POD);
+        let started_boot_ns = Some(old_status.seconds_ago(40));
+        old_status.runs(Runs { started_boot_ns, started: Some(true), ..Runs::default() });
+        old_status.listens(POD, 8080, true).wait_ms(1_000).listens(POD, 8080, false).wait_ms(20_000);
+        assert_eq!(last_type(old_status.connect().refused()), None);
     }
 
     #[test]
