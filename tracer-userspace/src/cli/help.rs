@@ -66,7 +66,8 @@ pub(super) const SHOW: &str = "FILE holds records (NDJSON) of attach, run or rep
 
 Examples:
   tracer show tracer.ndjson
-  kubectl -n tracer logs -l app.kubernetes.io/name=tracer --prefix --tail=-1 | tracer show -n shop
+  kubectl logs -n tracer -l app.kubernetes.io/name=tracer --prefix --tail=-1 |
+    tracer show -n shop
   tracer show node-1.ndjson node-2.ndjson --cause loopback_down";
 
 pub(super) const REPORT: &str = "The page needs no network and no scripts. It has the causes with their fixes, a timeline of each pod and node, and the evidence. FILE holds records of attach, run or replay, or the log of tracer's pod; gzip is read, too. Several files become one page, and may be of any size.

@@ -99,8 +99,8 @@ impl Correlator {
         self.attempts.insert(attempt.conn, attempt);
     }
 
-    /// Drops attempts that ended, those of other processes before probes, and those whose verdict waits last. If nearly
-    /// all are open, drops the oldest one, without a verdict.
+    /// Drops attempts that ended: first those of other processes, last those with a verdict that waits. If nearly all are
+    /// open, drops the oldest one, without a verdict.
     fn make_room(&mut self) {
         if self.attempts_until_sweep == 0 {
             let gone = self.forget_ended();

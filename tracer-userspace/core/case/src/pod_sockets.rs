@@ -108,7 +108,7 @@ pub fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
     elsewhere(case, netns).is_some_and(|(.., listeners)| listeners.iter().any(is_own))
 }
 
-/// The container of the pod, not the probed one, whose process listens there. The list of pods can be older than a new
+/// The container of the pod, not the probed one, with the process that listens there. The list of pods can be older than a new
 /// run of the probed container.
 fn other_container<'a>(case: &Case<'a>, listener: &ListenerAt) -> Option<&'a Container> {
     let ((pod, own), id) = (case.matched.probed_container()?, listener.container.as_ref()?);

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connection_of_a_probe_whose_host_is_a_name_is_not_known() {
+    fn the_connection_of_a_probe_with_a_name_as_host_is_not_known() {
         let summary = |host: &str| {
             let mut stream = Stream::new().http_readiness().clone();
             stream.last_pods().pods[0].containers[0].probes[0].host = Some(host.to_owned());
