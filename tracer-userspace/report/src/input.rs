@@ -89,23 +89,37 @@ impl Input {
     pub(super) fn each_line(
         self,
         faults: &mut Faults,
-        mut take: impl FnMut(usize, &[u8]) -> Result<(), Problem>,
+        take: impl FnMut(usize, &[u8]) -> Result<(), Problem>,
     ) -> Result<bool, Error> {
         faults.begin(&self.name);
-        let Unpacked { mut source, was_gzip } = match gzip::unpack(self.source) {
-            Ok(unpacked) => unpacked,
+        let name = self.name.clone();
+        match self.unpacked() {
+            Ok(input) => input.each_unpacked_line(faults, take),
             Err(error) => {
-                faults.fault(format!("{}:1: {}: skipped", self.name, os_message(&error)));
+                faults.fault(format!("{name}:1: {}: skipped", os_message(&error)));
                 faults.end();
-                return Ok(false);
+                Ok(false)
             }
-        };
+        }
+    }
+
+    /// Without its compression. The size of a compressed file does not count.
+    fn unpacked(self) -> io::Result<Self> {
+        let Unpacked { source, was_gzip } = gzip::unpack(self.source)?;
+        Ok(Self { source, size: self.size.filter(|_| !was_gzip), ..self })
+    }
+
+    fn each_unpacked_line(
+        mut self,
+        faults: &mut Faults,
+        mut take: impl FnMut(usize, &[u8]) -> Result<(), Problem>,
+    ) -> Result<bool, Error> {
         let (mut lines, mut chunk) = (Lines::new(LINE_MAX), vec![0; CHUNK]);
         let (mut number, mut read) = (0, 0);
         let mut unwrap = Unwrap::default();
         let mut take = |number, line: &[u8]| unwrap.take(line).map_or(Ok(()), |line| take(number, &line));
         let mut ended = loop {
-            let bytes = match source.read(&mut chunk) {
+            let bytes = match self.source.read(&mut chunk) {
                 Ok(length) => &chunk[..length],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
@@ -141,7 +155,7 @@ impl Input {
         if ended.is_ok() && (is_torn || unwrap.is_open()) {
             faults.note(number, "the last line is not whole");
         }
-        let size = self.size.filter(|_| !was_gzip).unwrap_or(0);
+        let size = self.size.unwrap_or(0);
         let is_whole = ended.is_ok() && read >= size;
         match ended {
             Err(Problem::Command(error)) => return Err(error),
