@@ -2,14 +2,18 @@
 
 use super::*;
 use crate::rules::startup_budget_exceeded::runs_on;
+use tracer_case::ended::last_listener;
 use tracer_case::other_stack::refused;
 use tracer_case::refusal::{Refused, pod_elsewhere};
 use tracer_case::startup_probe::may_be_startup_probe;
 use tracer_case::{history, lifecycle, pod_sockets, sidecar};
-use tracer_model::event::{Listen, Netns, ProbeType};
+use tracer_model::event::{Container, Listen, Netns, ProbeType};
 
 /// How long a start may take before "not yet" is no longer an explanation.
 const START_NS: u64 = 120_000_000_000;
+/// A run and its listener ended together if less time than this is between the two. The status has whole seconds, and a
+/// process may close its listener a moment before it ends.
+const SAME_END_NS: u64 = 2_000_000_000;
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Refused { evidence, netns, confidence } = refused(case)?;
@@ -46,7 +50,7 @@ fn not_yet_in_run(case: &Case<'_>, evidence: &[Evidence], at: u64, netns: Netns)
     }
     let (listeners, dst) = (&case.node.listeners, case.attempt.flow.dst);
     // In a pod of several containers, another container may have listened there and stopped.
-    let heard = match case.matched.is_only_container() {
+    let heard = match case.matched.is_only_container() || was_of_last_run(case, netns) {
         true => listeners.begun_since(netns, dst, began),
         false => listeners.knows(netns, dst),
     };
@@ -61,6 +65,19 @@ fn not_yet_in_run(case: &Case<'_>, evidence: &[Evidence], at: u64, netns: Netns)
     );
     let found = finding(case, evidence, summary).with_confidence(Confidence::Likely);
     Some(found.unless_a_listener_was_lost(case, began, at))
+}
+
+/// The last listener of the port stopped when the last run of the probed container ended, and no other container of the
+/// pod ended then.
+fn was_of_last_run(case: &Case<'_>, netns: Netns) -> bool {
+    let stopped = last_listener(case, netns).filter(|(_, listen)| !listen.begins).map(|(at, _)| *at);
+    let ended_then = |container: &&Container| {
+        let ended = container.runs.as_ref().and_then(|runs| runs.last.as_ref()?.finished_boot_ns);
+        ended.zip(stopped).is_some_and(|(ended, stopped)| ended.abs_diff(stopped) < SAME_END_NS)
+    };
+    let Some((pod, probed)) = case.matched.probed_container() else { return false };
+    let mut ended = pod.containers.iter().filter(ended_then);
+    ended.next().is_some_and(|it| std::ptr::eq(it, probed)) && ended.next().is_none()
 }
 
 /// The refusal at `at` was during the start of a process that listened from `began` on. A startup probe runs only
@@ -331,6 +348,29 @@ mod tests {
         let listened = |stream: &mut Stream| _ = stream.listens(POD, 8080, true).wait_ms(500).listens(POD, 8080, false);
         assert_eq!(refused(listened), ["connection_refused"], "this run stopped listening");
         assert_eq!(refused(|stream| _ = stream.wait_ms(180_000)), ["connection_refused"], "long past its start");
+    }
+
+    /// Seen with a real kubelet: a liveness probe ended one of two containers, and its next run was slow to listen.
+    #[test]
+    fn a_restarted_container_beside_another_one_does_not_listen_yet() {
+        let cause = |ended: [Option<u64>; 2]| {
+            let mut stream = restarted();
+            let containers = &mut stream.second_container().last_pods().pods[0].containers;
+            for (container, ended) in containers.iter_mut().zip(ended) {
+                let runs = container.runs.get_or_insert_default();
+                let finished_boot_ns = ended.and_then(|ago: u64| runs.started_boot_ns?.checked_sub(ago));
+                runs.last = Some(Ended { exit_code: 137, finished_boot_ns, ..Ended::default() });
+            }
+            let verdict = stream.connect().reset_sent(SYN, true, None).verdict();
+            (verdict.cause, verdict.confidence)
+        };
+        let refused = (Cause::ConnectionRefused, Confidence::Proven);
+        let second = 1_000_000_000;
+        assert_eq!(cause([Some(second), None]), (Cause::NotListeningYet, Confidence::Likely));
+        assert_eq!(cause([None, Some(second)]), refused, "the other container listened there");
+        assert_eq!(cause([Some(second), Some(second)]), refused, "one of both listened there");
+        assert_eq!(cause([Some(30 * second), None]), refused, "its listener stopped long after that");
+        assert_eq!(cause([None, None]), refused);
     }
 
     /// A full ring loses all events for a while. A kernel that skips runs of programs does so all the time (7.2).
