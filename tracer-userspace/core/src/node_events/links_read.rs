@@ -8,11 +8,15 @@ use tracer_model::event::{LinkState, Netns, Observation, ObservationKind};
 use tracer_model::record::{Body, LinkRef, NodeBody};
 
 const MAX_DOUBTFUL: usize = 256;
+const MAX_NEW: usize = 256;
 
-/// The links of the node that were read as up right after they were set down.
+/// What readings of the node's links leave open.
 #[derive(Debug, Default)]
 pub(crate) struct LinksRead {
+    /// Read as up right after they were set down.
     doubtful: Vec<Doubtful>,
+    /// Made while tracer ran, and not up yet.
+    new: Vec<LinkState>,
 }
 
 #[derive(Debug)]
@@ -28,8 +32,16 @@ impl LinksRead {
         let ObservationKind::Links(read) = &observation.kind else { return Vec::new() };
         let (time, netns) = (observation.time_boot_ns, read.netns);
         let Some(before) = node.links.get(&netns).filter(|_| node.netns() == Some(netns)) else { return Vec::new() };
+        let is_known = |link: &LinkState| before.iter().any(|old| is_same(old, link));
+        self.new.retain(|new| read.links.iter().any(|link| is_same(new, link)));
+        let made = read.links.iter().filter(|link| !link.up && !is_known(link)).cloned();
+        self.new.extend(made.take(MAX_NEW.saturating_sub(self.new.len())));
         let mut records = Vec::new();
         for link in read.links.iter().filter(|link| before.iter().any(|old| is_same(old, link) && old.up != link.up)) {
+            // A link is down when it is made. Then whoever made it sets it up.
+            if self.new.extract_if(.., |new| is_same(new, link)).count() > 0 && link.up {
+                continue;
+            }
             let set_down = node.links.down(netns, link.ifindex).map(|(at, _)| at.saturating_add(FLAG_LAG_NS));
             match set_down.filter(|due| time < *due) {
                 Some(due) if link.up && self.doubtful.len() < MAX_DOUBTFUL => {
@@ -102,6 +114,18 @@ mod tests {
         assert_eq!(events(|stream| read(stream, Some(false))), [DOWN]);
         assert_eq!(events(|stream| [Some(false), Some(true)].into_iter().for_each(|up| read(stream, up))), [DOWN, UP]);
         assert!(events(|stream| [None, Some(true)].into_iter().for_each(|up| read(stream, up))).is_empty());
+    }
+
+    /// Seen with a real kubelet: the veth of a new pod.
+    #[test]
+    fn a_new_link_that_is_set_up_is_no_change() {
+        let made: fn(&mut Stream) =
+            |stream| [None, Some(false), Some(true)].into_iter().for_each(|up| read(stream, up));
+        assert!(events(made).is_empty());
+        let fails = events(|stream| {
+            [None, Some(false), Some(true), Some(false), Some(true)].into_iter().for_each(|up| read(stream, up));
+        });
+        assert_eq!(fails, [DOWN, UP]);
     }
 
     /// The reading came between the hook and the change of the flag.
