@@ -8,12 +8,14 @@ use tracer_model::fuzzing::check_recorded;
 use tracer_node::links::Link;
 use tracer_node::netlink::{Progress, read_answers};
 
-/// Parses netlink messages one after another: answers and reports of nf_tables, and reports of rtnetlink.
+/// Parses netlink messages one after another: answers and reports of nf_tables, reports of rtnetlink, and the statistics
+/// of connection tracking.
 pub fn nftables(bytes: &[u8]) {
     let _ = read_answers(bytes, 1, &mut Progress::default(), &mut |_| ());
     let (tables, truncated) = nft::tables_of(bytes);
     flatten(&tables, truncated);
     let _ = (node_ports::in_chains(&tables), node_ports::in_maps(&tables));
+    conntrack::add_message(&mut Conntrack::default(), bytes);
     flushes::fuzz(bytes);
     tracer_node::flushes::fuzz_reports(bytes);
 }

@@ -486,7 +486,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let at = listener.local_addr().expect("its address");
         let found = other_listeners(SocketAddr::new([10, 88, 0, 2].into(), at.port())).expect("listeners");
-        let mut missing =
+        let missing =
             |netns, port| held_by_anyone(found.clone(), port, Duration::ZERO, netns, &mut Namespaces::default()).1;
         let own = netns_of(std::process::id()).expect("own namespace");
         assert_eq!((missing(own, at.port()), missing(Netns(1), at.port())), (false, true));

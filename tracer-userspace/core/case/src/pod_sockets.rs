@@ -108,8 +108,8 @@ pub fn container_listens(case: &Case<'_>, netns: Netns) -> bool {
     elsewhere(case, netns).is_some_and(|(.., listeners)| listeners.iter().any(is_own))
 }
 
-/// The container of the pod, not the probed one, with the process that listens there. The list of pods can be older than a new
-/// run of the probed container.
+/// The container of the process that listens there, if it is another one of the pod than the probed one. The list of pods
+/// can be older than a new run of the probed container.
 fn other_container<'a>(case: &Case<'a>, listener: &ListenerAt) -> Option<&'a Container> {
     let ((pod, own), id) = (case.matched.probed_container()?, listener.container.as_ref()?);
     pod.containers.iter().find(|it| it.id.as_ref() == Some(id)).filter(|_| own.id.as_ref() != Some(id))

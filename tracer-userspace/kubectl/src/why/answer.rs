@@ -150,13 +150,13 @@ fn waiting(pod: &Pod) -> Option<String> {
     Some(format!("container {} waits: {}{message}", status.name, waiting.reason))
 }
 
-/// `since … UTC in the log of …; its last record is of … UTC`. Nothing to report came after that record, if the log is
+/// `since … UTC in the log of … (last record: … UTC)`. Nothing to report came after that record, if the log is
 /// not cut and tracer runs.
 fn window(collected: &Collected, daemon: &Daemon) -> String {
     match &collected.reading.times {
         Some((first, last)) => {
             let (first, last) = (date_and_time(first), date_and_time(last));
-            format!("since {first} UTC in the log of {}; its last record is of {last} UTC", daemon.name())
+            format!("since {first} UTC in the log of {} (last record: {last} UTC)", daemon.name())
         }
         None => format!("in the log of {}, which has no record", daemon.name()),
     }

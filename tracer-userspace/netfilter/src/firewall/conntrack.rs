@@ -48,7 +48,7 @@ fn ask_statistics(mut table: Conntrack) -> io::Result<Conntrack> {
 }
 
 /// Adds the statistics of one CPU (`ctnetlink_ct_stat_cpu_fill_info`, net/netfilter/nf_conntrack_netlink.c).
-fn add_message(table: &mut Conntrack, message: &[u8]) {
+pub(crate) fn add_message(table: &mut Conntrack, message: &[u8]) {
     for (number, value) in attributes(message.get(NFGENMSG..).unwrap_or_default()) {
         // CTA_STATS_INVALID, CTA_STATS_DROP and CTA_STATS_EARLY_DROP.
         let sum = match number {
