@@ -12,8 +12,15 @@ pub struct Listen {
     pub netns: u32,
     pub port: u16,
     /// A [`Change`].
-    pub change: u16,
+    pub change: u8,
+    /// What else limits what it takes: [`ONLY_V6`], [`ONE_DEVICE`].
+    pub limits: u8,
 }
+
+/// `IPV6_V6ONLY`: no connections over IPv4.
+pub const ONLY_V6: u8 = 1;
+/// `SO_BINDTODEVICE`: only connections over one device.
+pub const ONE_DEVICE: u8 = 2;
 
 numbered! {
     /// What happens to a socket that listens, or may listen soon.

@@ -34,6 +34,7 @@ offsets! {
     sk_v6_rcv_saddr: "sock" . "__sk_common.skc_v6_rcv_saddr";
     sk_net: "sock" . "__sk_common.skc_net";
     sk_protocol: "sock" . "sk_protocol";
+    sk_bound_dev_if: "sock" . "__sk_common.skc_bound_dev_if";
     sk_err: "sock" . "sk_err";
     sk_error_queue: "sock" . "sk_error_queue";
     sk_dst_cache: "sock" . "sk_dst_cache";

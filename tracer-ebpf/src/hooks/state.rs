@@ -276,7 +276,8 @@ pub fn report_listener(hook: Hook, sk: Sock, change: Change) {
         // When it stops, `skc_num` is already 0. Before an autobind, both are 0.
         let (sport, num) = (sk.sport(), sk.num());
         event.port = if num != 0 { num } else { sport };
-        event.change = change as u16;
+        event.change = change as u8;
+        event.limits = sk.limits();
     });
 }
 

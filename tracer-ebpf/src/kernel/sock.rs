@@ -1,6 +1,10 @@
 //! `struct sock` and the structs that contain it.
 
-use tracer_common::{ports, tuple::Tuple};
+use tracer_common::{
+    listen::{ONE_DEVICE, ONLY_V6},
+    ports,
+    tuple::Tuple,
+};
 
 use super::{AF_INET, AF_INET6, IPPROTO_TCP, Net, Sock, read, read_addr, read_or_zero};
 use crate::maps::global;
@@ -153,6 +157,17 @@ impl Sock {
         let sent: u64 = read_or_zero(self.0, global!(OFFS.tcp_rack_mstamp));
         let rtt: u32 = read(self.0, global!(OFFS.tcp_rack_rtt_us))?;
         if sent == 0 { None } else { Some(sent + u64::from(rtt)) }
+    }
+
+    /// Which connections a listener does not take, whatever its address: [`ONLY_V6`], [`ONE_DEVICE`].
+    #[inline(always)]
+    pub fn limits(self) -> u8 {
+        // `skc_ipv6only` is a bit between `skc_state` and `skc_bound_dev_if`, since 3.14.
+        const ONLY_V6_BIT: u8 = 1 << 5;
+        let (state, device) = (global!(OFFS.sk_state), global!(OFFS.sk_bound_dev_if));
+        let bits = if device == state + 2 { read_or_zero::<u8>(self.0, state + 1) } else { 0 };
+        let only_v6 = if bits & ONLY_V6_BIT != 0 { ONLY_V6 } else { 0 };
+        only_v6 | if read_or_zero::<u32>(self.0, device) != 0 { ONE_DEVICE } else { 0 }
     }
 
     /// Connections that wait to be accepted, and the limit.

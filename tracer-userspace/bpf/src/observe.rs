@@ -9,7 +9,7 @@ use tracer_common::{
     ABSENT_ERRNO, ABSENT32, ABSENT64, actor, conn, drop,
     events::KernelEvent,
     link,
-    listen::{self, Change},
+    listen::{self, Change, ONE_DEVICE, ONLY_V6},
     names::Hook,
     netfilter, netns, reset,
     tuple::Tuple,
@@ -265,14 +265,18 @@ fn symbolize(e: &drop::PacketDrop, names: &mut KernelNames) -> (Option<String>, 
 }
 
 fn listen_change(e: &listen::Listen) -> Option<Listen> {
-    let change = Change::from_number(e.change)?;
+    let change = Change::from_number(e.change.into())?;
+    let addr = SocketAddr::new(addr(&e.addr), e.port);
     Some(Listen {
         netns: Netns(e.netns),
-        addr: SocketAddr::new(addr(&e.addr), e.port),
+        addr,
         actor: task(&e.actor),
         begins: change != Change::Ends,
         // The function of this hook can fail: another socket may listen on the port.
         bound: change == Change::Bound || change == Change::Begins && e.header.hook == Hook::InetCskListen as u16,
+        // The kernel sets the bit of each socket that has another IPv6 address, but only after its bind (`__inet6_bind`).
+        only_v6: e.limits & ONLY_V6 != 0 && addr.ip() == Ipv6Addr::UNSPECIFIED,
+        one_device: e.limits & ONE_DEVICE != 0,
     })
 }
 

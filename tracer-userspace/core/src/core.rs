@@ -41,7 +41,7 @@ use self::verdicts::{Decided, Verdicts};
 use self::waiting::Waiting;
 use tracer_attempts::correlate::Correlator;
 use tracer_attempts::correlate::attempt::Attempt;
-use tracer_attempts::correlate::listeners::takes;
+use tracer_attempts::correlate::listeners::serves;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich::Matched;
 use tracer_case::finding::Finding;
@@ -153,7 +153,7 @@ impl Core {
             }
             ObservationKind::Listen(listen) if listen.begins && !listen.bound => {
                 let to = |conn| self.correlator.get(conn).map(|attempt| attempt.flow.dst.ip());
-                let served = |conn| to(conn).is_none_or(|dst| takes(listen.addr.ip(), dst));
+                let served = |conn| to(conn).is_none_or(|dst| serves(listen, dst));
                 self.waiting.take_refused(listen.netns, listen.addr.port(), served)
             }
             ObservationKind::PortHolders(reading) => self.waiting.refused(reading.netns, reading.port),

@@ -41,7 +41,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
         let addr = listener.local_addr().expect("its address");
         let actor = Actor { pid, tid: pid, comm: "test".into(), netns: None, cgroup: None, cgroup_memory: None };
-        let mut socket = Listen { netns, addr, actor, begins: true, bound: false };
+        let mut socket = Listen::new(netns, addr, actor, true);
         assert_eq!(is_listening(&socket, &mut namespaces), Some(true));
         let nobodys = Listen { netns: Netns(1), ..socket.clone() };
         assert_eq!(is_listening(&nobodys, &mut namespaces), None, "nobody's namespace");

@@ -97,7 +97,7 @@ mod tests {
 
     fn socket(port: u16) -> Listen {
         let actor = Actor { pid: 5, tid: 5, comm: "x".into(), netns: None, cgroup: None, cgroup_memory: None };
-        Listen { netns: Netns(1), addr: ([127, 0, 0, 1], port).into(), actor, begins: true, bound: true }
+        Listen { bound: true, ..Listen::new(Netns(1), ([127, 0, 0, 1], port).into(), actor, true) }
     }
 
     #[test]

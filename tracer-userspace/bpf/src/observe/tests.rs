@@ -104,12 +104,24 @@ fn addresses_are_of_their_family() {
 fn a_listener_at_the_entry_of_its_function_is_not_certain() {
     let listens = |hook, change: Change| {
         let mut event: listen::Listen = blank(hook);
-        event.change = change as u16;
+        event.change = change as u8;
         listen_change(&event).map(|it| (it.begins, it.bound))
     };
     assert_eq!(listens(Hook::InetCskListen, Change::Begins), Some((true, true)));
     assert_eq!(listens(Hook::InetCskListen, Change::Ends), Some((false, false)));
     assert_eq!(listens(Hook::InetSockSetState, Change::Begins), Some((true, false)));
+}
+
+#[test]
+fn only_a_listener_on_all_addresses_is_for_ipv6_only() {
+    let limits = |addr: [u8; 16], limits| {
+        let mut event: listen::Listen = blank(Hook::InetSockSetState);
+        (event.addr, event.limits) = (addr, limits);
+        listen_change(&event).map(|it| (it.only_v6, it.one_device))
+    };
+    assert_eq!(limits([0; 16], ONLY_V6), Some((true, false)));
+    assert_eq!(limits([1; 16], ONLY_V6), Some((false, false)));
+    assert_eq!(limits([0; 16], ONE_DEVICE), Some((false, true)));
 }
 
 fn reset(change: impl FnOnce(&mut reset::ResetSent)) -> ResetSent {

@@ -207,7 +207,7 @@ mod tests {
             if let Some(cgroup_memory) = server {
                 let actor = Actor { pid: 99, cgroup_memory: Some(cgroup_memory), ..prober() };
                 let addr = address("0.0.0.0:8080");
-                stream.push(ObservationKind::Listen(Listen { netns: POD, addr, actor, begins: true, bound: false }));
+                stream.push(ObservationKind::Listen(Listen::new(POD, addr, actor, true)));
             }
             let victim = Actor { pid: 77, netns: Some(POD), cgroup_memory: Some(7), ..prober() };
             if let Some((pid, before_ms)) = holds {

@@ -1,7 +1,5 @@
 //! The evidence that nobody listens: a stack found no socket for the SYN and refused it.
 
-use std::net::IpAddr;
-
 use crate::case::{ANSWER_NS, Case, REFUSAL_HOOKS, inspections};
 use crate::drop_reason::is_at_socket;
 use crate::evidence::{of_drop, of_reset_received, of_reset_sent};
@@ -11,7 +9,7 @@ use crate::netfilter::{dropper, lost_reset};
 use crate::phrases::run_in;
 use tracer_attempts::correlate::attempt::End;
 use tracer_attempts::correlate::listeners::takes;
-use tracer_model::event::{Listen, Netns, PacketDrop, Pod, TcpState};
+use tracer_model::event::{Netns, PacketDrop, Pod, TcpState};
 use tracer_model::record::{Cause, Confidence, Evidence};
 
 /// A refusal: nobody listens on the target's port.
@@ -146,9 +144,4 @@ pub fn pod_elsewhere(case: &Case<'_>, netns: Netns) -> Option<(String, Netns)> {
     let mut own = case.node.pods.at(case.attempt.flow.dst.ip()).filter(|pod| !pod.host_network);
     let known = !case.node.is_a_node(netns) && own.all(elsewhere);
     known.then_some((pod.full_name()?, pod.netns?))
-}
-
-/// The listener gets connections to that address. A listener on 127.0.0.1 gets none to the pod's address.
-pub fn serves(listen: &Listen, dst: IpAddr) -> bool {
-    takes(listen.addr.ip(), dst)
 }

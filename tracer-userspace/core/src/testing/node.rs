@@ -68,7 +68,7 @@ impl Stream {
 
     pub fn process_listens_on(&mut self, pid: u32, netns: Netns, addr: SocketAddr, begins: bool) -> &mut Self {
         let actor = Actor { pid, tid: pid, comm: "app".into(), ..prober() };
-        self.push(ObservationKind::Listen(Listen { netns, addr, actor, begins, bound: false }))
+        self.push(ObservationKind::Listen(Listen::new(netns, addr, actor, begins)))
     }
 
     pub fn node_port(&mut self, mode: ProxyMode, port: u16, backends: &[&str]) -> &mut Self {

@@ -343,4 +343,18 @@ pub struct Listen {
     /// It has bound the port. Whether it listens is not known yet; if `begins` is false, it does not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub bound: bool,
+    /// Its address is `[::]`, and it takes no connections over IPv4 all the same (IPV6_V6ONLY). In older recordings this is
+    /// not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_v6: bool,
+    /// It takes only connections over one device (SO_BINDTODEVICE). In older recordings this is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub one_device: bool,
+}
+
+impl Listen {
+    /// A listener without limits.
+    pub const fn new(netns: Netns, addr: SocketAddr, actor: Actor, begins: bool) -> Self {
+        Self { netns, addr, actor, begins, bound: false, only_v6: false, one_device: false }
+    }
 }

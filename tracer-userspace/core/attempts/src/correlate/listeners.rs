@@ -15,8 +15,9 @@ pub const TOGETHER_NS: u64 = 100_000_000;
 /// A process that hands its port over stops to listen within this time.
 const HANDOVER_NS: u64 = 60_000_000_000;
 
-/// Namespace, port and address. A process may listen on 127.0.0.1 while it prepares, and then on all addresses.
-type Key = (Netns, u16, IpAddr);
+/// Namespace, port, address, and whether the socket takes no IPv4. A process may listen on 127.0.0.1 while it prepares,
+/// and then on all addresses.
+type Key = (Netns, u16, IpAddr, bool);
 
 /// The events of one port and address of a namespace.
 #[derive(Clone, Debug)]
@@ -59,21 +60,31 @@ impl Port {
 #[derive(Clone, Debug, Default)]
 pub struct Listeners {
     ports: Recent<Key, Port, MAX>,
-    /// Ports that a process has bound, and when. Whether it listens is not known yet.
+    /// Ports that a process has bound, and when. Whether it listens is not known yet. Also ports of a listener for one device:
+    /// whether that is the device of the target's connections is not known.
     bound: Recent<Key, u64, MAX>,
 }
 
 /// A socket bound to `bound` takes connections to `dst`. `0.0.0.0` takes none to an IPv6 address. `::` takes both,
-/// unless the socket is for IPv6 only, which the kernel's event does not show.
+/// unless it [is for IPv6 only](serves).
 pub fn takes(bound: IpAddr, dst: IpAddr) -> bool {
     let (bound, dst) = (bound.to_canonical(), dst.to_canonical());
     bound == dst || (bound.is_unspecified() && (bound.is_ipv6() || dst.is_ipv4()))
 }
 
+/// Whether the listener takes connections to `dst`. For one of one device this is not known.
+pub fn serves(listen: &Listen, dst: IpAddr) -> bool {
+    takes_of(listen.addr.ip(), listen.only_v6, dst)
+}
+
+fn takes_of(bound: IpAddr, only_v6: bool, dst: IpAddr) -> bool {
+    takes(bound, dst) && !(only_v6 && dst.to_canonical().is_ipv4())
+}
+
 impl Listeners {
     pub(super) fn observe(&mut self, time: u64, listen: &Listen) {
-        let key = (listen.netns, listen.addr.port(), listen.addr.ip().to_canonical());
-        if listen.bound && listen.begins {
+        let key = (listen.netns, listen.addr.port(), listen.addr.ip().to_canonical(), listen.only_v6);
+        if listen.one_device || listen.bound && listen.begins {
             return self.bound.insert(key, time);
         }
         let bound = self.bound.remove(&key);
@@ -110,7 +121,7 @@ impl Listeners {
 
     /// The last begin or end on a port, at any address.
     pub fn last(&self, netns: Netns, port: u16) -> Option<&(u64, Listen)> {
-        self.on_ports(netns, port, port).map(|(_, it)| &it.last).max_by_key(|(time, _)| *time)
+        self.on_ports(netns, port, port).map(|it| &it.last).max_by_key(|(time, _)| *time)
     }
 
     /// The last begin or end of a listener that takes connections to this target.
@@ -170,13 +181,12 @@ impl Listeners {
 
     fn bound_since(&self, netns: Netns, dst: SocketAddr, from: u64) -> bool {
         let mut bound = self.bound.range(keys(netns, dst.port(), dst.port()));
-        bound.any(|((.., addr), time)| takes(*addr, dst.ip()) && *time >= from)
+        bound.any(|((.., addr, only_v6), time)| takes_of(*addr, *only_v6, dst.ip()) && *time >= from)
     }
 
     /// A process listens on some port of the namespace, since `from` or later.
     pub fn any_since(&self, netns: Netns, from: u64) -> bool {
-        self.on_ports(netns, 0, u16::MAX)
-            .any(|(_, it)| it.open > 0 && it.begin.as_ref().is_some_and(|(at, _)| *at >= from))
+        self.on_ports(netns, 0, u16::MAX).any(|it| it.open > 0 && it.begin.as_ref().is_some_and(|(at, _)| *at >= from))
     }
 
     /// A process listens on some port of the namespace.
@@ -184,20 +194,21 @@ impl Listeners {
         self.any_since(netns, 0)
     }
 
-    fn on_ports(&self, netns: Netns, first: u16, last: u16) -> impl Iterator<Item = (IpAddr, &Port)> {
-        self.ports.range(keys(netns, first, last)).map(|((.., addr), port)| (*addr, port))
+    fn on_ports(&self, netns: Netns, first: u16, last: u16) -> impl Iterator<Item = &Port> {
+        self.ports.range(keys(netns, first, last)).map(|(_, port)| port)
     }
 
     fn at(&self, netns: Netns, dst: SocketAddr) -> impl Iterator<Item = &Port> {
         let all = self.on_ports(netns, dst.port(), dst.port());
-        all.filter(move |(addr, _)| takes(*addr, dst.ip())).map(|(_, port)| port)
+        all.filter(move |it| serves(&it.last.1, dst.ip()))
     }
 }
 
 /// All addresses of these ports.
 const fn keys(netns: Netns, first: u16, last: u16) -> RangeInclusive<Key> {
     let highest = Ipv6Addr::from_bits(u128::MAX);
-    RangeInclusive::new((netns, first, IpAddr::V4(Ipv4Addr::UNSPECIFIED)), (netns, last, IpAddr::V6(highest)))
+    let lowest = (netns, first, IpAddr::V4(Ipv4Addr::UNSPECIFIED), false);
+    RangeInclusive::new(lowest, (netns, last, IpAddr::V6(highest), true))
 }
 
 #[cfg(test)]
@@ -206,7 +217,7 @@ mod tests {
     use tracer_core::testing::prober;
 
     fn listen(netns: u32, begins: bool) -> Listen {
-        Listen { netns: Netns(netns), addr: ([0, 0, 0, 0], 80).into(), actor: prober(), begins, bound: false }
+        Listen::new(Netns(netns), ([0, 0, 0, 0], 80).into(), prober(), begins)
     }
 
     const DST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 88, 0, 2)), 80);
@@ -261,6 +272,32 @@ mod tests {
         listeners.observe(3, &listen(1, false));
         assert!(!listeners.any_in(Netns(1)) && listeners.knows(Netns(1), DST));
         assert_eq!(first(&listeners), Some(1), "its begin is kept");
+    }
+
+    #[test]
+    fn a_listener_for_ipv6_only_serves_no_ipv4() {
+        let mut listeners = Listeners::default();
+        let addr: SocketAddr = (Ipv6Addr::UNSPECIFIED, 80).into();
+        let at = |only_v6| Listen { addr, only_v6, ..listen(1, true) };
+        listeners.observe(1, &at(true));
+        let over_v6 = (Ipv6Addr::LOCALHOST, 80).into();
+        assert!(!listeners.knows(Netns(1), DST) && listeners.knows(Netns(1), over_v6));
+        assert!(listeners.last(Netns(1), 80).is_some_and(|(_, it)| !serves(it, DST.ip())));
+        listeners.observe(2, &at(false));
+        let first = |dst| listeners.first(Netns(1), dst).map(|(time, _)| time);
+        assert_eq!((first(DST), first(over_v6)), (Some(2), Some(1)));
+    }
+
+    #[test]
+    fn a_listener_of_one_device_may_serve_and_proves_nothing() {
+        let mut listeners = Listeners::default();
+        let of_device = |begins| Listen { one_device: true, ..listen(1, begins) };
+        for (time, begins) in [(1, true), (2, false)] {
+            listeners.observe(time, &of_device(begins));
+            assert!(listeners.knows(Netns(1), DST) && listeners.changed_since(Netns(1), DST, time));
+            assert!(listeners.first(Netns(1), DST).is_none() && listeners.last(Netns(1), 80).is_none());
+        }
+        assert!(listeners.ends_at(Netns(1), DST).next().is_none());
     }
 
     /// As the entrypoint of a database: it listens on 127.0.0.1 while it prepares, and then on all addresses.

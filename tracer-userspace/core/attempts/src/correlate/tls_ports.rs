@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn end(netns: Netns, at: &str) -> Listen {
-        Listen { netns, addr: address(at), actor: prober(), begins: false, bound: false }
+        Listen::new(netns, address(at), prober(), false)
     }
 
     #[test]

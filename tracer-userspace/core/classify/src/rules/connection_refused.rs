@@ -6,10 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use self::former::{Former, Owner};
 use super::*;
+use tracer_attempts::correlate::listeners::serves;
 use tracer_case::ended::last_listener;
 use tracer_case::flushed::add_lost_node_port;
 use tracer_case::other_stack::by_other_stack;
-use tracer_case::refusal::{Refused, by_any_stack, is_on_its_way, pod_elsewhere, serves};
+use tracer_case::refusal::{Refused, by_any_stack, is_on_its_way, pod_elsewhere};
 use tracer_case::services::{lost_node_port, unserved_node_port};
 use tracer_case::shared_address::FIX;
 use tracer_case::startup_probe::may_be_startup_probe;
@@ -229,6 +230,17 @@ fn pods_namespace(case: &Case<'_>, netns: Netns) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use tracer_core::testing::*;
+    use tracer_model::event::Listen;
+
+    #[test]
+    fn a_listener_for_ipv6_only_is_told_to_listen_for_ipv4_too() {
+        let mut stream = Stream::new().clone();
+        let listen = Listen::new(POD, address("[::]:8080"), prober(), true);
+        stream.push(ObservationKind::Listen(Listen { only_v6: true, ..listen })).wait_ms(1);
+        let verdict = stream.connect().reset_sent(SYN, true, None).verdict();
+        assert_eq!(verdict.cause, Cause::ConnectionRefused);
+        assert_has(&verdict.remediation, &["for IPv4, too: its socket on [::] has IPV6_V6ONLY set"]);
+    }
 
     #[test]
     fn a_refusal_after_many_retransmissions_and_drops_is_the_cause() {

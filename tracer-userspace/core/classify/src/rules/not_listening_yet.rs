@@ -290,6 +290,20 @@ mod tests {
         assert_eq!(stream.causes().last(), Some(&"not_listening_yet"));
     }
 
+    /// It could never answer the attempt: the process is not slow, its socket is wrong.
+    #[test]
+    fn a_listener_for_ipv6_only_is_no_end_of_a_start() {
+        let verdict = |only_v6| {
+            let mut stream = Stream::new().netns_made(POD).listens(POD, 9090, true).clone();
+            stream.connect().reset_sent(SYN, true, None).wait_ms(1500);
+            let actor = Actor { pid: 99, ..prober() };
+            let listen = Listen::new(POD, address("[::]:8080"), actor, true);
+            stream.push(ObservationKind::Listen(Listen { only_v6, ..listen }));
+            stream.causes().last().copied()
+        };
+        assert_eq!([false, true].map(verdict), [Some("not_listening_yet"), Some("connection_refused")]);
+    }
+
     #[test]
     fn a_listener_that_shows_no_start_of_this_port_does_not_count() {
         let refused = |before: fn(&mut Stream), after: fn(&mut Stream)| {

@@ -99,9 +99,7 @@ mod tests {
     #[test]
     fn a_listener_that_ended_is_forgotten() {
         let own = "10.88.0.1:6443";
-        let end = |netns| {
-            ObservationKind::Listen(Listen { netns, addr: address(own), actor: prober(), begins: false, bound: false })
-        };
+        let end = |netns| ObservationKind::Listen(Listen::new(netns, address(own), prober(), false));
         assert!(touch(own, vec![tls_hello(Some(NODE), own), end(NODE)]).is_empty());
         assert!(touch(own, vec![tls_hello(None, own), end(POD)]).is_empty());
         assert_eq!(touch(own, vec![tls_hello(Some(NODE), own), end(POD)]), ["tls_eof_noise"]);
