@@ -1,8 +1,8 @@
 //! Lines on stderr. In a live run a thread of its own writes them: a reader that stops reading must not stop the pipeline.
 //!
 //! Lines wait in a bounded queue. A line that finds no room, or that cannot be written, is counted. The count is reported
-//! once stderr takes lines again. `poll(2)` before a write would not be enough: a pipe that is called writable may have
-//! room for less than the line.
+//! once stderr takes lines again. `poll(2)` before a write would not be enough: a regular file is always called writable,
+//! even if its disk hangs. And several threads write: another one may fill a pipe after the call.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
