@@ -36,7 +36,7 @@ const NO_REPLY: u32 = 1;
 /// (`tcp_connect`, net/ipv4/tcp_output.c). `STATE_CB` runs only for sockets that enabled it. `tcp_set_state` calls it
 /// before the state changes.
 ///
-/// Another program on the cgroup, or on one above it, may replace the flags that ours has set. The kernel calls twice more
+/// Another program on the cgroup, or on one above it, may replace the flags that ours has set. Two more calls come
 /// whatever the flags are: `TIMEOUT_INIT` between `TCP_CONNECT_CB` and the SYN, and `ACTIVE_ESTABLISHED_CB`.
 #[sock_ops]
 pub fn sock_ops(ctx: SockOpsContext) -> u32 {

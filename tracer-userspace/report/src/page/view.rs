@@ -157,8 +157,8 @@ pub(super) fn confidence_text(counts: [u64; 3]) -> String {
     }
 }
 
-/// All causes: failures before noise, then by severity, scope (the node first) and count.
-/// What is broken now comes first, and then what most others depend on.
+/// All causes: failures before noise, what is broken now before what is over, then by severity, scope (the node first)
+/// and count.
 fn groups(pods: &[(PodKey, Pod)], scale: &Scale) -> Vec<GroupView> {
     let mut sums: BTreeMap<Group, GroupView> = BTreeMap::new();
     for (&group, lane) in pods.iter().flat_map(|(_, pod)| &pod.lanes) {
