@@ -78,8 +78,8 @@ pub(super) fn dump(states: u32, port: u16, mut each: impl FnMut(TcpSocket)) -> i
 /// How many devices may have listeners of their own on a port.
 const MOST_DEVICES: usize = 64;
 
-/// Finds a connection by a hash look-up; `None`: no socket has it. A listener bound to a device (SO_BINDTODEVICE, or a
-/// VRF) hands that on to its connections: they are found with the number of that device only (`inet_match`).
+/// Finds a connection by a hash look-up; `None`: no socket has it. A listener bound to a device (SO_BINDTODEVICE) hands
+/// that on to its connections: they are found with the number of that device only (`inet_match`).
 pub(super) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<TcpSocket>> {
     if let Some(found) = find_on(0, local, remote)? {
         return Ok(Some(found));
