@@ -93,13 +93,22 @@ pub(super) fn with_parents(folders: impl Iterator<Item = PathBuf>) -> Vec<PathBu
 
 pub(super) fn read(folder: &Path) -> Option<Throttled> {
     let text = fs::read_to_string(folder.join("cpu.stat")).ok()?;
-    parse(&text, &folder.display().to_string())
+    Some(Throttled { period_us: period(folder), ..parse(&text, &folder.display().to_string())? })
+}
+
+/// The length of a period: the second value of `cpu.max`, or a file of its own in version 1.
+fn period(folder: &Path) -> Option<u64> {
+    let last = |file: &str| {
+        let text = fs::read_to_string(folder.join(file)).ok()?;
+        text.split_whitespace().last()?.parse().ok()
+    };
+    last("cpu.max").or_else(|| last("cpu.cfs_period_us"))
 }
 
 /// `nr_throttled` in both versions; `throttled_usec` in the second, `throttled_time` in nanoseconds in the first.
 pub fn parse(text: &str, cgroup: &str) -> Option<Throttled> {
     let micros = value(text, "throttled_usec").or_else(|| value(text, "throttled_time").map(|ns| ns / 1000));
-    Some(Throttled { cgroup: cgroup.to_owned(), times: value(text, "nr_throttled")?, micros: micros? })
+    Some(Throttled { cgroup: cgroup.to_owned(), times: value(text, "nr_throttled")?, micros: micros?, period_us: None })
 }
 
 /// The value in the line `name 7` of a cgroup's file.
@@ -116,10 +125,21 @@ mod tests {
     fn counters_of_both_versions() {
         let v2 = "usage_usec 5\nnr_periods 9\nnr_throttled 7\nthrottled_usec 1500\n";
         let v1 = "nr_periods 9\nnr_throttled 7\nthrottled_time 1500000\n";
-        let expected = Throttled { cgroup: "/c".into(), times: 7, micros: 1500 };
+        let expected = Throttled { cgroup: "/c".into(), times: 7, micros: 1500, period_us: None };
         assert_eq!(parse(v2, "/c").as_ref(), Some(&expected));
         assert_eq!(parse(v1, "/c"), Some(expected));
         assert_eq!(parse("usage_usec 5\n", "/c"), None);
+    }
+
+    #[test]
+    fn the_length_of_a_period_of_both_versions() {
+        let scratch = Scratch::new();
+        for (folder, file, text) in [("v2", "cpu.max", "max 50000\n"), ("v1", "cpu.cfs_period_us", "20000\n")] {
+            scratch.file(Path::new(folder).join("cpu.stat"), "nr_throttled 7\nthrottled_usec 9\n");
+            scratch.file(Path::new(folder).join(file), text);
+        }
+        let periods = ["v2", "v1"].map(|it| read(&scratch.path(it)).and_then(|it| it.period_us));
+        assert_eq!(periods, [Some(50_000), Some(20_000)]);
     }
 
     /// The last search may be older than the namespace's first process.

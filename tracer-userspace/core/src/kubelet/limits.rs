@@ -147,9 +147,13 @@ fn beside_timeout(probe: &KubeletProbe, node: &Node) -> Option<Vec<Finding>> {
     let (time, now) = last(probe, node)?;
     let (began, before) = readings(probe, node)?.find(|(time, _)| (from..=until).contains(time))?;
     let own: Vec<&str> = now.serving.processes.iter().filter_map(|it| it.cpu_cgroup.as_deref()).collect();
-    let throttled = throttling::between(&own, (began, &before.throttled), (time, &now.throttled));
+    let throttled = throttling::between(
+        &own,
+        (began, &before.throttled, &before.serving.pressure),
+        (time, &now.throttled, &now.serving.pressure),
+    );
     let waited = [(began, &before.serving), (time, &now.serving)];
-    let starved = starved(&waited, throttled.map_or(0, |it| it.micros));
+    let starved = starved(&waited, throttled.map_or(0, |it| it.wall_us));
     Some(starved.into_iter().chain(throttled.map(|it| it.finding())).collect())
 }
 
@@ -327,8 +331,8 @@ mod tests {
             let process = ServerProcess { cpu_cgroup: Some("/cpu/app".to_owned()), ..server_process(7, 1) };
             let (processes, pressure) = (vec![process], vec![pressure, node]);
             reading.serving = Serving { processes, pressure, incomplete: true, ..Serving::default() };
-            let times = throttled_us / 10_000;
-            reading.throttled = vec![Throttled { cgroup: "/cpu/app".into(), times, micros: throttled_us }];
+            let times = throttled_us.div_ceil(100_000);
+            reading.throttled = vec![Throttled { cgroup: "/cpu/app".into(), times, micros: throttled_us, period_us: None }];
         }
     }
 
@@ -352,7 +356,7 @@ mod tests {
         assert_has(&starved.remediation.to_string(), &["If that does not help: Raise timeoutSeconds"]);
         let throttled = timed_out(1_290, 900_000, 800_000);
         assert_eq!(throttled.also, [Cause::CpuThrottled], "its limit explains the pressure");
-        assert_has(&throttled.summary, &["; /cpu/app was throttled 80 times, 800.0 ms in all"]);
+        assert_has(&throttled.summary, &["; /cpu/app was throttled 8 times, 800.0 ms summed over its processors"]);
         assert_starts(&throttled.remediation.to_string(), "Raise the CPU limit of the container");
     }
 

@@ -185,13 +185,16 @@ pub struct RoutingRule {
 }
 
 /// How often a cgroup was throttled because its CPU quota was used up (`cpu.stat`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Throttled {
     pub cgroup: String,
-    /// Periods in which it was throttled.
+    /// Periods in which it was throttled. A period counts once, on however many processors.
     pub times: u64,
-    /// Total time, microseconds.
+    /// Total time, microseconds: the sum over processors (`unthrottle_cfs_rq`, kernel/sched/fair.c).
     pub micros: u64,
+    /// The length of a period (`cpu.max`), microseconds. Absent in older recordings.
+    pub period_us: Option<u64>,
 }
 
 #[skip_serializing_none]

@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn reading(number: usize, netns: Option<Netns>) -> Inspection {
-        let throttled = vec![Throttled { cgroup: "/pod".into(), times: 1, micros: 1 }];
+        let throttled = vec![Throttled { cgroup: "/pod".into(), times: 1, micros: 1, period_us: None }];
         Inspection { netns, throttled, ..Inspection::nothing(NODE, target(number)) }
     }
 

@@ -31,7 +31,7 @@ fn starved(case: &Case<'_>, fits: fn(bool, bool) -> bool) -> Option<Finding> {
     let (readings, least) = watch(case, ended);
     let pid = connection.and_then(|it| it.pid);
     let (stall, reading) = stall(&readings, pid).filter(|(stall, _)| stall.for_ns >= least)?;
-    if !fits(unread, stall.server_waited) || stall.is_throttling(throttling(case).map_or(0, |it| it.micros)) {
+    if !fits(unread, stall.server_waited) || stall.is_throttling(throttling(case).map_or(0, |it| it.wall_us)) {
         return None;
     }
     let (server, words) = (name(&reading.processes), stall.describe());
@@ -87,11 +87,22 @@ mod tests {
     }
 
     /// The container was throttled for so many milliseconds in each 100.
-    fn verdict_with(more_ms: u64, (unread, accepted): (u32, bool), read: Read, throttled: u64) -> Verdict {
+    fn verdict_with(more_ms: u64, connection: (u32, bool), read: Read, throttled: u64) -> Verdict {
+        verdict_throttled(more_ms, connection, read, |ms| (ms / 100, throttled * ms * 10))
+    }
+
+    /// How often the container was throttled in so many milliseconds, and for how many microseconds.
+    fn verdict_throttled(
+        more_ms: u64,
+        (unread, accepted): (u32, bool),
+        read: Read,
+        throttled: impl Fn(u64) -> (u64, u64),
+    ) -> Verdict {
         let mut stream = Stream::new().connect().established().wait_ms(200).clone();
         for ms in [0, 300, 600] {
             let serving = Serving { connection: Some(served(unread, accepted)), ..read(ms) };
-            let throttled = Throttled { cgroup: "/pod".into(), times: throttled * ms, micros: throttled * ms * 10 };
+            let (times, micros) = throttled(ms);
+            let throttled = Throttled { cgroup: "/pod".into(), times, micros, period_us: None };
             stream.inspection(|reading| {
                 reading.serving = Some(Box::new(serving));
                 reading.throttled = vec![throttled];
@@ -191,6 +202,19 @@ mod tests {
         );
         assert_starts(&verdict.remediation.text, "Raise the CPU limit of the container");
         assert_eq!(verdict_with(300, UNREAD, cpu, 2).cause, Cause::TargetStarved);
+    }
+
+    /// The kernel sums the time over processors: 32 ms on each of ten, in one period of 100 ms.
+    #[test]
+    fn throttling_on_many_processors_is_no_longer_than_its_periods() {
+        let decided = |times: u64, cpu_full: u64| {
+            let read: Read = if cpu_full == 0 { |ms| server(threads([1, 1, 0], ms, ms * 980)) } else { cpu };
+            let verdict = verdict_throttled(300, UNREAD, read, |ms| (times * ms / 600, 320 * ms / 600 * 1000));
+            (verdict.cause.name(), verdict.also.contains(&Cause::CpuThrottled))
+        };
+        assert_eq!(decided(1, 0), ("target_starved", true), "100 of 600 ms at most");
+        assert_eq!(decided(6, 0), ("slow_response", true), "320 of 600 ms");
+        assert_eq!(decided(1, 800), ("target_starved", true));
     }
 
     #[test]
