@@ -157,8 +157,9 @@ pub fn add(case: &Case<'_>, finding: &mut Finding) {
     finding.evidence.push(of_runs(case, container, runs, at));
     // The rule that found such an end has its own fix.
     let has_fix = [MORE_MEMORY, OWN_END, killed::FIX].iter().any(|fix| finding.remediation.text.starts_with(fix));
-    if let Some(more) = fix(case, container, runs).filter(|_| !has_fix) {
-        let ended = runs.last.as_ref().and_then(|last| last.finished_boot_ns);
+    let ended = runs.last.as_ref().and_then(|last| last.finished_boot_ns);
+    let is_over = runs.started_boot_ns.is_some() && ended.is_some_and(|end| has_succeeded_after(case, end));
+    if let Some(more) = fix(case, container, runs).filter(|_| !has_fix && !is_over) {
         let is_down = runs.started_boot_ns.is_none() && ended.is_some_and(|end| end <= at);
         // Neither another port nor a startupProbe helps a container that does not run.
         let comes_first = is_down && finding.cause == Cause::ConnectionRefused;
@@ -168,6 +169,13 @@ pub fn add(case: &Case<'_>, finding: &mut Finding) {
         };
         finding.change_fix(|fix| fix.reword(both).run(more.commands.iter().cloned()));
     }
+}
+
+/// The target succeeded after that end, which is a whole second, and before this attempt: the end does not explain it.
+fn has_succeeded_after(case: &Case<'_>, end: u64) -> bool {
+    let (attempt, node) = (case.attempt, case.node);
+    let since = |from| node.has_succeeded_since(attempt.flow.dst, from);
+    since(end.saturating_add(SECOND_NS)) && !since(attempt.started)
 }
 
 /// Notes that the pod is being deleted: then its process may have ended and its network may be gone on purpose. The
@@ -220,7 +228,7 @@ fn fix(case: &Case<'_>, container: &Container, runs: &Runs) -> Option<Remediatio
 }
 
 /// Prints the log of the container's last run.
-fn previous_log(case: &Case<'_>, container: &Container) -> Command {
+pub fn previous_log(case: &Case<'_>, container: &Container) -> Command {
     let named = case.matched.name().k8s.unwrap_or_default();
     let named = K8s { container_name: container.name.clone(), ..named };
     Command::in_cluster(format!("kubectl logs {}{} --previous", kubectl::pod(&named), kubectl::container(&named)))
@@ -559,6 +567,26 @@ mod tests {
         runs.waiting = Some(Waiting { reason: Waiting::BACK_OFF.into(), message: None });
         stream.runs(runs).state(TcpState::SynSent, TcpState::Close, libc::ECONNREFUSED, (0, 0, 0));
         assert_lacks(&stream.verdict().summary, &["OOMKilled"]);
+    }
+
+    #[test]
+    fn an_out_of_memory_kill_before_a_success_does_not_change_the_fix() {
+        let failed = |succeeds: bool| {
+            let mut stream = Stream::new().wait_ms(600_000).http_readiness().clone();
+            let killed = ended(&mut stream, 31, 137, "OOMKilled");
+            let began = Some(stream.seconds_ago(11));
+            stream.runs(Runs { started_boot_ns: began, ..killed });
+            if succeeds {
+                stream.connect().established().answer(AnswerKind::Http, Some(200)).wait_ms(1_000);
+                stream.closes((100, 101, 200)).wait_ms(9_000).again(2);
+            }
+            stream.connect().established().wait_ms(1_000).closes((100, 101, 0)).last_verdict()
+        };
+        for (succeeds, verdict) in [false, true].map(|it| (it, failed(it))) {
+            assert_eq!(verdict.cause.name(), "slow_response");
+            assert_has(&row(&verdict), &["OOMKilled"]);
+            assert_eq!(verdict.remediation.to_string().contains("raise its memory limit"), !succeeds);
+        }
     }
 
     #[test]
