@@ -122,11 +122,19 @@ const CAUSES: &[NotStarted] = &[
         fix: "Do nothing if the container had just ended: its cgroup went with it. If it goes on while the container runs, the cgroup was moved. Then set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime, and delete the pod",
         show: &[],
     },
+    // `cgroup_migrate_vet_dst`, kernel/cgroup/cgroup.c: a cgroup with enabled controllers below it takes no process.
+    NotStarted {
+        words: &["cgroup.procs: device or resource busy"],
+        cause: Cause::ExecNotRun,
+        why: "the container has made cgroups below its own, so that its own can take no process",
+        fix: "Update runc: a newer one starts the command in the cgroup of the container's first process. Or let the container make no cgroups (systemd or a container engine in it does), or use a network probe",
+        show: &[],
+    },
     NotStarted {
         words: &["cgroup"],
         cause: Cause::ExecNotRun,
         why: "the runtime could not use the container's cgroup",
-        fix: "The container's cgroup is gone or was moved. Set the same cgroup driver (systemd or cgroupfs) for kubelet and runtime. Then delete the pod, so that it gets a new container",
+        fix: "Look at the cgroup that the message names, and at the error behind it. If that cgroup is gone or was moved, the kubelet and the runtime may have different cgroup drivers (systemd or cgroupfs): set the same one, and delete the pod",
         show: &[],
     },
     NotStarted { words: &["cannot allocate memory"], ..OUT_OF_MEMORY },
@@ -230,6 +238,10 @@ mod tests {
             (
                 "exec failed: unable to start container process: error adding pid 7 to cgroups: failed to write 7: write /sys/fs/cgroup/cpuset/x/cgroup.procs: no space left on device",
                 "cpuset",
+            ),
+            (
+                "exec failed: unable to start container process: error adding pid 7 to cgroups: failed to write 7: write /sys/fs/cgroup/x/cgroup.procs: device or resource busy",
+                "made cgroups below its own",
             ),
             ("exec failed: pipe2: too many open files", "file descriptor"),
             ("exec failed: cannot exec in a paused container (use --ignore-paused to override)", "is paused"),
