@@ -19,7 +19,7 @@ use self::not_started::NotStarted;
 use tracer_attempts::correlate::links::LOOPBACK;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
-use tracer_case::answer::{answer_text, got_no_tls, names_log};
+use tracer_case::answer::{reported_answer, got_no_tls, names_log};
 use tracer_case::evidence::of_outcome;
 use tracer_case::finding::Finding;
 use tracer_case::ignored::unchanged;
@@ -186,7 +186,7 @@ fn may_begin_before_tracer(probe: &KubeletProbe, node: &Node) -> bool {
 /// The verdict on a probe that was refused by an answer, on one of `connections`; `None` for another outcome.
 pub(crate) fn answer(probe: &KubeletProbe, connections: usize, node: &Node) -> Option<(Finding, Unattached)> {
     let scheme = spec(probe, node).and_then(|spec| spec.scheme.as_deref());
-    let (text, fix) = answer_text(probe.reason, scheme)?;
+    let (text, fix) = reported_answer(probe, scheme)?;
     let named = Unattached::of(probe, node);
     let summary = format!(
         "the {} probe{} was answered: {text}, as the kubelet read it; {}",

@@ -36,6 +36,7 @@ pub const REFUSAL: &str = "a fatal alert that refuses the TLS handshake";
 pub const TLS_REFUSED: &str = "The server's log says why. Let the server accept what the kubelet offers: TLS 1.2 and 1.3, Go's secure ciphers, no server name for an address, no client certificate. Or probe another port, or use tcpSocket or exec";
 const NO_HEALTH_SERVICE: &str =
     "Register the gRPC health service (grpc.health.v1.Health) in the server, or use tcpSocket";
+const WITHOUT_GRPC: &str = "Set the port of the probe to one that speaks gRPC: this one answers in HTTP/2 without gRPC. Or use httpGet, if an HTTP server is to be probed. If a proxy in front of the server answers, let it pass on the health rpc";
 const NOT_FOUND: &str = "Set the probe's grpc.service to a name that the server's health service knows (empty: the whole server), or register that name there";
 const DENIED: &str = "Let the server answer grpc.health.v1.Health/Check without credentials: the kubelet's gRPC probes carry none. Or use tcpSocket, or exec with a client that has credentials";
 /// The fix of a gRPC health rpc that ended with an error.
@@ -77,9 +78,20 @@ pub fn tls_client(dst: SocketAddr, flags: &str) -> Command {
     Command::on_node(format!("timeout 5 openssl s_client -connect {dst}{flags} </dev/null"))
 }
 
+/// The answer that the kubelet reported, as text, and its fix. grpc-go takes the status 404 of an answer without gRPC for
+/// a method that is not implemented.
+pub fn reported_answer(reported: &KubeletProbe, scheme: Option<&str>) -> Option<(String, &'static str)> {
+    let without_grpc = || {
+        let (_, status) = reported.output.as_deref()?.split_once("unexpected HTTP status code received from server: ")?;
+        Some((format!("an HTTP status {status} without gRPC"), WITHOUT_GRPC))
+    };
+    let is_unimplemented = reported.reason == ProbeOutput::NoHealthService;
+    without_grpc().filter(|_| is_unimplemented).or_else(|| answer_text(reported.reason, scheme))
+}
+
 /// The answer by the kubelet outcome, as text, and its fix. `None` if the outcome tells nothing about an answer.
 /// With scheme `https`, `NotHttp` means that the port speaks no TLS, or something else than HTTP in it.
-pub fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -> Option<(String, &'static str)> {
+fn answer_text(reason: ProbeOutput, scheme: Option<&str>) -> Option<(String, &'static str)> {
     match reason {
         ProbeOutput::Status(status) => Some(status_text(status)),
         ProbeOutput::NotServing => Some(("a health status other than SERVING".to_owned(), HANDLER)),

@@ -15,6 +15,10 @@ const MAX_TEXT: usize = 512;
 const NO_HEALTH_SERVICE: &str =
     "error: this server does not implement the grpc health protocol (grpc.health.v1.Health)";
 
+/// grpc-go's own message for an answer that is HTTP/2 without gRPC (`operateHeaders`, internal/transport). It makes
+/// `Unimplemented` of a 404.
+const OTHER_STATUS: &str = ": unexpected HTTP status code received from server: ";
+
 /// `Get "/loop": stopped after 10 redirects` (`RedirectChecker`, pkg/probe/http); the pod chooses the URL.
 const TOO_MANY_REDIRECTS: &str = "\": stopped after 10 redirects";
 
@@ -181,11 +185,20 @@ fn publishable(output: &str, reason: ProbeOutput, result: KubeletResult) -> Opti
         ProbeOutput::Status(status) => Some(format!("HTTP probe failed with statuscode: {status}")),
         ProbeOutput::NoSuchPort => Some("strconv.Atoi: invalid syntax".to_owned()),
         ProbeOutput::NotServing => Some(not_serving(output).to_owned()),
-        ProbeOutput::NoHealthService => Some(NO_HEALTH_SERVICE.to_owned()),
+        ProbeOutput::NoHealthService => Some(match status_without_grpc(output) {
+            Some(status) => format!("{NO_HEALTH_SERVICE}{OTHER_STATUS}{status}"),
+            None => NO_HEALTH_SERVICE.to_owned(),
+        }),
         ProbeOutput::TooManyRedirects => Some(TOO_MANY_REDIRECTS.trim_start_matches("\": ").to_owned()),
         ProbeOutput::CommandTimeout if output.starts_with("command ") => Some("command timed out".to_owned()),
         _ => Some(redact::redacted(output)),
     }
+}
+
+/// The status of an answer without gRPC.
+fn status_without_grpc(output: &str) -> Option<u16> {
+    let message = output.strip_prefix(NO_HEALTH_SERVICE)?.strip_prefix(OTHER_STATUS)?;
+    message.split_once(' ')?.0.parse().ok().filter(|status| (100..1000).contains(status))
 }
 
 /// Keeps the known states of `grpc.health.v1.HealthCheckResponse`. Go prints an unknown state as a number.
@@ -264,6 +277,9 @@ mod tests {
         let (meaning, text) = understood(unimplemented);
         assert_eq!(meaning, ProbeOutput::NoHealthService);
         assert!(text.is_some_and(|it| it.ends_with("(grpc.health.v1.Health)")), "the rest is the server's");
+        let other = ": unexpected HTTP status code received from server: 404";
+        let text = understood(&unimplemented.replace(": unknown service of mine", &format!("{other} (Not Found); x"))).1;
+        assert!(text.is_some_and(|it| it.ends_with(&format!("(grpc.health.v1.Health){other}"))));
         let no_connection = "error: failed to connect service at \"10.88.0.5:50051\": context canceled";
         assert_eq!(understood(no_connection).0, ProbeOutput::Network);
     }

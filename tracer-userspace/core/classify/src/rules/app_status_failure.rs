@@ -4,7 +4,7 @@ use super::*;
 use tracer_attempts::enrich::{self, Protocol};
 use tracer_case::answer::{
     BAD_REQUEST, BAD_REQUEST_OR_PROTOCOL, BAD_STATUS_LINE, NO_HTTP, NO_STATUS_LINE, REFUSAL, RPC_FAILED, TLS_REFUSED,
-    answer_text, got_no_tls, shows_certificate, status_text, with_fix,
+    reported_answer, got_no_tls, shows_certificate, status_text, with_fix,
 };
 use tracer_case::sidecar;
 use tracer_case::wrong_field::{GRPC_IN_PLAIN, REMOVE_HOST, wrong_field};
@@ -85,7 +85,7 @@ fn by_outcome(case: &Case<'_>) -> Option<Finding> {
     if case.attempt.received().is_some_and(|n| n == 0) {
         return None;
     }
-    let answer = answer_text(reported.reason, case.matched.scheme().as_deref());
+    let answer = reported_answer(reported, case.matched.scheme().as_deref());
     let (text, fix) = answer.or_else(|| rpc_failure(case, reported))?;
     let dst = case.attempt.flow.dst;
     let colon = if text.starts_with("that ") { "" } else { ":" };

@@ -546,6 +546,18 @@ fn the_fix_is_for_what_the_kubelet_read() {
     }
 }
 
+/// grpc-go takes a 404 for a method that is not implemented.
+#[test]
+fn a_port_that_speaks_http2_without_grpc_is_told_from_a_server_without_the_health_service() {
+    let mut stream = Stream::new().grpc_readiness(1).connect().established().closes((300, 301, 103)).clone();
+    let words = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unexpected HTTP status code received from server: 404";
+    stream.kubelet_with(ProbeOutput::NoHealthService, |it| it.output = Some(words.into()));
+    let verdict = stream.verdict();
+    assert_eq!((verdict.cause.name(), verdict.confidence), ("app_status_failure", Confidence::Likely));
+    assert_has(&verdict.summary, &["answered: an HTTP status 404 without gRPC"]);
+    assert_starts(&verdict.remediation, "Set the port of the probe to one that speaks gRPC");
+}
+
 /// Go's words tell plain HTTP from something else in TLS.
 #[test]
 fn the_kubelet_outcome_tells_a_port_without_tls() {
