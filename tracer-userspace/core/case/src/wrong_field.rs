@@ -17,6 +17,14 @@ const HOST: Field = Field {
     confidence: Confidence::Proven,
 };
 
+/// The kubelet connects to an address, and Go sends no server name (SNI) for one. Apache from 2.4.64 on answers 421 if
+/// the Host header names another host than the server name.
+const HOST_OVER_TLS: Field = Field {
+    text: "over HTTPS the kubelet sends no server name (SNI) for an address, and the server may want the Host header to fit it",
+    fix: "Remove the Host header from httpGet.httpHeaders of the probe, if it has one. Or let the server answer the health path without a server name (SNI), or probe a port that speaks plain HTTP",
+    confidence: Confidence::Likely,
+};
+
 /// Only a few words of the answer decide: an application on a plain port may write them, too.
 pub const SCHEME: Field = Field {
     text: "the server says that the port speaks TLS, and the probe uses plain HTTP",
@@ -34,6 +42,7 @@ pub fn wrong_field(case: &Case<'_>) -> Option<Field> {
     let answer = attempt.answer().map(|(_, answer)| answer).filter(|answer| answer.kind == AnswerKind::Http);
     let in_plain = case.matched.expects_http() != Some(false);
     match status_of(case)? {
+        421 if case.matched.scheme().as_deref() == Some("https") => Some(HOST_OVER_TLS),
         421 => Some(HOST),
         400 if in_plain => match answer? {
             answer if answer.says_tls => Some(SCHEME),

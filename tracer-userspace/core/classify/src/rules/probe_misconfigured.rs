@@ -377,6 +377,8 @@ mod tests {
         let mut tls = Stream::new().https_readiness().connect().established().clone();
         tls.closes((100, 101, 200)).kubelet(ProbeOutput::Status(421));
         assert_eq!(tls.all_decided(), [LIKELY]);
+        assert_has(&tls.last_verdict().summary, &["no server name (SNI)"]);
+        assert_starts(&tls.last_verdict().remediation, "Remove the Host header");
         assert_eq!(answered(Stream::new().http_readiness(), 404).causes(), ["app_status_failure"]);
     }
 
