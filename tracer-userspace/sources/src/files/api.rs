@@ -79,6 +79,7 @@ objects! {
         name: String,
         ports: Vec<ContainerPort>,
         restart_policy: Option<String>,
+        restart_policy_rules: Vec<IgnoredAny>,
         liveness_probe: Option<Probe>,
         readiness_probe: Option<Probe>,
         startup_probe: Option<Probe>,

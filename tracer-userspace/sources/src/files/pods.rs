@@ -154,7 +154,9 @@ fn container(container: api::Container, policy: Option<&str>, grace: Option<i64>
     let status = statuses.find(|it| it.name == container.name);
     let id = status.and_then(|it| container_id(it.container_id.as_deref()));
     let runs = status.map(|it| runs_of(it, clock::steady_boot_to_wall_ns()));
-    let never_restarted = container.restart_policy.as_deref().or(policy) == Some("Never");
+    // A rule may restart the container by its exit code (Kubernetes 1.34).
+    let has_rules = !container.restart_policy_rules.is_empty();
+    let never_restarted = !has_rules && container.restart_policy.as_deref().or(policy) == Some("Never");
     Container { name: Some(container.name), id, probes, exec, lifecycle, post_start_command, never_restarted, runs }
 }
 

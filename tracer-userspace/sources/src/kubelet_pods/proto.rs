@@ -100,7 +100,9 @@ messages! {
         "12" lifecycle: Option<Lifecycle> => [message, optional],
         "22" startup_probe: Option<Probe> => [message, optional],
         "24" restart_policy: Text => [string, optional],
+        "25" restart_policy_rules: Vec<RestartRule> => [message, repeated],
     }
+    RestartRule { "1" action: Text => [string, optional], }
     ContainerPort {
         "1" name: Text => [string, optional],
         "3" container_port: Option<i32> => [int32, optional],

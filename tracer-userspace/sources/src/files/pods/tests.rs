@@ -305,3 +305,14 @@ fn every_error_is_one_line_with_flag_file_and_place() {
     let missing = read_pods(Path::new("/no/such/pods.json")).expect_err("missing");
     assert_eq!(missing.to_string(), "--pods /no/such/pods.json: cannot be read: No such file or directory");
 }
+
+/// Since Kubernetes 1.34 the exit code may restart a container that is never restarted otherwise.
+#[test]
+fn a_container_with_restart_rules_may_be_restarted() {
+    let rules = "restartPolicyRules: [{action: Restart, exitCodes: {operator: In, values: [42]}}]";
+    let text = format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, spec: {{restartPolicy: Never, containers: [{{name: b}}, {{name: c, restartPolicy: Never, {rules}}}]}}}}"
+    );
+    let pods = read("rules", &text).expect("pods");
+    assert_eq!(pods[0].containers.iter().map(|it| it.never_restarted).collect::<Vec<_>>(), [true, false]);
+}
