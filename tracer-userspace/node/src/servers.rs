@@ -101,7 +101,13 @@ fn state(pid: u32, cgroups: &str, mounts: &Mounts, threads: &mut usize) -> Optio
     let (frozen, frozen_above) = frozen(cgroups, mounts).unzip();
     let cpu_cgroup = throttle::folder(cgroups, mounts).map(|folder| folder.display().to_string());
     let (comm, tasks, frozen_above) = (comm(pid)?, tasks(pid, threads), frozen_above.flatten());
-    Some(ServerProcess { pid, comm, tasks, frozen, frozen_above, cpu_cgroup })
+    let core_dumping = read_text(format!("/proc/{pid}/status")).is_ok_and(|text| is_core_dumping(&text));
+    Some(ServerProcess { pid, comm, tasks, frozen, frozen_above, cpu_cgroup, core_dumping })
+}
+
+/// By the text of `/proc/PID/status`. Meanwhile the process keeps its sockets (`coredump_task_exit`, kernel/exit.c).
+fn is_core_dumping(status: &str) -> bool {
+    status.lines().any(|line| line.strip_prefix("CoreDumping:").is_some_and(|it| it.trim() == "1"))
 }
 
 pub(super) fn comm(pid: u32) -> Option<String> {
@@ -230,6 +236,13 @@ mod tests {
         assert!(elsewhere.is_empty(), "the pid was reused in another namespace");
         let many: Vec<u32> = (0..=OF_POD.processes as u32).map(|it| u32::MAX - it).collect();
         assert!(holders(&[inode].into(), &many, netns, &OF_POD).incomplete);
+    }
+
+    #[test]
+    fn a_process_that_writes_its_core_dump_is_known() {
+        let text = |value: &str| format!("Name:\tapp\nCoreDumping:\t{value}\nTHP_enabled:\t1\n");
+        assert!(is_core_dumping(&text("1")) && !is_core_dumping(&text("0")));
+        assert!(!is_core_dumping("Name:\tapp\nTHP_enabled:\t1\n"), "before 4.15");
     }
 
     #[test]

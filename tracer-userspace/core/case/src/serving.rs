@@ -80,6 +80,13 @@ pub fn all_blocked(reading: &Serving) -> Option<String> {
         .then(|| format!("{}: {words}", name(std::slice::from_ref(first))))
 }
 
+/// "nginx (pid 7) has crashed, and the kernel writes its core dump". Without a pid, of any process that serves.
+pub fn crashed(reading: &Serving, pid: Option<u32>) -> Option<String> {
+    let mut own = reading.processes.iter().filter(|it| pid.is_none_or(|pid| pid == it.pid));
+    let server = own.find(|it| it.core_dumping)?;
+    Some(format!("{} has crashed, and the kernel writes its core dump", process_name(&server.comm, server.pid)))
+}
+
 /// "nginx (pid 7)"
 pub fn first_name(reading: &Serving) -> String {
     name(&reading.processes[..reading.processes.len().min(1)])

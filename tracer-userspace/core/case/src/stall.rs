@@ -53,7 +53,7 @@ pub fn stall<'a>(readings: &[(u64, &'a Serving)], pid: Option<u32>) -> Option<(S
     let found: Vec<_> = readings.iter().filter(|(_, reading)| !reading.processes.is_empty()).collect();
     let ((began, first), (at, last)) = (found.first()?, found.last()?);
     let of_ns = at.saturating_sub(*began);
-    if of_ns < MIN_SPAN_NS || last.processes.iter().any(|it| it.frozen.is_some()) {
+    if of_ns < MIN_SPAN_NS || last.processes.iter().any(|it| it.frozen.is_some() || it.core_dumping) {
         return None;
     }
     let node = Waits::between(first, last, NODE);

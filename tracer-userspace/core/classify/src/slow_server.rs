@@ -6,10 +6,11 @@ use tracer_case::case::{Case, inspected};
 use tracer_case::finding::Finding;
 use tracer_case::halt::{Halt, halt_of, pause};
 use tracer_case::held_answer::{in_second_half, is_nowhere, lost_late};
+use tracer_case::history::previous_log;
 use tracer_case::phrases::run_in;
 use tracer_case::pod_sockets::{FRESH_NS, detour};
 use tracer_case::serving::{
-    INSPECTION_NS, all_blocked, blocked, connection, first_name, name, other_queue, places, readings, show_translation,
+    INSPECTION_NS, all_blocked, blocked, connection, crashed, first_name, name, other_queue, places, readings, show_translation,
 };
 use tracer_case::sidecar::waits_for;
 use tracer_case::{unread_server, waits};
@@ -30,6 +31,8 @@ const SLOW_OR_LATE: &str = ": its handler is slow, or too little time was left";
 const SLOW_OR_PAUSED: &str = ": its handler is slow, or that pause was too long";
 
 const SLOW_OR_STARVED: &str = ": its handler is slow, or it gets no CPU time";
+
+const FIND_CRASH: &str = "Find why the server crashed, by its log and its core dump. A longer timeout does not help: it answers again only after its restart";
 
 /// No handler runs in the handshake of TLS.
 const UNANSWERED: &str = " and did not answer";
@@ -147,6 +150,12 @@ pub(super) fn add(case: &Case<'_>, finding: &mut Finding, is_late: bool) {
     if in_second_half(case, time) == Some(false) {
         finding.confidence = finding.confidence.min(Confidence::Likely);
     }
+    if let Some(words) = crashed(reading, connection.pid) {
+        finding.summary += &format!("; {words}");
+        let log = case.matched.probed_container().map(|(_, container)| previous_log(case, container));
+        finding.change_fix(|_| Remediation::from(FIND_CRASH).run(log).run([Command::on_node("coredumpctl list")]));
+        return;
+    }
     let holder = reading.processes.iter().find(|it| connection.pid == Some(it.pid));
     let server = holder.map_or_else(|| name(&reading.processes), |it| name(std::slice::from_ref(it)));
     if let Some((first, command)) = unblock(case, reading, connection) {
@@ -198,6 +207,28 @@ mod tests {
         let one = reported(1);
         assert_ends(&one.summary, "it waited in the queue of app (pid 7) and 1 other");
         assert_lacks(&one.remediation, &["Recv-Q"]);
+    }
+
+    /// The process keeps its sockets until its core dump is written.
+    #[test]
+    fn a_server_that_crashed_is_not_slow() {
+        let reported = |(unread, accepted), core_dumping: bool| {
+            let mut stream = Stream::new().http_readiness().connect().established().wait_ms(500).clone();
+            let process = ServerProcess { core_dumping, ..server_process(7, 1) };
+            let connection = Some(served(unread, accepted));
+            stream.serving(Serving { processes: vec![process], connection, ..Serving::default() });
+            let verdict = stream.wait_ms(500).closes((100, 101, 0)).verdict();
+            assert_eq!(verdict.cause.name(), "slow_response");
+            verdict
+        };
+        for connection in [(0, true), (100, true), (100, false)] {
+            let crashed = reported(connection, true);
+            assert_has(&crashed.summary, &["; app (pid 7) has crashed, and the kernel writes its core dump"]);
+            assert_starts(&crashed.remediation, "Find why the server crashed");
+            assert_has(&crashed.remediation, &["kubectl logs", "--previous", "coredumpctl"]);
+            assert_lacks(&crashed.remediation, &["timeoutSeconds"]);
+            assert_lacks(&reported(connection, false).summary, &["crashed"]);
+        }
     }
 
     /// TPROXY of the pod gave the connection to a proxy on another port. The application's queue is empty.

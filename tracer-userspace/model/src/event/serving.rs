@@ -48,6 +48,9 @@ pub struct ServerProcess {
     pub frozen_above: Option<String>,
     /// The cgroup that limits its processor time, named as in [`super::Throttled`].
     pub cpu_cgroup: Option<String>,
+    /// It has crashed, and the kernel writes its core dump: `CoreDumping` of `/proc/PID/status`, from 4.15 on.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub core_dumping: bool,
 }
 
 /// The threads of a process, as far as they were read.

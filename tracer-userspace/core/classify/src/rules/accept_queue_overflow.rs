@@ -8,7 +8,7 @@ use tracer_case::accept_queue::{
 };
 use tracer_case::halt::halt;
 use tracer_case::refusal::pod_elsewhere;
-use tracer_case::serving::{all_blocked, name, readings};
+use tracer_case::serving::{all_blocked, crashed, name, readings};
 use tracer_model::event::{ListenQueue, MOST_LISTENERS, Netns};
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
@@ -105,7 +105,8 @@ fn finding(case: &Case<'_>, evidence: Evidence, (waiting, backlog): (u32, u32), 
 fn describe_halt(case: &Case<'_>) -> Option<String> {
     let (_, reading) = readings(case).last().copied()?;
     let halted = || Some(format!("{} {}", name(&reading.processes), halt(reading, None)?.description()));
-    Some(format!("; at one reading, {}", halted().or_else(|| all_blocked(reading))?))
+    let why = crashed(reading, None).or_else(halted).or_else(|| all_blocked(reading))?;
+    Some(format!("; at one reading, {why}"))
 }
 
 #[cfg(test)]
