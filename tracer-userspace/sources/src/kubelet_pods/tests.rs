@@ -49,6 +49,18 @@ fn a_handler_with_a_field_of_a_later_version_may_speak_any_protocol() {
     assert_eq!(speaks(GRPC, &[&number[..], &field(4, b"new")].concat()), Some(ProbeProtocol::Unknown));
 }
 
+#[test]
+fn restart_rules_of_a_container_are_read() {
+    let never_restarted = |rules: &[u8]| {
+        let container = field(2, &[&field(1, b"app"), rules].concat());
+        let pod = field(2, &[container, field(3, b"Never")].concat());
+        pods_of(Bytes::from(field(1, &pod))).expect("a list")[0].containers[0].never_restarted
+    };
+    // `restart_policy_rules` is field 25: its key takes two bytes.
+    let rules = [vec![0xCA, 0x01, 9], field(1, b"Restart")].concat();
+    assert!(never_restarted(&[]) && !never_restarted(&rules));
+}
+
 type HeaderPair = (&'static str, &'static str);
 
 /// The result of an answer with these headers and trailers.
