@@ -69,7 +69,7 @@ pub struct Namespaces {
     paths: BTreeMap<Netns, PathBuf>,
     /// The processes in each namespace.
     pids: BTreeMap<Netns, Vec<u32>>,
-    /// The last search did not find all namespaces.
+    /// The last search may lack the namespace of a pod.
     incomplete: bool,
     /// When the last search was.
     found: Option<Instant>,
@@ -170,7 +170,7 @@ impl Namespaces {
             tracing::warn!("{problem}");
             self.warned = true;
         }
-        self.incomplete = found.is_incomplete();
+        self.incomplete = found.may_lack_pods();
         self.paths = found.paths;
         self.pids = found.pids;
         self.found = Some(Instant::now());
@@ -242,7 +242,8 @@ pub fn all() -> There {
 
 impl From<Found> for There {
     fn from(found: Found) -> Self {
-        let (incomplete, problem) = (found.is_incomplete(), found.room.problem());
+        let problem = found.room.problem();
+        let incomplete = found.hidden || problem.is_some();
         Self { namespaces: found.paths.into_keys().collect(), incomplete, problem }
     }
 }
@@ -275,15 +276,18 @@ struct Found {
     room: Room,
     /// The namespace of some process cannot be read.
     hidden: bool,
+    /// The same of a pod's process, by its cgroup.
+    hides_pod: bool,
 }
 
 impl Found {
     fn with_room(most: usize) -> Self {
-        Self { paths: BTreeMap::new(), pids: BTreeMap::new(), processes: 0, room: Room::of(most), hidden: false }
+        Self { paths: BTreeMap::new(), pids: BTreeMap::new(), processes: 0, room: Room::of(most), hidden: false, hides_pod: false }
     }
 
-    fn is_incomplete(&self) -> bool {
-        self.hidden || self.room.problem().is_some()
+    /// The namespace of a pod may be missing.
+    fn may_lack_pods(&self) -> bool {
+        self.hides_pod || self.room.problem().is_some()
     }
 
     /// Keeps the first path into each namespace.
@@ -293,8 +297,14 @@ impl Found {
         }
     }
 
+    fn add_hidden(&mut self, at: Namespace, is_pod: impl FnOnce() -> bool) {
+        let hidden = at == Namespace::Hidden;
+        self.hidden |= hidden;
+        self.hides_pod |= hidden && is_pod();
+    }
+
     fn add_of_process(&mut self, pid: u32, at: Namespace) {
-        self.hidden |= at == Namespace::Hidden;
+        self.add_hidden(at, || pod_of_process(pid).is_some());
         if let Namespace::At(netns) = at {
             self.add(netns, || Some(pod_of_process(pid)?.uid), || PathBuf::from(format!("/proc/{pid}/ns/net")));
             if self.paths.contains_key(&netns) && self.processes < MAX_PROCESSES {
@@ -465,6 +475,18 @@ mod tests {
         assert_eq!(with_ended, (2, false, false), "a process that has ended has no namespace");
         assert_eq!(there(2, &[at(1), Namespace::Hidden]), (1, true, false));
         assert_eq!(there(1, &[at(1), at(2)]), (1, true, true));
+    }
+
+    /// A service of the node may hide its namespace, which is no pod's.
+    #[test]
+    fn only_a_hidden_process_of_a_pod_may_have_the_address_of_one() {
+        let lacks = |at, is_pod| {
+            let mut found = Found::with_room(2);
+            found.add_hidden(at, || is_pod);
+            found.may_lack_pods()
+        };
+        assert!(lacks(Namespace::Hidden, true));
+        assert!(!lacks(Namespace::Hidden, false) && !lacks(Namespace::Gone, true));
     }
 
     #[test]
