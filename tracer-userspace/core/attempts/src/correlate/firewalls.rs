@@ -70,7 +70,9 @@ pub struct Reading {
     pub firewall: Firewall,
     /// The counters of the reading before.
     pub before: Option<Before>,
-    /// When the answer came that last had other rules than the one before.
+    /// For each rule, when the first answer with it came, if the answer before had no such rule.
+    written: Vec<Option<u64>>,
+    /// The latest time in `written`, also of earlier readings.
     rewritten: Option<u64>,
 }
 
@@ -79,7 +81,7 @@ pub struct Reading {
 pub struct Before {
     /// When its answer came. It contains no packets after that.
     pub at: u64,
-    /// The packets of each rule; empty if the rules were different.
+    /// The packets of each rule of the reading after it. Absent where it had no such rule or no counter of it.
     packets: Vec<Option<u64>>,
     /// The counters of the connection table.
     pub conntrack: Option<Conntrack>,
@@ -95,7 +97,7 @@ impl Reading {
     /// before.
     ///
     /// A rule of nftables that is written again has another handle. If that was after the packet, its counter shows nothing
-    /// of the rule before. A rule of the legacy ip_tables keeps its number,
+    /// of the rule before. The other rules keep their handles and counters. A rule of the legacy ip_tables keeps its number,
     /// and its counter begins at zero again (`iptables-restore` without `--counters`). For a short time even an
     /// unchanged rule shows zero. So a legacy rule took no packet only if it counted nothing in both readings.
     pub fn took_none(&self, rule: usize, time: u64) -> bool {
@@ -104,7 +106,7 @@ impl Reading {
         let before = self.before_that(time);
         match (of.packets, before.map(|before| before.packets.get(rule).copied().flatten())) {
             (Some(now), Some(Some(then))) => now == then && (now == 0 || !legacy),
-            (Some(0), None) => !legacy && self.rewritten.is_none_or(|at| at < time),
+            (Some(0), None) => !legacy && self.written.get(rule).copied().flatten().is_none_or(|at| at < time),
             _ => false,
         }
     }
@@ -149,16 +151,15 @@ impl Firewalls {
         let entry = self.0.or_default(firewall.netns);
         let began = firewall.began_boot_ns.unwrap_or(now);
         let last = entry.reading.take();
-        let rewritten = last.as_ref().and_then(|last| {
-            let is_same = same_rules(&last.firewall, firewall) || last.firewall.only_for != firewall.only_for;
-            if is_same { last.rewritten } else { Some(now) }
-        });
-        let before = last.map(|last| before(last, firewall));
+        let places = last.as_ref().map_or_else(Vec::new, |last| places(&last.firewall, firewall));
+        let written = last.as_ref().map_or_else(Vec::new, |last| written(last, &places, firewall, now));
+        let rewritten = last.as_ref().and_then(|last| last.rewritten).max(written.iter().copied().max().flatten());
+        let before = last.map(|last| before(&last, &places));
         let used = firewall.took_ns.saturating_mul(AGAIN_TIMES);
         entry.spent = entry.spent.max(now).saturating_add(used);
         entry.again = entry.spent.saturating_sub(BURST_NS);
         entry.answered = true;
-        entry.reading = Some(Reading { began, at: now, firewall: firewall.clone(), before, rewritten });
+        entry.reading = Some(Reading { began, at: now, firewall: firewall.clone(), before, written, rewritten });
     }
 
     /// The last answer.
@@ -182,18 +183,39 @@ impl Firewalls {
     }
 }
 
-fn before(last: Reading, now: &Firewall) -> Before {
-    let same = same_rules(&last.firewall, now);
-    let packets = last.firewall.rules.iter().filter(|_| same).map(|rule| rule.packets).collect();
-    Before { at: last.at, packets, conntrack: last.firewall.conntrack }
+fn before(last: &Reading, places: &[Option<usize>]) -> Before {
+    let packets = |place: &Option<usize>| last.firewall.rules.get((*place)?)?.packets;
+    Before { at: last.at, packets: places.iter().map(packets).collect(), conntrack: last.firewall.conntrack }
 }
 
-fn same_rules(left: &Firewall, right: &Firewall) -> bool {
-    let same = |left: &FirewallRule, right: &FirewallRule| {
-        let place = |rule: &FirewallRule| (rule.backend, rule.policy, rule.handle, rule.when);
-        place(left) == place(right) && left.chain == right.chain && left.table == right.table
+/// When each rule was written. Readings for different flows may have different rules: what the last one lacks may have been
+/// written when rules last changed.
+fn written(last: &Reading, places: &[Option<usize>], firewall: &Firewall, now: u64) -> Vec<Option<u64>> {
+    let is_of_same_flow = last.firewall.only_for == firewall.only_for;
+    let new = if is_of_same_flow { Some(now) } else { last.rewritten };
+    let when = |place: &Option<usize>| place.map_or(new, |at| last.written.get(at).copied().flatten());
+    places.iter().map(when).collect()
+}
+
+/// The place in the last reading of each rule, if it is the same rule. Numbers of legacy rules say this only if all legacy
+/// rules are the same.
+fn places(last: &Firewall, now: &Firewall) -> Vec<Option<usize>> {
+    let legacy = |of: &FirewallRule| of.backend == Backend::IptablesLegacy;
+    let [then, current] = [last, now].map(|of| of.rules.iter().filter(|rule| legacy(rule)).collect::<Vec<_>>());
+    let same_legacy = then.len() == current.len() && then.iter().zip(&current).all(|(l, r)| is_same(l, r));
+    let place = |(at, rule): (usize, &FirewallRule)| {
+        let is_it = |at: &usize| last.rules.get(*at).is_some_and(|then| is_same(then, rule));
+        // Most rules keep their place in the list.
+        let found = std::iter::once(at).chain(0..last.rules.len()).find(is_it);
+        found.filter(|_| same_legacy || !legacy(rule))
     };
-    left.rules.len() == right.rules.len() && left.rules.iter().zip(&right.rules).all(|(l, r)| same(l, r))
+    now.rules.iter().enumerate().map(place).collect()
+}
+
+fn is_same(left: &FirewallRule, right: &FirewallRule) -> bool {
+    let place = |rule: &FirewallRule| (rule.handle, rule.backend, rule.policy, rule.when);
+    let is_in_same = left.chain == right.chain && left.table == right.table && left.family == right.family;
+    place(left) == place(right) && is_in_same
 }
 
 #[cfg(test)]
@@ -245,6 +267,25 @@ mod tests {
         assert!(!read(20, Some(9), 0, 5));
         assert!(!read(30, Some(9), 0, 5));
         assert!(read(40, Some(9), 0, 25), "it was there at the drop");
+    }
+
+    /// kube-proxy or a CNI adds and removes rules of Services and pods all the time.
+    #[test]
+    fn a_rule_that_stays_is_not_written_again_when_others_change() {
+        let mut firewalls = Firewalls::default();
+        let mut read = |began, handles: &[u64], dropped| {
+            let of = || tracer_core::testing::rule("c", RuleVerdict::Drop);
+            let rule = |&handle: &u64| FirewallRule { handle: Some(handle), packets: Some(0), ..of() };
+            let rules = handles.iter().map(rule).collect();
+            firewalls.observe(began + 1, &Firewall { rules, began_boot_ns: Some(began), ..firewall(1) });
+            let reading = firewalls.reading(Netns(1)).expect("a reading");
+            (0..handles.len()).map(|rule| reading.took_none(rule, dropped)).collect::<Vec<_>>()
+        };
+        assert_eq!(read(10, &[4], 5), [true]);
+        assert_eq!(read(20, &[7, 4], 15), [false, true], "the reading before had it, at another place");
+        assert_eq!(read(30, &[7, 4], 5), [false, true], "the reading before is newer than the drop");
+        assert_eq!(read(40, &[4, 9], 5), [true, false]);
+        assert_eq!(read(50, &[4, 9], 45), [true, true]);
     }
 
     #[test]
