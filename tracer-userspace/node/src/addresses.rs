@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
@@ -20,8 +20,19 @@ pub(super) fn of_thread(most: usize) -> Vec<IpAddr> {
 }
 
 /// Whether the calling thread's namespace has this address. It searches all addresses.
-pub(super) fn has(addr: IpAddr) -> bool {
-    of(Path::new("/proc/thread-self/net")).any(|it| it == addr)
+pub(super) fn has(addr: IpAddr) -> io::Result<bool> {
+    has_at(Path::new("/proc/thread-self/net"), addr)
+}
+
+fn has_at(net: &Path, addr: IpAddr) -> io::Result<bool> {
+    match addr {
+        IpAddr::V4(addr) => Ok(parse_fib_trie(open(net, "fib_trie")?).any(|it| it == addr)),
+        // A kernel without IPv6 has no such table.
+        IpAddr::V6(addr) => match open(net, "if_inet6") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            table => Ok(parse_if_inet6(table?).any(|it| it == addr)),
+        },
+    }
 }
 
 /// What duplicate address detection found about an IPv6 address. Until it is over, and after it failed, the kernel does
@@ -61,10 +72,13 @@ fn first(most: usize, all: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
 
 /// Reads the tables lazily.
 fn of(net: &Path) -> impl Iterator<Item = IpAddr> {
-    let open = |name: &str| fs::File::open(net.join(name)).ok().map(|file| BufReader::new(file.take(MAX_TABLE)));
-    let v4 = open("fib_trie").into_iter().flat_map(parse_fib_trie);
-    let v6 = open("if_inet6").into_iter().flat_map(parse_if_inet6);
+    let v4 = open(net, "fib_trie").into_iter().flat_map(parse_fib_trie);
+    let v6 = open(net, "if_inet6").into_iter().flat_map(parse_if_inet6);
     v4.map(IpAddr::from).chain(v6.map(IpAddr::from))
+}
+
+fn open(net: &Path, table: &str) -> io::Result<impl BufRead + use<>> {
+    Ok(BufReader::new(fs::File::open(net.join(table))?.take(MAX_TABLE)))
 }
 
 /// Parses `|-- 10.88.0.4` followed by `/32 host LOCAL`. Both tables print the same addresses.
@@ -105,6 +119,15 @@ mod tests {
         let found = first(64, parse_fib_trie(FIB_TRIE.as_bytes()).map(IpAddr::from));
         assert_eq!(found, [IpAddr::from([10, 88, 0, 4])]);
         assert_eq!(parse_fib_trie("Main:\n".as_bytes()).count(), 0);
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_opened_does_not_say_that_an_address_is_missing() {
+        let scratch = tracer_testing::Scratch::new();
+        let has = |addr: &str| has_at(&scratch.path("net"), addr.parse().expect("an address")).ok();
+        assert_eq!((has("10.88.0.4"), has("fd00:88::4")), (None, Some(false)), "a kernel may lack IPv6");
+        scratch.file("net/fib_trie", FIB_TRIE);
+        assert_eq!((has("10.88.0.4"), has("10.88.0.5")), (Some(true), Some(false)));
     }
 
     /// A process that may unshare can add any number of addresses.

@@ -63,7 +63,8 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
     inspection.node_values.extend(most.map(|most| ("gc_thresh3".to_owned(), most)));
     let entry = from.enter(|| inspect_node(&mut inspection, query.peer)).ok().flatten();
     // The kernel looks an address up in the table of local addresses before all other routes.
-    if from.enter(|| owns(target.ip())).unwrap_or(false) {
+    let is_own = from.enter(|| owns(target.ip())).map_err(io::Error::other).flatten();
+    if matches!(is_own, Ok(true)) {
         inspection.netns = Some(from.netns);
         let sockets = from.enter(|| {
             let listeners = inspect_target_namespace(&mut inspection, query.peer, None);
@@ -101,7 +102,7 @@ pub fn read(query: &TargetQuery, from: &Place, namespaces: &mut Namespaces, thro
                 pids.map(|pids| Box::new(serving(&sockets, pids, netns, &servers::OF_POD, throttling.mounts())));
         }
         Owner::Unsure => inspection.ambiguous = true,
-        Owner::Nobody => {}
+        Owner::Nobody => inspection.ambiguous = is_own.is_err(),
     }
     inspection
 }
@@ -282,7 +283,7 @@ impl Sockets {
 
 /// The listeners at this address of the calling thread's namespace, if none has a connection from `peer` yet.
 fn redirected_queue(to: SocketAddr, peer: SocketAddr) -> Option<RedirectedListeners> {
-    let is_waiting = owns(to.ip()) && matches!(sock_diag::find(to, peer), Ok(None));
+    let is_waiting = matches!(owns(to.ip()), Ok(true)) && matches!(sock_diag::find(to, peer), Ok(None));
     let found = is_waiting.then(|| listeners(to, None, false).ok()).flatten()?;
     Some(RedirectedListeners { to, listeners: found.into_iter().map(|(listener, _)| listener).collect() })
 }
@@ -307,8 +308,8 @@ fn serving(sockets: &Sockets, pids: &[u32], netns: Netns, most: &Limits, mounts:
 }
 
 /// Whether the calling thread's namespace has this address.
-fn owns(addr: IpAddr) -> bool {
-    addr.is_loopback() || super::addresses::has(addr)
+fn owns(addr: IpAddr) -> io::Result<bool> {
+    if addr.is_loopback() { Ok(true) } else { super::addresses::has(addr) }
 }
 
 /// Inspects the calling thread's namespace, which is the target's, and returns its listeners' inodes. `peer` is the

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -212,8 +213,8 @@ fn choose(holders: Vec<(Netns, PathBuf)>, reported: Option<Netns>) -> Owner {
 }
 
 /// Whether the namespace has the address now.
-fn has(path: &Path, addr: IpAddr) -> Result<bool, NetnsError> {
-    in_netns(path, || addresses::has(addr))
+fn has(path: &Path, addr: IpAddr) -> io::Result<bool> {
+    in_netns(path, || addresses::has(addr)).map_err(io::Error::other)?
 }
 
 /// Whether a device connects the two namespaces: the kernel then gives the one a number for the other.

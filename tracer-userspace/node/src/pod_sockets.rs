@@ -140,7 +140,7 @@ fn acceptor(
                 policy::route(peer, SocketAddr::new(at, query.target.port()))
                     .is_ok_and(|it| it.is_some_and(|it| it.is_local))
             };
-            Some((to, at.is_loopback() || at == peer.ip() || addresses::has(at) || is_kept()))
+            Some((to, at.is_loopback() || at == peer.ip() || addresses::has(at).ok()? || is_kept()))
         })
         .ok()??;
     let target = to.unwrap_or(query.target);
