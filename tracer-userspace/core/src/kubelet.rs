@@ -19,7 +19,7 @@ use self::not_started::NotStarted;
 use tracer_attempts::correlate::links::LOOPBACK;
 use tracer_attempts::correlate::node::Node;
 use tracer_attempts::enrich;
-use tracer_case::answer::{reported_answer, got_no_tls, names_log};
+use tracer_case::answer::{got_no_tls, names_log, reported_answer};
 use tracer_case::evidence::of_outcome;
 use tracer_case::finding::Finding;
 use tracer_case::ignored::unchanged;

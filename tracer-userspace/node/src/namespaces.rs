@@ -283,7 +283,14 @@ struct Found {
 
 impl Found {
     fn with_room(most: usize) -> Self {
-        Self { paths: BTreeMap::new(), pids: BTreeMap::new(), processes: 0, room: Room::of(most), hidden: false, hides_pod: false }
+        Self {
+            paths: BTreeMap::new(),
+            pids: BTreeMap::new(),
+            processes: 0,
+            room: Room::of(most),
+            hidden: false,
+            hides_pod: false,
+        }
     }
 
     /// The namespace of a pod may be missing.

@@ -82,7 +82,8 @@ pub fn tls_client(dst: SocketAddr, flags: &str) -> Command {
 /// a method that is not implemented.
 pub fn reported_answer(reported: &KubeletProbe, scheme: Option<&str>) -> Option<(String, &'static str)> {
     let without_grpc = || {
-        let (_, status) = reported.output.as_deref()?.split_once("unexpected HTTP status code received from server: ")?;
+        let (_, status) =
+            reported.output.as_deref()?.split_once("unexpected HTTP status code received from server: ")?;
         Some((format!("an HTTP status {status} without gRPC"), WITHOUT_GRPC))
     };
     let is_unimplemented = reported.reason == ProbeOutput::NoHealthService;

@@ -10,7 +10,8 @@ use tracer_case::history::previous_log;
 use tracer_case::phrases::run_in;
 use tracer_case::pod_sockets::{FRESH_NS, detour};
 use tracer_case::serving::{
-    INSPECTION_NS, all_blocked, blocked, connection, crashed, first_name, name, other_queue, places, readings, show_translation,
+    INSPECTION_NS, all_blocked, blocked, connection, crashed, first_name, name, other_queue, places, readings,
+    show_translation,
 };
 use tracer_case::sidecar::waits_for;
 use tracer_case::{unread_server, waits};

@@ -332,7 +332,8 @@ mod tests {
             let (processes, pressure) = (vec![process], vec![pressure, node]);
             reading.serving = Serving { processes, pressure, incomplete: true, ..Serving::default() };
             let times = throttled_us.div_ceil(100_000);
-            reading.throttled = vec![Throttled { cgroup: "/cpu/app".into(), times, micros: throttled_us, period_us: None }];
+            reading.throttled =
+                vec![Throttled { cgroup: "/cpu/app".into(), times, micros: throttled_us, period_us: None }];
         }
     }
 

@@ -67,7 +67,15 @@ pub fn listener(waiting: u32, backlog: u32) -> ListenerState {
 /// A process of the server, with so many threads.
 pub fn server_process(pid: u32, threads: u32) -> ServerProcess {
     let tasks = ServerTasks { count: threads, ..ServerTasks::default() };
-    ServerProcess { pid, comm: "app".into(), tasks, frozen: None, frozen_above: None, cpu_cgroup: None, core_dumping: false }
+    ServerProcess {
+        pid,
+        comm: "app".into(),
+        tasks,
+        frozen: None,
+        frozen_above: None,
+        cpu_cgroup: None,
+        core_dumping: false,
+    }
 }
 
 /// The target's end of the attempt's connection.

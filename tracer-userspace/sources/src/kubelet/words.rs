@@ -278,7 +278,8 @@ mod tests {
         assert_eq!(meaning, ProbeOutput::NoHealthService);
         assert!(text.is_some_and(|it| it.ends_with("(grpc.health.v1.Health)")), "the rest is the server's");
         let other = ": unexpected HTTP status code received from server: 404";
-        let text = understood(&unimplemented.replace(": unknown service of mine", &format!("{other} (Not Found); x"))).1;
+        let text =
+            understood(&unimplemented.replace(": unknown service of mine", &format!("{other} (Not Found); x"))).1;
         assert!(text.is_some_and(|it| it.ends_with(&format!("(grpc.health.v1.Health){other}"))));
         let no_connection = "error: failed to connect service at \"10.88.0.5:50051\": context canceled";
         assert_eq!(understood(no_connection).0, ProbeOutput::Network);

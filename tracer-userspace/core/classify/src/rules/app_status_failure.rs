@@ -4,7 +4,7 @@ use super::*;
 use tracer_attempts::enrich::{self, Protocol};
 use tracer_case::answer::{
     BAD_REQUEST, BAD_REQUEST_OR_PROTOCOL, BAD_STATUS_LINE, NO_HTTP, NO_STATUS_LINE, REFUSAL, RPC_FAILED, TLS_REFUSED,
-    reported_answer, got_no_tls, shows_certificate, status_text, with_fix,
+    got_no_tls, reported_answer, shows_certificate, status_text, with_fix,
 };
 use tracer_case::sidecar;
 use tracer_case::wrong_field::{GRPC_IN_PLAIN, REMOVE_HOST, wrong_field};

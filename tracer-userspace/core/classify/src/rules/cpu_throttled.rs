@@ -28,7 +28,12 @@ mod tests {
         let processes =
             server.map(|cgroup| vec![ServerProcess { cpu_cgroup: Some(cgroup.to_owned()), ..server_process(7, 0) }]);
         let read = |reading: &mut Inspection, times: u64| {
-            let counted = |cgroup: &str, times| Throttled { cgroup: cgroup.into(), times, micros: times * 10_000, period_us: None };
+            let counted = |cgroup: &str, times| Throttled {
+                cgroup: cgroup.into(),
+                times,
+                micros: times * 10_000,
+                period_us: None,
+            };
             reading.throttled = vec![counted("/kubepods/pod0", 3), counted(cgroup, times)];
             let processes = processes.clone();
             reading.serving = processes.map(|processes| Box::new(Serving { processes, ..Serving::default() }));
@@ -148,9 +153,15 @@ mod tests {
     fn throttling_comes_before_the_slow_response_in_evidence_and_fix() {
         let text = |verdict: &Verdict| verdict.evidence.iter().map(|row| row.text.clone()).collect::<Vec<_>>();
         let (held, free) = (slow(7), slow(0));
-        assert_eq!(text(&held)[0], "/kubepods/pod1 was throttled 7 times, 70.0 ms summed over its processors, during the attempt");
+        assert_eq!(
+            text(&held)[0],
+            "/kubepods/pod1 was throttled 7 times, 70.0 ms summed over its processors, during the attempt"
+        );
         assert_eq!(text(&held)[1..], text(&free));
-        assert_ends(&held.summary, "; its CPU limit throttled the container 7 times, 70.0 ms summed over its processors");
+        assert_ends(
+            &held.summary,
+            "; its CPU limit throttled the container 7 times, 70.0 ms summed over its processors",
+        );
         let after = held.remediation.text.strip_prefix("Raise the CPU limit of the container, or remove it: ");
         assert!(after.is_some_and(|fix| fix.ends_with(&free.remediation.text)), "{}", held.remediation);
     }
