@@ -70,7 +70,7 @@ pub struct Namespaces {
     paths: BTreeMap<Netns, PathBuf>,
     /// The processes in each namespace.
     pids: BTreeMap<Netns, Vec<u32>>,
-    /// The last search may lack the namespace of a pod.
+    /// The last search may have missed the namespace of an address.
     incomplete: bool,
     /// When the last search was.
     found: Option<Instant>,
@@ -171,7 +171,7 @@ impl Namespaces {
             tracing::warn!("{problem}");
             self.warned = true;
         }
-        self.incomplete = found.may_lack_pods();
+        self.incomplete = found.may_lack_owner();
         self.paths = found.paths;
         self.pids = found.pids;
         self.found = Some(Instant::now());
@@ -293,9 +293,10 @@ impl Found {
         }
     }
 
-    /// The namespace of a pod may be missing.
-    fn may_lack_pods(&self) -> bool {
-        self.hides_pod || self.room.problem().is_some()
+    /// Whether the namespace of an address may be missing. The limit of one pod does not count: a pod must not hide which
+    /// addresses of the node have no owner. Its own namespace is among the first, or has a name.
+    fn may_lack_owner(&self) -> bool {
+        self.hides_pod || self.room.is_exceeded()
     }
 
     /// Keeps the first path into each namespace.
@@ -512,8 +513,10 @@ mod tests {
         let reported =
             |found: &Found, what: &str| found.room.problem().is_some_and(|problem| problem.starts_with(what));
         assert!(reported(&found, "more than 64 network namespaces made by one pod"));
+        assert!(found.is_incomplete() && !found.may_lack_owner(), "the other pods are all there");
         found.add(Netns(2), || None, PathBuf::new);
         found.add(Netns(3), || None, PathBuf::new);
+        assert!(found.may_lack_owner());
         assert!(reported(&found, "more than 66 network namespaces: ") && found.paths.len() == MAX_OF_POD + 2);
         assert_eq!(Room::of(1).problem(), None);
     }
