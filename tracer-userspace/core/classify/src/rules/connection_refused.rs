@@ -233,13 +233,13 @@ mod tests {
     use tracer_model::event::Listen;
 
     #[test]
-    fn a_listener_for_ipv6_only_is_told_to_listen_for_ipv4_too() {
+    fn a_listener_for_ipv6_only_should_listen_for_ipv4_too() {
         let mut stream = Stream::new().clone();
         let listen = Listen::new(POD, address("[::]:8080"), prober(), true);
         stream.push(ObservationKind::Listen(Listen { only_v6: true, ..listen })).wait_ms(1);
         let verdict = stream.connect().reset_sent(SYN, true, None).verdict();
         assert_eq!(verdict.cause, Cause::ConnectionRefused);
-        assert_has(&verdict.remediation, &["for IPv4, too: its socket on [::] has IPV6_V6ONLY set"]);
+        assert_has(&verdict.remediation, &["too: its socket on [::]:8080 has IPV6_V6ONLY set"]);
     }
 
     #[test]

@@ -548,7 +548,7 @@ fn the_fix_is_for_what_the_kubelet_read() {
 
 /// grpc-go takes a 404 for a method that is not implemented.
 #[test]
-fn a_port_that_speaks_http2_without_grpc_is_told_from_a_server_without_the_health_service() {
+fn http2_without_grpc_is_no_lack_of_the_health_service() {
     let mut stream = Stream::new().grpc_readiness(1).connect().established().closes((300, 301, 103)).clone();
     let words = "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unexpected HTTP status code received from server: 404";
     stream.kubelet_with(ProbeOutput::NoHealthService, |it| it.output = Some(words.into()));
