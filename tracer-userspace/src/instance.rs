@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Duration;
 
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, UnixCredentials, connect, getsockopt, socket, sockopt::PeerCredentials,
@@ -16,6 +17,8 @@ use tracer_terminal::error::Error;
 
 /// The abstract socket.
 const NAME: &str = "tracer-run";
+/// The pause after a connection that could not be taken.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Takes the lock, which is held until it is dropped; the error names the process that holds it.
 pub(crate) fn lock() -> Result<Option<UnixListener>, Error> {
@@ -52,11 +55,15 @@ fn check_holder(name: &str) -> Result<Option<UnixListener>, Error> {
     }
 }
 
-/// Takes the connections of daemons that are refused, so that the queue of the lock is never full. Does not end.
+/// Takes the connections of daemons that are refused, so that the queue of the lock is never full. Does not end: an error,
+/// such as too many open files, must not release the lock.
 pub(crate) async fn answer(lock: UnixListener) {
-    let listener = lock.set_nonblocking(true).and_then(|()| tokio::net::UnixListener::from_std(lock));
-    if let Ok(listener) = listener {
-        while listener.accept().await.is_ok() {}
+    let copy = lock.set_nonblocking(true).and_then(|()| lock.try_clone());
+    let Ok(listener) = copy.and_then(tokio::net::UnixListener::from_std) else { return std::future::pending().await };
+    loop {
+        if listener.accept().await.is_err() {
+            tokio::time::sleep(RETRY).await;
+        }
     }
 }
 
@@ -155,8 +162,18 @@ mod tests {
         let refused = name.clone();
         std::thread::spawn(move || tx.send(lock_socket(&refused).unwrap().is_none()));
         assert_eq!(taken.recv_timeout(std::time::Duration::from_secs(10)), Ok(true));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         std::thread::spawn(move || runtime.block_on(answer(first)));
         tracer_testing::soon("an answer", || lock_socket(&name).err());
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_taken_does_not_release_the_lock() {
+        // This one does not listen: accept() fails, as with too many open files.
+        let lock = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map(UnixListener::from);
+        let lock = lock.unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let ended = runtime.block_on(async { tokio::time::timeout(Duration::from_millis(100), answer(lock)).await });
+        assert!(ended.is_err());
     }
 }
