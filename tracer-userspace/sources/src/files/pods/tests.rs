@@ -98,12 +98,9 @@ items:
         initial_delay_s: 5,
         ..spec(ProbeType::Readiness, Handler::Http, 9502, (1, 10, 3))
     };
+    let liveness = spec(ProbeType::Liveness, Handler::Tcp, 8080, (1, 10, 3));
     let numeric = [
-        ProbeSpec {
-            host: Some("10.0.0.9".into()),
-            grace_s: Some(60),
-            ..spec(ProbeType::Liveness, Handler::Tcp, 8080, (1, 10, 3))
-        },
+        ProbeSpec { host: Some("10.0.0.9".into()), grace_s: Some(60), ..liveness },
         ProbeSpec {
             scheme: Some("http".into()),
             path: Some("/".into()),
