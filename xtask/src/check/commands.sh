@@ -40,6 +40,7 @@ kubectl() {
         *"/tracer "*) while [ "$1" != -- ]; do shift; done; tracer "${@:3}" ;;
         # A pod's log has the records and tracer's warnings.
         *logs*) echo "tracer: warning: x" && cat node-1.ndjson ;;
+        *exec.command*) echo '["true"]' ;;
         *) echo pod/tracer-x ;;
     esac
 }
