@@ -5,8 +5,9 @@
 //! - a dropped packet: `drop_reason`, `flooded`, `programs`, `queue`
 //! - netfilter: `netfilter`, `blocked`, `blame`, `owner`, `allow`, `reject_answer`, `translated`, `services`
 //! - a refusal or a RST: `refusal`, `other_stack`, `reset`, `ended`
-//! - links and routes: `links`, `culprit`, `neighbour`, `router`, `flushed`, `held_answer`
-//! - the server: `answer`, `serving`, `accept_queue`, `halt`, `stall`, `throttling`, `waits`, `unread_server`, `killed`
+//! - links and routes: `links`, `culprit`, `neighbour`, `router`, `flushed`, `held_answer`, `hints`
+//! - the server: `answer`, `serving`, `accept_queue`, `halt`, `stall`, `throttling`, `waits`, `slow_server`,
+//!   `unread_server`, `killed`
 //! - the pod: `pod_sockets`, `sidecar`, `shared_address`, `history`, `startup_probe`, `lifecycle`, `other_host`
 //! - the prober: `giving_up`, `ignored`, `other_connects`, `wrong_field`
 //!
@@ -29,6 +30,7 @@ pub mod flushed;
 pub mod giving_up;
 pub mod halt;
 pub mod held_answer;
+pub mod hints;
 pub mod history;
 pub mod ignored;
 pub mod killed;
@@ -54,6 +56,7 @@ pub mod services;
 pub mod serving;
 pub mod shared_address;
 pub mod sidecar;
+pub mod slow_server;
 pub mod stall;
 pub mod startup_probe;
 pub mod throttling;

@@ -1,13 +1,10 @@
 //! The third part of the pure core gives an attempt its cause: ordered rules look at it and at what is known of the
 //! node, the nearest cause first. A rule is a function from a [`Case`] to a [`Finding`], in its own file, with its tests
-//! below it. What it asks of the case is in `tracer-case`. `acceptor` corrects the finding if another process accepted;
-//! `hints` and `slow_server` add words that several rules share. ARCHITECTURE.md says how to add a rule. The bans of
-//! `core/clippy.toml` hold here, too.
+//! below it. What it asks of the case is in `tracer-case`. `acceptor` corrects the finding if another process accepted.
+//! ARCHITECTURE.md says how to add a rule. The bans of `core/clippy.toml` hold here, too.
 
 mod acceptor;
-mod hints;
 mod rules;
-mod slow_server;
 
 use tracer_case::finding::Finding;
 use tracer_case::progress::progress;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use self::connect::by_connect;
 use super::*;
-use crate::hints::{missing_address, note};
+use tracer_case::hints::{missing_address, note};
 use crate::rules::asymmetric_route::{is_astray, is_queue_full};
 use tracer_attempts::correlate::links::LostBy;
 use tracer_case::culprit;

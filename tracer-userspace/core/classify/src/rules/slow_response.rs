@@ -4,11 +4,10 @@ mod unfinished;
 
 use self::unfinished::{closed_at_timeout, endless_answer, unfinished};
 use super::*;
-use crate::slow_server;
 use tracer_case::giving_up::{prober_late, round_trip_ns, timeout_clause};
 use tracer_case::services::target_service;
 use tracer_case::throttling::throttling;
-use tracer_case::{serving, sidecar};
+use tracer_case::{serving, sidecar, slow_server};
 use tracer_model::event::TcpState;
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {

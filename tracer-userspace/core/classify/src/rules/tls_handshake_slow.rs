@@ -2,10 +2,9 @@
 
 use super::*;
 use crate::rules::slow_response::{Wait, may_be_lost_elsewhere, measure_wait};
-use crate::slow_server;
 use tracer_case::answer::shows_certificate;
 use tracer_case::giving_up::timeout_clause;
-use tracer_case::serving;
+use tracer_case::{serving, slow_server};
 
 pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     let Wait { reached, waited, late, is_late, evidence } =

@@ -6,7 +6,7 @@ mod service;
 
 use self::end::{is_lost_at_home, is_syn_lost};
 use super::*;
-use crate::hints::{missing_address, unusual_qdisc};
+use tracer_case::hints::{missing_address, unusual_qdisc};
 use tracer_case::culprit;
 use tracer_case::evidence::of_inspection;
 use tracer_case::held_answer::{held_answer, link_set_down, lost_address, target_end_gone};

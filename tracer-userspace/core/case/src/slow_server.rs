@@ -1,20 +1,20 @@
 //! What a server did that took a request and did not answer in time: a clause and a fix for the rules of slow
 //! answers.
 
-use tracer_case::accept_queue::queues;
-use tracer_case::case::{Case, inspected};
-use tracer_case::finding::Finding;
-use tracer_case::halt::{Halt, halt_of, pause};
-use tracer_case::held_answer::{in_second_half, is_nowhere, lost_late};
-use tracer_case::history::previous_log;
-use tracer_case::phrases::run_in;
-use tracer_case::pod_sockets::{FRESH_NS, detour};
-use tracer_case::serving::{
+use crate::accept_queue::queues;
+use crate::case::{Case, inspected};
+use crate::finding::Finding;
+use crate::halt::{Halt, halt_of, pause};
+use crate::held_answer::{in_second_half, is_nowhere, lost_late};
+use crate::history::previous_log;
+use crate::phrases::run_in;
+use crate::pod_sockets::{FRESH_NS, detour};
+use crate::serving::{
     INSPECTION_NS, all_blocked, blocked, connection, crashed, first_name, name, other_queue, places, readings,
     show_translation,
 };
-use tracer_case::sidecar::waits_for;
-use tracer_case::{unread_server, waits};
+use crate::sidecar::waits_for;
+use crate::{unread_server, waits};
 use tracer_model::event::{ServedConnection, Serving};
 use tracer_model::plural::counted;
 use tracer_model::record::{Cause, Command, Confidence, Remediation};
@@ -129,7 +129,7 @@ fn add_pause(case: &Case<'_>, finding: &mut Finding) -> bool {
 
 /// Says whether the server read the request: then its handler is slow; otherwise nothing took the request. `is_late`: it
 /// had the smaller part of the time.
-pub(super) fn add(case: &Case<'_>, finding: &mut Finding, is_late: bool) {
+pub fn add(case: &Case<'_>, finding: &mut Finding, is_late: bool) {
     if is_elsewhere(case) {
         return add_taker(case, finding);
     }

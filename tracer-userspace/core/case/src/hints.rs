@@ -2,16 +2,16 @@
 
 use std::net::IpAddr;
 
-use tracer_case::case::{Case, inspections};
-use tracer_case::finding::Finding;
-use tracer_case::phrases::{in_namespace, run_in};
-use tracer_case::services::target_service;
+use crate::case::{Case, inspections};
+use crate::finding::Finding;
+use crate::phrases::{in_namespace, run_in};
+use crate::services::target_service;
 use tracer_model::event::{Inspection, LinkQdisc, Netns, Pod};
 use tracer_model::record::{Command, Remediation};
 use tracer_model::shell;
 
 /// A pod on this node's network is listed with the address, or its probe names it, and no link of the node has it.
-pub(super) fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
+pub fn missing_address(case: &Case<'_>) -> Option<(String, Remediation)> {
     let (addr, netns) = (case.attempt.flow.dst.ip(), case.node.netns()?);
     let known = case.attempt.netns == Some(netns) && case.node.links.get(&netns).is_some();
     if !known || case.node.owns(netns, addr) || !case.node.pods.at(addr).all(|pod| pod.host_network) {
@@ -50,7 +50,7 @@ fn name(pod: &Pod) -> String {
 }
 
 /// A link on the way to the pod has filters or a queue of its own, and what these do with a packet leaves no trace.
-pub(super) fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remediation)> {
+pub fn unusual_qdisc(case: &Case<'_>) -> Option<(String, Remediation)> {
     let target = case.attempt.flow.dst.ip();
     let has_link = |it: &Inspection| it.link_with(target).is_some();
     let (_, reading) = inspections(case).find(|(_, reading)| has_link(reading))?;
@@ -108,7 +108,7 @@ fn holds_filters(qdisc: &LinkQdisc) -> bool {
 }
 
 /// Adds the words, and replaces the fix.
-pub(super) fn note(found: Finding, nearer: Option<(String, Remediation)>) -> Finding {
+pub fn note(found: Finding, nearer: Option<(String, Remediation)>) -> Finding {
     match nearer {
         Some((words, remediation)) => Finding { summary: found.summary + &words, remediation, ..found },
         None => found,
