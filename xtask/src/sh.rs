@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -37,9 +38,13 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     error.downcast_ref::<Exit>().map_or(1, |exit| exit.code)
 }
 
+/// The checkout. `cargo run` names it, also to a binary that cargo took from the target folder of another one.
 pub(crate) fn root() -> &'static Path {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here)
+    static HERE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let named = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        named.filter(|it| it.ends_with("xtask")).unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into())
+    });
+    HERE.parent().unwrap_or(&HERE)
 }
 
 pub(crate) fn target() -> PathBuf {

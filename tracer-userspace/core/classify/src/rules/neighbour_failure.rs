@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::fix::{fix, restore_own_address};
 use super::*;
-use tracer_case::hints::{missing_address, note, unusual_qdisc};
 use crate::rules::asymmetric_route::is_queue_full;
 use tracer_case::drop_reason::{MissingEntry, is_unresolved, missing_entry};
+use tracer_case::hints::{missing_address, note, unusual_qdisc};
 use tracer_case::links::{lacks_loopback, node_end};
 use tracer_case::neighbour::{describe_state, entry_back, of_entry_back};
 use tracer_case::services::{sent_by_ipvs, stale_endpoint};

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use self::connect::by_connect;
 use super::*;
-use tracer_case::hints::{missing_address, note};
 use crate::rules::asymmetric_route::{is_astray, is_queue_full};
 use tracer_attempts::correlate::links::LostBy;
 use tracer_case::culprit;
 use tracer_case::drop_reason::may_be_rp_filter;
 use tracer_case::held_answer::held_answer;
+use tracer_case::hints::{missing_address, note};
 use tracer_case::links::lacks_loopback;
 use tracer_case::router::{REMOVE, by_router, by_router_back, fix, refusing};
 use tracer_model::event::PacketDrop;

@@ -6,10 +6,10 @@ mod service;
 
 use self::end::{is_lost_at_home, is_syn_lost};
 use super::*;
-use tracer_case::hints::{missing_address, unusual_qdisc};
 use tracer_case::culprit;
 use tracer_case::evidence::of_inspection;
 use tracer_case::held_answer::{held_answer, link_set_down, lost_address, target_end_gone};
+use tracer_case::hints::{missing_address, unusual_qdisc};
 use tracer_case::services::{find_taken_port, find_translation};
 use tracer_model::event::{Observation, ObservationKind, PacketDrop};
 
